@@ -1,0 +1,108 @@
+// Only in builds with the thread sanitizer. The system's Abseil is not built with it, so the
+// sanitizer does not see that its mutexes order anything, and reports every guarded member as a
+// race. The linker sends our calls to the functions here (--wrap, see EntrainUnits.cmake), which
+// tell it.
+//
+// Await is done in place, since Abseil runs the waiter's condition where the sanitizer does not see
+// the lock held.
+#include <unistd.h>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+
+extern "C" {
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+}
+
+// The linker's names: `name` is the mangled one.
+#define ENTRAIN_REAL(name) __asm__("__real_" name)
+#define ENTRAIN_WRAP(name) __asm__("__wrap_" name)
+#define ENTRAIN_MUTEX(member) "_ZN4absl7debian35Mutex" member
+
+using absl::Condition;
+using absl::Mutex;
+using absl::Notification;
+
+extern "C" {
+
+void RealLock(Mutex* mutex) ENTRAIN_REAL(ENTRAIN_MUTEX("4LockEv"));
+void RealUnlock(Mutex* mutex) ENTRAIN_REAL(ENTRAIN_MUTEX("6UnlockEv"));
+bool RealTryLock(Mutex* mutex) ENTRAIN_REAL(ENTRAIN_MUTEX("7TryLockEv"));
+void RealReaderLock(Mutex* mutex) ENTRAIN_REAL(ENTRAIN_MUTEX("10ReaderLockEv"));
+void RealReaderUnlock(Mutex* mutex) ENTRAIN_REAL(ENTRAIN_MUTEX("12ReaderUnlockEv"));
+void RealNotify(Notification* n) ENTRAIN_REAL("_ZN4absl7debian312Notification6NotifyEv");
+void RealWait(const Notification* n)
+    ENTRAIN_REAL("_ZNK4absl7debian312Notification19WaitForNotificationEv");
+bool RealWaitFor(const Notification* n, absl::Duration timeout)
+    ENTRAIN_REAL("_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+
+void WrapLock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("4LockEv"));
+void WrapUnlock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("6UnlockEv"));
+bool WrapTryLock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("7TryLockEv"));
+void WrapReaderLock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("10ReaderLockEv"));
+void WrapReaderUnlock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("12ReaderUnlockEv"));
+void WrapAwait(Mutex* mutex, const Condition& condition)
+    ENTRAIN_WRAP(ENTRAIN_MUTEX("5AwaitERKNS0_9ConditionE"));
+void WrapNotify(Notification* n) ENTRAIN_WRAP("_ZN4absl7debian312Notification6NotifyEv");
+void WrapWait(const Notification* n)
+    ENTRAIN_WRAP("_ZNK4absl7debian312Notification19WaitForNotificationEv");
+bool WrapWaitFor(const Notification* n, absl::Duration timeout)
+    ENTRAIN_WRAP("_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+
+void WrapLock(Mutex* mutex) {
+  RealLock(mutex);
+  __tsan_acquire(mutex);
+}
+
+void WrapUnlock(Mutex* mutex) {
+  __tsan_release(mutex);
+  RealUnlock(mutex);
+}
+
+bool WrapTryLock(Mutex* mutex) {
+  const bool locked = RealTryLock(mutex);
+  if (locked) {
+    __tsan_acquire(mutex);
+  }
+  return locked;
+}
+
+void WrapReaderLock(Mutex* mutex) {
+  RealReaderLock(mutex);
+  __tsan_acquire(mutex);
+}
+
+void WrapReaderUnlock(Mutex* mutex) {
+  __tsan_release(mutex);
+  RealReaderUnlock(mutex);
+}
+
+void WrapAwait(Mutex* mutex, const Condition& condition) {
+  while (!condition.Eval()) {
+    WrapUnlock(mutex);
+    usleep(200);
+    WrapLock(mutex);
+  }
+}
+
+void WrapNotify(Notification* n) {
+  __tsan_release(n);
+  RealNotify(n);
+}
+
+void WrapWait(const Notification* n) {
+  RealWait(n);
+  __tsan_acquire(const_cast<Notification*>(n));
+}
+
+bool WrapWaitFor(const Notification* n, absl::Duration timeout) {
+  const bool notified = RealWaitFor(n, timeout);
+  if (notified) {
+    __tsan_acquire(const_cast<Notification*>(n));
+  }
+  return notified;
+}
+
+}  // extern "C"

@@ -1,0 +1,82 @@
+#!/bin/sh
+# Gets a Debian machine ready and builds. Quick when there is nothing to do.
+#
+#   tools/setup.sh deps           packages that building and testing need; only what is absent is installed
+#   tools/setup.sh deps-demo      the same, and what examples/demo.sh needs: a text to learn, a plotting library
+#   tools/setup.sh build PRESET [TARGET...]
+#                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
+set -eu
+cd "$(dirname "$0")/.."
+
+deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
+zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev"
+deps_demo="dict-gcide python3-matplotlib"
+
+die() {
+  echo "setup.sh: $*" >&2
+  exit 1
+}
+
+# Prints those of the given packages that are not installed.
+absent() {
+  for package in "$@"; do
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=absent
+    [ "$state" = installed ] || printf '%s ' "$package"
+  done
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+install_absent() {
+  command -v dpkg-query >/dev/null || die "this is no Debian system; install the counterparts of: $*"
+  packages=$(absent "$@")
+  [ -n "$packages" ] || return 0
+  echo "setup.sh: installing $packages"
+  if [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; then
+    die "packages are missing, and installing them needs root or sudo without a password; run: apt-get install $packages"
+  fi
+  as_root apt-get -q -o DPkg::Lock::Timeout=300 update || die "apt-get update failed; these packages are missing: $packages"
+  # $packages is a list of words.
+  # shellcheck disable=SC2086
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends $packages ||
+    die "apt-get install failed for: $packages"
+}
+
+build() {
+  preset=$1
+  shift
+  log=build/$preset/configure.log
+  mkdir -p "build/$preset"
+  # Ninja configures again by itself when a CMake file changes.
+  if [ ! -e "build/$preset/build.ninja" ] ||
+    [ -n "$(find CMakePresets.json -newer "build/$preset/build.ninja")" ]; then
+    cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; die "configuring preset $preset failed"; }
+  fi
+  cmake --build --preset "$preset" ${1:+--target "$@"} || die "building preset $preset failed"
+}
+
+case "${1:-}" in
+  deps)
+    # shellcheck disable=SC2086
+    install_absent $deps
+    ;;
+  deps-demo)
+    # shellcheck disable=SC2086
+    install_absent $deps $deps_demo
+    ;;
+  build)
+    [ $# -ge 2 ] || die "build: expected a preset"
+    shift
+    build "$@"
+    ;;
+  *)
+    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
