@@ -1,0 +1,10 @@
+#include "lib/base/bytes.h"
+
+#include <bit>
+
+namespace entrain {
+
+// Writer and Reader copy integers as they lie in memory.
+static_assert(std::endian::native == std::endian::little, "the wire formats are little-endian");
+
+}  // namespace entrain

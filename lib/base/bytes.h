@@ -1,0 +1,105 @@
+// Bytes: spans, buffers that may live on a device, and little-endian encoding for everything that
+// crosses a wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace entrain {
+
+using Bytes = absl::Span<std::byte>;
+using ConstBytes = absl::Span<const std::byte>;
+
+inline ConstBytes AsBytes(absl::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+inline absl::string_view AsText(ConstBytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+enum class MemoryKind : int32_t { kHost = 0, kDevice = 1, kHostPinned = 2 };
+
+// Memory that somebody else owns. `bytes` may be 0, and then `data` may be null.
+struct BufferView {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  MemoryKind kind = MemoryKind::kHost;
+};
+
+// Appends integers (little-endian), and texts as u32 length + bytes, to a string.
+class Writer {
+ public:
+  template <typename T>
+  Writer& Put(T value) {
+    static_assert(std::is_integral_v<T> || std::is_enum_v<T>);
+    char raw[sizeof(T)];
+    std::memcpy(raw, &value,
+                sizeof(T));  // the supported machines are little-endian (checked in bytes.cc)
+    out_.append(raw, sizeof(T));
+    return *this;
+  }
+  Writer& PutText(absl::string_view text) {
+    Put(static_cast<uint32_t>(text.size()));
+    out_.append(text.data(), text.size());
+    return *this;
+  }
+  Writer& PutRaw(const void* data, size_t bytes) {
+    out_.append(static_cast<const char*>(data), bytes);
+    return *this;
+  }
+  std::string Take() { return std::move(out_); }
+  const std::string& text() const { return out_; }
+
+ private:
+  std::string out_;
+};
+
+// Reads what Writer wrote, from bytes that cannot be trusted. After the first short read every Get
+// gives zero or empty and ok() is false, so callers check once, at the end.
+class Reader {
+ public:
+  explicit Reader(absl::string_view in) : in_(in) {}
+  template <typename T>
+  T Get() {
+    T value{};
+    if (!Take(sizeof(T))) {
+      return value;
+    }
+    std::memcpy(&value, taken_.data(), sizeof(T));
+    return value;
+  }
+  // At most `max` bytes are accepted.
+  absl::string_view GetText(size_t max = 1 << 20) {
+    const auto length = Get<uint32_t>();
+    if (!ok_ || length > max || !Take(length)) {
+      ok_ = false;
+      return {};
+    }
+    return taken_;
+  }
+  absl::string_view GetRaw(size_t bytes) { return Take(bytes) ? taken_ : absl::string_view(); }
+  bool ok() const { return ok_; }
+  // Everything was read, and nothing was missing.
+  bool Finished() const { return ok_ && in_.empty(); }
+
+ private:
+  bool Take(size_t bytes) {
+    if (!ok_ || in_.size() < bytes) {
+      ok_ = false;
+      return false;
+    }
+    taken_ = in_.substr(0, bytes);
+    in_.remove_prefix(bytes);
+    return true;
+  }
+  absl::string_view in_, taken_;
+  bool ok_ = true;
+};
+
+}  // namespace entrain

@@ -1,0 +1,89 @@
+#include "lib/base/call.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+
+absl::string_view NameOf(CallKind kind) {
+  switch (kind) {
+    case CallKind::kBarrier:
+      return "barrier";
+    case CallKind::kBroadcast:
+      return "broadcast";
+    case CallKind::kAllReduce:
+      return "all_reduce";
+    case CallKind::kReduceScatter:
+      return "reduce_scatter";
+    case CallKind::kAllGather:
+      return "all_gather";
+    case CallKind::kSend:
+      return "send";
+    case CallKind::kRecv:
+      return "recv";
+    case CallKind::kSplit:
+      return "split";
+    case CallKind::kCreate:
+      return "create";
+  }
+  return "unknown call";
+}
+
+absl::string_view NameOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kProd:
+      return "prod";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kAvg:
+      return "avg";
+    case ReduceOp::kCustom:
+      return "user reduction";
+  }
+  return "unknown operator";
+}
+
+bool IsBuiltin(ReduceOp op) {
+  return static_cast<int32_t>(op) >= 0 &&
+         static_cast<int32_t>(op) <= static_cast<int32_t>(ReduceOp::kAvg);
+}
+
+std::string ToString(const Descriptor& d) {
+  const bool reduces = d.kind == CallKind::kAllReduce || d.kind == CallKind::kReduceScatter;
+  std::string text(d.kind == CallKind::kSend ? "send/recv" : NameOf(d.kind));
+  if (reduces) {
+    absl::StrAppend(&text, " ", NameOf(static_cast<ReduceOp>(d.op)));
+    if (static_cast<ReduceOp>(d.op) == ReduceOp::kCustom) {
+      absl::StrAppend(&text, " ", d.root, d.flags != 0 ? " in rank order" : "");
+    }
+  }
+  if (d.kind != CallKind::kBarrier) {
+    absl::StrAppend(&text, " of ", d.count, " ", NameOf(static_cast<DType>(d.dtype)));
+  }
+  if (d.kind == CallKind::kBroadcast) {
+    absl::StrAppend(&text, " from rank ", d.root);
+  }
+  return text;
+}
+
+Descriptor Call::descriptor() const {
+  Descriptor d;
+  d.kind = kind == CallKind::kRecv ? CallKind::kSend : kind;
+  d.count = count;
+  if (kind != CallKind::kBarrier) {
+    d.dtype = static_cast<uint8_t>(dtype);
+  }
+  if (kind == CallKind::kAllReduce || kind == CallKind::kReduceScatter) {
+    d.op = static_cast<uint8_t>(reduction.op);
+    d.root = reduction.op == ReduceOp::kCustom ? reduction.signature : 0;
+    d.flags = reduction.op == ReduceOp::kCustom && !reduction.commutative ? 1 : 0;
+  } else if (kind == CallKind::kBroadcast) {
+    d.root = static_cast<uint32_t>(root);
+  }
+  return d;
+}
+
+}  // namespace entrain

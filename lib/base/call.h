@@ -1,0 +1,83 @@
+// One collective as asked for, and its descriptor: the 16 bytes that ride in every message, so that
+// ranks which called different things find out instead of hanging or mixing data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lib/base/bytes.h"
+#include "lib/base/clock.h"
+#include "lib/base/dtype.h"
+
+namespace entrain {
+
+enum class CallKind : uint8_t {
+  kBarrier = 1,
+  kBroadcast = 2,
+  kAllReduce = 3,
+  kReduceScatter = 4,
+  kAllGather = 5,
+  kSend = 6,
+  kRecv = 7,
+  kSplit = 8,   // the all-gather behind entrain_comm_split
+  kCreate = 9,  // the one by which ranks that meet prove that all reach all
+};
+absl::string_view NameOf(CallKind kind);  // "all_reduce"
+
+// Values are the C ABI's (types.h).
+enum class ReduceOp : int32_t { kSum = 0, kProd = 1, kMin = 2, kMax = 3, kAvg = 4, kCustom = 100 };
+absl::string_view NameOf(ReduceOp op);  // "sum"
+bool IsBuiltin(ReduceOp op);
+
+// How contributions are combined when the caller brings a function of his own: dst = dst ⊕ src over
+// `count` elements. Called on the thread that drives the engine; must not call the library.
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  void (*combine)(void* dst, const void* src, size_t count, int32_t dtype,
+                  void* user) = nullptr;  // kCustom only
+  void* user = nullptr;
+  uint32_t signature =
+      0;  // kCustom: the caller's number for this function; must agree on all ranks
+  bool commutative = true;
+};
+
+// What all ranks must agree on. Compared byte for byte by receivers; travels in every message.
+struct Descriptor {
+  CallKind kind = CallKind::kBarrier;
+  uint8_t dtype = 0;  // DType
+  uint8_t op = 0;     // ReduceOp
+  uint8_t flags = 0;  // 1: combined in rank order
+  uint32_t root = 0;  // broadcast: the root. Custom reductions: their signature
+  int64_t count = 0;  // as the caller gave it
+  friend bool operator==(const Descriptor&, const Descriptor&) = default;
+};
+static_assert(sizeof(Descriptor) == 16, "rides in every message");
+
+// "all_reduce sum of 1024 f32", "broadcast of 8 u8 from rank 2", "barrier".
+std::string ToString(const Descriptor& descriptor);
+
+struct CallOptions {
+  Deadline deadline;        // absolute
+  int64_t timeout_ns = 0;   // what the deadline was made from, for messages
+  int64_t user_tag = -1;    // -1: untagged, in program order; else 0..2^20-2
+  bool background = false;  // the waiter sleeps at once instead of spinning
+};
+
+// `in` and `out` may be the same memory. count: elements of one rank's smaller buffer (all_gather:
+// what this rank contributes; reduce_scatter: what this rank receives); otherwise the elements of
+// the buffer.
+struct Call {
+  CallKind kind = CallKind::kBarrier;
+  Reduction reduction;
+  DType dtype = DType::kU8;
+  BufferView in, out;
+  int64_t count = 0;
+  int root = 0;  // broadcast: root. send, recv: the peer
+  CallOptions options;
+
+  // The same on every rank when the ranks agree. send and recv both give kSend, so that a pair
+  // matches.
+  Descriptor descriptor() const;
+};
+
+}  // namespace entrain

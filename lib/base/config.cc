@@ -1,0 +1,156 @@
+#include "lib/base/config.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include <unistd.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+extern char** environ;
+
+namespace entrain {
+namespace {
+
+constexpr EnvVariable kEnvironment[] = {
+    {"ENTRAIN_STORE", "URL", "the rendezvous store: tcp://HOST:PORT, file:DIRECTORY or mem:NAME"},
+    {"ENTRAIN_TRANSPORTS", "names",
+     "which transports may be used, comma separated; default: all that work"},
+    {"ENTRAIN_ALGORITHMS", "overrides",
+     "COLLECTIVE:ALGORITHM[@LOW-HIGH], comma separated; default: by cost"},
+    {"ENTRAIN_TIMEOUT", "duration", "default deadline of operations, e.g. 90s, 5m; default: 30m"},
+    {"ENTRAIN_INTERFACE", "filter",
+     "which address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
+    {"ENTRAIN_PORTS", "LOW-HIGH", "which ports to listen on; default: the kernel chooses"},
+    {"ENTRAIN_HOST_ID", "text",
+     "which host this process counts to; default: boot, network and IPC namespace"},
+    {"ENTRAIN_KEY_FILE", "path", "file with the pre-shared key of the job; default: none"},
+    {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
+    {"ENTRAIN_FAULT", "-",
+     "reserved for a fault-injecting transport; this build refuses to start when it is set"},
+};
+
+// Splits "1.5M" into 1.5 and "M".
+bool SplitNumber(absl::string_view text, double& number, absl::string_view& unit) {
+  text = absl::StripAsciiWhitespace(text);
+  const size_t end = text.find_first_not_of("0123456789.");
+  unit = end == absl::string_view::npos ? absl::string_view() : text.substr(end);
+  return absl::SimpleAtod(text.substr(0, end), &number);
+}
+
+struct Unit {
+  absl::string_view name;
+  double factor;
+};
+
+absl::StatusOr<int64_t> ParseUnits(absl::string_view text, absl::Span<const Unit> units,
+                                   absl::string_view what) {
+  double number = 0;
+  absl::string_view unit;
+  if (SplitNumber(text, number, unit)) {
+    for (const Unit& u : units) {
+      const double value = number * u.factor;
+      if (unit == u.name && value < 9.2e18) {
+        return static_cast<int64_t>(value);
+      }
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not ", what));
+}
+
+}  // namespace
+
+absl::Span<const EnvVariable> EnvTable() {
+  return kEnvironment;
+}
+
+absl::Status CheckEnvironment() {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const absl::string_view text(*entry);
+    const absl::string_view name = text.substr(0, text.find('='));
+    if (!absl::StartsWith(name, "ENTRAIN_")) {
+      continue;
+    }
+    bool known = false;
+    for (const EnvVariable& variable : kEnvironment) {
+      known = known || name == variable.name;
+    }
+    if (!known) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ": no such setting; there are ",
+          absl::StrJoin(kEnvironment, ", ", [](std::string* out, const EnvVariable& variable) {
+            absl::StrAppend(out, variable.name);
+          })));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::optional<std::string> GetEnv(const char* name) {
+  const char* const value =
+      std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody here writes the environment
+  return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
+}
+
+absl::StatusOr<std::optional<int64_t>> GetEnvInt(const char* name) {
+  const std::optional<std::string> text = GetEnv(name);
+  if (!text) {
+    return std::optional<int64_t>();
+  }
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(*text, &value)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": \"", *text, "\" is not an integer"));
+  }
+  return std::optional<int64_t>(value);
+}
+
+absl::StatusOr<int64_t> ParseSize(absl::string_view text) {
+  constexpr Unit kUnits[] = {
+      {"", 1}, {"K", 1024}, {"M", 1024.0 * 1024}, {"G", 1024.0 * 1024 * 1024}};
+  return ParseUnits(text, kUnits, "a size such as 64, 64K, 1.5M or 2G");
+}
+
+absl::StatusOr<int64_t> ParseDuration(absl::string_view text) {
+  constexpr Unit kUnits[] = {{"", 1e9}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}};
+  constexpr absl::string_view kWhat = "a duration such as 250ms, 30s, 5m or 2h, above 0";
+  const absl::StatusOr<int64_t> ns = ParseUnits(text, kUnits, kWhat);
+  if (ns.ok() && *ns <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not ", kWhat));
+  }
+  return ns;
+}
+
+absl::Status CopyStruct(const void* from, void* known, size_t known_size, const char* name) {
+  if (from == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": is NULL"));
+  }
+  size_t size = 0;
+  std::memcpy(&size, from, sizeof(size));
+  if (size < sizeof(size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": size is ", size, "; call its init function first"));
+  }
+  constexpr size_t kSane = 1 << 20;
+  if (size > kSane) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": size ", size, " is absurd; call its init function first"));
+  }
+  const auto* const bytes = static_cast<const unsigned char*>(from);
+  for (size_t i = known_size; i < size; ++i) {
+    if (bytes[i] != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": byte ", i, " of ", size, " is set, but this library knows ",
+                       known_size, "; the caller is newer and uses what it lacks"));
+    }
+  }
+  std::memcpy(known, from, size < known_size ? size : known_size);
+  std::memcpy(known, &known_size, sizeof(known_size));
+  return absl::OkStatus();
+}
+
+}  // namespace entrain

@@ -1,0 +1,98 @@
+#include "lib/base/dtype.h"
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+namespace entrain {
+namespace {
+
+struct Row {
+  absl::string_view name;
+  int64_t bytes;
+  bool is_float;
+};
+// In the order of DType.
+constexpr Row kRows[kDTypes] = {
+    {"f32", 4, true},     {"f64", 8, true},     {"bf16", 2, true}, {"f16", 2, true},
+    {"f8_e4m3", 1, true}, {"f8_e5m2", 1, true}, {"i8", 1, false},  {"u8", 1, false},
+    {"i16", 2, false},    {"u16", 2, false},    {"i32", 4, false}, {"u32", 4, false},
+    {"i64", 8, false},    {"u64", 8, false},
+};
+
+const Row& RowOf(DType dtype) {
+  return kRows[static_cast<size_t>(dtype)];
+}
+
+}  // namespace
+
+bool IsValid(DType dtype) {
+  return static_cast<int32_t>(dtype) >= 0 && static_cast<int32_t>(dtype) < kDTypes;
+}
+int64_t SizeOf(DType dtype) {
+  return IsValid(dtype) ? RowOf(dtype).bytes : 0;
+}
+absl::string_view NameOf(DType dtype) {
+  return IsValid(dtype) ? RowOf(dtype).name : "?";
+}
+bool IsFloat(DType dtype) {
+  return IsValid(dtype) && RowOf(dtype).is_float;
+}
+
+std::optional<DType> DTypeFromName(absl::string_view name) {
+  for (int i = 0; i < kDTypes; ++i) {
+    if (kRows[i].name == name) {
+      return static_cast<DType>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+uint16_t FloatToBF16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) {
+    return static_cast<uint16_t>((bits >> 16) | 0x40);
+  }
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float BF16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
+
+uint16_t FloatToF16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) {  // NaN keeps its top bits and stays quiet
+    return static_cast<uint16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
+  }
+  if (magnitude >= 0x477ff000) {  // rounds to 65536 or more
+    return static_cast<uint16_t>(sign | 0x7c00);
+  }
+  if (magnitude < 0x38800000) {  // below the smallest normal: a multiple of 2^-24
+    // Adding 0.5 puts the wanted digits at the end of the significand, rounded to nearest even by
+    // the addition.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
+  }
+  const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13));
+}
+
+float F16ToFloat(uint16_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1f;
+  const uint32_t fraction = bits & 0x3ff;
+  if (exponent == 0x1f) {
+    return std::bit_cast<float>(sign | 0x7f800000 | (fraction << 13) |
+                                (fraction != 0 ? 0x400000u : 0u));
+  }
+  if (exponent == 0) {
+    const float value = static_cast<float>(fraction) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
+}  // namespace entrain

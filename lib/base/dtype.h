@@ -1,0 +1,42 @@
+// Element types: sizes, names, and scalar conversion of the 16-bit floats.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace entrain {
+
+// Values are the C ABI's (types.h).
+enum class DType : int32_t {
+  kF32 = 0,
+  kF64,
+  kBF16,
+  kF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI8,
+  kU8,
+  kI16,
+  kU16,
+  kI32,
+  kU32,
+  kI64,
+  kU64,
+};
+constexpr int kDTypes = 14;
+
+bool IsValid(DType dtype);
+int64_t SizeOf(DType dtype);            // bytes of one element
+absl::string_view NameOf(DType dtype);  // "bf16"
+std::optional<DType> DTypeFromName(absl::string_view name);
+bool IsFloat(DType dtype);
+
+// Round to nearest even; NaN stays NaN.
+uint16_t FloatToBF16(float value);
+float BF16ToFloat(uint16_t bits);
+uint16_t FloatToF16(float value);
+float F16ToFloat(uint16_t bits);
+
+}  // namespace entrain

@@ -1,0 +1,90 @@
+#include "lib/memory/buffer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+
+absl::StatusOr<OwnedBuffer> OwnedBuffer::Allocate(int64_t bytes) {
+  constexpr int64_t kPage = 4096, kLarge = 64 << 10;
+  if (bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("buffer: ", bytes, " bytes cannot be asked for"));
+  }
+  if (bytes > std::numeric_limits<int64_t>::max() / 2) {  // rounding up must not overflow
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory: ", bytes, " bytes could not be had"));
+  }
+  OwnedBuffer buffer;
+  if (bytes == 0) {
+    return buffer;
+  }
+  const int64_t alignment = bytes >= kLarge ? kPage : 64;
+  const int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  void* const data =
+      std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
+  if (data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory: ", bytes, " bytes could not be had"));
+  }
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.size_ = bytes;
+  return buffer;
+}
+
+OwnedBuffer::OwnedBuffer(OwnedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+OwnedBuffer& OwnedBuffer::operator=(OwnedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+OwnedBuffer::~OwnedBuffer() {
+  std::free(data_);
+}
+
+absl::StatusOr<OwnedBuffer> BufferPool::Take(int64_t bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto best = idle_.end();
+    for (auto it = idle_.begin(); it != idle_.end(); ++it) {
+      const bool fits = it->size() >= bytes && it->size() / 2 <= bytes;
+      if (fits && (best == idle_.end() || it->size() < best->size())) {
+        best = it;
+      }
+    }
+    if (best != idle_.end()) {
+      OwnedBuffer buffer = std::move(*best);
+      *best = std::move(idle_.back());
+      idle_.pop_back();
+      idle_bytes_ -= buffer.size();
+      return buffer;
+    }
+  }
+  return OwnedBuffer::Allocate(bytes);
+}
+
+void BufferPool::Give(OwnedBuffer buffer) {
+  if (buffer.size() == 0) {
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (idle_bytes_ + buffer.size() > cap_bytes_) {
+    return;  // freed
+  }
+  idle_bytes_ += buffer.size();
+  idle_.push_back(std::move(buffer));
+}
+
+int64_t BufferPool::idle_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return idle_bytes_;
+}
+
+}  // namespace entrain

@@ -1,0 +1,49 @@
+// Owned, aligned memory, and a pool that hands it out again. Host memory only in this version; the kind is kept so
+// that device memory is another allocator, not another class.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "lib/base/bytes.h"
+
+namespace entrain {
+
+// Memory of its own, aligned to 64 bytes (4096 from 64 KiB on). Move-only. Contents are not initialised.
+class OwnedBuffer {
+ public:
+  OwnedBuffer() = default;
+  // A size that cannot be had is RESOURCE_EXHAUSTED naming the size, never an abort.
+  static absl::StatusOr<OwnedBuffer> Allocate(int64_t bytes);
+  OwnedBuffer(OwnedBuffer&& other) noexcept;
+  OwnedBuffer& operator=(OwnedBuffer&& other) noexcept;
+  ~OwnedBuffer();
+  std::byte* data() const { return data_; }
+  int64_t size() const { return size_; }
+  BufferView view() const { return {data_, size_, MemoryKind::kHost}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+// Reuses buffers: a request is served by the smallest kept buffer of at least that size and at most twice it.
+// Keeps at most `cap_bytes` of idle memory. Thread safety: any thread.
+class BufferPool {
+ public:
+  explicit BufferPool(int64_t cap_bytes) : cap_bytes_(cap_bytes) {}
+  absl::StatusOr<OwnedBuffer> Take(int64_t bytes);
+  void Give(OwnedBuffer buffer);
+  int64_t idle_bytes() const;
+
+ private:
+  const int64_t cap_bytes_;
+  mutable absl::Mutex mutex_;
+  std::vector<OwnedBuffer> idle_ ABSL_GUARDED_BY(mutex_);
+  int64_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace entrain

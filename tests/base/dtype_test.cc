@@ -1,0 +1,134 @@
+#include "lib/base/dtype.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "gtest/gtest.h"
+
+#include "include/entrain/types.h"
+
+namespace entrain {
+namespace {
+
+TEST(DTypes, AreTheOnesOfTheAbi) {
+  EXPECT_EQ(static_cast<int32_t>(DType::kF32), ENTRAIN_F32);
+  EXPECT_EQ(static_cast<int32_t>(DType::kF8E5M2), ENTRAIN_F8_E5M2);
+  EXPECT_EQ(static_cast<int32_t>(DType::kU64), ENTRAIN_U64);
+  EXPECT_EQ(kDTypes, ENTRAIN_U64 + 1);
+}
+
+TEST(DTypes, NamesGoThereAndBack) {
+  for (int i = 0; i < kDTypes; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    EXPECT_TRUE(IsValid(dtype));
+    EXPECT_EQ(DTypeFromName(NameOf(dtype)), dtype);
+  }
+  EXPECT_EQ(DTypeFromName("f33"), std::nullopt);
+  EXPECT_EQ(DTypeFromName(""), std::nullopt);
+  EXPECT_FALSE(IsValid(static_cast<DType>(-1)));
+  EXPECT_FALSE(IsValid(static_cast<DType>(kDTypes)));
+}
+
+TEST(DTypes, SizesMatchTheirNames) {
+  for (int i = 0; i < kDTypes; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    int bits = 0;
+    for (const char c : NameOf(dtype)) {
+      if (c == '_') {
+        break;
+      }
+      bits = c >= '0' && c <= '9' ? bits * 10 + (c - '0') : bits;
+    }
+    EXPECT_EQ(SizeOf(dtype) * 8, bits) << NameOf(dtype);
+    EXPECT_EQ(IsFloat(dtype), NameOf(dtype)[0] == 'f' || NameOf(dtype)[0] == 'b') << NameOf(dtype);
+  }
+}
+
+// The value of a binary float with these many bits of exponent and fraction, from the definition of
+// the format.
+double Decode(uint32_t bits, int exponent_bits, int fraction_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const auto exponent = static_cast<int>((bits >> fraction_bits) & ((1u << exponent_bits) - 1));
+  const uint32_t fraction = bits & ((1u << fraction_bits) - 1);
+  const double sign = (bits >> (exponent_bits + fraction_bits)) & 1 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) {
+    return fraction != 0 ? NAN : sign * INFINITY;
+  }
+  if (exponent == 0) {
+    return sign * std::ldexp(fraction, 1 - bias - fraction_bits);
+  }
+  return sign * std::ldexp((1u << fraction_bits) | fraction, exponent - bias - fraction_bits);
+}
+
+struct Format {
+  const char* name;
+  int exponent_bits, fraction_bits;
+  float (*to_float)(uint16_t);
+  uint16_t (*from_float)(float);
+};
+class SixteenBitTest : public ::testing::TestWithParam<Format> {};
+
+TEST_P(SixteenBitTest, EveryPatternHasItsValueAndComesBack) {
+  const Format& format = GetParam();
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const double want = Decode(bits, format.exponent_bits, format.fraction_bits);
+    const float got = format.to_float(static_cast<uint16_t>(bits));
+    const uint16_t back = format.from_float(got);
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(got)) << bits;
+      ASSERT_TRUE(std::isnan(format.to_float(back))) << bits;
+    } else {
+      ASSERT_EQ(got, want) << bits;
+      ASSERT_EQ(std::signbit(got), std::signbit(want)) << bits;
+      ASSERT_EQ(back, bits);
+    }
+  }
+}
+
+// Between two neighbours: below the middle goes down, above it up, the middle itself to the even
+// pattern.
+TEST_P(SixteenBitTest, RoundsToNearestEven) {
+  const Format& format = GetParam();
+  const uint32_t infinity = ((1u << format.exponent_bits) - 1) << format.fraction_bits;
+  for (uint32_t bits = 0; bits < infinity; ++bits) {
+    const double here = Decode(bits, format.exponent_bits, format.fraction_bits);
+    // What the next value would be if the format went on above its largest.
+    const double next =
+        bits + 1 == infinity
+            ? here + (here - Decode(bits - 1, format.exponent_bits, format.fraction_bits))
+            : Decode(bits + 1, format.exponent_bits, format.fraction_bits);
+    const auto middle = static_cast<float>((here + next) / 2);
+    if (!std::isfinite(middle)) {
+      continue;
+    }
+    const uint32_t even = bits % 2 == 0 ? bits : bits + 1;
+    ASSERT_EQ(format.from_float(middle), even) << bits;
+    ASSERT_EQ(format.from_float(-middle), even | 0x8000) << bits;
+    ASSERT_EQ(format.from_float(std::nextafter(middle, 0.0f)), bits) << bits;
+    ASSERT_EQ(format.from_float(std::nextafter(middle, INFINITY)), bits + 1) << bits;
+  }
+}
+
+TEST_P(SixteenBitTest, NaNStaysNaNWhateverItsPayload) {
+  const Format& format = GetParam();
+  for (const uint32_t bits : {0x7f800001u, 0x7fffffffu, 0xff800001u, 0x7fc00000u, 0x7f801000u}) {
+    const uint16_t narrow = format.from_float(std::bit_cast<float>(bits));
+    EXPECT_TRUE(std::isnan(format.to_float(narrow))) << bits;
+    EXPECT_EQ(narrow >> 15, bits >> 31) << bits;
+  }
+}
+
+TEST_P(SixteenBitTest, TooLargeIsInfinite) {
+  const Format& format = GetParam();
+  EXPECT_EQ(format.to_float(format.from_float(INFINITY)), INFINITY);
+  EXPECT_EQ(format.to_float(format.from_float(-3.4e38f)), -INFINITY);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SixteenBitTest,
+                         ::testing::Values(Format{"bf16", 8, 7, BF16ToFloat, FloatToBF16},
+                                           Format{"f16", 5, 10, F16ToFloat, FloatToF16}),
+                         [](const auto& format) { return std::string(format.param.name); });
+
+}  // namespace
+}  // namespace entrain
