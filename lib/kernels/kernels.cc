@@ -1,0 +1,55 @@
+#include "lib/kernels/kernels.h"
+
+#include "lib/kernels/tables.h"
+
+#if defined(ENTRAIN_KERNELS_X86)
+#include <cpuid.h>
+#endif
+
+namespace entrain {
+namespace {
+
+#if defined(ENTRAIN_KERNELS_X86)
+// __builtin_cpu_supports answers for the processor and for the operating system, which must save
+// the wide registers.
+bool HasAvx2() {
+  // F16C is asked for by hand, since not every compiler's builtin knows it. It uses AVX's
+  // registers.
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  return f16c && __builtin_cpu_supports("avx2");
+}
+
+bool HasAvx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+KernelTables FindKernels() {
+  KernelTables found = {{&base::kKernels}, 1};
+#if defined(ENTRAIN_KERNELS_X86)
+  __builtin_cpu_init();
+  if (HasAvx2()) {
+    found.tables[found.count++] = &avx2::kKernels;
+    if (HasAvx512()) {
+      found.tables[found.count++] = &avx512::kKernels;
+    }
+  }
+#endif
+  return found;
+}
+
+}  // namespace
+
+KernelTables AllKernels() {
+  static const KernelTables tables = FindKernels();
+  return tables;
+}
+
+const Kernels& BestKernels() {
+  const KernelTables tables = AllKernels();
+  return *tables.tables[tables.count - 1];
+}
+
+}  // namespace entrain

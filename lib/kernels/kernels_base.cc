@@ -1,0 +1,3 @@
+// What every machine of this architecture has.
+#define ENTRAIN_KERNELS_ISA base
+#include "lib/kernels/kernels_impl.inc"

@@ -1,0 +1,19 @@
+// The tables of all instruction sets, each in the namespace of its source; which of them exist
+// depends on the machine that is built for (CMakeLists.txt).
+#pragma once
+
+#include "lib/kernels/kernels.h"
+
+namespace entrain {
+
+namespace base {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+
+}  // namespace entrain

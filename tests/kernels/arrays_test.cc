@@ -1,0 +1,127 @@
+// Norms, arithmetic on f32 arrays and the search for non-finite values, against one element at a
+// time.
+#include "tests/kernels/values.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kCounts[] = {0, 1, 2, 15, 16, 17, 31, 33, 511, 512, 513, 528, 1000, 4099};
+
+// The order that kernels.h promises to be the same everywhere: element i into sum i % 16, then a
+// tree.
+double ReferenceSquares(const Array& x) {
+  double sums[16] = {};
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const double value = x.At<float>(i);
+    sums[i % 16] += value * value;
+  }
+  for (int stride = 8; stride > 0; stride /= 2) {
+    for (int i = 0; i < stride; ++i) {
+      sums[i] += sums[i + stride];
+    }
+  }
+  return sums[0];
+}
+
+void FillNormal(Array& x, Random& random) {
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    x.Set(i, normal(random));
+  }
+}
+
+class ArraysTest : public KernelTableTest {};
+
+TEST_P(ArraysTest, SumOfSquaresIsTheSameToTheLastBit) {
+  for (const int64_t count : kCounts) {
+    Array x(DType::kF32, count, count % 7);
+    FillNormal(x, random_);
+    EXPECT_EQ(kernels().sum_of_squares(x.floats(), count), ReferenceSquares(x)) << count;
+  }
+}
+
+TEST_P(ArraysTest, SumOfSquaresOutlivesTheRangeOfFloat) {
+  Array x(DType::kF32, 40);
+  for (int64_t i = 0; i < 40; ++i) {
+    x.Set(i, 3e38f);
+  }
+  const double square = double{3e38f} * double{3e38f};
+  EXPECT_NEAR(kernels().sum_of_squares(x.floats(), 40) / square, 40, 1e-12);
+  x.Set(39, NAN);
+  EXPECT_TRUE(std::isnan(kernels().sum_of_squares(x.floats(), 40)));
+}
+
+TEST_P(ArraysTest, DeltaIsAnchorMinusParamsAndItsNormIsTheSum) {
+  for (const int64_t count : kCounts) {
+    for (const bool in_place : {false, true}) {
+      Array anchor(DType::kF32, count, 1), params(DType::kF32, count, 2), apart(DType::kF32, count);
+      FillNormal(anchor, random_);
+      FillNormal(params, random_);
+      Array want(DType::kF32, count);
+      for (int64_t i = 0; i < count; ++i) {
+        want.Set(i, anchor.At<float>(i) - params.At<float>(i));
+      }
+      Array& delta = in_place ? params : apart;
+      const double norm =
+          kernels().delta_and_norm(delta.floats(), anchor.floats(), params.floats(), count);
+      EXPECT_TRUE(SameArrays(delta, want)) << count;
+      EXPECT_EQ(norm, ReferenceSquares(want)) << count;
+    }
+  }
+}
+
+TEST_P(ArraysTest, ScaleAndAxpyRoundTheProductFirst) {
+  for (const int64_t count : kCounts) {
+    Array x(DType::kF32, count, 1), y(DType::kF32, count, 3);
+    Fill(x, random_);
+    Fill(y, random_);
+    Array scaled = x, sum = y;
+    for (int64_t i = 0; i < count; ++i) {
+      scaled.Set(i, x.At<float>(i) * 0.3f);
+      const volatile float product = 0.7f * x.At<float>(i);  // volatile: no fused multiply-add here
+      sum.Set(i, y.At<float>(i) + product);
+    }
+    kernels().axpy(y.floats(), 0.7f, x.floats(), count);
+    kernels().scale(x.floats(), 0.3f, count);
+    EXPECT_TRUE(SameArrays(y, sum)) << count;
+    EXPECT_TRUE(SameArrays(x, scaled)) << count;
+  }
+}
+
+TEST_P(ArraysTest, OneBadElementAnywhereIsFound) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    for (const double bad : {double{INFINITY}, -double{INFINITY}, double{NAN}}) {
+      for (int64_t at = 0; at < 530; at += at < 40 ? 1 : 37) {
+        Array x(dtype, 530, 1);
+        for (int64_t i = 0; i < 530; ++i) {
+          SetFloat(x, i, i % 2 == 0 ? 60000 : 1e-40);
+        }
+        ASSERT_TRUE(kernels().all_finite(x.data(), dtype, 530)) << NameOf(dtype);
+        SetFloat(x, at, bad);
+        ASSERT_FALSE(kernels().all_finite(x.data(), dtype, 530)) << NameOf(dtype) << " at " << at;
+        ASSERT_TRUE(kernels().all_finite(x.data(), dtype, at)) << NameOf(dtype) << " before " << at;
+      }
+    }
+  }
+}
+
+TEST_P(ArraysTest, EightBitFloatsAreJudgedByTheirFormat) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const auto x = static_cast<uint8_t>(bits);
+    // e4m3 has no infinity: only s.1111.111 is NaN. e5m2 has both: s.11111.mm.
+    EXPECT_EQ(kernels().all_finite(&x, DType::kF8E4M3, 1), (bits & 0x7f) != 0x7f) << bits;
+    EXPECT_EQ(kernels().all_finite(&x, DType::kF8E5M2, 1), (bits >> 2 & 0x1f) != 0x1f) << bits;
+  }
+}
+
+TEST_P(ArraysTest, IntegersAreFinite) {
+  const uint64_t ones = ~uint64_t{0};
+  for (const DType dtype : {DType::kI8, DType::kU16, DType::kI32, DType::kU64}) {
+    EXPECT_TRUE(kernels().all_finite(&ones, dtype, 1));
+  }
+}
+
+ENTRAIN_FOR_ALL_TABLES(ArraysTest);
+
+}  // namespace
+}  // namespace entrain

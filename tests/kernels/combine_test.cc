@@ -1,0 +1,286 @@
+// Kernels::combine against one element at a time: all types and operators, up to nine sources, odd
+// lengths, unaligned starts, in place.
+#include <limits>
+
+#include "tests/kernels/values.h"
+
+namespace entrain {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
+                            DType::kI8,  DType::kU8,  DType::kI16,  DType::kU16,
+                            DType::kI32, DType::kU32, DType::kI64,  DType::kU64};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax};
+
+// ---- The reference
+// --------------------------------------------------------------------------------------------------
+
+template <typename T>
+T ApplyFloat(ReduceOp op, T a, T b) {
+  switch (op) {
+    case ReduceOp::kProd:
+      return a * b;
+    case ReduceOp::kMin:
+      return std::isnan(a) || std::isnan(b) ? T{NAN} : (a < b ? a : b);
+    case ReduceOp::kMax:
+      return std::isnan(a) || std::isnan(b) ? T{NAN} : (a > b ? a : b);
+    default:
+      return a + b;
+  }
+}
+
+// 128 bits hold every sum and product of two elements; what comes back is cut to the type, which is
+// what wraps.
+template <typename T>
+T ApplyInteger(ReduceOp op, T a, T b) {
+  switch (op) {
+    case ReduceOp::kProd:
+      return static_cast<T>(static_cast<__int128>(a) * b);
+    case ReduceOp::kMin:
+      return a < b ? a : b;
+    case ReduceOp::kMax:
+      return a > b ? a : b;
+    default:
+      return static_cast<T>(static_cast<__int128>(a) + b);
+  }
+}
+
+using Sources = std::vector<Array>;
+
+template <typename T>
+void ReferenceFloat(ReduceOp op, Array& out, const Sources& in, int divide) {
+  for (int64_t i = 0; i < out.count(); ++i) {
+    T acc = static_cast<T>(FloatAt(in[0], i));
+    for (size_t j = 1; j < in.size(); ++j) {
+      acc = ApplyFloat(op, acc, static_cast<T>(FloatAt(in[j], i)));
+    }
+    SetFloat(out, i, divide > 1 ? acc / static_cast<T>(divide) : acc);
+  }
+}
+
+template <typename T>
+void ReferenceInteger(ReduceOp op, Array& out, const Sources& in, int divide) {
+  for (int64_t i = 0; i < out.count(); ++i) {
+    T acc = in[0].At<T>(i);
+    for (size_t j = 1; j < in.size(); ++j) {
+      acc = ApplyInteger(op, acc, in[j].At<T>(i));
+    }
+    out.Set(i, divide > 1 ? static_cast<T>(static_cast<__int128>(acc) / divide) : acc);
+  }
+}
+
+void Reference(ReduceOp op, Array& out, const Sources& in, int divide) {
+  switch (out.dtype()) {
+    case DType::kF64:
+      return ReferenceFloat<double>(op, out, in, divide);
+    case DType::kF32:
+    case DType::kBF16:
+    case DType::kF16:
+      return ReferenceFloat<float>(op, out, in, divide);
+    case DType::kI8:
+      return ReferenceInteger<int8_t>(op, out, in, divide);
+    case DType::kU8:
+      return ReferenceInteger<uint8_t>(op, out, in, divide);
+    case DType::kI16:
+      return ReferenceInteger<int16_t>(op, out, in, divide);
+    case DType::kU16:
+      return ReferenceInteger<uint16_t>(op, out, in, divide);
+    case DType::kI32:
+      return ReferenceInteger<int32_t>(op, out, in, divide);
+    case DType::kU32:
+      return ReferenceInteger<uint32_t>(op, out, in, divide);
+    case DType::kI64:
+      return ReferenceInteger<int64_t>(op, out, in, divide);
+    case DType::kU64:
+      return ReferenceInteger<uint64_t>(op, out, in, divide);
+    default:
+      FAIL() << "no reference for " << NameOf(out.dtype());
+  }
+}
+
+// ---- The suite
+// ------------------------------------------------------------------------------------------------------
+
+// Where the result goes: memory of its own (-1), or that source.
+struct Case {
+  DType dtype;
+  ReduceOp op;
+  int n;
+  int64_t count;
+  int64_t offset;
+  int in_place;
+  int divide;
+};
+
+class CombineTest : public KernelTableTest {
+ protected:
+  void Check(const Case& c) {
+    SCOPED_TRACE(absl::StrCat(NameOf(c.op), " of ", c.n, " × ", c.count, " ", NameOf(c.dtype),
+                              ", offset ", c.offset, ", in place ", c.in_place, ", divide ",
+                              c.divide));
+    Sources sources;
+    for (int j = 0; j < c.n; ++j) {
+      sources.emplace_back(c.dtype, c.count, c.offset * (j + 1));
+      Fill(sources.back(), random_);
+    }
+    Array want(c.dtype, c.count);
+    Reference(c.op, want, sources, c.divide);
+    const Sources before = sources;
+    Array apart(c.dtype, c.count, c.offset);
+    std::vector<const void*> pointers;
+    for (const Array& source : sources) {
+      pointers.push_back(source.data());
+    }
+    Array& out = c.in_place < 0 ? apart : sources[static_cast<size_t>(c.in_place)];
+    kernels().combine(c.op, c.dtype, out.data(), pointers.data(), c.n, c.count, c.divide);
+    EXPECT_TRUE(SameArrays(out, want));
+    for (int j = 0; j < c.n; ++j) {
+      if (j != c.in_place) {
+        EXPECT_TRUE(SameArrays(sources[static_cast<size_t>(j)], before[static_cast<size_t>(j)]));
+      }
+    }
+  }
+};
+
+TEST_P(CombineTest, OfTwoAgreesAtEveryLength) {
+  for (const DType dtype : kTypes) {
+    for (const ReduceOp op : kOps) {
+      for (int64_t count = 0; count < 70; ++count) {
+        Check({dtype, op, 2, count, count % 3, static_cast<int>(count % 3) - 1, 1});
+      }
+      Check({dtype, op, 2, 1023, 1, -1, 1});
+    }
+  }
+}
+
+TEST_P(CombineTest, OfOneToNineAgrees) {
+  for (const DType dtype : kTypes) {
+    for (const ReduceOp op : kOps) {
+      for (int n = 1; n <= 9; ++n) {
+        for (const int64_t count : {1, 17, 512, 1037}) {
+          Check({dtype, op, n, count, n % 2, -1, 1});
+          if (op == ReduceOp::kSum) {  // only sums are divided
+            Check({dtype, op, n, count, n % 2, -1, n});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CombineTest, IntoAnyOfItsSourcesAgrees) {
+  for (const DType dtype : kTypes) {
+    for (const ReduceOp op : kOps) {
+      for (int n = 1; n <= 5; ++n) {
+        for (int in_place = 0; in_place < n; ++in_place) {
+          Check({dtype, op, n, 601, 1, in_place, 1});
+          if (op == ReduceOp::kSum) {
+            Check({dtype, op, n, 601, 0, in_place, 7});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CombineTest, SumAndAverageAreOneLoop) {
+  Sources in(2, Array(DType::kF32, 100));
+  Fill(in[0], random_);
+  Fill(in[1], random_);
+  const void* const pointers[] = {in[0].data(), in[1].data()};
+  Array sum(DType::kF32, 100), average(DType::kF32, 100);
+  kernels().combine(ReduceOp::kSum, DType::kF32, sum.data(), pointers, 2, 100, 2);
+  kernels().combine(ReduceOp::kAvg, DType::kF32, average.data(), pointers, 2, 100, 2);
+  EXPECT_TRUE(SameArrays(average, sum));
+}
+
+// All dividends of the small types, and those around multiples for the larger ones, which are
+// divided in floating point.
+TEST_P(CombineTest, IntegerAveragesTruncateTowardZero) {
+  for (const int divisor : {2, 3, 5, 7, 8, 9, 16, 17, 100, 255, 1000, 4096, 65535, 1 << 30}) {
+    for (const DType dtype : {DType::kI8, DType::kU8, DType::kI16, DType::kU16, DType::kI32,
+                              DType::kU32, DType::kI64, DType::kU64}) {
+      SCOPED_TRACE(absl::StrCat(NameOf(dtype), " / ", divisor));
+      Sources in(1, Array(dtype, 1 << 16));
+      for (int64_t i = 0; i < in[0].count(); ++i) {
+        const uint64_t near =
+            random_() / static_cast<uint64_t>(divisor) * static_cast<uint64_t>(divisor) +
+            static_cast<uint64_t>(i % 3 - 1);
+        const uint64_t small =
+            static_cast<uint64_t>(i * divisor) + static_cast<uint64_t>(i % 3 - 1);
+        switch (SizeOf(dtype)) {
+          case 1:
+            in[0].Set(i, static_cast<uint8_t>(i));
+            break;
+          case 2:
+            in[0].Set(i, static_cast<uint16_t>(i));
+            break;
+          case 4:
+            in[0].Set(i, static_cast<uint32_t>(small));
+            break;
+          default:
+            in[0].Set(i, near);
+            break;
+        }
+      }
+      Array want(dtype, 1 << 16), got(dtype, 1 << 16);
+      Reference(ReduceOp::kSum, want, in, divisor);
+      const void* const pointer = in[0].data();
+      kernels().combine(ReduceOp::kSum, dtype, got.data(), &pointer, 1, got.count(), divisor);
+      ASSERT_TRUE(SameArrays(got, want));
+    }
+  }
+}
+
+TEST_P(CombineTest, ANaNInAnyContributionGivesNaN) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    for (const ReduceOp op : kOps) {
+      for (int n = 2; n <= 4; ++n) {
+        for (int bad = 0; bad < n; ++bad) {
+          Sources in(static_cast<size_t>(n), Array(dtype, 37));
+          std::vector<const void*> pointers;
+          for (int j = 0; j < n; ++j) {
+            for (int64_t i = 0; i < 37; ++i) {
+              SetFloat(in[static_cast<size_t>(j)], i, j == bad ? NAN : 1.0 + j);
+            }
+            pointers.push_back(in[static_cast<size_t>(j)].data());
+          }
+          Array out(dtype, 37);
+          kernels().combine(op, dtype, out.data(), pointers.data(), n, 37, 1);
+          for (int64_t i = 0; i < 37; ++i) {
+            ASSERT_TRUE(std::isnan(FloatAt(out, i)))
+                << NameOf(op) << " " << NameOf(dtype) << " source " << bad << " of " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+// 2048 + 1 + 1 in f16 is 2050 when rounded once, and 2048 when rounded after each addition.
+TEST_P(CombineTest, SixteenBitFloatsRoundOnce) {
+  Sources in(3, Array(DType::kF16, 20));
+  for (int64_t i = 0; i < 20; ++i) {
+    SetFloat(in[0], i, 2048);
+    SetFloat(in[1], i, 1);
+    SetFloat(in[2], i, 1);
+  }
+  const void* const pointers[] = {in[0].data(), in[1].data(), in[2].data()};
+  Array out(DType::kF16, 20);
+  kernels().combine(ReduceOp::kSum, DType::kF16, out.data(), pointers, 3, 20, 1);
+  for (int64_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(FloatAt(out, i), 2050);
+  }
+}
+
+ENTRAIN_FOR_ALL_TABLES(CombineTest);
+
+TEST(KernelTables, BaseComesFirstAndTheBestLast) {
+  const KernelTables tables = AllKernels();
+  ASSERT_GE(tables.count, 1);
+  EXPECT_STREQ(tables.tables[0]->name, "base");
+  EXPECT_EQ(&BestKernels(), tables.tables[tables.count - 1]);
+}
+
+}  // namespace
+}  // namespace entrain

@@ -1,0 +1,20 @@
+# The objects of wider instruction sets may define their table and nothing else: an inline function of a header that is
+# compiled into one of them could be the copy that the linker keeps, and then runs on machines that lack the
+# instructions.   cmake -DNM=nm -DOBJECTS=a.o,b.o -P symbols_test.cmake
+cmake_minimum_required(VERSION 3.25)
+string(REPLACE "," ";" objects "${OBJECTS}")
+set(looked_at 0)
+foreach(object IN LISTS objects)
+  if(NOT object MATCHES "kernels_avx")
+    continue()
+  endif()
+  execute_process(COMMAND ${NM} -C --defined-only --extern-only ${object} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+  string(STRIP "${symbols}" symbols)
+  if(NOT symbols MATCHES "^[0-9a-f]+ [DR] entrain::avx[0-9]+::kKernels$")
+    message(FATAL_ERROR "${object} defines more than its table:\n${symbols}")
+  endif()
+  math(EXPR looked_at "${looked_at} + 1")
+endforeach()
+if(looked_at EQUAL 0)
+  message(FATAL_ERROR "no object of a wider instruction set in ${OBJECTS}")
+endif()

@@ -1,0 +1,145 @@
+// The update rules: every table gives the same bits as one element at a time in f32, computed here,
+// and a preview changes nothing. How close f32 comes to the rule in double is the concern of
+// tests/optim.
+#include "tests/kernels/values.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kCounts[] = {0, 1, 7, 16, 33, 1000};
+
+void FillNormal(Array& x, Random& random) {
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    x.Set(i, normal(random));
+  }
+}
+
+// f32 products that are rounded before they are added, whatever the compiler of this test would
+// like.
+float Times(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+
+class UpdatesTest : public KernelTableTest {
+ protected:
+  // An array of normal numbers, `count` long, at an odd place.
+  Array Normal(int64_t count) {
+    Array x(DType::kF32, count, 1);
+    FillNormal(x, random_);
+    return x;
+  }
+};
+
+struct SgdElement {
+  float p, b;
+};
+SgdElement ReferenceSgd(const SgdArgs& args, float p, float g, float b) {
+  const auto lr = static_cast<float>(args.lr), mu = static_cast<float>(args.momentum);
+  const float grad = g + Times(static_cast<float>(args.weight_decay), p);
+  if (args.momentum == 0) {
+    return {p - Times(lr, grad), b};
+  }
+  const float next = args.first_step ? grad : Times(mu, b) + grad;
+  return {p - Times(lr, args.nesterov ? grad + Times(mu, next) : next), next};
+}
+
+TEST_P(UpdatesTest, SgdAgrees) {
+  for (const int64_t count : kCounts) {
+    for (int variant = 0; variant < 16; ++variant) {
+      const SgdArgs args = {.lr = 0.07,
+                            .momentum = variant & 1 ? 0.9 : 0.0,
+                            .weight_decay = variant & 2 ? 0.01 : 0.0,
+                            .nesterov = (variant & 4) != 0,
+                            .first_step = (variant & 8) != 0};
+      SCOPED_TRACE(absl::StrCat("variant ", variant, ", count ", count));
+      Array p = Normal(count), g = Normal(count), b = Normal(count), out(DType::kF32, count);
+      Array want_p = p, want_b = b;
+      for (int64_t i = 0; i < count; ++i) {
+        const SgdElement want = ReferenceSgd(args, p.At<float>(i), g.At<float>(i), b.At<float>(i));
+        want_p.Set(i, want.p);
+        want_b.Set(i, want.b);
+      }
+      const Array p_before = p, b_before = b;
+      float* const momentum = args.momentum != 0 ? b.floats() : nullptr;
+      kernels().sgd(args, out.floats(), p.floats(), g.floats(), momentum, count);
+      EXPECT_TRUE(SameArrays(out, want_p));
+      EXPECT_TRUE(SameArrays(p, p_before));
+      EXPECT_TRUE(SameArrays(b, b_before));
+      kernels().sgd(args, p.floats(), p.floats(), g.floats(), momentum, count);
+      EXPECT_TRUE(SameArrays(p, want_p));
+      EXPECT_TRUE(SameArrays(b, want_b));
+    }
+  }
+}
+
+TEST_P(UpdatesTest, AdamwAgrees) {
+  const AdamwArgs args = {.lr = 0.05,
+                          .beta1 = 0.9,
+                          .beta2 = 0.95,
+                          .eps = 1e-8,
+                          .weight_decay = 0.1,
+                          .correction1 = 1 - 0.9 * 0.9,
+                          .correction2 = 1 - 0.95 * 0.95};
+  for (const int64_t count : kCounts) {
+    Array p = Normal(count), g = Normal(count), m = Normal(count), v(DType::kF32, count);
+    Array out(DType::kF32, count), want_p = p, want_m = m, want_v = v;
+    for (int64_t i = 0; i < count; ++i) {
+      v.Set(i, Times(m.At<float>(i), m.At<float>(i)));
+      const float grad = g.At<float>(i);
+      const float mean = Times(0.9f, m.At<float>(i)) + Times(static_cast<float>(1 - 0.9), grad);
+      const float square =
+          Times(0.95f, v.At<float>(i)) + Times(static_cast<float>(1 - 0.95), Times(grad, grad));
+      const float denominator =
+          std::sqrt(square) / static_cast<float>(std::sqrt(args.correction2)) + 1e-8f;
+      const auto rate = static_cast<float>(0.05 / args.correction1);
+      want_m.Set(i, mean);
+      want_v.Set(i, square);
+      want_p.Set(i, Times(p.At<float>(i), static_cast<float>(1 - 0.05 * 0.1)) -
+                        Times(rate, mean / denominator));
+    }
+    const Array p_before = p, m_before = m, v_before = v;
+    kernels().adamw(args, out.floats(), p.floats(), g.floats(), m.floats(), v.floats(), count);
+    EXPECT_TRUE(SameArrays(out, want_p)) << count;
+    EXPECT_TRUE(SameArrays(p, p_before)) << count;
+    EXPECT_TRUE(SameArrays(m, m_before)) << count;
+    EXPECT_TRUE(SameArrays(v, v_before)) << count;
+    kernels().adamw(args, p.floats(), p.floats(), g.floats(), m.floats(), v.floats(), count);
+    EXPECT_TRUE(SameArrays(p, want_p)) << count;
+    EXPECT_TRUE(SameArrays(m, want_m)) << count;
+    EXPECT_TRUE(SameArrays(v, want_v)) << count;
+  }
+}
+
+TEST_P(UpdatesTest, OuterStepIsSgdOnTheScaledMeanWithTheResultInBothArrays) {
+  for (const int64_t count : kCounts) {
+    for (int variant = 0; variant < 8; ++variant) {
+      const SgdArgs args = {.lr = 0.8,
+                            .momentum = variant & 1 ? 0.85 : 0.0,
+                            .weight_decay = 0,
+                            .nesterov = (variant & 2) != 0,
+                            .first_step = (variant & 4) != 0};
+      SCOPED_TRACE(absl::StrCat("variant ", variant, ", count ", count));
+      Array anchor = Normal(count), momentum = Normal(count), params = Normal(count);
+      Array mean = Normal(count), want_a = anchor, want_b = momentum;
+      for (int64_t i = 0; i < count; ++i) {
+        const SgdElement want = ReferenceSgd(args, anchor.At<float>(i),
+                                             Times(0.6f, mean.At<float>(i)), momentum.At<float>(i));
+        want_a.Set(i, want.p);
+        want_b.Set(i, want.b);
+      }
+      kernels().outer_step(args, 0.6f, anchor.floats(),
+                           args.momentum != 0 ? momentum.floats() : nullptr, params.floats(),
+                           mean.floats(), count);
+      EXPECT_TRUE(SameArrays(anchor, want_a));
+      EXPECT_TRUE(SameArrays(params, want_a));
+      EXPECT_TRUE(SameArrays(momentum, want_b));
+    }
+  }
+}
+
+ENTRAIN_FOR_ALL_TABLES(UpdatesTest);
+
+}  // namespace
+}  // namespace entrain
