@@ -1,0 +1,66 @@
+#include "lib/net/key_file.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "lib/net/socket.h"
+
+namespace entrain {
+namespace {
+
+absl::Status Refuse(absl::string_view path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat("key file \"", path, "\": ", why));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadKeyFile(absl::string_view path) {
+  // Non-blocking, so that a FIFO in its place does not hang us.
+  const Fd fd(open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info;
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    return Refuse(path, std::strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return Refuse(path, "not a regular file");
+  }
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Refuse(
+        path, absl::StrFormat("others may use it (mode %03o); make it 600", info.st_mode & 0777));
+  }
+  std::string key(kMaxKeyBytes + 2, '\0');
+  size_t filled = 0;
+  while (filled < key.size()) {
+    const ssize_t got = read(fd.get(), key.data() + filled, key.size() - filled);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return Refuse(path, std::strerror(errno));
+    }
+    if (got == 0) {
+      break;
+    }
+    filled += static_cast<size_t>(got);
+  }
+  key.resize(filled);
+  if (!key.empty() && key.back() == '\n') {
+    key.pop_back();
+  }
+  if (key.empty()) {
+    return Refuse(path, "it is empty");
+  }
+  if (key.size() > kMaxKeyBytes) {
+    return Refuse(path, absl::StrCat("it is longer than ", kMaxKeyBytes, " bytes"));
+  }
+  return key;
+}
+
+}  // namespace entrain

@@ -1,0 +1,27 @@
+// The listening socket of a process: one port, from a range if the user gave one (ENTRAIN_PORTS).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/net/socket.h"
+
+namespace entrain {
+
+struct PortRange {
+  uint16_t low = 0, high = 0;  // inclusive; 0-0: the kernel chooses
+};
+// "LOW-HIGH" or "PORT", from 1 to 65535; empty: the kernel chooses.
+absl::StatusOr<PortRange> ParsePorts(absl::string_view text);
+
+struct Listener {
+  Fd fd;
+  Address address;  // with the real port
+};
+// Binds `host` (its port does not matter) to the first free port of the range. None free:
+// kFailedPrecondition naming the address and the range.
+absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports);
+
+}  // namespace entrain

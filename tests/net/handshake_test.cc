@@ -1,0 +1,244 @@
+#include "lib/net/handshake.h"
+
+#include <future>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <sys/socket.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/net/socket.h"
+
+namespace entrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::array<uint8_t, 16> kDialer{1, 2, 3}, kListener{4, 5, 6};
+
+// Carries everything between the two until nobody has more to say; the first error of each side.
+struct Outcome {
+  absl::Status dialer, listener;
+};
+absl::Status Feed(Handshake& to, std::string* line) {
+  while (!to.done() && line->size() >= to.wanted()) {
+    const size_t wanted = to.wanted();
+    const absl::Status status = to.Consume(line->substr(0, wanted));
+    line->erase(0, wanted);
+    if (!status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+Outcome Meet(Handshake& dialer, Handshake& listener) {
+  Outcome outcome;
+  std::string to_dialer, to_listener;
+  for (int turn = 0; turn < 4; ++turn) {
+    to_listener += dialer.TakeOutput();
+    to_dialer += listener.TakeOutput();
+    if (outcome.dialer.ok()) {
+      outcome.dialer = Feed(dialer, &to_dialer);
+    }
+    if (outcome.listener.ok()) {
+      outcome.listener = Feed(listener, &to_listener);
+    }
+  }
+  return outcome;
+}
+
+TEST(Handshake, BothSidesLearnWhoTheOtherIs) {
+  for (const char* key : {"", "secret"}) {
+    Handshake dialer(true, Purpose::kData, kDialer, key);
+    Handshake listener(false, Purpose::kData, kListener, key);
+    const Outcome outcome = Meet(dialer, listener);
+    EXPECT_TRUE(outcome.dialer.ok()) << outcome.dialer;
+    EXPECT_TRUE(outcome.listener.ok()) << outcome.listener;
+    EXPECT_TRUE(dialer.done());
+    EXPECT_TRUE(listener.done());
+    EXPECT_EQ(dialer.peer(), kListener);
+    EXPECT_EQ(listener.peer(), kDialer);
+    EXPECT_EQ(dialer.wanted(), 0u);
+    EXPECT_EQ(dialer.TakeOutput(), "");
+  }
+}
+
+TEST(Handshake, WrongKeyIsRefusedByBoth) {
+  Handshake dialer(true, Purpose::kData, kDialer, "secret");
+  Handshake listener(false, Purpose::kData, kListener, "Secret");
+  const Outcome outcome = Meet(dialer, listener);
+  EXPECT_THAT(std::string(outcome.dialer.message()), HasSubstr("does not hold the same key"));
+  EXPECT_THAT(std::string(outcome.listener.message()), HasSubstr("does not hold the same key"));
+  EXPECT_FALSE(dialer.done());
+  EXPECT_FALSE(listener.done());
+}
+
+TEST(Handshake, KeyOnOneSideOnlyIsNamed) {
+  Handshake dialer(true, Purpose::kData, kDialer, "secret");
+  Handshake listener(false, Purpose::kData, kListener, "");
+  const Outcome outcome = Meet(dialer, listener);
+  EXPECT_THAT(std::string(outcome.dialer.message()), HasSubstr("this side uses a key"));
+  EXPECT_THAT(std::string(outcome.listener.message()), HasSubstr("the other side uses a key"));
+}
+
+TEST(Handshake, WrongPurposeIsNamed) {
+  Handshake dialer(true, Purpose::kStore, kDialer, "");
+  Handshake listener(false, Purpose::kData, kListener, "");
+  const Outcome outcome = Meet(dialer, listener);
+  EXPECT_THAT(std::string(outcome.listener.message()), HasSubstr("for data"));
+  EXPECT_THAT(std::string(outcome.listener.message()), HasSubstr("means the store"));
+}
+
+TEST(Handshake, OtherVersionsAreNamed) {
+  Handshake listener(false, Purpose::kData, kListener, "");
+  Handshake dialer(true, Purpose::kData, kDialer, "");
+  std::string hello = dialer.TakeOutput();
+  hello[8] = 7;   // version low
+  hello[10] = 9;  // version high
+  const absl::Status status = listener.Consume(hello);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the other 7 to 9"));
+}
+
+TEST(Handshake, AnyChangedBitIsNoticed) {
+  for (size_t at = 0; at < Handshake::kHelloBytes; ++at) {
+    Handshake dialer(true, Purpose::kData, kDialer, "secret");
+    Handshake listener(false, Purpose::kData, kListener, "secret");
+    std::string hello = dialer.TakeOutput();
+    hello[at] = static_cast<char>(hello[at] ^ 0x40);
+    const std::string reply = listener.TakeOutput();
+    ASSERT_TRUE(dialer.Consume(reply).ok());
+    const std::string proof = dialer.TakeOutput();
+    absl::Status status = listener.Consume(hello);
+    if (status.ok()) {
+      status = listener.Consume(proof);
+    }
+    EXPECT_FALSE(status.ok()) << "byte " << at;
+    EXPECT_FALSE(listener.done());
+  }
+}
+
+// Who does not know the key can only send back what it was sent.
+TEST(Handshake, EchoOfOurOwnBytesIsRefused) {
+  for (const bool dials : {true, false}) {
+    for (const char* key : {"", "secret"}) {
+      Handshake victim(dials, Purpose::kData, kDialer, key);
+      const absl::Status status = victim.Consume(victim.TakeOutput());
+      EXPECT_THAT(std::string(status.message()), HasSubstr("own hello"));
+    }
+  }
+}
+
+TEST(Handshake, ProofSentBackIsRefusedThoughTheHelloDiffers) {
+  for (const bool dials : {true, false}) {
+    Handshake victim(dials, Purpose::kData, kDialer, "secret");
+    Handshake attacker(!dials, Purpose::kData, kListener, "not the secret");
+    victim.TakeOutput();
+    ASSERT_TRUE(victim.Consume(attacker.TakeOutput()).ok());
+    const absl::Status status = victim.Consume(victim.TakeOutput());
+    EXPECT_FALSE(status.ok());
+    EXPECT_FALSE(victim.done());
+  }
+}
+
+TEST(Handshake, StrangersAreToldApartByTheirFirstBytes) {
+  const std::string http =
+      "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a scanner\r\nAccept: *";
+  const std::string tls("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+  for (const std::string& text : {http, tls}) {
+    std::string bytes = text;
+    bytes.resize(Handshake::kHelloBytes, 'x');
+    Handshake listener(false, Purpose::kData, kListener, "");
+    const absl::Status status = listener.Consume(bytes);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not speak this protocol"));
+  }
+  Handshake listener(false, Purpose::kData, kListener, "");
+  EXPECT_THAT(std::string(listener.Consume(http.substr(0, 64)).message()), HasSubstr("GET / HTTP"));
+}
+
+TEST(Handshake, RandomBytesNeverPass) {
+  std::mt19937 random(20240601);
+  for (int i = 0; i < 2000; ++i) {
+    Handshake listener(false, Purpose::kData, kListener, i % 2 == 0 ? "" : "key");
+    std::string bytes(Handshake::kHelloBytes, '\0');
+    for (char& c : bytes) {
+      c = static_cast<char>(random());
+    }
+    if (i % 4 >= 2) {
+      bytes.replace(0, 8, "ENTRAIN1");
+    }
+    absl::Status status = listener.Consume(bytes);
+    if (status.ok()) {
+      status = listener.Consume(bytes.substr(0, Handshake::kProofBytes));
+    }
+    EXPECT_FALSE(status.ok());
+  }
+}
+
+TEST(Handshake, WrongAmountIsRefused) {
+  Handshake listener(false, Purpose::kData, kListener, "");
+  EXPECT_FALSE(listener.Consume("short").ok());
+  EXPECT_FALSE(listener.done());
+}
+
+struct Pair {
+  Fd a, b;
+};
+Pair MakePair() {
+  int ends[2];
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+TEST(RunHandshake, MeetsOverASocket) {
+  Pair pair = MakePair();
+  const Stop stop{Deadline::After(10 * kSecond), nullptr};
+  auto listening = std::async(std::launch::async, [&] {
+    Handshake listener(false, Purpose::kShm, kListener, "key");
+    return RunHandshake(pair.b.get(), listener, stop);
+  });
+  Handshake dialer(true, Purpose::kShm, kDialer, "key");
+  const auto met = RunHandshake(pair.a.get(), dialer, stop);
+  ASSERT_TRUE(met.ok()) << met.status();
+  EXPECT_EQ(*met, kListener);
+  const auto other = listening.get();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(*other, kDialer);
+}
+
+TEST(RunHandshake, SilentPeerEndsByTheDeadline) {
+  Pair pair = MakePair();
+  Handshake dialer(true, Purpose::kData, kDialer, "");
+  const int64_t start = Clock::Real().Now();
+  const auto met =
+      RunHandshake(pair.a.get(), dialer, {Deadline::After(50 * kMillisecond), nullptr});
+  EXPECT_EQ(met.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
+}
+
+TEST(RunHandshake, PeerThatLeavesHalfWayIsUnavailable) {
+  for (const size_t sent : {size_t{0}, size_t{10}, Handshake::kHelloBytes}) {
+    Pair pair = MakePair();
+    Handshake leaver(false, Purpose::kData, kListener, "");
+    const std::string hello = leaver.TakeOutput().substr(0, sent);
+    const Stop stop{Deadline::After(10 * kSecond), nullptr};
+    ASSERT_TRUE(WriteFull(pair.b.get(), hello.data(), hello.size(), stop).ok());
+    ASSERT_EQ(shutdown(pair.b.get(), SHUT_WR), 0);
+    Handshake dialer(true, Purpose::kData, kDialer, "");
+    const auto met = RunHandshake(pair.a.get(), dialer, stop);
+    EXPECT_EQ(met.status().code(), absl::StatusCode::kUnavailable) << met.status();
+  }
+}
+
+TEST(RandomBytes, DifferEachTime) {
+  std::array<uint8_t, 16> a{}, b{};
+  RandomBytes(a.data(), a.size());
+  RandomBytes(b.data(), b.size());
+  EXPECT_NE(a, b);
+}
+
+}  // namespace
+}  // namespace entrain
