@@ -1,0 +1,55 @@
+#include "lib/store/prefix_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/store/request.h"
+
+namespace entrain {
+namespace {
+
+absl::StatusOr<std::string> AsText(const absl::StatusOr<int64_t>& number) {
+  return number.ok() ? absl::StatusOr<std::string>(absl::StrCat(*number)) : number.status();
+}
+
+class PrefixStore final : public RequestStore {
+ public:
+  PrefixStore(std::shared_ptr<Store> base, absl::string_view prefix)
+      : base_(std::move(base)), prefix_(prefix) {}
+  std::string url() const override { return base_->url(); }
+  std::string host() const override { return base_->host(); }
+
+ private:
+  absl::StatusOr<std::string> Do(const StoreRequest& request, const Stop& stop) override {
+    const std::string key = absl::StrCat(prefix_, request.key);
+    switch (request.op) {
+      case StoreOp::kSet: {
+        const absl::Status set = base_->Set(key, request.value, stop);
+        return set.ok() ? absl::StatusOr<std::string>(request.value) : set;
+      }
+      case StoreOp::kGet:
+        return base_->Get(key, stop);
+      case StoreOp::kTryGet:
+        return base_->TryGet(key, stop);
+      case StoreOp::kAdd:
+        return AsText(base_->Add(key, request.delta, stop));
+      case StoreOp::kCompareAndSet:
+        return base_->CompareAndSet(key, request.expected, request.value, stop);
+      case StoreOp::kDeletePrefix:
+        return AsText(base_->DeletePrefix(key, stop));
+    }
+    return absl::InternalError("store: unknown operation");
+  }
+
+  const std::shared_ptr<Store> base_;
+  const std::string prefix_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> WithPrefix(std::shared_ptr<Store> base, absl::string_view prefix) {
+  return std::make_shared<PrefixStore>(std::move(base), prefix);
+}
+
+}  // namespace entrain

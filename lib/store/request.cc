@@ -1,0 +1,244 @@
+#include "lib/store/request.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/bytes.h"
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+absl::string_view OpName(StoreOp op) {
+  switch (op) {
+    case StoreOp::kSet:
+      return "set";
+    case StoreOp::kGet:
+      return "get";
+    case StoreOp::kTryGet:
+      return "try-get";
+    case StoreOp::kAdd:
+      return "add";
+    case StoreOp::kCompareAndSet:
+      return "compare-and-set";
+    case StoreOp::kDeletePrefix:
+      return "delete-prefix";
+  }
+  return "?";
+}
+
+bool IsKnown(StoreOp op) {
+  return op >= StoreOp::kSet && op <= StoreOp::kDeletePrefix;
+}
+
+// Keys and values come from anywhere; messages stay one short printable line.
+std::string Quote(absl::string_view text) {
+  constexpr size_t kShown = 64;
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShown)),
+                      text.size() > kShown ? "..." : "", "\"");
+}
+
+absl::StatusOr<std::string> Sum(const StoreRequest& request, const std::string* old) {
+  int64_t value = 0;
+  if (old != nullptr && !old->empty() && !absl::SimpleAtoi(*old, &value)) {
+    return absl::InvalidArgumentError(absl::StrCat("add to key ", Quote(request.key), ": it holds ",
+                                                   Quote(*old), ", no integer"));
+  }
+  int64_t sum = 0;
+  if (__builtin_add_overflow(value, request.delta, &sum)) {
+    return absl::InvalidArgumentError(absl::StrCat("add of ", request.delta, " to key ",
+                                                   Quote(request.key), ", which holds ", value,
+                                                   ": past the range of 64 bits"));
+  }
+  return absl::StrCat(sum);
+}
+
+}  // namespace
+
+std::string Describe(absl::string_view url, const StoreRequest& request) {
+  return absl::StrCat("store ", url, ": ", OpName(request.op), " of key ", Quote(request.key));
+}
+
+absl::Status CheckRequest(const StoreRequest& request) {
+  if (!IsKnown(request.op)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store: unknown operation ", static_cast<int>(request.op)));
+  }
+  if (request.key.empty() && request.op != StoreOp::kDeletePrefix) {
+    return absl::InvalidArgumentError(absl::StrCat("store: ", OpName(request.op), ": empty key"));
+  }
+  if (request.key.size() > kMaxStoreKey) {
+    return absl::InvalidArgumentError(absl::StrCat("store: key ", Quote(request.key), " of ",
+                                                   request.key.size(), " bytes; at most ",
+                                                   kMaxStoreKey));
+  }
+  const size_t largest = std::max(request.value.size(), request.expected.size());
+  if (largest > kMaxStoreValue) {
+    return absl::InvalidArgumentError(absl::StrCat("store: value of key ", Quote(request.key),
+                                                   " of ", largest, " bytes; at most ",
+                                                   kMaxStoreValue));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ValueAfter(const StoreRequest& request, const std::string* old) {
+  switch (request.op) {
+    case StoreOp::kSet:
+      return request.value;
+    case StoreOp::kAdd:
+      return Sum(request, old);
+    case StoreOp::kCompareAndSet:
+      return !IsRefused(request, old) ? request.value : old == nullptr ? std::string() : *old;
+    default:
+      return absl::InternalError(absl::StrCat(OpName(request.op), " writes nothing"));
+  }
+}
+
+bool IsRefused(const StoreRequest& request, const std::string* old) {
+  return request.op == StoreOp::kCompareAndSet &&
+         (old == nullptr ? absl::string_view() : absl::string_view(*old)) != request.expected;
+}
+
+absl::StatusOr<std::string> StoreTable::Apply(const StoreRequest& request, bool* changed) {
+  *changed = false;
+  if (request.op == StoreOp::kDeletePrefix) {
+    const auto first = values_.lower_bound(request.key);
+    auto last = first;
+    int64_t count = 0;
+    while (last != values_.end() && absl::StartsWith(last->first, request.key)) {
+      ++last;
+      ++count;
+    }
+    values_.erase(first, last);
+    return absl::StrCat(count);
+  }
+  const auto found = values_.find(request.key);
+  const std::string* old = found == values_.end() ? nullptr : &found->second;
+  if (request.op == StoreOp::kGet || request.op == StoreOp::kTryGet) {
+    if (old == nullptr) {
+      return absl::NotFoundError(absl::StrCat("store: no key ", Quote(request.key)));
+    }
+    return *old;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(std::string value, ValueAfter(request, old));
+  if (!IsRefused(request, old)) {
+    values_[request.key] = value;
+    *changed = true;
+  }
+  return value;
+}
+
+std::string EncodeRequest(const StoreRequest& request) {
+  Writer out;
+  out.Put(request.op).PutText(request.key).PutText(request.value).PutText(request.expected);
+  out.Put(request.delta);
+  return out.Take();
+}
+
+absl::StatusOr<StoreRequest> DecodeRequest(absl::string_view bytes) {
+  Reader in(bytes);
+  StoreRequest request;
+  request.op = in.Get<StoreOp>();
+  request.key = std::string(in.GetText(kMaxStoreKey));
+  request.value = std::string(in.GetText(kMaxStoreValue));
+  request.expected = std::string(in.GetText(kMaxStoreValue));
+  request.delta = in.Get<int64_t>();
+  if (!in.Finished()) {
+    return absl::InvalidArgumentError("store: malformed request");
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckRequest(request));
+  return request;
+}
+
+std::string EncodeReply(const absl::StatusOr<std::string>& answer) {
+  constexpr size_t kMaxMessage = 4096;
+  Writer out;
+  out.Put(static_cast<uint8_t>(answer.status().code()));
+  out.PutText(answer.ok() ? absl::string_view(*answer)
+                          : answer.status().message().substr(0, kMaxMessage));
+  return out.Take();
+}
+
+absl::StatusOr<std::string> DecodeReply(absl::string_view bytes) {
+  Reader in(bytes);
+  const auto code = in.Get<uint8_t>();
+  const absl::string_view text = in.GetText(kMaxStoreValue);
+  if (!in.Finished() || code > static_cast<uint8_t>(absl::StatusCode::kUnauthenticated)) {
+    return absl::DataLossError("malformed reply");
+  }
+  if (code == 0) {
+    return std::string(text);
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code), text);
+}
+
+absl::StatusOr<std::string> RequestStore::Checked(const StoreRequest& request, const Stop& stop) {
+  ENTRAIN_RETURN_IF_ERROR(CheckRequest(request));
+  return Do(request, stop);
+}
+
+absl::StatusOr<int64_t> RequestStore::CheckedNumber(const StoreRequest& request, const Stop& stop) {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::string text, Checked(request, stop));
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(text, &number)) {
+    return absl::DataLossError(
+        absl::StrCat(Describe(url(), request), ": the answer is no number: ", Quote(text)));
+  }
+  return number;
+}
+
+absl::Status RequestStore::Set(absl::string_view key, absl::string_view value, const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.key = std::string(key);
+  request.value = std::string(value);
+  return Checked(request, stop).status();
+}
+
+absl::StatusOr<std::string> RequestStore::Get(absl::string_view key, const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kGet;
+  request.key = std::string(key);
+  return Checked(request, stop);
+}
+
+absl::StatusOr<std::string> RequestStore::TryGet(absl::string_view key, const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kTryGet;
+  request.key = std::string(key);
+  return Checked(request, stop);
+}
+
+absl::StatusOr<int64_t> RequestStore::Add(absl::string_view key, int64_t delta, const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kAdd;
+  request.key = std::string(key);
+  request.delta = delta;
+  return CheckedNumber(request, stop);
+}
+
+absl::StatusOr<std::string> RequestStore::CompareAndSet(absl::string_view key,
+                                                        absl::string_view expected,
+                                                        absl::string_view desired,
+                                                        const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kCompareAndSet;
+  request.key = std::string(key);
+  request.expected = std::string(expected);
+  request.value = std::string(desired);
+  return Checked(request, stop);
+}
+
+absl::StatusOr<int64_t> RequestStore::DeletePrefix(absl::string_view prefix, const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kDeletePrefix;
+  request.key = std::string(prefix);
+  return CheckedNumber(request, stop);
+}
+
+}  // namespace entrain

@@ -1,0 +1,27 @@
+#include "lib/store/store.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+#include "lib/store/request.h"
+
+namespace entrain {
+
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
+                                                 const Stop& stop) {
+  absl::string_view where = url;
+  if (absl::ConsumePrefix(&where, "mem:")) {
+    return OpenMemStore(where);
+  }
+  if (absl::ConsumePrefix(&where, "file:")) {
+    return OpenFileStore(where, stop);
+  }
+  if (absl::ConsumePrefix(&where, "tcp://")) {
+    return OpenTcpStore(where, key, stop);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("store URL \"", url,
+                   "\": expected mem:NAME, file:DIRECTORY or tcp://HOST:PORT[,HOST:PORT...]"));
+}
+
+}  // namespace entrain

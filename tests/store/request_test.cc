@@ -1,0 +1,86 @@
+#include "lib/store/request.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace entrain {
+namespace {
+
+StoreRequest Example() {
+  StoreRequest request;
+  request.op = StoreOp::kCompareAndSet;
+  request.key = "key";
+  request.value = std::string("new\0", 4);
+  request.expected = "old";
+  request.delta = -7;
+  return request;
+}
+
+TEST(StoreRequest, DecodesToWhatWasEncoded) {
+  const auto request = DecodeRequest(EncodeRequest(Example()));
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->op, Example().op);
+  EXPECT_EQ(request->key, Example().key);
+  EXPECT_EQ(request->value, Example().value);
+  EXPECT_EQ(request->expected, Example().expected);
+  EXPECT_EQ(request->delta, Example().delta);
+}
+
+TEST(StoreRequest, LargestFitsTheLimit) {
+  StoreRequest request = Example();
+  request.key.assign(kMaxStoreKey, 'k');
+  request.value.assign(kMaxStoreValue, 'v');
+  request.expected.assign(kMaxStoreValue, 'e');
+  EXPECT_LE(EncodeRequest(request).size(), kMaxRequestBytes);
+  EXPECT_TRUE(DecodeRequest(EncodeRequest(request)).ok());
+  EXPECT_LE(EncodeReply(request.value).size(), kMaxReplyBytes);
+}
+
+TEST(StoreRequest, EveryCutAndEveryExtensionIsRefused) {
+  const std::string bytes = EncodeRequest(Example());
+  for (size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_FALSE(DecodeRequest(bytes.substr(0, cut)).ok()) << cut;
+  }
+  EXPECT_FALSE(DecodeRequest(bytes + "x").ok());
+}
+
+TEST(StoreRequest, UnknownOperationIsRefused) {
+  std::string bytes = EncodeRequest(Example());
+  for (const char op : {'\0', '\7', '\xff'}) {
+    bytes[0] = op;
+    EXPECT_FALSE(DecodeRequest(bytes).ok());
+  }
+}
+
+TEST(StoreReply, DecodesToWhatWasEncoded) {
+  EXPECT_EQ(*DecodeReply(EncodeReply(std::string("value"))), "value");
+  EXPECT_EQ(*DecodeReply(EncodeReply(std::string())), "");
+  const auto error = DecodeReply(EncodeReply(absl::NotFoundError("no such key")));
+  EXPECT_EQ(error.status(), absl::NotFoundError("no such key"));
+}
+
+TEST(StoreReply, MalformedIsDataLoss) {
+  for (const std::string& bytes :
+       {std::string(), std::string("\xff\0\0\0\0", 5), std::string("\0\5\0\0\0abc", 8),
+        std::string("\0\0\0\0\0x", 6)}) {
+    EXPECT_EQ(DecodeReply(bytes).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(StoreTable, SaysWhenSomebodyShouldLookAgain) {
+  StoreTable table;
+  StoreRequest request = Example();
+  bool changed = true;
+  EXPECT_EQ(*table.Apply(request, &changed), "");  // refused: absent, not "old"
+  EXPECT_FALSE(changed);
+  request.expected = "";
+  EXPECT_EQ(*table.Apply(request, &changed), request.value);
+  EXPECT_TRUE(changed);
+  request.op = StoreOp::kDeletePrefix;
+  EXPECT_EQ(*table.Apply(request, &changed), "1");
+  EXPECT_FALSE(changed);
+}
+
+}  // namespace
+}  // namespace entrain
