@@ -1,0 +1,27 @@
+// The table of algorithms: what they are called, what they can do, and how to build them.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "collectives/schedule.h"
+
+namespace entrain {
+
+struct Algorithm {
+  const char* name;  // "ring", "halving_doubling", "direct", "two_step", "tree", "composed"
+  CallKind kind;
+  // Combines contributions in rank order: right for reductions that do not commute. True where nothing is combined.
+  bool in_rank_order;
+  // Whether it can do this; never asks for more than spec.kind's own fields. `hosts` as in Build.
+  bool (*fits)(const Spec& spec, absl::Span<const int> hosts);
+  // `hosts[r]` is the host number of rank r (composed algorithms use it; others ignore it).
+  Schedule (*build)(const Spec& spec, absl::Span<const int> hosts);
+};
+
+// Every algorithm, grouped by kind.
+absl::Span<const Algorithm> Catalog();
+// INVALID_ARGUMENT when there is none; the message lists the names that exist for this kind.
+absl::StatusOr<const Algorithm*> FindAlgorithm(CallKind kind, absl::string_view name);
+
+}  // namespace entrain

@@ -1,0 +1,37 @@
+// Recursive halving and doubling for any number of ranks: the ring's bytes in logarithmic rounds.
+//
+// reduce_scatter. The group is cut into a first half A and a second half B; every member hands its
+// contributions to the other half's pieces over to its partner there, and goes on within its own
+// half. Four ranks:
+//
+//   round   pairs        sends the parts                   then holds sums of two, of
+//     0     0-2  1-3     0, 1: {2 3}      2, 3: {0 1}      0, 1: {0 1}     2, 3: {2 3}
+//     1     0-1  2-3     0: {1}  1: {0}   2: {3}  3: {2}   the own part, complete
+//
+// Halves of different size: A has one member more, which has no partner. It hands each piece of B
+// to the member of B that will own it, one message each, so that nobody carries twice the load.
+// Five ranks, A = {0 1 2}, B = {3 4}:
+//
+//   round  pairs     sends the parts                                then holds sums of
+//     0    0-3 1-4   0, 1: {3 4}  3, 4: {0 1 2}  2: {3} -> 3,       the own half
+//                                                   {4} -> 4
+//     1    0-2 3-4   0: {2}  2: {0 1}  3: {4}  4: {3}  1: {2} -> 2  the own half
+//     2    0-1       0: {1}  1: {0}                                 the own part
+//
+// Every member sends each contribution once, away from itself: S (n-1)/n bytes and ceil(log2 n)
+// rounds; for a power of two both are the optimum. Members of a smaller half receive one piece more
+// in that round.
+//
+// all_gather is the same backwards: pairs exchange what their halves have, and the members of B
+// send their own pieces to the one of A that has no partner. all_reduce is one after the other.
+#pragma once
+
+#include "collectives/draft.h"
+
+namespace entrain::halving_doubling {
+
+// As in ring.h.
+void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool last);
+void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
+
+}  // namespace entrain::halving_doubling
