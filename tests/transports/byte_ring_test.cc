@@ -1,0 +1,248 @@
+#include "transports/shm/byte_ring.h"
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace entrain {
+namespace {
+
+constexpr uint8_t kKind = 7;
+constexpr size_t kBytes = 4096;
+
+// A ring in ordinary memory.
+class ByteRing : public testing::Test {
+ protected:
+  void Write(const std::string& text, uint8_t kind = kKind) {
+    std::byte* at = writer.Reserve(text.size());
+    ASSERT_NE(at, nullptr) << text.size();
+    std::memcpy(at, text.data(), text.size());
+    writer.Publish(kind);
+  }
+  bool TryWrite(const std::string& text) {
+    if (writer.Reserve(text.size()) == nullptr) {
+      return false;
+    }
+    Write(text);
+    return true;
+  }
+  // The next record, released at once; "(none)" when there is none.
+  std::string Read() {
+    RingReader::Record record;
+    if (!reader.Peek(&record)) {
+      return "(none)";
+    }
+    EXPECT_EQ(record.kind, kKind);
+    const std::string text(AsText(record.payload));
+    reader.Pop();
+    reader.Release();
+    return text;
+  }
+  std::atomic_ref<uint64_t> State(size_t line) { return RingFormat::StateAt(memory + line * 64); }
+
+  alignas(64) std::byte memory[kBytes] = {};
+  std::atomic<uint64_t> head{0};
+  RingWriter writer{memory, kBytes, &head};
+  RingReader reader{memory, kBytes, &head};
+};
+
+std::string Text(size_t bytes, size_t seed) {
+  std::string text(bytes, '\0');
+  for (size_t i = 0; i < bytes; ++i) {
+    text[i] = static_cast<char>(seed * 31 + i * 7 + (i >> 8));
+  }
+  return text;
+}
+
+TEST_F(ByteRing, GivesBackWhatWasWrittenInOrder) {
+  EXPECT_EQ(Read(), "(none)");
+  EXPECT_FALSE(reader.HasNext());
+  Write("first");
+  Write("");
+  Write(Text(200, 1));
+  EXPECT_TRUE(reader.HasNext());
+  EXPECT_TRUE(reader.MayHaveNext());
+  EXPECT_EQ(Read(), "first");
+  EXPECT_EQ(Read(), "");
+  EXPECT_EQ(Read(), Text(200, 1));
+  EXPECT_EQ(Read(), "(none)");
+}
+
+TEST_F(ByteRing, ATinyRecordTakesOneLineAndPublishesItselfThere) {
+  EXPECT_EQ(RingFormat::LinesOf(0), 64u);
+  EXPECT_EQ(RingFormat::LinesOf(56), 64u);
+  EXPECT_EQ(RingFormat::LinesOf(57), 128u);
+  EXPECT_EQ(State(0).load(), 0u);
+  Write(Text(56, 1));
+  EXPECT_NE(State(0).load(), 0u);
+  EXPECT_EQ(State(1).load(), 0u);
+}
+
+TEST_F(ByteRing, NothingIsSeenBeforePublish) {
+  std::byte* at = writer.Reserve(100);
+  ASSERT_NE(at, nullptr);
+  std::memset(at, 0xff, 100);
+  EXPECT_EQ(Read(), "(none)");
+}
+
+TEST_F(ByteRing, RefusesWhenFullAndGoesOnWhenReleased) {
+  int written = 0;
+  while (TryWrite(Text(120, static_cast<size_t>(written)))) {
+    ++written;
+  }
+  EXPECT_EQ(written, 4096 / 128 - 1);  // one line stays for the next state
+  EXPECT_FALSE(writer.HasRoomFor(120));
+  RingReader::Record record;
+  ASSERT_TRUE(reader.Peek(&record));
+  reader.Pop();
+  EXPECT_EQ(reader.unreleased(), 128u);
+  EXPECT_FALSE(writer.HasRoomFor(120)) << "popped is not released";
+  reader.Release();
+  EXPECT_TRUE(writer.HasRoomFor(120));
+  for (int i = 1; i < written; ++i) {
+    EXPECT_EQ(Read(), Text(120, static_cast<size_t>(i)));
+  }
+  EXPECT_FALSE(writer.broken());
+  EXPECT_FALSE(reader.broken());
+}
+
+TEST_F(ByteRing, TheLargestPayloadFitsAnEmptyRingAtEveryOffset) {
+  const size_t most = RingFormat::MaxPayload(kBytes);
+  for (size_t offset = 0; offset < 200; ++offset) {
+    ASSERT_TRUE(writer.HasRoomFor(most)) << offset;
+    Write(Text(most, offset));
+    ASSERT_EQ(Read(), Text(most, offset));
+    Write("step");
+    ASSERT_EQ(Read(), "step");
+  }
+}
+
+TEST_F(ByteRing, RandomSizesWrapManyTimes) {
+  std::mt19937 random(1);
+  std::vector<std::string> inside;
+  size_t first = 0, count = 0;
+  for (int i = 0; i < 20000; ++i) {
+    if (random() % 2 == 0) {
+      const std::string text = Text(random() % (RingFormat::MaxPayload(kBytes) + 1), count);
+      if (TryWrite(text)) {
+        inside.push_back(text);
+        ++count;
+      }
+    } else if (first < count) {
+      ASSERT_EQ(Read(), inside[first]);
+      inside[first++].clear();
+    } else {
+      ASSERT_EQ(Read(), "(none)");
+    }
+  }
+  EXPECT_GT(count, 5000u);
+}
+
+// Payload bytes that look like records must never be taken for some.
+TEST_F(ByteRing, OldPayloadIsNotTakenForARecord) {
+  const uint64_t looks_valid = 8 | uint64_t{kKind} << 32;
+  std::string evil;
+  for (int i = 0; i < 120; ++i) {
+    evil.append(reinterpret_cast<const char*>(&looks_valid), sizeof(looks_valid));
+  }
+  for (int i = 0; i < 100; ++i) {
+    Write(evil);
+    ASSERT_EQ(Read(), evil);
+    ASSERT_EQ(Read(), "(none)");
+    Write("x");
+    ASSERT_EQ(Read(), "x");
+    ASSERT_EQ(Read(), "(none)");
+  }
+}
+
+TEST_F(ByteRing, AReaderRefusesImpossibleStates) {
+  const uint64_t bad[] = {
+      uint64_t{kBytes} | uint64_t{kKind} << 32,      // longer than the ring
+      uint64_t{0xffffffff} | uint64_t{kKind} << 32,  // longer than anything
+      uint64_t{8},                                   // no kind
+      uint64_t{8} | uint64_t{kKind} << 32 | uint64_t{1} << 40,
+      uint64_t{8} | uint64_t{RingFormat::kPad} << 32,  // padding that does not end the ring
+      ~uint64_t{0},
+  };
+  for (const uint64_t state : bad) {
+    std::atomic<uint64_t> own_head{0};
+    RingReader victim(memory, kBytes, &own_head);
+    State(0).store(state);
+    RingReader::Record record;
+    EXPECT_FALSE(victim.Peek(&record)) << std::hex << state;
+    EXPECT_TRUE(victim.broken()) << std::hex << state;
+    State(0).store(8 | uint64_t{kKind} << 32);
+    EXPECT_FALSE(victim.Peek(&record)) << "broken is for ever";
+  }
+}
+
+TEST_F(ByteRing, AWriterRefusesImpossibleHeads) {
+  for (const uint64_t bad : {uint64_t{1} << 40, uint64_t{4096 + 64}, uint64_t{65}, ~uint64_t{0}}) {
+    std::memset(memory, 0, sizeof(memory));
+    std::atomic<uint64_t> their_head{0};
+    RingWriter victim(memory, kBytes, &their_head);
+    while (victim.Reserve(500) != nullptr) {
+      victim.Publish(kKind);
+    }
+    EXPECT_FALSE(victim.broken());
+    their_head = bad;
+    EXPECT_EQ(victim.Reserve(500), nullptr) << bad;
+    EXPECT_TRUE(victim.broken()) << bad;
+  }
+}
+
+TEST_F(ByteRing, AWriterRefusesAHeadThatGoesBack) {
+  while (TryWrite(Text(500, 1))) {
+  }
+  while (Read() != "(none)") {
+  }
+  while (TryWrite(Text(500, 1))) {
+  }
+  head = 0;
+  EXPECT_EQ(writer.Reserve(500), nullptr);
+  EXPECT_TRUE(writer.broken());
+}
+
+// For the thread sanitizer, and for the orders themselves.
+TEST_F(ByteRing, TwoThreadsPassEverythingOn) {
+  constexpr int kRecords = 10000;
+  std::thread other([&] {
+    std::mt19937 random(2);
+    for (int i = 0; i < kRecords;) {
+      const std::string text = Text(random() % 300, static_cast<size_t>(i));
+      std::byte* at;
+      while ((at = writer.Reserve(text.size())) == nullptr) {
+        ASSERT_FALSE(writer.broken());
+        std::this_thread::yield();
+      }
+      std::memcpy(at, text.data(), text.size());
+      writer.Publish(kKind);
+      ++i;
+    }
+  });
+  std::mt19937 random(2);
+  for (int i = 0; i < kRecords; ++i) {
+    RingReader::Record record;
+    while (!reader.Peek(&record)) {
+      ASSERT_FALSE(reader.broken());
+      std::this_thread::yield();
+    }
+    ASSERT_EQ(AsText(record.payload), Text(random() % 300, static_cast<size_t>(i)));
+    reader.Pop();
+    if (i % 3 == 0) {
+      reader.Release();
+    }
+    if (i % 3 != 0 && reader.unreleased() > kBytes / 2) {
+      reader.Release();
+    }
+  }
+  other.join();
+}
+
+}  // namespace
+}  // namespace entrain

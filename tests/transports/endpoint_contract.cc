@@ -1,0 +1,113 @@
+#include "tests/transports/endpoint_contract.h"
+
+namespace entrain {
+
+Buffer Pattern(int64_t bytes, uint32_t seed) {
+  Buffer buffer(static_cast<size_t>(bytes));
+  uint32_t word = seed * 2654435761u + 1;
+  for (uint8_t& byte : buffer) {
+    word = word * 1664525u + 1013904223u;
+    byte = static_cast<uint8_t>(word >> 24);
+  }
+  return buffer;
+}
+
+std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key) {
+  auto node = std::make_unique<Node>();
+  node->config.self.fill(index);
+  node->config.host_id = "contract-test";
+  node->config.key = std::string(key);
+  for (const TransportFactory& factory : TransportRegistry()) {
+    if (factory.name == name) {
+      absl::StatusOr<std::unique_ptr<Transport>> transport =
+          factory.create(node->config, &node->events);
+      EXPECT_TRUE(transport.ok()) << transport.status();
+      node->transport = transport.ok() ? *std::move(transport) : nullptr;
+    }
+  }
+  return node;
+}
+
+void SleepOn(Transport& transport, int ms) {
+  if (transport.Arm()) {
+    pollfd wait = {transport.wait_fd(), POLLIN, 0};
+    poll(&wait, 1, ms);
+  }
+}
+
+void EndpointContract::Connect(bool wait) {
+  a = MakeNode(GetParam(), 1);
+  b = MakeNode(GetParam(), 2);
+  ASSERT_NE(a->transport, nullptr);
+  ASSERT_NE(b->transport, nullptr);
+  ASSERT_TRUE(a->transport->Reaches(b->transport->address()));
+  auto ab = a->transport->Connect(b->config.self, b->transport->address());
+  ASSERT_TRUE(ab.ok()) << ab.status();
+  to_b = *std::move(ab);
+  auto ba = b->transport->Connect(a->config.self, a->transport->address());
+  ASSERT_TRUE(ba.ok()) << ba.status();
+  to_a = *std::move(ba);
+  if (wait) {
+    ExpectGood();
+    b->events.early.clear();
+    a->events.early.clear();
+  }
+}
+
+void EndpointContract::TearDown() {
+  for (Endpoint* endpoint : {to_b.get(), to_a.get()}) {
+    if (endpoint != nullptr) {
+      endpoint->Close(absl::AbortedError("end of test"));
+    }
+  }
+  for (Node* node : {a.get(), b.get()}) {
+    if (node != nullptr && node->transport != nullptr) {
+      node->transport->Poll();
+    }
+  }
+  to_b.reset();
+  to_a.reset();
+}
+
+bool EndpointContract::PollUntil(const std::function<bool()>& condition, double seconds) {
+  const Deadline deadline = Deadline::After(static_cast<int64_t>(seconds * kSecond));
+  while (!condition()) {
+    Poll();
+    if (deadline.Passed(Clock::Real().Now())) {
+      return condition();
+    }
+  }
+  return true;
+}
+
+void EndpointContract::Settle() {
+  int64_t quiet_since = Clock::Real().Now();
+  const Deadline deadline = Deadline::After(10 * kSecond);
+  while (Clock::Real().Now() - quiet_since < 20 * kMillisecond &&
+         !deadline.Passed(Clock::Real().Now())) {
+    if (a->transport->Poll() + b->transport->Poll() > 0) {
+      quiet_since = Clock::Real().Now();
+    }
+  }
+}
+
+void EndpointContract::ExpectGood(Context context) {
+  const uint32_t tag = next_tag++;
+  const Buffer from_a = Pattern(1000, tag), from_b = Pattern(3000, tag + 1);
+  Buffer at_a(from_b.size()), at_b(from_a.size());
+  Transfer sends[2], receives[2];
+  to_b->PostSend(Message(tag, context), Of(from_a), &sends[0]);
+  to_a->PostSend(Message(tag, context), Of(from_b), &sends[1]);
+  to_b->PostRecv(Message(tag, context), Of(at_a), &receives[0]);
+  to_a->PostRecv(Message(tag, context), Of(at_b), &receives[1]);
+  ASSERT_TRUE(PollUntil([&] {
+    return sends[0].times + sends[1].times + receives[0].times + receives[1].times == 4;
+  })) << "lost: "
+      << testing::PrintToString(a->events.lost) << testing::PrintToString(b->events.lost);
+  EXPECT_TRUE(receives[0].status.ok()) << receives[0].status;
+  EXPECT_TRUE(receives[1].status.ok()) << receives[1].status;
+  EXPECT_EQ(at_a, from_b);
+  EXPECT_EQ(at_b, from_a);
+}
+
+}  // namespace entrain

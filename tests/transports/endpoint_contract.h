@@ -1,0 +1,113 @@
+// The fixture of the contract suite: two or more processes' worth of one transport inside this
+// test, polled by hand.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/call.h"
+#include "transports/registry.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+// What a transport told its engine.
+struct Recorder final : Events {
+  std::set<Context> refused;
+  std::vector<Envelope> early;
+  std::vector<std::string> controls;
+  std::vector<absl::Status> lost;
+  std::function<void(Endpoint&)> on_control;
+
+  bool Accepts(Context context) override { return refused.count(context) == 0; }
+  void OnEarly(Endpoint&, const Envelope& envelope) override { early.push_back(envelope); }
+  void OnControl(Endpoint& from, absl::string_view message) override {
+    controls.emplace_back(message);
+    if (on_control) {
+      on_control(from);
+    }
+  }
+  void OnLost(Endpoint&, const absl::Status& why) override { lost.push_back(why); }
+};
+
+// One transfer and what became of it. Must outlive the transfer.
+struct Transfer : Completion {
+  Transfer() {
+    done = [](Completion* self, const absl::Status& result, int64_t moved) {
+      auto* transfer = static_cast<Transfer*>(self);
+      ++transfer->times;
+      transfer->status = result;
+      transfer->bytes = moved;
+    };
+  }
+  int times = 0;
+  absl::Status status = absl::UnknownError("not completed");
+  int64_t bytes = -1;
+};
+
+struct Node {
+  TransportConfig config;
+  Recorder events;
+  std::unique_ptr<Transport> transport;
+};
+
+using Buffer = std::vector<uint8_t>;
+
+// `bytes` that depend on their place and on `seed`.
+Buffer Pattern(int64_t bytes, uint32_t seed);
+inline Bytes Of(Buffer& buffer) {
+  return {reinterpret_cast<std::byte*>(buffer.data()), buffer.size()};
+}
+inline ConstBytes Of(const Buffer& buffer) {
+  return {reinterpret_cast<const std::byte*>(buffer.data()), buffer.size()};
+}
+
+constexpr Context kContext = 3, kOtherContext = 4;
+inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t count = 1) {
+  return {Tag(context, user_tag, 0, Tag::kPointToPoint),
+          {.kind = CallKind::kSend, .dtype = 0, .count = count}};
+}
+
+// A node of the transport called `name`; `index` makes peer ids that compare like it.
+std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key = "");
+
+// What a driver does when it has nothing to do: sleeps on wait_fd for at most `ms`.
+void SleepOn(Transport& transport, int ms);
+
+class EndpointContract : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override;
+  // Two connected nodes; `wait` until a first message of each has crossed.
+  void Connect(bool wait = true);
+  // Polls both until `condition` holds; false after `seconds`.
+  bool PollUntil(const std::function<bool()>& condition, double seconds = 20);
+  // Both transfers done; their statuses are OK.
+  bool PollBoth(const Transfer& x, const Transfer& y) {
+    return PollUntil([&] { return x.times > 0 && y.times > 0; });
+  }
+  // Polls until nothing has happened for a while: for asserting that something does not happen.
+  void Settle();
+  // A message in each direction; whether the path is good.
+  void ExpectGood(Context context = kOtherContext);
+  void Poll() {
+    a->transport->Poll();
+    b->transport->Poll();
+  }
+
+  std::unique_ptr<Node> a, b;
+  std::unique_ptr<Endpoint> to_b, to_a;  // a's and b's
+  uint32_t next_tag = 1000;
+};
+
+}  // namespace entrain

@@ -1,0 +1,493 @@
+// The contract of transports/transport.h, the same for every transport; the names cite the numbers
+// of its invariants. This file: ordinary traffic (1, 2, 3, 6). endpoint_failure_test.cc: 3, 4, 7.
+// endpoint_death_test.cc: 8. tcp_stranger_test.cc: 5.
+#include "tests/transports/endpoint_contract.h"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <random>
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+// Around everything that a transport may treat differently: nothing, a line, a page, eager limits,
+// frames.
+constexpr int64_t kSizes[] = {0,         1,     7,          64,     4095, 4096,        4097,
+                              64 * kKiB, 65537, 256 * kKiB, 262145, kMiB, 3 * kMiB + 5};
+
+// Once for the tests of all files.
+INSTANTIATE_TEST_SUITE_P(Every, EndpointContract, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(EndpointContract, AddressIsPrintableAndShort) {
+  Connect();
+  const std::string address = a->transport->address();
+  EXPECT_LE(address.size(), 1024u);
+  EXPECT_FALSE(address.empty());
+  EXPECT_TRUE(std::all_of(address.begin(), address.end(),
+                          [](unsigned char c) { return c >= 32 && c < 127; }));
+  EXPECT_THAT(to_b->peer_address(), HasSubstr(GetParam()));
+  EXPECT_EQ(a->transport->traits().name, GetParam());
+  EXPECT_GE(a->transport->wait_fd(), 0);
+}
+
+TEST_P(EndpointContract, ReachesRefusesWhatItDidNotPublish) {
+  Connect();
+  for (const char* text : {"", "x", "1.2.3.4", "::::", "0/0", "-1", "\xff\xfe"}) {
+    EXPECT_FALSE(a->transport->Reaches(text)) << text;
+  }
+}
+
+TEST_P(EndpointContract, MovesEverySizeWhicheverIsPostedFirst) {
+  Connect();
+  for (const int64_t size : kSizes) {
+    for (const bool receive_first : {true, false}) {
+      const Buffer out = Pattern(size, static_cast<uint32_t>(size));
+      Buffer in(out.size());
+      Transfer send, receive;
+      if (receive_first) {
+        to_a->PostRecv(Message(1), Of(in), &receive);
+        Settle();
+      }
+      to_b->PostSend(Message(1), Of(out), &send);
+      if (!receive_first) {
+        Settle();
+        EXPECT_EQ(b->events.early.size(), 1u) << size;
+        b->events.early.clear();
+        to_a->PostRecv(Message(1), Of(in), &receive);
+      }
+      ASSERT_TRUE(PollBoth(send, receive)) << size;
+      EXPECT_TRUE(send.status.ok()) << send.status;
+      EXPECT_TRUE(receive.status.ok()) << receive.status;
+      EXPECT_EQ(receive.bytes, size);
+      EXPECT_EQ(send.bytes, size);
+      EXPECT_TRUE(in == out) << size;
+      EXPECT_TRUE(b->events.early.empty());
+    }
+  }
+}
+
+TEST_P(EndpointContract, PostingMayBeginBeforeTheConnectionStands) {
+  Connect(/*wait=*/false);
+  const Buffer small = Pattern(100, 1), large = Pattern(2 * kMiB, 2);
+  Buffer small_in(small.size()), large_in(large.size());
+  Transfer transfers[4];
+  to_b->SendControl("first");
+  to_b->PostSend(Message(1), Of(small), &transfers[0]);
+  to_b->PostSend(Message(2), Of(large), &transfers[1]);
+  to_a->PostRecv(Message(2), Of(large_in), &transfers[2]);
+  to_a->PostRecv(Message(1), Of(small_in), &transfers[3]);
+  ASSERT_TRUE(PollUntil([&] {
+    return std::all_of(std::begin(transfers), std::end(transfers),
+                       [](const Transfer& t) { return t.times == 1; });
+  }));
+  EXPECT_EQ(small_in, small);
+  EXPECT_TRUE(large_in == large);
+  EXPECT_THAT(b->events.controls, testing::ElementsAre("first"));
+}
+
+TEST_P(EndpointContract, Large64MiBBothWaysAtOnce) {
+  Connect();
+  const Buffer out_a = Pattern(64 * kMiB, 1), out_b = Pattern(64 * kMiB, 2);
+  Buffer in_a(out_a.size()), in_b(out_b.size());
+  Transfer sends[2], receives[2];
+  to_b->PostRecv(Message(1), Of(in_a), &receives[0]);
+  to_b->PostSend(Message(1), Of(out_a), &sends[0]);
+  to_a->PostSend(Message(1), Of(out_b), &sends[1]);
+  to_a->PostRecv(Message(1), Of(in_b), &receives[1]);
+  ASSERT_TRUE(PollUntil(
+      [&] { return sends[0].times + sends[1].times + receives[0].times + receives[1].times == 4; },
+      60));
+  EXPECT_TRUE(in_a == out_b);
+  EXPECT_TRUE(in_b == out_a);
+}
+
+TEST_P(EndpointContract, Invariant1_OneTagArrivesInOrderAcrossSizes) {
+  Connect();
+  std::deque<Buffer> out, in;
+  std::deque<Transfer> sends, receives;
+  for (int i = 0; i < 200; ++i) {
+    const int64_t size = kSizes[static_cast<size_t>(i * 7) % std::size(kSizes)] % (300 * kKiB);
+    out.push_back(Pattern(size, static_cast<uint32_t>(i)));
+    in.emplace_back(out.back().size());
+    to_b->PostSend(Message(5), Of(std::as_const(out.back())), &sends.emplace_back());
+    if (i % 3 == 0) {
+      Poll();
+    }
+    if (i >= 100) {  // the first hundred come early
+      const auto next = static_cast<size_t>(i - 100);
+      to_a->PostRecv(Message(5), Of(in[next]), &receives.emplace_back());
+    }
+  }
+  for (size_t i = receives.size(); i < in.size(); ++i) {
+    to_a->PostRecv(Message(5), Of(in[i]), &receives.emplace_back());
+  }
+  ASSERT_TRUE(PollUntil([&] { return receives.back().times > 0 && sends.back().times > 0; }));
+  Settle();
+  for (size_t i = 0; i < in.size(); ++i) {
+    ASSERT_TRUE(receives[i].status.ok()) << i << ": " << receives[i].status;
+    ASSERT_TRUE(in[i] == out[i]) << i;
+  }
+}
+
+TEST_P(EndpointContract, Invariant2_AFloodThatNobodyReceivesHoldsUpNothing) {
+  Connect();
+  std::deque<Transfer> sends, receives;
+  const Buffer small = Pattern(3000, 1), large = Pattern(2 * kMiB, 2), nothing;
+  for (int i = 0; i < 6000; ++i) {
+    to_b->PostSend(Message(1), Of(i % 2 == 0 ? small : nothing), &sends.emplace_back());
+    if (i % 100 == 0) {
+      Poll();
+    }
+  }
+  for (int i = 0; i < 50; ++i) {
+    to_b->PostSend(Message(2), Of(large), &sends.emplace_back());
+  }
+  Settle();
+  to_b->SendControl("through");
+  ExpectGood();          // small, on another context
+  ExpectGood(kContext);  // and on the same
+  const Buffer out = Pattern(5 * kMiB, 3);
+  Buffer in(out.size());
+  Transfer send, receive;
+  to_b->PostSend(Message(3), Of(out), &send);
+  to_a->PostRecv(Message(3), Of(in), &receive);
+  ASSERT_TRUE(PollBoth(send, receive));
+  EXPECT_TRUE(in == out);
+  EXPECT_THAT(b->events.controls, testing::ElementsAre("through"));
+
+  std::vector<Buffer> ins(6050);
+  for (size_t i = 0; i < ins.size(); ++i) {  // and all of it is still there
+    const Buffer& expected = i >= 6000 ? large : (i % 2 == 0 ? small : nothing);
+    ins[i].resize(expected.size());
+    to_a->PostRecv(Message(i < 6000 ? 1 : 2), Of(ins[i]), &receives.emplace_back());
+  }
+  ASSERT_TRUE(PollUntil(
+      [&] {
+        return std::all_of(receives.begin(), receives.end(),
+                           [](const Transfer& t) { return t.times == 1; }) &&
+               std::all_of(sends.begin(), sends.end(),
+                           [](const Transfer& t) { return t.times == 1; });
+      },
+      60));
+  for (size_t i = 0; i < ins.size(); ++i) {
+    const Buffer& expected = i >= 6000 ? large : (i % 2 == 0 ? small : nothing);
+    ASSERT_TRUE(receives[i].status.ok() && ins[i] == expected) << i << receives[i].status;
+  }
+}
+
+TEST_P(EndpointContract, Invariant2_ManyTagsInRandomOrderBothWays) {
+  Connect();
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    constexpr int kMessages = 150;
+    std::deque<Transfer> transfers;
+    struct Move {
+      Buffer out, in;
+    };
+    std::vector<Move> moves[2];
+    std::vector<std::function<void()>> posts;
+    for (int side = 0; side < 2; ++side) {
+      moves[side].resize(kMessages);
+      for (uint32_t i = 0; i < kMessages; ++i) {
+        Move& move = moves[side][i];
+        move.out = Pattern(kSizes[random() % 11], i);
+        move.in.resize(move.out.size());
+        Endpoint* from = side == 0 ? to_b.get() : to_a.get();
+        Endpoint* to = side == 0 ? to_a.get() : to_b.get();
+        Transfer *send = &transfers.emplace_back(), *receive = &transfers.emplace_back();
+        posts.push_back(
+            [=, &move] { from->PostSend(Message(i), Of(std::as_const(move.out)), send); });
+        posts.push_back([=, &move] { to->PostRecv(Message(i), Of(move.in), receive); });
+      }
+    }
+    std::shuffle(posts.begin(), posts.end(), random);
+    for (const auto& post : posts) {
+      post();
+      if (random() % 4 == 0) {
+        Poll();
+      }
+      if (random() % 16 == 0) {
+        to_b->SendControl("between");
+      }
+    }
+    ASSERT_TRUE(PollUntil([&] {
+      return std::all_of(transfers.begin(), transfers.end(),
+                         [](const Transfer& t) { return t.times == 1; });
+    }));
+    for (const auto& side : moves) {
+      for (const Move& move : side) {
+        ASSERT_TRUE(move.in == move.out);
+      }
+    }
+  }
+}
+
+TEST_P(EndpointContract, Invariant2_ControlPassesALargeTransferAndKeepsItsOrder) {
+  Connect();
+  const Buffer out = Pattern(32 * kMiB, 1);
+  Buffer in(out.size());
+  Transfer send, receive;
+  to_a->PostRecv(Message(1), Of(in), &receive);
+  to_b->PostSend(Message(1), Of(out), &send);
+  Poll();
+  std::vector<std::string> expected;
+  for (int i = 0; i < 1000; ++i) {
+    expected.push_back(std::string(static_cast<size_t>(i * 37 % (kMaxControlBytes + 1)),
+                                   static_cast<char>('a' + i % 26)));
+    to_b->SendControl(expected.back());
+    if (i % 50 == 0) {
+      Poll();
+    }
+  }
+  ASSERT_TRUE(PollUntil([&] {
+    return b->events.controls.size() == expected.size() && receive.times > 0 && send.times > 0;
+  }));
+  EXPECT_TRUE(b->events.controls == expected);
+  EXPECT_TRUE(in == out);
+}
+
+TEST_P(EndpointContract, Invariant3_NothingCompletesInsidePostAndEverythingOnce) {
+  Connect();
+  for (const int64_t size : kSizes) {
+    const Buffer out = Pattern(size, 1);
+    Buffer in(out.size());
+    Transfer early_send, send, early_receive, receive;
+    to_b->PostSend(Message(1), Of(out), &early_send);
+    EXPECT_EQ(early_send.times, 0);
+    Settle();
+    to_a->PostRecv(Message(1), Of(in), &early_receive);
+    EXPECT_EQ(early_receive.times, 0) << "a kept message completed its receive inside PostRecv";
+    ASSERT_TRUE(PollBoth(early_send, early_receive));
+    to_a->PostRecv(Message(1), Of(in), &receive);
+    to_b->PostSend(Message(1), Of(out), &send);
+    EXPECT_EQ(send.times + receive.times, 0);
+    ASSERT_TRUE(PollBoth(send, receive));
+    Settle();
+    EXPECT_EQ(early_send.times + early_receive.times + send.times + receive.times, 4) << size;
+  }
+}
+
+// A completion that posts the next message, as an executor does.
+struct Relay : Transfer {
+  explicit Relay(std::function<void()> next) : after(std::move(next)) {
+    done = [](Completion* self, const absl::Status& result, int64_t) {
+      auto* relay = static_cast<Relay*>(self);
+      relay->status = result;
+      ++relay->times;
+      relay->after();
+    };
+  }
+  std::function<void()> after;
+};
+
+TEST_P(EndpointContract, Invariant3_CompletionsMayPost) {
+  Connect();
+  Buffer in(64), out = Pattern(64, 1);
+  int rounds = 0;
+  Transfer answers[2000];
+  Relay receive([&] {
+    to_a->PostSend(Message(2), Of(std::as_const(out)), &answers[rounds]);
+    if (++rounds < 1000) {
+      to_a->PostRecv(Message(1), Of(in), &receive);
+    }
+  });
+  to_a->PostRecv(Message(1), Of(in), &receive);
+  Transfer sends[1000], replies[1000];
+  Buffer reply(64);
+  for (int i = 0; i < 1000; ++i) {
+    to_b->PostRecv(Message(2), Of(reply), &replies[i]);
+    to_b->PostSend(Message(1), Of(std::as_const(out)), &sends[i]);
+  }
+  ASSERT_TRUE(PollUntil([&] { return replies[999].times == 1; }));
+  EXPECT_EQ(rounds, 1000);
+  TearDown();
+}
+
+void ExpectMismatch(const Transfer& receive, const Buffer& in) {
+  EXPECT_EQ(receive.status.code(), absl::StatusCode::kDataLoss) << receive.status;
+  EXPECT_TRUE(std::all_of(in.begin(), in.end(), [](uint8_t byte) { return byte == 0xEE; }));
+}
+
+TEST_P(EndpointContract, Invariant6_ADifferentDescriptorFailsTheReceiveNamingBoth) {
+  Connect();
+  for (const int64_t size : {int64_t{0}, int64_t{24}, 100 * kKiB, 2 * kMiB}) {
+    for (const bool receive_first : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(size, " bytes, receive first: ", receive_first));
+      const Buffer out = Pattern(size, 1);
+      Buffer in(out.size(), 0xEE);
+      Transfer send, receive;
+      Envelope sent = Message(7), wanted = Message(7);
+      sent.descriptor = {.kind = CallKind::kBroadcast,
+                         .dtype = static_cast<uint8_t>(DType::kI32),
+                         .root = 2,
+                         .count = 6};
+      wanted.descriptor = {
+          .kind = CallKind::kAllReduce, .dtype = static_cast<uint8_t>(DType::kBF16), .count = 12};
+      if (receive_first) {
+        to_a->PostRecv(wanted, Of(in), &receive);
+        Settle();
+      }
+      to_b->PostSend(sent, Of(out), &send);
+      if (!receive_first) {
+        Settle();
+        to_a->PostRecv(wanted, Of(in), &receive);
+      }
+      ASSERT_TRUE(PollBoth(send, receive));
+      ExpectMismatch(receive, in);
+      EXPECT_THAT(std::string(receive.status.message()), HasSubstr(ToString(sent.descriptor)));
+      EXPECT_THAT(std::string(receive.status.message()), HasSubstr(ToString(wanted.descriptor)));
+      ExpectGood(kContext);
+    }
+  }
+}
+
+TEST_P(EndpointContract, Invariant6_ADifferentLengthFailsTheReceiveNamingBoth) {
+  Connect();
+  const std::pair<int64_t, int64_t> cases[] = {{8, 0},
+                                               {0, 8},
+                                               {24, 32},
+                                               {5000, 4999},
+                                               {2 * kMiB, 16},
+                                               {16, 2 * kMiB},
+                                               {2 * kMiB, 3 * kMiB},
+                                               {200 * kKiB, 100 * kKiB}};
+  for (const auto& [sent, wanted] : cases) {
+    for (const bool receive_first : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(sent, " to ", wanted, ", receive first: ", receive_first));
+      const Buffer out = Pattern(sent, 1);
+      Buffer in(static_cast<size_t>(wanted), 0xEE);
+      Transfer send, receive;
+      if (receive_first) {
+        to_a->PostRecv(Message(7), Of(in), &receive);
+        Settle();
+      }
+      to_b->PostSend(Message(7), Of(out), &send);
+      if (!receive_first) {
+        Settle();
+        to_a->PostRecv(Message(7), Of(in), &receive);
+      }
+      ASSERT_TRUE(PollBoth(send, receive));
+      ExpectMismatch(receive, in);
+      EXPECT_THAT(std::string(receive.status.message()), HasSubstr(absl::StrCat(sent)));
+      EXPECT_THAT(std::string(receive.status.message()), HasSubstr(absl::StrCat(wanted)));
+      ExpectGood(kContext);
+    }
+  }
+}
+
+TEST_P(EndpointContract, EarlyMessagesAreReportedOnceEach) {
+  Connect();
+  const Buffer small = Pattern(10, 1), large = Pattern(kMiB, 2);
+  Transfer sends[2];
+  to_b->PostSend(Message(1), Of(small), &sends[0]);
+  to_b->PostSend(Message(2), Of(large), &sends[1]);
+  ASSERT_TRUE(PollUntil([&] { return b->events.early.size() == 2; }));
+  Settle();
+  EXPECT_EQ(b->events.early.size(), 2u);
+  EXPECT_EQ(b->events.early[0].tag, Message(1).tag);
+  EXPECT_EQ(b->events.early[1].descriptor, Message(2).descriptor);
+  TearDown();  // completes the large send
+}
+
+TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClosed) {
+  Connect();
+  const Buffer small = Pattern(10, 1), medium = Pattern(3000, 2);  // eager on every transport
+  Transfer sends[2];
+  to_b->PostSend(Message(1), Of(small), &sends[0]);
+  to_b->PostSend(Message(2), Of(medium), &sends[1]);
+  ASSERT_TRUE(PollUntil([&] { return sends[0].times == 1 && sends[1].times == 1; }));
+  to_b->Close(absl::AbortedError("has said all"));
+  ASSERT_TRUE(PollUntil([&] { return b->events.lost.size() == 1; }));
+  Buffer into[2] = {Buffer(small.size(), 0), Buffer(medium.size(), 0)};
+  Transfer receives[3];
+  to_a->PostRecv(Message(1), Of(into[0]), &receives[0]);
+  to_a->PostRecv(Message(2), Of(into[1]), &receives[1]);
+  to_a->PostRecv(Message(1), Of(into[0]), &receives[2]);
+  ASSERT_TRUE(PollUntil([&] { return receives[2].times == 1; }));
+  EXPECT_EQ(receives[0].status, absl::OkStatus());
+  EXPECT_EQ(into[0], small);
+  EXPECT_EQ(receives[1].status, absl::OkStatus());
+  EXPECT_EQ(into[1], medium);
+  EXPECT_FALSE(receives[2].status.ok()) << "nothing more had arrived";
+}
+
+TEST_P(EndpointContract, MessagesForAContextThatIsNotAcceptedAreDropped) {
+  Connect();
+  b->events.refused.insert(kContext);
+  const Buffer small = Pattern(10, 1), medium = Pattern(100 * kKiB, 2), large = Pattern(kMiB, 2);
+  std::deque<Transfer> sends;
+  for (int i = 0; i < 200;
+       ++i) {  // more than any credit: what is dropped must give its credit back
+    to_b->PostSend(Message(1), Of(small), &sends.emplace_back());
+    to_b->PostSend(Message(1), Of(medium), &sends.emplace_back());
+    to_b->PostSend(Message(2), Of(large), &sends.emplace_back());
+  }
+  ASSERT_TRUE(PollUntil([&] {
+    return std::all_of(sends.begin(), sends.end(), [](const Transfer& t) { return t.times == 1; });
+  }));
+  EXPECT_TRUE(b->events.early.empty());
+  ExpectGood(kOtherContext);
+}
+
+TEST_P(EndpointContract, SixNodesAllToAll) {
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<std::vector<std::unique_ptr<Endpoint>>> paths(6);
+  for (uint8_t i = 0; i < 6; ++i) {
+    nodes.push_back(MakeNode(GetParam(), static_cast<uint8_t>(i + 1)));
+  }
+  for (size_t i = 0; i < 6; ++i) {
+    for (size_t j = 0; j < 6; ++j) {
+      paths[i].push_back(
+          i == j ? nullptr
+                 : nodes[i]
+                       ->transport->Connect(nodes[j]->config.self, nodes[j]->transport->address())
+                       .value());
+    }
+  }
+  std::deque<Transfer> transfers;
+  std::deque<Buffer> buffers;
+  std::vector<std::pair<Buffer*, Buffer*>> pairs;
+  for (size_t i = 0; i < 6; ++i) {
+    for (size_t j = 0; j < 6; ++j) {
+      if (i == j) {
+        continue;
+      }
+      Buffer& out = buffers.emplace_back(Pattern(100 * kKiB, static_cast<uint32_t>(i * 10 + j)));
+      Buffer& in = buffers.emplace_back(out.size());
+      pairs.emplace_back(&out, &in);
+      paths[i][j]->PostSend(Message(1), Of(std::as_const(out)), &transfers.emplace_back());
+      paths[j][i]->PostRecv(Message(1), Of(in), &transfers.emplace_back());
+    }
+  }
+  const Deadline deadline = Deadline::After(20 * kSecond);
+  const auto all = [&] {
+    return std::all_of(transfers.begin(), transfers.end(),
+                       [](const Transfer& t) { return t.times == 1; });
+  };
+  while (!all() && !deadline.Passed(Clock::Real().Now())) {
+    for (const auto& node : nodes) {
+      node->transport->Poll();
+    }
+  }
+  ASSERT_TRUE(all());
+  for (const auto& [out, in] : pairs) {
+    EXPECT_TRUE(*out == *in);
+  }
+  for (const auto& row : paths) {
+    for (const auto& path : row) {
+      if (path != nullptr) {
+        path->Close(absl::AbortedError("end"));
+      }
+    }
+  }
+  paths.clear();
+}
+
+}  // namespace
+}  // namespace entrain

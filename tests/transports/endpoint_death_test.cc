@@ -1,0 +1,165 @@
+// Invariant 8: a process that is killed is noticed by the other, polling or asleep, idle or in the
+// middle of something.
+#include <csignal>
+#include <cstring>
+#include <string>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/transports/endpoint_contract.h"
+
+namespace entrain {
+namespace {
+
+constexpr size_t kAddressBytes = 1024;
+
+// Between processes addresses travel in records of a fixed size.
+void Tell(int fd, const std::string& address) {
+  char record[kAddressBytes] = {};
+  std::memcpy(record, address.data(), std::min(address.size(), kAddressBytes - 1));
+  ASSERT_EQ(write(fd, record, kAddressBytes), static_cast<ssize_t>(kAddressBytes));
+}
+std::string Hear(int fd) {
+  char record[kAddressBytes] = {};
+  return read(fd, record, kAddressBytes) == static_cast<ssize_t>(kAddressBytes) ? record : "";
+}
+
+// What the child does until it is killed: takes part in the traffic, or just sleeps.
+[[noreturn]] void Child(const std::string& name, uint8_t index, int in, int out, int64_t bytes) {
+  const std::unique_ptr<Node> node = MakeNode(name, index);
+  Tell(out, node->transport->address());
+  PeerId other;
+  other.fill(static_cast<uint8_t>(3 - index));
+  const std::unique_ptr<Endpoint> path = node->transport->Connect(other, Hear(in)).value();
+  Buffer buffer(static_cast<size_t>(bytes));
+  Transfer transfers[2];
+  path->PostSend(Message(1), Of(std::as_const(buffer)), &transfers[0]);
+  path->PostRecv(Message(2), Of(buffer), &transfers[1]);
+  path->SendControl("ready");
+  while (true) {
+    if (node->transport->Poll() == 0) {
+      SleepOn(*node->transport, 1000);
+    }
+  }
+}
+
+class EndpointDeath : public testing::TestWithParam<std::string> {
+ protected:
+  // Starts the other process; the node of this one is `node`, the path to it `path`.
+  void Start(uint8_t child_index, int64_t bytes) {
+    int to_child[2], from_child[2];
+    ASSERT_EQ(pipe(to_child) + pipe(from_child), 0);
+    child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      close(to_child[1]);
+      close(from_child[0]);
+      Child(GetParam(), child_index, to_child[0], from_child[1], bytes);
+    }
+    close(to_child[0]);
+    close(from_child[1]);
+    node = MakeNode(GetParam(), static_cast<uint8_t>(3 - child_index));
+    Tell(to_child[1], node->transport->address());
+    PeerId peer;
+    peer.fill(child_index);
+    path = node->transport->Connect(peer, Hear(from_child[0])).value();
+    close(to_child[1]);
+    close(from_child[0]);
+    ASSERT_TRUE(Drive([&] { return !node->events.controls.empty(); }, 20, false));
+  }
+
+  void Kill() {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    child = -1;
+  }
+
+  bool Drive(const std::function<bool()>& condition, double seconds, bool sleep) {
+    const Deadline deadline = Deadline::After(static_cast<int64_t>(seconds * kSecond));
+    while (!condition() && !deadline.Passed(Clock::Real().Now())) {
+      if (node->transport->Poll() == 0 && sleep) {
+        SleepOn(*node->transport, 5000);  // longer than the bound: only an event ends it in time
+      }
+    }
+    return condition();
+  }
+
+  void TearDown() override {
+    if (child > 0) {
+      Kill();
+    }
+    if (path != nullptr) {
+      path->Close(absl::AbortedError("end of test"));
+    }
+  }
+
+  // Kills the child and expects that everything has failed within a second.
+  void ExpectNoticed(bool sleep, const Transfer& receive, const Transfer& send) {
+    const int64_t killed = Clock::Real().Now();
+    Kill();
+    ASSERT_TRUE(
+        Drive([&] { return !node->events.lost.empty() && receive.times > 0 && send.times > 0; }, 5,
+              sleep));
+    EXPECT_LT(Clock::Real().Now() - killed, kSecond);
+    EXPECT_EQ(node->events.lost.size(), 1u);
+    EXPECT_EQ(node->events.lost[0].code(), absl::StatusCode::kUnavailable) << node->events.lost[0];
+    EXPECT_EQ(receive.times, 1);
+    EXPECT_EQ(send.times, 1);
+    EXPECT_EQ(receive.status.code(), absl::StatusCode::kUnavailable) << receive.status;
+  }
+
+  pid_t child = -1;
+  std::unique_ptr<Node> node;
+  std::unique_ptr<Endpoint> path;
+};
+
+INSTANTIATE_TEST_SUITE_P(Processes, EndpointDeath, testing::Values("shm", "tcp"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedWhilePolling) {
+  Start(2, 100);
+  Transfer receive, send;
+  Buffer in(100);
+  path->PostRecv(Message(7), Of(in), &receive);
+  const Buffer out = Pattern(8 << 20, 1);
+  path->PostSend(Message(8), Of(out), &send);
+  ExpectNoticed(/*sleep=*/false, receive, send);
+}
+
+TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedByASleeperWithoutAnythingPosted) {
+  Start(1, 100);
+  ASSERT_TRUE(Drive([&] { return true; }, 1, false));
+  const int64_t killed = Clock::Real().Now();
+  Kill();
+  ASSERT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, true));
+  EXPECT_LT(Clock::Real().Now() - killed, kSecond);
+}
+
+TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedInTheMiddleOfLargeTransfers) {
+  constexpr int64_t kBytes = 64 << 20;
+  for (const int after : {0, 1, 5, 20, 60}) {
+    SCOPED_TRACE(absl::StrCat(after, " polls before the child dies"));
+    Start(after % 2 == 0 ? 1 : 2, kBytes);
+    Buffer in(kBytes);
+    const Buffer out(kBytes);
+    Transfer receive, send, never;
+    path->PostRecv(Message(1), Of(in), &receive);
+    path->PostSend(Message(2), Of(out), &send);
+    path->PostRecv(Message(7), Of(in), &never);
+    for (int i = 0; i < after; ++i) {
+      node->transport->Poll();
+    }
+    const int64_t killed = Clock::Real().Now();
+    Kill();
+    ASSERT_TRUE(Drive([&] { return !node->events.lost.empty() && never.times > 0; }, 5, true));
+    EXPECT_LT(Clock::Real().Now() - killed, kSecond);
+    EXPECT_EQ(receive.times + send.times + never.times, 3);
+    path->Close(absl::AbortedError("next"));
+    path.reset();
+    node.reset();
+  }
+}
+
+}  // namespace
+}  // namespace entrain

@@ -1,0 +1,253 @@
+#include "transports/matching.h"
+
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace entrain {
+namespace {
+
+class NoEndpoint final : public Endpoint {
+ public:
+  void PostSend(const Envelope&, ConstBytes, Completion*) override {}
+  void PostRecv(const Envelope&, Bytes, Completion*) override {}
+  void SendControl(absl::string_view) override {}
+  void Revoke(Context, Context, const absl::Status&) override {}
+  void Close(const absl::Status&) override {}
+  std::string peer_address() const override { return "none"; }
+};
+
+class MatchQueueTest : public testing::Test, public Events {
+ public:
+  struct Receive : Completion {
+    Receive() {
+      done = [](Completion* self, const absl::Status& result, int64_t) {
+        auto* receive = static_cast<Receive*>(self);
+        ++receive->times;
+        receive->status = result;
+      };
+    }
+    int times = 0;
+    absl::Status status;
+  };
+
+  bool Accepts(Context context) override { return context != 9; }
+  void OnEarly(Endpoint&, const Envelope&) override { ++early; }
+  void OnControl(Endpoint&, absl::string_view) override {}
+  void OnLost(Endpoint&, const absl::Status&) override {}
+
+  static Envelope Message(uint32_t tag, Context context = 1) {
+    return {Tag(context, tag, 0, 0), {.kind = CallKind::kSend, .count = 4}};
+  }
+  static Bytes Of(std::string& text) {
+    return {reinterpret_cast<std::byte*>(text.data()), text.size()};
+  }
+  // Writes `text` to where the queue wants it.
+  bool Write(Incoming* incoming, absl::string_view text) {
+    if (!incoming->dropped()) {
+      std::memcpy(incoming->writable().data(), text.data(), text.size());
+    }
+    return queue.Advance(incoming, static_cast<int64_t>(text.size()));
+  }
+
+  int early = 0;
+  NoEndpoint endpoint;
+  CompletionList completions;
+  MatchQueue queue{&endpoint, this, &completions, 10000};
+};
+
+TEST_F(MatchQueueTest, DeliversToAPostedReceive) {
+  Receive receive;
+  std::string in(4, '-');
+  EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
+  EXPECT_EQ(queue.posted(), 1);
+  ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("abcd")).ok());
+  EXPECT_EQ(receive.times, 0);
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_TRUE(receive.status.ok());
+  EXPECT_EQ(in, "abcd");
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(4));
+  EXPECT_EQ(early, 0);
+}
+
+TEST_F(MatchQueueTest, KeepsEarlyMessagesInOrderAndReturnsTheirCredit) {
+  for (const char* text : {"aaaa", "bbbb", "cccc"}) {
+    ASSERT_TRUE(queue.Deliver(Message(1), AsBytes(text)).ok());
+  }
+  EXPECT_EQ(early, 3);
+  EXPECT_EQ(queue.early_bytes(), 3 * MatchQueue::CostOf(4));
+  EXPECT_EQ(queue.TakeReleased(), 0);
+  for (const char* text : {"aaaa", "bbbb", "cccc"}) {
+    Receive receive;
+    std::string in(4, '-');
+    queue.Post(Message(1), Of(in), &receive);
+    EXPECT_EQ(in, text);
+    EXPECT_EQ(completions.Run(), 1);
+    EXPECT_TRUE(receive.status.ok());
+  }
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.TakeReleased(), 3 * MatchQueue::CostOf(4));
+}
+
+TEST_F(MatchQueueTest, AReceiveClaimsAMessageThatIsHalfThere) {
+  Incoming* incoming = queue.Begin(Message(1), 4).value();
+  EXPECT_FALSE(Write(incoming, "ab"));
+  Receive receive;
+  std::string in(4, '-');
+  EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
+  EXPECT_EQ(completions.Run(), 0);
+  EXPECT_EQ(in, "ab--");
+  EXPECT_TRUE(Write(incoming, "cd"));
+  EXPECT_EQ(in, "abcd");
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_EQ(queue.early_bytes(), 0);
+}
+
+TEST_F(MatchQueueTest, AnIncompleteMessageBecomesCompleteAndWaits) {
+  Incoming* incoming = queue.Begin(Message(1), 4).value();
+  EXPECT_TRUE(Write(incoming, "abcd"));
+  Receive receive;
+  std::string in(4, '-');
+  queue.Post(Message(1), Of(in), &receive);
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_EQ(in, "abcd");
+}
+
+TEST_F(MatchQueueTest, AnnouncementsAreGivenToTheReceiveInOrderWithEagerOnes) {
+  EXPECT_EQ(queue.Announce(Message(1), 4, 77).value(), nullptr);
+  ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("late")).ok());
+  Receive first, second;
+  std::string in1(4, '-'), in2(4, '-');
+  Incoming* incoming = queue.Post(Message(1), Of(in1), &first);
+  ASSERT_NE(incoming, nullptr);
+  EXPECT_EQ(incoming->handle(), 77u);
+  EXPECT_FALSE(incoming->dropped());
+  EXPECT_EQ(queue.Post(Message(1), Of(in2), &second), nullptr);
+  EXPECT_EQ(in2, "late");
+  EXPECT_TRUE(Write(incoming, "long"));
+  EXPECT_EQ(completions.Run(), 2);
+  EXPECT_EQ(in1, "long");
+}
+
+TEST_F(MatchQueueTest, AMismatchNamesBothAndWritesNothing) {
+  Receive receive;
+  std::string in(4, '-');
+  queue.Post(Message(1), Of(in), &receive);
+  ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("abcde")).ok());
+  completions.Run();
+  EXPECT_EQ(receive.status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(receive.status.message().find("4 bytes"), absl::string_view::npos) << receive.status;
+  EXPECT_NE(receive.status.message().find("5 bytes"), absl::string_view::npos) << receive.status;
+  EXPECT_EQ(in, "----");
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(5));
+}
+
+TEST_F(MatchQueueTest, AMismatchedAnnouncementIsHandedOutDropped) {
+  queue.Announce(Message(1), 5, 3).value();
+  Receive receive;
+  std::string in(4, '-');
+  Incoming* incoming = queue.Post(Message(1), Of(in), &receive);
+  ASSERT_NE(incoming, nullptr);
+  EXPECT_TRUE(incoming->dropped());
+  queue.Abandon(incoming);
+  EXPECT_EQ(completions.Run(), 1);
+  EXPECT_EQ(receive.status.code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(MatchQueueTest, RevokeTakesOneContextOnly) {
+  Receive mine, other, claimed;
+  std::string in(4, '-'), in2(4, '-'), in3(4, '-');
+  queue.Post(Message(1), Of(in), &mine);
+  queue.Post(Message(1, 2), Of(in2), &other);
+  queue.Announce(Message(2), 4, 5).value();
+  ASSERT_TRUE(queue.Deliver(Message(3), AsBytes("abcd")).ok());
+  Incoming* half = queue.Begin(Message(4), 4).value();
+  Write(half, "ab");
+  queue.Post(Message(4), Of(in3), &claimed);
+  std::vector<uint64_t> refused;
+  queue.Revoke(1, absl::AbortedError("x"), &refused);
+  EXPECT_EQ(refused, std::vector<uint64_t>{5});
+  EXPECT_EQ(mine.times, 0);
+  EXPECT_EQ(completions.Run(), 2);
+  EXPECT_EQ(mine.times + claimed.times, 2);
+  EXPECT_EQ(other.times, 0);
+  EXPECT_TRUE(half->dropped());
+  EXPECT_TRUE(half->writable().empty());
+  EXPECT_TRUE(queue.Advance(half, 2));
+  EXPECT_EQ(in3, "ab--");
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.posted(), 1);
+}
+
+TEST_F(MatchQueueTest, UnacceptedContextsAreDropped) {
+  ASSERT_TRUE(queue.Deliver(Message(1, 9), AsBytes("abcd")).ok());
+  Incoming* announced = queue.Announce(Message(1, 9), 4, 1).value();
+  ASSERT_NE(announced, nullptr);
+  EXPECT_TRUE(announced->dropped());
+  queue.Abandon(announced);
+  EXPECT_EQ(early, 0);
+  EXPECT_EQ(queue.early_bytes(), 0);
+  EXPECT_EQ(queue.TakeReleased(), MatchQueue::CostOf(4));
+}
+
+TEST_F(MatchQueueTest, MoreEarlyBytesThanTheLimitAreRefused) {
+  const std::string big(9000, 'x');
+  ASSERT_TRUE(queue.Deliver(Message(1), AsBytes(big)).ok());
+  EXPECT_EQ(queue.Deliver(Message(2), AsBytes(big)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(queue.Begin(Message(2), int64_t{1} << 60).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST_F(MatchQueueTest, WithdrawnAnnouncementsFailWhoeverClaimsThem) {
+  queue.Announce(Message(1), 4, 1).value();
+  EXPECT_TRUE(queue.Withdraw(Message(1).tag, 1, absl::AbortedError("gone")));
+  EXPECT_FALSE(queue.Withdraw(Message(1).tag, 2, absl::AbortedError("gone")));
+  Receive receive;
+  std::string in(4, '-');
+  EXPECT_EQ(queue.Post(Message(1), Of(in), &receive), nullptr);
+  completions.Run();
+  EXPECT_EQ(receive.status.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(MatchQueueTest, FailAllCompletesEverythingOnce) {
+  std::deque<Receive> receives(100);
+  std::vector<std::string> ins(100, std::string(4, '-'));
+  for (uint32_t i = 0; i < 100; ++i) {
+    queue.Post(Message(i), Of(ins[i]), &receives[i]);
+  }
+  for (uint32_t i = 0; i < 10; ++i) {
+    queue.Begin(Message(i), 4).value();
+    ASSERT_TRUE(queue.Deliver(Message(1000 + i), AsBytes("abcd")).ok());
+    queue.Announce(Message(2000 + i), 4, i).value();
+  }
+  queue.FailAll(absl::UnavailableError("gone"));
+  EXPECT_EQ(completions.Run(), 100);
+  for (const Receive& receive : receives) {
+    EXPECT_EQ(receive.times, 1);
+    EXPECT_EQ(receive.status.code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_FALSE(queue.expecting());
+}
+
+TEST_F(MatchQueueTest, ThousandsOfTagsAndOfMessagesPerTagStayApart) {
+  std::deque<Receive> receives;
+  std::deque<std::string> ins;
+  for (uint32_t i = 0; i < 3000; ++i) {
+    queue.Post(Message(i % 1000), Of(ins.emplace_back(4, '-')), &receives.emplace_back());
+  }
+  for (uint32_t i = 0; i < 3000; ++i) {
+    std::string text(4, static_cast<char>('a' + i / 1000));
+    ASSERT_TRUE(queue.Deliver(Message(999 - i % 1000), AsBytes(text)).ok());
+  }
+  EXPECT_EQ(completions.Run(), 3000);
+  for (uint32_t i = 0; i < 3000; ++i) {
+    EXPECT_EQ(ins[i], std::string(4, static_cast<char>('a' + i / 1000)));
+  }
+  EXPECT_EQ(early, 0);
+}
+
+}  // namespace
+}  // namespace entrain

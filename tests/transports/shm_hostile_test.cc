@@ -1,0 +1,318 @@
+// Peers that do not keep the protocol, and strangers: an error, never a wrong index (invariant 5 of
+// the contract).
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "transports/shm/channel.h"
+#include "transports/shm/introduction.h"
+#include "transports/shm/shm_transport.h"
+
+namespace entrain::shm {
+namespace {
+
+using testing::HasSubstr;
+
+struct Transfer : Completion {
+  Transfer() {
+    done = [](Completion* self, const absl::Status& result, int64_t) {
+      ++static_cast<Transfer*>(self)->times;
+      static_cast<Transfer*>(self)->status = result;
+    };
+  }
+  int times = 0;
+  absl::Status status;
+};
+
+Envelope Message(uint32_t tag) {
+  return {Tag(1, tag, 0, 0), {.kind = CallKind::kSend, .count = 1}};
+}
+
+// A transport under test, and a peer that is made of this test's own hands.
+class ShmHostile : public testing::Test, public Events {
+ protected:
+  bool Accepts(Context) override { return true; }
+  void OnEarly(Endpoint&, const Envelope&) override { ++early; }
+  void OnControl(Endpoint&, absl::string_view text) override { controls.emplace_back(text); }
+  void OnLost(Endpoint&, const absl::Status& why) override { lost.push_back(why); }
+
+  void SetUp() override {
+    TransportConfig config;
+    config.self.fill(2);  // the larger id: it is dialled
+    config.host_id = "here";
+    config.key = key;
+    transport = CreateTransport(config, this, {}).value();
+    const std::vector<std::string> parts = absl::StrSplit(transport->address(), '/');
+    name = parts.at(2);
+    peer_id.fill(1);
+    doorbell.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    self.id = peer_id;
+    self.key = key;
+    self.doorbell = doorbell.get();
+    self.ring_bytes = 64 << 10;
+    std::string peer_name;
+    listener = ListenAbstract(&peer_name).value();  // somebody who waits is knocked at
+    const std::string address = absl::StrCat("1/", geteuid(), "/", peer_name, "/here");
+    path = transport->Connect(peer_id, address).value();
+  }
+  void TearDown() override {
+    path->Close(absl::AbortedError("end of test"));
+    transport->Poll();
+    path.reset();
+  }
+  void Introduce() {
+    Introduction introduction(&self, name);
+    for (int i = 0; i < 100000; ++i) {
+      const absl::StatusOr<bool> done = introduction.Step();
+      ASSERT_TRUE(done.ok()) << done.status();
+      transport->Poll();
+      if (*done) {
+        peer.emplace(introduction.Take());
+        return;
+      }
+    }
+    FAIL() << "not introduced";
+  }
+  void Write(uint8_t kind, const std::string& payload) {
+    std::byte* at = peer->Reserve(payload.size());
+    ASSERT_NE(at, nullptr);
+    std::memcpy(at, payload.data(), payload.size());
+    peer->Publish(static_cast<Kind>(kind));
+  }
+  template <typename Wire>
+  static std::string Raw(const Wire& wire) {
+    return std::string(reinterpret_cast<const char*>(&wire), sizeof(wire));
+  }
+  bool PollUntil(const std::function<bool()>& condition) {
+    const Deadline deadline = Deadline::After(5 * kSecond);
+    while (!condition() && !deadline.Passed(Clock::Real().Now())) {
+      transport->Poll();
+    }
+    return condition();
+  }
+  void ExpectLost(const char* why) {
+    ASSERT_TRUE(PollUntil([&] { return !lost.empty(); })) << why;
+    EXPECT_EQ(lost[0].code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(lost[0].message()), HasSubstr(why));
+    EXPECT_EQ(lost.size(), 1u);
+  }
+
+  std::string key;
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Endpoint> path;
+  std::string name;
+  PeerId peer_id{};
+  Fd doorbell, listener;
+  Self self;
+  std::optional<Channel> peer;
+  std::vector<std::string> controls;
+  std::vector<absl::Status> lost;
+  int early = 0;
+};
+
+class ShmHostileKeyed : public ShmHostile {
+ protected:
+  ShmHostileKeyed() { key = "the key"; }
+};
+
+TEST_F(ShmHostile, AProperPeerIsHeard) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  Write(kControl, "hello");
+  EXPECT_TRUE(PollUntil([&] { return controls.size() == 1; }));
+  EXPECT_EQ(controls[0], "hello");
+}
+
+TEST_F(ShmHostile, RecordsOfUnknownKind) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  Write(99, "what");
+  ExpectLost("unknown kind 99");
+}
+
+TEST_F(ShmHostile, RecordsTooShortForTheirKind) {
+  for (const uint8_t kind : {kEager, kAnnounce, kDone, kPush, kFragment, kWithdraw}) {
+    SCOPED_TRACE(int{kind});
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    Write(kind, "abc");
+    ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
+}
+
+TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
+  const std::pair<uint8_t, std::string> records[] = {
+      {kDone, Raw(WireDone{12345})},
+      {kPush, Raw(WirePush{7, 0, 0})},
+      {kFragment, Raw(WireFragment{0xffffffffffffffff}) + "data"},
+      {kWithdraw, Raw(WireWithdraw{1 << 20})},
+  };
+  for (const auto& [kind, payload] : records) {
+    SCOPED_TRACE(int{kind});
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    Write(kind, payload);
+    ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
+}
+
+TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  std::vector<std::byte> out(100000);
+  Transfer send;
+  path->PostSend(Message(1), out, &send);
+  transport->Poll();
+  RingReader::Record record;
+  ASSERT_TRUE(peer->reader().Peek(&record));
+  ASSERT_EQ(record.kind, kAnnounce);
+  WireAnnounce announced;
+  std::memcpy(&announced, record.payload.data(), sizeof(announced));
+  Write(kPush, Raw(WirePush{announced.handle, 0, 100001}));
+  ExpectLost("broke the protocol");
+  EXPECT_EQ(send.times, 1);
+  EXPECT_FALSE(send.status.ok());
+}
+
+TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0}));
+  ExpectLost("impossible length");
+}
+
+TEST_F(ShmHostile, EarlyMessagesBeyondTheCredit) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const std::string message = Raw(WireEnvelope::Of(Message(1))) + std::string(8000, 'x');
+  for (int i = 0; i < 400 && lost.empty(); ++i) {
+    if (peer->HasRoomFor(message.size())) {
+      Write(kEager, message);
+    }
+    transport->Poll();
+  }
+  ExpectLost("broke the protocol");
+  EXPECT_LE(early, 140) << "more than the credit was kept";
+}
+
+TEST_F(ShmHostile, AControlMessageThatIsTooLong) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  Write(kControl, std::string(kMaxControlBytes + 1, 'x'));
+  ExpectLost("too long");
+}
+
+TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  std::vector<std::byte> in(100000);
+  Transfer receive;
+  path->PostRecv(Message(1), Bytes(in.data(), in.size()), &receive);
+  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), 8, 5}));
+  RingReader::Record record;
+  ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
+  EXPECT_EQ(record.kind, kPush);
+  WirePush push;
+  std::memcpy(&push, record.payload.data(), sizeof(push));
+  EXPECT_EQ(push.handle, 5u);
+  EXPECT_EQ(push.offset, 0u);
+  Write(kFragment, Raw(WireFragment{push.to}) + std::string(16000, 'x'));
+  transport->Poll();
+  EXPECT_EQ(in[15999], std::byte{'x'});
+  for (int i = 0; i < 6; ++i) {  // 112000 bytes in all
+    Write(kFragment, Raw(WireFragment{push.to}) + std::string(16000, 'x'));
+    transport->Poll();
+    peer->Release();
+  }
+  ExpectLost("more fragments than announced");
+  EXPECT_EQ(receive.times, 1);
+  EXPECT_FALSE(receive.status.ok());
+}
+
+// A raw connection to the listening socket.
+Fd Dial(const std::string& name) {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
+                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+  return fd;
+}
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(ShmHostile, StrangersAreSentAwayAndTheirDescriptorsClosed) {
+  const size_t before = OpenDescriptors();
+  const Fd stranger = Dial(name);
+  transport->Poll();
+  // Descriptors before the handshake is over.
+  std::string text = "GET / HTTP/1.1\r\n" + std::string(200, 'x');
+  iovec part{text.data(), text.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = doorbell.get();
+  std::memcpy(CMSG_DATA(head), &fd, sizeof(fd));
+  ASSERT_GT(sendmsg(stranger.get(), &message, MSG_NOSIGNAL), 0);
+  char answer[256];
+  EXPECT_TRUE(PollUntil([&] {
+    const ssize_t got = recv(stranger.get(), answer, sizeof(answer), 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  })) << "not sent away";
+  EXPECT_EQ(OpenDescriptors(), before + 1);  // our end
+  EXPECT_TRUE(lost.empty());
+  ASSERT_NO_FATAL_FAILURE(Introduce());  // the real peer still gets in
+}
+
+TEST_F(ShmHostileKeyed, APeerWithoutTheKeyDoesNotGetIn) {
+  self.key = "another key";
+  Introduction introduction(&self, name);
+  absl::StatusOr<bool> done = false;
+  for (int i = 0; i < 100000 && done.ok(); ++i) {
+    done = introduction.Step();
+    ASSERT_FALSE(done.ok() && *done);
+    transport->Poll();
+  }
+  EXPECT_FALSE(done.ok());
+  EXPECT_TRUE(lost.empty());
+  self.key = key;
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  Write(kControl, "hello");
+  EXPECT_TRUE(PollUntil([&] { return controls.size() == 1; }));
+}
+
+TEST_F(ShmHostile, ADoorbellThatCouldBlockIsRefused) {
+  doorbell.Reset(eventfd(0, EFD_CLOEXEC));
+  self.doorbell = doorbell.get();
+  Introduction introduction(&self, name);
+  for (int i = 0; i < 1000 && lost.empty(); ++i) {
+    (void)introduction.Step();
+    transport->Poll();
+  }
+  ExpectLost("could block");
+}
+
+}  // namespace
+}  // namespace entrain::shm

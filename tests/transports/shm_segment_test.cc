@@ -1,0 +1,135 @@
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "transports/shm/segment.h"
+
+namespace entrain::shm {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kRing = 64 << 10;
+
+Segment Make() {
+  absl::StatusOr<Segment> segment = Segment::Create(kRing);
+  EXPECT_TRUE(segment.ok()) << segment.status();
+  return *std::move(segment);
+}
+Fd Duplicate(int fd) {
+  return Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+// A memfd of `bytes` with `seals`.
+Fd Memory(size_t bytes, int seals) {
+  Fd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+size_t SizeOf(const Segment& segment) {
+  return static_cast<size_t>(lseek(segment.fd(), 0, SEEK_END));
+}
+
+TEST(ShmSegment, BothMappingsShareWordsAndRings) {
+  Segment mine = Make();
+  absl::StatusOr<Segment> theirs = Segment::Adopt(Duplicate(mine.fd()));
+  ASSERT_TRUE(theirs.ok()) << theirs.status();
+  EXPECT_EQ(theirs->ring_bytes(), kRing);
+  mine.side(0).head = 1;
+  mine.side(1).revoked[1023] = 2;
+  theirs->side(1).sleeping = kForData;
+  std::memset(mine.ring(0), 0x11, kRing);
+  std::memset(mine.ring(1), 0x22, kRing);
+  EXPECT_EQ(theirs->side(0).head, 1u);
+  EXPECT_EQ(theirs->side(1).revoked[1023], 2u);
+  EXPECT_EQ(mine.side(1).sleeping, uint32_t{kForData});
+  EXPECT_EQ(theirs->ring(0)[kRing - 1], std::byte{0x11});
+  EXPECT_EQ(theirs->ring(1)[0], std::byte{0x22});
+  EXPECT_EQ(theirs->ring(1)[kRing - 1], std::byte{0x22});
+  EXPECT_EQ(mine.side(0).closed, 0u);
+}
+
+TEST(ShmSegment, EveryPageIsReservedAndTheSizeIsSealed) {
+  const Segment segment = Make();
+  struct stat info {};
+  ASSERT_EQ(fstat(segment.fd(), &info), 0);
+  EXPECT_GE(static_cast<size_t>(info.st_blocks) * 512, SizeOf(segment));
+  EXPECT_NE(ftruncate(segment.fd(), 0), 0);
+  EXPECT_NE(ftruncate(segment.fd(), info.st_size * 2), 0);
+  EXPECT_NE(fcntl(segment.fd(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST(ShmSegment, ShortageIsAnErrorThatNamesTheSize) {
+  // In a process of its own: the limit cannot be raised again. A file may not grow beyond it, as if
+  // memory were short.
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{64 << 10, 64 << 10};
+    setrlimit(RLIMIT_FSIZE, &small);
+    const absl::StatusOr<Segment> segment = Segment::Create(kRing);
+    const bool named = segment.status().message().find("bytes") != absl::string_view::npos;
+    _exit(absl::IsResourceExhausted(segment.status()) && named ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(ShmSegment, RefusesRingSizesThatItCannotLayOut) {
+  for (const size_t bytes : {size_t{0}, size_t{4096}, kRing + 1, 3 * kRing, size_t{1} << 30}) {
+    const absl::StatusOr<Segment> segment = Segment::Create(bytes);
+    EXPECT_EQ(segment.status().code(), absl::StatusCode::kInvalidArgument) << bytes;
+    EXPECT_THAT(std::string(segment.status().message()), HasSubstr(std::to_string(bytes)));
+  }
+}
+
+TEST(ShmSegment, AdoptRefusesWhatIsNotASegment) {
+  const size_t size = SizeOf(Make());
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  EXPECT_THAT(std::string(Segment::Adopt(Memory(size, 0)).status().message()), HasSubstr("sealed"));
+  EXPECT_FALSE(Segment::Adopt(Memory(size, F_SEAL_GROW)).ok()) << "could be cut short under us";
+  EXPECT_FALSE(Segment::Adopt(Memory(size - 4096, kSeals)).ok());
+  EXPECT_FALSE(Segment::Adopt(Memory(0, kSeals)).ok());
+  EXPECT_THAT(std::string(Segment::Adopt(Memory(size, kSeals)).status().message()),
+              HasSubstr("laid out"));
+  EXPECT_FALSE(Segment::Adopt(Fd(open("/dev/zero", O_RDWR | O_CLOEXEC))).ok());
+  EXPECT_FALSE(Segment::Adopt(Fd()).ok());
+}
+
+TEST(ShmSegment, AdoptRefusesAHeaderThatDoesNotFitItsSize) {
+  const Segment segment = Make();
+  std::byte* base = segment.ring(0) - Segment::kPage - 2 * Segment::kSideBytes;
+  for (const size_t at : {size_t{0}, size_t{8}, size_t{12}, size_t{16}}) {  // magic, version, sizes
+    base[at] ^= std::byte{1};
+    EXPECT_FALSE(Segment::Adopt(Duplicate(segment.fd())).ok()) << at;
+    base[at] ^= std::byte{1};
+  }
+  EXPECT_TRUE(Segment::Adopt(Duplicate(segment.fd())).ok());
+}
+
+TEST(ShmSegment, AForkedChildDoesNotHaveTheMapping) {
+  const Segment segment = Make();
+  std::byte* const ring = segment.ring(0);
+  const pid_t child = fork();
+  if (child == 0) {
+    // mincore knows only mapped pages.
+    unsigned char resident = 0;
+    _exit(mincore(ring, 4096, &resident) != 0 && errno == ENOMEM ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace entrain::shm

@@ -1,0 +1,343 @@
+// Invariant 5 over tcp: whatever connects to a listener, and whatever a peer says once it is let
+// in, harms nothing but its own connection.
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lib/net/socket.h"
+#include "tests/transports/endpoint_contract.h"
+#include "transports/tcp/frame.h"
+#include "transports/tcp/greeting.h"
+#include "transports/tcp/tcp_address.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+class TcpStranger : public testing::Test {
+ protected:
+  void SetUp() override {
+    b = MakeNode("tcp", 2);
+    where = TcpAddress::Parse(b->transport->address())->address;
+  }
+  void TearDown() override {
+    if (path != nullptr) {
+      path->Close(absl::AbortedError("end of test"));
+    }
+  }
+
+  bool PollUntil(const std::function<bool()>& condition, double seconds = 10) {
+    const Deadline deadline = Deadline::After(static_cast<int64_t>(seconds * kSecond));
+    while (!condition() && !deadline.Passed(Clock::Real().Now())) {
+      b->transport->Poll();
+      if (a != nullptr) {
+        a->transport->Poll();
+      }
+    }
+    return condition();
+  }
+
+  Fd ConnectRaw() { return entrain::Connect(where, Stop{Deadline::After(5 * kSecond)}).value(); }
+
+  // Dials b as peer 1, properly; b has a path to it.
+  Fd EnterAsPeer() {
+    TransportConfig config;
+    config.self.fill(1);
+    path = b->transport->Connect(config.self, b->transport->address()).value();
+    Greeting greeting = Greeting::Dial(where, config, Deadline::After(5 * kSecond)).value();
+    bool done = false;
+    EXPECT_TRUE(PollUntil([&] {
+      const absl::StatusOr<bool> progress = greeting.Progress();
+      EXPECT_TRUE(progress.ok()) << progress.status();
+      done = progress.ok() && *progress;
+      return done;
+    }));
+    return greeting.Take();
+  }
+
+  // Whether the other side has ended the connection.
+  static bool Ended(const Fd& fd) {
+    char byte[4096];
+    absl::StatusOr<size_t> got = ReadSome(fd.get(), byte, sizeof(byte));
+    while (got.ok() && *got > 0) {
+      got = ReadSome(fd.get(), byte, sizeof(byte));
+    }
+    return !got.ok();
+  }
+
+  void ExpectOrdinaryTraffic() {
+    a = MakeNode("tcp", 1);
+    auto to_b = a->transport->Connect(b->config.self, b->transport->address()).value();
+    auto to_a = b->transport->Connect(a->config.self, a->transport->address()).value();
+    const Buffer out = Pattern(1 << 20, 1);
+    Buffer in(out.size());
+    Transfer send, receive;
+    to_b->PostSend(Message(1), Of(out), &send);
+    to_a->PostRecv(Message(1), Of(in), &receive);
+    ASSERT_TRUE(PollUntil([&] { return send.times > 0 && receive.times > 0; }));
+    EXPECT_TRUE(receive.status.ok()) << receive.status;
+    EXPECT_TRUE(in == out);
+    to_b->Close(absl::AbortedError("end"));
+    to_a->Close(absl::AbortedError("end"));
+    to_b.reset();
+    to_a.reset();
+    a.reset();
+  }
+
+  std::unique_ptr<Node> a, b;
+  std::unique_ptr<Endpoint> path;
+  Address where;
+};
+
+TEST_F(TcpStranger, WhoeverIsNotAPeerIsTurnedAwayAndOthersAreServed) {
+  std::string random(4096, '\0');
+  std::mt19937 generator(1);
+  std::generate(random.begin(), random.end(), [&] { return static_cast<char>(generator()); });
+  const std::string texts[] = {
+      "GET / HTTP/1.1\r\nHost: example\r\nUser-Agent: scanner/1.0\r\nAccept: */*\r\n\r\n" +
+          std::string(64, ' '),
+      std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + std::string(200, '\x5a'),
+      std::string(64, '\0'),
+      random,
+      "ENTRAIN1" + std::string(56, '\xff'),
+      "SSH-2.0-OpenSSH_9.2\r\n" + std::string(64, 'x'),
+  };
+  std::vector<Fd> strangers;
+  for (const std::string& text : texts) {
+    strangers.push_back(ConnectRaw());
+    (void)WriteSome(strangers.back().get(), text.data(), text.size());
+  }
+  for (const Fd& stranger : strangers) {
+    EXPECT_TRUE(PollUntil([&] { return Ended(stranger); }));
+  }
+  ExpectOrdinaryTraffic();
+}
+
+TEST_F(TcpStranger, HalfOpenAndSilentConnectionsKeepNobodyOut) {
+  std::vector<Fd> silent;
+  for (int i = 0; i < 400; ++i) {  // more than are kept
+    silent.push_back(ConnectRaw());
+    if (i % 3 == 0) {
+      (void)WriteSome(silent.back().get(), "ENTRAIN1", 8);  // and then nothing
+    }
+    b->transport->Poll();
+  }
+  ExpectOrdinaryTraffic();
+  int kept = 0;
+  for (const Fd& fd : silent) {
+    kept += Ended(fd) ? 0 : 1;
+  }
+  EXPECT_LE(kept, 256);
+}
+
+TEST_F(TcpStranger, SilentConnectionsAreEndedInTime) {
+  FakeClock clock;
+  Node node;
+  node.config.self.fill(7);
+  node.config.clock = &clock;
+  for (const TransportFactory& factory : TransportRegistry()) {
+    if (factory.name == std::string("tcp")) {
+      node.transport = factory.create(node.config, &node.events).value();
+    }
+  }
+  where = TcpAddress::Parse(node.transport->address())->address;
+  const Fd silent = ConnectRaw();
+  const Fd half = ConnectRaw();
+  (void)WriteSome(half.get(), "ENTRAIN1", 8);
+  for (int i = 0; i < 100; ++i) {
+    node.transport->Poll();
+  }
+  EXPECT_FALSE(Ended(silent));
+  clock.Advance(11 * kSecond);
+  for (int i = 0; i < 100; ++i) {
+    node.transport->Poll();
+  }
+  EXPECT_TRUE(Ended(silent));
+  EXPECT_TRUE(Ended(half));
+}
+
+TEST_F(TcpStranger, ADifferentKeyIsRefusedOnBothSidesAndSaidSo) {
+  for (const auto& [key_a, key_b] :
+       {std::pair("right", "wrong"), std::pair("right", ""), std::pair("", "right")}) {
+    SCOPED_TRACE(absl::StrCat("\"", key_a, "\" and \"", key_b, "\""));
+    auto dialer = MakeNode("tcp", 1, key_a), listener = MakeNode("tcp", 2, key_b);
+    auto out =
+        dialer->transport->Connect(listener->config.self, listener->transport->address()).value();
+    auto in =
+        listener->transport->Connect(dialer->config.self, dialer->transport->address()).value();
+    Transfer receive;
+    Buffer buffer(8);
+    out->PostRecv(Message(1), Of(buffer), &receive);
+    const Deadline deadline = Deadline::After(5 * kSecond);
+    while (receive.times == 0 && !deadline.Passed(Clock::Real().Now())) {
+      dialer->transport->Poll();
+      listener->transport->Poll();
+    }
+    ASSERT_EQ(receive.times, 1);
+    EXPECT_THAT(std::string(receive.status.message()), HasSubstr("key"));
+    EXPECT_TRUE(listener->events.lost.empty())
+        << "a stranger ended a path: " << listener->events.lost[0];
+    out->Close(absl::AbortedError("end"));
+    in->Close(absl::AbortedError("end"));
+  }
+}
+
+TEST_F(TcpStranger, OneKeyOnBothSidesConnects) {
+  b = MakeNode("tcp", 2, "secret");
+  auto dialer = MakeNode("tcp", 1, "secret");
+  a = std::move(dialer);
+  auto out = a->transport->Connect(b->config.self, b->transport->address()).value();
+  auto in = b->transport->Connect(a->config.self, a->transport->address()).value();
+  out->SendControl("hello");
+  EXPECT_TRUE(PollUntil([&] { return b->events.controls.size() == 1; }));
+  out->Close(absl::AbortedError("end"));
+  in->Close(absl::AbortedError("end"));
+}
+
+TEST_F(TcpStranger, AnAddressTakenOverByAnotherProcessIsNotedByItsId) {
+  a = MakeNode("tcp", 1);
+  PeerId expected;
+  expected.fill(9);
+  auto out = a->transport->Connect(expected, b->transport->address()).value();
+  ASSERT_TRUE(PollUntil([&] { return !a->events.lost.empty(); }));
+  EXPECT_THAT(std::string(a->events.lost[0].message()), HasSubstr("another process"));
+}
+
+TEST_F(TcpStranger, NobodyListeningIsLostAtOnce) {
+  const std::string address = b->transport->address();
+  b = MakeNode("tcp", 2);
+  a = MakeNode("tcp", 1);
+  auto out = a->transport->Connect(b->config.self, address).value();
+  ASSERT_TRUE(PollUntil([&] { return !a->events.lost.empty(); }, 2));
+  EXPECT_THAT(std::string(a->events.lost[0].message()), HasSubstr("refused"));
+}
+
+TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
+  const Envelope envelope = Message(1);
+  FrameHeader eager{
+      .type = FrameType::kEager, .tag = envelope.tag.bits(), .descriptor = envelope.descriptor};
+  FrameHeader announce = eager;
+  announce.type = FrameType::kAnnounce;
+  announce.message = 1;
+  std::vector<std::pair<const char*, std::vector<FrameHeader>>> cases;
+  const auto add = [&](const char* name, FrameHeader header) { cases.push_back({name, {header}}); };
+  FrameHeader header = eager;
+  header.type = static_cast<FrameType>(0);
+  add("type 0", header);
+  header.type = static_cast<FrameType>(200);
+  add("type 200", header);
+  header = eager;
+  header.version = 9;
+  add("version 9", header);
+  for (const int64_t bytes : {int64_t{-1}, kFrameBytes + 1, std::numeric_limits<int64_t>::max(),
+                              std::numeric_limits<int64_t>::min()}) {
+    header = eager;
+    header.bytes = bytes;
+    add("eager of a bad length", header);
+    header.type = FrameType::kData;
+    add("data of a bad length", header);
+    header.type = FrameType::kControl;
+    add("control of a bad length", header);
+  }
+  header = announce;
+  header.bytes = int64_t{1} << 62;
+  add("announcement of a bad length", header);
+  header = announce;
+  header.message = 0;
+  add("announcement without a number", header);
+  header = {};
+  header.type = FrameType::kData;
+  header.bytes = 8;
+  header.message = 77;
+  add("data that was not granted", header);
+  header = {};
+  header.credit = 100;
+  add("credit that was not used", header);
+  for (auto& [name, headers] : cases) {
+    SCOPED_TRACE(name);
+    b = MakeNode("tcp", 2);
+    where = TcpAddress::Parse(b->transport->address())->address;
+    const Fd peer = EnterAsPeer();
+    Transfer receive;
+    Buffer in(8);
+    path->PostRecv(Message(5), Of(in), &receive);
+    std::string bytes;
+    for (const FrameHeader& frame : headers) {
+      bytes.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
+    }
+    bytes.append(100, 'x');
+    ASSERT_EQ(WriteSome(peer.get(), bytes.data(), bytes.size()).value(), bytes.size());
+    ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty() && receive.times == 1; }));
+    EXPECT_THAT(std::string(b->events.lost[0].message()), HasSubstr("protocol"));
+    EXPECT_TRUE(PollUntil([&] { return Ended(peer); }));
+    path->Close(absl::AbortedError("next"));
+    path.reset();
+  }
+}
+
+TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {
+  const Fd peer = EnterAsPeer();
+  FrameHeader header{
+      .type = FrameType::kEager, .tag = Message(1).tag.bits(), .descriptor = Message(1).descriptor};
+  header.bytes = kFrameBytes;
+  std::string frame(reinterpret_cast<const char*>(&header), sizeof(header));
+  frame.append(static_cast<size_t>(kFrameBytes), 'x');
+  size_t sent = 0;
+  ASSERT_TRUE(PollUntil([&] {
+    const absl::StatusOr<size_t> wrote =
+        WriteSome(peer.get(), frame.data() + sent, frame.size() - sent);
+    sent = wrote.ok() ? (sent + *wrote) % frame.size() : 0;
+    return !b->events.lost.empty();
+  }));
+  EXPECT_THAT(std::string(b->events.lost[0].message()), HasSubstr("protocol"));
+}
+
+// Frames of all kinds, mostly valid, with fields from a small set so that they refer to each other.
+TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937 random(seed);
+    b = MakeNode("tcp", 2);
+    where = TcpAddress::Parse(b->transport->address())->address;
+    const Fd peer = EnterAsPeer();
+    std::vector<Buffer> buffers;
+    Transfer transfers[20];
+    for (uint32_t i = 0; i < 10; ++i) {
+      buffers.emplace_back(random() % 3 == 0 ? 600'000 : random() % 64);
+      path->PostRecv(Message(i % 4), Of(buffers.back()), &transfers[2 * i]);
+      path->PostSend(Message(i % 4), Of(std::as_const(buffers.back())), &transfers[2 * i + 1]);
+    }
+    for (int i = 0; i < 300 && b->events.lost.empty(); ++i) {
+      FrameHeader header;
+      header.type = static_cast<FrameType>(1 + random() % 8);
+      header.tag = Message(random() % 4).tag.bits();
+      header.descriptor = Message(0).descriptor;
+      header.message = random() % 2 == 0 ? random() % 8 : (1 << 24) + random() % 12;
+      header.bytes = header.type == FrameType::kAnnounce ? random() % 700'000 : random() % 64;
+      if (header.type > FrameType::kAnnounce && header.type != FrameType::kControl &&
+          header.type != FrameType::kData) {
+        header.bytes = 0;
+      }
+      std::string frame(reinterpret_cast<const char*>(&header), sizeof(header));
+      frame.append(static_cast<size_t>(PayloadOf(header)), 'y');
+      if (random() % 100 == 0) {
+        frame[random() % frame.size()] ^= static_cast<char>(1 << random() % 8);
+      }
+      (void)WriteSome(peer.get(), frame.data(), frame.size());
+      b->transport->Poll();
+      (void)Ended(peer);  // reads away what came
+    }
+    path->Close(absl::AbortedError("next"));
+    b->transport->Poll();
+    for (const Transfer& transfer : transfers) {
+      EXPECT_EQ(transfer.times, 1);
+    }
+    path.reset();
+  }
+}
+
+}  // namespace
+}  // namespace entrain

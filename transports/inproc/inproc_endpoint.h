@@ -1,0 +1,87 @@
+// One side of a link between two ranks of this process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/inproc/hub.h"
+#include "transports/inproc/inbox.h"
+#include "transports/matching.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+// What the endpoints of one transport share. Outlives them.
+struct InprocShared {
+  Events* events = nullptr;
+  const Clock* clock = nullptr;
+  CompletionList completions;
+  std::vector<class InprocEndpoint*> endpoints;  // by slot; null once destroyed
+};
+
+class InprocEndpoint final : public Endpoint {
+ public:
+  static constexpr int64_t kEagerBytes = 4096;
+  static constexpr int64_t kCredit =
+      1 << 20;  // cost of eager messages that the receiver has not taken yet
+  static constexpr int64_t kPieceBytes = 256 << 10;  // what a revoking sender may have to wait for
+  static constexpr int64_t kBytesPerPoll = 1 << 20;  // copied in one turn
+
+  InprocEndpoint(InprocShared* shared, uint32_t slot, std::string address, Deadline connect_by);
+  ~InprocEndpoint() override;
+
+  void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void SendControl(absl::string_view message) override;
+  void Revoke(Context mine, Context theirs, const absl::Status& why) override;
+  void Close(const absl::Status& why) override;
+  std::string peer_address() const override { return "inproc " + address_; }
+
+  // Right after construction. A null link: the peer is gone, which the next Poll reports.
+  void Join(Hub::Joined joined);
+  // From Poll: one note of the peer's, and its payload.
+  void OnNote(const Note& note, ConstBytes payload);
+  // From Poll: copies what has been granted, gives up connecting. Returns events handled.
+  int Progress();
+  // Whether Progress has something to copy or to report now.
+  bool busy() const { return !copying_.empty() || !failed_.ok(); }
+  // When Progress wants to be called even if nothing happens; Never() once connected.
+  Deadline wake_at() const;
+
+ private:
+  Link::Side& mine() const { return link_->side[side_]; }
+  Link::Side& theirs() const { return link_->side[1 - side_]; }
+  void Send(Note note, ConstBytes payload);
+  void Announce(const Envelope& envelope, ConstBytes bytes, Completion* done);
+  void Finish(Lent* lent, const absl::Status& status);
+  void Revoke(Lent* lent, const absl::Status& why);
+  void OnAnnounce(const Note& note);
+  void OnWithdraw(const Note& note);
+  int CopyPieces();
+  void ReturnCredit();
+  // Fails everything pending; afterwards nothing more is sent or taken.
+  void End(const absl::Status& why);
+  // The same and OnLost, by way of the next Progress.
+  void Lose(const absl::Status& why);
+  bool ended() const { return !end_.ok(); }
+
+  InprocShared* const shared_;
+  const uint32_t slot_;
+  const std::string address_;
+  const Deadline connect_by_;
+  std::shared_ptr<Link> link_;
+  int side_ = 0;
+  bool connected_ = false;
+  NoteBatch backlog_;               // before the other side has connected
+  int64_t sent_ = 0;                // cost of the eager messages sent
+  std::vector<Lent*> open_;         // announced, not finished
+  std::vector<Incoming*> copying_;  // claimed or dropped announcements, to be copied or refused
+  std::vector<uint64_t> refused_;   // room for Revoke
+  absl::Status end_;                // why it has ended
+  absl::Status failed_;             // to be reported as OnLost
+  MatchQueue queue_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,17 @@
+// Ranks as threads of one process. Messages up to 4 KiB are copied into the receiver's inbox while
+// credit lasts; all others are announced, and the receiver copies them from the sender's buffer
+// into its own, once, in pieces.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "transports/transport.h"
+
+namespace entrain {
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateInprocTransport(const TransportConfig& config,
+                                                                 Events* events);
+
+}  // namespace entrain

@@ -1,0 +1,489 @@
+#include "transports/matching.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kKeptCapacity =
+    4096;  // storage that a recycled message keeps, so that small ones allocate nothing
+constexpr size_t kFirstBuckets = 64, kBlock = 32;
+
+void Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes > 0) {  // the pointers of an empty span may be null
+    std::memcpy(to, from, bytes);
+  }
+}
+
+}  // namespace
+
+int CompletionList::Run() {
+  int ran = 0;
+  while (!due_.empty()) {
+    running_.swap(due_);
+    for (Due& due : running_) {
+      if (due.done != nullptr) {
+        due.done->done(due.done, due.status, due.bytes);
+      }
+      ++ran;
+    }
+    running_.clear();
+  }
+  return ran;
+}
+
+absl::Status MismatchError(const Envelope& receive, int64_t receive_bytes, const Envelope& message,
+                           int64_t message_bytes) {
+  return absl::DataLossError(
+      absl::StrCat("the ranks called different things: here ", ToString(receive.descriptor),
+                   " (expecting ", receive_bytes, " bytes), the peer ",
+                   ToString(message.descriptor), " (sending ", message_bytes, " bytes)"));
+}
+
+MatchQueue::MatchQueue(Endpoint* endpoint, Events* events, CompletionList* completions,
+                       int64_t early_limit)
+    : endpoint_(endpoint),
+      events_(events),
+      completions_(completions),
+      early_limit_(early_limit),
+      buckets_(kFirstBuckets, nullptr) {}
+
+MatchQueue::~MatchQueue() = default;
+
+template <typename T>
+T* MatchQueue::Pool<T>::Take(T* T::*next) {
+  if (free == nullptr) {
+    blocks.push_back(std::make_unique<T[]>(kBlock));
+    for (size_t i = 0; i < kBlock; ++i) {
+      Give(&blocks.back()[i], next);
+    }
+  }
+  T* node = free;
+  free = node->*next;
+  node->*next = nullptr;
+  return node;
+}
+
+size_t MatchQueue::BucketOf(Tag tag) const {
+  // Tags differ in few, low or middle bits: multiply, and take the high half of the product.
+  return static_cast<size_t>((tag.bits() * 0x9E3779B97F4A7C15u) >> 32) & (buckets_.size() - 1);
+}
+
+MatchQueue::Line* MatchQueue::Find(Tag tag) const {
+  Line* line = buckets_[BucketOf(tag)];
+  while (line != nullptr && line->tag != tag) {
+    line = line->next;
+  }
+  return line;
+}
+
+MatchQueue::Line* MatchQueue::FindOrAdd(Tag tag) {
+  if (Line* line = Find(tag)) {
+    return line;
+  }
+  if (lines_ >= buckets_.size()) {
+    Grow();
+  }
+  Line* line = line_pool_.Take(&Line::next);
+  line->tag = tag;
+  Line*& bucket = buckets_[BucketOf(tag)];
+  line->next = bucket;
+  bucket = line;
+  ++lines_;
+  return line;
+}
+
+void MatchQueue::RemoveIfEmpty(Line* line) {
+  if (!line->empty()) {
+    return;
+  }
+  Line** link = &buckets_[BucketOf(line->tag)];
+  while (*link != line) {
+    link = &(*link)->next;
+  }
+  *link = line->next;
+  *line = Line();
+  line_pool_.Give(line, &Line::next);
+  --lines_;
+}
+
+void MatchQueue::Grow() {
+  std::vector<Line*> old(buckets_.size() * 2, nullptr);
+  old.swap(buckets_);
+  for (Line* line : old) {
+    while (line != nullptr) {
+      Line* next = line->next;
+      Line*& bucket = buckets_[BucketOf(line->tag)];
+      line->next = bucket;
+      bucket = line;
+      line = next;
+    }
+  }
+}
+
+Incoming* MatchQueue::NewIncoming(const Envelope& envelope, int64_t bytes) {
+  Incoming* incoming = incoming_pool_.Take(&Incoming::next_);
+  incoming->envelope_ = envelope;
+  incoming->bytes_ = bytes;
+  return incoming;
+}
+
+void MatchQueue::Recycle(Incoming* incoming) {
+  Release(incoming);
+  std::unique_ptr<std::byte[]> storage = std::move(incoming->storage_);
+  const int64_t capacity = incoming->capacity_;
+  *incoming = Incoming();
+  if (capacity <= kKeptCapacity) {
+    incoming->storage_ = std::move(storage);
+    incoming->capacity_ = capacity;
+  }
+  incoming_pool_.Give(incoming, &Incoming::next_);
+}
+
+void MatchQueue::Release(Incoming* incoming) {
+  if (incoming->announced_) {
+    return;
+  }
+  released_ += CostOf(incoming->bytes_);
+  if (incoming->counted_) {
+    early_bytes_ -= CostOf(incoming->bytes_);
+  }
+}
+
+int64_t MatchQueue::TakeReleased() {
+  return std::exchange(released_, 0);
+}
+
+void MatchQueue::Hold(Incoming* incoming) {
+  incoming->held_ = true;
+  incoming->held_at_ = held_.size();
+  held_.push_back(incoming);
+}
+
+void MatchQueue::EndHold(Incoming* incoming) {
+  held_.back()->held_at_ = incoming->held_at_;
+  held_[incoming->held_at_] = held_.back();
+  held_.pop_back();
+  incoming->held_ = false;
+  if (!incoming->in_line_) {
+    Recycle(incoming);
+  }
+}
+
+absl::Status MatchQueue::Reserve(int64_t bytes) {
+  if (CostOf(bytes) > early_limit_ - early_bytes_) {
+    return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", bytes,
+                                               " more bytes come early, ", early_bytes_, " of ",
+                                               early_limit_, " are kept already"));
+  }
+  return absl::OkStatus();
+}
+
+void MatchQueue::Keep(Incoming* incoming) {
+  if (incoming->announced_) {
+    ++announcements_;
+  } else {
+    early_bytes_ += CostOf(incoming->bytes_);
+    incoming->counted_ = true;
+    if (incoming->capacity_ < incoming->bytes_) {
+      incoming->capacity_ = std::max<int64_t>(incoming->bytes_, 256);
+      incoming->storage_ =
+          std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(incoming->capacity_));
+    }
+    incoming->target_ = incoming->storage_.get();
+  }
+  incoming->in_line_ = true;
+  Line* line = FindOrAdd(incoming->envelope_.tag);
+  (line->last_early == nullptr ? line->first_early : line->last_early->next_) = incoming;
+  line->last_early = incoming;
+}
+
+MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes, Posted* taken) {
+  Line* line = Find(envelope.tag);
+  if (line == nullptr || line->first_posted == nullptr) {
+    return Match::kNone;
+  }
+  Posted* posted = line->first_posted;
+  line->first_posted = posted->next;
+  if (line->first_posted == nullptr) {
+    line->last_posted = nullptr;
+  }
+  RemoveIfEmpty(line);
+  --posted_;
+  *taken = *posted;
+  posted_pool_.Give(posted, &Posted::next);
+  const auto expected = static_cast<int64_t>(taken->into.size());
+  if (taken->envelope.descriptor != envelope.descriptor || expected != bytes) {
+    completions_->Add(taken->done, MismatchError(taken->envelope, expected, envelope, bytes), 0);
+    return Match::kMismatch;
+  }
+  return Match::kTaken;
+}
+
+Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done) {
+  if (!end_.ok()) {
+    const Line* kept = Find(envelope.tag);
+    if (kept == nullptr || kept->first_early == nullptr) {
+      completions_->Add(done, end_, 0);
+      return nullptr;
+    }
+  }
+  Line* line = FindOrAdd(envelope.tag);
+  Incoming* incoming = line->first_early;
+  if (incoming == nullptr) {
+    Posted* posted = posted_pool_.Take(&Posted::next);
+    *posted = {envelope, into, done, nullptr};
+    (line->last_posted == nullptr ? line->first_posted : line->last_posted->next) = posted;
+    line->last_posted = posted;
+    ++posted_;
+    return nullptr;
+  }
+  line->first_early = incoming->next_;
+  if (line->first_early == nullptr) {
+    line->last_early = nullptr;
+  }
+  RemoveIfEmpty(line);
+  incoming->in_line_ = false;
+  incoming->next_ = nullptr;
+  if (incoming->announced_) {
+    --announcements_;
+    Hold(incoming);
+  }
+  const auto expected = static_cast<int64_t>(into.size());
+  if (envelope.descriptor != incoming->envelope_.descriptor || expected != incoming->bytes_) {
+    completions_->Add(done,
+                      MismatchError(envelope, expected, incoming->envelope_, incoming->bytes_), 0);
+    incoming->dropped_ = true;
+  } else {
+    Claim(incoming, into, done);
+  }
+  if (!incoming->withdrawn_.ok()) {
+    Fail(incoming, incoming->withdrawn_);
+    return nullptr;
+  }
+  if (incoming->announced_) {
+    return incoming;
+  }
+  if (!incoming->held_) {
+    Recycle(incoming);
+  }
+  return nullptr;
+}
+
+// Gives an early message its receive: what has arrived is copied, the rest goes straight to the
+// receive's buffer.
+void MatchQueue::Claim(Incoming* incoming, Bytes into, Completion* done) {
+  Copy(into.data(), incoming->target_, static_cast<size_t>(incoming->received_));
+  incoming->target_ = into.data();
+  if (!incoming->announced_ && !incoming->held_) {
+    completions_->Add(done, absl::OkStatus(), incoming->bytes_);
+    return;
+  }
+  incoming->claimed_ = true;
+  incoming->done_ = done;
+}
+
+absl::Status MatchQueue::Deliver(const Envelope& envelope, ConstBytes payload) {
+  const auto bytes = static_cast<int64_t>(payload.size());
+  Posted taken;
+  const Match match = TakePosted(envelope, bytes, &taken);
+  if (match == Match::kTaken) {
+    Copy(taken.into.data(), payload.data(), payload.size());
+    completions_->Add(taken.done, absl::OkStatus(), bytes);
+  }
+  if (match != Match::kNone || !events_->Accepts(envelope.tag.context())) {
+    released_ += CostOf(bytes);
+    return absl::OkStatus();
+  }
+  ENTRAIN_RETURN_IF_ERROR(Reserve(bytes));
+  Incoming* incoming = NewIncoming(envelope, bytes);
+  Keep(incoming);
+  Copy(incoming->target_, payload.data(), payload.size());
+  incoming->received_ = bytes;
+  events_->OnEarly(*endpoint_, envelope);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Incoming*> MatchQueue::Begin(const Envelope& envelope, int64_t bytes) {
+  Posted taken;
+  const Match match = TakePosted(envelope, bytes, &taken);
+  const bool early = match == Match::kNone && events_->Accepts(envelope.tag.context());
+  if (early) {
+    ENTRAIN_RETURN_IF_ERROR(Reserve(bytes));
+  }
+  Incoming* incoming = NewIncoming(envelope, bytes);
+  Hold(incoming);
+  if (match == Match::kTaken) {
+    Claim(incoming, taken.into, taken.done);
+  } else if (early) {
+    Keep(incoming);
+    events_->OnEarly(*endpoint_, envelope);
+  } else {
+    incoming->dropped_ = true;
+  }
+  return incoming;
+}
+
+absl::StatusOr<Incoming*> MatchQueue::Announce(const Envelope& envelope, int64_t bytes,
+                                               uint64_t handle) {
+  Posted taken;
+  const Match match = TakePosted(envelope, bytes, &taken);
+  const bool early = match == Match::kNone && events_->Accepts(envelope.tag.context());
+  if (early && announcements_ >= kMaxAnnounced) {
+    return absl::UnavailableError(absl::StrCat("the peer announced more than ", kMaxAnnounced,
+                                               " messages that nobody receives"));
+  }
+  Incoming* incoming = NewIncoming(envelope, bytes);
+  incoming->announced_ = true;
+  incoming->handle_ = handle;
+  if (early) {
+    Keep(incoming);
+    events_->OnEarly(*endpoint_, envelope);
+    return nullptr;
+  }
+  Hold(incoming);
+  if (match == Match::kTaken) {
+    Claim(incoming, taken.into, taken.done);
+  } else {
+    incoming->dropped_ = true;
+  }
+  return incoming;
+}
+
+bool MatchQueue::Advance(Incoming* incoming, int64_t bytes) {
+  incoming->received_ += bytes;
+  if (incoming->received_ < incoming->bytes_) {
+    return false;
+  }
+  if (incoming->claimed_) {
+    completions_->Add(incoming->done_, absl::OkStatus(), incoming->bytes_);
+    incoming->claimed_ = false;
+  }
+  EndHold(incoming);
+  return true;
+}
+
+void MatchQueue::Fail(Incoming* incoming, const absl::Status& why) {
+  const absl::Status reason = why;  // `why` may live in `incoming`
+  DropHeld(incoming, reason);
+  EndHold(incoming);
+}
+
+void MatchQueue::Abandon(Incoming* incoming) {
+  EndHold(incoming);
+}
+
+void MatchQueue::DropHeld(Incoming* incoming, const absl::Status& why) {
+  if (incoming->claimed_) {
+    completions_->Add(incoming->done_, why, 0);
+    incoming->claimed_ = false;
+  }
+  incoming->dropped_ = true;
+}
+
+bool MatchQueue::Withdraw(Tag tag, uint64_t handle, const absl::Status& why) {
+  Line* line = Find(tag);
+  for (Incoming* early = line == nullptr ? nullptr : line->first_early; early != nullptr;
+       early = early->next_) {
+    if (early->announced_ && early->handle_ == handle) {
+      early->withdrawn_ = why;
+      return true;
+    }
+  }
+  return false;
+}
+
+void MatchQueue::FailPosted(Line* line, const absl::Status& why) {
+  while (Posted* posted = line->first_posted) {
+    line->first_posted = posted->next;
+    completions_->Add(posted->done, why, 0);
+    posted_pool_.Give(posted, &Posted::next);
+    --posted_;
+  }
+  line->last_posted = nullptr;
+}
+
+void MatchQueue::ForgetEarly(Line* line, std::vector<uint64_t>* refused) {
+  while (Incoming* incoming = line->first_early) {
+    line->first_early = incoming->next_;
+    incoming->in_line_ = false;
+    incoming->dropped_ = true;
+    if (incoming->announced_) {
+      --announcements_;
+      if (refused != nullptr && incoming->withdrawn_.ok()) {
+        refused->push_back(incoming->handle_);
+      }
+    }
+    if (!incoming->held_) {
+      Recycle(incoming);
+    }
+  }
+  line->last_early = nullptr;
+}
+
+void MatchQueue::Revoke(Context mine, const absl::Status& why, std::vector<uint64_t>* refused) {
+  for (Line* line : buckets_) {
+    while (line != nullptr) {
+      Line* next = line->next;
+      if (line->tag.context() == mine) {
+        FailPosted(line, why);
+        ForgetEarly(line, refused);
+        RemoveIfEmpty(line);
+      }
+      line = next;
+    }
+  }
+  for (Incoming* incoming : held_) {
+    if (incoming->envelope_.tag.context() == mine) {
+      DropHeld(incoming, why);
+    }
+  }
+}
+
+// Takes out of the line what cannot arrive any more; messages that are here stay.
+void MatchQueue::ForgetUnfinished(Line* line) {
+  Incoming* early = line->first_early;
+  line->first_early = line->last_early = nullptr;
+  while (early != nullptr) {
+    Incoming* incoming = early;
+    early = incoming->next_;
+    incoming->next_ = nullptr;
+    if (!incoming->announced_ && !incoming->held_) {
+      (line->last_early == nullptr ? line->first_early : line->last_early->next_) = incoming;
+      line->last_early = incoming;
+      continue;
+    }
+    incoming->in_line_ = false;
+    incoming->dropped_ = true;
+    announcements_ -= incoming->announced_ ? 1 : 0;
+    if (!incoming->held_) {
+      Recycle(incoming);
+    }
+  }
+}
+
+void MatchQueue::FailAll(const absl::Status& why) {
+  if (end_.ok()) {
+    end_ = why;
+  }
+  for (Line* line : buckets_) {
+    while (line != nullptr) {
+      Line* next = line->next;
+      FailPosted(line, why);
+      ForgetUnfinished(line);
+      RemoveIfEmpty(line);
+      line = next;
+    }
+  }
+  while (!held_.empty()) {
+    Fail(held_.back(), why);
+  }
+}
+
+}  // namespace entrain

@@ -1,0 +1,31 @@
+// The transports of this build, in order of preference. registry.cc is the only place that names a
+// concrete one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "transports/transport.h"
+
+namespace entrain {
+
+struct TransportFactory {
+  const char* name;
+  absl::StatusOr<std::unique_ptr<Transport>> (*create)(const TransportConfig& config,
+                                                       Events* events);
+};
+
+// inproc, shm, tcp: best first. Of two processes, both use the first that both have and that
+// reaches the other.
+absl::Span<const TransportFactory> TransportRegistry();
+
+// "shm,tcp" to names, each known and named once; empty: all. The order of the text is ignored:
+// preference is fixed.
+absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
+
+}  // namespace entrain

@@ -1,0 +1,81 @@
+#include "transports/shm/channel.h"
+
+#include <utility>
+
+#include <unistd.h>
+
+#include "lib/base/log.h"
+
+namespace entrain::shm {
+namespace {
+
+uint64_t BitOf(Context context) {
+  return uint64_t{1} << (context % 64);
+}
+
+}  // namespace
+
+Channel::Channel(Acquaintance peer)
+    : socket_(std::move(peer.socket)),
+      doorbell_(std::move(peer.doorbell)),
+      segment_(std::move(peer.segment)),
+      process_(std::move(peer.process)),
+      pull_(peer.pull),
+      mine_(&segment_.side(peer.side)),
+      theirs_(&segment_.side(1 - peer.side)),
+      writer_(segment_.ring(peer.side), segment_.ring_bytes(), &theirs_->head),
+      reader_(segment_.ring(1 - peer.side), segment_.ring_bytes(), &mine_->head) {}
+
+void Channel::Ring() {
+  // The exchange lets only one of many records ring; the sleeper sets the word again before it
+  // sleeps again.
+  if (theirs_->sleeping.exchange(kAwake, std::memory_order_seq_cst) != kAwake) {
+    const uint64_t one = 1;
+    // Fails only when the counter is full, and then the peer is being woken already.
+    [[maybe_unused]] const ssize_t ignored = write(doorbell_.get(), &one, sizeof(one));
+  }
+}
+
+void Channel::Release() {
+  if (reader_.unreleased() == 0) {
+    return;
+  }
+  reader_.Release();
+  if (theirs_->sleeping.load(std::memory_order_seq_cst) == kForDataOrRoom) {  // pairs with Sleep
+    Ring();
+  }
+}
+
+void Channel::RevokeContext(Context context) {
+  mine_->revoked[context / 64].fetch_or(BitOf(context), std::memory_order_seq_cst);
+  FenceAfterRevoking();
+}
+
+void Channel::RevokeAll() {
+  mine_->closed.store(1, std::memory_order_seq_cst);
+  FenceAfterRevoking();
+}
+
+bool Channel::Revoked(Context context) const {
+  return (mine_->revoked[context / 64].load(std::memory_order_relaxed) & BitOf(context)) != 0;
+}
+
+bool Channel::RevokedByPeer(Context context) const {
+  FenceAfterCopying();
+  return (theirs_->revoked[context / 64].load(std::memory_order_seq_cst) & BitOf(context)) != 0;
+}
+
+bool Channel::ClosedByPeer() const {
+  FenceAfterCopying();
+  return theirs_->closed.load(std::memory_order_seq_cst) != 0;
+}
+
+void Channel::StopPulling(absl::string_view why) {
+  if (!std::exchange(pull_, false)) {
+    return;
+  }
+  ENTRAIN_LOG(kWarning, "shm: cannot read the memory of pid ", process_.pid(), " any more (", why,
+              "); large messages are copied twice instead of once");
+}
+
+}  // namespace entrain::shm

@@ -1,0 +1,79 @@
+// A standing connection: the two rings of a segment with their doorbells, the words beside them,
+// and the peer's process. Knows nothing of messages.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/base/bytes.h"
+#include "transports/shm/byte_ring.h"
+#include "transports/shm/introduction.h"
+#include "transports/shm/wire.h"
+
+namespace entrain::shm {
+
+class Channel {
+ public:
+  explicit Channel(Acquaintance peer);
+
+  // Writing. Reserve and Publish as in RingWriter; Publish wakes the peer if it sleeps.
+  std::byte* Reserve(size_t payload) { return writer_.Reserve(payload); }
+  void Publish(Kind kind) {
+    writer_.Publish(kind);
+    if (theirs_->sleeping.load(std::memory_order_seq_cst) != kAwake) {  // pairs with Sleep
+      Ring();
+    }
+  }
+  bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
+  size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
+
+  // Reading, as in RingReader; Release wakes the peer if it sleeps for want of room.
+  RingReader& reader() { return reader_; }
+  void Release();
+
+  // Before sleeping; afterwards the caller looks once more at what it wants to be woken for.
+  void Sleep(Sleeping what) { mine_->sleeping.store(what, std::memory_order_seq_cst); }
+  void Wake() {
+    mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // late: one needless ring
+  }
+
+  // The cost of eager messages taken, as a running sum, told to the peer and by the peer. A count
+  // only: relaxed.
+  void AddConsumed(int64_t cost) {
+    consumed_ += static_cast<uint64_t>(cost);
+    mine_->consumed.store(consumed_, std::memory_order_relaxed);
+  }
+  uint64_t TheirConsumed() const { return theirs_->consumed.load(std::memory_order_relaxed); }
+
+  // After these return, the peer does not use what it reads from our buffers any more.
+  void RevokeContext(Context context);
+  void RevokeAll();
+  bool Revoked(Context context) const;  // by this side
+  // Whether the peer has done so; to be asked after each copy out of its memory.
+  bool RevokedByPeer(Context context) const;
+  bool ClosedByPeer() const;
+
+  const PeerProcess& process() const { return process_; }
+  int socket() const { return socket_.get(); }
+  bool can_pull() const { return pull_; }
+  // Once and for all.
+  void StopPulling(absl::string_view why);
+  // The peer sees the end of the connection. No reading or writing of the socket afterwards.
+  void Hangup() { socket_.Reset(); }
+  bool broken() const { return writer_.broken() || reader_.broken(); }
+
+ private:
+  void Ring();
+
+  Fd socket_, doorbell_;
+  Segment segment_;
+  PeerProcess process_;
+  bool pull_;
+  Side *const mine_, *const theirs_;
+  RingWriter writer_;
+  RingReader reader_;
+  uint64_t consumed_ = 0;
+};
+
+}  // namespace entrain::shm

@@ -1,0 +1,90 @@
+// The receiving half of an endpoint: takes records out of the ring, gives messages to the
+// MatchQueue, and fetches announced ones once they are wanted.
+//
+//   announced ──matched──> pulling   we read the sender's memory, piece by piece, from Poll ──>
+//   kDone
+//                     └──> pushed    (it cannot be read) kPush; the sender's fragments come by the
+//                     ring
+//
+// The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
+// within the credit that the sender has.
+//
+// Thread safety: none. Read calls Events, which may revoke and close but not destroy.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "transports/matching.h"
+#include "transports/shm/channel.h"
+#include "transports/shm/outbox.h"
+#include "transports/shm/wire.h"
+
+namespace entrain::shm {
+
+class Intake {
+ public:
+  Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
+         const Limits& limits);
+  void Attach(Channel* channel) { channel_ = channel; }
+
+  // As Endpoint::PostRecv.
+  void Post(const Envelope& envelope, Bytes bytes, Completion* done);
+
+  // Whether Read or Pull has something to do, by one look at the ring's next line.
+  bool MayHaveWork() { return !pulls_.empty() || channel_->reader().MayHaveNext(); }
+  // The same, ordered after the caller's last seq_cst store.
+  bool HasWork() { return !pulls_.empty() || channel_->reader().HasNext(); }
+  // Some records. Returns how many. An error: the peer broke the protocol.
+  absl::StatusOr<int> Read();
+  // One piece of the first message that is being pulled. Returns events.
+  int Pull();
+  // The peer was found to be gone while pulling from it.
+  bool peer_gone() const { return peer_gone_; }
+  // What the peer said when it ended the connection; empty: nothing yet.
+  const std::string& farewell() const { return farewell_; }
+
+  void Revoke(Context mine, const absl::Status& why);
+  void FailAll(const absl::Status& why);
+
+ private:
+  // Announced by the peer, and not finished.
+  struct Remote {
+    Tag tag;
+    uint64_t bytes = 0, address = 0;
+    uint64_t handle = 0;           // the peer's
+    Incoming* incoming = nullptr;  // matched: held until it is complete
+    bool pushed = false;           // asked for through the ring
+  };
+  absl::Status Handle(const RingReader::Record& record);
+  absl::Status OnEager(ConstBytes payload);
+  absl::Status OnAnnounce(const WireAnnounce& wire);
+  absl::Status OnFragment(ConstBytes payload);
+  void OnWithdraw(Context context);
+  // A message has met its receive, or is not wanted.
+  void Fetch(Incoming* incoming);
+  void AskForPush(Remote* remote, uint64_t handle);
+  int PullPiece(Remote* remote, uint64_t handle);
+  int Complete(Remote* remote, uint64_t handle);
+  // Tells the sender that its buffer is free, and forgets.
+  void Finish(uint64_t handle);
+  void ReturnCredit();
+
+  Events* const events_;
+  Endpoint* const endpoint_;
+  Outbox* const outbox_;
+  const Limits limits_;
+  Channel* channel_ = nullptr;
+  MatchQueue queue_;
+  HandleTable<Remote> remotes_;  // its numbers are the MatchQueue's handles
+  std::deque<uint64_t> pulls_;
+  std::vector<uint64_t> refused_;  // room for Revoke
+  std::string farewell_;
+  bool peer_gone_ = false, ended_ = false;
+};
+
+}  // namespace entrain::shm

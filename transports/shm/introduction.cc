@@ -1,0 +1,305 @@
+#include "transports/shm/introduction.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+
+namespace entrain::shm {
+namespace {
+
+constexpr uint64_t kCardMagic = 0x31'44'52'41'43'4d'48'53;  // "SHMCARD1"
+constexpr size_t kMaxDescriptors = 2;
+
+// One machine, two builds of possibly different versions: fixed size, version first.
+struct Card {
+  uint64_t magic;
+  uint64_t cookie_address;
+  Cookie cookie;
+};
+
+// A leading zero byte makes the name abstract: no file, gone with the socket.
+sockaddr_un AddressOf(absl::string_view name, socklen_t* length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t bytes = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), bytes);
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  return address;
+}
+
+absl::StatusOr<Fd> NewSocket() {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, "making a Unix socket");
+  }
+  return fd;
+}
+
+absl::Status Closed() {
+  return absl::UnavailableError("closed by the peer while connecting");
+}
+
+// Sends a few hundred bytes on a fresh socket, which always has room for them.
+absl::Status SendAll(int fd, msghdr* message, size_t bytes) {
+  const ssize_t sent = sendmsg(fd, message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    return ErrnoStatus(errno, "writing to the peer while connecting");
+  }
+  return static_cast<size_t>(sent) == bytes
+             ? absl::OkStatus()
+             : absl::InternalError("the peer's socket took only part of a message");
+}
+
+}  // namespace
+
+absl::StatusOr<Fd> ListenAbstract(std::string* name) {
+  uint8_t random[16];
+  RandomBytes(random, sizeof(random));
+  *name = absl::StrCat("entrain-", absl::BytesToHexString(absl::string_view(
+                                       reinterpret_cast<const char*>(random), sizeof(random))));
+  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
+  socklen_t length;
+  const sockaddr_un address = AddressOf(*name, &length);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(fd.get(), 1024) != 0) {
+    return ErrnoStatus(errno, "listening on a Unix socket");
+  }
+  return fd;
+}
+
+absl::StatusOr<Fd> AcceptAbstract(int listener) {
+  Fd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid() && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+    return ErrnoStatus(errno, "accepting on a Unix socket");
+  }
+  return fd;
+}
+
+bool SomebodyListens(absl::string_view name) {
+  absl::StatusOr<Fd> fd = NewSocket();
+  if (!fd.ok()) {
+    return true;  // unknown
+  }
+  socklen_t length;
+  const sockaddr_un address = AddressOf(name, &length);
+  return connect(fd->get(), reinterpret_cast<const sockaddr*>(&address), length) == 0 ||
+         errno != ECONNREFUSED;
+}
+
+Introduction::Introduction(const Self* self, absl::string_view dial_name)
+    : self_(self),
+      dialer_(true),
+      name_(dial_name),
+      handshake_(true, Purpose::kShm, self->id, self->key),
+      stage_(Stage::kDial) {}
+
+Introduction::Introduction(const Self* self, Fd accepted)
+    : self_(self),
+      dialer_(false),
+      handshake_(false, Purpose::kShm, self->id, self->key),
+      stage_(Stage::kHandshake),
+      socket_(std::move(accepted)) {}
+
+absl::StatusOr<bool> Introduction::Step() {
+  while (failed_.ok() && stage_ != Stage::kDone) {
+    const absl::StatusOr<bool> on = StepOnce();
+    failed_ = on.status();
+    if (on.ok() && !*on) {
+      return false;
+    }
+  }
+  if (!failed_.ok()) {
+    return failed_;
+  }
+  return true;
+}
+
+// True: the next stage has begun.
+absl::StatusOr<bool> Introduction::StepOnce() {
+  switch (stage_) {
+    case Stage::kDial:
+      return Dial();
+    case Stage::kHandshake:
+      return ShakeHands();
+    case Stage::kOffer:
+      return Offer();
+    case Stage::kCard:
+      return ReadCard();
+    case Stage::kAdmission:
+      return Answer();
+    case Stage::kDone:
+      break;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Introduction::Dial() {
+  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
+  socklen_t length;
+  const sockaddr_un address = AddressOf(name_, &length);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno == EAGAIN || errno == EINTR) {
+      return false;  // more dial there than it has accepted
+    }
+    return ErrnoStatus(errno, "dialling");
+  }
+  socket_ = std::move(fd);
+  stage_ = Stage::kHandshake;
+  return true;
+}
+
+absl::StatusOr<bool> Introduction::ShakeHands() {
+  if (result_.process.pid() == 0) {  // other users are not even talked to
+    ENTRAIN_ASSIGN_OR_RETURN(result_.process, PeerProcess::Of(socket_.get()));
+  }
+  while (true) {
+    if (std::string out = handshake_.TakeOutput(); !out.empty()) {
+      iovec part{out.data(), out.size()};
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      ENTRAIN_RETURN_IF_ERROR(SendAll(socket_.get(), &message, out.size()));
+    }
+    if (handshake_.done()) {
+      break;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const bool full, Fill(handshake_.wanted(), false));
+    if (!full) {
+      return false;
+    }
+    ENTRAIN_RETURN_IF_ERROR(handshake_.Consume(std::exchange(inbox_, std::string())));
+  }
+  if (leaving_) {
+    return absl::AbortedError("given up");
+  }
+  stage_ = dialer_ ? Stage::kOffer : Stage::kCard;
+  return true;
+}
+
+absl::StatusOr<bool> Introduction::Offer() {
+  ENTRAIN_ASSIGN_OR_RETURN(result_.segment, Segment::Create(self_->ring_bytes));
+  ENTRAIN_RETURN_IF_ERROR(SendCard(result_.segment.fd()));
+  stage_ = Stage::kCard;
+  return true;
+}
+
+absl::StatusOr<bool> Introduction::ReadCard() {
+  ENTRAIN_ASSIGN_OR_RETURN(const bool full, Fill(sizeof(Card), true));
+  if (!full) {
+    return false;
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckCard());
+  stage_ = dialer_ ? Stage::kDone : Stage::kAdmission;
+  result_.side = dialer_ ? 0 : 1;
+  if (dialer_) {
+    result_.socket = std::move(socket_);
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Introduction::Answer() {
+  if (!admitted_) {
+    char nothing;
+    const ssize_t got = recv(socket_.get(), &nothing, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got == 0) {
+      return Closed();
+    }
+    return false;
+  }
+  ENTRAIN_RETURN_IF_ERROR(SendCard(-1));
+  result_.socket = std::move(socket_);
+  stage_ = Stage::kDone;
+  return true;
+}
+
+absl::Status Introduction::SendCard(int with_segment) {
+  Card card{kCardMagic, reinterpret_cast<uint64_t>(self_->cookie.data()), self_->cookie};
+  iovec part{&card, sizeof(card)};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
+  const int fds[kMaxDescriptors] = {self_->doorbell, with_segment};
+  const size_t fd_bytes = (with_segment >= 0 ? 2 : 1) * sizeof(int);
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(fd_bytes);
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(fd_bytes);
+  std::memcpy(CMSG_DATA(head), fds, fd_bytes);
+  return SendAll(socket_.get(), &message, sizeof(card));
+}
+
+absl::Status Introduction::CheckCard() {
+  Card card;
+  std::memcpy(&card, inbox_.data(), sizeof(card));
+  const size_t expected = dialer_ ? 1 : 2;
+  if (card.magic != kCardMagic || descriptors_.size() != expected) {
+    return absl::UnavailableError("the peer introduces itself in an unknown way");
+  }
+  result_.doorbell = std::move(descriptors_[0]);
+  if ((fcntl(result_.doorbell.get(), F_GETFL) & O_NONBLOCK) == 0) {
+    return absl::UnavailableError("the peer's doorbell could block its ringer");
+  }
+  if (!dialer_) {
+    ENTRAIN_ASSIGN_OR_RETURN(result_.segment, Segment::Adopt(std::move(descriptors_[1])));
+  }
+  result_.pull = self_->pull && result_.process.SetCookie(card.cookie_address, card.cookie);
+  if (self_->pull && !result_.pull) {
+    ENTRAIN_LOG(kWarning, "shm: cannot read the memory of pid ", result_.process.pid(), " (",
+                strerror(errno), "); large messages are copied twice instead of once");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Introduction::Fill(size_t bytes, bool take_descriptors) {
+  char buffer[256];
+  while (inbox_.size() < bytes) {
+    iovec part{buffer, std::min(bytes - inbox_.size(), sizeof(buffer))};
+    alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (take_descriptors) {  // else the kernel closes whatever comes along
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+    }
+    const ssize_t got = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) {
+      if (errno == EAGAIN || errno == EINTR) {
+        return false;
+      }
+      return ErrnoStatus(errno, "reading from the peer while connecting");
+    }
+    for (cmsghdr* head = take_descriptors ? CMSG_FIRSTHDR(&message) : nullptr; head != nullptr;
+         head = CMSG_NXTHDR(&message, head)) {
+      if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
+        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
+          int fd;
+          std::memcpy(&fd, reinterpret_cast<char*>(head) + at, sizeof(fd));
+          descriptors_.emplace_back(fd);
+        }
+      }
+    }
+    if (got == 0) {
+      return Closed();
+    }
+    inbox_.append(buffer, static_cast<size_t>(got));
+  }
+  return true;
+}
+
+}  // namespace entrain::shm

@@ -1,0 +1,236 @@
+#include "transports/shm/outbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain::shm {
+namespace {
+
+void Append(std::byte** at, const void* from, size_t bytes) {
+  if (bytes > 0) {  // an empty span may be null
+    std::memcpy(*at, from, bytes);
+    *at += bytes;
+  }
+}
+
+}  // namespace
+
+Outbox::Outbox(CompletionList* completions, const Limits& limits)
+    : completions_(completions), limits_(limits) {}
+
+void Outbox::Attach(Channel* channel) {
+  channel_ = channel;
+  // The ring is the dialler's, whose limits may be others.
+  const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
+  limits_.eager_bytes = std::min(limits_.eager_bytes, most);
+  limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
+}
+
+void Outbox::Send(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+  const Waiting message{envelope, bytes, done};
+  if (channel_ == nullptr || !sends_.empty() || !TrySend(message)) {
+    sends_.push_back(message);
+  }
+}
+
+bool Outbox::TrySend(const Waiting& message) {
+  const auto cost = MatchQueue::CostOf(static_cast<int64_t>(message.bytes.size()));
+  // Without credit even a small message is announced: so it waits here, and others pass it.
+  return message.bytes.size() <= limits_.eager_bytes && Credit() >= cost ? TryEager(message, cost)
+                                                                         : TryAnnounce(message);
+}
+
+int64_t Outbox::Credit() {
+  const auto left = limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
+  if (left > static_cast<int64_t>(limits_.eager_bytes) + MatchQueue::kOverhead) {
+    return left;
+  }
+  const uint64_t consumed = channel_->TheirConsumed();
+  if (consumed > known_consumed_ && consumed <= eager_cost_) {  // anything else is nonsense
+    known_consumed_ = consumed;
+  }
+  return limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
+}
+
+bool Outbox::TryEager(const Waiting& message, int64_t cost) {
+  const size_t bytes = message.bytes.size();
+  std::byte* at = channel_->Reserve(sizeof(WireEnvelope) + bytes);
+  if (at == nullptr) {
+    return false;
+  }
+  const WireEnvelope head = WireEnvelope::Of(message.envelope);
+  Append(&at, &head, sizeof(head));
+  Append(&at, message.bytes.data(), bytes);
+  channel_->Publish(kEager);
+  eager_cost_ += static_cast<uint64_t>(cost);
+  completions_->Add(message.done, absl::OkStatus(), static_cast<int64_t>(bytes));
+  return true;
+}
+
+bool Outbox::TryAnnounce(const Waiting& message) {
+  const Context context = message.envelope.tag.context();
+  if (channel_->Revoked(context)) {
+    completions_->Add(message.done,
+                      absl::AbortedError(absl::StrCat("context ", context, " has been revoked")),
+                      0);
+    return true;
+  }
+  std::byte* at = channel_->Reserve(sizeof(WireAnnounce));
+  if (at == nullptr) {
+    return false;
+  }
+  const uint64_t handle =
+      announced_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
+  const WireAnnounce wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
+                          reinterpret_cast<uint64_t>(message.bytes.data()), handle};
+  Append(&at, &wire, sizeof(wire));
+  channel_->Publish(kAnnounce);
+  return true;
+}
+
+void Outbox::Control(Kind kind, ConstBytes payload) {
+  if (channel_ == nullptr || !controls_.empty() || !TryControl(kind, payload)) {
+    controls_.push_back({kind, std::string(AsText(payload))});
+  }
+}
+
+bool Outbox::TryControl(Kind kind, ConstBytes payload) {
+  std::byte* at = channel_->Reserve(payload.size());
+  if (at == nullptr) {
+    return false;
+  }
+  Append(&at, payload.data(), payload.size());
+  channel_->Publish(kind);
+  return true;
+}
+
+int Outbox::Flush() {
+  int events = 0;
+  while (!controls_.empty() &&
+         TryControl(controls_.front().kind, AsBytes(controls_.front().payload))) {
+    controls_.pop_front();
+    ++events;
+  }
+  while (!sends_.empty() && TrySend(sends_.front())) {
+    sends_.pop_front();
+    ++events;
+  }
+  return events + (pushes_.empty() || !sends_.empty() ? 0 : Push());
+}
+
+// Fragments of all that are asked for, in turn, as far as there is room.
+int Outbox::Push() {
+  int events = 0;
+  while (!pushes_.empty()) {
+    Announced* message = announced_.Find(pushes_.front());
+    if (message == nullptr) {  // revoked, or refused meanwhile
+      pushes_.pop_front();
+      continue;
+    }
+    const size_t piece = std::min(limits_.fragment_bytes, message->bytes.size() - message->pushed);
+    std::byte* at = channel_->Reserve(sizeof(WireFragment) + piece);
+    if (at == nullptr) {
+      break;
+    }
+    const WireFragment head{message->to};
+    Append(&at, &head, sizeof(head));
+    Append(&at, message->bytes.data() + message->pushed, piece);
+    channel_->Publish(kFragment);
+    ++events;
+    message->pushed += piece;
+    const uint64_t handle = pushes_.front();
+    pushes_.pop_front();
+    if (message->pushed < message->bytes.size()) {
+      pushes_.push_back(handle);
+      continue;
+    }
+    completions_->Add(message->done, absl::OkStatus(), static_cast<int64_t>(message->bytes.size()));
+    announced_.Remove(handle);
+  }
+  return events;
+}
+
+bool Outbox::CanFlush() {
+  if (channel_ == nullptr || !waiting()) {
+    return false;
+  }
+  const size_t next = !controls_.empty() ? controls_.front().payload.size()
+                      : !sends_.empty()  ? sizeof(WireAnnounce) + limits_.eager_bytes
+                                         : sizeof(WireFragment) + limits_.fragment_bytes;
+  return channel_->HasRoomFor(next);
+}
+
+absl::Status Outbox::OnDone(const WireDone& wire) {
+  if (!announced_.Valid(wire.handle)) {
+    return absl::UnavailableError(
+        "the peer broke the protocol: it finished what was not announced");
+  }
+  if (Announced* message = announced_.Find(wire.handle)) {
+    // Also when the peer did not want it: the buffer may be reused, and that is what a send says.
+    completions_->Add(message->done, absl::OkStatus(), static_cast<int64_t>(message->bytes.size()));
+    announced_.Remove(wire.handle);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Outbox::OnPush(const WirePush& wire) {
+  Announced* message = announced_.Find(wire.handle);
+  if (!announced_.Valid(wire.handle) ||
+      (message != nullptr && (message->pushing || wire.offset >= message->bytes.size()))) {
+    return absl::UnavailableError("the peer broke the protocol: it asked for what is not there");
+  }
+  if (message != nullptr) {
+    message->pushing = true;
+    message->to = wire.to;
+    message->pushed = static_cast<size_t>(wire.offset);
+    pushes_.push_back(wire.handle);
+  }
+  return absl::OkStatus();
+}
+
+void Outbox::Revoke(Context theirs, const absl::Status& why) {
+  const auto kept = std::remove_if(sends_.begin(), sends_.end(), [&](const Waiting& message) {
+    if (message.envelope.tag.context() != theirs) {
+      return false;
+    }
+    completions_->Add(message.done, why, 0);
+    return true;
+  });
+  sends_.erase(kept, sends_.end());
+  if (channel_ == nullptr) {
+    return;
+  }
+  channel_->RevokeContext(theirs);
+  bool any = false;
+  announced_.ForEach([&](uint64_t handle, const Announced& message) {
+    if (message.tag.context() == theirs) {
+      completions_->Add(message.done, why, 0);
+      announced_.Remove(handle);
+      any = true;
+    }
+  });
+  if (any) {
+    Control(kWithdraw, WireWithdraw{theirs});
+  }
+}
+
+void Outbox::FailAll(const absl::Status& why) {
+  if (channel_ != nullptr) {
+    channel_->RevokeAll();
+  }
+  for (const Waiting& message : sends_) {
+    completions_->Add(message.done, why, 0);
+  }
+  announced_.ForEach([&](uint64_t handle, const Announced& message) {
+    completions_->Add(message.done, why, 0);
+    announced_.Remove(handle);
+  });
+  sends_.clear();
+  controls_.clear();
+  pushes_.clear();
+}
+
+}  // namespace entrain::shm

@@ -1,0 +1,101 @@
+// The sending half of an endpoint: messages to the peer, small ones through the ring, large ones
+// announced there and fetched by the peer; and whatever else goes through the ring in this
+// direction.
+//
+// What does not fit the ring at once waits in a queue, controls before messages. The peer empties
+// its ring whether or not receives are posted, so the queue moves on as long as the peer polls: no
+// message waits for another's receive.
+//
+// Thread safety: none. Completions go to the CompletionList; nothing calls back.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "absl/status/status.h"
+
+#include "lib/base/bytes.h"
+#include "transports/matching.h"
+#include "transports/shm/channel.h"
+#include "transports/shm/wire.h"
+
+namespace entrain::shm {
+
+struct Limits {
+  size_t ring_bytes = 512 << 10;
+  size_t eager_bytes = 6 << 10;  // the largest message that is copied through the ring
+  size_t fragment_bytes = 32 << 10;
+  int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
+  size_t piece_bytes = 256 << 10;  // read from the peer's memory in one system call
+};
+
+class Outbox {
+ public:
+  Outbox(CompletionList* completions, const Limits& limits);
+  // The connection stands. Until then everything waits.
+  void Attach(Channel* channel);
+
+  // As Endpoint::PostSend.
+  void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
+  // Any record without a buffer; copied.
+  void Control(Kind kind, ConstBytes payload);
+  template <typename Wire>
+  void Control(Kind kind, const Wire& wire) {
+    Control(kind, ConstBytes(reinterpret_cast<const std::byte*>(&wire), sizeof(wire)));
+  }
+
+  // What waits, as far as there is room. Returns records written.
+  int Flush();
+  // Something waits for room, or for the connection.
+  bool waiting() const { return !controls_.empty() || !sends_.empty() || !pushes_.empty(); }
+  // ... and Flush would write some of it. Ordered after the caller's last seq_cst store.
+  bool CanFlush();
+
+  // Records from the peer about our announcements. An error: it broke the protocol.
+  absl::Status OnDone(const WireDone& wire);
+  absl::Status OnPush(const WirePush& wire);
+
+  // Sends to this context fail; the peer does not use what it reads of them any more.
+  void Revoke(Context theirs, const absl::Status& why);
+  void FailAll(const absl::Status& why);
+
+ private:
+  struct Waiting {
+    Envelope envelope;
+    ConstBytes bytes;
+    Completion* done;
+  };
+  // Announced, not fetched.
+  struct Announced {
+    Tag tag;
+    ConstBytes bytes;
+    Completion* done = nullptr;
+    bool pushing = false;
+    uint64_t to = 0;  // kFragment
+    size_t pushed = 0;
+  };
+  struct Record {
+    Kind kind;
+    std::string payload;
+  };
+  // False: no room.
+  bool TrySend(const Waiting& message);
+  bool TryEager(const Waiting& message, int64_t cost);
+  bool TryAnnounce(const Waiting& message);
+  bool TryControl(Kind kind, ConstBytes payload);
+  int Push();
+  int64_t Credit();
+
+  CompletionList* const completions_;
+  Limits limits_;
+  Channel* channel_ = nullptr;
+  std::deque<Record> controls_;
+  std::deque<Waiting> sends_;
+  HandleTable<Announced> announced_;
+  std::deque<uint64_t> pushes_;  // handles of those asked for through the ring
+  uint64_t eager_cost_ = 0;      // of all eager messages ever sent
+  uint64_t known_consumed_ = 0;  // of those, what the peer is known to have taken
+};
+
+}  // namespace entrain::shm

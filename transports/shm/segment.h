@@ -1,0 +1,95 @@
+// The memory that two processes share: one memfd per pair, made by the side that dials, mapped by
+// both.
+//
+//   0                 header page: magic, version, sizes
+//   4096              words of side 0 (dialer)        Side, below
+//   4096 + 12 KiB     words of side 1 (listener)
+//   28 KiB            ring written by side 0
+//   ... + ring bytes  ring written by side 1
+//
+// The memory is reserved when the segment is made, so that a shortage is an error there and never a
+// SIGBUS later; it is sealed against changing its size; it is not inherited by forked children, and
+// has no name in any file system.
+//
+// Sleeping. A side that is about to sleep stores what it wants to be woken for in its `sleeping`
+// word and then looks once more whether that is there already; the other side publishes and then
+// looks at the word:
+//
+//     sleeper   sleeping = kForData            |   peer   state = record  (or head = released)
+//               look at the state (or head)    |          look at sleeping: not kAwake? ring the
+//               doorbell
+//
+// All four accesses are seq_cst, so they have one order for both, and at least one of the two sees
+// the other's store: either the sleeper sees the record, or the peer rings.
+//
+// Revocation. A side that takes back a buffer it announced sets the bit of that context in its
+// `revoked` words, then passes a full fence, and only then gives the buffer back to its owner. A
+// peer that reads the buffer's memory looks at the bit after the copy, behind a fence: if it has
+// read anything that the owner wrote afterwards, it sees the bit. Contexts are never reused, so
+// bits are never cleared. `closed` is the same for all contexts at once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+#include "lib/net/socket.h"
+
+namespace entrain::shm {
+
+enum Sleeping : uint32_t { kAwake = 0, kForData = 1, kForDataOrRoom = 2 };
+
+// What one side tells the other besides records. The owner writes; the peer reads (and puts
+// `sleeping` to kAwake when it rings, so that it rings once).
+struct Side {
+  static constexpr size_t kContexts = 1 << 16;
+
+  alignas(64) std::atomic<uint32_t> sleeping;
+  // How far the owner has released the ring that the peer writes, and the cost of the eager
+  // messages it has taken.
+  alignas(64) std::atomic<uint64_t> head;
+  std::atomic<uint64_t> consumed;
+  alignas(64) std::atomic<uint32_t> closed;
+  alignas(64) std::atomic<uint64_t> revoked[kContexts / 64];
+};
+static_assert(sizeof(Side) <= 12288, "three pages are laid out for it");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one process's own");
+
+class Segment {
+ public:
+  static constexpr size_t kPage = 4096, kSideBytes = 3 * kPage;
+  static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
+
+  // A new one; `ring_bytes` is a power of two in the limits above. A shortage is
+  // RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Segment> Create(size_t ring_bytes);
+  // One that came from a peer: nothing of it is used before type, size, seals and header are found
+  // as they must be.
+  static absl::StatusOr<Segment> Adopt(Fd memory);
+
+  Segment() = default;
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  int fd() const { return memory_.get(); }
+  size_t ring_bytes() const { return ring_bytes_; }
+  Side& side(int number) const;
+  std::byte* ring(int writer) const;
+
+ private:
+  absl::Status Map(size_t bytes);
+
+  Fd memory_;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0, ring_bytes_ = 0;
+};
+
+// Between setting a revocation and giving the memory back.
+void FenceAfterRevoking();
+// Between reading a peer's memory and looking for revocation.
+void FenceAfterCopying();
+
+}  // namespace entrain::shm

@@ -1,0 +1,243 @@
+#include "transports/shm/shm_endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <sys/epoll.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain::shm {
+namespace {
+
+constexpr int64_t kKnockEvery = 200 * kMillisecond;
+constexpr size_t kMaxFarewell = 512;
+
+}  // namespace
+
+ShmEndpoint::ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid,
+                         absl::string_view name, bool dial, Deadline connect_by)
+    : shared_(shared),
+      peer_(peer),
+      name_(name),
+      connect_by_(connect_by),
+      pid_(published_pid),
+      outbox_(&shared->completions, shared->limits),
+      intake_(this, shared->events, &shared->completions, &outbox_, shared->limits) {
+  if (dial) {
+    introduction_ = std::make_unique<Introduction>(&shared->self, name);
+  }
+  shared->endpoints.push_back(this);
+}
+
+ShmEndpoint::~ShmEndpoint() {
+  Close(absl::AbortedError("endpoint destroyed"));
+  std::replace(shared_->endpoints.begin(), shared_->endpoints.end(), this,
+               static_cast<ShmEndpoint*>(nullptr));
+}
+
+void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+  if (stage_ == Stage::kEnded) {
+    shared_->completions.Add(done, end_, 0);
+    return;
+  }
+  outbox_.Send(envelope, bytes, done);
+}
+
+void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
+  intake_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
+}
+
+void ShmEndpoint::SendControl(absl::string_view message) {
+  if (stage_ != Stage::kEnded && message.size() <= static_cast<size_t>(kMaxControlBytes)) {
+    outbox_.Control(kControl, AsBytes(message));
+  }
+}
+
+void ShmEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) {
+  if (stage_ != Stage::kEnded) {
+    outbox_.Revoke(theirs, why);
+    intake_.Revoke(mine, why);
+  }
+}
+
+void ShmEndpoint::Close(const absl::Status& why) {
+  if (stage_ == Stage::kEnded) {
+    return;
+  }
+  if (stage_ == Stage::kUp) {
+    const std::string text(why.message().substr(0, kMaxFarewell));
+    outbox_.Control(kBye, AsBytes(text));
+    outbox_.Flush();
+  }
+  End(why);
+}
+
+std::string ShmEndpoint::peer_address() const {
+  return absl::StrCat("shm pid ", pid_);
+}
+
+// Everything of the peer's is let go but the mapping: this may be called while a record is looked
+// at.
+void ShmEndpoint::End(const absl::Status& why) {
+  stage_ = Stage::kEnded;
+  end_ = why;
+  outbox_.FailAll(why);
+  intake_.FailAll(why);
+  Unwatch();
+  if (introduction_ != nullptr && introduction_->dialer() && !introduction_->peer_known()) {
+    introduction_->Leave();
+    shared_->leaving.push_back(std::move(introduction_));
+  }
+  introduction_.reset();
+  if (channel_) {
+    channel_->Hangup();
+  }
+}
+
+void ShmEndpoint::Lose(const absl::Status& why) {
+  End(why);
+  shared_->events->OnLost(*this, why);
+}
+
+void ShmEndpoint::Watch(int fd, uint32_t events) {
+  if (shared_->wait->Add(fd, events).ok()) {
+    watched_.push_back(fd);
+  }
+}
+
+void ShmEndpoint::Unwatch() {
+  // By hand: closing is not enough while a forked child has them open too.
+  for (int fd : watched_) {
+    shared_->wait->Remove(fd);
+  }
+  watched_.clear();
+}
+
+bool ShmEndpoint::Arrive(std::unique_ptr<Introduction> introduction) {
+  if (stage_ != Stage::kConnecting || introduction_ != nullptr) {
+    return false;
+  }
+  introduction_ = std::move(introduction);
+  introduction_->Admit();
+  return true;
+}
+
+int ShmEndpoint::Connecting() {
+  const absl::StatusOr<bool> done = Introduce();
+  if (!done.ok()) {
+    Lose(Annotate(done.status(), absl::StrCat("connecting to ", peer_address())));
+    return 1;
+  }
+  if (*done) {
+    Stand();
+  }
+  return *done ? 1 : 0;
+}
+
+absl::StatusOr<bool> ShmEndpoint::Introduce() {
+  const int64_t now = shared_->clock->Now();
+  if (connect_by_.Passed(now)) {
+    return absl::UnavailableError("it did not answer in time");
+  }
+  if (introduction_ == nullptr) {
+    if (now >= knock_at_) {
+      knock_at_ = now + kKnockEvery;
+      if (!SomebodyListens(name_)) {
+        return absl::UnavailableError("it is gone");
+      }
+    }
+    return false;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const bool done, introduction_->Step());
+  if (introduction_->fd() >= 0 && watched_.empty()) {
+    Watch(introduction_->fd(), EPOLLIN | EPOLLRDHUP);
+  }
+  if (done && introduction_->peer() != peer_) {
+    return absl::UnavailableError("another process answers there");
+  }
+  return done;
+}
+
+void ShmEndpoint::Stand() {
+  Unwatch();
+  channel_.emplace(introduction_->Take());
+  introduction_.reset();
+  pid_ = channel_->process().pid();
+  Watch(channel_->socket(), EPOLLIN | EPOLLRDHUP);
+  if (channel_->process().death_fd() >= 0) {
+    Watch(channel_->process().death_fd(), EPOLLIN);
+  }
+  stage_ = Stage::kUp;
+  outbox_.Attach(&*channel_);
+  intake_.Attach(&*channel_);
+  outbox_.Flush();
+}
+
+bool ShmEndpoint::OnReady(int fd) {
+  if (std::find(watched_.begin(), watched_.end(), fd) == watched_.end()) {
+    return false;
+  }
+  peer_ended_ = stage_ == Stage::kUp;
+  return true;
+}
+
+int ShmEndpoint::Poll() {
+  switch (stage_) {
+    case Stage::kConnecting:
+      return Connecting();
+    case Stage::kUp:
+      // The whole cost of an idle connection: one line of the ring, and what is at hand.
+      return intake_.MayHaveWork() || outbox_.waiting() || peer_ended_ || channel_->broken()
+                 ? Move()
+                 : 0;
+    case Stage::kEnded:
+      return 0;
+  }
+  return 0;
+}
+
+int ShmEndpoint::Move() {
+  const absl::StatusOr<int> read = intake_.Read();
+  if (stage_ == Stage::kEnded) {  // closed by what was read
+    return 1;
+  }
+  if (!read.ok() || channel_->broken()) {
+    Lose(read.ok() ? absl::UnavailableError("the peer broke the protocol: an impossible ring index")
+                   : read.status());
+    return 1;
+  }
+  const int events = *read + outbox_.Flush() + intake_.Pull();
+  if (peer_ended_ && *read == 0) {
+    Lose(PeerEnded());
+    return 1;
+  }
+  peer_ended_ = peer_ended_ || intake_.peer_gone();
+  return events;
+}
+
+absl::Status ShmEndpoint::PeerEnded() const {
+  if (!intake_.farewell().empty()) {
+    return absl::UnavailableError(absl::StrCat("closed by the peer: ", intake_.farewell()));
+  }
+  return absl::UnavailableError(
+      absl::StrCat(peer_address(), channel_->ClosedByPeer() ? " closed the connection" : " died"));
+}
+
+bool ShmEndpoint::Arm() {
+  if (stage_ != Stage::kUp) {
+    return true;
+  }
+  channel_->Sleep(outbox_.waiting() ? kForDataOrRoom : kForData);
+  return !intake_.HasWork() && !outbox_.CanFlush() && !peer_ended_ && !channel_->broken();
+}
+
+void ShmEndpoint::Disarm() {
+  if (stage_ == Stage::kUp) {
+    channel_->Wake();
+  }
+}
+
+}  // namespace entrain::shm

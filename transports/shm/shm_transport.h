@@ -1,0 +1,30 @@
+// Processes of one host: a pair shares a segment with two rings. Small messages are copied through
+// the ring; large ones are read by the receiver straight from the sender's memory, or, where that
+// is forbidden, sent through the ring in pieces. transports/shm/README.md has the picture and the
+// figures.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "transports/shm/outbox.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateShmTransport(const TransportConfig& config,
+                                                              Events* events);
+
+namespace shm {
+
+struct Options {
+  Limits limits;
+  bool pull = true;  // false: as where reading the peer's memory is forbidden
+};
+// For tests, and for measuring.
+absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportConfig& config,
+                                                           Events* events, const Options& options);
+
+}  // namespace shm
+}  // namespace entrain

@@ -1,0 +1,124 @@
+// The records in a ring, after their state word (byte_ring.h), and handles. Both processes run on
+// one machine, so these are plain structs; everything in them is checked by the receiver before
+// use.
+//
+//   kind        payload                        from      meaning
+//   kEager      WireEnvelope, bytes            sender    a whole small message; costs credit
+//   kAnnounce   WireAnnounce                   sender    a message that waits in the sender's
+//   memory kDone       WireDone                       receiver  has been read, or is not wanted:
+//   the buffer is free kPush       WirePush                       receiver  cannot read your
+//   memory: send it through the ring kFragment   WireFragment, bytes            sender    the next
+//   bytes of what was asked for by kPush kWithdraw   WireWithdraw                   sender    all
+//   announcements of one context are void kControl    text                           either kBye
+//   text                           either    why the connection ends; the last record
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/call.h"
+#include "transports/transport.h"
+
+namespace entrain::shm {
+
+enum Kind : uint8_t {  // 1 is RingFormat::kPad
+  kEager = 2,
+  kAnnounce,
+  kDone,
+  kPush,
+  kFragment,
+  kWithdraw,
+  kControl,
+  kBye,
+};
+
+struct WireEnvelope {
+  uint64_t tag;
+  Descriptor descriptor;
+
+  static WireEnvelope Of(const Envelope& envelope) {
+    return {envelope.tag.bits(), envelope.descriptor};
+  }
+  Envelope envelope() const { return {Tag::FromBits(tag), descriptor}; }
+};
+static_assert(sizeof(WireEnvelope) == 24, "with the state word half a line");
+
+struct WireAnnounce {
+  WireEnvelope envelope;
+  uint64_t bytes;
+  uint64_t address;  // in the sender's memory
+  uint64_t handle;   // the sender's, for kDone and kPush
+};
+static_assert(sizeof(WireAnnounce) <= 56, "with the state word one line");
+
+struct WireDone {
+  uint64_t handle;
+};
+struct WirePush {
+  uint64_t handle;  // of the announcement
+  uint64_t to;      // the receiver's, for kFragment
+  uint64_t offset;  // what it has already
+};
+struct WireFragment {
+  uint64_t to;
+};
+struct WireWithdraw {
+  uint64_t context;  // of the receiver
+};
+
+// Things known to the peer by number. A number is an index with a generation, so that one that
+// comes late does not hit the thing that has taken the place.
+template <typename T>
+class HandleTable {
+ public:
+  uint64_t Add(const T& value) {
+    uint32_t index;
+    if (free_.empty()) {
+      index = static_cast<uint32_t>(slots_.size());
+      slots_.push_back({});
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    slots_[index].value = value;
+    slots_[index].live = true;
+    return index | uint64_t{slots_[index].generation} << 32;
+  }
+  // Whether this table ever gave such a number: if not, the peer invents them.
+  bool Valid(uint64_t handle) const { return (handle & 0xffffffff) < slots_.size(); }
+  // Null: removed long ago, or never added.
+  T* Find(uint64_t handle) {
+    if (!Valid(handle)) {
+      return nullptr;
+    }
+    Slot& slot = slots_[handle & 0xffffffff];
+    return slot.live && slot.generation == handle >> 32 ? &slot.value : nullptr;
+  }
+  void Remove(uint64_t handle) {
+    Slot& slot = slots_[handle & 0xffffffff];
+    slot.live = false;
+    ++slot.generation;
+    free_.push_back(static_cast<uint32_t>(handle));
+  }
+  // Calls each(handle, value) for all; `each` may remove the one it is called for.
+  template <typename Each>
+  void ForEach(Each each) {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].live) {
+        each(i | uint64_t{slots_[i].generation} << 32, slots_[i].value);
+      }
+    }
+  }
+
+ private:
+  struct Slot {
+    T value{};
+    uint32_t generation = 0;
+    bool live = false;
+  };
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace entrain::shm

@@ -1,0 +1,50 @@
+#include "transports/tcp/frame.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+namespace {
+
+// The most that `bytes` of a type may say; -1: there is no such type.
+int64_t LimitOf(FrameType type) {
+  switch (type) {
+    case FrameType::kEager:
+    case FrameType::kData:
+      return kFrameBytes;
+    case FrameType::kAnnounce:
+      return kMaxMessageBytes;
+    case FrameType::kControl:
+    case FrameType::kClose:
+      return kMaxControlBytes;
+    case FrameType::kGrant:
+    case FrameType::kRefuse:
+    case FrameType::kWithdraw:
+    case FrameType::kCredit:
+      return 0;
+  }
+  return -1;
+}
+
+}  // namespace
+
+absl::Status CheckFrame(const FrameHeader& header) {
+  const int64_t limit = LimitOf(header.type);
+  const auto type = static_cast<int>(header.type);
+  if (limit < 0 || header.version != kFrameVersion || header.zero != 0) {
+    return absl::UnavailableError(absl::StrCat("the peer broke the protocol: a frame of type ",
+                                               type, ", version ", static_cast<int>(header.version),
+                                               " (known: ", static_cast<int>(kFrameVersion), ")"));
+  }
+  if (header.bytes < 0 || header.bytes > limit) {
+    return absl::UnavailableError(absl::StrCat("the peer broke the protocol: a frame of type ",
+                                               type, " with ", header.bytes, " bytes (at most ",
+                                               limit, ")"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t PayloadOf(const FrameHeader& header) {
+  return header.type == FrameType::kAnnounce ? 0 : header.bytes;
+}
+
+}  // namespace entrain

@@ -1,0 +1,53 @@
+// A connection before it carries frames: connecting, then the handshake. Reads exactly the bytes of
+// the handshake and allocates nothing on behalf of whoever is at the other end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "lib/base/clock.h"
+#include "lib/net/handshake.h"
+#include "lib/net/socket.h"
+#include "transports/timed_wait.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+class Greeting {
+ public:
+  // One that was accepted.
+  Greeting(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline);
+  // One that is being dialled.
+  static absl::StatusOr<Greeting> Dial(const Address& to, const TransportConfig& config,
+                                       Deadline deadline);
+
+  // Goes on as far as it can without blocking; true once the handshake is done.
+  absl::StatusOr<bool> Progress();
+  bool done() const { return !connecting_ && handshake_.done() && output_.empty(); }
+  const PeerId& peer() const { return handshake_.peer(); }
+  const Address& address() const { return address_; }
+  Deadline deadline() const { return deadline_; }
+  int fd() const { return fd_.get(); }
+  // epoll's events that are worth waking for.
+  uint32_t interest() const;
+  // The socket; the greeting is over.
+  Fd Take() { return std::move(fd_); }
+
+ private:
+  Greeting(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline, bool dialer);
+  absl::Status Read();
+  absl::Status Write();
+
+  Fd fd_;
+  Address address_;
+  Deadline deadline_;
+  Handshake handshake_;
+  bool connecting_;
+  std::string output_;
+  char input_[64];
+  size_t have_ = 0;
+};
+
+}  // namespace entrain

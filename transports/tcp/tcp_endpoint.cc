@@ -1,0 +1,197 @@
+#include "transports/tcp/tcp_endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+
+namespace entrain {
+namespace {
+
+void SetOption(int fd, int level, int option, int value) {
+  // Failure only makes the kernel's default stay.
+  (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+// The peer's death is told by its kernel, at once. These are for a peer whose host is gone. The
+// time for data that is not acknowledged is long because it also ends connections to peers that are
+// alive and too busy to read.
+void WatchForGoneHosts(int fd) {
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 20);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 120'000);
+}
+
+// After what was written: the end. What the peer has sent is read away first, as closing a socket
+// with unread data resets the connection, and could take the last words with it.
+void Shut(int fd) {
+  shutdown(fd, SHUT_WR);
+  char nowhere[4096];
+  for (int i = 0; i < 1024 && recv(fd, nowhere, sizeof(nowhere), MSG_DONTWAIT) > 0; ++i) {
+  }
+}
+
+}  // namespace
+
+void SayGoodbye(Fd fd, absl::string_view why) {
+  CompletionList none;
+  TcpSender sender(&none);
+  sender.Last(why);
+  if (sender.Flush(fd.get()).ok()) {
+    Shut(fd.get());
+  }
+}
+
+TcpEndpoint::TcpEndpoint(TcpShared* shared, const PeerId& peer, std::string address,
+                         Deadline connect_by)
+    : shared_(shared),
+      peer_(peer),
+      address_(std::move(address)),
+      connect_by_(connect_by),
+      sender_(&shared->completions),
+      receiver_(this, shared->engine, &shared->completions, &sender_) {}
+
+TcpEndpoint::~TcpEndpoint() {
+  Close(absl::AbortedError("endpoint destroyed"));
+  shared_->OnDestroyed(this);
+}
+
+void TcpEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+  if (ended()) {
+    shared_->completions.Add(done, end_, 0);
+  } else {
+    sender_.Post(envelope, bytes, done);
+  }
+}
+
+void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
+  receiver_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
+}
+
+void TcpEndpoint::SendControl(absl::string_view message) {
+  if (!ended()) {
+    sender_.Control(message);
+  }
+}
+
+void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) {
+  if (!ended()) {
+    receiver_.Revoke(mine, why);
+    sender_.Revoke(theirs, why);
+  }
+}
+
+void TcpEndpoint::End(const absl::Status& why) {
+  end_ = why;
+  receiver_.FailAll(why);
+  sender_.FailAll(why);
+}
+
+void TcpEndpoint::Disconnect() {
+  if (fd_.valid()) {
+    shared_->OnDisconnected(this);
+    shared_->waiter->Remove(fd_.get());
+    fd_.Reset();
+  }
+}
+
+void TcpEndpoint::Close(const absl::Status& why) {
+  failed_ = absl::OkStatus();  // no OnLost after Close
+  if (ended()) {
+    return;
+  }
+  const absl::Status reason = why.ok() ? absl::AbortedError("closed") : why;
+  const bool early = !fd_.valid();
+  End(reason);
+  if (early) {
+    shared_->OnClosedEarly(this, reason);
+    return;
+  }
+  sender_.Last(reason.message());
+  if (sender_.Flush(fd_.get()).ok()) {
+    Shut(fd_.get());
+  }
+  Disconnect();
+}
+
+void TcpEndpoint::Lose(const absl::Status& why) {
+  if (!ended()) {
+    End(why);
+    failed_ = why;
+    Disconnect();
+  }
+}
+
+int TcpEndpoint::Report() {
+  if (failed_.ok()) {
+    return 0;
+  }
+  const absl::Status why = std::exchange(failed_, absl::OkStatus());
+  ENTRAIN_LOG(kInfo, "lost ", peer_address(), ": ", why.message());
+  shared_->engine->OnLost(*this, why);
+  return 1;
+}
+
+void TcpEndpoint::Attach(Fd fd) {
+  fd_ = std::move(fd);
+  WatchForGoneHosts(fd_.get());
+  if (const absl::Status status = shared_->waiter->Add(fd_.get(), EPOLLIN); !status.ok()) {
+    Lose(status);
+  }
+}
+
+int TcpEndpoint::Flush() {
+  const absl::StatusOr<int64_t> written = sender_.Flush(fd_.get());
+  if (!written.ok()) {
+    // What the peer said before it went says more than that writing failed.
+    Read();
+    Lose(written.status());
+    return 1;
+  }
+  blocked_ = sender_.pending();
+  if (!blocked_) {
+    WatchWritable(false);
+  }
+  return *written > 0 ? 1 : 0;
+}
+
+int TcpEndpoint::Read() {
+  const absl::StatusOr<int64_t> bytes = receiver_.Read(fd_.get());
+  if (!bytes.ok()) {
+    Lose(bytes.status());
+    return 1;
+  }
+  return *bytes > 0 ? 1 : 0;
+}
+
+bool TcpEndpoint::Arm() {
+  if (!pending()) {
+    return true;
+  }
+  if (!blocked_) {
+    return false;
+  }
+  WatchWritable(true);
+  return connected();
+}
+
+void TcpEndpoint::WatchWritable(bool watch) {
+  if (watch == watching_ || !fd_.valid()) {
+    return;
+  }
+  watching_ = watch;
+  const uint32_t events = EPOLLIN | (watch ? static_cast<uint32_t>(EPOLLOUT) : 0);
+  if (const absl::Status status = shared_->waiter->Change(fd_.get(), events); !status.ok()) {
+    Lose(status);
+  }
+}
+
+}  // namespace entrain

@@ -1,0 +1,90 @@
+// A tcp path to one peer: waiting for its connection, connected, ended.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lib/net/socket.h"
+#include "transports/matching.h"
+#include "transports/tcp/tcp_receiver.h"
+#include "transports/tcp/tcp_sender.h"
+#include "transports/timed_wait.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+class TcpEndpoint;
+
+// What endpoints share, and what they tell their transport. Outlives them.
+class TcpShared {
+ public:
+  TcpShared(Events* its_engine, std::unique_ptr<TimedWait> its_waiter)
+      : engine(its_engine), waiter(std::move(its_waiter)) {}
+  virtual ~TcpShared() = default;
+  // The endpoint's connection stands, greeted and ready for frames.
+  virtual void OnConnected(TcpEndpoint* endpoint, Fd fd) = 0;
+  // The endpoint closes before its connection stood: the peer should be told when it does.
+  virtual void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) = 0;
+  // The endpoint's socket is about to be closed, or the endpoint to be destroyed.
+  virtual void OnDisconnected(TcpEndpoint* endpoint) = 0;
+  virtual void OnDestroyed(TcpEndpoint* endpoint) = 0;
+
+  Events* const engine;
+  const std::unique_ptr<TimedWait> waiter;
+  CompletionList completions;
+};
+
+class TcpEndpoint final : public Endpoint {
+ public:
+  TcpEndpoint(TcpShared* shared, const PeerId& peer, std::string address, Deadline connect_by);
+  ~TcpEndpoint() override;
+
+  void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void SendControl(absl::string_view message) override;
+  void Revoke(Context mine, Context theirs, const absl::Status& why) override;
+  void Close(const absl::Status& why) override;
+  std::string peer_address() const override { return "tcp " + address_; }
+
+  // For the transport, from Poll.
+  void Attach(Fd fd);                  // the handshake is done
+  void Lose(const absl::Status& why);  // reported as OnLost by the next Report
+  int Report();
+  int Flush();
+  int Read();
+
+  const PeerId& peer() const { return peer_; }
+  Deadline connect_by() const { return connect_by_; }
+  int fd() const { return fd_.get(); }
+  bool connected() const { return fd_.valid(); }
+  // Whether a read may bring what somebody waits for.
+  bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
+  bool pending() const { return connected() && sender_.pending(); }
+  bool reporting() const { return !failed_.ok(); }
+  // Before sleeping. False: Flush can go on now.
+  bool Arm();
+
+ private:
+  bool ended() const { return !end_.ok(); }
+  void End(const absl::Status& why);
+  void Disconnect();
+  void WatchWritable(bool watch);
+
+  TcpShared* const shared_;
+  const PeerId peer_;
+  const std::string address_;
+  const Deadline connect_by_;
+  Fd fd_;
+  bool blocked_ = false;   // the last write did not take everything
+  bool watching_ = false;  // epoll is asked about writing
+  absl::Status end_;       // why it has ended
+  absl::Status failed_;    // to be reported as OnLost
+  TcpSender sender_;
+  TcpReceiver receiver_;
+};
+
+// Ends a connection that has no endpoint (any more), telling the peer why if that needs no waiting.
+void SayGoodbye(Fd fd, absl::string_view why);
+
+}  // namespace entrain

@@ -1,0 +1,285 @@
+#include "transports/tcp/tcp_receiver.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kBytesPerRead = 4 << 20;  // one turn of the loop stays short
+constexpr int64_t kLargeRest = 32 << 10;    // behind so much payload, little is worth staging
+constexpr size_t kBesideLarge = 4 * sizeof(FrameHeader);
+
+absl::Status Breach(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
+}
+
+}  // namespace
+
+TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions,
+                         TcpSender* sender)
+    : endpoint_(endpoint),
+      events_(events),
+      sender_(sender),
+      queue_(endpoint, events, completions, kCredit),
+      buffer_(std::make_unique<std::byte[]>(kBuffer)) {}
+
+void TcpReceiver::Post(const Envelope& envelope, Bytes into, Completion* done) {
+  if (Incoming* incoming = queue_.Post(envelope, into, done)) {
+    Answer(incoming);
+  }
+  if (!failed_) {
+    sender_->ReturnCredit(queue_.TakeReleased());
+  }
+}
+
+// Grants an announcement that has its receive, refuses one that nobody wants.
+void TcpReceiver::Answer(Incoming* incoming) {
+  if (incoming->dropped()) {
+    sender_->Refuse(incoming->handle());
+    queue_.Abandon(incoming);
+  } else {
+    granted_.push_back(incoming);
+    sender_->Grant(incoming->handle());
+  }
+}
+
+void TcpReceiver::Revoke(Context mine, const absl::Status& why) {
+  refused_.clear();
+  queue_.Revoke(mine, why, &refused_);
+  for (uint64_t message : refused_) {
+    sender_->Refuse(message);
+  }
+  sender_->ReturnCredit(queue_.TakeReleased());
+}
+
+void TcpReceiver::FailAll(const absl::Status& why) {
+  failed_ = true;
+  queue_.FailAll(why);
+  granted_.clear();
+  current_ = nullptr;
+}
+
+absl::StatusOr<int64_t> TcpReceiver::Read(int fd) {
+  int64_t total = 0;
+  bool drained = false;
+  while (!drained && !failed_ && total < kBytesPerRead) {
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadOnce(fd, &drained));
+    total += bytes;
+  }
+  return total;
+}
+
+absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
+  // A payload that nobody wants goes through the buffer like anything else, and is skipped there.
+  // (The buffer is empty while a payload is under way.)
+  const bool direct = current_ != nullptr && !current_->dropped();
+  const int64_t rest = direct ? frame_left_ : 0;
+  // What follows a large payload is little, and what follows a large message is likely large: then
+  // it pays to see its header alone, and read the payload to its place.
+  const bool at_header = current_ == nullptr && end_ < sizeof(FrameHeader);
+  const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
+  const size_t room = large ? kBesideLarge : kBuffer - end_;
+  iovec parts[2];
+  parts[0] = {direct ? current_->writable().data() : nullptr, static_cast<size_t>(rest)};
+  parts[1] = {buffer_.get() + end_, room};
+  msghdr message{};
+  message.msg_iov = direct ? parts : parts + 1;
+  message.msg_iovlen = direct ? 2 : 1;
+  const int64_t got = recvmsg(fd, &message, MSG_DONTWAIT);
+  if (got < 0) {
+    *drained = true;
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
+      return 0;
+    }
+    return ErrnoStatus(errno, "receiving");
+  }
+  if (got == 0) {
+    return absl::UnavailableError(
+        "the connection was closed without a word (its process has ended)");
+  }
+  *drained = got < rest + static_cast<int64_t>(room);
+  end_ += static_cast<size_t>(std::max<int64_t>(got - rest, 0));
+  if (current_ != nullptr) {
+    const int64_t moved = std::min(got, frame_left_);
+    begin_ += direct ? 0 : static_cast<size_t>(moved);
+    Moved(moved);
+  }
+  ENTRAIN_RETURN_IF_ERROR(Parse());
+  if (!failed_) {
+    sender_->ReturnCredit(queue_.TakeReleased());
+  }
+  return got;
+}
+
+void TcpReceiver::Moved(int64_t bytes) {
+  frame_left_ -= bytes;
+  Incoming* incoming = current_;
+  if (frame_left_ == 0) {
+    current_ = nullptr;
+  }
+  const uint64_t message = incoming->handle();
+  const bool last = bytes == incoming->left();
+  if (last && message != 0) {
+    ForgetGranted(incoming);
+  }
+  queue_.Advance(incoming, bytes);
+}
+
+absl::Status TcpReceiver::Parse() {
+  while (!failed_) {
+    ENTRAIN_ASSIGN_OR_RETURN(const bool more, ParseFrame());
+    if (!more) {
+      break;
+    }
+  }
+  if (begin_ > 0) {  // less than a frame is left: to the front, so that the next read has room
+    std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> TcpReceiver::ParseFrame() {
+  if (current_ != nullptr || end_ - begin_ < sizeof(FrameHeader)) {
+    return false;
+  }
+  FrameHeader header;
+  std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
+  ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
+  const bool text = header.type == FrameType::kControl || header.type == FrameType::kClose;
+  if (text && end_ - begin_ - sizeof(header) < static_cast<size_t>(header.bytes)) {
+    return false;  // texts are handed out whole; they fit in the buffer
+  }
+  begin_ += sizeof(header);
+  ENTRAIN_RETURN_IF_ERROR(sender_->OnCredit(header.credit));
+  last_bytes_ = header.bytes > 0 ? header.bytes : last_bytes_;
+  switch (header.type) {
+    case FrameType::kEager:
+      ENTRAIN_RETURN_IF_ERROR(OnMessage(header));
+      return true;
+    case FrameType::kData:
+      ENTRAIN_RETURN_IF_ERROR(OnData(header));
+      return true;
+    case FrameType::kAnnounce:
+      ENTRAIN_RETURN_IF_ERROR(OnAnnounce(header));
+      return true;
+    case FrameType::kWithdraw:
+      OnWithdraw(header);
+      return true;
+    case FrameType::kControl:
+    case FrameType::kClose:
+      ENTRAIN_RETURN_IF_ERROR(OnText(header));
+      return true;
+    case FrameType::kGrant:
+      ENTRAIN_RETURN_IF_ERROR(sender_->OnGrant(header.message));
+      return true;
+    case FrameType::kRefuse:
+      ENTRAIN_RETURN_IF_ERROR(sender_->OnRefuse(header.message));
+      return true;
+    case FrameType::kCredit:
+      return true;
+  }
+  return Breach("an unknown frame");
+}
+
+absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
+  const Envelope envelope{Tag::FromBits(header.tag), header.descriptor};
+  const auto bytes = static_cast<size_t>(header.bytes);
+  if (end_ - begin_ >= bytes) {
+    const ConstBytes payload(buffer_.get() + begin_, bytes);
+    begin_ += bytes;
+    return queue_.Deliver(envelope, payload);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.Begin(envelope, header.bytes));
+  if (failed_) {
+    return absl::OkStatus();  // an event closed the path: `incoming` is gone
+  }
+  current_ = incoming;
+  frame_left_ = header.bytes;
+  const size_t here = end_ - begin_;
+  if (here > 0) {
+    if (!incoming->dropped()) {
+      std::memcpy(incoming->writable().data(), buffer_.get() + begin_, here);
+    }
+    begin_ += here;
+    Moved(static_cast<int64_t>(here));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpReceiver::OnData(const FrameHeader& header) {
+  Incoming* incoming = FindGranted(header.message);
+  if (incoming == nullptr) {
+    return Breach("data of a message that was not granted");
+  }
+  if (header.bytes > incoming->left() || (header.bytes == 0 && incoming->bytes() > 0)) {
+    return Breach(absl::StrCat("a data frame of ", header.bytes, " bytes, ", incoming->left(),
+                               " are missing"));
+  }
+  current_ = incoming;
+  frame_left_ = header.bytes;
+  const size_t here = std::min(end_ - begin_, static_cast<size_t>(header.bytes));
+  if (here > 0 && !incoming->dropped()) {
+    std::memcpy(incoming->writable().data(), buffer_.get() + begin_, here);
+  }
+  begin_ += here;
+  Moved(static_cast<int64_t>(here));
+  return absl::OkStatus();
+}
+
+absl::Status TcpReceiver::OnAnnounce(const FrameHeader& header) {
+  if (header.message == 0) {
+    return Breach("an announcement without a number");
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming,
+                           queue_.Announce({Tag::FromBits(header.tag), header.descriptor},
+                                           header.bytes, header.message));
+  if (incoming != nullptr && !failed_) {
+    Answer(incoming);
+  }
+  return absl::OkStatus();
+}
+
+void TcpReceiver::OnWithdraw(const FrameHeader& header) {
+  const absl::Status why = absl::AbortedError("the sender revoked its communicator");
+  if (Incoming* incoming = FindGranted(header.message)) {
+    ForgetGranted(incoming);
+    queue_.Fail(incoming, why);
+  } else {
+    queue_.Withdraw(Tag::FromBits(header.tag), header.message, why);
+  }
+}
+
+absl::Status TcpReceiver::OnText(const FrameHeader& header) {
+  const absl::string_view text(reinterpret_cast<const char*>(buffer_.get() + begin_),
+                               static_cast<size_t>(header.bytes));
+  begin_ += text.size();
+  if (header.type == FrameType::kClose) {
+    return absl::UnavailableError(absl::StrCat("closed by the peer: ", text));
+  }
+  events_->OnControl(*endpoint_, text);
+  return absl::OkStatus();
+}
+
+Incoming* TcpReceiver::FindGranted(uint64_t message) const {
+  const auto found = std::find_if(granted_.begin(), granted_.end(), [&](const Incoming* incoming) {
+    return incoming->handle() == message;
+  });
+  return found == granted_.end() ? nullptr : *found;
+}
+
+void TcpReceiver::ForgetGranted(Incoming* incoming) {
+  granted_.erase(std::find(granted_.begin(), granted_.end(), incoming));
+}
+
+}  // namespace entrain

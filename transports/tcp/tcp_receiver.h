@@ -1,0 +1,70 @@
+// The receiving half of a tcp path: the stream cut into frames, payloads to where they belong.
+//
+// A read asks for the rest of the payload that is under way, straight into the receive's buffer,
+// and with the same system call for what follows it, into a buffer of 64 KiB from which small
+// frames are parsed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "transports/matching.h"
+#include "transports/tcp/frame.h"
+#include "transports/tcp/tcp_sender.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+class TcpReceiver {
+ public:
+  // `sender`: the other half, which hears of credit and grants.
+  TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender);
+
+  void Post(const Envelope& envelope, Bytes into, Completion* done);
+  void Revoke(Context mine, const absl::Status& why);
+  void FailAll(const absl::Status& why);
+
+  // Reads what is there, up to a few MiB; the number of bytes. An error: the connection is over
+  // (the peer's CLOSE, its end, a breach of protocol). Calls Events; when one of them closed the
+  // path, stops at once.
+  absl::StatusOr<int64_t> Read(int fd);
+  // Whether somebody here waits for something that can be read.
+  bool expecting() const { return queue_.expecting(); }
+
+ private:
+  static constexpr size_t kBuffer = 64 << 10;
+
+  absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
+  absl::Status Parse();
+  // Header and payload so far; false: more must be read first.
+  absl::StatusOr<bool> ParseFrame();
+  absl::Status OnMessage(const FrameHeader& header);
+  absl::Status OnData(const FrameHeader& header);
+  absl::Status OnAnnounce(const FrameHeader& header);
+  void OnWithdraw(const FrameHeader& header);
+  absl::Status OnText(const FrameHeader& header);
+  // `bytes` of the payload under way are at their place.
+  void Moved(int64_t bytes);
+  void Answer(Incoming* incoming);
+  Incoming* FindGranted(uint64_t message) const;
+  void ForgetGranted(Incoming* incoming);
+
+  Endpoint* const endpoint_;
+  Events* const events_;
+  TcpSender* const sender_;
+  MatchQueue queue_;
+  bool failed_ = false;
+  std::vector<Incoming*> granted_;  // announced by the peer, on their way
+  Incoming* current_ = nullptr;     // whose payload is under way
+  int64_t last_bytes_ = 0;          // of the message that came last
+  int64_t frame_left_ = 0;          // of that payload
+  std::vector<uint64_t> refused_;   // room for Revoke
+  std::unique_ptr<std::byte[]> buffer_;
+  size_t begin_ = 0, end_ = 0;  // what is in it and not parsed
+};
+
+}  // namespace entrain

@@ -1,0 +1,190 @@
+#include "transports/tcp/tcp_transport.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "lib/base/status.h"
+#include "lib/net/interfaces.h"
+#include "lib/net/listener.h"
+#include "transports/tcp/lobby.h"
+#include "transports/tcp/tcp_address.h"
+#include "transports/tcp/tcp_endpoint.h"
+#include "transports/timed_wait.h"
+
+namespace entrain {
+namespace {
+
+constexpr int kDirectReads =
+    4;  // up to so many sockets are tried one by one; of more, epoll says which
+constexpr unsigned kScanEvery = 32;  // every so many turns epoll is asked about the others, too
+
+class TcpTransport final : public Transport, public TcpShared {
+ public:
+  TcpTransport(const TransportConfig& config, Events* events, std::unique_ptr<TimedWait> wait,
+               Listener listener)
+      : TcpShared(events, std::move(wait)),
+        config_(config),
+        address_(TcpAddress::OfListener(listener.address)),
+        lobby_(config_, this, std::move(listener)) {}
+  absl::Status Open() { return lobby_.Open(); }
+
+  Traits traits() const override { return {"tcp", 15'000, 3e9}; }
+  std::string address() const override { return address_.ToString(); }
+  bool Reaches(absl::string_view remote) const override {
+    const absl::StatusOr<TcpAddress> parsed = TcpAddress::Parse(remote);
+    return parsed.ok() && address_.Reaches(*parsed);
+  }
+  absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer,
+                                                    absl::string_view remote) override;
+  int Poll() override;
+  bool Arm() override;
+  int wait_fd() const override { return waiter->fd(); }
+
+ private:
+  void OnConnected(TcpEndpoint* endpoint, Fd fd) override;
+  void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) override {
+    lobby_.Leave(endpoint, why);
+  }
+  void OnDisconnected(TcpEndpoint* endpoint) override { by_fd_.erase(endpoint->fd()); }
+  void OnDestroyed(TcpEndpoint* endpoint) override;
+
+  int FlushPending();
+  int ReadExpected();
+  int Scan();
+  int Report();
+
+  const TransportConfig config_;
+  const TcpAddress address_;
+  Lobby lobby_;
+  std::vector<TcpEndpoint*> endpoints_;  // null: destroyed
+  absl::flat_hash_map<int, TcpEndpoint*> by_fd_;
+  unsigned turn_ = 0;
+  bool armed_ = false;
+};
+
+absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& peer,
+                                                                absl::string_view remote) {
+  ENTRAIN_ASSIGN_OR_RETURN(const TcpAddress parsed, TcpAddress::Parse(remote));
+  const Deadline by = Deadline::After(config_.connect_timeout_ns, *config_.clock);
+  auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address.ToString(), by);
+  endpoints_.push_back(endpoint.get());
+  if (config_.self < peer) {
+    lobby_.Dial(endpoint.get(), parsed.address);
+  } else {
+    lobby_.Expect(endpoint.get());
+  }
+  return endpoint;
+}
+
+void TcpTransport::OnConnected(TcpEndpoint* endpoint, Fd fd) {
+  by_fd_[fd.get()] = endpoint;
+  endpoint->Attach(std::move(fd));
+}
+
+void TcpTransport::OnDestroyed(TcpEndpoint* endpoint) {
+  std::replace(endpoints_.begin(), endpoints_.end(), endpoint, static_cast<TcpEndpoint*>(nullptr));
+}
+
+int TcpTransport::FlushPending() {
+  int events = 0;
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    if (TcpEndpoint* endpoint = endpoints_[i]; endpoint != nullptr && endpoint->pending()) {
+      events += endpoint->Flush();
+    }
+  }
+  return events;
+}
+
+// Tries the sockets from which something is expected. The others (control, early messages, the
+// peer's end, strangers) may wait for a turn in which epoll is asked.
+int TcpTransport::ReadExpected() {
+  TcpEndpoint* direct[kDirectReads];
+  int count = 0;
+  for (TcpEndpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr && endpoint->expecting()) {
+      if (count == kDirectReads) {
+        return Scan();
+      }
+      direct[count++] = endpoint;
+    }
+  }
+  // Whoever has slept was woken by any of them. With nothing expected, asking epoll in every turn
+  // would cost a caller who waits over another transport more than all else in the turn.
+  if (std::exchange(armed_, false) || lobby_.busy() || ++turn_ % kScanEvery == 0) {
+    return Scan();
+  }
+  int events = 0;
+  for (int i = 0; i < count; ++i) {
+    events += direct[i]->connected() ? direct[i]->Read() : 0;  // an event of one may close another
+  }
+  return events;
+}
+
+int TcpTransport::Scan() {
+  int events = 0;
+  bool knocked = false;
+  waiter->ForEachReady([&](int fd) {
+    if (const auto path = by_fd_.find(fd); path != by_fd_.end()) {
+      events += path->second->Read();
+    } else if (fd == lobby_.listener_fd()) {
+      knocked = true;
+    }
+  });
+  return events + lobby_.Progress(knocked);
+}
+
+int TcpTransport::Report() {
+  int events = 0;
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    events += endpoints_[i] == nullptr ? 0 : endpoints_[i]->Report();
+  }
+  return events;
+}
+
+int TcpTransport::Poll() {
+  waiter->ClearTimer();
+  endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), nullptr), endpoints_.end());
+  int events = FlushPending();
+  events += ReadExpected();
+  events += Report();
+  events += completions.Run();
+  if (events > 0) {
+    events += FlushPending();  // grants, and what completions have posted
+  }
+  return events;
+}
+
+bool TcpTransport::Arm() {
+  if (!completions.empty()) {
+    return false;
+  }
+  for (TcpEndpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr && (!endpoint->Arm() || endpoint->reporting())) {
+      return false;
+    }
+  }
+  waiter->SetTimer(lobby_.wake_at(), *config_.clock);
+  armed_ = true;
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportConfig& config,
+                                                              Events* events) {
+  const Stop stop{Deadline::After(config.connect_timeout_ns)};
+  ENTRAIN_ASSIGN_OR_RETURN(const Address local,
+                           ChooseLocalAddress(config.interface_filter, config.route_to, stop));
+  ENTRAIN_ASSIGN_OR_RETURN(const PortRange ports, ParsePorts(config.ports));
+  ENTRAIN_ASSIGN_OR_RETURN(Listener listener, OpenListener(local, ports));
+  ENTRAIN_ASSIGN_OR_RETURN(std::unique_ptr<TimedWait> wait, TimedWait::Create());
+  auto transport =
+      std::make_unique<TcpTransport>(config, events, std::move(wait), std::move(listener));
+  ENTRAIN_RETURN_IF_ERROR(transport->Open());
+  return transport;
+}
+
+}  // namespace entrain
