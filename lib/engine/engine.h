@@ -1,0 +1,222 @@
+// The one loop: takes submitted jobs, polls the transports, runs what became ready, keeps
+// deadlines. Owns the transports and one endpoint per peer process.
+//
+// Who drives. One word says who polls: nobody, a caller, or the engine's own thread. Whoever takes
+// it by compare-and-swap is "the driver"; everything marked [driver] runs there and nowhere else. A
+// caller that waits takes the word and polls in its own thread, so a blocking call costs no thread
+// hop; the engine's thread steps in when nobody does.
+//
+// Sleeping. The engine's thread never sleeps with the word. It arms the transports, gives the word
+// back and sleeps on their descriptors for at most kIdleNapMs, so that what a caller's polling
+// disarmed is looked at again soon. A caller spins, yields, and then sleeps with the word; Submit
+// wakes it (driver_sleeps_).
+//
+// Invariants:
+//   1 Completions, events and jobs run on the driver, one at a time.
+//   2 Nothing posts to, revokes or closes an endpoint while a transport is polled: what completions
+//   ask for is put on
+//     the attention list and done after the transports have returned.
+//   3 A submitted job runs soon: by the driver if there is one, else the submitter drives, else the
+//   engine's thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/mpsc_queue.h"
+#include "lib/engine/work.h"
+#include "transports/registry.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+// Something to do on the driver. Deletes itself or is kept by its submitter, as it likes.
+class Job : public MpscNode {
+ public:
+  virtual ~Job() = default;
+  virtual void Run() = 0;  // [driver]
+};
+
+// A communicator as the engine sees it. All calls [driver], never from inside a transport's Poll.
+class ContextOwner {
+ public:
+  virtual ~ContextOwner() = default;
+  // What completions and events left to do.
+  virtual void Attend() = 0;
+  virtual void OnControl(Endpoint& from, absl::string_view message) = 0;
+  virtual void OnLost(Endpoint& from, const absl::Status& why) = 0;
+  // The first instant at which OnTick wants to be called; and the call.
+  virtual Deadline next_tick() const = 0;
+  virtual void OnTick(int64_t now_ns) = 0;
+  // From inside a transport's Poll: compare, note, ask for attention; do not post.
+  virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
+  // The engine is about to end.
+  virtual void OnShutdown() = 0;
+};
+
+struct EngineOptions {
+  const Clock* clock = &Clock::Real();
+  bool own_thread = true;
+};
+
+class Engine final : public Events {
+ public:
+  explicit Engine(const EngineOptions& options);
+  // Ends every communicator, closes every endpoint, ends the thread. Once; not from the engine's
+  // thread. The object stays until its last holder lets go, so that threads on their way out of a
+  // wait still find it; they find every work done.
+  void Shutdown();
+  ~Engine() override;
+  // What kept the constructor or AddTransport from getting their descriptors.
+  const absl::Status& status() const { return status_; }
+
+  // Before anything else is called: the transports, best first.
+  void AddTransport(std::unique_ptr<Transport> transport);
+  void Start();
+  const std::vector<std::unique_ptr<Transport>>& transports() const { return transports_; }
+  const Clock& clock() const { return clock_; }
+
+  // ---- Any thread
+  // -------------------------------------------------------------------------------------------------
+  void Submit(Job* job);
+  // If nobody drives, runs what was submitted here and leaves the rest to the engine's thread.
+  void Kick();
+  // Runs `body` on the driver and waits for it: at most about one turn of the loop.
+  void RunInDriver(absl::AnyInvocable<void()> body);
+  // See Work::Wait.
+  bool Await(const Work& work, Deadline give_up, bool background);
+  // One turn, unless somebody else drives.
+  void PollOnce();
+  // More local ranks than cores: waiters give the core away at once.
+  void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
+
+  // A context number nobody used; 0: all are used up. Messages for it are kept from now on.
+  Context ReserveContext();
+  // The number will not be used.
+  void ReleaseContext(Context context);
+
+  // ---- [driver]
+  // ---------------------------------------------------------------------------------------------------
+  // The endpoint to a peer, connecting on first use over transports_[transport].
+  absl::StatusOr<Endpoint*> Connect(const PeerId& peer, size_t transport,
+                                    absl::string_view address);
+  // The status a path ended with; OK while it works.
+  absl::Status PathStatus(const Endpoint* endpoint) const;
+  void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
+  // Messages for it are dropped from now on; the owner is released after the current turn.
+  void CloseContext(Context context);
+  // Something must reach the peers before this driver leaves: control messages that end a
+  // communicator.
+  void NeedFlush() { flush_ = true; }
+  // Asks for owner->Attend() after the transports have been polled.
+  void NeedAttention(ContextOwner* owner);
+  // Wakes whoever waits for this work.
+  void WakeWaiters(const Work* work);
+
+  // ---- Events [driver]
+  // --------------------------------------------------------------------------------------------
+  bool Accepts(Context context) override;
+  void OnEarly(Endpoint& from, const Envelope& envelope) override;
+  void OnControl(Endpoint& from, absl::string_view message) override;
+  void OnLost(Endpoint& from, const absl::Status& why) override;
+
+ private:
+  enum Driver : int { kFree, kCaller, kEngine };
+  enum ContextState : uint8_t { kUnknown, kReserved, kOpen, kRevoked };
+  struct Path {
+    PeerId peer;
+    size_t transport = 0;
+    std::unique_ptr<Endpoint> endpoint;
+    absl::Status status;
+  };
+  struct ControlMessage {
+    Endpoint* from;
+    std::string text;
+  };
+  // What a peer said about a context that it has opened and this process has only reserved: kept
+  // until it is opened here.
+  struct Premature {
+    Context context;
+    Endpoint* from;
+    std::optional<Envelope> envelope;  // of an early message; else `text` is a control message
+    std::string text;
+  };
+  struct Waiter {
+    const Work* work;
+    std::atomic<uint32_t> word{0};
+  };
+
+  bool TryTake(Driver who);
+  void Leave();
+  int Poll();                                    // [driver]
+  void AfterPoll();                              // [driver]
+  void DispatchControl(ControlMessage message);  // [driver]
+  void CheckDeadlines();                         // [driver]
+  bool ArmAll();                                 // [driver]
+  void DriveUntil(const Work& work, Deadline give_up, bool background);
+  void SleepAsDriver(Deadline until);  // [driver]
+  void SleepAsWaiter(const Work& work, Deadline give_up);
+  void ThreadMain();
+  // One stint of the engine's thread at the wheel, and its sleep; true: a waiter was woken to take
+  // over.
+  bool ThreadDrives();
+  void WakeDriver();
+  void WakeThread();
+  bool WakeOneWaiter();
+  void DrainWakeFd();
+  int TimeoutMs(Deadline until, int64_t cap_ns) const;
+  Deadline NextTick() const;  // [driver]
+
+  const Clock& clock_;
+  const bool own_thread_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  absl::Status status_;
+  int epoll_fd_ = -1, wake_fd_ = -1;
+
+  MpscQueue jobs_;
+  std::atomic<int> driver_{kFree};
+  std::atomic<bool> driver_sleeps_{false};
+  std::atomic<bool> thread_in_epoll_{false};
+  std::atomic<uint32_t> thread_word_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> crowded_{false};
+  std::atomic<int> open_works_{0};  // started and unfinished: whether somebody must go on polling
+
+  absl::Mutex waiters_mutex_;
+  std::vector<Waiter*> waiters_ ABSL_GUARDED_BY(waiters_mutex_);
+  std::atomic<int> waiter_count_{0};
+
+  std::atomic<uint32_t> next_context_{1};
+  std::unique_ptr<std::atomic<uint8_t>[]> context_state_;
+
+  // [driver] only:
+  std::vector<std::unique_ptr<Path>> paths_;
+  absl::flat_hash_map<std::string, Path*> path_of_peer_;
+  absl::flat_hash_map<const Endpoint*, Path*> path_of_endpoint_;
+  absl::flat_hash_map<Context, std::shared_ptr<ContextOwner>> owners_;
+  std::vector<std::shared_ptr<ContextOwner>> closed_owners_;
+  std::vector<ContextOwner*> attention_;
+  std::vector<ControlMessage> control_;
+  std::vector<Premature> premature_;
+  std::vector<std::pair<Endpoint*, absl::Status>> lost_;
+  uint32_t polls_ = 0;
+  bool flush_ = false;
+
+  std::thread thread_;
+
+ public:
+  // A work was started or is over: while any is open, somebody keeps polling.
+  void CountOpenWork(int change) { open_works_.fetch_add(change, std::memory_order_relaxed); }
+};
+
+}  // namespace entrain

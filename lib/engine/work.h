@@ -1,0 +1,105 @@
+// One started call: its state, its status, and whoever waits for it.
+//
+// Thread safety: everything public may be called from any thread. Reference counted: the caller's
+// handle and the engine hold one reference each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "lib/base/clock.h"
+
+namespace entrain {
+
+class Engine;
+
+// A counted pointer to an object with AddRef() and Release().
+template <typename T>
+class RefPtr {
+ public:
+  RefPtr() = default;
+  // Takes over one reference that the caller holds.
+  static RefPtr Adopt(T* object) {
+    RefPtr pointer;
+    pointer.object_ = object;
+    return pointer;
+  }
+  // Adds a reference.
+  static RefPtr Share(T* object) {
+    if (object != nullptr) {
+      object->AddRef();
+    }
+    return Adopt(object);
+  }
+  RefPtr(const RefPtr& other) : object_(other.object_) {
+    if (object_ != nullptr) {
+      object_->AddRef();
+    }
+  }
+  RefPtr(RefPtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  RefPtr& operator=(RefPtr other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~RefPtr() {
+    if (object_ != nullptr) {
+      object_->Release();
+    }
+  }
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  // Gives the reference to the caller.
+  T* Leak() { return std::exchange(object_, nullptr); }
+
+ private:
+  T* object_ = nullptr;
+};
+
+class Work {
+ public:
+  // `engine` makes progress for waiters; null: the work is finished by somebody else before anybody
+  // waits.
+  explicit Work(Engine* engine) : engine_(engine) {}
+  virtual ~Work() = default;
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  // Acquire: pairs with the release in Finish, so that what the call wrote is visible when this
+  // says true.
+  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+  // Drives the engine until the work is done (true) or the instant has passed (false).
+  // `background`: sleep at once instead of spinning.
+  bool Wait(Deadline give_up, bool background = false);
+  // One turn of the engine, if nobody else drives it; then done().
+  bool Test();
+  // Once done.
+  const absl::Status& status() const { return status_; }
+
+  void AddRef() { references_.fetch_add(1, std::memory_order_relaxed); }
+  // Acquire-release: the last owner sees every other owner's last use.
+  void Release() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
+
+ protected:
+  friend class Engine;
+  // By the engine's driver, or by the creator before anybody else knows the work. The first status
+  // counts.
+  void Finish(absl::Status status);
+
+  Engine* const engine_;
+
+ private:
+  std::atomic<uint32_t> references_{1};
+  std::atomic<uint32_t> done_{0};
+  absl::Status status_;  // written before done_ is set, read only afterwards
+};
+
+}  // namespace entrain
