@@ -1,0 +1,638 @@
+#include "lib/comm/comm_core.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+constexpr size_t kMaxEarlyNotes = 1 << 16;
+// Not a call: whoever is asked about it answers that it is there.
+constexpr CallId kPing{0xffffffff, 0};
+
+std::string Seconds(int64_t ns) {
+  return absl::StrFormat("%.3g s", static_cast<double>(ns) * 1e-9);
+}
+
+std::vector<std::string> HostIds(const std::vector<Member>& members) {
+  std::vector<std::string> ids;
+  for (const Member& member : members) {
+    ids.push_back(member.host_id);
+  }
+  return ids;
+}
+
+}  // namespace
+
+// ---- CallWork
+// -------------------------------------------------------------------------------------------------------
+
+CallWork::CallWork(std::shared_ptr<CommCore> core, std::shared_ptr<const Plan> plan,
+                   const Call& call, const Wiring& wiring, OwnedBuffer scratch, int64_t started_ns)
+    : Work(&core->engine()),
+      core_(std::move(core)),
+      call_(call),
+      wiring_(wiring),
+      started_ns_(started_ns),
+      executor_(std::move(plan), call, wiring, BestKernels(), std::move(scratch), [this] {
+        ready_ = true;
+        core_->NeedAttention();
+      }) {}
+
+void CallWork::Run() {
+  core_->StartWork(this);
+}
+
+// ---- Any thread
+// -----------------------------------------------------------------------------------------------------
+
+CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config)
+    : engine_holder_(std::move(engine)),
+      engine_(*engine_holder_),
+      pool_(pool),
+      config_(std::move(config)),
+      topology_(Topology::FromHostIds(HostIds(config_.members))),
+      planner_(config_.rank, topology_, config_.overrides, config_.local),
+      membership_(config_.rank, static_cast<int>(config_.members.size())) {
+  for (const Member& member : config_.members) {
+    endpoints_.push_back(member.endpoint);
+    contexts_.push_back(member.context);
+  }
+}
+
+absl::StatusOr<Wiring> CommCore::Number(const Call& call) {
+  Wiring wiring{endpoints_, contexts_, config_.context};
+  wiring.user_tag =
+      call.options.user_tag < 0 ? Tag::kUntagged : static_cast<uint32_t>(call.options.user_tag);
+  if (call.kind == CallKind::kSend || call.kind == CallKind::kRecv) {
+    const uint32_t direction = call.kind == CallKind::kSend ? 0 : 1;
+    wiring.point_to_point = true;
+    wiring.sequence =
+        next_message_[{wiring.user_tag, static_cast<uint32_t>(call.root), direction}]++;
+  } else {
+    wiring.sequence = next_call_[wiring.user_tag]++;
+  }
+  wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
+  return wiring;
+}
+
+absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
+  if (ended_.load(std::memory_order_acquire)) {
+    return status();
+  }
+  const int64_t now = engine_.clock().Now();
+  if (call.options.timeout_ns == 0) {
+    call.options.timeout_ns = config_.timeout_ns;
+  }
+  if (call.options.deadline.at_ns == Deadline::Never().at_ns) {
+    call.options.deadline = Deadline::From(now, call.options.timeout_ns);
+  }
+  RefPtr<CallWork> work;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status_.ok()) {
+      return status_;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(auto plan, planner_.PlanFor(call));
+    OwnedBuffer scratch;
+    if (plan->slot_bytes > 0) {
+      // Before the call gets its number: a shortage here harms this call only.
+      ENTRAIN_ASSIGN_OR_RETURN(scratch, pool_.Take(plan->slot_bytes * plan->window));
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Wiring wiring, Number(call));
+    work = RefPtr<CallWork>::Adopt(
+        new CallWork(shared_from_this(), std::move(plan), call, wiring, std::move(scratch), now));
+    work->AddRef();  // the engine's, given up in FinishWork
+    engine_.CountOpenWork(1);
+    engine_.Submit(work.get());
+  }
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  if (kick) {
+    engine_.Kick();
+  }
+  return RefPtr<Work>::Adopt(work.Leak());
+}
+
+absl::Status CommCore::status() const {
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+void CommCore::SetStatus(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (status_.ok()) {
+    status_ = status;
+  }
+  ended_.store(true, std::memory_order_release);
+}
+
+bool CommCore::HasStarted(CallId call) const {
+  if (call == kPing) {
+    return true;
+  }
+  absl::MutexLock lock(&mutex_);
+  const auto next = next_call_.find(call.user_tag);
+  // Modular: the number is behind ours.
+  return next != next_call_.end() &&
+         ((static_cast<uint32_t>(next->second) - 1 - call.number) & Tag::kCallMask) < (1u << 16);
+}
+
+void CommCore::Abort(absl::string_view reason) {
+  Blame blame;
+  blame.rank = config_.rank;
+  const absl::Status why =
+      WithBlame(absl::AbortedError(
+                    absl::StrCat(config_.name, ": aborted by rank ", config_.rank, ": ", reason)),
+                blame);
+  SetStatus(why);
+  class AbortJob final : public Job {
+   public:
+    explicit AbortJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
+    void Run() override {
+      core_->Fail(core_->status(), true);
+      delete this;
+    }
+
+   private:
+    const std::shared_ptr<CommCore> core_;
+  };
+  engine_.Submit(new AbortJob(shared_from_this()));
+  engine_.Kick();
+}
+
+absl::StatusOr<const char*> CommCore::AlgorithmFor(CallKind kind, int64_t count, DType dtype) {
+  Call call;
+  call.kind = kind;
+  call.count = count;
+  call.dtype = dtype;
+  absl::MutexLock lock(&mutex_);
+  ENTRAIN_ASSIGN_OR_RETURN(const auto plan, planner_.PlanFor(call));
+  return plan->algorithm;
+}
+
+CommStats CommCore::stats() const {
+  return {calls_.load(std::memory_order_relaxed), bytes_sent_.load(std::memory_order_relaxed),
+          bytes_received_.load(std::memory_order_relaxed)};
+}
+
+bool CommCore::Drain(Deadline give_up) {
+  std::vector<RefPtr<Work>> works;
+  engine_.RunInDriver([&] {
+    for (CallWork* work : open_) {
+      works.push_back(RefPtr<Work>::Share(work));
+    }
+  });
+  return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); });
+}
+
+// ---- [driver] Calls
+// -------------------------------------------------------------------------------------------------
+
+void CommCore::Open() {
+  engine_.OpenContext(config_.context, shared_from_this());
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint != nullptr && !engine_.PathStatus(endpoint).ok()) {
+      OnLost(*endpoint, engine_.PathStatus(endpoint));
+      return;
+    }
+  }
+}
+
+void CommCore::StartWork(CallWork* work) {
+  open_.push_back(work);
+  if (ended_.load(std::memory_order_acquire)) {
+    FinishWork(work, status());
+    return;
+  }
+  CheckEarly(*work);
+  work->executor_.Start();
+  work->ready_ = true;  // it may be over already
+  NeedAttention();
+}
+
+void CommCore::NeedAttention() {
+  if (!attending_) {
+    attending_ = true;
+    engine_.NeedAttention(this);
+  }
+}
+
+void CommCore::Attend() {
+  const std::shared_ptr<CommCore> keep = shared_from_this();
+  attending_ = false;
+  if (mismatch_) {
+    Fail(*mismatch_, true);
+  }
+  CompleteReady();
+  for (size_t i = 0; i < draining_.size();) {
+    CallWork* const work = draining_[i];
+    if (work->executor_.pending() > 0) {
+      ++i;
+      continue;
+    }
+    draining_[i] = draining_.back();
+    draining_.pop_back();
+    pool_.Give(work->executor_.TakeScratch());
+    work->Release();
+  }
+}
+
+void CommCore::CompleteReady() {
+  // Finishing and failing change open_, so look again from the start after each.
+  for (size_t i = 0; i < open_.size();) {
+    CallWork* const work = open_[i];
+    if (!work->ready_) {
+      ++i;
+      continue;
+    }
+    work->ready_ = false;
+    if (!work->executor_.Advance()) {
+      ++i;
+      continue;
+    }
+    if (work->executor_.status().ok()) {
+      FinishWork(work, absl::OkStatus());
+      continue;
+    }
+    const absl::Status& cause = work->executor_.status();
+    const int peer = work->executor_.WaitingFor();
+    const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
+                      cause.code() == absl::StatusCode::kAborted;
+    if (gone && peer >= 0 && !membership_.left(peer)) {
+      OnLost(*endpoints_[static_cast<size_t>(peer)], cause);  // the verdict ends the call
+      ++i;
+      continue;
+    }
+    Fail(Explain(*work, cause), true);
+    return;
+  }
+}
+
+void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
+  open_.erase(std::find(open_.begin(), open_.end(), work));
+  bytes_sent_.fetch_add(static_cast<uint64_t>(work->executor_.bytes_sent()),
+                        std::memory_order_relaxed);
+  bytes_received_.fetch_add(static_cast<uint64_t>(work->executor_.bytes_received()),
+                            std::memory_order_relaxed);
+  if (work->inquired_) {
+    membership_.OnFinished();
+  }
+  engine_.CountOpenWork(-1);
+  if (work->executor_.pending() > 0) {
+    draining_.push_back(work);
+    work->Finish(status);
+    return;
+  }
+  pool_.Give(work->executor_.TakeScratch());
+  work->Finish(status);
+  work->Release();
+}
+
+// ---- [driver] Endings
+// -----------------------------------------------------------------------------------------------
+
+void CommCore::Fail(const absl::Status& why, bool tell) {
+  const std::shared_ptr<CommCore> keep = shared_from_this();
+  SetStatus(why);
+  const absl::Status first = status();
+  if (!engine_.Accepts(config_.context)) {
+    return;  // ended before
+  }
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint == nullptr) {
+      continue;
+    }
+    endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], first);
+    if (tell && !membership_.left(r)) {
+      endpoint->SendControl(Control(r, ControlKind::kAbort, EncodeStatus(first)));
+    }
+  }
+  engine_.CloseContext(config_.context);
+  engine_.NeedFlush();
+  if (!open_.empty()) {
+    ENTRAIN_LOG(kInfo, first.message());
+  }
+  while (!open_.empty()) {
+    CallWork* const work = open_.back();
+    work->executor_.Stop(first);
+    FinishWork(work, ForCall(first, *work));
+  }
+  early_.clear();
+}
+
+void CommCore::Leave() {
+  if (!engine_.Accepts(config_.context)) {
+    return;
+  }
+  if (!open_.empty()) {
+    Blame blame;
+    blame.rank = config_.rank;
+    Fail(WithBlame(absl::AbortedError(absl::StrCat(
+                       config_.name, ": rank ", config_.rank, " destroyed the communicator with ",
+                       open_.size(), " unfinished calls, first ", CallName(*open_.front()))),
+                   blame),
+         true);
+    return;
+  }
+  const absl::Status why =
+      absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
+  SetStatus(why);
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint != nullptr) {
+      endpoint->SendControl(Control(r, ControlKind::kLeave, {}));
+      endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], why);
+    }
+  }
+  engine_.CloseContext(config_.context);
+}
+
+void CommCore::OnShutdown() {
+  if (!open_.empty()) {
+    Fail(absl::AbortedError(absl::StrCat(config_.name, ": the runtime was destroyed")), true);
+  } else {
+    Leave();
+  }
+}
+
+void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
+  const int rank = RankOf(&from);
+  if (rank < 0 || membership_.left(rank)) {
+    return;  // what still waits for it fails by its completions
+  }
+  if (!membership_.losing()) {
+    lost_why_ = why;
+  }
+  membership_.OnLost(rank, engine_.clock().Now());
+}
+
+void CommCore::Lost(int rank) {
+  const CallWork* const work = open_.empty() ? nullptr : open_.front();
+  const std::string call = work == nullptr ? config_.name : CallName(*work);
+  const std::string after =
+      work == nullptr ? ""
+                      : absl::StrCat(" after ", Seconds(engine_.clock().Now() - work->started_ns_));
+  Blame blame = BlameFor(work, rank, Phase::kTransfer);
+  blame.sys_errno = BlameOf(lost_why_).sys_errno;
+  Fail(WithBlame(absl::UnavailableError(absl::StrCat(call, ": lost ", RankName(rank), after, ": ",
+                                                     lost_why_.message())),
+                 blame),
+       true);
+}
+
+void CommCore::OnControl(Endpoint& from, absl::string_view message) {
+  const int rank = RankOf(&from);
+  Reader reader(message);
+  const auto kind = reader.Get<ControlKind>();
+  if (rank < 0 || !reader.ok()) {
+    return;
+  }
+  if (kind == ControlKind::kAbort) {
+    const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
+    Fail(why && !why->ok()
+             ? *why
+             : absl::AbortedError(absl::StrCat(config_.name, ": ", RankName(rank), " ended it")),
+         true);  // passed on: whoever told us may be gone before it has told everybody
+  } else if (kind == ControlKind::kLeave) {
+    membership_.OnLeft(rank);
+  } else if (kind == ControlKind::kQuery) {
+    const auto nonce = reader.Get<uint32_t>();
+    const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
+    if (reader.Finished()) {
+      const uint8_t started = HasStarted(call) ? 1 : 0;
+      from.SendControl(
+          Control(rank, ControlKind::kAnswer, Writer().Put(nonce).Put(started).Take()));
+      engine_.NeedFlush();
+    }
+  } else if (kind == ControlKind::kAnswer) {
+    const auto nonce = reader.Get<uint32_t>();
+    const auto started = reader.Get<uint8_t>();
+    if (reader.Finished()) {
+      membership_.OnAnswer(rank, nonce, started != 0);
+      if (membership_.next_tick().Passed(engine_.clock().Now())) {
+        OnTick(engine_.clock().Now());
+      }
+    }
+  }
+}
+
+// ---- [driver] Deadlines
+// ---------------------------------------------------------------------------------------------
+
+Deadline CommCore::next_tick() const {
+  Deadline next = membership_.next_tick();
+  if (membership_.inquiring()) {
+    return next;  // calls that expire now are asked about afterwards
+  }
+  for (const CallWork* work : open_) {
+    if (!work->inquired_) {
+      next = std::min(next, work->call_.options.deadline);
+    }
+  }
+  return next;
+}
+
+void CommCore::OnTick(int64_t now_ns) {
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (!open_[i]->inquired_ && open_[i]->call_.options.deadline.Passed(now_ns)) {
+      Expire(open_[i], now_ns);
+      if (ended_.load(std::memory_order_acquire)) {
+        return;
+      }
+    }
+  }
+  if (const auto verdict = membership_.OnTick(now_ns)) {
+    TakeVerdict(*verdict, now_ns);
+  }
+}
+
+void CommCore::Expire(CallWork* work, int64_t now_ns) {
+  // Of messages nobody but the peer knows; the others are asked only whether they are there.
+  const CallId call = work->wiring_.point_to_point
+                          ? kPing
+                          : CallId{work->wiring_.user_tag, work->wiring_.call_number};
+  const auto query = membership_.OnExpired(call, now_ns);
+  if (!query) {
+    return;  // one inquiry at a time; asked again when that one is over
+  }
+  work->inquired_ = true;
+  SendToAll(Writer()
+                .Put(ControlKind::kQuery)
+                .Put(query->nonce)
+                .Put(query->call.user_tag)
+                .Put(query->call.number)
+                .Take());
+}
+
+void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
+  if (verdict.lost) {
+    Lost(verdict.guilty);
+    return;
+  }
+  for (const CallWork* work : open_) {
+    if (!work->inquired_) {
+      continue;
+    }
+    if (work->wiring_.point_to_point && verdict.guilty < 0) {
+      Fail(TimedOut(*work, work->call_.root, "it has not made the matching call", now_ns), true);
+    } else {
+      Fail(TimedOut(*work, verdict.guilty, verdict.reason, now_ns), true);
+    }
+    return;
+  }
+}
+
+absl::Status CommCore::TimedOut(const CallWork& work, int guilty, absl::string_view reason,
+                                int64_t now_ns) const {
+  const std::string whom = guilty >= 0 ? absl::StrCat(" waiting for ", RankName(guilty)) : "";
+  return WithBlame(
+      absl::DeadlineExceededError(absl::StrCat(
+          CallName(work), ": timed out after ", Seconds(now_ns - work.started_ns_), " (deadline ",
+          Seconds(work.call_.options.timeout_ns), ")", whom, ": ", reason)),
+      BlameFor(&work, guilty, Phase::kTransfer));
+}
+
+// ---- [driver] Mismatches
+// --------------------------------------------------------------------------------------------
+
+void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
+  if (envelope.tag.lane() == Tag::kPointToPoint || mismatch_) {
+    return;
+  }
+  for (const CallWork* work : open_) {
+    if (!work->wiring_.point_to_point && work->wiring_.user_tag == envelope.tag.user_tag() &&
+        work->wiring_.call_number == envelope.tag.call()) {
+      if (work->call_.descriptor() != envelope.descriptor) {
+        mismatch_ = Mismatch(&from, envelope.descriptor, *work);
+        NeedAttention();
+      }
+      return;
+    }
+  }
+  if (early_.size() < kMaxEarlyNotes) {
+    early_.push_back({&from, envelope.tag, envelope.descriptor});
+  }
+}
+
+void CommCore::CheckEarly(const CallWork& work) {
+  if (work.wiring_.point_to_point) {
+    return;
+  }
+  const Descriptor mine = work.call_.descriptor();
+  const auto same_call = [&](const EarlyNote& note) {
+    if (note.tag.user_tag() != work.wiring_.user_tag ||
+        note.tag.call() != work.wiring_.call_number) {
+      return false;
+    }
+    if (note.descriptor != mine && !mismatch_) {
+      mismatch_ = Mismatch(note.from, note.descriptor, work);
+    }
+    return true;
+  };
+  early_.erase(std::remove_if(early_.begin(), early_.end(), same_call), early_.end());
+}
+
+absl::Status CommCore::Mismatch(const Endpoint* from, const Descriptor& theirs,
+                                const CallWork& mine) const {
+  const int rank = RankOf(from);
+  return WithBlame(
+      absl::DataLossError(absl::StrCat(CallName(mine), ": ranks disagree: rank ", config_.rank,
+                                       " called ", ToString(mine.call_.descriptor()), ", rank ",
+                                       rank, " called ", ToString(theirs))),
+      BlameFor(&mine, rank, Phase::kCheck));
+}
+
+absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) const {
+  const int guilty = work.executor_.WaitingFor();
+  const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
+  const std::string who =
+      guilty < 0 ? ""
+                 : absl::StrCat(mismatch ? "disagrees with " : "lost ", RankName(guilty), ": ");
+  Blame blame = BlameFor(&work, guilty, mismatch ? Phase::kCheck : Phase::kTransfer);
+  blame.sys_errno = BlameOf(cause).sys_errno;
+  return WithBlame(
+      absl::Status(cause.code(), absl::StrCat(CallName(work), ": ", who, cause.message())), blame);
+}
+
+// ---- [driver] Words
+// -------------------------------------------------------------------------------------------------
+
+Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
+  Blame blame;
+  // Creating is the first time that peers are reached.
+  const bool creating = work != nullptr && work->call_.kind == CallKind::kCreate;
+  blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
+  blame.rank = guilty;
+  if (guilty >= 0) {
+    const Member& member = config_.members[static_cast<size_t>(guilty)];
+    blame.peer_id = member.id;
+    blame.address = member.endpoint == nullptr ? "self" : member.endpoint->peer_address();
+  }
+  if (work != nullptr) {
+    blame.operation = std::string(NameOf(work->call_.kind));
+    blame.tag = work->call_.options.user_tag;
+    blame.sequence = work->wiring_.sequence + 1;
+    blame.elapsed_ns = engine_.clock().Now() - work->started_ns_;
+    blame.deadline_ns = work->call_.options.timeout_ns;
+    blame.bytes_done = work->executor_.bytes_received();
+  }
+  return blame;
+}
+
+absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) const {
+  const Blame of_call = BlameFor(&work, -1, Phase::kTransfer);
+  Blame blame = BlameOf(why);
+  blame.operation = of_call.operation;
+  blame.tag = of_call.tag;
+  blame.sequence = of_call.sequence;
+  blame.elapsed_ns = of_call.elapsed_ns;
+  blame.deadline_ns = of_call.deadline_ns;
+  blame.bytes_done = of_call.bytes_done;
+  blame.phase = blame.phase == Phase::kNone ? of_call.phase : blame.phase;
+  return WithBlame(why, blame);
+}
+
+std::string CommCore::CallName(const CallWork& work) const {
+  const std::string tag =
+      work.call_.options.user_tag < 0 ? "" : absl::StrCat(" tag ", work.call_.options.user_tag);
+  return absl::StrCat(NameOf(work.call_.kind), tag, " #", work.wiring_.sequence + 1);
+}
+
+std::string CommCore::RankName(int rank) const {
+  const Member& member = config_.members[static_cast<size_t>(rank)];
+  return member.endpoint == nullptr
+             ? absl::StrCat("rank ", rank)
+             : absl::StrCat("rank ", rank, " (", member.endpoint->peer_address(), ")");
+}
+
+int CommCore::RankOf(const Endpoint* endpoint) const {
+  const auto found = std::find(endpoints_.begin(), endpoints_.end(), endpoint);
+  return found == endpoints_.end() ? -1 : static_cast<int>(found - endpoints_.begin());
+}
+
+std::string CommCore::Control(int to, ControlKind kind, absl::string_view body) const {
+  return Writer()
+      .Put(contexts_[static_cast<size_t>(to)])
+      .Put(kind)
+      .PutRaw(body.data(), body.size())
+      .Take();
+}
+
+void CommCore::SendToAll(const std::string& body) {
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint != nullptr && !membership_.left(r)) {
+      endpoint->SendControl(
+          Writer().Put(contexts_[static_cast<size_t>(r)]).PutRaw(body.data(), body.size()).Take());
+    }
+  }
+}
+
+}  // namespace entrain

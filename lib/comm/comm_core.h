@@ -1,0 +1,167 @@
+// The part of a communicator that the engine knows: members, open calls, what ended it. Shared
+// between the user's handle, the engine and the works; outlives none of the engine's endpoints.
+//
+// Thread safety: what is marked [driver] runs on the engine's driver (lib/engine/engine.h); the
+// rest from any thread. Lock order: mutex_, then nothing.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/membership.h"
+#include "lib/comm/planner.h"
+#include "lib/engine/engine.h"
+#include "lib/engine/executor.h"
+
+namespace entrain {
+
+// A rank of the communicator, as bootstrap or split found it.
+struct Member {
+  PeerId id{};
+  std::string host_id;
+  Context context = 0;           // the number it uses for this communicator
+  size_t transport = 0;          // index in the engine's transports; unused for oneself
+  std::string address;           // by that transport
+  Endpoint* endpoint = nullptr;  // null for oneself
+};
+
+struct CoreConfig {
+  std::string name;
+  int rank = 0;
+  Context context = 0;  // reserved by the caller
+  std::vector<Member> members;
+  std::vector<Override> overrides;
+  bool local = false;  // every pair can talk through memory
+  int64_t timeout_ns = 0;
+};
+
+// One started call: a job that starts it on the driver, and the work that its caller waits for.
+class CallWork final : public Work, public Job {
+ public:
+  CallWork(std::shared_ptr<CommCore> core, std::shared_ptr<const Plan> plan, const Call& call,
+           const Wiring& wiring, OwnedBuffer scratch, int64_t started_ns);
+  void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
+
+ private:
+  friend class CommCore;
+  const std::shared_ptr<CommCore> core_;
+  const Call call_;
+  const Wiring wiring_;
+  const int64_t started_ns_;
+  Executor executor_;
+  bool ready_ = false;     // [driver]
+  bool inquired_ = false;  // [driver] its deadline has passed and the others are being asked
+};
+
+class CommCore final : public ContextOwner, public std::enable_shared_from_this<CommCore> {
+ public:
+  CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
+
+  absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void Abort(absl::string_view reason);
+  absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  CommStats stats() const;
+  // Waits until every call started so far is done; false: not by then.
+  bool Drain(Deadline give_up);
+
+  Engine& engine() { return engine_; }
+  BufferPool& pool() { return pool_; }
+  const CoreConfig& config() const { return config_; }
+  const Topology& topology() const { return topology_; }
+  int rank() const { return config_.rank; }
+  int size() const { return static_cast<int>(config_.members.size()); }
+
+  // [driver] Once, before any call: takes part in the engine's traffic from now on.
+  void Open();
+  // [driver] The user's handle is gone: ends unfinished calls everywhere, or leaves quietly.
+  void Leave();
+
+  // ContextOwner [driver]
+  void Attend() override;
+  void OnControl(Endpoint& from, absl::string_view message) override;
+  void OnLost(Endpoint& from, const absl::Status& why) override;
+  Deadline next_tick() const override;
+  void OnTick(int64_t now_ns) override;
+  void OnEarly(Endpoint& from, const Envelope& envelope) override;
+  void OnShutdown() override;
+
+ private:
+  friend class CallWork;
+  enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
+  struct EarlyNote {
+    const Endpoint* from;
+    Tag tag;
+    Descriptor descriptor;
+  };
+
+  absl::StatusOr<Wiring> Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // [driver]:
+  void StartWork(CallWork* work);
+  void NeedAttention();
+  void CompleteReady();
+  void FinishWork(CallWork* work, const absl::Status& status);
+  // Ends the communicator here; tells the others why when `tell`. The first reason counts.
+  void Fail(const absl::Status& why, bool tell);
+  void CheckEarly(const CallWork& work);
+  absl::Status Mismatch(const Endpoint* from, const Descriptor& theirs, const CallWork& mine) const;
+  absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
+  absl::Status TimedOut(const CallWork& work, int guilty, absl::string_view reason,
+                        int64_t now_ns) const;
+  Blame BlameFor(const CallWork* work, int guilty, Phase phase) const;
+  // `why`, with the record of who is guilty completed by what this call was.
+  absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
+  std::string CallName(const CallWork& work) const;
+  std::string RankName(int rank) const;
+  int RankOf(const Endpoint* endpoint) const;
+  void Expire(CallWork* work, int64_t now_ns);
+  void Lost(int rank);
+  void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
+  void SendToAll(const std::string& body);
+  std::string Control(int to, ControlKind kind, absl::string_view body) const;
+
+  const std::shared_ptr<Engine> engine_holder_;
+  Engine& engine_;
+  BufferPool& pool_;
+  const CoreConfig config_;
+  const Topology topology_;
+  std::vector<Endpoint*> endpoints_;  // by rank; shared with wirings
+  std::vector<Context> contexts_;     // likewise
+
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Planner planner_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint32_t, uint64_t> next_call_
+      ABSL_GUARDED_BY(mutex_);  // user tag -> next number
+  // (user tag, peer, direction) -> next number
+  absl::flat_hash_map<std::array<uint32_t, 3>, uint64_t> next_message_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> ended_{false};
+  std::atomic<uint64_t> calls_{0}, bytes_sent_{0}, bytes_received_{0};
+
+  // [driver]:
+  Membership membership_;
+  std::vector<CallWork*> open_;  // each holds one reference
+  std::vector<CallWork*>
+      draining_;  // over, but transfers have not completed; each holds one reference
+  std::vector<EarlyNote> early_;
+  absl::Status lost_why_;                 // what broke the path that membership_ is losing
+  std::optional<absl::Status> mismatch_;  // found inside a transport's Poll; acted on in Attend
+  bool attending_ = false;
+};
+
+}  // namespace entrain

@@ -1,0 +1,292 @@
+#include "lib/comm/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/config.h"
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/comm/bootstrap.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/runtime.h"
+#include "lib/store/store.h"
+
+namespace entrain {
+namespace {
+
+BufferView View(const void* data, int64_t bytes) {
+  return {const_cast<void*>(data), bytes, MemoryKind::kHost};
+}
+
+// More ranks on this host than cores: whoever waits should give its core away at once.
+void NoteCrowding(CommCore& core) {
+  const auto local = static_cast<unsigned>(core.topology().Local(core.rank()).size());
+  if (local > std::max(1u, std::thread::hardware_concurrency())) {
+    core.engine().SetCrowded(true);
+  }
+}
+
+// What the ranks of a parent tell each other to form parts.
+struct SplitRecord {
+  int32_t color, key;
+  uint32_t context;  // 0: this rank has no context number left
+  uint32_t reserved;
+};
+
+}  // namespace
+
+Communicator::Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core)
+    : runtime_(std::move(runtime)), core_(std::move(core)) {}
+
+Communicator::~Communicator() {
+  core_->engine().RunInDriver([this] { core_->Leave(); });
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
+  if (options.size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size: ", options.size, " is not positive"));
+  }
+  if (options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: ", options.rank, " is not in [0, ",
+                                                   options.size, "), the world's size"));
+  }
+  // Counted before anything can fail on this rank alone, so that a repeated attempt meets the
+  // others'.
+  const std::string prefix =
+      absl::StrCat("entrain/", options.name, "#",
+                   options.runtime->NextUse(options.store->url(), options.name), "/");
+  constexpr size_t kMaxText = 1000;
+  if (options.algorithms.size() > kMaxText || options.runtime->host_id().size() > kMaxText) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.algorithms.size() > kMaxText ? "algorithms" : "host_id",
+                     ": longer than ", kMaxText, " bytes"));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(std::vector<Override> overrides, ParseOverrides(options.algorithms));
+  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host()));
+  Engine& engine = options.runtime->engine();
+
+  const Stop stop{Deadline::After(options.timeout_ns)};
+  Card card;
+  card.rank = options.rank;
+  card.size = options.size;
+  card.id = options.runtime->id();
+  card.host_id = options.runtime->host_id();
+  card.settings = absl::StrCat("algorithms=", options.algorithms);
+  card.context = engine.ReserveContext();
+  if (card.context == 0) {
+    return absl::ResourceExhaustedError(
+        "this process has created 65535 communicators, which is the limit");
+  }
+  for (const auto& transport : engine.transports()) {
+    card.addresses.emplace_back(transport->traits().name, transport->address());
+  }
+  const auto cards = ExchangeCards(*options.store, prefix, card, stop);
+  if (!cards.ok()) {
+    engine.ReleaseContext(card.context);
+    return cards.status();
+  }
+  auto members = MembersFromCards(*options.runtime, *cards, options.rank);
+  if (!members.ok()) {
+    engine.ReleaseContext(card.context);
+    return members.status();
+  }
+  auto comm = Open(options.runtime, {options.name, options.rank, card.context, *std::move(members),
+                                     std::move(overrides), AllLocal(*cards), options.timeout_ns});
+  // Every pair exchanges a message, so whoever returns from here can reach everybody.
+  CallOptions barrier;
+  barrier.deadline = stop.deadline;
+  barrier.timeout_ns = options.timeout_ns;
+  ENTRAIN_RETURN_IF_ERROR(Annotate(comm->MeetAll(barrier), "creating the communicator"));
+  if (options.rank == 0) {
+    options.store->DeletePrefix(prefix + "rank/", stop).IgnoreError();
+    options.store->DeletePrefix(prefix + "table", stop).IgnoreError();
+  }
+  return comm;
+}
+
+std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
+                                                 CoreConfig config) {
+  auto core =
+      std::make_shared<CommCore>(runtime->shared_engine(), runtime->pool(), std::move(config));
+  NoteCrowding(*core);
+  core->engine().RunInDriver([&] { core->Open(); });
+  return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
+}
+
+absl::Status Communicator::MeetAll(const CallOptions& options) {
+  // All-gather of one byte by the direct algorithm: one message between every two ranks.
+  std::vector<char> bytes(static_cast<size_t>(size()));
+  char mine = 1;
+  Call call;
+  call.kind = CallKind::kCreate;
+  call.in = View(&mine, 1);
+  call.out = View(bytes.data(), size());
+  call.count = 1;
+  call.options = options;
+  return Run(call);
+}
+
+absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call) {
+  return core_->Start(call, true);
+}
+
+absl::Status Communicator::Run(const Call& call) {
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, false));
+  work->Wait(Deadline::Never(), call.options.background);
+  return work->status();
+}
+
+absl::Status Communicator::AllReduce(const void* in, void* out, int64_t count, DType dtype,
+                                     ReduceOp op, const CallOptions& o) {
+  const int64_t bytes = count * SizeOf(dtype);
+  Call call;
+  call.kind = CallKind::kAllReduce;
+  call.reduction.op = op;
+  call.dtype = dtype;
+  call.in = View(in, bytes);
+  call.out = View(out, bytes);
+  call.count = count;
+  call.options = o;
+  return Run(call);
+}
+
+absl::Status Communicator::AllGather(const void* in, void* out, int64_t count, DType dtype,
+                                     const CallOptions& o) {
+  const int64_t bytes = count * SizeOf(dtype);
+  Call call;
+  call.kind = CallKind::kAllGather;
+  call.dtype = dtype;
+  call.in = View(in, bytes);
+  call.out = View(out, bytes * size());
+  call.count = count;
+  call.options = o;
+  return Run(call);
+}
+
+absl::Status Communicator::Broadcast(void* buffer, int64_t count, DType dtype, int root,
+                                     const CallOptions& o) {
+  Call call;
+  call.kind = CallKind::kBroadcast;
+  call.dtype = dtype;
+  call.in = call.out = View(buffer, count * SizeOf(dtype));
+  call.count = count;
+  call.root = root;
+  call.options = o;
+  return Run(call);
+}
+
+absl::Status Communicator::Barrier(const CallOptions& o) {
+  Call call;
+  call.kind = CallKind::kBarrier;
+  call.options = o;
+  return Run(call);
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int key) {
+  if (color < -1) {
+    return absl::InvalidArgumentError(absl::StrCat("color: ", color, " is negative and not -1"));
+  }
+  Engine& engine = core_->engine();
+  SplitRecord mine{color, key, engine.ReserveContext(), 0};
+  std::vector<SplitRecord> all(static_cast<size_t>(size()));
+  Call call;
+  call.kind = CallKind::kSplit;
+  call.in = View(&mine, sizeof(mine));
+  call.out = View(all.data(), static_cast<int64_t>(all.size() * sizeof(mine)));
+  call.count = sizeof(mine);
+  const auto release = [&] {
+    if (mine.context != 0) {
+      engine.ReleaseContext(static_cast<Context>(mine.context));
+    }
+  };
+  const absl::Status status = Run(call);
+  if (!status.ok() || color < 0) {
+    release();
+    return status.ok() ? absl::StatusOr<std::shared_ptr<Communicator>>(nullptr) : status;
+  }
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r) {
+    if (all[static_cast<size_t>(r)].context == 0) {
+      release();
+      return absl::ResourceExhaustedError(
+          absl::StrCat("split: rank ", r, " has created 65535 communicators, which is the limit"));
+    }
+    if (all[static_cast<size_t>(r)].color == color) {
+      ranks.push_back(r);
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key;
+  });
+  const CoreConfig& parent = core_->config();
+  CoreConfig config{absl::StrCat(parent.name, "/", color),
+                    0,
+                    static_cast<Context>(mine.context),
+                    {},
+                    parent.overrides,
+                    parent.local,
+                    parent.timeout_ns};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    config.rank = ranks[i] == rank() ? static_cast<int>(i) : config.rank;
+    config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);
+    config.members.back().context =
+        static_cast<Context>(all[static_cast<size_t>(ranks[i])].context);
+  }
+  // Overrides were written for the parent's shape; a part that one does not fit goes by cost.
+  config.overrides = parent.overrides;
+  return Open(runtime_, std::move(config));
+}
+
+void Communicator::Abort(absl::string_view reason) {
+  core_->Abort(reason);
+}
+absl::Status Communicator::status() const {
+  return core_->status();
+}
+bool Communicator::Drain(Deadline give_up) {
+  return core_->Drain(give_up);
+}
+int Communicator::rank() const {
+  return core_->rank();
+}
+int Communicator::size() const {
+  return core_->size();
+}
+const std::string& Communicator::name() const {
+  return core_->config().name;
+}
+int64_t Communicator::timeout_ns() const {
+  return core_->config().timeout_ns;
+}
+const Topology& Communicator::topology() const {
+  return core_->topology();
+}
+CommStats Communicator::stats() const {
+  return core_->stats();
+}
+Runtime& Communicator::runtime() const {
+  return *runtime_;
+}
+
+absl::StatusOr<const char*> Communicator::TransportTo(int peer) const {
+  if (peer < 0 || peer >= size()) {
+    return absl::InvalidArgumentError(absl::StrCat("peer: ", peer, " is not in [0, ", size(), ")"));
+  }
+  return peer == rank()
+             ? "self"
+             : core_->engine()
+                   .transports()[core_->config().members[static_cast<size_t>(peer)].transport]
+                   ->traits()
+                   .name;
+}
+
+absl::StatusOr<const char*> Communicator::AlgorithmFor(CallKind kind, int64_t count,
+                                                       DType dtype) const {
+  return core_->AlgorithmFor(kind, count, dtype);
+}
+
+}  // namespace entrain

@@ -1,0 +1,98 @@
+// A communicator: a cheap view of the runtime, and the one funnel through which every call goes:
+// check, number, plan, submit. Holds who the ranks are, which context number each of them uses, and
+// how far calls have come.
+//
+// Thread safety: any thread; Start is serialised by a mutex, so calls of different threads are
+// numbered in some order (untagged calls must then be ordered by the callers; tagged calls need no
+// order).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/base/call.h"
+#include "lib/comm/topology.h"
+#include "lib/engine/work.h"
+
+namespace entrain {
+
+class Runtime;
+class CommCore;
+class Store;
+struct CoreConfig;
+
+struct CommStats {
+  uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
+};
+
+struct CommOptions {
+  std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<Store> store;
+  std::string name = "world";
+  int rank = 0, size = 1;
+  std::string algorithms;               // overrides, see planner.h; empty: by cost
+  int64_t timeout_ns = 1800 * kSecond;  // default of operations, and of creation
+};
+
+class Communicator {
+ public:
+  // Blocks until all ranks have met and can reach each other, or the time is up.
+  static absl::StatusOr<std::shared_ptr<Communicator>> Create(const CommOptions& options);
+  // Unfinished calls are aborted, on all ranks; with none, peers are not disturbed. Never waits for
+  // the network.
+  ~Communicator();
+
+  // The funnel. Arguments were checked for shape by the caller of this (lib/api) or are the
+  // library's own; this checks what concerns the communicator. An options.deadline of Never with
+  // timeout_ns 0 takes the communicator's default.
+  absl::StatusOr<RefPtr<Work>> Start(const Call& call);
+  // Start and wait.
+  absl::Status Run(const Call& call);
+
+  // The same for the common cases inside the library. Host memory.
+  absl::Status AllReduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,
+                         const CallOptions& o = {});
+  absl::Status AllGather(const void* in, void* out, int64_t count, DType dtype,
+                         const CallOptions& o = {});
+  absl::Status Broadcast(void* buffer, int64_t count, DType dtype, int root,
+                         const CallOptions& o = {});
+  absl::Status Barrier(const CallOptions& o = {});
+
+  // Collective. Null for color -1.
+  absl::StatusOr<std::shared_ptr<Communicator>> Split(int color, int key);
+
+  // Any thread; returns at once; ends the communicator on all ranks.
+  void Abort(absl::string_view reason);
+  // OK, or what ended it.
+  absl::Status status() const;
+  // Waits until every call started here is done, or the instant: then false.
+  bool Drain(Deadline give_up);
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  int64_t timeout_ns() const;
+  const Topology& topology() const;
+  CommStats stats() const;
+  // The transport used to reach a rank; "self" for oneself.
+  absl::StatusOr<const char*> TransportTo(int peer) const;
+  // The algorithm a call of this shape takes.
+  absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype) const;
+  Runtime& runtime() const;
+
+ private:
+  Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
+  static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
+  absl::Status MeetAll(const CallOptions& options);
+
+  std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<CommCore> core_;  // shared with the engine and with works that still run
+};
+
+}  // namespace entrain

@@ -1,0 +1,251 @@
+#include "lib/comm/launcher.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+// One launcher: which variables say what. Null: it has none. Several for one thing: the first that
+// is set.
+struct Kind {
+  const char* name;
+  const char* rank;
+  std::vector<const char*> size;
+  const char* local_rank;
+  std::vector<const char*> local_size;
+  std::vector<const char*> incarnation;  // joined by '.'; the last may be missing
+};
+
+const std::vector<Kind>& Kinds() {
+  static const auto* kinds = new std::vector<Kind>{
+      {"torchrun",
+       "RANK",
+       {"WORLD_SIZE"},
+       "LOCAL_RANK",
+       {"LOCAL_WORLD_SIZE"},
+       {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
+      {"Open MPI",
+       "OMPI_COMM_WORLD_RANK",
+       {"OMPI_COMM_WORLD_SIZE"},
+       "OMPI_COMM_WORLD_LOCAL_RANK",
+       {"OMPI_COMM_WORLD_LOCAL_SIZE"},
+       {"PMIX_NAMESPACE"}},
+      {"MPICH", "PMI_RANK", {"PMI_SIZE"}, "MPI_LOCALRANKID", {"MPI_LOCALNRANKS"}, {"PMI_JOBID"}},
+      {"Slurm",
+       "SLURM_PROCID",
+       {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+       "SLURM_LOCALID",
+       {},
+       {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
+  };
+  return *kinds;
+}
+
+// A variable as an integer in [low, high]; nullopt when it is unset.
+absl::StatusOr<std::optional<int>> Integer(const EnvLookUp& env, const char* name, int low,
+                                           int high) {
+  const auto text = env(name);
+  if (!text.has_value()) {
+    return std::optional<int>();
+  }
+  int value = 0;
+  if (!absl::SimpleAtoi(*text, &value) || value < low || value > high) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=\"", *text, "\" is not a whole number from ", low, " to ", high));
+  }
+  return std::optional<int>(value);
+}
+
+constexpr int kMost = 1 << 24;  // ranks
+
+// The first of `names` that is set, which is written to `*used`.
+absl::StatusOr<std::optional<int>> FirstInteger(const EnvLookUp& env,
+                                                const std::vector<const char*>& names,
+                                                const char** used) {
+  for (const char* name : names) {
+    ENTRAIN_ASSIGN_OR_RETURN(const auto value, Integer(env, name, 1, kMost));
+    if (value.has_value()) {
+      *used = name;
+      return value;
+    }
+  }
+  return std::optional<int>();
+}
+
+std::string Incarnation(const EnvLookUp& env, const Kind& kind) {
+  std::vector<std::string> parts;
+  for (const char* name : kind.incarnation) {
+    if (const auto value = env(name); value.has_value()) {
+      parts.push_back(*value);
+    }
+  }
+  return absl::StrJoin(parts, ".");
+}
+
+absl::Status CheckRank(const char* rank_name, int rank, const char* size_name, int size) {
+  if (rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rank_name, "=", rank, " is not below ", size_name, "=", size));
+  }
+  return absl::OkStatus();
+}
+
+bool InSlurmStep(const EnvLookUp& env) {
+  return env("SLURM_STEP_ID").has_value();
+}
+
+// Outside a step, Slurm gives a batch script the variables of task 0 of N, but starts one process.
+// That process would wait for the others for ever.
+absl::Status CheckSlurmStep(const EnvLookUp& env, int size) {
+  if (size > 1 && !InSlurmStep(env)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("SLURM_PROCID is set for ", size,
+                     " tasks, but SLURM_STEP_ID is not: this is the batch script itself, and Slurm "
+                     "started it once; start the ranks with srun"));
+  }
+  return absl::OkStatus();
+}
+
+// Some operators (Kubeflow and others) set RANK and WORLD_SIZE to the node's number and the count
+// of nodes.
+absl::Status CheckTorchLocalRank(int rank, int size) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "RANK=", rank, " and WORLD_SIZE=", size,
+      " are set, but LOCAL_RANK is not, so they may count hosts and not processes; start the ranks "
+      "with torchrun or entrain-run, or set LOCAL_RANK too"));
+}
+
+// nullopt: this launcher did not start us.
+absl::StatusOr<std::optional<Launch>> Detect(const EnvLookUp& env, const Kind& kind) {
+  ENTRAIN_ASSIGN_OR_RETURN(const auto rank, Integer(env, kind.rank, 0, kMost));
+  if (!rank.has_value()) {
+    return std::optional<Launch>();
+  }
+  Launch launch;
+  launch.launcher = kind.name;
+  launch.rank = *rank;
+  const char* size_name = kind.size.front();
+  ENTRAIN_ASSIGN_OR_RETURN(const auto size, FirstInteger(env, kind.size, &size_name));
+  if (!size.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(kind.rank, "=", *rank, " is set, but ",
+                                                   absl::StrJoin(kind.size, " or "), " is not"));
+  }
+  launch.size = *size;
+  ENTRAIN_RETURN_IF_ERROR(CheckRank(kind.rank, launch.rank, size_name, launch.size));
+  const bool torch = kind.name == Kinds().front().name;
+  ENTRAIN_ASSIGN_OR_RETURN(const auto local_rank, Integer(env, kind.local_rank, 0, kMost));
+  if (torch && !local_rank.has_value()) {
+    return CheckTorchLocalRank(launch.rank, launch.size);
+  }
+  launch.local_rank = local_rank.value_or(-1);
+  const char* local_size_name = nullptr;
+  ENTRAIN_ASSIGN_OR_RETURN(const auto local_size,
+                           FirstInteger(env, kind.local_size, &local_size_name));
+  launch.local_size = local_size.value_or(0);
+  if (local_rank.has_value() && local_size.has_value()) {
+    ENTRAIN_RETURN_IF_ERROR(CheckRank(kind.local_rank, *local_rank, local_size_name, *local_size));
+  }
+  launch.incarnation = Incarnation(env, kind);
+  return std::optional<Launch>(std::move(launch));
+}
+
+std::string Describe(const Launch& launch) {
+  return absl::StrCat(launch.launcher, " says rank ", launch.rank, " of ", launch.size);
+}
+
+absl::Status NothingFound() {
+  const std::string list = absl::StrJoin(Kinds(), "; ", [](std::string* out, const Kind& kind) {
+    absl::StrAppend(out, kind.name, ": ", kind.rank, " and ", absl::StrJoin(kind.size, " or "));
+  });
+  return absl::FailedPreconditionError(
+      absl::StrCat("no launcher is recognised in the environment; looked for ", list,
+                   ". Start the program with entrain-run -n N PROGRAM, or create the communicator "
+                   "from a store, a rank and a size"));
+}
+
+bool IsSlurm(const Launch& launch) {
+  return launch.launcher == Kinds().back().name;
+}
+
+// Slurm may have started one launcher a host, which then started the ranks: its tasks count hosts.
+bool IsNested(const Launch& inner, const Launch& slurm) {
+  return IsSlurm(slurm) && inner.local_size > 0 &&
+         int64_t{slurm.size} * inner.local_size == inner.size;
+}
+
+bool Agree(const EnvLookUp& env, const Launch& first, const Launch& second) {
+  if (first.rank == second.rank && first.size == second.size) {
+    return true;
+  }
+  // Outside a step Slurm's variables describe no task, so they contradict nobody.
+  return IsNested(first, second) || (IsSlurm(second) && !InSlurmStep(env));
+}
+
+absl::StatusOr<Launch> DetectOne(const EnvLookUp& env) {
+  std::optional<Launch> first;
+  for (const Kind& kind : Kinds()) {
+    ENTRAIN_ASSIGN_OR_RETURN(auto found, Detect(env, kind));
+    if (!found.has_value()) {
+      continue;
+    }
+    if (!first.has_value()) {
+      first = std::move(found);
+    } else if (!Agree(env, *first, *found)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("two launchers disagree: ", Describe(*first), ", ", Describe(*found),
+                       "; unset the variables of the one that did not start this process"));
+    }
+  }
+  if (!first.has_value()) {
+    return NothingFound();
+  }
+  if (IsSlurm(*first)) {
+    ENTRAIN_RETURN_IF_ERROR(CheckSlurmStep(env, first->size));
+  }
+  return *std::move(first);
+}
+
+absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
+  const auto address = env("MASTER_ADDR");
+  ENTRAIN_ASSIGN_OR_RETURN(const auto port, Integer(env, "MASTER_PORT", 1, 65534));
+  if (!address.has_value() || !port.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("torchrun's ", address.has_value() ? "MASTER_PORT" : "MASTER_ADDR",
+                     " is not set; set it, or set ENTRAIN_STORE to the store's URL, for example "
+                     "ENTRAIN_STORE=tcp://10.0.0.1:4711"));
+  }
+  const bool bare_v6 = address->find(':') != std::string::npos && address->front() != '[';
+  launch->store_url =
+      absl::StrCat("tcp://", bare_v6 ? "[" : "", *address, bare_v6 ? "]" : "", ":", *port + 1);
+  launch->serve = launch->rank == 0;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env) {
+  ENTRAIN_ASSIGN_OR_RETURN(Launch launch, DetectOne(env));
+  const auto url = env("ENTRAIN_STORE");
+  if (url.has_value()) {
+    launch.store_url = *url;
+    return launch;
+  }
+  if (launch.launcher == Kinds().front().name) {
+    ENTRAIN_RETURN_IF_ERROR(StoreFromMaster(env, &launch));
+    return launch;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("started by ", launch.launcher, " as rank ", launch.rank, " of ", launch.size,
+                   ", but ENTRAIN_STORE is not set: give all ranks the URL of one store, for "
+                   "example ENTRAIN_STORE=tcp://10.0.0.1:4711, or file:DIRECTORY on one machine"));
+}
+
+}  // namespace entrain

@@ -1,0 +1,165 @@
+#include "lib/comm/runtime.h"
+
+#include <fstream>
+
+#include <sys/stat.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "lib/base/config.h"
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/net/handshake.h"
+#include "lib/net/key_file.h"
+#include "transports/registry.h"
+
+namespace entrain {
+namespace {
+
+std::string Setting(const std::string& given, const char* variable) {
+  return given.empty() ? GetEnv(variable).value_or("") : given;
+}
+
+std::string NamespaceId(const char* path) {
+  struct stat info {};
+  return stat(path, &info) == 0 ? absl::StrCat(info.st_dev, ".", info.st_ino) : "?";
+}
+
+absl::Status ApplyLogLevel() {
+  const auto text = GetEnv("ENTRAIN_LOG");
+  if (!text) {
+    return absl::OkStatus();
+  }
+  constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
+  for (int level = 0; level < 4; ++level) {
+    if (*text == kNames[level]) {
+      SetLogLevel(static_cast<LogLevel>(level));
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("ENTRAIN_LOG: \"", *text, "\" is none of error, warning, info, debug"));
+}
+
+}  // namespace
+
+std::string ThisHostId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  if (!std::getline(file, boot)) {
+    boot = "no-boot-id";
+  }
+  return absl::StrCat(boot, "/", NamespaceId("/proc/self/ns/net"), "/",
+                      NamespaceId("/proc/self/ns/ipc"));
+}
+
+absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
+  ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
+  if (GetEnv("ENTRAIN_FAULT")) {
+    return absl::FailedPreconditionError(
+        "ENTRAIN_FAULT is set, but this build has no fault-injecting transport; unset it");
+  }
+  if (options.engines > 1 || options.engines < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "engines: ", options.engines, " is not 0 or 1; this version has one loop a runtime"));
+  }
+  std::shared_ptr<Runtime> runtime(new Runtime(options));
+  RandomBytes(runtime->id_.data(), runtime->id_.size());
+  runtime->host_id_ = Setting(options.host_id, "ENTRAIN_HOST_ID");
+  if (runtime->host_id_.empty()) {
+    runtime->host_id_ = ThisHostId();
+  }
+  const std::string key_file = Setting(options.key_file, "ENTRAIN_KEY_FILE");
+  if (!key_file.empty()) {
+    ENTRAIN_ASSIGN_OR_RETURN(runtime->key_, ReadKeyFile(key_file));
+  }
+  const std::string transports = Setting(options.transports, "ENTRAIN_TRANSPORTS");
+  runtime->transports_named_ = !transports.empty();
+  ENTRAIN_ASSIGN_OR_RETURN(runtime->transport_names_, ParseTransports(transports));
+  return runtime;
+}
+
+absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default() {
+  // The process's shared state. A weak pointer: the runtime lives as long as its users. What stores
+  // remember of it lives longer, and so do the counts.
+  static absl::Mutex mutex(absl::kConstInit);
+  static std::weak_ptr<Runtime>* const current = new std::weak_ptr<Runtime>();
+  static const auto* const uses = new std::shared_ptr<UseCounts>(std::make_shared<UseCounts>());
+  absl::MutexLock lock(&mutex);
+  if (std::shared_ptr<Runtime> runtime = current->lock()) {
+    return runtime;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Create({}));
+  runtime->uses_ = *uses;
+  *current = runtime;
+  return runtime;
+}
+
+Runtime::~Runtime() {
+  if (engine_ != nullptr) {
+    engine_->Shutdown();
+  }
+}
+
+absl::Status Runtime::EnsureStarted(const std::string& route_to) {
+  absl::MutexLock lock(&mutex_);
+  return engine_ == nullptr ? Start(route_to) : absl::OkStatus();
+}
+
+absl::Status Runtime::Start(const std::string& route_to) {
+  TransportConfig config;
+  config.self = id_;
+  config.host_id = host_id_;
+  config.interface_filter = Setting(options_.interface_filter, "ENTRAIN_INTERFACE");
+  config.ports = Setting(options_.ports, "ENTRAIN_PORTS");
+  config.key = key_;
+  config.route_to = route_to;
+  auto engine = std::make_shared<Engine>(EngineOptions{.own_thread = options_.own_thread});
+  std::vector<std::string> failures;
+  for (const TransportFactory& factory : TransportRegistry()) {
+    if (std::find(transport_names_.begin(), transport_names_.end(), factory.name) ==
+        transport_names_.end()) {
+      continue;
+    }
+    auto transport = factory.create(config, engine.get());
+    if (transport.ok()) {
+      engine->AddTransport(*std::move(transport));
+      continue;
+    }
+    if (transports_named_) {
+      return Annotate(transport.status(), absl::StrCat("transport ", factory.name));
+    }
+    ENTRAIN_LOG(kWarning, "transport ", factory.name,
+                " is left out: ", transport.status().message());
+    failures.push_back(absl::StrCat(factory.name, ": ", transport.status().message()));
+  }
+  if (engine->transports().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no transport works: ", absl::StrJoin(failures, "; ")));
+  }
+  if (!engine->status().ok()) {
+    const absl::Status why = engine->status();
+    engine->Shutdown();
+    return why;
+  }
+  engine->Start();
+  engine_ = std::move(engine);
+  return absl::OkStatus();
+}
+
+int UseCounts::Next(const std::string& store_url, const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  const std::string key = absl::StrCat(store_url, "\n", name);
+  for (auto& [used, count] : counts_) {
+    if (used == key) {
+      return count++;
+    }
+  }
+  counts_.emplace_back(key, 1);
+  return 0;
+}
+
+}  // namespace entrain

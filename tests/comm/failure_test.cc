@@ -1,0 +1,484 @@
+// What goes wrong ends on every rank, in time, with the culprit named. Ranks are threads with
+// runtimes of their own, or processes where one has to die.
+
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/bootstrap.h"
+#include "lib/comm/runtime.h"
+#include "lib/store/store.h"
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+using testing::AllOf;
+using testing::HasSubstr;
+
+int64_t Now() {
+  return Clock::Real().Now();
+}
+
+absl::Status AllReduce(const Comm& comm, std::vector<float>& data, int64_t timeout_ns = 0,
+                       DType dtype = DType::kF32) {
+  CallOptions options;
+  options.timeout_ns = timeout_ns;
+  return comm->AllReduce(data.data(), data.data(), static_cast<int64_t>(data.size()), dtype,
+                         ReduceOp::kSum, options);
+}
+
+class Failure : public testing::TestWithParam<const char*> {
+ protected:
+  RanksOptions Options() const {
+    RanksOptions options;
+    options.transports = GetParam();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Failure, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST_P(Failure, DifferentCountsFailEverywhereNamingBoth) {
+  RunRanks(4, Options(), [](const Comm& comm) {
+    std::vector<float> data(comm->rank() == 2 ? 1000u : 1001u, 1.0f);
+    const absl::Status status = AllReduce(comm, data);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1000 f32"), HasSubstr("1001 f32")));
+    EXPECT_EQ(AllReduce(comm, data).code(), absl::StatusCode::kDataLoss);  // the first error stays
+  });
+}
+
+TEST_P(Failure, DifferentCallsAndRootsFailEverywhere) {
+  for (const bool roots : {false, true}) {
+    RunRanks(5, Options(), [&](const Comm& comm) {
+      std::vector<float> data(100000, 1.0f);
+      const bool odd = comm->rank() == 3;
+      const absl::Status status =
+          roots ? comm->Broadcast(data.data(), 100000, DType::kF32, odd ? 1 : 0)
+                : (odd ? comm->Barrier() : AllReduce(comm, data));
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(roots ? "from rank 1" : "barrier"));
+    });
+  }
+}
+
+TEST_P(Failure, DifferentTypesAreAMismatchEvenWithEqualBytes) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    std::vector<float> data(8, 1.0f);
+    const absl::Status status =
+        AllReduce(comm, data, 0, comm->rank() == 0 ? DType::kF32 : DType::kI32);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("f32"), HasSubstr("i32")));
+  });
+}
+
+TEST_P(Failure, RankThatDoesNotComeIsNamedByAll) {
+  RunRanks(4, Options(), [](const Comm& comm) {
+    std::vector<float> data(5000, 1.0f);
+    constexpr int64_t kTimeout = 400 * kMillisecond;
+    if (comm->rank() == 1) {
+      // Does not make the call; leaves when the others have ended the communicator.
+      while (comm->status().ok()) {
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(comm->status().code(), absl::StatusCode::kDeadlineExceeded);
+      return;
+    }
+    const int64_t begin = Now();
+    const absl::Status status = AllReduce(comm, data, kTimeout);
+    const int64_t took = Now() - begin;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_EQ(BlameOf(status).rank, 1) << status;
+    EXPECT_EQ(BlameOf(status).operation, "all_reduce");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has not started the call"));
+    EXPECT_GE(took, kTimeout - 10 * kMillisecond);
+    EXPECT_LT(took, kTimeout + 250 * kMillisecond);
+  });
+}
+
+TEST_P(Failure, AbortFromAnotherThreadEndsEverythingAtOnce) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    std::vector<float> data(1 << 20, 1.0f);
+    std::thread aborter;
+    if (comm->rank() == 0) {
+      aborter = std::thread([&] {
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(50));  // the others are in their calls
+        comm->Abort("enough");
+      });
+    }
+    const int64_t begin = Now();
+    // Rank 0 never joins, so nobody can finish.
+    const absl::Status status =
+        comm->rank() == 0 ? absl::AbortedError("enough") : AllReduce(comm, data);
+    if (aborter.joinable()) {
+      aborter.join();
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("enough"));
+    EXPECT_LT(Now() - begin, 300 * kMillisecond);
+    EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
+  });
+}
+
+TEST_P(Failure, EndingOnePartLeavesTheOthersAlone) {
+  RunRanks(4, Options(), [](const Comm& comm) {
+    auto part = comm->Split(comm->rank() / 2, 0);
+    ASSERT_TRUE(part.ok()) << part.status();
+    if (comm->rank() == 0) {
+      (*part)->Abort("this part only");
+    }
+    if (comm->rank() < 2) {
+      EXPECT_EQ((*part)->Barrier().code(), absl::StatusCode::kAborted);
+    } else {
+      EXPECT_EQ((*part)->Barrier(), absl::OkStatus());
+    }
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+TEST_P(Failure, DestroyWithUnfinishedCallsAbortsOnAllRanks) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    auto part = comm->Split(0, 0);
+    ASSERT_TRUE(part.ok());
+    std::vector<float> data(100, 1.0f);
+    if (comm->rank() == 0) {
+      Call call;
+      call.kind = CallKind::kRecv;
+      call.dtype = DType::kF32;
+      call.out = {data.data(), 400};
+      call.count = 100;
+      call.root = 1;
+      const auto work = (*part)->Start(call);
+      ASSERT_TRUE(work.ok());
+      part->reset();
+      EXPECT_TRUE((*work)->done());
+      EXPECT_EQ((*work)->status().code(), absl::StatusCode::kAborted);
+    } else {
+      EXPECT_EQ(AllReduce(*part, data).code(), absl::StatusCode::kAborted);
+    }
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+TEST_P(Failure, WaitThatExpiresChangesNothing) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    float value = 1;
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.in = call.out = {&value, 4};
+    call.count = 1;
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    }
+    const auto work = comm->Start(call);
+    ASSERT_TRUE(work.ok());
+    if (comm->rank() == 0) {
+      EXPECT_FALSE((*work)->Wait(Deadline::After(5 * kMillisecond)));
+    }
+    EXPECT_TRUE((*work)->Wait(Deadline::After(20 * kSecond)));
+    EXPECT_EQ((*work)->status(), absl::OkStatus());
+    EXPECT_EQ(value, 2);
+  });
+}
+
+// ---- Processes
+// ------------------------------------------------------------------------------------------------------
+
+// What a child found out, in memory shared with the test.
+struct Report {
+  int code = -1;
+  int guilty = -1;
+  int64_t after_ns = 0;  // since the victim was stopped
+  char text[400] = {};
+};
+
+struct Shared {
+  std::atomic<int> ready{0};
+  std::atomic<int64_t> struck_at{0};
+  Report reports[8];
+};
+
+enum class Operation { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSendRecv };
+constexpr const char* kOperationNames[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                           "broadcast",  "barrier",        "sendrecv"};
+
+// One call of the operation among all ranks; `data` holds ranks * count elements.
+absl::Status Perform(const Comm& comm, Operation operation, std::vector<float>& data,
+                     int64_t timeout_ns) {
+  const int n = comm->size(), rank = comm->rank();
+  const int64_t all = static_cast<int64_t>(data.size()), part = all / n;
+  Call call;
+  call.dtype = DType::kF32;
+  call.options.timeout_ns = timeout_ns;
+  call.count = all;
+  call.in = call.out = {data.data(), all * 4};
+  switch (operation) {
+    case Operation::kAllReduce:
+      call.kind = CallKind::kAllReduce;
+      return comm->Run(call);
+    case Operation::kReduceScatter:
+      call.kind = CallKind::kReduceScatter;
+      call.count = part;
+      call.out = {data.data() + rank * part, part * 4};
+      return comm->Run(call);
+    case Operation::kAllGather:
+      call.kind = CallKind::kAllGather;
+      call.count = part;
+      call.in = {data.data() + rank * part, part * 4};
+      return comm->Run(call);
+    case Operation::kBroadcast:
+      call.kind = CallKind::kBroadcast;
+      call.root = 1;
+      return comm->Run(call);
+    case Operation::kBarrier:
+      return comm->Barrier(call.options);
+    case Operation::kSendRecv: {
+      std::vector<float> into(data.size());
+      call.kind = CallKind::kRecv;
+      call.root = (rank + n - 1) % n;
+      call.out = {into.data(), all * 4};
+      const auto receiving = comm->Start(call);
+      if (!receiving.ok()) {
+        return receiving.status();
+      }
+      call.kind = CallKind::kSend;
+      call.root = (rank + 1) % n;
+      const absl::Status sent = comm->Run(call);
+      (*receiving)->Wait(Deadline::Never());
+      return sent.ok() ? (*receiving)->status() : sent;
+    }
+  }
+  return absl::InternalError("no such operation");
+}
+
+// Ranks as processes over a file store; `victim` is struck with `signal` while all loop over an
+// operation.
+void Strike(Operation operation, int ranks, int victim, int signal, const char* transports,
+            int64_t timeout_ns, bool large, Shared* shared) {
+  char directory[] = "/tmp/entrain-failure-XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      auto store = OpenStore(absl::StrCat("file:", directory), "", {Deadline::After(10 * kSecond)});
+      RuntimeOptions runtime_options;
+      runtime_options.transports = transports;
+      auto runtime = Runtime::Create(runtime_options);
+      if (!store.ok() || !runtime.ok()) {
+        _exit(3);
+      }
+      CommOptions options;
+      options.runtime = *runtime;
+      options.store = *store;
+      options.rank = rank;
+      options.size = ranks;
+      options.timeout_ns = 20 * kSecond;
+      auto comm = Communicator::Create(options);
+      if (!comm.ok()) {
+        _exit(4);
+      }
+      std::vector<float> data(large ? 4 << 20 : 100, 0.0f);
+      shared->ready.fetch_add(1);
+      absl::Status status;
+      while (status.ok()) {
+        status = Perform(*comm, operation, data, timeout_ns);
+      }
+      Report& report = shared->reports[rank];
+      report.after_ns = Now() - shared->struck_at.load();
+      report.code = static_cast<int>(status.code());
+      report.guilty = BlameOf(status).rank;
+      std::strncpy(report.text, std::string(status.message()).c_str(), sizeof(report.text) - 1);
+      _exit(0);
+    }
+    children.push_back(pid);
+  }
+  const int64_t give_up = Now() + 15 * kSecond;
+  while (shared->ready.load() < ranks && Now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(shared->ready.load(), ranks) << "the ranks did not meet";
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));  // into the loop
+  shared->struck_at.store(Now());
+  kill(children[static_cast<size_t>(victim)], signal);
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank != victim) {
+      int exit_status = 0;
+      while (waitpid(children[static_cast<size_t>(rank)], &exit_status, WNOHANG) == 0) {
+        if (Now() > give_up + 15 * kSecond) {
+          kill(children[static_cast<size_t>(rank)], SIGKILL);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_EQ(exit_status, 0) << "rank " << rank;
+    }
+  }
+  kill(children[static_cast<size_t>(victim)], SIGKILL);
+  waitpid(children[static_cast<size_t>(victim)], nullptr, 0);
+  std::string remove = absl::StrCat("rm -rf ", directory);
+  EXPECT_EQ(std::system(remove.c_str()), 0);
+}
+
+class FailureOfAProcess : public testing::TestWithParam<std::tuple<const char*, bool, Operation>> {
+ protected:
+  FailureOfAProcess()
+      : shared_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared) {}
+  ~FailureOfAProcess() override { munmap(shared_, sizeof(Shared)); }
+  const char* transport() const { return std::get<0>(GetParam()); }
+  bool large() const { return std::get<1>(GetParam()); }
+  Operation operation() const { return std::get<2>(GetParam()); }
+  Shared* const shared_;
+};
+INSTANTIATE_TEST_SUITE_P(
+    Over, FailureOfAProcess,
+    testing::Combine(testing::Values("shm", "tcp"), testing::Bool(),
+                     testing::Values(Operation::kAllReduce, Operation::kReduceScatter,
+                                     Operation::kAllGather, Operation::kBroadcast,
+                                     Operation::kBarrier, Operation::kSendRecv)),
+    [](const auto& param) {
+      return absl::StrCat(std::get<0>(param.param),
+                          std::get<1>(param.param) ? "_large_" : "_small_",
+                          kOperationNames[static_cast<int>(std::get<2>(param.param))]);
+    });
+
+TEST_P(FailureOfAProcess, KilledRankIsNamedWithinTwoSeconds) {
+  Strike(operation(), 4, 2, SIGKILL, transport(), 20 * kSecond, large(), shared_);
+  for (const int rank : {0, 1, 3}) {
+    const Report& report = shared_->reports[rank];
+    EXPECT_EQ(report.code, static_cast<int>(absl::StatusCode::kUnavailable)) << report.text;
+    EXPECT_EQ(report.guilty, 2) << report.text;
+    EXPECT_LT(report.after_ns, 2 * kSecond) << report.text;
+    EXPECT_THAT(report.text, HasSubstr("rank 2"));
+  }
+}
+
+TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
+  constexpr int64_t kTimeout = 700 * kMillisecond;
+  Strike(operation(), 4, 1, SIGSTOP, transport(), kTimeout, large(), shared_);
+  for (const int rank : {0, 2, 3}) {
+    const Report& report = shared_->reports[rank];
+    EXPECT_EQ(report.code, static_cast<int>(absl::StatusCode::kDeadlineExceeded)) << report.text;
+    EXPECT_EQ(report.guilty, 1) << report.text;
+    EXPECT_LT(report.after_ns, kTimeout + 250 * kMillisecond) << report.text;
+    EXPECT_THAT(report.text, HasSubstr("rank 1"));
+  }
+}
+
+// ---- Creation
+// -------------------------------------------------------------------------------------------------------
+
+absl::Status CreateOne(const std::shared_ptr<Store>& store, int rank, int size, int64_t timeout_ns,
+                       const std::string& algorithms = "") {
+  RuntimeOptions runtime_options;
+  runtime_options.transports = "inproc";
+  auto runtime = Runtime::Create(runtime_options);
+  if (!runtime.ok()) {
+    return runtime.status();
+  }
+  CommOptions options;
+  options.runtime = *runtime;
+  options.store = store;
+  options.rank = rank;
+  options.size = size;
+  options.timeout_ns = timeout_ns;
+  options.algorithms = algorithms;
+  return Communicator::Create(options).status();
+}
+
+std::shared_ptr<Store> NewStore(const char* name) {
+  return *OpenStore(absl::StrCat("mem:", name), "", {Deadline::After(kSecond)});
+}
+
+TEST(Creation, AbsentRanksAreNamed) {
+  const auto store = NewStore("absent");
+  const absl::Status status = CreateOne(store, 0, 3, 200 * kMillisecond);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("did not come: 1, 2"));
+  EXPECT_EQ(BlameOf(status).phase, Phase::kBootstrap);
+}
+
+TEST(Creation, RankClaimedTwiceFailsForAll) {
+  const auto store = NewStore("twice");
+  std::vector<absl::Status> statuses(3);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    // Ranks 0, 1, 1 of 3: the third never comes, and nobody waits for it.
+    threads.emplace_back([&, i] {
+      statuses[static_cast<size_t>(i)] = CreateOne(store, i == 0 ? 0 : 1, 3, 20 * kSecond);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 was claimed by 2 processes"));
+  }
+}
+
+TEST(Creation, DifferentSettingsAndSizesAreMismatches) {
+  for (const bool sizes : {false, true}) {
+    const auto store = NewStore(sizes ? "sizes" : "settings");
+    std::vector<absl::Status> statuses(2);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        statuses[static_cast<size_t>(i)] = CreateOne(store, i, sizes ? 2 + i : 2, 20 * kSecond,
+                                                     sizes || i == 0 ? "" : "barrier:direct");
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    }
+  }
+}
+
+TEST(Creation, BadArgumentsNameThemselves) {
+  const auto store = NewStore("bad");
+  EXPECT_THAT(std::string(CreateOne(store, 2, 2, kSecond).message()), HasSubstr("rank: 2"));
+  EXPECT_THAT(std::string(CreateOne(store, 0, 0, kSecond).message()), HasSubstr("world_size: 0"));
+  EXPECT_THAT(std::string(CreateOne(store, 0, 1, kSecond, "all_reduce:magic").message()),
+              HasSubstr("magic"));
+  EXPECT_THAT(std::string(CreateOne(store, 0, 1, kSecond, "all_reduce").message()),
+              HasSubstr("COLLECTIVE:ALGORITHM"));
+}
+
+TEST(Creation, CardSurvivesTheWireAndRefusesGarbage) {
+  Card card;
+  card.rank = 3;
+  card.size = 7;
+  card.host_id = "host";
+  card.context = 9;
+  card.settings = "s";
+  card.addresses = {{"tcp", "127.0.0.1:1"}};
+  const std::string bytes = card.Encode();
+  const auto back = Card::Decode(bytes);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->Encode(), bytes);
+  for (size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_FALSE(Card::Decode(bytes.substr(0, cut)).ok()) << cut;
+  }
+}
+
+}  // namespace
+}  // namespace entrain
