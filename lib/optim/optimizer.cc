@@ -1,0 +1,59 @@
+#include "lib/optim/optimizer.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/optim/rules.h"
+
+namespace entrain {
+namespace {
+
+absl::Status Refuse(absl::string_view name, double value, absl::string_view allowed) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " ", value, " is not ", allowed));
+}
+
+absl::Status CheckFraction(absl::string_view name, double value) {
+  // Written so that a NaN is refused.
+  return value >= 0 && value < 1 ? absl::OkStatus() : Refuse(name, value, "in [0, 1)");
+}
+
+absl::Status CheckSgd(const OptimizerConfig& config) {
+  ENTRAIN_RETURN_IF_ERROR(CheckFraction("momentum", config.momentum));
+  if (config.nesterov && config.momentum == 0) {
+    return absl::InvalidArgumentError("nesterov needs a momentum above 0, and momentum is 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAdamw(const OptimizerConfig& config) {
+  ENTRAIN_RETURN_IF_ERROR(CheckFraction("beta1", config.beta1));
+  ENTRAIN_RETURN_IF_ERROR(CheckFraction("beta2", config.beta2));
+  // The kernels compute in f32, where a smaller eps is 0 and a step on a zero gradient divides 0 by
+  // 0.
+  if (!(config.eps >= 1e-37) || !std::isfinite(config.eps)) {
+    return Refuse("eps", config.eps, "a finite number of at least 1e-37");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& config) {
+  if (!(config.weight_decay >= 0) || !std::isfinite(config.weight_decay)) {
+    return Refuse("weight_decay", config.weight_decay, "a finite number >= 0");
+  }
+  switch (config.kind) {
+    case OptimizerKind::kSgd:
+      ENTRAIN_RETURN_IF_ERROR(CheckSgd(config));
+      return MakeSgd(config);
+    case OptimizerKind::kAdamw:
+      ENTRAIN_RETURN_IF_ERROR(CheckAdamw(config));
+      return MakeAdamw(config);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer kind ", static_cast<int32_t>(config.kind), " is unknown"));
+}
+
+}  // namespace entrain
