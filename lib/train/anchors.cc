@@ -1,0 +1,91 @@
+#include "lib/train/anchors.h"
+
+#include <cstring>
+
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+constexpr uint64_t kBasis = 0xcbf29ce484222325u;
+
+// FNV-1a over 64-bit words: one change of one word always changes the result, since each turn is a
+// bijection of the state.
+uint64_t Mix(uint64_t state, uint64_t word) {
+  return (state ^ word) * 0x100000001b3u;
+}
+
+// Brings every bit to bear on every other, before states are mixed with each other.
+uint64_t Spread(uint64_t x) {
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return x ^ (x >> 33);
+}
+
+// Four chains side by side: one multiplication waits for none of the other three.
+uint64_t Hash(const float* values, int64_t count) {
+  uint64_t chains[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t words[4];
+    std::memcpy(words, values + i, sizeof(words));
+    for (int c = 0; c < 4; ++c) {
+      chains[c] = Mix(chains[c], words[c]);
+    }
+  }
+  for (; i < count; ++i) {
+    uint32_t word;
+    std::memcpy(&word, values + i, sizeof(word));
+    chains[0] = Mix(chains[0], word);
+  }
+  uint64_t hash = static_cast<uint64_t>(count);
+  for (const uint64_t chain : chains) {
+    hash = Mix(hash, Spread(chain));
+  }
+  return Spread(hash);
+}
+
+}  // namespace
+
+absl::Status Anchors::Create(const float* params, bool with_momentum) {
+  const int64_t bytes = slab_.count() * static_cast<int64_t>(sizeof(float));
+  ENTRAIN_ASSIGN_OR_RETURN(anchor_, OwnedBuffer::Allocate(bytes));
+  std::memset(anchor_.data(), 0, static_cast<size_t>(bytes));
+  if (with_momentum) {
+    ENTRAIN_ASSIGN_OR_RETURN(momentum_, OwnedBuffer::Allocate(bytes));
+    std::memset(momentum_.data(), 0, static_cast<size_t>(bytes));
+  }
+  seals_.assign(static_cast<size_t>(slab_.layers()), 0);
+  for (int l = 0; l < slab_.layers(); ++l) {
+    const SlabLayer& layer = slab_.layer(l);
+    if (layer.valid > 0) {
+      std::memcpy(anchor(l), params + layer.offset,
+                  static_cast<size_t>(layer.valid) * sizeof(float));
+    }
+    Seal(l);
+  }
+  return absl::OkStatus();
+}
+
+float* Anchors::Part(const OwnedBuffer& buffer, int layer) const {
+  return buffer.size() == 0 ? nullptr
+                            : reinterpret_cast<float*>(buffer.data()) + slab_.layer(layer).offset;
+}
+
+void Anchors::Seal(int layer) {
+  seals_[static_cast<size_t>(layer)] = Hash(anchor(layer), slab_.layer(layer).shard);
+}
+
+uint64_t Anchors::checksum() const {
+  if (!exist()) {
+    return 0;
+  }
+  uint64_t hash = kBasis;
+  for (const uint64_t seal : seals_) {
+    hash = Mix(hash, seal);
+  }
+  hash = Spread(hash);
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace entrain

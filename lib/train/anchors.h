@@ -1,0 +1,43 @@
+// What EDiT keeps on each rank beside the live parameters: the anchor a, which is where all
+// replicas last agreed, and the outer momentum b. f32, laid out as the slab; 4 P / M bytes each.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/memory/buffer.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+class Anchors {
+ public:
+  explicit Anchors(const Slab& slab) : slab_(slab) {}
+
+  // a := params, b := 0 if there is to be one. Padding is zero whatever params has there.
+  absl::Status Create(const float* params, bool with_momentum);
+  bool exist() const { return anchor_.size() != 0; }
+  // The layer's part; null when there is no such array.
+  float* anchor(int layer) { return Part(anchor_, layer); }
+  float* momentum(int layer) { return Part(momentum_, layer); }
+  const float* all() const { return reinterpret_cast<const float*>(anchor_.data()); }
+
+  // Takes note of what the layer's anchor is after a change.
+  void Seal(int layer);
+  // A 64-bit hash of the bits of all anchors as sealed; 0: there are none. Equal on all ranks of a
+  // sync group.
+  uint64_t checksum() const;
+
+ private:
+  float* Part(const OwnedBuffer& buffer, int layer) const;
+
+  const Slab& slab_;
+  OwnedBuffer anchor_, momentum_;
+  std::vector<uint64_t> seals_;  // by layer
+};
+
+}  // namespace entrain

@@ -1,0 +1,92 @@
+// The arithmetic and the traffic of one exchange, line by line as in the paper; when each part runs
+// is layer_sync's business.
+//
+//   Judge      G_l ← ||a - theta||, all layers; norms of all replicas; w ← softmax(-G / T)   (eq.
+//   2) Begin(l)   Delta ← w_n (a - theta); its all-reduce starts (eq. 3) Finish(l)  beta ← min(1,
+//   phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a     (eq. 4)
+//
+// Collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
+// and Finish differently.
+//
+// Thread safety: one thread at a time: the caller's while nothing is under way, else the courier.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/comm/communicator.h"
+#include "lib/kernels/kernels.h"
+#include "lib/memory/buffer.h"
+#include "lib/train/anchors.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/penalty.h"
+#include "lib/train/reducer.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+// What an exchange decided for a layer.
+struct LayerReport {
+  std::vector<double> norms, weights;  // by replica; a rejected one has weight 0
+  double clip_factor = 1;              // beta
+};
+
+class Exchange {
+ public:
+  struct Groups {
+    std::shared_ptr<Communicator> model, sync;  // for this object alone; null: a group of one
+    int copies = 1;                             // ranks of the model group with the same parameters
+  };
+  // `slab` and `params` outlive this.
+  Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups);
+  // Ends what is under way, on all ranks.
+  ~Exchange();
+
+  // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
+  absl::Status CreateAnchors();
+
+  // `round`: how many exchanges there were before; compared, like the anchors' checksum.
+  absl::Status Judge(uint64_t round);
+  absl::Status Begin(int layer);
+  absl::Status Finish(int layer);
+
+  const Anchors& anchors() const { return anchors_; }
+  const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
+  const Groups& groups() const { return groups_; }
+
+ private:
+  // A layer between Begin and Finish.
+  struct Flight {
+    OwnedBuffer buffer;
+    RefPtr<Work> work;
+  };
+
+  double SquareOfShard(int layer) const;
+  absl::Status SumOverModel(int64_t tag, std::vector<double>* values) const;
+  absl::Status ShareNorms(uint64_t round, const std::vector<double>& mine);
+  absl::Status Compare(const std::vector<uint64_t>& records, size_t width) const;
+  void FillDelta(int layer, float* delta) const;
+  absl::Status Combine(int layer, float* mean);
+  void OuterStep(int layer, float* mean, double beta);
+  void RollBack(int layer);
+
+  float* Live(int layer) const { return params_ + slab_.layer(layer).offset; }
+  CallOptions Options(int64_t tag) const;
+
+  const Slab& slab_;
+  float* const params_;
+  const EditOptions options_;
+  const Groups groups_;
+  const Kernels& kernels_ = BestKernels();
+  const std::unique_ptr<DeltaReducer> reducer_ = std::make_unique<LinearReducer>();
+  const int me_;  // this replica
+  Anchors anchors_;
+  BufferPool pool_;
+  std::vector<Verdict> verdicts_;     // by layer
+  std::vector<LayerReport> reports_;  // by layer
+  std::vector<Flight> flights_;       // by layer
+};
+
+}  // namespace entrain

@@ -1,0 +1,22 @@
+// What must have happened to a layer before its parameters may be gathered: the interface through
+// which an exchange of layers holds back the gathers that read what it writes.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+
+namespace entrain {
+
+class LayerGate {
+ public:
+  virtual ~LayerGate() = default;
+  // Calls `then` exactly once with how it ended: before returning when nothing is under way for the
+  // layer, otherwise later from another thread, where it must not block.
+  virtual void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) = 0;
+  // Blocks until nothing is under way for the layer.
+  virtual absl::Status WaitOpen(int layer) = 0;
+};
+
+}  // namespace entrain

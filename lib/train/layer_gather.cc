@@ -1,0 +1,152 @@
+#include "lib/train/layer_gather.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/train/timed_call.h"
+
+namespace entrain {
+
+LayerGather::LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Communicator> comm,
+                         DType dtype, int64_t timeout_ns)
+    : slab_(slab),
+      pool_(pool),
+      comm_(std::move(comm)),
+      dtype_(dtype),
+      timeout_ns_(timeout_ns),
+      slots_(static_cast<size_t>(slab.layers())) {}
+
+LayerGather::~LayerGather() {
+  absl::MutexLock lock(&mutex_);
+  for (Slot& slot : slots_) {
+    if (slot.work && !slot.work->done()) {
+      comm_->Abort("the sharded model was destroyed while a layer was being gathered");
+      slot.work->Wait(Deadline::Never());  // the call writes to the slot's buffer
+    }
+  }
+}
+
+absl::Status LayerGather::Start(int layer) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (slot(layer).state != State::kFree) {
+      return slot(layer).status;
+    }
+    slot(layer).state = State::kGated;
+    slot(layer).status = absl::OkStatus();
+  }
+  if (gate_ == nullptr) {
+    Begin(layer, absl::OkStatus());
+  } else {
+    gate_->WhenOpen(layer, [this, layer](const absl::Status& gate) { Begin(layer, gate); });
+  }
+  absl::MutexLock lock(&mutex_);
+  return slot(layer).status;
+}
+
+void LayerGather::Begin(int layer, const absl::Status& gate) {
+  // Only this call knows the slot while it is gated, so it is filled outside the lock.
+  Slot filled;
+  filled.status = gate.ok() ? Send(layer, &filled) : gate;
+  filled.status = Annotate(filled.status, absl::StrCat("layer ", layer, " gather"));
+  filled.state = State::kTravelling;
+  absl::MutexLock lock(&mutex_);
+  status_.Update(filled.status);
+  slot(layer) = std::move(filled);
+}
+
+absl::Status LayerGather::Send(int layer, Slot* slot) {
+  const SlabLayer& l = slab_.layer(layer);
+  const float* const masters = params_ + l.offset;
+  if (comm_ == nullptr && dtype_ == DType::kF32) {
+    slot->params = const_cast<float*>(masters);  // for reading only, as the contract says
+    return absl::OkStatus();
+  }
+  const int64_t element = SizeOf(dtype_);
+  ENTRAIN_ASSIGN_OR_RETURN(slot->buffer, pool_.Take(l.padded * element));
+  slot->params = slot->buffer.data();
+  std::byte* const own = slot->buffer.data() + l.first * element;
+  kernels_.cast(own, dtype_, masters, DType::kF32, l.shard);
+  if (comm_ == nullptr) {
+    return absl::OkStatus();
+  }
+  Call call;
+  call.kind = CallKind::kAllGather;
+  call.dtype = dtype_;
+  call.count = l.shard;
+  call.in = {own, l.shard * element};
+  call.out = {slot->buffer.data(), l.padded * element};
+  call.options = TimedCall(timeout_ns_, layer, false);
+  ENTRAIN_ASSIGN_OR_RETURN(slot->work, comm_->Start(call));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
+  ENTRAIN_RETURN_IF_ERROR(Start(layer));
+  if (gate_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(gate_->WaitOpen(layer));
+  }
+  const int64_t start = Clock::Real().Now();
+  RefPtr<Work> work;
+  {
+    absl::MutexLock lock(&mutex_);
+    // The gate is open, but whoever opened it may not have come to this layer yet.
+    const auto begun = [this, layer]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return slot(layer).state != State::kGated;
+    };
+    mutex_.Await(absl::Condition(&begun));
+    work = slot(layer).work;
+  }
+  if (work) {
+    work->Wait(Deadline::Never());  // the call has a deadline of its own
+  }
+  *wait_ns += static_cast<uint64_t>(Clock::Real().Now() - start);
+  absl::MutexLock lock(&mutex_);
+  Slot& slot = this->slot(layer);
+  slot.state = State::kHeld;
+  if (work && slot.status.ok()) {
+    slot.status = Annotate(work->status(), absl::StrCat("layer ", layer, " gather"));
+    status_.Update(slot.status);
+  }
+  ENTRAIN_RETURN_IF_ERROR(slot.status);
+  return slot.params;
+}
+
+absl::Status LayerGather::Release(int layer) {
+  State state;
+  {
+    absl::MutexLock lock(&mutex_);
+    state = slot(layer).state;
+  }
+  if (state == State::kFree) {
+    return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " is not gathered"));
+  }
+  uint64_t unused = 0;
+  const absl::Status status =
+      state == State::kHeld ? absl::OkStatus() : Wait(layer, &unused).status();
+  absl::MutexLock lock(&mutex_);
+  Slot& slot = this->slot(layer);
+  pool_.Give(std::move(slot.buffer));
+  slot = Slot();
+  return status;
+}
+
+int LayerGather::FirstHeld() const {
+  absl::MutexLock lock(&mutex_);
+  for (size_t l = 0; l < slots_.size(); ++l) {
+    if (slots_[l].state != State::kFree) {
+      return static_cast<int>(l);
+    }
+  }
+  return -1;
+}
+
+absl::Status LayerGather::status() const {
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+}  // namespace entrain

@@ -1,0 +1,268 @@
+#include "lib/train/layer_shards.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/comm/agree.h"
+#include "lib/train/timed_call.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kMostLayers = (1 << 20) - 2;  // layers are user tags
+
+absl::Status CheckDType(absl::string_view name, DType dtype) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": ",
+        IsValid(dtype) ? std::string(NameOf(dtype)) : absl::StrCat(static_cast<int32_t>(dtype)),
+        " is neither f32 nor bf16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckConfig(const ShardConfig& config) {
+  ENTRAIN_RETURN_IF_ERROR(CheckDType("param_dtype", config.param_dtype));
+  ENTRAIN_RETURN_IF_ERROR(CheckDType("grad_dtype", config.grad_dtype));
+  if (config.prefetch < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("prefetch: ", config.prefetch, " is negative"));
+  }
+  if (config.timeout_ns < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout_ns: ", config.timeout_ns, " is negative"));
+  }
+  if (static_cast<int64_t>(config.layer_counts.size()) > kMostLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers: ", config.layer_counts.size(), " is more than ", kMostLayers));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t BytesSent(const std::shared_ptr<Communicator>& comm) {
+  return comm == nullptr ? 0 : comm->stats().bytes_sent;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr<Mesh> mesh,
+                                                                 const ShardConfig& config) {
+  const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
+    ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
+    ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
+                                                   mesh->coordinate(Axis::kShard)));
+    ENTRAIN_ASSIGN_OR_RETURN(Comms comms, MakeComms(*mesh));
+    ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
+    return std::unique_ptr<LayerShards>(
+        new LayerShards(std::move(mesh), config, std::move(slab), std::move(comms)));
+  };
+  auto shards = create();
+  return shards.ok() ? std::move(shards) : Annotate(shards.status(), "shard");
+}
+
+LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab,
+                         Comms comms)
+    : mesh_(std::move(mesh)),
+      config_(config),
+      slab_(std::move(slab)),
+      comms_(std::move(comms)),
+      // Idle memory: what a pass holds at once, gathered layers and gradients, f32 at most.
+      pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
+      gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
+      gradients_(slab_, pool_, comms_.scatter, comms_.sync, config.grad_dtype, config.timeout_ns) {
+  const ShardStats created = stats();
+  base_shard_ = created.bytes_sent_shard;
+  base_sync_ = created.bytes_sent_sync;
+}
+
+absl::StatusOr<LayerShards::Comms> LayerShards::MakeComms(const Mesh& mesh) {
+  Comms comms;
+  const auto own = [](const std::shared_ptr<Communicator>& comm) {
+    return comm->Split(0, comm->rank());
+  };
+  if (mesh.length(Axis::kShard) > 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(comms.gather, own(mesh.comm(Axis::kShard)));
+    ENTRAIN_ASSIGN_OR_RETURN(comms.scatter, own(mesh.comm(Axis::kShard)));
+  }
+  if (mesh.length(Axis::kSync) > 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(comms.sync, own(mesh.comm(Axis::kSync)));
+  }
+  return comms;
+}
+
+absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms) {
+  // The number of layers first: it says how long the second list is.
+  std::vector<NamedValue> shape = {
+      {"layers", static_cast<double>(config.layer_counts.size())},
+      {"param_dtype", static_cast<double>(config.param_dtype)},
+      {"grad_dtype", static_cast<double>(config.grad_dtype)},
+      {"shard groups' size", static_cast<double>(mesh.length(Axis::kShard))}};
+  std::vector<NamedValue> counts;
+  for (size_t l = 0; l < config.layer_counts.size(); ++l) {
+    counts.push_back(
+        {absl::StrCat("layer_counts[", l, "]"), static_cast<double>(config.layer_counts[l])});
+  }
+  for (const auto& values : {shape, counts}) {
+    if (comms.scatter != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(*comms.scatter, "the shard group", values));
+    }
+    if (comms.sync != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(*comms.sync, "the sync group", values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::CheckBound() const {
+  absl::Status status = gradients_.status();
+  status.Update(gather_.status());
+  if (status.ok() && params_ == nullptr) {
+    status = absl::FailedPreconditionError("no slabs are bound yet");
+  }
+  return Annotate(status, "shard");
+}
+
+absl::Status LayerShards::Check(int layer) const {
+  ENTRAIN_RETURN_IF_ERROR(CheckBound());
+  if (layer < 0 || layer >= slab_.layers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard: layer: ", layer, " is not in [0, ", slab_.layers(), ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::Bind(float* params, float* grads) {
+  if (params == nullptr || grads == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard: ", params == nullptr ? "params" : "grads", " is null"));
+  }
+  if (params_ != nullptr) {
+    return absl::FailedPreconditionError("shard: slabs are bound already");
+  }
+  params_ = params;
+  grads_ = grads;
+  gather_.Bind(params);
+  gradients_.Bind(grads);
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::Load(int layer, const float* full) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  if (full == nullptr) {
+    return absl::InvalidArgumentError("shard: full is null");
+  }
+  const SlabLayer& l = slab_.layer(layer);
+  float* const shard = params_ + l.offset;
+  if (l.valid > 0) {
+    std::memcpy(shard, full + l.first, static_cast<size_t>(l.valid) * sizeof(float));
+  }
+  std::memset(shard + l.valid, 0, static_cast<size_t>(l.shard - l.valid) * sizeof(float));
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::Broadcast() {
+  ENTRAIN_RETURN_IF_ERROR(CheckBound());
+  if (comms_.sync == nullptr) {
+    return absl::OkStatus();
+  }
+  const CallOptions options = TimedCall(config_.timeout_ns, kMostLayers, false);
+  return Annotate(comms_.sync->Broadcast(params_, slab_.count(), DType::kF32, 0, options),
+                  "shard: broadcast");
+}
+
+absl::Status LayerShards::BeginPass(Pass pass) {
+  ENTRAIN_RETURN_IF_ERROR(CheckBound());
+  if (pass != Pass::kForward && pass != Pass::kBackward) {
+    return absl::InvalidArgumentError(absl::StrCat("shard: pass: ", static_cast<int32_t>(pass),
+                                                   " is neither forward nor backward"));
+  }
+  pass_ = pass;
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::Gather(int layer) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  return Annotate(gather_.Start(layer), "shard");
+}
+
+absl::StatusOr<void*> LayerShards::Wait(int layer) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  const auto params = gather_.Wait(layer, &waits_.gather_wait_ns);
+  if (!params.ok()) {
+    return Annotate(params.status(), "shard");
+  }
+  const int step = pass_ == Pass::kForward ? 1 : -1;
+  for (int ahead = 1; ahead <= config_.prefetch; ++ahead) {
+    const int next = layer + step * ahead;
+    if (next < 0 || next >= slab_.layers()) {
+      break;
+    }
+    ENTRAIN_RETURN_IF_ERROR(Annotate(gather_.Start(next), "shard"));
+  }
+  return *params;
+}
+
+absl::Status LayerShards::Release(int layer) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  return Annotate(gather_.Release(layer), "shard");
+}
+
+absl::StatusOr<void*> LayerShards::Gradients(int layer) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  return gradients_.Lend(layer);
+}
+
+absl::Status LayerShards::ReduceGradients(int layer) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  return Annotate(gradients_.Reduce(layer, scope_ == GradientScope::kGlobal), "shard");
+}
+
+absl::Status LayerShards::FinishGradients() {
+  ENTRAIN_RETURN_IF_ERROR(CheckBound());
+  const int64_t start = Clock::Real().Now();
+  const absl::Status status = gradients_.Finish();
+  waits_.reduce_wait_ns += static_cast<uint64_t>(Clock::Real().Now() - start);
+  return Annotate(status, "shard");
+}
+
+absl::Status LayerShards::SetGradients(GradientScope scope) {
+  if (scope != GradientScope::kLocal && scope != GradientScope::kGlobal) {
+    return absl::InvalidArgumentError(absl::StrCat("shard: scope: ", static_cast<int32_t>(scope),
+                                                   " is neither local nor global"));
+  }
+  scope_ = scope;
+  return absl::OkStatus();
+}
+
+ShardStats LayerShards::stats() const {
+  ShardStats stats = waits_;
+  stats.bytes_sent_shard = BytesSent(comms_.gather) + BytesSent(comms_.scatter) - base_shard_;
+  stats.bytes_sent_sync = BytesSent(comms_.sync) - base_sync_;
+  return stats;
+}
+
+absl::Status LayerShards::SetGate(LayerGate* gate) {
+  if (gate != nullptr) {
+    if (gate_ != nullptr) {
+      return absl::FailedPreconditionError("shard: another EDiT object exchanges its layers");
+    }
+    ENTRAIN_RETURN_IF_ERROR(CheckAllReleased());
+  }
+  gate_ = gate;
+  gather_.SetGate(gate);
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::CheckAllReleased() const {
+  const int held = gather_.FirstHeld();
+  if (held >= 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("shard: layer ", held, " is gathered; release it first"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace entrain

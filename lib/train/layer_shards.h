@@ -1,0 +1,113 @@
+// A model sharded layer by layer over the shard group of a mesh (ZeRO's third stage as a facility):
+// layers are gathered ahead of their use and released after, gradients are reduced into the slab.
+// Behind entrain_shard_*; include/entrain/train.h has the contract of each function.
+//
+// The object makes its own parts of the mesh's communicators, so its calls have a numbering of
+// their own; each carries its layer's number as tag, gathers and reductions on different
+// communicators, so that no order matters.
+//
+// Every error begins with "shard: " and names the layer; once a collective has failed, every later
+// call fails with the first error.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "lib/base/dtype.h"
+#include "lib/comm/mesh.h"
+#include "lib/memory/buffer.h"
+#include "lib/train/layer_gate.h"
+#include "lib/train/layer_gather.h"
+#include "lib/train/layer_gradients.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+struct ShardConfig {
+  std::vector<int64_t> layer_counts;  // P_l, in the order of the forward pass
+  int prefetch = 1;                   // layers gathered ahead of use
+  DType param_dtype = DType::kF32;    // kF32 or kBF16: what gather delivers and what travels
+  DType grad_dtype = DType::kF32;     // likewise
+  int64_t timeout_ns = 0;             // of each collective; 0: the communicators' default
+};
+
+// Values are the C ABI's (train.h).
+enum class Pass : int32_t { kForward = 0, kBackward = 1 };
+enum class GradientScope : int32_t { kLocal = 0, kGlobal = 1 };
+
+struct ShardStats {
+  uint64_t gather_wait_ns = 0, reduce_wait_ns = 0;
+  uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
+};
+
+class LayerShards {
+ public:
+  // Collective over the mesh; compares the layers and types of all ranks.
+  static absl::StatusOr<std::unique_ptr<LayerShards>> Create(std::shared_ptr<Mesh> mesh,
+                                                             const ShardConfig& config);
+
+  const Slab& slab() const { return slab_; }
+  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+
+  // Both slab().count() floats; once, before anything below.
+  absl::Status Bind(float* params, float* grads);
+  float* params() const { return params_; }  // null: not bound
+  // Copies this rank's part of a whole layer into the slab.
+  absl::Status Load(int layer, const float* full);
+  // Collective; blocks: replica 0's slab to all replicas.
+  absl::Status Broadcast();
+
+  absl::Status BeginPass(Pass pass);
+  absl::Status Gather(int layer);
+  absl::StatusOr<void*> Wait(int layer);
+  absl::Status Release(int layer);
+
+  absl::StatusOr<void*> Gradients(int layer);
+  absl::Status ReduceGradients(int layer);
+  absl::Status FinishGradients();
+  absl::Status SetGradients(GradientScope scope);
+  GradientScope gradient_scope() const { return scope_; }
+
+  ShardStats stats() const;
+
+  // For an exchange of layers: holds back gathers until `gate` says so (null: no more).
+  // kFailedPrecondition when there is a gate already, or a layer is gathered.
+  absl::Status SetGate(LayerGate* gate);
+  LayerGate* gate() const { return gate_; }
+  // kFailedPrecondition naming a layer that is gathered or being gathered.
+  absl::Status CheckAllReleased() const;
+
+ private:
+  struct Comms {
+    std::shared_ptr<Communicator> gather, scatter, sync;  // null: a group of one
+  };
+  LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab, Comms comms);
+  static absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms);
+  static absl::StatusOr<Comms> MakeComms(const Mesh& mesh);
+  // The checks that most calls begin with.
+  absl::Status Check(int layer) const;
+  absl::Status CheckBound() const;
+
+  const std::shared_ptr<Mesh> mesh_;
+  const ShardConfig config_;
+  const Slab slab_;
+  const Comms comms_;
+  BufferPool pool_;
+  float *params_ = nullptr, *grads_ = nullptr;
+  Pass pass_ = Pass::kForward;
+  GradientScope scope_ = GradientScope::kGlobal;
+  LayerGate* gate_ = nullptr;
+  ShardStats waits_;         // the times only
+  uint64_t base_shard_ = 0;  // bytes sent while this was created
+  uint64_t base_sync_ = 0;
+  LayerGather gather_;
+  LayerGradients gradients_;
+};
+
+}  // namespace entrain

@@ -1,0 +1,46 @@
+#include "lib/train/slab.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+
+absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slots, int slot) {
+  // Keeps every size in bytes, of slab and padded layer, far from overflow.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
+  Slab slab;
+  slab.slots_ = slots;
+  slab.slot_ = slot;
+  if (layer_counts.empty()) {
+    return absl::InvalidArgumentError("layers: 0; a model has at least one");
+  }
+  for (size_t l = 0; l < layer_counts.size(); ++l) {
+    const int64_t full = layer_counts[l];
+    if (full < 1 || full > kMost - slab.count_ - slots) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layer_counts[", l, "]: ", full, full < 1 ? " is not positive" : " is too large"));
+    }
+    SlabLayer layer;
+    layer.full = full;
+    layer.shard = (full + slots - 1) / slots;
+    layer.padded = layer.shard * slots;
+    layer.first = layer.shard * slot;
+    layer.valid = std::clamp<int64_t>(full - layer.first, 0, layer.shard);
+    layer.offset = slab.count_;
+    slab.count_ += layer.shard;
+    slab.layers_.push_back(layer);
+  }
+  return slab;
+}
+
+int64_t Slab::largest_padded() const {
+  int64_t largest = 0;
+  for (const SlabLayer& layer : layers_) {
+    largest = std::max(largest, layer.padded);
+  }
+  return largest;
+}
+
+}  // namespace entrain

@@ -1,0 +1,50 @@
+// A model as one flat array cut into layers, and each layer into the shards of a group.
+//
+//   layer 0   |- p_0 -|- p_0 -|- p_0 -|0        P_l elements, padded with zeros to M p_l,
+//   layer 1   |-- p_1 --|-- p_1 --|-- p_1 --|   p_l = ceil(P_l / M); here M = 3
+//                        \        /
+//   slab of slot 1  [ p_0 | p_1 ]               what one rank keeps: its shards, one after the
+//   other
+//
+// A value; the same on every rank but for what depends on the slot.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace entrain {
+
+// All in elements.
+struct SlabLayer {
+  int64_t full = 0;    // P_l
+  int64_t padded = 0;  // M p_l
+  int64_t shard = 0;   // p_l
+  int64_t first = 0;   // this slot's first element of the layer: m p_l
+  int64_t valid = 0;   // elements of this slot's shard that are not padding; they come first
+  int64_t offset = 0;  // where the shard begins in the slab
+};
+
+class Slab {
+ public:
+  // For slot `slot` of `slots`. kInvalidArgument names a layer without elements.
+  static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot);
+
+  int layers() const { return static_cast<int>(layers_.size()); }
+  const SlabLayer& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
+  // Elements of the slab: the sum of p_l.
+  int64_t count() const { return count_; }
+  int slots() const { return slots_; }
+  int slot() const { return slot_; }
+  // Elements of the largest layer, padded.
+  int64_t largest_padded() const;
+
+ private:
+  std::vector<SlabLayer> layers_;
+  int64_t count_ = 0;
+  int slots_ = 1, slot_ = 0;
+};
+
+}  // namespace entrain

@@ -1,0 +1,82 @@
+// Rounds computed in double precision from the published rules, against the whole machinery.
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "lib/train/layer_sync.h"
+#include "nlohmann/json.hpp"
+#include "tests/train/replicas.h"
+
+namespace entrain {
+namespace {
+
+using Json = nlohmann::json;
+
+double Number(const Json& json) {
+  return json.is_string() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
+void ExpectReport(const LayerReport& report, const Json& want) {
+  for (size_t n = 0; n < report.norms.size(); ++n) {
+    const double norm = Number(want["norm"][n]);
+    if (std::isnan(norm)) {
+      EXPECT_FALSE(std::isfinite(report.norms[n]));
+    } else {
+      EXPECT_NEAR(report.norms[n], norm, 1e-5);
+    }
+    EXPECT_NEAR(report.weights[n], Number(want["weight"][n]), 1e-5);
+  }
+  EXPECT_NEAR(report.clip_factor, Number(want["clip_factor"]), 1e-5);
+}
+
+void RunRounds(Replica& r, const Json& golden) {
+  EditOptions options;
+  options.reducer = ReducerKind::kLinear;
+  options.pseudo_gradnorm_reduce = true;
+  options.weight_softmax_temperature = golden["temperature"];
+  options.clip_pseudo_grad = golden["clip"];
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_nesterov = true;
+  options.outer_lr = golden["eta"];
+  options.outer_momentum = golden["mu"];
+  const auto replica = static_cast<size_t>(r.replica());
+  r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+    value = golden["initial"][static_cast<size_t>(l)][static_cast<size_t>(i)];
+  });
+  r.Edit(options);
+  r.Forward();
+  for (size_t round = 0; round < golden["rounds"].size(); ++round) {
+    const Json& want = golden["rounds"][round];
+    r.DriftFromAnchor([&](int l, int64_t i) {
+      return static_cast<float>(
+          Number(golden["drifts"][round][replica][static_cast<size_t>(l)][static_cast<size_t>(i)]));
+    });
+    r.EndStep();
+    ASSERT_TRUE(r.Forward());
+    for (int l = 0; l < 2; ++l) {
+      ExpectReport(*r.edit().Report(l), want[static_cast<size_t>(l)]);
+    }
+    r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+      const Json& anchor = want[static_cast<size_t>(l)]["anchor_after"];
+      ASSERT_NEAR(value, Number(anchor[static_cast<size_t>(i)]), 1e-5)
+          << "round " << round << " layer " << l << " element " << i;
+    });
+  }
+}
+
+TEST(EditRounds, WeightsClipAndOuterStepsMatchPublishedRules) {
+  std::ifstream file(ENTRAIN_TESTDATA "/edit_rounds.json");
+  const Json golden = Json::parse(file);
+  ShardConfig config;
+  config.layer_counts = golden["sizes"].get<std::vector<int64_t>>();
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 4}, config, [&](Replica& r) { RunRounds(r, golden); });
+  }
+}
+
+}  // namespace
+}  // namespace entrain

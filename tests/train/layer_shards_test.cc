@@ -1,0 +1,288 @@
+#include "lib/train/layer_shards.h"
+
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/dtype.h"
+#include "lib/base/status.h"
+#include "tests/support/ranks.h"
+#include "tests/train/replicas.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+// Uneven on purpose: the last layer is shorter than most groups.
+const std::vector<int64_t> kLayers = {37, 8, 50, 1};
+
+ShardConfig ConfigOf(DType dtype, int prefetch = 1) {
+  ShardConfig config;
+  config.layer_counts = kLayers;
+  config.param_dtype = config.grad_dtype = dtype;
+  config.prefetch = prefetch;
+  return config;
+}
+
+float At(const void* values, DType dtype, int64_t i) {
+  return dtype == DType::kF32 ? static_cast<const float*>(values)[i]
+                              : BF16ToFloat(static_cast<const uint16_t*>(values)[i]);
+}
+
+void AddTo(void* values, DType dtype, int64_t i, float value) {
+  if (dtype == DType::kF32) {
+    static_cast<float*>(values)[i] += value;
+  } else {
+    uint16_t& bits = static_cast<uint16_t*>(values)[i];
+    bits = FloatToBF16(BF16ToFloat(bits) + value);
+  }
+}
+
+void ExpectWholeLayer(Replica& r, DType dtype, int layer) {
+  const auto params = r.shards().Wait(layer);
+  ASSERT_TRUE(params.ok()) << params.status();
+  const SlabLayer& shape = r.shards().slab().layer(layer);
+  for (int64_t i = 0; i < shape.padded; ++i) {
+    float want = i < shape.full ? Replica::Initial(layer, i) : 0;
+    want = dtype == DType::kF32 ? want : BF16ToFloat(FloatToBF16(want));
+    ASSERT_EQ(At(*params, dtype, i), want) << "layer " << layer << " element " << i;
+  }
+}
+
+class Shards : public testing::TestWithParam<std::tuple<int, int, DType>> {
+ protected:
+  Grid grid() const { return {std::get<0>(GetParam()), std::get<1>(GetParam())}; }
+  DType dtype() const { return std::get<2>(GetParam()); }
+};
+
+TEST_P(Shards, GatherDeliversWholeLayersUpAndDown) {
+  for (const int prefetch : {0, 1, 3}) {
+    RunReplicas(grid(), ConfigOf(dtype(), prefetch), [&](Replica& r) {
+      for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kForward}) {
+        ASSERT_EQ(r.shards().BeginPass(pass), absl::OkStatus());
+        for (int k = 0; k < 4; ++k) {
+          const int layer = pass == Pass::kForward ? k : 3 - k;
+          ExpectWholeLayer(r, dtype(), layer);
+          ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
+        }
+      }
+    });
+  }
+}
+
+TEST_P(Shards, GathersMayStartInAnyOrderOnEachRank) {
+  RunReplicas(grid(), ConfigOf(dtype(), 0), [&](Replica& r) {
+    for (int k = 0; k < 4; ++k) {
+      ASSERT_EQ(r.shards().Gather((k + r.slot()) % 4), absl::OkStatus());
+    }
+    for (int layer = 0; layer < 4; ++layer) {
+      ExpectWholeLayer(r, dtype(), layer);
+    }
+    for (int layer = 0; layer < 4; ++layer) {
+      ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
+    }
+  });
+}
+
+// Small multiples of 1/8, so that bf16 sums are exact too.
+float Gradient(int64_t rank, int64_t layer, int64_t element, int64_t microbatch) {
+  return static_cast<float>((rank * 3 + layer + element + microbatch) % 5) / 8;
+}
+
+void Reduce(Replica& r, DType dtype, int64_t rank, int microbatch) {
+  for (int layer = 3; layer >= 0; --layer) {
+    const auto grads = r.shards().Gradients(layer);
+    ASSERT_TRUE(grads.ok()) << grads.status();
+    const SlabLayer& shape = r.shards().slab().layer(layer);
+    for (int64_t i = 0; i < shape.padded; ++i) {
+      ASSERT_EQ(At(*grads, dtype, i), 0) << "element " << i;
+    }
+    for (int64_t i = 0; i < shape.full; ++i) {
+      AddTo(*grads, dtype, i, Gradient(rank, layer, i, microbatch));
+    }
+    ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+  }
+}
+
+TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
+  const int shards = grid().shards, replicas = grid().replicas;
+  for (const GradientScope scope : {GradientScope::kLocal, GradientScope::kGlobal}) {
+    RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
+      const int64_t rank = r.replica() * shards + r.slot();
+      ASSERT_EQ(r.shards().SetGradients(scope), absl::OkStatus());
+      // The second micro-batch is on its way before the first has landed.
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        Reduce(r, dtype(), rank, microbatch);
+      }
+      ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+      const bool global = scope == GradientScope::kGlobal;
+      r.ForEach(r.grads(), [&](int layer, int64_t i, float& got) {
+        double sum = 0;
+        for (int64_t n = 0; n < replicas; ++n) {
+          for (int64_t m = 0; (global || n == r.replica()) && m < shards; ++m) {
+            sum += Gradient(n * shards + m, layer, i, 0) + Gradient(n * shards + m, layer, i, 1);
+          }
+        }
+        const double want = sum / (shards * (global ? replicas : 1));
+        ASSERT_NEAR(got, want, 1e-6) << "layer " << layer << " element " << i;
+      });
+    });
+  }
+}
+
+TEST_P(Shards, BroadcastGivesReplicaZerosParametersToAll) {
+  RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
+    r.ForEach(r.params(),
+              [&](int, int64_t, float& value) { value += static_cast<float>(r.replica()); });
+    ASSERT_EQ(r.shards().Broadcast(), absl::OkStatus());
+    r.ForEach(r.params(), [&](int layer, int64_t i, float& value) {
+      ASSERT_EQ(value, Replica::Initial(layer, i));
+    });
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Shards,
+                         testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 2),
+                                          testing::Values(DType::kF32, DType::kBF16)),
+                         [](const auto& param) {
+                           return absl::StrCat("m", std::get<0>(param.param), "_n",
+                                               std::get<1>(param.param), "_",
+                                               std::string(NameOf(std::get<2>(param.param))));
+                         });
+
+TEST(LayerShards, LendsTheSlabItselfWhenNothingHasToBeGathered) {
+  RunReplicas({1, 2}, ConfigOf(DType::kF32), [](Replica& r) {
+    const auto params = r.shards().Wait(2);
+    ASSERT_TRUE(params.ok()) << params.status();
+    EXPECT_EQ(*params, r.params().data() + r.shards().slab().layer(2).offset);
+  });
+}
+
+TEST(LayerShards, CountsPayloadWithinAndAcrossReplicas) {
+  RunReplicas({2, 2}, ConfigOf(DType::kBF16, 0), [](Replica& r) {
+    EXPECT_EQ(r.shards().stats().bytes_sent_shard, 0u);
+    EXPECT_EQ(r.shards().stats().bytes_sent_sync, 0u);
+    uint64_t shard_elements = 0;
+    for (int layer = 0; layer < 4; ++layer) {
+      ASSERT_TRUE(r.shards().Wait(layer).ok());
+      ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
+      shard_elements += static_cast<uint64_t>(r.shards().slab().layer(layer).shard);
+    }
+    // To the one other rank: this rank's shard, in bf16.
+    EXPECT_EQ(r.shards().stats().bytes_sent_shard, 2 * shard_elements);
+    ASSERT_EQ(r.shards().SetGradients(GradientScope::kLocal), absl::OkStatus());
+    Reduce(r, DType::kBF16, r.slot(), 0);
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    EXPECT_EQ(r.shards().stats().bytes_sent_shard, 4 * shard_elements);
+    EXPECT_EQ(r.shards().stats().bytes_sent_sync, 0u);
+    ASSERT_EQ(r.shards().SetGradients(GradientScope::kGlobal), absl::OkStatus());
+    Reduce(r, DType::kBF16, r.slot(), 0);
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    EXPECT_GT(r.shards().stats().bytes_sent_sync, 0u);
+    // At most all of it to everybody.
+    EXPECT_LE(r.shards().stats().bytes_sent_sync, 2 * shard_elements);
+  });
+}
+
+TEST(LayerShards, DifferentLayersOnOneRankAreRefusedOnAll) {
+  for (const bool more : {false, true}) {
+    RunMesh({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
+      ShardConfig config = ConfigOf(DType::kF32);
+      if (mesh->coordinate(Axis::kShard) == 1 && more) {
+        config.layer_counts.push_back(3);
+      } else if (mesh->coordinate(Axis::kShard) == 1) {
+        config.layer_counts[2] = 51;
+      }
+      const absl::Status status = LayerShards::Create(mesh, config).status();
+      EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(more ? "shard: layers: 4 on rank 0, 5 on rank 1 of the shard group"
+                                 : "shard: layer_counts[2]: 50 on rank 0, 51 on rank 1"));
+    });
+  }
+}
+
+TEST(LayerShards, MisuseIsNamed) {
+  RunMesh({1, 1}, [](const std::shared_ptr<Mesh>& mesh) {
+    ShardConfig config = ConfigOf(DType::kF16);
+    EXPECT_THAT(std::string(LayerShards::Create(mesh, config).status().message()),
+                HasSubstr("param_dtype: f16 is neither f32 nor bf16"));
+    auto unbound = LayerShards::Create(mesh, ConfigOf(DType::kF32));
+    ASSERT_TRUE(unbound.ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition((*unbound)->Gather(0)));
+    Replica r(mesh, ConfigOf(DType::kF32));
+    EXPECT_THAT(std::string(r.shards().Gather(4).message()),
+                HasSubstr("shard: layer: 4 is not in [0, 4)"));
+    EXPECT_TRUE(absl::IsInvalidArgument(r.shards().Wait(-1).status()));
+    EXPECT_THAT(std::string(r.shards().Release(1).message()), HasSubstr("layer 1 is not gathered"));
+    EXPECT_THAT(std::string(r.shards().ReduceGradients(2).message()),
+                HasSubstr("layer 2 has no gradient buffer"));
+    EXPECT_TRUE(absl::IsFailedPrecondition(r.shards().Bind(r.params().data(), r.grads().data())));
+  });
+}
+
+TEST(LayerShards, GathersUnderWayEndWithTheObject) {
+  absl::Notification made;  // the other is there too, and will never take part
+  RunReplicas({2, 1}, ConfigOf(DType::kF32), [&](Replica& r) {
+    if (r.slot() == 1) {
+      made.Notify();
+    } else {
+      made.WaitForNotification();
+      ASSERT_EQ(r.shards().Gather(0), absl::OkStatus());
+      ASSERT_TRUE(r.shards().Gradients(1).ok());
+      ASSERT_EQ(r.shards().ReduceGradients(1), absl::OkStatus());
+    }
+    r.DestroyShards();
+  });
+}
+
+TEST(LayerShards, LossOfARankSurfacesWithTheLayer) {
+  absl::Notification made;
+  RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig config;
+    config.lengths[static_cast<size_t>(Axis::kShard)] = 2;
+    auto mesh = Mesh::Create(comm, config);
+    ASSERT_TRUE(mesh.ok());
+    Replica r(*mesh, ConfigOf(DType::kF32));
+    if (comm->rank() == 1) {
+      made.WaitForNotification();
+      return;  // ends this rank's runtime
+    }
+    made.Notify();
+    const absl::Status gather = r.shards().Wait(3).status();
+    EXPECT_FALSE(gather.ok());
+    EXPECT_THAT(std::string(gather.message()), HasSubstr("shard: layer 3 gather: "));
+    EXPECT_FALSE(r.shards().BeginPass(Pass::kForward).ok());
+  });
+}
+
+TEST(LayerShards, AFailedReductionSurfacesFromTheNextCall) {
+  absl::Notification made;
+  RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig config;
+    config.lengths[static_cast<size_t>(Axis::kShard)] = 2;
+    auto mesh = Mesh::Create(comm, config);
+    ASSERT_TRUE(mesh.ok());
+    Replica r(*mesh, ConfigOf(DType::kF32));
+    if (comm->rank() == 1) {
+      made.WaitForNotification();
+      return;
+    }
+    made.Notify();
+    ASSERT_TRUE(r.shards().Gradients(2).ok());
+    absl::Status status = r.shards().ReduceGradients(2);
+    status.Update(r.shards().FinishGradients());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("shard: layer 2 gradients: "));
+    EXPECT_EQ(r.shards().BeginPass(Pass::kForward).code(), status.code());
+  });
+}
+
+}  // namespace
+}  // namespace entrain

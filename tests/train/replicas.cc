@@ -1,0 +1,131 @@
+#include "tests/train/replicas.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+uint64_t Scramble(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+float Noise(int64_t a, int64_t b, int64_t c, int64_t d) {
+  uint64_t x = 1;
+  for (const int64_t part : {a, b, c, d}) {
+    x = Scramble(x + 0x9e3779b97f4a7c15u + static_cast<uint64_t>(part));
+  }
+  return static_cast<float>(static_cast<double>(x >> 40) / (1 << 23) - 1);
+}
+
+float Replica::Initial(int layer, int64_t element) {
+  return Noise(100 + layer, element);
+}
+
+Replica::Replica(std::shared_ptr<Mesh> mesh, const ShardConfig& config) : mesh_(std::move(mesh)) {
+  auto shards = LayerShards::Create(mesh_, config);
+  EXPECT_TRUE(shards.ok()) << shards.status();
+  shards_ = *std::move(shards);
+  const Slab& slab = shards_->slab();
+  params_.assign(static_cast<size_t>(slab.count()), 99.0f);
+  grads_.assign(params_.size(), 0.0f);
+  EXPECT_EQ(shards_->Bind(params_.data(), grads_.data()), absl::OkStatus());
+  for (int l = 0; l < slab.layers(); ++l) {
+    std::vector<float> full;
+    for (int64_t i = 0; i < slab.layer(l).full; ++i) {
+      full.push_back(Initial(l, i));
+    }
+    EXPECT_EQ(shards_->Load(l, full.data()), absl::OkStatus());
+  }
+}
+
+LayerSync& Replica::Edit(const EditOptions& options) {
+  auto edit = LayerSync::Create(mesh_, shards_.get(), options);
+  EXPECT_TRUE(edit.ok()) << edit.status();
+  edit_ = *std::move(edit);
+  return *edit_;
+}
+
+void Replica::ForEach(std::vector<float>& slab, const Visit& visit) const {
+  for (int l = 0; l < shards_->slab().layers(); ++l) {
+    const SlabLayer& layer = shards_->slab().layer(l);
+    for (int64_t i = 0; i < layer.valid; ++i) {
+      visit(l, layer.first + i, slab[static_cast<size_t>(layer.offset + i)]);
+    }
+  }
+}
+
+void Replica::DriftFromAnchor(const std::function<float(int layer, int64_t element)>& drift) {
+  const std::vector<float> anchor = Anchor();
+  std::copy(anchor.begin(), anchor.end(), params_.begin());  // the memory is bound
+  ForEach(params_, [&](int l, int64_t i, float& value) { value += drift(l, i); });
+}
+
+bool Replica::Forward(bool training, bool first_microbatch) {
+  const auto syncing = edit_->BeginForward(training, first_microbatch);
+  EXPECT_TRUE(syncing.ok()) << syncing.status();
+  for (int l = 0; l < shards_->slab().layers(); ++l) {
+    EXPECT_EQ(edit_->WaitLayer(l), absl::OkStatus());
+  }
+  return syncing.ok() && *syncing;
+}
+
+void Replica::MeetAll() {
+  EXPECT_EQ(mesh_->comm(Axis::kModel)->Barrier(), absl::OkStatus());
+  EXPECT_EQ(mesh_->comm(Axis::kSync)->Barrier(), absl::OkStatus());
+  EXPECT_EQ(mesh_->comm(Axis::kModel)->Barrier(), absl::OkStatus());
+}
+
+void Replica::EndStep() {
+  EXPECT_EQ(edit_->EndStep(), absl::OkStatus());
+}
+
+std::vector<float> Replica::Anchor() const {
+  std::vector<float> anchor(params_.size());
+  EXPECT_EQ(edit_->CopyAnchor(anchor.data()), absl::OkStatus());
+  return anchor;
+}
+
+void RunMesh(const Grid& grid, const std::function<void(const std::shared_ptr<Mesh>&)>& body) {
+  RunRanks(grid.ranks(), [&](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig config;
+    config.lengths[static_cast<size_t>(Axis::kShard)] = grid.shards;
+    const auto mesh = Mesh::Create(comm, config);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    body(*mesh);
+    // Nobody leaves while another still needs him.
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+void RunReplicas(const Grid& grid, const ShardConfig& config,
+                 const std::function<void(Replica&)>& body) {
+  RunMesh(grid, [&](const std::shared_ptr<Mesh>& mesh) {
+    Replica replica(mesh, config);
+    body(replica);
+  });
+}
+
+std::vector<float> Assemble(const std::vector<std::vector<float>>& slabs,
+                            const std::vector<int64_t>& layer_counts) {
+  std::vector<float> whole;
+  const int slots = static_cast<int>(slabs.size());
+  for (size_t l = 0; l < layer_counts.size(); ++l) {
+    for (int slot = 0; slot < slots; ++slot) {
+      const SlabLayer layer = Slab::Make(layer_counts, slots, slot)->layer(static_cast<int>(l));
+      const float* const from = slabs[static_cast<size_t>(slot)].data() + layer.offset;
+      whole.insert(whole.end(), from, from + layer.valid);
+    }
+  }
+  return whole;
+}
+
+}  // namespace entrain
