@@ -1,0 +1,102 @@
+/* Collectives, send and receive, and the handle of a started call.
+ *
+ * Every function here: any thread; blocks only when `work` is NULL; `options` may be NULL (defaults). Errors besides
+ * those named: INVALID_ARGUMENT naming the argument and its value; after the communicator ended, what ended it.
+ * If ranks differ in operation, type, count, reduction or root, all of them get MISMATCH naming both calls. */
+#ifndef ENTRAIN_COLLECTIVES_H_
+#define ENTRAIN_COLLECTIVES_H_
+
+#include "entrain/comm.h"
+#include "entrain/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { /* entrain_call_options_t.wait */
+  ENTRAIN_WAIT_FOREGROUND = 0, /* spin briefly, give the core away, then sleep: lowest latency */
+  ENTRAIN_WAIT_BACKGROUND = 1  /* sleep at once: for threads that should not take a core */
+};
+
+typedef struct entrain_call_options {
+  size_t size;
+  int64_t tag;        /* -1: untagged, matched by program order; 0 .. 2^20 - 2: matched by this number */
+  int64_t timeout_ns; /* 0: the communicator's default */
+  int32_t wait;       /* ENTRAIN_WAIT_*: how a blocking call, and waits on the work, behave */
+  int32_t memory;     /* ENTRAIN_MEMORY_HOST; other kinds are UNIMPLEMENTED in this version */
+  void* stream;       /* for device memory; must be NULL otherwise */
+  entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
+} entrain_call_options_t;
+
+ENTRAIN_API void entrain_call_options_init(entrain_call_options_t* options);
+
+/* ---- Reductions as objects ------------------------------------------------------------------------------------ */
+
+/* dst[i] = dst[i] (+) src[i] for `count` elements. Called on whichever thread makes progress; must not call the
+ * library, and must give the same bits on every rank for the same arguments. */
+typedef void (*entrain_reduce_fn)(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user);
+
+/* A built-in operator as an object. */
+ENTRAIN_API entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_reduction_t** reduction);
+/* The caller's own function. `signature`: a number that stands for the function and must be the same on all ranks. The
+ * function must be associative; it is applied in an order that depends on the algorithm when `commutative` is not 0,
+ * and in rank order otherwise. */
+ENTRAIN_API entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, uint32_t signature,
+                                                    int32_t commutative, entrain_reduction_t** reduction);
+/* Calls that use it keep what they need. `user` must live until those calls are done. */
+ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
+
+/* ---- Collectives ---------------------------------------------------------------------------------------------- */
+
+/* out[i] = in_0[i] (+) in_1[i] (+) ...: `count` elements everywhere. In place: out == in. Every rank gets the same
+ * bits. */
+ENTRAIN_API entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                                entrain_dtype_t dtype, entrain_op_t op,
+                                                const entrain_call_options_t* options, entrain_work_t** work);
+
+/* `in`: size * count elements; `out`: count elements, this rank's part of the reduced whole. In place: out points at
+ * this rank's part of in. */
+ENTRAIN_API entrain_status_t entrain_reduce_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                                    entrain_dtype_t dtype, entrain_op_t op,
+                                                    const entrain_call_options_t* options, entrain_work_t** work);
+
+/* `in`: count elements; `out`: size * count elements, every rank's part in rank order. In place: in points at this
+ * rank's part of out. */
+ENTRAIN_API entrain_status_t entrain_all_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                                entrain_dtype_t dtype, const entrain_call_options_t* options,
+                                                entrain_work_t** work);
+
+/* `buffer`: count elements; the root's are copied to all others. Done on the root only when all have them. */
+ENTRAIN_API entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffer, size_t count, entrain_dtype_t dtype,
+                                               int32_t root, const entrain_call_options_t* options,
+                                               entrain_work_t** work);
+
+/* Done when every rank has called it. */
+ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
+                                             entrain_work_t** work);
+
+/* To and from one peer, which makes the opposite call with the same count and type. Matched by tag, and within one tag
+ * (or untagged) in program order per pair and direction; independent of the order of collectives. A send is done when
+ * its buffer may be reused. `peer` must be another rank. */
+ENTRAIN_API entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, size_t count, entrain_dtype_t dtype,
+                                          int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
+                                          int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
+
+/* ---- Started calls -------------------------------------------------------------------------------------------- */
+
+/* *done: 1 when the call is over, however it ended; the return value is then its status. 0 and ENTRAIN_OK: still
+ * running. Makes progress; never blocks. Any thread. */
+ENTRAIN_API entrain_status_t entrain_work_test(entrain_work_t* work, int32_t* done);
+/* Waits at most timeout_ns (< 0: as long as the operation's own deadline allows), then IN_PROGRESS. Otherwise the call's
+ * status. Waiting again, from several threads too, is legal and gives the same. */
+ENTRAIN_API entrain_status_t entrain_work_wait(entrain_work_t* work, int64_t timeout_ns);
+/* The record of a call that failed; code OK when it did not. */
+ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t* error);
+/* Frees the handle; never blocks. An unfinished call goes on, and its buffers stay lent until it is over. */
+ENTRAIN_API void entrain_work_free(entrain_work_t* work);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* ENTRAIN_COLLECTIVES_H_ */

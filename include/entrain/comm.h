@@ -1,0 +1,173 @@
+/* Runtimes and communicators: create, split, query, abort, destroy; what went wrong. */
+#ifndef ENTRAIN_COMM_H_
+#define ENTRAIN_COMM_H_
+
+#include "entrain/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Versions and names. Any thread, never fail. -------------------------------------------------------------- */
+
+#define ENTRAIN_VERSION_MAJOR 0
+#define ENTRAIN_VERSION_MINOR 1
+#define ENTRAIN_VERSION_PATCH 0
+
+/* major * 10000 + minor * 100 + patch of the library that is loaded. */
+ENTRAIN_API int32_t entrain_version(void);
+/* "ENTRAIN_PEER_LOST"; "ENTRAIN_?" for values that are no status. */
+ENTRAIN_API const char* entrain_status_name(entrain_status_t status);
+/* "f32"; NULL for values that are no type. */
+ENTRAIN_API const char* entrain_dtype_name(entrain_dtype_t dtype);
+/* Bytes of one element; 0 for values that are no type. */
+ENTRAIN_API size_t entrain_dtype_size(entrain_dtype_t dtype);
+/* "sum"; NULL for values that are no operator. */
+ENTRAIN_API const char* entrain_op_name(entrain_op_t op);
+
+/* ---- What went wrong ------------------------------------------------------------------------------------------ */
+
+enum { /* what must be rebuilt after an error: entrain_error_t.scope */
+  ENTRAIN_SCOPE_NONE = 0,
+  ENTRAIN_SCOPE_CALL = 1, /* nothing but the call */
+  ENTRAIN_SCOPE_COMM = 2  /* the communicator */
+};
+enum { /* entrain_error_t.phase */
+  ENTRAIN_PHASE_NONE = 0,
+  ENTRAIN_PHASE_BOOTSTRAP = 1, /* exchanging addresses through the store */
+  ENTRAIN_PHASE_CONNECT = 2,   /* reaching a peer */
+  ENTRAIN_PHASE_CHECK = 3,     /* checking arguments or comparing calls */
+  ENTRAIN_PHASE_TRANSFER = 4,  /* waiting for a peer's data, or for a peer to take ours */
+  ENTRAIN_PHASE_REDUCE = 5     /* combining what arrived */
+};
+
+typedef struct entrain_error {
+  size_t size;
+  entrain_status_t code;
+  int32_t scope;
+  int32_t phase;
+  int32_t guilty_rank;       /* in the communicator concerned; -1: none known */
+  entrain_peer_id_t peer_id; /* the guilty rank's process; zero: none known */
+  uint64_t generation;       /* of the communicator; 0 in this version */
+  uint64_t sequence;         /* number of the call, from 1, among the communicator's untagged collectives, those of one
+                                tag, or the messages to or from one peer: the same on all its ranks; 0: no call */
+  int64_t tag;               /* the call's user tag; -1: untagged */
+  int64_t elapsed_ns;        /* since the call started */
+  int64_t deadline_ns;       /* the time the call was given */
+  int64_t bytes_done;        /* received before it failed */
+  int32_t sys_errno;         /* 0: none */
+  int32_t reserved;
+  char operation[32];        /* "all_reduce"; empty: no call */
+  char peer_address[128];    /* "tcp 10.0.0.5:4711"; empty: none known */
+  char text[512];            /* one line, everything above in words */
+} entrain_error_t;
+
+ENTRAIN_API void entrain_error_init(entrain_error_t* error);
+/* The text of this thread's last failed call; "" when none failed. Valid until the next failure on this thread. */
+ENTRAIN_API const char* entrain_last_error(void);
+/* The record of this thread's last failed call. */
+ENTRAIN_API entrain_status_t entrain_last_error_record(entrain_error_t* error);
+
+/* ---- Runtime -------------------------------------------------------------------------------------------------- */
+
+enum { /* who makes progress: entrain_runtime_config_t.progress */
+  ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library's; a waiting caller takes over its loop */
+  ENTRAIN_PROGRESS_CALLER = 1  /* only callers inside wait, test and blocking calls. Forgoes overlap; failures are
+                                  noticed only while somebody calls */
+};
+
+/* A line of the log; `level`: 0 error, 1 warning, 2 info, 3 debug. May be called from any thread; must not call the
+ * library. */
+typedef void (*entrain_log_fn)(int32_t level, const char* line, void* user);
+
+typedef struct entrain_runtime_config {
+  size_t size;
+  const char* transports;       /* "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all, best first for each pair */
+  const char* interface_filter; /* which address to bind and publish; NULL: ENTRAIN_INTERFACE, else the route to the store */
+  const char* ports;            /* "LOW-HIGH" to listen on; NULL: ENTRAIN_PORTS, else the kernel chooses */
+  const char* key_file;         /* pre-shared key, at most 4 KiB; NULL: ENTRAIN_KEY_FILE, else none */
+  const char* host_id;          /* NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC namespace */
+  int32_t progress;             /* ENTRAIN_PROGRESS_* */
+  int32_t engines;              /* loops; 0: one. More than one is refused in this version */
+  entrain_log_fn log;           /* NULL: standard error. Process-wide: the last one given wins */
+  void* log_user;
+} entrain_runtime_config_t;
+
+ENTRAIN_API void entrain_runtime_config_init(entrain_runtime_config_t* config);
+/* What a process has once: loop, listener, pools, identity. Most programs never call this: a communicator created
+ * without one uses the process's default runtime, made on first use. Ranks that are threads of one process need a
+ * runtime each. Communicators keep their runtime alive; destroy returns at once, and the last user frees. */
+ENTRAIN_API entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
+                                                    entrain_runtime_t** runtime);
+ENTRAIN_API void entrain_runtime_destroy(entrain_runtime_t* runtime);
+/* This runtime's identity, as peers name it in error records. */
+ENTRAIN_API entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entrain_peer_id_t* id);
+
+/* ---- Communicators -------------------------------------------------------------------------------------------- */
+
+typedef struct entrain_comm_config {
+  size_t size;
+  entrain_runtime_t* runtime; /* NULL: the process's default one */
+  entrain_store_t* store;     /* required by entrain_comm_create; must be the same store on all ranks */
+  const char* name;           /* communicators made from one store at the same time need different names; NULL: "world" */
+  int32_t rank, world_size;   /* 0 <= rank < world_size */
+  const char* algorithms;     /* "all_reduce:ring@1M-inf,broadcast:tree"; NULL: ENTRAIN_ALGORITHMS, else by cost */
+  int64_t timeout_ns;         /* default deadline of operations, and of creation; 0: ENTRAIN_TIMEOUT, else 30 min */
+} entrain_comm_config_t;
+
+ENTRAIN_API void entrain_comm_config_init(entrain_comm_config_t* config);
+
+/* Creates a communicator of world_size ranks that meet in the store. Blocks until all have come and can reach each
+ * other, or until timeout_ns: then TIMED_OUT names the ranks that did not come. Two processes with one rank:
+ * FAILED_PRECONDITION on all. Ranks whose settings that must agree differ: MISMATCH naming both. */
+ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm);
+
+/* The same with rank, size and store taken from the environment: ENTRAIN_STORE, and the variables of torchrun
+ * (entrain-run sets the same), Open MPI, MPICH/PMI or Slurm. If two launchers disagree: FAILED_PRECONDITION listing
+ * both. Under torchrun without ENTRAIN_STORE rank 0 serves a store at MASTER_ADDR on MASTER_PORT + 1; elsewhere
+ * ENTRAIN_STORE is required. With none of these variables set the process is a world of one. A store that ENTRAIN_STORE
+ * names must answer within 30 s (or the timeout, when that is shorter). `config` may be NULL; its rank, world_size and
+ * store are ignored. */
+ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config, entrain_comm_t** comm);
+
+/* A collective over `comm` (untagged): ranks that give the same color >= 0 form a part, numbered by (key, rank). Color
+ * -1: in no part, *part becomes NULL. Parts share connections and nothing else: one failing leaves the other alone. */
+ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
+                                                entrain_comm_t** part);
+
+ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
+ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
+/* The name of the transport used to reach `peer` ("self" for oneself). Static text. */
+ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer, const char** name);
+/* The algorithm that a call of this shape takes. `collective`: "all_reduce", "broadcast", ... Static text. */
+ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective, size_t count,
+                                                    entrain_dtype_t dtype, const char** name);
+
+typedef struct entrain_comm_stats_t {
+  size_t size;
+  uint64_t calls;          /* started on this rank */
+  uint64_t bytes_sent;     /* payload handed to transports by this rank, control and headers excluded */
+  uint64_t bytes_received;
+} entrain_comm_stats_t;
+ENTRAIN_API void entrain_comm_stats_init(entrain_comm_stats_t* stats);
+/* Counted since creation; parts count for themselves. */
+ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats);
+
+/* ENTRAIN_OK while the communicator works, otherwise the code that ended it; `error` (may be NULL) gets the record. */
+ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
+
+/* Ends the communicator on all ranks, from any thread, at any time, any number of times. Returns at once; every call on
+ * it, here and elsewhere, returns ABORTED with `reason` within 250 ms. Parts and parents go on. */
+ENTRAIN_API entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char* reason);
+
+/* Waits until every call started here is done, or timeout_ns has passed (then IN_PROGRESS). */
+ENTRAIN_API entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns);
+
+/* Frees the handle. Unfinished calls are aborted, on all ranks; with none, peers are not disturbed. Never waits for
+ * the network. */
+ENTRAIN_API void entrain_comm_destroy(entrain_comm_t* comm);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* ENTRAIN_COMM_H_ */

@@ -1,0 +1,42 @@
+/* Entrain: collective communication for loosely synchronised training. This header includes the rest.
+ *
+ * Conventions, for every call of the library:
+ *
+ *  1 Handles are opaque. Whoever created one destroys it; destroying NULL does nothing. Destroying what others still
+ *    depend on is fine: a part outlives its parent communicator, a work its communicator. The exceptions say "must
+ *   outlive" (mesh, shard and EDiT objects: destroy them in the reverse order of their creation).
+ *  2 Every call that can fail returns entrain_status_t. Outputs come last and are written only on success. The text of
+ *    this thread's last failure is entrain_last_error(), the whole record entrain_last_error_record().
+ *  3 A struct starts with `size` and has an init function that writes it and the defaults; after that every value is
+ *    literal. A struct that was never initialised (size 0) is refused; a longer one than this library knows is accepted
+ *    only if the unknown tail is zero; of a shorter one, the missing fields take their defaults. Structs are copied:
+ *    they and what they point to (texts, arrays) may be freed when the call returns, unless a field says "lent".
+ *  4 work == NULL makes a call blocking. Otherwise the buffers are lent to the library until the work is done (test or
+ *    wait says so), also when the handle was freed before.
+ *  5 All ranks of a communicator start untagged calls in the same order. Calls that carry a user tag are matched by
+ *    it and may be started in any order. Any thread may call; calls on one communicator are serialised inside, so two
+ *    threads that make untagged calls on one communicator must agree on the order themselves.
+ *  6 A timeout on a call bounds the operation: when it expires the communicator it ran on ends with TIMED_OUT, no
+ *    other. A timeout on a wait bounds only the wait: it returns ENTRAIN_IN_PROGRESS and changes nothing.
+ *    Times are nanoseconds of the monotonic clock. 0 as an operation's timeout: the communicator's default.
+ *  7 What an error harms: INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED and RESOURCE_EXHAUSTED only the call;
+ *    PEER_LOST, TIMED_OUT, MISMATCH and ABORTED the communicator, whose first such error is returned by every later
+ *    call on it. Recovery is a new communicator, never repair in place.
+ *  8 Counts are elements, 64 bits wide. Buffers need the alignment of their element type. In place: pass the same
+ *    pointer where the call says so; buffers that overlap in another way are refused. A count of 0 is legal.
+ *  9 No exception, no signal handler, no errno crosses this boundary. After fork() only exec is supported: the child's
+ *    calls return FAILED_PRECONDITION.
+ *
+ * Settings, first match wins: the call, the config struct, ENTRAIN_* environment variables, the launcher's variables,
+ * the default. */
+#ifndef ENTRAIN_ENTRAIN_H_
+#define ENTRAIN_ENTRAIN_H_
+
+#include "entrain/types.h"
+#include "entrain/store.h"
+#include "entrain/comm.h"
+#include "entrain/collectives.h"
+#include "entrain/optim.h"
+#include "entrain/train.h"
+
+#endif /* ENTRAIN_ENTRAIN_H_ */

@@ -1,0 +1,230 @@
+/* Training: the mesh of ranks, layer-wise sharding of a model, and EDiT on top. Flat arrays in, flat arrays out; the
+ * model stays the caller's.
+ *
+ *              sync ->                    M = shard group size: the ranks that hold one replica between them
+ *          r0   r2   r4                   N = sync group size: the ranks that hold the same part of all replicas
+ *  shard   r1   r3   r5                   here M = 2, N = 3: r0, r1 are replica 0; r0, r2, r4 hold slot 0
+ *
+ * Sources: EDiT is arXiv 2412.07210 (Cheng et al., ICLR 2025); symbols as there: theta live parameters, a anchor,
+ * Delta = a - theta pseudo-gradient, G its norm, eta, mu outer learning rate and momentum, H sync interval.
+ *
+ * Unless said otherwise: calls on one object come from one thread at a time; "collective" means that all ranks of the
+ * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. */
+#ifndef ENTRAIN_TRAIN_H_
+#define ENTRAIN_TRAIN_H_
+
+#include "entrain/comm.h"
+#include "entrain/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Mesh ----------------------------------------------------------------------------------------------------- */
+
+enum { /* axes and groups of a mesh */
+  ENTRAIN_AXIS_TENSOR = 0,
+  ENTRAIN_AXIS_PIPELINE = 1,
+  ENTRAIN_AXIS_CONTEXT = 2,
+  ENTRAIN_AXIS_SHARD = 3,
+  ENTRAIN_AXIS_SYNC = 4,
+  ENTRAIN_AXIS_MODEL = 5 /* all but sync: the ranks of one replica */
+};
+
+typedef struct entrain_mesh_config {
+  size_t size;
+  int32_t tensor, pipeline, context; /* ranks along each axis; default 1 */
+  int32_t shard;                     /* M; default 1 */
+  int32_t sync;                      /* N; 0 (default): what remains of the communicator */
+  const char* order;                 /* axes from the one whose neighbours have consecutive ranks to the slowest; NULL:
+                                        "tensor,context,shard,pipeline,sync" */
+} entrain_mesh_config_t;
+ENTRAIN_API void entrain_mesh_config_init(entrain_mesh_config_t* config);
+
+/* Collective over `comm`: splits it into the groups of the mesh. The product of the axes must be the size of `comm`;
+ * INVALID_ARGUMENT names the axes and sizes otherwise. */
+ENTRAIN_API entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
+                                                 entrain_mesh_t** mesh);
+/* A mesh of two communicators that exist: `shard_comm` (this rank's replica) and `sync_comm` (its part in all
+ * replicas). Both stay the caller's and must outlive the mesh. Collective over both: their shapes are compared. */
+ENTRAIN_API entrain_status_t entrain_mesh_create_from(entrain_comm_t* shard_comm, entrain_comm_t* sync_comm,
+                                                      entrain_mesh_t** mesh);
+/* This rank's coordinate and the length along an axis or group. */
+ENTRAIN_API entrain_status_t entrain_mesh_coordinate(const entrain_mesh_t* mesh, int32_t axis, int32_t* coordinate,
+                                                     int32_t* length);
+/* The communicator of an axis or group; the mesh's own, valid until it is destroyed. */
+ENTRAIN_API entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis, entrain_comm_t** comm);
+ENTRAIN_API void entrain_mesh_destroy(entrain_mesh_t* mesh);
+
+/* ---- A model sharded layer by layer --------------------------------------------------------------------------- */
+
+/* Layer l has P_l = layer_counts[l] elements, padded with zeros to a multiple of M; slot m of the shard group holds
+ * elements [m p_l, (m + 1) p_l) with p_l = ceil(P_l / M). A rank's shards of all layers lie one after the other in one
+ * flat array, the slab: sum of p_l elements. */
+typedef struct entrain_shard_config {
+  size_t size;
+  int32_t layers;
+  int32_t prefetch;           /* how many layers are gathered ahead of use; default 1; 0: none */
+  const size_t* layer_counts; /* P_l, `layers` entries, each > 0; in the order of the forward pass */
+  entrain_dtype_t param_dtype; /* what gather delivers and what travels: ENTRAIN_F32 (default) or ENTRAIN_BF16 */
+  entrain_dtype_t grad_dtype;  /* what the caller writes and what travels: likewise; the slab is f32 */
+  int64_t timeout_ns;          /* of each collective inside; 0: the communicators' default */
+} entrain_shard_config_t;
+ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
+
+/* Collective. The mesh must outlive the shard. All ranks must give the same layers. */
+ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
+                                                  entrain_shard_t** shard);
+ENTRAIN_API void entrain_shard_destroy(entrain_shard_t* shard);
+
+typedef struct entrain_shard_layer {
+  size_t size;
+  size_t full_count;   /* P_l */
+  size_t padded_count; /* M p_l: elements of what gather delivers and of the gradient buffer */
+  size_t shard_count;  /* p_l */
+  size_t first;        /* this rank's first element of the layer: m p_l */
+  size_t valid_count;  /* elements of this rank's shard that are not padding */
+  size_t slab_offset;  /* where the shard begins in the slab */
+} entrain_shard_layer_t;
+ENTRAIN_API void entrain_shard_layer_init(entrain_shard_layer_t* layer);
+ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
+                                                      entrain_shard_layer_t* out);
+/* Elements of the slab. */
+ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
+
+/* Lends the parameter slab (f32 masters) and the gradient slab (f32), each entrain_shard_slab_count() elements, until the
+ * shard is destroyed. Once, before anything below. The library reads params, and EDiT writes them, only inside the calls
+ * of this header and until their waits; gradients are added to, never cleared. */
+ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, float* params, float* grads);
+
+/* Copies this rank's part of a whole layer (P_l elements, f32) into the parameter slab, padding with zeros. Local. */
+ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const float* full);
+/* Copies the parameter slab of replica 0 to all replicas, so that they start alike. Collective; blocks. */
+ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
+
+enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
+/* Says in which order layers come next, for prefetching: up or down. Collective. */
+ENTRAIN_API entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass);
+/* Starts the all-gather of a layer's parameters over the shard group; returns at once. Starting it twice before release
+ * does nothing. All ranks of the shard group gather the same layers, in any order. */
+ENTRAIN_API entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer);
+/* Waits for the layer (starting its gather if nobody did), starts gathering the next `prefetch` layers of the pass, and
+ * points *params at padded_count elements of param_dtype. The library's memory, to be read only, until release. */
+ENTRAIN_API entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params);
+ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer);
+
+/* A gradient buffer for the layer: padded_count elements of grad_dtype, zero. The library's memory, the caller's to add
+ * to until entrain_shard_reduce_gradients. */
+ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads);
+/* Takes the buffer back and starts its reduction; returns at once: reduce-scatter over the shard group, with global
+ * gradients also all-reduce over the sync group, division by M (local) or M N (global), and addition to the gradient
+ * slab. */
+ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
+/* Waits until everything that was reduced is in the gradient slab. */
+ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
+
+enum {
+  ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over the shard group: each replica trains alone */
+  ENTRAIN_GRADIENTS_GLOBAL = 1 /* averaged over shard and sync group: synchronous data parallel; the default */
+};
+/* Which it is from the next reduction on. An EDiT object on this shard sets it itself. Collective. */
+ENTRAIN_API entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope);
+
+typedef struct entrain_shard_stats_t {
+  size_t size;
+  uint64_t gather_wait_ns;   /* time that entrain_shard_wait kept the caller */
+  uint64_t reduce_wait_ns;   /* time that entrain_shard_finish_gradients kept the caller */
+  uint64_t bytes_sent_shard; /* payload this rank sent within its shard group */
+  uint64_t bytes_sent_sync;  /* payload this rank sent across replicas for gradients and the broadcast */
+} entrain_shard_stats_t;
+ENTRAIN_API void entrain_shard_stats_init(entrain_shard_stats_t* stats);
+/* Since creation. Exact when nothing is in flight. */
+ENTRAIN_API entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats);
+
+/* ---- EDiT ----------------------------------------------------------------------------------------------------- */
+
+enum { /* entrain_edit_config_t.outer_optimizer */
+  ENTRAIN_OUTER_NONE = 0, /* a = a - Delta (the combined one); with no reducer either: plain averaging, no anchor */
+  ENTRAIN_OUTER_SGD = 1   /* b = mu b + g, a = a - eta (g + mu b) (nesterov) or a - eta b */
+};
+enum { /* entrain_edit_config_t.reducer */
+  ENTRAIN_REDUCER_NONE = 0,  /* uniform mean */
+  ENTRAIN_REDUCER_LINEAR = 1 /* weighted mean */
+};
+
+/* Options under the names of the published code, with its defaults. */
+typedef struct entrain_edit_config {
+  size_t size;
+  entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object */
+  int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
+  int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local one, >= 0; default 0 */
+  int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1 */
+  int32_t reducer;                     /* ENTRAIN_REDUCER_*; default NONE */
+  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas; needs the linear reducer */
+  int32_t normalize;                   /* linear without norm weights: 1 (default) a mean, 0 a sum */
+  double weight_softmax_temperature;   /* T > 0; 0 (default): unset, which is 1 with norm weighting */
+  double clip_pseudo_grad;             /* phi > 0: largest norm of a module's combined Delta; 0 (default): off */
+  int32_t outer_optimizer;             /* ENTRAIN_OUTER_*; default NONE */
+  int32_t outer_nesterov;
+  double outer_lr;                     /* eta > 0; default 0.7 */
+  double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
+  double outer_weight_decay;           /* >= 0; default 0 */
+  int32_t prefetch;                    /* layers whose exchange runs ahead of use; default 1; 0: each in its wait */
+  int32_t reserved;
+  int64_t timeout_ns;                  /* of each collective inside; 0: the communicators' default */
+} entrain_edit_config_t;
+ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
+
+/* Collective. Options are checked here; combinations without effect (clip or norm weights without outer optimizer or
+ * reducer, a temperature without norm weights) are refused with a sentence that says what to set. */
+ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
+                                                 entrain_edit_t** edit);
+ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
+
+/* Before each forward pass. When training is 1, first_microbatch is 1 and the trigger says so, starts the exchange, first
+ * layer first, and sets *syncing to 1; returns without waiting for it. Exchanges at steps W_s + k H; the one at W_s only
+ * creates the anchors (no traffic). Never twice at the same step. Switches the shard's gradients from global to local
+ * when warm-up ends. */
+ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
+                                                        int32_t first_microbatch, int32_t* syncing);
+/* Before the layer is gathered: waits until its exchange is done; afterwards its live parameters are the anchor's, on
+ * all replicas the same bits. Returns at once when nothing is under way for it. entrain_shard_wait does the same for
+ * layers that it gathers ahead. */
+ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
+/* After the inner optimizer's step: counts it. */
+ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
+/* The next begin_forward with training 1 exchanges whatever the trigger says (not in warm-up; not twice at one step).
+ * Collective: for the end of training and for evaluation of the consensus. */
+ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
+
+typedef struct entrain_edit_info_t {
+  size_t size;
+  int64_t steps;             /* g: optimizer steps counted */
+  int64_t syncs;             /* exchanges done; creating the anchors is none */
+  int64_t last_sync_step;    /* g at the last exchange or anchor creation; -1: none yet */
+  uint64_t anchor_checksum;  /* of this rank's anchors after the last finished exchange; 0: no anchors. Equal on all
+                                ranks of a sync group */
+  uint64_t exposed_ns;       /* time that begin_forward and wait_layer kept the caller */
+  uint64_t sync_ns;          /* time spent in exchanges, hidden or not */
+  uint64_t bytes_sent_shard; /* payload this rank sent for exchanges, within its replica ... */
+  uint64_t bytes_sent_sync;  /* ... and across replicas */
+  int32_t in_warmup;
+  int32_t reserved;
+} entrain_edit_info_t;
+ENTRAIN_API void entrain_edit_info_init(entrain_edit_info_t* info);
+/* The state as of the last finished exchange. */
+ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
+
+/* Copies this rank's anchors (slab_count elements, laid out as the slab). FAILED_PRECONDITION before they exist or while
+ * an exchange is under way. */
+ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, float* anchor);
+
+/* What the last exchange decided for a layer: norms and weights by replica (N elements each), and the one factor that
+ * clipped what came of them. Each may be NULL. */
+ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
+                                                       double* weights, double* clip_factor);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* ENTRAIN_TRAIN_H_ */

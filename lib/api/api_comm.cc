@@ -1,0 +1,266 @@
+// comm.h: versions, error records, runtimes, communicators.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/comm.h"
+#include "lib/api/arguments.h"
+#include "lib/api/boundary.h"
+#include "lib/api/environment.h"
+#include "lib/api/handles.h"
+#include "lib/api/settings.h"
+#include "lib/base/config.h"
+#include "lib/base/dtype.h"
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::Communicator;
+using entrain::Deadline;
+using entrain::DType;
+
+namespace {
+
+absl::Status Create(const entrain::CommOptions& options, entrain_comm_t** comm) {
+  ENTRAIN_ASSIGN_OR_RETURN(auto created, Communicator::Create(options));
+  *comm = new entrain_comm{.comm = std::move(created)};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t entrain_version(void) {
+  return ENTRAIN_VERSION_MAJOR * 10000 + ENTRAIN_VERSION_MINOR * 100 + ENTRAIN_VERSION_PATCH;
+}
+
+const char* entrain_status_name(entrain_status_t status) {
+  return entrain::CodeName(status);
+}
+
+const char* entrain_dtype_name(entrain_dtype_t dtype) {
+  return entrain::IsValid(DType{dtype}) ? entrain::NameOf(DType{dtype}).data() : nullptr;
+}
+
+size_t entrain_dtype_size(entrain_dtype_t dtype) {
+  return entrain::IsValid(DType{dtype}) ? static_cast<size_t>(entrain::SizeOf(DType{dtype})) : 0;
+}
+
+const char* entrain_op_name(entrain_op_t op) {
+  return IsOp(op) ? entrain::NameOf(entrain::ReduceOp{op}).data() : nullptr;
+}
+
+void entrain_error_init(entrain_error_t* error) {
+  *error = {};
+  error->size = sizeof(*error);
+  error->guilty_rank = -1;
+  error->tag = -1;
+}
+
+const char* entrain_last_error(void) {
+  return LastError().text;
+}
+
+// Does not touch the last error unless it fails itself.
+entrain_status_t entrain_last_error_record(entrain_error_t* error) {
+  return Guard(__func__, [&] {
+    return WriteStruct(&LastError(), sizeof(entrain_error_t), error, "entrain_error_t");
+  });
+}
+
+void entrain_runtime_config_init(entrain_runtime_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+}
+
+entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
+                                        entrain_runtime_t** runtime) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(runtime, "runtime"));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::RuntimeOptions options, ToRuntimeOptions(config));
+    ENTRAIN_ASSIGN_OR_RETURN(auto created, entrain::Runtime::Create(options));
+    *runtime = new entrain_runtime{std::move(created)};
+    return absl::OkStatus();
+  });
+}
+
+void entrain_runtime_destroy(entrain_runtime_t* runtime) {
+  if (!Forked()) {
+    delete runtime;
+  }
+}
+
+entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entrain_peer_id_t* id) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(runtime, "runtime"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(id, "id"));
+    std::memcpy(id->bytes, runtime->runtime->id().data(), sizeof(id->bytes));
+    return absl::OkStatus();
+  });
+}
+
+void entrain_comm_config_init(entrain_comm_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+  config->world_size = 1;
+}
+
+entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm) {
+  return Guard(__func__, [&]() -> absl::Status {
+    entrain_comm_config_t known;
+    entrain_comm_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_comm_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(known.store, "config.store"));
+    if (known.world_size < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("world_size ", known.world_size, " is less than 1"));
+    }
+    ENTRAIN_RETURN_IF_ERROR(CheckRank("rank", known.rank, known.world_size));
+    ENTRAIN_ASSIGN_OR_RETURN(entrain::CommOptions options, ToCommOptions(known));
+    options.store = known.store->store;
+    options.rank = known.rank;
+    options.size = known.world_size;
+    return Create(options, comm);
+  });
+}
+
+entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config,
+                                              entrain_comm_t** comm) {
+  return Guard(__func__, [&]() -> absl::Status {
+    entrain_comm_config_t known;
+    entrain_comm_config_init(&known);
+    if (config != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(
+          entrain::CopyStruct(config, &known, sizeof(known), "entrain_comm_config_t"));
+    }
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_ASSIGN_OR_RETURN(entrain::CommOptions options, ToCommOptions(known));
+    ENTRAIN_ASSIGN_OR_RETURN(Place place, PlaceFromEnvironment(options.timeout_ns));
+    options.store = std::move(place.store);
+    options.rank = place.rank;
+    options.size = place.size;
+    entrain::SetLogRank(place.rank);
+    return Create(options, comm);
+  });
+}
+
+entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
+                                    entrain_comm_t** part) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(part, "part"));
+    if (color < -1) {
+      return absl::InvalidArgumentError(absl::StrCat("color ", color, " is less than -1"));
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, comm->comm->Split(color, key));
+    *part = made == nullptr ? nullptr : new entrain_comm{.comm = std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(rank, "rank"));
+    *rank = comm->comm->rank();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(size, "size"));
+    *size = comm->comm->size();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer,
+                                        const char** name) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(name, "name"));
+    ENTRAIN_RETURN_IF_ERROR(CheckRank("peer", peer, comm->comm->size()));
+    ENTRAIN_ASSIGN_OR_RETURN(*name, comm->comm->TransportTo(peer));
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective,
+                                        size_t count, entrain_dtype_t dtype, const char** name) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(collective, "collective"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(name, "name"));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::CallKind kind, CollectiveFromName(collective));
+    ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements,
+                             CheckCount(count, DType{dtype}, comm->comm->size()));
+    ENTRAIN_ASSIGN_OR_RETURN(*name, comm->comm->AlgorithmFor(kind, elements, DType{dtype}));
+    return absl::OkStatus();
+  });
+}
+
+void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
+  *stats = {};
+  stats->size = sizeof(*stats);
+}
+
+entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    const entrain::CommStats now = comm->comm->stats();
+    const entrain_comm_stats_t known = {.size = sizeof(known),
+                                        .calls = now.calls,
+                                        .bytes_sent = now.bytes_sent,
+                                        .bytes_received = now.bytes_received};
+    return WriteStruct(&known, sizeof(known), stats, "entrain_comm_stats_t");
+  });
+}
+
+entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    absl::Status ended = comm->comm->status();
+    if (error != nullptr) {
+      entrain_error_t record;
+      ToRecord(ended, Reach::kByCode, &record);
+      ENTRAIN_RETURN_IF_ERROR(WriteStruct(&record, sizeof(record), error, "entrain_error_t"));
+    }
+    return ended;
+  });
+}
+
+entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char* reason) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    comm->comm->Abort(reason == nullptr ? "no reason was given" : reason);
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns) {
+  bool drained = false;
+  const entrain_status_t code = Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
+    drained = comm->comm->Drain(Deadline::After(timeout_ns));
+    return absl::OkStatus();
+  });
+  return code == ENTRAIN_OK && !drained ? ENTRAIN_IN_PROGRESS : code;
+}
+
+void entrain_comm_destroy(entrain_comm_t* comm) {
+  if (comm != nullptr && !comm->lent && !Forked()) {
+    delete comm;
+  }
+}
+
+}  // extern "C"

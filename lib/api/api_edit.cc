@@ -1,0 +1,193 @@
+// train.h: EDiT.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/train.h"
+#include "lib/api/arguments.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/api/settings.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::DType;
+using entrain::EditOptions;
+using entrain::LayerSync;
+
+namespace {
+
+// What only this file can see to be wrong: values of the C enumerations and types. The rest is
+// LayerSync's to check.
+absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
+  if (config.reducer != ENTRAIN_REDUCER_NONE && config.reducer != ENTRAIN_REDUCER_LINEAR) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reducer ", config.reducer, " is not an ENTRAIN_REDUCER_* value"));
+  }
+  if (config.outer_optimizer != ENTRAIN_OUTER_NONE && config.outer_optimizer != ENTRAIN_OUTER_SGD) {
+    return absl::InvalidArgumentError(absl::StrCat("outer_optimizer ", config.outer_optimizer,
+                                                   " is not an ENTRAIN_OUTER_* value"));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
+  return EditOptions{.local_sgd_sync_interval = config.local_sgd_sync_interval,
+                     .local_sgd_warmup_steps = config.local_sgd_warmup_steps,
+                     .gradient_accumulation_steps = config.gradient_accumulation_steps,
+                     .reducer = entrain::ReducerKind{config.reducer},
+                     .pseudo_gradnorm_reduce = config.pseudo_gradnorm_reduce != 0,
+                     .normalize = config.normalize != 0,
+                     .weight_softmax_temperature = config.weight_softmax_temperature,
+                     .clip_pseudo_grad = config.clip_pseudo_grad,
+                     .outer_optimizer = entrain::OuterKind{config.outer_optimizer},
+                     .outer_nesterov = config.outer_nesterov != 0,
+                     .outer_lr = config.outer_lr,
+                     .outer_momentum = config.outer_momentum,
+                     .outer_weight_decay = config.outer_weight_decay,
+                     .prefetch = config.prefetch,
+                     .timeout_ns = config.timeout_ns};
+}
+
+absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+  if (layer < 0 || layer >= edit->layers) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " is not one of ", edit->layers,
+                                                   " (0 to ", edit->layers - 1, ")"));
+  }
+  return absl::OkStatus();
+}
+
+void CopyTo(double* to, const std::vector<double>& from) {
+  if (to != nullptr) {
+    std::copy(from.begin(), from.end(), to);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+void entrain_edit_config_init(entrain_edit_config_t* config) {
+  const EditOptions defaults;
+  *config = {};
+  config->size = sizeof(*config);
+  config->local_sgd_sync_interval = defaults.local_sgd_sync_interval;
+  config->local_sgd_warmup_steps = defaults.local_sgd_warmup_steps;
+  config->gradient_accumulation_steps = defaults.gradient_accumulation_steps;
+  config->normalize = defaults.normalize ? 1 : 0;
+  config->outer_lr = defaults.outer_lr;
+  config->outer_momentum = defaults.outer_momentum;
+  config->prefetch = defaults.prefetch;
+}
+
+entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
+                                     entrain_edit_t** edit) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+    entrain_edit_config_t known;
+    entrain_edit_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_edit_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(known.shard, "config.shard"));
+    ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, ToEditOptions(known));
+    entrain::LayerShards* const shards = known.shard->shards.get();
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerSync::Create(mesh->mesh, shards, options));
+    *edit = new entrain_edit{.edit = std::move(made),
+                             .layers = shards->slab().layers(),
+                             .slab_count = shards->slab().count()};
+    return absl::OkStatus();
+  });
+}
+
+void entrain_edit_destroy(entrain_edit_t* edit) {
+  if (!Forked()) {
+    delete edit;
+  }
+}
+
+entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
+                                            int32_t first_microbatch, int32_t* syncing) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(syncing, "syncing"));
+    ENTRAIN_ASSIGN_OR_RETURN(const bool began,
+                             edit->edit->BeginForward(training != 0, first_microbatch != 0));
+    *syncing = began ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
+    return edit->edit->WaitLayer(layer);
+  });
+}
+
+entrain_status_t entrain_edit_end_step(entrain_edit_t* edit) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    return edit->edit->EndStep();
+  });
+}
+
+entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    return edit->edit->RequestSync();
+  });
+}
+
+void entrain_edit_info_init(entrain_edit_info_t* info) {
+  *info = {};
+  info->size = sizeof(*info);
+  info->last_sync_step = -1;
+}
+
+entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    const entrain::EditInfo now = edit->edit->info();
+    const entrain_edit_info_t known = {.size = sizeof(known),
+                                       .steps = now.steps,
+                                       .syncs = now.syncs,
+                                       .last_sync_step = now.last_sync_step,
+                                       .anchor_checksum = now.anchor_checksum,
+                                       .exposed_ns = now.exposed_ns,
+                                       .sync_ns = now.sync_ns,
+                                       .bytes_sent_shard = now.bytes_sent_shard,
+                                       .bytes_sent_sync = now.bytes_sent_sync,
+                                       .in_warmup = now.in_warmup ? 1 : 0,
+                                       .reserved = 0};
+    return WriteStruct(&known, sizeof(known), info, "entrain_edit_info_t");
+  });
+}
+
+entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, float* anchor) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    const int64_t bytes = edit->slab_count * static_cast<int64_t>(sizeof(float));
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("anchor", anchor, bytes, DType::kF32));
+    return edit->edit->CopyAnchor(anchor);
+  });
+}
+
+entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
+                                           double* weights, double* clip_factor) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::LayerReport report, edit->edit->Report(layer));
+    CopyTo(norms, report.norms);
+    CopyTo(weights, report.weights);
+    if (clip_factor != nullptr) {
+      *clip_factor = report.clip_factor;
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

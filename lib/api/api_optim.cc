@@ -1,0 +1,164 @@
+// optim.h: optimizers over flat arrays.
+#include <array>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/optim.h"
+#include "lib/api/arguments.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::DType;
+
+namespace {
+
+constexpr int kMaxStateArrays = 8;
+
+struct Step {
+  const entrain_optim_t* optim;
+  float* params;
+  const float* grads;
+  float* const* state;
+  float* out;  // null: in place
+  size_t count;
+  int64_t step;
+  double lr;
+};
+
+absl::Status CheckArray(const char* name, const float* array, int64_t count) {
+  return CheckBuffer(name, array, count * static_cast<int64_t>(sizeof(float)), DType::kF32);
+}
+
+// Parameters, states and output are written while the others are read, so no two of them may share
+// memory.
+absl::Status CheckApart(absl::Span<const float* const> arrays, int64_t count) {
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    for (size_t j = i + 1; j < arrays.size(); ++j) {
+      if (Overlap(arrays[i], bytes, arrays[j], bytes)) {
+        return absl::InvalidArgumentError("two of params, grads, state and out overlap");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Step& given, entrain::Apply apply) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(given.optim, "optim"));
+  const entrain::Optimizer& optimizer = *given.optim->optimizer;
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t count, CheckCount(given.count, DType::kF32, 1));
+  ENTRAIN_RETURN_IF_ERROR(CheckArray("params", given.params, count));
+  ENTRAIN_RETURN_IF_ERROR(CheckArray("grads", given.grads, count));
+  std::array<const float*, kMaxStateArrays + 3> arrays = {given.params, given.grads};
+  size_t used = 2;
+  const int states = optimizer.state_arrays();
+  if (states > 0 && count > 0) {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(given.state, "state"));
+    for (int i = 0; i < states; ++i) {
+      ENTRAIN_RETURN_IF_ERROR(
+          CheckArray(absl::StrCat("state[", i, "]").c_str(), given.state[i], count));
+      arrays[used++] = given.state[i];
+    }
+  }
+  if (apply == entrain::Apply::kPreview) {
+    ENTRAIN_RETURN_IF_ERROR(CheckArray("out", given.out, count));
+    arrays[used++] = given.out;
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckApart({arrays.data(), used}, count));
+  if (given.step < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", given.step, " is less than 1"));
+  }
+  if (!std::isfinite(given.lr) || given.lr < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lr ", given.lr, " is not a finite number >= 0"));
+  }
+  if (count == 0) {
+    return absl::OkStatus();
+  }
+  optimizer.Step({.count = count,
+                  .master = given.params,
+                  .grads = given.grads,
+                  .state = {given.state, static_cast<size_t>(states)},
+                  .out = given.out,
+                  .step = given.step,
+                  .lr = given.lr},
+                 apply);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+extern "C" {
+
+void entrain_optim_config_init(entrain_optim_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+  config->kind = ENTRAIN_OPTIM_SGD;
+  config->beta1 = 0.9;
+  config->beta2 = 0.999;
+  config->eps = 1e-8;
+}
+
+entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
+                                      entrain_optim_t** optim) {
+  return Guard(__func__, [&]() -> absl::Status {
+    entrain_optim_config_t known;
+    entrain_optim_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_optim_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
+    if (known.kind != ENTRAIN_OPTIM_SGD && known.kind != ENTRAIN_OPTIM_ADAMW) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kind ", known.kind, " is not an ENTRAIN_OPTIM_* value"));
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(auto made,
+                             entrain::MakeOptimizer({.kind = entrain::OptimizerKind{known.kind},
+                                                     .momentum = known.momentum,
+                                                     .nesterov = known.nesterov != 0,
+                                                     .beta1 = known.beta1,
+                                                     .beta2 = known.beta2,
+                                                     .eps = known.eps,
+                                                     .weight_decay = known.weight_decay}));
+    *optim = new entrain_optim{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+void entrain_optim_destroy(entrain_optim_t* optim) {
+  delete optim;
+}
+
+entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(arrays, "arrays"));
+    *arrays = optim->optimizer->state_arrays();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_optim_step(const entrain_optim_t* optim, float* params, const float* grads,
+                                    float* const* state, size_t count, int64_t step, double lr) {
+  return Guard(__func__, [&] {
+    return Run({optim, params, grads, state, nullptr, count, step, lr}, entrain::Apply::kCommit);
+  });
+}
+
+entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const float* params,
+                                       const float* grads, const float* const* state, float* out,
+                                       size_t count, int64_t step, double lr) {
+  return Guard(__func__, [&] {
+    // A preview writes neither the parameters nor the state; one type serves both kinds of step.
+    return Run({optim, const_cast<float*>(params), grads, const_cast<float* const*>(state), out,
+                count, step, lr},
+               entrain::Apply::kPreview);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,128 @@
+// store.h: rendezvous stores.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/store.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/api/settings.h"
+#include "lib/base/status.h"
+
+namespace entrain::api {
+namespace {
+
+constexpr int64_t kConnectTimeout = 30 * kSecond;  // of entrain_store_open, when 0 is given
+constexpr int64_t kRequestTimeout = 30 * kSecond;  // of calls that wait for the server only
+
+Stop RequestStop() {
+  return {.deadline = Deadline::After(kRequestTimeout)};
+}
+
+absl::Status CheckKey(const entrain_store_t* store, const char* key) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
+  ENTRAIN_RETURN_IF_ERROR(NotNull(key, "key"));
+  const size_t bytes = std::strlen(key);
+  if (bytes == 0 || bytes > kMaxStoreKey) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key has ", bytes, " bytes, allowed are 1 to ", kMaxStoreKey));
+  }
+  return absl::OkStatus();
+}
+
+void Give(std::shared_ptr<Store> opened, entrain_store_t** store) {
+  std::string url = opened->url();
+  *store = new entrain_store{.store = std::move(opened), .url = std::move(url)};
+}
+
+}  // namespace
+}  // namespace entrain::api
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::Deadline;
+
+extern "C" {
+
+entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain_store_t** store) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(url, "url"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
+    ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string key, KeyFromEnvironment());
+    const int64_t timeout = timeout_ns > 0 ? timeout_ns : kConnectTimeout;
+    ENTRAIN_ASSIGN_OR_RETURN(auto opened,
+                             entrain::OpenStore(url, key, {.deadline = Deadline::After(timeout)}));
+    Give(std::move(opened), store);
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(url, "url"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string key, KeyFromEnvironment());
+    ENTRAIN_ASSIGN_OR_RETURN(auto served, entrain::ServeStore(url, key));
+    Give(std::move(served), store);
+    return absl::OkStatus();
+  });
+}
+
+const char* entrain_store_url(const entrain_store_t* store) {
+  return store == nullptr ? "" : store->url.c_str();
+}
+
+entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,
+                                   size_t bytes) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
+    if (bytes > 0) {
+      ENTRAIN_RETURN_IF_ERROR(NotNull(value, "value"));
+    }
+    if (bytes > entrain::kMaxStoreValue) {
+      return absl::InvalidArgumentError(absl::StrCat("value of key \"", key, "\" has ", bytes,
+                                                     " bytes, allowed are ",
+                                                     entrain::kMaxStoreValue));
+    }
+    return store->store->Set(key, {static_cast<const char*>(value), bytes}, RequestStop());
+  });
+}
+
+entrain_status_t entrain_store_get(entrain_store_t* store, const char* key, int64_t timeout_ns,
+                                   void* value, size_t* bytes) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(bytes, "bytes"));
+    ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
+    if (*bytes > 0) {
+      ENTRAIN_RETURN_IF_ERROR(NotNull(value, "value"));
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string got,
+                             store->store->Get(key, {.deadline = Deadline::After(timeout_ns)}));
+    std::copy_n(got.data(), std::min(*bytes, got.size()), static_cast<char*>(value));
+    *bytes = got.size();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int64_t delta,
+                                   int64_t* sum) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(sum, "sum"));
+    ENTRAIN_ASSIGN_OR_RETURN(*sum, store->store->Add(key, delta, RequestStop()));
+    return absl::OkStatus();
+  });
+}
+
+void entrain_store_destroy(entrain_store_t* store) {
+  if (!Forked()) {
+    delete store;
+  }
+}
+
+}  // extern "C"

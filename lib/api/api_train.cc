@@ -1,0 +1,351 @@
+// train.h: the mesh and the layer-wise sharding of a model.
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/train.h"
+#include "lib/api/arguments.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/api/settings.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::DType;
+using entrain::LayerShards;
+using entrain::Mesh;
+
+namespace {
+
+constexpr int kMaxLayers = 1 << 18;
+
+entrain_mesh_t* ToMeshHandle(std::shared_ptr<Mesh> mesh) {
+  auto* handle = new entrain_mesh{.mesh = std::move(mesh), .comms = {}};
+  for (size_t axis = 0; axis < handle->comms.size(); ++axis) {
+    handle->comms[axis].comm = handle->mesh->comm(entrain::Axis{static_cast<int32_t>(axis)});
+    handle->comms[axis].lent = true;
+  }
+  return handle;
+}
+
+absl::Status CheckAxis(int32_t axis) {
+  if (axis < ENTRAIN_AXIS_TENSOR || axis > ENTRAIN_AXIS_MODEL) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("axis ", axis, " is not an ENTRAIN_AXIS_* value"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShardType(const char* name, entrain_dtype_t dtype) {
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+  if (dtype != ENTRAIN_F32 && dtype != ENTRAIN_BF16) {
+    return absl::UnimplementedError(
+        absl::StrCat(name, " ", entrain::NameOf(DType{dtype}), ": layers are f32 or bf16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t& config) {
+  entrain::ShardConfig result;
+  if (config.layers < 1 || config.layers > kMaxLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers ", config.layers, " is not in 1 to ", kMaxLayers));
+  }
+  ENTRAIN_RETURN_IF_ERROR(NotNull(config.layer_counts, "layer_counts"));
+  int64_t total = 0;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    const absl::StatusOr<int64_t> count = CheckCount(config.layer_counts[layer], DType::kF64, 1);
+    if (!count.ok() || *count == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layer_counts[", layer, "] ", config.layer_counts[layer], " is not a count of elements"));
+    }
+    total += *count;
+    if (total > std::numeric_limits<int64_t>::max() / 16) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer_counts: ", layer + 1, " layers have more elements than memory can"));
+    }
+    result.layer_counts.push_back(*count);
+  }
+  if (config.prefetch < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("prefetch ", config.prefetch, " is negative"));
+  }
+  result.prefetch = config.prefetch;
+  ENTRAIN_RETURN_IF_ERROR(CheckShardType("param_dtype", config.param_dtype));
+  ENTRAIN_RETURN_IF_ERROR(CheckShardType("grad_dtype", config.grad_dtype));
+  result.param_dtype = DType{config.param_dtype};
+  result.grad_dtype = DType{config.grad_dtype};
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
+  result.timeout_ns = config.timeout_ns;
+  return result;
+}
+
+absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+  const int layers = shard->shards->slab().layers();
+  if (layer < 0 || layer >= layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is not one of ", layers, " (0 to ", layers - 1, ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- Mesh
+
+void entrain_mesh_config_init(entrain_mesh_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+  config->tensor = config->pipeline = config->context = config->shard = 1;
+}
+
+entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
+                                     entrain_mesh_t** mesh) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    entrain_mesh_config_t known;
+    entrain_mesh_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_mesh_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+    entrain::MeshConfig shape;
+    shape.lengths = {known.tensor, known.pipeline, known.context, known.shard, known.sync};
+    if (known.order != nullptr) {
+      shape.order = known.order;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, Mesh::Create(comm->comm, shape));
+    *mesh = ToMeshHandle(std::move(made));
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_mesh_create_from(entrain_comm_t* shard_comm, entrain_comm_t* sync_comm,
+                                          entrain_mesh_t** mesh) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard_comm, "shard_comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(sync_comm, "sync_comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, Mesh::CreateFrom(shard_comm->comm, sync_comm->comm));
+    *mesh = ToMeshHandle(std::move(made));
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_mesh_coordinate(const entrain_mesh_t* mesh, int32_t axis,
+                                         int32_t* coordinate, int32_t* length) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+    ENTRAIN_RETURN_IF_ERROR(CheckAxis(axis));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(coordinate, "coordinate"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(length, "length"));
+    *coordinate = mesh->mesh->coordinate(entrain::Axis{axis});
+    *length = mesh->mesh->length(entrain::Axis{axis});
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis,
+                                   entrain_comm_t** comm) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+    ENTRAIN_RETURN_IF_ERROR(CheckAxis(axis));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    // Lending does not change the mesh; who has it may use its communicators.
+    *comm = &const_cast<entrain_mesh_t*>(mesh)->comms[static_cast<size_t>(axis)];
+    return absl::OkStatus();
+  });
+}
+
+void entrain_mesh_destroy(entrain_mesh_t* mesh) {
+  if (!Forked()) {
+    delete mesh;
+  }
+}
+
+// ---- Shards
+
+void entrain_shard_config_init(entrain_shard_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+  config->prefetch = 1;
+  config->param_dtype = ENTRAIN_F32;
+  config->grad_dtype = ENTRAIN_F32;
+}
+
+entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
+                                      entrain_shard_t** shard) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
+    entrain_shard_config_t known;
+    entrain_shard_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_shard_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::ShardConfig shape, ToShardConfig(known));
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerShards::Create(mesh->mesh, shape));
+    *shard = new entrain_shard{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+void entrain_shard_destroy(entrain_shard_t* shard) {
+  if (!Forked()) {
+    delete shard;
+  }
+}
+
+void entrain_shard_layer_init(entrain_shard_layer_t* layer) {
+  *layer = {};
+  layer->size = sizeof(*layer);
+}
+
+entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
+                                          entrain_shard_layer_t* out) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    const entrain::SlabLayer& from = shard->shards->slab().layer(layer);
+    const entrain_shard_layer_t known = {.size = sizeof(known),
+                                         .full_count = static_cast<size_t>(from.full),
+                                         .padded_count = static_cast<size_t>(from.padded),
+                                         .shard_count = static_cast<size_t>(from.shard),
+                                         .first = static_cast<size_t>(from.first),
+                                         .valid_count = static_cast<size_t>(from.valid),
+                                         .slab_offset = static_cast<size_t>(from.offset)};
+    return WriteStruct(&known, sizeof(known), out, "entrain_shard_layer_t");
+  });
+}
+
+entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(count, "count"));
+    *count = static_cast<size_t>(shard->shards->slab().count());
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_shard_bind(entrain_shard_t* shard, float* params, float* grads) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    const int64_t bytes = shard->shards->slab().count() * static_cast<int64_t>(sizeof(float));
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("params", params, bytes, DType::kF32));
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("grads", grads, bytes, DType::kF32));
+    if (Overlap(params, bytes, grads, bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("params and grads (", bytes, " bytes each) overlap"));
+    }
+    return shard->shards->Bind(params, grads);
+  });
+}
+
+entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const float* full) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    const int64_t bytes =
+        shard->shards->slab().layer(layer).full * static_cast<int64_t>(sizeof(float));
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("full", full, bytes, DType::kF32));
+    return shard->shards->Load(layer, full);
+  });
+}
+
+entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    return shard->shards->Broadcast();
+  });
+}
+
+entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    if (pass != ENTRAIN_PASS_FORWARD && pass != ENTRAIN_PASS_BACKWARD) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pass ", pass, " is not an ENTRAIN_PASS_* value"));
+    }
+    return shard->shards->BeginPass(entrain::Pass{pass});
+  });
+}
+
+entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    return shard->shards->Gather(layer);
+  });
+}
+
+entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(params, "params"));
+    ENTRAIN_ASSIGN_OR_RETURN(*params, shard->shards->Wait(layer));
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    return shard->shards->Release(layer);
+  });
+}
+
+entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(grads, "grads"));
+    ENTRAIN_ASSIGN_OR_RETURN(*grads, shard->shards->Gradients(layer));
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    return shard->shards->ReduceGradients(layer);
+  });
+}
+
+entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    return shard->shards->FinishGradients();
+  });
+}
+
+entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    if (scope != ENTRAIN_GRADIENTS_LOCAL && scope != ENTRAIN_GRADIENTS_GLOBAL) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("scope ", scope, " is not an ENTRAIN_GRADIENTS_* value"));
+    }
+    return shard->shards->SetGradients(entrain::GradientScope{scope});
+  });
+}
+
+void entrain_shard_stats_init(entrain_shard_stats_t* stats) {
+  *stats = {};
+  stats->size = sizeof(*stats);
+}
+
+entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    const entrain::ShardStats now = shard->shards->stats();
+    const entrain_shard_stats_t known = {.size = sizeof(known),
+                                         .gather_wait_ns = now.gather_wait_ns,
+                                         .reduce_wait_ns = now.reduce_wait_ns,
+                                         .bytes_sent_shard = now.bytes_sent_shard,
+                                         .bytes_sent_sync = now.bytes_sent_sync};
+    return WriteStruct(&known, sizeof(known), stats, "entrain_shard_stats_t");
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+#include "lib/api/arguments.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain::api {
+
+bool IsOp(entrain_op_t op) {
+  return op >= ENTRAIN_SUM && op <= ENTRAIN_AVG;
+}
+
+absl::Status CheckDType(entrain_dtype_t dtype) {
+  if (!IsValid(DType{dtype})) {
+    return absl::InvalidArgumentError(absl::StrCat("dtype ", dtype, " is not an element type"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(const char* name, int32_t rank, int size) {
+  if (rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " ", rank, " is not a rank of ", size, " (0 to ", size - 1, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CheckCount(size_t count, DType dtype, int64_t parts) {
+  const auto most =
+      static_cast<size_t>(std::numeric_limits<int64_t>::max() / (SizeOf(dtype) * parts));
+  if (count > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("count ", count, " is more ", NameOf(dtype), " elements than ", parts,
+                     parts == 1 ? " buffer" : " ranks' parts", " can have"));
+  }
+  return static_cast<int64_t>(count);
+}
+
+absl::Status CheckBuffer(const char* name, const void* buffer, int64_t bytes, DType dtype) {
+  if (bytes == 0) {
+    return absl::OkStatus();
+  }
+  if (buffer == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is NULL, expected a buffer of ", bytes, " bytes"));
+  }
+  const auto address = reinterpret_cast<uintptr_t>(buffer);
+  if (address % static_cast<uintptr_t>(SizeOf(dtype)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " ", absl::Hex(address),
+                                                   " is not aligned to the ", SizeOf(dtype),
+                                                   " bytes of ", NameOf(dtype)));
+  }
+  if (address + static_cast<uintptr_t>(bytes) < address) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " ", absl::Hex(address), " with ", bytes,
+                                                   " bytes reaches past the end of memory"));
+  }
+  return absl::OkStatus();
+}
+
+bool Overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(a);
+  const auto second = reinterpret_cast<uintptr_t>(b);
+  return a_bytes > 0 && b_bytes > 0 && first < second + static_cast<uintptr_t>(b_bytes) &&
+         second < first + static_cast<uintptr_t>(a_bytes);
+}
+
+absl::StatusOr<CallKind> CollectiveFromName(absl::string_view name) {
+  for (CallKind kind : {CallKind::kBarrier, CallKind::kBroadcast, CallKind::kAllReduce,
+                        CallKind::kReduceScatter, CallKind::kAllGather}) {
+    if (name == NameOf(kind)) {
+      return kind;
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("collective \"", name,
+                   "\" is not one of barrier, broadcast, all_reduce, reduce_scatter, all_gather"));
+}
+
+}  // namespace entrain::api

@@ -1,0 +1,65 @@
+// The boundary between C and the library: every public function that can fail runs its body through
+// Guard, which refuses calls in a forked child, and turns the body's absl::Status into a code and
+// this thread's last error.
+//
+// Thread safety: any thread; the last error is one per thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/entrain.h"
+#include "lib/base/status.h"
+
+namespace entrain::api {
+
+// Whose fault a failure is by its code, or never more than the call's: stores and optimizers have
+// no communicator.
+enum class Reach { kByCode, kCall };
+
+// Keeps `status` (not OK) as this thread's last error and returns its code. `function`
+// ("entrain_send") is put in front of texts that do not say themselves which operation they are
+// about.
+entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach);
+
+// The record of a status, OK included.
+void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record);
+
+// The record of this thread's last failure.
+const entrain_error_t& LastError();
+
+// FAILED_PRECONDITION in a process that was forked from one which used the library.
+absl::Status CheckProcess();
+bool Forked();
+
+// INVALID_ARGUMENT "`name` is NULL".
+inline absl::Status NotNull(const void* pointer, const char* name) {
+  if (pointer == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+  }
+  return absl::OkStatus();
+}
+
+// Copies a result struct out to a caller who may know fewer or more fields: the fields both know
+// are written, the size is kept. Refuses what CopyStruct refuses.
+absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name);
+
+// Runs `body`, a callable that returns absl::Status.
+template <typename Body>
+entrain_status_t Guard(const char* function, Reach reach, const Body& body) {
+  absl::Status status = CheckProcess();
+  if (status.ok()) {
+    status = body();
+  }
+  return status.ok() ? ENTRAIN_OK : Fail(function, status, reach);
+}
+
+template <typename Body>
+entrain_status_t Guard(const char* function, const Body& body) {
+  return Guard(function, Reach::kByCode, body);
+}
+
+}  // namespace entrain::api

@@ -1,0 +1,24 @@
+// Where this process stands, as its launcher says: rank, size, and the store to meet in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "lib/store/store.h"
+
+namespace entrain::api {
+
+struct Place {
+  int rank = 0, size = 1;
+  std::shared_ptr<Store> store;  // this start of the job's own part of it
+};
+
+// Opens the store, or serves it where the launcher's conventions say that this rank does. A served
+// store stays until the process ends: other ranks may meet in it again when this one has long done
+// so. None of the launchers' variables set: a world of one, with a store of its own. Any thread;
+// blocks for at most `timeout_ns`.
+absl::StatusOr<Place> PlaceFromEnvironment(int64_t timeout_ns);
+
+}  // namespace entrain::api

@@ -1,0 +1,97 @@
+#include "lib/api/settings.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/base/config.h"
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/net/key_file.h"
+
+namespace entrain::api {
+namespace {
+
+// Where empty stands for the environment's value.
+std::string TextOrEmpty(const char* given) {
+  return given != nullptr ? given : "";
+}
+
+}  // namespace
+
+absl::Status CheckTimeout(int64_t timeout_ns) {
+  if (timeout_ns < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("timeout_ns ", timeout_ns, " is negative"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> KeyFromEnvironment() {
+  const std::optional<std::string> path = GetEnv("ENTRAIN_KEY_FILE");
+  return path ? ReadKeyFile(*path) : std::string();
+}
+
+absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* config) {
+  entrain_runtime_config_t known;
+  entrain_runtime_config_init(&known);
+  if (config != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(CopyStruct(config, &known, sizeof(known), "entrain_runtime_config_t"));
+  }
+  if (known.progress != ENTRAIN_PROGRESS_THREAD && known.progress != ENTRAIN_PROGRESS_CALLER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("progress ", known.progress, " is not an ENTRAIN_PROGRESS_* value"));
+  }
+  if (known.engines < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("engines ", known.engines, " is negative"));
+  }
+  if (known.engines > 1) {
+    return absl::UnimplementedError(
+        absl::StrCat("engines ", known.engines, ": this version has one"));
+  }
+  RuntimeOptions options;
+  options.transports = TextOrEmpty(known.transports);
+  options.interface_filter = TextOrEmpty(known.interface_filter);
+  options.ports = TextOrEmpty(known.ports);
+  options.key_file = TextOrEmpty(known.key_file);
+  options.host_id = TextOrEmpty(known.host_id);
+  options.own_thread = known.progress == ENTRAIN_PROGRESS_THREAD;
+  options.engines = known.engines;
+  if (known.log != nullptr) {
+    SetLogSink(known.log, known.log_user);
+  }
+  return options;
+}
+
+absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
+  ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
+  CommOptions options;
+  if (config.name != nullptr) {
+    options.name = config.name;
+    if (options.name.empty() || options.name.size() > 128) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("name has ", options.name.size(), " bytes, allowed are 1 to 128"));
+    }
+  }
+  options.algorithms =
+      config.algorithms != nullptr ? config.algorithms : GetEnv("ENTRAIN_ALGORITHMS").value_or("");
+  if (config.timeout_ns > 0) {
+    options.timeout_ns = config.timeout_ns;
+  } else if (const std::optional<std::string> text = GetEnv("ENTRAIN_TIMEOUT")) {
+    absl::StatusOr<int64_t> timeout = ParseDuration(*text);
+    if (!timeout.ok()) {
+      return Annotate(timeout.status(), "ENTRAIN_TIMEOUT");
+    }
+    options.timeout_ns = *timeout;
+  }
+  if (config.runtime != nullptr) {
+    options.runtime = config.runtime->runtime;
+  } else {
+    ENTRAIN_ASSIGN_OR_RETURN(options.runtime, Runtime::Default());
+  }
+  return options;
+}
+
+}  // namespace entrain::api

@@ -1,0 +1,197 @@
+/* The layout of every struct of the ABI on LP64, field by field. A line that fails here breaks
+ * callers that exist: a new field goes to the end, and its line is added. */
+#include <entrain/entrain.h>
+#include <stddef.h>
+#include <stdio.h>
+
+static int failures;
+
+static void check(const char* what, size_t is, size_t should_be) {
+  if (is != should_be) {
+    printf("%s is %lu, the ABI says %lu\n", what, (unsigned long)is, (unsigned long)should_be);
+    failures++;
+  }
+}
+
+#define SIZE(type, bytes) check("sizeof(" #type ")", sizeof(type), bytes)
+#define AT(type, field, offset) \
+  check("offsetof(" #type ", " #field ")", offsetof(type, field), offset)
+
+static void check_peer_id(void) {
+  SIZE(entrain_peer_id_t, 16);
+  AT(entrain_peer_id_t, bytes, 0);
+}
+
+static void check_error(void) {
+  SIZE(entrain_error_t, 768);
+  AT(entrain_error_t, size, 0);
+  AT(entrain_error_t, code, 8);
+  AT(entrain_error_t, scope, 12);
+  AT(entrain_error_t, phase, 16);
+  AT(entrain_error_t, guilty_rank, 20);
+  AT(entrain_error_t, peer_id, 24);
+  AT(entrain_error_t, generation, 40);
+  AT(entrain_error_t, sequence, 48);
+  AT(entrain_error_t, tag, 56);
+  AT(entrain_error_t, elapsed_ns, 64);
+  AT(entrain_error_t, deadline_ns, 72);
+  AT(entrain_error_t, bytes_done, 80);
+  AT(entrain_error_t, sys_errno, 88);
+  AT(entrain_error_t, reserved, 92);
+  AT(entrain_error_t, operation, 96);
+  AT(entrain_error_t, peer_address, 128);
+  AT(entrain_error_t, text, 256);
+}
+
+static void check_runtime_config(void) {
+  SIZE(entrain_runtime_config_t, 72);
+  AT(entrain_runtime_config_t, size, 0);
+  AT(entrain_runtime_config_t, transports, 8);
+  AT(entrain_runtime_config_t, interface_filter, 16);
+  AT(entrain_runtime_config_t, ports, 24);
+  AT(entrain_runtime_config_t, key_file, 32);
+  AT(entrain_runtime_config_t, host_id, 40);
+  AT(entrain_runtime_config_t, progress, 48);
+  AT(entrain_runtime_config_t, engines, 52);
+  AT(entrain_runtime_config_t, log, 56);
+  AT(entrain_runtime_config_t, log_user, 64);
+}
+
+static void check_comm_config(void) {
+  SIZE(entrain_comm_config_t, 56);
+  AT(entrain_comm_config_t, size, 0);
+  AT(entrain_comm_config_t, runtime, 8);
+  AT(entrain_comm_config_t, store, 16);
+  AT(entrain_comm_config_t, name, 24);
+  AT(entrain_comm_config_t, rank, 32);
+  AT(entrain_comm_config_t, world_size, 36);
+  AT(entrain_comm_config_t, algorithms, 40);
+  AT(entrain_comm_config_t, timeout_ns, 48);
+}
+
+static void check_comm_stats(void) {
+  SIZE(entrain_comm_stats_t, 32);
+  AT(entrain_comm_stats_t, size, 0);
+  AT(entrain_comm_stats_t, calls, 8);
+  AT(entrain_comm_stats_t, bytes_sent, 16);
+  AT(entrain_comm_stats_t, bytes_received, 24);
+}
+
+static void check_call_options(void) {
+  SIZE(entrain_call_options_t, 48);
+  AT(entrain_call_options_t, size, 0);
+  AT(entrain_call_options_t, tag, 8);
+  AT(entrain_call_options_t, timeout_ns, 16);
+  AT(entrain_call_options_t, wait, 24);
+  AT(entrain_call_options_t, memory, 28);
+  AT(entrain_call_options_t, stream, 32);
+  AT(entrain_call_options_t, reduction, 40);
+}
+
+static void check_optim_config(void) {
+  SIZE(entrain_optim_config_t, 56);
+  AT(entrain_optim_config_t, size, 0);
+  AT(entrain_optim_config_t, kind, 8);
+  AT(entrain_optim_config_t, nesterov, 12);
+  AT(entrain_optim_config_t, momentum, 16);
+  AT(entrain_optim_config_t, beta1, 24);
+  AT(entrain_optim_config_t, beta2, 32);
+  AT(entrain_optim_config_t, eps, 40);
+  AT(entrain_optim_config_t, weight_decay, 48);
+}
+
+static void check_mesh_config(void) {
+  SIZE(entrain_mesh_config_t, 40);
+  AT(entrain_mesh_config_t, size, 0);
+  AT(entrain_mesh_config_t, tensor, 8);
+  AT(entrain_mesh_config_t, pipeline, 12);
+  AT(entrain_mesh_config_t, context, 16);
+  AT(entrain_mesh_config_t, shard, 20);
+  AT(entrain_mesh_config_t, sync, 24);
+  AT(entrain_mesh_config_t, order, 32);
+}
+
+static void check_shard_config(void) {
+  SIZE(entrain_shard_config_t, 40);
+  AT(entrain_shard_config_t, size, 0);
+  AT(entrain_shard_config_t, layers, 8);
+  AT(entrain_shard_config_t, prefetch, 12);
+  AT(entrain_shard_config_t, layer_counts, 16);
+  AT(entrain_shard_config_t, param_dtype, 24);
+  AT(entrain_shard_config_t, grad_dtype, 28);
+  AT(entrain_shard_config_t, timeout_ns, 32);
+}
+
+static void check_shard_layer(void) {
+  SIZE(entrain_shard_layer_t, 56);
+  AT(entrain_shard_layer_t, size, 0);
+  AT(entrain_shard_layer_t, full_count, 8);
+  AT(entrain_shard_layer_t, padded_count, 16);
+  AT(entrain_shard_layer_t, shard_count, 24);
+  AT(entrain_shard_layer_t, first, 32);
+  AT(entrain_shard_layer_t, valid_count, 40);
+  AT(entrain_shard_layer_t, slab_offset, 48);
+}
+
+static void check_shard_stats(void) {
+  SIZE(entrain_shard_stats_t, 40);
+  AT(entrain_shard_stats_t, size, 0);
+  AT(entrain_shard_stats_t, gather_wait_ns, 8);
+  AT(entrain_shard_stats_t, reduce_wait_ns, 16);
+  AT(entrain_shard_stats_t, bytes_sent_shard, 24);
+  AT(entrain_shard_stats_t, bytes_sent_sync, 32);
+}
+
+static void check_edit_config(void) {
+  SIZE(entrain_edit_config_t, 112);
+  AT(entrain_edit_config_t, size, 0);
+  AT(entrain_edit_config_t, shard, 8);
+  AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
+  AT(entrain_edit_config_t, local_sgd_warmup_steps, 24);
+  AT(entrain_edit_config_t, gradient_accumulation_steps, 32);
+  AT(entrain_edit_config_t, reducer, 36);
+  AT(entrain_edit_config_t, pseudo_gradnorm_reduce, 40);
+  AT(entrain_edit_config_t, normalize, 44);
+  AT(entrain_edit_config_t, weight_softmax_temperature, 48);
+  AT(entrain_edit_config_t, clip_pseudo_grad, 56);
+  AT(entrain_edit_config_t, outer_optimizer, 64);
+  AT(entrain_edit_config_t, outer_nesterov, 68);
+  AT(entrain_edit_config_t, outer_lr, 72);
+  AT(entrain_edit_config_t, outer_momentum, 80);
+  AT(entrain_edit_config_t, outer_weight_decay, 88);
+  AT(entrain_edit_config_t, prefetch, 96);
+  AT(entrain_edit_config_t, reserved, 100);
+  AT(entrain_edit_config_t, timeout_ns, 104);
+}
+
+static void check_edit_info(void) {
+  SIZE(entrain_edit_info_t, 80);
+  AT(entrain_edit_info_t, size, 0);
+  AT(entrain_edit_info_t, steps, 8);
+  AT(entrain_edit_info_t, syncs, 16);
+  AT(entrain_edit_info_t, last_sync_step, 24);
+  AT(entrain_edit_info_t, anchor_checksum, 32);
+  AT(entrain_edit_info_t, exposed_ns, 40);
+  AT(entrain_edit_info_t, sync_ns, 48);
+  AT(entrain_edit_info_t, bytes_sent_shard, 56);
+  AT(entrain_edit_info_t, bytes_sent_sync, 64);
+  AT(entrain_edit_info_t, in_warmup, 72);
+  AT(entrain_edit_info_t, reserved, 76);
+}
+
+int main(void) {
+  check_peer_id();
+  check_error();
+  check_runtime_config();
+  check_comm_config();
+  check_comm_stats();
+  check_call_options();
+  check_optim_config();
+  check_mesh_config();
+  check_shard_config();
+  check_shard_layer();
+  check_shard_stats();
+  check_edit_config();
+  check_edit_info();
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,433 @@
+// Communicators through the C ABI: splitting, ending them in every way, and what their error
+// records say.
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/world.h"
+
+namespace entrain_test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+entrain_error_t RecordOf(const entrain_comm_t* comm) {
+  entrain_error_t error;
+  entrain_error_init(&error);
+  entrain_comm_error(comm, &error);
+  return error;
+}
+
+TEST(Comm, RankSizeAndTransportAreAsAsked) {
+  RunWorld(3, [](const Rank& self) {
+    int32_t rank = -1, size = -1;
+    EXPECT_OK(entrain_comm_rank(self.comm, &rank));
+    EXPECT_OK(entrain_comm_size(self.comm, &size));
+    EXPECT_EQ(rank, self.rank);
+    EXPECT_EQ(size, 3);
+    for (int peer = 0; peer < 3; ++peer) {
+      const char* name = nullptr;
+      ASSERT_OK(entrain_comm_transport(self.comm, peer, &name));
+      EXPECT_STREQ(name, peer == self.rank ? "self" : "inproc");
+    }
+    EXPECT_OK(entrain_comm_error(self.comm, nullptr));
+  });
+}
+
+TEST(Comm, AnAlgorithmAskedForByNameIsTaken) {
+  for (const char* asked : {"ring", "halving_doubling"}) {
+    const std::string text = std::string("all_reduce:") + asked;
+    RunWorld(4,
+             [&](const Rank& self) {
+               const char* name = nullptr;
+               ASSERT_OK(entrain_comm_algorithm(self.comm, "all_reduce", 1000, ENTRAIN_F32, &name));
+               EXPECT_STREQ(name, asked);
+               float data = 1;
+               EXPECT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM,
+                                            nullptr, nullptr));
+               EXPECT_EQ(data, 4.0f);
+             },
+             {.algorithms = text.c_str()});
+  }
+}
+
+TEST(Comm, StatsCountCallsAndBytes) {
+  RunWorld(2, [](const Rank& self) {
+    std::vector<uint8_t> data(1000);
+    entrain_comm_stats_t before, after;
+    entrain_comm_stats_init(&before);
+    entrain_comm_stats_init(&after);
+    ASSERT_OK(entrain_comm_stats(self.comm, &before));
+    ASSERT_OK(
+        self.rank == 0
+            ? entrain_send(self.comm, data.data(), data.size(), ENTRAIN_U8, 1, nullptr, nullptr)
+            : entrain_recv(self.comm, data.data(), data.size(), ENTRAIN_U8, 0, nullptr, nullptr));
+    ASSERT_OK(entrain_comm_stats(self.comm, &after));
+    EXPECT_EQ(after.calls - before.calls, 1u);
+    EXPECT_EQ(after.bytes_sent - before.bytes_sent, self.rank == 0 ? 1000u : 0u);
+    EXPECT_EQ(after.bytes_received - before.bytes_received, self.rank == 0 ? 0u : 1000u);
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
+TEST(Comm, SplitGroupsByColorAndOrdersByKey) {
+  RunWorld(5, [](const Rank& self) {
+    entrain_comm_t* part = nullptr;
+    const int color = self.rank % 2;
+    ASSERT_OK(entrain_comm_split(self.comm, color, -self.rank, &part));
+    int32_t rank = -1, size = -1;
+    EXPECT_OK(entrain_comm_rank(part, &rank));
+    EXPECT_OK(entrain_comm_size(part, &size));
+    EXPECT_EQ(size, color == 0 ? 3 : 2);
+    EXPECT_EQ(rank, color == 0 ? (4 - self.rank) / 2 : (3 - self.rank) / 2);
+    int32_t sum = self.rank;
+    EXPECT_OK(entrain_all_reduce(part, &sum, &sum, 1, ENTRAIN_I32, ENTRAIN_SUM, nullptr, nullptr));
+    EXPECT_EQ(sum, color == 0 ? 6 : 4);
+    entrain_comm_destroy(part);
+  });
+}
+
+TEST(Comm, ColorMinusOneIsInNoPart) {
+  RunWorld(3, [](const Rank& self) {
+    entrain_comm_t* part = reinterpret_cast<entrain_comm_t*>(1);
+    ASSERT_OK(entrain_comm_split(self.comm, self.rank == 1 ? -1 : 0, 0, &part));
+    EXPECT_EQ(part == nullptr, self.rank == 1);
+    entrain_comm_destroy(part);
+    EXPECT_FAILS(entrain_comm_split(self.comm, -2, 0, &part), ENTRAIN_INVALID_ARGUMENT, "color -2");
+  });
+}
+
+TEST(Comm, AFailedPartLeavesItsParentAlone) {
+  RunWorld(3, [](const Rank& self) {
+    entrain_comm_t* part = nullptr;
+    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
+    if (self.rank == 0) {
+      EXPECT_OK(entrain_comm_abort(part, "enough of this part"));
+    }
+    EXPECT_FAILS(entrain_barrier(part, nullptr, nullptr), ENTRAIN_ABORTED, "enough of this part");
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    entrain_comm_destroy(part);
+  });
+}
+
+TEST(Comm, APartOutlivesItsParent) {
+  const std::string url = NewStoreUrl();
+  RunWorld(2, [](const Rank& self) {
+    entrain_comm_t *part = nullptr, *grandchild = nullptr;
+    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
+    ASSERT_OK(entrain_comm_split(part, 0, self.rank, &grandchild));
+    entrain_comm_destroy(part);
+    float data = 1;
+    EXPECT_OK(entrain_all_reduce(grandchild, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM, nullptr,
+                                 nullptr));
+    EXPECT_EQ(data, 2.0f);
+    entrain_comm_destroy(grandchild);
+  });
+}
+
+TEST(Comm, AbortByOneRankEndsTheCallsOfAll) {
+  RunWorld(3, [](const Rank& self) {
+    const auto aborted = steady_clock::now();
+    if (self.rank == 1) {
+      // Ranks 0 and 2 wait for rank 1, which is busy ending it all.
+      EXPECT_OK(entrain_comm_abort(self.comm, "the operator said so"));
+      EXPECT_OK(entrain_comm_abort(self.comm, "a second time"));
+    }
+    std::vector<float> data(100'000);
+    EXPECT_EQ(entrain_all_reduce(self.comm, data.data(), data.data(), data.size(), ENTRAIN_F32,
+                                 ENTRAIN_SUM, nullptr, nullptr),
+              ENTRAIN_ABORTED);
+    EXPECT_LT(steady_clock::now() - aborted, milliseconds(250));
+    const entrain_error_t error = RecordOf(self.comm);
+    EXPECT_EQ(error.code, ENTRAIN_ABORTED);
+    EXPECT_EQ(error.scope, ENTRAIN_SCOPE_COMM);
+    EXPECT_THAT(error.text, testing::HasSubstr("the operator said so"));
+    EXPECT_FAILS(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_ABORTED,
+                 "the operator said so");
+  });
+}
+
+TEST(Comm, AbortWakesABlockedCallerWithin250Milliseconds) {
+  RunWorld(2, [](const Rank& self) {
+    if (self.rank == 1) {
+      // Never enters the call; leaves only once rank 0 was released.
+      float unused = 0;
+      EXPECT_EQ(entrain_recv(self.comm, &unused, 1, ENTRAIN_F32, 0, nullptr, nullptr),
+                ENTRAIN_ABORTED);
+      return;
+    }
+    std::atomic<bool> entered{false};
+    std::atomic<int64_t> returned_ns{0};
+    std::thread blocked([&] {
+      float data = 0;
+      entered = true;
+      EXPECT_EQ(entrain_recv(self.comm, &data, 1, ENTRAIN_F32, 1, nullptr, nullptr),
+                ENTRAIN_ABORTED);
+      returned_ns = steady_clock::now().time_since_epoch().count();
+    });
+    entrain_comm_stats_t stats;
+    entrain_comm_stats_init(&stats);
+    while (!entered || stats.calls == 0) {
+      ASSERT_OK(entrain_comm_stats(self.comm, &stats));
+      std::this_thread::yield();
+    }
+    const int64_t aborted_ns = steady_clock::now().time_since_epoch().count();
+    EXPECT_OK(entrain_comm_abort(self.comm, "time to go"));
+    blocked.join();
+    EXPECT_LT(returned_ns - aborted_ns, 250'000'000);
+  });
+}
+
+TEST(Comm, DifferentCallsFailOnAllRanksNamingBoth) {
+  RunWorld(2, [](const Rank& self) {
+    std::vector<float> data(64);
+    const entrain_status_t code =
+        self.rank == 0 ? entrain_all_reduce(self.comm, data.data(), data.data(), 64, ENTRAIN_F32,
+                                            ENTRAIN_SUM, nullptr, nullptr)
+                       : entrain_all_reduce(self.comm, data.data(), data.data(), 32, ENTRAIN_F32,
+                                            ENTRAIN_SUM, nullptr, nullptr);
+    EXPECT_EQ(code, ENTRAIN_MISMATCH);
+    const entrain_error_t error = RecordOf(self.comm);
+    EXPECT_EQ(error.code, ENTRAIN_MISMATCH);
+    EXPECT_EQ(error.scope, ENTRAIN_SCOPE_COMM);
+    EXPECT_THAT(error.text, testing::HasSubstr("64"));
+    EXPECT_THAT(error.text, testing::HasSubstr("32"));
+  });
+}
+
+TEST(Comm, ADeadlineNamesTheRankThatDidNotCome) {
+  RunWorld(3, [](const Rank& self) {
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    options.timeout_ns = 200'000'000;
+    options.tag = 5;
+    if (self.rank == 2) {
+      // Silent, but alive, until the others have given up on it.
+      while (entrain_comm_error(self.comm, nullptr) == ENTRAIN_OK) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+      return;
+    }
+    float data = 1;
+    const auto started = steady_clock::now();
+    EXPECT_EQ(
+        entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM, &options, nullptr),
+        ENTRAIN_TIMED_OUT);
+    const auto took = steady_clock::now() - started;
+    EXPECT_GE(took, milliseconds(200));
+    EXPECT_LT(took, milliseconds(450));
+    const entrain_error_t error = RecordOf(self.comm);
+    EXPECT_EQ(error.code, ENTRAIN_TIMED_OUT);
+    EXPECT_EQ(error.guilty_rank, 2);
+    EXPECT_STREQ(error.operation, "all_reduce");
+    EXPECT_EQ(error.tag, 5);
+    EXPECT_GE(error.sequence, 1u);
+    EXPECT_EQ(error.deadline_ns, 200'000'000);
+    EXPECT_GE(error.elapsed_ns, 200'000'000);
+    EXPECT_THAT(error.text, testing::HasSubstr("rank 2"));
+  });
+}
+
+TEST(Comm, RanksThatDoNotComeAreNamedWhenCreationTimesOut) {
+  entrain_store_t* store = nullptr;
+  ASSERT_OK(entrain_store_open(NewStoreUrl().c_str(), 0, &store));
+  entrain_comm_config_t config;
+  entrain_comm_config_init(&config);
+  config.store = store;
+  config.world_size = 3;
+  config.timeout_ns = 200'000'000;
+  entrain_comm_t* comm = nullptr;
+  const auto started = steady_clock::now();
+  EXPECT_EQ(entrain_comm_create(&config, &comm), ENTRAIN_TIMED_OUT);
+  EXPECT_LT(steady_clock::now() - started, milliseconds(1000));
+  EXPECT_THAT(LastError(), testing::HasSubstr("1"));
+  EXPECT_THAT(LastError(), testing::HasSubstr("2"));
+  EXPECT_EQ(comm, nullptr);
+  entrain_store_destroy(store);
+}
+
+TEST(Comm, TwoProcessesWithOneRankAreRefused) {
+  const std::string url = NewStoreUrl();
+  std::atomic<int> refused{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      entrain_runtime_config_t runtime_config;
+      entrain_runtime_config_init(&runtime_config);
+      entrain_runtime_t* runtime = nullptr;
+      ASSERT_OK(entrain_runtime_create(&runtime_config, &runtime));
+      entrain_store_t* store = nullptr;
+      ASSERT_OK(entrain_store_open(url.c_str(), 0, &store));
+      entrain_comm_config_t config;
+      entrain_comm_config_init(&config);
+      config.runtime = runtime;
+      config.store = store;
+      config.rank = 1;
+      config.world_size = 2;
+      config.timeout_ns = 5'000'000'000;
+      entrain_comm_t* comm = nullptr;
+      EXPECT_FAILS(entrain_comm_create(&config, &comm), ENTRAIN_FAILED_PRECONDITION, "rank 1");
+      entrain_store_destroy(store);
+      entrain_runtime_destroy(runtime);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+TEST(Comm, DestroyAbortsWhatIsUnfinished) {
+  std::barrier both_receive(2);  // outside the library: a receive started later would be refused
+  RunWorld(2, [&](const Rank& self) {
+    entrain_comm_t* part = nullptr;
+    ASSERT_OK(entrain_comm_split(self.comm, 0, self.rank, &part));
+    float data = 0;
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_recv(part, &data, 1, ENTRAIN_F32, 1 - self.rank, nullptr, &work));
+    both_receive.arrive_and_wait();
+    if (self.rank == 0) {
+      entrain_comm_destroy(part);
+      part = nullptr;
+    }
+    EXPECT_EQ(entrain_work_wait(work, 10'000'000'000), ENTRAIN_ABORTED);
+    entrain_error_t error;
+    entrain_error_init(&error);
+    EXPECT_OK(entrain_work_error(work, &error));
+    EXPECT_EQ(error.code, ENTRAIN_ABORTED);
+    entrain_work_free(work);
+    entrain_comm_destroy(part);
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
+TEST(Comm, DrainWaitsForWhatWasStarted) {
+  RunWorld(2, [](const Rank& self) {
+    float in = static_cast<float>(self.rank), out = 0;
+    entrain_work_t *sent = nullptr, *received = nullptr;
+    ASSERT_OK(entrain_recv(self.comm, &out, 1, ENTRAIN_F32, 1 - self.rank, nullptr, &received));
+    ASSERT_OK(entrain_send(self.comm, &in, 1, ENTRAIN_F32, 1 - self.rank, nullptr, &sent));
+    ASSERT_OK(entrain_comm_drain(self.comm, 10'000'000'000));
+    EXPECT_EQ(out, 1.0f - in);
+    int32_t done = 0;
+    EXPECT_OK(entrain_work_test(received, &done));
+    EXPECT_EQ(done, 1);
+    entrain_work_free(sent);
+    entrain_work_free(received);
+    EXPECT_FAILS(entrain_comm_drain(self.comm, -1), ENTRAIN_INVALID_ARGUMENT, "timeout_ns -1");
+  });
+}
+
+TEST(Comm, PeersHaveDifferentIdentities) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    entrain_runtime_t* runtime = nullptr;
+    ASSERT_OK(entrain_runtime_create(nullptr, &runtime));
+    entrain_peer_id_t id;
+    ASSERT_OK(entrain_runtime_peer_id(runtime, &id));
+    ids.emplace(reinterpret_cast<const char*>(id.bytes), sizeof(id.bytes));
+    entrain_runtime_destroy(runtime);
+  }
+  EXPECT_EQ(ids.size(), 3u);
+}
+
+TEST(Comm, AnUnreachableStoreIsALostPeerThatIsNamed) {
+  entrain_store_t* served = nullptr;
+  ASSERT_OK(entrain_store_serve("tcp://127.0.0.1:0", &served));
+  const std::string url = entrain_store_url(served);
+  entrain_store_t* second = nullptr;
+  EXPECT_FAILS(entrain_store_serve(url.c_str(), &second), ENTRAIN_FAILED_PRECONDITION,
+               url.substr(6));
+  entrain_store_destroy(served);
+  EXPECT_FAILS(entrain_store_open(url.c_str(), 300'000'000, &second), ENTRAIN_PEER_LOST,
+               url.substr(6));
+  EXPECT_EQ(second, nullptr);
+  entrain_error_t error;
+  entrain_error_init(&error);
+  ASSERT_OK(entrain_last_error_record(&error));
+  EXPECT_EQ(error.scope, ENTRAIN_SCOPE_CALL);
+}
+
+TEST(Comm, StoresShareKeysAndCounters) {
+  entrain_store_t* store = nullptr;
+  entrain_store_t* other = nullptr;
+  ASSERT_OK(entrain_store_serve("tcp://127.0.0.1:0", &store));
+  ASSERT_OK(entrain_store_open(entrain_store_url(store), 0, &other));
+  ASSERT_OK(entrain_store_set(store, "name", "value", 5));
+  char text[8] = {};
+  size_t bytes = 3;  // less than there is
+  ASSERT_OK(entrain_store_get(other, "name", 1'000'000'000, text, &bytes));
+  EXPECT_EQ(bytes, 5u);
+  EXPECT_STREQ(text, "val");
+  int64_t sum = 0;
+  ASSERT_OK(entrain_store_add(store, "count", 2, &sum));
+  ASSERT_OK(entrain_store_add(other, "count", 40, &sum));
+  EXPECT_EQ(sum, 42);
+  bytes = sizeof(text);
+  EXPECT_FAILS(entrain_store_get(other, "never", 20'000'000, text, &bytes), ENTRAIN_TIMED_OUT,
+               "never");
+  const std::string long_key(513, 'k');
+  EXPECT_FAILS(entrain_store_set(store, long_key.c_str(), "", 0), ENTRAIN_INVALID_ARGUMENT,
+               "513 bytes");
+  entrain_store_destroy(other);
+  entrain_store_destroy(store);
+}
+
+TEST(Comm, ShortagesAreResourceExhausted) {
+  rlimit saved;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &saved), 0);
+  const int next = dup(0);  // the first free descriptor
+  ASSERT_GE(next, 0);
+  close(next);
+  rlimit tight = saved;
+  tight.rlim_cur = static_cast<rlim_t>(next);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  entrain_store_t* store = nullptr;
+  const entrain_status_t code = entrain_store_serve("tcp://127.0.0.1:0", &store);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &saved), 0);
+  EXPECT_EQ(code, ENTRAIN_RESOURCE_EXHAUSTED) << LastError();
+  entrain_store_destroy(store);
+}
+
+TEST(Comm, AForkedChildIsRefused) {
+  RunWorld(1, [](const Rank& self) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int32_t rank = 0;
+      const entrain_status_t code = entrain_comm_rank(self.comm, &rank);
+      entrain_comm_destroy(self.comm);  // must neither wait nor crash
+      _exit(code == ENTRAIN_FAILED_PRECONDITION ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+    int32_t rank = -1;
+    EXPECT_OK(entrain_comm_rank(self.comm, &rank));
+  });
+}
+
+TEST(Comm, EachThreadHasItsOwnLastError) {
+  EXPECT_EQ(entrain_comm_abort(nullptr, ""), ENTRAIN_INVALID_ARGUMENT);
+  const std::string mine = LastError();
+  std::thread([] {
+    EXPECT_STREQ(entrain_last_error(), "");
+    EXPECT_EQ(entrain_work_wait(nullptr, 0), ENTRAIN_INVALID_ARGUMENT);
+  }).join();
+  EXPECT_EQ(LastError(), mine);
+}
+
+}  // namespace
+}  // namespace entrain_test

@@ -1,0 +1,22 @@
+# Compares what the library exports with the list of the ABI:
+#   cmake -DNM=nm -DLIBRARY=libentrain.so -DEXPECTED=exported_symbols.txt -P ...
+cmake_minimum_required(VERSION 3.25)
+execute_process(COMMAND ${NM} -D --defined-only --format=posix ${LIBRARY} OUTPUT_VARIABLE lines RESULT_VARIABLE code)
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "${NM} ${LIBRARY} ended with ${code}")
+endif()
+string(REGEX MATCHALL "[^\n]+" lines "${lines}")
+file(STRINGS ${EXPECTED} expected)
+set(exported)
+foreach(line IN LISTS lines)
+  string(REGEX REPLACE "[ @].*" "" symbol "${line}")
+  if(NOT symbol STREQUAL "ENTRAIN_0")  # the version node
+    list(APPEND exported ${symbol})
+  endif()
+endforeach()
+set(missing ${expected})
+list(REMOVE_ITEM missing ${exported})
+list(REMOVE_ITEM exported ${expected})
+if(missing OR exported)
+  message(FATAL_ERROR "missing: ${missing}\nexported but not in the list: ${exported}")
+endif()

@@ -1,0 +1,40 @@
+# Installs the build into a fresh tree, moves it, and builds and runs the consumer against it through find_package and
+# through pkg-config:
+#   cmake -DBUILD=build -DCONSUMER=folder -DWORK=folder -DCC=compiler -DSANITIZE=... -DLIBDIR=lib -P ...
+cmake_minimum_required(VERSION 3.25)
+
+function(run_or_fail what)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE log ERROR_VARIABLE log)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "${what} ended with ${code}:\n${log}")
+  endif()
+  set(log "${log}" PARENT_SCOPE)
+endfunction()
+
+function(expect_version program)
+  run_or_fail(${program} ${CMAKE_COMMAND} -E env --unset=RANK --unset=ENTRAIN_STORE ${program})
+  if(NOT log MATCHES "entrain 100")
+    message(FATAL_ERROR "${program} printed ${log}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+run_or_fail("cmake --install" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
+file(RENAME ${WORK}/first ${WORK}/moved)
+set(prefix ${WORK}/moved)
+set(flags)
+if(SANITIZE)
+  set(flags -fsanitize=${SANITIZE})
+endif()
+
+run_or_fail("configuring the consumer" ${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} -B ${WORK}/build
+            -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${CC} -DCMAKE_C_FLAGS=${flags})
+run_or_fail("building the consumer" ${CMAKE_COMMAND} --build ${WORK}/build)
+expect_version(${WORK}/build/consumer)
+
+set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
+run_or_fail("pkg-config" pkg-config --cflags --libs entrain)
+separate_arguments(options UNIX_COMMAND "${log}")
+run_or_fail("compiling with pkg-config's flags" ${CC} -std=c99 ${flags} ${CONSUMER}/consumer.c ${options}
+            -Wl,-rpath,${prefix}/${LIBDIR} -o ${WORK}/consumer)
+expect_version(${WORK}/consumer)

@@ -1,0 +1,219 @@
+// The rules of size-first structs, for every struct that a call takes or fills: never initialised
+// is refused, an unknown tail must be zero, a shorter struct is accepted.
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/world.h"
+
+namespace entrain_test {
+namespace {
+
+struct StructCase {
+  const char* name;
+  size_t size;
+  size_t shortest;  // bytes without which the call cannot succeed
+  std::function<void(void*)> init;
+  std::function<entrain_status_t(void*)> use;
+};
+
+template <typename T>
+StructCase Case(const char* name, size_t shortest, void (*init)(T*),
+                std::function<entrain_status_t(T*)> use) {
+  return {name, sizeof(T), shortest, [init](void* at) { init(static_cast<T*>(at)); },
+          [use = std::move(use)](void* at) { return use(static_cast<T*>(at)); }};
+}
+
+// One rank of one, and a model on it.
+class StructRules : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_OK(entrain_store_open(NewStoreUrl().c_str(), 0, &store_));
+    entrain_comm_config_t config;
+    entrain_comm_config_init(&config);
+    config.store = store_;
+    ASSERT_OK(entrain_comm_create(&config, &comm_));
+    entrain_mesh_config_t mesh_config;
+    entrain_mesh_config_init(&mesh_config);
+    ASSERT_OK(entrain_mesh_create(comm_, &mesh_config, &mesh_));
+    ASSERT_OK(CreateShard(nullptr, &shard_));
+    ASSERT_OK(CreateShard(nullptr, &spare_));
+    ASSERT_OK(CreateEdit(nullptr, shard_, &edit_));
+  }
+  void TearDown() override {
+    entrain_edit_destroy(edit_);
+    entrain_shard_destroy(spare_);
+    entrain_shard_destroy(shard_);
+    entrain_mesh_destroy(mesh_);
+    entrain_comm_destroy(comm_);
+    entrain_store_destroy(store_);
+  }
+  entrain_status_t CreateShard(entrain_shard_config_t* config, entrain_shard_t** shard) {
+    entrain_shard_config_t standard;
+    entrain_shard_config_init(&standard);
+    entrain_shard_config_t* used = config == nullptr ? &standard : config;
+    used->layers = 1;
+    used->layer_counts = &kLayerCount;
+    const entrain_status_t code = entrain_shard_create(mesh_, used, shard);
+    return code != ENTRAIN_OK ? code : entrain_shard_bind(*shard, params_, grads_);
+  }
+  entrain_status_t CreateEdit(entrain_edit_config_t* config, entrain_shard_t* shard,
+                              entrain_edit_t** edit) {
+    entrain_edit_config_t standard;
+    entrain_edit_config_init(&standard);
+    entrain_edit_config_t* used = config == nullptr ? &standard : config;
+    used->shard = shard;
+    return entrain_edit_create(mesh_, used, edit);
+  }
+  std::vector<StructCase> Cases();
+
+  static constexpr size_t kLayerCount = 4;
+  float params_[4] = {}, grads_[4] = {};
+  entrain_store_t* store_ = nullptr;
+  entrain_comm_t* comm_ = nullptr;
+  entrain_mesh_t* mesh_ = nullptr;
+  entrain_shard_t* shard_ = nullptr;
+  entrain_shard_t* spare_ = nullptr;  // for EDiT objects that the cases make: one a shard
+  entrain_edit_t* edit_ = nullptr;
+};
+
+std::vector<StructCase> StructRules::Cases() {
+  return {
+      Case<entrain_runtime_config_t>("entrain_runtime_config_t", 8, entrain_runtime_config_init,
+                                     [](auto* config) {
+                                       entrain_runtime_t* runtime = nullptr;
+                                       const auto code = entrain_runtime_create(config, &runtime);
+                                       entrain_runtime_destroy(runtime);
+                                       return code;
+                                     }),
+      Case<entrain_comm_config_t>("entrain_comm_config_t", offsetof(entrain_comm_config_t, rank),
+                                  entrain_comm_config_init,
+                                  [this](auto* config) {
+                                    config->store = store_;
+                                    config->name = "rules";
+                                    entrain_comm_t* comm = nullptr;
+                                    const auto code = entrain_comm_create(config, &comm);
+                                    entrain_comm_destroy(comm);
+                                    return code;
+                                  }),
+      Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init,
+                                 [this](auto* stats) { return entrain_comm_stats(comm_, stats); }),
+      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init,
+                            [](auto* error) { return entrain_last_error_record(error); }),
+      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init,
+                            [this](auto* error) { return entrain_comm_error(comm_, error); }),
+      Case<entrain_call_options_t>(
+          "entrain_call_options_t", 8, entrain_call_options_init,
+          [this](auto* options) { return entrain_barrier(comm_, options, nullptr); }),
+      Case<entrain_optim_config_t>("entrain_optim_config_t", 8, entrain_optim_config_init,
+                                   [](auto* config) {
+                                     entrain_optim_t* optim = nullptr;
+                                     const auto code = entrain_optim_create(config, &optim);
+                                     entrain_optim_destroy(optim);
+                                     return code;
+                                   }),
+      Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, entrain_mesh_config_init,
+                                  [this](auto* config) {
+                                    entrain_mesh_t* mesh = nullptr;
+                                    const auto code = entrain_mesh_create(comm_, config, &mesh);
+                                    entrain_mesh_destroy(mesh);
+                                    return code;
+                                  }),
+      Case<entrain_shard_config_t>("entrain_shard_config_t",
+                                   offsetof(entrain_shard_config_t, param_dtype),
+                                   entrain_shard_config_init,
+                                   [this](auto* config) {
+                                     entrain_shard_t* shard = nullptr;
+                                     const auto code = CreateShard(config, &shard);
+                                     entrain_shard_destroy(shard);
+                                     return code;
+                                   }),
+      Case<entrain_shard_layer_t>(
+          "entrain_shard_layer_t", 8, entrain_shard_layer_init,
+          [this](auto* layer) { return entrain_shard_layer_info(shard_, 0, layer); }),
+      Case<entrain_shard_stats_t>(
+          "entrain_shard_stats_t", 8, entrain_shard_stats_init,
+          [this](auto* stats) { return entrain_shard_stats(shard_, stats); }),
+      Case<entrain_edit_config_t>("entrain_edit_config_t",
+                                  offsetof(entrain_edit_config_t, local_sgd_sync_interval),
+                                  entrain_edit_config_init,
+                                  [this](auto* config) {
+                                    entrain_edit_t* edit = nullptr;
+                                    const auto code = CreateEdit(config, spare_, &edit);
+                                    entrain_edit_destroy(edit);
+                                    return code;
+                                  }),
+      Case<entrain_edit_info_t>("entrain_edit_info_t", 8, entrain_edit_info_init,
+                                [this](auto* info) { return entrain_edit_info(edit_, info); }),
+  };
+}
+
+// A struct with room behind it.
+struct Room {
+  alignas(16) char bytes[2048] = {};
+  void SetSize(size_t size) { std::memcpy(bytes, &size, sizeof(size)); }
+};
+
+TEST_F(StructRules, AnInitialisedStructIsAccepted) {
+  for (const StructCase& tested : Cases()) {
+    Room room;
+    tested.init(room.bytes);
+    EXPECT_OK(tested.use(room.bytes)) << tested.name;
+  }
+}
+
+TEST_F(StructRules, AStructThatWasNeverInitialisedIsRefused) {
+  for (const StructCase& tested : Cases()) {
+    Room room;
+    tested.init(room.bytes);
+    room.SetSize(0);
+    EXPECT_FAILS(tested.use(room.bytes), ENTRAIN_INVALID_ARGUMENT, tested.name);
+    room.SetSize(sizeof(size_t) - 1);
+    EXPECT_FAILS(tested.use(room.bytes), ENTRAIN_INVALID_ARGUMENT, tested.name);
+  }
+}
+
+TEST_F(StructRules, AnUnknownTailMustBeZero) {
+  for (const StructCase& tested : Cases()) {
+    Room room;
+    tested.init(room.bytes);
+    room.SetSize(tested.size + 24);
+    EXPECT_OK(tested.use(room.bytes)) << tested.name;
+    tested.init(room.bytes);
+    room.SetSize(tested.size + 24);
+    room.bytes[tested.size + 17] = 1;
+    EXPECT_FAILS(tested.use(room.bytes), ENTRAIN_INVALID_ARGUMENT, tested.name);
+  }
+}
+
+TEST_F(StructRules, OfAShorterStructTheMissingFieldsAreDefaults) {
+  for (const StructCase& tested : Cases()) {
+    Room room;
+    tested.init(room.bytes);
+    room.SetSize(tested.shortest);
+    // What an old caller has behind its shorter struct is not for the library to read.
+    std::memset(room.bytes + tested.shortest, 0x5a, sizeof(room.bytes) - tested.shortest);
+    EXPECT_OK(tested.use(room.bytes)) << tested.name;
+  }
+}
+
+TEST_F(StructRules, ResultsStopAtTheCallersSize) {
+  Room room;
+  std::memset(room.bytes, 0x5a, sizeof(room.bytes));
+  const size_t size = offsetof(entrain_comm_stats_t, bytes_sent);
+  room.SetSize(size);
+  ASSERT_OK(entrain_comm_stats(comm_, reinterpret_cast<entrain_comm_stats_t*>(room.bytes)));
+  uint64_t calls = 99;
+  std::memcpy(&calls, room.bytes + offsetof(entrain_comm_stats_t, calls), sizeof(calls));
+  EXPECT_LT(calls, 99u);
+  for (size_t i = size; i < sizeof(entrain_comm_stats_t) + 16; ++i) {
+    ASSERT_EQ(room.bytes[i], 0x5a) << "byte " << i;
+  }
+}
+
+}  // namespace
+}  // namespace entrain_test

@@ -1,0 +1,326 @@
+// train.h through the C ABI: what arguments are refused, and one small model through mesh, shards
+// and EDiT. The methods themselves are tested in tests/train.
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/world.h"
+
+namespace entrain_test {
+namespace {
+
+constexpr entrain_status_t kInvalid = ENTRAIN_INVALID_ARGUMENT;
+constexpr size_t kCounts[] = {7, 1, 12};
+constexpr int32_t kLayers = 3;
+
+// A mesh of `shard_size` ranks a replica, and the model on it.
+class Model {
+ public:
+  Model(entrain_comm_t* comm, int32_t shard_size) {
+    entrain_mesh_config_t mesh_config;
+    entrain_mesh_config_init(&mesh_config);
+    mesh_config.shard = shard_size;
+    EXPECT_OK(entrain_mesh_create(comm, &mesh_config, &mesh_));
+    entrain_shard_config_t config;
+    entrain_shard_config_init(&config);
+    config.layers = kLayers;
+    config.layer_counts = kCounts;
+    EXPECT_OK(entrain_shard_create(mesh_, &config, &shard_));
+    size_t count = 0;
+    EXPECT_OK(entrain_shard_slab_count(shard_, &count));
+    params_.resize(count);
+    grads_.resize(count);
+  }
+  ~Model() {
+    entrain_shard_destroy(shard_);
+    entrain_mesh_destroy(mesh_);
+  }
+  void Bind() { EXPECT_OK(entrain_shard_bind(shard_, params_.data(), grads_.data())); }
+  void Load(float value) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const std::vector<float> full(kCounts[layer], value);
+      EXPECT_OK(entrain_shard_load(shard_, layer, full.data()));
+    }
+  }
+  // Gathers every layer and gives its first and last element.
+  void ExpectAll(float value) {
+    EXPECT_OK(entrain_shard_begin_pass(shard_, ENTRAIN_PASS_FORWARD));
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      void* params = nullptr;
+      ASSERT_OK(entrain_shard_wait(shard_, layer, &params));
+      for (size_t i = 0; i < kCounts[layer]; ++i) {
+        ASSERT_EQ(static_cast<const float*>(params)[i], value)
+            << "layer " << layer << " element " << i;
+      }
+      ASSERT_OK(entrain_shard_release(shard_, layer));
+    }
+  }
+  entrain_mesh_t* mesh() const { return mesh_; }
+  entrain_shard_t* shard() const { return shard_; }
+  std::vector<float>& params() { return params_; }
+  std::vector<float>& grads() { return grads_; }
+
+ private:
+  entrain_mesh_t* mesh_ = nullptr;
+  entrain_shard_t* shard_ = nullptr;
+  std::vector<float> params_, grads_;
+};
+
+TEST(Train, MeshCoordinatesAreThoseOfThePicture) {
+  RunWorld(6, [](const Rank& self) {
+    entrain_mesh_config_t config;
+    entrain_mesh_config_init(&config);
+    config.shard = 2;
+    entrain_mesh_t* mesh = nullptr;
+    ASSERT_OK(entrain_mesh_create(self.comm, &config, &mesh));
+    int32_t shard = -1, shards = -1, sync = -1, syncs = -1;
+    EXPECT_OK(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SHARD, &shard, &shards));
+    EXPECT_OK(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SYNC, &sync, &syncs));
+    EXPECT_EQ(shards, 2);
+    EXPECT_EQ(syncs, 3);
+    EXPECT_EQ(shard, self.rank % 2);
+    EXPECT_EQ(sync, self.rank / 2);
+    entrain_comm_t* comm = nullptr;
+    ASSERT_OK(entrain_mesh_comm(mesh, ENTRAIN_AXIS_SYNC, &comm));
+    int32_t sum = self.rank;
+    EXPECT_OK(entrain_all_reduce(comm, &sum, &sum, 1, ENTRAIN_I32, ENTRAIN_SUM, nullptr, nullptr));
+    EXPECT_EQ(sum, self.rank % 2 == 0 ? 6 : 9);
+    entrain_comm_destroy(comm);  // the mesh's own: nothing happens
+    EXPECT_OK(entrain_barrier(comm, nullptr, nullptr));
+    EXPECT_FAILS(entrain_mesh_comm(mesh, 6, &comm), kInvalid, "axis 6");
+    EXPECT_FAILS(entrain_mesh_coordinate(mesh, -1, &sync, &syncs), kInvalid, "axis -1");
+    entrain_mesh_destroy(mesh);
+  });
+}
+
+TEST(Train, AMeshThatDoesNotFillTheRanksIsRefused) {
+  RunWorld(3, [](const Rank& self) {
+    entrain_mesh_config_t config;
+    entrain_mesh_config_init(&config);
+    config.shard = 2;
+    entrain_mesh_t* mesh = nullptr;
+    EXPECT_FAILS(entrain_mesh_create(self.comm, &config, &mesh), kInvalid, "shard 2");
+    config.shard = 0;
+    EXPECT_FAILS(entrain_mesh_create(self.comm, &config, &mesh), kInvalid, "0 is not positive");
+    config.shard = 3;
+    config.order = "shard,sync";
+    EXPECT_FAILS(entrain_mesh_create(self.comm, &config, &mesh), kInvalid, "shard,sync");
+    EXPECT_EQ(mesh, nullptr);
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
+TEST(Train, AMeshOfTwoCommunicatorsIsTheSame) {
+  RunWorld(4, [](const Rank& self) {
+    entrain_comm_t *shard = nullptr, *sync = nullptr;
+    ASSERT_OK(entrain_comm_split(self.comm, self.rank / 2, self.rank, &shard));
+    ASSERT_OK(entrain_comm_split(self.comm, self.rank % 2, self.rank, &sync));
+    entrain_mesh_t* mesh = nullptr;
+    ASSERT_OK(entrain_mesh_create_from(shard, sync, &mesh));
+    int32_t coordinate = -1, length = -1;
+    EXPECT_OK(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SYNC, &coordinate, &length));
+    EXPECT_EQ(coordinate, self.rank / 2);
+    EXPECT_EQ(length, 2);
+    entrain_mesh_destroy(mesh);
+    entrain_comm_destroy(sync);
+    entrain_comm_destroy(shard);
+  });
+}
+
+TEST(Train, ShardArgumentsAreChecked) {
+  RunWorld(1, [](const Rank& self) {
+    Model model(self.comm, 1);
+    entrain_shard_config_t config;
+    entrain_shard_config_init(&config);
+    entrain_shard_t* shard = nullptr;
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid, "layers 0");
+    config.layers = 1;
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid,
+                 "layer_counts is NULL");
+    size_t count = 0;
+    config.layer_counts = &count;
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid,
+                 "layer_counts[0] 0");
+    count = std::numeric_limits<size_t>::max();
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid, "layer_counts[0]");
+    count = 4;
+    config.prefetch = -1;
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid, "prefetch -1");
+    config.prefetch = 0;
+    config.param_dtype = ENTRAIN_F16;
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), ENTRAIN_UNIMPLEMENTED,
+                 "param_dtype f16");
+    EXPECT_EQ(shard, nullptr);
+
+    void* params = nullptr;
+    EXPECT_FAILS(entrain_shard_wait(model.shard(), 0, &params), ENTRAIN_FAILED_PRECONDITION,
+                 "bound");
+    EXPECT_FAILS(entrain_shard_bind(model.shard(), nullptr, model.grads().data()), kInvalid,
+                 "params is NULL");
+    EXPECT_FAILS(entrain_shard_bind(model.shard(), model.params().data(), model.params().data()),
+                 kInvalid, "overlap");
+    model.Bind();
+    EXPECT_FAILS(entrain_shard_wait(model.shard(), 3, &params), kInvalid,
+                 "layer 3 is not one of 3");
+    EXPECT_FAILS(entrain_shard_load(model.shard(), 0, nullptr), kInvalid, "full is NULL");
+    EXPECT_FAILS(entrain_shard_begin_pass(model.shard(), 2), kInvalid, "pass 2");
+    EXPECT_FAILS(entrain_shard_set_gradients(model.shard(), 5), kInvalid, "scope 5");
+    EXPECT_FAILS(entrain_shard_release(model.shard(), 0), ENTRAIN_FAILED_PRECONDITION, "layer 0");
+  });
+}
+
+TEST(Train, EditOptionsAreChecked) {
+  RunWorld(1, [](const Rank& self) {
+    Model model(self.comm, 1);
+    model.Bind();
+    entrain_edit_config_t config;
+    entrain_edit_config_init(&config);
+    entrain_edit_t* edit = nullptr;
+    EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid,
+                 "config.shard is NULL");
+    config.shard = model.shard();
+    config.reducer = 4;
+    EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid, "reducer 4");
+    config.reducer = ENTRAIN_REDUCER_NONE;
+    config.outer_optimizer = 9;
+    EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid, "outer_optimizer 9");
+    config.outer_optimizer = ENTRAIN_OUTER_SGD;
+    config.local_sgd_sync_interval = 0;
+    EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid,
+                 "local_sgd_sync_interval");
+    config.local_sgd_sync_interval = 2;
+    config.pseudo_gradnorm_reduce = 1;
+    EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid,
+                 "pseudo_gradnorm_reduce");
+    EXPECT_EQ(edit, nullptr);
+    config.pseudo_gradnorm_reduce = 0;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    EXPECT_FAILS(entrain_edit_wait_layer(edit, 3), kInvalid, "layer 3");
+    EXPECT_FAILS(entrain_edit_anchor(edit, model.grads().data()), ENTRAIN_FAILED_PRECONDITION,
+                 "anchor");
+    entrain_edit_destroy(edit);
+  });
+}
+
+TEST(Train, LayersCutUnevenlyComeBackWhole) {
+  RunWorld(4, [](const Rank& self) {
+    Model model(self.comm, 2);
+    size_t slab = 0;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      entrain_shard_layer_t info;
+      entrain_shard_layer_init(&info);
+      ASSERT_OK(entrain_shard_layer_info(model.shard(), layer, &info));
+      EXPECT_EQ(info.full_count, kCounts[layer]);
+      EXPECT_EQ(info.shard_count, (kCounts[layer] + 1) / 2);
+      EXPECT_EQ(info.padded_count, 2 * info.shard_count);
+      EXPECT_EQ(info.slab_offset, slab);
+      slab += info.shard_count;
+    }
+    EXPECT_EQ(model.params().size(), slab);
+    model.Bind();
+    model.Load(static_cast<float>(self.rank / 2 + 1));
+    model.ExpectAll(static_cast<float>(self.rank / 2 + 1));
+    EXPECT_OK(entrain_shard_broadcast(model.shard()));
+    model.ExpectAll(1.0f);
+    entrain_shard_stats_t stats;
+    entrain_shard_stats_init(&stats);
+    EXPECT_OK(entrain_shard_stats(model.shard(), &stats));
+    EXPECT_GT(stats.bytes_sent_shard, 0u);
+  });
+}
+
+TEST(Train, GradientsAreAveragedOverTheScope) {
+  RunWorld(4, [](const Rank& self) {
+    Model model(self.comm, 2);
+    model.Bind();
+    for (const int32_t scope : {ENTRAIN_GRADIENTS_GLOBAL, ENTRAIN_GRADIENTS_LOCAL}) {
+      std::fill(model.grads().begin(), model.grads().end(), 0.0f);
+      ASSERT_OK(entrain_shard_set_gradients(model.shard(), scope));
+      ASSERT_OK(entrain_shard_begin_pass(model.shard(), ENTRAIN_PASS_BACKWARD));
+      for (int32_t layer = kLayers - 1; layer >= 0; --layer) {
+        void* grads = nullptr;
+        ASSERT_OK(entrain_shard_gradients(model.shard(), layer, &grads));
+        for (size_t i = 0; i < kCounts[layer]; ++i) {
+          static_cast<float*>(grads)[i] += static_cast<float>(self.rank);
+        }
+        ASSERT_OK(entrain_shard_reduce_gradients(model.shard(), layer));
+      }
+      ASSERT_OK(entrain_shard_finish_gradients(model.shard()));
+      const float replica_mean = self.rank < 2 ? 0.5f : 2.5f;
+      EXPECT_EQ(model.grads().front(), scope == ENTRAIN_GRADIENTS_GLOBAL ? 1.5f : replica_mean);
+    }
+  });
+}
+
+TEST(Train, EditBringsReplicasToOneAnchor) {
+  RunWorld(4, [](const Rank& self) {
+    Model model(self.comm, 2);
+    model.Bind();
+    model.Load(1.0f);
+    entrain_edit_config_t config;
+    entrain_edit_config_init(&config);
+    config.shard = model.shard();
+    config.outer_optimizer = ENTRAIN_OUTER_SGD;
+    config.outer_lr = 1;
+    config.outer_momentum = 0;
+    config.local_sgd_sync_interval = 2;
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    // Replica 0 goes up by 1 in each step, replica 1 by 2; they meet at their mean.
+    const float stride = static_cast<float>(self.rank / 2 + 1);
+    int32_t synced = 0;
+    for (int step = 0; step <= 4; ++step) {
+      int32_t syncing = -1;
+      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+      synced += step > 0 ? syncing : 0;
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        ASSERT_OK(entrain_edit_wait_layer(edit, layer));
+      }
+      if (step % 2 == 0) {
+        model.ExpectAll(1.0f + 1.5f * static_cast<float>(step));
+      }
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        entrain_shard_layer_t info;
+        entrain_shard_layer_init(&info);
+        ASSERT_OK(entrain_shard_layer_info(model.shard(), layer, &info));
+        for (size_t i = 0; i < info.valid_count; ++i) {
+          model.params()[info.slab_offset + i] += stride;
+        }
+      }
+      ASSERT_OK(entrain_edit_end_step(edit));
+    }
+    EXPECT_EQ(synced, 2);
+    entrain_edit_info_t info;
+    entrain_edit_info_init(&info);
+    ASSERT_OK(entrain_edit_info(edit, &info));
+    EXPECT_EQ(info.steps, 5);
+    EXPECT_EQ(info.syncs, 2);
+    EXPECT_EQ(info.last_sync_step, 4);
+    EXPECT_EQ(info.in_warmup, 0);
+    EXPECT_GT(info.bytes_sent_sync, 0u);
+    entrain_comm_t* sync = nullptr;
+    ASSERT_OK(entrain_mesh_comm(model.mesh(), ENTRAIN_AXIS_SYNC, &sync));
+    uint64_t low = info.anchor_checksum, high = info.anchor_checksum;
+    EXPECT_OK(entrain_all_reduce(sync, &low, &low, 1, ENTRAIN_U64, ENTRAIN_MIN, nullptr, nullptr));
+    EXPECT_OK(
+        entrain_all_reduce(sync, &high, &high, 1, ENTRAIN_U64, ENTRAIN_MAX, nullptr, nullptr));
+    EXPECT_EQ(low, high);
+    EXPECT_NE(low, 0u);
+    std::vector<float> anchor(model.params().size());
+    EXPECT_OK(entrain_edit_anchor(edit, anchor.data()));
+    EXPECT_EQ(anchor.front(), 7.0f);
+    double norms[2] = {}, weights[2] = {}, clip = 0;
+    EXPECT_OK(entrain_edit_layer_report(edit, 0, norms, weights, &clip));
+    EXPECT_EQ(weights[0], 0.5);
+    EXPECT_EQ(weights[1], 0.5);
+    EXPECT_EQ(clip, 1.0);
+    EXPECT_LT(norms[0], norms[1]);
+    entrain_edit_destroy(edit);
+  });
+}
+
+}  // namespace
+}  // namespace entrain_test
