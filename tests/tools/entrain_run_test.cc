@@ -1,0 +1,294 @@
+// The program entrain-run from outside: what it prints, what it returns, what it leaves behind.
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace entrain {
+namespace {
+
+using std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+struct Ended {
+  int code = -1;  // exit code, or 1000 + signal
+  std::string out, err;
+  double seconds = 0;
+};
+
+// One call of entrain-run, its output collected in files.
+class Call {
+ public:
+  explicit Call(std::vector<std::string> arguments) : start_(steady_clock::now()) {
+    out_ = std::tmpfile();
+    err_ = std::tmpfile();
+    arguments.insert(arguments.begin(), ENTRAIN_RUN);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) {
+      pointers.push_back(argument.data());
+    }
+    pointers.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(fileno(out_), 1);
+      dup2(fileno(err_), 2);
+      execv(pointers[0], pointers.data());
+      _exit(126);
+    }
+  }
+  ~Call() {
+    std::fclose(out_);
+    std::fclose(err_);
+  }
+  pid_t pid() const { return pid_; }
+  std::string out() const { return Read(out_); }
+  Ended Wait() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    Ended ended;
+    ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    ended.out = Read(out_);
+    ended.err = Read(err_);
+    ended.seconds = std::chrono::duration<double>(steady_clock::now() - start_).count();
+    return ended;
+  }
+
+ private:
+  static std::string Read(std::FILE* file) {
+    std::string text;
+    char buffer[4096];
+    ssize_t got = 0;
+    while ((got = pread(fileno(file), buffer, sizeof(buffer), static_cast<off_t>(text.size()))) >
+           0) {
+      text.append(buffer, static_cast<size_t>(got));
+    }
+    return text;
+  }
+  std::FILE *out_, *err_;
+  pid_t pid_;
+  steady_clock::time_point start_;
+};
+
+Ended Execute(std::vector<std::string> arguments) {
+  return Call(std::move(arguments)).Wait();
+}
+Ended RunShell(const char* ranks, const char* script) {
+  return Execute({"-n", ranks, "--", "sh", "-c", script});
+}
+std::vector<std::string> Lines(const std::string& text) {
+  return absl::StrSplit(text, '\n', absl::SkipEmpty());
+}
+
+template <typename Condition>
+bool Becomes(Condition condition) {
+  const auto end = steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (steady_clock::now() > end) {
+      return false;
+    }
+    poll(nullptr, 0, 5);
+  }
+  return true;
+}
+
+// A zombie that nobody has reaped yet runs no more.
+bool Runs(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::stringstream text;
+  text << file.rdbuf();
+  const size_t close = text.str().rfind(')');
+  return close != std::string::npos && text.str()[close + 2] != 'Z';
+}
+
+// The numbers in lines like "[1] pid 4711".
+std::vector<pid_t> Pids(const std::string& out) {
+  std::vector<pid_t> pids;
+  for (const std::string& line : Lines(out)) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    pid_t pid = 0;
+    if (words.size() == 3 && words[1] == "pid" && absl::SimpleAtoi(words[2], &pid)) {
+      pids.push_back(pid);
+    }
+  }
+  return pids;
+}
+
+TEST(EntrainRun, RanksGetTorchrunsVariablesAndTheStore) {
+  const Ended ended =
+      RunShell("2",
+               "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR; "
+               "echo store $ENTRAIN_STORE >&2; test $MASTER_PORT -gt 0");
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(Lines(ended.out),
+              UnorderedElementsAre("[0] 0/2 0/2 0 127.0.0.1", "[1] 1/2 1/2 0 127.0.0.1"));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("[0] store tcp://127.0.0.1:"),
+                               HasSubstr("[1] store tcp://127.0.0.1:")));
+}
+
+TEST(EntrainRun, LinesOfManyRanksStayWhole) {
+  const Ended ended = RunShell(
+      "4", "i=0; while [ $i -lt 200 ]; do printf 'abc'; printf 'def %s\\n' $i; i=$((i+1)); done");
+  EXPECT_EQ(ended.code, 0);
+  std::map<std::string, int> next;
+  for (const std::string& line : Lines(ended.out)) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    ASSERT_EQ(words.size(), 3u) << line;
+    EXPECT_EQ(words[1], "abcdef");
+    EXPECT_EQ(words[2], std::to_string(next[words[0]]++));
+  }
+  EXPECT_EQ(next.size(), 4u);
+  for (const auto& [label, count] : next) {
+    EXPECT_EQ(count, 200) << label;
+  }
+}
+
+TEST(EntrainRun, LastLineNeedsNoNewline) {
+  EXPECT_EQ(RunShell("1", "printf 'no end'").out, "[0] no end\n");
+}
+
+TEST(EntrainRun, LabelsCanBeLeftOut) {
+  EXPECT_EQ(Execute({"-n", "1", "--no-label", "echo", "plain"}).out, "plain\n");
+}
+
+TEST(EntrainRun, ArgumentsOfTheProgramAreItsOwn) {
+  EXPECT_EQ(Execute({"-n", "1", "--", "echo", "--help", "-n", "7", "--", "x"}).out,
+            "[0] --help -n 7 -- x\n");
+  EXPECT_EQ(Execute({"-n", "1", "echo", "--timeout", "x"}).out, "[0] --timeout x\n");
+}
+
+TEST(EntrainRun, FailingRankEndsTheOthersAndIsNamed) {
+  const Ended ended = RunShell("3", "test $RANK = 1 && exit 3; exec sleep 600");
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("exited with code 3")));
+  EXPECT_LT(ended.seconds, 30);
+}
+
+TEST(EntrainRun, KilledRankIsNamedWithItsSignal) {
+  const Ended ended = RunShell("3", "test $RANK = 2 && kill -9 $$; exec sleep 600");
+  EXPECT_EQ(ended.code, 128 + SIGKILL);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 2 (pid "), HasSubstr("was killed by SIGKILL")));
+}
+
+TEST(EntrainRun, OnlyTheFirstFailureIsReported) {
+  const Ended ended =
+      RunShell("2", "test $RANK = 0 && exit 9; trap 'exit 4' TERM; sleep 600 & wait");
+  EXPECT_EQ(ended.code, 9);
+  EXPECT_THAT(ended.err, HasSubstr("rank 0"));
+  EXPECT_EQ(Lines(ended.err).size(), 1u) << ended.err;
+}
+
+TEST(EntrainRun, RanksThatIgnoreTheRequestAreKilled) {
+  std::string directory = ::testing::TempDir() + "entrain-run-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string ready = directory + "/ready";
+  // Rank 0 fails once rank 1 has closed its ears.
+  const Ended ended = Execute({"-n", "2", "--", "sh", "-c",
+                               "if test $RANK = 0; then until test -e \"$0\"; do sleep 0.02; done; "
+                               "exit 5; fi; trap '' TERM; : > \"$0\"; while :; do sleep 0.2; done",
+                               ready});
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_GT(ended.seconds, 4);
+  EXPECT_LT(ended.seconds, 30);
+  unlink(ready.c_str());
+  rmdir(directory.c_str());
+}
+
+TEST(EntrainRun, StoppedRankIsEndedToo) {
+  const Ended ended = RunShell("2", "test $RANK = 0 && exit 5; kill -STOP $$; exec sleep 600");
+  EXPECT_EQ(ended.code, 5);
+}
+
+TEST(EntrainRun, NothingThatARankStartedIsLeft) {
+  const Ended ended = RunShell(
+      "2", "sleep 600 & echo pid $!; test $RANK = 0 && exit 0; sleep 600 & echo pid $!; exit 6");
+  EXPECT_EQ(ended.code, 6);
+  const std::vector<pid_t> pids = Pids(ended.out);
+  EXPECT_EQ(pids.size(), 3u) << ended.out;
+  for (const pid_t pid : pids) {
+    EXPECT_TRUE(Becomes([&] { return !Runs(pid); })) << pid;
+  }
+}
+
+TEST(EntrainRun, MissingProgramIsNamed) {
+  const Ended ended = Execute({"-n", "3", "--", "/no/such/program"});
+  EXPECT_EQ(ended.code, 127);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("/no/such/program"), HasSubstr("No such file")));
+}
+
+TEST(EntrainRun, BadOptionsAreRefusedWithOneClearLine) {
+  const std::vector<std::vector<std::string>> wrong = {{"-n", "0", "true"},
+                                                       {"-n", "-2", "true"},
+                                                       {"-n", "two", "true"},
+                                                       {"-n", "1000000", "true"},
+                                                       {"true"},
+                                                       {"-n", "2"},
+                                                       {"-n", "2", "--"},
+                                                       {"-n", "2", "--timeout", "soon", "true"},
+                                                       {"-n", "2", "--no-such", "true"}};
+  for (const auto& arguments : wrong) {
+    const Ended ended = Execute(arguments);
+    EXPECT_NE(ended.code, 0) << ::testing::PrintToString(arguments);
+    EXPECT_LT(ended.code, 1000);
+    EXPECT_FALSE(ended.err.empty());
+    EXPECT_LE(Lines(ended.err).size(), 2u) << ended.err;
+  }
+}
+
+TEST(EntrainRun, TimeIsLimited) {
+  const Ended ended = Execute({"-n", "2", "--timeout", "100ms", "sleep", "600"});
+  EXPECT_EQ(ended.code, 124);
+  EXPECT_THAT(ended.err, HasSubstr("100ms"));
+}
+
+TEST(EntrainRun, SignalsArePassedOn) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Call call({"-n", "2", "--", "sh", "-c",
+               "trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM; "
+               "echo ready; while :; do sleep 0.05; done"});
+    ASSERT_TRUE(Becomes([&] { return Lines(call.out()).size() == 2; })) << call.out();
+    kill(call.pid(), signal);
+    const Ended ended = call.Wait();
+    EXPECT_EQ(ended.code, 128 + signal);
+    const std::string name = signal == SIGINT ? "INT" : "TERM";
+    EXPECT_THAT(ended.out, AllOf(HasSubstr("[0] got " + name), HasSubstr("[1] got " + name)));
+  }
+}
+
+TEST(EntrainRun, NothingIsLeftWhenItIsKilled) {
+  Call call({"-n", "2", "--", "sh", "-c", "echo pid $$; sleep 600 & echo pid $!; wait"});
+  ASSERT_TRUE(Becomes([&] { return Pids(call.out()).size() == 4; })) << call.out();
+  const std::vector<pid_t> pids = Pids(call.out());
+  for (const pid_t pid : pids) {
+    EXPECT_TRUE(Runs(pid));
+  }
+  kill(call.pid(), SIGKILL);
+  call.Wait();
+  for (const pid_t pid : pids) {
+    EXPECT_TRUE(Becomes([&] { return !Runs(pid); })) << pid;
+  }
+}
+
+TEST(EntrainRun, HelpNamesEveryOption) {
+  const Ended ended = Execute({"--help"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("-n"), HasSubstr("--timeout"), HasSubstr("--no-label"),
+                               HasSubstr("PROGRAM")));
+}
+
+}  // namespace
+}  // namespace entrain

@@ -1,0 +1,103 @@
+// The checker of entrain-perf against a reference that adds element by element, and against damage.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tools/perf/pattern.h"
+
+namespace entrain::perf {
+namespace {
+
+Case CaseOf(Collective collective, DType dtype, ReduceOp op, int ranks, int64_t count) {
+  Case measured;
+  measured.collective = collective;
+  measured.dtype = dtype;
+  measured.op = op;
+  measured.ranks = ranks;
+  measured.count = count;
+  return measured;
+}
+
+std::vector<float> Input(const Case& measured, int rank) {
+  std::vector<float> in(static_cast<size_t>(measured.in_count()));
+  Pattern(measured).FillInput(rank, in.data());
+  return in;
+}
+
+TEST(Pattern, ReduceScatterPartsAreTheSumsOfTheInputs) {
+  const Case measured = CaseOf(Collective::kReduceScatter, DType::kF32, ReduceOp::kSum, 3, 5001);
+  for (int rank = 0; rank < 3; ++rank) {
+    std::vector<float> out(5001);
+    for (int r = 0; r < 3; ++r) {
+      const std::vector<float> in = Input(measured, r);
+      for (size_t i = 0; i < out.size(); ++i) {
+        out[i] += in[static_cast<size_t>(rank) * out.size() + i];
+      }
+    }
+    EXPECT_EQ(Pattern(measured).CountWrong(rank, out.data()), 0);
+    out[4999] += 1;
+    out[3] = -1;
+    EXPECT_EQ(Pattern(measured).CountWrong(rank, out.data()), 2);
+  }
+}
+
+TEST(Pattern, AverageMayBeRoundedButNotWrong) {
+  const Case measured = CaseOf(Collective::kAllReduce, DType::kF32, ReduceOp::kAvg, 3, 100);
+  std::vector<float> out(100);
+  for (int r = 0; r < 3; ++r) {
+    const std::vector<float> in = Input(measured, r);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] += in[i];
+    }
+  }
+  for (float& value : out) {
+    value *= 1.0f / 3;  // rounds twice
+  }
+  EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 0);
+  out[50] *= 1.001f;
+  EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 1);
+}
+
+TEST(Pattern, RanksSendDifferentThings) {
+  const Case measured = CaseOf(Collective::kAllGather, DType::kF32, ReduceOp::kSum, 4, 1);
+  EXPECT_NE(Input(measured, 0), Input(measured, 1));
+}
+
+TEST(Pattern, NothingDeliveredIsAllWrong) {
+  for (int type = 0; type < kDTypes; ++type) {
+    for (const Collective collective :
+         {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+          Collective::kBroadcast, Collective::kSendRecv}) {
+      const auto dtype = static_cast<DType>(type);
+      const Case measured = CaseOf(collective, dtype, ReduceOp::kSum, 2, 1000);
+      std::vector<std::byte> out(static_cast<size_t>(measured.out_count() * SizeOf(dtype)));
+      Pattern::Spoil(out.data(), static_cast<int64_t>(out.size()));
+      EXPECT_EQ(Pattern(measured).CountWrong(1, out.data()), measured.out_count())
+          << NameOf(collective) << " " << NameOf(dtype);
+    }
+  }
+}
+
+TEST(Case, SizeIsTheLargerBufferRoundedToWholeParts) {
+  const Case measured =
+      Case::OfSize(CaseOf(Collective::kAllGather, DType::kF32, ReduceOp::kSum, 3, 0), 1000);
+  EXPECT_EQ(measured.count, 83);
+  EXPECT_EQ(measured.bytes, 83 * 3 * 4);
+}
+
+TEST(Case, BusFactorsAreNcclTests) {
+  const auto factor = [](Collective collective) {
+    return CaseOf(collective, DType::kF32, ReduceOp::kSum, 4, 1).bus_factor();
+  };
+  EXPECT_DOUBLE_EQ(factor(Collective::kAllReduce), 1.5);
+  EXPECT_DOUBLE_EQ(factor(Collective::kReduceScatter), 0.75);
+  EXPECT_DOUBLE_EQ(factor(Collective::kAllGather), 0.75);
+  EXPECT_DOUBLE_EQ(factor(Collective::kBroadcast), 1);
+  EXPECT_DOUBLE_EQ(factor(Collective::kSendRecv), 1);
+}
+
+}  // namespace
+}  // namespace entrain::perf

@@ -1,0 +1,361 @@
+// entrain-run -n N [--] PROGRAM ARGS...: starts N ranks of a program on this machine, as torchrun
+// would, and serves the store in which they meet. If one fails the others are ended. --help has the
+// details.
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+#include "lib/net/key_file.h"
+#include "lib/net/listener.h"
+#include "lib/store/store.h"
+#include "tools/labelled_output.h"
+#include "tools/rank_process.h"
+#include <CLI/CLI.hpp>
+
+namespace entrain {
+namespace {
+
+constexpr int kMostRanks = 4096;
+constexpr int64_t kGraceNs = 5 * kSecond;  // from asking the ranks to end until they are killed
+constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
+
+struct Options {
+  int ranks = 0;
+  std::string timeout;
+  bool no_label = false;
+  std::vector<std::string> program;
+};
+
+void Say(const std::string& text) {
+  const std::string line = absl::StrCat("entrain-run: ", text, "\n");
+  [[maybe_unused]] const ssize_t put = write(STDERR_FILENO, line.data(), line.size());
+}
+
+// A rank with its two streams.
+struct Rank {
+  RankProcess process;
+  LabelledOutput out, err;
+};
+
+class Job {
+ public:
+  Job(Deadline deadline, std::string timeout, Fd signals, Guardian guardian)
+      : deadline_(deadline),
+        timeout_(std::move(timeout)),
+        signals_(std::move(signals)),
+        guardian_(std::move(guardian)) {}
+
+  absl::Status Start(const Options& options, const std::string& store_url, uint16_t master_port);
+  // Until all have ended; the exit code.
+  int Run();
+
+ private:
+  void WaitForNews();
+  void TakeOutput(Fd* from, LabelledOutput* to);
+  void TakeSignals();
+  void Reap();
+  void Blame(size_t guilty);
+  void End(int signal, int code);
+  void CheckTime();
+  bool AllEnded() const;
+
+  const Deadline deadline_;
+  const std::string timeout_;
+  const Fd signals_;
+  const Guardian guardian_;
+  std::vector<Rank> ranks_;
+  std::optional<int> code_;  // set when the job is being ended
+  Deadline kill_at_;
+  bool killed_ = false;
+};
+
+Variables VariablesOf(int rank, int size, const std::string& store_url, uint16_t master_port) {
+  return {{"RANK", absl::StrCat(rank)},
+          {"WORLD_SIZE", absl::StrCat(size)},
+          {"LOCAL_RANK", absl::StrCat(rank)},
+          {"LOCAL_WORLD_SIZE", absl::StrCat(size)},
+          {"GROUP_RANK", "0"},
+          {"GROUP_WORLD_SIZE", "1"},
+          {"ROLE_RANK", absl::StrCat(rank)},
+          {"ROLE_WORLD_SIZE", absl::StrCat(size)},
+          {"ROLE_NAME", "default"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", absl::StrCat(master_port)},
+          {"ENTRAIN_STORE", store_url}};
+}
+
+absl::Status Job::Start(const Options& options, const std::string& store_url,
+                        uint16_t master_port) {
+  for (int i = 0; i < options.ranks; ++i) {
+    auto process =
+        StartRank(options.program, VariablesOf(i, options.ranks, store_url, master_port));
+    if (!process.ok()) {
+      End(SIGKILL, kCannotRun);
+      Run();
+      return process.status();
+    }
+    guardian_.Watch(process->pid);
+    const std::string label = options.no_label ? "" : absl::StrCat("[", i, "] ");
+    ranks_.push_back({*std::move(process), LabelledOutput(STDOUT_FILENO, label),
+                      LabelledOutput(STDERR_FILENO, label)});
+  }
+  return absl::OkStatus();
+}
+
+int Job::Run() {
+  while (true) {
+    Reap();
+    if (AllEnded()) {
+      break;
+    }
+    CheckTime();
+    WaitForNews();
+  }
+  for (Rank& rank : ranks_) {
+    TakeOutput(&rank.process.out, &rank.out);
+    TakeOutput(&rank.process.err, &rank.err);
+    rank.out.Finish();
+    rank.err.Finish();
+  }
+  return code_.value_or(0);
+}
+
+bool Job::AllEnded() const {
+  for (const Rank& rank : ranks_) {
+    if (!rank.process.ended) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Job::WaitForNews() {
+  std::vector<pollfd> waited{{signals_.get(), POLLIN, 0}};
+  for (const Rank& rank : ranks_) {
+    // poll passes over negative descriptors: streams that have ended.
+    waited.push_back({rank.process.out.get(), POLLIN, 0});
+    waited.push_back({rank.process.err.get(), POLLIN, 0});
+  }
+  const Deadline next = code_.has_value() ? kill_at_ : deadline_;
+  const int64_t left_ms = next.Left(Clock::Real().Now()) / kMillisecond + 1;
+  const bool for_ever = next.at_ns == Deadline::Never().at_ns;
+  const int timeout = for_ever ? -1 : static_cast<int>(std::min<int64_t>(left_ms, 60'000));
+  if (poll(waited.data(), waited.size(), timeout) <= 0) {
+    return;
+  }
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (waited[1 + 2 * i].revents != 0) {
+      TakeOutput(&ranks_[i].process.out, &ranks_[i].out);
+    }
+    if (waited[2 + 2 * i].revents != 0) {
+      TakeOutput(&ranks_[i].process.err, &ranks_[i].err);
+    }
+  }
+  if (waited[0].revents != 0) {
+    TakeSignals();
+  }
+}
+
+void Job::TakeOutput(Fd* from, LabelledOutput* to) {
+  char buffer[64 << 10];
+  while (from->valid()) {
+    const ssize_t got = read(from->get(), buffer, sizeof(buffer));
+    if (got > 0) {
+      to->Add({buffer, static_cast<size_t>(got)});
+    } else if (got == 0) {
+      from->Reset();
+    } else if (errno != EINTR) {
+      return;  // nothing more now
+    }
+  }
+}
+
+void Job::TakeSignals() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      continue;  // only wakes the loop, which looks at every rank
+    }
+    Say(absl::StrCat("got SIG", sigabbrev_np(signal), code_.has_value() ? ", killing" : ", ending",
+                     " all ranks"));
+    // Asked twice: at once.
+    End(code_.has_value() ? SIGKILL : signal, 128 + signal);
+  }
+}
+
+void Job::Reap() {
+  std::optional<size_t> guilty;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    RankProcess& process = ranks_[i].process;
+    if (!ReapRank(&process)) {
+      continue;
+    }
+    guardian_.Forget(process.pid);
+    // Of several that ended at once, one that was killed is the likelier cause: those that lose a
+    // peer exit by themselves.
+    const bool better =
+        !guilty.has_value() || (process.signal != 0 && ranks_[*guilty].process.signal == 0);
+    if (process.Failed() && better) {
+      guilty = i;
+    }
+  }
+  if (guilty.has_value() && !code_.has_value()) {
+    Blame(*guilty);
+  }
+}
+
+void Job::Blame(size_t guilty) {
+  const RankProcess& process = ranks_[guilty].process;
+  Say(absl::StrCat("rank ", guilty, " (pid ", process.pid, ") ", HowItEnded(process),
+                   AllEnded() ? "" : "; ending the other ranks"));
+  End(SIGTERM, process.signal != 0 ? 128 + process.signal : process.code);
+}
+
+void Job::End(int signal, int code) {
+  if (!code_.has_value()) {
+    code_ = code;
+    kill_at_ = Deadline::After(kGraceNs);
+  }
+  for (const Rank& rank : ranks_) {
+    SignalRank(rank.process, signal);
+    SignalRank(rank.process, SIGCONT);  // a stopped process would not notice
+  }
+}
+
+void Job::CheckTime() {
+  const int64_t now = Clock::Real().Now();
+  if (!code_.has_value() && deadline_.Passed(now)) {
+    Say(absl::StrCat("the time of ", timeout_, " is up; ending all ranks"));
+    End(SIGTERM, kTimedOut);
+  }
+  if (code_.has_value() && !killed_ && kill_at_.Passed(now)) {
+    killed_ = true;
+    kill_at_ = Deadline::Never();
+    for (const Rank& rank : ranks_) {
+      SignalRank(rank.process, SIGKILL);
+    }
+  }
+}
+
+// The signals that the job waits for, blocked in every thread that is started from now on.
+absl::StatusOr<Fd> TakeOverSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int one : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    sigaddset(&set, one);
+  }
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, "signalfd");
+  }
+  return fd;
+}
+
+// A port that was free a moment ago, for torch's own store, should the ranks use torch.
+absl::StatusOr<uint16_t> FreePort() {
+  ENTRAIN_ASSIGN_OR_RETURN(const Address loopback, Address::FromHost("127.0.0.1", 0));
+  ENTRAIN_ASSIGN_OR_RETURN(const Listener listener, OpenListener(loopback, PortRange{}));
+  return listener.address.port();
+}
+
+absl::StatusOr<int> Launch(const Options& options) {
+  Deadline deadline;
+  if (!options.timeout.empty()) {
+    auto timeout = ParseDuration(options.timeout);
+    if (!timeout.ok()) {
+      return Annotate(timeout.status(), "--timeout");
+    }
+    deadline = Deadline::After(*timeout);
+  }
+  // Before any thread exists: the guardian is a plain fork, and threads inherit the blocked
+  // signals.
+  ENTRAIN_ASSIGN_OR_RETURN(Fd signals, TakeOverSignals());
+  ENTRAIN_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
+  std::string key;
+  if (const auto path = GetEnv("ENTRAIN_KEY_FILE"); path.has_value()) {
+    ENTRAIN_ASSIGN_OR_RETURN(key, ReadKeyFile(*path));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const auto store, ServeStore("tcp://127.0.0.1:0", key));
+  ENTRAIN_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
+  Job job(deadline, options.timeout, std::move(signals), std::move(guardian));
+  ENTRAIN_RETURN_IF_ERROR(job.Start(options, store->url(), master_port));
+  return job.Run();
+}
+
+constexpr char kDescription[] =
+    R"(Starts N ranks of PROGRAM on this machine and serves the store in which they meet.
+
+Each rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
+MASTER_ADDR, MASTER_PORT, ...) and ENTRAIN_STORE, and an empty standard input. Output comes out line by
+line, each line behind its rank: "[3] text".
+
+If a rank fails, the others are asked to end (SIGTERM) and after 5 s killed. SIGINT, SIGTERM and SIGHUP are
+passed on to the ranks. What the ranks started is ended with them.)";
+
+constexpr char kFooter[] =
+    R"(Exit code: 0 when every rank exits with 0; otherwise that of the rank that failed first, 128 + the signal's number
+when a signal killed it; 124 when the time was up; 127 when PROGRAM cannot be run; 2 for wrong options.)";
+
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string name) const override {
+    return absl::StrCat("Usage: ", name,
+                        " -n N [--timeout TIME] [--no-label] [--] PROGRAM [ARGS...]\n");
+  }
+};
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app(kDescription, "entrain-run");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.footer(kFooter);
+  app.add_option("-n,--ranks", options.ranks, "how many ranks to start")
+      ->required()
+      ->check(CLI::Range(1, kMostRanks));
+  app.add_option("--timeout", options.timeout, "end everything after TIME: 90, 90s, 5m, 1h");
+  app.add_flag("--no-label", options.no_label, "print the lines as they are, without their ranks");
+  app.prefix_command();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kBadUsage;
+  }
+  options.program = app.remaining();
+  if (!options.program.empty() && options.program.front() == "--") {
+    options.program.erase(options.program.begin());
+  }
+  if (options.program.empty()) {
+    Say("no PROGRAM given; see entrain-run --help");
+    return kBadUsage;
+  }
+  const auto code = Launch(options);
+  if (!code.ok()) {
+    Say(std::string(code.status().message()));
+    return absl::IsInvalidArgument(code.status()) ? kBadUsage : kCannotRun;
+  }
+  return *code;
+}
+
+}  // namespace
+}  // namespace entrain
+
+int main(int argc, char** argv) {
+  return entrain::Main(argc, argv);
+}

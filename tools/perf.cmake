@@ -1,0 +1,19 @@
+# entrain-perf, and the loop it shares with the programs of bench/ that measure other libraries.
+find_package(nlohmann_json REQUIRED)
+
+add_library(entrain_perf_loop STATIC
+  ${CMAKE_CURRENT_LIST_DIR}/perf/measure.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measured_case.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/meeting.cc ${CMAKE_CURRENT_LIST_DIR}/perf/pattern.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/report.cc)
+target_link_libraries(entrain_perf_loop
+  PUBLIC entrain_base absl::status absl::statusor absl::strings absl::span
+  PRIVATE nlohmann_json::nlohmann_json entrain_flags)
+
+add_executable(entrain-perf
+  ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_perf.cc ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_subject.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/local_job.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measure_rank.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/options.cc
+  ${CMAKE_CURRENT_LIST_DIR}/labelled_output.cc ${CMAKE_CURRENT_LIST_DIR}/rank_process.cc)
+target_link_libraries(entrain-perf
+  PRIVATE entrain entrain_perf_loop entrain_transports entrain_collectives entrain_net entrain_base CLI11::CLI11 entrain_flags)
+install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -1,0 +1,45 @@
+// entrain-perf COLLECTIVE [options]: how fast a collective is, and whether it is right. --help has
+// the details.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "entrain/entrain.h"
+#include "tools/perf/entrain_subject.h"
+#include "tools/perf/local_job.h"
+#include "tools/perf/measure_rank.h"
+#include "tools/perf/options.h"
+
+namespace entrain::perf {
+namespace {
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (const auto code = ParseOptions(argc, argv, &options); code.has_value()) {
+    return *code;
+  }
+  if (options.local_ranks > 0 && options.local_rank < 0) {
+    return RunLocalJobs(options, std::vector<std::string>(argv, argv + argc));
+  }
+  StorePtr store;
+  absl::Status status;
+  if (options.local_rank >= 0) {
+    entrain_store_t* opened = nullptr;
+    status = FromC(entrain_store_open(options.local_store.c_str(), 0, &opened));
+    store.reset(opened);
+  }
+  if (status.ok()) {
+    status = MeasureRank(options, {store.get(), options.local_rank, options.local_ranks});
+  }
+  if (!status.ok() && !absl::IsAborted(status)) {
+    std::fprintf(stderr, "entrain-perf: %s\n", std::string(status.message()).c_str());
+  }
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace entrain::perf
+
+int main(int argc, char** argv) {
+  return entrain::perf::Main(argc, argv);
+}

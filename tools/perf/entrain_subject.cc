@@ -1,0 +1,158 @@
+#include "tools/perf/entrain_subject.h"
+
+#include <cstring>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+
+#include "lib/base/status.h"
+
+namespace entrain::perf {
+namespace {
+
+constexpr size_t kLongestName = 256;
+
+// Ranks on machines that share no memory meet by the library's own calls.
+class CommMeeting final : public Meeting {
+ public:
+  explicit CommMeeting(entrain_comm_t* comm) : comm_(comm) {}
+  absl::Status Barrier() override { return FromC(entrain_barrier(comm_, nullptr, nullptr)); }
+  absl::Status Slowest(absl::Span<double> times) override {
+    return FromC(entrain_all_reduce(comm_, times.data(), times.data(), times.size(), ENTRAIN_F64,
+                                    ENTRAIN_MAX, nullptr, nullptr));
+  }
+  absl::StatusOr<int64_t> Sum(int64_t mine) override {
+    ENTRAIN_RETURN_IF_ERROR(FromC(
+        entrain_all_reduce(comm_, &mine, &mine, 1, ENTRAIN_I64, ENTRAIN_SUM, nullptr, nullptr)));
+    return mine;
+  }
+  void Mark(int64_t) override {}
+  int Behind(int64_t) const override { return -1; }
+  const char* place() const override { return "the library's own barrier"; }
+
+ private:
+  entrain_comm_t* const comm_;
+};
+
+}  // namespace
+
+absl::Status FromC(entrain_status_t status) {
+  if (status == ENTRAIN_OK) {
+    return absl::OkStatus();
+  }
+  return absl::Status(
+      status == ENTRAIN_ABORTED ? absl::StatusCode::kAborted : absl::StatusCode::kUnknown,
+      entrain_last_error());
+}
+
+absl::StatusOr<EntrainSubject> EntrainSubject::Wrap(CommPtr comm) {
+  int32_t rank = 0, size = 0;
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_comm_rank(comm.get(), &rank)));
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_comm_size(comm.get(), &size)));
+  std::set<std::string> names;
+  for (int32_t peer = 0; peer < size; ++peer) {
+    const char* name = "";
+    ENTRAIN_RETURN_IF_ERROR(FromC(entrain_comm_transport(comm.get(), peer, &name)));
+    if (peer != rank || size == 1) {
+      names.insert(name);
+    }
+  }
+  return EntrainSubject(std::move(comm), rank, size, absl::StrJoin(names, "+"));
+}
+
+std::string EntrainSubject::algorithm(const Case& measured) const {
+  if (measured.collective == Collective::kSendRecv) {
+    return "point_to_point";
+  }
+  const char* name = "?";
+  const std::string collective(NameOf(measured.collective));
+  entrain_comm_algorithm(comm_.get(), collective.c_str(), static_cast<size_t>(measured.count),
+                         static_cast<entrain_dtype_t>(measured.dtype), &name);
+  return name;
+}
+
+entrain_status_t EntrainSubject::PingPong(const Case& measured, const void* in, void* out) {
+  const int peer = rank_ ^ 1;
+  if (peer >= size_) {
+    return ENTRAIN_OK;  // the odd one out
+  }
+  const auto count = static_cast<size_t>(measured.count);
+  const auto dtype = static_cast<entrain_dtype_t>(measured.dtype);
+  const auto send = [&] {
+    return entrain_send(comm_.get(), in, count, dtype, peer, nullptr, nullptr);
+  };
+  const auto recv = [&] {
+    return entrain_recv(comm_.get(), out, count, dtype, peer, nullptr, nullptr);
+  };
+  if (rank_ < peer) {
+    const entrain_status_t sent = send();
+    return sent == ENTRAIN_OK ? recv() : sent;
+  }
+  const entrain_status_t received = recv();
+  return received == ENTRAIN_OK ? send() : received;
+}
+
+absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out) {
+  const auto count = static_cast<size_t>(measured.count);
+  const auto dtype = static_cast<entrain_dtype_t>(measured.dtype);
+  const auto op = static_cast<entrain_op_t>(measured.op);
+  entrain_comm_t* const comm = comm_.get();
+  entrain_status_t status = ENTRAIN_OK;
+  switch (measured.collective) {
+    case Collective::kAllReduce:
+      status = entrain_all_reduce(comm, in, out, count, dtype, op, nullptr, nullptr);
+      break;
+    case Collective::kReduceScatter:
+      status = entrain_reduce_scatter(comm, in, out, count, dtype, op, nullptr, nullptr);
+      break;
+    case Collective::kAllGather:
+      status = entrain_all_gather(comm, in, out, count, dtype, nullptr, nullptr);
+      break;
+    case Collective::kBroadcast:
+      status = entrain_broadcast(comm, out, count, dtype, measured.root, nullptr, nullptr);
+      break;
+    case Collective::kBarrier:
+      status = entrain_barrier(comm, nullptr, nullptr);
+      break;
+    case Collective::kSendRecv:
+      status = PingPong(measured, in, out);
+      break;
+  }
+  return status == ENTRAIN_OK ? absl::OkStatus() : FromC(status);
+}
+
+absl::StatusOr<std::unique_ptr<Meeting>> EntrainSubject::Meet(Waiting waiting) {
+  char name[kLongestName] = {};
+  absl::StatusOr<SharedPage> page = absl::NotFoundError("");
+  if (rank_ == 0) {
+    page = SharedPage::Create(size_);
+    if (page.ok()) {
+      std::strncpy(name, page->Name().c_str(), sizeof(name) - 1);
+    }
+  }
+  ENTRAIN_RETURN_IF_ERROR(
+      FromC(entrain_broadcast(comm_.get(), name, sizeof(name), ENTRAIN_U8, 0, nullptr, nullptr)));
+  if (rank_ != 0) {
+    page = SharedPage::Open(name, size_);
+  }
+  int32_t reached = page.ok() ? 1 : 0;
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_all_reduce(comm_.get(), &reached, &reached, 1, ENTRAIN_I32,
+                                                   ENTRAIN_MIN, nullptr, nullptr)));
+  if (reached == 0) {
+    return std::make_unique<CommMeeting>(comm_.get());
+  }
+  page_ = std::make_unique<SharedPage>(*std::move(page));
+  return page_->Join(rank_, waiting, [comm = comm_.get()] {
+    entrain_error_t error;
+    entrain_error_init(&error);
+    return entrain_comm_error(comm, &error) == ENTRAIN_OK
+               ? absl::OkStatus()
+               : absl::Status(error.code == ENTRAIN_ABORTED ? absl::StatusCode::kAborted
+                                                            : absl::StatusCode::kUnknown,
+                              error.text);
+  });
+}
+
+}  // namespace entrain::perf

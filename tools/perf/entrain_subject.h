@@ -1,0 +1,60 @@
+// The library behind its C API, as the loop sees it; and ranks that meet through it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "entrain/entrain.h"
+#include "tools/perf/measured_case.h"
+#include "tools/perf/meeting.h"
+
+namespace entrain::perf {
+
+// What a call of the C API returned, with the text of the failure. Only kAborted keeps its code: it
+// means that another rank has the reason to tell.
+absl::Status FromC(entrain_status_t status);
+
+struct RuntimeDeleter {
+  void operator()(entrain_runtime_t* runtime) const { entrain_runtime_destroy(runtime); }
+};
+struct CommDeleter {
+  void operator()(entrain_comm_t* comm) const { entrain_comm_destroy(comm); }
+};
+struct StoreDeleter {
+  void operator()(entrain_store_t* store) const { entrain_store_destroy(store); }
+};
+using RuntimePtr = std::unique_ptr<entrain_runtime_t, RuntimeDeleter>;
+using CommPtr = std::unique_ptr<entrain_comm_t, CommDeleter>;
+using StorePtr = std::unique_ptr<entrain_store_t, StoreDeleter>;
+
+class EntrainSubject final : public Subject {
+ public:
+  static absl::StatusOr<EntrainSubject> Wrap(CommPtr comm);
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  absl::Status Run(const Case& measured, const void* in, void* out) override;
+  // The names of the transports to the peers, joined by "+".
+  std::string transport() const override { return transport_; }
+  std::string algorithm(const Case& measured) const override;
+
+  entrain_comm_t* comm() const { return comm_.get(); }
+  // Collective: a page where all ranks can map one, otherwise the communicator itself.
+  absl::StatusOr<std::unique_ptr<Meeting>> Meet(Waiting waiting);
+  // Tells the other ranks to end.
+  void Abort(const std::string& reason) { entrain_comm_abort(comm_.get(), reason.c_str()); }
+
+ private:
+  EntrainSubject(CommPtr comm, int rank, int size, std::string transport)
+      : comm_(std::move(comm)), rank_(rank), size_(size), transport_(std::move(transport)) {}
+  entrain_status_t PingPong(const Case& measured, const void* in, void* out);
+
+  CommPtr comm_;
+  int rank_, size_;
+  std::string transport_;
+  std::unique_ptr<SharedPage> page_;
+};
+
+}  // namespace entrain::perf

@@ -1,0 +1,192 @@
+#include "tools/perf/measure_rank.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <sched.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "tools/perf/entrain_subject.h"
+#include "tools/perf/measure.h"
+#include "tools/perf/report.h"
+
+namespace entrain::perf {
+namespace {
+
+// min, min * factor, ... and the largest size itself; sizes that come to the same case once.
+std::vector<Case> Cases(const Options& options, int ranks) {
+  Case like = options.like;
+  like.ranks = ranks;
+  std::vector<int64_t> sizes;
+  for (int64_t bytes = std::max<int64_t>(options.min_bytes, 1);
+       bytes<options.max_bytes; bytes = bytes> options.max_bytes / options.factor
+           ? options.max_bytes
+           : bytes * options.factor) {
+    sizes.push_back(bytes);
+  }
+  sizes.push_back(options.max_bytes);
+  std::vector<Case> cases;
+  for (const int64_t bytes : sizes) {
+    const Case one = Case::OfSize(like, bytes);
+    if (cases.empty() || cases.back().bytes != one.bytes) {
+      cases.push_back(one);
+    }
+  }
+  return cases;
+}
+
+class RankRun {
+ public:
+  RankRun(const Options& options, const RankPlace& place)
+      : options_(options),
+        place_(place),
+        cores_(place.store == nullptr ? static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) : Cores()) {
+  }
+
+  absl::Status All() {
+    if (options_.local_ranks > 0 && options_.pin.value_or(options_.local_ranks <= cores_)) {
+      PinToCore(place_.rank);
+    }
+    for (const std::string& transport : options_.transports) {
+      ENTRAIN_ASSIGN_OR_RETURN(const RuntimePtr runtime, MakeRuntime(transport));
+      for (const std::string& algorithm : options_.algorithms) {
+        ENTRAIN_RETURN_IF_ERROR(One(runtime.get(), algorithm));
+      }
+    }
+    if (wrong_ > 0) {
+      return absl::DataLossError(absl::StrCat(wrong_, " wrong elements"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transport) {
+    entrain_runtime_config_t config;
+    entrain_runtime_config_init(&config);
+    config.transports = transport.empty() ? nullptr : transport.c_str();
+    entrain_runtime_t* runtime = nullptr;
+    ENTRAIN_RETURN_IF_ERROR(FromC(entrain_runtime_create(&config, &runtime)));
+    return RuntimePtr(runtime);
+  }
+
+  absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime, const std::string& algorithm) {
+    const std::string name = absl::StrCat("perf", ++comms_);
+    const std::string algorithms =
+        algorithm.empty() ? "" : absl::StrCat(NameOf(options_.like.collective), ":", algorithm);
+    entrain_comm_config_t config;
+    entrain_comm_config_init(&config);
+    config.runtime = runtime;
+    config.store = place_.store;
+    config.name = name.c_str();
+    config.rank = place_.rank;
+    config.world_size = place_.size;
+    config.algorithms = algorithms.empty() ? nullptr : algorithms.c_str();
+    entrain_comm_t* comm = nullptr;
+    ENTRAIN_RETURN_IF_ERROR(FromC(place_.store == nullptr
+                                      ? entrain_comm_create_from_env(&config, &comm)
+                                      : entrain_comm_create(&config, &comm)));
+    return CommPtr(comm);
+  }
+
+  absl::Status One(entrain_runtime_t* runtime, const std::string& algorithm) {
+    ENTRAIN_ASSIGN_OR_RETURN(CommPtr comm, MakeComm(runtime, algorithm));
+    ENTRAIN_ASSIGN_OR_RETURN(EntrainSubject subject, EntrainSubject::Wrap(std::move(comm)));
+    absl::Status status = MeasureAll(subject, algorithm);
+    if (!status.ok() && !absl::IsAborted(status)) {
+      subject.Abort(std::string(status.message()));
+    }
+    return status;
+  }
+
+  // The library passes over an algorithm that does not fit; measuring another one would mislead.
+  static absl::Status CheckTaken(const EntrainSubject& subject, const std::string& asked,
+                                 const std::vector<Case>& cases) {
+    for (const Case& one : cases) {
+      const std::string taken = subject.algorithm(one);
+      if (!asked.empty() && taken != asked) {
+        return absl::InvalidArgumentError(absl::StrCat("--algorithm: ", asked, " cannot serve ",
+                                                       one.ranks, " ranks here for ", one.bytes,
+                                                       " bytes; the library would take ", taken));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureAll(EntrainSubject& subject, const std::string& algorithm) {
+    if (options_.like.collective == Collective::kSendRecv && subject.size() < 2) {
+      return absl::InvalidArgumentError("send_recv needs at least 2 ranks");
+    }
+    if (options_.like.root >= subject.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--root: ", options_.like.root, " is no rank of ", subject.size()));
+    }
+    const std::vector<Case> cases = Cases(options_, subject.size());
+    ENTRAIN_RETURN_IF_ERROR(CheckTaken(subject, algorithm, cases));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        const auto meeting,
+        subject.Meet(subject.size() > cores_ ? Waiting::kYield : Waiting::kSpin));
+    if (subject.rank() == 0) {
+      if (!report_.has_value()) {
+        ENTRAIN_ASSIGN_OR_RETURN(Report report,
+                                 Report::Open(options_.json, options_.append, options_.explain));
+        report_.emplace(std::move(report));
+      }
+      report_->Head({"entrain-perf", meeting->place(), options_.budget_s}, cases[0],
+                    subject.transport());
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(cases.back().bytes));
+    for (const Case& one : cases) {
+      ENTRAIN_ASSIGN_OR_RETURN(const Figures figures,
+                               Measure(subject, *meeting, one, buffers, options_.budget_s));
+      wrong_ += std::max<int64_t>(figures.wrong, 0);
+      if (subject.rank() == 0) {
+        ENTRAIN_RETURN_IF_ERROR(
+            report_->Add(one, subject.transport(), subject.algorithm(one), figures));
+      }
+    }
+    // Nobody leaves, which would unmap the page, while others still wait in it.
+    return FromC(entrain_barrier(subject.comm(), nullptr, nullptr));
+  }
+
+  const Options& options_;
+  const RankPlace place_;
+  const int cores_;
+  int comms_ = 0;
+  int64_t wrong_ = 0;
+  std::optional<Report> report_;
+};
+
+}  // namespace
+
+int Cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+void PinToCore(int rank) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return;
+  }
+  int skip = rank % std::max(1, CPU_COUNT(&allowed));
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed) && skip-- == 0) {
+      CPU_ZERO(&one);
+      CPU_SET(core, &one);
+      sched_setaffinity(0, sizeof(one), &one);
+      return;
+    }
+  }
+}
+
+absl::Status MeasureRank(const Options& options, const RankPlace& place) {
+  return RankRun(options, place).All();
+}
+
+}  // namespace entrain::perf

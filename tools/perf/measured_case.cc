@@ -1,0 +1,55 @@
+#include "tools/perf/measured_case.h"
+
+#include <algorithm>
+
+namespace entrain::perf {
+namespace {
+
+constexpr absl::string_view kNames[kCollectives] = {"all_reduce", "reduce_scatter", "all_gather",
+                                                    "broadcast",  "barrier",        "send_recv"};
+
+}  // namespace
+
+absl::string_view NameOf(Collective collective) {
+  return kNames[static_cast<size_t>(collective)];
+}
+
+std::optional<Collective> CollectiveFromName(absl::string_view name) {
+  for (int i = 0; i < kCollectives; ++i) {
+    if (kNames[i] == name) {
+      return static_cast<Collective>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+bool Reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
+
+Case Case::OfSize(const Case& like, int64_t bytes) {
+  Case result = like;
+  if (like.collective == Collective::kBarrier) {
+    result.count = result.bytes = 0;
+    return result;
+  }
+  const int64_t unit = SizeOf(like.dtype) * (like.per_rank() ? like.ranks : 1);
+  result.count = std::max<int64_t>(1, bytes / unit);
+  result.bytes = result.count * unit;
+  return result;
+}
+
+double Case::bus_factor() const {
+  const double n = ranks;
+  switch (collective) {
+    case Collective::kAllReduce:
+      return 2 * (n - 1) / n;
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+      return (n - 1) / n;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace entrain::perf

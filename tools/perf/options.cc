@@ -1,0 +1,248 @@
+#include "tools/perf/options.h"
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+#include "collectives/catalog.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+#include "transports/registry.h"
+#include <CLI/CLI.hpp>
+
+namespace entrain::perf {
+namespace {
+
+constexpr int kBadUsage = 2;
+constexpr int kMostRanks = 1024;
+
+constexpr char kDescription[] =
+    R"(Measures one collective of Entrain over a range of sizes and checks every result.
+
+COLLECTIVE: all_reduce, reduce_scatter, all_gather, broadcast, barrier, or send_recv (a ping-pong between
+ranks 0 and 1, 2 and 3, ...; the time is that of one way).
+
+With -n the ranks are started here: as processes, or over inproc as threads. Without it, start the same command
+once a rank under any launcher: entrain-run, torchrun, mpirun, srun.
+
+Each call is timed from a barrier outside the library to its return; the slowest rank counts; "time" is the median.
+"loop" is the time of a call when calls follow each other without a barrier. size, algbw and busbw are nccl-tests':
+size is the larger buffer of one rank, count the call's count argument. Sizes take K, M, G (1024). A barrier has no
+size: it gives one line. On several machines ranks meet by the library's own barrier instead of a shared page; the
+line above the table says which.)";
+
+constexpr char kFooter[] =
+    R"(--json writes one object a line: collective, bytes, count, dtype, op, ranks, transport, algorithm, median_us, min_us,
+p95_us, loop_us, algbw_gbs, busbw_gbs, wrong.
+
+Exit code: 0 when all went well and no element was wrong; 1 otherwise; 2 for wrong options.)";
+
+// What the command line said, before it is understood.
+struct Words {
+  std::string collective, min_bytes = "8", max_bytes = "64M", dtype = "f32", op = "sum";
+  std::string transports, algorithms, local_transport;
+  bool pin = false, no_pin = false;
+};
+
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string name) const override {
+    return absl::StrCat("Usage: ", name, " COLLECTIVE [-n N] [options]\n");
+  }
+};
+
+void Declare(CLI::App& app, Words& words, Options& options) {
+  app.add_option("collective", words.collective, "what to measure")->option_text("COLLECTIVE");
+  app.add_option("-n,--ranks", options.local_ranks, "start N ranks on this machine")
+      ->option_text("N")
+      ->check(CLI::Range(1, kMostRanks));
+  app.add_option("--min-bytes", words.min_bytes, "smallest size (8)")->option_text("SIZE");
+  app.add_option("--max-bytes", words.max_bytes, "largest size (64M)")->option_text("SIZE");
+  app.add_option("--factor", options.factor, "from one size to the next (4)")
+      ->option_text("F")
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--dtype", words.dtype, "element type: f32 f64 bf16 f16 i8 ... (f32)")
+      ->option_text("TYPE");
+  app.add_option("--op", words.op, "reduction: sum prod min max avg (sum)")->option_text("OP");
+  app.add_option("--root", options.like.root, "root of a broadcast (0)")
+      ->option_text("RANK")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option(
+         "--transport", words.transports,
+         "which transport; several, with commas, are measured one after the other (the best "
+         "for each pair)")
+      ->option_text("NAMES");
+  app.add_option(
+         "--algorithm", words.algorithms,
+         "which algorithm; several, with commas, are measured one after the other; auto: by "
+         "cost (auto)")
+      ->option_text("NAMES");
+  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
+      ->option_text("SECONDS")
+      ->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--json", options.json, "write the figures to FILE too")->option_text("FILE");
+  app.add_flag("--append", options.append, "add to the file of --json instead of replacing it");
+  app.add_flag("--explain", options.explain, "print which algorithm each size takes");
+  app.add_flag("--pin", words.pin, "with -n: a core for each rank (default when there are enough)");
+  app.add_flag("--no-pin", words.no_pin, "with -n: let ranks wander between cores");
+  app.add_flag("--list", options.list, "list the transports and algorithms of this build");
+  // For the ranks of -n; no group: not shown.
+  app.add_option("--local-rank", options.local_rank)->group("");
+  app.add_option("--local-store", options.local_store)->group("");
+  app.add_option("--local-transport", words.local_transport)->group("");
+}
+
+absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
+  auto size = ParseSize(text);
+  if (!size.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", size.status().message()));
+  }
+  return size;
+}
+
+absl::StatusOr<ReduceOp> OpFromName(const std::string& name) {
+  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
+                               ReduceOp::kAvg};
+  for (const ReduceOp op : kOps) {
+    if (NameOf(op) == name) {
+      return op;
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--op: \"", name, "\" is not one of sum, prod, min, max, avg"));
+}
+
+absl::Status UnderstandCase(const Words& words, Case& like) {
+  if (words.collective.empty()) {
+    return absl::InvalidArgumentError("no COLLECTIVE given; see entrain-perf --help");
+  }
+  const auto collective = CollectiveFromName(words.collective);
+  if (!collective.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "COLLECTIVE: \"", words.collective,
+        "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast, barrier, send_recv"));
+  }
+  like.collective = *collective;
+  const auto dtype = DTypeFromName(words.dtype);
+  if (!dtype.has_value()) {
+    std::vector<std::string> names;
+    for (int i = 0; i < kDTypes; ++i) {
+      names.emplace_back(NameOf(static_cast<DType>(i)));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype: \"", words.dtype, "\" is not one of ", absl::StrJoin(names, ", ")));
+  }
+  like.dtype = *dtype;
+  ENTRAIN_ASSIGN_OR_RETURN(like.op, OpFromName(words.op));
+  const bool moved_only = *dtype == DType::kF8E4M3 || *dtype == DType::kF8E5M2;
+  if (moved_only && Reduces(*collective)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype: ", words.dtype, " cannot be reduced, only moved"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnderstandLists(const Words& words, Options& options) {
+  const std::string& transports =
+      words.local_transport.empty() ? words.transports : words.local_transport;
+  if (!transports.empty()) {
+    options.transports = absl::StrSplit(transports, ',');
+    for (const std::string& name : options.transports) {
+      const auto known = ParseTransports(name);
+      if (!known.ok() || name.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--transport: ", known.ok() ? "an empty name" : std::string(known.status().message())));
+      }
+    }
+  }
+  if (words.algorithms.empty()) {
+    return absl::OkStatus();
+  }
+  constexpr CallKind kKinds[] = {CallKind::kAllReduce, CallKind::kReduceScatter,
+                                 CallKind::kAllGather, CallKind::kBroadcast, CallKind::kBarrier};
+  options.algorithms = absl::StrSplit(words.algorithms, ',');
+  for (std::string& name : options.algorithms) {
+    if (name == "auto") {
+      name.clear();
+      continue;
+    }
+    if (options.like.collective == Collective::kSendRecv) {
+      return absl::InvalidArgumentError("--algorithm: send_recv has none to choose from");
+    }
+    ENTRAIN_RETURN_IF_ERROR(
+        Annotate(FindAlgorithm(kKinds[static_cast<int>(options.like.collective)], name).status(),
+                 "--algorithm"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Understand(const Words& words, Options& options) {
+  ENTRAIN_RETURN_IF_ERROR(UnderstandCase(words, options.like));
+  ENTRAIN_ASSIGN_OR_RETURN(options.min_bytes, Size("--min-bytes", words.min_bytes));
+  ENTRAIN_ASSIGN_OR_RETURN(options.max_bytes, Size("--max-bytes", words.max_bytes));
+  if (options.min_bytes > options.max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-bytes: ", words.min_bytes, " is above --max-bytes ", words.max_bytes));
+  }
+  ENTRAIN_RETURN_IF_ERROR(UnderstandLists(words, options));
+  if ((words.pin || words.no_pin) && options.local_ranks == 0) {
+    return absl::InvalidArgumentError("--pin, --no-pin: need -n");
+  }
+  if (words.pin && words.no_pin) {
+    return absl::InvalidArgumentError("--pin, --no-pin: one or the other");
+  }
+  if (words.pin || words.no_pin) {
+    options.pin = words.pin;
+  }
+  if (options.local_ranks > 0 && options.like.root >= options.local_ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--root: ", options.like.root, " is no rank of ", options.local_ranks));
+  }
+  if (options.append && options.json.empty()) {
+    return absl::InvalidArgumentError("--append: needs --json");
+  }
+  return absl::OkStatus();
+}
+
+void List() {
+  for (const TransportFactory& transport : TransportRegistry()) {
+    std::printf("transport %s\n", transport.name);
+  }
+  for (const Algorithm& algorithm : Catalog()) {
+    std::printf("algorithm %s:%s\n", std::string(NameOf(algorithm.kind)).c_str(), algorithm.name);
+  }
+}
+
+}  // namespace
+
+std::optional<int> ParseOptions(int argc, char** argv, Options* options) {
+  Words words;
+  CLI::App app(kDescription, "entrain-perf");
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.footer(kFooter);
+  Declare(app, words, *options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "entrain-perf: %s\n", error.what());
+    return kBadUsage;
+  }
+  if (options->list) {
+    List();
+    return 0;
+  }
+  const absl::Status understood = Understand(words, *options);
+  if (!understood.ok()) {
+    std::fprintf(stderr, "entrain-perf: %s\n", std::string(understood.message()).c_str());
+    return kBadUsage;
+  }
+  return std::nullopt;
+}
+
+}  // namespace entrain::perf

@@ -1,0 +1,212 @@
+#include "tools/perf/pattern.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace entrain::perf {
+namespace {
+
+constexpr int64_t kProductPeriod = 4;
+constexpr int64_t kLargestPeriod = 13;
+// Sums up to here are exact in every type, also in i8.
+constexpr int64_t kLargestSum = 120;
+constexpr int64_t kChunk = 4096;
+
+int64_t PeriodFor(const Case& measured) {
+  if (Reduces(measured.collective) && measured.op == ReduceOp::kProd) {
+    return kProductPeriod;
+  }
+  return std::clamp<int64_t>(kLargestSum / measured.ranks + 1, 1, kLargestPeriod);
+}
+
+// How far an average may be off, relative to its size: the rounding of one division.
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 1e-15;
+    case DType::kF32:
+      return 1.2e-7;
+    case DType::kBF16:
+      return 1.0 / 128;
+    default:
+      return 1.0 / 1024;
+  }
+}
+
+template <typename T>
+void StoreAs(std::byte* at, double value) {
+  const T typed = static_cast<T>(value);
+  std::memcpy(at, &typed, sizeof(T));
+}
+
+}  // namespace
+
+Pattern::Pattern(const Case& measured)
+    : case_(measured),
+      width_(SizeOf(measured.dtype)),
+      period_(PeriodFor(measured)),
+      chunk_(kChunk / period_ * period_) {}
+
+double Pattern::Contribution(int rank, int64_t i) const {
+  if (Reduces(case_.collective) && case_.op == ReduceOp::kProd) {
+    // One rank in four has a 2: the products are powers of two, in range everywhere.
+    return (i + rank) % kProductPeriod == 0 ? 2 : 1;
+  }
+  return static_cast<double>((i * 7 + rank * 3) % period_);
+}
+
+double Pattern::Reduced(int64_t i) const {
+  double result = Contribution(0, i);
+  for (int r = 1; r < case_.ranks; ++r) {
+    const double next = Contribution(r, i);
+    switch (case_.op) {
+      case ReduceOp::kProd:
+        result *= next;
+        break;
+      case ReduceOp::kMin:
+        result = std::min(result, next);
+        break;
+      case ReduceOp::kMax:
+        result = std::max(result, next);
+        break;
+      default:
+        result += next;
+    }
+  }
+  if (case_.op == ReduceOp::kAvg) {
+    result /= case_.ranks;
+    return IsFloat(case_.dtype) ? result : std::trunc(result);
+  }
+  return result;
+}
+
+void Pattern::Store(std::byte* at, double value) const {
+  switch (case_.dtype) {
+    case DType::kF64:
+      return StoreAs<double>(at, value);
+    case DType::kF32:
+      return StoreAs<float>(at, value);
+    case DType::kBF16: {
+      const uint16_t bits = FloatToBF16(static_cast<float>(value));
+      std::memcpy(at, &bits, sizeof(bits));
+      return;
+    }
+    case DType::kF16: {
+      const uint16_t bits = FloatToF16(static_cast<float>(value));
+      std::memcpy(at, &bits, sizeof(bits));
+      return;
+    }
+    default:
+      break;
+  }
+  // Integers, and the bits of the 8-bit floats, which are only moved. Only products get large, and
+  // those are powers of two: beyond 64 bits nothing is left of them.
+  const auto integer = value < 0x1p63 ? static_cast<int64_t>(value) : 0;
+  std::memcpy(at, &integer, static_cast<size_t>(width_));
+}
+
+double Pattern::Load(const std::byte* at) const {
+  uint16_t bits = 0;
+  float single = 0;
+  double result = 0;
+  switch (case_.dtype) {
+    case DType::kF64:
+      std::memcpy(&result, at, sizeof(result));
+      return result;
+    case DType::kF32:
+      std::memcpy(&single, at, sizeof(single));
+      return single;
+    default:
+      std::memcpy(&bits, at, sizeof(bits));
+      return case_.dtype == DType::kBF16 ? BF16ToFloat(bits) : F16ToFloat(bits);
+  }
+}
+
+bool Pattern::Close(const std::byte* got, const std::byte* want) const {
+  if (std::memcmp(got, want, static_cast<size_t>(width_)) == 0) {
+    return true;
+  }
+  const bool rounded =
+      Reduces(case_.collective) && case_.op == ReduceOp::kAvg && IsFloat(case_.dtype);
+  if (!rounded) {
+    return false;
+  }
+  const double expected = Load(want);
+  return std::abs(Load(got) - expected) <= Tolerance(case_.dtype) * std::abs(expected);
+}
+
+template <typename Value>
+std::vector<std::byte> Pattern::Block(Value value) const {
+  std::vector<std::byte> block(static_cast<size_t>((chunk_ + period_) * width_));
+  for (int64_t i = 0; i < chunk_ + period_; ++i) {
+    Store(block.data() + i * width_, value(i % period_));
+  }
+  return block;
+}
+
+void Pattern::Copy(std::byte* out, int64_t count, const std::vector<std::byte>& block) const {
+  for (int64_t i = 0; i < count; i += chunk_) {
+    std::memcpy(out + i * width_, block.data(),
+                static_cast<size_t>(std::min(chunk_, count - i) * width_));
+  }
+}
+
+int64_t Pattern::Compare(const std::byte* out, int64_t count, int64_t first,
+                         const std::vector<std::byte>& block) const {
+  const std::byte* const want = block.data() + first % period_ * width_;
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < count; i += chunk_) {
+    const int64_t elements = std::min(chunk_, count - i);
+    const std::byte* const got = out + i * width_;
+    if (std::memcmp(got, want, static_cast<size_t>(elements * width_)) == 0) {
+      continue;
+    }
+    for (int64_t k = 0; k < elements; ++k) {
+      wrong += Close(got + k * width_, want + k * width_) ? 0 : 1;
+    }
+  }
+  return wrong;
+}
+
+void Pattern::FillInput(int rank, void* in) const {
+  Copy(static_cast<std::byte*>(in), case_.in_count(),
+       Block([&](int64_t i) { return Contribution(rank, i); }));
+}
+
+void Pattern::Spoil(void* out, int64_t bytes) {
+  // In every type larger than any result.
+  std::memset(out, 0x7f, static_cast<size_t>(bytes));
+}
+
+int64_t Pattern::CountWrong(int rank, const void* out) const {
+  const auto* const got = static_cast<const std::byte*>(out);
+  const auto of_rank = [&](int r) {
+    return Block([&, r](int64_t i) { return Contribution(r, i); });
+  };
+  switch (case_.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduceScatter: {
+      const int64_t first = case_.collective == Collective::kAllReduce ? 0 : rank * case_.count;
+      return Compare(got, case_.count, first, Block([&](int64_t i) { return Reduced(i); }));
+    }
+    case Collective::kAllGather: {
+      int64_t wrong = 0;
+      for (int r = 0; r < case_.ranks; ++r) {
+        wrong += Compare(got + r * case_.count * width_, case_.count, 0, of_rank(r));
+      }
+      return wrong;
+    }
+    case Collective::kBroadcast:
+      return Compare(got, case_.count, 0, of_rank(case_.root));
+    case Collective::kSendRecv: {
+      const int peer = rank ^ 1;
+      return peer < case_.ranks ? Compare(got, case_.count, 0, of_rank(peer)) : 0;
+    }
+    case Collective::kBarrier:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace entrain::perf
