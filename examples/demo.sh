@@ -1,0 +1,72 @@
+#!/bin/sh
+# Four processes learn English from a dictionary: two replicas of two ranks each, once with EDiT and once with
+# synchronous data parallel training (ddp) on the same number of bytes. Installs and builds what is missing.
+#
+#   examples/demo.sh [--data FILE] [--retrain]
+#
+#   --data FILE   another text, plain or gzip (default: Debian's dict-gcide)
+#   --retrain     train again; otherwise results of an earlier call with the same settings are shown
+set -eu
+
+usage() {
+  sed -n '2,8s/^# \{0,1\}//p' "$0"
+}
+
+data=
+retrain=no
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --data)
+      [ $# -ge 2 ] || { echo "demo.sh: --data needs a file" >&2; exit 2; }
+      data=$(realpath -- "$2")
+      shift
+      ;;
+    --retrain) retrain=yes ;;
+    --help | -h) usage; exit 0 ;;
+    *) echo "demo.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+cd "$(dirname "$0")/.."
+if [ -n "$data" ] && [ ! -r "$data" ]; then
+  echo "demo.sh: cannot read data file '$data'" >&2
+  exit 1
+fi
+tools/setup.sh deps-demo
+tools/setup.sh build release entrain-run entrain-train
+data=${data:-/usr/share/dictd/gcide.dict.dz}
+out=build/demo
+mkdir -p "$out"
+
+# One thread a process for the BLAS: four processes share the cores already.
+export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+
+common="--shard-size 2 --steps 500 --hidden-size 128 --layers 4 --heads 4 --seq-length 128 --batch-size 8
+  --lr 0.004 --seed 1 --val-batches 48 --eval-interval 100 --sample 400"
+edit="--local-sgd-sync-interval 16 --local-sgd-warmup-steps 14 --outer-lr 0.8 --outer-momentum 0.3"
+
+# train METHOD FLAGS...: results in $out/METHOD.{jsonl,json}, unless they are there already.
+train() {
+  method=$1
+  shift
+  settings="$(cksum <"$data") $*"
+  if [ "$retrain" = no ] && [ -s "$out/$method.json" ] &&
+    [ "$(cat "$out/$method.settings" 2>/dev/null)" = "$settings" ]; then
+    echo "== $method: results of an earlier call (--retrain trains again)"
+    return
+  fi
+  echo "== $method: 2 replicas x 2 ranks on $data"
+  rm -f "$out/$method.json" "$out/$method.settings"
+  build/release/tools/entrain-run -n 4 -- build/release/examples/trainer/entrain-train --method "$method" \
+    --data "$data" --log "$out/$method.jsonl" --summary "$out/$method.json" "$@"
+  echo "$settings" >"$out/$method.settings"
+}
+
+# The flags are words without blanks.
+# shellcheck disable=SC2086
+train edit $common $edit
+# shellcheck disable=SC2086
+train ddp $common
+
+/usr/bin/python3 examples/plot_loss.py "$out/loss.png" "$out/edit" "$out/ddp"

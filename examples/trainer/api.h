@@ -1,0 +1,33 @@
+// The C API with destructors, and its failures as the trainer's Error.
+#pragma once
+
+#include <memory>
+
+#include <entrain/entrain.h>
+
+#include "examples/trainer/error.h"
+
+namespace trainer {
+
+// Throws Error with the library's own sentence unless `status` is ENTRAIN_OK.
+inline void Check(entrain_status_t status) {
+  if (status != ENTRAIN_OK) {
+    throw Error(entrain_last_error());
+  }
+}
+
+template <typename T, void (*destroy)(T*)>
+struct Destroy {
+  void operator()(T* handle) const { destroy(handle); }
+};
+template <typename T, void (*destroy)(T*)>
+using Handle = std::unique_ptr<T, Destroy<T, destroy>>;
+
+using StoreHandle = Handle<entrain_store_t, entrain_store_destroy>;
+using CommHandle = Handle<entrain_comm_t, entrain_comm_destroy>;
+using MeshHandle = Handle<entrain_mesh_t, entrain_mesh_destroy>;
+using ShardHandle = Handle<entrain_shard_t, entrain_shard_destroy>;
+using EditHandle = Handle<entrain_edit_t, entrain_edit_destroy>;
+using OptimHandle = Handle<entrain_optim_t, entrain_optim_destroy>;
+
+}  // namespace trainer

@@ -1,0 +1,117 @@
+#include "examples/trainer/data.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <zlib.h>
+
+#include "examples/trainer/error.h"
+#include "examples/trainer/random.h"
+
+namespace trainer {
+namespace {
+
+constexpr int64_t kValidationShare = 20;  // one part in twenty
+
+[[noreturn]] void FailToRead(const std::string& path, const std::string& reason) {
+  throw Error("cannot read data file '" + path + "': " + reason);
+}
+
+struct CloseGz {
+  void operator()(gzFile_s* file) const { gzclose(file); }
+};
+
+}  // namespace
+
+Text Text::Load(const std::string& path) {
+  errno = 0;
+  const std::unique_ptr<gzFile_s, CloseGz> file(gzopen(path.c_str(), "rb"));
+  if (file == nullptr) {
+    FailToRead(path, errno != 0 ? std::strerror(errno) : "out of memory");
+  }
+  gzbuffer(file.get(), 1u << 18);
+  std::vector<uint8_t> bytes;
+  std::vector<uint8_t> piece(1u << 20);
+  int got = 0;
+  while ((got = gzread(file.get(), piece.data(), static_cast<unsigned>(piece.size()))) > 0) {
+    bytes.insert(bytes.end(), piece.begin(), piece.begin() + got);
+  }
+  int code = Z_OK;
+  const char* text = gzerror(file.get(), &code);
+  if (code == Z_ERRNO) {
+    FailToRead(path, std::strerror(errno));
+  }
+  // A gzip file that ends early reads as far as it goes and reports Z_BUF_ERROR.
+  if (got < 0 || code != Z_OK) {
+    FailToRead(path, std::string("broken gzip file: ") + text);
+  }
+  return Text(std::move(bytes), path);
+}
+
+Text::Text(std::vector<uint8_t> bytes, const std::string& name)
+    : bytes_(std::move(bytes)), name_(name) {
+  training_ = size() - size() / kValidationShare;
+}
+
+void Text::CheckLength(int length) const {
+  if (validation_size() < length + 1) {
+    throw Error("data file '" + name_ + "' is too short: " + std::to_string(size()) +
+                " bytes, of which the validation part (5 %) must hold a sequence of " +
+                std::to_string(length) + " + 1");
+  }
+}
+
+void Text::CopyWindow(int64_t at, int length, Batch* batch) const {
+  const auto first = bytes_.begin() + at;
+  batch->inputs.insert(batch->inputs.end(), first, first + length);
+  batch->targets.insert(batch->targets.end(), first + 1, first + length + 1);
+}
+
+void Text::DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length,
+                        Batch* batch) const {
+  batch->inputs.clear();
+  batch->targets.clear();
+  Random random(Mix(Mix(seed, static_cast<uint64_t>(rank)), static_cast<uint64_t>(draw)));
+  const auto places = static_cast<uint64_t>(training_ - length);
+  for (int row = 0; row < rows; ++row) {
+    CopyWindow(static_cast<int64_t>(random.Below(places)), length, batch);
+  }
+}
+
+void Text::TakeValidation(int64_t windows, int64_t first, int rows, int length,
+                          Batch* batch) const {
+  batch->inputs.clear();
+  batch->targets.clear();
+  const int64_t room = validation_size() - length - 1;
+  for (int64_t i = first; i < first + rows; ++i) {
+    const int64_t step = windows > 1 ? room * (i % windows) / (windows - 1) : 0;
+    CopyWindow(training_ + step, length, batch);
+  }
+}
+
+std::vector<uint8_t> Text::ValidationBytes(int64_t first, int64_t count) const {
+  const auto begin = bytes_.begin() + std::min(training_ + first, size());
+  return {begin, begin + std::min<int64_t>(count, bytes_.end() - begin)};
+}
+
+double Text::UnigramEntropy() const {
+  std::array<int64_t, 256> counts{};
+  for (const uint8_t byte : bytes_) {
+    ++counts[byte];
+  }
+  double entropy = 0.0;
+  for (const int64_t count : counts) {
+    if (count > 0) {
+      const double p = static_cast<double>(count) / static_cast<double>(size());
+      entropy -= p * std::log(p);
+    }
+  }
+  return entropy;
+}
+
+}  // namespace trainer

@@ -1,0 +1,284 @@
+#include "examples/trainer/flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "examples/trainer/error.h"
+#include <CLI/CLI.hpp>
+
+namespace trainer {
+namespace {
+
+constexpr int kUsage = 2;
+
+// CLI11's own range checks print bounds up to 1e308 and let integers saturate.
+CLI::Validator Real(double least, bool open = false) {
+  const std::string bound = (open ? "> " : ">= ") + CLI::detail::to_string(least);
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        double value = 0.0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        if (number && std::isfinite(value) && (open ? value > least : value >= least)) {
+          return "";
+        }
+        return "'" + text + "' is not a number " + bound;
+      },
+      bound);
+}
+
+CLI::Validator Whole(int64_t least, int64_t most = int64_t{1} << 50) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto parsed = std::from_chars(text.data(), end, value);
+        if (parsed.ec == std::errc() && parsed.ptr == end && value >= least && value <= most) {
+          return "";
+        }
+        return "'" + text + "' is not a whole number from " + std::to_string(least) + " to " +
+               std::to_string(most);
+      },
+      ">= " + std::to_string(least));
+}
+
+// In [0, 1).
+CLI::Validator Fraction() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double value = 0.0;
+        if (CLI::detail::lexical_cast(text, value) && value >= 0.0 && value < 1.0) {
+          return "";
+        }
+        return "'" + text + "' is not in [0, 1)";
+      },
+      "in [0, 1)");
+}
+
+// Rewrites "64K", "4M", "1G" (1024) as plain numbers.
+CLI::Validator Suffix() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const std::string given = text;
+        int64_t factor = 1;
+        const size_t at = text.empty() ? std::string::npos : std::string("KMG").find(text.back());
+        if (at != std::string::npos) {
+          factor = int64_t{1} << (10 * (at + 1));
+          text.pop_back();
+        }
+        int64_t value = 0;
+        if (!CLI::detail::lexical_cast(text, value) || value < 1 ||
+            value > (int64_t{1} << 50) / factor) {
+          return "'" + given + "' is not a positive number (K, M, G: 1024)";
+        }
+        text = std::to_string(value * factor);
+        return "";
+      },
+      "", "suffix");
+}
+
+std::vector<std::string> WithDashes(std::vector<std::string> words) {
+  for (auto& word : words) {
+    if (word.rfind("--", 0) == 0) {
+      const size_t end = std::min(word.find('='), word.size());
+      std::replace(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+    }
+  }
+  return words;
+}
+
+// "--name" sets true, "--no-name" false; neither leaves it unset.
+void AddSwitch(CLI::App* group, const std::string& names, std::optional<bool>* value,
+               const std::string& help) {
+  group->add_flag_function(
+      names, [value](int64_t count) { *value = count > 0; }, help);
+}
+
+void AddRun(CLI::App* app, Options* o) {
+  auto* group = app->add_option_group("Run");
+  group->add_option("--method", o->method, "edit, diloco, or ddp: every step synchronous")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"ddp", "diloco", "edit"}));
+  group->add_option("--data", o->data, "text to learn: any file, plain or gzip")->required();
+  auto* steps =
+      group->add_option("--steps", o->steps, "optimizer steps (default 1000)")->check(Whole(1));
+  group->add_option("--tokens", o->tokens, "instead of --steps: tokens over all ranks, rounded up")
+      ->transform(Suffix())
+      ->excludes(steps);
+  group->add_option("--seed", o->seed, "of the starting weights and the batches")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--shard-size", o->shard_size, "ranks that share one replica (M)")
+      ->capture_default_str()
+      ->check(Whole(1, 1 << 20));
+  group->add_option("--shard-prefetch", o->shard_prefetch, "layers gathered ahead of use")
+      ->capture_default_str()
+      ->check(Whole(0, 1000));
+  group->add_option("--precision", o->precision, "bf16: bf16 parameters, gradients; f32 masters")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16"}));
+}
+
+void AddModel(CLI::App* app, Options* o) {
+  auto* group = app->add_option_group("Model");
+  group->add_option("--hidden-size", o->model.hidden, "width of the model")
+      ->capture_default_str()
+      ->check(Whole(2, 65536));
+  group->add_option("--layers", o->model.layers, "decoder blocks")
+      ->capture_default_str()
+      ->check(Whole(1, 1000));
+  group->add_option("--heads", o->model.heads, "attention heads")
+      ->capture_default_str()
+      ->check(Whole(1, 4096));
+  group->add_option("--seq-length", o->model.length, "bytes in a sequence")
+      ->capture_default_str()
+      ->check(Whole(1, 65536));
+  group->add_option("--batch-size", o->batch_size, "sequences per rank and micro-batch")
+      ->capture_default_str()
+      ->check(Whole(1, 65536));
+  group
+      ->add_option("--gradient-accumulation-steps", o->gradient_accumulation_steps,
+                   "micro-batches per step")
+      ->capture_default_str()
+      ->check(Whole(1));
+}
+
+void AddInner(CLI::App* app, InnerOptions* o) {
+  auto* group = app->add_option_group("Inner optimizer");
+  group->add_option("--inner-optimizer", o->optimizer, "adamw or sgd")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"adamw", "sgd"}));
+  group->add_option("--lr", o->lr, "highest learning rate")
+      ->capture_default_str()
+      ->check(Real(0.0, true));
+  group->add_option("--min-lr", o->min_lr, "where the cosine ends (default lr / 10)")
+      ->check(Real(0.0));
+  group->add_option("--lr-warmup-steps", o->lr_warmup_steps, "linear rise (default steps / 20)")
+      ->check(Whole(0));
+  group->add_option("--beta1", o->beta1, "adamw")->capture_default_str()->check(Fraction());
+  group->add_option("--beta2", o->beta2, "adamw")->capture_default_str()->check(Fraction());
+  group->add_option("--eps", o->eps, "adamw")->capture_default_str()->check(Real(0.0, true));
+  group->add_option("--momentum", o->momentum, "sgd")->capture_default_str()->check(Fraction());
+  group->add_option("--weight-decay", o->weight_decay, "on every parameter")
+      ->capture_default_str()
+      ->check(Real(0.0));
+  group->add_option("--grad-clip", o->grad_clip, "largest gradient norm of a replica; 0: off")
+      ->capture_default_str()
+      ->check(Real(0.0));
+}
+
+void AddEdit(CLI::App* app, EditOptions* o) {
+  auto* group = app->add_option_group("EDiT and DiLoCo");
+  group
+      ->add_option("--local-sgd-sync-interval", o->local_sgd_sync_interval,
+                   "steps between exchanges (H)")
+      ->capture_default_str()
+      ->check(Whole(1));
+  group
+      ->add_option("--local-sgd-warmup-steps", o->local_sgd_warmup_steps,
+                   "synchronous steps at the start (W_s)")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--reducer", o->reducer, "none or linear (default: edit linear, diloco none)")
+      ->check(CLI::IsMember({"none", "linear"}));
+  AddSwitch(group,
+            "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce,"
+            "!--no-pseudo-gradnorm-reduce",
+            &o->pseudo_gradnorm_reduce, "weight replicas by softmax(-norm) (default: edit yes)");
+  AddSwitch(group, "--normalize,!--no-normalize", &o->normalize, "mean, not sum (default yes)");
+  group
+      ->add_option("--weight-softmax-temperature,--local-sgd-weight-softmax-temperature",
+                   o->weight_softmax_temperature, "of those weights (default 1)")
+      ->check(Real(0.0, true));
+  group
+      ->add_option("--clip-pseudo-grad,--local-sgd-clip-pseudo-grad", o->clip_pseudo_grad,
+                   "largest norm of a layer's pseudo-gradient; 0: off (default: edit 10)")
+      ->check(Real(0.0));
+  group->add_option("--outer-optimizer", o->outer_optimizer, "none or sgd (default sgd)")
+      ->check(CLI::IsMember({"none", "sgd"}));
+  group->add_option("--outer-lr", o->outer_lr, "(default 0.7)")->check(Real(0.0, true));
+  group->add_option("--outer-momentum", o->outer_momentum, "(default 0.8)")->check(Fraction());
+  AddSwitch(group, "--outer-nesterov,!--no-outer-nesterov", &o->outer_nesterov,
+            "(default: yes with momentum)");
+  group->add_option("--outer-weight-decay", o->outer_weight_decay, "(default 0)")->check(Real(0.0));
+  group->add_option("--sync-prefetch", o->prefetch, "layers exchanged ahead of use")
+      ->capture_default_str()
+      ->check(Whole(0, 1000));
+}
+
+void AddOutput(CLI::App* app, Options* o) {
+  auto* group = app->add_option_group("Results");
+  group->add_option("--log", o->log, "one JSON record a step and replica");
+  group->add_option("--summary", o->summary, "one JSON object at the end");
+  group->add_option("--eval-interval", o->eval_interval, "steps between evaluations; 0: at the end")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--val-batches", o->val_batches, "batches in the validation subset")
+      ->capture_default_str()
+      ->check(Whole(1));
+  group->add_option("--sample", o->sample, "bytes of text to write after training")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--prompt", o->prompt, "what the sample continues (default: validation text)");
+  group->add_option("--sample-temperature", o->sample_temperature, "")
+      ->capture_default_str()
+      ->check(Real(0.0, true));
+}
+
+void CheckTogether(const Options& o) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  if (o.model.hidden % o.model.heads != 0) {
+    throw Error(
+        "--heads " + text(o.model.heads) + " does not divide --hidden-size " + text(o.model.hidden),
+        kUsage);
+  }
+  const int head_dim = o.model.hidden / o.model.heads;
+  if (head_dim % 2 != 0) {
+    throw Error("--hidden-size " + text(o.model.hidden) + " / --heads " + text(o.model.heads) +
+                    " gives heads of " + text(head_dim) +
+                    ", which rotary positions need to be even",
+                kUsage);
+  }
+  if (o.inner.min_lr > o.inner.lr) {
+    throw Error("--min-lr is above --lr", kUsage);
+  }
+}
+
+std::string OneLine(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+int64_t Options::total_steps(int ranks) const {
+  if (tokens > 0) {
+    const int64_t step = tokens_per_step(ranks);
+    return (tokens + step - 1) / step;
+  }
+  return steps > 0 ? steps : 1000;
+}
+
+Options ParseFlags(std::vector<std::string> words) {
+  Options options;
+  CLI::App app("Trains a small byte-level language model over Entrain.", "entrain-train");
+  app.get_formatter()->column_width(42);
+  AddRun(&app, &options);
+  AddModel(&app, &options);
+  AddInner(&app, &options.inner);
+  AddEdit(&app, &options.edit);
+  AddOutput(&app, &options);
+  words = WithDashes(std::move(words));
+  std::reverse(words.begin(), words.end());  // CLI11 takes its words from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    throw Error(app.help(), 0);
+  } catch (const CLI::ParseError& error) {
+    throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsage);
+  }
+  CheckTogether(options);
+  return options;
+}
+
+}  // namespace trainer

@@ -1,0 +1,64 @@
+// The command line of entrain-train, checked as far as one process can check it alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/trainer/model.h"
+
+namespace trainer {
+
+// EDiT's options under the reference's names. Unset: the method's own default (methods.cc).
+struct EditOptions {
+  int64_t local_sgd_sync_interval = 16;
+  int64_t local_sgd_warmup_steps = 0;
+  std::string reducer;          // "", "none", "linear"
+  std::string outer_optimizer;  // "", "none", "sgd"
+  std::optional<bool> pseudo_gradnorm_reduce, normalize, outer_nesterov;
+  std::optional<double> clip_pseudo_grad, weight_softmax_temperature, outer_lr, outer_momentum,
+      outer_weight_decay;
+  int prefetch = 1;
+};
+
+// The optimizer that every replica runs by itself.
+struct InnerOptions {
+  std::string optimizer = "adamw";  // "adamw", "sgd"
+  double lr = 2e-3, min_lr = -1.0;  // min_lr below 0: a tenth of lr
+  int64_t lr_warmup_steps = -1;     // below 0: a twentieth of the steps
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, momentum = 0.0;
+  double grad_clip = 1.0;  // 0: off
+};
+
+struct Options {
+  std::string method = "edit";  // "ddp", "diloco", "edit"
+  std::string data;
+  int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
+  uint64_t seed = 1;
+  int shard_size = 1;
+  ModelConfig model;
+  int batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  std::string precision = "f32";  // "f32", "bf16"
+  int shard_prefetch = 1;
+  EditOptions edit;
+  InnerOptions inner;
+  int64_t eval_interval = 0, val_batches = 32;
+  int64_t sample = 0;
+  std::string prompt;
+  double sample_temperature = 0.7;
+  std::string log, summary;
+
+  int64_t tokens_per_step(int ranks) const {
+    return gradient_accumulation_steps * batch_size * model.length * ranks;
+  }
+  // The number of optimizer steps for this many ranks.
+  int64_t total_steps(int ranks) const;
+};
+
+// Parses the words after the program's name; underscores in flag names count as dashes. Throws
+// Error with exit code 2 and one line, or, for --help, with exit code 0 and the help text.
+Options ParseFlags(std::vector<std::string> words);
+
+}  // namespace trainer

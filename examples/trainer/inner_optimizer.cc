@@ -1,0 +1,58 @@
+#include "examples/trainer/inner_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "examples/trainer/kernels.h"
+
+namespace trainer {
+
+double LearningRate(const InnerOptions& options, int64_t step, int64_t steps) {
+  const double least = options.min_lr >= 0.0 ? options.min_lr : options.lr / 10;
+  const int64_t rise =
+      std::min(options.lr_warmup_steps >= 0 ? options.lr_warmup_steps : steps / 20, steps);
+  if (step <= rise) {
+    return options.lr * static_cast<double>(step) / static_cast<double>(rise);
+  }
+  const double done = static_cast<double>(step - rise) / static_cast<double>(steps - rise);
+  return least + (options.lr - least) * 0.5 * (1.0 + std::cos(3.141592653589793 * done));
+}
+
+InnerOptimizer::InnerOptimizer(const InnerOptions& options, size_t count)
+    : grad_clip_(options.grad_clip) {
+  entrain_optim_config_t config;
+  entrain_optim_config_init(&config);
+  config.weight_decay = options.weight_decay;
+  if (options.optimizer == "adamw") {
+    config.kind = ENTRAIN_OPTIM_ADAMW;
+    config.beta1 = options.beta1;
+    config.beta2 = options.beta2;
+    config.eps = options.eps;
+  } else {
+    config.kind = ENTRAIN_OPTIM_SGD;
+    config.momentum = options.momentum;
+    config.nesterov = 0;
+  }
+  entrain_optim_t* optim = nullptr;
+  Check(entrain_optim_create(&config, &optim));
+  optim_.reset(optim);
+  int32_t arrays = 0;
+  Check(entrain_optim_state_arrays(optim, &arrays));
+  state_.assign(static_cast<size_t>(arrays), std::vector<float>(count));
+}
+
+void InnerOptimizer::Step(int64_t step, double lr, double norm, std::vector<float>* params,
+                          std::vector<float>* grads) {
+  if (grad_clip_ > 0.0 && norm > grad_clip_) {
+    Scale(grads->data(), static_cast<float>(grad_clip_ / norm),
+          static_cast<int64_t>(grads->size()));
+  }
+  std::vector<float*> state;
+  for (auto& array : state_) {
+    state.push_back(array.data());
+  }
+  Check(entrain_optim_step(optim_.get(), params->data(), grads->data(), state.data(),
+                           params->size(), step, lr));
+}
+
+}  // namespace trainer

@@ -1,0 +1,32 @@
+// The optimizer that each replica runs by itself, on its shard: AdamW or SGD of the library, a
+// learning rate that rises linearly and falls with a cosine, and clipping by the gradient norm of
+// the replica.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "examples/trainer/api.h"
+#include "examples/trainer/flags.h"
+
+namespace trainer {
+
+// The learning rate of step 1 .. steps.
+double LearningRate(const InnerOptions& options, int64_t step, int64_t steps);
+
+class InnerOptimizer {
+ public:
+  InnerOptimizer(const InnerOptions& options, size_t count);
+
+  // One step over the whole shard. `norm` is the gradient norm of the replica; gradients are scaled
+  // when it is above the limit. `step` counts from 1.
+  void Step(int64_t step, double lr, double norm, std::vector<float>* params,
+            std::vector<float>* grads);
+
+ private:
+  const double grad_clip_;
+  OptimHandle optim_;
+  std::vector<std::vector<float>> state_;
+};
+
+}  // namespace trainer

@@ -1,0 +1,59 @@
+// The arithmetic of the model: dense products through BLAS, and the loops between them. Pure
+// functions over row-major f32 arrays; nothing here knows layers or parameters. Backward functions
+// of weights and gains accumulate (+=), those of activations overwrite unless they say otherwise.
+// Thread safety: any thread, no state.
+#pragma once
+
+#include <cstdint>
+
+namespace trainer {
+
+// y[n, out] = beta * y + x[n, in] * w[out, in]^T
+void Product(const float* x, const float* w, float* y, int n, int in, int out, float beta = 0.0f);
+// dx[n, in] = beta * dx + dy[n, out] * w[out, in]
+void ProductInputGradient(const float* dy, const float* w, float* dx, int n, int in, int out,
+                          float beta = 0.0f);
+// dw[out, in] += dy[n, out]^T * x[n, in]
+void ProductWeightGradient(const float* dy, const float* x, float* dw, int n, int in, int out);
+
+// y = x / rms(x) * gain, row by row; inverse_rms[n] is kept for the way back.
+void RmsNorm(const float* x, const float* gain, float* y, float* inverse_rms, int n, int width);
+// dx += gradient of x; dgain += gradient of the gain.
+void RmsNormBackward(const float* dy, const float* x, const float* gain, const float* inverse_rms,
+                     float* dx, float* dgain, int n, int width);
+
+// y[n, f] = silu(gate) * up, where gate_up[n, 2f] holds both halves of each row.
+void SwiGlu(const float* gate_up, float* y, int n, int f);
+void SwiGluBackward(const float* dy, const float* gate_up, float* dgate_up, int n, int f);
+
+// cosine[position, i] and sine[position, i] of the rotary angles, i < head_dim / 2.
+void RotaryTables(int length, int head_dim, float* cosine, float* sine);
+// Turns the pairs (i, i + head_dim / 2) of every head of one row by the angles of its position.
+// direction +1: forward; -1: the inverse, which is also the backward pass.
+void Rotate(float* row, int heads, int head_dim, const float* cosine, const float* sine,
+            float direction);
+
+// Turns scores[rows, stride] into causal probabilities: row r keeps columns 0 .. first + r, and the
+// rest up to `columns` becomes 0.
+void CausalSoftmax(float* scores, int rows, int columns, int stride, int first);
+// dscores = scale * p * (dscores - sum(p * dscores)), in place, over all `columns`.
+void SoftmaxBackward(const float* p, float* dscores, int rows, int columns, int p_stride,
+                     int d_stride, float scale);
+
+// Turns logits[n, vocab] into probabilities and returns the summed -log p(target) in nats.
+double CrossEntropy(float* logits, const uint8_t* targets, int n, int vocab);
+// p[n, vocab] becomes (p - onehot(target)) * scale.
+void CrossEntropyBackward(float* p, const uint8_t* targets, int n, int vocab, float scale);
+
+// dst += src
+void Add(float* dst, const float* src, int64_t n);
+// Sum of squares in double.
+double SumOfSquares(const float* x, int64_t n);
+// dst *= factor
+void Scale(float* dst, float factor, int64_t n);
+
+// bf16 is the upper half of f32; narrowing rounds to nearest even, and a NaN stays one.
+void WidenBf16(const uint16_t* src, float* dst, int64_t n);
+void NarrowBf16(const float* src, uint16_t* dst, int64_t n);
+
+}  // namespace trainer

@@ -1,0 +1,82 @@
+// entrain-train: trains a small language model on a text, alone or with other ranks. See README.md.
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/trainer/data.h"
+#include "examples/trainer/error.h"
+#include "examples/trainer/flags.h"
+#include "examples/trainer/session.h"
+#include "examples/trainer/train.h"
+
+namespace {
+
+using trainer::Error;
+
+int Complain(const Error& error) {
+  // An empty line: another rank says it.
+  if (*error.what() != '\0') {
+    std::fprintf(stderr, "entrain-train: %s\n", error.what());
+  }
+  return error.exit_code();
+}
+
+void Work(const trainer::Options& options) {
+  trainer::Session session;
+  session.MakeMesh(options.shard_size);
+  std::string failure;
+  std::optional<trainer::Text> text;
+  try {
+    text = trainer::Text::Load(options.data);
+    text->CheckLength(options.model.length);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session.Agree(failure);
+  trainer::Train(options, *text, &session);
+}
+
+// Moments of parameters that are never used, and probabilities of bytes that never come, fade into
+// denormal numbers, which cost a processor a hundred cycles each: after a few hundred steps
+// training would be three times slower. Threads that start later inherit this.
+void TakeDenormalsForZero() {
+#if defined(__SSE__)
+  constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
+#endif
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  TakeDenormalsForZero();
+  std::optional<trainer::Options> options;
+  try {
+    options = trainer::ParseFlags({argv + 1, argv + argc});
+  } catch (const Error& error) {
+    // Every rank has the same words: one of them complains.
+    if (trainer::LauncherRank() != 0) {
+      return error.exit_code();
+    }
+    if (error.exit_code() == 0) {
+      std::fputs(error.what(), stdout);
+      return 0;
+    }
+    return Complain(error);
+  }
+  try {
+    Work(*options);
+  } catch (const Error& error) {
+    return Complain(error);
+  } catch (const std::bad_alloc&) {
+    return Complain(Error("out of memory"));
+  }
+  return 0;
+}

@@ -1,0 +1,43 @@
+// How replicas stay together. ddp: gradients are averaged over all ranks at every step, and there
+// is nothing else to do. diloco and edit: entrain_edit_* exchanges pseudo-gradients every H steps.
+// This file is the only one that knows the EDiT calls. One thread.
+#pragma once
+
+#include <cstdint>
+
+#include "examples/trainer/api.h"
+#include "examples/trainer/flags.h"
+
+namespace trainer {
+
+class Method {
+ public:
+  // `shard` must outlive the object. Collective. Throws Error with the library's sentence when
+  // options contradict.
+  Method(const Options& options, entrain_mesh_t* mesh, entrain_shard_t* shard);
+
+  // Before each forward pass; true when an exchange has begun.
+  bool BeginForward(bool training, bool first_microbatch);
+  // Before a layer is gathered.
+  void WaitLayer(int layer);
+  // After the inner optimizer's step.
+  void EndStep();
+  // After the last step: exchanges whatever has not been exchanged, so that all replicas hold the
+  // consensus. Does nothing when they do anyhow (ddp, or still in warm-up). Collective.
+  void Finish(int layers);
+
+  // Of this rank's anchors; 0: none.
+  uint64_t anchor_checksum() const;
+  // Time spent waiting in the calls above, and payload bytes sent for exchanges, since creation.
+  double waited_s() const { return waited_s_; }
+  uint64_t bytes_sent_shard() const;
+  uint64_t bytes_sent_sync() const;
+
+ private:
+  entrain_edit_info_t Info() const;
+
+  EditHandle edit_;  // null: ddp
+  double waited_s_ = 0.0;
+};
+
+}  // namespace trainer

@@ -1,0 +1,173 @@
+#include "examples/trainer/metrics.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "examples/trainer/error.h"
+#include <boost/timer/progress_display.hpp>
+#include <nlohmann/json.hpp>
+
+namespace trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void FailToWrite(const std::string& path) {
+  throw Error("cannot write '" + path + "': " + std::strerror(errno));
+}
+
+// As text: JSON numbers are exact to 53 bits only.
+std::string Hex(uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+constexpr int64_t kLines = 20;  // lines of progress when there is no terminal
+
+}  // namespace
+
+StepLog::StepLog(const std::string& path, bool create) : path_(path) {
+  if (path.empty()) {
+    return;
+  }
+  fd_ =
+      open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | (create ? O_CREAT | O_TRUNC : 0), 0666);
+  if (fd_ < 0) {
+    FailToWrite(path);
+  }
+}
+
+StepLog::~StepLog() {
+  if (fd_ >= 0) {
+    close(fd_);
+  }
+}
+
+void StepLog::Write(const StepRecord& record) {
+  if (fd_ < 0) {
+    return;
+  }
+  Json json = {{"step", record.step},
+               {"replica", record.replica},
+               {"seconds", record.seconds},
+               {"tokens", record.tokens},
+               {"loss", record.loss},
+               {"lr", record.lr},
+               {"synced", record.synced},
+               {"exposed_comm_s", record.exposed_comm_s},
+               {"bytes_sent", record.bytes_sent}};
+  if (record.anchor_checksum) {
+    json["anchor_checksum"] = Hex(*record.anchor_checksum);
+  }
+  if (record.val_loss) {
+    json["val_loss"] = *record.val_loss;
+  }
+  const std::string line = json.dump() + "\n";
+  const ssize_t written = write(fd_, line.data(), line.size());
+  if (written < 0) {
+    FailToWrite(path_);
+  }
+  if (static_cast<size_t>(written) != line.size()) {
+    errno = ENOSPC;
+    FailToWrite(path_);
+  }
+}
+
+class Progress::Bar {
+ public:
+  explicit Bar(int64_t steps) : display_(static_cast<unsigned long>(steps), std::cerr) {}
+  void Advance() { ++display_; }
+
+ private:
+  boost::timer::progress_display display_;
+};
+
+Progress::Progress(int64_t steps, bool silent) : steps_(steps), silent_(silent) {
+  if (!silent && isatty(STDERR_FILENO) != 0) {
+    bar_ = std::make_unique<Bar>(steps);
+  }
+}
+
+Progress::~Progress() = default;
+
+void Progress::Show(const StepRecord& record) {
+  if (silent_) {
+    return;
+  }
+  if (bar_ != nullptr) {
+    bar_->Advance();
+  }
+  const int64_t every = std::max<int64_t>(1, steps_ / kLines);
+  const bool due = record.step == 1 || record.step == steps_ || record.step % every == 0;
+  if (bar_ != nullptr || (!due && !record.val_loss)) {
+    return;
+  }
+  char line[160];
+  const int used = std::snprintf(
+      line, sizeof(line), "step %lld/%lld  loss %.4f  lr %.2e  %.0f bytes/s",
+      static_cast<long long>(record.step), static_cast<long long>(steps_), record.loss, record.lr,
+      static_cast<double>(record.tokens) / std::max(record.seconds, 1e-9));
+  if (record.val_loss) {
+    std::snprintf(line + used, sizeof(line) - static_cast<size_t>(used), "  validation %.4f",
+                  *record.val_loss);
+  }
+  Say(line);
+}
+
+void Progress::Say(const std::string& line) {
+  if (!silent_) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+}
+
+void WriteSummary(const std::string& path, const Summary& s) {
+  Json json = {{"method", s.method},
+               {"ranks", s.ranks},
+               {"shard_size", s.shard_size},
+               {"precision", s.precision},
+               {"seed", s.seed},
+               {"params", s.params},
+               {"steps", s.steps},
+               {"tokens", s.tokens},
+               {"wall_s", s.wall_s},
+               {"tokens_per_s", s.tokens_per_s},
+               {"final_train_loss", s.final_train_loss},
+               {"val_loss", s.val_loss},
+               {"unigram_entropy", s.unigram_entropy},
+               {"exposed_comm_s", s.exposed_comm_s},
+               {"bytes_sent_shard", s.bytes_sent_shard},
+               {"bytes_sent_sync", s.bytes_sent_sync},
+               {"bytes_sent_init", s.bytes_sent_init},
+               {"peak_rss_bytes", s.peak_rss_bytes},
+               {"anchor_checksum", nullptr},
+               {"sample", s.sample}};
+  if (s.anchor_checksum) {
+    json["anchor_checksum"] = Hex(*s.anchor_checksum);
+  }
+  errno = 0;
+  std::ofstream file(path);
+  // The sample is bytes: what is no UTF-8 is shown as replaced.
+  file << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  file.close();
+  if (!file) {
+    FailToWrite(path);
+  }
+}
+
+uint64_t PeakResidentBytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace trainer

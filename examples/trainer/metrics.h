@@ -1,0 +1,83 @@
+// What a run leaves behind: a record a step (--log), one object at the end (--summary), and what a
+// person sees while it runs. Writing only; what the numbers mean is in README.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace trainer {
+
+// One optimizer step as this replica saw it.
+struct StepRecord {
+  int64_t step = 0;  // from 1
+  int replica = 0;
+  double seconds = 0.0;  // since training began, evaluations not counted
+  int64_t tokens = 0;    // read by all ranks so far
+  double loss =
+      0.0;  // mean over the replica's batches of this step, before the step; nats per byte
+  double lr = 0.0;
+  bool synced = false;                      // an exchange ran under this step's forward pass
+  double exposed_comm_s = 0.0;              // this rank's, in this step
+  uint64_t bytes_sent = 0;                  // likewise
+  std::optional<uint64_t> anchor_checksum;  // of the whole replica, after the exchange
+  std::optional<double> val_loss;           // when this step was followed by an evaluation
+};
+
+// An append-only file of JSON lines that several processes of a host may share: every record is one
+// write.
+class StepLog {
+ public:
+  // Does nothing when `path` is empty. Throws Error naming the path and the reason. With `create`
+  // the file is emptied; otherwise it must be there.
+  StepLog(const std::string& path, bool create);
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  void Write(const StepRecord& record);
+
+ private:
+  const std::string path_;
+  int fd_ = -1;
+};
+
+// On a terminal a progress bar, otherwise a line now and then. One process uses it; the others stay
+// silent.
+class Progress {
+ public:
+  Progress(int64_t steps, bool silent);
+  ~Progress();
+  void Show(const StepRecord& record);
+  void Say(const std::string& line);
+
+ private:
+  class Bar;
+  const int64_t steps_;
+  const bool silent_;
+  std::unique_ptr<Bar> bar_;
+};
+
+struct Summary {
+  std::string method, precision;
+  int ranks = 0, shard_size = 0;
+  int64_t params = 0, steps = 0, tokens = 0;
+  uint64_t seed = 0;
+  double wall_s = 0.0, tokens_per_s = 0.0;
+  double final_train_loss = 0.0, val_loss = 0.0, unigram_entropy = 0.0;
+  double exposed_comm_s = 0.0;
+  double bytes_sent_shard = 0.0, bytes_sent_sync = 0.0,
+         bytes_sent_init = 0.0;  // mean over the ranks
+  uint64_t peak_rss_bytes = 0;   // the largest rank's
+  std::optional<uint64_t> anchor_checksum;
+  std::string sample;
+};
+
+// Throws Error naming the path and the reason.
+void WriteSummary(const std::string& path, const Summary& summary);
+
+// The largest resident size of this process so far.
+uint64_t PeakResidentBytes();
+
+}  // namespace trainer

@@ -1,0 +1,80 @@
+// A Llama-style language model over bytes, cut into layers that each have one flat parameter
+// vector:
+//
+//   layer 0            embedding [256, D]
+//   layers 1 .. L      decoder blocks (block.h)
+//   layer L + 1        final norm [D] and head [256, D]
+//
+// The layers differ in size on purpose: what shards them must cope. The caller brings the
+// parameters of one layer at a time and may take them away again between calls; the model keeps
+// activations only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "examples/trainer/block.h"
+
+namespace trainer {
+
+inline constexpr int kVocabulary = 256;
+
+struct ModelConfig {
+  int hidden = 64;
+  int layers = 4;
+  int heads = 4;
+  int length = 32;  // tokens in a sequence
+
+  // Llama's 8/3 of the hidden size, rounded up to a multiple of 16.
+  int feed_forward() const { return (hidden * 8 / 3 + 15) / 16 * 16; }
+};
+
+// L + 2.
+int LayerCount(const ModelConfig& config);
+// Elements of a layer's flat parameters.
+int64_t LayerSize(const ModelConfig& config, int layer);
+// Elements of all layers.
+int64_t ParameterCount(const ModelConfig& config);
+// The starting parameters of a layer: a function of (config, layer, seed) only. Gains are 1;
+// matrices are normal with deviation 1 / sqrt(inputs), those that write into the residual stream 1
+// / sqrt(2 L) of that.
+void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float* params);
+
+// One forward and backward pass over a batch, layer by layer. Usage: SetBatch; Forward(0) ..
+// Forward(L + 1); read loss(); then, to train, Backward(L + 1) .. Backward(0). Not thread safe;
+// deterministic.
+class Pass {
+ public:
+  // `rows` sequences of config.length tokens.
+  Pass(const ModelConfig& config, int rows);
+
+  // Copies rows * length tokens and the tokens to be predicted.
+  void SetBatch(const uint8_t* inputs, const uint8_t* targets);
+  void Forward(int layer, const float* params);
+  // Adds this batch's gradient of (scale * mean loss) to `grads`. The same parameters as in
+  // Forward. Backward(L + 1) overwrites the probabilities.
+  void Backward(int layer, const float* params, float scale, float* grads);
+
+  // Mean -log p(target) in nats, after Forward(L + 1).
+  double loss() const { return loss_; }
+  // p(next byte) after the token at `position` of row 0, kVocabulary entries; after Forward(L + 1).
+  const float* probabilities(int position) const;
+
+ private:
+  void ForwardEmbedding(const float* params);
+  void BackwardEmbedding(float* grads);
+  void ForwardHead(const float* params);
+  void BackwardHead(const float* params, float scale, float* grads);
+
+  const ModelConfig config_;
+  const BlockShape shape_;
+  const Rotary rotary_;
+  BlockScratch scratch_;
+  std::vector<uint8_t> inputs_, targets_;
+  std::vector<std::vector<float>> streams_;  // streams_[l]: the input of layer l + 1
+  std::vector<BlockState> blocks_;
+  std::vector<float> normed_, inverse_rms_, probabilities_, dstream_;
+  double loss_ = 0.0;
+};
+
+}  // namespace trainer

@@ -1,0 +1,151 @@
+#include "examples/trainer/session.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "examples/trainer/random.h"
+
+namespace trainer {
+namespace {
+
+// Rank variables of torchrun and entrain-run, Open MPI, MPICH, Slurm.
+constexpr std::array<const char*, 4> kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                                       "SLURM_PROCID"};
+// One of these means that a launcher started us. An allocation of Slurm alone is none, a step of it
+// is.
+constexpr std::array<const char*, 6> kLaunched = {
+    "ENTRAIN_STORE", "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID"};
+
+bool IsSet(const char* name) {
+  return std::getenv(name) != nullptr;
+}
+
+bool Launched() {
+  return std::any_of(kLaunched.begin(), kLaunched.end(), IsSet);
+}
+
+CommHandle CreateAlone(StoreHandle* store) {
+  entrain_store_t* opened = nullptr;
+  Check(entrain_store_open("mem:entrain-train", 0, &opened));
+  store->reset(opened);
+  entrain_comm_config_t config;
+  entrain_comm_config_init(&config);
+  config.store = opened;
+  config.rank = 0;
+  config.world_size = 1;
+  entrain_comm_t* comm = nullptr;
+  Check(entrain_comm_create(&config, &comm));
+  return CommHandle(comm);
+}
+
+void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dtype,
+               entrain_op_t op) {
+  Check(entrain_all_reduce(comm, values, values, static_cast<size_t>(count), dtype, op, nullptr,
+                           nullptr));
+}
+
+entrain_comm_t* MeshComm(entrain_mesh_t* mesh, int32_t axis) {
+  entrain_comm_t* comm = nullptr;
+  Check(entrain_mesh_comm(mesh, axis, &comm));
+  return comm;
+}
+
+}  // namespace
+
+int LauncherRank() {
+  for (const char* name : kRankVariables) {
+    if (const char* value = std::getenv(name)) {
+      return std::atoi(value);
+    }
+  }
+  return 0;
+}
+
+Session::Session() {
+  if (Launched()) {
+    entrain_comm_t* comm = nullptr;
+    Check(entrain_comm_create_from_env(nullptr, &comm));
+    world_.reset(comm);
+  } else {
+    world_ = CreateAlone(&store_);
+  }
+  int32_t value = 0;
+  Check(entrain_comm_rank(world_.get(), &value));
+  rank_ = value;
+  Check(entrain_comm_size(world_.get(), &value));
+  ranks_ = value;
+}
+
+void Session::MakeMesh(int shard_size) {
+  if (ranks_ % shard_size != 0) {
+    Agree("--shard-size " + std::to_string(shard_size) + " does not divide the " +
+          std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks"));
+  }
+  entrain_mesh_config_t config;
+  entrain_mesh_config_init(&config);
+  config.shard = shard_size;
+  entrain_mesh_t* mesh = nullptr;
+  Check(entrain_mesh_create(world_.get(), &config, &mesh));
+  mesh_.reset(mesh);
+  int32_t at = 0;
+  int32_t length = 0;
+  Check(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SHARD, &at, &length));
+  shard_ = at;
+  Check(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_SYNC, &at, &length));
+  replica_ = at;
+  replicas_ = length;
+  entrain_comm_t* part = nullptr;
+  Check(entrain_comm_split(world_.get(), replica_, shard_, &part));
+  own_replica_.reset(part);
+}
+
+void Session::Agree(const std::string& failure) {
+  int64_t first = failure.empty() ? ranks_ : rank_;
+  AllReduce(world_.get(), &first, 1, ENTRAIN_I64, ENTRAIN_MIN);
+  if (first < ranks_) {
+    throw Error(first == rank_ ? failure : "");
+  }
+}
+
+void Session::SumOverReplica(double* values, int count) {
+  AllReduce(own_replica_.get(), values, count, ENTRAIN_F64, ENTRAIN_SUM);
+}
+
+void Session::SumOverAll(double* values, int count) {
+  AllReduce(world_.get(), values, count, ENTRAIN_F64, ENTRAIN_SUM);
+}
+
+double Session::LargestOfAll(double value) {
+  AllReduce(world_.get(), &value, 1, ENTRAIN_F64, ENTRAIN_MAX);
+  return value;
+}
+
+uint64_t Session::CombineOverReplica(uint64_t value) {
+  uint64_t mixed = Mix(value, static_cast<uint64_t>(shard_));
+  AllReduce(own_replica_.get(), &mixed, 1, ENTRAIN_U64, ENTRAIN_SUM);
+  return mixed;
+}
+
+void Session::CheckSameInReplicas(uint64_t value, const char* what) {
+  std::vector<uint64_t> all(static_cast<size_t>(replicas_));
+  Check(entrain_all_gather(MeshComm(mesh_.get(), ENTRAIN_AXIS_SYNC), &value, all.data(), 1,
+                           ENTRAIN_U64, nullptr, nullptr));
+  for (size_t n = 0; n < all.size(); ++n) {
+    if (all[n] != all[0]) {
+      throw Error(std::string(what) + " differ between replica 0 (" + std::to_string(all[0]) +
+                  ") and replica " + std::to_string(n) + " (" + std::to_string(all[n]) + ")");
+    }
+  }
+}
+
+uint64_t Session::bytes_sent() const {
+  entrain_comm_stats_t stats;
+  entrain_comm_stats_init(&stats);
+  Check(entrain_comm_stats(own_replica_.get(), &stats));
+  return stats.bytes_sent;
+}
+
+}  // namespace trainer

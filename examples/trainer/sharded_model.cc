@@ -1,0 +1,133 @@
+#include "examples/trainer/sharded_model.h"
+
+#include <algorithm>
+
+#include "examples/trainer/kernels.h"
+#include "examples/trainer/stopwatch.h"
+
+namespace trainer {
+
+ShardedModel::ShardedModel(entrain_mesh_t* mesh, const ModelConfig& config, bool bf16, int prefetch,
+                           uint64_t seed)
+    : config_(config), bf16_(bf16) {
+  std::vector<size_t> counts;
+  for (int layer = 0; layer < LayerCount(config); ++layer) {
+    counts.push_back(static_cast<size_t>(LayerSize(config, layer)));
+  }
+  entrain_shard_config_t shard_config;
+  entrain_shard_config_init(&shard_config);
+  shard_config.layers = static_cast<int32_t>(counts.size());
+  shard_config.layer_counts = counts.data();
+  shard_config.prefetch = prefetch;
+  shard_config.param_dtype = bf16 ? ENTRAIN_BF16 : ENTRAIN_F32;
+  shard_config.grad_dtype = shard_config.param_dtype;
+  entrain_shard_t* shard = nullptr;
+  Check(entrain_shard_create(mesh, &shard_config, &shard));
+  shard_.reset(shard);
+
+  size_t slab = 0;
+  Check(entrain_shard_slab_count(shard, &slab));
+  masters_.resize(slab);
+  gradients_.resize(slab);
+  Check(entrain_shard_bind(shard, masters_.data(), gradients_.data()));
+  if (bf16) {
+    wide_params_.resize(*std::max_element(counts.begin(), counts.end()));
+    wide_grads_.resize(wide_params_.size());
+  }
+  Load(seed);
+}
+
+void ShardedModel::Load(uint64_t seed) {
+  std::vector<float> full;
+  for (int layer = 0; layer < LayerCount(config_); ++layer) {
+    full.resize(static_cast<size_t>(LayerSize(config_, layer)));
+    InitialiseLayer(config_, layer, seed, full.data());
+    Check(entrain_shard_load(shard_.get(), layer, full.data()));
+  }
+  const uint64_t before = Stats().bytes_sent_sync;
+  Check(entrain_shard_broadcast(shard_.get()));
+  bytes_sent_init_ = Stats().bytes_sent_sync - before;
+}
+
+void ShardedModel::BeginPass(int32_t pass) {
+  const Waiting waiting(&waited_s_);
+  Check(entrain_shard_begin_pass(shard_.get(), pass));
+}
+
+const float* ShardedModel::Acquire(int layer) {
+  void* params = nullptr;
+  {
+    const Waiting waiting(&waited_s_);
+    Check(entrain_shard_wait(shard_.get(), layer, &params));
+  }
+  if (!bf16_) {
+    return static_cast<const float*>(params);
+  }
+  WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), LayerSize(config_, layer));
+  return wide_params_.data();
+}
+
+void ShardedModel::Release(int layer) {
+  Check(entrain_shard_release(shard_.get(), layer));
+}
+
+void ShardedModel::Forward(Pass* pass, const std::function<void(int layer)>& before) {
+  BeginPass(ENTRAIN_PASS_FORWARD);
+  for (int layer = 0; layer < LayerCount(config_); ++layer) {
+    before(layer);
+    pass->Forward(layer, Acquire(layer));
+    Release(layer);
+  }
+}
+
+void ShardedModel::Backward(Pass* pass, float scale) {
+  BeginPass(ENTRAIN_PASS_BACKWARD);
+  for (int layer = LayerCount(config_) - 1; layer >= 0; --layer) {
+    BackwardLayer(pass, layer, scale);
+  }
+}
+
+void ShardedModel::BackwardLayer(Pass* pass, int layer, float scale) {
+  const float* params = Acquire(layer);
+  void* grads = nullptr;
+  {
+    const Waiting waiting(&waited_s_);
+    Check(entrain_shard_gradients(shard_.get(), layer, &grads));
+  }
+  if (bf16_) {
+    const int64_t size = LayerSize(config_, layer);
+    std::fill_n(wide_grads_.begin(), size, 0.0f);
+    pass->Backward(layer, params, scale, wide_grads_.data());
+    NarrowBf16(wide_grads_.data(), static_cast<uint16_t*>(grads), size);
+  } else {
+    pass->Backward(layer, params, scale, static_cast<float*>(grads));
+  }
+  Release(layer);
+  const Waiting waiting(&waited_s_);
+  Check(entrain_shard_reduce_gradients(shard_.get(), layer));
+}
+
+void ShardedModel::FinishGradients() {
+  const Waiting waiting(&waited_s_);
+  Check(entrain_shard_finish_gradients(shard_.get()));
+}
+
+std::vector<std::vector<float>> ShardedModel::Collect() {
+  std::vector<std::vector<float>> layers;
+  BeginPass(ENTRAIN_PASS_FORWARD);
+  for (int layer = 0; layer < LayerCount(config_); ++layer) {
+    const float* params = Acquire(layer);
+    layers.emplace_back(params, params + LayerSize(config_, layer));
+    Release(layer);
+  }
+  return layers;
+}
+
+entrain_shard_stats_t ShardedModel::Stats() const {
+  entrain_shard_stats_t stats;
+  entrain_shard_stats_init(&stats);
+  Check(entrain_shard_stats(shard_.get(), &stats));
+  return stats;
+}
+
+}  // namespace trainer

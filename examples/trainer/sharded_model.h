@@ -1,0 +1,62 @@
+// The model's parameters, spread over the ranks of a replica by entrain_shard_*: gathered a layer
+// at a time, just before use, and given back after; gradients go out a layer at a time as soon as
+// they are there. This file is the only one that knows the sharding calls. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "examples/trainer/api.h"
+#include "examples/trainer/model.h"
+
+namespace trainer {
+
+class ShardedModel {
+ public:
+  // Starts with the parameters of `seed`, broadcast from replica 0. Collective.
+  ShardedModel(entrain_mesh_t* mesh, const ModelConfig& config, bool bf16, int prefetch,
+               uint64_t seed);
+
+  // Runs layers 0 .. L + 1 of `pass`. `before` is called before each layer is gathered.
+  void Forward(Pass* pass, const std::function<void(int layer)>& before);
+  // Runs layers L + 1 .. 0 backwards and starts the reduction of each layer's gradient of scale *
+  // loss.
+  void Backward(Pass* pass, float scale);
+  // Waits until all started reductions have been added to gradients().
+  void FinishGradients();
+
+  // The whole model, every layer as f32. Collective over the replica.
+  std::vector<std::vector<float>> Collect();
+
+  // This rank's part: f32 masters, and f32 gradients, which are added to and never cleared.
+  std::vector<float>& masters() { return masters_; }
+  std::vector<float>& gradients() { return gradients_; }
+  entrain_shard_t* handle() const { return shard_.get(); }
+
+  // Time spent waiting in the calls above, and payload bytes sent by them, since creation.
+  double waited_s() const { return waited_s_; }
+  uint64_t bytes_sent_shard() const { return Stats().bytes_sent_shard; }
+  uint64_t bytes_sent_sync() const { return Stats().bytes_sent_sync - bytes_sent_init_; }
+  // The broadcast at the start.
+  uint64_t bytes_sent_init() const { return bytes_sent_init_; }
+
+ private:
+  void Load(uint64_t seed);
+  void BeginPass(int32_t pass);
+  // The layer's parameters as f32, until Release or the next Acquire.
+  const float* Acquire(int layer);
+  void Release(int layer);
+  void BackwardLayer(Pass* pass, int layer, float scale);
+  entrain_shard_stats_t Stats() const;
+
+  const ModelConfig config_;
+  const bool bf16_;
+  ShardHandle shard_;
+  std::vector<float> masters_, gradients_;
+  std::vector<float> wide_params_, wide_grads_;  // bf16 only: one layer, widened
+  double waited_s_ = 0.0;
+  uint64_t bytes_sent_init_ = 0;
+};
+
+}  // namespace trainer

@@ -1,0 +1,261 @@
+#include "examples/trainer/train.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "examples/trainer/evaluate.h"
+#include "examples/trainer/inner_optimizer.h"
+#include "examples/trainer/kernels.h"
+#include "examples/trainer/method.h"
+#include "examples/trainer/metrics.h"
+#include "examples/trainer/model.h"
+#include "examples/trainer/sharded_model.h"
+#include "examples/trainer/stopwatch.h"
+
+namespace trainer {
+namespace {
+
+constexpr size_t kFinalSteps = 20;  // final_train_loss is the mean over this many last steps
+
+// Time, and in it time waited for others and bytes sent by this rank.
+struct Traffic {
+  double seconds = 0.0, waited_s = 0.0;
+  uint64_t shard = 0, sync = 0;
+};
+
+class Run {
+ public:
+  Run(const Options& options, const Text& text, Session* session);
+  void Execute();
+
+ private:
+  std::unique_ptr<StepLog> OpenLog();
+  double MicroBatches(int64_t step, bool* synced);
+  void Update(StepRecord* record);
+  StepRecord Step(int64_t step);
+  Traffic Now() const;
+  Traffic Measure(const std::function<void()>& work);
+  void SumTraffic(Summary* summary);
+  Summary Report();
+  void Print(const Summary& summary);
+
+  const Options& options_;
+  const Text& text_;
+  Session* const session_;
+  const int64_t steps_;
+  ShardedModel model_;
+  Method method_;
+  InnerOptimizer inner_;
+  Pass pass_;
+  std::unique_ptr<StepLog> log_;
+  Progress progress_;
+  Batch batch_;
+  const Stopwatch watch_;
+  double sums_waited_s_ = 0.0;
+  Traffic training_;  // in the steps and the last exchange; evaluations apart
+  std::deque<double> last_losses_;
+};
+
+Run::Run(const Options& options, const Text& text, Session* session)
+    : options_(options),
+      text_(text),
+      session_(session),
+      steps_(options.total_steps(session->ranks())),
+      model_(session->mesh(), options.model, options.precision == "bf16", options.shard_prefetch,
+             options.seed),
+      method_(options, session->mesh(), model_.handle()),
+      inner_(options.inner, model_.masters().size()),
+      pass_(options.model, options.batch_size),
+      log_(OpenLog()),
+      progress_(steps_, session->rank() != 0) {}
+
+// Rank 0 creates the file, then the first ranks of the other replicas join in.
+std::unique_ptr<StepLog> Run::OpenLog() {
+  std::unique_ptr<StepLog> log;
+  for (const bool create : {true, false}) {
+    std::string failure;
+    const bool mine =
+        create ? session_->rank() == 0 : session_->shard() == 0 && session_->rank() != 0;
+    try {
+      if (mine) {
+        log = std::make_unique<StepLog>(options_.log, create);
+      }
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    session_->Agree(failure);
+  }
+  return log;
+}
+
+Traffic Run::Now() const {
+  return {.seconds = watch_.seconds(),
+          .waited_s = model_.waited_s() + method_.waited_s() + sums_waited_s_,
+          .shard = model_.bytes_sent_shard() + method_.bytes_sent_shard() + session_->bytes_sent(),
+          .sync = model_.bytes_sent_sync() + method_.bytes_sent_sync()};
+}
+
+// Does `work` and books what it took as training.
+Traffic Run::Measure(const std::function<void()>& work) {
+  const Traffic before = Now();
+  work();
+  const Traffic after = Now();
+  const Traffic took = {.seconds = after.seconds - before.seconds,
+                        .waited_s = after.waited_s - before.waited_s,
+                        .shard = after.shard - before.shard,
+                        .sync = after.sync - before.sync};
+  training_.seconds += took.seconds;
+  training_.waited_s += took.waited_s;
+  training_.shard += took.shard;
+  training_.sync += took.sync;
+  return took;
+}
+
+// Forward and backward passes of one step; returns the mean loss of this rank's batches.
+double Run::MicroBatches(int64_t step, bool* synced) {
+  const int64_t count = options_.gradient_accumulation_steps;
+  double loss = 0.0;
+  for (int64_t micro = 0; micro < count; ++micro) {
+    text_.DrawTraining(options_.seed, session_->rank(), (step - 1) * count + micro,
+                       options_.batch_size, options_.model.length, &batch_);
+    pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
+    *synced |= method_.BeginForward(true, micro == 0);
+    model_.Forward(&pass_, [this](int layer) { method_.WaitLayer(layer); });
+    loss += pass_.loss() / static_cast<double>(count);
+    model_.Backward(&pass_, 1.0f / static_cast<float>(count));
+  }
+  model_.FinishGradients();
+  return loss;
+}
+
+void Run::Update(StepRecord* record) {
+  auto& grads = model_.gradients();
+  std::fill(grads.begin(), grads.end(), 0.0f);
+  const double loss = MicroBatches(record->step, &record->synced);
+
+  // The only numbers that leave the rank besides parameters and gradients, and they stay within the
+  // replica: its gradient norm and its loss.
+  double sums[2] = {SumOfSquares(grads.data(), static_cast<int64_t>(grads.size())), loss};
+  {
+    const Waiting waiting(&sums_waited_s_);
+    session_->SumOverReplica(sums, 2);
+  }
+  record->loss = sums[1] * session_->replicas() / session_->ranks();
+  record->lr = LearningRate(options_.inner, record->step, steps_);
+  inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
+  method_.EndStep();
+}
+
+StepRecord Run::Step(int64_t step) {
+  StepRecord record;
+  record.step = step;
+  record.replica = session_->replica();
+  record.tokens = step * options_.tokens_per_step(session_->ranks());
+  const Traffic took = Measure([&] { Update(&record); });
+  record.seconds = training_.seconds;
+  record.exposed_comm_s = took.waited_s;
+  record.bytes_sent = took.shard + took.sync;
+  if (record.synced) {
+    record.anchor_checksum = session_->CombineOverReplica(method_.anchor_checksum());
+  }
+  if (options_.eval_interval > 0 && step % options_.eval_interval == 0) {
+    record.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
+  }
+  return record;
+}
+
+void Run::Execute() {
+  for (int64_t step = 1; step <= steps_; ++step) {
+    const StepRecord record = Step(step);
+    last_losses_.push_back(record.loss);
+    if (last_losses_.size() > kFinalSteps) {
+      last_losses_.pop_front();
+    }
+    if (!std::isfinite(record.loss)) {
+      throw Error("the loss is not finite at step " + std::to_string(step) +
+                  "; a smaller --lr may help");
+    }
+    if (log_ != nullptr) {
+      log_->Write(record);
+    }
+    progress_.Show(record);
+  }
+  Measure([this] { method_.Finish(LayerCount(options_.model)); });
+  Print(Report());
+}
+
+void Run::SumTraffic(Summary* s) {
+  double loss = 0.0;
+  for (const double value : last_losses_) {
+    loss += value / static_cast<double>(last_losses_.size());
+  }
+  double sums[] = {loss, training_.waited_s, static_cast<double>(training_.shard),
+                   static_cast<double>(training_.sync),
+                   static_cast<double>(model_.bytes_sent_init())};
+  session_->SumOverAll(sums, 5);
+  const double ranks = session_->ranks();
+  s->final_train_loss = sums[0] / ranks;
+  s->exposed_comm_s = sums[1] / ranks;
+  s->bytes_sent_shard = sums[2] / ranks;
+  s->bytes_sent_sync = sums[3] / ranks;
+  s->bytes_sent_init = sums[4] / ranks;
+}
+
+Summary Run::Report() {
+  Summary s;
+  s.method = options_.method;
+  s.precision = options_.precision;
+  s.ranks = session_->ranks();
+  s.shard_size = options_.shard_size;
+  s.seed = options_.seed;
+  s.params = ParameterCount(options_.model);
+  s.steps = steps_;
+  s.tokens = steps_ * options_.tokens_per_step(session_->ranks());
+  s.wall_s = session_->LargestOfAll(training_.seconds);
+  s.tokens_per_s = static_cast<double>(s.tokens) / s.wall_s;
+  SumTraffic(&s);
+  s.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
+  s.unigram_entropy = text_.UnigramEntropy();
+  if (const uint64_t own = method_.anchor_checksum(); own != 0) {
+    session_->CheckSameInReplicas(own, "anchors");
+    s.anchor_checksum = session_->CombineOverReplica(own);
+  }
+  const auto layers = model_.Collect();
+  if (session_->rank() == 0 && options_.sample > 0) {
+    s.sample = Sample(options_, text_, layers);
+  }
+  s.peak_rss_bytes =
+      static_cast<uint64_t>(session_->LargestOfAll(static_cast<double>(PeakResidentBytes())));
+  return s;
+}
+
+void Run::Print(const Summary& s) {
+  if (session_->rank() == 0 && !options_.summary.empty()) {
+    WriteSummary(options_.summary, s);
+  }
+  char line[200];
+  std::snprintf(line, sizeof(line),
+                "%s: validation loss %.4f nats per byte (counting bytes alone: %.4f), %.1f s, "
+                "%.2f MB within and %.2f MB across replicas sent per rank",
+                s.method.c_str(), s.val_loss, s.unigram_entropy, s.wall_s, s.bytes_sent_shard / 1e6,
+                s.bytes_sent_sync / 1e6);
+  progress_.Say(line);
+  if (!s.sample.empty()) {
+    progress_.Say("sample:\n" + s.sample);
+  }
+}
+
+}  // namespace
+
+void Train(const Options& options, const Text& text, Session* session) {
+  Run run(options, text, session);
+  run.Execute();
+}
+
+}  // namespace trainer

@@ -1,0 +1,127 @@
+#include "examples/trainer/flags.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "examples/trainer/error.h"
+
+namespace trainer {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+Options Parse(std::vector<std::string> words) {
+  words.insert(words.begin(), {"--data", "text"});
+  return ParseFlags(words);
+}
+
+struct Refused {
+  std::vector<std::string> words;
+  std::string says;
+};
+
+TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
+  const std::vector<Refused> cases = {
+      {{"--bogus"}, "--bogus"},
+      {{"extra"}, "extra"},
+      {{"--steps", "-1"}, "--steps: '-1'"},
+      {{"--steps", "0"}, "--steps: '0'"},
+      {{"--steps", "1.5"}, "--steps: '1.5'"},
+      {{"--steps", "99999999999999999999"}, "--steps"},
+      {{"--steps", "5", "--tokens", "5"}, "--tokens"},
+      {{"--tokens", "3X"}, "--tokens: '3X'"},
+      {{"--seed", "-3"}, "--seed: '-3'"},
+      {{"--method", "magic"}, "magic"},
+      {{"--precision", "f16"}, "f16"},
+      {{"--lr", "nan"}, "--lr: 'nan'"},
+      {{"--lr", "0"}, "--lr: '0'"},
+      {{"--lr"}, "--lr"},
+      {{"--lr", "0.1", "--min-lr", "0.2"}, "--min-lr"},
+      {{"--outer-momentum", "1"}, "--outer-momentum: '1'"},
+      {{"--clip-pseudo-grad", "-1"}, "--clip-pseudo-grad"},
+      {{"--hidden-size", "64", "--heads", "3"}, "--heads 3 does not divide --hidden-size 64"},
+      {{"--hidden-size", "12", "--heads", "4"}, "heads of 3"},
+      {{"--shard-size", "0"}, "--shard-size: '0'"},
+      {{"--inner-optimizer", "lion"}, "lion"},
+  };
+  for (const Refused& refused : cases) {
+    try {
+      Parse(refused.words);
+      ADD_FAILURE() << refused.words[0] << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      EXPECT_THAT(error.what(), HasSubstr(refused.says));
+      EXPECT_THAT(error.what(), Not(HasSubstr("\n")));
+    }
+  }
+}
+
+TEST(Flags, DataIsRequired) {
+  EXPECT_THROW(ParseFlags({"--steps", "3"}), Error);
+}
+
+TEST(Flags, UnderscoresCountAsDashesInNamesOnly) {
+  const Options options =
+      Parse({"--local_sgd_sync_interval", "5", "--clip_pseudo_grad=7", "--pseudo_gradnorm_reduce",
+             "--log", "my_file", "--summary=a_b.json"});
+  EXPECT_EQ(options.edit.local_sgd_sync_interval, 5);
+  EXPECT_EQ(options.edit.clip_pseudo_grad, 7.0);
+  EXPECT_EQ(options.edit.pseudo_gradnorm_reduce, true);
+  EXPECT_EQ(options.log, "my_file");
+  EXPECT_EQ(options.summary, "a_b.json");
+}
+
+TEST(Flags, UnsetIsNotTheSameAsOff) {
+  EXPECT_FALSE(Parse({}).edit.outer_nesterov.has_value());
+  EXPECT_EQ(Parse({"--no-outer-nesterov"}).edit.outer_nesterov, false);
+  EXPECT_EQ(Parse({"--outer-nesterov"}).edit.outer_nesterov, true);
+}
+
+TEST(Flags, TokensTakeSuffixesAndRoundUpToSteps) {
+  const Options options = Parse({"--tokens", "1K", "--batch-size", "3", "--seq-length", "32"});
+  EXPECT_EQ(options.tokens, 1024);
+  EXPECT_EQ(options.tokens_per_step(2), 192);
+  EXPECT_EQ(options.total_steps(2), 6);
+  EXPECT_EQ(Parse({}).total_steps(2), 1000);
+  EXPECT_EQ(Parse({"--steps", "7"}).total_steps(2), 7);
+}
+
+TEST(Flags, HelpListsEveryFlagAndExitsWithZero) {
+  try {
+    ParseFlags({"--help"});
+    ADD_FAILURE() << "no help";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 0);
+    for (const char* flag : {"--method",
+                             "--data",
+                             "--steps",
+                             "--tokens",
+                             "--seed",
+                             "--shard-size",
+                             "--hidden-size",
+                             "--layers",
+                             "--heads",
+                             "--seq-length",
+                             "--batch-size",
+                             "--lr",
+                             "--precision",
+                             "--log",
+                             "--summary",
+                             "--local-sgd-sync-interval",
+                             "--local-sgd-warmup-steps",
+                             "--clip-pseudo-grad",
+                             "--pseudo-gradnorm-reduce",
+                             "--outer-lr",
+                             "--outer-momentum",
+                             "--outer-nesterov"}) {
+      EXPECT_THAT(error.what(), HasSubstr(flag));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainer

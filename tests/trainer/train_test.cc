@@ -1,0 +1,225 @@
+// entrain-train as a user starts it: small runs on 4 ranks, and what must hold between their logs
+// and summaries.
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <nlohmann/json.hpp>
+
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;  // stdout and stderr
+};
+
+Outcome Shell(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
+  std::array<char, 4096> piece;
+  size_t got = 0;
+  while ((got = fread(piece.data(), 1, piece.size(), pipe)) > 0) {
+    outcome.output.append(piece.data(), got);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return outcome;
+}
+
+int Count(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+class TrainTest : public testing::Test {
+ protected:
+  TrainTest() {
+    directory_ = testing::TempDir() + "entrain_train_XXXXXX";
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    // Words of a small language: something to learn.
+    std::ofstream file(Path("text"));
+    uint32_t state = 1;
+    const std::array<const char*, 6> words = {"sync ",   "drift ",  "replica ",
+                                              "anchor ", "again\n", "step "};
+    for (int i = 0; i < 20000; ++i) {
+      state = state * 1664525u + 1013904223u;
+      file << words[(state >> 16) % words.size()];
+    }
+  }
+  ~TrainTest() override { std::filesystem::remove_all(directory_); }
+
+  std::string Path(const std::string& name) const { return directory_ + "/" + name; }
+
+  static std::string Launch(int ranks) {
+    return "timeout 100 " ENTRAIN_RUN " -n " + std::to_string(ranks) + " -- " ENTRAIN_TRAIN " ";
+  }
+
+  // Runs with the small model on `ranks` ranks; the results are NAME.log and NAME.json.
+  Outcome Run(const std::string& name, int ranks, const std::string& flags) const {
+    const Outcome outcome = Shell(
+        Launch(ranks) + "--data " + Path("text") +
+        " --hidden-size 32 --layers 2 --heads 2 --seq-length 32 --batch-size 4 --val-batches 4" +
+        " --log " + Path(name + ".log") + " --summary " + Path(name + ".json") + " " + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome;
+  }
+
+  json Summary(const std::string& name) const {
+    std::ifstream file(Path(name + ".json"));
+    return json::parse(file);
+  }
+
+  // Records by (step, replica).
+  std::map<std::pair<int, int>, json> Log(const std::string& name) const {
+    std::map<std::pair<int, int>, json> records;
+    std::ifstream file(Path(name + ".log"));
+    for (std::string line; std::getline(file, line);) {
+      const json record = json::parse(line);
+      EXPECT_TRUE(records.emplace(std::pair(record["step"], record["replica"]), record).second);
+    }
+    return records;
+  }
+
+  std::vector<double> Losses(const std::string& name) const {
+    std::vector<double> losses;
+    for (const auto& [key, record] : Log(name)) {
+      losses.push_back(record["loss"]);
+    }
+    return losses;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(TrainTest, EditLearnsAndKeepsTheAnchorsOfAllReplicasAlike) {
+  Run("edit", 4,
+      "--method edit --shard-size 2 --steps 70 --local_sgd_sync_interval 8 "
+      "--local-sgd-warmup-steps 6 --lr 0.01");
+  const auto log = Log("edit");
+  ASSERT_EQ(log.size(), 140u);
+  std::set<int> synced;
+  for (const auto& [key, record] : log) {
+    if (record["synced"]) {
+      synced.insert(key.first);
+      ASSERT_TRUE(record.contains("anchor_checksum"));
+      EXPECT_EQ(record["anchor_checksum"], log.at({key.first, 0})["anchor_checksum"]) << key.first;
+    }
+  }
+  // Steps are counted from 1, and an exchange runs under the forward pass after 6 + 8 k steps.
+  for (int step = 15; step <= 70; step += 8) {
+    EXPECT_TRUE(synced.count(step)) << step;
+  }
+  const json summary = Summary("edit");
+  EXPECT_EQ(summary["steps"], 70);
+  EXPECT_EQ(summary["ranks"], 4);
+  EXPECT_EQ(summary["tokens"], 70 * 4 * 4 * 32);
+  EXPECT_GT(summary["bytes_sent_sync"], 0.0);
+  EXPECT_GT(summary["bytes_sent_init"], 0.0);
+  EXPECT_TRUE(summary["anchor_checksum"].is_string());
+  EXPECT_LT(summary["val_loss"], 0.6 * summary["unigram_entropy"].get<double>());
+}
+
+TEST_F(TrainTest, RepeatsBitForBit) {
+  const std::string flags =
+      "--method edit --shard-size 2 --steps 20 --local-sgd-sync-interval 4 --seed 5";
+  Run("first", 4, flags);
+  Run("second", 4, flags);
+  EXPECT_EQ(Losses("first"), Losses("second"));
+  EXPECT_EQ(Summary("first")["val_loss"], Summary("second")["val_loss"]);
+  EXPECT_EQ(Summary("first")["anchor_checksum"], Summary("second")["anchor_checksum"]);
+}
+
+// Averaging parameters after every step of plain SGD is averaging gradients.
+TEST_F(TrainTest, EditWithAnExchangeEachStepIsSynchronousSgd) {
+  const std::string flags =
+      "--shard-size 2 --steps 24 --inner-optimizer sgd --lr 0.3 --grad-clip 0 --weight-decay 0 ";
+  Run("ddp", 4, flags + "--method ddp");
+  Run("edit", 4,
+      flags +
+          "--method edit --local-sgd-sync-interval 1 --outer-lr 1 --outer-momentum 0 "
+          "--no-pseudo-gradnorm-reduce --clip-pseudo-grad 0");
+  const auto ddp = Log("ddp");
+  for (const auto& [key, record] : Log("edit")) {
+    EXPECT_NEAR(record["loss"].get<double>(), ddp.at(key)["loss"].get<double>(), 1e-4) << key.first;
+  }
+  EXPECT_NEAR(Summary("edit")["val_loss"].get<double>(), Summary("ddp")["val_loss"].get<double>(),
+              1e-4);
+}
+
+// The same four batches a step, whichever way the model is spread.
+TEST_F(TrainTest, ShardingDoesNotChangeTheMathematics) {
+  const std::string flags = "--method ddp --steps 12 ";
+  Run("m1", 4, flags + "--shard-size 1");
+  Run("m4", 4, flags + "--shard-size 4 --shard-prefetch 2");
+  EXPECT_NEAR(Summary("m1")["val_loss"].get<double>(), Summary("m4")["val_loss"].get<double>(),
+              2e-3);
+  EXPECT_EQ(Summary("m1")["bytes_sent_shard"], 0.0);
+  EXPECT_EQ(Summary("m4")["bytes_sent_sync"], 0.0);
+}
+
+TEST_F(TrainTest, AccumulatedMicroBatchesAreOneStep) {
+  Run("two", 2, "--method edit --shard-size 2 --steps 10 --gradient-accumulation-steps 2");
+  EXPECT_EQ(Log("two").size(), 10u);
+  EXPECT_EQ(Summary("two")["tokens"], 10 * 2 * 2 * 4 * 32);
+}
+
+TEST_F(TrainTest, Bf16LearnsLikeF32AndSendsHalf) {
+  const std::string flags = "--method ddp --shard-size 2 --steps 40 --lr 0.01 ";
+  Run("f32", 4, flags);
+  Run("bf16", 4, flags + "--precision bf16");
+  const double f32 = Summary("f32")["val_loss"];
+  EXPECT_NEAR(Summary("bf16")["val_loss"].get<double>(), f32, 0.05 * f32);
+  EXPECT_LT(Summary("bf16")["bytes_sent_shard"].get<double>(),
+            0.6 * Summary("f32")["bytes_sent_shard"].get<double>());
+}
+
+TEST_F(TrainTest, DilocoLearns) {
+  Run("diloco", 2, "--method diloco --steps 60 --local-sgd-sync-interval 6 --lr 0.01");
+  const json summary = Summary("diloco");
+  EXPECT_LT(summary["val_loss"], 0.6 * summary["unigram_entropy"].get<double>());
+}
+
+TEST_F(TrainTest, RunsAloneWithoutALauncherAndWritesASample) {
+  const Outcome outcome =
+      Shell("env -u ENTRAIN_STORE -u RANK -u WORLD_SIZE timeout 100 " ENTRAIN_TRAIN
+            " --method ddp --steps 8 --hidden-size 32 --sample 20 --prompt 'sync ' --data " +
+            Path("text") + " --summary " + Path("alone.json"));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("step 8/8"));
+  const json summary = Summary("alone");
+  EXPECT_EQ(summary["ranks"], 1);
+  EXPECT_THAT(summary["sample"].get<std::string>(), testing::StartsWith("sync "));
+}
+
+TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
+  const auto once = [&](const std::string& flags, const std::string& line) {
+    const Outcome outcome = Shell(Launch(4) + flags);
+    EXPECT_NE(outcome.code, 0) << flags;
+    EXPECT_EQ(Count(outcome.output, line), 1) << outcome.output;
+    EXPECT_EQ(Count(outcome.output, "entrain-train: "), 1) << outcome.output;
+  };
+  once("--data " + Path("absent"), "cannot read data file '" + Path("absent") + "': No such file");
+  once("--data " + Path("text") + " --shard-size 3", "--shard-size 3 does not divide the 4 ranks");
+  once("--data " + Path("text") + " --heads 5", "--heads 5 does not divide");
+  once("--data " + Path("text") + " --log /nowhere/x", "cannot write '/nowhere/x'");
+  once("--data " + Path("text") + " --seq-length 60000", "is too short");
+}
+
+}  // namespace
