@@ -1,0 +1,140 @@
+// The kernel tables, measured: bytes read and written per second, in the first-level cache, in the
+// last one and in memory. Names are table/loop/type/elements. The line "memcpy" is what the machine
+// can do.
+//
+//   kernel_bench --benchmark_filter=avx2/combine2
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "benchmark/benchmark.h"
+
+#include "lib/kernels/kernels.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kSizes[] = {1 << 12, 1 << 18, 1 << 25};  // bytes of one array
+
+// Arrays of one size whose values are small and not zero, in every float type.
+struct Arrays {
+  explicit Arrays(int64_t bytes)
+      : memory(5, std::vector<uint8_t>(static_cast<size_t>(bytes), 0x3c)) {}
+  void* operator[](size_t i) { return memory[i].data(); }
+  float* floats(size_t i) { return reinterpret_cast<float*>(memory[i].data()); }
+  std::vector<std::vector<uint8_t>> memory;
+};
+
+// One loop over `count` elements of the arrays; moves `bytes_per_element` of memory for each.
+struct Loop {
+  std::string name;
+  int64_t element_bytes;
+  int64_t bytes_per_element;
+  std::function<void(Arrays&, int64_t count)> run;
+};
+
+void Register(const std::string& prefix, const Loop& loop) {
+  for (const int64_t bytes : kSizes) {
+    const int64_t count = bytes / loop.element_bytes;
+    benchmark::RegisterBenchmark(
+        absl::StrCat(prefix, "/", loop.name, "/", count).c_str(),
+        [loop, bytes, count](benchmark::State& state) {
+          Arrays arrays(bytes);
+          for (auto _ : state) {
+            loop.run(arrays, count);
+            benchmark::ClobberMemory();
+          }
+          state.SetBytesProcessed(state.iterations() * count * loop.bytes_per_element);
+        });
+  }
+}
+
+Loop Combine(const Kernels& k, ReduceOp op, DType dtype, int n, int divide) {
+  const int64_t size = SizeOf(dtype);
+  return {absl::StrCat("combine", n, "_", divide > 1 ? "avg" : NameOf(op), "/", NameOf(dtype)),
+          size, (n + 1) * size, [&k, op, dtype, n, divide](Arrays& a, int64_t count) {
+            const void* const sources[] = {a[0], a[1], a[2], a[3]};
+            k.combine(op, dtype, a[4], sources, n, count, divide);
+          }};
+}
+
+Loop Cast(const Kernels& k, DType to, DType from) {
+  return {absl::StrCat("cast_", NameOf(from), "_to_", NameOf(to)), 4, SizeOf(to) + SizeOf(from),
+          [&k, to, from](Arrays& a, int64_t count) { k.cast(a[0], to, a[1], from, count); }};
+}
+
+std::vector<Loop> LoopsOf(const Kernels& k) {
+  std::vector<Loop> loops;
+  for (const DType dtype :
+       {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI8, DType::kI32}) {
+    loops.push_back(Combine(k, ReduceOp::kSum, dtype, 2, 1));
+    loops.push_back(Combine(k, ReduceOp::kSum, dtype, 4, 1));
+    loops.push_back(Combine(k, ReduceOp::kSum, dtype, 2, 2));
+  }
+  loops.push_back(Combine(k, ReduceOp::kMax, DType::kF32, 2, 1));
+  loops.push_back(Combine(k, ReduceOp::kProd, DType::kI64, 2, 1));
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    loops.push_back(Cast(k, dtype, DType::kF32));
+    loops.push_back(Cast(k, DType::kF32, dtype));
+    loops.push_back(
+        {absl::StrCat("accumulate/", NameOf(dtype)), 4, 8 + SizeOf(dtype),
+         [&k, dtype](Arrays& a, int64_t n) { k.accumulate(a.floats(0), a[1], dtype, n); }});
+  }
+  loops.push_back({"sum_of_squares", 4, 4, [&k](Arrays& a, int64_t n) {
+                     benchmark::DoNotOptimize(k.sum_of_squares(a.floats(0), n));
+                   }});
+  loops.push_back({"delta_and_norm", 4, 12, [&k](Arrays& a, int64_t n) {
+                     benchmark::DoNotOptimize(
+                         k.delta_and_norm(a.floats(0), a.floats(1), a.floats(2), n));
+                   }});
+  loops.push_back(
+      {"axpy", 4, 12, [&k](Arrays& a, int64_t n) { k.axpy(a.floats(0), 1e-9f, a.floats(1), n); }});
+  loops.push_back({"all_finite", 4, 4, [&k](Arrays& a, int64_t n) {
+                     benchmark::DoNotOptimize(k.all_finite(a[0], DType::kF32, n));
+                   }});
+  loops.push_back(
+      {"sgd_nesterov", 4, 20, [&k](Arrays& a, int64_t n) {
+         const SgdArgs args = {
+             .lr = 1e-6, .momentum = 0.9, .weight_decay = 0, .nesterov = true, .first_step = false};
+         k.sgd(args, a.floats(0), a.floats(0), a.floats(1), a.floats(2), n);
+       }});
+  loops.push_back({"adamw", 4, 28, [&k](Arrays& a, int64_t n) {
+                     const AdamwArgs args = {.lr = 1e-6,
+                                             .beta1 = 0.9,
+                                             .beta2 = 0.999,
+                                             .eps = 1e-8,
+                                             .weight_decay = 0,
+                                             .correction1 = 0.5,
+                                             .correction2 = 0.5};
+                     k.adamw(args, a.floats(0), a.floats(0), a.floats(1), a.floats(2), a.floats(3),
+                             n);
+                   }});
+  return loops;
+}
+
+void RegisterAll() {
+  Register("memcpy", {"copy", 1, 2, [](Arrays& a, int64_t bytes) {
+                        std::memcpy(a[0], a[1], static_cast<size_t>(bytes));
+                      }});
+  const KernelTables tables = AllKernels();
+  for (int i = 0; i < tables.count; ++i) {
+    for (const Loop& loop : LoopsOf(*tables.tables[i])) {
+      Register(tables.tables[i]->name, loop);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace entrain
+
+int main(int argc, char** argv) {
+  entrain::RegisterAll();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
+    return 1;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
