@@ -30,6 +30,8 @@ namespace entrain {
 namespace {
 
 constexpr int kMostRanks = 4096;
+// After one rank has failed the others may say what they saw of it and end by themselves.
+constexpr int64_t kLastWordsNs = 2 * kSecond;
 constexpr int64_t kGraceNs = 5 * kSecond;  // from asking the ranks to end until they are killed
 constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
 
@@ -78,9 +80,11 @@ class Job {
   const Fd signals_;
   const Guardian guardian_;
   std::vector<Rank> ranks_;
-  std::optional<int> code_;  // set when the job is being ended
-  Deadline kill_at_;
-  bool killed_ = false;
+  // The three steps of an end before its time, and how far it has come.
+  enum class Ending { kNone, kLastWords, kAsked, kKilled };
+  Ending ending_ = Ending::kNone;
+  Deadline next_step_;  // of the ending
+  int code_ = 0;        // that the job exits with
 };
 
 Variables VariablesOf(int rank, int size, const std::string& store_url, uint16_t master_port) {
@@ -131,7 +135,7 @@ int Job::Run() {
     rank.out.Finish();
     rank.err.Finish();
   }
-  return code_.value_or(0);
+  return code_;
 }
 
 bool Job::AllEnded() const {
@@ -150,7 +154,7 @@ void Job::WaitForNews() {
     waited.push_back({rank.process.out.get(), POLLIN, 0});
     waited.push_back({rank.process.err.get(), POLLIN, 0});
   }
-  const Deadline next = code_.has_value() ? kill_at_ : deadline_;
+  const Deadline next = ending_ == Ending::kNone ? deadline_ : next_step_;
   const int64_t left_ms = next.Left(Clock::Real().Now()) / kMillisecond + 1;
   const bool for_ever = next.at_ns == Deadline::Never().at_ns;
   const int timeout = for_ever ? -1 : static_cast<int>(std::min<int64_t>(left_ms, 60'000));
@@ -191,10 +195,10 @@ void Job::TakeSignals() {
     if (signal == SIGCHLD) {
       continue;  // only wakes the loop, which looks at every rank
     }
-    Say(absl::StrCat("got SIG", sigabbrev_np(signal), code_.has_value() ? ", killing" : ", ending",
+    const bool asked_before = ending_ >= Ending::kAsked;
+    Say(absl::StrCat("got SIG", sigabbrev_np(signal), asked_before ? ", killing" : ", ending",
                      " all ranks"));
-    // Asked twice: at once.
-    End(code_.has_value() ? SIGKILL : signal, 128 + signal);
+    End(asked_before ? SIGKILL : signal, 128 + signal);
   }
 }
 
@@ -214,7 +218,7 @@ void Job::Reap() {
       guilty = i;
     }
   }
-  if (guilty.has_value() && !code_.has_value()) {
+  if (guilty.has_value() && ending_ == Ending::kNone) {
     Blame(*guilty);
   }
 }
@@ -223,14 +227,17 @@ void Job::Blame(size_t guilty) {
   const RankProcess& process = ranks_[guilty].process;
   Say(absl::StrCat("rank ", guilty, " (pid ", process.pid, ") ", HowItEnded(process),
                    AllEnded() ? "" : "; ending the other ranks"));
-  End(SIGTERM, process.signal != 0 ? 128 + process.signal : process.code);
+  code_ = process.signal != 0 ? 128 + process.signal : process.code;
+  ending_ = Ending::kLastWords;
+  next_step_ = Deadline::After(kLastWordsNs);
 }
 
 void Job::End(int signal, int code) {
-  if (!code_.has_value()) {
+  if (ending_ == Ending::kNone) {
     code_ = code;
-    kill_at_ = Deadline::After(kGraceNs);
   }
+  ending_ = signal == SIGKILL ? Ending::kKilled : Ending::kAsked;
+  next_step_ = signal == SIGKILL ? Deadline::Never() : Deadline::After(kGraceNs);
   for (const Rank& rank : ranks_) {
     SignalRank(rank.process, signal);
     SignalRank(rank.process, SIGCONT);  // a stopped process would not notice
@@ -239,16 +246,13 @@ void Job::End(int signal, int code) {
 
 void Job::CheckTime() {
   const int64_t now = Clock::Real().Now();
-  if (!code_.has_value() && deadline_.Passed(now)) {
-    Say(absl::StrCat("the time of ", timeout_, " is up; ending all ranks"));
-    End(SIGTERM, kTimedOut);
-  }
-  if (code_.has_value() && !killed_ && kill_at_.Passed(now)) {
-    killed_ = true;
-    kill_at_ = Deadline::Never();
-    for (const Rank& rank : ranks_) {
-      SignalRank(rank.process, SIGKILL);
+  if (ending_ == Ending::kNone) {
+    if (deadline_.Passed(now)) {
+      Say(absl::StrCat("the time of ", timeout_, " is up; ending all ranks"));
+      End(SIGTERM, kTimedOut);
     }
+  } else if (next_step_.Passed(now)) {
+    End(ending_ == Ending::kLastWords ? SIGTERM : SIGKILL, code_);
   }
 }
 
@@ -306,7 +310,8 @@ Each rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WO
 MASTER_ADDR, MASTER_PORT, ...) and ENTRAIN_STORE, and an empty standard input. Output comes out line by
 line, each line behind its rank: "[3] text".
 
-If a rank fails, the others are asked to end (SIGTERM) and after 5 s killed. SIGINT, SIGTERM and SIGHUP are
+If a rank fails, the others have 2 s to report what they saw and end; then they are asked to (SIGTERM), and after
+5 s more killed. SIGINT, SIGTERM and SIGHUP are
 passed on to the ranks. What the ranks started is ended with them.)";
 
 constexpr char kFooter[] =
