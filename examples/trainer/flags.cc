@@ -143,7 +143,7 @@ void AddModel(CLI::App* app, Options* o) {
       ->check(Whole(1));
 }
 
-void AddInner(CLI::App* app, InnerOptions* o) {
+CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
   auto* group = app->add_option_group("Inner optimizer");
   group->add_option("--inner-optimizer", o->optimizer, "adamw or sgd")
       ->capture_default_str()
@@ -165,9 +165,10 @@ void AddInner(CLI::App* app, InnerOptions* o) {
   group->add_option("--grad-clip", o->grad_clip, "largest gradient norm of a replica; 0: off")
       ->capture_default_str()
       ->check(Real(0.0));
+  return group;
 }
 
-void AddEdit(CLI::App* app, EditOptions* o) {
+CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
   auto* group = app->add_option_group("EDiT and DiLoCo");
   group
       ->add_option("--local-sgd-sync-interval", o->local_sgd_sync_interval,
@@ -179,13 +180,16 @@ void AddEdit(CLI::App* app, EditOptions* o) {
                    "synchronous steps at the start (W_s)")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--reducer", o->reducer, "none or linear (default: edit linear, diloco none)")
+  group
+      ->add_option("--reducer,--local-sgd-pseudo-grad-reducer", o->reducer,
+                   "none or linear (default: edit linear, diloco none)")
       ->check(CLI::IsMember({"none", "linear"}));
   AddSwitch(group,
             "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce,"
             "!--no-pseudo-gradnorm-reduce",
             &o->pseudo_gradnorm_reduce, "weight replicas by softmax(-norm) (default: edit yes)");
-  AddSwitch(group, "--normalize,!--no-normalize", &o->normalize, "mean, not sum (default yes)");
+  AddSwitch(group, "--normalize,--local-sgd-pseudo-grad-normalize,!--no-normalize", &o->normalize,
+            "mean, not sum (default yes)");
   group
       ->add_option("--weight-softmax-temperature,--local-sgd-weight-softmax-temperature",
                    o->weight_softmax_temperature, "of those weights (default 1)")
@@ -204,6 +208,7 @@ void AddEdit(CLI::App* app, EditOptions* o) {
   group->add_option("--sync-prefetch", o->prefetch, "layers exchanged ahead of use")
       ->capture_default_str()
       ->check(Whole(0, 1000));
+  return group;
 }
 
 void AddOutput(CLI::App* app, Options* o) {
@@ -244,6 +249,35 @@ void CheckTogether(const Options& o) {
   }
 }
 
+// Whoever gives a flag expects an effect. What contradicts within EDiT's options the library says.
+void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit) {
+  const auto refuse = [](const std::string& flag, const std::string& why) {
+    throw Error(flag + " has no effect " + why, kUsage);
+  };
+  if (o.method == "ddp") {
+    for (const CLI::Option* option : edit->get_options()) {
+      if (option->count() > 0) {
+        refuse(option->get_name(),
+               "with --method ddp; set --method edit or diloco, or leave it out");
+      }
+    }
+  }
+  const bool adamw = o.inner.optimizer == "adamw";
+  for (const char* flag : {"--beta1", "--beta2", "--eps"}) {
+    if (!adamw && inner->get_option(flag)->count() > 0) {
+      refuse(flag, "with --inner-optimizer sgd; set --inner-optimizer adamw, or leave it out");
+    }
+  }
+  if (adamw && inner->get_option("--momentum")->count() > 0) {
+    refuse("--momentum", "with --inner-optimizer adamw; set --inner-optimizer sgd, or --beta1");
+  }
+  for (const char* flag : {"--outer-lr", "--outer-momentum"}) {
+    if (o.edit.outer_optimizer == "none" && edit->get_option(flag)->count() > 0) {
+      refuse(flag, "with --outer-optimizer none; set --outer-optimizer sgd, or leave it out");
+    }
+  }
+}
+
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -265,8 +299,8 @@ Options ParseFlags(std::vector<std::string> words) {
   app.get_formatter()->column_width(42);
   AddRun(&app, &options);
   AddModel(&app, &options);
-  AddInner(&app, &options.inner);
-  AddEdit(&app, &options.edit);
+  const CLI::App* const inner = AddInner(&app, &options.inner);
+  const CLI::App* const edit = AddEdit(&app, &options.edit);
   AddOutput(&app, &options);
   words = WithDashes(std::move(words));
   std::reverse(words.begin(), words.end());  // CLI11 takes its words from the back
@@ -278,6 +312,7 @@ Options ParseFlags(std::vector<std::string> words) {
     throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsage);
   }
   CheckTogether(options);
+  RefuseInert(options, inner, edit);
   return options;
 }
 

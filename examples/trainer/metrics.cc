@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <iostream>
 
 #include <fcntl.h>
@@ -31,7 +30,20 @@ std::string Hex(uint64_t value) {
   return text;
 }
 
-constexpr int64_t kLines = 20;  // lines of progress when there is no terminal
+constexpr double kQuietSeconds = 10.0;  // without a terminal: a line of progress at the latest
+
+// "42 s", "7 min", "3.5 h": no finer than an estimate is.
+std::string Rough(double seconds) {
+  char text[32];
+  if (seconds < 100) {
+    std::snprintf(text, sizeof(text), "%.0f s", seconds);
+  } else if (seconds < 6000) {
+    std::snprintf(text, sizeof(text), "%.0f min", seconds / 60);
+  } else {
+    std::snprintf(text, sizeof(text), "%.1f h", seconds / 3600);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -106,19 +118,25 @@ void Progress::Show(const StepRecord& record) {
   if (bar_ != nullptr) {
     bar_->Advance();
   }
-  const int64_t every = std::max<int64_t>(1, steps_ / kLines);
-  const bool due = record.step == 1 || record.step == steps_ || record.step % every == 0;
+  const double now = watch_.seconds();
+  const bool due = record.step == 1 || record.step == steps_ || now - last_line_s_ >= kQuietSeconds;
   if (bar_ != nullptr || (!due && !record.val_loss)) {
     return;
   }
-  char line[160];
-  const int used = std::snprintf(
-      line, sizeof(line), "step %lld/%lld  loss %.4f  lr %.2e  %.0f bytes/s",
+  last_line_s_ = now;
+  const auto step = static_cast<double>(record.step);
+  std::string line(200, '\0');
+  line.resize(static_cast<size_t>(std::snprintf(
+      line.data(), line.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f bytes/s",
       static_cast<long long>(record.step), static_cast<long long>(steps_), record.loss, record.lr,
-      static_cast<double>(record.tokens) / std::max(record.seconds, 1e-9));
+      static_cast<double>(record.tokens) / std::max(record.seconds, 1e-9))));
+  if (record.step < steps_) {
+    line += "  " + Rough(now / step * static_cast<double>(steps_ - record.step)) + " left";
+  }
   if (record.val_loss) {
-    std::snprintf(line + used, sizeof(line) - static_cast<size_t>(used), "  validation %.4f",
-                  *record.val_loss);
+    char text[40];
+    std::snprintf(text, sizeof(text), "  validation %.4f", *record.val_loss);
+    line += text;
   }
   Say(line);
 }
@@ -130,7 +148,15 @@ void Progress::Say(const std::string& line) {
   }
 }
 
-void WriteSummary(const std::string& path, const Summary& s) {
+SummaryFile::SummaryFile(const std::string& path) : path_(path) {
+  errno = 0;
+  file_.open(path);
+  if (!file_) {
+    FailToWrite(path_);
+  }
+}
+
+void SummaryFile::Write(const Summary& s) {
   Json json = {{"method", s.method},
                {"ranks", s.ranks},
                {"shard_size", s.shard_size},
@@ -155,12 +181,11 @@ void WriteSummary(const std::string& path, const Summary& s) {
     json["anchor_checksum"] = Hex(*s.anchor_checksum);
   }
   errno = 0;
-  std::ofstream file(path);
   // The sample is bytes: what is no UTF-8 is shown as replaced.
-  file << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
-  file.close();
-  if (!file) {
-    FailToWrite(path);
+  file_ << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  file_.close();
+  if (!file_) {
+    FailToWrite(path_);
   }
 }
 

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
+
+#include "examples/trainer/stopwatch.h"
 
 namespace trainer {
 
@@ -21,7 +24,7 @@ struct StepRecord {
   bool synced = false;                      // an exchange ran under this step's forward pass
   double exposed_comm_s = 0.0;              // this rank's, in this step
   uint64_t bytes_sent = 0;                  // likewise
-  std::optional<uint64_t> anchor_checksum;  // of the whole replica, after the exchange
+  std::optional<uint64_t> anchor_checksum;  // of the replica's anchors, after the exchange
   std::optional<double> val_loss;           // when this step was followed by an evaluation
 };
 
@@ -43,10 +46,12 @@ class StepLog {
   int fd_ = -1;
 };
 
-// On a terminal a progress bar, otherwise a line now and then. One process uses it; the others stay
-// silent.
+// On a terminal a progress bar. Otherwise, as in a pipe to a launcher that labels lines, a line for
+// the first step, the last one, every evaluation, and besides after ten seconds without one. One
+// process uses it; the others stay silent.
 class Progress {
  public:
+  // The clock starts here.
   Progress(int64_t steps, bool silent);
   ~Progress();
   void Show(const StepRecord& record);
@@ -56,6 +61,8 @@ class Progress {
   class Bar;
   const int64_t steps_;
   const bool silent_;
+  const Stopwatch watch_;
+  double last_line_s_ = 0.0;
   std::unique_ptr<Bar> bar_;
 };
 
@@ -74,8 +81,18 @@ struct Summary {
   std::string sample;
 };
 
-// Throws Error naming the path and the reason.
-void WriteSummary(const std::string& path, const Summary& summary);
+// The file of the summary, opened before the work whose result it will hold.
+class SummaryFile {
+ public:
+  // Empties the file. Throws Error naming the path and the reason.
+  explicit SummaryFile(const std::string& path);
+  // Once. Throws like the constructor.
+  void Write(const Summary& summary);
+
+ private:
+  const std::string path_;
+  std::ofstream file_;
+};
 
 // The largest resident size of this process so far.
 uint64_t PeakResidentBytes();

@@ -35,7 +35,7 @@ class Run {
   void Execute();
 
  private:
-  std::unique_ptr<StepLog> OpenLog();
+  void OpenFiles();
   double MicroBatches(int64_t step, bool* synced);
   void Update(StepRecord* record);
   StepRecord Step(int64_t step);
@@ -54,6 +54,7 @@ class Run {
   InnerOptimizer inner_;
   Pass pass_;
   std::unique_ptr<StepLog> log_;
+  std::unique_ptr<SummaryFile> summary_;
   Progress progress_;
   Batch batch_;
   const Stopwatch watch_;
@@ -72,26 +73,29 @@ Run::Run(const Options& options, const Text& text, Session* session)
       method_(options, session->mesh(), model_.handle()),
       inner_(options.inner, model_.masters().size()),
       pass_(options.model, options.batch_size),
-      log_(OpenLog()),
-      progress_(steps_, session->rank() != 0) {}
+      progress_(steps_, session->rank() != 0) {
+  OpenFiles();
+}
 
-// Rank 0 creates the file, then the first ranks of the other replicas join in.
-std::unique_ptr<StepLog> Run::OpenLog() {
-  std::unique_ptr<StepLog> log;
+// Before any work that could be lost. Rank 0 creates both files, then the first ranks of the other
+// replicas join in the log.
+void Run::OpenFiles() {
   for (const bool create : {true, false}) {
     std::string failure;
     const bool mine =
         create ? session_->rank() == 0 : session_->shard() == 0 && session_->rank() != 0;
     try {
       if (mine) {
-        log = std::make_unique<StepLog>(options_.log, create);
+        log_ = std::make_unique<StepLog>(options_.log, create);
+      }
+      if (mine && create && !options_.summary.empty()) {
+        summary_ = std::make_unique<SummaryFile>(options_.summary);
       }
     } catch (const Error& error) {
       failure = error.what();
     }
     session_->Agree(failure);
   }
-  return log;
 }
 
 Traffic Run::Now() const {
@@ -161,8 +165,8 @@ StepRecord Run::Step(int64_t step) {
   record.seconds = training_.seconds;
   record.exposed_comm_s = took.waited_s;
   record.bytes_sent = took.shard + took.sync;
-  if (record.synced) {
-    record.anchor_checksum = session_->CombineOverReplica(method_.anchor_checksum());
+  if (const uint64_t own = record.synced ? method_.anchor_checksum() : 0; own != 0) {
+    record.anchor_checksum = session_->CombineOverReplica(own);
   }
   if (options_.eval_interval > 0 && step % options_.eval_interval == 0) {
     record.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
@@ -236,8 +240,8 @@ Summary Run::Report() {
 }
 
 void Run::Print(const Summary& s) {
-  if (session_->rank() == 0 && !options_.summary.empty()) {
-    WriteSummary(options_.summary, s);
+  if (summary_ != nullptr) {
+    summary_->Write(s);
   }
   char line[200];
   std::snprintf(line, sizeof(line),

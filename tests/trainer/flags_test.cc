@@ -47,6 +47,13 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--hidden-size", "12", "--heads", "4"}, "heads of 3"},
       {{"--shard-size", "0"}, "--shard-size: '0'"},
       {{"--inner-optimizer", "lion"}, "lion"},
+      {{"--method", "ddp", "--outer-lr", "0.5"}, "--outer-lr has no effect with --method ddp"},
+      {{"--method", "ddp", "--local_sgd_sync_interval=16"}, "--local-sgd-sync-interval has no"},
+      {{"--method", "ddp", "--no-pseudo-gradnorm-reduce"}, "--pseudo-gradnorm-reduce has no"},
+      {{"--method", "ddp", "--sync-prefetch", "1"}, "--sync-prefetch has no effect"},
+      {{"--momentum", "0.9"}, "--momentum has no effect with --inner-optimizer adamw"},
+      {{"--inner-optimizer", "sgd", "--beta2", "0.9"}, "--beta2 has no effect"},
+      {{"--outer-optimizer", "none", "--outer-momentum", "0.5"}, "--outer-momentum has no effect"},
   };
   for (const Refused& refused : cases) {
     try {
@@ -73,6 +80,28 @@ TEST(Flags, UnderscoresCountAsDashesInNamesOnly) {
   EXPECT_EQ(options.edit.pseudo_gradnorm_reduce, true);
   EXPECT_EQ(options.log, "my_file");
   EXPECT_EQ(options.summary, "a_b.json");
+}
+
+TEST(Flags, DefaultsAreNotTakenForFlagsThatWereGiven) {
+  EXPECT_EQ(Parse({"--method", "ddp"}).method, "ddp");
+  EXPECT_EQ(
+      Parse({"--method", "ddp", "--inner-optimizer", "sgd", "--momentum", "0.9"}).inner.momentum,
+      0.9);
+  EXPECT_EQ(Parse({"--method", "diloco", "--outer-lr", "0.5"}).edit.outer_lr, 0.5);
+  EXPECT_EQ(Parse({"--outer-optimizer", "none"}).edit.outer_optimizer, "none");
+}
+
+TEST(Flags, NamesOfTheMegatronIntegrationAreAccepted) {
+  const EditOptions edit =
+      Parse({"--local-sgd-pseudo-gradnorm-reduce", "--local_sgd_weight_softmax_temperature", "2",
+             "--local-sgd-clip-pseudo-grad", "3", "--local-sgd-pseudo-grad-reducer", "linear",
+             "--local-sgd-pseudo-grad-normalize"})
+          .edit;
+  EXPECT_EQ(edit.pseudo_gradnorm_reduce, true);
+  EXPECT_EQ(edit.weight_softmax_temperature, 2.0);
+  EXPECT_EQ(edit.clip_pseudo_grad, 3.0);
+  EXPECT_EQ(edit.reducer, "linear");
+  EXPECT_EQ(edit.normalize, true);
 }
 
 TEST(Flags, UnsetIsNotTheSameAsOff) {

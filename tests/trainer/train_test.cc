@@ -196,6 +196,26 @@ TEST_F(TrainTest, DilocoLearns) {
   EXPECT_LT(summary["val_loss"], 0.6 * summary["unigram_entropy"].get<double>());
 }
 
+TEST_F(TrainTest, PlainAveragingHasNoAnchorsToShow) {
+  Run("plain", 2,
+      "--method diloco --outer-optimizer none --reducer none --steps 6 --local-sgd-sync-interval "
+      "2");
+  int synced = 0;
+  for (const auto& [key, record] : Log("plain")) {
+    synced += record["synced"] ? 1 : 0;
+    EXPECT_FALSE(record.contains("anchor_checksum")) << record;
+  }
+  EXPECT_GT(synced, 0);
+  EXPECT_TRUE(Summary("plain")["anchor_checksum"].is_null());
+}
+
+TEST_F(TrainTest, LinesOfProgressSayWhatIsLeft) {
+  const Outcome outcome = Run("lines", 2, "--method ddp --steps 6 --eval-interval 3");
+  EXPECT_THAT(outcome.output, testing::ContainsRegex("step 1/6 .* [0-9]+ bytes/s  [0-9]+ s left"));
+  EXPECT_THAT(outcome.output, testing::ContainsRegex("step 3/6 .* left  validation [0-9]"));
+  EXPECT_THAT(outcome.output, testing::ContainsRegex("step 6/6 .* bytes/s  validation [0-9]"));
+}
+
 TEST_F(TrainTest, RunsAloneWithoutALauncherAndWritesASample) {
   const Outcome outcome =
       Shell("env -u ENTRAIN_STORE -u RANK -u WORLD_SIZE timeout 100 " ENTRAIN_TRAIN
@@ -220,6 +240,10 @@ TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   once("--data " + Path("text") + " --heads 5", "--heads 5 does not divide");
   once("--data " + Path("text") + " --log /nowhere/x", "cannot write '/nowhere/x'");
   once("--data " + Path("text") + " --seq-length 60000", "is too short");
+  once("--data " + Path("text") + " --method ddp --outer-lr 1", "--outer-lr has no effect");
+  // Before the first step, not after the last.
+  once("--data " + Path("text") + " --summary /nowhere/y --steps 1000000000",
+       "cannot write '/nowhere/y'");
 }
 
 }  // namespace
