@@ -95,4 +95,54 @@ float F16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
+uint8_t FloatToF8E4M3(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x43e80000) {  // above 464, the middle between 448 and what would come next
+    return static_cast<uint8_t>(sign | 0x7f);
+  }
+  if (magnitude < 0x3c800000) {  // below the smallest normal: a multiple of 2^-9, as in FloatToF16
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000));
+  }
+  const uint32_t rounded = magnitude + 0x7ffff + ((magnitude >> 20) & 1);
+  return static_cast<uint8_t>(sign | ((rounded - 0x3c000000) >> 20));
+}
+
+float F8E4M3ToFloat(uint8_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x80u} << 24;
+  const uint32_t magnitude = bits & 0x7f;
+  if (magnitude == 0x7f) {
+    return std::bit_cast<float>(sign | 0x7ff00000);
+  }
+  if (magnitude < 8) {
+    const float value = static_cast<float>(magnitude) * 0x1p-9f;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+  }
+  return std::bit_cast<float>(sign | ((magnitude << 20) + 0x3c000000));
+}
+
+uint8_t FloatToF8E5M2(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) {  // NaN keeps its top bits and stays quiet
+    return static_cast<uint8_t>(sign | 0x7e | ((magnitude >> 21) & 3));
+  }
+  if (magnitude >= 0x47700000) {  // rounds to 65536 or more
+    return static_cast<uint8_t>(sign | 0x7c);
+  }
+  if (magnitude < 0x38800000) {  // below the smallest normal: a multiple of 2^-16
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p7f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x43000000));
+  }
+  const uint32_t rounded = magnitude + 0xfffff + ((magnitude >> 21) & 1);
+  return static_cast<uint8_t>(sign | ((rounded - 0x38000000) >> 21));
+}
+
+float F8E5M2ToFloat(uint8_t bits) {
+  return F16ToFloat(static_cast<uint16_t>(bits << 8));
+}
+
 }  // namespace entrain

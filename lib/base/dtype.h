@@ -1,4 +1,4 @@
-// Element types: sizes, names, and scalar conversion of the 16-bit floats.
+// Element types: sizes, names, and scalar conversion of the 16-bit and 8-bit floats.
 #pragma once
 
 #include <cstdint>
@@ -38,5 +38,12 @@ uint16_t FloatToBF16(float value);
 float BF16ToFloat(uint16_t bits);
 uint16_t FloatToF16(float value);
 float F16ToFloat(uint16_t bits);
+// The two formats of the OCP 8-bit floating point specification. e4m3 has no infinity: 448 is its
+// largest number, 0x7f and 0xff are NaN, and what would round to more than 448 is NaN. e5m2 is the
+// upper half of an f16, with infinities; what would round to more than 57344 is infinite.
+uint8_t FloatToF8E4M3(float value);
+float F8E4M3ToFloat(uint8_t bits);
+uint8_t FloatToF8E5M2(float value);
+float F8E5M2ToFloat(uint8_t bits);
 
 }  // namespace entrain

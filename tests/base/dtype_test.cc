@@ -1,5 +1,6 @@
 #include "lib/base/dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -129,6 +130,123 @@ INSTANTIATE_TEST_SUITE_P(Formats, SixteenBitTest,
                          ::testing::Values(Format{"bf16", 8, 7, BF16ToFloat, FloatToBF16},
                                            Format{"f16", 5, 10, F16ToFloat, FloatToF16}),
                          [](const auto& format) { return std::string(format.param.name); });
+
+// ---- The 8-bit floats, against a search among their 256 values
+
+struct SmallFormat {
+  const char* name;
+  int exponent_bits, fraction_bits;
+  bool has_infinity;
+  uint8_t largest;  // the pattern of the largest number
+  float (*to_float)(uint8_t);
+  uint8_t (*from_float)(float);
+};
+
+class EightBitTest : public ::testing::TestWithParam<SmallFormat> {
+ protected:
+  // The value of a pattern from the definition of the format. Without infinities, the last exponent
+  // has numbers too, all but one pattern of it.
+  double Value(uint32_t bits) const {
+    const SmallFormat& f = GetParam();
+    if (f.has_infinity) {
+      return Decode(bits, f.exponent_bits, f.fraction_bits);
+    }
+    if ((bits & 0x7f) == 0x7f) {
+      return NAN;
+    }
+    const double sign = bits & 0x80 ? -1 : 1;
+    const uint32_t magnitude = bits & 0x7f;
+    if (magnitude < 8) {
+      return sign * std::ldexp(magnitude, -9);
+    }
+    return sign * std::ldexp(8 + (magnitude & 7), static_cast<int>(magnitude >> 3) - 7 - 3);
+  }
+  // Nearest of all values, of two the even pattern; the pattern above the largest stands for
+  // overflow, with the value that the format would give it if it went on.
+  uint8_t Nearest(float x) const {
+    const SmallFormat& f = GetParam();
+    const uint32_t sign = std::signbit(x) ? 0x80 : 0;
+    const double size = std::min(std::abs(double{x}), 1e6);  // where distances are exact
+    uint32_t best = 0;
+    double distance = INFINITY;
+    for (uint32_t bits = 0; bits <= f.largest + 1u; ++bits) {
+      const double here = bits <= f.largest ? Value(bits) : 2 * Value(bits - 1) - Value(bits - 2);
+      const double away = std::abs(size - here);
+      if (away < distance || (away == distance && bits % 2 == 0)) {
+        best = bits;
+        distance = away;
+      }
+    }
+    return static_cast<uint8_t>(sign | best);
+  }
+  void Check(float x) const { ASSERT_EQ(GetParam().from_float(x), Nearest(x)) << x; }
+};
+
+TEST_P(EightBitTest, EveryPatternHasItsValueAndComesBack) {
+  const SmallFormat& f = GetParam();
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const double want = Value(bits);
+    const float got = f.to_float(static_cast<uint8_t>(bits));
+    ASSERT_EQ(std::signbit(got), bits >= 128) << bits;
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(got)) << bits;
+      ASSERT_TRUE(std::isnan(f.to_float(f.from_float(got)))) << bits;
+    } else {
+      ASSERT_EQ(got, want) << bits;
+      ASSERT_EQ(f.from_float(got), bits);
+    }
+  }
+}
+
+TEST_P(EightBitTest, RoundsToNearestEven) {
+  const SmallFormat& f = GetParam();
+  for (uint32_t bits = 0; bits <= f.largest; ++bits) {
+    const double here = Value(bits);
+    const double next = bits < f.largest ? Value(bits + 1) : 2 * here - Value(bits - 1);
+    const auto middle = static_cast<float>((here + next) / 2);
+    for (const float x : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, INFINITY)}) {
+      Check(x);
+      Check(-x);
+    }
+  }
+  for (uint64_t bits = 0; bits < 0x7f800000; bits += 104729) {
+    Check(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+    Check(std::bit_cast<float>(static_cast<uint32_t>(bits | 0x80000000)));
+  }
+}
+
+TEST_P(EightBitTest, WhatIsTooLargeIsInfiniteWhereThatExistsAndElseNaN) {
+  const SmallFormat& f = GetParam();
+  for (const float x : {INFINITY, 3.4e38f, 65536.0f}) {
+    EXPECT_EQ(f.from_float(x), f.has_infinity ? 0x7c : 0x7f);
+    EXPECT_EQ(f.from_float(-x), f.has_infinity ? 0xfc : 0xff);
+  }
+}
+
+TEST_P(EightBitTest, NaNStaysNaNWhateverItsPayload) {
+  const SmallFormat& f = GetParam();
+  for (const uint32_t bits : {0x7f800001u, 0x7fffffffu, 0xff800001u, 0x7fc00000u, 0x7fa00000u}) {
+    const uint8_t narrow = f.from_float(std::bit_cast<float>(bits));
+    EXPECT_TRUE(std::isnan(f.to_float(narrow))) << bits;
+    EXPECT_EQ(narrow >> 7, bits >> 31) << bits;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, EightBitTest,
+    ::testing::Values(SmallFormat{"f8_e4m3", 4, 3, false, 0x7e, F8E4M3ToFloat, FloatToF8E4M3},
+                      SmallFormat{"f8_e5m2", 5, 2, true, 0x7b, F8E5M2ToFloat, FloatToF8E5M2}),
+    [](const auto& format) { return std::string(format.param.name); });
+
+TEST(EightBitFloats, HaveTheLimitsOfTheSpecification) {
+  EXPECT_EQ(F8E4M3ToFloat(0x7e), 448);
+  EXPECT_EQ(F8E4M3ToFloat(0x08), 0x1p-6f);
+  EXPECT_EQ(F8E4M3ToFloat(0x01), 0x1p-9f);
+  EXPECT_EQ(FloatToF8E4M3(464), 0x7e);
+  EXPECT_EQ(F8E5M2ToFloat(0x7b), 57344);
+  EXPECT_EQ(F8E5M2ToFloat(0x04), 0x1p-14f);
+  EXPECT_EQ(F8E5M2ToFloat(0x01), 0x1p-16f);
+}
 
 }  // namespace
 }  // namespace entrain
