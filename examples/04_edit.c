@@ -89,10 +89,10 @@ static void create(trainer_t* t) {
   check(entrain_shard_slab_count(t->shard, &t->slab));
   t->params = zeros(t->slab);
   t->grads = zeros(t->slab);
-  check(entrain_shard_bind(t->shard, t->params, t->grads));
+  check(entrain_shard_bind(t->shard, t->params, t->grads, ENTRAIN_F32));
   for (layer = 0; layer < LAYERS; layer++) {
     float* full = zeros(layer_counts[layer]);
-    check(entrain_shard_load(t->shard, layer, full));
+    check(entrain_shard_load(t->shard, layer, full, ENTRAIN_F32));
     free(full);
   }
   check(entrain_shard_broadcast(t->shard));
@@ -163,7 +163,7 @@ static void train_step(trainer_t* t, int64_t step) {
     check(entrain_shard_release(t->shard, layer));
   }
   check(entrain_shard_finish_gradients(t->shard));
-  check(entrain_optim_step(t->optim, t->params, t->grads, NULL, t->slab, step, 0.1));
+  check(entrain_optim_step(t->optim, t->params, t->grads, NULL, t->slab, ENTRAIN_F32, step, 0.1));
   memset(t->grads, 0, t->slab * sizeof(float));
   check(entrain_edit_end_step(t->edit));
 }

@@ -47,12 +47,12 @@ void InnerOptimizer::Step(int64_t step, double lr, double norm, std::vector<floa
     Scale(grads->data(), static_cast<float>(grad_clip_ / norm),
           static_cast<int64_t>(grads->size()));
   }
-  std::vector<float*> state;
+  std::vector<void*> state;
   for (auto& array : state_) {
     state.push_back(array.data());
   }
   Check(entrain_optim_step(optim_.get(), params->data(), grads->data(), state.data(),
-                           params->size(), step, lr));
+                           params->size(), ENTRAIN_F32, step, lr));
 }
 
 }  // namespace trainer

@@ -29,7 +29,7 @@ ShardedModel::ShardedModel(entrain_mesh_t* mesh, const ModelConfig& config, bool
   Check(entrain_shard_slab_count(shard, &slab));
   masters_.resize(slab);
   gradients_.resize(slab);
-  Check(entrain_shard_bind(shard, masters_.data(), gradients_.data()));
+  Check(entrain_shard_bind(shard, masters_.data(), gradients_.data(), ENTRAIN_F32));
   if (bf16) {
     wide_params_.resize(*std::max_element(counts.begin(), counts.end()));
     wide_grads_.resize(wide_params_.size());
@@ -42,7 +42,7 @@ void ShardedModel::Load(uint64_t seed) {
   for (int layer = 0; layer < LayerCount(config_); ++layer) {
     full.resize(static_cast<size_t>(LayerSize(config_, layer)));
     InitialiseLayer(config_, layer, seed, full.data());
-    Check(entrain_shard_load(shard_.get(), layer, full.data()));
+    Check(entrain_shard_load(shard_.get(), layer, full.data(), ENTRAIN_F32));
   }
   const uint64_t before = Stats().bytes_sent_sync;
   Check(entrain_shard_broadcast(shard_.get()));

@@ -1,4 +1,4 @@
-/* Optimizers over flat f32 arrays. Element-wise: a step on a shard equals that part of a step on the whole. */
+/* Optimizers over flat arrays. Element-wise: a step on a shard equals that part of a step on the whole. */
 #ifndef ENTRAIN_OPTIM_H_
 #define ENTRAIN_OPTIM_H_
 
@@ -29,15 +29,17 @@ ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 /* How many state arrays, each as long as the parameters, a step needs (sgd: 0 or 1, adamw: 2). */
 ENTRAIN_API entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays);
 
-/* One step over `count` elements, in the caller's thread. `params` (f32) and the arrays of `state` (zero before the first
- * step) are updated in place. `step` counts from 1. Any thread; different slices of one vector may be stepped at once. */
-ENTRAIN_API entrain_status_t entrain_optim_step(const entrain_optim_t* optim, float* params, const float* grads,
-                                                float* const* state, size_t count, int64_t step, double lr);
+/* One step over `count` elements, in the caller's thread. `params` and the arrays of `state` (zero before the first step)
+ * are updated in place. All arrays have type `dtype`: ENTRAIN_F32; others are UNIMPLEMENTED in this version. `step`
+ * counts from 1. Any thread; different slices of one vector may be stepped at once. */
+ENTRAIN_API entrain_status_t entrain_optim_step(const entrain_optim_t* optim, void* params, const void* grads,
+                                                void* const* state, size_t count, entrain_dtype_t dtype, int64_t step,
+                                                double lr);
 /* The same step, its parameters written to `out`; `params` and `state` stay as they are. Bit-identical to what
  * entrain_optim_step would make of them. */
-ENTRAIN_API entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const float* params,
-                                                   const float* grads, const float* const* state, float* out,
-                                                   size_t count, int64_t step, double lr);
+ENTRAIN_API entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void* params,
+                                                   const void* grads, const void* const* state, void* out,
+                                                   size_t count, entrain_dtype_t dtype, int64_t step, double lr);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -92,13 +92,17 @@ ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* sha
 /* Elements of the slab. */
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
-/* Lends the parameter slab (f32 masters) and the gradient slab (f32), each entrain_shard_slab_count() elements, until the
- * shard is destroyed. Once, before anything below. The library reads params, and EDiT writes them, only inside the calls
- * of this header and until their waits; gradients are added to, never cleared. */
-ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, float* params, float* grads);
+/* Lends the slab of parameters (the masters) and the slab of gradients, each entrain_shard_slab_count() elements of
+ * `dtype`, until the shard is destroyed. `dtype` is ENTRAIN_F32; others are UNIMPLEMENTED in this version. Once, before
+ * anything below. The library reads params, and EDiT writes them, only inside the calls of this header and until their
+ * waits; gradients are added to, never cleared. */
+ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
+                                                entrain_dtype_t dtype);
 
-/* Copies this rank's part of a whole layer (P_l elements, f32) into the parameter slab, padding with zeros. Local. */
-ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const float* full);
+/* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into the parameter slab,
+ * converted to the slab's type and padded with zeros. Local. Other types: UNIMPLEMENTED. */
+ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
+                                                entrain_dtype_t dtype);
 /* Copies the parameter slab of replica 0 to all replicas, so that they start alike. Collective; blocks. */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
 
@@ -215,9 +219,9 @@ ENTRAIN_API void entrain_edit_info_init(entrain_edit_info_t* info);
 /* The state as of the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Copies this rank's anchors (slab_count elements, laid out as the slab). FAILED_PRECONDITION before they exist or while
- * an exchange is under way. */
-ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, float* anchor);
+/* Copies this rank's anchors: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64, bf16 or f16;
+ * others: UNIMPLEMENTED). FAILED_PRECONDITION before they exist or while an exchange is under way. */
+ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
 /* What the last exchange decided for a layer: norms and weights by replica (N elements each), and the one factor that
  * clipped what came of them. Each may be NULL. */

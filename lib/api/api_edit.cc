@@ -167,12 +167,14 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
   });
 }
 
-entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, float* anchor) {
+entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor,
+                                     entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    const int64_t bytes = edit->slab_count * static_cast<int64_t>(sizeof(float));
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("anchor", anchor, bytes, DType::kF32));
-    return edit->edit->CopyAnchor(anchor);
+    ENTRAIN_RETURN_IF_ERROR(CheckConvertible(dtype));
+    const int64_t bytes = edit->slab_count * SizeOf(DType{dtype});
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("anchor", anchor, bytes, DType{dtype}));
+    return edit->edit->CopyAnchor(anchor, DType{dtype});
   });
 }
 

@@ -22,22 +22,23 @@ constexpr int kMaxStateArrays = 8;
 
 struct Step {
   const entrain_optim_t* optim;
-  float* params;
-  const float* grads;
-  float* const* state;
-  float* out;  // null: in place
+  void* params;
+  const void* grads;
+  void* const* state;
+  void* out;  // null: in place
   size_t count;
+  entrain_dtype_t dtype;
   int64_t step;
   double lr;
 };
 
-absl::Status CheckArray(const char* name, const float* array, int64_t count) {
+absl::Status CheckArray(const char* name, const void* array, int64_t count) {
   return CheckBuffer(name, array, count * static_cast<int64_t>(sizeof(float)), DType::kF32);
 }
 
 // Parameters, states and output are written while the others are read, so no two of them may share
 // memory.
-absl::Status CheckApart(absl::Span<const float* const> arrays, int64_t count) {
+absl::Status CheckApart(absl::Span<const void* const> arrays, int64_t count) {
   const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
   for (size_t i = 0; i < arrays.size(); ++i) {
     for (size_t j = i + 1; j < arrays.size(); ++j) {
@@ -52,10 +53,12 @@ absl::Status CheckApart(absl::Span<const float* const> arrays, int64_t count) {
 absl::Status Run(const Step& given, entrain::Apply apply) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(given.optim, "optim"));
   const entrain::Optimizer& optimizer = *given.optim->optimizer;
+  ENTRAIN_RETURN_IF_ERROR(CheckF32(given.dtype, "optimizers step arrays of f32"));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t count, CheckCount(given.count, DType::kF32, 1));
   ENTRAIN_RETURN_IF_ERROR(CheckArray("params", given.params, count));
   ENTRAIN_RETURN_IF_ERROR(CheckArray("grads", given.grads, count));
-  std::array<const float*, kMaxStateArrays + 3> arrays = {given.params, given.grads};
+  std::array<const void*, kMaxStateArrays + 3> arrays = {given.params, given.grads};
+  std::array<float*, kMaxStateArrays> state{};
   size_t used = 2;
   const int states = optimizer.state_arrays();
   if (states > 0 && count > 0) {
@@ -64,6 +67,7 @@ absl::Status Run(const Step& given, entrain::Apply apply) {
       ENTRAIN_RETURN_IF_ERROR(
           CheckArray(absl::StrCat("state[", i, "]").c_str(), given.state[i], count));
       arrays[used++] = given.state[i];
+      state[static_cast<size_t>(i)] = static_cast<float*>(given.state[i]);
     }
   }
   if (apply == entrain::Apply::kPreview) {
@@ -82,10 +86,10 @@ absl::Status Run(const Step& given, entrain::Apply apply) {
     return absl::OkStatus();
   }
   optimizer.Step({.count = count,
-                  .master = given.params,
-                  .grads = given.grads,
-                  .state = {given.state, static_cast<size_t>(states)},
-                  .out = given.out,
+                  .master = static_cast<float*>(given.params),
+                  .grads = static_cast<const float*>(given.grads),
+                  .state = {state.data(), static_cast<size_t>(states)},
+                  .out = static_cast<float*>(given.out),
                   .step = given.step,
                   .lr = given.lr},
                  apply);
@@ -143,20 +147,23 @@ entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_
   });
 }
 
-entrain_status_t entrain_optim_step(const entrain_optim_t* optim, float* params, const float* grads,
-                                    float* const* state, size_t count, int64_t step, double lr) {
+entrain_status_t entrain_optim_step(const entrain_optim_t* optim, void* params, const void* grads,
+                                    void* const* state, size_t count, entrain_dtype_t dtype,
+                                    int64_t step, double lr) {
   return Guard(__func__, [&] {
-    return Run({optim, params, grads, state, nullptr, count, step, lr}, entrain::Apply::kCommit);
+    return Run({optim, params, grads, state, nullptr, count, dtype, step, lr},
+               entrain::Apply::kCommit);
   });
 }
 
-entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const float* params,
-                                       const float* grads, const float* const* state, float* out,
-                                       size_t count, int64_t step, double lr) {
+entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void* params,
+                                       const void* grads, const void* const* state, void* out,
+                                       size_t count, entrain_dtype_t dtype, int64_t step,
+                                       double lr) {
   return Guard(__func__, [&] {
     // A preview writes neither the parameters nor the state; one type serves both kinds of step.
-    return Run({optim, const_cast<float*>(params), grads, const_cast<float* const*>(state), out,
-                count, step, lr},
+    return Run({optim, const_cast<void*>(params), grads, const_cast<void* const*>(state), out,
+                count, dtype, step, lr},
                entrain::Apply::kPreview);
   });
 }

@@ -231,9 +231,11 @@ entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* 
   });
 }
 
-entrain_status_t entrain_shard_bind(entrain_shard_t* shard, float* params, float* grads) {
+entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
+                                    entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckF32(dtype, "slabs are f32"));
     const int64_t bytes = shard->shards->slab().count() * static_cast<int64_t>(sizeof(float));
     ENTRAIN_RETURN_IF_ERROR(CheckBuffer("params", params, bytes, DType::kF32));
     ENTRAIN_RETURN_IF_ERROR(CheckBuffer("grads", grads, bytes, DType::kF32));
@@ -241,17 +243,18 @@ entrain_status_t entrain_shard_bind(entrain_shard_t* shard, float* params, float
       return absl::InvalidArgumentError(
           absl::StrCat("params and grads (", bytes, " bytes each) overlap"));
     }
-    return shard->shards->Bind(params, grads);
+    return shard->shards->Bind(static_cast<float*>(params), static_cast<float*>(grads));
   });
 }
 
-entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const float* full) {
+entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
+                                    entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
-    const int64_t bytes =
-        shard->shards->slab().layer(layer).full * static_cast<int64_t>(sizeof(float));
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("full", full, bytes, DType::kF32));
-    return shard->shards->Load(layer, full);
+    ENTRAIN_RETURN_IF_ERROR(CheckConvertible(dtype));
+    const int64_t bytes = shard->shards->slab().layer(layer).full * SizeOf(DType{dtype});
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("full", full, bytes, DType{dtype}));
+    return shard->shards->Load(layer, full, DType{dtype});
   });
 }
 

@@ -19,6 +19,25 @@ absl::Status CheckDType(entrain_dtype_t dtype) {
   return absl::OkStatus();
 }
 
+absl::Status CheckF32(entrain_dtype_t dtype, const char* only) {
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+  if (dtype != ENTRAIN_F32) {
+    return absl::UnimplementedError(
+        absl::StrCat("dtype ", NameOf(DType{dtype}), ": ", only, " in this version"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckConvertible(entrain_dtype_t dtype) {
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+  if (dtype != ENTRAIN_F32 && dtype != ENTRAIN_F64 && dtype != ENTRAIN_BF16 &&
+      dtype != ENTRAIN_F16) {
+    return absl::UnimplementedError(absl::StrCat(
+        "dtype ", NameOf(DType{dtype}), ": parameters are converted from and to f32, f64, bf16, f16"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRank(const char* name, int32_t rank, int size) {
   if (rank < 0 || rank >= size) {
     return absl::InvalidArgumentError(

@@ -18,6 +18,10 @@ namespace entrain::api {
 bool IsOp(entrain_op_t op);
 
 absl::Status CheckDType(entrain_dtype_t dtype);
+// UNIMPLEMENTED for element types that the float kernels cannot convert to or from f32.
+absl::Status CheckConvertible(entrain_dtype_t dtype);
+// UNIMPLEMENTED for element types other than f32: "dtype bf16: `only`; ...".
+absl::Status CheckF32(entrain_dtype_t dtype, const char* only);
 absl::Status CheckRank(const char* name, int32_t rank, int size);
 
 // `count` as the library counts, when `parts` times as many elements can be addressed: a negative

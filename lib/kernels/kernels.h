@@ -30,7 +30,7 @@ struct Kernels {
   // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order, count elements each; divide > 1: the sum is divided by it.
   // Built-in ops (avg: as sum) and all types but fp8. n >= 1. 16-bit floats accumulate in f32 over all n and round once.
   void (*combine)(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n, int64_t count, int divide);
-  // dst[i] = src[i] converted between f32, bf16 and f16 (any pair; equal types copy).
+  // dst[i] = src[i] converted between f32, bf16 and f16 (any pair; equal types copy), or between f32 and f64.
   void (*cast)(void* dst, DType to, const void* src, DType from, int64_t count);
   // delta = anchor - params; returns the sum of squares of delta.
   double (*delta_and_norm)(float* delta, const float* anchor, const float* params, int64_t count);

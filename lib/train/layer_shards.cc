@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
+#include "lib/kernels/kernels.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -149,15 +150,16 @@ absl::Status LayerShards::Bind(float* params, float* grads) {
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::Load(int layer, const float* full) {
+absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   ENTRAIN_RETURN_IF_ERROR(Check(layer));
-  if (full == nullptr) {
+  const SlabLayer& l = slab_.layer(layer);
+  if (full == nullptr && l.full > 0) {
     return absl::InvalidArgumentError("shard: full is null");
   }
-  const SlabLayer& l = slab_.layer(layer);
   float* const shard = params_ + l.offset;
   if (l.valid > 0) {
-    std::memcpy(shard, full + l.first, static_cast<size_t>(l.valid) * sizeof(float));
+    const auto* const own = static_cast<const std::byte*>(full) + l.first * SizeOf(from);
+    BestKernels().cast(shard, DType::kF32, own, from, l.valid);
   }
   std::memset(shard + l.valid, 0, static_cast<size_t>(l.shard - l.valid) * sizeof(float));
   return absl::OkStatus();

@@ -58,8 +58,8 @@ class LayerShards {
   // Both slab().count() floats; once, before anything below.
   absl::Status Bind(float* params, float* grads);
   float* params() const { return params_; }  // null: not bound
-  // Copies this rank's part of a whole layer into the slab.
-  absl::Status Load(int layer, const float* full);
+  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab.
+  absl::Status Load(int layer, const void* full, DType from = DType::kF32);
   // Collective; blocks: replica 0's slab to all replicas.
   absl::Status Broadcast();
 

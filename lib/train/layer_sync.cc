@@ -1,7 +1,6 @@
 #include "lib/train/layer_sync.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
+#include "lib/kernels/kernels.h"
 
 namespace entrain {
 namespace {
@@ -271,15 +271,14 @@ EditInfo LayerSync::info() const {
   return info;
 }
 
-absl::Status LayerSync::CopyAnchor(float* anchor) const {
+absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (!exchange_.anchors().exist()) {
     return absl::FailedPreconditionError("edit: there are no anchors");
   }
   if (FirstPending() >= 0) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  std::memcpy(anchor, exchange_.anchors().all(),
-              static_cast<size_t>(shards_->slab().count()) * sizeof(float));
+  BestKernels().cast(anchor, to, exchange_.anchors().all(), DType::kF32, shards_->slab().count());
   return absl::OkStatus();
 }
 

@@ -59,7 +59,8 @@ class LayerSync final : public LayerGate {
   absl::Status RequestSync();
 
   EditInfo info() const;
-  absl::Status CopyAnchor(float* anchor) const;
+  // slab().count() elements of kF32, kF64, kBF16 or kF16.
+  absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
   // kFailedPrecondition before the first exchange and during one.
   absl::StatusOr<LayerReport> Report(int layer) const;
 

@@ -20,11 +20,11 @@ TEST(Optim, AnSgdStepIsTheFormula) {
   ASSERT_OK(entrain_optim_state_arrays(optim, &arrays));
   ASSERT_EQ(arrays, 1);
   float params[2] = {1, 2}, grads[2] = {4, 8}, momentum[2] = {0, 0};
-  float* state[1] = {momentum};
-  ASSERT_OK(entrain_optim_step(optim, params, grads, state, 2, 1, 0.25));
+  void* state[1] = {momentum};
+  ASSERT_OK(entrain_optim_step(optim, params, grads, state, 2, ENTRAIN_F32, 1, 0.25));
   EXPECT_EQ(params[0], 0.0f);
   EXPECT_EQ(params[1], 0.0f);
-  ASSERT_OK(entrain_optim_step(optim, params, grads, state, 2, 2, 0.25));
+  ASSERT_OK(entrain_optim_step(optim, params, grads, state, 2, ENTRAIN_F32, 2, 0.25));
   EXPECT_EQ(momentum[1], 12.0f);  // 0.5 * 8 + 8
   EXPECT_EQ(params[1], -3.0f);
   entrain_optim_destroy(optim);
@@ -42,17 +42,17 @@ TEST(Optim, APreviewIsTheStepWithoutItsEffects) {
     params[i] = std::sin(static_cast<float>(i));
     grads[i] = std::cos(static_cast<float>(i));
   }
-  float* state[2] = {m.data(), v.data()};
-  const float* seen[2] = {m.data(), v.data()};
+  void* state[2] = {m.data(), v.data()};
+  const void* seen[2] = {m.data(), v.data()};
   for (int64_t step = 1; step <= 3; ++step) {
     const std::vector<float> params_before = params, m_before = m, v_before = v;
     ASSERT_OK(entrain_optim_preview(optim, params.data(), grads.data(), seen, out.data(),
-                                    out.size(), step, 0.01));
+                                    out.size(), ENTRAIN_F32, step, 0.01));
     EXPECT_EQ(params, params_before);
     EXPECT_EQ(m, m_before);
     EXPECT_EQ(v, v_before);
-    ASSERT_OK(
-        entrain_optim_step(optim, params.data(), grads.data(), state, params.size(), step, 0.01));
+    ASSERT_OK(entrain_optim_step(optim, params.data(), grads.data(), state, params.size(),
+                                 ENTRAIN_F32, step, 0.01));
     EXPECT_EQ(out, params);
     EXPECT_NE(params, params_before);
   }
@@ -71,19 +71,27 @@ TEST(Optim, BadHyperParametersAndArraysAreNamed) {
   config.kind = ENTRAIN_OPTIM_SGD;
   ASSERT_OK(entrain_optim_create(&config, &optim));
   float params[4] = {}, grads[4] = {}, momentum[4] = {};
-  float* state[1] = {momentum};
-  float* missing[1] = {nullptr};
-  float* same[1] = {params + 1};
-  const auto step = [&](float* const* with, int64_t number, double lr) {
-    return entrain_optim_step(optim, params, grads, with, 3, number, lr);
+  void* state[1] = {momentum};
+  void* missing[1] = {nullptr};
+  void* same[1] = {params + 1};
+  const auto step = [&](void* const* with, int64_t number, double lr) {
+    return entrain_optim_step(optim, params, grads, with, 3, ENTRAIN_F32, number, lr);
   };
   EXPECT_FAILS(step(nullptr, 1, 0.1), ENTRAIN_INVALID_ARGUMENT, "state is NULL");
   EXPECT_FAILS(step(missing, 1, 0.1), ENTRAIN_INVALID_ARGUMENT, "state[0] is NULL");
   EXPECT_FAILS(step(same, 1, 0.1), ENTRAIN_INVALID_ARGUMENT, "overlap");
   EXPECT_FAILS(step(state, 0, 0.1), ENTRAIN_INVALID_ARGUMENT, "step 0");
   EXPECT_FAILS(step(state, 1, NAN), ENTRAIN_INVALID_ARGUMENT, "lr nan");
-  EXPECT_FAILS(entrain_optim_step(optim, nullptr, grads, state, 3, 1, 0.1),
+  EXPECT_FAILS(entrain_optim_step(optim, nullptr, grads, state, 3, ENTRAIN_F32, 1, 0.1),
                ENTRAIN_INVALID_ARGUMENT, "params is NULL");
+  EXPECT_FAILS(entrain_optim_step(optim, params, grads, state, 3, ENTRAIN_BF16, 1, 0.1),
+               ENTRAIN_UNIMPLEMENTED, "dtype bf16: optimizers step arrays of f32");
+  const void* seen[1] = {momentum};
+  float out[4] = {};
+  EXPECT_FAILS(entrain_optim_preview(optim, params, grads, seen, out, 3, ENTRAIN_F64, 1, 0.1),
+               ENTRAIN_UNIMPLEMENTED, "dtype f64: optimizers step arrays of f32");
+  EXPECT_FAILS(entrain_optim_step(optim, params, grads, state, 3, 99, 1, 0.1),
+               ENTRAIN_INVALID_ARGUMENT, "dtype 99");
   EXPECT_OK(step(state, 1, 0.1));
   entrain_optim_destroy(optim);
 }

@@ -59,7 +59,7 @@ class StructRules : public testing::Test {
     used->layers = 1;
     used->layer_counts = &kLayerCount;
     const entrain_status_t code = entrain_shard_create(mesh_, used, shard);
-    return code != ENTRAIN_OK ? code : entrain_shard_bind(*shard, params_, grads_);
+    return code != ENTRAIN_OK ? code : entrain_shard_bind(*shard, params_, grads_, ENTRAIN_F32);
   }
   entrain_status_t CreateEdit(entrain_edit_config_t* config, entrain_shard_t* shard,
                               entrain_edit_t** edit) {

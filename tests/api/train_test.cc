@@ -38,11 +38,11 @@ class Model {
     entrain_shard_destroy(shard_);
     entrain_mesh_destroy(mesh_);
   }
-  void Bind() { EXPECT_OK(entrain_shard_bind(shard_, params_.data(), grads_.data())); }
+  void Bind() { EXPECT_OK(entrain_shard_bind(shard_, params_.data(), grads_.data(), ENTRAIN_F32)); }
   void Load(float value) {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       const std::vector<float> full(kCounts[layer], value);
-      EXPECT_OK(entrain_shard_load(shard_, layer, full.data()));
+      EXPECT_OK(entrain_shard_load(shard_, layer, full.data(), ENTRAIN_F32));
     }
   }
   // Gathers every layer and gives its first and last element.
@@ -158,14 +158,22 @@ TEST(Train, ShardArgumentsAreChecked) {
     void* params = nullptr;
     EXPECT_FAILS(entrain_shard_wait(model.shard(), 0, &params), ENTRAIN_FAILED_PRECONDITION,
                  "bound");
-    EXPECT_FAILS(entrain_shard_bind(model.shard(), nullptr, model.grads().data()), kInvalid,
-                 "params is NULL");
-    EXPECT_FAILS(entrain_shard_bind(model.shard(), model.params().data(), model.params().data()),
-                 kInvalid, "overlap");
+    const auto bind = [&](float* given, float* grads, entrain_dtype_t dtype) {
+      return entrain_shard_bind(model.shard(), given, grads, dtype);
+    };
+    float* const slab = model.params().data();
+    EXPECT_FAILS(bind(nullptr, model.grads().data(), ENTRAIN_F32), kInvalid, "params is NULL");
+    EXPECT_FAILS(bind(slab, slab, ENTRAIN_F32), kInvalid, "overlap");
+    EXPECT_FAILS(bind(slab, model.grads().data(), ENTRAIN_BF16), ENTRAIN_UNIMPLEMENTED,
+                 "dtype bf16: slabs are f32");
+    EXPECT_FAILS(bind(slab, model.grads().data(), -3), kInvalid, "dtype -3");
     model.Bind();
     EXPECT_FAILS(entrain_shard_wait(model.shard(), 3, &params), kInvalid,
                  "layer 3 is not one of 3");
-    EXPECT_FAILS(entrain_shard_load(model.shard(), 0, nullptr), kInvalid, "full is NULL");
+    EXPECT_FAILS(entrain_shard_load(model.shard(), 0, nullptr, ENTRAIN_F32), kInvalid,
+                 "full is NULL");
+    EXPECT_FAILS(entrain_shard_load(model.shard(), 0, slab, ENTRAIN_I32), ENTRAIN_UNIMPLEMENTED,
+                 "dtype i32: parameters are converted from and to f32, f64, bf16, f16");
     EXPECT_FAILS(entrain_shard_begin_pass(model.shard(), 2), kInvalid, "pass 2");
     EXPECT_FAILS(entrain_shard_set_gradients(model.shard(), 5), kInvalid, "scope 5");
     EXPECT_FAILS(entrain_shard_release(model.shard(), 0), ENTRAIN_FAILED_PRECONDITION, "layer 0");
@@ -199,8 +207,10 @@ TEST(Train, EditOptionsAreChecked) {
     config.pseudo_gradnorm_reduce = 0;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     EXPECT_FAILS(entrain_edit_wait_layer(edit, 3), kInvalid, "layer 3");
-    EXPECT_FAILS(entrain_edit_anchor(edit, model.grads().data()), ENTRAIN_FAILED_PRECONDITION,
+    float* const grads = model.grads().data();
+    EXPECT_FAILS(entrain_edit_anchor(edit, grads, ENTRAIN_F32), ENTRAIN_FAILED_PRECONDITION,
                  "anchor");
+    EXPECT_FAILS(entrain_edit_anchor(edit, grads, ENTRAIN_U8), ENTRAIN_UNIMPLEMENTED, "dtype u8");
     entrain_edit_destroy(edit);
   });
 }
@@ -229,6 +239,20 @@ TEST(Train, LayersCutUnevenlyComeBackWhole) {
     entrain_shard_stats_init(&stats);
     EXPECT_OK(entrain_shard_stats(model.shard(), &stats));
     EXPECT_GT(stats.bytes_sent_shard, 0u);
+  });
+}
+
+TEST(Train, LayersAreLoadedFromAnyFloatType) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 2);
+    model.Bind();
+    const uint16_t bf16[7] = {0x4040, 0x4040, 0x4040, 0x4040, 0x4040, 0x4040, 0x4040};  // 3
+    const uint16_t f16[1] = {0x4200};
+    const std::vector<double> f64(12, 3.0);
+    EXPECT_OK(entrain_shard_load(model.shard(), 0, bf16, ENTRAIN_BF16));
+    EXPECT_OK(entrain_shard_load(model.shard(), 1, f16, ENTRAIN_F16));
+    EXPECT_OK(entrain_shard_load(model.shard(), 2, f64.data(), ENTRAIN_F64));
+    model.ExpectAll(3.0f);
   });
 }
 
@@ -310,8 +334,14 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
     EXPECT_EQ(low, high);
     EXPECT_NE(low, 0u);
     std::vector<float> anchor(model.params().size());
-    EXPECT_OK(entrain_edit_anchor(edit, anchor.data()));
+    EXPECT_OK(entrain_edit_anchor(edit, anchor.data(), ENTRAIN_F32));
     EXPECT_EQ(anchor.front(), 7.0f);
+    std::vector<double> wide(anchor.size());
+    EXPECT_OK(entrain_edit_anchor(edit, wide.data(), ENTRAIN_F64));
+    EXPECT_EQ(wide.front(), 7.0);
+    std::vector<uint16_t> narrow(anchor.size());
+    EXPECT_OK(entrain_edit_anchor(edit, narrow.data(), ENTRAIN_BF16));
+    EXPECT_EQ(narrow.front(), 0x40e0);  // 7 in bf16
     double norms[2] = {}, weights[2] = {}, clip = 0;
     EXPECT_OK(entrain_edit_layer_report(edit, 0, norms, weights, &clip));
     EXPECT_EQ(weights[0], 0.5);

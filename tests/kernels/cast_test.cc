@@ -85,6 +85,26 @@ TEST_P(CastTest, OddLengthsAndStartsAgree) {
   }
 }
 
+TEST_P(CastTest, DoublesRoundToFloatAndFloatsWidenExactly) {
+  for (const int64_t count : {0, 1, 7, 16, 33, 515}) {
+    Array doubles(DType::kF64, count, 1), floats(DType::kF32, count, 2), back(DType::kF64, count);
+    Fill(doubles, random_);
+    if (count > 1) {
+      doubles.Set(1, 1.0 + 0x1p-24);  // the middle between two floats: to even
+    }
+    kernels().cast(floats.data(), DType::kF32, doubles.data(), DType::kF64, count);
+    kernels().cast(back.data(), DType::kF64, floats.data(), DType::kF32, count);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto want = static_cast<float>(doubles.At<double>(i));
+      ASSERT_EQ(BitsAt(floats, i), std::bit_cast<uint32_t>(want)) << "element " << i;
+      if (!std::isnan(want)) {
+        ASSERT_EQ(back.At<double>(i), double{want}) << "element " << i;
+      }
+    }
+    EXPECT_TRUE(floats.MarginsIntact() && back.MarginsIntact());
+  }
+}
+
 TEST_P(CastTest, AccumulateAddsAsFloat) {
   for (const DType from : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
     for (const int64_t count : {0, 1, 7, 16, 33, 515}) {
