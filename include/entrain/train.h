@@ -162,25 +162,26 @@ typedef struct entrain_edit_config {
   entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object */
   int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
   int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local one, >= 0; default 0 */
-  int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1 */
+  int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1; end_step insists on it */
   int32_t reducer;                     /* ENTRAIN_REDUCER_*; default NONE */
-  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas; needs the linear reducer */
+  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas; needs the linear reducer; or 0 */
   int32_t normalize;                   /* linear without norm weights: 1 (default) a mean, 0 a sum */
   double weight_softmax_temperature;   /* T > 0; 0 (default): unset, which is 1 with norm weighting */
   double clip_pseudo_grad;             /* phi > 0: largest norm of a module's combined Delta; 0 (default): off */
   int32_t outer_optimizer;             /* ENTRAIN_OUTER_*; default NONE */
-  int32_t outer_nesterov;
+  int32_t outer_nesterov;              /* 0 (default) or 1 */
   double outer_lr;                     /* eta > 0; default 0.7 */
   double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
   double outer_weight_decay;           /* >= 0; default 0 */
   int32_t prefetch;                    /* layers whose exchange runs ahead of use; default 1; 0: each in its wait */
-  int32_t reserved;
+  int32_t reserved;                    /* must be 0 */
   int64_t timeout_ns;                  /* of each collective inside; 0: the communicators' default */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
 
 /* Collective. Options are checked here; combinations without effect (clip or norm weights without outer optimizer or
- * reducer, a temperature without norm weights) are refused with a sentence that says what to set. */
+ * reducer, a temperature without norm weights, outer_* values other than the defaults without outer optimizer) are
+ * refused with a sentence that says what to set. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
@@ -195,7 +196,9 @@ ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, in
  * all replicas the same bits. Returns at once when nothing is under way for it. entrain_shard_wait does the same for
  * layers that it gathers ahead. */
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
-/* After the inner optimizer's step: counts it. */
+/* After the inner optimizer's step: counts it. FAILED_PRECONDITION naming both numbers unless begin_forward was called
+ * with training 1 exactly gradient_accumulation_steps times for this step (a first_microbatch of 1 begins the count
+ * anew), and while nobody has waited for a layer under exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
 /* The next begin_forward with training 1 exchanges whatever the trigger says (not in warm-up; not twice at one step).
  * Collective: for the end of training and for evaluation of the consensus. */

@@ -33,6 +33,13 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
     return absl::InvalidArgumentError(absl::StrCat("outer_optimizer ", config.outer_optimizer,
                                                    " is not an ENTRAIN_OUTER_* value"));
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("pseudo_gradnorm_reduce", config.pseudo_gradnorm_reduce));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("normalize", config.normalize));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("outer_nesterov", config.outer_nesterov));
+  if (config.reserved != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reserved ", config.reserved, " is not 0; the field has no meaning yet"));
+  }
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   return EditOptions{.local_sgd_sync_interval = config.local_sgd_sync_interval,
                      .local_sgd_warmup_steps = config.local_sgd_warmup_steps,

@@ -121,6 +121,7 @@ entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
       return absl::InvalidArgumentError(
           absl::StrCat("kind ", known.kind, " is not an ENTRAIN_OPTIM_* value"));
     }
+    ENTRAIN_RETURN_IF_ERROR(CheckSwitch("nesterov", known.nesterov));
     ENTRAIN_ASSIGN_OR_RETURN(auto made,
                              entrain::MakeOptimizer({.kind = entrain::OptimizerKind{known.kind},
                                                      .momentum = known.momentum,

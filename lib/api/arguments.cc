@@ -32,8 +32,17 @@ absl::Status CheckConvertible(entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   if (dtype != ENTRAIN_F32 && dtype != ENTRAIN_F64 && dtype != ENTRAIN_BF16 &&
       dtype != ENTRAIN_F16) {
-    return absl::UnimplementedError(absl::StrCat(
-        "dtype ", NameOf(DType{dtype}), ": parameters are converted from and to f32, f64, bf16, f16"));
+    return absl::UnimplementedError(
+        absl::StrCat("dtype ", NameOf(DType{dtype}),
+                     ": parameters are converted from and to f32, f64, bf16, f16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSwitch(const char* name, int32_t value) {
+  if (value != 0 && value != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " ", value, " is neither 0 (off) nor 1 (on)"));
   }
   return absl::OkStatus();
 }

@@ -22,6 +22,8 @@ absl::Status CheckDType(entrain_dtype_t dtype);
 absl::Status CheckConvertible(entrain_dtype_t dtype);
 // UNIMPLEMENTED for element types other than f32: "dtype bf16: `only`; ...".
 absl::Status CheckF32(entrain_dtype_t dtype, const char* only);
+// INVALID_ARGUMENT for anything but 0 and 1.
+absl::Status CheckSwitch(const char* name, int32_t value);
 absl::Status CheckRank(const char* name, int32_t rank, int size);
 
 // `count` as the library counts, when `parts` times as many elements can be addressed: a negative

@@ -56,6 +56,25 @@ absl::Status CheckRanges(const EditOptions& o) {
   return absl::OkStatus();
 }
 
+// Options of an outer optimizer that is not there: those that differ from their defaults were set.
+absl::Status CheckNoOuter(const EditOptions& o) {
+  constexpr absl::string_view kWhy = "has no effect without outer_optimizer sgd; set both";
+  const EditOptions defaults;
+  if (o.outer_nesterov) {
+    return Refuse("outer_nesterov", 1, kWhy);
+  }
+  if (o.outer_lr != defaults.outer_lr) {
+    return Refuse("outer_lr", o.outer_lr, kWhy);
+  }
+  if (o.outer_momentum != defaults.outer_momentum) {
+    return Refuse("outer_momentum", o.outer_momentum, kWhy);
+  }
+  if (o.outer_weight_decay != defaults.outer_weight_decay) {
+    return Refuse("outer_weight_decay", o.outer_weight_decay, kWhy);
+  }
+  return absl::OkStatus();
+}
+
 // Options that would have no effect: whoever sets them expects one.
 absl::Status CheckInert(const EditOptions& o) {
   const bool linear = o.reducer == ReducerKind::kLinear;
@@ -77,14 +96,7 @@ absl::Status CheckInert(const EditOptions& o) {
     return Refuse("clip_pseudo_grad", o.clip_pseudo_grad,
                   "has no effect in plain averaging; set an outer_optimizer or a reducer");
   }
-  if (o.outer_nesterov && o.outer_optimizer == OuterKind::kNone) {
-    return Refuse("outer_nesterov", 1, "has no effect without outer_optimizer sgd; set both");
-  }
-  if (o.outer_weight_decay > 0 && o.outer_optimizer == OuterKind::kNone) {
-    return Refuse("outer_weight_decay", o.outer_weight_decay,
-                  "has no effect without outer_optimizer sgd; set both");
-  }
-  return absl::OkStatus();
+  return o.outer_optimizer == OuterKind::kNone ? CheckNoOuter(o) : absl::OkStatus();
 }
 
 }  // namespace

@@ -240,6 +240,12 @@ absl::Status LayerSync::EndStep() {
     return absl::FailedPreconditionError(absl::StrCat(
         "edit: end_step ", step_, ": nobody has waited for the exchange of layer ", pending));
   }
+  if (microbatches_ != options_.gradient_accumulation_steps) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("edit: end_step ", step_, ": begin_forward was called for ", microbatches_,
+                     " of the step's micro-batches, but gradient_accumulation_steps is ",
+                     options_.gradient_accumulation_steps));
+  }
   ++step_;
   microbatches_ = 0;
   return absl::OkStatus();

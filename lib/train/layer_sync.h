@@ -112,7 +112,7 @@ class LayerSync final : public LayerGate {
   // The caller's:
   int64_t step_ = 0;  // g
   bool requested_ = false;
-  int32_t microbatches_ = 0;  // training forwards since the last first micro-batch
+  int32_t microbatches_ = 0;  // training forwards of this step, from its first micro-batch on
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 

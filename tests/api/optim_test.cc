@@ -69,6 +69,9 @@ TEST(Optim, BadHyperParametersAndArraysAreNamed) {
   config.kind = 9;
   EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "kind 9");
   config.kind = ENTRAIN_OPTIM_SGD;
+  config.nesterov = 2;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "nesterov 2");
+  config.nesterov = 0;
   ASSERT_OK(entrain_optim_create(&config, &optim));
   float params[4] = {}, grads[4] = {}, momentum[4] = {};
   void* state[1] = {momentum};

@@ -205,7 +205,24 @@ TEST(Train, EditOptionsAreChecked) {
                  "pseudo_gradnorm_reduce");
     EXPECT_EQ(edit, nullptr);
     config.pseudo_gradnorm_reduce = 0;
+    const auto expect_refused = [&](int32_t* field, int32_t value, const char* says) {
+      const int32_t before = *field;
+      *field = value;
+      EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid, says);
+      *field = before;
+    };
+    expect_refused(&config.reserved, 1, "reserved 1");
+    expect_refused(&config.normalize, 7, "normalize 7 is neither 0 (off) nor 1 (on)");
+    expect_refused(&config.outer_nesterov, 2, "outer_nesterov 2");
+    expect_refused(&config.pseudo_gradnorm_reduce, 3, "pseudo_gradnorm_reduce 3");
+    expect_refused(&config.pseudo_gradnorm_reduce, -1, "pseudo_gradnorm_reduce -1");
+    config.outer_lr = 0.25;
+    expect_refused(&config.outer_optimizer, ENTRAIN_OUTER_NONE,
+                   "outer_lr: 0.25 has no effect without outer_optimizer sgd; set both");
+    EXPECT_EQ(edit, nullptr);
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    EXPECT_FAILS(entrain_edit_end_step(edit), ENTRAIN_FAILED_PRECONDITION,
+                 "0 of the step's micro-batches, but gradient_accumulation_steps is 1");
     EXPECT_FAILS(entrain_edit_wait_layer(edit, 3), kInvalid, "layer 3");
     float* const grads = model.grads().data();
     EXPECT_FAILS(entrain_edit_anchor(edit, grads, ENTRAIN_F32), ENTRAIN_FAILED_PRECONDITION,

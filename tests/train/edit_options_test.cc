@@ -72,6 +72,14 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
       {"clip_pseudo_grad: 1", [](auto& o) { o.clip_pseudo_grad = 1; }},
       {"outer_nesterov: 1", [](auto& o) { o.outer_nesterov = true; }},
       {"outer_weight_decay: 0.5", [](auto& o) { o.outer_weight_decay = 0.5; }},
+      {"outer_lr: 1", [](auto& o) { o.outer_lr = 1; }},
+      {"outer_momentum: 0 has no effect without outer_optimizer sgd; set both",
+       [](auto& o) { o.outer_momentum = 0; }},
+      {"outer_lr: 0.5",
+       [](auto& o) {
+         o.reducer = ReducerKind::kLinear;
+         o.outer_lr = 0.5;
+       }},
   };
   for (const Case& c : cases) {
     EditOptions options;

@@ -474,6 +474,7 @@ TEST(LayerSync, EvaluationAndLaterMicrobatchesNeverExchange) {
     options.gradient_accumulation_steps = 2;
     r.Edit(options);
     r.Forward();
+    EXPECT_FALSE(r.Forward(true, false));
     r.EndStep();
     EXPECT_FALSE(r.Forward(false));
     EXPECT_TRUE(r.Forward());
@@ -483,6 +484,31 @@ TEST(LayerSync, EvaluationAndLaterMicrobatchesNeverExchange) {
     r.EndStep();
     EXPECT_FALSE(r.Forward(true, false));
     EXPECT_TRUE(r.Forward(true, true));
+  });
+}
+
+TEST(LayerSync, AStepHasAsManyMicrobatchesAsTheOptionSays) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    EditOptions options = Averaging();
+    options.gradient_accumulation_steps = 3;
+    r.Edit(options);
+    const auto expect_refused = [&r](const char* says) {
+      const absl::Status status = r.edit().EndStep();
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(says));
+      EXPECT_EQ(r.edit().info().steps, 0);
+    };
+    expect_refused("0 of the step's micro-batches, but gradient_accumulation_steps is 3");
+    r.Forward();
+    r.Forward(false);  // evaluation is none
+    r.Forward(true, false);
+    expect_refused("end_step 0: begin_forward was called for 2 of");
+    r.Forward();  // the step from its beginning
+    expect_refused("for 1 of");
+    r.Forward(true, false);
+    r.Forward(true, false);
+    r.EndStep();
+    EXPECT_EQ(r.edit().info().steps, 1);
   });
 }
 
