@@ -23,6 +23,7 @@
 #include "lib/net/listener.h"
 #include "lib/store/store.h"
 #include "tools/labelled_output.h"
+#include "tools/launch_settings.h"
 #include "tools/rank_process.h"
 #include <CLI/CLI.hpp>
 
@@ -308,15 +309,17 @@ constexpr char kDescription[] =
 
 Each rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 MASTER_ADDR, MASTER_PORT, ...) and ENTRAIN_STORE, and an empty standard input. Output comes out line by
-line, each line behind its rank: "[3] text".
+line, each line behind its rank: "[3] text". ENTRAIN_* variables are passed on to the ranks, ENTRAIN_STORE excepted; one
+that does not exist, or whose value no rank could take, is refused before any rank is started.
 
-If a rank fails, the others have 2 s to report what they saw and end; then they are asked to (SIGTERM), and after
-5 s more killed. SIGINT, SIGTERM and SIGHUP are
-passed on to the ranks. What the ranks started is ended with them.)";
+If a rank fails, the others have 2 s for their last words: to report what they saw of it and end by themselves. Those
+that are left are asked to end (SIGTERM), and killed 5 s later. SIGINT, SIGTERM and SIGHUP are passed on to the ranks at
+once; a second one kills them. What the ranks started is ended with them.)";
 
 constexpr char kFooter[] =
     R"(Exit code: 0 when every rank exits with 0; otherwise that of the rank that failed first, 128 + the signal's number
-when a signal killed it; 124 when the time was up; 127 when PROGRAM cannot be run; 2 for wrong options.)";
+when a signal killed it; 124 when the time was up; 127 when PROGRAM cannot be run; 2 for wrong options and
+ENTRAIN_* variables.)";
 
 class HelpFormatter final : public CLI::Formatter {
  public:
@@ -348,6 +351,10 @@ int Main(int argc, char** argv) {
   }
   if (options.program.empty()) {
     Say("no PROGRAM given; see entrain-run --help");
+    return kBadUsage;
+  }
+  if (const absl::Status settings = CheckLaunchSettings(); !settings.ok()) {
+    Say(std::string(settings.message()));
     return kBadUsage;
   }
   const auto code = Launch(options);

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "lib/base/log.h"
+
 extern char** environ;
 
 namespace entrain {
@@ -88,7 +90,27 @@ absl::Status CheckEnvironment() {
           })));
     }
   }
+  if (GetEnv("ENTRAIN_FAULT")) {
+    return absl::FailedPreconditionError(
+        "ENTRAIN_FAULT is set, but this build has no fault-injecting transport; unset it");
+  }
   return absl::OkStatus();
+}
+
+absl::Status ApplyLogLevel() {
+  const auto text = GetEnv("ENTRAIN_LOG");
+  if (!text) {
+    return absl::OkStatus();
+  }
+  constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
+  for (int level = 0; level < 4; ++level) {
+    if (*text == kNames[level]) {
+      SetLogLevel(static_cast<LogLevel>(level));
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("ENTRAIN_LOG: \"", *text, "\" is none of error, warning, info, debug"));
 }
 
 std::optional<std::string> GetEnv(const char* name) {

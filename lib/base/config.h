@@ -26,8 +26,10 @@ struct EnvVariable {
 absl::Span<const EnvVariable> EnvTable();
 
 // Refuses variables named ENTRAIN_* that are not in the table (a misspelt setting must not be
-// silently ignored).
+// silently ignored), and those that this build only reserves.
 absl::Status CheckEnvironment();
+// Sets the threshold of lib/base/log to ENTRAIN_LOG, if that is set; refuses what is no level.
+absl::Status ApplyLogLevel();
 
 // The value of any variable, ours or a launcher's; nullopt when unset or empty. ENTRAIN_* names
 // must be in the table.

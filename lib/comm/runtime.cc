@@ -27,22 +27,6 @@ std::string NamespaceId(const char* path) {
   return stat(path, &info) == 0 ? absl::StrCat(info.st_dev, ".", info.st_ino) : "?";
 }
 
-absl::Status ApplyLogLevel() {
-  const auto text = GetEnv("ENTRAIN_LOG");
-  if (!text) {
-    return absl::OkStatus();
-  }
-  constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
-  for (int level = 0; level < 4; ++level) {
-    if (*text == kNames[level]) {
-      SetLogLevel(static_cast<LogLevel>(level));
-      return absl::OkStatus();
-    }
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("ENTRAIN_LOG: \"", *text, "\" is none of error, warning, info, debug"));
-}
-
 }  // namespace
 
 std::string ThisHostId() {
@@ -58,10 +42,6 @@ std::string ThisHostId() {
 absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
   ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
-  if (GetEnv("ENTRAIN_FAULT")) {
-    return absl::FailedPreconditionError(
-        "ENTRAIN_FAULT is set, but this build has no fault-injecting transport; unset it");
-  }
   if (options.engines > 1 || options.engines < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "engines: ", options.engines, " is not 0 or 1; this version has one loop a runtime"));

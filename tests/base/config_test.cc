@@ -8,6 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/log.h"
+
 namespace entrain {
 namespace {
 
@@ -36,6 +38,24 @@ TEST(Environment, KnownNamesAndOtherPeoplesAreAccepted) {
   const Variable ours("ENTRAIN_TIMEOUT", "5s");
   const Variable other("ENTRAINMENT", "1");
   EXPECT_TRUE(CheckEnvironment().ok()) << CheckEnvironment();
+}
+
+TEST(Environment, ReservedOnesAreRefused) {
+  const Variable fault("ENTRAIN_FAULT", "drop");
+  EXPECT_EQ(CheckEnvironment().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Environment, LogLevelIsAppliedOrRefused) {
+  {
+    const Variable level("ENTRAIN_LOG", "debug");
+    EXPECT_TRUE(ApplyLogLevel().ok());
+    EXPECT_TRUE(LogEnabled(LogLevel::kDebug));
+  }
+  SetLogLevel(LogLevel::kWarning);
+  EXPECT_TRUE(ApplyLogLevel().ok());  // unset: as it was
+  EXPECT_FALSE(LogEnabled(LogLevel::kInfo));
+  const Variable level("ENTRAIN_LOG", "loud");
+  EXPECT_THAT(std::string(ApplyLogLevel().message()), HasSubstr("\"loud\" is none of error"));
 }
 
 TEST(Environment, TableIsCompleteAndDescribed) {

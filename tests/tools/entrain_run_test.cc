@@ -178,6 +178,25 @@ TEST(EntrainRun, FailingRankEndsTheOthersAndIsNamed) {
   EXPECT_LT(ended.seconds, 30);
 }
 
+// After one rank has failed the others have 2 s to say what they saw of it.
+TEST(EntrainRun, OthersMayReportAFailureAndEndByThemselves) {
+  const Ended ended = RunShell(
+      "2", "test $RANK = 0 && exit 3; trap 'echo asked; exit 1' TERM; sleep 0.3; echo I saw it");
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_EQ(ended.out, "[1] I saw it\n");
+  EXPECT_LT(ended.seconds, 1.8);
+}
+
+TEST(EntrainRun, OneThatDoesNotEndByItselfIsAskedToAfterTwoSeconds) {
+  const Ended ended = RunShell(
+      "2",
+      "test $RANK = 0 && exit 3; trap 'echo asked; exit 1' TERM; while :; do sleep 0.05; done");
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_EQ(ended.out, "[1] asked\n");
+  EXPECT_GE(ended.seconds, 1.9);
+  EXPECT_LT(ended.seconds, 6);  // before it would have been killed
+}
+
 TEST(EntrainRun, KilledRankIsNamedWithItsSignal) {
   const Ended ended = RunShell("3", "test $RANK = 2 && kill -9 $$; exec sleep 600");
   EXPECT_EQ(ended.code, 128 + SIGKILL);
@@ -247,6 +266,31 @@ TEST(EntrainRun, BadOptionsAreRefusedWithOneClearLine) {
     EXPECT_FALSE(ended.err.empty());
     EXPECT_LE(Lines(ended.err).size(), 2u) << ended.err;
   }
+}
+
+TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
+  struct Wrong {
+    const char *name, *value, *says;
+  };
+  for (const Wrong& wrong : {Wrong{"ENTRAIN_TIMEOUTS", "5s", "no such setting"},
+                             {"ENTRAIN_TIMEOUT", "soon", "\"soon\" is not a duration"},
+                             {"ENTRAIN_LOG", "loud", "\"loud\" is none of"},
+                             {"ENTRAIN_TRANSPORTS", "pigeon", "\"pigeon\" is not a transport"},
+                             {"ENTRAIN_ALGORITHMS", "all_reduce:magic", "no algorithm 'magic'"},
+                             {"ENTRAIN_INTERFACE", "no-such-interface", "no-such-interface"},
+                             {"ENTRAIN_PORTS", "9-1", "\"9-1\": expected LOW-HIGH"},
+                             {"ENTRAIN_KEY_FILE", "/no/such/key", "/no/such/key"}}) {
+    setenv(wrong.name, wrong.value, 1);
+    const Ended ended = Execute({"-n", "3", "echo", "started"});
+    unsetenv(wrong.name);
+    EXPECT_EQ(ended.code, 2) << wrong.name;
+    EXPECT_EQ(ended.out, "") << wrong.name;
+    EXPECT_EQ(Lines(ended.err).size(), 1u) << ended.err;
+    EXPECT_THAT(ended.err, AllOf(HasSubstr(wrong.name), HasSubstr(wrong.says)));
+  }
+  setenv("ENTRAIN_TIMEOUT", "90s", 1);
+  EXPECT_EQ(Execute({"-n", "1", "echo", "started"}).out, "[0] started\n");
+  unsetenv("ENTRAIN_TIMEOUT");
 }
 
 TEST(EntrainRun, TimeIsLimited) {

@@ -1,0 +1,49 @@
+#include "tools/launch_settings.h"
+
+#include <optional>
+#include <string>
+
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+#include "lib/comm/planner.h"
+#include "lib/net/interfaces.h"
+#include "lib/net/key_file.h"
+#include "lib/net/listener.h"
+#include "transports/registry.h"
+
+namespace entrain {
+namespace {
+
+absl::Status CheckInterface(const std::string& filter) {
+  ENTRAIN_ASSIGN_OR_RETURN(const auto interfaces, ListInterfaces());
+  return ChooseAddress(filter, interfaces, nullptr).status();
+}
+
+struct Check {
+  const char* name;
+  absl::Status (*accept)(const std::string& value);
+};
+
+constexpr Check kChecks[] = {
+    {"ENTRAIN_TRANSPORTS", [](const std::string& v) { return ParseTransports(v).status(); }},
+    {"ENTRAIN_ALGORITHMS", [](const std::string& v) { return ParseOverrides(v).status(); }},
+    {"ENTRAIN_TIMEOUT", [](const std::string& v) { return ParseDuration(v).status(); }},
+    {"ENTRAIN_INTERFACE", CheckInterface},
+    {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},
+    {"ENTRAIN_KEY_FILE", [](const std::string& v) { return ReadKeyFile(v).status(); }},
+};
+
+}  // namespace
+
+absl::Status CheckLaunchSettings() {
+  ENTRAIN_RETURN_IF_ERROR(CheckEnvironment());
+  ENTRAIN_RETURN_IF_ERROR(ApplyLogLevel());
+  for (const Check& check : kChecks) {
+    if (const std::optional<std::string> value = GetEnv(check.name)) {
+      ENTRAIN_RETURN_IF_ERROR(Annotate(check.accept(*value), check.name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace entrain
