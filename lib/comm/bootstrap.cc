@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -70,6 +71,25 @@ absl::Status BlameRank(absl::Status status, int rank, Phase phase) {
   blame.phase = phase;
   blame.operation = "create";
   return WithBlame(std::move(status), blame);
+}
+
+// Somebody has taken this rank's place already: a process that was given the same rank, or an
+// earlier run, whose store was kept.
+absl::Status PlaceTaken(Store& store, const std::string& prefix, int rank, int64_t claims,
+                        const Stop& stop) {
+  const bool met = store.TryGet(prefix + "met", stop).ok();
+  const std::string advice =
+      absl::StrCat("each run needs a store of its own",
+                   absl::StartsWith(store.url(), "file:") ? ", here a new or empty directory" : "");
+  const std::string claimed = absl::StrCat("rank ", rank, " was claimed by ", claims, " processes");
+  return BlameRank(absl::FailedPreconditionError(
+                       met ? absl::StrCat("creating the communicator: ", store.url(),
+                                          " has been used before: its ranks have met already, and ",
+                                          claimed, "; ", advice)
+                           : absl::StrCat("creating the communicator: ", claimed,
+                                          ": several were given this rank, or an earlier run used ",
+                                          store.url(), "; ", advice)),
+                   rank, Phase::kBootstrap);
 }
 
 absl::Status Agreement(const Card& mine, const Card& other) {
@@ -200,15 +220,7 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(Store& store, const std::string&
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t claims,
                            store.Add(absl::StrCat(prefix, "claim/", mine.rank), 1, stop));
   if (claims > 1) {
-    Blame blame;
-    blame.rank = mine.rank;
-    blame.phase = Phase::kBootstrap;
-    return Poison(store, prefix,
-                  WithBlame(absl::FailedPreconditionError(
-                                absl::StrCat("creating the communicator: rank ", mine.rank,
-                                             " was claimed by ", claims, " processes")),
-                            blame),
-                  stop);
+    return Poison(store, prefix, PlaceTaken(store, prefix, mine.rank, claims, stop), stop);
   }
   ENTRAIN_RETURN_IF_ERROR(store.Set(absl::StrCat(prefix, "rank/", mine.rank), mine.Encode(), stop));
   absl::StatusOr<std::string> table = mine.rank == 0

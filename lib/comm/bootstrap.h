@@ -2,11 +2,14 @@
 // it can be reached, rank 0 checks that all agree and publishes the table, everybody connects, and
 // one barrier over all pairs proves it.
 //
-//   key (under PREFIX = "entrain/NAME#USE/")   who writes             what
-//   claim/R     every rank, by Add             1; more means that two processes claim rank R
-//   rank/R      every rank                     its card: id, host, context number, addresses,
-//   settings that must agree table       rank 0                         all cards poison whoever
-//   finds an error         the error; everybody who waits looks for it
+//   key (under PREFIX = "entrain/NAME#USE/")
+//   claim/R   every rank, by Add   1; more: rank R has come before, now or in an earlier run
+//   rank/R    every rank           its card: id, host, context number, addresses, and the
+//                                  settings that must agree
+//   table     rank 0               all cards
+//   met       rank 0               empty, at the end: the communicator was made. Stays, so that a
+//                                  second run with a store that was kept can be told so
+//   poison    whoever finds one    the error; everybody who waits looks for it
 #pragma once
 
 #include <memory>

@@ -102,6 +102,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   barrier.timeout_ns = options.timeout_ns;
   ENTRAIN_RETURN_IF_ERROR(Annotate(comm->MeetAll(barrier), "creating the communicator"));
   if (options.rank == 0) {
+    // For whoever comes later with a store that was kept.
+    options.store->Set(prefix + "met", "", stop).IgnoreError();
     options.store->DeletePrefix(prefix + "rank/", stop).IgnoreError();
     options.store->DeletePrefix(prefix + "table", stop).IgnoreError();
   }

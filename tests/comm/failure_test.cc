@@ -1,8 +1,10 @@
 // What goes wrong ends on every rank, in time, with the culprit named. Ranks are threads with
 // runtimes of their own, or processes where one has to die.
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -431,6 +433,57 @@ TEST(Creation, RankClaimedTwiceFailsForAll) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 was claimed by 2 processes"));
   }
+}
+
+class KeptDirectory : public testing::Test {
+ protected:
+  KeptDirectory() { EXPECT_NE(mkdtemp(path_), nullptr); }
+  ~KeptDirectory() override { std::filesystem::remove_all(path_); }
+
+  // As the ranks of a run of their own.
+  std::vector<absl::Status> Run(int size, int64_t timeout_ns = 20 * kSecond, int come = 99) const {
+    std::vector<absl::Status> statuses(static_cast<size_t>(std::min(size, come)));
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < statuses.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto store =
+            OpenStore(absl::StrCat("file:", path_), "", {Deadline::After(10 * kSecond)});
+        statuses[rank] = store.ok() ? CreateOne(*store, static_cast<int>(rank), size, timeout_ns)
+                                    : store.status();
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    return statuses;
+  }
+
+  char path_[32] = "/tmp/entrain-kept-XXXXXX";
+};
+
+TEST_F(KeptDirectory, SecondRunIsToldThatEachNeedsItsOwn) {
+  for (const absl::Status& status : Run(2)) {
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  for (const int size : {2, 1, 3}) {  // a rank that the first run had not waits for nobody either
+    const int64_t start = Now();
+    for (const absl::Status& status : Run(size)) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr(absl::StrCat("file:", path_, " has been used before")),
+                        HasSubstr("each run needs a store of its own, here a new or empty")));
+    }
+    EXPECT_LT(Now() - start, 10 * kSecond);
+  }
+}
+
+TEST_F(KeptDirectory, RunAfterOneThatNeverMetIsToldBothReasons) {
+  EXPECT_EQ(Run(2, 200 * kMillisecond, 1)[0].code(), absl::StatusCode::kDeadlineExceeded);
+  const absl::Status status = Run(1)[0];
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rank 0 was claimed by 2 processes: several were given this rank"),
+                    HasSubstr(absl::StrCat("an earlier run used file:", path_))));
 }
 
 TEST(Creation, DifferentSettingsAndSizesAreMismatches) {
