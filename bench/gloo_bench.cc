@@ -24,10 +24,12 @@
 #include "gloo/allgather.h"
 #include "gloo/allreduce.h"
 #include "gloo/allreduce_halving_doubling.h"
+#include "gloo/barrier.h"
 #include "gloo/broadcast.h"
 #include "gloo/reduce_scatter.h"
 #include "gloo/rendezvous/context.h"
 #include "gloo/transport/tcp/device.h"
+#include "gloo/transport/unbound_buffer.h"
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
@@ -65,10 +67,11 @@ std::vector<std::string> AlgorithmsOf(Collective collective) {
       return {"halving_doubling", "halving_doubling_sync"};
     case Collective::kAllGather:
     case Collective::kBroadcast:
-      return {"default"};
-    default:
-      return {};
+    case Collective::kBarrier:
+    case Collective::kSendRecv:
+      break;
   }
+  return {"default"};
 }
 
 class GlooSubject final : public Subject {
@@ -95,8 +98,13 @@ class GlooSubject final : public Subject {
   std::string algorithm(const Case&) const override { return algorithm_; }
   bool in_place(const Case&) const override { return halving_doubling(); }
 
-  absl::Status Prepare(const Case& measured, void*, void* out) override {
+  absl::Status Prepare(const Case& measured, void* in, void* out) override {
     bound_.reset();
+    if (measured.collective == Collective::kSendRecv) {
+      const size_t bytes = static_cast<size_t>(measured.bytes);
+      sent_ = context_->createUnboundBuffer(in, bytes);
+      received_ = context_->createUnboundBuffer(out, bytes);
+    }
     if (!halving_doubling()) {
       return absl::OkStatus();
     }
@@ -119,20 +127,24 @@ class GlooSubject final : public Subject {
     }
     auto* const input = static_cast<float*>(const_cast<void*>(in));
     auto* const output = static_cast<float*>(out);
-    if (measured.collective == Collective::kAllReduce) {
-      AllReduce(input, output, static_cast<size_t>(measured.count));
-    } else if (measured.collective == Collective::kAllGather) {
-      gloo::AllgatherOptions options(context_);
-      options.setInput(input, static_cast<size_t>(measured.count));
-      options.setOutput(output, static_cast<size_t>(measured.out_count()));
-      options.setTag(++tag_);
-      gloo::allgather(options);
-    } else {
-      gloo::BroadcastOptions options(context_);
-      options.setOutput(output, static_cast<size_t>(measured.count));
-      options.setRoot(measured.root);
-      options.setTag(++tag_);
-      gloo::broadcast(options);
+    switch (measured.collective) {
+      case Collective::kAllReduce:
+        AllReduce(input, output, static_cast<size_t>(measured.count));
+        break;
+      case Collective::kReduceScatter:
+        break;  // bound_
+      case Collective::kAllGather:
+        AllGather(measured, input, output);
+        break;
+      case Collective::kBroadcast:
+        Broadcast(measured, output);
+        break;
+      case Collective::kBarrier:
+        Barrier();
+        break;
+      case Collective::kSendRecv:
+        PingPong();
+        break;
     }
     return absl::OkStatus();
   }
@@ -152,11 +164,57 @@ class GlooSubject final : public Subject {
     gloo::allreduce(options);
   }
 
+  void AllGather(const Case& measured, float* in, float* out) {
+    gloo::AllgatherOptions options(context_);
+    options.setInput(in, static_cast<size_t>(measured.count));
+    options.setOutput(out, static_cast<size_t>(measured.out_count()));
+    options.setTag(++tag_);
+    gloo::allgather(options);
+  }
+
+  void Broadcast(const Case& measured, float* out) {
+    gloo::BroadcastOptions options(context_);
+    options.setOutput(out, static_cast<size_t>(measured.count));
+    options.setRoot(measured.root);
+    options.setTag(++tag_);
+    gloo::broadcast(options);
+  }
+
+  void Barrier() {
+    gloo::BarrierOptions options(context_);
+    options.setTag(++tag_);
+    gloo::barrier(options);
+  }
+
+  // As entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd one out does nothing.
+  void PingPong() {
+    const int peer = rank_ ^ 1;
+    if (peer >= size_) {
+      return;
+    }
+    const auto send = [&] {
+      sent_->send(peer, 0);
+      sent_->waitSend();
+    };
+    const auto receive = [&] {
+      received_->recv(peer, 0);
+      received_->waitRecv();
+    };
+    if (rank_ < peer) {
+      send();
+      receive();
+    } else {
+      receive();
+      send();
+    }
+  }
+
   const int rank_, size_;
   const std::string algorithm_;
   uint32_t tag_ = 0;
   std::shared_ptr<gloo::rendezvous::Context> context_;
   std::unique_ptr<gloo::Algorithm> bound_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> sent_, received_;  // of send_recv
 };
 
 int Cores() {
@@ -199,7 +257,9 @@ absl::Status MeasureRank(const Options& options, const std::string& algorithm, i
   if (rank == 0) {
     report.Head({"gloo-bench", meeting->place(), options.budget_s}, options.like, "tcp");
   }
-  for (int64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= options.factor) {
+  const bool sized = options.like.collective != Collective::kBarrier;  // a barrier is one case
+  const int64_t last = sized ? options.max_bytes : options.min_bytes;
+  for (int64_t bytes = options.min_bytes; bytes <= last; bytes *= options.factor) {
     const Case one = Case::OfSize(options.like, bytes);
     ENTRAIN_ASSIGN_OR_RETURN(const Figures figures,
                              Measure(subject, *meeting, one, buffers, options.budget_s));
@@ -281,18 +341,34 @@ int RunRanks(const Options& options, const std::string& algorithm) {
   return code;
 }
 
+absl::Status UnderstandSizes(const std::string& min_bytes, const std::string& max_bytes,
+                             Options& options) {
+  const auto least = ParseSize(min_bytes), most = ParseSize(max_bytes);
+  ENTRAIN_RETURN_IF_ERROR(Annotate(least.status(), "--min-bytes"));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(most.status(), "--max-bytes"));
+  if (*least < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--min-bytes: ", min_bytes, " is not positive"));
+  }
+  if (*most < *least) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-bytes: ", min_bytes, " is above --max-bytes ", max_bytes));
+  }
+  options.min_bytes = *least;
+  options.max_bytes = *most;
+  return absl::OkStatus();
+}
+
 absl::Status Understand(const std::string& collective, const std::string& algorithms,
                         const std::string& min_bytes, const std::string& max_bytes,
                         Options& options) {
   const auto known = CollectiveFromName(collective);
-  if (!known.has_value() || AlgorithmsOf(*known).empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("COLLECTIVE: \"", collective,
-                     "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast"));
+  if (!known.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "COLLECTIVE: \"", collective,
+        "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast, barrier, send_recv"));
   }
   options.like.collective = *known;
-  ENTRAIN_ASSIGN_OR_RETURN(options.min_bytes, ParseSize(min_bytes));
-  ENTRAIN_ASSIGN_OR_RETURN(options.max_bytes, ParseSize(max_bytes));
+  ENTRAIN_RETURN_IF_ERROR(UnderstandSizes(min_bytes, max_bytes, options));
   options.algorithms = AlgorithmsOf(*known);
   if (algorithms.empty()) {
     return absl::OkStatus();
@@ -319,7 +395,8 @@ int Main(int argc, char** argv) {
       "same "
       "columns, same JSON.",
       "gloo-bench");
-  app.add_option("collective", collective, "all_reduce, reduce_scatter, all_gather, broadcast")
+  app.add_option("collective", collective,
+                 "all_reduce, reduce_scatter, all_gather, broadcast, barrier, send_recv")
       ->required();
   app.add_option("-n,--ranks", options.like.ranks, "ranks to start")
       ->required()
@@ -331,7 +408,8 @@ int Main(int argc, char** argv) {
   app.add_option("--algorithm", algorithms,
                  "which, with commas; all_reduce: ring, bcube, halving_doubling, "
                  "halving_doubling_sync (all of them)");
-  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)");
+  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
+      ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--timeout", options.timeout_s, "seconds an algorithm may take (60)")
       ->check(CLI::Range(1, 3600));
   app.add_option("--json", options.json, "write the figures to FILE too");
