@@ -2,23 +2,34 @@
 # Four processes learn English from a dictionary: two replicas of two ranks each, once with EDiT and once with
 # synchronous data parallel training (ddp) on the same number of bytes. Installs and builds what is missing.
 #
-#   examples/demo.sh [--data FILE] [--retrain]
+#   examples/demo.sh [--data FILE] [--steps N] [--retrain]
 #
 #   --data FILE   another text, plain or gzip (default: Debian's dict-gcide)
-#   --retrain     train again; otherwise results of an earlier call with the same settings are shown
+#   --steps N     optimizer steps of each run (default: 500)
+#   --retrain     train again; otherwise the results of an earlier call are shown, if text, flags and programs
+#                 are the same
 set -eu
 
 usage() {
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  sed -n '2,10s/^# \{0,1\}//p' "$0"
 }
 
 data=
+steps=500
 retrain=no
 while [ $# -gt 0 ]; do
   case "$1" in
     --data)
       [ $# -ge 2 ] || { echo "demo.sh: --data needs a file" >&2; exit 2; }
       data=$(realpath -- "$2")
+      shift
+      ;;
+    --steps)
+      [ $# -ge 2 ] || { echo "demo.sh: --steps needs a number" >&2; exit 2; }
+      case "$2" in
+        '' | 0* | *[!0-9]*) echo "demo.sh: --steps: '$2' is not a positive number" >&2; exit 2 ;;
+      esac
+      steps=$2
       shift
       ;;
     --retrain) retrain=yes ;;
@@ -42,15 +53,19 @@ mkdir -p "$out"
 # One thread a process for the BLAS: four processes share the cores already.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
-common="--shard-size 2 --steps 500 --hidden-size 128 --layers 4 --heads 4 --seq-length 128 --batch-size 8
+common="--shard-size 2 --steps $steps --hidden-size 128 --layers 4 --heads 4 --seq-length 128 --batch-size 8
   --lr 0.004 --seed 1 --val-batches 48 --eval-interval 100 --sample 400"
 edit="--local-sgd-sync-interval 16 --local-sgd-warmup-steps 14 --outer-lr 0.8 --outer-momentum 0.3"
+
+# What a result depends on besides flags and text: all that these programs are made of.
+programs=$(cat build/release/tools/entrain-run build/release/examples/trainer/entrain-train \
+  build/release/lib/api/libentrain.so | cksum)
 
 # train METHOD FLAGS...: results in $out/METHOD.{jsonl,json}, unless they are there already.
 train() {
   method=$1
   shift
-  settings="$(cksum <"$data") $*"
+  settings="programs $programs text $(cksum <"$data") flags $*"
   if [ "$retrain" = no ] && [ -s "$out/$method.json" ] &&
     [ "$(cat "$out/$method.settings" 2>/dev/null)" = "$settings" ]; then
     echo "== $method: results of an earlier call (--retrain trains again)"

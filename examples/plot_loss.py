@@ -89,10 +89,10 @@ def main():
     table(runs)
     first, base = runs[0][0], runs[-1][0]
     if len(runs) == 2 and base["bytes_sent_sync"] > 0:
-        loss = 100 * (first["val_loss"] / base["val_loss"] - 1)
-        traffic = base["bytes_sent_sync"] / max(first["bytes_sent_sync"], 1)
-        print(f"\n{first['method']} against {base['method']}: validation loss {loss:+.2f} %, "
-              f"{traffic:.1f} times fewer bytes across replicas")
+        loss = first["val_loss"] / base["val_loss"]
+        sent = first["bytes_sent_sync"] / base["bytes_sent_sync"]
+        print(f"\n{first['method']} / {base['method']}: validation loss {loss:.4f} ({100 * (loss - 1):+.2f} %), "
+              f"bytes_sent_sync {sent:.4f}")
     print(f"\nsample of the model that {first['method']} trained:\n{first['sample']}")
     print(f"\nloss curves: {os.path.abspath(picture)}")
 
