@@ -4,6 +4,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+
 #include "collectives/schedule.h"
 
 namespace entrain {

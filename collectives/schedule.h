@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+
 #include "collectives/spec.h"
 
 namespace entrain {
@@ -48,7 +49,7 @@ struct Transfer {
 };
 
 enum class LocalKind : uint8_t {
-  kCopy,     // dst = operand 0
+  kCopy,  // dst = operand 0
   kCombine,  // dst = operand 0 ⊕ operand 1 ⊕ ...; in this order, accumulated in f32 or wider, rounded once
 };
 

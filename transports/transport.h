@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
 #include "lib/base/bytes.h"
 #include "lib/base/call.h"
 #include "lib/base/clock.h"
@@ -122,9 +123,9 @@ class Endpoint {
 };
 
 struct Traits {
-  const char* name;          // "shm"
-  int64_t latency_ns;        // one small message, both sides polling; a guess for choosing algorithms
-  double bytes_per_second;   // one large message; likewise
+  const char* name;    // "shm"
+  int64_t latency_ns;  // one small message, both sides polling; a guess for choosing algorithms
+  double bytes_per_second;  // one large message; likewise
 };
 
 // Everything a transport may need to know, filled by the runtime.
@@ -134,7 +135,8 @@ struct TransportConfig {
   std::string interface_filter;  // ENTRAIN_INTERFACE, lib/net/interfaces
   std::string ports;             // ENTRAIN_PORTS: "LOW-HIGH"; empty: the kernel chooses
   std::string key;               // pre-shared key for the handshake; empty: none
-  std::string route_to;          // the store's host, to choose the interface that leads there; empty: unknown
+  // The store's host, to choose the interface that leads there; empty: unknown.
+  std::string route_to;
   const Clock* clock = &Clock::Real();
   int64_t connect_timeout_ns = 60 * kSecond;  // a connection that does not stand by then is lost
 };
@@ -149,7 +151,8 @@ class Transport {
   virtual bool Reaches(absl::string_view remote) const = 0;
   // Returns at once; posting may begin; the connecting happens in Poll and fails through completions and OnLost. Both
   // sides call it; the one with the smaller PeerId dials, the other is dialled. Called once per peer.
-  virtual absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer, absl::string_view remote) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer,
+                                                            absl::string_view remote) = 0;
   // Progress without blocking; returns the number of events handled (0: nothing to do).
   virtual int Poll() = 0;
   // Before sleeping: true: from now on, any event makes wait_fd readable; false: there is something already, poll

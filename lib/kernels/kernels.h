@@ -29,7 +29,8 @@ struct Kernels {
   const char* name;  // "base", "avx2", "avx512"
   // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order, count elements each; divide > 1: the sum is divided by it.
   // Built-in ops (avg: as sum) and all types but fp8. n >= 1. 16-bit floats accumulate in f32 over all n and round once.
-  void (*combine)(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n, int64_t count, int divide);
+  void (*combine)(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n,
+                  int64_t count, int divide);
   // dst[i] = src[i] converted between f32, bf16 and f16 (any pair; equal types copy), or between f32 and f64.
   void (*cast)(void* dst, DType to, const void* src, DType from, int64_t count);
   // delta = anchor - params; returns the sum of squares of delta.
@@ -44,10 +45,11 @@ struct Kernels {
   bool (*all_finite)(const void* x, DType dtype, int64_t count);
   // out may be p (commit) or other memory (preview); when out != p, p and the state stay untouched.
   void (*sgd)(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count);
-  void (*adamw)(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v, int64_t count);
+  void (*adamw)(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v,
+                int64_t count);
   // EDiT K4: g = beta * mean; b = mu * b + g; a -= eta * (g + mu * b) (nesterov) or eta * b; params = a.
-  void (*outer_step)(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params, const float* mean,
-                     int64_t count);
+  void (*outer_step)(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params,
+                     const float* mean, int64_t count);
 };
 
 // The best table this CPU can run.

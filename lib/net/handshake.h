@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
 
@@ -29,7 +30,8 @@ class Handshake {
  public:
   static constexpr size_t kHelloBytes = 64, kProofBytes = 32;
 
-  Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self, absl::string_view key);
+  Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
+            absl::string_view key);
   // What to send now; empty when there is nothing to send until more has arrived.
   std::string TakeOutput();
   // How many more bytes to read from the peer before the next Consume; 0 when done. Never read more than this.
@@ -51,7 +53,8 @@ class Handshake {
 };
 
 // Runs the machine over a socket; returns the other side's id. Blocks until done or `stop`.
-absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake, const Stop& stop);
+absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
+                                                     const Stop& stop);
 
 // Fills with bytes from the kernel's random source.
 void RandomBytes(void* out, size_t bytes);

@@ -17,12 +17,13 @@ namespace entrain {
 enum class Apply { kPreview, kCommit };
 
 struct StepArgs {
-  int64_t count = 0;              // elements
-  float* master = nullptr;        // parameters
+  int64_t count = 0;        // elements
+  float* master = nullptr;  // parameters
   const float* grads = nullptr;
-  absl::Span<float* const> state; // state_arrays() arrays of `count` elements, zero before the first step
-  float* out = nullptr;           // kPreview: where the new parameters go, not master
-  int64_t step = 1;               // 1 for the first step that is committed
+  // state_arrays() arrays of `count` elements, zero before the first step.
+  absl::Span<float* const> state;
+  float* out = nullptr;  // kPreview: where the new parameters go, not master
+  int64_t step = 1;      // 1 for the first step that is committed
   double lr = 0;
 };
 
@@ -39,7 +40,7 @@ struct OptimizerConfig {
   double momentum = 0;  // sgd
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // adamw
-  double weight_decay = 0;  // sgd: added to the gradient; adamw: decoupled
+  double weight_decay = 0;                        // sgd: added to the gradient; adamw: decoupled
 };
 // Errors name the hyper-parameter and its value.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& config);

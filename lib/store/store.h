@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+
 #include "lib/base/clock.h"
 
 namespace entrain {
@@ -29,8 +30,10 @@ class Store {
   // Adds to a decimal integer (absent: 0) and returns the sum. Atomic.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) = 0;
   // Sets the key to `desired` if it holds `expected` (absent counts as empty); returns what it holds afterwards.
-  virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
-                                                    absl::string_view desired, const Stop& stop) = 0;
+  virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key,
+                                                    absl::string_view expected,
+                                                    absl::string_view desired,
+                                                    const Stop& stop) = 0;
   // Removes every key that begins with `prefix`; returns how many.
   virtual absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix, const Stop& stop) = 0;
   // The URL by which other processes open the same store. mem: stores name themselves.
@@ -42,7 +45,8 @@ class Store {
 // "mem:NAME" (this process; the same name is the same store while somebody holds it), "file:DIRECTORY" (one machine),
 // "tcp://HOST:PORT[,HOST:PORT...]" (a server elsewhere; connecting retries until `stop` ends it, then the error names
 // the addresses tried). `key`: pre-shared key, empty for none.
-absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key, const Stop& stop);
+absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
+                                                 const Stop& stop);
 
 // Serves a tcp store from this process, on a thread of its own, until the returned store is destroyed: "tcp://HOST:PORT",
 // port 0: the kernel chooses; url() says which. Port in use: FAILED_PRECONDITION naming it.

@@ -136,8 +136,7 @@ class TcpStore final : public RequestStore {
   const std::string key_;
   std::mutex mutex_;
   std::vector<Fd> idle_;
-  const std::unique_ptr<TcpStoreServer>
-      server_;  // when this process serves
+  const std::unique_ptr<TcpStoreServer> server_;  // when this process serves
 };
 
 // One round over all hosts. `tried` collects what went wrong, one entry an address.
