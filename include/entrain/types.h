@@ -38,15 +38,18 @@ enum {
   ENTRAIN_INTERNAL = -901            /* a defect of this library */
 };
 
-/* Element types. Sizes: entrain_dtype_size(). */
+/* Element types. Sizes: entrain_dtype_size(). Buffers are aligned to the size of an element; those of pairs to half of it.
+ * 8-bit floats are those of the OCP specification: e4m3 has no infinity (largest 448; what rounds to more is NaN), e5m2
+ * has (largest 57344). A pair is a value followed by the location where it was found, both of the same width and
+ * without padding: struct { float value; int32_t location; } and so on, as MPI_FLOAT_INT is. */
 typedef int32_t entrain_dtype_t;
 enum {
   ENTRAIN_F32 = 0,
   ENTRAIN_F64 = 1,
   ENTRAIN_BF16 = 2,
   ENTRAIN_F16 = 3,
-  ENTRAIN_F8_E4M3 = 4, /* moved by every collective; reductions over it are refused */
-  ENTRAIN_F8_E5M2 = 5, /* likewise */
+  ENTRAIN_F8_E4M3 = 4,
+  ENTRAIN_F8_E5M2 = 5,
   ENTRAIN_I8 = 6,
   ENTRAIN_U8 = 7,
   ENTRAIN_I16 = 8,
@@ -54,12 +57,19 @@ enum {
   ENTRAIN_I32 = 10,
   ENTRAIN_U32 = 11,
   ENTRAIN_I64 = 12,
-  ENTRAIN_U64 = 13
+  ENTRAIN_U64 = 13,
+  ENTRAIN_F32_I32 = 14, /* { float, int32_t }: 8 bytes, aligned to 4 */
+  ENTRAIN_F64_I64 = 15, /* { double, int64_t }: 16 bytes, aligned to 8 */
+  ENTRAIN_I32_I32 = 16, /* { int32_t, int32_t }: 8 bytes, aligned to 4 */
+  ENTRAIN_I64_I64 = 17  /* { int64_t, int64_t }: 16 bytes, aligned to 8 */
 };
 
-/* Reduction operators. bf16 and f16 are combined in f32 and rounded to nearest even once per combination.
+/* Reduction operators. Floats of 16 and 8 bits are combined in f32 and rounded to nearest even once per combination.
  * avg is the sum divided by the number of ranks (integers: truncated toward zero). Integer sums and products wrap.
- * min and max: a NaN in any contribution gives NaN. */
+ * min and max: a NaN in any contribution gives NaN. Bit operators take integers only. Logical operators take every type
+ * but pairs: what is not zero is true, NaN too, and the result is 1 or 0. minloc and maxloc take pairs, and only they do:
+ * the smallest (largest) value and its location; of equal values the smaller location; a NaN wins over every number, and
+ * of several NaN the one with the smaller location. */
 typedef int32_t entrain_op_t;
 enum {
   ENTRAIN_SUM = 0,
@@ -67,6 +77,14 @@ enum {
   ENTRAIN_MIN = 2,
   ENTRAIN_MAX = 3,
   ENTRAIN_AVG = 4,
+  ENTRAIN_BAND = 5,
+  ENTRAIN_BOR = 6,
+  ENTRAIN_BXOR = 7,
+  ENTRAIN_LAND = 8,
+  ENTRAIN_LOR = 9,
+  ENTRAIN_LXOR = 10,
+  ENTRAIN_MINLOC = 11,
+  ENTRAIN_MAXLOC = 12,
   ENTRAIN_REDUCTION = 100 /* the reduction is entrain_call_options_t.reduction */
 };
 

@@ -40,6 +40,22 @@ absl::string_view NameOf(ReduceOp op) {
       return "max";
     case ReduceOp::kAvg:
       return "avg";
+    case ReduceOp::kBitAnd:
+      return "band";
+    case ReduceOp::kBitOr:
+      return "bor";
+    case ReduceOp::kBitXor:
+      return "bxor";
+    case ReduceOp::kLogicalAnd:
+      return "land";
+    case ReduceOp::kLogicalOr:
+      return "lor";
+    case ReduceOp::kLogicalXor:
+      return "lxor";
+    case ReduceOp::kMinLoc:
+      return "minloc";
+    case ReduceOp::kMaxLoc:
+      return "maxloc";
     case ReduceOp::kCustom:
       return "user reduction";
   }
@@ -47,8 +63,29 @@ absl::string_view NameOf(ReduceOp op) {
 }
 
 bool IsBuiltin(ReduceOp op) {
-  return static_cast<int32_t>(op) >= 0 &&
-         static_cast<int32_t>(op) <= static_cast<int32_t>(ReduceOp::kAvg);
+  return static_cast<int32_t>(op) >= 0 && static_cast<int32_t>(op) < kBuiltinOps;
+}
+
+absl::Status CheckReduction(ReduceOp op, DType dtype) {
+  if (op == ReduceOp::kCustom) {
+    return absl::OkStatus();
+  }
+  const bool locates = op == ReduceOp::kMinLoc || op == ReduceOp::kMaxLoc;
+  if (locates && !IsPair(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("op ", NameOf(op), " reduces pairs of value and location (f32_i32, f64_i64, ",
+                     "i32_i32, i64_i64), not dtype ", NameOf(dtype)));
+  }
+  if (!locates && IsPair(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dtype ", NameOf(dtype), " is reduced by minloc and maxloc only, not op ", NameOf(op)));
+  }
+  const bool of_bits = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (of_bits && !IsInteger(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("op ", NameOf(op), " reduces integers only, not dtype ", NameOf(dtype)));
+  }
+  return absl::OkStatus();
 }
 
 std::string ToString(const Descriptor& d) {

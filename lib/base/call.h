@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
 #include "lib/base/dtype.h"
@@ -25,9 +28,28 @@ enum class CallKind : uint8_t {
 absl::string_view NameOf(CallKind kind);  // "all_reduce"
 
 // Values are the C ABI's (types.h).
-enum class ReduceOp : int32_t { kSum = 0, kProd = 1, kMin = 2, kMax = 3, kAvg = 4, kCustom = 100 };
+enum class ReduceOp : int32_t {
+  kSum = 0,
+  kProd = 1,
+  kMin = 2,
+  kMax = 3,
+  kAvg = 4,
+  kBitAnd = 5,
+  kBitOr = 6,
+  kBitXor = 7,
+  kLogicalAnd = 8,
+  kLogicalOr = 9,
+  kLogicalXor = 10,
+  kMinLoc = 11,
+  kMaxLoc = 12,
+  kCustom = 100,
+};
+constexpr int kBuiltinOps = 13;         // those before kCustom
 absl::string_view NameOf(ReduceOp op);  // "sum"
 bool IsBuiltin(ReduceOp op);
+// Why `op` cannot reduce elements of this type, naming both: bit operators take integers, minloc
+// and maxloc take pairs, and nothing else takes pairs. kCustom takes every type.
+absl::Status CheckReduction(ReduceOp op, DType dtype);
 
 // How contributions are combined when the caller brings a function of his own: dst = dst ⊕ src over
 // `count` elements. Called on the thread that drives the engine; must not call the library.

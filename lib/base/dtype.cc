@@ -7,17 +7,20 @@
 namespace entrain {
 namespace {
 
+enum class Class : uint8_t { kFloat, kInteger, kPair };
 struct Row {
   absl::string_view name;
   int64_t bytes;
-  bool is_float;
+  Class is;
 };
 // In the order of DType.
 constexpr Row kRows[kDTypes] = {
-    {"f32", 4, true},     {"f64", 8, true},     {"bf16", 2, true}, {"f16", 2, true},
-    {"f8_e4m3", 1, true}, {"f8_e5m2", 1, true}, {"i8", 1, false},  {"u8", 1, false},
-    {"i16", 2, false},    {"u16", 2, false},    {"i32", 4, false}, {"u32", 4, false},
-    {"i64", 8, false},    {"u64", 8, false},
+    {"f32", 4, Class::kFloat},     {"f64", 8, Class::kFloat},     {"bf16", 2, Class::kFloat},
+    {"f16", 2, Class::kFloat},     {"f8_e4m3", 1, Class::kFloat}, {"f8_e5m2", 1, Class::kFloat},
+    {"i8", 1, Class::kInteger},    {"u8", 1, Class::kInteger},    {"i16", 2, Class::kInteger},
+    {"u16", 2, Class::kInteger},   {"i32", 4, Class::kInteger},   {"u32", 4, Class::kInteger},
+    {"i64", 8, Class::kInteger},   {"u64", 8, Class::kInteger},   {"f32_i32", 8, Class::kPair},
+    {"f64_i64", 16, Class::kPair}, {"i32_i32", 8, Class::kPair},  {"i64_i64", 16, Class::kPair},
 };
 
 const Row& RowOf(DType dtype) {
@@ -35,8 +38,17 @@ int64_t SizeOf(DType dtype) {
 absl::string_view NameOf(DType dtype) {
   return IsValid(dtype) ? RowOf(dtype).name : "?";
 }
+int64_t AlignmentOf(DType dtype) {
+  return IsPair(dtype) ? SizeOf(dtype) / 2 : SizeOf(dtype);
+}
 bool IsFloat(DType dtype) {
-  return IsValid(dtype) && RowOf(dtype).is_float;
+  return IsValid(dtype) && RowOf(dtype).is == Class::kFloat;
+}
+bool IsInteger(DType dtype) {
+  return IsValid(dtype) && RowOf(dtype).is == Class::kInteger;
+}
+bool IsPair(DType dtype) {
+  return IsValid(dtype) && RowOf(dtype).is == Class::kPair;
 }
 
 std::optional<DType> DTypeFromName(absl::string_view name) {

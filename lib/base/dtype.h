@@ -24,14 +24,23 @@ enum class DType : int32_t {
   kU32,
   kI64,
   kU64,
+  // A value and where it was found, in this order: what minloc and maxloc reduce.
+  kF32I32,
+  kF64I64,
+  kI32I32,
+  kI64I64,
 };
-constexpr int kDTypes = 14;
+constexpr int kDTypes = 18;
 
 bool IsValid(DType dtype);
 int64_t SizeOf(DType dtype);            // bytes of one element
+int64_t AlignmentOf(DType dtype);       // SizeOf; of pairs, that of each half
 absl::string_view NameOf(DType dtype);  // "bf16"
 std::optional<DType> DTypeFromName(absl::string_view name);
+// Every valid type is exactly one of these.
 bool IsFloat(DType dtype);
+bool IsInteger(DType dtype);
+bool IsPair(DType dtype);  // a value and a location
 
 // Round to nearest even; NaN stays NaN.
 uint16_t FloatToBF16(float value);

@@ -2,7 +2,7 @@
 // once (kernels_impl.inc) and compiled per instruction set (kernels_{base,avx2,avx512}.cc).
 //
 // All functions: pointers need only the element's own alignment; counts >= 0; dst may be the same as any source
-// (element-wise), but not overlap it partly. f16 and bf16 are computed in f32 and rounded to nearest even once.
+// (element-wise), but not overlap it partly. floats of 16 and 8 bits are computed in f32 and rounded to nearest even once.
 // Results do not depend on the instruction set: element-wise loops are bit-identical across tables (no fused
 // multiply-add; which of two NaNs a sum gives may differ), sums of squares are accumulated in double in a fixed order that all share.
 #pragma once
@@ -28,10 +28,11 @@ struct AdamwArgs {
 struct Kernels {
   const char* name;  // "base", "avx2", "avx512"
   // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order, count elements each; divide > 1: the sum is divided by it.
-  // Built-in ops (avg: as sum) and all types but fp8. n >= 1. 16-bit floats accumulate in f32 over all n and round once.
+  // Built-in ops (avg: as sum; only sums are divided) on the types that CheckReduction allows. n >= 1. Floats of 16 and
+  // 8 bits accumulate in f32 over all n and round once. Logical ops give 1 or 0, of one source too.
   void (*combine)(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n,
                   int64_t count, int divide);
-  // dst[i] = src[i] converted between f32, bf16 and f16 (any pair; equal types copy), or between f32 and f64.
+  // dst[i] = src[i] converted between any two float types, rounded once (equal types copy).
   void (*cast)(void* dst, DType to, const void* src, DType from, int64_t count);
   // delta = anchor - params; returns the sum of squares of delta.
   double (*delta_and_norm)(float* delta, const float* anchor, const float* params, int64_t count);
@@ -39,9 +40,17 @@ struct Kernels {
   // x *= a;  y += a * x (product rounded, then sum rounded);  x += y
   void (*scale)(float* x, float a, int64_t count);
   void (*axpy)(float* y, float a, const float* x, int64_t count);
-  // acc[i] += float(src[i]): gradients (f32, f64, bf16, f16) into an f32 accumulator.
+  // dst = factor * src. Floats: the factor and the product are rounded to f32 (f64: none is, it is f64 all through), then
+  // the product once to the type. Integers: the factor must be a whole number from -2^63 to below 2^64; products wrap.
+  // Not for pairs.
+  void (*scale_any)(DType dtype, void* dst, const void* src, int64_t count, double factor);
+  // dst = weights[0] * srcs[0] + weights[1] * srcs[1] + ... in this order, floats only, n >= 1: weights, products and sums
+  // are rounded to f32 each (f64: to f64), the last sum once to the type.
+  void (*combine_weighted)(DType dtype, void* dst, const void* const* srcs, const double* weights,
+                           int n, int64_t count);
+  // acc[i] += float(src[i]): gradients of any float type into an f32 accumulator.
   void (*accumulate)(float* acc, const void* src, DType from, int64_t count);
-  // Whether there is no NaN and no infinity; true for integers.
+  // Whether there is no NaN and no infinity; true for integers. Of pairs, the values are looked at.
   bool (*all_finite)(const void* x, DType dtype, int64_t count);
   // out may be p (commit) or other memory (preview); when out != p, p and the state stay untouched.
   void (*sgd)(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count);

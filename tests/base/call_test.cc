@@ -81,12 +81,39 @@ TEST(ReduceOps, AreTheOnesOfTheAbi) {
   EXPECT_EQ(static_cast<int32_t>(ReduceOp::kSum), ENTRAIN_SUM);
   EXPECT_EQ(static_cast<int32_t>(ReduceOp::kAvg), ENTRAIN_AVG);
   EXPECT_EQ(static_cast<int32_t>(ReduceOp::kCustom), ENTRAIN_REDUCTION);
-  for (int op = 0; op <= 4; ++op) {
+  EXPECT_EQ(static_cast<int32_t>(ReduceOp::kBitAnd), ENTRAIN_BAND);
+  EXPECT_EQ(static_cast<int32_t>(ReduceOp::kLogicalAnd), ENTRAIN_LAND);
+  EXPECT_EQ(static_cast<int32_t>(ReduceOp::kMaxLoc), ENTRAIN_MAXLOC);
+  const char* const kNames[] = {"sum",  "prod", "min", "max",  "avg",    "band",  "bor",
+                                "bxor", "land", "lor", "lxor", "minloc", "maxloc"};
+  for (int op = 0; op < kBuiltinOps; ++op) {
     EXPECT_TRUE(IsBuiltin(static_cast<ReduceOp>(op)));
+    EXPECT_EQ(NameOf(static_cast<ReduceOp>(op)), kNames[op]);
   }
   EXPECT_FALSE(IsBuiltin(ReduceOp::kCustom));
   EXPECT_FALSE(IsBuiltin(static_cast<ReduceOp>(-1)));
-  EXPECT_FALSE(IsBuiltin(static_cast<ReduceOp>(5)));
+  EXPECT_FALSE(IsBuiltin(static_cast<ReduceOp>(kBuiltinOps)));
+}
+
+TEST(ReduceOps, TakeTheTypesThatTheyHaveAMeaningFor) {
+  EXPECT_EQ(CheckReduction(ReduceOp::kBitXor, DType::kF16).message(),
+            "op bxor reduces integers only, not dtype f16");
+  EXPECT_EQ(CheckReduction(ReduceOp::kSum, DType::kF32I32).message(),
+            "dtype f32_i32 is reduced by minloc and maxloc only, not op sum");
+  EXPECT_EQ(CheckReduction(ReduceOp::kMinLoc, DType::kF32).message(),
+            "op minloc reduces pairs of value and location (f32_i32, f64_i64, i32_i32, i64_i64), "
+            "not dtype f32");
+  for (int i = 0; i < kDTypes; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    const bool pair = IsPair(dtype);
+    for (const ReduceOp op :
+         {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kLogicalOr}) {
+      EXPECT_EQ(CheckReduction(op, dtype).ok(), !pair) << NameOf(op) << " " << NameOf(dtype);
+    }
+    EXPECT_EQ(CheckReduction(ReduceOp::kBitAnd, dtype).ok(), IsInteger(dtype)) << NameOf(dtype);
+    EXPECT_EQ(CheckReduction(ReduceOp::kMaxLoc, dtype).ok(), pair) << NameOf(dtype);
+    EXPECT_TRUE(CheckReduction(ReduceOp::kCustom, dtype).ok()) << NameOf(dtype);
+  }
 }
 
 }  // namespace

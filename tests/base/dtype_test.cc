@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 
 #include "include/entrain/types.h"
@@ -16,7 +19,9 @@ TEST(DTypes, AreTheOnesOfTheAbi) {
   EXPECT_EQ(static_cast<int32_t>(DType::kF32), ENTRAIN_F32);
   EXPECT_EQ(static_cast<int32_t>(DType::kF8E5M2), ENTRAIN_F8_E5M2);
   EXPECT_EQ(static_cast<int32_t>(DType::kU64), ENTRAIN_U64);
-  EXPECT_EQ(kDTypes, ENTRAIN_U64 + 1);
+  EXPECT_EQ(static_cast<int32_t>(DType::kF32I32), ENTRAIN_F32_I32);
+  EXPECT_EQ(static_cast<int32_t>(DType::kI64I64), ENTRAIN_I64_I64);
+  EXPECT_EQ(kDTypes, ENTRAIN_I64_I64 + 1);
 }
 
 TEST(DTypes, NamesGoThereAndBack) {
@@ -31,18 +36,25 @@ TEST(DTypes, NamesGoThereAndBack) {
   EXPECT_FALSE(IsValid(static_cast<DType>(kDTypes)));
 }
 
+// The digits of "bf16"; of the two halves of "f32_i32"; of "f8_e4m3" those before its format.
 TEST(DTypes, SizesMatchTheirNames) {
   for (int i = 0; i < kDTypes; ++i) {
     const auto dtype = static_cast<DType>(i);
-    int bits = 0;
-    for (const char c : NameOf(dtype)) {
-      if (c == '_') {
-        break;
+    int bits = 0, widths = 0;
+    for (const absl::string_view part : absl::StrSplit(NameOf(dtype), '_')) {
+      int width = 0;
+      if (absl::SimpleAtoi(absl::StripPrefix(absl::StripPrefix(part, "b"), "f"), &width) ||
+          absl::SimpleAtoi(part.substr(1), &width)) {
+        bits += width;
+        ++widths;
       }
-      bits = c >= '0' && c <= '9' ? bits * 10 + (c - '0') : bits;
     }
     EXPECT_EQ(SizeOf(dtype) * 8, bits) << NameOf(dtype);
-    EXPECT_EQ(IsFloat(dtype), NameOf(dtype)[0] == 'f' || NameOf(dtype)[0] == 'b') << NameOf(dtype);
+    EXPECT_EQ(IsPair(dtype), widths == 2) << NameOf(dtype);
+    EXPECT_EQ(AlignmentOf(dtype) * 8 * widths, bits) << NameOf(dtype);
+    const bool starts_as_float = NameOf(dtype)[0] == 'f' || NameOf(dtype)[0] == 'b';
+    EXPECT_EQ(IsFloat(dtype), widths == 1 && starts_as_float) << NameOf(dtype);
+    EXPECT_EQ(IsInteger(dtype), widths == 1 && !starts_as_float) << NameOf(dtype);
   }
 }
 

@@ -88,6 +88,95 @@ TEST_P(ArraysTest, ScaleAndAxpyRoundTheProductFirst) {
   }
 }
 
+// The product (or sum) of two elements in the type that they are combined in; volatile: no fused
+// multiply-add here.
+double Rounded(DType dtype, double x) {
+  const volatile auto single = static_cast<float>(x);
+  return dtype == DType::kF64 ? x : double{single};
+}
+
+constexpr DType kFloats[] = {DType::kF32, DType::kF64,    DType::kBF16,
+                             DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
+
+TEST_P(ArraysTest, ScaleAnyRoundsTheProductOnce) {
+  for (const DType dtype : kFloats) {
+    for (const double factor : {0.3, -2.0, 1.0 / 3, 1e-3, 0.0}) {
+      for (const int64_t count : kCounts) {
+        Array x(dtype, count, count % 3), apart(dtype, count, 1), want(dtype, count);
+        Fill(x, random_);
+        for (int64_t i = 0; i < count; ++i) {
+          const double exact = FloatAt(x, i) * Rounded(dtype, factor);
+          SetFloat(want, i, Rounded(dtype, exact));
+        }
+        kernels().scale_any(dtype, apart.data(), x.data(), count, factor);
+        EXPECT_TRUE(SameArrays(apart, want)) << factor << " × " << count;
+        kernels().scale_any(dtype, x.data(), x.data(), count, factor);
+        EXPECT_TRUE(SameArrays(x, want)) << factor << " × " << count << " in place";
+      }
+    }
+  }
+}
+
+template <typename T>
+void CheckScaledIntegers(const Kernels& kernels, DType dtype, double factor, Random& random) {
+  for (const int64_t count : kCounts) {
+    Array x(dtype, count, count % 3), want(dtype, count);
+    Fill(x, random);
+    for (int64_t i = 0; i < count; ++i) {
+      want.Set(i,
+               static_cast<T>(static_cast<__int128>(x.At<T>(i)) * static_cast<__int128>(factor)));
+    }
+    kernels.scale_any(dtype, x.data(), x.data(), count, factor);
+    EXPECT_TRUE(SameArrays(x, want)) << factor << " × " << count;
+  }
+}
+
+TEST_P(ArraysTest, ScaledIntegersWrap) {
+  for (const double factor : {0.0, 1.0, -1.0, 3.0, -7.0, 1e6, 0x1p62, -0x1p63, 0x1.8p63}) {
+    CheckScaledIntegers<int8_t>(kernels(), DType::kI8, factor, random_);
+    CheckScaledIntegers<uint8_t>(kernels(), DType::kU8, factor, random_);
+    CheckScaledIntegers<int16_t>(kernels(), DType::kI16, factor, random_);
+    CheckScaledIntegers<uint16_t>(kernels(), DType::kU16, factor, random_);
+    CheckScaledIntegers<int32_t>(kernels(), DType::kI32, factor, random_);
+    CheckScaledIntegers<uint32_t>(kernels(), DType::kU32, factor, random_);
+    CheckScaledIntegers<int64_t>(kernels(), DType::kI64, factor, random_);
+    CheckScaledIntegers<uint64_t>(kernels(), DType::kU64, factor, random_);
+  }
+}
+
+TEST_P(ArraysTest, WeightedSumsRoundEveryProductAndSum) {
+  constexpr double kWeights[] = {0.25, 1.0 / 3, -0.7, 1e-3, 2, 0.1};
+  for (const DType dtype : kFloats) {
+    for (int n = 1; n <= 6; ++n) {
+      for (int in_place = -1; in_place < n; ++in_place) {
+        const int64_t count = in_place < 0 ? 1037 : 601;
+        std::vector<Array> in;
+        std::vector<const void*> pointers;
+        for (int j = 0; j < n; ++j) {
+          in.emplace_back(dtype, count, j % 3);
+          Fill(in.back(), random_);
+        }
+        Array want(dtype, count), apart(dtype, count, 1);
+        for (int64_t i = 0; i < count; ++i) {
+          double sum = Rounded(dtype, FloatAt(in[0], i) * Rounded(dtype, kWeights[0]));
+          for (int j = 1; j < n; ++j) {
+            const volatile double product =
+                FloatAt(in[static_cast<size_t>(j)], i) * Rounded(dtype, kWeights[j]);
+            sum = Rounded(dtype, sum + Rounded(dtype, product));
+          }
+          SetFloat(want, i, sum);
+        }
+        for (const Array& x : in) {
+          pointers.push_back(x.data());
+        }
+        Array& out = in_place < 0 ? apart : in[static_cast<size_t>(in_place)];
+        kernels().combine_weighted(dtype, out.data(), pointers.data(), kWeights, n, count);
+        EXPECT_TRUE(SameArrays(out, want)) << NameOf(dtype) << " of " << n << " into " << in_place;
+      }
+    }
+  }
+}
+
 TEST_P(ArraysTest, OneBadElementAnywhereIsFound) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
     for (const double bad : {double{INFINITY}, -double{INFINITY}, double{NAN}}) {
@@ -112,6 +201,18 @@ TEST_P(ArraysTest, EightBitFloatsAreJudgedByTheirFormat) {
     EXPECT_EQ(kernels().all_finite(&x, DType::kF8E4M3, 1), (bits & 0x7f) != 0x7f) << bits;
     EXPECT_EQ(kernels().all_finite(&x, DType::kF8E5M2, 1), (bits >> 2 & 0x1f) != 0x1f) << bits;
   }
+}
+
+TEST_P(ArraysTest, OfPairsTheValuesAreJudged) {
+  Located<float, int32_t> singles[3] = {{1, 0x7f800000}, {2, -1}, {3, 0}};
+  Located<double, int64_t> doubles[3] = {{1, 0x7ff0000000000000}, {2, -1}, {3, 0}};
+  EXPECT_TRUE(kernels().all_finite(singles, DType::kF32I32, 3));
+  EXPECT_TRUE(kernels().all_finite(doubles, DType::kF64I64, 3));
+  singles[2].value = NAN;
+  doubles[2].value = INFINITY;
+  EXPECT_FALSE(kernels().all_finite(singles, DType::kF32I32, 3));
+  EXPECT_FALSE(kernels().all_finite(doubles, DType::kF64I64, 3));
+  EXPECT_TRUE(kernels().all_finite(singles, DType::kF32I32, 2));
 }
 
 TEST_P(ArraysTest, IntegersAreFinite) {

@@ -1,26 +1,89 @@
 // Conversions between the float types, against lib/base/dtype one element at a time.
+#include <algorithm>
+
 #include "tests/kernels/values.h"
 
 namespace entrain {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+constexpr DType kTypes[] = {DType::kF32, DType::kF64,    DType::kBF16,
+                            DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
+constexpr DType kNarrow[] = {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
 
-// Without a detour through double, which would quiet a signalling NaN.
-uint32_t Converted(const Array& in, int64_t i, DType to) {
-  if (to == in.dtype()) {
-    return static_cast<uint32_t>(BitsAt(in, i));
+float Widen(uint64_t bits, DType from) {
+  const auto half = static_cast<uint16_t>(bits);
+  const auto byte = static_cast<uint8_t>(bits);
+  switch (from) {
+    case DType::kBF16:
+      return BF16ToFloat(half);
+    case DType::kF16:
+      return F16ToFloat(half);
+    case DType::kF8E4M3:
+      return F8E4M3ToFloat(byte);
+    default:
+      return F8E5M2ToFloat(byte);
   }
-  const float value = in.dtype() == DType::kF32    ? in.At<float>(i)
-                      : in.dtype() == DType::kBF16 ? BF16ToFloat(in.At<uint16_t>(i))
-                                                   : F16ToFloat(in.At<uint16_t>(i));
+}
+
+uint64_t Narrow(float value, DType to) {
   switch (to) {
     case DType::kBF16:
       return FloatToBF16(value);
     case DType::kF16:
       return FloatToF16(value);
+    case DType::kF8E4M3:
+      return FloatToF8E4M3(value);
     default:
+      return FloatToF8E5M2(value);
+  }
+}
+
+// An f64 rounded once: of the pattern that its f32 gives and those on both sides, the nearest. What
+// comes after the largest number counts as the format's next number would, if it had one.
+uint64_t NarrowDouble(double value, DType to) {
+  const uint64_t sign = uint64_t{1} << (SizeOf(to) * 8 - 1);
+  const uint64_t guess = Narrow(static_cast<float>(value), to);
+  if (!std::isfinite(value)) {
+    return guess;
+  }
+  const uint64_t overflow = Narrow(INFINITY, to);
+  const auto size_of = [to, overflow](uint64_t bits) {
+    return bits < overflow ? double{Widen(bits, to)}
+                           : 2 * double{Widen(bits - 1, to)} - double{Widen(bits - 2, to)};
+  };
+  const double size = std::min(std::abs(value), 2 * size_of(overflow));
+  const uint64_t middle = guess & (sign - 1);
+  uint64_t best = 0;
+  double distance = INFINITY;
+  for (uint64_t bits = middle > 0 ? middle - 1 : 0; bits <= std::min(middle + 1, overflow);
+       ++bits) {
+    const double away = std::abs(size - size_of(bits));
+    if (away < distance || (away == distance && bits % 2 == 0)) {
+      best = bits;
+      distance = away;
+    }
+  }
+  return (std::signbit(value) ? sign : 0) | best;
+}
+
+// Without a detour through double, which would quiet a signalling NaN.
+uint64_t Converted(const Array& in, int64_t i, DType to) {
+  const DType from = in.dtype();
+  if (to == from) {
+    return BitsAt(in, i);
+  }
+  if (from == DType::kF64) {
+    return to == DType::kF32 ? std::bit_cast<uint32_t>(static_cast<float>(in.At<double>(i)))
+                             : NarrowDouble(in.At<double>(i), to);
+  }
+  const float value = from == DType::kF32 ? in.At<float>(i) : Widen(BitsAt(in, i), from);
+  switch (to) {
+    case DType::kF32:
       return std::bit_cast<uint32_t>(value);
+    case DType::kF64:
+      return std::bit_cast<uint64_t>(double{value});
+    default:
+      return Narrow(value, to);
   }
 }
 
@@ -31,7 +94,7 @@ class CastTest : public KernelTableTest {
     Array got(to, in.count(), offset);
     kernels().cast(got.data(), to, in.data(), in.dtype(), in.count());
     for (int64_t i = 0; i < in.count(); ++i) {
-      const uint32_t want = Converted(in, i, to);
+      const uint64_t want = Converted(in, i, to);
       ASSERT_EQ(BitsAt(got, i), want) << NameOf(in.dtype()) << " to " << NameOf(to) << ", element "
                                       << i << ": " << FloatAt(in, i);
     }
@@ -39,11 +102,11 @@ class CastTest : public KernelTableTest {
   }
 };
 
-TEST_P(CastTest, EverySixteenBitPatternConverts) {
-  for (const DType from : {DType::kBF16, DType::kF16}) {
-    Array in(from, 1 << 16);
+TEST_P(CastTest, EveryNarrowPatternConverts) {
+  for (const DType from : kNarrow) {
+    Array in(from, int64_t{1} << (8 * SizeOf(from)));
     for (int64_t i = 0; i < in.count(); ++i) {
-      in.Set(i, static_cast<uint16_t>(i));
+      SizeOf(from) == 1 ? in.Set(i, static_cast<uint8_t>(i)) : in.Set(i, static_cast<uint16_t>(i));
     }
     for (const DType to : kTypes) {
       Check(in, to, 0);
@@ -51,25 +114,29 @@ TEST_P(CastTest, EverySixteenBitPatternConverts) {
   }
 }
 
-// Each 16-bit value, the middle between it and the next, and the f32 values on both sides of that
-// middle.
+// Each narrow value, the middle between it and the next, and the values on both sides of that
+// middle: the nearest f32, or an f64 that is nearer to it than any f32.
 TEST_P(CastTest, FloatsAroundEveryTieRoundToEven) {
-  for (const DType to : {DType::kBF16, DType::kF16}) {
-    const auto value = [to](int64_t bits) {
-      return to == DType::kBF16 ? BF16ToFloat(static_cast<uint16_t>(bits))
-                                : F16ToFloat(static_cast<uint16_t>(bits));
-    };
-    Array in(DType::kF32, 4 << 16);
-    for (int64_t i = 0; i < 1 << 16; ++i) {
-      const float here = value(i);
-      const float next = (i & 0x7fff) == 0x7fff ? here : value(i + 1);
-      const auto middle = static_cast<float>((double{here} + double{next}) / 2);
-      in.Set(4 * i, here);
-      in.Set(4 * i + 1, middle);
-      in.Set(4 * i + 2, std::nextafter(middle, INFINITY));
-      in.Set(4 * i + 3, std::nextafter(middle, -INFINITY));
+  for (const DType to : kNarrow) {
+    const int64_t patterns = int64_t{1} << (8 * SizeOf(to));
+    for (const DType from : {DType::kF32, DType::kF64}) {
+      Array in(from, 4 * patterns);
+      for (int64_t i = 0; i < patterns; ++i) {
+        const double here = Widen(static_cast<uint64_t>(i), to);
+        const bool last = (i & (patterns / 2 - 1)) == patterns / 2 - 1;
+        const double next = last ? here : Widen(static_cast<uint64_t>(i + 1), to);
+        const double middle = (here + next) / 2;
+        const auto single = static_cast<float>(middle);
+        const bool wide = from == DType::kF64;
+        SetFloat(in, 4 * i, here);
+        SetFloat(in, 4 * i + 1, middle);
+        SetFloat(in, 4 * i + 2,
+                 wide ? std::nextafter(middle, INFINITY) : std::nextafter(single, INFINITY));
+        SetFloat(in, 4 * i + 3,
+                 wide ? std::nextafter(middle, -INFINITY) : std::nextafter(single, -INFINITY));
+      }
+      Check(in, to, 0);
     }
-    Check(in, to, 0);
   }
 }
 
@@ -106,7 +173,7 @@ TEST_P(CastTest, DoublesRoundToFloatAndFloatsWidenExactly) {
 }
 
 TEST_P(CastTest, AccumulateAddsAsFloat) {
-  for (const DType from : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+  for (const DType from : kTypes) {
     for (const int64_t count : {0, 1, 7, 16, 33, 515}) {
       Array in(from, count, 1), acc(DType::kF32, count, 3);
       Fill(in, random_);

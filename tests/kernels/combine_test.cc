@@ -1,5 +1,7 @@
 // Kernels::combine against one element at a time: all types and operators, up to nine sources, odd
 // lengths, unaligned starts, in place.
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "tests/kernels/values.h"
@@ -7,10 +9,28 @@
 namespace entrain {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
-                            DType::kI8,  DType::kU8,  DType::kI16,  DType::kU16,
-                            DType::kI32, DType::kU32, DType::kI64,  DType::kU64};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax};
+std::vector<DType> AllTypes() {
+  std::vector<DType> types;
+  for (int i = 0; i < kDTypes; ++i) {
+    types.push_back(static_cast<DType>(i));
+  }
+  return types;
+}
+constexpr DType kFloats[] = {DType::kF32, DType::kF64,    DType::kBF16,
+                             DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
+constexpr ReduceOp kNumberOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax};
+
+// All but the average, which is a sum.
+std::vector<ReduceOp> OpsOf(DType dtype) {
+  std::vector<ReduceOp> ops;
+  for (int i = 0; i < kBuiltinOps; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    if (op != ReduceOp::kAvg && CheckReduction(op, dtype).ok()) {
+      ops.push_back(op);
+    }
+  }
+  return ops;
+}
 
 // ---- The reference
 // --------------------------------------------------------------------------------------------------
@@ -40,6 +60,12 @@ T ApplyInteger(ReduceOp op, T a, T b) {
       return a < b ? a : b;
     case ReduceOp::kMax:
       return a > b ? a : b;
+    case ReduceOp::kBitAnd:
+      return static_cast<T>(a & b);
+    case ReduceOp::kBitOr:
+      return static_cast<T>(a | b);
+    case ReduceOp::kBitXor:
+      return static_cast<T>(a ^ b);
     default:
       return static_cast<T>(static_cast<__int128>(a) + b);
   }
@@ -69,13 +95,76 @@ void ReferenceInteger(ReduceOp op, Array& out, const Sources& in, int divide) {
   }
 }
 
+bool IsLogical(ReduceOp op) {
+  return op == ReduceOp::kLogicalAnd || op == ReduceOp::kLogicalOr || op == ReduceOp::kLogicalXor;
+}
+
+bool IsTrue(const Array& x, int64_t i) {
+  return IsFloat(x.dtype()) ? FloatAt(x, i) != 0 : BitsAt(x, i) != 0;
+}
+
+void ReferenceTruth(ReduceOp op, Array& out, const Sources& in) {
+  for (int64_t i = 0; i < out.count(); ++i) {
+    int holding = 0;
+    for (const Array& x : in) {
+      holding += IsTrue(x, i) ? 1 : 0;
+    }
+    const bool all = holding == static_cast<int>(in.size());
+    const bool result = op == ReduceOp::kLogicalAnd  ? all
+                        : op == ReduceOp::kLogicalOr ? holding > 0
+                                                     : holding % 2 == 1;
+    std::memset(static_cast<char*>(out.data()) + i * SizeOf(out.dtype()), 0,
+                static_cast<size_t>(SizeOf(out.dtype())));
+    if (result && IsFloat(out.dtype())) {
+      SetFloat(out, i, 1);
+    } else if (result) {
+      out.Set(i * SizeOf(out.dtype()), uint8_t{1});  // the lowest byte
+    }
+  }
+}
+
+// By sorting: NaN first, then by value, then by location. The first source of equal pairs stays.
+template <typename T, typename L>
+void ReferenceLocated(ReduceOp op, Array& out, const Sources& in) {
+  for (int64_t i = 0; i < out.count(); ++i) {
+    std::vector<Located<T, L>> pairs;
+    for (const Array& x : in) {
+      pairs.push_back(x.At<Located<T, L>>(i));
+    }
+    std::stable_sort(pairs.begin(), pairs.end(), [op](const auto& a, const auto& b) {
+      const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+      if (a_nan != b_nan) {
+        return a_nan;
+      }
+      if (!a_nan && a.value != b.value) {
+        return (a.value < b.value) == (op == ReduceOp::kMinLoc);
+      }
+      return a.location < b.location;
+    });
+    out.Set(i, pairs[0]);
+  }
+}
+
 void Reference(ReduceOp op, Array& out, const Sources& in, int divide) {
+  if (IsLogical(op)) {
+    return ReferenceTruth(op, out, in);
+  }
   switch (out.dtype()) {
+    case DType::kF32I32:
+      return ReferenceLocated<float, int32_t>(op, out, in);
+    case DType::kF64I64:
+      return ReferenceLocated<double, int64_t>(op, out, in);
+    case DType::kI32I32:
+      return ReferenceLocated<int32_t, int32_t>(op, out, in);
+    case DType::kI64I64:
+      return ReferenceLocated<int64_t, int64_t>(op, out, in);
     case DType::kF64:
       return ReferenceFloat<double>(op, out, in, divide);
     case DType::kF32:
     case DType::kBF16:
     case DType::kF16:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
       return ReferenceFloat<float>(op, out, in, divide);
     case DType::kI8:
       return ReferenceInteger<int8_t>(op, out, in, divide);
@@ -93,8 +182,6 @@ void Reference(ReduceOp op, Array& out, const Sources& in, int divide) {
       return ReferenceInteger<int64_t>(op, out, in, divide);
     case DType::kU64:
       return ReferenceInteger<uint64_t>(op, out, in, divide);
-    default:
-      FAIL() << "no reference for " << NameOf(out.dtype());
   }
 }
 
@@ -143,8 +230,8 @@ class CombineTest : public KernelTableTest {
 };
 
 TEST_P(CombineTest, OfTwoAgreesAtEveryLength) {
-  for (const DType dtype : kTypes) {
-    for (const ReduceOp op : kOps) {
+  for (const DType dtype : AllTypes()) {
+    for (const ReduceOp op : OpsOf(dtype)) {
       for (int64_t count = 0; count < 70; ++count) {
         Check({dtype, op, 2, count, count % 3, static_cast<int>(count % 3) - 1, 1});
       }
@@ -154,8 +241,8 @@ TEST_P(CombineTest, OfTwoAgreesAtEveryLength) {
 }
 
 TEST_P(CombineTest, OfOneToNineAgrees) {
-  for (const DType dtype : kTypes) {
-    for (const ReduceOp op : kOps) {
+  for (const DType dtype : AllTypes()) {
+    for (const ReduceOp op : OpsOf(dtype)) {
       for (int n = 1; n <= 9; ++n) {
         for (const int64_t count : {1, 17, 512, 1037}) {
           Check({dtype, op, n, count, n % 2, -1, 1});
@@ -169,8 +256,8 @@ TEST_P(CombineTest, OfOneToNineAgrees) {
 }
 
 TEST_P(CombineTest, IntoAnyOfItsSourcesAgrees) {
-  for (const DType dtype : kTypes) {
-    for (const ReduceOp op : kOps) {
+  for (const DType dtype : AllTypes()) {
+    for (const ReduceOp op : OpsOf(dtype)) {
       for (int n = 1; n <= 5; ++n) {
         for (int in_place = 0; in_place < n; ++in_place) {
           Check({dtype, op, n, 601, 1, in_place, 1});
@@ -233,8 +320,8 @@ TEST_P(CombineTest, IntegerAveragesTruncateTowardZero) {
 }
 
 TEST_P(CombineTest, ANaNInAnyContributionGivesNaN) {
-  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
-    for (const ReduceOp op : kOps) {
+  for (const DType dtype : kFloats) {
+    for (const ReduceOp op : kNumberOps) {
       for (int n = 2; n <= 4; ++n) {
         for (int bad = 0; bad < n; ++bad) {
           Sources in(static_cast<size_t>(n), Array(dtype, 37));
@@ -270,6 +357,72 @@ TEST_P(CombineTest, SixteenBitFloatsRoundOnce) {
   kernels().combine(ReduceOp::kSum, DType::kF16, out.data(), pointers, 3, 20, 1);
   for (int64_t i = 0; i < 20; ++i) {
     EXPECT_EQ(FloatAt(out, i), 2050);
+  }
+}
+
+// Every 16-bit pattern beside its neighbours: ties, overflow, NaN between numbers.
+TEST_P(CombineTest, EveryPatternAddsAsItDoesAlone) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    Sources in(2, Array(dtype, 1 << 16));
+    for (const int other : {0x0000, 0x0001, 0x3f81, 0x3380, 0x7f7f, 0x7c01, 0x8001, 0xff80}) {
+      for (int64_t i = 0; i < 1 << 16; ++i) {
+        in[0].Set(i, static_cast<uint16_t>(i));
+        in[1].Set(i, static_cast<uint16_t>(other));
+      }
+      const void* const pointers[] = {in[0].data(), in[1].data()};
+      Array want(dtype, 1 << 16), got(dtype, 1 << 16);
+      Reference(ReduceOp::kSum, want, in, 1);
+      kernels().combine(ReduceOp::kSum, dtype, got.data(), pointers, 2, 1 << 16, 1);
+      ASSERT_TRUE(SameArrays(got, want)) << NameOf(dtype) << " + " << other;
+    }
+  }
+}
+
+TEST_P(CombineTest, EveryPairOfEightBitFloatsAgrees) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    Sources in(2, Array(dtype, 1 << 16));
+    for (int64_t i = 0; i < 1 << 16; ++i) {
+      in[0].Set(i, static_cast<uint8_t>(i));
+      in[1].Set(i, static_cast<uint8_t>(i >> 8));
+    }
+    const void* const pointers[] = {in[0].data(), in[1].data()};
+    for (const ReduceOp op : OpsOf(dtype)) {
+      Array want(dtype, 1 << 16), got(dtype, 1 << 16);
+      Reference(op, want, in, 1);
+      kernels().combine(op, dtype, got.data(), pointers, 2, 1 << 16, 1);
+      ASSERT_TRUE(SameArrays(got, want)) << NameOf(op) << " " << NameOf(dtype);
+    }
+  }
+}
+
+// 16 + 1 + 1 in e4m3, whose numbers there are 2 apart, as above for f16.
+TEST_P(CombineTest, EightBitFloatsRoundOnce) {
+  Sources in(3, Array(DType::kF8E4M3, 40));
+  for (int64_t i = 0; i < 40; ++i) {
+    SetFloat(in[0], i, 16);
+    SetFloat(in[1], i, 1);
+    SetFloat(in[2], i, 1);
+  }
+  const void* const pointers[] = {in[0].data(), in[1].data(), in[2].data()};
+  Array out(DType::kF8E4M3, 40);
+  kernels().combine(ReduceOp::kSum, DType::kF8E4M3, out.data(), pointers, 3, 40, 1);
+  for (int64_t i = 0; i < 40; ++i) {
+    EXPECT_EQ(FloatAt(out, i), 18);
+  }
+}
+
+TEST_P(CombineTest, ANaNIsTrueAndMinusZeroIsFalse) {
+  for (const DType dtype : kFloats) {
+    Sources in(2, Array(dtype, 2));
+    for (int64_t i = 0; i < 2; ++i) {
+      SetFloat(in[0], i, i == 0 ? NAN : -0.0);
+      SetFloat(in[1], i, 2);
+    }
+    const void* const pointers[] = {in[0].data(), in[1].data()};
+    Array out(dtype, 2);
+    kernels().combine(ReduceOp::kLogicalAnd, dtype, out.data(), pointers, 2, 2, 1);
+    EXPECT_EQ(FloatAt(out, 0), 1) << NameOf(dtype);
+    EXPECT_EQ(FloatAt(out, 1), 0) << NameOf(dtype);
   }
 }
 

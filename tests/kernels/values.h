@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,8 +65,11 @@ class Array {
   std::vector<std::byte> bytes_;
 };
 
-// The bit pattern of element i, for every type of up to 8 bytes.
+// The bit pattern of element i; of pairs, the value's and the location's mixed.
 inline uint64_t BitsAt(const Array& array, int64_t i) {
+  if (array.dtype() == DType::kF64I64 || array.dtype() == DType::kI64I64) {
+    return array.At<uint64_t>(2 * i) * 31 + array.At<uint64_t>(2 * i + 1);
+  }
   switch (SizeOf(array.dtype())) {
     case 1:
       return array.At<uint8_t>(i);
@@ -88,6 +92,10 @@ inline double FloatAt(const Array& array, int64_t i) {
       return BF16ToFloat(array.At<uint16_t>(i));
     case DType::kF16:
       return F16ToFloat(array.At<uint16_t>(i));
+    case DType::kF8E4M3:
+      return F8E4M3ToFloat(array.At<uint8_t>(i));
+    case DType::kF8E5M2:
+      return F8E5M2ToFloat(array.At<uint8_t>(i));
     default:
       return 0;
   }
@@ -103,16 +111,50 @@ inline void SetFloat(Array& array, int64_t i, double value) {
       return array.Set(i, FloatToBF16(static_cast<float>(value)));
     case DType::kF16:
       return array.Set(i, FloatToF16(static_cast<float>(value)));
+    case DType::kF8E4M3:
+      return array.Set(i, FloatToF8E4M3(static_cast<float>(value)));
+    case DType::kF8E5M2:
+      return array.Set(i, FloatToF8E5M2(static_cast<float>(value)));
     default:
       return;
   }
 }
 
+// A pair as the C ABI documents it.
+template <typename T, typename L>
+struct Located {
+  T value;
+  L location;
+};
+
 using Random = std::mt19937_64;
+
+// Values and locations of which many are equal.
+template <typename T, typename L>
+void FillPairs(Array& array, Random& random) {
+  constexpr double kValues[] = {-1, 0, 1, 7, 1, -0.0, INFINITY, NAN};
+  for (int64_t i = 0; i < array.count(); ++i) {
+    const uint64_t bits = random();
+    const double value = kValues[bits % (std::is_integral_v<T> ? 5 : std::size(kValues))];
+    array.Set(i, Located<T, L>{static_cast<T>(value), static_cast<L>(bits / 16 % 4)});
+  }
+}
 
 // Floats: mostly moderate values; every eighth any bit pattern: NaN, infinities, subnormal numbers,
 // zeros.
 inline void Fill(Array& array, Random& random) {
+  switch (array.dtype()) {
+    case DType::kF32I32:
+      return FillPairs<float, int32_t>(array, random);
+    case DType::kF64I64:
+      return FillPairs<double, int64_t>(array, random);
+    case DType::kI32I32:
+      return FillPairs<int32_t, int32_t>(array, random);
+    case DType::kI64I64:
+      return FillPairs<int64_t, int64_t>(array, random);
+    default:
+      break;
+  }
   std::normal_distribution<double> normal;
   for (int64_t i = 0; i < array.count(); ++i) {
     const uint64_t bits = random();
