@@ -84,10 +84,7 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
     return absl::InvalidArgumentError(
         absl::StrCat("op ", request.op, " is not a reduction operator"));
   }
-  if (call->dtype == DType::kF8E4M3 || call->dtype == DType::kF8E5M2) {
-    return absl::UnimplementedError(absl::StrCat("reductions over ", NameOf(call->dtype)));
-  }
-  return absl::OkStatus();
+  return CheckReduction(call->reduction.op, call->dtype);
 }
 
 // Elements of the larger buffer for each element of `count`.

@@ -9,7 +9,7 @@
 namespace entrain::api {
 
 bool IsOp(entrain_op_t op) {
-  return op >= ENTRAIN_SUM && op <= ENTRAIN_AVG;
+  return IsBuiltin(ReduceOp{op});
 }
 
 absl::Status CheckDType(entrain_dtype_t dtype) {
@@ -75,9 +75,9 @@ absl::Status CheckBuffer(const char* name, const void* buffer, int64_t bytes, DT
         absl::StrCat(name, " is NULL, expected a buffer of ", bytes, " bytes"));
   }
   const auto address = reinterpret_cast<uintptr_t>(buffer);
-  if (address % static_cast<uintptr_t>(SizeOf(dtype)) != 0) {
+  if (address % static_cast<uintptr_t>(AlignmentOf(dtype)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(name, " ", absl::Hex(address),
-                                                   " is not aligned to the ", SizeOf(dtype),
+                                                   " is not aligned to the ", AlignmentOf(dtype),
                                                    " bytes of ", NameOf(dtype)));
   }
   if (address + static_cast<uintptr_t>(bytes) < address) {

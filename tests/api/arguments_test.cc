@@ -68,12 +68,12 @@ TEST_F(Arguments, NullPointersAreNamed) {
 }
 
 TEST_F(Arguments, UnknownTypesAndOperatorsAreNamed) {
-  EXPECT_FAILS(entrain_all_reduce(comm_, in_, out_, 8, 14, ENTRAIN_SUM, nullptr, nullptr), kInvalid,
-               "dtype 14");
+  EXPECT_FAILS(entrain_all_reduce(comm_, in_, out_, 8, 18, ENTRAIN_SUM, nullptr, nullptr), kInvalid,
+               "dtype 18");
   EXPECT_FAILS(entrain_all_reduce(comm_, in_, out_, 8, -1, ENTRAIN_SUM, nullptr, nullptr), kInvalid,
                "dtype -1");
-  EXPECT_FAILS(entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F32, 5, nullptr, nullptr), kInvalid,
-               "op 5");
+  EXPECT_FAILS(entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F32, 13, nullptr, nullptr), kInvalid,
+               "op 13");
   EXPECT_FAILS(
       entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F32, ENTRAIN_REDUCTION, nullptr, nullptr),
       kInvalid, "options.reduction is NULL");
@@ -161,12 +161,36 @@ TEST_F(Arguments, OptionsOutOfRangeAreNamed) {
   EXPECT_FAILS(AllReduce(), kInvalid, "options.stream");
 }
 
+TEST_F(Arguments, OperatorsWithoutAMeaningForTheTypeAreRefused) {
+  EXPECT_FAILS(entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F32, ENTRAIN_BAND, nullptr, nullptr),
+               kInvalid, "op band reduces integers only, not dtype f32");
+  EXPECT_FAILS(
+      entrain_reduce_scatter(comm_, in_, out_, 2, ENTRAIN_I32, ENTRAIN_MINLOC, nullptr, nullptr),
+      kInvalid, "op minloc reduces pairs of value and location");
+  EXPECT_FAILS(
+      entrain_all_reduce(comm_, in_, out_, 2, ENTRAIN_I32_I32, ENTRAIN_SUM, nullptr, nullptr),
+      kInvalid, "dtype i32_i32 is reduced by minloc and maxloc only, not op sum");
+  entrain_reduction_t* reduction = nullptr;
+  ASSERT_OK(entrain_reduction_builtin(ENTRAIN_BXOR, &reduction));
+  options_.reduction = reduction;
+  EXPECT_FAILS(
+      entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F16, ENTRAIN_REDUCTION, &options_, nullptr),
+      kInvalid, "op bxor reduces integers only, not dtype f16");
+  entrain_reduction_destroy(reduction);
+}
+
+TEST_F(Arguments, PairsAreAlignedToHalfOfTheirSize) {
+  auto* odd = reinterpret_cast<char*>(in_);
+  EXPECT_OK(entrain_all_reduce(comm_, odd + 4, odd + 4, 1, ENTRAIN_F32_I32, ENTRAIN_MAXLOC, nullptr,
+                               nullptr));
+  EXPECT_FAILS(entrain_all_reduce(comm_, odd + 2, odd + 2, 1, ENTRAIN_F32_I32, ENTRAIN_MAXLOC,
+                                  nullptr, nullptr),
+               kInvalid, "is not aligned to the 4 bytes of f32_i32");
+}
+
 TEST_F(Arguments, WhatThisBuildCannotDoIsUnimplemented) {
   options_.memory = ENTRAIN_MEMORY_DEVICE;
   EXPECT_FAILS(AllReduce(), ENTRAIN_UNIMPLEMENTED, "options.memory 1");
-  EXPECT_FAILS(
-      entrain_all_reduce(comm_, in_, out_, 8, ENTRAIN_F8_E4M3, ENTRAIN_SUM, nullptr, nullptr),
-      ENTRAIN_UNIMPLEMENTED, "reductions over f8_e4m3");
   entrain_runtime_config_t config;
   entrain_runtime_config_init(&config);
   config.engines = 2;
@@ -233,16 +257,20 @@ TEST_F(Arguments, NamesAreThoseOfTheTables) {
   EXPECT_EQ(entrain_version(), 100);
   EXPECT_STREQ(entrain_status_name(ENTRAIN_PEER_LOST), "ENTRAIN_PEER_LOST");
   EXPECT_STREQ(entrain_status_name(-4711), "ENTRAIN_?");
-  const char* const kNames[] = {"f32", "f64", "bf16", "f16", "f8_e4m3", "f8_e5m2", "i8",
-                                "u8",  "i16", "u16",  "i32", "u32",     "i64",     "u64"};
-  const size_t kSizes[] = {4, 8, 2, 2, 1, 1, 1, 1, 2, 2, 4, 4, 8, 8};
-  for (entrain_dtype_t dtype = 0; dtype < 14; ++dtype) {
+  const char* const kNames[] = {"f32", "f64", "bf16",    "f16",     "f8_e4m3", "f8_e5m2",
+                                "i8",  "u8",  "i16",     "u16",     "i32",     "u32",
+                                "i64", "u64", "f32_i32", "f64_i64", "i32_i32", "i64_i64"};
+  const size_t kSizes[] = {4, 8, 2, 2, 1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16, 8, 16};
+  for (entrain_dtype_t dtype = 0; dtype < 18; ++dtype) {
     EXPECT_STREQ(entrain_dtype_name(dtype), kNames[dtype]);
     EXPECT_EQ(entrain_dtype_size(dtype), kSizes[dtype]);
   }
-  EXPECT_EQ(entrain_dtype_name(14), nullptr);
+  EXPECT_EQ(entrain_dtype_name(18), nullptr);
   EXPECT_EQ(entrain_dtype_size(-1), 0u);
   EXPECT_STREQ(entrain_op_name(ENTRAIN_AVG), "avg");
+  EXPECT_STREQ(entrain_op_name(ENTRAIN_LXOR), "lxor");
+  EXPECT_STREQ(entrain_op_name(ENTRAIN_MAXLOC), "maxloc");
+  EXPECT_EQ(entrain_op_name(13), nullptr);
   EXPECT_EQ(entrain_op_name(ENTRAIN_REDUCTION), nullptr);
 }
 

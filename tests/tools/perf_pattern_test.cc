@@ -61,6 +61,43 @@ TEST(Pattern, AverageMayBeRoundedButNotWrong) {
   EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 1);
 }
 
+// The value of index i of three ranks' inputs, and the rank it comes from.
+TEST(Pattern, LocationsAreRanks) {
+  struct Found {
+    float value;
+    int32_t location;
+  };
+  for (const ReduceOp op : {ReduceOp::kMinLoc, ReduceOp::kMaxLoc}) {
+    const Case measured = CaseOf(Collective::kAllReduce, DType::kF32I32, op, 3, 100);
+    std::vector<Found> out(100);
+    for (int32_t r = 0; r < 3; ++r) {
+      std::vector<Found> in(100);
+      Pattern(measured).FillInput(r, in.data());
+      for (size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(in[i].location, r);
+        const bool better =
+            op == ReduceOp::kMinLoc ? in[i].value < out[i].value : in[i].value > out[i].value;
+        out[i] = r == 0 || better ? in[i] : out[i];
+      }
+    }
+    EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 0);
+    out[7].location += 1;
+    EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 1);
+  }
+}
+
+TEST(Pattern, LogicalResultsAreOneOrZero) {
+  const Case measured = CaseOf(Collective::kAllReduce, DType::kF32, ReduceOp::kLogicalAnd, 2, 100);
+  const std::vector<float> first = Input(measured, 0), second = Input(measured, 1);
+  std::vector<float> out(100);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = first[i] != 0 && second[i] != 0 ? 1 : 0;
+  }
+  EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 0);
+  out[11] = 5;
+  EXPECT_EQ(Pattern(measured).CountWrong(0, out.data()), 1);
+}
+
 TEST(Pattern, RanksSendDifferentThings) {
   const Case measured = CaseOf(Collective::kAllGather, DType::kF32, ReduceOp::kSum, 4, 1);
   EXPECT_NE(Input(measured, 0), Input(measured, 1));
@@ -72,7 +109,8 @@ TEST(Pattern, NothingDeliveredIsAllWrong) {
          {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
           Collective::kBroadcast, Collective::kSendRecv}) {
       const auto dtype = static_cast<DType>(type);
-      const Case measured = CaseOf(collective, dtype, ReduceOp::kSum, 2, 1000);
+      const ReduceOp op = IsPair(dtype) ? ReduceOp::kMinLoc : ReduceOp::kSum;
+      const Case measured = CaseOf(collective, dtype, op, 2, 1000);
       std::vector<std::byte> out(static_cast<size_t>(measured.out_count() * SizeOf(dtype)));
       Pattern::Spoil(out.data(), static_cast<int64_t>(out.size()));
       EXPECT_EQ(Pattern(measured).CountWrong(1, out.data()), measured.out_count())

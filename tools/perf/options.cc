@@ -65,9 +65,12 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--factor", options.factor, "from one size to the next (4)")
       ->option_text("F")
       ->check(CLI::Range(2, 1 << 20));
-  app.add_option("--dtype", words.dtype, "element type: f32 f64 bf16 f16 i8 ... (f32)")
+  app.add_option("--dtype", words.dtype,
+                 "element type: f32 f64 bf16 f16 f8_e4m3 i8 ... f32_i32 ... (f32)")
       ->option_text("TYPE");
-  app.add_option("--op", words.op, "reduction: sum prod min max avg (sum)")->option_text("OP");
+  app.add_option("--op", words.op,
+                 "reduction: sum prod min max avg band bor bxor land lor lxor minloc maxloc (sum)")
+      ->option_text("OP");
   app.add_option("--root", options.like.root, "root of a broadcast (0)")
       ->option_text("RANK")
       ->check(CLI::NonNegativeNumber);
@@ -105,15 +108,15 @@ absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
 }
 
 absl::StatusOr<ReduceOp> OpFromName(const std::string& name) {
-  constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
-                               ReduceOp::kAvg};
-  for (const ReduceOp op : kOps) {
-    if (NameOf(op) == name) {
-      return op;
+  std::vector<absl::string_view> names;
+  for (int i = 0; i < kBuiltinOps; ++i) {
+    names.push_back(NameOf(static_cast<ReduceOp>(i)));
+    if (names.back() == name) {
+      return static_cast<ReduceOp>(i);
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--op: \"", name, "\" is not one of sum, prod, min, max, avg"));
+      absl::StrCat("--op: \"", name, "\" is not one of ", absl::StrJoin(names, ", ")));
 }
 
 absl::Status UnderstandCase(const Words& words, Case& like) {
@@ -138,12 +141,8 @@ absl::Status UnderstandCase(const Words& words, Case& like) {
   }
   like.dtype = *dtype;
   ENTRAIN_ASSIGN_OR_RETURN(like.op, OpFromName(words.op));
-  const bool moved_only = *dtype == DType::kF8E4M3 || *dtype == DType::kF8E5M2;
-  if (moved_only && Reduces(*collective)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--dtype: ", words.dtype, " cannot be reduced, only moved"));
-  }
-  return absl::OkStatus();
+  return Reduces(*collective) ? Annotate(CheckReduction(like.op, like.dtype), "--op, --dtype")
+                              : absl::OkStatus();
 }
 
 absl::Status UnderstandLists(const Words& words, Options& options) {

@@ -9,15 +9,27 @@ namespace {
 
 constexpr int64_t kProductPeriod = 4;
 constexpr int64_t kLargestPeriod = 13;
-// Sums up to here are exact in every type, also in i8.
-constexpr int64_t kLargestSum = 120;
 constexpr int64_t kChunk = 4096;
+// A pair's value and location as one number: value * kLocations + location.
+constexpr int64_t kLocations = 4096;
+
+// Sums up to here are exact in the type.
+int64_t LargestSum(DType dtype) {
+  switch (dtype) {
+    case DType::kF8E4M3:
+      return 16;
+    case DType::kF8E5M2:
+      return 8;
+    default:
+      return 120;  // also in i8
+  }
+}
 
 int64_t PeriodFor(const Case& measured) {
   if (Reduces(measured.collective) && measured.op == ReduceOp::kProd) {
     return kProductPeriod;
   }
-  return std::clamp<int64_t>(kLargestSum / measured.ranks + 1, 1, kLargestPeriod);
+  return std::clamp<int64_t>(LargestSum(measured.dtype) / measured.ranks + 1, 1, kLargestPeriod);
 }
 
 // How far an average may be off, relative to its size: the rounding of one division.
@@ -29,15 +41,63 @@ double Tolerance(DType dtype) {
       return 1.2e-7;
     case DType::kBF16:
       return 1.0 / 128;
+    case DType::kF8E4M3:
+      return 1.0 / 8;
+    case DType::kF8E5M2:
+      return 1.0 / 4;
     default:
       return 1.0 / 1024;
   }
 }
 
 template <typename T>
-void StoreAs(std::byte* at, double value) {
-  const T typed = static_cast<T>(value);
+void StoreAs(std::byte* at, T typed) {
   std::memcpy(at, &typed, sizeof(T));
+}
+
+template <typename T, typename L>
+void StorePair(std::byte* at, double both) {
+  const auto whole = static_cast<int64_t>(both);
+  StoreAs<T>(at, static_cast<T>(whole / kLocations));
+  StoreAs<L>(at + sizeof(T), static_cast<L>(whole % kLocations));
+}
+
+// The pair of two that minloc or maxloc takes, as numbers of value and location.
+double Located(ReduceOp op, double a, double b) {
+  const double a_value = std::floor(a / kLocations), b_value = std::floor(b / kLocations);
+  if (a_value == b_value) {
+    return std::min(a, b);
+  }
+  return (a_value < b_value) == (op == ReduceOp::kMinLoc) ? a : b;
+}
+
+double Combined(ReduceOp op, double a, double b) {
+  const auto a_bits = static_cast<int64_t>(a), b_bits = static_cast<int64_t>(b);
+  switch (op) {
+    case ReduceOp::kProd:
+      return a * b;
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kBitAnd:
+      return static_cast<double>(a_bits & b_bits);
+    case ReduceOp::kBitOr:
+      return static_cast<double>(a_bits | b_bits);
+    case ReduceOp::kBitXor:
+      return static_cast<double>(a_bits ^ b_bits);
+    case ReduceOp::kLogicalAnd:
+      return a != 0 && b != 0 ? 1 : 0;
+    case ReduceOp::kLogicalOr:
+      return a != 0 || b != 0 ? 1 : 0;
+    case ReduceOp::kLogicalXor:
+      return (a != 0) != (b != 0) ? 1 : 0;
+    case ReduceOp::kMinLoc:
+    case ReduceOp::kMaxLoc:
+      return Located(op, a, b);
+    default:
+      return a + b;
+  }
 }
 
 }  // namespace
@@ -53,26 +113,14 @@ double Pattern::Contribution(int rank, int64_t i) const {
     // One rank in four has a 2: the products are powers of two, in range everywhere.
     return (i + rank) % kProductPeriod == 0 ? 2 : 1;
   }
-  return static_cast<double>((i * 7 + rank * 3) % period_);
+  const auto value = static_cast<double>((i * 7 + rank * 3) % period_);
+  return IsPair(case_.dtype) ? value * kLocations + rank : value;
 }
 
 double Pattern::Reduced(int64_t i) const {
   double result = Contribution(0, i);
   for (int r = 1; r < case_.ranks; ++r) {
-    const double next = Contribution(r, i);
-    switch (case_.op) {
-      case ReduceOp::kProd:
-        result *= next;
-        break;
-      case ReduceOp::kMin:
-        result = std::min(result, next);
-        break;
-      case ReduceOp::kMax:
-        result = std::max(result, next);
-        break;
-      default:
-        result += next;
-    }
+    result = Combined(case_.op, result, Contribution(r, i));
   }
   if (case_.op == ReduceOp::kAvg) {
     result /= case_.ranks;
@@ -82,32 +130,39 @@ double Pattern::Reduced(int64_t i) const {
 }
 
 void Pattern::Store(std::byte* at, double value) const {
+  const auto single = static_cast<float>(value);
   switch (case_.dtype) {
     case DType::kF64:
-      return StoreAs<double>(at, value);
+      return StoreAs(at, value);
     case DType::kF32:
-      return StoreAs<float>(at, value);
-    case DType::kBF16: {
-      const uint16_t bits = FloatToBF16(static_cast<float>(value));
-      std::memcpy(at, &bits, sizeof(bits));
-      return;
-    }
-    case DType::kF16: {
-      const uint16_t bits = FloatToF16(static_cast<float>(value));
-      std::memcpy(at, &bits, sizeof(bits));
-      return;
-    }
+      return StoreAs(at, single);
+    case DType::kBF16:
+      return StoreAs(at, FloatToBF16(single));
+    case DType::kF16:
+      return StoreAs(at, FloatToF16(single));
+    case DType::kF8E4M3:
+      return StoreAs(at, FloatToF8E4M3(single));
+    case DType::kF8E5M2:
+      return StoreAs(at, FloatToF8E5M2(single));
+    case DType::kF32I32:
+      return StorePair<float, int32_t>(at, value);
+    case DType::kF64I64:
+      return StorePair<double, int64_t>(at, value);
+    case DType::kI32I32:
+      return StorePair<int32_t, int32_t>(at, value);
+    case DType::kI64I64:
+      return StorePair<int64_t, int64_t>(at, value);
     default:
       break;
   }
-  // Integers, and the bits of the 8-bit floats, which are only moved. Only products get large, and
-  // those are powers of two: beyond 64 bits nothing is left of them.
+  // Only products get large, and those are powers of two: beyond 64 bits nothing is left of them.
   const auto integer = value < 0x1p63 ? static_cast<int64_t>(value) : 0;
   std::memcpy(at, &integer, static_cast<size_t>(width_));
 }
 
 double Pattern::Load(const std::byte* at) const {
-  uint16_t bits = 0;
+  uint8_t byte = 0;
+  uint16_t half = 0;
   float single = 0;
   double result = 0;
   switch (case_.dtype) {
@@ -117,9 +172,13 @@ double Pattern::Load(const std::byte* at) const {
     case DType::kF32:
       std::memcpy(&single, at, sizeof(single));
       return single;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      std::memcpy(&byte, at, sizeof(byte));
+      return case_.dtype == DType::kF8E4M3 ? F8E4M3ToFloat(byte) : F8E5M2ToFloat(byte);
     default:
-      std::memcpy(&bits, at, sizeof(bits));
-      return case_.dtype == DType::kBF16 ? BF16ToFloat(bits) : F16ToFloat(bits);
+      std::memcpy(&half, at, sizeof(half));
+      return case_.dtype == DType::kBF16 ? BF16ToFloat(half) : F16ToFloat(half);
   }
 }
 

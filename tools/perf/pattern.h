@@ -1,7 +1,8 @@
 // What ranks send, what must arrive, and counting what did not.
 //
 // Element i of rank r's buffer is a small integer, periodic in i, chosen so that sums over all
-// ranks stay exact in every type: only averages of floats are compared with a tolerance.
+// ranks stay exact in every type: only averages of floats are compared with a tolerance. The
+// location of a pair is the rank.
 #pragma once
 
 #include <cstddef>
