@@ -211,7 +211,7 @@ TEST_P(Collectives, LargeBuffersMatchOverTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 5),
                          [](const auto& rank_count) {
-                           return "n" + std::to_string(rank_count.param);
+                           return std::string("n").append(std::to_string(rank_count.param));
                          });
 
 }  // namespace
