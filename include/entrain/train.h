@@ -65,10 +65,15 @@ typedef struct entrain_shard_config {
   size_t size;
   int32_t layers;
   int32_t prefetch;           /* how many layers are gathered ahead of use; default 1; 0: none */
-  const size_t* layer_counts; /* P_l, `layers` entries, each > 0; in the order of the forward pass */
+  const size_t* layer_counts; /* P_l, `layers` entries; in the order of the forward pass; 0: no parameters */
   entrain_dtype_t param_dtype; /* what gather delivers and what travels: ENTRAIN_F32 (default) or ENTRAIN_BF16 */
   entrain_dtype_t grad_dtype;  /* what the caller writes and what travels: likewise; the slab is f32 */
   int64_t timeout_ns;          /* of each collective inside; 0: the communicators' default */
+  const uint8_t* layer_frozen; /* `layers` entries, 1: nothing in the layer trains, 0: it does; NULL: all train. A frozen
+                                  layer is gathered like the others, but has no gradients (its part of the gradient
+                                  slab is left alone) and no anchor, and EDiT neither exchanges it nor counts it in
+                                  norms. An optimizer step over the whole slab reaches it all the same: weight decay
+                                  would shrink it */
 } entrain_shard_config_t;
 ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
 
@@ -118,7 +123,7 @@ ENTRAIN_API entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t 
 ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer);
 
 /* A gradient buffer for the layer: padded_count elements of grad_dtype, zero. The library's memory, the caller's to add
- * to until entrain_shard_reduce_gradients. */
+ * to until entrain_shard_reduce_gradients. Frozen layers: INVALID_ARGUMENT. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads);
 /* Takes the buffer back and starts its reduction; returns at once: reduce-scatter over the shard group, with global
  * gradients also all-reduce over the sync group, division by M (local) or M N (global), and addition to the gradient
@@ -223,10 +228,10 @@ ENTRAIN_API void entrain_edit_info_init(entrain_edit_info_t* info);
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
 /* Copies this rank's anchors: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64, bf16 or f16;
- * others: UNIMPLEMENTED). FAILED_PRECONDITION before they exist or while an exchange is under way. */
+ * others: UNIMPLEMENTED); where a layer is frozen, its live parameters. FAILED_PRECONDITION before they exist or while an exchange is under way. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
-/* What the last exchange decided for a layer: norms and weights by replica (N elements each), and the one factor that
+/* What the last exchange decided for a layer (not a frozen or empty one): norms and weights by replica (N elements each), and the one factor that
  * clipped what came of them. Each may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
                                                        double* weights, double* clip_factor);

@@ -60,7 +60,7 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   int64_t total = 0;
   for (int32_t layer = 0; layer < config.layers; ++layer) {
     const absl::StatusOr<int64_t> count = CheckCount(config.layer_counts[layer], DType::kF64, 1);
-    if (!count.ok() || *count == 0) {
+    if (!count.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "layer_counts[", layer, "] ", config.layer_counts[layer], " is not a count of elements"));
     }
@@ -70,6 +70,11 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
           absl::StrCat("layer_counts: ", layer + 1, " layers have more elements than memory can"));
     }
     result.layer_counts.push_back(*count);
+  }
+  for (int32_t layer = 0; config.layer_frozen != nullptr && layer < config.layers; ++layer) {
+    const uint8_t frozen = config.layer_frozen[layer];
+    ENTRAIN_RETURN_IF_ERROR(CheckSwitch(absl::StrCat("layer_frozen[", layer, "]").c_str(), frozen));
+    result.layer_frozen.push_back(frozen);
   }
   if (config.prefetch < 0) {
     return absl::InvalidArgumentError(absl::StrCat("prefetch ", config.prefetch, " is negative"));

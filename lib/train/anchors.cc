@@ -47,8 +47,15 @@ uint64_t Hash(const float* values, int64_t count) {
 
 }  // namespace
 
+Anchors::Anchors(const Slab& slab) : slab_(slab), offsets_(static_cast<size_t>(slab.layers())) {
+  for (const int l : slab_.training()) {
+    offsets_[static_cast<size_t>(l)] = count_;
+    count_ += slab_.layer(l).shard;
+  }
+}
+
 absl::Status Anchors::Create(const float* params, bool with_momentum) {
-  const int64_t bytes = slab_.count() * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = count_ * static_cast<int64_t>(sizeof(float));
   ENTRAIN_ASSIGN_OR_RETURN(anchor_, OwnedBuffer::Allocate(bytes));
   std::memset(anchor_.data(), 0, static_cast<size_t>(bytes));
   if (with_momentum) {
@@ -56,7 +63,7 @@ absl::Status Anchors::Create(const float* params, bool with_momentum) {
     std::memset(momentum_.data(), 0, static_cast<size_t>(bytes));
   }
   seals_.assign(static_cast<size_t>(slab_.layers()), 0);
-  for (int l = 0; l < slab_.layers(); ++l) {
+  for (const int l : slab_.training()) {
     const SlabLayer& layer = slab_.layer(l);
     if (layer.valid > 0) {
       std::memcpy(anchor(l), params + layer.offset,
@@ -69,7 +76,8 @@ absl::Status Anchors::Create(const float* params, bool with_momentum) {
 
 float* Anchors::Part(const OwnedBuffer& buffer, int layer) const {
   return buffer.size() == 0 ? nullptr
-                            : reinterpret_cast<float*>(buffer.data()) + slab_.layer(layer).offset;
+                            : reinterpret_cast<float*>(buffer.data()) +
+                                  offsets_[static_cast<size_t>(layer)];
 }
 
 void Anchors::Seal(int layer) {

@@ -1,5 +1,6 @@
 // What EDiT keeps on each rank beside the live parameters: the anchor a, which is where all
-// replicas last agreed, and the outer momentum b. f32, laid out as the slab; 4 P / M bytes each.
+// replicas last agreed, and the outer momentum b. f32, for the layers that train; 4 P / M bytes
+// each.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -16,15 +17,15 @@ namespace entrain {
 
 class Anchors {
  public:
-  explicit Anchors(const Slab& slab) : slab_(slab) {}
+  explicit Anchors(const Slab& slab);
 
   // a := params, b := 0 if there is to be one. Padding is zero whatever params has there.
   absl::Status Create(const float* params, bool with_momentum);
   bool exist() const { return anchor_.size() != 0; }
-  // The layer's part; null when there is no such array.
+  // The part of a layer that trains; null when there is no such array.
   float* anchor(int layer) { return Part(anchor_, layer); }
+  const float* anchor(int layer) const { return Part(anchor_, layer); }
   float* momentum(int layer) { return Part(momentum_, layer); }
-  const float* all() const { return reinterpret_cast<const float*>(anchor_.data()); }
 
   // Takes note of what the layer's anchor is after a change.
   void Seal(int layer);
@@ -36,6 +37,8 @@ class Anchors {
   float* Part(const OwnedBuffer& buffer, int layer) const;
 
   const Slab& slab_;
+  std::vector<int64_t> offsets_;  // by layer: where its part begins
+  int64_t count_ = 0;             // elements of each array
   OwnedBuffer anchor_, momentum_;
   std::vector<uint64_t> seals_;  // by layer
 };

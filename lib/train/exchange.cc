@@ -61,7 +61,7 @@ absl::Status Exchange::CreateAnchors() {
 
 absl::Status Exchange::Judge(uint64_t round) {
   std::vector<double> norms;
-  for (int l = 0; l < slab_.layers(); ++l) {
+  for (const int l : slab_.training()) {
     norms.push_back(SquareOfShard(l));
   }
   ENTRAIN_RETURN_IF_ERROR(SumOverModel(slab_.layers(), &norms));
@@ -71,7 +71,8 @@ absl::Status Exchange::Judge(uint64_t round) {
     norm = std::sqrt(norm);
   }
   ENTRAIN_RETURN_IF_ERROR(ShareNorms(round, norms));
-  for (size_t l = 0; l < verdicts_.size(); ++l) {
+  for (const int layer : slab_.training()) {
+    const auto l = static_cast<size_t>(layer);
     verdicts_[l] = Weigh(WeightingOf(options_), options_.temperature(), reports_[l].norms);
     reports_[l].weights = verdicts_[l].weights;
     reports_[l].clip_factor = 1;
@@ -87,7 +88,7 @@ double Exchange::SquareOfShard(int layer) const {
     return kernels_.sum_of_squares(Live(layer), l.valid);
   }
   float delta[kPiece];
-  const float* const anchor = anchors_.all() + l.offset;
+  const float* const anchor = anchors_.anchor(layer);
   double sum = 0;
   for (int64_t i = 0; i < l.valid; i += kPiece) {
     sum +=
@@ -114,7 +115,7 @@ absl::Status Exchange::SumOverModel(int64_t tag, std::vector<double>* values) co
   return absl::OkStatus();
 }
 
-// One record a replica: the round, the anchors' checksum, the norms of all layers.
+// One record a replica: the round, the anchors' checksum, the norms of all layers that train.
 absl::Status Exchange::ShareNorms(uint64_t round, const std::vector<double>& mine) {
   constexpr size_t kHeader = 2;
   const size_t layers = mine.size();
@@ -137,10 +138,11 @@ absl::Status Exchange::ShareNorms(uint64_t round, const std::vector<double>& min
     groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
     return same;
   }
-  for (size_t l = 0; l < layers; ++l) {
-    reports_[l].norms.clear();
-    for (size_t at = kHeader + l; at < records.size(); at += width) {
-      reports_[l].norms.push_back(absl::bit_cast<double>(records[at]));
+  for (size_t i = 0; i < layers; ++i) {
+    LayerReport& report = reports_[static_cast<size_t>(slab_.training()[i])];
+    report.norms.clear();
+    for (size_t at = kHeader + i; at < records.size(); at += width) {
+      report.norms.push_back(absl::bit_cast<double>(records[at]));
     }
   }
   return absl::OkStatus();
@@ -190,7 +192,7 @@ void Exchange::FillDelta(int layer, float* delta) const {
   } else if (!anchors_.exist()) {
     std::memcpy(delta, Live(layer), bytes);
   } else {
-    kernels_.delta_and_norm(delta, anchors_.all() + l.offset, Live(layer), l.valid);
+    kernels_.delta_and_norm(delta, anchors_.anchor(layer), Live(layer), l.valid);
   }
 }
 

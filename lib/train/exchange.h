@@ -1,12 +1,12 @@
 // The arithmetic and the traffic of one exchange, line by line as in the paper; when each part runs
 // is layer_sync's business.
 //
-//   Judge      G_l ← ||a - theta||, all layers; norms of all replicas; w ← softmax(-G / T)   (eq.
-//   2) Begin(l)   Delta ← w_n (a - theta); its all-reduce starts (eq. 3) Finish(l)  beta ← min(1,
-//   phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a     (eq. 4)
+//   Judge      G_l ← ||a - theta||, all layers; norms of all replicas; w ← softmax(-G / T)  (eq. 2)
+//   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
+//   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// Collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
-// and Finish differently.
+// Only layers that train take part. Collectives carry tags (the layer; for Judge the number of
+// layers), so ranks may interleave Begin and Finish differently.
 //
 // Thread safety: one thread at a time: the caller's while nothing is under way, else the courier.
 #pragma once

@@ -61,7 +61,7 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
 absl::Status LayerGather::Send(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
   const float* const masters = params_ + l.offset;
-  if (comm_ == nullptr && dtype_ == DType::kF32) {
+  if (l.padded == 0 || (comm_ == nullptr && dtype_ == DType::kF32)) {
     slot->params = const_cast<float*>(masters);  // for reading only, as the contract says
     return absl::OkStatus();
   }

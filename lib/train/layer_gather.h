@@ -3,7 +3,8 @@
 //
 //   free --Start--> gated --(gate opens)--> travelling --Wait--> held --Release--> free
 //
-// A group of one gathers nothing: with f32 parameters it lends the slab itself.
+// A group of one gathers nothing: with f32 parameters it lends the slab itself. Nor does anybody a
+// layer without elements.
 //
 // Thread safety: Start, Wait, Release from one thread at a time; the gate may open on another.
 #pragma once

@@ -1,5 +1,6 @@
 #include "lib/train/layer_gradients.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -33,7 +34,8 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
   OwnedBuffer& lent = lent_[static_cast<size_t>(layer)];
   if (lent.size() == 0) {
     const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
-    ENTRAIN_ASSIGN_OR_RETURN(lent, pool_.Take(bytes));
+    // Never empty, which means not lent: a layer may have no elements.
+    ENTRAIN_ASSIGN_OR_RETURN(lent, pool_.Take(std::max<int64_t>(bytes, 1)));
     std::memset(lent.data(), 0, static_cast<size_t>(bytes));
   }
   return lent.data();
@@ -48,7 +50,7 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
     return absl::FailedPreconditionError(
         absl::StrCat("layer ", layer, " has no gradient buffer to reduce"));
   }
-  if (shard_ != nullptr) {
+  if (shard_ != nullptr && slab_.layer(layer).padded > 0) {
     ENTRAIN_RETURN_IF_ERROR(Scatter(&flight));
   }
   courier_.Post([this, flight = std::move(flight)]() mutable {
@@ -107,6 +109,9 @@ absl::Status LayerGradients::Land(Flight& flight) {
 
 absl::Status LayerGradients::AddToSlab(const Flight& flight, const std::byte* own) {
   const SlabLayer& l = slab_.layer(flight.layer);
+  if (l.valid == 0) {
+    return absl::OkStatus();
+  }
   const int ranks = slab_.slots() * (flight.global ? sync_->size() : 1);
   const float share = 1.0f / static_cast<float>(ranks);
   float* const grads = grads_ + l.offset;

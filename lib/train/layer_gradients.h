@@ -54,7 +54,7 @@ class LayerGradients {
     int layer = 0;
     bool global = false;
     OwnedBuffer buffer;
-    RefPtr<Work> scatter;  // null when the shard group has one rank
+    RefPtr<Work> scatter;  // null when there is nothing to scatter
   };
   absl::Status Scatter(Flight* flight);
   // On the courier:

@@ -40,6 +40,11 @@ absl::Status CheckConfig(const ShardConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("layers: ", config.layer_counts.size(), " is more than ", kMostLayers));
   }
+  if (!config.layer_frozen.empty() && config.layer_frozen.size() != config.layer_counts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer_frozen: ", config.layer_frozen.size(),
+                                                   " entries for ", config.layer_counts.size(),
+                                                   " layers"));
+  }
   return absl::OkStatus();
 }
 
@@ -53,8 +58,9 @@ absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr
                                                                  const ShardConfig& config) {
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
     ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
-    ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
-                                                   mesh->coordinate(Axis::kShard)));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        Slab slab, Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
+                              mesh->coordinate(Axis::kShard), config.layer_frozen));
     ENTRAIN_ASSIGN_OR_RETURN(Comms comms, MakeComms(*mesh));
     ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
     return std::unique_ptr<LayerShards>(
@@ -105,6 +111,8 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
   for (size_t l = 0; l < config.layer_counts.size(); ++l) {
     counts.push_back(
         {absl::StrCat("layer_counts[", l, "]"), static_cast<double>(config.layer_counts[l])});
+    counts.push_back({absl::StrCat("layer_frozen[", l, "]"),
+                      config.layer_frozen.empty() ? 0.0 : config.layer_frozen[l]});
   }
   for (const auto& values : {shape, counts}) {
     if (comms.scatter != nullptr) {
@@ -131,6 +139,15 @@ absl::Status LayerShards::Check(int layer) const {
   if (layer < 0 || layer >= slab_.layers()) {
     return absl::InvalidArgumentError(
         absl::StrCat("shard: layer: ", layer, " is not in [0, ", slab_.layers(), ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::CheckHasGradients(int layer) const {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  if (slab_.layer(layer).frozen) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard: layer: ", layer, " is frozen, it has no gradients"));
   }
   return absl::OkStatus();
 }
@@ -213,12 +230,12 @@ absl::Status LayerShards::Release(int layer) {
 }
 
 absl::StatusOr<void*> LayerShards::Gradients(int layer) {
-  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
   return gradients_.Lend(layer);
 }
 
 absl::Status LayerShards::ReduceGradients(int layer) {
-  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
   return Annotate(gradients_.Reduce(layer, scope_ == GradientScope::kGlobal), "shard");
 }
 

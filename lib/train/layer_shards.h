@@ -31,6 +31,7 @@ namespace entrain {
 
 struct ShardConfig {
   std::vector<int64_t> layer_counts;  // P_l, in the order of the forward pass
+  std::vector<uint8_t> layer_frozen;  // by layer, 1: nothing in it trains; empty: none
   int prefetch = 1;                   // layers gathered ahead of use
   DType param_dtype = DType::kF32;    // kF32 or kBF16: what gather delivers and what travels
   DType grad_dtype = DType::kF32;     // likewise
@@ -92,6 +93,7 @@ class LayerShards {
   static absl::StatusOr<Comms> MakeComms(const Mesh& mesh);
   // The checks that most calls begin with.
   absl::Status Check(int layer) const;
+  absl::Status CheckHasGradients(int layer) const;
   absl::Status CheckBound() const;
 
   const std::shared_ptr<Mesh> mesh_;

@@ -29,7 +29,18 @@ class Stopwatch {
   const int64_t start_ = Clock::Real().Now();
 };
 
-absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const EditOptions& options) {
+// Ranks of a replica take part in the same exchanges, also those that hold other layers of it.
+absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& slab) {
+  ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, name, {{"layers", static_cast<double>(slab.layers())}}));
+  std::vector<NamedValue> trains;
+  for (int l = 0; l < slab.layers(); ++l) {
+    trains.push_back({absl::StrCat("layer ", l, " trains"), slab.layer(l).trains() ? 1.0 : 0.0});
+  }
+  return AgreeOn(comm, name, trains);
+}
+
+absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
+                                            const EditOptions& options) {
   Exchange::Groups groups;
   groups.copies = mesh.length(Axis::kContext);
   struct Part {
@@ -43,6 +54,7 @@ absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const EditOptions&
       const std::shared_ptr<Communicator>& comm = mesh.comm(part.axis);
       ENTRAIN_ASSIGN_OR_RETURN(*part.comm, comm->Split(0, comm->rank()));
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, SharedOptions(options)));
+      ENTRAIN_RETURN_IF_ERROR(AgreeOnTraining(**part.comm, part.name, slab));
     }
   }
   return groups;
@@ -55,6 +67,9 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards) {
   if (shards.mesh().get() != &mesh) {
     return absl::InvalidArgumentError("shard: it was made on another mesh");
   }
+  if (shards.slab().training().empty()) {
+    return absl::InvalidArgumentError("shard: no layer of it trains, there is nothing to exchange");
+  }
   return absl::OkStatus();
 }
 
@@ -66,7 +81,7 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerSync>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards));
-    ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups, MakeGroups(*mesh, options));
+    ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups, MakeGroups(*mesh, shards->slab(), options));
     std::unique_ptr<LayerSync> edit(
         new LayerSync(std::move(mesh), shards, options, std::move(groups)));
     ENTRAIN_RETURN_IF_ERROR(shards->SetGate(edit.get()));
@@ -86,6 +101,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
       trigger_(std::make_unique<StepTrigger>(options.local_sgd_warmup_steps,
                                              options.local_sgd_sync_interval)),
       layers_(shards->slab().layers()),
+      order_(shards->slab().training()),
       exchange_(shards->slab(), shards->params(), options, std::move(groups)),
       states_(static_cast<size_t>(layers_)) {
   base_shard_ = BytesSent(false);
@@ -185,8 +201,8 @@ absl::Status LayerSync::StartExchange() {
   ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
   {
     absl::MutexLock lock(&mutex_);
-    for (LayerState& state : states_) {
-      state.pending = true;
+    for (const int layer : order_) {
+      states_[static_cast<size_t>(layer)].pending = true;
     }
     allowed_ = -1;
   }
@@ -197,8 +213,8 @@ absl::Status LayerSync::StartExchange() {
   return absl::OkStatus();
 }
 
-void LayerSync::Allow(int layer) {
-  const int last = std::min(layer, layers_ - 1);
+void LayerSync::Allow(int turn) {
+  const int last = std::min(turn, static_cast<int>(order_.size()) - 1);
   {
     absl::MutexLock lock(&mutex_);
     if (last <= allowed_) {
@@ -224,7 +240,11 @@ absl::Status LayerSync::Block(int layer) {
                              [](const LayerState& state) { return state.pending; });
   }
   if (exchanging) {
-    Allow(std::min(layer, layers_ - 1 - options_.prefetch) + options_.prefetch);
+    // The turn of the layer, or of the last one before it that has any.
+    const auto next = std::upper_bound(order_.begin(), order_.end(), layer);
+    const int turn = static_cast<int>(next - order_.begin()) - 1;
+    const int turns = static_cast<int>(order_.size());
+    Allow(std::min(turn, turns - 1 - options_.prefetch) + options_.prefetch);
   }
   absl::MutexLock lock(&mutex_);
   const auto open = [this, at]()
@@ -284,13 +304,23 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (FirstPending() >= 0) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  BestKernels().cast(anchor, to, exchange_.anchors().all(), DType::kF32, shards_->slab().count());
+  for (int l = 0; l < layers_; ++l) {
+    const SlabLayer& layer = shards_->slab().layer(l);
+    const float* const from =
+        layer.trains() ? exchange_.anchors().anchor(l) : shards_->params() + layer.offset;
+    auto* const at = static_cast<std::byte*>(anchor) + layer.offset * SizeOf(to);
+    BestKernels().cast(at, to, from, DType::kF32, layer.shard);
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
   ENTRAIN_RETURN_IF_ERROR(status());
+  if (!shards_->slab().layer(layer).trains()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("edit: layer: ", layer, " has nothing that trains and is never exchanged"));
+  }
   if (FirstPending() >= 0 || round_ == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "edit: ", round_ == 0 ? "there was no exchange yet" : "an exchange is under way"));
@@ -346,27 +376,26 @@ absl::Status LayerSync::RunAllowed() {
     if (next_finish_ > allowed) {
       return absl::OkStatus();
     }
-    ENTRAIN_RETURN_IF_ERROR(RunLayer(allowed));
+    ENTRAIN_RETURN_IF_ERROR(RunTurn(allowed));
   }
 }
 
-// Finishes the next layer, with the one after it begun if that is allowed.
-absl::Status LayerSync::RunLayer(int allowed) {
-  const int layer = next_finish_;
-  while (next_begin_ <= std::min(allowed, layer + kInFlight - 1)) {
-    ENTRAIN_RETURN_IF_ERROR(
-        Annotate(exchange_.Begin(next_begin_), absl::StrCat("layer ", next_begin_)));
+// Finishes the next layer in turn, with the one after it begun if that is allowed.
+absl::Status LayerSync::RunTurn(int allowed) {
+  while (next_begin_ <= std::min(allowed, next_finish_ + kInFlight - 1)) {
+    const int layer = order_[static_cast<size_t>(next_begin_)];
+    ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Begin(layer), absl::StrCat("layer ", layer)));
     ++next_begin_;
   }
+  const int layer = order_[static_cast<size_t>(next_finish_)];
   ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Finish(layer), absl::StrCat("layer ", layer)));
   ++next_finish_;
-  Publish(layer);
+  Publish(layer, layer == order_.back());
   return absl::OkStatus();
 }
 
-void LayerSync::Publish(int layer) {
+void LayerSync::Publish(int layer, bool last) {
   std::vector<Continuation> then;
-  const bool last = layer == layers_ - 1;
   if (last) {
     ++round_;
   }

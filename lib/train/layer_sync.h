@@ -61,7 +61,7 @@ class LayerSync final : public LayerGate {
   EditInfo info() const;
   // slab().count() elements of kF32, kF64, kBF16 or kF16.
   absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
-  // kFailedPrecondition before the first exchange and during one.
+  // kFailedPrecondition before the first exchange and during one. Of a layer that trains.
   absl::StatusOr<LayerReport> Report(int layer) const;
 
   // LayerGate
@@ -88,8 +88,8 @@ class LayerSync final : public LayerGate {
   absl::Status StartFirst();
   absl::Status StartExchange();
   absl::Status Block(int layer);
-  // Lets the courier run up to `layer`.
-  void Allow(int layer);
+  // Lets the courier run up to this turn.
+  void Allow(int turn);
   int FirstPending() const;
   absl::Status status() const;
   uint64_t BytesSent(bool sync) const;
@@ -98,8 +98,8 @@ class LayerSync final : public LayerGate {
   void Post(absl::Status (LayerSync::*job)());
   absl::Status Judge();
   absl::Status RunAllowed();
-  absl::Status RunLayer(int allowed);
-  void Publish(int layer);
+  absl::Status RunTurn(int allowed);
+  void Publish(int layer, bool last);
   // From any thread; the first reason counts.
   void Fail(const absl::Status& why);
 
@@ -108,6 +108,7 @@ class LayerSync final : public LayerGate {
   const EditOptions options_;
   const std::unique_ptr<SyncTrigger> trigger_;
   const int layers_;
+  const std::vector<int>& order_;  // turn -> layer: those that train; others are never exchanged
 
   // The caller's:
   int64_t step_ = 0;  // g
@@ -118,14 +119,14 @@ class LayerSync final : public LayerGate {
 
   // The caller's while nothing is under way, the courier's otherwise:
   Exchange exchange_;
-  int next_begin_ = 0, next_finish_ = 0;
+  int next_begin_ = 0, next_finish_ = 0;  // turns
   int64_t last_sync_step_ = -1;  // as of the last one begun
   int64_t round_ = 0;
   std::atomic<uint64_t> sync_ns_{0};
 
   mutable absl::Mutex mutex_;
   std::vector<LayerState> states_ ABSL_GUARDED_BY(mutex_);
-  int allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // the last layer that the courier may exchange
+  int allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // the last turn that the courier may take
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Finished finished_ ABSL_GUARDED_BY(mutex_);
 

@@ -7,7 +7,8 @@
 
 namespace entrain {
 
-absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slots, int slot) {
+absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
+                                absl::Span<const uint8_t> frozen) {
   // Keeps every size in bytes, of slab and padded layer, far from overflow.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
   Slab slab;
@@ -18,9 +19,9 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
   }
   for (size_t l = 0; l < layer_counts.size(); ++l) {
     const int64_t full = layer_counts[l];
-    if (full < 1 || full > kMost - slab.count_ - slots) {
+    if (full < 0 || full > kMost - slab.count_ - slots) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "layer_counts[", l, "]: ", full, full < 1 ? " is not positive" : " is too large"));
+          "layer_counts[", l, "]: ", full, full < 0 ? " is negative" : " is too large"));
     }
     SlabLayer layer;
     layer.full = full;
@@ -29,8 +30,15 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
     layer.first = layer.shard * slot;
     layer.valid = std::clamp<int64_t>(full - layer.first, 0, layer.shard);
     layer.offset = slab.count_;
+    layer.frozen = !frozen.empty() && frozen[l] != 0;
     slab.count_ += layer.shard;
     slab.layers_.push_back(layer);
+    if (layer.trains()) {
+      slab.training_.push_back(static_cast<int>(l));
+    }
+  }
+  if (slab.count_ == 0) {
+    return absl::InvalidArgumentError("layer_counts: all are 0; a model has at least one element");
   }
   return slab;
 }

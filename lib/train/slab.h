@@ -25,15 +25,22 @@ struct SlabLayer {
   int64_t first = 0;   // this slot's first element of the layer: m p_l
   int64_t valid = 0;   // elements of this slot's shard that are not padding; they come first
   int64_t offset = 0;  // where the shard begins in the slab
+  bool frozen = false;
+  // Has parameters that change: gradients, an anchor, a part in exchanges.
+  bool trains() const { return full > 0 && !frozen; }
 };
 
 class Slab {
  public:
-  // For slot `slot` of `slots`. kInvalidArgument names a layer without elements.
-  static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot);
+  // For slot `slot` of `slots`. `frozen`: by layer, not 0 where nothing trains; empty: all train. A
+  // layer may have no elements, a model may not.
+  static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
+                                   absl::Span<const uint8_t> frozen = {});
 
   int layers() const { return static_cast<int>(layers_.size()); }
   const SlabLayer& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
+  // The layers that train, in order.
+  const std::vector<int>& training() const { return training_; }
   // Elements of the slab: the sum of p_l.
   int64_t count() const { return count_; }
   int slots() const { return slots_; }
@@ -43,6 +50,7 @@ class Slab {
 
  private:
   std::vector<SlabLayer> layers_;
+  std::vector<int> training_;
   int64_t count_ = 0;
   int slots_ = 1, slot_ = 0;
 };

@@ -112,7 +112,7 @@ static void check_mesh_config(void) {
 }
 
 static void check_shard_config(void) {
-  SIZE(entrain_shard_config_t, 40);
+  SIZE(entrain_shard_config_t, 48);
   AT(entrain_shard_config_t, size, 0);
   AT(entrain_shard_config_t, layers, 8);
   AT(entrain_shard_config_t, prefetch, 12);
@@ -120,6 +120,7 @@ static void check_shard_config(void) {
   AT(entrain_shard_config_t, param_dtype, 24);
   AT(entrain_shard_config_t, grad_dtype, 28);
   AT(entrain_shard_config_t, timeout_ns, 32);
+  AT(entrain_shard_config_t, layer_frozen, 40);
 }
 
 static void check_shard_layer(void) {

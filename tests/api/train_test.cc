@@ -19,7 +19,7 @@ constexpr int32_t kLayers = 3;
 // A mesh of `shard_size` ranks a replica, and the model on it.
 class Model {
  public:
-  Model(entrain_comm_t* comm, int32_t shard_size) {
+  Model(entrain_comm_t* comm, int32_t shard_size, const uint8_t* frozen = nullptr) {
     entrain_mesh_config_t mesh_config;
     entrain_mesh_config_init(&mesh_config);
     mesh_config.shard = shard_size;
@@ -28,6 +28,7 @@ class Model {
     entrain_shard_config_init(&config);
     config.layers = kLayers;
     config.layer_counts = kCounts;
+    config.layer_frozen = frozen;
     EXPECT_OK(entrain_shard_create(mesh_, &config, &shard_));
     size_t count = 0;
     EXPECT_OK(entrain_shard_slab_count(shard_, &count));
@@ -143,10 +144,15 @@ TEST(Train, ShardArgumentsAreChecked) {
     size_t count = 0;
     config.layer_counts = &count;
     EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid,
-                 "layer_counts[0] 0");
+                 "layer_counts: all are 0");
     count = std::numeric_limits<size_t>::max();
     EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid, "layer_counts[0]");
     count = 4;
+    const uint8_t frozen = 2;
+    config.layer_frozen = &frozen;
+    EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid,
+                 "layer_frozen[0] 2 is neither 0 (off) nor 1 (on)");
+    config.layer_frozen = nullptr;
     config.prefetch = -1;
     EXPECT_FAILS(entrain_shard_create(model.mesh(), &config, &shard), kInvalid, "prefetch -1");
     config.prefetch = 0;
@@ -293,6 +299,45 @@ TEST(Train, GradientsAreAveragedOverTheScope) {
       const float replica_mean = self.rank < 2 ? 0.5f : 2.5f;
       EXPECT_EQ(model.grads().front(), scope == ENTRAIN_GRADIENTS_GLOBAL ? 1.5f : replica_mean);
     }
+  });
+}
+
+TEST(Train, AFrozenLayerIsGatheredAndNotExchanged) {
+  RunWorld(4, [](const Rank& self) {
+    const uint8_t frozen[kLayers] = {0, 1, 0};
+    Model model(self.comm, 2, frozen);
+    model.Bind();
+    model.Load(1.0f);
+    void* grads = nullptr;
+    EXPECT_FAILS(entrain_shard_gradients(model.shard(), 1, &grads), kInvalid, "is frozen");
+    entrain_edit_config_t config;
+    entrain_edit_config_init(&config);
+    config.shard = model.shard();
+    config.outer_optimizer = ENTRAIN_OUTER_SGD;
+    config.outer_lr = 1;
+    config.outer_momentum = 0;
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    int32_t syncing = -1;
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    model.Load(static_cast<float>(self.rank / 2 + 2));  // replica 0: 2, replica 1: 3
+    ASSERT_OK(entrain_edit_end_step(edit));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    EXPECT_EQ(syncing, 1);
+    for (const int32_t layer : {0, 1, 2}) {
+      void* params = nullptr;
+      ASSERT_OK(entrain_edit_wait_layer(edit, layer));
+      ASSERT_OK(entrain_shard_wait(model.shard(), layer, &params));
+      const float own = static_cast<float>(self.rank / 2 + 2);
+      EXPECT_EQ(*static_cast<const float*>(params), layer == 1 ? own : 2.5f) << "layer " << layer;
+    }
+    for (const int32_t layer : {0, 1, 2}) {
+      ASSERT_OK(entrain_shard_release(model.shard(), layer));
+    }
+    double norms[2] = {}, weights[2] = {}, clip = 0;
+    EXPECT_OK(entrain_edit_layer_report(edit, 2, norms, weights, &clip));
+    EXPECT_FAILS(entrain_edit_layer_report(edit, 1, norms, weights, &clip), kInvalid, "layer: 1");
+    entrain_edit_destroy(edit);
   });
 }
 

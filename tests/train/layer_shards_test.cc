@@ -165,6 +165,54 @@ TEST(LayerShards, LendsTheSlabItselfWhenNothingHasToBeGathered) {
   });
 }
 
+TEST(LayerShards, FrozenAndEmptyLayersPassThrough) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Grid grid : {Grid{1, 1}, Grid{2, 2}}) {
+      ShardConfig config = ConfigOf(dtype);
+      config.layer_counts = {0, 37, 8, 0};  // a root without parameters, and the like at the end
+      config.layer_frozen = {0, 1, 0, 1};
+      RunReplicas(grid, config, [&](Replica& r) {
+        ASSERT_EQ(r.shards().Broadcast(), absl::OkStatus());
+        for (int layer = 0; layer < 4; ++layer) {
+          ExpectWholeLayer(r, dtype, layer);
+          ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
+        }
+        for (const int layer : {2, 0}) {
+          const auto grads = r.shards().Gradients(layer);
+          ASSERT_TRUE(grads.ok()) << grads.status();
+          EXPECT_NE(*grads, nullptr);
+          if (layer == 2) {
+            AddTo(*grads, dtype, 7, 1.0f);
+          }
+          ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+        }
+        ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+        r.ForEach(r.grads(), [](int layer, int64_t i, float& got) {
+          EXPECT_EQ(got, layer == 2 && i == 7 ? 1.0f : 0.0f) << layer << " " << i;
+        });
+        for (const absl::Status& status :
+             {r.shards().Gradients(1).status(), r.shards().ReduceGradients(3)}) {
+          EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+          EXPECT_THAT(std::string(status.message()), HasSubstr("is frozen, it has no gradients"));
+        }
+      });
+    }
+  }
+}
+
+TEST(LayerShards, LayersFrozenOnOneRankOnlyAreRefusedOnAll) {
+  RunMesh({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
+    ShardConfig config = ConfigOf(DType::kF32);
+    if (mesh->coordinate(Axis::kSync) == 1) {
+      config.layer_frozen = {0, 0, 1, 0};
+    }
+    const absl::Status status = LayerShards::Create(mesh, config).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("shard: layer_frozen[2]: 0 on rank 0, 1 on rank 1 of the sync group"));
+  });
+}
+
 TEST(LayerShards, CountsPayloadWithinAndAcrossReplicas) {
   RunReplicas({2, 2}, ConfigOf(DType::kBF16, 0), [](Replica& r) {
     EXPECT_EQ(r.shards().stats().bytes_sent_shard, 0u);

@@ -420,6 +420,87 @@ TEST(LayerSync, AllRejectedRollsBackAndLeavesAnchorAndMomentumAlone) {
   EXPECT_EQ(anchors.Whole(0), plain.Run().Whole(0));
 }
 
+// ---- Layers that do not train -------------------------------------------------------------------
+
+TEST(LayerSync, AFrozenLayerIsNeitherExchangedNorCounted) {
+  const Rounds all{{2, 2}, Whole()};
+  const std::vector<float> whole = all.Run().Whole(0);
+  for (const int frozen : {0, 2, 3}) {
+    for (const int prefetch : {0, 1, 9}) {
+      ShardConfig config = Layers(2);
+      config.layer_frozen.assign(kLayers.size(), 0);
+      config.layer_frozen[static_cast<size_t>(frozen)] = 1;
+      EditOptions options = Whole();
+      options.prefetch = prefetch;
+      Collected anchors(all.grid);
+      RunReplicas(all.grid, config, [&](Replica& r) {
+        // What each replica has there stays its own.
+        r.ForEach(r.params(), [&](int l, int64_t, float& value) {
+          value += l == frozen ? static_cast<float>(r.replica()) : 0.0f;
+        });
+        r.Edit(options);
+        r.Forward();
+        for (int round = 0; round < all.rounds; ++round) {
+          r.DriftFromAnchor([&](int l, int64_t i) {
+            return l == frozen ? 0.0f : all.Drift(r.replica(), round, l, i);
+          });
+          r.EndStep();
+          const uint64_t sync = r.edit().info().bytes_sent_sync;
+          const uint64_t shard = r.edit().info().bytes_sent_shard;
+          ASSERT_TRUE(*r.edit().BeginForward(true, true));
+          ASSERT_EQ(r.shards().BeginPass(Pass::kForward), absl::OkStatus());
+          for (int l = 0; l < 4; ++l) {
+            ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
+            ASSERT_TRUE(r.shards().Wait(l).ok());
+          }
+          for (int l = 0; l < 4; ++l) {
+            ASSERT_EQ(r.shards().Release(l), absl::OkStatus());
+          }
+          EXPECT_EQ(r.edit().info().syncs, round + 1);
+          uint64_t deltas = 0;
+          for (int l = 0; l < 4; ++l) {
+            deltas += l == frozen ? 0 : 4 * static_cast<uint64_t>(r.shards().slab().layer(l).valid);
+          }
+          // Round, checksum and three norms; the deltas. Within: three norms, then one a layer.
+          EXPECT_GE(r.edit().info().bytes_sent_sync - sync, 8 * 5 + deltas);
+          EXPECT_LE(r.edit().info().bytes_sent_sync - sync, 8 * 5 + deltas + 64);
+          EXPECT_EQ(r.edit().info().bytes_sent_shard - shard, 8u * 6);
+        }
+        r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+          if (l == frozen) {
+            ASSERT_EQ(value, Replica::Initial(l, i) + static_cast<float>(r.replica()));
+          }
+        });
+        EXPECT_TRUE(absl::IsInvalidArgument(r.edit().Report(frozen).status()));
+        EXPECT_EQ(r.edit().Report(1)->norms.size(), 2u);
+        EXPECT_EQ(r.params(), r.Anchor());
+        anchors.Put(r, r.Anchor());
+      });
+      // The layers that train come out as if the frozen one trained too.
+      const std::vector<float> got = anchors.Whole(1);
+      size_t at = 0;
+      for (int l = 0; l < 4; ++l) {
+        for (int64_t i = 0; i < kLayers[static_cast<size_t>(l)]; ++i, ++at) {
+          if (l != frozen) {
+            ASSERT_EQ(got[at], whole[at]) << "frozen " << frozen << ", layer " << l;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LayerSync, AModelFrozenWholeIsRefused) {
+  ShardConfig config = Layers();
+  config.layer_counts = {3, 0};
+  config.layer_frozen = {1, 0};
+  RunReplicas({1, 1}, config, [](Replica& r) {
+    const absl::Status status = LayerSync::Create(r.mesh(), &r.shards(), Averaging()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("there is nothing to exchange"));
+  });
+}
+
 // ---- When ---------------------------------------------------------------------------------------
 
 TEST(LayerSync, WarmupIsSynchronousThenLocal) {

@@ -44,9 +44,22 @@ TEST(Slab, SlotsCoverEveryElementOnce) {
   }
 }
 
-TEST(Slab, RefusesEmptyLayersByName) {
-  EXPECT_THAT(Slab::Make({3, 0}, 2, 0).status().message(),
-              testing::HasSubstr("layer_counts[1]: 0 is not positive"));
+TEST(Slab, LayersTrainUnlessFrozenOrEmpty) {
+  const auto slab = Slab::Make({0, 5, 3, 4}, 2, 1, {0, 0, 1, 0});
+  ASSERT_TRUE(slab.ok()) << slab.status();
+  EXPECT_THAT(slab->training(), testing::ElementsAre(1, 3));
+  EXPECT_EQ(slab->layer(0).padded, 0);
+  EXPECT_EQ(slab->layer(0).valid, 0);
+  EXPECT_EQ(slab->layer(1).offset, 0);
+  EXPECT_EQ(slab->layer(2).offset, 3);
+  EXPECT_EQ(slab->layer(3).offset, 5);
+}
+
+TEST(Slab, RefusesSizesByName) {
+  EXPECT_THAT(Slab::Make({3, -1}, 2, 0).status().message(),
+              testing::HasSubstr("layer_counts[1]: -1 is negative"));
+  EXPECT_THAT(Slab::Make({0, 0}, 2, 0).status().message(),
+              testing::HasSubstr("layer_counts: all are 0"));
   EXPECT_THAT(Slab::Make({}, 2, 0).status().message(), testing::HasSubstr("layers: 0"));
   EXPECT_THAT(Slab::Make({int64_t{1} << 62}, 2, 0).status().message(),
               testing::HasSubstr("too large"));
