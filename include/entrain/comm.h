@@ -72,8 +72,9 @@ ENTRAIN_API entrain_status_t entrain_last_error_record(entrain_error_t* error);
 
 enum { /* who makes progress: entrain_runtime_config_t.progress */
   ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library's; a waiting caller takes over its loop */
-  ENTRAIN_PROGRESS_CALLER = 1  /* only callers inside wait, test and blocking calls. Forgoes overlap; failures are
-                                  noticed only while somebody calls */
+  ENTRAIN_PROGRESS_CALLER = 1  /* only callers inside entrain_work_wait, entrain_work_test, entrain_comm_drain and
+                                  blocking calls: a program that computes with calls under way calls entrain_work_test
+                                  now and then. Forgoes overlap; failures are noticed only while somebody calls */
 };
 
 /* A line of the log; `level`: 0 error, 1 warning, 2 info, 3 debug. May be called from any thread; must not call the
@@ -85,7 +86,8 @@ typedef struct entrain_runtime_config {
   const char* transports;       /* "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all, best first for each pair */
   const char* interface_filter; /* which address to bind and publish; NULL: ENTRAIN_INTERFACE, else the route to the store */
   const char* ports;            /* "LOW-HIGH" to listen on; NULL: ENTRAIN_PORTS, else the kernel chooses */
-  const char* key_file;         /* pre-shared key, at most 4 KiB; NULL: ENTRAIN_KEY_FILE, else none */
+  const char* key_file;         /* pre-shared key, at most 4 KiB, of connections between ranks and to the store that
+                                   entrain_comm_create_from_env opens or serves; NULL: ENTRAIN_KEY_FILE, else none */
   const char* host_id;          /* NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */
   int32_t engines;              /* loops; 0: one. More than one is refused in this version */
@@ -125,8 +127,8 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
 /* The same with rank, size and store taken from the environment: ENTRAIN_STORE, and the variables of torchrun
  * (entrain-run sets the same), Open MPI, MPICH/PMI or Slurm. If two launchers disagree: FAILED_PRECONDITION listing
  * both. Under torchrun without ENTRAIN_STORE rank 0 serves a store at MASTER_ADDR on MASTER_PORT + 1; elsewhere
- * ENTRAIN_STORE is required. With none of these variables set the process is a world of one. A store that ENTRAIN_STORE
- * names must answer within 30 s (or the timeout, when that is shorter). `config` may be NULL; its rank, world_size and
+ * ENTRAIN_STORE is required. With none of these variables set the process is a world of one. The store must answer
+ * within 30 s (or the timeout, when that is shorter), then PEER_LOST names its address. `config` may be NULL; its rank, world_size and
  * store are ignored. */
 ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config, entrain_comm_t** comm);
 

@@ -1,5 +1,10 @@
 /* Rendezvous stores: a small shared map by which ranks find each other. Used while communicators are created, and not
- * afterwards. Any thread. */
+ * afterwards. Any thread.
+ *
+ * The key of a tcp store: entrain_store_open and entrain_store_serve have no config, so both use the pre-shared key in
+ * the file that ENTRAIN_KEY_FILE names, and none when it is unset. entrain_comm_create_from_env uses its runtime's key
+ * (entrain_runtime_config_t.key_file, else ENTRAIN_KEY_FILE) for the store that it opens or serves. A server and its
+ * clients need the same key; FAILED_PRECONDITION otherwise. */
 #ifndef ENTRAIN_STORE_H_
 #define ENTRAIN_STORE_H_
 

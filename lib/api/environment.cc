@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/api/settings.h"
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
@@ -21,40 +20,57 @@
 namespace entrain::api {
 namespace {
 
-// A store that is named in the environment is there already; one that a rank serves appears when
-// that rank comes.
-constexpr int64_t kNamedStoreTimeout = 30 * kSecond;
+// A store that is named in the environment is there already, and launchers start all ranks at once:
+// one that does not answer for so long will not answer.
+constexpr int64_t kStoreTimeout = 30 * kSecond;
 
 // The stores that this process serves, by the URL asked for.
 class ServedStores {
  public:
   absl::StatusOr<std::shared_ptr<Store>> Serve(const std::string& url, const std::string& key) {
     absl::MutexLock lock(&mutex_);
-    std::shared_ptr<Store>& store = stores_[url];
-    if (store == nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(store, ServeStore(url, key));
+    Served& served = stores_[url];
+    if (served.store == nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(served.store, ServeStore(url, key));
+      served.key = key;
+    } else if (served.key != key) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "store ", url, " is served by this process with another pre-shared key already"));
     }
-    return store;
+    return served.store;
   }
 
  private:
+  struct Served {
+    std::shared_ptr<Store> store;
+    std::string key;
+  };
   absl::Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Store>> stores_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Served> stores_ ABSL_GUARDED_BY(mutex_);
 };
 
-ServedStores& Served() {
+ServedStores& StoresOfThisProcess() {
   static auto* stores = new ServedStores;  // not destroyed: ends with the process
   return *stores;
 }
 
-absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, int64_t timeout_ns) {
-  ENTRAIN_ASSIGN_OR_RETURN(const std::string key, KeyFromEnvironment());
+absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const std::string& key,
+                                               int64_t timeout_ns) {
   if (launch.serve) {
-    return Served().Serve(launch.store_url, key);
+    return StoresOfThisProcess().Serve(launch.store_url, key);
   }
-  const bool named = GetEnv("ENTRAIN_STORE").has_value();
-  const int64_t timeout = named ? std::min(timeout_ns, kNamedStoreTimeout) : timeout_ns;
-  return OpenStore(launch.store_url, key, {.deadline = Deadline::After(timeout)});
+  const int64_t timeout = std::min(timeout_ns, kStoreTimeout);
+  auto store = OpenStore(launch.store_url, key, {.deadline = Deadline::After(timeout)});
+  if (store.ok() || GetEnv("ENTRAIN_STORE").has_value()) {
+    return store;
+  }
+  return WithBlame(
+      absl::Status(store.status().code(),
+                   absl::StrCat(store.status().message(),
+                                "; rank 0 serves it there, at MASTER_ADDR on MASTER_PORT + 1: it "
+                                "has not come, or it failed (its own output says why), or another "
+                                "program has that port; ENTRAIN_STORE names another store")),
+      BlameOf(store.status()));
 }
 
 // A store by no name that anybody else could know.
@@ -69,7 +85,7 @@ absl::StatusOr<Place> Alone() {
 
 }  // namespace
 
-absl::StatusOr<Place> PlaceFromEnvironment(int64_t timeout_ns) {
+absl::StatusOr<Place> PlaceFromEnvironment(const std::string& key, int64_t timeout_ns) {
   // A job's variables without a rank are a mistake, not a world of one.
   bool launched = GetEnv("ENTRAIN_STORE").has_value() || GetEnv("WORLD_SIZE").has_value();
   absl::StatusOr<Launch> launch = DetectLaunch([&launched](const char* name) {
@@ -83,7 +99,7 @@ absl::StatusOr<Place> PlaceFromEnvironment(int64_t timeout_ns) {
     }
     return launch.status();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(*launch, timeout_ns));
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreOf(*launch, key, timeout_ns));
   if (!launch->incarnation.empty()) {
     store = WithPrefix(std::move(store), absl::StrCat("start.", launch->incarnation, "/"));
   }

@@ -17,7 +17,8 @@ namespace entrain::api {
 // INVALID_ARGUMENT for a negative timeout.
 absl::Status CheckTimeout(int64_t timeout_ns);
 
-// The pre-shared key in the file that ENTRAIN_KEY_FILE names; empty when it is unset.
+// The pre-shared key in the file that ENTRAIN_KEY_FILE names; empty when it is unset. For stores
+// opened by themselves: with a runtime at hand, its key counts.
 absl::StatusOr<std::string> KeyFromEnvironment();
 
 // What the two structs say, with the environment where they say nothing. The store, rank and size

@@ -1,5 +1,6 @@
 /* Creates communicators from the environment, twice with the first still there, and once more when
- * both are gone, and checks them. Exits 3 with the library's text when creation fails. */
+ * both are gone, and checks them. Exits 3 with the status and the library's text when creation
+ * fails. An argument is the key file of the runtime's config. */
 #include <entrain/entrain.h>
 #include <stdio.h>
 
@@ -17,32 +18,42 @@ static int use(entrain_comm_t* comm) {
   return sum == (int64_t)size * (size + 1) / 2;
 }
 
-static entrain_comm_t* create(void) {
-  entrain_comm_t* comm = NULL;
-  if (entrain_comm_create_from_env(NULL, &comm) != ENTRAIN_OK) {
-    fprintf(stderr, "%s\n", entrain_last_error());
+static int failed(entrain_status_t status) {
+  if (status != ENTRAIN_OK) {
+    fprintf(stderr, "%s: %s\n", entrain_status_name(status), entrain_last_error());
   }
-  return comm;
+  return status != ENTRAIN_OK;
 }
 
-int main(void) {
-  entrain_comm_t* first = create();
-  entrain_comm_t* second = first == NULL ? NULL : create();
-  entrain_comm_t* third = NULL;
+int main(int argc, char** argv) {
+  entrain_runtime_config_t runtime_config;
+  entrain_comm_config_t config;
+  entrain_comm_t *first = NULL, *second = NULL, *third = NULL;
   int ok;
-  if (second == NULL) {
+  entrain_comm_config_init(&config);
+  if (argc > 1) {
+    entrain_runtime_config_init(&runtime_config);
+    runtime_config.key_file = argv[1];
+    if (failed(entrain_runtime_create(&runtime_config, &config.runtime))) {
+      return 3;
+    }
+  }
+  if (failed(entrain_comm_create_from_env(&config, &first)) ||
+      failed(entrain_comm_create_from_env(&config, &second))) {
     entrain_comm_destroy(first);
+    entrain_runtime_destroy(config.runtime);
     return 3;
   }
   ok = use(first) && use(second);
   entrain_comm_destroy(first);
   ok = use(second) && ok;
   entrain_comm_destroy(second);
-  third = create();
-  if (third == NULL) {
+  if (failed(entrain_comm_create_from_env(&config, &third))) {
+    entrain_runtime_destroy(config.runtime);
     return 3;
   }
   ok = use(third) && ok;
   entrain_comm_destroy(third);
+  entrain_runtime_destroy(config.runtime);
   return ok ? 0 : 1;
 }

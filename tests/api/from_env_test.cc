@@ -1,0 +1,254 @@
+// entrain_comm_create_from_env as processes: where the environment is wrong, what the one line says,
+// with which status, and how soon; which key the store gets.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace entrain_test {
+namespace {
+
+using std::chrono::steady_clock;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+using Variables = std::vector<std::string>;  // NAME=VALUE
+
+struct Ended {
+  int code = -1;
+  std::string err;
+  double seconds = 0;
+};
+
+// One run of the program from_env, with these variables and none of any launcher's.
+class Program {
+ public:
+  explicit Program(Variables variables, const std::string& key_file = "")
+      : start_(steady_clock::now()), err_(std::tmpfile()) {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      if (!IsLaunchers(*entry)) {
+        variables.emplace_back(*entry);
+      }
+    }
+    std::vector<std::string> arguments = {ENTRAIN_FROM_ENV};
+    if (!key_file.empty()) {
+      arguments.push_back(key_file);
+    }
+    std::vector<char*> argv = Pointers(arguments), envp = Pointers(variables);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(fileno(err_), 2);
+      execve(argv[0], argv.data(), envp.data());
+      _exit(126);
+    }
+  }
+  ~Program() { std::fclose(err_); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  Ended Wait() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    Ended ended;
+    ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    ended.seconds = std::chrono::duration<double>(steady_clock::now() - start_).count();
+    char buffer[4096];
+    const ssize_t got = pread(fileno(err_), buffer, sizeof(buffer), 0);
+    ended.err.assign(buffer, static_cast<size_t>(got > 0 ? got : 0));
+    return ended;
+  }
+
+ private:
+  static bool IsLaunchers(const std::string& entry) {
+    for (const char* prefix : {"ENTRAIN_", "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "OMPI_",
+                               "PMI", "SLURM_", "TORCHELASTIC_"}) {
+      if (entry.rfind(prefix, 0) == 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+  static std::vector<char*> Pointers(std::vector<std::string>& texts) {
+    std::vector<char*> pointers;
+    for (std::string& text : texts) {
+      pointers.push_back(text.data());
+    }
+    pointers.push_back(nullptr);
+    return pointers;
+  }
+
+  const steady_clock::time_point start_;
+  std::FILE* const err_;
+  pid_t pid_ = -1;
+};
+
+// Creation failed, with one line that has the status, the function and these words.
+void ExpectRefused(const Ended& ended, const std::string& status, const std::string& says) {
+  EXPECT_EQ(ended.code, 3) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(StartsWith(status + ": entrain_comm_create_from_env: "),
+                               HasSubstr(says)));
+  EXPECT_EQ(ended.err.find('\n') + 1, ended.err.size()) << "more than one line: " << ended.err;
+}
+
+// A port of loopback that somebody listens on, who never says a word, until it is closed.
+class Occupied {
+ public:
+  Occupied() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 16), 0);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Occupied() { Close(); }
+  void Close() {
+    if (fd_ >= 0) {
+      close(fd_);
+      fd_ = -1;
+    }
+  }
+  int port() const { return port_; }
+
+ private:
+  int fd_, port_ = 0;
+};
+
+// What torchrun sets for a rank of two whose store is at `port`.
+Variables Torchrun(int rank, int port, Variables more = {}) {
+  more.insert(more.end(), {"RANK=" + std::to_string(rank), "WORLD_SIZE=2",
+                           "LOCAL_RANK=" + std::to_string(rank), "MASTER_ADDR=127.0.0.1",
+                           "MASTER_PORT=" + std::to_string(port - 1)});
+  return more;
+}
+
+TEST(FromEnv, AWrongEnvironmentIsOneLineWithItsStatus) {
+  struct Case {
+    const char* status;
+    const char* says;
+    Variables variables;
+  };
+  const Case cases[] = {
+      {"ENTRAIN_FAILED_PRECONDITION",
+       "torchrun says rank 1 of 2, Open MPI says rank 0 of 2",
+       {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "OMPI_COMM_WORLD_RANK=0",
+        "OMPI_COMM_WORLD_SIZE=2", "ENTRAIN_STORE=mem:x"}},
+      {"ENTRAIN_FAILED_PRECONDITION",
+       "ENTRAIN_STORE is not set",
+       {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"}},
+      {"ENTRAIN_INVALID_ARGUMENT",
+       "RANK=2 is not below WORLD_SIZE=2",
+       {"RANK=2", "WORLD_SIZE=2", "LOCAL_RANK=0"}},
+      {"ENTRAIN_INVALID_ARGUMENT", "ENTRAIN_STOER", {"ENTRAIN_STOER=mem:x"}},
+      {"ENTRAIN_FAILED_PRECONDITION", "no launcher", {"ENTRAIN_STORE=mem:x"}},
+      {"ENTRAIN_TIMED_OUT",
+       "did not come: 1",
+       {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "ENTRAIN_STORE=mem:x", "ENTRAIN_TIMEOUT=300ms"}},
+      {"ENTRAIN_PEER_LOST",
+       "127.0.0.1:1",
+       {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "ENTRAIN_STORE=tcp://127.0.0.1:1",
+        "ENTRAIN_TIMEOUT=300ms"}},
+  };
+  for (const Case& c : cases) {
+    const Ended ended = Program(c.variables).Wait();
+    ExpectRefused(ended, c.status, c.says);
+    EXPECT_LT(ended.seconds, 20) << c.says;
+  }
+}
+
+TEST(FromEnv, APortInUseIsNamedByTheRankThatServesAndByTheOthers) {
+  const Occupied occupied;
+  const std::string address = "127.0.0.1:" + std::to_string(occupied.port());
+  Program first(Torchrun(0, occupied.port()));
+  Program second(Torchrun(1, occupied.port(), {"ENTRAIN_TIMEOUT=1s"}));
+  const Ended serving = first.Wait(), opening = second.Wait();
+  ExpectRefused(serving, "ENTRAIN_FAILED_PRECONDITION", address);
+  EXPECT_LT(serving.seconds, 10);
+  ExpectRefused(opening, "ENTRAIN_PEER_LOST", address);
+  EXPECT_THAT(opening.err, HasSubstr("another program has that port"));
+  EXPECT_LT(opening.seconds, 10);
+}
+
+TEST(FromEnv, AStoreThatNobodyServesIsGivenUpLongBeforeTheDeadlineOfOperations) {
+  Occupied occupied;
+  occupied.Close();  // a port of nobody's
+  const Ended ended = Program(Torchrun(1, occupied.port())).Wait();
+  ExpectRefused(ended, "ENTRAIN_PEER_LOST", "127.0.0.1:" + std::to_string(occupied.port()));
+  EXPECT_THAT(ended.err, HasSubstr("rank 0 serves it there, at MASTER_ADDR on MASTER_PORT + 1"));
+  EXPECT_GT(ended.seconds, 25);
+  EXPECT_LT(ended.seconds, 40);
+}
+
+// Two key files with different keys.
+class Keys : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(mkdtemp(directory_), nullptr);
+    right_ = Write("right");
+    wrong_ = Write("wrong");
+    Occupied occupied;
+    port_ = occupied.port();
+  }
+  void TearDown() override {
+    unlink(right_.c_str());
+    unlink(wrong_.c_str());
+    rmdir(directory_);
+  }
+  std::string Write(const char* key) {
+    const std::string path = std::string(directory_) + "/" + key;
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    EXPECT_NE(file, nullptr);
+    std::fputs(key, file);
+    std::fclose(file);
+    EXPECT_EQ(chmod(path.c_str(), 0600), 0);
+    return path;
+  }
+
+  char directory_[32] = "/tmp/entrain-keys-XXXXXX";
+  std::string right_, wrong_;
+  int port_ = 0;
+};
+
+TEST_F(Keys, TheRuntimesKeyFileIsTheStoresOnBothSides) {
+  Program serving(Torchrun(0, port_), right_);
+  Program opening(Torchrun(1, port_, {"ENTRAIN_KEY_FILE=" + wrong_}), right_);  // the config wins
+  for (Program* program : {&serving, &opening}) {
+    const Ended ended = program->Wait();
+    EXPECT_EQ(ended.code, 0) << ended.err;
+  }
+}
+
+TEST_F(Keys, TheConfigsKeyIsTheOneOfTheEnvironment) {
+  Program serving(Torchrun(0, port_, {"ENTRAIN_KEY_FILE=" + right_}));
+  Program opening(Torchrun(1, port_), right_);
+  for (Program* program : {&serving, &opening}) {
+    const Ended ended = program->Wait();
+    EXPECT_EQ(ended.code, 0) << ended.err;
+  }
+}
+
+TEST_F(Keys, AStoreServedWithAKeyRefusesRanksWithoutIt) {
+  Program serving(Torchrun(0, port_, {"ENTRAIN_TIMEOUT=3s"}), right_);
+  Program without(Torchrun(1, port_, {"ENTRAIN_TIMEOUT=3s"}));
+  const Ended refused = without.Wait();
+  ExpectRefused(refused, "ENTRAIN_FAILED_PRECONDITION", "127.0.0.1:" + std::to_string(port_));
+  ExpectRefused(serving.Wait(), "ENTRAIN_TIMED_OUT", "did not come: 1");
+}
+
+}  // namespace
+}  // namespace entrain_test
