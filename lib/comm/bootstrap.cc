@@ -248,6 +248,7 @@ absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
     member.id = card.id;
     member.host_id = card.host_id;
     member.context = card.context;
+    member.world_rank = card.rank;
     if (card.rank != rank) {
       const std::optional<size_t> transport = ChooseTransport(engine, card);
       if (!transport) {

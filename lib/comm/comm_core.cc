@@ -145,11 +145,10 @@ bool CommCore::HasStarted(CallId call) const {
 void CommCore::Abort(absl::string_view reason) {
   Blame blame;
   blame.rank = config_.rank;
-  const absl::Status why =
+  SetStatus(
       WithBlame(absl::AbortedError(
                     absl::StrCat(config_.name, ": aborted by rank ", config_.rank, ": ", reason)),
-                blame);
-  SetStatus(why);
+                blame));
   class AbortJob final : public Job {
    public:
     explicit AbortJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
@@ -163,6 +162,24 @@ void CommCore::Abort(absl::string_view reason) {
   };
   engine_.Submit(new AbortJob(shared_from_this()));
   engine_.Kick();
+}
+
+void CommCore::EndWith(const absl::Status& why) {
+  Blame blame = BlameOf(why);
+  blame.rank = -1;
+  for (size_t r = 0; r < config_.members.size() && blame.peer_id != PeerId{}; ++r) {
+    blame.rank = config_.members[r].id == blame.peer_id ? static_cast<int>(r) : blame.rank;
+  }
+  const bool ends = absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) ||
+                    absl::IsDataLoss(why);
+  SetStatus(WithBlame(absl::Status(ends ? why.code() : absl::StatusCode::kAborted,
+                                   absl::StrCat(config_.name, ": ended by rank ", config_.rank,
+                                                ": ", why.message())),
+                      blame));
+  engine_.RunInDriver([this] {
+    Fail(status(), true);
+    engine_.Flush();
+  });
 }
 
 absl::StatusOr<const char*> CommCore::AlgorithmFor(CallKind kind, int64_t count, DType dtype) {
@@ -607,9 +624,13 @@ std::string CommCore::CallName(const CallWork& work) const {
 
 std::string CommCore::RankName(int rank) const {
   const Member& member = config_.members[static_cast<size_t>(rank)];
+  const std::string in_world =
+      config_.world == config_.name
+          ? ""
+          : absl::StrCat("rank ", member.world_rank, " of ", config_.world, ", ");
   return member.endpoint == nullptr
              ? absl::StrCat("rank ", rank)
-             : absl::StrCat("rank ", rank, " (", member.endpoint->peer_address(), ")");
+             : absl::StrCat("rank ", rank, " (", in_world, member.endpoint->peer_address(), ")");
 }
 
 int CommCore::RankOf(const Endpoint* endpoint) const {

@@ -31,6 +31,7 @@ struct Member {
   PeerId id{};
   std::string host_id;
   Context context = 0;           // the number it uses for this communicator
+  int world_rank = 0;            // in the communicator that all of this was split from
   size_t transport = 0;          // index in the engine's transports; unused for oneself
   std::string address;           // by that transport
   Endpoint* endpoint = nullptr;  // null for oneself
@@ -44,6 +45,7 @@ struct CoreConfig {
   std::vector<Override> overrides;
   bool local = false;  // every pair can talk through memory
   int64_t timeout_ns = 0;
+  std::string world;  // the name of the communicator that this was split from in the end, or its own
 };
 
 // One started call: a job that starts it on the driver, and the work that its caller waits for.
@@ -71,6 +73,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(absl::string_view reason);
+  void EndWith(const absl::Status& why);
   absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype)
       ABSL_LOCKS_EXCLUDED(mutex_);
   CommStats stats() const;

@@ -95,7 +95,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
     return members.status();
   }
   auto comm = Open(options.runtime, {options.name, options.rank, card.context, *std::move(members),
-                                     std::move(overrides), AllLocal(*cards), options.timeout_ns});
+                                     std::move(overrides), AllLocal(*cards), options.timeout_ns,
+                                     options.name});
   // Every pair exchanges a message, so whoever returns from here can reach everybody.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
@@ -231,7 +232,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
                     {},
                     parent.overrides,
                     parent.local,
-                    parent.timeout_ns};
+                    parent.timeout_ns,
+                    parent.world};
   for (size_t i = 0; i < ranks.size(); ++i) {
     config.rank = ranks[i] == rank() ? static_cast<int>(i) : config.rank;
     config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);
@@ -245,6 +247,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
 
 void Communicator::Abort(absl::string_view reason) {
   core_->Abort(reason);
+}
+void Communicator::EndWith(const absl::Status& why) {
+  core_->EndWith(why);
 }
 absl::Status Communicator::status() const {
   return core_->status();

@@ -69,6 +69,10 @@ class Communicator {
 
   // Any thread; returns at once; ends the communicator on all ranks.
   void Abort(absl::string_view reason);
+  // The same because of an error on another communicator: calls here return it with its code where
+  // that is one that ends communicators (else kAborted), and with the guilty process's rank here.
+  // Returns when the other ranks have been told, so that whoever reports the error may exit.
+  void EndWith(const absl::Status& why);
   // OK, or what ended it.
   absl::Status status() const;
   // Waits until every call started here is done, or the instant: then false.

@@ -262,6 +262,12 @@ int Engine::Poll() {
   return events;
 }
 
+void Engine::Flush() {
+  for (auto& transport : transports_) {
+    transport->Poll();  // its events are kept until after this turn's polls
+  }
+}
+
 void Engine::AfterPoll() {
   while (!attention_.empty() || !control_.empty() || !lost_.empty()) {
     auto control = std::exchange(control_, {});

@@ -118,6 +118,9 @@ class Engine final : public Events {
   // Something must reach the peers before this driver leaves: control messages that end a
   // communicator.
   void NeedFlush() { flush_ = true; }
+  // The same at once, as far as the peers take it: for whoever may exit as soon as it is told. Not
+  // from inside a transport's Poll.
+  void Flush();
   // Asks for owner->Attend() after the transports have been polled.
   void NeedAttention(ContextOwner* owner);
   // Wakes whoever waits for this work.

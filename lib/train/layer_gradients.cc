@@ -132,7 +132,7 @@ absl::Status LayerGradients::AddToSlab(const Flight& flight, const std::byte* ow
 void LayerGradients::Abandon(const absl::Status& why) {
   for (const auto& comm : {shard_, sync_}) {
     if (comm != nullptr) {
-      comm->Abort(why.message());
+      comm->EndWith(why);
     }
   }
 }

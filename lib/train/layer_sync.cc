@@ -413,6 +413,13 @@ void LayerSync::Publish(int layer, bool last) {
 }
 
 void LayerSync::Fail(const absl::Status& why) {
+  // A rank that gives up tells the others of both groups, so that nobody waits for it; before its
+  // own caller, who may exit.
+  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
+    if (comm != nullptr) {
+      comm->EndWith(why);
+    }
+  }
   std::vector<Continuation> then;
   {
     absl::MutexLock lock(&mutex_);
@@ -421,12 +428,6 @@ void LayerSync::Fail(const absl::Status& why) {
       state.pending = false;
       std::move(state.then.begin(), state.then.end(), std::back_inserter(then));
       state.then.clear();
-    }
-  }
-  // A rank that gives up tells the others of both groups, so that nobody waits for it.
-  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
-    if (comm != nullptr) {
-      comm->Abort(why.message());
     }
   }
   for (Continuation& next : then) {
