@@ -13,6 +13,9 @@
  *    they and what they point to (texts, arrays) may be freed when the call returns, unless a field says "lent".
  *  4 work == NULL makes a call blocking. Otherwise the buffers are lent to the library until the work is done (test or
  *    wait says so), also when the handle was freed before.
+ *    Calls move on by themselves where the runtime has a thread (the default); with ENTRAIN_PROGRESS_CALLER only inside
+ *    entrain_work_test, entrain_work_wait and blocking calls, on whichever thread is in one: entrain_work_test on any
+ *    unfinished work makes progress for all calls of its runtime.
  *  5 All ranks of a communicator start untagged calls in the same order. Calls that carry a user tag are matched by
  *    it and may be started in any order. Any thread may call; calls on one communicator are serialised inside, so two
  *    threads that make untagged calls on one communicator must agree on the order themselves.
