@@ -145,10 +145,9 @@ bool CommCore::HasStarted(CallId call) const {
 void CommCore::Abort(absl::string_view reason) {
   Blame blame;
   blame.rank = config_.rank;
-  SetStatus(
-      WithBlame(absl::AbortedError(
-                    absl::StrCat(config_.name, ": aborted by rank ", config_.rank, ": ", reason)),
-                blame));
+  SetStatus(WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": aborted by rank ",
+                                                      config_.rank, ": ", reason)),
+                      blame));
   class AbortJob final : public Job {
    public:
     explicit AbortJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
@@ -170,8 +169,8 @@ void CommCore::EndWith(const absl::Status& why) {
   for (size_t r = 0; r < config_.members.size() && blame.peer_id != PeerId{}; ++r) {
     blame.rank = config_.members[r].id == blame.peer_id ? static_cast<int>(r) : blame.rank;
   }
-  const bool ends = absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) ||
-                    absl::IsDataLoss(why);
+  const bool ends =
+      absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsDataLoss(why);
   SetStatus(WithBlame(absl::Status(ends ? why.code() : absl::StatusCode::kAborted,
                                    absl::StrCat(config_.name, ": ended by rank ", config_.rank,
                                                 ": ", why.message())),

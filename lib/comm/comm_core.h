@@ -45,7 +45,8 @@ struct CoreConfig {
   std::vector<Override> overrides;
   bool local = false;  // every pair can talk through memory
   int64_t timeout_ns = 0;
-  std::string world;  // the name of the communicator that this was split from in the end, or its own
+  std::string
+      world;  // the name of the communicator that this was split from in the end, or its own
 };
 
 // One started call: a job that starts it on the driver, and the work that its caller waits for.

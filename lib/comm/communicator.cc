@@ -94,9 +94,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
     engine.ReleaseContext(card.context);
     return members.status();
   }
-  auto comm = Open(options.runtime, {options.name, options.rank, card.context, *std::move(members),
-                                     std::move(overrides), AllLocal(*cards), options.timeout_ns,
-                                     options.name});
+  auto comm = Open(options.runtime,
+                   {options.name, options.rank, card.context, *std::move(members),
+                    std::move(overrides), AllLocal(*cards), options.timeout_ns, options.name});
   // Every pair exchanges a message, so whoever returns from here can reach everybody.
   CallOptions barrier;
   barrier.deadline = stop.deadline;

@@ -75,9 +75,9 @@ absl::Status Anchors::Create(const float* params, bool with_momentum) {
 }
 
 float* Anchors::Part(const OwnedBuffer& buffer, int layer) const {
-  return buffer.size() == 0 ? nullptr
-                            : reinterpret_cast<float*>(buffer.data()) +
-                                  offsets_[static_cast<size_t>(layer)];
+  return buffer.size() == 0
+             ? nullptr
+             : reinterpret_cast<float*>(buffer.data()) + offsets_[static_cast<size_t>(layer)];
 }
 
 void Anchors::Seal(int layer) {

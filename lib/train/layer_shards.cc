@@ -58,9 +58,9 @@ absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr
                                                                  const ShardConfig& config) {
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
     ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
-    ENTRAIN_ASSIGN_OR_RETURN(
-        Slab slab, Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
-                              mesh->coordinate(Axis::kShard), config.layer_frozen));
+    ENTRAIN_ASSIGN_OR_RETURN(Slab slab,
+                             Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
+                                        mesh->coordinate(Axis::kShard), config.layer_frozen));
     ENTRAIN_ASSIGN_OR_RETURN(Comms comms, MakeComms(*mesh));
     ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
     return std::unique_ptr<LayerShards>(

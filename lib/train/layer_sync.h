@@ -120,7 +120,7 @@ class LayerSync final : public LayerGate {
   // The caller's while nothing is under way, the courier's otherwise:
   Exchange exchange_;
   int next_begin_ = 0, next_finish_ = 0;  // turns
-  int64_t last_sync_step_ = -1;  // as of the last one begun
+  int64_t last_sync_step_ = -1;           // as of the last one begun
   int64_t round_ = 0;
   std::atomic<uint64_t> sync_ns_{0};
 

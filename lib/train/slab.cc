@@ -20,8 +20,8 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
   for (size_t l = 0; l < layer_counts.size(); ++l) {
     const int64_t full = layer_counts[l];
     if (full < 0 || full > kMost - slab.count_ - slots) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layer_counts[", l, "]: ", full, full < 0 ? " is negative" : " is too large"));
+      return absl::InvalidArgumentError(absl::StrCat("layer_counts[", l, "]: ", full,
+                                                     full < 0 ? " is negative" : " is too large"));
     }
     SlabLayer layer;
     layer.full = full;

@@ -98,8 +98,8 @@ class Program {
 // Creation failed, with one line that has the status, the function and these words.
 void ExpectRefused(const Ended& ended, const std::string& status, const std::string& says) {
   EXPECT_EQ(ended.code, 3) << ended.err;
-  EXPECT_THAT(ended.err, AllOf(StartsWith(status + ": entrain_comm_create_from_env: "),
-                               HasSubstr(says)));
+  EXPECT_THAT(ended.err,
+              AllOf(StartsWith(status + ": entrain_comm_create_from_env: "), HasSubstr(says)));
   EXPECT_EQ(ended.err.find('\n') + 1, ended.err.size()) << "more than one line: " << ended.err;
 }
 
@@ -131,9 +131,9 @@ class Occupied {
 
 // What torchrun sets for a rank of two whose store is at `port`.
 Variables Torchrun(int rank, int port, Variables more = {}) {
-  more.insert(more.end(), {"RANK=" + std::to_string(rank), "WORLD_SIZE=2",
-                           "LOCAL_RANK=" + std::to_string(rank), "MASTER_ADDR=127.0.0.1",
-                           "MASTER_PORT=" + std::to_string(port - 1)});
+  more.insert(more.end(),
+              {"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "LOCAL_RANK=" + std::to_string(rank),
+               "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port - 1)});
   return more;
 }
 

@@ -12,11 +12,10 @@
 #include <tuple>
 #include <vector>
 
+#include <entrain/entrain.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <entrain/entrain.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -155,8 +154,8 @@ entrain_status_t ExchangeAll(const Trainer& t) {
 class KilledRank : public testing::TestWithParam<std::tuple<const char*, Work>> {
  protected:
   void SetUp() override {
-    void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     shared_ = new (memory) Shared;
     ASSERT_NE(mkdtemp(directory_), nullptr);
