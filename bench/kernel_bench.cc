@@ -67,15 +67,35 @@ Loop Cast(const Kernels& k, DType to, DType from) {
 
 std::vector<Loop> LoopsOf(const Kernels& k) {
   std::vector<Loop> loops;
-  for (const DType dtype :
-       {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI8, DType::kI32}) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kF8E4M3,
+                            DType::kF8E5M2, DType::kI8, DType::kI32}) {
     loops.push_back(Combine(k, ReduceOp::kSum, dtype, 2, 1));
     loops.push_back(Combine(k, ReduceOp::kSum, dtype, 4, 1));
     loops.push_back(Combine(k, ReduceOp::kSum, dtype, 2, 2));
   }
   loops.push_back(Combine(k, ReduceOp::kMax, DType::kF32, 2, 1));
   loops.push_back(Combine(k, ReduceOp::kProd, DType::kI64, 2, 1));
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+  loops.push_back(Combine(k, ReduceOp::kBitXor, DType::kI32, 2, 1));
+  loops.push_back(Combine(k, ReduceOp::kLogicalAnd, DType::kF32, 2, 1));
+  loops.push_back(Combine(k, ReduceOp::kLogicalAnd, DType::kU8, 2, 1));
+  for (const DType dtype : {DType::kF32I32, DType::kF64I64, DType::kI32I32, DType::kI64I64}) {
+    loops.push_back(Combine(k, ReduceOp::kMinLoc, dtype, 2, 1));
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kI32}) {
+    const int64_t size = SizeOf(dtype);
+    loops.push_back({absl::StrCat("scale_any/", NameOf(dtype)), size, 2 * size,
+                     [&k, dtype](Arrays& a, int64_t n) { k.scale_any(dtype, a[0], a[1], n, 3); }});
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3}) {
+    const int64_t size = SizeOf(dtype);
+    loops.push_back({absl::StrCat("combine_weighted4/", NameOf(dtype)), size, 5 * size,
+                     [&k, dtype](Arrays& a, int64_t n) {
+                       const void* const sources[] = {a[0], a[1], a[2], a[3]};
+                       const double weights[] = {0.1, 0.2, 0.3, 0.4};
+                       k.combine_weighted(dtype, a[4], sources, weights, 4, n);
+                     }});
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kF8E5M2}) {
     loops.push_back(Cast(k, dtype, DType::kF32));
     loops.push_back(Cast(k, DType::kF32, dtype));
     loops.push_back(
