@@ -171,9 +171,23 @@ TEST_P(EveryType, IsReducedRightlyOnThreeRanks) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, EveryType,
-    ::testing::Combine(::testing::Values("f32", "f64", "bf16", "f16", "i8", "u8", "i16", "u16",
-                                         "i32", "u32", "i64", "u64"),
-                       ::testing::Values("sum", "prod", "min", "max", "avg")),
+    ::testing::Combine(::testing::Values("f32", "f64", "bf16", "f16", "f8_e4m3", "f8_e5m2", "i8",
+                                         "u8", "i16", "u16", "i32", "u32", "i64", "u64"),
+                       ::testing::Values("sum", "prod", "min", "max", "avg", "land", "lor",
+                                         "lxor")),
+    [](const auto& of) { return absl::StrCat(std::get<0>(of.param), "_", std::get<1>(of.param)); });
+
+INSTANTIATE_TEST_SUITE_P(Bits, EveryType,
+                         ::testing::Combine(::testing::Values("i8", "u64"),
+                                            ::testing::Values("band", "bor", "bxor")),
+                         [](const auto& of) {
+                           return absl::StrCat(std::get<0>(of.param), "_", std::get<1>(of.param));
+                         });
+
+INSTANTIATE_TEST_SUITE_P(
+    Pairs, EveryType,
+    ::testing::Combine(::testing::Values("f32_i32", "f64_i64", "i32_i32", "i64_i64"),
+                       ::testing::Values("minloc", "maxloc")),
     [](const auto& of) { return absl::StrCat(std::get<0>(of.param), "_", std::get<1>(of.param)); });
 
 TEST(EntrainPerf, SeveralTransportsAndAlgorithmsGiveOneLineEach) {
@@ -273,7 +287,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BadCall{{"all_reduce", "--min-bytes", "2K", "--max-bytes", "1K"}, "2K"},
                       BadCall{{"all_reduce", "--transport", "pigeon"}, "\"pigeon\""},
                       BadCall{{"all_reduce", "--algorithm", "quick"}, "quick"},
-                      BadCall{{"all_reduce", "--dtype", "f8_e4m3"}, "f8_e4m3"},
+                      BadCall{{"all_reduce", "--dtype", "f16", "--op", "bor"},
+                              "op bor reduces integers only, not dtype f16"},
+                      BadCall{{"all_reduce", "--dtype", "i32_i32"}, "not op sum"},
                       BadCall{{"all_reduce", "-n", "0"}, "--ranks"},
                       BadCall{{"all_reduce", "--pin"}, "-n"},
                       BadCall{{"all_reduce", "-n", "2", "--json", "/no/such/file"}, "/no/such"},
