@@ -67,9 +67,9 @@ enum {
 /* Reduction operators. Floats of 16 and 8 bits are combined in f32 and rounded to nearest even once per combination.
  * avg is the sum divided by the number of ranks (integers: truncated toward zero). Integer sums and products wrap.
  * min and max: a NaN in any contribution gives NaN. Bit operators take integers only. Logical operators take every type
- * but pairs: what is not zero is true, NaN too, and the result is 1 or 0. minloc and maxloc take pairs, and only they do:
- * the smallest (largest) value and its location; of equal values the smaller location; a NaN wins over every number, and
- * of several NaN the one with the smaller location. */
+ * but pairs: what is not zero is true, NaN too, and the result is 1 or 0 (a rank that is alone gets its contribution as it
+ * is). minloc and maxloc take pairs, and only they do: the smallest (largest) value and its location; of equal values the
+ * smaller location; a NaN wins over every number, and of several NaN the one with the smaller location. */
 typedef int32_t entrain_op_t;
 enum {
   ENTRAIN_SUM = 0,
