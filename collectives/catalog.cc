@@ -5,11 +5,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "collectives/bruck.h"
 #include "collectives/composed.h"
 #include "collectives/direct.h"
 #include "collectives/draft.h"
+#include "collectives/exchange.h"
 #include "collectives/halving_doubling.h"
+#include "collectives/recursive_doubling.h"
 #include "collectives/ring.h"
+#include "collectives/scan.h"
 #include "collectives/tree.h"
 
 namespace entrain {
@@ -18,11 +22,15 @@ namespace {
 using Hosts = absl::Span<const int>;
 using ReduceScatterFragment = void (*)(Draft*, const Group&, const Pieces&, bool last);
 using AllGatherFragment = void (*)(Draft*, const Group&, const Pieces&);
+using AllReduceFragment = void (*)(Draft*, const Group&, const Parts&);
 using TreeShape = tree::Branch (*)(const Group&, int root);
 using BarrierFragment = void (*)(Draft*, const Group&);
 
 bool Always(const Spec&, Hosts) {
   return true;
+}
+bool KnowsAllParts(const Spec& spec, Hosts) {
+  return !spec.uneven;
 }
 bool FitsComposed(const Spec&, Hosts hosts) {
   return composed::Fits(hosts);
@@ -63,11 +71,79 @@ Schedule AllGatherOf(const Spec& spec, Hosts) {
   return BuildLanes(spec, [&](Draft* draft) { all_gather(draft, Everyone(spec), OwnParts(spec)); });
 }
 
-Schedule DirectAllReduce(const Spec& spec, Hosts) {
+template <AllReduceFragment all_reduce>
+Schedule AllReduceBy(const Spec& spec, Hosts) {
   return BuildLanes(spec, [&](Draft* draft) {
-    direct::AllReduce(draft, Everyone(spec), AllParts(spec));
+    all_reduce(draft, Everyone(spec), AllParts(spec));
     draft->Settle(AllParts(spec));
   });
+}
+
+// What a reduce leaves to do: the root of one rank has nothing to combine, and copies.
+void FinishReduce(Draft* draft) {
+  if (draft->spec().rank == draft->spec().root) {
+    draft->Settle(AllParts(draft->spec()));
+  }
+}
+
+Schedule DirectReduce(const Spec& spec, Hosts) {
+  return BuildLanes(spec, [&](Draft* draft) {
+    direct::Reduce(draft, Everyone(spec), spec.root, AllParts(spec));
+    FinishReduce(draft);
+  });
+}
+
+template <ReduceScatterFragment reduce_scatter>
+Schedule ReduceOf(const Spec& spec, Hosts) {
+  return BuildLanes(spec, [&](Draft* draft) {
+    reduce_scatter(draft, Everyone(spec), OwnParts(spec), /*last=*/true);
+    direct::Gather(draft, Everyone(spec), spec.root, OwnParts(spec));
+    FinishReduce(draft);
+  });
+}
+
+template <TreeShape shape>
+Schedule ReduceOver(const Spec& spec, Hosts) {
+  return BuildLanes(spec, [&](Draft* draft) {
+    tree::Reduce(draft, shape(Everyone(spec), spec.root));
+    FinishReduce(draft);
+  });
+}
+
+Schedule ComposedReduce(const Spec& spec, Hosts hosts) {
+  return BuildLanes(
+      spec, [&](Draft* draft) { tree::Reduce(draft, composed::BroadcastTree(spec, hosts)); });
+}
+
+Schedule DirectGather(const Spec& spec, Hosts) {
+  return BuildLanes(spec, [&](Draft* draft) {
+    direct::Gather(draft, Everyone(spec), spec.root, OwnParts(spec));
+  });
+}
+
+Schedule TreeGather(const Spec& spec, Hosts) {
+  return BuildLanes(spec,
+                    [&](Draft* draft) { tree::Gather(draft, Everyone(spec), spec.root); });
+}
+
+Schedule DirectScatter(const Spec& spec, Hosts) {
+  return BuildLanes(spec, [&](Draft* draft) {
+    direct::Scatter(draft, Everyone(spec), spec.root, OwnParts(spec));
+  });
+}
+
+Schedule TreeScatter(const Spec& spec, Hosts) {
+  return BuildLanes(spec,
+                    [&](Draft* draft) { tree::Scatter(draft, Everyone(spec), spec.root); });
+}
+
+template <void (*lane_of)(ScheduleBuilder*, int lane)>
+Schedule LanesOf(const Spec& spec, Hosts) {
+  ScheduleBuilder builder(spec);
+  for (int lane = 0; lane < spec.lanes; ++lane) {
+    lane_of(&builder, lane);
+  }
+  return builder.Finish();
 }
 
 template <TreeShape shape>
@@ -95,35 +171,69 @@ Schedule ComposedBroadcast(const Spec& spec, Hosts hosts) {
       spec, [&](Draft* draft) { tree::Broadcast(draft, composed::BroadcastTree(spec, hosts)); });
 }
 
+constexpr bool kOrdered = true;   // Algorithm::in_rank_order
+constexpr bool kAtOnce = true;    // Algorithm::all_at_once
+
 constexpr Algorithm kAlgorithms[] = {
-    {"direct", CallKind::kBarrier, true, Always, BarrierOf<direct::Barrier>},
-    {"tree", CallKind::kBarrier, true, Always, BarrierOf<tree::Barrier>},
+    {"direct", CallKind::kBarrier, kOrdered, false, Always, BarrierOf<direct::Barrier>},
+    {"tree", CallKind::kBarrier, kOrdered, false, Always, BarrierOf<tree::Barrier>},
 
-    {"direct", CallKind::kBroadcast, true, Always, BroadcastOver<tree::Star>},
-    {"tree", CallKind::kBroadcast, true, Always, BroadcastOver<tree::Binomial>},
-    {"ring", CallKind::kBroadcast, true, Always, BroadcastOver<tree::Chain>},
-    {"composed", CallKind::kBroadcast, true, FitsComposed, ComposedBroadcast},
+    {"direct", CallKind::kBroadcast, kOrdered, false, Always, BroadcastOver<tree::Star>},
+    {"tree", CallKind::kBroadcast, kOrdered, false, Always, BroadcastOver<tree::Binomial>},
+    {"knomial", CallKind::kBroadcast, kOrdered, false, Always, BroadcastOver<tree::Knomial>},
+    {"ring", CallKind::kBroadcast, kOrdered, false, Always, BroadcastOver<tree::Chain>},
+    {"composed", CallKind::kBroadcast, kOrdered, false, FitsComposed, ComposedBroadcast},
 
-    {"direct", CallKind::kAllReduce, true, Always, DirectAllReduce},
-    {"two_step", CallKind::kAllReduce, true, Always,
+    {"direct", CallKind::kReduce, kOrdered, kAtOnce, Always, DirectReduce},
+    {"two_step", CallKind::kReduce, kOrdered, kAtOnce, Always, ReduceOf<direct::ReduceScatter>},
+    {"tree", CallKind::kReduce, false, false, Always, ReduceOver<tree::Binomial>},
+    {"knomial", CallKind::kReduce, false, false, Always, ReduceOver<tree::Knomial>},
+    {"halving_doubling", CallKind::kReduce, false, false, Always,
+     ReduceOf<halving_doubling::ReduceScatter>},
+    {"ring", CallKind::kReduce, false, false, Always, ReduceOver<tree::Chain>},
+    {"composed", CallKind::kReduce, false, false, FitsComposed, ComposedReduce},
+
+    {"direct", CallKind::kAllReduce, kOrdered, kAtOnce, Always, AllReduceBy<direct::AllReduce>},
+    {"two_step", CallKind::kAllReduce, kOrdered, kAtOnce, Always,
      AllReduceOf<direct::ReduceScatter, direct::AllGather>},
-    {"halving_doubling", CallKind::kAllReduce, false, Always,
+    {"recursive_doubling", CallKind::kAllReduce, kOrdered, false, Always,
+     AllReduceBy<recursive_doubling::AllReduce>},
+    {"halving_doubling", CallKind::kAllReduce, false, false, Always,
      AllReduceOf<halving_doubling::ReduceScatter, halving_doubling::AllGather>},
-    {"ring", CallKind::kAllReduce, false, Always,
+    {"ring", CallKind::kAllReduce, false, false, Always,
      AllReduceOf<ring::ReduceScatter, ring::AllGather>},
-    {"composed", CallKind::kAllReduce, false, FitsComposed, Composed<composed::AllReduce>},
+    {"composed", CallKind::kAllReduce, false, false, FitsComposed, Composed<composed::AllReduce>},
 
-    {"direct", CallKind::kReduceScatter, true, Always, ReduceScatterOf<direct::ReduceScatter>},
-    {"halving_doubling", CallKind::kReduceScatter, false, Always,
+    {"direct", CallKind::kReduceScatter, kOrdered, kAtOnce, Always,
+     ReduceScatterOf<direct::ReduceScatter>},
+    {"halving_doubling", CallKind::kReduceScatter, false, false, Always,
      ReduceScatterOf<halving_doubling::ReduceScatter>},
-    {"ring", CallKind::kReduceScatter, false, Always, ReduceScatterOf<ring::ReduceScatter>},
-    {"composed", CallKind::kReduceScatter, false, FitsComposed, Composed<composed::ReduceScatter>},
+    {"ring", CallKind::kReduceScatter, false, false, Always, ReduceScatterOf<ring::ReduceScatter>},
+    {"composed", CallKind::kReduceScatter, false, false, FitsComposed,
+     Composed<composed::ReduceScatter>},
 
-    {"direct", CallKind::kAllGather, true, Always, AllGatherOf<direct::AllGather>},
-    {"halving_doubling", CallKind::kAllGather, true, Always,
+    {"direct", CallKind::kAllGather, kOrdered, false, Always, AllGatherOf<direct::AllGather>},
+    {"bruck", CallKind::kAllGather, kOrdered, false, Always, AllGatherOf<bruck::AllGather>},
+    {"halving_doubling", CallKind::kAllGather, kOrdered, false, Always,
      AllGatherOf<halving_doubling::AllGather>},
-    {"ring", CallKind::kAllGather, true, Always, AllGatherOf<ring::AllGather>},
-    {"composed", CallKind::kAllGather, true, FitsComposed, Composed<composed::AllGather>},
+    {"ring", CallKind::kAllGather, kOrdered, false, Always, AllGatherOf<ring::AllGather>},
+    {"composed", CallKind::kAllGather, kOrdered, false, FitsComposed,
+     Composed<composed::AllGather>},
+
+    {"direct", CallKind::kGather, kOrdered, false, Always, DirectGather},
+    {"tree", CallKind::kGather, kOrdered, false, KnowsAllParts, TreeGather},
+
+    {"direct", CallKind::kScatter, kOrdered, false, Always, DirectScatter},
+    {"tree", CallKind::kScatter, kOrdered, false, KnowsAllParts, TreeScatter},
+
+    {"direct", CallKind::kAllToAll, kOrdered, false, Always, LanesOf<exchange::Direct>},
+    {"pairwise", CallKind::kAllToAll, kOrdered, false, Always, LanesOf<exchange::Pairwise>},
+    {"bruck", CallKind::kAllToAll, kOrdered, false, KnowsAllParts, LanesOf<bruck::AllToAll>},
+
+    {"doubling", CallKind::kScan, kOrdered, false, Always, LanesOf<scan::Doubling>},
+    {"ring", CallKind::kScan, kOrdered, false, Always, LanesOf<scan::Chain>},
+    {"doubling", CallKind::kExclusiveScan, kOrdered, false, Always, LanesOf<scan::Doubling>},
+    {"ring", CallKind::kExclusiveScan, kOrdered, false, Always, LanesOf<scan::Chain>},
 };
 
 }  // namespace

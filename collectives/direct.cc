@@ -61,6 +61,49 @@ void AllReduce(Draft* draft, const Group& group, const Parts& parts) {
   draft->Combine(parts, group.me, from, /*last=*/true);
 }
 
+void Reduce(Draft* draft, const Group& group, int root, const Parts& parts) {
+  if (group.size() == 1) {
+    return;
+  }
+  draft->BeginRound();
+  if (group.me != root) {
+    draft->Send(group.ranks[At(root)], parts);
+    return;
+  }
+  std::vector<Contribution> from;
+  for (const int other : Others(group)) {
+    from.push_back(draft->RecvContribution(group.ranks[At(other)], other, parts));
+  }
+  draft->Combine(parts, group.me, from, /*last=*/true);
+}
+
+void Gather(Draft* draft, const Group& group, int root, const Pieces& pieces) {
+  draft->BeginRound();
+  if (group.me != root) {
+    draft->Send(group.ranks[At(root)], pieces[At(group.me)]);
+    return;
+  }
+  for (const int other : Others(group)) {
+    draft->Recv(group.ranks[At(other)], pieces[At(other)]);
+  }
+  draft->Settle(pieces[At(group.me)]);
+}
+
+void Scatter(Draft* draft, const Group& group, int root, const Pieces& pieces) {
+  draft->BeginRound();
+  if (group.me != root) {
+    draft->Recv(group.ranks[At(root)], pieces[At(group.me)]);
+    draft->BeginRound();
+    draft->Signal(group.ranks[At(root)]);
+    return;
+  }
+  for (const int other : Others(group)) {
+    draft->AwaitSignal(group.ranks[At(other)]);
+    draft->Send(group.ranks[At(other)], pieces[At(other)]);
+  }
+  draft->Settle(pieces[At(group.me)]);
+}
+
 void Barrier(Draft* draft, const Group& group) {
   draft->BeginRound();
   for (const int other : Others(group)) {

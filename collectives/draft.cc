@@ -12,18 +12,6 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// What kIn holds for this rank: all of D, its own part, or nothing.
-bool HoldsInput(const Spec& spec, int part) {
-  switch (spec.kind) {
-    case CallKind::kBroadcast:
-      return spec.rank == spec.root;
-    case CallKind::kAllGather:
-      return part == spec.rank;
-    default:
-      return true;
-  }
-}
-
 }  // namespace
 
 Parts Join(const Pieces& pieces, int first, int last) {
@@ -39,7 +27,7 @@ Draft::Draft(ScheduleBuilder* builder, int lane)
     : builder_(builder), lane_(lane), place_(At(builder->spec().size)) {
   builder_->BeginLane();
   for (int part = 0; part < spec().size; ++part) {
-    if (HoldsInput(spec(), part)) {
+    if (InputWindow(spec()).Has(BlockOfPart(part))) {
       place_[At(part)] = {Slot::kIn, BlockOfPart(part)};
     }
   }
@@ -76,20 +64,54 @@ void Draft::Recv(int peer, const Parts& parts) {
   int length = 0;
   for (int i = 0; At(i) < parts.size(); i += length) {
     length = RunAt(parts, i);
-    const int block = BlockOfPart(parts[At(i)]);
-    builder_->Recv(peer, {Slot::kOut, block, length});
+    const Place first = HomeOf(parts, i, length);
+    builder_->Recv(peer, {first.slot, first.index, length});
     for (int k = 0; k < length; ++k) {
-      place_[At(parts[At(i + k)])] = {Slot::kOut, block + k};
+      place_[At(parts[At(i + k)])] = {first.slot, first.index + k};
+    }
+  }
+}
+
+// Where a run of parts is received: in kOut, unless that lacks one of them.
+Draft::Place Draft::HomeOf(const Parts& parts, int begin, int length) {
+  const BlockRange output = OutputWindow(spec());
+  const int block = BlockOfPart(parts[At(begin)]);
+  if (output.Has(block) && output.Has(block + length - 1)) {
+    return {Slot::kOut, block};
+  }
+  if (!homes_.empty() && homes_[At(parts[At(begin)])] >= 0) {
+    return {Slot::kScratch, homes_[At(parts[At(begin)])]};
+  }
+  return {Slot::kScratch, AddScratch(parts, begin, length)};
+}
+
+int Draft::AddScratch(const Parts& parts, int begin, int length) {
+  int first = -1;
+  for (int k = 0; k < length; ++k) {
+    const int block = builder_->AddScratch(BlockOfPart(parts[At(begin + k)]));
+    first = k == 0 ? block : first;
+  }
+  return first;
+}
+
+void Draft::Assemble(const Parts& parts) {
+  homes_.assign(At(spec().size), -1);
+  const int first = AddScratch(parts, 0, static_cast<int>(parts.size()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int part = parts[i];
+    const int home = first + static_cast<int>(i);
+    homes_[At(part)] = home;
+    if (place_[At(part)].index >= 0) {
+      builder_->Copy({Slot::kScratch, home, 1},
+                     {place_[At(part)].slot, place_[At(part)].index, 1});
+      place_[At(part)] = {Slot::kScratch, home};
     }
   }
 }
 
 Contribution Draft::RecvContribution(int peer, int order, const Parts& parts) {
-  Contribution contribution{order, parts, 0};
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const int block = builder_->AddScratch(BlockOfPart(parts[i]));
-    contribution.scratch = i == 0 ? block : contribution.scratch;
-  }
+  const Contribution contribution{order, parts,
+                                  AddScratch(parts, 0, static_cast<int>(parts.size()))};
   int length = 0;
   for (int i = 0; At(i) < parts.size(); i += length) {
     length = RunAt(parts, i);
@@ -119,8 +141,12 @@ std::vector<Draft::Place> Draft::Operands(int part, int my_order,
 
 void Draft::Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from,
                     bool last) {
-  // The window of reduce_scatter's kOut takes the finished own part only.
-  const bool into_out = last || spec().kind == CallKind::kAllReduce;
+  // A window that has some parts only takes finished ones.
+  const BlockRange output = OutputWindow(spec());
+  const bool into_out =
+      (last || output.blocks() == BlockCount(spec())) && !parts.empty() &&
+      std::all_of(parts.begin(), parts.end(),
+                  [&](int part) { return output.Has(BlockOfPart(part)); });
   const auto place_of_result = [&](int i) {
     return into_out ? Place{Slot::kOut, BlockOfPart(parts[At(i)])}
                     : Place{Slot::kScratch, from[0].scratch + i};

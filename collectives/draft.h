@@ -43,7 +43,7 @@ class Draft {
   void BeginRound() { builder_->BeginRound(); }
   // The current values of `parts`.
   void Send(int peer, const Parts& parts);
-  // Whole values; they are current from the next round on.
+  // Whole values; they are current from the next round on. In scratch when this rank's kOut lacks them.
   void Recv(int peer, const Parts& parts);
   // A message of no bytes.
   void Signal(int peer) { builder_->Send(peer, {}); }
@@ -55,6 +55,9 @@ class Draft {
   // kOut cannot take (reduce_scatter's partial sums) replaces from[0], which must then have all the
   // parts. `last`: as in LocalOp.
   void Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from, bool last);
+  // Gives parts, most of which are still to be received, places side by side in scratch, so that they can be sent on
+  // in one message; what is here already is copied there in this round. Once a draft.
+  void Assemble(const Parts& parts);
   // Copies what is not in kOut there. The last step for the parts of the result; earlier only when
   // kIn's values are not sent any more.
   void Settle(const Parts& parts);
@@ -70,11 +73,15 @@ class Draft {
   int BlockOfPart(int part) const { return BlockOf(spec(), part, lane_); }
   // How many of the parts from parts[begin] on lie side by side in D.
   int RunAt(const Parts& parts, int begin) const;
+  Place HomeOf(const Parts& parts, int begin, int length);
+  // Scratch for `length` parts from parts[begin] on, side by side; the first block.
+  int AddScratch(const Parts& parts, int begin, int length);
   std::vector<Place> Operands(int part, int my_order, const std::vector<Contribution>& from) const;
 
   ScheduleBuilder* builder_;
   const int lane_;
   std::vector<Place> place_;  // by part
+  std::vector<int> homes_;    // by part, of Assemble: scratch blocks, -1: none; empty: not called
 };
 
 // Every rank in order.

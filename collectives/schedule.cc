@@ -119,8 +119,8 @@ std::string ToString(const Schedule& schedule) {
   const Spec& spec = schedule.spec;
   const absl::string_view name = NameOf(spec.kind);
   std::string text = absl::StrCat(name, " rank ", spec.rank, " of ", spec.size);
-  if (spec.kind == CallKind::kBroadcast) {
-    absl::StrAppend(&text, " from root ", spec.root);
+  if (HasRoot(spec.kind)) {
+    absl::StrAppend(&text, ", root ", spec.root);
   }
   absl::StrAppend(&text, "\n");
   for (size_t l = 0; l < schedule.lanes.size(); ++l) {

@@ -6,8 +6,8 @@
 //   Round:    post all transfers together, wait for all of them, then do the local operations in order.
 //
 // Regions are ranges of blocks (collectives/spec.h) in one of three slots:
-//   kIn, kOut   blocks of D. The slot may be a window on D: all_gather's kIn holds only the blocks of the own part,
-//               reduce_scatter's kOut likewise. kIn and kOut may be the same memory (in-place calls), see Invariant 4.
+//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). kIn and kOut may be the same
+//               memory (in-place calls), see Invariant 4; in an all_to_all only where the spec says in_place.
 //   kScratch    blocks of this lane's own scratch; block s is as large as D's block `scratch_like[first_scratch + s]`.
 //               Lent by the executor for the life of the lane.
 // A region of several blocks is contiguous in memory. A region of no blocks is a message of no bytes.
@@ -18,7 +18,8 @@
 //   3 Local operations read what is already there: kIn, what earlier operations wrote, what was received before.
 //   4 A block of kOut is written only after every read of the same block of kIn by this rank, in any lane.
 //   5 Lanes write disjoint blocks of kOut.
-//     Every block of kOut is written, but on a broadcast's root none: kIn and kOut are then the one buffer of the call.
+//     Every block of kOut is written, but on a broadcast's root and on rank 0 of an exclusive scan none: on the root kIn
+//     and kOut are the one buffer of the call, and nothing comes before rank 0.
 //   6 Transfers with one peer in one lane are in the same order on both sides (the simulator checks it).
 #pragma once
 

@@ -1,5 +1,6 @@
 #include "collectives/tree.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace entrain::tree {
@@ -14,24 +15,50 @@ int DistanceFrom(const Group& group, int root) {
   return (group.me - root + group.size()) % group.size();
 }
 
-}  // namespace
-
-Branch Binomial(const Group& group, int root) {
+// The subtree of a rank `me` places behind the root is [me, me + step), where step is the largest power of the radix
+// that divides me (the root: that reaches n).
+Branch OfRadix(const Group& group, int root, int radix) {
   const int n = group.size();
   const int me = DistanceFrom(group, root);
   Branch branch;
-  int bit = 1;  // my subtree is [me, me + bit)
-  while (bit < n && (me & bit) == 0) {
-    bit *= 2;
+  int step = 1;
+  while (step < n && me % (step * radix) == 0) {
+    step *= radix;
   }
+  branch.own = {me, std::min(step, n - me)};
   if (me != 0) {
-    branch.parent = RankAt(group, root, me - bit);
+    branch.parent = RankAt(group, root, me - me % (step * radix));
   }
-  for (bit /= 2; bit > 0; bit /= 2) {
-    if (me + bit < n) {
-      branch.children.push_back(RankAt(group, root, me + bit));
+  for (step /= radix; step > 0; step /= radix) {
+    for (int digit = radix - 1; digit > 0; --digit) {
+      const int child = me + digit * step;
+      if (child < n) {
+        branch.children.push_back(RankAt(group, root, child));
+        branch.spans.push_back({child, std::min(step, n - child)});
+      }
     }
   }
+  return branch;
+}
+
+Parts PartsOf(const Group& group, int root, const Branch::Span& span) {
+  Parts parts;
+  for (int i = 0; i < span.length; ++i) {
+    parts.push_back(RankAt(group, root, span.begin + i));
+  }
+  std::sort(parts.begin(), parts.end());
+  return parts;
+}
+
+}  // namespace
+
+Branch Binomial(const Group& group, int root) {
+  return OfRadix(group, root, 2);
+}
+
+Branch Knomial(const Group& group, int root) {
+  Branch branch = OfRadix(group, root, 4);
+  branch.at_once = true;
   return branch;
 }
 
@@ -77,6 +104,60 @@ void Broadcast(Draft* draft, const Branch& branch) {
   for (const int child : branch.children) {
     draft->AwaitSignal(child);
   }
+  if (branch.parent >= 0) {
+    draft->BeginRound();
+    draft->Signal(branch.parent);
+  }
+}
+
+void Reduce(Draft* draft, const Branch& branch) {
+  const Parts all = AllParts(draft->spec());
+  if (!branch.children.empty()) {
+    draft->BeginRound();
+    std::vector<Contribution> from;
+    for (const int child : branch.children) {
+      from.push_back(draft->RecvContribution(child, static_cast<int>(from.size()) + 1, all));
+    }
+    draft->Combine(all, 0, from, /*last=*/branch.parent < 0);
+  }
+  if (branch.parent >= 0) {
+    draft->BeginRound();
+    draft->Send(branch.parent, all);
+  }
+}
+
+void Gather(Draft* draft, const Group& group, int root) {
+  const Branch branch = Binomial(group, root);
+  const Parts own = PartsOf(group, root, branch.own);
+  if (!branch.children.empty()) {
+    draft->BeginRound();
+    if (branch.parent >= 0) {
+      draft->Assemble(own);
+    }
+    for (size_t i = 0; i < branch.children.size(); ++i) {
+      draft->Recv(branch.children[i], PartsOf(group, root, branch.spans[i]));
+    }
+  }
+  if (branch.parent >= 0) {
+    draft->BeginRound();
+    draft->Send(branch.parent, own);
+  } else {
+    draft->Settle({draft->spec().rank});
+  }
+}
+
+void Scatter(Draft* draft, const Group& group, int root) {
+  const Branch branch = Binomial(group, root);
+  if (branch.parent >= 0) {
+    draft->BeginRound();
+    draft->Recv(branch.parent, PartsOf(group, root, branch.own));
+  }
+  draft->BeginRound();
+  for (size_t i = 0; i < branch.children.size(); ++i) {
+    draft->Send(branch.children[i], PartsOf(group, root, branch.spans[i]));
+    draft->AwaitSignal(branch.children[i]);
+  }
+  draft->Settle({draft->spec().rank});
   if (branch.parent >= 0) {
     draft->BeginRound();
     draft->Signal(branch.parent);

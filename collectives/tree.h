@@ -1,4 +1,4 @@
-// Down a tree and up again: binomial broadcast from any root, and the dissemination barrier.
+// Down a tree and up a tree: broadcast, reduce, gather and scatter with any root, and the dissemination barrier.
 //
 // broadcast on four ranks from root 0 (others: counted from the root on). The data goes down, one
 // child a round, the largest subtree first; then messages of no bytes come back up, so that the
@@ -19,6 +19,10 @@
 //   round   0     1     2     3
 //     0     -> 1  -> 2  -> 3  -> 0        after round k everybody knows of 2^(k+1) ranks
 //     1     -> 2  -> 3  -> 0  -> 1        n ranks: ceil(log2 n) rounds
+//
+// reduce: the same tree upwards, once; a rank combines its own value and those of all its children in one go.
+// gather: the same tree upwards; a rank passes on the parts of its subtree in one message (in two, where the subtree goes
+// around from the last rank to rank 0). scatter: downwards, with messages of no bytes back up as in broadcast.
 #pragma once
 
 #include <vector>
@@ -32,16 +36,29 @@ struct Branch {
   int parent = -1;            // rank; -1: the root
   std::vector<int> children;  // ranks, in the order they are served
   bool at_once = false;       // all children in one round
+  // Of child i, or of this rank: how many places behind the root its subtree begins, and how many it has. Binomial only.
+  struct Span {
+    int begin = 0, length = 0;
+  };
+  Span own;
+  std::vector<Span> spans;
 };
 
 // `root`: a position in the group.
 Branch Binomial(const Group& group, int root);
+// Of radix 4: a rank has up to three children of each size, and half as many levels are enough.
+Branch Knomial(const Group& group, int root);
 Branch Star(const Group& group, int root);
 // root, the one behind it, and so on around.
 Branch Chain(const Group& group, int root);
 
 // All parts, from the root's kIn to everybody else's kOut, and acknowledged.
 void Broadcast(Draft* draft, const Branch& branch);
+// All parts, combined on the root. The order is that of the tree.
+void Reduce(Draft* draft, const Branch& branch);
+// Everybody's own part to the root, on a binomial tree; and back.
+void Gather(Draft* draft, const Group& group, int root);
+void Scatter(Draft* draft, const Group& group, int root);
 // Nobody passes before all have come.
 void Barrier(Draft* draft, const Group& group);
 

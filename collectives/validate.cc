@@ -50,20 +50,27 @@ class Checker {
   absl::Status Read(const Region& region);
   absl::Status Write(const Region& region);
 
-  // Blocks of D that a slot has for this rank: [first, last).
-  struct Window {
-    int first, last;
-  };
-  Window WindowOf(Slot slot) const;
-  // A number for the memory of a block. kIn and kOut may be one memory, so they have the same.
+  BlockRange WindowOf(Slot slot) const;
+  // kIn and kOut are, or may be, one memory.
+  bool MayAlias() const { return spec_.kind != CallKind::kAllToAll || spec_.in_place; }
+  // A number for the memory of a block; one memory, one number.
   int Cell(const Region& region, int i) const {
-    return region.slot == Slot::kScratch ? blocks_ + region.first + i : region.first + i;
+    const int block = region.first + i;
+    switch (region.slot) {
+      case Slot::kIn:
+        return block;
+      case Slot::kOut:
+        return MayAlias() ? block : blocks_ + block;
+      default:
+        return 2 * blocks_ + block;
+    }
   }
-  // The block of D that a region's i-th block is as large as.
+  // The block of D that a region's i-th block is as large as. Where parts are even, all blocks of a lane are.
   int Like(const Region& region, int i) const {
-    return region.slot == Slot::kScratch
-               ? schedule_.scratch_like[lane_.first_scratch + At(region.first + i)]
-               : region.first + i;
+    const int block = region.slot == Slot::kScratch
+                          ? schedule_.scratch_like[lane_.first_scratch + At(region.first + i)]
+                          : region.first + i;
+    return spec_.kind == CallKind::kAllToAll && !spec_.uneven ? block % spec_.lanes : block;
   }
 
   const Schedule& schedule_;
@@ -76,25 +83,19 @@ class Checker {
   std::vector<bool> scratch_written_;  // of the current lane
 };
 
-Checker::Window Checker::WindowOf(Slot slot) const {
-  const Window own{spec_.rank * spec_.lanes, (spec_.rank + 1) * spec_.lanes};
-  if (slot == Slot::kScratch) {
-    return {0, static_cast<int>(lane_.scratch)};
+BlockRange Checker::WindowOf(Slot slot) const {
+  switch (slot) {
+    case Slot::kIn:
+      return InputWindow(spec_);
+    case Slot::kOut:
+      return OutputWindow(spec_);
+    default:
+      return {0, static_cast<int>(lane_.scratch)};
   }
-  if (spec_.kind == CallKind::kAllGather && slot == Slot::kIn) {
-    return own;
-  }
-  if (spec_.kind == CallKind::kReduceScatter && slot == Slot::kOut) {
-    return own;
-  }
-  if (spec_.kind == CallKind::kBroadcast && slot == Slot::kIn && spec_.rank != spec_.root) {
-    return {0, 0};
-  }
-  return {0, blocks_};
 }
 
 absl::Status Checker::CheckInside(const Region& region) const {
-  const Window window = WindowOf(region.slot);
+  const BlockRange window = WindowOf(region.slot);
   if (region.blocks < 0 || (region.blocks > 0 && (region.first < window.first ||
                                                   region.first > window.last - region.blocks))) {
     return Broken(absl::StrCat("region of ", region.blocks, " blocks from ", region.first,
@@ -121,7 +122,9 @@ absl::Status Checker::CheckAlike(const Region& dst, const Region& operand) const
                                  " for a result as large as block ", Like(dst, i)));
     }
   }
-  const bool one_memory = (dst.slot == Slot::kScratch) == (operand.slot == Slot::kScratch);
+  const bool one_memory =
+      dst.slot == operand.slot ||
+      (MayAlias() && dst.slot != Slot::kScratch && operand.slot != Slot::kScratch);
   const int shift = dst.first - operand.first;
   if (one_memory && shift != 0 && std::abs(shift) < dst.blocks) {
     return Broken(absl::StrCat("result from block ", dst.first, " overlaps an operand from block ",
@@ -143,7 +146,7 @@ absl::Status Checker::Read(const Region& region) {
         return Broken(absl::StrCat("reads block ", block, " of the output before it is written"));
       }
     } else {
-      if (written_by_[At(block)] != kNobody) {
+      if (MayAlias() && written_by_[At(block)] != kNobody) {
         return Broken(absl::StrCat("reads block ", block, " of the input after the output's was ",
                                    "written: wrong in place"));
       }
@@ -176,7 +179,7 @@ absl::Status Checker::Write(const Region& region) {
 // Invariant 2, then 1 and 3 with sends before receives: a round's transfers run in any order.
 absl::Status Checker::CheckTransfers(const Round& round) {
   enum : uint8_t { kFree, kRead, kWritten };
-  std::vector<uint8_t> use(At(blocks_) + lane_.scratch, kFree);
+  std::vector<uint8_t> use(2 * At(blocks_) + lane_.scratch, kFree);
   for (const Direction direction : {Direction::kSend, Direction::kRecv}) {
     for (uint32_t i = 0; i < round.transfers; ++i) {
       const Transfer& transfer = schedule_.transfers[round.first_transfer + i];
@@ -259,7 +262,7 @@ absl::Status Checker::CheckRanges() const {
 
 // What can be said only when all lanes are known: the rest of 4, and that the result is whole.
 absl::Status Checker::CheckResult() const {
-  for (int block = 0; block < blocks_; ++block) {
+  for (int block = 0; MayAlias() && block < blocks_; ++block) {
     const int writer = written_by_[At(block)];
     const int reader =
         first_reader_[At(block)] != writer ? first_reader_[At(block)] : last_reader_[At(block)];
@@ -269,10 +272,11 @@ absl::Status Checker::CheckResult() const {
                                  " writes the output's: wrong in place"));
     }
   }
-  if (spec_.kind == CallKind::kBroadcast && spec_.rank == spec_.root) {
+  if ((spec_.kind == CallKind::kBroadcast && spec_.rank == spec_.root) ||
+      (spec_.kind == CallKind::kExclusiveScan && spec_.rank == 0)) {
     return absl::OkStatus();
   }
-  const Window window = WindowOf(Slot::kOut);
+  const BlockRange window = WindowOf(Slot::kOut);
   for (int block = window.first; block < window.last; ++block) {
     if (written_by_[At(block)] == kNobody) {
       return Broken(absl::StrCat("block ", block, " of the output is never written"));

@@ -1,8 +1,18 @@
 #include "lib/base/call.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace entrain {
+namespace {
+
+constexpr CallKind kCollectives[] = {
+    CallKind::kBarrier,   CallKind::kBroadcast,     CallKind::kReduce,
+    CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
+    CallKind::kGather,    CallKind::kScatter,       CallKind::kAllToAll,
+    CallKind::kScan,      CallKind::kExclusiveScan};
+
+}  // namespace
 
 absl::string_view NameOf(CallKind kind) {
   switch (kind) {
@@ -24,8 +34,66 @@ absl::string_view NameOf(CallKind kind) {
       return "split";
     case CallKind::kCreate:
       return "create";
+    case CallKind::kReduce:
+      return "reduce";
+    case CallKind::kGather:
+      return "gather";
+    case CallKind::kScatter:
+      return "scatter";
+    case CallKind::kAllToAll:
+      return "all_to_all";
+    case CallKind::kScan:
+      return "scan";
+    case CallKind::kExclusiveScan:
+      return "exclusive_scan";
   }
   return "unknown call";
+}
+
+std::optional<CallKind> CollectiveFromName(absl::string_view name) {
+  for (const CallKind kind : kCollectives) {
+    if (NameOf(kind) == name) {
+      return kind;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string CollectiveNames() {
+  return absl::StrJoin(kCollectives, ", ", [](std::string* text, CallKind kind) {
+    absl::StrAppend(text, NameOf(kind));
+  });
+}
+
+bool Reduces(CallKind kind) {
+  switch (kind) {
+    case CallKind::kAllReduce:
+    case CallKind::kReduceScatter:
+    case CallKind::kReduce:
+    case CallKind::kScan:
+    case CallKind::kExclusiveScan:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool HasRoot(CallKind kind) {
+  return kind == CallKind::kBroadcast || kind == CallKind::kReduce || kind == CallKind::kGather ||
+         kind == CallKind::kScatter;
+}
+
+bool HasParts(CallKind kind) {
+  switch (kind) {
+    case CallKind::kReduceScatter:
+    case CallKind::kAllGather:
+    case CallKind::kGather:
+    case CallKind::kScatter:
+    case CallKind::kAllToAll:
+      return true;
+    default:
+      return false;
+  }
 }
 
 absl::string_view NameOf(ReduceOp op) {

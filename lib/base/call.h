@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,8 +25,24 @@ enum class CallKind : uint8_t {
   kRecv = 7,
   kSplit = 8,   // the all-gather behind entrain_comm_split
   kCreate = 9,  // the one by which ranks that meet prove that all reach all
+  kReduce = 10,
+  kGather = 11,
+  kScatter = 12,
+  kAllToAll = 13,
+  kScan = 14,
+  kExclusiveScan = 15,
 };
 absl::string_view NameOf(CallKind kind);  // "all_reduce"
+// What NameOf gives, among the collectives (no send, recv, split, create).
+std::optional<CallKind> CollectiveFromName(absl::string_view name);
+// "barrier, broadcast, all_reduce, ..."
+std::string CollectiveNames();
+// Contributions are combined.
+bool Reduces(CallKind kind);
+// One rank is unlike the others: Call::root says which.
+bool HasRoot(CallKind kind);
+// Every rank has a part of its own: Call::count is that part's elements, and parts may be uneven.
+bool HasParts(CallKind kind);
 
 // Values are the C ABI's (types.h).
 enum class ReduceOp : int32_t {

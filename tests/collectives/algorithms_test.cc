@@ -1,8 +1,9 @@
-// Every algorithm in the simulator: every size from 1 to 17, several lanes, counts and roots, eager
-// and rendezvous, in place and not, in random interleavings.
+// Every algorithm in the simulator: every size from 1 to 64 and some up to 256, several lanes,
+// counts and roots, eager and rendezvous, in place and not, in random interleavings.
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <iterator>
 #include <random>
 #include <string>
@@ -29,52 +30,55 @@ struct Case {
   const Algorithm* algorithm = nullptr;
   Spec spec;
   std::vector<int> hosts;
-  Layout layout;
+  std::vector<RankLayout> layouts;  // by rank
 };
+
+Spec SpecOf(const Case& c, int rank) {
+  Spec spec = c.spec;
+  spec.rank = rank;
+  return spec;
+}
+
+void UseLayout(Case* c, const Layout& layout) {
+  c->layouts.assign(At(c->spec.size), {layout, layout});
+}
 
 std::string Describe(const Case& c, const Simulation& simulation) {
   return absl::StrCat(c.algorithm->name, " ", NameOf(c.algorithm->kind), ", ", c.spec.size,
-                      " ranks, ", c.spec.lanes, " lanes, ", c.layout.first.back(),
-                      " elements, root ", c.spec.root, ", hosts ", absl::StrJoin(c.hosts, " "),
-                      ", seed ", simulation.seed,
-                      simulation.rendezvous ? ", rendezvous" : ", eager",
+                      " ranks, ", c.spec.lanes, " lanes, ", c.layouts[0].in.first.back(),
+                      " elements on rank 0, root ", c.spec.root, ", hosts ",
+                      absl::StrJoin(c.hosts, " "), c.spec.uneven ? ", uneven" : "", ", seed ",
+                      simulation.seed, simulation.rendezvous ? ", rendezvous" : ", eager",
                       simulation.in_place ? ", in place" : ", out of place");
 }
 
 std::vector<Schedule> BuildAll(const Case& c) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < c.spec.size; ++rank) {
-    Spec spec = c.spec;
-    spec.rank = rank;
-    schedules.push_back(c.algorithm->build(spec, c.hosts));
+    schedules.push_back(c.algorithm->build(SpecOf(c, rank), c.hosts));
     const absl::Status status = Validate(schedules.back());
     EXPECT_TRUE(status.ok()) << status << "\n" << ToString(schedules.back());
   }
   return schedules;
 }
 
-// The elements that belong to a rank's part in reduce_scatter and all_gather.
-bool IsOwn(const Case& c, int rank, int64_t element) {
-  const int64_t first = c.layout.first[At(rank * c.spec.lanes)];
-  return element >= first && element < c.layout.first[At((rank + 1) * c.spec.lanes)];
+int BlockAt(const Layout& layout, int64_t element) {
+  const auto above = std::upper_bound(layout.first.begin(), layout.first.end(), element);
+  return static_cast<int>(above - layout.first.begin()) - 1;
 }
 
 bool HasInput(const Case& c, int rank, int64_t element) {
-  switch (c.spec.kind) {
-    case CallKind::kBroadcast:
-      return rank == c.spec.root;
-    case CallKind::kAllGather:
-      return IsOwn(c, rank, element);
-    default:
-      return true;
-  }
+  return InputWindow(SpecOf(c, rank)).Has(BlockAt(c.layouts[At(rank)].in, element));
 }
 
 bool HasOutput(const Case& c, int rank, int64_t element, bool in_place) {
-  if (c.spec.kind == CallKind::kReduceScatter) {
-    return IsOwn(c, rank, element);
+  if (c.spec.kind == CallKind::kBroadcast && rank == c.spec.root) {
+    return in_place;
   }
-  return c.spec.kind != CallKind::kBroadcast || rank != c.spec.root || in_place;
+  if (c.spec.kind == CallKind::kExclusiveScan && rank == 0) {
+    return false;
+  }
+  return OutputWindow(SpecOf(c, rank)).Has(BlockAt(c.layouts[At(rank)].out, element));
 }
 
 using Value = int64_t (*)(int rank, int64_t element);
@@ -86,7 +90,7 @@ int64_t IntegerValue(int rank, int64_t element) {
 Data MakeInput(const Case& c, Value value) {
   Data data(At(c.spec.size));
   for (int rank = 0; rank < c.spec.size; ++rank) {
-    for (int64_t e = 0; e < c.layout.first.back(); ++e) {
+    for (int64_t e = 0; e < c.layouts[At(rank)].in.first.back(); ++e) {
       const bool set = HasInput(c, rank, e);
       data[At(rank)].push_back({set ? value(rank, e) : -1, set});
     }
@@ -94,21 +98,42 @@ Data MakeInput(const Case& c, Value value) {
   return data;
 }
 
-// What an element of the result is when contributions are combined in rank order.
-int64_t Expected(const Case& c, const Simulation& simulation, Value value, int64_t element) {
-  if (c.spec.kind == CallKind::kBroadcast) {
-    return value(c.spec.root, element);
+// What rank `source` has in the place of its block that is `offset` elements behind the block's first.
+int64_t ValueIn(const Case& c, Value value, int source, int block, int64_t offset) {
+  return value(source, c.layouts[At(source)].in.first[At(block)] + offset);
+}
+
+// What an element of a rank's result is when contributions are combined in rank order.
+int64_t Expected(const Case& c, const Simulation& simulation, Value value, int rank,
+                 int64_t element) {
+  const Layout& layout = c.layouts[At(rank)].out;
+  const int block = BlockAt(layout, element);
+  const int64_t offset = element - layout.first[At(block)];
+  const int part = block / c.spec.lanes;  // where HasParts
+  switch (c.spec.kind) {
+    case CallKind::kBroadcast:
+    case CallKind::kScatter:
+      return ValueIn(c, value, c.spec.root, block, offset);
+    case CallKind::kAllGather:
+    case CallKind::kGather:
+      return ValueIn(c, value, part, block, offset);
+    case CallKind::kAllToAll:
+      return ValueIn(c, value, part, rank * c.spec.lanes + block % c.spec.lanes, offset);
+    default:
+      break;
   }
+  const bool exclusive = c.spec.kind == CallKind::kExclusiveScan;
+  const bool prefix = exclusive || c.spec.kind == CallKind::kScan;
   std::vector<int64_t> values;
-  for (int rank = 0; rank < c.spec.size; ++rank) {
-    if (c.spec.kind != CallKind::kAllGather) {
-      values.push_back(value(rank, element));
-    } else if (IsOwn(c, rank, element)) {
-      return value(rank, element);
-    }
+  for (int source = 0; source < (exclusive ? rank : prefix ? rank + 1 : c.spec.size); ++source) {
+    values.push_back(value(source, element));
   }
-  // A single rank's result is its input: there is nothing to combine, hence nothing to complete.
-  return values.size() == 1 ? values[0] : simulation.complete(simulation.combine(values));
+  if (values.size() <= 1) {
+    // There is nothing to combine, hence nothing to complete.
+    return values.empty() ? 0 : values[0];
+  }
+  const int64_t combined = simulation.combine(values);
+  return prefix ? combined : simulation.complete(combined);
 }
 
 // Runs the case and compares every element of every rank's memory.
@@ -116,23 +141,22 @@ int64_t Expected(const Case& c, const Simulation& simulation, Value value, int64
                                  const Simulation& simulation, Value value) {
   const Data input = MakeInput(c, value);
   Data data = input;
-  const absl::Status status = Simulate(schedules, c.layout, simulation, &data);
+  const absl::Status status = Simulate(schedules, c.layouts, simulation, &data);
   if (!status.ok()) {
     return ::testing::AssertionFailure() << Describe(c, simulation) << ": " << status;
   }
-  for (int64_t e = 0; e < c.layout.first.back(); ++e) {
-    const int64_t expected = Expected(c, simulation, value, e);
-    for (int rank = 0; rank < c.spec.size; ++rank) {
+  for (int rank = 0; rank < c.spec.size; ++rank) {
+    for (int64_t e = 0; e < c.layouts[At(rank)].out.first.back(); ++e) {
       const Cell& cell = data[At(rank)][At(e)];
-      Cell wanted{expected, true};
-      if (!HasOutput(c, rank, e, simulation.in_place)) {
-        wanted = simulation.in_place ? input[At(rank)][At(e)] : Cell();
+      Cell wanted = simulation.in_place ? input[At(rank)][At(e)] : Cell();
+      if (HasOutput(c, rank, e, simulation.in_place)) {
+        wanted = {Expected(c, simulation, value, rank, e), true};
       }
       if (cell.set != wanted.set || (cell.set && cell.value != wanted.value)) {
         return ::testing::AssertionFailure()
                << Describe(c, simulation) << ": element " << e << " on rank " << rank << " is "
-               << (cell.set ? absl::StrCat(cell.value) : "unset") << " instead of " << wanted.value
-               << "\n"
+               << (cell.set ? absl::StrCat(cell.value) : "unset") << " instead of "
+               << (wanted.set ? absl::StrCat(wanted.value) : "unset") << "\n"
                << ToString(schedules[At(rank)]);
       }
     }
@@ -204,7 +228,7 @@ std::vector<std::vector<int>> HostMaps(const Algorithm& algorithm, int n) {
 }
 
 std::vector<int> Roots(const Algorithm& algorithm, int n) {
-  if (algorithm.kind != CallKind::kBroadcast) {
+  if (!HasRoot(algorithm.kind)) {
     return {0};
   }
   std::vector<int> roots = {0, n / 2, n - 1};
@@ -230,48 +254,150 @@ void ForEachShape(const Algorithm& algorithm, std::vector<int> lane_counts, cons
   }
 }
 
+// Schedules of the case, in place or not: an all_to_all has its own for each.
+const std::vector<Schedule>& For(const Simulation& simulation,
+                                 const std::vector<Schedule> (&schedules)[2]) {
+  return schedules[simulation.in_place ? 1 : 0];
+}
+
 class AlgorithmTest : public ::testing::TestWithParam<Algorithm> {};
 class OrderedAlgorithmTest : public AlgorithmTest {};    // those that say so, and combine
 class AllReduceAlgorithmTest : public AlgorithmTest {};  // the same elements on all ranks
+
+// Both ways of building.
+struct Built {
+  explicit Built(Case c) {
+    for (const bool in_place : {false, true}) {
+      c.spec.in_place = in_place;
+      schedules[in_place ? 1 : 0] = BuildAll(c);
+    }
+  }
+  std::vector<Schedule> schedules[2];
+};
 
 TEST_P(AlgorithmTest, GivesEveryRankItsResult) {
   Simulation simulation;
   simulation.combine = Sum;
   simulation.complete = [](int64_t value) { return value * 3 + 1; };  // exactly once
   ForEachShape(GetParam(), {1, 2, 3}, [&](Case& c) {
-    const std::vector<Schedule> schedules = BuildAll(c);
+    const Built built(c);
     for (const int64_t count : {0, 1, 13, 1001}) {
-      c.layout = UniformLayout(c.spec, count);
+      UseLayout(&c, UniformLayout(c.spec, count));
       for (int mode = 0; mode < 4; ++mode) {
         simulation.rendezvous = (mode & 1) != 0;
         simulation.in_place = (mode & 2) != 0;
         ++simulation.seed;
         // The long ones take the time: in one of the four modes, in turn.
         if (count < 1000 || mode == (c.spec.size + c.spec.lanes) % 4) {
-          ASSERT_TRUE(Check(c, schedules, simulation, IntegerValue));
+          ASSERT_TRUE(Check(c, For(simulation, built.schedules), simulation, IntegerValue));
         }
       }
     }
   });
 }
 
+// As many ranks as a machine has cores, and some of every size up to 256.
+TEST_P(AlgorithmTest, ServesManyRanks) {
+  std::mt19937 random(11);
+  Simulation simulation;
+  simulation.combine = Sum;
+  std::vector<int> sizes;
+  for (int n = 18; n <= 64; ++n) {
+    sizes.push_back(n);
+  }
+  sizes.insert(sizes.end(), {127, 128, 129 + static_cast<int>(random() % 126), 256});
+  for (const int n : sizes) {
+    const std::vector<std::vector<int>> maps = HostMaps(GetParam(), n);
+    if (maps.empty()) {
+      continue;
+    }
+    const int root = HasRoot(GetParam().kind) ? static_cast<int>(random()) % n : 0;
+    Case c{&GetParam(),
+           {GetParam().kind, 0, n, std::abs(root), n <= 32 ? 1 + n % 2 : 1},
+           maps[random() % maps.size()],
+           {}};
+    c.spec.in_place = simulation.in_place = random() % 2 == 0;
+    simulation.rendezvous = random() % 2 == 0;
+    simulation.seed = random();
+    UseLayout(&c, UniformLayout(c.spec, HasParts(c.spec.kind) ? 1 + n % 2 : n + 3));
+    ASSERT_TRUE(Check(c, BuildAll(c), simulation, IntegerValue));
+  }
+}
+
 TEST_P(AlgorithmTest, ServesUnevenParts) {
+  const bool even_only = !GetParam().fits({GetParam().kind, 0, 2, 0, 1, /*uneven=*/true}, {{0, 1}});
+  if (even_only && GetParam().kind == CallKind::kAllToAll) {
+    return;  // says so, and the planner keeps to it
+  }
   std::mt19937 random(7);
   Simulation simulation;
   simulation.combine = Sum;
   ForEachShape(GetParam(), {1, 3}, [&](Case& c) {
-    const std::vector<Schedule> schedules = BuildAll(c);
-    for (int repeat = 0; repeat < 4; ++repeat) {
-      c.layout.first = {0};
+    const Built built(c);
+    for (int repeat = 0; repeat < 4 && c.spec.kind != CallKind::kAllToAll; ++repeat) {
+      Layout layout{{0}};
       for (int b = 0; b < BlockCount(c.spec); ++b) {
-        c.layout.first.push_back(c.layout.first.back() + random() % 4);
+        layout.first.push_back(layout.first.back() + random() % 4);
       }
+      UseLayout(&c, layout);
       simulation.seed = random();
       simulation.rendezvous = (repeat & 1) != 0;
       simulation.in_place = (repeat & 2) != 0;
-      ASSERT_TRUE(Check(c, schedules, simulation, IntegerValue));
+      ASSERT_TRUE(Check(c, For(simulation, built.schedules), simulation, IntegerValue));
     }
   });
+}
+
+// The v-forms of which a rank knows no more than it sends and receives: every rank has a layout of its own.
+TEST_P(AlgorithmTest, NeedsNoMoreThanTheOwnCounts) {
+  const CallKind kind = GetParam().kind;
+  if (kind != CallKind::kGather && kind != CallKind::kScatter && kind != CallKind::kAllToAll) {
+    return;
+  }
+  if (!GetParam().fits({kind, 0, 2, 0, 1, /*uneven=*/true}, {{0, 1}})) {
+    return;
+  }
+  std::mt19937 random(5);
+  Simulation simulation;
+  simulation.combine = Sum;
+  ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
+    c.spec.uneven = true;
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      simulation.seed = random();
+      simulation.rendezvous = (repeat & 1) != 0;
+      simulation.in_place = c.spec.in_place = kind == CallKind::kAllToAll && (repeat & 2) != 0;
+      const int n = c.spec.size;
+      // counts[a][b]: from a to b. In place both ways are alike.
+      std::vector<std::vector<int64_t>> counts(At(n), std::vector<int64_t>(At(n)));
+      for (int a = 0; a < n; ++a) {
+        for (int b = 0; b < n; ++b) {
+          const bool mirrored = c.spec.in_place && b < a;
+          counts[At(a)][At(b)] = mirrored ? counts[At(b)][At(a)] : random() % 5;
+        }
+      }
+      c.layouts.clear();
+      for (int rank = 0; rank < n; ++rank) {
+        std::vector<int64_t> in(At(n)), out(At(n));
+        for (int other = 0; other < n; ++other) {
+          const bool whole = rank == c.spec.root || other == rank;
+          const int64_t part = counts[0][At(other)];  // gather, scatter: one part a rank
+          in[At(other)] = kind == CallKind::kAllToAll ? counts[At(rank)][At(other)]
+                          : whole                     ? part
+                                                      : 0;
+          out[At(other)] = kind == CallKind::kAllToAll ? counts[At(other)][At(rank)]
+                           : whole                     ? part
+                                                       : 0;
+        }
+        c.layouts.push_back({UnevenLayout(c.spec, in), UnevenLayout(c.spec, out)});
+      }
+      ASSERT_TRUE(Check(c, BuildAll(c), simulation, IntegerValue));
+    }
+  });
+}
+
+// Whether a rank is done only when all have come. Where only one rank has the result, the others may go on before.
+bool WaitsForAll(const Spec& spec, int rank) {
+  return !HasRoot(spec.kind) || rank == spec.root;
 }
 
 // Hence ranks that called something else are found out.
@@ -279,18 +405,16 @@ TEST_P(AlgorithmTest, WaitsForEveryRank) {
   Simulation simulation;
   simulation.combine = Sum;
   ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
-    c.layout = UniformLayout(c.spec, 3);
+    UseLayout(&c, UniformLayout(c.spec, 3));
     const std::vector<Schedule> schedules = BuildAll(c);
     for (int absent = 0; absent < c.spec.size; ++absent) {
       std::vector<Schedule> others = schedules;
       others[At(absent)].lanes.clear();
       ++simulation.seed;
       Data data = MakeInput(c, IntegerValue);
-      const std::string found(Simulate(others, c.layout, simulation, &data).message());
+      const std::string found(Simulate(others, c.layouts, simulation, &data).message());
       for (int rank = 0; rank < c.spec.size; ++rank) {
-        // A broadcast's leaves need the ranks above them only.
-        const bool waits = c.spec.kind != CallKind::kBroadcast || rank == c.spec.root;
-        if (waits && rank != absent) {
+        if (WaitsForAll(c.spec, rank) && rank != absent) {
           ASSERT_TRUE(absl::StrContains(found, absl::StrCat("rank ", rank, " lane 0 ")))
               << Describe(c, simulation) << ", without rank " << absent << ": " << found;
         }
@@ -303,9 +427,23 @@ TEST_P(OrderedAlgorithmTest, CombinesInRankOrder) {
   Simulation simulation;
   simulation.combine = Chain;
   ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
-    c.layout = UniformLayout(c.spec, 5);
+    UseLayout(&c, UniformLayout(c.spec, 5));
     ++simulation.seed;
     ASSERT_TRUE(Check(c, BuildAll(c), simulation, MapValue));
+  });
+}
+
+// Reductions that treat ranks differently know a contribution's rank by its place.
+TEST_P(AlgorithmTest, CombinesAllAtOnceWhereItSaysSo) {
+  ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
+    for (const Schedule& schedule : BuildAll(c)) {
+      for (const LocalOp& op : schedule.ops) {
+        if (GetParam().all_at_once && op.kind == LocalKind::kCombine) {
+          ASSERT_EQ(op.operands, static_cast<uint32_t>(c.spec.size));
+          ASSERT_TRUE(op.last);
+        }
+      }
+    }
   });
 }
 
@@ -314,13 +452,13 @@ TEST_P(AllReduceAlgorithmTest, GivesAllRanksTheSameBitsEveryTime) {
   simulation.combine = SumFloats;
   ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
     const std::vector<Schedule> schedules = BuildAll(c);
-    c.layout = UniformLayout(c.spec, 37);
+    UseLayout(&c, UniformLayout(c.spec, 37));
     Data first;
     for (int repeat = 0; repeat < 3; ++repeat) {
       ++simulation.seed;
       simulation.in_place = repeat == 1;
       Data data = MakeInput(c, FloatValue);
-      ASSERT_TRUE(Simulate(schedules, c.layout, simulation, &data).ok());
+      ASSERT_TRUE(Simulate(schedules, c.layouts, simulation, &data).ok());
       first = repeat == 0 ? data : first;
       for (size_t e = 0; e < data[0].size(); ++e) {
         for (const std::vector<Cell>& of_rank : data) {
@@ -348,8 +486,7 @@ bool IsAllReduce(const Algorithm& algorithm) {
   return algorithm.kind == CallKind::kAllReduce;
 }
 bool CombinesInOrder(const Algorithm& algorithm) {
-  return algorithm.in_rank_order &&
-         (IsAllReduce(algorithm) || algorithm.kind == CallKind::kReduceScatter);
+  return algorithm.in_rank_order && Reduces(algorithm.kind);
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, AlgorithmTest, ::testing::ValuesIn(Where(Any)), NameOfTest);

@@ -62,7 +62,7 @@ TEST(Schedule, PrintsMessagesOfNoBytesAndRoots) {
   const auto direct = FindAlgorithm(CallKind::kBroadcast, "direct");
   ASSERT_TRUE(direct.ok());
   EXPECT_EQ(ToString((*direct)->build({CallKind::kBroadcast, 1, 2, 1, 1}, {})),
-            "broadcast rank 1 of 2 from root 1\n"
+            "broadcast rank 1 of 2, root 1\n"
             "lane 0, 0 blocks of scratch\n"
             "  0: send to 0 in[0..2), recv from 0 nothing\n");
 }

@@ -35,9 +35,8 @@ std::string RowOf(const Algorithm& algorithm) {
       }
       continue;
     }
-    const bool by_part = spec.kind == CallKind::kAllGather || spec.kind == CallKind::kReduceScatter;
     const Cost cost =
-        CountWorstCost(algorithm, spec, hosts, UniformLayout(spec, by_part ? 1 : n), 1);
+        CountWorstCost(algorithm, spec, hosts, UniformLayout(spec, HasParts(spec.kind) ? 1 : n), 1);
     const int64_t figures[6] = {cost.rounds,           cost.hops,
                                 cost.messages,         cost.bytes_sent,
                                 cost.reduced_elements, cost.scratch_bytes};

@@ -62,18 +62,16 @@ struct Event {
 
 class Simulator {
  public:
-  Simulator(absl::Span<const Schedule> schedules, const Layout& layout,
+  Simulator(absl::Span<const Schedule> schedules, absl::Span<const RankLayout> layouts,
             const Simulation& simulation, std::vector<std::vector<Cell>>* data)
       : schedules_(schedules),
-        layout_(layout),
+        layouts_(layouts),
         simulation_(simulation),
         random_(simulation.seed),
         in_(*data),
         out_(*data) {
-    for (std::vector<Cell>& cells : out_) {
-      if (!simulation.in_place) {
-        cells.assign(cells.size(), Cell());
-      }
+    for (size_t rank = 0; rank < out_.size() && !simulation.in_place; ++rank) {
+      out_[rank].assign(At(layouts[rank].out.first.back()), Cell());
     }
   }
 
@@ -106,7 +104,7 @@ class Simulator {
   }
 
   absl::Span<const Schedule> schedules_;
-  const Layout& layout_;
+  absl::Span<const RankLayout> layouts_;  // by rank
   const Simulation& simulation_;
   std::mt19937_64 random_;
   std::vector<std::vector<Cell>> in_, out_;  // by rank; in place only out_ is used
@@ -126,7 +124,7 @@ void Simulator::Open() {
       size_t cells = 0;
       for (uint32_t s = 0; s < lane.scratch; ++s) {
         running.scratch_at.push_back(cells);
-        cells += At(layout_.elements(schedule.scratch_like[lane.first_scratch + s]));
+        cells += At(layouts_[rank].in.elements(schedule.scratch_like[lane.first_scratch + s]));
       }
       running.scratch_at.push_back(cells);
       running.scratch.resize(cells);
@@ -175,9 +173,11 @@ Range Simulator::Bind(RunningLane* lane, const Region& region) {
     return {&lane->scratch, first, lane->scratch_at[At(end)] - first};
   }
   const bool in = region.slot == Slot::kIn && !simulation_.in_place;
-  const size_t first = At(layout_.first[At(region.first)]);
+  const RankLayout& layouts = layouts_[At(lane->rank)];
+  const Layout& layout = region.slot == Slot::kIn ? layouts.in : layouts.out;
+  const size_t first = At(layout.first[At(region.first)]);
   return {in ? &in_[At(lane->rank)] : &out_[At(lane->rank)], first,
-          At(layout_.first[At(end)]) - first};
+          At(layout.first[At(end)]) - first};
 }
 
 absl::Status Simulator::CheckSet(const Range& range, const RunningLane& lane) const {
@@ -317,7 +317,13 @@ absl::Status Simulator::CheckAllDone() const {
 
 absl::Status Simulate(absl::Span<const Schedule> schedules, const Layout& layout,
                       const Simulation& simulation, std::vector<std::vector<Cell>>* data) {
-  Simulator simulator(schedules, layout, simulation, data);
+  return Simulate(schedules, std::vector<RankLayout>(schedules.size(), {layout, layout}),
+                  simulation, data);
+}
+
+absl::Status Simulate(absl::Span<const Schedule> schedules, absl::Span<const RankLayout> layouts,
+                      const Simulation& simulation, std::vector<std::vector<Cell>>* data) {
+  Simulator simulator(schedules, layouts, simulation, data);
   ENTRAIN_RETURN_IF_ERROR(simulator.Run());
   if (!simulation.in_place) {
     for (size_t rank = 0; rank < data->size(); ++rank) {

@@ -40,9 +40,17 @@ struct Simulation {
   std::function<int64_t(int64_t)> complete = [](int64_t value) { return value; };
 };
 
+// Where blocks lie in one rank's input and output. Scratch is cut as the input.
+struct RankLayout {
+  Layout in, out;
+};
+
 // `data[rank]` is D as that rank sees it: on entry its input (unset outside kIn's window),
 // afterwards kOut. Out of place, afterwards only what was written to kOut is set; kIn is checked to
 // be as it was.
+absl::Status Simulate(absl::Span<const Schedule> schedules, absl::Span<const RankLayout> layouts,
+                      const Simulation& simulation, std::vector<std::vector<Cell>>* data);
+// The same layout everywhere.
 absl::Status Simulate(absl::Span<const Schedule> schedules, const Layout& layout,
                       const Simulation& simulation, std::vector<std::vector<Cell>>* data);
 
