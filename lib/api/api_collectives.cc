@@ -1,7 +1,11 @@
 // collectives.h: the collectives, send and recv, started calls, reductions. Each call becomes one
 // entrain::Call.
+#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -31,11 +35,11 @@ struct Request {
   int32_t root = 0;  // or the peer
   const entrain_call_options_t* options = nullptr;
   entrain_work_t** work = nullptr;
+  // The v-forms: elements by rank, `size` entries each.
+  bool uneven = false;
+  const size_t* in_counts = nullptr;
+  const size_t* out_counts = nullptr;
 };
-
-bool Reduces(CallKind kind) {
-  return kind == CallKind::kAllReduce || kind == CallKind::kReduceScatter;
-}
 
 absl::Status CheckOptions(const entrain_call_options_t& options) {
   if (options.tag < -1 || options.tag > kMaxUserTag) {
@@ -87,53 +91,158 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
   return CheckReduction(call->reduction.op, call->dtype);
 }
 
-// Elements of the larger buffer for each element of `count`.
-int64_t InParts(CallKind kind, int size) {
-  return kind == CallKind::kReduceScatter ? size : kind == CallKind::kRecv ? 0 : 1;
+// How many parts of `count` elements the buffers have on this rank.
+int64_t InParts(CallKind kind, int size, bool is_root) {
+  switch (kind) {
+    case CallKind::kReduceScatter:
+    case CallKind::kAllToAll:
+      return size;
+    case CallKind::kScatter:
+      return is_root ? size : 0;
+    case CallKind::kRecv:
+      return 0;
+    default:
+      return 1;
+  }
 }
-int64_t OutParts(CallKind kind, int size) {
-  return kind == CallKind::kAllGather ? size : kind == CallKind::kSend ? 0 : 1;
+int64_t OutParts(CallKind kind, int size, bool is_root) {
+  switch (kind) {
+    case CallKind::kAllGather:
+    case CallKind::kAllToAll:
+      return size;
+    case CallKind::kGather:
+      return is_root ? size : 0;
+    case CallKind::kReduce:
+      return is_root ? 1 : 0;
+    case CallKind::kSend:
+      return 0;
+    default:
+      return 1;
+  }
 }
 
-// `in` and `out` may share memory only in the way the call documents: they begin at the same
-// element.
-absl::Status CheckApart(const Call& call, int rank) {
+int64_t SumOf(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+// `in` and `out` may share memory only in the way the call documents: the own part of the one that has all parts is the
+// other. `before`: elements before that part.
+absl::Status CheckApart(const Call& call, int64_t before) {
   if (!Overlap(call.in.data, call.in.bytes, call.out.data, call.out.bytes)) {
     return absl::OkStatus();
   }
-  const int64_t part = rank * call.count * SizeOf(call.dtype);
-  const char* in =
-      static_cast<const char*>(call.in.data) + (call.kind == CallKind::kReduceScatter ? part : 0);
-  const char* out =
-      static_cast<const char*>(call.out.data) + (call.kind == CallKind::kAllGather ? part : 0);
+  const int64_t part = before * SizeOf(call.dtype);
+  const bool of_in = call.kind == CallKind::kReduceScatter || call.kind == CallKind::kScatter;
+  const bool of_out = call.kind == CallKind::kAllGather || call.kind == CallKind::kGather;
+  const char* in = static_cast<const char*>(call.in.data) + (of_in ? part : 0);
+  const char* out = static_cast<const char*>(call.out.data) + (of_out ? part : 0);
   if (in != out) {
     return absl::InvalidArgumentError(absl::StrCat(
         "in (", call.in.bytes, " bytes) and out (", call.out.bytes,
         " bytes) overlap by other than being ",
-        call.in.bytes == call.out.bytes ? "the same buffer" : "this rank's part of each other"));
+        of_in || of_out ? "this rank's part of each other" : "the same buffer"));
   }
   return absl::OkStatus();
 }
 
+absl::Status CheckBuffers(const Call& call) {
+  const char* in_name = call.kind == CallKind::kBroadcast ? "buffer" : "in";
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffer(in_name, call.in.data, call.in.bytes, call.dtype));
+  return CheckBuffer("out", call.out.data, call.out.bytes, call.dtype);
+}
+
 absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size) {
-  ENTRAIN_RETURN_IF_ERROR(CheckDType(request.dtype));
-  call->dtype = DType{request.dtype};
-  const int64_t in_parts = InParts(call->kind, size);
-  const int64_t out_parts = OutParts(call->kind, size);
-  ENTRAIN_ASSIGN_OR_RETURN(call->count,
-                           CheckCount(request.count, call->dtype, std::max(in_parts, out_parts)));
+  const bool is_root = rank == call->root;
+  const int64_t in_parts = InParts(call->kind, size, is_root);
+  const int64_t out_parts = OutParts(call->kind, size, is_root);
+  // One count on all ranks, so also one limit: that of who has all the parts.
+  const int64_t most = HasParts(call->kind) ? size : 1;
+  ENTRAIN_ASSIGN_OR_RETURN(call->count, CheckCount(request.count, call->dtype, most));
   const int64_t bytes = call->count * SizeOf(call->dtype);
   call->in = {const_cast<void*>(request.in), in_parts * bytes, MemoryKind::kHost};
   call->out = {request.out, out_parts * bytes, MemoryKind::kHost};
-  const char* in_name = call->kind == CallKind::kBroadcast ? "buffer" : "in";
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer(in_name, call->in.data, call->in.bytes, call->dtype));
-  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("out", call->out.data, call->out.bytes, call->dtype));
-  return CheckApart(*call, rank);
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffers(*call));
+  return CheckApart(*call, rank * call->count);
+}
+
+// The caller's elements by rank, and that they fit into memory together.
+absl::StatusOr<std::vector<int64_t>> CheckCounts(absl::string_view name, const size_t* counts,
+                                                 DType dtype, int size) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(counts, name));
+  std::vector<int64_t> checked;
+  size_t sum = 0;
+  for (int r = 0; r < size; ++r) {
+    const auto one = CheckCount(counts[r], dtype, 1);
+    if (!one.ok()) {
+      return Annotate(one.status(), absl::StrCat(name, "[", r, "]"));
+    }
+    checked.push_back(*one);
+    sum += counts[r];
+    if (const auto so_far = CheckCount(sum, dtype, 1); !so_far.ok()) {
+      return Annotate(so_far.status(), absl::StrCat("sum of ", name));
+    }
+  }
+  return checked;
+}
+
+absl::Status ApplyUnevenBuffers(const Request& request, Call* call, int rank, int size) {
+  PartCounts counts;
+  const bool is_root = rank == call->root;
+  const bool rooted = HasRoot(call->kind);
+  const auto own = static_cast<size_t>(rank);
+  // gather and scatter: `counts` is the root's; the other side of the call is `count` everywhere.
+  const size_t* const parts =
+      call->kind == CallKind::kGather ? request.out_counts : request.in_counts;
+  const char* const name = call->kind == CallKind::kAllToAll ? "in_counts" : "counts";
+  if (!rooted || is_root) {
+    ENTRAIN_ASSIGN_OR_RETURN(counts.in, CheckCounts(name, parts, call->dtype, size));
+  }
+  if (rooted) {
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t mine, CheckCount(request.count, call->dtype, 1));
+    if (is_root && counts.in[own] != mine) {
+      return absl::InvalidArgumentError(absl::StrCat("counts[", rank, "] ", counts.in[own],
+                                                     " is not the root's own count ", mine));
+    }
+    counts.in.resize(static_cast<size_t>(size));
+    counts.in[own] = mine;
+  }
+  if (call->kind == CallKind::kAllToAll) {
+    ENTRAIN_ASSIGN_OR_RETURN(counts.out,
+                             CheckCounts("out_counts", request.out_counts, call->dtype, size));
+    if (counts.in[own] != counts.out[own]) {
+      return absl::InvalidArgumentError(absl::StrCat("in_counts[", rank, "] ", counts.in[own],
+                                                     " and out_counts[", rank, "] ",
+                                                     counts.out[own], " are both this rank's own"));
+    }
+    if (request.in == request.out && counts.in != counts.out) {
+      return absl::InvalidArgumentError("in and out are the same buffer, but in_counts and "
+                                        "out_counts differ");
+    }
+  } else {
+    counts.out = counts.in;
+  }
+  const int64_t width = SizeOf(call->dtype);
+  const int64_t in_parts = InParts(call->kind, size, is_root);
+  const int64_t out_parts = OutParts(call->kind, size, is_root);
+  const auto bytes = [&](int64_t buffer_parts, const std::vector<int64_t>& by_rank) {
+    return (buffer_parts == 0 ? 0 : buffer_parts == 1 && size > 1 ? by_rank[own] : SumOf(by_rank)) *
+           width;
+  };
+  call->in = {const_cast<void*>(request.in), bytes(in_parts, counts.in), MemoryKind::kHost};
+  call->out = {request.out, bytes(out_parts, counts.out), MemoryKind::kHost};
+  const bool all_know = call->kind == CallKind::kAllGather || call->kind == CallKind::kReduceScatter;
+  call->count = all_know ? SumOf(counts.in) : 0;
+  const int64_t before =
+      std::accumulate(counts.in.begin(), counts.in.begin() + rank, int64_t{0});
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffers(*call));
+  ENTRAIN_RETURN_IF_ERROR(CheckApart(*call, before));
+  call->uneven = std::make_shared<const PartCounts>(std::move(counts));
+  return absl::OkStatus();
 }
 
 absl::Status ApplyRoot(const Request& request, Call* call, int rank, int size) {
   call->root = request.root;
-  if (call->kind == CallKind::kBroadcast) {
+  if (HasRoot(call->kind)) {
     return CheckRank("root", request.root, size);
   }
   if (call->kind == CallKind::kSend || call->kind == CallKind::kRecv) {
@@ -164,7 +273,10 @@ absl::Status ToCall(const Request& request, Call* call) {
   const int rank = request.comm->comm->rank();
   const int size = request.comm->comm->size();
   ENTRAIN_RETURN_IF_ERROR(ApplyRoot(request, call, rank, size));
-  ENTRAIN_RETURN_IF_ERROR(ApplyBuffers(request, call, rank, size));
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(request.dtype));
+  call->dtype = DType{request.dtype};
+  ENTRAIN_RETURN_IF_ERROR(request.uneven ? ApplyUnevenBuffers(request, call, rank, size)
+                                         : ApplyBuffers(request, call, rank, size));
   return Reduces(call->kind) ? ApplyReduction(request, reduction, call) : absl::OkStatus();
 }
 
@@ -267,6 +379,85 @@ entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffer, size_t co
                                    const entrain_call_options_t* options, entrain_work_t** work) {
   return Submit({__func__, CallKind::kBroadcast, comm, buffer, buffer, count, dtype, ENTRAIN_SUM,
                  root, options, work});
+}
+
+entrain_status_t entrain_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                entrain_dtype_t dtype, entrain_op_t op, int32_t root,
+                                const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit({__func__, CallKind::kReduce, comm, in, out, count, dtype, op, root, options, work});
+}
+
+entrain_status_t entrain_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                entrain_dtype_t dtype, int32_t root,
+                                const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit(
+      {__func__, CallKind::kGather, comm, in, out, count, dtype, ENTRAIN_SUM, root, options, work});
+}
+
+entrain_status_t entrain_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                 entrain_dtype_t dtype, int32_t root,
+                                 const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit({__func__, CallKind::kScatter, comm, in, out, count, dtype, ENTRAIN_SUM, root,
+                 options, work});
+}
+
+entrain_status_t entrain_all_to_all(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                    entrain_dtype_t dtype, const entrain_call_options_t* options,
+                                    entrain_work_t** work) {
+  return Submit(
+      {__func__, CallKind::kAllToAll, comm, in, out, count, dtype, ENTRAIN_SUM, 0, options, work});
+}
+
+entrain_status_t entrain_scan(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                              entrain_dtype_t dtype, entrain_op_t op,
+                              const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit({__func__, CallKind::kScan, comm, in, out, count, dtype, op, 0, options, work});
+}
+
+entrain_status_t entrain_exclusive_scan(entrain_comm_t* comm, const void* in, void* out,
+                                        size_t count, entrain_dtype_t dtype, entrain_op_t op,
+                                        const entrain_call_options_t* options,
+                                        entrain_work_t** work) {
+  return Submit(
+      {__func__, CallKind::kExclusiveScan, comm, in, out, count, dtype, op, 0, options, work});
+}
+
+entrain_status_t entrain_all_gather_v(entrain_comm_t* comm, const void* in, void* out,
+                                      const size_t* counts, entrain_dtype_t dtype,
+                                      const entrain_call_options_t* options,
+                                      entrain_work_t** work) {
+  return Submit({__func__, CallKind::kAllGather, comm, in, out, 0, dtype, ENTRAIN_SUM, 0, options,
+                 work, true, counts, counts});
+}
+
+entrain_status_t entrain_reduce_scatter_v(entrain_comm_t* comm, const void* in, void* out,
+                                          const size_t* counts, entrain_dtype_t dtype,
+                                          entrain_op_t op, const entrain_call_options_t* options,
+                                          entrain_work_t** work) {
+  return Submit({__func__, CallKind::kReduceScatter, comm, in, out, 0, dtype, op, 0, options, work,
+                 true, counts, counts});
+}
+
+entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* in, size_t count, void* out,
+                                  const size_t* counts, entrain_dtype_t dtype, int32_t root,
+                                  const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit({__func__, CallKind::kGather, comm, in, out, count, dtype, ENTRAIN_SUM, root,
+                 options, work, true, nullptr, counts});
+}
+
+entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts,
+                                   void* out, size_t count, entrain_dtype_t dtype, int32_t root,
+                                   const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit({__func__, CallKind::kScatter, comm, in, out, count, dtype, ENTRAIN_SUM, root,
+                 options, work, true, counts, nullptr});
+}
+
+entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
+                                      void* out, const size_t* out_counts, entrain_dtype_t dtype,
+                                      const entrain_call_options_t* options,
+                                      entrain_work_t** work) {
+  return Submit({__func__, CallKind::kAllToAll, comm, in, out, 0, dtype, ENTRAIN_SUM, 0, options,
+                 work, true, in_counts, out_counts});
 }
 
 entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,

@@ -95,15 +95,11 @@ bool Overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
 }
 
 absl::StatusOr<CallKind> CollectiveFromName(absl::string_view name) {
-  for (CallKind kind : {CallKind::kBarrier, CallKind::kBroadcast, CallKind::kAllReduce,
-                        CallKind::kReduceScatter, CallKind::kAllGather}) {
-    if (name == NameOf(kind)) {
-      return kind;
-    }
+  if (const auto kind = entrain::CollectiveFromName(name)) {
+    return *kind;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("collective \"", name,
-                   "\" is not one of barrier, broadcast, all_reduce, reduce_scatter, all_gather"));
+      absl::StrCat("collective \"", name, "\" is not one of ", CollectiveNames()));
 }
 
 }  // namespace entrain::api

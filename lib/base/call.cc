@@ -12,6 +12,14 @@ constexpr CallKind kCollectives[] = {
     CallKind::kGather,    CallKind::kScatter,       CallKind::kAllToAll,
     CallKind::kScan,      CallKind::kExclusiveScan};
 
+// FNV-1a over the bytes of `next`: what two processes make of equal numbers is equal.
+uint32_t Mix(uint32_t hash, uint32_t next) {
+  for (int i = 0; i < 4; ++i) {
+    hash = (hash ^ (next >> (8 * i) & 0xff)) * 16777619u;
+  }
+  return hash;
+}
+
 }  // namespace
 
 absl::string_view NameOf(CallKind kind) {
@@ -157,19 +165,32 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
 }
 
 std::string ToString(const Descriptor& d) {
-  const bool reduces = d.kind == CallKind::kAllReduce || d.kind == CallKind::kReduceScatter;
+  const bool uneven = (d.flags & Descriptor::kUneven) != 0;
   std::string text(d.kind == CallKind::kSend ? "send/recv" : NameOf(d.kind));
-  if (reduces) {
+  bool mixed = uneven && d.count > 0;  // d.root is no plain number
+  if (Reduces(d.kind)) {
     absl::StrAppend(&text, " ", NameOf(static_cast<ReduceOp>(d.op)));
     if (static_cast<ReduceOp>(d.op) == ReduceOp::kCustom) {
-      absl::StrAppend(&text, " ", d.root, d.flags != 0 ? " in rank order" : "");
+      mixed |= HasRoot(d.kind);
+      if (!mixed) {
+        absl::StrAppend(&text, " ", d.root);
+      }
+      absl::StrAppend(&text, (d.flags & Descriptor::kInRankOrder) != 0 ? " in rank order" : "");
     }
   }
-  if (d.kind != CallKind::kBarrier) {
-    absl::StrAppend(&text, " of ", d.count, " ", NameOf(static_cast<DType>(d.dtype)));
+  if (uneven && d.count == 0) {
+    absl::StrAppend(&text, " of uneven parts of ", NameOf(static_cast<DType>(d.dtype)));
+  } else if (d.kind != CallKind::kBarrier) {
+    absl::StrAppend(&text, " of ", d.count, " ", NameOf(static_cast<DType>(d.dtype)),
+                    uneven ? " in uneven parts" : "");
   }
-  if (d.kind == CallKind::kBroadcast) {
-    absl::StrAppend(&text, " from rank ", d.root);
+  if (mixed) {
+    absl::StrAppend(&text, " (the rest in a number: ", absl::Hex(d.root, absl::kZeroPad8), ")");
+  } else if (HasRoot(d.kind)) {
+    absl::StrAppend(&text, d.kind == CallKind::kBroadcast || d.kind == CallKind::kScatter
+                               ? " from rank "
+                               : " to rank ",
+                    d.root);
   }
   return text;
 }
@@ -181,12 +202,21 @@ Descriptor Call::descriptor() const {
   if (kind != CallKind::kBarrier) {
     d.dtype = static_cast<uint8_t>(dtype);
   }
-  if (kind == CallKind::kAllReduce || kind == CallKind::kReduceScatter) {
+  d.root = HasRoot(kind) ? static_cast<uint32_t>(root) : 0;
+  if (Reduces(kind)) {
     d.op = static_cast<uint8_t>(reduction.op);
-    d.root = reduction.op == ReduceOp::kCustom ? reduction.signature : 0;
-    d.flags = reduction.op == ReduceOp::kCustom && !reduction.commutative ? 1 : 0;
-  } else if (kind == CallKind::kBroadcast) {
-    d.root = static_cast<uint32_t>(root);
+    if (reduction.op == ReduceOp::kCustom) {
+      d.root = HasRoot(kind) ? Mix(d.root, reduction.signature) : reduction.signature;
+      d.flags = reduction.commutative ? 0 : Descriptor::kInRankOrder;
+    }
+  }
+  if (uneven != nullptr) {
+    d.flags |= Descriptor::kUneven;
+    if (kind == CallKind::kAllGather || kind == CallKind::kReduceScatter) {
+      for (const int64_t one : uneven->in) {
+        d.root = Mix(Mix(d.root, static_cast<uint32_t>(one)), static_cast<uint32_t>(one >> 32));
+      }
+    }
   }
   return d;
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -85,9 +87,12 @@ struct Descriptor {
   CallKind kind = CallKind::kBarrier;
   uint8_t dtype = 0;  // DType
   uint8_t op = 0;     // ReduceOp
-  uint8_t flags = 0;  // 1: combined in rank order
-  uint32_t root = 0;  // broadcast: the root. Custom reductions: their signature
-  int64_t count = 0;  // as the caller gave it
+  uint8_t flags = 0;  // kInRankOrder, kUneven
+  // The root, or a number that stands for what else must agree: a custom reduction's signature, uneven counts; mixed
+  // where there are several.
+  uint32_t root = 0;
+  int64_t count = 0;  // as the caller gave it; uneven: the sum where all know it, else 0
+  static constexpr uint8_t kInRankOrder = 1, kUneven = 2;
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };
 static_assert(sizeof(Descriptor) == 16, "rides in every message");
@@ -102,16 +107,23 @@ struct CallOptions {
   bool background = false;  // the waiter sleeps at once instead of spinning
 };
 
-// `in` and `out` may be the same memory. count: elements of one rank's smaller buffer (all_gather:
-// what this rank contributes; reduce_scatter: what this rank receives); otherwise the elements of
-// the buffer.
+// Elements by rank where parts are uneven. all_gather, reduce_scatter: of every part, the same on all ranks, in both.
+// gather, scatter: likewise on the root; elsewhere only the own entry is not 0. all_to_all: in[r] go to rank r, out[r]
+// come from it.
+struct PartCounts {
+  std::vector<int64_t> in, out;
+};
+
+// `in` and `out` may be the same memory. count: where HasParts(kind), the elements of one part; otherwise those of the
+// buffer. Uneven: the sum of all parts where all know it, else 0.
 struct Call {
   CallKind kind = CallKind::kBarrier;
   Reduction reduction;
   DType dtype = DType::kU8;
   BufferView in, out;
   int64_t count = 0;
-  int root = 0;  // broadcast: root. send, recv: the peer
+  int root = 0;  // where HasRoot(kind). send, recv: the peer
+  std::shared_ptr<const PartCounts> uneven;  // null: even parts
   CallOptions options;
 
   // The same on every rank when the ranks agree. send and recv both give kSend, so that a pair

@@ -23,6 +23,9 @@ constexpr int kWindow = 4;
 constexpr size_t kMaxPlans = 512;
 constexpr size_t kMaxSchedules = 64;
 
+// What calls of uneven parts count as, whose size no rank knows.
+constexpr int64_t kUnknownBytes = 1 << 20;
+
 // Guesses good enough to choose by; lib/comm/README.md says where they come from.
 constexpr LinkModel kMemoryLink{
     .latency_s = 1.5e-6, .bytes_per_s = 9e9, .reduce_bytes_per_s = 10e9, .message_s = 0.3e-6};
@@ -31,24 +34,23 @@ constexpr LinkModel kNetworkLink{
 // Beyond this many ranks, everyone-to-everyone algorithms are out of the question, and estimating
 // them would take longer than the calls they would serve.
 constexpr int kMaxDirectRanks = 64;
+// There, parts of an all_to_all below this size travel in company.
+constexpr int64_t kSmallPartBytes = 1 << 10;
 
+// A rank exchanges messages with all others, and nothing but its part is theirs.
 bool TalksToEverybody(const Algorithm& algorithm) {
   const absl::string_view name(algorithm.name);
-  return name == "direct" || name == "two_step";
+  return (name == "direct" || name == "two_step") &&
+         (algorithm.kind == CallKind::kAllReduce || algorithm.kind == CallKind::kReduceScatter ||
+          algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kBarrier);
 }
 
-absl::StatusOr<CallKind> KindFromName(absl::string_view name) {
-  constexpr CallKind kKinds[] = {CallKind::kBarrier, CallKind::kBroadcast, CallKind::kAllReduce,
-                                 CallKind::kReduceScatter, CallKind::kAllGather};
-  for (const CallKind kind : kKinds) {
-    if (NameOf(kind) == name) {
-      return kind;
-    }
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("algorithms: no collective is called \"", name,
-                   "\"; there are barrier, broadcast, all_reduce, reduce_scatter and "
-                   "all_gather"));
+// Its messages are whole lanes, not parts of them.
+bool SendsWholeLanes(const Algorithm& algorithm) {
+  const absl::string_view name(algorithm.name);
+  return !HasParts(algorithm.kind) &&
+         (algorithm.kind != CallKind::kAllReduce && name != "two_step" &&
+          name != "halving_doubling");
 }
 
 absl::StatusOr<Override> ParseOverride(absl::string_view text) {
@@ -60,7 +62,13 @@ absl::StatusOr<Override> ParseOverride(absl::string_view text) {
   }
   Override result{CallKind::kAllReduce, std::string(names[1]), 0,
                   std::numeric_limits<int64_t>::max()};
-  ENTRAIN_ASSIGN_OR_RETURN(result.kind, KindFromName(names[0]));
+  const std::optional<CallKind> kind = CollectiveFromName(names[0]);
+  if (!kind) {
+    return absl::InvalidArgumentError(absl::StrCat("algorithms: no collective is called \"",
+                                                   names[0], "\"; there are ",
+                                                   CollectiveNames()));
+  }
+  result.kind = *kind;
   ENTRAIN_RETURN_IF_ERROR(FindAlgorithm(result.kind, names[1]).status());
   if (at.size() == 2) {
     const std::vector<absl::string_view> range = absl::StrSplit(at[1], absl::MaxSplits('-', 1));
@@ -93,16 +101,18 @@ Planner::Planner(int rank, Topology topology, std::vector<Override> overrides, b
       overrides_(std::move(overrides)),
       local_(local) {}
 
-int64_t Planner::DataBytes(const Shape& shape) const {
-  const bool per_rank =
-      shape.kind == CallKind::kReduceScatter || shape.kind == CallKind::kAllGather;
-  return shape.count * shape.element_bytes *
-         (per_rank ? static_cast<int64_t>(topology_.host_of.size()) : 1);
+bool Planner::Keeps(const Algorithm& algorithm, Order order) {
+  return order == Order::kAny || algorithm.in_rank_order;
 }
 
-int Planner::LanesFor(const Shape& shape) const {
+int64_t Planner::DataBytes(const Shape& shape) const {
+  return shape.count * shape.element_bytes *
+         (HasParts(shape.kind) ? static_cast<int64_t>(topology_.host_of.size()) : 1);
+}
+
+int Planner::LanesFor(const Shape& shape, const Algorithm& algorithm) const {
   const auto size = static_cast<int64_t>(topology_.host_of.size());
-  const int64_t pieces = shape.kind == CallKind::kBroadcast ? 1 : size;
+  const int64_t pieces = SendsWholeLanes(algorithm) ? 1 : size;
   return static_cast<int>(
       std::clamp<int64_t>(DataBytes(shape) / (pieces * kPieceBytes), 1, kMaxLanes));
 }
@@ -110,8 +120,8 @@ int Planner::LanesFor(const Shape& shape) const {
 double Planner::Estimate(const Algorithm& algorithm, const Spec& spec, int64_t bytes) const {
   // Ranks differ (a root, a leaf), and every rank must come to the same figure: the worst of all.
   constexpr int64_t kElementBytes = 4;
-  const bool per_rank = spec.kind == CallKind::kReduceScatter || spec.kind == CallKind::kAllGather;
-  const int64_t count = std::max<int64_t>(1, bytes / kElementBytes / (per_rank ? spec.size : 1));
+  const int64_t parts = HasParts(spec.kind) ? spec.size : 1;
+  const int64_t count = std::max<int64_t>(1, bytes / kElementBytes / parts);
   const Cost cost =
       CountWorstCost(algorithm, spec, topology_.host_of, UniformLayout(spec, count), kElementBytes);
   return local_ ? EstimateSeconds(cost, kMemoryLink)
@@ -121,18 +131,24 @@ double Planner::Estimate(const Algorithm& algorithm, const Spec& spec, int64_t b
 
 // By cost, for calls of about 2^log_bytes bytes. Estimating builds schedules of all ranks, so it is
 // done once for each power of two.
-absl::StatusOr<const Algorithm*> Planner::Cheapest(CallKind kind, bool ordered, int log_bytes) {
-  const auto [entry, added] = cheapest_.try_emplace({kind, ordered, log_bytes}, nullptr);
+absl::StatusOr<const Algorithm*> Planner::Cheapest(const Spec& spec, Order order, int log_bytes) {
+  const auto [entry, added] =
+      cheapest_.try_emplace({spec.kind, order, spec.uneven, log_bytes}, nullptr);
   if (!added && entry->second != nullptr) {
     return entry->second;
   }
+  if (spec.kind == CallKind::kAllToAll && spec.size > kMaxDirectRanks) {
+    const bool small = !spec.uneven && (int64_t{1} << log_bytes) / spec.size < kSmallPartBytes;
+    ENTRAIN_ASSIGN_OR_RETURN(entry->second,
+                             FindAlgorithm(spec.kind, small ? "bruck" : "pairwise"));
+    return entry->second;
+  }
   // Lanes overlap; what counts is the bytes and the rounds of one.
-  const Spec spec{kind, rank_, static_cast<int>(topology_.host_of.size()), 0, 1};
   double best_seconds = std::numeric_limits<double>::infinity();
   for (const Algorithm& algorithm : Catalog()) {
-    if (algorithm.kind != kind || !algorithm.fits(spec, topology_.host_of) ||
-        (ordered && !algorithm.in_rank_order) ||
-        (spec.size > kMaxDirectRanks && !ordered && TalksToEverybody(algorithm))) {
+    if (algorithm.kind != spec.kind || !algorithm.fits(spec, topology_.host_of) ||
+        !Keeps(algorithm, order) ||
+        (spec.size > kMaxDirectRanks && order == Order::kAny && TalksToEverybody(algorithm))) {
       continue;
     }
     const double seconds = Estimate(algorithm, spec, int64_t{1} << log_bytes);
@@ -143,7 +159,7 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(CallKind kind, bool ordered, 
   }
   if (entry->second == nullptr) {
     return absl::UnimplementedError(
-        absl::StrCat("no algorithm serves ", NameOf(kind), " on ", spec.size, " ranks"));
+        absl::StrCat("no algorithm serves ", NameOf(spec.kind), " on ", spec.size, " ranks"));
   }
   return entry->second;
 }
@@ -152,19 +168,19 @@ absl::StatusOr<const Algorithm*> Planner::Choose(const Shape& shape, const Spec&
   if (shape.kind == CallKind::kCreate) {
     return FindAlgorithm(CallKind::kAllGather, "direct");  // a message between every two ranks
   }
-  const int64_t bytes = DataBytes(shape);
+  const int64_t bytes = spec.uneven ? kUnknownBytes : DataBytes(shape);
   for (const Override& o : overrides_) {
     if (o.kind != shape.kind || bytes < o.low || bytes > o.high) {
       continue;
     }
     ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(o.kind, o.algorithm));
-    if (algorithm->fits(spec, topology_.host_of) && (!shape.ordered || algorithm->in_rank_order)) {
+    if (algorithm->fits(spec, topology_.host_of) && Keeps(*algorithm, shape.order)) {
       return algorithm;
     }
   }
   const auto log_bytes =
       static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1)))) - 1;
-  return Cheapest(shape.kind, shape.ordered, log_bytes);
+  return Cheapest(spec, shape.order, log_bytes);
 }
 
 std::shared_ptr<const Schedule> Planner::ScheduleFor(const Algorithm& algorithm, const Spec& spec) {
@@ -192,17 +208,41 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
   auto plan = std::make_shared<Plan>();
   plan->schedule = std::move(schedule);
   plan->algorithm = "point_to_point";
-  plan->layout.first = {0, shape.count};
+  plan->in.first = plan->out.first = {0, shape.count};
   plan->element_bytes = shape.element_bytes;
   return plan;
 }
 
+absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
+                                                           const PartCounts* uneven) {
+  Spec spec{shape.kind == CallKind::kCreate ? CallKind::kAllGather : shape.kind, rank_,
+            static_cast<int>(topology_.host_of.size()), shape.root, 1};
+  spec.uneven = uneven != nullptr && (HasRoot(spec.kind) || spec.kind == CallKind::kAllToAll);
+  spec.in_place = shape.in_place;
+  ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec));
+  // Ranks that do not know the whole could not agree on more lanes.
+  spec.lanes = spec.uneven ? 1 : LanesFor(shape, *algorithm);
+  const Layout in = uneven == nullptr ? UniformLayout(spec, shape.count)
+                                      : UnevenLayout(spec, uneven->in);
+  const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
+  return std::make_shared<const Plan>(Plan::Make(ScheduleFor(*algorithm, spec), algorithm->name,
+                                                 in, out, shape.element_bytes, kWindow));
+}
+
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
-  const bool rooted = point || call.kind == CallKind::kBroadcast;
-  const Shape shape{call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
-                    SizeOf(call.dtype), call.count, rooted ? call.root : 0,
-                    call.reduction.op == ReduceOp::kCustom && !call.reduction.commutative};
+  Shape shape{call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
+              SizeOf(call.dtype),
+              call.count,
+              point || HasRoot(call.kind) ? call.root : 0,
+              call.reduction.op == ReduceOp::kCustom && !call.reduction.commutative ? Order::kByRank
+                                                                                  : Order::kAny,
+              call.kind == CallKind::kAllToAll && call.in.data == call.out.data};
+  if (call.uneven != nullptr) {
+    // All ranks know all parts, or this is not asked for: see DataBytes.
+    shape.count /= static_cast<int64_t>(topology_.host_of.size());
+    return Make(shape, call.uneven.get());
+  }
   const auto found = plans_.find(shape);
   if (found != plans_.end()) {
     return found->second;
@@ -211,12 +251,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   if (point) {
     plan = PointToPoint(shape, call.kind == CallKind::kSend ? Direction::kSend : Direction::kRecv);
   } else {
-    const CallKind kind = shape.kind == CallKind::kCreate ? CallKind::kAllGather : shape.kind;
-    const Spec spec{kind, rank_, static_cast<int>(topology_.host_of.size()), shape.root,
-                    LanesFor(shape)};
-    ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec));
-    plan = std::make_shared<const Plan>(Plan::Make(ScheduleFor(*algorithm, spec), algorithm->name,
-                                                   shape.count, shape.element_bytes, kWindow));
+    ENTRAIN_ASSIGN_OR_RETURN(plan, Make(shape, nullptr));
   }
   if (plans_.size() >= kMaxPlans) {
     plans_.clear();

@@ -18,11 +18,12 @@ std::byte* Base(void* data, int64_t window_start_bytes) {
 
 }  // namespace
 
-Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, int64_t count,
-                int64_t element_bytes, int window) {
+Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, Layout in,
+                Layout out, int64_t element_bytes, int window) {
   Plan plan;
   plan.algorithm = algorithm;
-  plan.layout = UniformLayout(schedule->spec, count);
+  plan.in = std::move(in);
+  plan.out = std::move(out);
   plan.element_bytes = element_bytes;
   plan.window = std::min(window, static_cast<int>(schedule->lanes.size()));
   plan.scratch_offset.resize(schedule->scratch_like.size());
@@ -31,7 +32,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
     for (uint32_t s = lane.first_scratch; s < lane.first_scratch + lane.scratch; ++s) {
       plan.scratch_offset[s] = offset;
       // Blocks of one region lie side by side, so only lanes are aligned to cache lines.
-      offset += plan.layout.elements(schedule->scratch_like[s]) * element_bytes;
+      offset += plan.in.elements(schedule->scratch_like[s]) * element_bytes;
     }
     plan.slot_bytes = std::max(plan.slot_bytes, (offset + 63) / 64 * 64);
   }
@@ -50,13 +51,10 @@ Executor::Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wir
       ready_(std::move(ready)),
       scratch_(std::move(scratch)) {
   const Spec& spec = schedule_.spec;
-  int64_t own_part = 0;
-  if (spec.kind == CallKind::kAllGather || spec.kind == CallKind::kReduceScatter) {
-    own_part = plan_->layout.first[static_cast<size_t>(BlockOf(spec, spec.rank, 0))] *
-               plan_->element_bytes;
-  }
-  in_ = Base(call.in.data, spec.kind == CallKind::kAllGather ? own_part : 0);
-  out_ = Base(call.out.data, spec.kind == CallKind::kReduceScatter ? own_part : 0);
+  in_ = Base(call.in.data, plan_->in.first[static_cast<size_t>(InputWindow(spec).first)] *
+                               plan_->element_bytes);
+  out_ = Base(call.out.data, plan_->out.first[static_cast<size_t>(OutputWindow(spec).first)] *
+                                 plan_->element_bytes);
   runs_.resize(static_cast<size_t>(plan_->window));
   slots_.resize(schedule_.transfers.size());
   lanes_left_ = static_cast<int>(schedule_.lanes.size());
@@ -212,22 +210,25 @@ std::byte* Executor::Address(const LaneRun& run, const Region& region) const {
     return run.scratch +
            plan_->scratch_offset[lane.first_scratch + static_cast<uint32_t>(region.first)];
   }
-  std::byte* const base = region.slot == Slot::kIn ? in_ : out_;
+  const bool in = region.slot == Slot::kIn;
+  std::byte* const base = in ? in_ : out_;
   const int64_t offset =
-      plan_->layout.first[static_cast<size_t>(region.first)] * plan_->element_bytes;
+      (in ? plan_->in : plan_->out).first[static_cast<size_t>(region.first)] *
+      plan_->element_bytes;
   return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) +
                                       static_cast<uintptr_t>(offset));
 }
 
 int64_t Executor::Elements(const LaneRun& run, const Region& region) const {
   if (region.slot != Slot::kScratch) {
-    return plan_->layout.first[static_cast<size_t>(region.first + region.blocks)] -
-           plan_->layout.first[static_cast<size_t>(region.first)];
+    const Layout& layout = region.slot == Slot::kIn ? plan_->in : plan_->out;
+    return layout.first[static_cast<size_t>(region.first + region.blocks)] -
+           layout.first[static_cast<size_t>(region.first)];
   }
   const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
   int64_t elements = 0;
   for (int32_t s = region.first; s < region.first + region.blocks; ++s) {
-    elements += plan_->layout.elements(
+    elements += plan_->in.elements(
         schedule_.scratch_like[lane.first_scratch + static_cast<uint32_t>(s)]);
   }
   return elements;

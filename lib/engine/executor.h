@@ -27,15 +27,15 @@ namespace entrain {
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
   const char* algorithm = "";
-  Layout layout;
+  Layout in, out;  // scratch is cut as `in`
   int64_t element_bytes = 1;
   int window = 1;
   std::vector<int64_t>
       scratch_offset;      // bytes from the lane's scratch, per entry of schedule->scratch_like
   int64_t slot_bytes = 0;  // scratch of the largest lane
 
-  static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, int64_t count,
-                   int64_t element_bytes, int window);
+  static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, Layout in,
+                   Layout out, int64_t element_bytes, int window);
 };
 
 // Where a call runs: how its ranks are reached.
