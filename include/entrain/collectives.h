@@ -26,6 +26,7 @@ typedef struct entrain_call_options {
   int32_t memory;     /* ENTRAIN_MEMORY_HOST; other kinds are UNIMPLEMENTED in this version */
   void* stream;       /* for device memory; must be NULL otherwise */
   entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
+  entrain_batch_t* batch; /* not NULL: the call is checked and added to it instead of started; `work` must be NULL */
 } entrain_call_options_t;
 
 ENTRAIN_API void entrain_call_options_init(entrain_call_options_t* options);
@@ -71,6 +72,66 @@ ENTRAIN_API entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffe
                                                int32_t root, const entrain_call_options_t* options,
                                                entrain_work_t** work);
 
+/* `out` on the root: the reduced whole, `count` elements; elsewhere it is not used and may be NULL. In place on the root:
+ * out == in. Other ranks may be done before the root is. */
+ENTRAIN_API entrain_status_t entrain_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                            entrain_dtype_t dtype, entrain_op_t op, int32_t root,
+                                            const entrain_call_options_t* options, entrain_work_t** work);
+
+/* `in`: count elements; `out` on the root: size * count elements, every rank's part in rank order; elsewhere not used.
+ * In place on the root: in points at the root's part of out. Other ranks may be done before the root is. */
+ENTRAIN_API entrain_status_t entrain_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                            entrain_dtype_t dtype, int32_t root,
+                                            const entrain_call_options_t* options, entrain_work_t** work);
+
+/* `in` on the root: size * count elements, every rank's part in rank order; elsewhere not used. `out`: count elements,
+ * this rank's part. In place on the root: out points at the root's part of in. Done on the root only when all have
+ * theirs. */
+ENTRAIN_API entrain_status_t entrain_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                             entrain_dtype_t dtype, int32_t root,
+                                             const entrain_call_options_t* options, entrain_work_t** work);
+
+/* `in`: size * count elements, part r goes to rank r; `out`: size * count elements, part r came from rank r. In place:
+ * out == in. */
+ENTRAIN_API entrain_status_t entrain_all_to_all(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                                entrain_dtype_t dtype, const entrain_call_options_t* options,
+                                                entrain_work_t** work);
+
+/* out[i] on rank r = in_0[i] (+) ... (+) in_r[i], in this order; exclusive: up to rank r - 1, and rank 0's out stays as it
+ * is. `count` elements everywhere. In place: out == in. Not for avg. */
+ENTRAIN_API entrain_status_t entrain_scan(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                          entrain_dtype_t dtype, entrain_op_t op,
+                                          const entrain_call_options_t* options, entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_exclusive_scan(entrain_comm_t* comm, const void* in, void* out, size_t count,
+                                                    entrain_dtype_t dtype, entrain_op_t op,
+                                                    const entrain_call_options_t* options, entrain_work_t** work);
+
+/* ---- Parts of uneven length ----------------------------------------------------------------------------------- */
+
+/* As the calls above, with parts of counts[r] elements instead of `count`. Parts lie side by side in rank order: part r
+ * begins behind parts 0 .. r - 1. `counts`: `size` entries, 0 allowed; read before the call returns. */
+
+/* counts: the same on all ranks (MISMATCH otherwise). */
+ENTRAIN_API entrain_status_t entrain_all_gather_v(entrain_comm_t* comm, const void* in, void* out,
+                                                  const size_t* counts, entrain_dtype_t dtype,
+                                                  const entrain_call_options_t* options, entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_reduce_scatter_v(entrain_comm_t* comm, const void* in, void* out,
+                                                      const size_t* counts, entrain_dtype_t dtype, entrain_op_t op,
+                                                      const entrain_call_options_t* options, entrain_work_t** work);
+/* `count`: the elements of this rank's part. `counts`: used on the root only, may be NULL elsewhere. A part that is not as
+ * long as the root expects fails the call (MISMATCH). */
+ENTRAIN_API entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* in, size_t count, void* out,
+                                              const size_t* counts, entrain_dtype_t dtype, int32_t root,
+                                              const entrain_call_options_t* options, entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts, void* out,
+                                               size_t count, entrain_dtype_t dtype, int32_t root,
+                                               const entrain_call_options_t* options, entrain_work_t** work);
+/* in_counts[r] elements go to rank r, which expects them: its out_counts[this rank] is the same (MISMATCH otherwise). In
+ * place (out == in): in_counts and out_counts are equal. */
+ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
+                                                  void* out, const size_t* out_counts, entrain_dtype_t dtype,
+                                                  const entrain_call_options_t* options, entrain_work_t** work);
+
 /* Done when every rank has called it. */
 ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
                                              entrain_work_t** work);
@@ -83,6 +144,19 @@ ENTRAIN_API entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, 
 ENTRAIN_API entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
 
+/* ---- Batches -------------------------------------------------------------------------------------------------- */
+
+/* Several calls on one communicator, started together. Calls are added by giving the batch in their options: they are
+ * checked then, and their buffers and timeouts kept. Starting numbers them in the order they were added, which must be
+ * the same on all ranks, as if they had been made one after another; they run side by side. A batch can be started
+ * again once the last start is done, with whatever is in the buffers then. It keeps the communicator alive; `user` of
+ * reductions that its calls use must live as long as it. One thread at a time. */
+ENTRAIN_API entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch);
+/* Done when all calls are; its status is that of the first call, in their order, that failed. */
+ENTRAIN_API entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** work);
+/* What was started goes on. */
+ENTRAIN_API void entrain_batch_destroy(entrain_batch_t* batch);
+
 /* ---- Started calls -------------------------------------------------------------------------------------------- */
 
 /* *done: 1 when the call is over, however it ended; the return value is then its status. 0 and ENTRAIN_OK: still
@@ -93,6 +167,14 @@ ENTRAIN_API entrain_status_t entrain_work_test(entrain_work_t* work, int32_t* do
 ENTRAIN_API entrain_status_t entrain_work_wait(entrain_work_t* work, int64_t timeout_ns);
 /* The record of a call that failed; code OK when it did not. */
 ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t* error);
+/* Calls done(status, user) once, when the call is over, on whichever thread makes progress, or before this returns when
+ * it is over already. `done` must not block and must not call the library, except entrain_work_free. */
+typedef void (*entrain_done_fn)(entrain_status_t status, void* user);
+ENTRAIN_API entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user);
+/* *fd: a descriptor that becomes readable when the call is over and stays so, for poll, epoll and event loops. The
+ * handle's own: valid until it is freed, and not to be read or closed. Under ENTRAIN_PROGRESS_CALLER somebody must still
+ * call entrain_work_test. */
+ENTRAIN_API entrain_status_t entrain_work_descriptor(entrain_work_t* work, int* fd);
 /* Frees the handle; never blocks. An unfinished call goes on, and its buffers stay lent until it is over. */
 ENTRAIN_API void entrain_work_free(entrain_work_t* work);
 

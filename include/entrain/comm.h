@@ -137,6 +137,9 @@ ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_con
 ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
                                                 entrain_comm_t** part);
 
+/* A communicator of the same ranks, independent of this one: calls on the two never wait for each other. Collective. */
+ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy);
+
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
 /* The name of the transport used to reach `peer` ("self" for oneself). Static text. */

@@ -102,6 +102,7 @@ typedef struct entrain_store entrain_store_t;         /* a rendezvous store */
 typedef struct entrain_comm entrain_comm_t;           /* a communicator */
 typedef struct entrain_work entrain_work_t;           /* one started call */
 typedef struct entrain_reduction entrain_reduction_t; /* how contributions are combined */
+typedef struct entrain_batch entrain_batch_t;         /* several calls started as one */
 typedef struct entrain_mesh entrain_mesh_t;           /* shard groups × sync groups */
 typedef struct entrain_shard entrain_shard_t;         /* a model cut into layers, each spread over a shard group */
 typedef struct entrain_edit entrain_edit_t;           /* EDiT on a sharded model */

@@ -88,6 +88,11 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
     return absl::InvalidArgumentError(
         absl::StrCat("op ", request.op, " is not a reduction operator"));
   }
+  const bool prefix = call->kind == CallKind::kScan || call->kind == CallKind::kExclusiveScan;
+  if (prefix && call->reduction.op == ReduceOp::kAvg) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("op avg has no meaning in ", NameOf(call->kind), "; use sum"));
+  }
   return CheckReduction(call->reduction.op, call->dtype);
 }
 
@@ -166,7 +171,7 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
 }
 
 // The caller's elements by rank, and that they fit into memory together.
-absl::StatusOr<std::vector<int64_t>> CheckCounts(absl::string_view name, const size_t* counts,
+absl::StatusOr<std::vector<int64_t>> CheckCounts(const char* name, const size_t* counts,
                                                  DType dtype, int size) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(counts, name));
   std::vector<int64_t> checked;
@@ -256,7 +261,7 @@ absl::Status ApplyRoot(const Request& request, Call* call, int rank, int size) {
 }
 
 // Everything that can be known to be wrong without another rank.
-absl::Status ToCall(const Request& request, Call* call) {
+absl::Status ToCall(const Request& request, Call* call, entrain_batch_t** batch) {
   call->kind = request.kind;
   entrain_reduction_t* reduction = nullptr;
   if (request.options != nullptr) {
@@ -266,6 +271,7 @@ absl::Status ToCall(const Request& request, Call* call) {
         CopyStruct(request.options, &options, sizeof(options), "entrain_call_options_t"));
     ENTRAIN_RETURN_IF_ERROR(ApplyOptions(options, call));
     reduction = options.reduction;
+    *batch = options.batch;
   }
   if (call->kind == CallKind::kBarrier) {
     return absl::OkStatus();
@@ -290,14 +296,31 @@ absl::Status Refused(const Request& request, const Call& call, const absl::Statu
   return WithBlame(why, blame);
 }
 
+absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batch) {
+  if (request.work != nullptr) {
+    return absl::InvalidArgumentError(
+        "work is not NULL, but options.batch is given: the batch has the work");
+  }
+  if (batch->comm != request.comm->comm) {
+    return absl::InvalidArgumentError("options.batch is of another communicator");
+  }
+  call.options.deadline = Deadline::Never();  // its time begins when the batch starts
+  batch->calls.push_back(std::move(call));
+  return absl::OkStatus();
+}
+
 entrain_status_t Submit(const Request& request) {
   return Guard(request.function, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(request.comm, "comm"));
     Call call;
-    if (absl::Status checked = ToCall(request, &call); !checked.ok()) {
+    entrain_batch_t* batch = nullptr;
+    if (absl::Status checked = ToCall(request, &call, &batch); !checked.ok()) {
       return Refused(request, call, checked);
     }
     Communicator& comm = *request.comm->comm;
+    if (batch != nullptr) {
+      return AddToBatch(request, std::move(call), batch);
+    }
     if (request.work == nullptr) {
       return comm.Run(call);
     }
@@ -314,6 +337,8 @@ using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::CallKind;
 using entrain::Deadline;
 using entrain::ReduceOp;
+using entrain::RefPtr;
+using entrain::Work;
 
 extern "C" {
 
@@ -481,6 +506,54 @@ entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, ent
                               entrain_work_t** work) {
   return Submit({__func__, CallKind::kRecv, comm, nullptr, out, count, dtype, ENTRAIN_SUM, peer,
                  options, work});
+}
+
+entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(batch, "batch"));
+    *batch = new entrain_batch{comm->comm, {}};
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** work) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(batch, "batch"));
+    RefPtr<Work> started = batch->comm->StartAll(batch->calls);
+    if (work != nullptr) {
+      *work = ToHandle(std::move(started), /*background=*/false);
+      return absl::OkStatus();
+    }
+    started->Wait(Deadline::Never());
+    return started->status();
+  });
+}
+
+void entrain_batch_destroy(entrain_batch_t* batch) {
+  delete batch;
+}
+
+entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reinterpret_cast<const void*>(done), "done"));
+    ToWork(work)->Then([done, user](const absl::Status& status) {
+      entrain_error_t record;
+      ToRecord(status, Reach::kByCode, &record);
+      done(record.code, user);
+    });
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_work_descriptor(entrain_work_t* work, int* fd) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(fd, "fd"));
+    ENTRAIN_ASSIGN_OR_RETURN(*fd, ToWork(work)->Descriptor());
+    return absl::OkStatus();
+  });
 }
 
 entrain_status_t entrain_work_test(entrain_work_t* work, int32_t* done) {

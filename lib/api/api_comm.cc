@@ -165,6 +165,16 @@ entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t
   });
 }
 
+entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(copy, "copy"));
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, comm->comm->Split(0, comm->comm->rank()));
+    *copy = new entrain_comm{.comm = std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
 entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "include/entrain/entrain.h"
 #include "lib/base/call.h"
@@ -33,6 +34,11 @@ struct entrain_comm {
 
 struct entrain_reduction {
   entrain::Reduction reduction;
+};
+
+struct entrain_batch {
+  std::shared_ptr<entrain::Communicator> comm;
+  std::vector<entrain::Call> calls;
 };
 
 struct entrain_optim {

@@ -1,6 +1,7 @@
 #include "lib/comm/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -135,6 +136,57 @@ absl::Status Communicator::MeetAll(const CallOptions& options) {
 
 absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call) {
   return core_->Start(call, true);
+}
+
+namespace {
+
+// Over when all its parts are.
+class BatchWork final : public Work {
+ public:
+  // One reference for the caller, one until the last part is over.
+  BatchWork(Engine* engine, size_t parts) : Work(engine), status_of_(parts), left_(parts + 1) {
+    AddRef();
+  }
+  void PartIsOver(size_t part, const absl::Status& status) {
+    status_of_[part] = status;
+    Count();
+  }
+  // Once, when all parts were started.
+  void AllStarted() { Count(); }
+
+ private:
+  // Acquire-release: the last one sees the status of all others.
+  void Count() {
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+      return;
+    }
+    const auto failed = std::find_if(status_of_.begin(), status_of_.end(),
+                                     [](const absl::Status& status) { return !status.ok(); });
+    Finish(failed == status_of_.end() ? absl::OkStatus() : *failed);
+    Release();
+  }
+
+  std::vector<absl::Status> status_of_;
+  std::atomic<size_t> left_;
+};
+
+}  // namespace
+
+RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
+  auto batch = RefPtr<BatchWork>::Adopt(new BatchWork(&core_->engine(), calls.size()));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    auto part = core_->Start(calls[i], /*kick=*/false);
+    if (!part.ok()) {
+      batch->PartIsOver(i, part.status());
+      continue;
+    }
+    (*part)->Then([whole = batch.get(), i](const absl::Status& status) {
+      whole->PartIsOver(i, status);
+    });
+  }
+  core_->engine().Kick();
+  batch->AllStarted();
+  return RefPtr<Work>::Adopt(batch.Leak());
 }
 
 absl::Status Communicator::Run(const Call& call) {

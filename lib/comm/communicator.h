@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 #include "lib/base/call.h"
 #include "lib/comm/topology.h"
@@ -52,6 +53,9 @@ class Communicator {
   // library's own; this checks what concerns the communicator. An options.deadline of Never with
   // timeout_ns 0 takes the communicator's default.
   absl::StatusOr<RefPtr<Work>> Start(const Call& call);
+  // All of them, numbered in this order, with one turn of the engine. The work is over when all are; its status is the
+  // first failure in this order.
+  RefPtr<Work> StartAll(absl::Span<const Call> calls);
   // Start and wait.
   absl::Status Run(const Call& call);
 

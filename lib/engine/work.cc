@@ -1,8 +1,32 @@
 #include "lib/engine/work.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "lib/base/status.h"
 #include "lib/engine/engine.h"
 
 namespace entrain {
+
+Work::~Work() {
+  for (Node* node = continuations_.load(std::memory_order_relaxed);
+       node != nullptr && node != Closed();) {
+    delete std::exchange(node, node->next);  // never finished: nobody is told
+  }
+  if (const int fd = descriptor_.load(std::memory_order_relaxed); fd >= 0) {
+    close(fd);
+  }
+}
+
+Work::Node* Work::Closed() {
+  static Node closed;
+  return &closed;
+}
 
 bool Work::Wait(Deadline give_up, bool background) {
   return done() || (engine_ != nullptr && engine_->Await(*this, give_up, background));
@@ -15,11 +39,55 @@ bool Work::Test() {
   return done();
 }
 
+void Work::Then(Continuation then) {
+  auto* const node = new Node{std::move(then), continuations_.load(std::memory_order_acquire)};
+  while (node->next != Closed()) {
+    // Release: whoever takes the list sees the node. Acquire: closed means that status_ is there.
+    if (continuations_.compare_exchange_weak(node->next, node, std::memory_order_acq_rel,
+                                             std::memory_order_acquire)) {
+      return;
+    }
+  }
+  std::move(node->then)(status_);
+  delete node;
+}
+
+absl::StatusOr<int> Work::Descriptor() {
+  if (const int fd = descriptor_.load(std::memory_order_acquire); fd >= 0) {
+    return fd;
+  }
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) {
+    return ErrnoStatus(errno, "eventfd");
+  }
+  // Whoever finishes the work may do so after the handle, and this descriptor with it, is gone.
+  const int signal = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (signal < 0) {
+    const int error = errno;
+    close(fd);
+    return ErrnoStatus(error, "fcntl F_DUPFD_CLOEXEC");
+  }
+  int already = -1;
+  if (!descriptor_.compare_exchange_strong(already, fd, std::memory_order_acq_rel)) {
+    close(fd);
+    close(signal);
+    return already;
+  }
+  Then([signal](const absl::Status&) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t put = write(signal, &one, sizeof(one));
+    close(signal);
+  });
+  return fd;
+}
+
 void Work::Finish(absl::Status status) {
   if (done()) {
     return;
   }
   status_ = std::move(status);
+  Node* const given = continuations_.exchange(Closed(), std::memory_order_acq_rel);
+  const absl::Status result = given == nullptr ? absl::OkStatus() : status_;
   // A waiter may free the work as soon as done_ is set, so the engine is remembered before; the
   // work's address is only compared afterwards. Release: pairs with the acquire in done().
   Engine* engine = engine_;
@@ -28,6 +96,14 @@ void Work::Finish(absl::Status status) {
   if (engine != nullptr) {
     engine->WakeWaiters(self);
   }
+  std::vector<Node*> in_order;
+  for (Node* node = given; node != nullptr; node = node->next) {
+    in_order.push_back(node);
+  }
+  std::for_each(in_order.rbegin(), in_order.rend(), [&](Node* node) {
+    std::move(node->then)(result);
+    delete node;
+  });
 }
 
 }  // namespace entrain

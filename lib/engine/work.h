@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "lib/base/clock.h"
 
@@ -65,7 +67,7 @@ class Work {
   // `engine` makes progress for waiters; null: the work is finished by somebody else before anybody
   // waits.
   explicit Work(Engine* engine) : engine_(engine) {}
-  virtual ~Work() = default;
+  virtual ~Work();
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -79,6 +81,13 @@ class Work {
   bool Test();
   // Once done.
   const absl::Status& status() const { return status_; }
+
+  // Calls `then` once when the work is over: on the thread that finishes it, which is the engine's driver, or here when
+  // it is over already. Must not block.
+  using Continuation = absl::AnyInvocable<void(const absl::Status&) &&>;
+  void Then(Continuation then);
+  // A descriptor that becomes readable when the work is over and stays so. The work's own, open as long as it lives.
+  absl::StatusOr<int> Descriptor();
 
   void AddRef() { references_.fetch_add(1, std::memory_order_relaxed); }
   // Acquire-release: the last owner sees every other owner's last use.
@@ -100,6 +109,14 @@ class Work {
   std::atomic<uint32_t> references_{1};
   std::atomic<uint32_t> done_{0};
   absl::Status status_;  // written before done_ is set, read only afterwards
+  struct Node {
+    Continuation then;
+    Node* next;
+  };
+  static Node* Closed();
+  // The last one given first; Closed(): Finish has taken them.
+  std::atomic<Node*> continuations_{nullptr};
+  std::atomic<int> descriptor_{-1};
 };
 
 }  // namespace entrain

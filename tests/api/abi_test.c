@@ -78,7 +78,7 @@ static void check_comm_stats(void) {
 }
 
 static void check_call_options(void) {
-  SIZE(entrain_call_options_t, 48);
+  SIZE(entrain_call_options_t, 56);
   AT(entrain_call_options_t, size, 0);
   AT(entrain_call_options_t, tag, 8);
   AT(entrain_call_options_t, timeout_ns, 16);
@@ -86,6 +86,7 @@ static void check_call_options(void) {
   AT(entrain_call_options_t, memory, 28);
   AT(entrain_call_options_t, stream, 32);
   AT(entrain_call_options_t, reduction, 40);
+  AT(entrain_call_options_t, batch, 48);
 }
 
 static void check_optim_config(void) {

@@ -1,0 +1,395 @@
+// The collectives that move and combine parts: rooted ones, all_to_all, scans, uneven parts, and batches; every element
+// compared with what a loop over the ranks says.
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/world.h"
+
+namespace entrain_test {
+namespace {
+
+using Values = std::vector<int64_t>;
+
+// What rank `rank` has at element `i` of what it sends.
+int64_t Value(int rank, size_t i) {
+  return (rank + 1) * 1000 + static_cast<int64_t>(i) * 7;
+}
+
+Values Input(int rank, size_t count) {
+  Values values(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = Value(rank, i);
+  }
+  return values;
+}
+
+// Sums over ranks first .. last-1.
+Values SumOf(int first, int last, size_t count) {
+  Values sum(count);
+  for (int rank = first; rank < last; ++rank) {
+    for (size_t i = 0; i < count; ++i) {
+      sum[i] += Value(rank, i);
+    }
+  }
+  return sum;
+}
+
+size_t At(int rank) {
+  return static_cast<size_t>(rank);
+}
+
+Values Slice(const Values& values, size_t first, size_t count) {
+  const auto begin = values.begin() + static_cast<ptrdiff_t>(first);
+  return {begin, begin + static_cast<ptrdiff_t>(count)};
+}
+
+class Exchange : public testing::TestWithParam<int> {
+ protected:
+  // `body` for each number of elements worth trying.
+  template <typename Body>
+  static void ForEachCount(const Body& body) {
+    for (const size_t count : {0u, 1u, 37u, 70'001u}) {
+      SCOPED_TRACE("count " + std::to_string(count));
+      body(count);
+    }
+  }
+};
+
+TEST_P(Exchange, ReduceGivesTheRootTheSum) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    ForEachCount([&](size_t count) {
+      for (int root = 0; root < self.size; ++root) {
+        Values in = Input(self.rank, count);
+        Values out(count, -1);
+        ASSERT_OK(entrain_reduce(self.comm, in.data(), self.rank == root ? out.data() : nullptr,
+                                 count, ENTRAIN_I64, ENTRAIN_SUM, root, nullptr, nullptr));
+        EXPECT_EQ(out, self.rank == root ? SumOf(0, self.size, count) : Values(count, -1));
+        EXPECT_EQ(in, Input(self.rank, count));
+        ASSERT_OK(entrain_reduce(self.comm, in.data(), self.rank == root ? in.data() : nullptr,
+                                 count, ENTRAIN_I64, ENTRAIN_SUM, root, nullptr, nullptr));
+        EXPECT_EQ(in, self.rank == root ? SumOf(0, self.size, count) : Input(self.rank, count));
+      }
+    });
+  });
+}
+
+TEST_P(Exchange, GatherAndScatterAreInverse) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    ForEachCount([&](size_t count) {
+      for (int root = 0; root < self.size; ++root) {
+        const bool is_root = self.rank == root;
+        const Values in = Input(self.rank, count);
+        Values all(is_root ? count * At(self.size) : 0), back(count);
+        ASSERT_OK(entrain_gather(self.comm, in.data(), is_root ? all.data() : nullptr, count,
+                                 ENTRAIN_I64, root, nullptr, nullptr));
+        for (int rank = 0; is_root && rank < self.size; ++rank) {
+          EXPECT_EQ(Slice(all, count * At(rank), count), Input(rank, count));
+        }
+        ASSERT_OK(entrain_scatter(self.comm, is_root ? all.data() : nullptr, back.data(), count,
+                                  ENTRAIN_I64, root, nullptr, nullptr));
+        EXPECT_EQ(back, in);
+        // In place: the root's own part is where it belongs.
+        int64_t* const part = is_root ? all.data() + count * At(root) : back.data();
+        ASSERT_OK(entrain_gather(self.comm, part, is_root ? all.data() : nullptr, count,
+                                 ENTRAIN_I64, root, nullptr, nullptr));
+        ASSERT_OK(entrain_scatter(self.comm, is_root ? all.data() : nullptr, part, count,
+                                  ENTRAIN_I64, root, nullptr, nullptr));
+        EXPECT_EQ(back, in);
+        for (int rank = 0; is_root && rank < self.size; ++rank) {
+          EXPECT_EQ(Slice(all, count * At(rank), count), Input(rank, count));
+        }
+      }
+    });
+  });
+}
+
+TEST_P(Exchange, AllToAllTransposes) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    ForEachCount([&](size_t count) {
+      const size_t whole = count * At(self.size);
+      Values in = Input(self.rank, whole);
+      Values out(whole), expected;
+      for (int rank = 0; rank < self.size; ++rank) {
+        const Values theirs = Slice(Input(rank, whole), count * At(self.rank), count);
+        expected.insert(expected.end(), theirs.begin(), theirs.end());
+      }
+      ASSERT_OK(entrain_all_to_all(self.comm, in.data(), out.data(), count, ENTRAIN_I64, nullptr,
+                                   nullptr));
+      EXPECT_EQ(out, expected);
+      EXPECT_EQ(in, Input(self.rank, whole));
+      ASSERT_OK(
+          entrain_all_to_all(self.comm, in.data(), in.data(), count, ENTRAIN_I64, nullptr, nullptr));
+      EXPECT_EQ(in, expected);
+    });
+  });
+}
+
+TEST_P(Exchange, ScansGivePrefixes) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    ForEachCount([&](size_t count) {
+      Values in = Input(self.rank, count);
+      Values out(count, -1);
+      ASSERT_OK(entrain_scan(self.comm, in.data(), out.data(), count, ENTRAIN_I64, ENTRAIN_SUM,
+                             nullptr, nullptr));
+      EXPECT_EQ(out, SumOf(0, self.rank + 1, count));
+      out.assign(count, -1);
+      ASSERT_OK(entrain_exclusive_scan(self.comm, in.data(), out.data(), count, ENTRAIN_I64,
+                                       ENTRAIN_SUM, nullptr, nullptr));
+      EXPECT_EQ(out, self.rank == 0 ? Values(count, -1) : SumOf(0, self.rank, count));
+      ASSERT_OK(entrain_exclusive_scan(self.comm, in.data(), in.data(), count, ENTRAIN_I64,
+                                       ENTRAIN_SUM, nullptr, nullptr));
+      EXPECT_EQ(in, self.rank == 0 ? Input(0, count) : SumOf(0, self.rank, count));
+    });
+  });
+}
+
+// Rank r's part has r * 5 elements (rank 0's none).
+std::vector<size_t> UnevenCounts(int size) {
+  std::vector<size_t> counts;
+  for (int rank = 0; rank < size; ++rank) {
+    counts.push_back(At(rank) * 5);
+  }
+  return counts;
+}
+
+size_t Before(const std::vector<size_t>& counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, size_t{0});
+}
+
+TEST_P(Exchange, UnevenPartsOfAllGatherAndReduceScatter) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    const std::vector<size_t> counts = UnevenCounts(self.size);
+    const size_t whole = Before(counts, self.size);
+    const size_t mine = counts[At(self.rank)];
+    const Values in = Input(self.rank, mine);
+    Values all(whole, -1);
+    ASSERT_OK(entrain_all_gather_v(self.comm, in.data(), all.data(), counts.data(), ENTRAIN_I64,
+                                   nullptr, nullptr));
+    for (int rank = 0; rank < self.size; ++rank) {
+      EXPECT_EQ(Slice(all, Before(counts, rank), counts[At(rank)]), Input(rank, counts[At(rank)]));
+    }
+    const Values full = Input(self.rank, whole);
+    Values part(mine, -1);
+    ASSERT_OK(entrain_reduce_scatter_v(self.comm, full.data(), part.data(), counts.data(),
+                                       ENTRAIN_I64, ENTRAIN_SUM, nullptr, nullptr));
+    EXPECT_EQ(part, Slice(SumOf(0, self.size, whole), Before(counts, self.rank), mine));
+  });
+}
+
+TEST_P(Exchange, UnevenPartsOfGatherAndScatter) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    const std::vector<size_t> counts = UnevenCounts(self.size);
+    const size_t mine = counts[At(self.rank)];
+    const Values in = Input(self.rank, mine);
+    for (int root = 0; root < self.size; ++root) {
+      const bool is_root = self.rank == root;
+      Values all(is_root ? Before(counts, self.size) : 0, -1), back(mine, -1);
+      ASSERT_OK(entrain_gather_v(self.comm, in.data(), mine, is_root ? all.data() : nullptr,
+                                 is_root ? counts.data() : nullptr, ENTRAIN_I64, root, nullptr,
+                                 nullptr));
+      for (int rank = 0; is_root && rank < self.size; ++rank) {
+        EXPECT_EQ(Slice(all, Before(counts, rank), counts[At(rank)]),
+                  Input(rank, counts[At(rank)]));
+      }
+      ASSERT_OK(entrain_scatter_v(self.comm, is_root ? all.data() : nullptr,
+                                  is_root ? counts.data() : nullptr, back.data(), mine, ENTRAIN_I64,
+                                  root, nullptr, nullptr));
+      EXPECT_EQ(back, in);
+    }
+  });
+}
+
+TEST_P(Exchange, UnevenPartsOfAllToAll) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    // a sends b (a + 2 b) % 4 elements; the same both ways in the second call, which is in place.
+    const auto count = [](int from, int to) { return At((from + 2 * to) % 4); };
+    const auto symmetric = [](int from, int to) { return At((from + to) % 3); };
+    for (const bool in_place : {false, true}) {
+      std::vector<size_t> in_counts, out_counts;
+      Values expected;
+      for (int rank = 0; rank < self.size; ++rank) {
+        in_counts.push_back(in_place ? symmetric(self.rank, rank) : count(self.rank, rank));
+        out_counts.push_back(in_place ? symmetric(rank, self.rank) : count(rank, self.rank));
+        size_t before = 0;
+        for (int to = 0; to < self.rank; ++to) {
+          before += in_place ? symmetric(rank, to) : count(rank, to);
+        }
+        for (size_t i = 0; i < out_counts.back(); ++i) {
+          expected.push_back(Value(rank, before + i));
+        }
+      }
+      Values in = Input(self.rank, Before(in_counts, self.size));
+      Values out(expected.size(), -1);
+      ASSERT_OK(entrain_all_to_all_v(self.comm, in.data(), in_counts.data(),
+                                     in_place ? in.data() : out.data(), out_counts.data(),
+                                     ENTRAIN_I64, nullptr, nullptr));
+      EXPECT_EQ(in_place ? in : out, expected);
+    }
+  });
+}
+
+TEST_P(Exchange, ABatchRunsItsCallsInOrderAndCanBeStartedAgain) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    entrain_batch_t* batch = nullptr;
+    ASSERT_OK(entrain_batch_create(self.comm, &batch));
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    options.batch = batch;
+    int64_t sum = 0, most = 0, mine = 0;
+    Values all(At(self.size));
+    ASSERT_OK(entrain_all_reduce(self.comm, &mine, &sum, 1, ENTRAIN_I64, ENTRAIN_SUM, &options,
+                                 nullptr));
+    ASSERT_OK(entrain_all_reduce(self.comm, &mine, &most, 1, ENTRAIN_I64, ENTRAIN_MAX, &options,
+                                 nullptr));
+    ASSERT_OK(entrain_all_gather(self.comm, &mine, all.data(), 1, ENTRAIN_I64, &options, nullptr));
+    for (int repeat = 1; repeat <= 3; ++repeat) {
+      mine = repeat * (self.rank + 1);
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(entrain_batch_start(batch, repeat == 3 ? nullptr : &work));
+      if (work != nullptr) {
+        ASSERT_OK(entrain_work_wait(work, -1));
+        entrain_work_free(work);
+      }
+      EXPECT_EQ(sum, repeat * self.size * (self.size + 1) / 2);
+      EXPECT_EQ(most, repeat * self.size);
+      EXPECT_EQ(all.back(), repeat * self.size);
+    }
+    entrain_work_t* work = nullptr;
+    EXPECT_FAILS(entrain_barrier(self.comm, &options, &work), ENTRAIN_INVALID_ARGUMENT,
+                 "options.batch");
+    entrain_batch_destroy(batch);
+  });
+}
+
+TEST_P(Exchange, AnEmptyBatchIsDoneAtOnce) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    entrain_batch_t* batch = nullptr;
+    ASSERT_OK(entrain_batch_create(self.comm, &batch));
+    EXPECT_OK(entrain_batch_start(batch, nullptr));
+    entrain_batch_destroy(batch);
+  });
+}
+
+TEST_P(Exchange, NotifiesAndSignalsADescriptor) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    std::atomic<int> told{0};
+    int64_t data = self.rank;
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_I64, ENTRAIN_SUM, nullptr,
+                                 &work));
+    const auto count = [](entrain_status_t status, void* user) {
+      static_cast<std::atomic<int>*>(user)->fetch_add(status == ENTRAIN_OK ? 1 : 100);
+    };
+    ASSERT_OK(entrain_work_notify(work, count, &told));
+    int fd = -1, same = -1;
+    ASSERT_OK(entrain_work_descriptor(work, &fd));
+    ASSERT_OK(entrain_work_descriptor(work, &same));
+    EXPECT_EQ(fd, same);
+    // Nobody calls the library: its own thread finishes the call.
+    pollfd waited{fd, POLLIN, 0};
+    ASSERT_EQ(poll(&waited, 1, 20'000), 1);
+    EXPECT_OK(entrain_work_wait(work, 0));
+    EXPECT_EQ(data, self.size * (self.size - 1) / 2);
+    ASSERT_OK(entrain_work_notify(work, count, &told));  // over already: at once
+    EXPECT_GE(told.load(), 1);
+    for (int i = 0; i < 2000 && told.load() < 2; ++i) {
+      poll(nullptr, 0, 1);  // the first may still be on its way out of the engine
+    }
+    EXPECT_EQ(told.load(), 2);
+    entrain_work_free(work);
+  });
+}
+
+TEST_P(Exchange, DuplicatesAreIndependent) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    entrain_comm_t* copy = nullptr;
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+    // Started in opposite orders: neither waits for the other.
+    int64_t first = 1, second = 2;
+    entrain_work_t* works[2] = {};
+    entrain_comm_t* const comms[2] = {self.comm, copy};
+    int64_t* const data[2] = {&first, &second};
+    for (int i = 0; i < 2; ++i) {
+      const int which = self.rank % 2 == 0 ? i : 1 - i;
+      ASSERT_OK(entrain_all_reduce(comms[which], data[which], data[which], 1, ENTRAIN_I64,
+                                   ENTRAIN_SUM, nullptr, &works[which]));
+    }
+    for (entrain_work_t* work : works) {
+      EXPECT_OK(entrain_work_wait(work, -1));
+      entrain_work_free(work);
+    }
+    EXPECT_EQ(first, self.size);
+    EXPECT_EQ(second, 2 * self.size);
+    entrain_comm_destroy(copy);
+  });
+}
+
+TEST_P(Exchange, RefusesWhatCannotBe) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    Values data(100);
+    std::vector<size_t> counts(At(self.size), 1), other(At(self.size), 1);
+    EXPECT_FAILS(entrain_reduce(self.comm, data.data(), data.data(), 1, ENTRAIN_I64, ENTRAIN_SUM,
+                                self.size, nullptr, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "root");
+    EXPECT_FAILS(entrain_gather(self.comm, nullptr, data.data(), 1, ENTRAIN_I64, 0, nullptr,
+                                nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "in is NULL");
+    EXPECT_FAILS(entrain_scan(self.comm, data.data(), data.data(), 1, ENTRAIN_I64, ENTRAIN_AVG,
+                              nullptr, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "avg");
+    EXPECT_FAILS(entrain_all_gather_v(self.comm, data.data(), data.data(), nullptr, ENTRAIN_I64,
+                                      nullptr, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "counts is NULL");
+    counts[0] = SIZE_MAX / 2;
+    EXPECT_FAILS(entrain_all_gather_v(self.comm, data.data(), data.data(), counts.data(),
+                                      ENTRAIN_I64, nullptr, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "counts[0]");
+    counts[0] = 1;
+    counts[At(self.rank)] = 2;
+    EXPECT_FAILS(entrain_all_to_all_v(self.comm, data.data(), counts.data(), data.data() + 50,
+                                      other.data(), ENTRAIN_I64, nullptr, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "in_counts[");
+    EXPECT_FAILS(entrain_all_to_all(self.comm, data.data(), data.data() + 1, 3, ENTRAIN_I64, nullptr,
+                                    nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "overlap");
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // nothing was harmed
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Exchange, testing::Values(1, 2, 3, 4, 5),
+                         [](const auto& rank_count) {
+                           return "n" + std::to_string(rank_count.param);
+                         });
+
+// Both sides of a part must agree on its length, and ranks on what they call.
+TEST(ExchangeMismatch, FailsOnAllRanks) {
+  RunWorld(2, [](const Rank& self) {
+    Values in(8), out(8);
+    const std::vector<size_t> counts = {At(self.rank), 2};
+    EXPECT_EQ(entrain_all_gather_v(self.comm, in.data(), out.data(), counts.data(), ENTRAIN_I64,
+                                   nullptr, nullptr),
+              ENTRAIN_MISMATCH)
+        << LastError();
+  });
+  RunWorld(2, [](const Rank& self) {
+    Values in(8), out(8);
+    const std::vector<size_t> in_counts = {1, 1}, out_counts = {1, 1};
+    const std::vector<size_t> more = {1, 3};
+    EXPECT_NE(entrain_all_to_all_v(self.comm, in.data(),
+                                   self.rank == 0 ? more.data() : in_counts.data(), out.data(),
+                                   out_counts.data(), ENTRAIN_I64, nullptr, nullptr),
+              ENTRAIN_OK);
+    EXPECT_EQ(entrain_comm_error(self.comm, nullptr), ENTRAIN_MISMATCH) << LastError();
+  });
+}
+
+}  // namespace
+}  // namespace entrain_test
