@@ -113,6 +113,24 @@ absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out
     case Collective::kBroadcast:
       status = entrain_broadcast(comm, out, count, dtype, measured.root, nullptr, nullptr);
       break;
+    case Collective::kReduce:
+      status = entrain_reduce(comm, in, out, count, dtype, op, measured.root, nullptr, nullptr);
+      break;
+    case Collective::kGather:
+      status = entrain_gather(comm, in, out, count, dtype, measured.root, nullptr, nullptr);
+      break;
+    case Collective::kScatter:
+      status = entrain_scatter(comm, in, out, count, dtype, measured.root, nullptr, nullptr);
+      break;
+    case Collective::kAllToAll:
+      status = entrain_all_to_all(comm, in, out, count, dtype, nullptr, nullptr);
+      break;
+    case Collective::kScan:
+      status = entrain_scan(comm, in, out, count, dtype, op, nullptr, nullptr);
+      break;
+    case Collective::kExclusiveScan:
+      status = entrain_exclusive_scan(comm, in, out, count, dtype, op, nullptr, nullptr);
+      break;
     case Collective::kBarrier:
       status = entrain_barrier(comm, nullptr, nullptr);
       break;

@@ -5,8 +5,9 @@
 namespace entrain::perf {
 namespace {
 
-constexpr absl::string_view kNames[kCollectives] = {"all_reduce", "reduce_scatter", "all_gather",
-                                                    "broadcast",  "barrier",        "send_recv"};
+constexpr absl::string_view kNames[kCollectives] = {
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast",      "reduce",  "gather",
+    "scatter",    "all_to_all",     "scan",       "exclusive_scan", "barrier", "send_recv"};
 
 }  // namespace
 
@@ -24,7 +25,34 @@ std::optional<Collective> CollectiveFromName(absl::string_view name) {
 }
 
 bool Reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduceScatter:
+    case Collective::kReduce:
+    case Collective::kScan:
+    case Collective::kExclusiveScan:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsRooted(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+bool Case::per_rank() const {
+  switch (collective) {
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+    case Collective::kGather:
+    case Collective::kScatter:
+    case Collective::kAllToAll:
+      return true;
+    default:
+      return false;
+  }
 }
 
 Case Case::OfSize(const Case& like, int64_t bytes) {
@@ -44,11 +72,8 @@ double Case::bus_factor() const {
   switch (collective) {
     case Collective::kAllReduce:
       return 2 * (n - 1) / n;
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-      return (n - 1) / n;
     default:
-      return 1;
+      return per_rank() ? (n - 1) / n : 1;
   }
 }
 

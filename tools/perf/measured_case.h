@@ -13,12 +13,27 @@
 
 namespace entrain::perf {
 
-enum class Collective { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kBarrier, kSendRecv };
-constexpr int kCollectives = 6;
+enum class Collective {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kScan,
+  kExclusiveScan,
+  kBarrier,
+  kSendRecv
+};
+constexpr int kCollectives = 12;
 
 absl::string_view NameOf(Collective collective);  // "all_reduce", as in the C API
 std::optional<Collective> CollectiveFromName(absl::string_view name);
 bool Reduces(Collective collective);
+// A root gives or gets what the others do not.
+bool IsRooted(Collective collective);
 
 // Sizes follow nccl-tests: `bytes` is the larger of the two buffers of one rank.
 struct Case {
@@ -33,13 +48,20 @@ struct Case {
   // The largest case of at most `bytes`, and at least one element (a rank, where ranks have parts).
   static Case OfSize(const Case& like, int64_t bytes);
 
-  bool per_rank() const {
-    return collective == Collective::kReduceScatter || collective == Collective::kAllGather;
-  }
+  bool per_rank() const;
+  // Elements of the buffers; the root's, on every rank.
   int64_t in_count() const {
-    return collective == Collective::kReduceScatter ? count * ranks : count;
+    return collective == Collective::kReduceScatter || collective == Collective::kScatter ||
+                   collective == Collective::kAllToAll
+               ? count * ranks
+               : count;
   }
-  int64_t out_count() const { return collective == Collective::kAllGather ? count * ranks : count; }
+  int64_t out_count() const {
+    return collective == Collective::kAllGather || collective == Collective::kGather ||
+                   collective == Collective::kAllToAll
+               ? count * ranks
+               : count;
+  }
   // busbw = algbw * factor: what a perfect algorithm moves over the busiest link per byte of size.
   double bus_factor() const;
   // A ping-pong is two calls one after the other; its time is that of one.

@@ -161,8 +161,6 @@ absl::Status UnderstandLists(const Words& words, Options& options) {
   if (words.algorithms.empty()) {
     return absl::OkStatus();
   }
-  constexpr CallKind kKinds[] = {CallKind::kAllReduce, CallKind::kReduceScatter,
-                                 CallKind::kAllGather, CallKind::kBroadcast, CallKind::kBarrier};
   options.algorithms = absl::StrSplit(words.algorithms, ',');
   for (std::string& name : options.algorithms) {
     if (name == "auto") {
@@ -173,7 +171,8 @@ absl::Status UnderstandLists(const Words& words, Options& options) {
       return absl::InvalidArgumentError("--algorithm: send_recv has none to choose from");
     }
     ENTRAIN_RETURN_IF_ERROR(
-        Annotate(FindAlgorithm(kKinds[static_cast<int>(options.like.collective)], name).status(),
+        Annotate(FindAlgorithm(*entrain::CollectiveFromName(NameOf(options.like.collective)), name)
+                     .status(),
                  "--algorithm"));
   }
   return absl::OkStatus();

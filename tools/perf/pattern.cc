@@ -117,13 +117,13 @@ double Pattern::Contribution(int rank, int64_t i) const {
   return IsPair(case_.dtype) ? value * kLocations + rank : value;
 }
 
-double Pattern::Reduced(int64_t i) const {
+double Pattern::Reduced(int64_t i, int ranks) const {
   double result = Contribution(0, i);
-  for (int r = 1; r < case_.ranks; ++r) {
+  for (int r = 1; r < ranks; ++r) {
     result = Combined(case_.op, result, Contribution(r, i));
   }
   if (case_.op == ReduceOp::kAvg) {
-    result /= case_.ranks;
+    result /= ranks;
     return IsFloat(case_.dtype) ? result : std::trunc(result);
   }
   return result;
@@ -243,19 +243,39 @@ int64_t Pattern::CountWrong(int rank, const void* out) const {
   const auto of_rank = [&](int r) {
     return Block([&, r](int64_t i) { return Contribution(r, i); });
   };
+  const bool only_root =
+      case_.collective == Collective::kReduce || case_.collective == Collective::kGather;
+  if ((only_root && rank != case_.root) ||
+      (case_.collective == Collective::kExclusiveScan && rank == 0)) {
+    return 0;  // gets nothing
+  }
   switch (case_.collective) {
     case Collective::kAllReduce:
-    case Collective::kReduceScatter: {
-      const int64_t first = case_.collective == Collective::kAllReduce ? 0 : rank * case_.count;
-      return Compare(got, case_.count, first, Block([&](int64_t i) { return Reduced(i); }));
+    case Collective::kReduceScatter:
+    case Collective::kReduce:
+    case Collective::kScan:
+    case Collective::kExclusiveScan: {
+      const bool prefix =
+          case_.collective == Collective::kScan || case_.collective == Collective::kExclusiveScan;
+      const int ranks = !prefix                                     ? case_.ranks
+                        : case_.collective == Collective::kScan ? rank + 1
+                                                                    : rank;
+      const int64_t first =
+          case_.collective == Collective::kReduceScatter ? rank * case_.count : 0;
+      return Compare(got, case_.count, first, Block([&](int64_t i) { return Reduced(i, ranks); }));
     }
-    case Collective::kAllGather: {
+    case Collective::kAllGather:
+    case Collective::kGather:
+    case Collective::kAllToAll: {
+      const int64_t first = case_.collective == Collective::kAllToAll ? rank * case_.count : 0;
       int64_t wrong = 0;
       for (int r = 0; r < case_.ranks; ++r) {
-        wrong += Compare(got + r * case_.count * width_, case_.count, 0, of_rank(r));
+        wrong += Compare(got + r * case_.count * width_, case_.count, first, of_rank(r));
       }
       return wrong;
     }
+    case Collective::kScatter:
+      return Compare(got, case_.count, rank * case_.count, of_rank(case_.root));
     case Collective::kBroadcast:
       return Compare(got, case_.count, 0, of_rank(case_.root));
     case Collective::kSendRecv: {

@@ -26,7 +26,7 @@ class Pattern {
 
  private:
   double Contribution(int rank, int64_t i) const;
-  double Reduced(int64_t i) const;
+  double Reduced(int64_t i, int ranks) const;
   // One period of elements, from `value(i)`, repeated to a block that is compared as a whole.
   template <typename Value>
   std::vector<std::byte> Block(Value value) const;

@@ -54,7 +54,7 @@ void Report::Head(const Setting& setting, const Case& measured,
 
 absl::Status Report::Add(const Case& measured, const std::string& transport,
                          const std::string& algorithm, const Figures& figures) const {
-  const bool rooted = measured.collective == Collective::kBroadcast;
+  const bool rooted = IsRooted(measured.collective);
   const std::string wrong = figures.wrong < 0 ? "N/A" : absl::StrCat(figures.wrong);
   std::printf("%12lld %12lld %8s %6s %6d %10.2f %8.2f %8.2f %6s %10.2f%s%s\n",
               static_cast<long long>(measured.bytes), static_cast<long long>(measured.count),
