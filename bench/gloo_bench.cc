@@ -65,13 +65,9 @@ std::vector<std::string> AlgorithmsOf(Collective collective) {
       return {"ring", "bcube", "halving_doubling", "halving_doubling_sync"};
     case Collective::kReduceScatter:
       return {"halving_doubling", "halving_doubling_sync"};
-    case Collective::kAllGather:
-    case Collective::kBroadcast:
-    case Collective::kBarrier:
-    case Collective::kSendRecv:
-      break;
+    default:
+      return {"default"};
   }
-  return {"default"};
 }
 
 class GlooSubject final : public Subject {
@@ -145,6 +141,9 @@ class GlooSubject final : public Subject {
       case Collective::kSendRecv:
         PingPong();
         break;
+      default:
+        return absl::UnimplementedError(
+            absl::StrCat("gloo-bench does not run ", NameOf(measured.collective)));
     }
     return absl::OkStatus();
   }

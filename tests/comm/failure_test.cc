@@ -212,6 +212,7 @@ struct Report {
 struct Shared {
   std::atomic<int> ready{0};
   std::atomic<int64_t> struck_at{0};
+  int64_t stall_ns = 0;  // by how much the test itself was late to look, at worst
   Report reports[8];
 };
 
@@ -322,7 +323,12 @@ void Strike(Operation operation, int ranks, int victim, int signal, const char* 
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank != victim) {
       int exit_status = 0;
+      int64_t looked = Now();
       while (waitpid(children[static_cast<size_t>(rank)], &exit_status, WNOHANG) == 0) {
+        // How late this process itself gets a core.
+        const int64_t gap = Now() - looked;
+        shared->stall_ns = std::max(shared->stall_ns, gap - 2 * kMillisecond);
+        looked += gap;
         if (Now() > give_up + 15 * kSecond) {
           kill(children[static_cast<size_t>(rank)], SIGKILL);
         }
@@ -378,7 +384,9 @@ TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
     const Report& report = shared_->reports[rank];
     EXPECT_EQ(report.code, static_cast<int>(absl::StatusCode::kDeadlineExceeded)) << report.text;
     EXPECT_EQ(report.guilty, 1) << report.text;
-    EXPECT_LT(report.after_ns, kTimeout + 250 * kMillisecond) << report.text;
+    // Several processes in turn have to notice it, each of which the machine may have kept waiting.
+    EXPECT_LT(report.after_ns, kTimeout + 250 * kMillisecond + 4 * shared_->stall_ns)
+        << report.text << "; the machine stalled for " << shared_->stall_ns << " ns";
     EXPECT_THAT(report.text, HasSubstr("rank 1"));
   }
 }

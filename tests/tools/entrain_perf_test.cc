@@ -155,7 +155,8 @@ TEST_P(EveryCollective, IsRightOnTwoRanks) {
 INSTANTIATE_TEST_SUITE_P(
     All, EveryCollective,
     ::testing::Combine(::testing::Values("all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                         "barrier", "send_recv"),
+                                         "reduce", "gather", "scatter", "all_to_all", "scan",
+                                         "exclusive_scan", "barrier", "send_recv"),
                        ::testing::Values("inproc", "shm", "tcp")),
     [](const auto& of) { return absl::StrCat(std::get<0>(of.param), "_", std::get<1>(of.param)); });
 

@@ -23,8 +23,8 @@ constexpr int kMostRanks = 1024;
 constexpr char kDescription[] =
     R"(Measures one collective of Entrain over a range of sizes and checks every result.
 
-COLLECTIVE: all_reduce, reduce_scatter, all_gather, broadcast, barrier, or send_recv (a ping-pong between
-ranks 0 and 1, 2 and 3, ...; the time is that of one way).
+COLLECTIVE: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, scan,
+exclusive_scan, barrier, or send_recv (a ping-pong between ranks 0 and 1, 2 and 3, ...; the time is that of one way).
 
 With -n the ranks are started here: as processes, or over inproc as threads. Without it, start the same command
 once a rank under any launcher: entrain-run, torchrun, mpirun, srun.
@@ -71,7 +71,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option("--op", words.op,
                  "reduction: sum prod min max avg band bor bxor land lor lxor minloc maxloc (sum)")
       ->option_text("OP");
-  app.add_option("--root", options.like.root, "root of a broadcast (0)")
+  app.add_option("--root", options.like.root, "root of broadcast, reduce, gather and scatter (0)")
       ->option_text("RANK")
       ->check(CLI::NonNegativeNumber);
   app.add_option(
@@ -127,7 +127,8 @@ absl::Status UnderstandCase(const Words& words, Case& like) {
   if (!collective.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "COLLECTIVE: \"", words.collective,
-        "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast, barrier, send_recv"));
+        "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, "
+        "scatter, all_to_all, scan, exclusive_scan, barrier, send_recv"));
   }
   like.collective = *collective;
   const auto dtype = DTypeFromName(words.dtype);
