@@ -13,10 +13,10 @@
 
 namespace entrain {
 
-Work::~Work() {
+void Work::Discard() {
   for (Node* node = continuations_.load(std::memory_order_relaxed);
        node != nullptr && node != Closed();) {
-    delete std::exchange(node, node->next);  // never finished: nobody is told
+    delete std::exchange(node, node->next);
   }
   if (const int fd = descriptor_.load(std::memory_order_relaxed); fd >= 0) {
     close(fd);

@@ -67,7 +67,7 @@ class Work {
   // `engine` makes progress for waiters; null: the work is finished by somebody else before anybody
   // waits.
   explicit Work(Engine* engine) : engine_(engine) {}
-  virtual ~Work();
+  virtual ~Work() { Discard(); }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -114,6 +114,7 @@ class Work {
     Node* next;
   };
   static Node* Closed();
+  void Discard();  // what nobody was told of, and the descriptor
   // The last one given first; Closed(): Finish has taken them.
   std::atomic<Node*> continuations_{nullptr};
   std::atomic<int> descriptor_{-1};
