@@ -126,8 +126,9 @@ ENTRAIN_API entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* 
 ENTRAIN_API entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts, void* out,
                                                size_t count, entrain_dtype_t dtype, int32_t root,
                                                const entrain_call_options_t* options, entrain_work_t** work);
-/* in_counts[r] elements go to rank r, which expects them: its out_counts[this rank] is the same (MISMATCH otherwise). In
- * place (out == in): in_counts and out_counts are equal. */
+/* in_counts[r] elements go to rank r, which expects them: its out_counts[this rank] is the same (MISMATCH otherwise, at
+ * the latest in the next call on a rank that got what it expected). In place (out == in): in_counts and out_counts are
+ * equal. */
 ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
                                                   void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
