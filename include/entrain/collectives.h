@@ -44,6 +44,15 @@ ENTRAIN_API entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_
  * and in rank order otherwise. */
 ENTRAIN_API entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, uint32_t signature,
                                                     int32_t commutative, entrain_reduction_t** reduction);
+/* The sum of factor * contribution; each rank has a factor of its own (the same object or another). The product is rounded
+ * to the type. Finite; whole when the elements are integers. */
+ENTRAIN_API entrain_status_t entrain_reduction_premultiplied_sum(double factor, entrain_reduction_t** reduction);
+/* The mean of the contributions of `ranks` ranks, weighted by weights[r] / sum of weights: what EDiT makes of pseudo-gradients
+ * (arXiv 2412.07210). Floats, accumulated in f32 (f64 in f64) in rank order and rounded once. weights: finite, >= 0,
+ * not all 0; the same on all ranks (MISMATCH otherwise), as many as the communicator has. A rank of weight 0 contributes
+ * nothing, even if it has NaN. For all_reduce, reduce and reduce_scatter. */
+ENTRAIN_API entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks,
+                                                        entrain_reduction_t** reduction);
 /* Calls that use it keep what they need. `user` must live until those calls are done. */
 ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 

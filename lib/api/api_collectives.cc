@@ -1,6 +1,7 @@
 // collectives.h: the collectives, send and recv, started calls, reductions. Each call becomes one
 // entrain::Call.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -93,7 +94,25 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
     return absl::InvalidArgumentError(
         absl::StrCat("op avg has no meaning in ", NameOf(call->kind), "; use sum"));
   }
-  return CheckReduction(call->reduction.op, call->dtype);
+  ENTRAIN_RETURN_IF_ERROR(CheckReduction(call->reduction.op, call->dtype));
+  const double factor = call->reduction.factor;
+  if (!IsFloat(call->dtype) && factor != std::trunc(factor)) {
+    return absl::InvalidArgumentError(absl::StrCat("options.reduction: factor ", factor,
+                                                   " is not whole, but the elements are ",
+                                                   NameOf(call->dtype)));
+  }
+  if (call->reduction.weights != nullptr) {
+    const auto size = static_cast<size_t>(request.comm->comm->size());
+    if (call->reduction.weights->size() != size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "options.reduction: ", call->reduction.weights->size(), " weights for ", size, " ranks"));
+    }
+    if (prefix) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "options.reduction: a weighted mean has no meaning in ", NameOf(call->kind)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // How many parts of `count` elements the buffers have on this rank.
@@ -142,10 +161,10 @@ absl::Status CheckApart(const Call& call, int64_t before) {
   const char* in = static_cast<const char*>(call.in.data) + (of_in ? part : 0);
   const char* out = static_cast<const char*>(call.out.data) + (of_out ? part : 0);
   if (in != out) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "in (", call.in.bytes, " bytes) and out (", call.out.bytes,
-        " bytes) overlap by other than being ",
-        of_in || of_out ? "this rank's part of each other" : "the same buffer"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("in (", call.in.bytes, " bytes) and out (", call.out.bytes,
+                     " bytes) overlap by other than being ",
+                     of_in || of_out ? "this rank's part of each other" : "the same buffer"));
   }
   return absl::OkStatus();
 }
@@ -220,8 +239,9 @@ absl::Status ApplyUnevenBuffers(const Request& request, Call* call, int rank, in
                                                      counts.out[own], " are both this rank's own"));
     }
     if (request.in == request.out && counts.in != counts.out) {
-      return absl::InvalidArgumentError("in and out are the same buffer, but in_counts and "
-                                        "out_counts differ");
+      return absl::InvalidArgumentError(
+          "in and out are the same buffer, but in_counts and "
+          "out_counts differ");
     }
   } else {
     counts.out = counts.in;
@@ -230,15 +250,17 @@ absl::Status ApplyUnevenBuffers(const Request& request, Call* call, int rank, in
   const int64_t in_parts = InParts(call->kind, size, is_root);
   const int64_t out_parts = OutParts(call->kind, size, is_root);
   const auto bytes = [&](int64_t buffer_parts, const std::vector<int64_t>& by_rank) {
-    return (buffer_parts == 0 ? 0 : buffer_parts == 1 && size > 1 ? by_rank[own] : SumOf(by_rank)) *
+    return (buffer_parts == 0               ? 0
+            : buffer_parts == 1 && size > 1 ? by_rank[own]
+                                            : SumOf(by_rank)) *
            width;
   };
   call->in = {const_cast<void*>(request.in), bytes(in_parts, counts.in), MemoryKind::kHost};
   call->out = {request.out, bytes(out_parts, counts.out), MemoryKind::kHost};
-  const bool all_know = call->kind == CallKind::kAllGather || call->kind == CallKind::kReduceScatter;
+  const bool all_know =
+      call->kind == CallKind::kAllGather || call->kind == CallKind::kReduceScatter;
   call->count = all_know ? SumOf(counts.in) : 0;
-  const int64_t before =
-      std::accumulate(counts.in.begin(), counts.in.begin() + rank, int64_t{0});
+  const int64_t before = std::accumulate(counts.in.begin(), counts.in.begin() + rank, int64_t{0});
   ENTRAIN_RETURN_IF_ERROR(CheckBuffers(*call));
   ENTRAIN_RETURN_IF_ERROR(CheckApart(*call, before));
   call->uneven = std::make_shared<const PartCounts>(std::move(counts));
@@ -354,7 +376,8 @@ entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_reduction_t*
     if (!IsOp(op)) {
       return absl::InvalidArgumentError(absl::StrCat("op ", op, " is not a built-in operator"));
     }
-    *reduction = new entrain_reduction{{.op = ReduceOp{op}}};
+    *reduction = new entrain_reduction;
+    (*reduction)->reduction.op = ReduceOp{op};
     return absl::OkStatus();
   });
 }
@@ -364,11 +387,58 @@ entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, u
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(reinterpret_cast<const void*>(combine), "combine"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
-    *reduction = new entrain_reduction{{.op = ReduceOp::kCustom,
-                                        .combine = combine,
-                                        .user = user,
-                                        .signature = signature,
-                                        .commutative = commutative != 0}};
+    *reduction = new entrain_reduction;
+    (*reduction)->reduction.op = ReduceOp::kCustom;
+    (*reduction)->reduction.combine = combine;
+    (*reduction)->reduction.user = user;
+    (*reduction)->reduction.signature = signature;
+    (*reduction)->reduction.commutative = commutative != 0;
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_premultiplied_sum(double factor,
+                                                     entrain_reduction_t** reduction) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    if (!std::isfinite(factor)) {
+      return absl::InvalidArgumentError(absl::StrCat("factor ", factor, " is not finite"));
+    }
+    *reduction = new entrain_reduction;
+    (*reduction)->reduction.op = ReduceOp::kPreMultipliedSum;
+    (*reduction)->reduction.factor = factor;
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks,
+                                            entrain_reduction_t** reduction) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(weights, "weights"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    if (ranks < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("ranks ", ranks, " is less than 1"));
+    }
+    std::vector<double> shares(weights, weights + ranks);
+    double sum = 0;
+    for (int32_t r = 0; r < ranks; ++r) {
+      if (!std::isfinite(weights[r]) || weights[r] < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("weights[", r, "] ", weights[r], " is not finite and at least 0"));
+      }
+      sum += weights[r];
+    }
+    if (sum == 0 || !std::isfinite(sum)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights: their sum ", sum, " is not finite and above 0"));
+    }
+    for (double& share : shares) {
+      share /= sum;
+    }
+    *reduction = new entrain_reduction;
+    (*reduction)->reduction.op = ReduceOp::kWeightedMean;
+    (*reduction)->reduction.weights =
+        std::make_shared<const std::vector<double>>(std::move(shares));
     return absl::OkStatus();
   });
 }
@@ -409,7 +479,8 @@ entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffer, size_t co
 entrain_status_t entrain_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                 entrain_dtype_t dtype, entrain_op_t op, int32_t root,
                                 const entrain_call_options_t* options, entrain_work_t** work) {
-  return Submit({__func__, CallKind::kReduce, comm, in, out, count, dtype, op, root, options, work});
+  return Submit(
+      {__func__, CallKind::kReduce, comm, in, out, count, dtype, op, root, options, work});
 }
 
 entrain_status_t entrain_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,

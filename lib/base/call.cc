@@ -1,5 +1,7 @@
 #include "lib/base/call.h"
 
+#include <bit>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -7,10 +9,9 @@ namespace entrain {
 namespace {
 
 constexpr CallKind kCollectives[] = {
-    CallKind::kBarrier,   CallKind::kBroadcast,     CallKind::kReduce,
-    CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
-    CallKind::kGather,    CallKind::kScatter,       CallKind::kAllToAll,
-    CallKind::kScan,      CallKind::kExclusiveScan};
+    CallKind::kBarrier,       CallKind::kBroadcast, CallKind::kReduce,       CallKind::kAllReduce,
+    CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kGather,       CallKind::kScatter,
+    CallKind::kAllToAll,      CallKind::kScan,      CallKind::kExclusiveScan};
 
 // FNV-1a over the bytes of `next`: what two processes make of equal numbers is equal.
 uint32_t Mix(uint32_t hash, uint32_t next) {
@@ -134,6 +135,10 @@ absl::string_view NameOf(ReduceOp op) {
       return "maxloc";
     case ReduceOp::kCustom:
       return "user reduction";
+    case ReduceOp::kPreMultipliedSum:
+      return "pre-multiplied sum";
+    case ReduceOp::kWeightedMean:
+      return "weighted mean";
   }
   return "unknown operator";
 }
@@ -161,6 +166,10 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
     return absl::InvalidArgumentError(
         absl::StrCat("op ", NameOf(op), " reduces integers only, not dtype ", NameOf(dtype)));
   }
+  if (op == ReduceOp::kWeightedMean && !IsFloat(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a weighted mean reduces floats only, not dtype ", NameOf(dtype)));
+  }
   return absl::OkStatus();
 }
 
@@ -177,6 +186,7 @@ std::string ToString(const Descriptor& d) {
       }
       absl::StrAppend(&text, (d.flags & Descriptor::kInRankOrder) != 0 ? " in rank order" : "");
     }
+    mixed |= static_cast<ReduceOp>(d.op) == ReduceOp::kWeightedMean;
   }
   if (uneven && d.count == 0) {
     absl::StrAppend(&text, " of uneven parts of ", NameOf(static_cast<DType>(d.dtype)));
@@ -187,9 +197,9 @@ std::string ToString(const Descriptor& d) {
   if (mixed) {
     absl::StrAppend(&text, " (the rest in a number: ", absl::Hex(d.root, absl::kZeroPad8), ")");
   } else if (HasRoot(d.kind)) {
-    absl::StrAppend(&text, d.kind == CallKind::kBroadcast || d.kind == CallKind::kScatter
-                               ? " from rank "
-                               : " to rank ",
+    absl::StrAppend(&text,
+                    d.kind == CallKind::kBroadcast || d.kind == CallKind::kScatter ? " from rank "
+                                                                                   : " to rank ",
                     d.root);
   }
   return text;
@@ -208,6 +218,11 @@ Descriptor Call::descriptor() const {
     if (reduction.op == ReduceOp::kCustom) {
       d.root = HasRoot(kind) ? Mix(d.root, reduction.signature) : reduction.signature;
       d.flags = reduction.commutative ? 0 : Descriptor::kInRankOrder;
+    } else if (reduction.op == ReduceOp::kWeightedMean) {
+      for (const double weight : *reduction.weights) {
+        const auto bits = std::bit_cast<uint64_t>(weight);
+        d.root = Mix(Mix(d.root, static_cast<uint32_t>(bits)), static_cast<uint32_t>(bits >> 32));
+      }
     }
   }
   if (uneven != nullptr) {

@@ -62,24 +62,33 @@ enum class ReduceOp : int32_t {
   kMinLoc = 11,
   kMaxLoc = 12,
   kCustom = 100,
+  // Made as objects only; the numbers are the library's own.
+  kPreMultipliedSum = 101,
+  kWeightedMean = 102,
 };
 constexpr int kBuiltinOps = 13;         // those before kCustom
 absl::string_view NameOf(ReduceOp op);  // "sum"
 bool IsBuiltin(ReduceOp op);
 // Why `op` cannot reduce elements of this type, naming both: bit operators take integers, minloc
-// and maxloc take pairs, and nothing else takes pairs. kCustom takes every type.
+// and maxloc take pairs, and nothing else takes pairs; a weighted mean takes floats. kCustom takes
+// every type.
 absl::Status CheckReduction(ReduceOp op, DType dtype);
 
-// How contributions are combined when the caller brings a function of his own: dst = dst ⊕ src over
-// `count` elements. Called on the thread that drives the engine; must not call the library.
+// How contributions are combined.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
+  // The caller's own function: dst = dst ⊕ src over `count` elements. Called on the thread that
+  // drives the engine; must not call the library.
   void (*combine)(void* dst, const void* src, size_t count, int32_t dtype,
                   void* user) = nullptr;  // kCustom only
   void* user = nullptr;
   uint32_t signature =
       0;  // kCustom: the caller's number for this function; must agree on all ranks
   bool commutative = true;
+  double factor = 1;  // kPreMultipliedSum: of this rank's contribution; whole for integers
+  // kWeightedMean: by rank, of sum 1; the same on all ranks. A rank of weight 0 contributes nothing,
+  // whatever it has.
+  std::shared_ptr<const std::vector<double>> weights;
 };
 
 // What all ranks must agree on. Compared byte for byte by receivers; travels in every message.
@@ -122,7 +131,7 @@ struct Call {
   DType dtype = DType::kU8;
   BufferView in, out;
   int64_t count = 0;
-  int root = 0;  // where HasRoot(kind). send, recv: the peer
+  int root = 0;                              // where HasRoot(kind). send, recv: the peer
   std::shared_ptr<const PartCounts> uneven;  // null: even parts
   CallOptions options;
 

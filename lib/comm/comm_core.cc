@@ -33,16 +33,19 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
 // -------------------------------------------------------------------------------------------------------
 
 CallWork::CallWork(std::shared_ptr<CommCore> core, std::shared_ptr<const Plan> plan,
-                   const Call& call, const Wiring& wiring, OwnedBuffer scratch, int64_t started_ns)
+                   const Call& call, const Wiring& wiring, OwnedBuffer scratch, OwnedBuffer staged,
+                   int64_t started_ns)
     : Work(&core->engine()),
       core_(std::move(core)),
       call_(call),
       wiring_(wiring),
       started_ns_(started_ns),
-      executor_(std::move(plan), call, wiring, BestKernels(), std::move(scratch), [this] {
-        ready_ = true;
-        core_->NeedAttention();
-      }) {}
+      executor_(std::move(plan), call, wiring, BestKernels(), std::move(scratch),
+                [this] {
+                  ready_ = true;
+                  core_->NeedAttention();
+                }),
+      staged_(std::move(staged)) {}
 
 void CallWork::Run() {
   core_->StartWork(this);
@@ -81,6 +84,17 @@ absl::StatusOr<Wiring> CommCore::Number(const Call& call) {
   return wiring;
 }
 
+absl::StatusOr<OwnedBuffer> CommCore::PreMultiply(Call* call) {
+  if (call->in.bytes == 0) {
+    return OwnedBuffer();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer staged, pool_.Take(call->in.bytes));
+  BestKernels().scale_any(call->dtype, staged.data(), call->in.data,
+                          call->in.bytes / SizeOf(call->dtype), call->reduction.factor);
+  call->in.data = staged.data();
+  return staged;
+}
+
 absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   if (ended_.load(std::memory_order_acquire)) {
     return status();
@@ -91,6 +105,10 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   }
   if (call.options.deadline.at_ns == Deadline::Never().at_ns) {
     call.options.deadline = Deadline::From(now, call.options.timeout_ns);
+  }
+  OwnedBuffer staged;
+  if (call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(staged, PreMultiply(&call));
   }
   RefPtr<CallWork> work;
   {
@@ -105,8 +123,8 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
       ENTRAIN_ASSIGN_OR_RETURN(scratch, pool_.Take(plan->slot_bytes * plan->window));
     }
     ENTRAIN_ASSIGN_OR_RETURN(const Wiring wiring, Number(call));
-    work = RefPtr<CallWork>::Adopt(
-        new CallWork(shared_from_this(), std::move(plan), call, wiring, std::move(scratch), now));
+    work = RefPtr<CallWork>::Adopt(new CallWork(shared_from_this(), std::move(plan), call, wiring,
+                                                std::move(scratch), std::move(staged), now));
     work->AddRef();  // the engine's, given up in FinishWork
     engine_.CountOpenWork(1);
     engine_.Submit(work.get());
@@ -254,9 +272,14 @@ void CommCore::Attend() {
     }
     draining_[i] = draining_.back();
     draining_.pop_back();
-    pool_.Give(work->executor_.TakeScratch());
+    TakeBuffersBack(work);
     work->Release();
   }
+}
+
+void CommCore::TakeBuffersBack(CallWork* work) {
+  pool_.Give(work->executor_.TakeScratch());
+  pool_.Give(std::move(work->staged_));
 }
 
 void CommCore::CompleteReady() {
@@ -305,7 +328,7 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
     work->Finish(status);
     return;
   }
-  pool_.Give(work->executor_.TakeScratch());
+  TakeBuffersBack(work);
   work->Finish(status);
   work->Release();
 }

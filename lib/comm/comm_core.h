@@ -52,8 +52,9 @@ struct CoreConfig {
 // One started call: a job that starts it on the driver, and the work that its caller waits for.
 class CallWork final : public Work, public Job {
  public:
+  // `staged`: what the call's input points to when that is not the caller's buffer.
   CallWork(std::shared_ptr<CommCore> core, std::shared_ptr<const Plan> plan, const Call& call,
-           const Wiring& wiring, OwnedBuffer scratch, int64_t started_ns);
+           const Wiring& wiring, OwnedBuffer scratch, OwnedBuffer staged, int64_t started_ns);
   void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
 
  private:
@@ -63,6 +64,7 @@ class CallWork final : public Work, public Job {
   const Wiring wiring_;
   const int64_t started_ns_;
   Executor executor_;
+  OwnedBuffer staged_;
   bool ready_ = false;     // [driver]
   bool inquired_ = false;  // [driver] its deadline has passed and the others are being asked
 };
@@ -111,6 +113,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
     Descriptor descriptor;
   };
 
+  // This rank's contribution times its factor, and `call` pointed at it.
+  absl::StatusOr<OwnedBuffer> PreMultiply(Call* call);
   absl::StatusOr<Wiring> Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -120,6 +124,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void NeedAttention();
   void CompleteReady();
   void FinishWork(CallWork* work, const absl::Status& status);
+  // Once no transfer of the call is under way.
+  void TakeBuffersBack(CallWork* work);
   // Ends the communicator here; tells the others why when `tell`. The first reason counts.
   void Fail(const absl::Status& why, bool tell);
   void CheckEarly(const CallWork& work);

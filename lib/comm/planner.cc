@@ -48,9 +48,8 @@ bool TalksToEverybody(const Algorithm& algorithm) {
 // Its messages are whole lanes, not parts of them.
 bool SendsWholeLanes(const Algorithm& algorithm) {
   const absl::string_view name(algorithm.name);
-  return !HasParts(algorithm.kind) &&
-         (algorithm.kind != CallKind::kAllReduce && name != "two_step" &&
-          name != "halving_doubling");
+  return !HasParts(algorithm.kind) && (algorithm.kind != CallKind::kAllReduce &&
+                                       name != "two_step" && name != "halving_doubling");
 }
 
 absl::StatusOr<Override> ParseOverride(absl::string_view text) {
@@ -65,8 +64,7 @@ absl::StatusOr<Override> ParseOverride(absl::string_view text) {
   const std::optional<CallKind> kind = CollectiveFromName(names[0]);
   if (!kind) {
     return absl::InvalidArgumentError(absl::StrCat("algorithms: no collective is called \"",
-                                                   names[0], "\"; there are ",
-                                                   CollectiveNames()));
+                                                   names[0], "\"; there are ", CollectiveNames()));
   }
   result.kind = *kind;
   ENTRAIN_RETURN_IF_ERROR(FindAlgorithm(result.kind, names[1]).status());
@@ -102,7 +100,8 @@ Planner::Planner(int rank, Topology topology, std::vector<Override> overrides, b
       local_(local) {}
 
 bool Planner::Keeps(const Algorithm& algorithm, Order order) {
-  return order == Order::kAny || algorithm.in_rank_order;
+  return order == Order::kAny ||
+         (algorithm.in_rank_order && (order != Order::kAtOnce || algorithm.all_at_once));
 }
 
 int64_t Planner::DataBytes(const Shape& shape) const {
@@ -139,8 +138,7 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(const Spec& spec, Order order
   }
   if (spec.kind == CallKind::kAllToAll && spec.size > kMaxDirectRanks) {
     const bool small = !spec.uneven && (int64_t{1} << log_bytes) / spec.size < kSmallPartBytes;
-    ENTRAIN_ASSIGN_OR_RETURN(entry->second,
-                             FindAlgorithm(spec.kind, small ? "bruck" : "pairwise"));
+    ENTRAIN_ASSIGN_OR_RETURN(entry->second, FindAlgorithm(spec.kind, small ? "bruck" : "pairwise"));
     return entry->second;
   }
   // Lanes overlap; what counts is the bytes and the rounds of one.
@@ -214,7 +212,7 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
 }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
-                                                           const PartCounts* uneven) {
+                                                          const PartCounts* uneven) {
   Spec spec{shape.kind == CallKind::kCreate ? CallKind::kAllGather : shape.kind, rank_,
             static_cast<int>(topology_.host_of.size()), shape.root, 1};
   spec.uneven = uneven != nullptr && (HasRoot(spec.kind) || spec.kind == CallKind::kAllToAll);
@@ -222,11 +220,18 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec));
   // Ranks that do not know the whole could not agree on more lanes.
   spec.lanes = spec.uneven ? 1 : LanesFor(shape, *algorithm);
-  const Layout in = uneven == nullptr ? UniformLayout(spec, shape.count)
-                                      : UnevenLayout(spec, uneven->in);
+  const Layout in =
+      uneven == nullptr ? UniformLayout(spec, shape.count) : UnevenLayout(spec, uneven->in);
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
-  return std::make_shared<const Plan>(Plan::Make(ScheduleFor(*algorithm, spec), algorithm->name,
-                                                 in, out, shape.element_bytes, kWindow));
+  return std::make_shared<const Plan>(Plan::Make(ScheduleFor(*algorithm, spec), algorithm->name, in,
+                                                 out, shape.element_bytes, kWindow));
+}
+
+Planner::Order Planner::OrderOf(const Reduction& reduction) {
+  if (reduction.op == ReduceOp::kWeightedMean) {
+    return Order::kAtOnce;
+  }
+  return reduction.op == ReduceOp::kCustom && !reduction.commutative ? Order::kByRank : Order::kAny;
 }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
@@ -235,8 +240,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
               SizeOf(call.dtype),
               call.count,
               point || HasRoot(call.kind) ? call.root : 0,
-              call.reduction.op == ReduceOp::kCustom && !call.reduction.commutative ? Order::kByRank
-                                                                                  : Order::kAny,
+              OrderOf(call.reduction),
               call.kind == CallKind::kAllToAll && call.in.data == call.out.data};
   if (call.uneven != nullptr) {
     // All ranks know all parts, or this is not asked for: see DataBytes.

@@ -42,7 +42,8 @@ class Planner {
 
  private:
   // How contributions must be combined; each includes the ones before.
-  enum class Order : uint8_t { kAny, kByRank };
+  enum class Order : uint8_t { kAny, kByRank, kAtOnce };
+  static Order OrderOf(const Reduction& reduction);
   static bool Keeps(const Algorithm& algorithm, Order order);
   struct Shape {
     CallKind kind;

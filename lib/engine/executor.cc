@@ -51,8 +51,8 @@ Executor::Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wir
       ready_(std::move(ready)),
       scratch_(std::move(scratch)) {
   const Spec& spec = schedule_.spec;
-  in_ = Base(call.in.data, plan_->in.first[static_cast<size_t>(InputWindow(spec).first)] *
-                               plan_->element_bytes);
+  in_ = Base(call.in.data,
+             plan_->in.first[static_cast<size_t>(InputWindow(spec).first)] * plan_->element_bytes);
   out_ = Base(call.out.data, plan_->out.first[static_cast<size_t>(OutputWindow(spec).first)] *
                                  plan_->element_bytes);
   runs_.resize(static_cast<size_t>(plan_->window));
@@ -213,8 +213,7 @@ std::byte* Executor::Address(const LaneRun& run, const Region& region) const {
   const bool in = region.slot == Slot::kIn;
   std::byte* const base = in ? in_ : out_;
   const int64_t offset =
-      (in ? plan_->in : plan_->out).first[static_cast<size_t>(region.first)] *
-      plan_->element_bytes;
+      (in ? plan_->in : plan_->out).first[static_cast<size_t>(region.first)] * plan_->element_bytes;
   return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) +
                                       static_cast<uintptr_t>(offset));
 }
@@ -228,8 +227,8 @@ int64_t Executor::Elements(const LaneRun& run, const Region& region) const {
   const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
   int64_t elements = 0;
   for (int32_t s = region.first; s < region.first + region.blocks; ++s) {
-    elements += plan_->in.elements(
-        schedule_.scratch_like[lane.first_scratch + static_cast<uint32_t>(s)]);
+    elements +=
+        plan_->in.elements(schedule_.scratch_like[lane.first_scratch + static_cast<uint32_t>(s)]);
   }
   return elements;
 }
@@ -264,10 +263,31 @@ void Executor::Combine(const LaneRun& run, const LocalOp& op) {
     CombineByCallback(Address(run, op.dst), sources, count);
     return;
   }
+  if (reduce == ReduceOp::kWeightedMean) {
+    CombineWeighted(Address(run, op.dst), sources, count);
+    return;
+  }
   const bool average = reduce == ReduceOp::kAvg;
-  kernels_.combine(average ? ReduceOp::kSum : reduce, call_.dtype, Address(run, op.dst),
+  const bool sums = average || reduce == ReduceOp::kPreMultipliedSum;
+  kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, Address(run, op.dst),
                    sources.data(), static_cast<int>(sources.size()), count,
                    average && op.last ? schedule_.spec.size : 1);
+}
+
+// The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
+void Executor::CombineWeighted(std::byte* dst, absl::Span<const void* const> sources,
+                               int64_t count) {
+  absl::InlinedVector<const void*, 16> used;
+  absl::InlinedVector<double, 16> weights;
+  for (size_t rank = 0; rank < sources.size(); ++rank) {
+    const double weight = (*call_.reduction.weights)[rank];
+    if (weight != 0) {
+      used.push_back(sources[rank]);
+      weights.push_back(weight);
+    }
+  }
+  kernels_.combine_weighted(call_.dtype, dst, used.data(), weights.data(),
+                            static_cast<int>(used.size()), count);
 }
 
 // dst = sources[0] ⊕ sources[1] ⊕ ..., by a function that only knows dst = dst ⊕ src. A destination

@@ -104,6 +104,7 @@ class Executor {
   void PostTransfer(LaneRun& run, uint32_t transfer);
   void RunOps(const LaneRun& run, const Round& round);
   void Combine(const LaneRun& run, const LocalOp& op);
+  void CombineWeighted(std::byte* dst, absl::Span<const void* const> sources, int64_t count);
   void CombineByCallback(std::byte* dst, absl::Span<const void* const> sources, int64_t count);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);

@@ -1,5 +1,7 @@
 // The collectives that move and combine parts: rooted ones, all_to_all, scans, uneven parts, and batches; every element
 // compared with what a loop over the ranks says.
+#include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -125,8 +127,8 @@ TEST_P(Exchange, AllToAllTransposes) {
                                    nullptr));
       EXPECT_EQ(out, expected);
       EXPECT_EQ(in, Input(self.rank, whole));
-      ASSERT_OK(
-          entrain_all_to_all(self.comm, in.data(), in.data(), count, ENTRAIN_I64, nullptr, nullptr));
+      ASSERT_OK(entrain_all_to_all(self.comm, in.data(), in.data(), count, ENTRAIN_I64, nullptr,
+                                   nullptr));
       EXPECT_EQ(in, expected);
     });
   });
@@ -245,8 +247,8 @@ TEST_P(Exchange, ABatchRunsItsCallsInOrderAndCanBeStartedAgain) {
     options.batch = batch;
     int64_t sum = 0, most = 0, mine = 0;
     Values all(At(self.size));
-    ASSERT_OK(entrain_all_reduce(self.comm, &mine, &sum, 1, ENTRAIN_I64, ENTRAIN_SUM, &options,
-                                 nullptr));
+    ASSERT_OK(
+        entrain_all_reduce(self.comm, &mine, &sum, 1, ENTRAIN_I64, ENTRAIN_SUM, &options, nullptr));
     ASSERT_OK(entrain_all_reduce(self.comm, &mine, &most, 1, ENTRAIN_I64, ENTRAIN_MAX, &options,
                                  nullptr));
     ASSERT_OK(entrain_all_gather(self.comm, &mine, all.data(), 1, ENTRAIN_I64, &options, nullptr));
@@ -283,8 +285,8 @@ TEST_P(Exchange, NotifiesAndSignalsADescriptor) {
     std::atomic<int> told{0};
     int64_t data = self.rank;
     entrain_work_t* work = nullptr;
-    ASSERT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_I64, ENTRAIN_SUM, nullptr,
-                                 &work));
+    ASSERT_OK(
+        entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_I64, ENTRAIN_SUM, nullptr, &work));
     const auto count = [](entrain_status_t status, void* user) {
       static_cast<std::atomic<int>*>(user)->fetch_add(status == ENTRAIN_OK ? 1 : 100);
     };
@@ -332,6 +334,87 @@ TEST_P(Exchange, DuplicatesAreIndependent) {
   });
 }
 
+// Rank r's factor is r + 1.
+TEST_P(Exchange, PreMultipliedSumTakesEachRanksFactor) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    ASSERT_OK(entrain_reduction_premultiplied_sum(self.rank + 1, &options.reduction));
+    ForEachCount([&](size_t count) {
+      Values expected(count);
+      for (int rank = 0; rank < self.size; ++rank) {
+        for (size_t i = 0; i < count; ++i) {
+          expected[i] += (rank + 1) * Value(rank, i);
+        }
+      }
+      Values data = Input(self.rank, count);
+      Values out(count, -1);
+      ASSERT_OK(entrain_all_reduce(self.comm, data.data(), out.data(), count, ENTRAIN_I64,
+                                   ENTRAIN_REDUCTION, &options, nullptr));
+      EXPECT_EQ(out, expected);
+      EXPECT_EQ(data, Input(self.rank, count));
+      ASSERT_OK(entrain_all_reduce(self.comm, data.data(), data.data(), count, ENTRAIN_I64,
+                                   ENTRAIN_REDUCTION, &options, nullptr));
+      EXPECT_EQ(data, expected);
+    });
+    entrain_reduction_destroy(options.reduction);
+    ASSERT_OK(entrain_reduction_premultiplied_sum(0.5, &options.reduction));
+    int64_t one = 1;
+    EXPECT_FAILS(entrain_all_reduce(self.comm, &one, &one, 1, ENTRAIN_I64, ENTRAIN_REDUCTION,
+                                    &options, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "factor 0.5");
+    entrain_reduction_destroy(options.reduction);
+  });
+}
+
+// Weights 0, 1, 2, ...: rank 0 counts for nothing, not even its NaN.
+TEST_P(Exchange, WeightedMeanIsOneMeanOnEveryRank) {
+  RunWorld(GetParam(), [](const Rank& self) {
+    std::vector<double> weights;
+    for (int rank = 0; rank < self.size; ++rank) {
+      weights.push_back(self.size == 1 ? 1 : rank);
+    }
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    ASSERT_OK(entrain_reduction_weighted(weights.data(), self.size, &options.reduction));
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (const size_t count : {1u, 1000u, 300'001u}) {
+      std::vector<float> data(count), expected(count);
+      for (size_t i = 0; i < count; ++i) {
+        float mean = 0;
+        for (int rank = 0; rank < self.size; ++rank) {
+          const auto value = static_cast<float>(Value(rank, i % 1000)) / 3;
+          if (weights[At(rank)] != 0) {
+            mean += static_cast<float>(weights[At(rank)] / sum) * value;
+          }
+          if (rank == self.rank) {
+            data[i] = rank == 0 && self.size > 1 ? std::nanf("") : value;
+          }
+        }
+        expected[i] = mean;
+      }
+      ASSERT_OK(entrain_all_reduce(self.comm, data.data(), data.data(), count, ENTRAIN_F32,
+                                   ENTRAIN_REDUCTION, &options, nullptr));
+      EXPECT_EQ(data, expected);
+    }
+    int32_t integer = 1;
+    EXPECT_FAILS(entrain_all_reduce(self.comm, &integer, &integer, 1, ENTRAIN_I32,
+                                    ENTRAIN_REDUCTION, &options, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "floats only");
+    entrain_reduction_destroy(options.reduction);
+    weights.push_back(1);
+    ASSERT_OK(entrain_reduction_weighted(weights.data(), self.size + 1, &options.reduction));
+    float one = 1;
+    EXPECT_FAILS(entrain_all_reduce(self.comm, &one, &one, 1, ENTRAIN_F32, ENTRAIN_REDUCTION,
+                                    &options, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "weights for");
+    entrain_reduction_destroy(options.reduction);
+    weights[0] = -1;
+    EXPECT_FAILS(entrain_reduction_weighted(weights.data(), self.size, &options.reduction),
+                 ENTRAIN_INVALID_ARGUMENT, "weights[0] -1");
+  });
+}
+
 TEST_P(Exchange, RefusesWhatCannotBe) {
   RunWorld(GetParam(), [](const Rank& self) {
     Values data(100);
@@ -339,9 +422,9 @@ TEST_P(Exchange, RefusesWhatCannotBe) {
     EXPECT_FAILS(entrain_reduce(self.comm, data.data(), data.data(), 1, ENTRAIN_I64, ENTRAIN_SUM,
                                 self.size, nullptr, nullptr),
                  ENTRAIN_INVALID_ARGUMENT, "root");
-    EXPECT_FAILS(entrain_gather(self.comm, nullptr, data.data(), 1, ENTRAIN_I64, 0, nullptr,
-                                nullptr),
-                 ENTRAIN_INVALID_ARGUMENT, "in is NULL");
+    EXPECT_FAILS(
+        entrain_gather(self.comm, nullptr, data.data(), 1, ENTRAIN_I64, 0, nullptr, nullptr),
+        ENTRAIN_INVALID_ARGUMENT, "in is NULL");
     EXPECT_FAILS(entrain_scan(self.comm, data.data(), data.data(), 1, ENTRAIN_I64, ENTRAIN_AVG,
                               nullptr, nullptr),
                  ENTRAIN_INVALID_ARGUMENT, "avg");
@@ -357,8 +440,8 @@ TEST_P(Exchange, RefusesWhatCannotBe) {
     EXPECT_FAILS(entrain_all_to_all_v(self.comm, data.data(), counts.data(), data.data() + 50,
                                       other.data(), ENTRAIN_I64, nullptr, nullptr),
                  ENTRAIN_INVALID_ARGUMENT, "in_counts[");
-    EXPECT_FAILS(entrain_all_to_all(self.comm, data.data(), data.data() + 1, 3, ENTRAIN_I64, nullptr,
-                                    nullptr),
+    EXPECT_FAILS(entrain_all_to_all(self.comm, data.data(), data.data() + 1, 3, ENTRAIN_I64,
+                                    nullptr, nullptr),
                  ENTRAIN_INVALID_ARGUMENT, "overlap");
     EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // nothing was harmed
   });
@@ -382,9 +465,9 @@ TEST(ExchangeMismatch, FailsOnAllRanks) {
   RunWorld(2, [](const Rank& self) {
     Values in(8), out(8);
     const std::vector<size_t> one = {1, 1}, more = {1, 3};
-    const entrain_status_t status = entrain_all_to_all_v(
-        self.comm, in.data(), self.rank == 0 ? more.data() : one.data(), out.data(), one.data(),
-        ENTRAIN_I64, nullptr, nullptr);
+    const entrain_status_t status =
+        entrain_all_to_all_v(self.comm, in.data(), self.rank == 0 ? more.data() : one.data(),
+                             out.data(), one.data(), ENTRAIN_I64, nullptr, nullptr);
     // Rank 0 got what it expected and may be done before rank 1 finds out; its next call is not.
     EXPECT_TRUE(status == ENTRAIN_MISMATCH || (self.rank == 0 && status == ENTRAIN_OK)) << status;
     EXPECT_EQ(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_MISMATCH) << LastError();
