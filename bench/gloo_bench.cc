@@ -1,73 +1,37 @@
-// gloo-bench COLLECTIVE -n N: Gloo's collectives over TCP loopback, measured by entrain-perf's own
-// loop. Ranks are forked here. f32 only. --help has the details.
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <ctime>
-#include <functional>
+// gloo-bench: Gloo's collectives over TCP loopback. --help has the details.
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <sched.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 
 #include "bench/page_store.h"
+#include "bench/peer_program.h"
 #include "gloo/allgather.h"
 #include "gloo/allreduce.h"
 #include "gloo/allreduce_halving_doubling.h"
+#include "gloo/alltoall.h"
 #include "gloo/barrier.h"
 #include "gloo/broadcast.h"
+#include "gloo/gather.h"
+#include "gloo/reduce.h"
 #include "gloo/reduce_scatter.h"
 #include "gloo/rendezvous/context.h"
+#include "gloo/scatter.h"
 #include "gloo/transport/tcp/device.h"
 #include "gloo/transport/unbound_buffer.h"
-#include "lib/base/clock.h"
-#include "lib/base/config.h"
-#include "lib/base/status.h"
-#include "tools/perf/measure.h"
-#include "tools/perf/report.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
 
-constexpr int kTimedOut = 124;
+constexpr void (*kSum)(void*, const void*, const void*, size_t) = &gloo::sum<float>;
 
-struct Options {
-  Case like;
-  int64_t min_bytes = 8, max_bytes = 64 << 20;
-  int factor = 4;
-  std::vector<std::string> algorithms;
-  double budget_s = 0.15;
-  int timeout_s = 60;
-  std::string json;
-  bool append = false;
-};
-
-// A name that ends so uses Gloo's synchronous busy-polling pairs instead of its thread. Then ranks
-// are pinned and spin between calls; with the thread they must leave the cores to it.
+// A name that ends so uses Gloo's synchronous busy-polling pairs instead of its thread.
 bool BusyPolls(absl::string_view algorithm) {
   return absl::EndsWith(algorithm, "_sync");
-}
-
-std::vector<std::string> AlgorithmsOf(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return {"ring", "bcube", "halving_doubling", "halving_doubling_sync"};
-    case Collective::kReduceScatter:
-      return {"halving_doubling", "halving_doubling_sync"};
-    default:
-      return {"default"};
-  }
 }
 
 class GlooSubject final : public Subject {
@@ -135,6 +99,18 @@ class GlooSubject final : public Subject {
       case Collective::kBroadcast:
         Broadcast(measured, output);
         break;
+      case Collective::kReduce:
+        Reduce(measured, input, output);
+        break;
+      case Collective::kGather:
+        Gather(measured, input, output);
+        break;
+      case Collective::kScatter:
+        Scatter(measured, input, output);
+        break;
+      case Collective::kAllToAll:
+        AllToAll(measured, input, output);
+        break;
       case Collective::kBarrier:
         Barrier();
         break;
@@ -142,8 +118,7 @@ class GlooSubject final : public Subject {
         PingPong();
         break;
       default:
-        return absl::UnimplementedError(
-            absl::StrCat("gloo-bench does not run ", NameOf(measured.collective)));
+        return absl::UnimplementedError(absl::StrCat("Gloo has no ", NameOf(measured.collective)));
     }
     return absl::OkStatus();
   }
@@ -157,8 +132,7 @@ class GlooSubject final : public Subject {
     options.setInput(in, count);
     options.setOutput(out, count);
     options.setTag(++tag_);
-    options.setReduceFunction(
-        static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+    options.setReduceFunction(kSum);
     options.setAlgorithm(algorithm_ == "bcube" ? Algorithm::BCUBE : Algorithm::RING);
     gloo::allreduce(options);
   }
@@ -177,6 +151,50 @@ class GlooSubject final : public Subject {
     options.setRoot(measured.root);
     options.setTag(++tag_);
     gloo::broadcast(options);
+  }
+
+  void Reduce(const Case& measured, float* in, float* out) {
+    gloo::ReduceOptions options(context_);
+    options.setInput(in, static_cast<size_t>(measured.count));
+    options.setOutput(out, static_cast<size_t>(measured.count));
+    options.setReduceFunction(kSum);
+    options.setRoot(measured.root);
+    options.setTag(++tag_);
+    gloo::reduce(options);
+  }
+
+  void Gather(const Case& measured, float* in, float* out) {
+    gloo::GatherOptions options(context_);
+    options.setInput(in, static_cast<size_t>(measured.count));
+    if (rank_ == measured.root) {
+      options.setOutput(out, static_cast<size_t>(measured.out_count()));
+    }
+    options.setRoot(measured.root);
+    options.setTag(++tag_);
+    gloo::gather(options);
+  }
+
+  void Scatter(const Case& measured, float* in, float* out) {
+    gloo::ScatterOptions options(context_);
+    if (rank_ == measured.root) {
+      std::vector<float*> parts;
+      for (int peer = 0; peer < size_; ++peer) {
+        parts.push_back(in + peer * measured.count);
+      }
+      options.setInputs(parts, static_cast<size_t>(measured.count));
+    }
+    options.setOutput(out, static_cast<size_t>(measured.count));
+    options.setRoot(measured.root);
+    options.setTag(++tag_);
+    gloo::scatter(options);
+  }
+
+  void AllToAll(const Case& measured, float* in, float* out) {
+    gloo::AlltoallOptions options(context_);
+    options.setInput(in, static_cast<size_t>(measured.in_count()));
+    options.setOutput(out, static_cast<size_t>(measured.out_count()));
+    options.setTag(++tag_);
+    gloo::alltoall(options);
   }
 
   void Barrier() {
@@ -216,227 +234,42 @@ class GlooSubject final : public Subject {
   std::unique_ptr<gloo::transport::UnboundBuffer> sent_, received_;  // of send_recv
 };
 
-int Cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-// Before Gloo starts its thread, which inherits it.
-void Pin(int rank) {
-  cpu_set_t allowed, one;
-  sched_getaffinity(0, sizeof(allowed), &allowed);
-  int skip = rank % CPU_COUNT(&allowed);
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &allowed) && skip-- == 0) {
-      CPU_ZERO(&one);
-      CPU_SET(core, &one);
-      sched_setaffinity(0, sizeof(one), &one);
-      return;
+class Gloo final : public Peer {
+ public:
+  const char* name() const override { return "gloo-bench"; }
+  const char* about() const override {
+    return "Measures Gloo over TCP loopback, f32 sums, as entrain-perf measures Entrain: same "
+           "loop, "
+           "same columns, same JSON.";
+  }
+  std::vector<std::string> Algorithms(Collective collective) const override {
+    switch (collective) {
+      case Collective::kAllReduce:
+        return {"ring", "bcube", "halving_doubling", "halving_doubling_sync"};
+      case Collective::kReduceScatter:
+        return {"halving_doubling", "halving_doubling_sync"};
+      case Collective::kScan:
+      case Collective::kExclusiveScan:
+        return {};
+      default:
+        return {"default"};
     }
   }
-}
+  bool HasThreads(const std::string& algorithm) const override { return !BusyPolls(algorithm); }
+  void BeforeRanks(int) override { store_ = std::make_unique<PageStore>(); }
+  absl::StatusOr<std::unique_ptr<Subject>> Join(const std::string& algorithm, int rank,
+                                                int ranks) override {
+    return std::make_unique<GlooSubject>(rank, ranks, algorithm, *store_);
+  }
 
-absl::Status MeasureRank(const Options& options, const std::string& algorithm, int rank,
-                         const SharedPage& page, PageStore& store) {
-  const int ranks = options.like.ranks;
-  Waiting waiting = Waiting::kSleep;
-  if (BusyPolls(algorithm)) {
-    const bool crowded = ranks > Cores();
-    waiting = crowded ? Waiting::kYield : Waiting::kSpin;
-    if (!crowded) {
-      Pin(rank);
-    }
-  }
-  const auto meeting = page.Join(rank, waiting, nullptr);
-  ENTRAIN_ASSIGN_OR_RETURN(const Report report,
-                           Report::Open(rank == 0 ? options.json : "", true, true));
-  ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers,
-                           Buffers::Allocate(Case::OfSize(options.like, options.max_bytes).bytes));
-  GlooSubject subject(rank, ranks, algorithm, store);
-  if (rank == 0) {
-    report.Head({"gloo-bench", meeting->place(), options.budget_s}, options.like, "tcp");
-  }
-  const bool sized = options.like.collective != Collective::kBarrier;  // a barrier is one case
-  const int64_t last = sized ? options.max_bytes : options.min_bytes;
-  for (int64_t bytes = options.min_bytes; bytes <= last; bytes *= options.factor) {
-    const Case one = Case::OfSize(options.like, bytes);
-    ENTRAIN_ASSIGN_OR_RETURN(const Figures figures,
-                             Measure(subject, *meeting, one, buffers, options.budget_s));
-    if (rank == 0) {
-      ENTRAIN_RETURN_IF_ERROR(report.Add(one, subject.transport(), algorithm, figures));
-    }
-  }
-  return meeting->Barrier();
-}
-
-// Never returns: the parent's state is not the rank's to end.
-[[noreturn]] void BecomeRank(const Options& options, const std::string& algorithm, int rank,
-                             const SharedPage& page, PageStore& store) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  absl::Status status;
-  try {
-    status = MeasureRank(options, algorithm, rank, page, store);
-  } catch (const std::exception& error) {
-    status = absl::InternalError(error.what());
-  }
-  if (!status.ok()) {
-    std::fprintf(stderr, "gloo-bench: rank %d: %s\n", rank, std::string(status.message()).c_str());
-  }
-  std::fflush(nullptr);
-  _exit(status.ok() ? 0 : 1);
-}
-
-// 0 when all ends well. Otherwise, and when the time is up, the others are killed.
-int WaitForAll(const std::vector<pid_t>& ranks, Deadline deadline) {
-  sigset_t child;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  int code = 0;
-  for (size_t left = ranks.size(); left > 0;) {
-    int status = 0;
-    const pid_t ended = waitpid(-1, &status, code == 0 ? WNOHANG : 0);
-    left -= ended > 0 ? 1 : 0;
-    const int64_t rest = deadline.Left(Clock::Real().Now());
-    if (code != 0 || (ended > 0 && status == 0)) {
-      continue;
-    }
-    if (ended > 0 || rest <= 0) {
-      code = ended > 0 ? 1 : kTimedOut;
-      for (const pid_t rank : ranks) {
-        kill(rank, SIGKILL);
-      }
-      continue;
-    }
-    const timespec time{static_cast<time_t>(rest / kSecond), static_cast<long>(rest % kSecond)};
-    sigtimedwait(&child, nullptr, &time);
-  }
-  return code;
-}
-
-int RunRanks(const Options& options, const std::string& algorithm) {
-  auto page = SharedPage::Create(options.like.ranks);
-  if (!page.ok()) {
-    std::fprintf(stderr, "gloo-bench: %s\n", std::string(page.status().message()).c_str());
-    return 1;
-  }
-  PageStore store;
-  sigset_t child;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  sigprocmask(SIG_BLOCK, &child, nullptr);
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < options.like.ranks; ++rank) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      BecomeRank(options, algorithm, rank, *page, store);
-    }
-    ranks.push_back(pid);
-  }
-  const int code = WaitForAll(ranks, Deadline::After(options.timeout_s * kSecond));
-  if (code == kTimedOut) {
-    std::fprintf(stderr, "gloo-bench: %s did not end within %d s\n", algorithm.c_str(),
-                 options.timeout_s);
-  }
-  return code;
-}
-
-absl::Status UnderstandSizes(const std::string& min_bytes, const std::string& max_bytes,
-                             Options& options) {
-  const auto least = ParseSize(min_bytes), most = ParseSize(max_bytes);
-  ENTRAIN_RETURN_IF_ERROR(Annotate(least.status(), "--min-bytes"));
-  ENTRAIN_RETURN_IF_ERROR(Annotate(most.status(), "--max-bytes"));
-  if (*least < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--min-bytes: ", min_bytes, " is not positive"));
-  }
-  if (*most < *least) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min-bytes: ", min_bytes, " is above --max-bytes ", max_bytes));
-  }
-  options.min_bytes = *least;
-  options.max_bytes = *most;
-  return absl::OkStatus();
-}
-
-absl::Status Understand(const std::string& collective, const std::string& algorithms,
-                        const std::string& min_bytes, const std::string& max_bytes,
-                        Options& options) {
-  const auto known = CollectiveFromName(collective);
-  if (!known.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "COLLECTIVE: \"", collective,
-        "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast, barrier, send_recv"));
-  }
-  options.like.collective = *known;
-  ENTRAIN_RETURN_IF_ERROR(UnderstandSizes(min_bytes, max_bytes, options));
-  options.algorithms = AlgorithmsOf(*known);
-  if (algorithms.empty()) {
-    return absl::OkStatus();
-  }
-  for (const absl::string_view name : absl::StrSplit(algorithms, ',')) {
-    bool found = false;
-    for (const std::string& one : AlgorithmsOf(*known)) {
-      found = found || one == name;
-    }
-    if (!found) {
-      return absl::InvalidArgumentError(absl::StrCat("--algorithm: \"", name, "\" is none of ",
-                                                     absl::StrJoin(AlgorithmsOf(*known), ", ")));
-    }
-  }
-  options.algorithms = absl::StrSplit(algorithms, ',');
-  return absl::OkStatus();
-}
-
-int Main(int argc, char** argv) {
-  Options options;
-  std::string collective, algorithms, min_bytes = "8", max_bytes = "64M";
-  CLI::App app(
-      "Measures Gloo over TCP loopback, f32 sums, as entrain-perf measures Entrain: same loop, "
-      "same "
-      "columns, same JSON.",
-      "gloo-bench");
-  app.add_option("collective", collective,
-                 "all_reduce, reduce_scatter, all_gather, broadcast, barrier, send_recv")
-      ->required();
-  app.add_option("-n,--ranks", options.like.ranks, "ranks to start")
-      ->required()
-      ->check(CLI::Range(2, 64));
-  app.add_option("--min-bytes", min_bytes, "smallest size (8)");
-  app.add_option("--max-bytes", max_bytes, "largest size (64M)");
-  app.add_option("--factor", options.factor, "from one size to the next (4)")
-      ->check(CLI::Range(2, 1 << 20));
-  app.add_option("--algorithm", algorithms,
-                 "which, with commas; all_reduce: ring, bcube, halving_doubling, "
-                 "halving_doubling_sync (all of them)");
-  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
-      ->check(CLI::Range(0.0, 3600.0));
-  app.add_option("--timeout", options.timeout_s, "seconds an algorithm may take (60)")
-      ->check(CLI::Range(1, 3600));
-  app.add_option("--json", options.json, "write the figures to FILE too");
-  app.add_flag("--append", options.append, "add to the file of --json");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  const absl::Status understood = Understand(collective, algorithms, min_bytes, max_bytes, options);
-  if (!understood.ok()) {
-    std::fprintf(stderr, "gloo-bench: %s\n", std::string(understood.message()).c_str());
-    return 2;
-  }
-  if (!options.json.empty() && !options.append) {
-    std::remove(options.json.c_str());
-  }
-  int code = 0;  // an algorithm that fails does not keep the others from being measured
-  for (const std::string& algorithm : options.algorithms) {
-    const int one = RunRanks(options, algorithm);
-    code = code != 0 ? code : one;
-  }
-  return code;
-}
+ private:
+  std::unique_ptr<PageStore> store_;
+};
 
 }  // namespace
 }  // namespace entrain::perf
 
 int main(int argc, char** argv) {
-  return entrain::perf::Main(argc, argv);
+  entrain::perf::Gloo gloo;
+  return entrain::perf::RunPeer(gloo, argc, argv);
 }

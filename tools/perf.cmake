@@ -2,7 +2,8 @@
 find_package(nlohmann_json REQUIRED)
 
 add_library(entrain_perf_loop STATIC
-  ${CMAKE_CURRENT_LIST_DIR}/perf/measure.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measured_case.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/cores.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measure.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/measured_case.cc
   ${CMAKE_CURRENT_LIST_DIR}/perf/meeting.cc ${CMAKE_CURRENT_LIST_DIR}/perf/pattern.cc
   ${CMAKE_CURRENT_LIST_DIR}/perf/report.cc)
 target_link_libraries(entrain_perf_loop

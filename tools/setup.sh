@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh deps           packages that building and testing need; only what is absent is installed
 #   tools/setup.sh deps-demo      the same, and what examples/demo.sh needs: a text to learn, a plotting library
+#   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure, a plotting library
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -11,6 +12,7 @@ cd "$(dirname "$0")/.."
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
 zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev"
 deps_demo="dict-gcide python3-matplotlib"
+deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich python3-matplotlib"
 
 die() {
   echo "setup.sh: $*" >&2
@@ -70,13 +72,17 @@ case "${1:-}" in
     # shellcheck disable=SC2086
     install_absent $deps $deps_demo
     ;;
+  deps-bench)
+    # shellcheck disable=SC2086
+    install_absent $deps $deps_bench
+    ;;
   build)
     [ $# -ge 2 ] || die "build: expected a preset"
     shift
     build "$@"
     ;;
   *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -6,40 +6,18 @@
 #include <string>
 #include <utility>
 
-#include <sched.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "tools/perf/cores.h"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/report.h"
 
 namespace entrain::perf {
 namespace {
-
-// min, min * factor, ... and the largest size itself; sizes that come to the same case once.
-std::vector<Case> Cases(const Options& options, int ranks) {
-  Case like = options.like;
-  like.ranks = ranks;
-  std::vector<int64_t> sizes;
-  for (int64_t bytes = std::max<int64_t>(options.min_bytes, 1);
-       bytes<options.max_bytes; bytes = bytes> options.max_bytes / options.factor
-           ? options.max_bytes
-           : bytes * options.factor) {
-    sizes.push_back(bytes);
-  }
-  sizes.push_back(options.max_bytes);
-  std::vector<Case> cases;
-  for (const int64_t bytes : sizes) {
-    const Case one = Case::OfSize(like, bytes);
-    if (cases.empty() || cases.back().bytes != one.bytes) {
-      cases.push_back(one);
-    }
-  }
-  return cases;
-}
 
 class RankRun {
  public:
@@ -126,7 +104,10 @@ class RankRun {
       return absl::InvalidArgumentError(
           absl::StrCat("--root: ", options_.like.root, " is no rank of ", subject.size()));
     }
-    const std::vector<Case> cases = Cases(options_, subject.size());
+    Case like = options_.like;
+    like.ranks = subject.size();
+    const std::vector<Case> cases =
+        Case::Sweep(like, options_.min_bytes, options_.max_bytes, options_.factor);
     ENTRAIN_RETURN_IF_ERROR(CheckTaken(subject, algorithm, cases));
     ENTRAIN_ASSIGN_OR_RETURN(
         const auto meeting,
@@ -163,27 +144,6 @@ class RankRun {
 };
 
 }  // namespace
-
-int Cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
-void PinToCore(int rank) {
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
-    return;
-  }
-  int skip = rank % std::max(1, CPU_COUNT(&allowed));
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &allowed) && skip-- == 0) {
-      CPU_ZERO(&one);
-      CPU_SET(core, &one);
-      sched_setaffinity(0, sizeof(one), &one);
-      return;
-    }
-  }
-}
 
 absl::Status MeasureRank(const Options& options, const RankPlace& place) {
   return RankRun(options, place).All();

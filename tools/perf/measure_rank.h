@@ -14,11 +14,6 @@ struct RankPlace {
   int rank = 0, size = 0;
 };
 
-// The cores this process may use.
-int Cores();
-// Keeps the calling thread, and those it starts, on one core.
-void PinToCore(int rank);
-
 // Measures everything that was asked for; rank 0 prints. An error says what to print, except
 // kAborted: another rank has the reason.
 absl::Status MeasureRank(const Options& options, const RankPlace& place);

@@ -67,6 +67,22 @@ Case Case::OfSize(const Case& like, int64_t bytes) {
   return result;
 }
 
+std::vector<Case> Case::Sweep(const Case& like, int64_t min_bytes, int64_t max_bytes, int factor) {
+  std::vector<Case> cases;
+  const auto add = [&](int64_t bytes) {
+    const Case one = OfSize(like, bytes);
+    if (cases.empty() || cases.back().bytes != one.bytes) {
+      cases.push_back(one);
+    }
+  };
+  for (int64_t bytes = std::max<int64_t>(min_bytes, 1);
+       bytes<max_bytes; bytes = bytes> max_bytes / factor ? max_bytes : bytes * factor) {
+    add(bytes);
+  }
+  add(max_bytes);
+  return cases;
+}
+
 double Case::bus_factor() const {
   const double n = ranks;
   switch (collective) {

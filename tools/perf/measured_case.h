@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -47,6 +48,9 @@ struct Case {
 
   // The largest case of at most `bytes`, and at least one element (a rank, where ranks have parts).
   static Case OfSize(const Case& like, int64_t bytes);
+  // Of min_bytes, min_bytes * factor, ... and max_bytes itself; sizes that come to one case once.
+  static std::vector<Case> Sweep(const Case& like, int64_t min_bytes, int64_t max_bytes,
+                                 int factor);
 
   bool per_rank() const;
   // Elements of the buffers; the root's, on every rank.

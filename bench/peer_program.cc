@@ -1,0 +1,308 @@
+#include "bench/peer_program.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
+#include <exception>
+#include <utility>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+#include "tools/perf/cores.h"
+#include "tools/perf/measure.h"
+#include "tools/perf/meeting.h"
+#include "tools/perf/report.h"
+#include <CLI/CLI.hpp>
+
+namespace entrain::perf {
+namespace {
+
+constexpr int kFailed = 1, kBadUsage = 2, kTimedOut = 124;
+constexpr int64_t kGraceNs = 3 * kSecond;  // for a launcher to end its ranks
+
+struct Options {
+  Case like;
+  int64_t min_bytes = 8, max_bytes = 64 << 20;
+  int factor = 4;
+  std::vector<std::string> algorithms;
+  double budget_s = 0.15;
+  int timeout_s = 60;
+  std::string json;
+  bool append = false;
+  std::string page;  // of a launched rank: where the others are met
+};
+
+class Program {
+ public:
+  Program(Peer& peer, const Options& options, std::vector<std::string> command)
+      : peer_(peer), options_(options), command_(std::move(command)) {}
+
+  // An algorithm that fails does not keep the others from being measured.
+  int RunAll() {
+    sigemptyset(&child_);
+    sigaddset(&child_, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child_, nullptr);
+    if (!options_.json.empty() && !options_.append) {
+      std::remove(options_.json.c_str());
+    }
+    int code = 0;
+    for (const std::string& algorithm : options_.algorithms) {
+      const int one = RunOne(algorithm);
+      code = code != 0 ? code : one;
+    }
+    return code;
+  }
+
+  int RunLaunchedRank() {
+    const auto page = SharedPage::Open(options_.page, options_.like.ranks);
+    return page.ok() ? RunRank(options_.algorithms[0], peer_.LaunchedRank(), *page)
+                     : Say(page.status());
+  }
+
+ private:
+  int Say(const absl::Status& status) const {
+    std::fprintf(stderr, "%s: %s\n", peer_.name(), std::string(status.message()).c_str());
+    return kFailed;
+  }
+
+  absl::Status MeasureRank(const std::string& algorithm, int rank, const SharedPage& page) {
+    const int ranks = options_.like.ranks;
+    const bool crowded = ranks > Cores();
+    Waiting waiting = crowded ? Waiting::kYield : Waiting::kSpin;
+    if (peer_.HasThreads(algorithm)) {
+      waiting = Waiting::kSleep;
+    } else if (!crowded) {
+      PinToCore(rank);  // before the library starts anything that should be there too
+    }
+    const auto meeting = page.Join(rank, waiting, nullptr);
+    ENTRAIN_ASSIGN_OR_RETURN(const Report report,
+                             Report::Open(rank == 0 ? options_.json : "", true, true));
+    const std::vector<Case> cases =
+        Case::Sweep(options_.like, options_.min_bytes, options_.max_bytes, options_.factor);
+    ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(cases.back().bytes));
+    ENTRAIN_ASSIGN_OR_RETURN(std::unique_ptr<Subject> subject, peer_.Join(algorithm, rank, ranks));
+    if (rank == 0) {
+      report.Head({peer_.name(), meeting->place(), options_.budget_s}, options_.like,
+                  subject->transport());
+    }
+    const absl::Status status = MeasureCases(*subject, *meeting, report, cases, buffers);
+    if (!status.ok()) {
+      (void)subject.release();  // its end may wait for the others; the process ends now
+    }
+    return status;
+  }
+
+  absl::Status MeasureCases(Subject& subject, Meeting& meeting, const Report& report,
+                            const std::vector<Case>& cases, const Buffers& buffers) {
+    int64_t wrong = 0;
+    for (const Case& one : cases) {
+      ENTRAIN_ASSIGN_OR_RETURN(const Figures figures,
+                               Measure(subject, meeting, one, buffers, options_.budget_s));
+      wrong += std::max<int64_t>(figures.wrong, 0);
+      if (subject.rank() == 0) {
+        ENTRAIN_RETURN_IF_ERROR(
+            report.Add(one, subject.transport(), subject.algorithm(one), figures));
+      }
+    }
+    ENTRAIN_RETURN_IF_ERROR(meeting.Barrier());
+    return wrong == 0 ? absl::OkStatus()
+                      : absl::DataLossError(absl::StrCat(wrong, " wrong elements"));
+  }
+
+  int RunRank(const std::string& algorithm, int rank, const SharedPage& page) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    absl::Status status;
+    try {
+      status = MeasureRank(algorithm, rank, page);
+    } catch (const std::exception& error) {
+      status = absl::InternalError(error.what());
+    }
+    return status.ok() ? 0 : Say(Annotate(status, absl::StrCat(algorithm, ", rank ", rank)));
+  }
+
+  int RunOne(const std::string& algorithm) {
+    auto page = SharedPage::Create(options_.like.ranks);
+    if (!page.ok()) {
+      return Say(page.status());
+    }
+    const std::vector<std::string> launcher = peer_.Launcher(algorithm, options_.like.ranks);
+    std::vector<pid_t> started;
+    if (!launcher.empty()) {
+      started.push_back(Launch(launcher, algorithm, page->Name()));
+    } else {
+      peer_.BeforeRanks(options_.like.ranks);
+      for (int rank = 0; rank < options_.like.ranks; ++rank) {
+        const pid_t pid = fork();
+        if (pid == 0) {
+          const int code = RunRank(algorithm, rank, *page);
+          std::fflush(nullptr);
+          _exit(code);  // the parent's state is not the rank's to end
+        }
+        started.push_back(pid);
+      }
+    }
+    const int code = WaitForAll(started, !launcher.empty());
+    if (code == kTimedOut) {
+      Say(absl::DeadlineExceededError(
+          absl::StrCat(algorithm, " did not end within ", options_.timeout_s, " s")));
+    }
+    return code;
+  }
+
+  pid_t Launch(std::vector<std::string> command, const std::string& algorithm,
+               const std::string& page) const {
+    command.insert(command.end(), command_.begin(), command_.end());
+    // Behind the options that were given: of two, the last counts.
+    command.insert(command.end(), {"--algorithm", algorithm, "--page", page});
+    std::vector<char*> pointers;
+    for (std::string& word : command) {
+      pointers.push_back(word.data());
+    }
+    pointers.push_back(nullptr);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      setpgid(0, 0);
+      sigprocmask(SIG_UNBLOCK, &child_, nullptr);
+      execvp(pointers[0], pointers.data());
+      std::fprintf(stderr, "%s: cannot run %s\n", peer_.name(), pointers[0]);
+      _exit(kFailed);
+    }
+    return pid;
+  }
+
+  // 0 when all ends well. Otherwise, and when the time is up, the others are ended: ranks at once, a
+  // launcher by asking it first.
+  int WaitForAll(const std::vector<pid_t>& started, bool launcher) const {
+    Deadline end = Deadline::After(options_.timeout_s * kSecond);
+    int code = 0, signal = launcher ? SIGTERM : SIGKILL;
+    for (size_t left = started.size(); left > 0;) {
+      int status = 0;
+      const pid_t ended = waitpid(-1, &status, WNOHANG);
+      left -= ended > 0 ? 1 : 0;
+      const int64_t rest = end.Left(Clock::Real().Now());
+      if ((ended > 0 && status != 0 && code == 0) || rest <= 0) {
+        code = code != 0 ? code : ended > 0 ? kFailed : kTimedOut;
+        for (const pid_t pid : started) {
+          kill(launcher ? -pid : pid, signal);
+        }
+        signal = SIGKILL;
+        end = Deadline::After(kGraceNs);
+      } else if (ended <= 0) {
+        const timespec time{static_cast<time_t>(rest / kSecond), static_cast<long>(rest % kSecond)};
+        sigtimedwait(&child_, nullptr, &time);
+      }
+    }
+    return code;
+  }
+
+  Peer& peer_;
+  const Options& options_;
+  const std::vector<std::string> command_;  // this program's own
+  sigset_t child_{};
+};
+
+absl::Status UnderstandSizes(const std::string& min_bytes, const std::string& max_bytes,
+                             Options& options) {
+  const auto least = ParseSize(min_bytes), most = ParseSize(max_bytes);
+  ENTRAIN_RETURN_IF_ERROR(Annotate(least.status(), "--min-bytes"));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(most.status(), "--max-bytes"));
+  if (*least < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("--min-bytes: ", min_bytes, " is not positive"));
+  }
+  if (*most < *least) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-bytes: ", min_bytes, " is above --max-bytes ", max_bytes));
+  }
+  options.min_bytes = *least;
+  options.max_bytes = *most;
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Collectives(const Peer& peer) {
+  std::vector<std::string> names;
+  for (int i = 0; i < kCollectives; ++i) {
+    if (!peer.Algorithms(static_cast<Collective>(i)).empty()) {
+      names.emplace_back(NameOf(static_cast<Collective>(i)));
+    }
+  }
+  return names;
+}
+
+absl::Status Understand(const Peer& peer, const std::string& collective,
+                        const std::string& algorithms, Options& options) {
+  const auto known = CollectiveFromName(collective);
+  if (!known.has_value() || peer.Algorithms(*known).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "COLLECTIVE: \"", collective, "\" is not one of ", absl::StrJoin(Collectives(peer), ", ")));
+  }
+  options.like.collective = *known;
+  options.algorithms = peer.Algorithms(*known);
+  if (algorithms.empty()) {
+    return absl::OkStatus();
+  }
+  const std::vector<std::string> all =
+      std::exchange(options.algorithms, absl::StrSplit(algorithms, ','));
+  for (const std::string& name : options.algorithms) {
+    if (std::find(all.begin(), all.end(), name) == all.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--algorithm: \"", name, "\" is none of ", absl::StrJoin(all, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int RunPeer(Peer& peer, int argc, char** argv) {
+  Options options;
+  std::string collective, algorithms, min_bytes = "8", max_bytes = "64M";
+  CLI::App app(peer.about(), peer.name());
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.add_option("collective", collective, absl::StrJoin(Collectives(peer), ", "))->required();
+  app.add_option("-n,--ranks", options.like.ranks, "ranks to start")
+      ->required()
+      ->check(CLI::Range(2, 64));
+  app.add_option("--min-bytes", min_bytes, "smallest size (8)");
+  app.add_option("--max-bytes", max_bytes, "largest size (64M)");
+  app.add_option("--factor", options.factor, "from one size to the next (4)")
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option(
+      "--algorithm", algorithms,
+      absl::StrCat("which, with commas; all_reduce: ",
+                   absl::StrJoin(peer.Algorithms(Collective::kAllReduce), ", "), " (all of them)"));
+  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
+      ->check(CLI::Range(0.0, 3600.0));
+  app.add_option("--timeout", options.timeout_s, "seconds an algorithm may take (60)")
+      ->check(CLI::Range(1, 3600));
+  app.add_option("--json", options.json, "write the figures to FILE too");
+  app.add_flag("--append", options.append, "add to the file of --json");
+  app.add_option("--page", options.page)->group("");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kBadUsage;
+  }
+  absl::Status understood = UnderstandSizes(min_bytes, max_bytes, options);
+  understood.Update(Understand(peer, collective, algorithms, options));
+  if (!understood.ok()) {
+    std::fprintf(stderr, "%s: %s\n", peer.name(), std::string(understood.message()).c_str());
+    return kBadUsage;
+  }
+  Program program(peer, options, std::vector<std::string>(argv, argv + argc));
+  return options.page.empty() ? program.RunAll() : program.RunLaunchedRank();
+}
+
+}  // namespace entrain::perf
