@@ -1,51 +1,89 @@
 #!/usr/bin/env python3
-"""Entrain (shm and tcp) and Gloo (tcp) side by side: interleaved size by size, medians over rounds.
+"""Entrain over shm and over tcp beside its peers and beside a bare exchange, in alternation on the same cores.
 
-Runs entrain-perf and gloo-bench of a build folder; of Gloo's algorithms the fastest counts. Prints a
-table of medians in microseconds and how many times longer Gloo takes; --json FILE keeps every line that
-the programs wrote, with "library" and "round" added.
+Runs entrain-perf, floor-bench and the programs of the peers that a build folder holds, a few sizes at a time, one after
+the other, several rounds. Prints, per collective and rank count, the medians over the rounds, how many times as long as
+the fastest peer Entrain takes (below 1: Entrain is ahead), over shared memory and over TCP, and how many times as long as
+the bare exchange. Writes what the programs wrote with "library" and "round" added (PREFIX.jsonl), the medians
+(PREFIX.csv) and a log-log picture (PREFIX.png).
 
-A program that fails or hangs is named on standard error, with its exit code or the time it had, and
-the rest is measured all the same. Exit code: 0 when all ran and no element was wrong, otherwise 1."""
+A peer that fails or hangs is named at the end and leaves its cells empty. When Entrain fails, or an element of its is
+wrong, the exit code is 1."""
 
 import argparse
-import collections
+import datetime
 import json
 import os
 import pathlib
+import platform
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 
-SIZES = ["8", "64", "512", "4K", "32K", "256K", "1M", "4M", "16M", "64M"]
-NO_SIZE = "-"  # in the column of sizes: a barrier has none
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import compare_tables as tables  # noqa: E402  (the path comes first)
+
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+MANY = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all,barrier,send_recv"
+FULL = {"collectives": MANY, "ranks": "2,4", "min_bytes": "8", "max_bytes": "32M", "factor": 4, "at_once": 4,
+        "rounds": 3, "budget": 0.05}
+# Some four minutes on two cores.
+QUICK = {**FULL, "collectives": "all_reduce,reduce_scatter,all_gather,broadcast", "max_bytes": "16M", "factor": 64,
+         "at_once": 5, "rounds": 2, "budget": 0.03}
+FLOOR = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+GLOO_HAS = tuple(MANY.split(","))
+# Gloo's busy-polling pairs never give their core away: hopeless when ranks share cores. Here they also stop for ever in
+# large transfers.
+GLOO_SYNC_MOST = 4 << 20
+BAD_USAGE = 2
 
 
 def to_bytes(size):
     return int(size[:-1]) * UNITS[size[-1]] if size[-1] in UNITS else int(size)
 
 
+class Command:
+    """A program with its arguments; `ours`: its failure is ours."""
+
+    def __init__(self, library, words, timeout, ours=False):
+        self.library, self.words, self.timeout, self.ours = library, [str(word) for word in words], timeout, ours
+
+
+def end_group(process):
+    """Kills the program and all that it started in its session, having asked it first."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sent)
+            process.wait(3)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
 def how_it_ended(code):
     return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
-def measure(command, timeout):
-    """The JSON lines that a program wrote, and what went wrong with it: one line, or None."""
-    failure = None
-    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
-        command = [*command, "--json", file.name]
+def measure(words, timeout):
+    """The JSON lines that a program wrote; what went wrong with it: one line, or None; its exit code, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "lines")
+        file.touch()
+        words = [*words, "--json", str(file)]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+                                   start_new_session=True)
+        failure = None
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-            if done.returncode != 0:
-                said = "; ".join(done.stderr.strip().splitlines()) or "no message"
-                failure = f"{shlex.join(command)}: {how_it_ended(done.returncode)}: {said}"
+            said = process.communicate(timeout=timeout)[1]
+            if process.returncode != 0:
+                said = "; ".join(line.strip() for line in said.splitlines() if line.strip()) or "no message"
+                failure = f"{shlex.join(words[:-2])}: {how_it_ended(process.returncode)}: {said}"
         except subprocess.TimeoutExpired:
-            failure = f"{shlex.join(command)}: no end within {timeout} s"
-        return complete_lines(pathlib.Path(file.name).read_text()), failure
+            failure = f"{shlex.join(words[:-2])}: no end within {timeout} s"
+            end_group(process)
+            process.stderr.close()
+        return complete_lines(file.read_text()), failure, process.returncode
 
 
 def complete_lines(text):
@@ -53,92 +91,155 @@ def complete_lines(text):
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def sizes_of(options, collective):
-    return [NO_SIZE] if collective == "barrier" else options.sizes.split(",")
+def size_groups(options, collective):
+    """Sizes that one run of a program measures; a barrier has none."""
+    if collective == "barrier":
+        return [[]]
+    sizes, last = [to_bytes(options.min_bytes)], to_bytes(options.max_bytes)
+    while sizes[-1] < last:
+        sizes.append(min(sizes[-1] * options.factor, last))
+    return [sizes[i:i + options.at_once] for i in range(0, len(sizes), options.at_once)]
 
 
-def commands(options, collective, ranks, size):
-    common = [collective, "-n", str(ranks), "--budget", str(options.budget)]
-    if size != NO_SIZE:
-        common += ["--min-bytes", size, "--max-bytes", size]
+def commands(options, collective, ranks, group):
+    """What is run in one turn."""
+
+    def arguments(sizes):
+        words = [collective, "-n", ranks, "--budget", options.budget]
+        if sizes:
+            words += ["--min-bytes", sizes[0], "--max-bytes", sizes[-1], "--factor", options.factor]
+        return words
+
+    def peer(name, words, programs=1):
+        # The program ends itself in time; if it does not, it is ended.
+        return Command(name, [*words, "--timeout", options.timeout], options.timeout * programs + 15)
+
     for transport in options.transports.split(","):
-        yield "entrain", [options.build / "tools/entrain-perf", *common, "--transport", transport], 60
-    gloo = [options.build / "bench/gloo-bench", *common]
-    if collective in ("all_reduce", "reduce_scatter"):
-        # Busy-polling pairs never give their core away: hopeless when ranks share cores. They also
-        # stop for ever in large transfers.
-        busy = ranks <= options.cores and to_bytes(size) <= 4 << 20
-        names = ["halving_doubling"] + (["halving_doubling_sync"] if busy else [])
-        names += ["ring", "bcube"] if collective == "all_reduce" else []
-        gloo += ["--algorithm", ",".join(names)]
-    yield "gloo", [*gloo, "--timeout", "20"], 100
+        words = [options.build / "tools/entrain-perf", *arguments(group), "--transport", transport]
+        yield Command("entrain", words, options.timeout, ours=True)
+    bench = {name: options.build / f"bench/{name}-bench" for name in ("floor", "openmpi", "mpich", "gloo")}
+    if collective in FLOOR:
+        yield peer("floor", [bench["floor"], *arguments(group)])
+    for name in ("openmpi", "mpich"):
+        if name in options.peers:
+            yield peer(name, [bench[name], *arguments(group)], 4)
+    if "gloo" in options.peers and collective in GLOO_HAS:
+        choice = {"all_reduce": ["ring,bcube,halving_doubling"], "reduce_scatter": ["halving_doubling"]}.get(collective)
+        yield peer("gloo", [bench["gloo"], *arguments(group), *(["--algorithm", *choice] if choice else [])], 3)
+        most = [size for size in group if size <= GLOO_SYNC_MOST]
+        if choice and ranks <= options.cores and most:
+            yield peer("gloo", [bench["gloo"], *arguments(most), "--algorithm", "halving_doubling_sync"])
+    for given in options.peer:
+        name, _, command = given.partition("=")
+        yield peer(name, [*shlex.split(command), *arguments(group)], 4)
 
 
 def run(options):
-    lines, failures = [], 0
+    """All lines; what went wrong with Entrain; what went wrong with the others."""
+    lines, failures, notes, unable = [], [], [], set()
     for ranks in map(int, options.ranks.split(",")):
         for collective in options.collectives.split(","):
-            for size in sizes_of(options, collective):
+            for group in size_groups(options, collective):
                 for turn in range(options.rounds):
-                    for library, command, timeout in commands(options, collective, ranks, size):
-                        got, failure = measure(list(map(str, command)), timeout)
-                        lines += [{"library": library, "round": turn, "wanted": size, **line} for line in got]
-                        if failure is not None:
-                            failures += 1
-                            print(f"compare.py: {failure}", file=sys.stderr)
-            print_table(lines, collective, ranks, options)
-    return lines, failures
+                    for command in commands(options, collective, ranks, group):
+                        if (command.library, collective) in unable:
+                            continue
+                        got, failure, code = measure(command.words, command.timeout)
+                        lines += [{**line, "library": command.library, "round": turn} for line in got]
+                        if failure is None:
+                            continue
+                        (failures if command.ours else notes).append(failure)
+                        if code == BAD_USAGE and not command.ours:
+                            unable.add((command.library, collective))
+            print("\n".join(tables.table(lines, collective, ranks)), flush=True)
+    return lines, failures, notes
 
 
-def print_table(lines, collective, ranks, options):
-    times = collections.defaultdict(list)
-    for line in lines:
-        if line["collective"] == collective and line["ranks"] == ranks:
-            column = line["algorithm"] if line["library"] == "gloo" else "entrain " + line["transport"]
-            times[line["wanted"], line["library"], column].append(line["median_us"])
-    ours = ["entrain " + transport for transport in options.transports.split(",")]
-    ratios = ["gloo / " + name.split()[1] for name in ours]
-    print(f"\n{collective}, {ranks} ranks, f32, median us")
-    print("| size | " + " | ".join(ours) + " | gloo tcp (algorithm) | " + " | ".join(ratios) + " |")
-    print("|---|" + "---|" * (2 * len(ours) + 1))
-    for size in sizes_of(options, collective):
-        gloo = [(statistics.median(values), name) for (wanted, library, name), values in times.items()
-                if wanted == size and library == "gloo"]
-        best, name = min(gloo, default=(None, ""))
-        mine = [statistics.median(values) if (values := times[size, "entrain", column]) else None for column in ours]
-        peer = "failed" if best is None else f"{best:.2f} ({name})"
-        shown = ["failed" if one is None else f"{one:.2f}" for one in mine]
-        quotients = ["-" if best is None or one is None else f"{best / one:.2f}" for one in mine]
-        print(f"| {size} | " + " | ".join(shown) + f" | {peer} | " + " | ".join(quotients) + " |")
-    sys.stdout.flush()
+def machine():
+    model = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8") if "model name" in line]
+    return {"machine": f"{len(os.sched_getaffinity(0))} cores, {model[0] if model else platform.machine()}, "
+                       f"Linux {platform.release()}, load {os.getloadavg()[0]:.1f}",
+            "date": datetime.datetime.now().isoformat(" ", "minutes"),
+            "command": shlex.join(["bench/compare.py", *sys.argv[1:]])}
+
+
+def report(options, lines, failures, notes):
+    print("\n" + "\n".join(tables.summary(lines)))
+    prefix = str(options.out)
+    pathlib.Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(prefix + ".csv").write_text(tables.csv_text(lines))
+    try:
+        import compare_picture  # needs matplotlib
+        compare_picture.draw(lines, prefix + ".png")
+        print(f"\n{prefix}.jsonl  {prefix}.csv  {prefix}.png")
+    except ImportError as error:
+        print(f"\n{prefix}.jsonl  {prefix}.csv  (no picture: {error})")
+    if notes:
+        print("\nPeers that failed; their cells are empty, or from the rounds that went well:")
+        for note, count in sorted({note: notes.count(note) for note in notes}.items()):
+            print(f"  {count} x {note}")
+    wrong = sum(line["wrong"] or 0 for line in lines if line.get("library") == "entrain")
+    for failure in failures:
+        print(f"compare.py: {failure}", file=sys.stderr)
+    if wrong:
+        print(f"compare.py: {wrong} wrong elements", file=sys.stderr)
+    return 1 if wrong or failures else 0
+
+
+def understand():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="four collectives, five sizes, two rounds: some four minutes")
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"),
+                        help="folder of the programs (%(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/compare"), metavar="PREFIX",
+                        help="of the files that are written (%(default)s)")
+    parser.add_argument("--read", type=pathlib.Path, nargs="+", metavar="FILE",
+                        help="run nothing; report on these .jsonl files together")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND",
+                        help="one more library: COMMAND is run with the arguments that openmpi-bench gets, and writes the "
+                             "same JSON lines")
+    parser.add_argument("--without", default="", metavar="PEERS", help="leave out these: openmpi,mpich,gloo")
+    parser.add_argument("--transports", default="shm,tcp", help="Entrain's (%(default)s)")
+    parser.add_argument("--timeout", type=int, default=60, help="seconds a program may take for a few sizes (%(default)s)")
+    for name, value in FULL.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), help=f"({value}; quick: {QUICK[name]})")
+    options = parser.parse_args()
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if any("=" not in given for given in options.peer):
+        parser.error("--peer: expected NAME=COMMAND")
+    if options.factor < 2 or options.at_once < 1 or options.rounds < 1:
+        parser.error("--factor: at least 2; --at-once, --rounds: at least 1")
+    unknown = set(filter(None, options.without.split(","))) - {"openmpi", "mpich", "gloo"}
+    if unknown:
+        parser.error(f"--without: {', '.join(sorted(unknown))} is none of openmpi, mpich, gloo")
+    if options.read is None:
+        for program in ("tools/entrain-perf", "bench/floor-bench"):
+            if not (options.build / program).exists():
+                parser.error(f"--build: {options.build / program} does not exist")
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"),
-                        help="folder that holds tools/entrain-perf and bench/gloo-bench (%(default)s)")
-    parser.add_argument("--ranks", default="2,4", help="rank counts (%(default)s)")
-    parser.add_argument("--collectives", default="all_reduce,reduce_scatter,all_gather,broadcast,barrier,send_recv",
-                        help="(%(default)s)")
-    parser.add_argument("--transports", default="shm,tcp", help="Entrain's (%(default)s)")
-    parser.add_argument("--sizes", default=",".join(SIZES), help="(%(default)s)")
-    parser.add_argument("--budget", type=float, default=0.1, help="seconds of calls a program and size (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is repeated (%(default)s)")
-    parser.add_argument("--json", type=pathlib.Path, help="write every line here")
-    options = parser.parse_args()
-    for program in ("tools/entrain-perf", "bench/gloo-bench"):
-        if not (options.build / program).exists():
-            parser.error(f"--build: {options.build / program} does not exist; is Gloo installed?")
+    options = understand()
+    if options.read is not None:
+        lines = [line for file in options.read for line in complete_lines(file.read_text())]
+        for collective, ranks in tables.parts(lines):
+            print("\n".join(tables.table(lines, collective, ranks)))
+        return report(options, lines, [], [])
     options.cores = len(os.sched_getaffinity(0))
-    lines, failures = run(options)
-    if options.json:
-        options.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    wrong = sum(line["wrong"] or 0 for line in lines if line["library"] == "entrain")
-    if wrong:
-        print(f"compare.py: {wrong} wrong elements", file=sys.stderr)
-    if failures:
-        print(f"compare.py: {failures} of the runs failed; see above", file=sys.stderr)
-    return 1 if wrong or failures else 0
+    wanted = [name for name in ("openmpi", "mpich", "gloo") if name not in options.without.split(",")]
+    options.peers = [name for name in wanted if (options.build / f"bench/{name}-bench").exists()]
+    notes = [f"{name}-bench is not in {options.build}: its package was not found" for name in wanted
+             if name not in options.peers]
+    setting = machine()
+    print(f"# {setting['machine']}; {setting['date']}; {setting['command']}")
+    lines, failures, more = run(options)
+    lines.insert(0, setting)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(f"{options.out}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return report(options, lines, failures, notes + more)
 
 
 if __name__ == "__main__":

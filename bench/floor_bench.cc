@@ -53,11 +53,11 @@ struct Shared {
 
 class Floor final : public Subject {
  public:
-  Floor(Shared* shared, int rank, int ranks)
+  Floor(Shared* shared, int rank, int ranks, bool crowded)
       : shared_(*shared),
         rank_(rank),
         ranks_(ranks),
-        crowded_(ranks > Cores()),
+        crowded_(crowded),
         pieces_(static_cast<size_t>(ranks) * kPiece) {
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read a process
     shared_.ranks[rank].pid = getpid();
@@ -265,7 +265,7 @@ class Floor final : public Subject {
 
   Shared& shared_;
   const int rank_, ranks_;
-  const bool crowded_;
+  const bool crowded_;  // waiting gives the core away
   const Kernels& kernels_ = BestKernels();
   std::vector<std::byte> pieces_;
   uint32_t call_ = 0, step_ = 0;
@@ -289,7 +289,8 @@ class FloorPeer final : public Peer {
         return {};
     }
   }
-  void BeforeRanks(int) override {
+  void BeforeRanks(int ranks) override {
+    crowded_ = ranks > Cores();  // a pinned rank would see one core
     void* const memory =
         mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     shared_ = memory == MAP_FAILED ? nullptr : new (memory) Shared;
@@ -298,11 +299,12 @@ class FloorPeer final : public Peer {
     if (shared_ == nullptr) {
       return absl::ResourceExhaustedError("cannot map the memory that ranks share");
     }
-    return std::make_unique<Floor>(shared_, rank, ranks);
+    return std::make_unique<Floor>(shared_, rank, ranks, crowded_);
   }
 
  private:
   Shared* shared_ = nullptr;
+  bool crowded_ = false;
 };
 
 }  // namespace

@@ -149,6 +149,7 @@ TEST_P(EveryCollective, IsRightOnTwoRanks) {
     EXPECT_LE(line.at("min_us"), line.at("median_us"));
     EXPECT_LE(line.at("median_us"), line.at("p95_us"));
     EXPECT_GT(line.at("loop_us"), 0);
+    EXPECT_TRUE(line.at("meet_us").is_null() || line.at("meet_us") > 0) << line;
   }
 }
 

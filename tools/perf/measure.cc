@@ -20,6 +20,7 @@ namespace {
 constexpr double kSlowCall = 0.15;  // seconds; calls that take longer are timed three times
 constexpr double kWarmShare = 0.1;  // of the budget
 constexpr int kMaxWarm = 50, kMinCalls = 5, kSlowCalls = 3, kBarrierChecks = 8;
+constexpr int kMeetings = 200;
 constexpr double kLoopBelow = 0.03;  // longer calls back to back would only repeat the median
 
 class Run {
@@ -43,6 +44,7 @@ class Run {
   absl::StatusOr<double> Estimate(double enough);
   absl::StatusOr<std::vector<double>> TimeCalls(int calls);
   absl::StatusOr<double> TimeLoop(int calls);
+  absl::StatusOr<double> TimeMeeting();
 
   Subject& subject_;
   Meeting& meeting_;
@@ -137,6 +139,15 @@ absl::StatusOr<double> Run::TimeLoop(int calls) {
   return time;
 }
 
+absl::StatusOr<double> Run::TimeMeeting() {
+  ENTRAIN_RETURN_IF_ERROR(meeting_.Barrier());
+  const int64_t start = Clock::Real().Now();
+  for (int i = 0; i < kMeetings; ++i) {
+    ENTRAIN_RETURN_IF_ERROR(meeting_.Barrier());
+  }
+  return Seconds(start) / kMeetings;
+}
+
 absl::StatusOr<Figures> Run::Measure(double budget_s) {
   Figures figures;
   ENTRAIN_ASSIGN_OR_RETURN(figures.wrong, Check());
@@ -157,7 +168,15 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
       estimate > kSlowCall
           ? kSlowCalls
           : static_cast<int>(std::clamp<double>(budget_s / estimate, kMinCalls, kMaxCalls));
+  double before = 0, after = 0;
+  if (meeting_.spins()) {
+    ENTRAIN_ASSIGN_OR_RETURN(before, TimeMeeting());
+  }
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> times, TimeCalls(calls));
+  if (meeting_.spins()) {
+    ENTRAIN_ASSIGN_OR_RETURN(after, TimeMeeting());
+    figures.meet_us = std::max(before, after) * 1e6;
+  }
   const double share = case_.time_share() * 1e6;
   const auto n = static_cast<size_t>(calls);
   figures.calls = calls;

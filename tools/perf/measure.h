@@ -18,7 +18,11 @@ struct Figures {
   int calls = 0;  // that were timed
   double median_us = 0, min_us = 0, p95_us = 0, loop_us = 0;
   double algbw_gbs = 0, busbw_gbs = 0;  // 1e9 bytes a second, from the median
-  int64_t wrong = 0;                    // elements, over all ranks; -1: could not be checked
+  // A meeting of the ranks outside the library, the slower of one before and one after the calls: how
+  // far apart the cores were. Virtual machines are moved, and what is small takes several times as
+  // long for a while. -1 where meeting says nothing about that, since ranks do not spin.
+  double meet_us = -1;
+  int64_t wrong = 0;  // elements, over all ranks; -1: could not be checked
 };
 
 // Memory of one rank for the largest case: private pages, touched, reused.

@@ -118,6 +118,7 @@ class PageMeeting final : public Meeting {
     return behind;
   }
   const char* place() const override { return "a shared page"; }
+  bool spins() const override { return waiting_ == Waiting::kSpin; }
 
  private:
   static void Pause() {

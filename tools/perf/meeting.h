@@ -28,6 +28,8 @@ class Meeting {
   virtual int Behind(int64_t step) const = 0;
   // What the ranks meet in: "a shared page".
   virtual const char* place() const = 0;
+  // Whether a rank waits for the others by looking all the time, with a core of its own.
+  virtual bool spins() const { return false; }
 };
 
 // How a rank waits for the others. kSpin: for ranks with a core each. kYield: there are more ranks

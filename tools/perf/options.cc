@@ -37,7 +37,7 @@ line above the table says which.)";
 
 constexpr char kFooter[] =
     R"(--json writes one object a line: collective, bytes, count, dtype, op, ranks, transport, algorithm, median_us, min_us,
-p95_us, loop_us, algbw_gbs, busbw_gbs, wrong.
+p95_us, loop_us, algbw_gbs, busbw_gbs, meet_us (the ranks meeting outside the library, where they spin), wrong.
 
 Exit code: 0 when all went well and no element was wrong; 1 otherwise; 2 for wrong options.)";
 

@@ -80,6 +80,11 @@ absl::Status Report::Add(const Case& measured, const std::string& transport,
                               {"loop_us", figures.loop_us},
                               {"algbw_gbs", figures.algbw_gbs},
                               {"busbw_gbs", figures.busbw_gbs}};
+  if (figures.meet_us < 0) {
+    line["meet_us"] = nullptr;
+  } else {
+    line["meet_us"] = figures.meet_us;
+  }
   if (figures.wrong < 0) {
     line["wrong"] = nullptr;
   } else {

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Entrain beside Open MPI, MPICH, Gloo and a bare exchange on this machine. Installs and builds what is missing, prints
+# what the machine gives at most, then runs compare.py with the arguments given here: --quick takes some four minutes,
+# without it the full set more than half an hour; --help has the rest.
+set -eu
+cd "$(dirname "$0")/.."
+
+tools/setup.sh deps-bench
+tools/setup.sh build release
+exec /usr/bin/python3 -B bench/compare.py "$@"

@@ -1,0 +1,146 @@
+"""Lines of JSON to tables, counts and CSV: compare.py's reading of what was measured."""
+
+import collections
+import csv
+import io
+import statistics
+
+OURS, FLOOR = "entrain", "floor"
+EVEN = 1.05  # up to here a time counts as the same
+FLOOR_GOAL = 1.15
+FAR = 2  # times the usual meeting
+COLUMNS = ["collective", "ranks", "bytes", "library", "transport", "algorithm", "rounds", "median_us", "fastest_us",
+           "slowest_us", "p95_us", "algbw_gbs", "busbw_gbs"]
+
+
+def measured(lines):
+    """Lines that say a time which may be compared: not the first of a file, and no peer's wrong result."""
+    return [line for line in lines if "library" in line and (line["library"] == OURS or not line["wrong"])]
+
+
+def near(lines):
+    """Without the lines from times when the cores were far from each other: a virtual machine is moved now and then, and
+    all that is small takes several times as long until it is moved back. meet_us tells, the same in all programs."""
+    usual = {}
+    for ranks in {line["ranks"] for line in lines}:
+        times = sorted(line["meet_us"] for line in lines if line["ranks"] == ranks and line.get("meet_us"))
+        usual[ranks] = times[len(times) // 4] if times else 0
+    return [line for line in lines if (line.get("meet_us") or 0) <= FAR * usual[line["ranks"]]]
+
+
+def parts(lines):
+    """(collective, ranks) in the order in which they come."""
+    return list(dict.fromkeys((line["collective"], line["ranks"]) for line in measured(lines)))
+
+
+def cells(lines, collective, ranks):
+    """bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm: one cell."""
+    all_lines = measured(lines)
+    found = collections.defaultdict(dict)
+    for chosen in (all_lines, near(all_lines)):  # where no time was a good one, the others have to do
+        groups = collections.defaultdict(list)
+        for line in chosen:
+            if (line["collective"], line["ranks"]) == (collective, ranks):
+                algorithm = "" if line["library"] == OURS else line["algorithm"]
+                groups[line["bytes"], (line["library"], line["transport"], algorithm)].append(line)
+        for (size, contender), got in groups.items():
+            found[size][contender] = got
+    return dict(sorted(found.items()))
+
+
+def median(lines, field="median_us"):
+    return statistics.median(line[field] for line in lines)
+
+
+def ours(cell, transport):
+    times = [median(got) for (library, over, _), got in cell.items() if library == OURS and over == transport]
+    return min(times, default=None)
+
+
+def floor(cell):
+    return min((median(got) for (library, _, _), got in cell.items() if library == FLOOR), default=None)
+
+
+def best_peer(cell, transport):
+    """(median, "openmpi cma") of the fastest peer; (None, "") when there is none."""
+    return min(((median(got), f"{library} {algorithm}") for (library, over, algorithm), got in cell.items()
+                if library not in (OURS, FLOOR) and over == transport), default=(None, ""))
+
+
+def human(size):
+    for unit, one in (("M", 1 << 20), ("K", 1 << 10)):
+        if size >= one and size % one == 0:
+            return f"{size // one}{unit}"
+    return str(size)
+
+
+def time_text(time):
+    if time is None:
+        return ""
+    return f"{time:.2f}" if time < 10 else f"{time:.1f}" if time < 100 else f"{time:.0f}"
+
+
+def ratio_text(mine, other, even=EVEN):
+    if mine is None or other is None:
+        return ""
+    return f"**{mine / other:.2f}**" if mine / other > even else f"{mine / other:.2f}"
+
+
+def table(lines, collective, ranks):
+    found = cells(lines, collective, ranks)
+    rounds = 1 + max((line["round"] for line in measured(lines)), default=0)
+    yield f"\n{collective}, {ranks} ranks, f32, median us of {rounds} round{'s' if rounds != 1 else ''}\n"
+    yield "| size | shm | best peer | ratio | bare | ratio | tcp | best peer | ratio |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for size, cell in found.items():
+        shared, sockets, bare = ours(cell, "shm"), ours(cell, "tcp"), floor(cell)
+        (near, near_name), (far, far_name) = best_peer(cell, "shm"), best_peer(cell, "tcp")
+        row = [human(size), time_text(shared), f"{time_text(near)} {near_name}".strip(), ratio_text(shared, near),
+               time_text(bare), ratio_text(shared, bare, FLOOR_GOAL), time_text(sockets),
+               f"{time_text(far)} {far_name}".strip(), ratio_text(sockets, far)]
+        yield "| " + " | ".join(row) + " |"
+
+
+def summary(lines):
+    """How many cells we win, by transport, and each that we lose."""
+    left_out = len(measured(lines)) - len(near(measured(lines)))
+    if left_out:
+        yield f"{left_out} of {len(measured(lines))} times left out: the cores were far apart"
+    for transport in ("shm", "tcp"):
+        yield from count(lines, f"{transport}, beside the best peer", EVEN, lambda cell, over=transport: (
+            ours(cell, over), best_peer(cell, over)[0]))
+    yield from count(lines, "shm, beside the bare exchange", FLOOR_GOAL, lambda cell: (ours(cell, "shm"), floor(cell)))
+
+
+def count(lines, title, even, pair):
+    ahead, same, behind = 0, 0, []
+    for collective, ranks in parts(lines):
+        for size, cell in cells(lines, collective, ranks).items():
+            mine, other = pair(cell)
+            if mine is None or other is None:
+                continue
+            ratio = mine / other
+            ahead += ratio < 1
+            same += 1 <= ratio <= even
+            if ratio > even:
+                behind.append((ratio, f"{collective} {human(size)} on {ranks}: {ratio:.2f}"))
+    if ahead + same + len(behind) == 0:
+        return
+    yield (f"{title}: ahead in {ahead} of {ahead + same + len(behind)} cells, up to {even} times its time in {same}, "
+           f"behind in {len(behind)}" + (":" if behind else ""))
+    if behind:
+        yield "  " + ", ".join(text for _, text in sorted(behind, reverse=True))
+
+
+def csv_text(lines):
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for collective, ranks in parts(lines):
+        for size, cell in cells(lines, collective, ranks).items():
+            for (library, transport, algorithm), got in cell.items():
+                times = [line["median_us"] for line in got]
+                writer.writerow([collective, ranks, size, library, transport, algorithm or got[0]["algorithm"], len(got),
+                                 median(got), min(times), max(times), median(got, "p95_us"), median(got, "algbw_gbs"),
+                                 median(got, "busbw_gbs")])
+    return text.getvalue()
