@@ -244,13 +244,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
     ++posted_;
     return nullptr;
   }
-  line->first_early = incoming->next_;
-  if (line->first_early == nullptr) {
-    line->last_early = nullptr;
-  }
-  RemoveIfEmpty(line);
-  incoming->in_line_ = false;
-  incoming->next_ = nullptr;
+  Unline(line);
   if (incoming->announced_) {
     --announcements_;
     Hold(incoming);
@@ -278,6 +272,34 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
 
 // Gives an early message its receive: what has arrived is copied, the rest goes straight to the
 // receive's buffer.
+MatchQueue::Kept MatchQueue::TakeKept(const Envelope& envelope, Bytes into) {
+  Line* line = lines_ == 0 ? nullptr : Find(envelope.tag);
+  if (line == nullptr) {
+    return Kept::kNothing;
+  }
+  const Incoming* first = line->first_early;
+  const auto bytes = static_cast<int64_t>(into.size());
+  if (first == nullptr || first->announced_ || first->held_ || first->received_ != bytes ||
+      first->bytes_ != bytes || first->envelope_.descriptor != envelope.descriptor) {
+    return Kept::kOther;
+  }
+  Copy(into.data(), first->target_, into.size());
+  Recycle(Unline(line));
+  return Kept::kWhole;
+}
+
+Incoming* MatchQueue::Unline(Line* line) {
+  Incoming* incoming = line->first_early;
+  line->first_early = incoming->next_;
+  if (line->first_early == nullptr) {
+    line->last_early = nullptr;
+  }
+  RemoveIfEmpty(line);
+  incoming->in_line_ = false;
+  incoming->next_ = nullptr;
+  return incoming;
+}
+
 void MatchQueue::Claim(Incoming* incoming, Bytes into, Completion* done) {
   Copy(into.data(), incoming->target_, static_cast<size_t>(incoming->received_));
   incoming->target_ = into.data();

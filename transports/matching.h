@@ -119,6 +119,11 @@ class MatchQueue {
   // failed), refuse it and Abandon.
   Incoming* Post(const Envelope& envelope, Bytes into, Completion* done);
 
+  // What is kept of this tag. kWhole: the first message has this envelope and length; it is in `into`, and taken. kOther:
+  // something else, or a receive is posted; nothing was done.
+  enum class Kept { kNothing, kWhole, kOther };
+  Kept TakeKept(const Envelope& envelope, Bytes into);
+
   // The three ways of arriving; from Poll only. They call Events (Accepts; OnEarly when the message
   // is kept), which may revoke and close, but not destroy. An error: the peer broke its limits; the
   // path must fail.
@@ -203,6 +208,8 @@ class MatchQueue {
   void EndHold(Incoming* incoming);
   // Into its tag's line, with memory for its payload unless announced.
   void Keep(Incoming* incoming);
+  // The first kept message, out of its line.
+  Incoming* Unline(Line* line);
   void Claim(Incoming* incoming, Bytes into, Completion* done);
   absl::Status Reserve(int64_t bytes);
   void FailPosted(Line* line, const absl::Status& why);

@@ -109,6 +109,16 @@ class Endpoint {
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
   // Takes exactly bytes.size() bytes with an equal envelope.
   virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) = 0;
+  // ---- At once or not at all, for small messages: nothing is lent, nothing completes later. For who polls nothing
+  // meanwhile. A transport that cannot keeps these, which never do anything.
+  // Sends a copy. False: it would have to wait; nothing was done.
+  virtual bool TrySend(const Envelope&, ConstBytes) { return false; }
+  enum class Next { kNothing, kThis, kOther };
+  // What there is for a receive of this envelope. kThis: a whole message of exactly this envelope and length; it is in
+  // `into`, and taken. kNothing: nothing has come, so far. kOther: Poll must see to it (what has come is something else,
+  // or a receive of this tag is posted); nothing was done.
+  virtual Next TryRecv(const Envelope&, Bytes) { return Next::kOther; }
+
   // At most kMaxControlBytes, copied. In order among control messages; needs no receive and no credit. Never fails
   // visibly: after a failure it is dropped.
   virtual void SendControl(absl::string_view message) = 0;

@@ -19,6 +19,16 @@ std::string Seconds(int64_t ns) {
   return absl::StrFormat("%.3g s", static_cast<double>(ns) * 1e-9);
 }
 
+// Of sums that only the driver changes.
+void Add(std::atomic<uint64_t>& sum, int64_t more) {
+  sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
+            std::memory_order_relaxed);
+}
+
+bool PreMultiplies(const Call& call) {
+  return call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1;
+}
+
 std::vector<std::string> HostIds(const std::vector<Member>& members) {
   std::vector<std::string> ids;
   for (const Member& member : members) {
@@ -32,15 +42,16 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
 // ---- CallWork
 // -------------------------------------------------------------------------------------------------------
 
-CallWork::CallWork(std::shared_ptr<CommCore> core, std::shared_ptr<const Plan> plan,
-                   const Call& call, const Wiring& wiring, OwnedBuffer scratch, OwnedBuffer staged,
-                   int64_t started_ns)
+CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call,
+                   OwnedBuffer staged, const Progress& from, int64_t started_ns)
     : Work(&core->engine()),
       core_(std::move(core)),
       call_(call),
-      wiring_(wiring),
+      wiring_(admitted.wiring),
       started_ns_(started_ns),
-      executor_(std::move(plan), call, wiring, BestKernels(), std::move(scratch),
+      from_(from),
+      executor_(std::move(admitted.plan), call, admitted.wiring, BestKernels(),
+                std::move(admitted.scratch),
                 [this] {
                   ready_ = true;
                   core_->NeedAttention();
@@ -68,7 +79,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
   }
 }
 
-absl::StatusOr<Wiring> CommCore::Number(const Call& call) {
+Wiring CommCore::Number(const Call& call) {
   Wiring wiring{endpoints_, contexts_, config_.context};
   wiring.user_tag =
       call.options.user_tag < 0 ? Tag::kUntagged : static_cast<uint32_t>(call.options.user_tag);
@@ -78,7 +89,8 @@ absl::StatusOr<Wiring> CommCore::Number(const Call& call) {
     wiring.sequence =
         next_message_[{wiring.user_tag, static_cast<uint32_t>(call.root), direction}]++;
   } else {
-    wiring.sequence = next_call_[wiring.user_tag]++;
+    wiring.sequence =
+        wiring.user_tag == Tag::kUntagged ? next_untagged_++ : next_call_[wiring.user_tag]++;
   }
   wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
   return wiring;
@@ -95,45 +107,102 @@ absl::StatusOr<OwnedBuffer> CommCore::PreMultiply(Call* call) {
   return staged;
 }
 
+absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
+  if (!status_.ok()) {
+    return status_;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner_.PlanFor(call));
+  const Plan& plan = *admitted->plan;
+  if (plan.slot_bytes > 0) {
+    // Before the call gets its number: a shortage here harms this call only.
+    ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(plan.slot_bytes * plan.window));
+  }
+  admitted->wiring = Number(call);
+  return absl::OkStatus();
+}
+
+RefPtr<Work> CommCore::Launch(const Call& call, Admitted admitted, OwnedBuffer staged,
+                              const Progress& from, int64_t now_ns) {
+  auto work = RefPtr<CallWork>::Adopt(
+      new CallWork(shared_from_this(), std::move(admitted), call, std::move(staged), from, now_ns));
+  work->AddRef();  // the engine's, given up in FinishWork
+  engine_.CountOpenWork(1);
+  engine_.Submit(work.get());
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  return RefPtr<Work>::Adopt(work.Leak());
+}
+
+void CommCore::SetDeadline(Call* call, int64_t now_ns) const {
+  if (call->options.timeout_ns == 0) {
+    call->options.timeout_ns = config_.timeout_ns;
+  }
+  if (call->options.deadline.at_ns == Deadline::Never().at_ns) {
+    call->options.deadline = Deadline::From(now_ns, call->options.timeout_ns);
+  }
+}
+
 absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   if (ended_.load(std::memory_order_acquire)) {
     return status();
   }
   const int64_t now = engine_.clock().Now();
-  if (call.options.timeout_ns == 0) {
-    call.options.timeout_ns = config_.timeout_ns;
-  }
-  if (call.options.deadline.at_ns == Deadline::Never().at_ns) {
-    call.options.deadline = Deadline::From(now, call.options.timeout_ns);
-  }
+  SetDeadline(&call, now);
   OwnedBuffer staged;
-  if (call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1) {
+  if (PreMultiplies(call)) {
     ENTRAIN_ASSIGN_OR_RETURN(staged, PreMultiply(&call));
   }
-  RefPtr<CallWork> work;
+  RefPtr<Work> work;
   {
     absl::MutexLock lock(&mutex_);
-    if (!status_.ok()) {
-      return status_;
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(auto plan, planner_.PlanFor(call));
-    OwnedBuffer scratch;
-    if (plan->slot_bytes > 0) {
-      // Before the call gets its number: a shortage here harms this call only.
-      ENTRAIN_ASSIGN_OR_RETURN(scratch, pool_.Take(plan->slot_bytes * plan->window));
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(const Wiring wiring, Number(call));
-    work = RefPtr<CallWork>::Adopt(new CallWork(shared_from_this(), std::move(plan), call, wiring,
-                                                std::move(scratch), std::move(staged), now));
-    work->AddRef();  // the engine's, given up in FinishWork
-    engine_.CountOpenWork(1);
-    engine_.Submit(work.get());
+    Admitted admitted;
+    ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
+    work = Launch(call, std::move(admitted), std::move(staged), {}, now);
   }
-  calls_.fetch_add(1, std::memory_order_relaxed);
   if (kick) {
     engine_.Kick();
   }
-  return RefPtr<Work>::Adopt(work.Leak());
+  return work;
+}
+
+absl::Status CommCore::Run(const Call& call) {
+  if (!config_.local || call.options.background || PreMultiplies(call) || !engine_.TakeIfQuiet()) {
+    ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
+    work->Wait(Deadline::Never(), call.options.background);
+    return work->status();
+  }
+  const absl::StatusOr<RefPtr<Work>> rest = RunExpress(call);
+  if (!rest.ok() || !*rest) {
+    engine_.Leave();
+    return rest.status();
+  }
+  engine_.Stay(**rest);
+  return (*rest)->status();
+}
+
+absl::StatusOr<RefPtr<Work>> CommCore::RunExpress(const Call& call) {
+  Admitted admitted;
+  {
+    absl::MutexLock lock(&mutex_);
+    ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
+  }
+  Progress progress;
+  if (admitted.plan->express) {
+    Express express(*admitted.plan, call, admitted.wiring, BestKernels(), admitted.scratch.data());
+    const bool over = express.Run(engine_);
+    progress = express.progress();
+    if (over) {
+      pool_.Give(std::move(admitted.scratch));
+      ForgetEarly(admitted.wiring);
+      Add(express_calls_, 1);
+      Add(bytes_sent_, progress.bytes_sent);
+      Add(bytes_received_, progress.bytes_received);
+      return RefPtr<Work>();
+    }
+  }
+  const int64_t now = engine_.clock().Now();
+  Call rest = call;
+  SetDeadline(&rest, now);
+  return Launch(rest, std::move(admitted), {}, progress, now);
 }
 
 absl::Status CommCore::status() const {
@@ -154,10 +223,13 @@ bool CommCore::HasStarted(CallId call) const {
     return true;
   }
   absl::MutexLock lock(&mutex_);
-  const auto next = next_call_.find(call.user_tag);
+  const auto found = next_call_.find(call.user_tag);
+  const uint64_t next = call.user_tag == Tag::kUntagged ? next_untagged_
+                        : found == next_call_.end()     ? 0
+                                                        : found->second;
   // Modular: the number is behind ours.
-  return next != next_call_.end() &&
-         ((static_cast<uint32_t>(next->second) - 1 - call.number) & Tag::kCallMask) < (1u << 16);
+  return next > 0 &&
+         ((static_cast<uint32_t>(next) - 1 - call.number) & Tag::kCallMask) < (1u << 16);
 }
 
 void CommCore::Abort(absl::string_view reason) {
@@ -210,7 +282,8 @@ absl::StatusOr<const char*> CommCore::AlgorithmFor(CallKind kind, int64_t count,
 }
 
 CommStats CommCore::stats() const {
-  return {calls_.load(std::memory_order_relaxed), bytes_sent_.load(std::memory_order_relaxed),
+  return {calls_.load(std::memory_order_relaxed) + express_calls_.load(std::memory_order_relaxed),
+          bytes_sent_.load(std::memory_order_relaxed),
           bytes_received_.load(std::memory_order_relaxed)};
 }
 
@@ -245,7 +318,7 @@ void CommCore::StartWork(CallWork* work) {
     return;
   }
   CheckEarly(*work);
-  work->executor_.Start();
+  work->executor_.Start(work->from_);
   work->ready_ = true;  // it may be over already
   NeedAttention();
 }
@@ -315,10 +388,8 @@ void CommCore::CompleteReady() {
 
 void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   open_.erase(std::find(open_.begin(), open_.end(), work));
-  bytes_sent_.fetch_add(static_cast<uint64_t>(work->executor_.bytes_sent()),
-                        std::memory_order_relaxed);
-  bytes_received_.fetch_add(static_cast<uint64_t>(work->executor_.bytes_received()),
-                            std::memory_order_relaxed);
+  Add(bytes_sent_, work->executor_.bytes_sent());
+  Add(bytes_received_, work->executor_.bytes_received());
   if (work->inquired_) {
     membership_.OnFinished();
   }
@@ -565,17 +636,24 @@ void CommCore::CheckEarly(const CallWork& work) {
     return;
   }
   const Descriptor mine = work.call_.descriptor();
-  const auto same_call = [&](const EarlyNote& note) {
-    if (note.tag.user_tag() != work.wiring_.user_tag ||
-        note.tag.call() != work.wiring_.call_number) {
-      return false;
-    }
-    if (note.descriptor != mine && !mismatch_) {
+  for (const EarlyNote& note : early_) {
+    if (IsOf(note, work.wiring_) && note.descriptor != mine && !mismatch_) {
       mismatch_ = Mismatch(note.from, note.descriptor, work);
     }
-    return true;
-  };
-  early_.erase(std::remove_if(early_.begin(), early_.end(), same_call), early_.end());
+  }
+  ForgetEarly(work.wiring_);
+}
+
+bool CommCore::IsOf(const EarlyNote& note, const Wiring& call) {
+  return note.tag.user_tag() == call.user_tag && note.tag.call() == call.call_number;
+}
+
+void CommCore::ForgetEarly(const Wiring& call) {
+  if (!early_.empty() && !call.point_to_point) {
+    early_.erase(std::remove_if(early_.begin(), early_.end(),
+                                [&](const EarlyNote& note) { return IsOf(note, call); }),
+                 early_.end());
+  }
 }
 
 absl::Status CommCore::Mismatch(const Endpoint* from, const Descriptor& theirs,

@@ -23,6 +23,7 @@
 #include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
+#include "lib/engine/express.h"
 
 namespace entrain {
 
@@ -49,12 +50,20 @@ struct CoreConfig {
       world;  // the name of the communicator that this was split from in the end, or its own
 };
 
+// What a call gets before it starts.
+struct Admitted {
+  std::shared_ptr<const Plan> plan;
+  OwnedBuffer scratch;
+  Wiring wiring;
+};
+
 // One started call: a job that starts it on the driver, and the work that its caller waits for.
 class CallWork final : public Work, public Job {
  public:
-  // `staged`: what the call's input points to when that is not the caller's buffer.
-  CallWork(std::shared_ptr<CommCore> core, std::shared_ptr<const Plan> plan, const Call& call,
-           const Wiring& wiring, OwnedBuffer scratch, OwnedBuffer staged, int64_t started_ns);
+  // `staged`: what the call's input points to when that is not the caller's buffer. `from`: what of
+  // it is done.
+  CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call, OwnedBuffer staged,
+           const Progress& from, int64_t started_ns);
   void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
 
  private:
@@ -63,6 +72,7 @@ class CallWork final : public Work, public Job {
   const Call call_;
   const Wiring wiring_;
   const int64_t started_ns_;
+  const Progress from_;
   Executor executor_;
   OwnedBuffer staged_;
   bool ready_ = false;     // [driver]
@@ -74,6 +84,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
+  // Starts it and waits. Small calls among ranks of one host go the short way (express.h).
+  absl::Status Run(const Call& call);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(absl::string_view reason);
   void EndWith(const absl::Status& why);
@@ -115,11 +127,17 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
 
   // This rank's contribution times its factor, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> PreMultiply(Call* call);
-  absl::StatusOr<Wiring> Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RefPtr<Work> Launch(const Call& call, Admitted admitted, OwnedBuffer staged, const Progress& from,
+                      int64_t now_ns);
+  void SetDeadline(Call* call, int64_t now_ns) const;
+  Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // [driver]:
+  // Null: over. Otherwise the work that has been started for the rest.
+  absl::StatusOr<RefPtr<Work>> RunExpress(const Call& call);
   void StartWork(CallWork* work);
   void NeedAttention();
   void CompleteReady();
@@ -129,6 +147,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // Ends the communicator here; tells the others why when `tell`. The first reason counts.
   void Fail(const absl::Status& why, bool tell);
   void CheckEarly(const CallWork& work);
+  static bool IsOf(const EarlyNote& note, const Wiring& call);
+  void ForgetEarly(const Wiring& call);
   absl::Status Mismatch(const Endpoint* from, const Descriptor& theirs, const CallWork& mine) const;
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, int guilty, absl::string_view reason,
@@ -156,12 +176,14 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Planner planner_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_untagged_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint32_t, uint64_t> next_call_
       ABSL_GUARDED_BY(mutex_);  // user tag -> next number
   // (user tag, peer, direction) -> next number
   absl::flat_hash_map<std::array<uint32_t, 3>, uint64_t> next_message_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> ended_{false};
-  std::atomic<uint64_t> calls_{0}, bytes_sent_{0}, bytes_received_{0};
+  std::atomic<uint64_t> calls_{0};
+  std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver
 
   // [driver]:
   Membership membership_;

@@ -180,9 +180,8 @@ RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
       batch->PartIsOver(i, part.status());
       continue;
     }
-    (*part)->Then([whole = batch.get(), i](const absl::Status& status) {
-      whole->PartIsOver(i, status);
-    });
+    (*part)->Then(
+        [whole = batch.get(), i](const absl::Status& status) { whole->PartIsOver(i, status); });
   }
   core_->engine().Kick();
   batch->AllStarted();
@@ -190,9 +189,7 @@ RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
 }
 
 absl::Status Communicator::Run(const Call& call) {
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, false));
-  work->Wait(Deadline::Never(), call.options.background);
-  return work->status();
+  return core_->Run(call);
 }
 
 absl::Status Communicator::AllReduce(const void* in, void* out, int64_t count, DType dtype,

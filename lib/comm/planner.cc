@@ -203,12 +203,10 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
   schedule->transfers.push_back({direction, shape.root, {slot, 0, 1}});
   schedule->rounds.push_back({0, 1, 0, 0});
   schedule->lanes.push_back({0, 1, 0, 0});
-  auto plan = std::make_shared<Plan>();
-  plan->schedule = std::move(schedule);
-  plan->algorithm = "point_to_point";
-  plan->in.first = plan->out.first = {0, shape.count};
-  plan->element_bytes = shape.element_bytes;
-  return plan;
+  Layout layout;
+  layout.first = {0, shape.count};
+  return std::make_shared<const Plan>(
+      Plan::Make(std::move(schedule), "point_to_point", layout, layout, shape.element_bytes, 1));
 }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
@@ -247,11 +245,16 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
     shape.count /= static_cast<int64_t>(topology_.host_of.size());
     return Make(shape, call.uneven.get());
   }
+  if (last_plan_ != nullptr && last_shape_ == shape) {
+    return last_plan_;
+  }
+  std::shared_ptr<const Plan>& plan = last_plan_;
+  last_shape_ = shape;
+  plan = nullptr;
   const auto found = plans_.find(shape);
   if (found != plans_.end()) {
-    return found->second;
+    return plan = found->second;
   }
-  std::shared_ptr<const Plan> plan;
   if (point) {
     plan = PointToPoint(shape, call.kind == CallKind::kSend ? Direction::kSend : Direction::kRecv);
   } else {

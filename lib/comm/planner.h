@@ -72,6 +72,8 @@ class Planner {
   const std::vector<Override> overrides_;
   const bool local_;
   absl::flat_hash_map<Shape, std::shared_ptr<const Plan>> plans_;
+  Shape last_shape_{};  // of last_plan_, if there is one: most calls are like the one before
+  std::shared_ptr<const Plan> last_plan_;
   // By kind, order, uneven and the bytes' logarithm.
   absl::flat_hash_map<std::tuple<CallKind, Order, bool, int>, const Algorithm*> cheapest_;
   struct Built {

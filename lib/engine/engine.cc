@@ -29,6 +29,7 @@ constexpr int64_t kYieldNs = 150 * kMicrosecond;
 constexpr int64_t kIdleNapNs = 50 * kMillisecond;
 constexpr uint32_t kPollsPerDeadlineCheck = 64;
 constexpr int kPollsPerGiveUpCheck = 16;
+constexpr uint32_t kQuietTakesPerPoll = 256;
 constexpr size_t kMaxPremature = 4096;  // a bound on what peers can make us keep
 
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t ns) {
@@ -226,6 +227,42 @@ void Engine::PollOnce() {
   }
 }
 
+bool Engine::TakeIfQuiet() {
+  if (open_works_.load(std::memory_order_relaxed) > 0 || !jobs_.Empty() || !TryTake(kCaller)) {
+    return false;
+  }
+  // What was armed would have the peers ring at every message; and somebody may have asked us
+  // something.
+  if (armed_ || ++quiet_takes_ % kQuietTakesPerPoll == 0) {
+    Poll();
+  }
+  return true;
+}
+
+void Engine::Stay(const Work& work) {
+  DriveUntil(work, Deadline::Never(), /*background=*/false);
+  Leave();
+}
+
+bool Patience::Wait() {
+  if (!engine_.jobs_.Empty()) {
+    return false;
+  }
+  if (++turns_ <= kSpinPolls && !engine_.crowded_.load(std::memory_order_relaxed)) {
+    CpuPause();
+    return true;
+  }
+  const int64_t now = engine_.clock_.Now();
+  if (yielding_since_ == 0) {
+    yielding_since_ = now;
+  }
+  if (now - yielding_since_ >= kYieldNs) {
+    return false;
+  }
+  sched_yield();
+  return true;
+}
+
 void Engine::RunInDriver(absl::AnyInvocable<void()> body) {
   class Once final : public Job, public Work {
    public:
@@ -248,6 +285,7 @@ void Engine::RunInDriver(absl::AnyInvocable<void()> body) {
 
 int Engine::Poll() {
   int events = 0;
+  armed_ = false;
   while (MpscNode* node = jobs_.Pop()) {
     static_cast<Job*>(node)->Run();
     ++events;
@@ -329,6 +367,7 @@ void Engine::CheckDeadlines() {
 }
 
 bool Engine::ArmAll() {
+  armed_ = true;
   return std::all_of(transports_.begin(), transports_.end(),
                      [](auto& transport) { return transport->Arm(); });
 }

@@ -97,6 +97,12 @@ class Engine final : public Events {
   bool Await(const Work& work, Deadline give_up, bool background);
   // One turn, unless somebody else drives.
   void PollOnce();
+  // For a caller that moves a small call's messages by itself (express.h): true when nobody drives
+  // and nothing is under way. It is then the driver, polls nothing, and soon calls Leave or Stay.
+  bool TakeIfQuiet();
+  void Leave();  // [driver]
+  // [driver] Goes on as the driver until the work is done, then leaves.
+  void Stay(const Work& work);
   // More local ranks than cores: waiters give the core away at once.
   void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
 
@@ -159,8 +165,8 @@ class Engine final : public Events {
     std::atomic<uint32_t> word{0};
   };
 
+  friend class Patience;
   bool TryTake(Driver who);
-  void Leave();
   int Poll();                                    // [driver]
   void AfterPoll();                              // [driver]
   void DispatchControl(ControlMessage message);  // [driver]
@@ -212,14 +218,28 @@ class Engine final : public Events {
   std::vector<ControlMessage> control_;
   std::vector<Premature> premature_;
   std::vector<std::pair<Endpoint*, absl::Status>> lost_;
-  uint32_t polls_ = 0;
-  bool flush_ = false;
+  uint32_t polls_ = 0, quiet_takes_ = 0;
+  bool flush_ = false, armed_ = false;
 
   std::thread thread_;
 
  public:
   // A work was started or is over: while any is open, somebody keeps polling.
   void CountOpenWork(int change) { open_works_.fetch_add(change, std::memory_order_relaxed); }
+};
+
+// How the driver that TakeIfQuiet made waits: politely, and as long as that is quicker than
+// sleeping.
+class Patience {
+ public:
+  explicit Patience(Engine& engine) : engine_(engine) {}
+  // A moment, on this core or for others on it; false: enough, or somebody needs the engine.
+  bool Wait();
+
+ private:
+  Engine& engine_;
+  int turns_ = 0;
+  int64_t yielding_since_ = 0;
 };
 
 }  // namespace entrain

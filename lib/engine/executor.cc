@@ -1,44 +1,9 @@
 #include "lib/engine/executor.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "absl/container/inlined_vector.h"
+#include <bit>
+#include <utility>
 
 namespace entrain {
-namespace {
-
-// Where block 0 of D would begin, given where the slot's window on D begins.
-std::byte* Base(void* data, int64_t window_start_bytes) {
-  // Integer arithmetic: the result may point before the buffer, and is only used with offsets that
-  // lead back into it.
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(data) -
-                                      static_cast<uintptr_t>(window_start_bytes));
-}
-
-}  // namespace
-
-Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, Layout in,
-                Layout out, int64_t element_bytes, int window) {
-  Plan plan;
-  plan.algorithm = algorithm;
-  plan.in = std::move(in);
-  plan.out = std::move(out);
-  plan.element_bytes = element_bytes;
-  plan.window = std::min(window, static_cast<int>(schedule->lanes.size()));
-  plan.scratch_offset.resize(schedule->scratch_like.size());
-  for (const Lane& lane : schedule->lanes) {
-    int64_t offset = 0;
-    for (uint32_t s = lane.first_scratch; s < lane.first_scratch + lane.scratch; ++s) {
-      plan.scratch_offset[s] = offset;
-      // Blocks of one region lie side by side, so only lanes are aligned to cache lines.
-      offset += plan.in.elements(schedule->scratch_like[s]) * element_bytes;
-    }
-    plan.slot_bytes = std::max(plan.slot_bytes, (offset + 63) / 64 * 64);
-  }
-  plan.schedule = std::move(schedule);
-  return plan;
-}
 
 Executor::Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wiring& wiring,
                    const Kernels& kernels, OwnedBuffer scratch, std::function<void()> ready)
@@ -47,25 +12,24 @@ Executor::Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wir
       call_(call),
       descriptor_(call.descriptor()),
       wiring_(wiring),
-      kernels_(kernels),
+      binding_(*plan_, call_, kernels),
       ready_(std::move(ready)),
       scratch_(std::move(scratch)) {
-  const Spec& spec = schedule_.spec;
-  in_ = Base(call.in.data,
-             plan_->in.first[static_cast<size_t>(InputWindow(spec).first)] * plan_->element_bytes);
-  out_ = Base(call.out.data, plan_->out.first[static_cast<size_t>(OutputWindow(spec).first)] *
-                                 plan_->element_bytes);
   runs_.resize(static_cast<size_t>(plan_->window));
   slots_.resize(schedule_.transfers.size());
   lanes_left_ = static_cast<int>(schedule_.lanes.size());
 }
 
-void Executor::Start() {
+void Executor::Start(const Progress& from) {
+  bytes_sent_ = from.bytes_sent;
+  bytes_received_ = from.bytes_received;
+  skip_ = from.done;
   for (size_t i = 0; i < runs_.size(); ++i) {
     runs_[i].scratch = scratch_.data() == nullptr
                            ? nullptr
                            : scratch_.data() + static_cast<int64_t>(i) * plan_->slot_bytes;
     if (NextLane(runs_[i])) {
+      runs_[i].round = i == 0 ? from.round : 0;
       StepLane(runs_[i]);
     }
   }
@@ -105,7 +69,7 @@ void Executor::StepLane(LaneRun& run) {
     if (run.outstanding > 0) {
       return;
     }
-    RunOps(run, schedule_.rounds[lane.first_round + run.round]);
+    binding_.RunOps(lane, run.scratch, schedule_.rounds[lane.first_round + run.round]);
     ++run.round;
   }
 }
@@ -115,7 +79,7 @@ bool Executor::Advance() {
     if (run.lane >= 0 && run.ready && !stopped_) {
       run.ready = false;
       const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
-      RunOps(run, schedule_.rounds[lane.first_round + run.round]);
+      binding_.RunOps(lane, run.scratch, schedule_.rounds[lane.first_round + run.round]);
       ++run.round;
       StepLane(run);
     }
@@ -126,12 +90,16 @@ bool Executor::Advance() {
 void Executor::PostRound(LaneRun& run) {
   const Round& round =
       schedule_.rounds[schedule_.lanes[static_cast<size_t>(run.lane)].first_round + run.round];
-  run.outstanding = static_cast<int>(round.transfers);
+  const uint64_t skip = std::exchange(skip_, 0);
+  const auto done = [&](uint32_t t) {
+    return skip != 0 && ((skip >> (t - round.first_transfer)) & 1) != 0;
+  };
+  run.outstanding = static_cast<int>(round.transfers) - std::popcount(skip);
   pending_ += run.outstanding;
   // Receives first: what is expected then finds its place at once.
   for (const Direction direction : {Direction::kRecv, Direction::kSend}) {
     for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
-      if (schedule_.transfers[t].direction == direction) {
+      if (schedule_.transfers[t].direction == direction && !done(t)) {
         PostTransfer(run, t);
       }
     }
@@ -146,8 +114,9 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index) {
   slot.run = static_cast<uint16_t>(&run - runs_.data());
   slot.transfer = index;
   slot.posted = true;
-  std::byte* const data = Address(run, transfer.region);
-  const auto bytes = static_cast<size_t>(Elements(run, transfer.region) * plan_->element_bytes);
+  const Lane& of = schedule_.lanes[static_cast<size_t>(run.lane)];
+  std::byte* const data = binding_.Address(of, run.scratch, transfer.region);
+  const auto bytes = static_cast<size_t>(binding_.Bytes(of, transfer.region));
   const uint8_t lane = wiring_.LaneOf(run.lane);
   Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
   if (transfer.direction == Direction::kSend) {
@@ -199,115 +168,6 @@ int Executor::WaitingFor() const {
     }
   }
   return -1;
-}
-
-std::byte* Executor::Address(const LaneRun& run, const Region& region) const {
-  if (region.blocks == 0) {
-    return nullptr;
-  }
-  if (region.slot == Slot::kScratch) {
-    const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
-    return run.scratch +
-           plan_->scratch_offset[lane.first_scratch + static_cast<uint32_t>(region.first)];
-  }
-  const bool in = region.slot == Slot::kIn;
-  std::byte* const base = in ? in_ : out_;
-  const int64_t offset =
-      (in ? plan_->in : plan_->out).first[static_cast<size_t>(region.first)] * plan_->element_bytes;
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) +
-                                      static_cast<uintptr_t>(offset));
-}
-
-int64_t Executor::Elements(const LaneRun& run, const Region& region) const {
-  if (region.slot != Slot::kScratch) {
-    const Layout& layout = region.slot == Slot::kIn ? plan_->in : plan_->out;
-    return layout.first[static_cast<size_t>(region.first + region.blocks)] -
-           layout.first[static_cast<size_t>(region.first)];
-  }
-  const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
-  int64_t elements = 0;
-  for (int32_t s = region.first; s < region.first + region.blocks; ++s) {
-    elements +=
-        plan_->in.elements(schedule_.scratch_like[lane.first_scratch + static_cast<uint32_t>(s)]);
-  }
-  return elements;
-}
-
-void Executor::RunOps(const LaneRun& run, const Round& round) {
-  for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
-    const LocalOp& op = schedule_.ops[o];
-    if (op.kind == LocalKind::kCombine) {
-      Combine(run, op);
-      continue;
-    }
-    std::byte* const dst = Address(run, op.dst);
-    const std::byte* const from = Address(run, schedule_.operands[op.first_operand]);
-    const auto bytes = static_cast<size_t>(Elements(run, op.dst) * plan_->element_bytes);
-    if (dst != from && bytes > 0) {
-      std::memcpy(dst, from, bytes);
-    }
-  }
-}
-
-void Executor::Combine(const LaneRun& run, const LocalOp& op) {
-  const int64_t count = Elements(run, op.dst);
-  if (count == 0) {
-    return;
-  }
-  absl::InlinedVector<const void*, 16> sources;
-  for (uint32_t i = 0; i < op.operands; ++i) {
-    sources.push_back(Address(run, schedule_.operands[op.first_operand + i]));
-  }
-  const ReduceOp reduce = call_.reduction.op;
-  if (reduce == ReduceOp::kCustom) {
-    CombineByCallback(Address(run, op.dst), sources, count);
-    return;
-  }
-  if (reduce == ReduceOp::kWeightedMean) {
-    CombineWeighted(Address(run, op.dst), sources, count);
-    return;
-  }
-  const bool average = reduce == ReduceOp::kAvg;
-  const bool sums = average || reduce == ReduceOp::kPreMultipliedSum;
-  kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, Address(run, op.dst),
-                   sources.data(), static_cast<int>(sources.size()), count,
-                   average && op.last ? schedule_.spec.size : 1);
-}
-
-// The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
-void Executor::CombineWeighted(std::byte* dst, absl::Span<const void* const> sources,
-                               int64_t count) {
-  absl::InlinedVector<const void*, 16> used;
-  absl::InlinedVector<double, 16> weights;
-  for (size_t rank = 0; rank < sources.size(); ++rank) {
-    const double weight = (*call_.reduction.weights)[rank];
-    if (weight != 0) {
-      used.push_back(sources[rank]);
-      weights.push_back(weight);
-    }
-  }
-  kernels_.combine_weighted(call_.dtype, dst, used.data(), weights.data(),
-                            static_cast<int>(used.size()), count);
-}
-
-// dst = sources[0] ⊕ sources[1] ⊕ ..., by a function that only knows dst = dst ⊕ src. A destination
-// that is one of the later sources would be overwritten too early, so such results are made aside.
-void Executor::CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
-                                 int64_t count) {
-  const auto bytes = static_cast<size_t>(count * plan_->element_bytes);
-  const bool aside = std::find(sources.begin() + 1, sources.end(), dst) != sources.end();
-  std::vector<std::byte> room(aside ? bytes : 0);
-  std::byte* const result = aside ? room.data() : dst;
-  if (result != sources[0]) {
-    std::memcpy(result, sources[0], bytes);
-  }
-  for (const void* source : sources.subspan(1)) {
-    call_.reduction.combine(result, source, count, static_cast<int32_t>(call_.dtype),
-                            call_.reduction.user);
-  }
-  if (aside) {
-    std::memcpy(dst, result, bytes);
-  }
 }
 
 }  // namespace entrain

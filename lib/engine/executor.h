@@ -13,49 +13,22 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 
 #include "collectives/schedule.h"
 #include "lib/base/call.h"
+#include "lib/engine/plan.h"
 #include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
 #include "transports/transport.h"
 
 namespace entrain {
 
-// A schedule with sizes: what is the same for every call of one shape. Immutable once made.
-struct Plan {
-  std::shared_ptr<const Schedule> schedule;
-  const char* algorithm = "";
-  Layout in, out;  // scratch is cut as `in`
-  int64_t element_bytes = 1;
-  int window = 1;
-  std::vector<int64_t>
-      scratch_offset;      // bytes from the lane's scratch, per entry of schedule->scratch_like
-  int64_t slot_bytes = 0;  // scratch of the largest lane
-
-  static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, Layout in,
-                   Layout out, int64_t element_bytes, int window);
-};
-
-// Where a call runs: how its ranks are reached.
-struct Wiring {
-  absl::Span<Endpoint* const> endpoints;  // by rank; null for oneself
-  absl::Span<const Context> contexts;     // by rank: the number each uses for this communicator
-  Context mine = 0;
-  uint32_t user_tag = Tag::kUntagged;
-  uint64_t sequence = 0;  // of the call among those of its tag, from 0; the same on all its ranks
-  uint32_t call_number = 0;     // the same, as far as a tag carries it
-  bool point_to_point = false;  // all messages in the lane of send and recv
-  uint8_t LaneOf(int lane) const {
-    return point_to_point ? Tag::kPointToPoint : static_cast<uint8_t>(lane);
-  }
-  Envelope EnvelopeTo(int peer, uint8_t lane, const Descriptor& descriptor) const {
-    return {Tag(contexts[static_cast<size_t>(peer)], user_tag, call_number, lane), descriptor};
-  }
-  Envelope EnvelopeFrom(uint8_t lane, const Descriptor& descriptor) const {
-    return {Tag(mine, user_tag, call_number, lane), descriptor};
-  }
+// How far a call of one lane has come: `round` is under way, and of its transfers those are done
+// whose bit is set, from the first.
+struct Progress {
+  uint32_t round = 0;
+  uint64_t done = 0;
+  int64_t bytes_sent = 0, bytes_received = 0;
 };
 
 class Executor {
@@ -66,8 +39,9 @@ class Executor {
   Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wiring& wiring,
            const Kernels& kernels, OwnedBuffer scratch, std::function<void()> ready);
 
-  // Posts the first rounds. The call may be over at once.
-  void Start();
+  // Posts the first rounds, or what is left of the one that somebody else has begun. The call may be
+  // over at once.
+  void Start(const Progress& from = {});
   // Does what is ready; true when the call is over: all lanes done, or failed() and nothing more
   // will be posted.
   bool Advance();
@@ -102,29 +76,22 @@ class Executor {
   static void OnDone(Completion* self, const absl::Status& status, int64_t bytes);
   void PostRound(LaneRun& run);
   void PostTransfer(LaneRun& run, uint32_t transfer);
-  void RunOps(const LaneRun& run, const Round& round);
-  void Combine(const LaneRun& run, const LocalOp& op);
-  void CombineWeighted(std::byte* dst, absl::Span<const void* const> sources, int64_t count);
-  void CombineByCallback(std::byte* dst, absl::Span<const void* const> sources, int64_t count);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
-  std::byte* Address(const LaneRun& run, const Region& region) const;
-  int64_t Elements(const LaneRun& run, const Region& region) const;
 
   const std::shared_ptr<const Plan> plan_;
   const Schedule& schedule_;
   const Call call_;
   const Descriptor descriptor_;
   const Wiring wiring_;
-  const Kernels& kernels_;
+  const Binding binding_;
   const std::function<void()> ready_;
-  std::byte* in_ = nullptr;  // where block 0 of D would begin in each slot
-  std::byte* out_ = nullptr;
   OwnedBuffer scratch_;
   // Small calls stay in the object: an allocation each is a tenth of the time of the smallest.
   absl::InlinedVector<LaneRun, 2> runs_;
   absl::InlinedVector<Pending, 8> slots_;  // one per transfer of the schedule
   int next_lane_ = 0;
+  uint64_t skip_ = 0;  // of the first round that is posted: done before
   int lanes_left_ = 0;
   int pending_ = 0;
   int64_t bytes_sent_ = 0, bytes_received_ = 0;

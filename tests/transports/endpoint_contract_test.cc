@@ -417,6 +417,109 @@ TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClos
   EXPECT_FALSE(receives[2].status.ok()) << "nothing more had arrived";
 }
 
+// TrySend and TryRecv: at once or not at all.
+using Next = Endpoint::Next;
+bool HasShortWay(const std::string& transport) {
+  return transport == "shm";
+}
+
+TEST_P(EndpointContract, AtOnceMovesOnlyWhatIsMeantAndFits) {
+  Connect();
+  const Buffer out = Pattern(100, 1), large = Pattern(kMiB, 2);
+  Buffer in(out.size());
+  if (!HasShortWay(GetParam())) {
+    EXPECT_FALSE(to_b->TrySend(Message(1), Of(out)));
+    EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther);
+    return;
+  }
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
+  EXPECT_FALSE(to_b->TrySend(Message(1), Of(large))) << "more than goes at once";
+  ASSERT_TRUE(to_b->TrySend(Message(1), Of(out)));
+  ASSERT_TRUE(to_b->TrySend(Message(2), {}));
+  Buffer shorter(out.size() - 1);
+  EXPECT_EQ(to_a->TryRecv(Message(2), {}), Next::kOther) << "another tag comes first";
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(shorter)), Next::kOther) << "another length";
+  EXPECT_EQ(to_a->TryRecv(Message(1, kContext, 2), Of(in)), Next::kOther) << "another descriptor";
+  EXPECT_EQ(in, Buffer(in.size(), 0));
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kThis);
+  EXPECT_EQ(in, out);
+  EXPECT_EQ(to_a->TryRecv(Message(2), {}), Next::kThis);
+  EXPECT_EQ(to_a->TryRecv(Message(2), {}), Next::kNothing);
+  EXPECT_TRUE(b->events.early.empty());
+  ExpectGood();
+}
+
+TEST_P(EndpointContract, AtOnceAndPostedMixInOrder) {
+  Connect();
+  if (!HasShortWay(GetParam())) {
+    GTEST_SKIP() << GetParam() << " sends nothing at once";
+  }
+  const Buffer out = Pattern(100, 1), other = Pattern(100, 2);
+  Buffer in(out.size(), 0);
+  // Sent at once, received by posting, before and after.
+  Transfer first, second, sent;
+  to_a->PostRecv(Message(1), Of(in), &first);
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther) << "a receive is posted";
+  ASSERT_TRUE(to_b->TrySend(Message(1), Of(out)));
+  ASSERT_TRUE(PollUntil([&] { return first.times == 1; }));
+  EXPECT_EQ(in, out);
+  ASSERT_TRUE(to_b->TrySend(Message(1), Of(other)));
+  Settle();
+  EXPECT_EQ(b->events.early.size(), 1u);
+  EXPECT_EQ(to_a->TryRecv(Message(1, kContext, 2), Of(in)), Next::kOther) << "kept, but another";
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kThis) << "kept";
+  EXPECT_EQ(in, other);
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
+  ASSERT_TRUE(to_b->TrySend(Message(1), Of(out)));
+  Settle();
+  to_a->PostRecv(Message(1), Of(in), &second);
+  ASSERT_TRUE(PollUntil([&] { return second.times == 1; }));
+  EXPECT_EQ(in, out);
+  // Posted, received at once.
+  to_b->PostSend(Message(3), Of(out), &sent);
+  EXPECT_EQ(to_a->TryRecv(Message(3), Of(in)), Next::kThis);
+  EXPECT_EQ(in, out);
+  ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
+  ExpectGood();
+}
+
+TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
+  Connect();
+  if (!HasShortWay(GetParam())) {
+    GTEST_SKIP() << GetParam() << " sends nothing at once";
+  }
+  const Buffer out = Pattern(4000, 1);
+  Buffer in(out.size(), 0);
+  for (int round = 0; round < 20; ++round) {
+    int sent = 0;
+    while (sent < 10000 && to_b->TrySend(Message(1), Of(out))) {
+      ++sent;
+    }
+    ASSERT_GT(sent, 10) << "in round " << round;
+    ASSERT_LT(sent, 10000) << "nothing bounds what the receiver must keep";
+    for (int i = 0; i < sent; ++i) {
+      ASSERT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kThis) << i;
+      ASSERT_EQ(in, out);
+    }
+    ASSERT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
+  }
+  ExpectGood();
+}
+
+TEST_P(EndpointContract, AtOnceSaysNothingOfAPeerThatHasClosedButPollDoes) {
+  Connect();
+  if (!HasShortWay(GetParam())) {
+    GTEST_SKIP() << GetParam() << " sends nothing at once";
+  }
+  to_b->Close(absl::AbortedError("enough"));
+  Buffer in(8, 0);
+  EXPECT_NE(to_a->TryRecv(Message(1), Of(in)), Next::kThis);
+  ASSERT_TRUE(PollUntil([&] { return b->events.lost.size() == 1; }));
+  EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther);
+  EXPECT_FALSE(to_a->TrySend(Message(1), Of(in)));
+  EXPECT_FALSE(to_b->TrySend(Message(1), Of(in)));
+}
+
 TEST_P(EndpointContract, MessagesForAContextThatIsNotAcceptedAreDropped) {
   Connect();
   b->events.refused.insert(kContext);

@@ -54,8 +54,6 @@ void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done) {
 
 absl::StatusOr<int> Intake::Read() {
   RingReader& ring = channel_->reader();
-  // Not after every record: nothing waits for so little room, as any record fits the rest.
-  const size_t release_at = channel_->MaxPayload() / 2;
   int records = 0;
   RingReader::Record record;
   while (records < kRecordsPerRead && !ended_ && ring.Peek(&record)) {
@@ -65,14 +63,53 @@ absl::StatusOr<int> Intake::Read() {
     if (!status.ok()) {
       return status;
     }
-    if (ring.unreleased() >= release_at) {
-      channel_->Release();
-    }
+    ReleaseNowAndThen();
   }
   if (records > 0 && !ended_) {
     ReturnCredit();
   }
   return records;
+}
+
+Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
+  if (channel_ == nullptr || ended_) {
+    return Endpoint::Next::kOther;
+  }
+  switch (queue_.TakeKept(envelope, into)) {
+    case MatchQueue::Kept::kWhole:
+      ReturnCredit();
+      return Endpoint::Next::kThis;
+    case MatchQueue::Kept::kOther:
+      return Endpoint::Next::kOther;
+    case MatchQueue::Kept::kNothing:
+      break;
+  }
+  RingReader& ring = channel_->reader();
+  RingReader::Record record;
+  if (!ring.Peek(&record)) {
+    return ring.broken() ? Endpoint::Next::kOther : Endpoint::Next::kNothing;
+  }
+  WireEnvelope head;
+  if (record.kind != kEager || record.payload.size() != sizeof(head) + into.size()) {
+    return Endpoint::Next::kOther;
+  }
+  Take(&record.payload, &head);
+  if (head.tag != envelope.tag.bits() || head.descriptor != envelope.descriptor) {
+    return Endpoint::Next::kOther;
+  }
+  if (!into.empty()) {
+    std::memcpy(into.data(), record.payload.data(), into.size());
+  }
+  ring.Pop();
+  ReleaseNowAndThen();
+  channel_->AddConsumed(MatchQueue::CostOf(static_cast<int64_t>(into.size())));
+  return Endpoint::Next::kThis;
+}
+
+void Intake::ReleaseNowAndThen() {
+  if (channel_->reader().unreleased() >= channel_->MaxPayload() / 2) {
+    channel_->Release();
+  }
 }
 
 absl::Status Intake::Handle(const RingReader::Record& record) {

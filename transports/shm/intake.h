@@ -35,6 +35,9 @@ class Intake {
   // As Endpoint::PostRecv.
   void Post(const Envelope& envelope, Bytes bytes, Completion* done);
 
+  // As Endpoint::TryRecv.
+  Endpoint::Next TakeNow(const Envelope& envelope, Bytes into);
+
   // Whether Read or Pull has something to do, by one look at the ring's next line.
   bool MayHaveWork() { return !pulls_.empty() || channel_->reader().MayHaveNext(); }
   // The same, ordered after the caller's last seq_cst store.
@@ -73,6 +76,8 @@ class Intake {
   // Tells the sender that its buffer is free, and forgets.
   void Finish(uint64_t handle);
   void ReturnCredit();
+  // Not after every record: nothing waits for so little room, as any record fits the rest.
+  void ReleaseNowAndThen();
 
   Events* const events_;
   Endpoint* const endpoint_;

@@ -37,10 +37,20 @@ void Outbox::Send(const Envelope& envelope, ConstBytes bytes, Completion* done) 
 }
 
 bool Outbox::TrySend(const Waiting& message) {
-  const auto cost = MatchQueue::CostOf(static_cast<int64_t>(message.bytes.size()));
   // Without credit even a small message is announced: so it waits here, and others pass it.
-  return message.bytes.size() <= limits_.eager_bytes && Credit() >= cost ? TryEager(message, cost)
-                                                                         : TryAnnounce(message);
+  if (!IsEager(message.bytes)) {
+    return TryAnnounce(message);
+  }
+  if (!TryEager(message.envelope, message.bytes)) {
+    return false;
+  }
+  completions_->Add(message.done, absl::OkStatus(), static_cast<int64_t>(message.bytes.size()));
+  return true;
+}
+
+bool Outbox::IsEager(ConstBytes bytes) {
+  return bytes.size() <= limits_.eager_bytes &&
+         Credit() >= MatchQueue::CostOf(static_cast<int64_t>(bytes.size()));
 }
 
 int64_t Outbox::Credit() {
@@ -55,18 +65,16 @@ int64_t Outbox::Credit() {
   return limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
 }
 
-bool Outbox::TryEager(const Waiting& message, int64_t cost) {
-  const size_t bytes = message.bytes.size();
-  std::byte* at = channel_->Reserve(sizeof(WireEnvelope) + bytes);
+bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes) {
+  std::byte* at = channel_->Reserve(sizeof(WireEnvelope) + bytes.size());
   if (at == nullptr) {
     return false;
   }
-  const WireEnvelope head = WireEnvelope::Of(message.envelope);
+  const WireEnvelope head = WireEnvelope::Of(envelope);
   Append(&at, &head, sizeof(head));
-  Append(&at, message.bytes.data(), bytes);
+  Append(&at, bytes.data(), bytes.size());
   channel_->Publish(kEager);
-  eager_cost_ += static_cast<uint64_t>(cost);
-  completions_->Add(message.done, absl::OkStatus(), static_cast<int64_t>(bytes));
+  eager_cost_ += static_cast<uint64_t>(MatchQueue::CostOf(static_cast<int64_t>(bytes.size())));
   return true;
 }
 

@@ -24,7 +24,7 @@ namespace entrain::shm {
 
 struct Limits {
   size_t ring_bytes = 512 << 10;
-  size_t eager_bytes = 6 << 10;  // the largest message that is copied through the ring
+  size_t eager_bytes = 32 << 10;  // the largest message that is copied through the ring
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one system call
@@ -38,6 +38,10 @@ class Outbox {
 
   // As Endpoint::PostSend.
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
+  // As Endpoint::TrySend.
+  bool SendNow(const Envelope& envelope, ConstBytes bytes) {
+    return channel_ != nullptr && !waiting() && IsEager(bytes) && TryEager(envelope, bytes);
+  }
   // Any record without a buffer; copied.
   void Control(Kind kind, ConstBytes payload);
   template <typename Wire>
@@ -81,7 +85,9 @@ class Outbox {
   };
   // False: no room.
   bool TrySend(const Waiting& message);
-  bool TryEager(const Waiting& message, int64_t cost);
+  // Small, and there is credit.
+  bool IsEager(ConstBytes bytes);
+  bool TryEager(const Envelope& envelope, ConstBytes bytes);
   bool TryAnnounce(const Waiting& message);
   bool TryControl(Kind kind, ConstBytes payload);
   int Push();

@@ -50,6 +50,14 @@ void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
   intake_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
 }
 
+bool ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
+  return stage_ == Stage::kUp && outbox_.SendNow(envelope, bytes);
+}
+
+Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
+  return stage_ == Stage::kUp ? intake_.TakeNow(envelope, into) : Next::kOther;
+}
+
 void ShmEndpoint::SendControl(absl::string_view message) {
   if (stage_ != Stage::kEnded && message.size() <= static_cast<size_t>(kMaxControlBytes)) {
     outbox_.Control(kControl, AsBytes(message));

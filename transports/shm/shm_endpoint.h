@@ -46,6 +46,8 @@ class ShmEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
+  Next TryRecv(const Envelope& envelope, Bytes into) override;
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;

@@ -1,0 +1,40 @@
+// The short way of a small blocking call: the calling thread moves all messages itself, at once, with
+// nothing posted, queued or allocated. Its messages are those of the executor, so ranks may take
+// either way; and where it would have to wait for long, an executor goes on from where it stopped.
+#pragma once
+
+#include <cstddef>
+
+#include "lib/engine/engine.h"
+#include "lib/engine/executor.h"
+#include "lib/engine/plan.h"
+
+namespace entrain {
+
+class Express {
+ public:
+  // Of a plan with `express`. All outlive it. `scratch`: plan.slot_bytes.
+  Express(const Plan& plan, const Call& call, const Wiring& wiring, const Kernels& kernels,
+          std::byte* scratch);
+
+  // [driver], see Engine::TakeIfQuiet. True: the call is over. False: see progress().
+  bool Run(Engine& engine);
+  const Progress& progress() const { return progress_; }
+
+ private:
+  bool SendAll(const Round& round);
+  bool ReceiveAll(const Round& round, Patience& patience);
+  // Of the transfers of this direction that are not done.
+  template <typename Do>
+  bool ForEach(const Round& round, Direction direction, Do&& each);
+
+  const Plan& plan_;
+  const Wiring& wiring_;
+  const Descriptor descriptor_;
+  const Binding binding_;
+  const Lane& lane_;
+  std::byte* const scratch_;
+  Progress progress_;
+};
+
+}  // namespace entrain
