@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
-#include <tuple>
+#include <limits>
 #include <vector>
+
+#include "collectives/timeline.h"
 
 namespace entrain {
 namespace {
@@ -53,92 +54,19 @@ bool AddTransfers(const Schedule& schedule, const Lane& lane, const Round& round
   return crosses;
 }
 
-// All ranks' lanes run against each other on a clock that only messages move.
-class LogicalClock {
- public:
-  // `across_only`: messages inside a host take no time.
-  LogicalClock(absl::Span<const Schedule> schedules, absl::Span<const int> hosts, bool across_only)
-      : schedules_(schedules), hosts_(hosts), across_only_(across_only) {}
-
-  // When the last lane ends.
-  int Run() {
-    struct Running {
-      int rank, lane;
-      uint32_t round = 0;
-      int now = 0;
-      bool posted = false;
-    };
-    std::vector<Running> running;
-    for (size_t rank = 0; rank < schedules_.size(); ++rank) {
-      for (size_t lane = 0; lane < schedules_[rank].lanes.size(); ++lane) {
-        running.push_back({static_cast<int>(rank), static_cast<int>(lane)});
-      }
-    }
-    int end = 0;
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (Running& one : running) {
-        const Schedule& schedule = schedules_[At(one.rank)];
-        const Lane& lane = schedule.lanes[At(one.lane)];
-        while (one.round < lane.rounds) {
-          const Round& round = schedule.rounds[lane.first_round + one.round];
-          if (!one.posted) {
-            Post(one.rank, one.lane, round, one.now);
-            one.posted = true;
-          }
-          if (!Arrive(one.rank, one.lane, round, &one.now)) {
-            break;
-          }
-          one.posted = false;
-          ++one.round;
-          moved = true;
-        }
-        end = std::max(end, one.now);
-      }
-    }
-    return end;
+// On a clock that only messages move, by one; across_only: only those between hosts.
+int CountHops(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
+              const Layout& layout, bool across_only) {
+  MachineModel machine;
+  machine.inside.latency_ps = across_only ? 0 : 1;
+  machine.across.latency_ps = 1;
+  machine.inside.eager_bytes = machine.across.eager_bytes = std::numeric_limits<int64_t>::max();
+  int lanes = 1;
+  for (const Schedule& schedule : schedules) {
+    lanes = std::max(lanes, static_cast<int>(schedule.lanes.size()));
   }
-
- private:
-  using Channel = std::tuple<int, int, int>;  // from, to, lane
-
-  void Post(int rank, int lane, const Round& round, int now) {
-    for (const Transfer& transfer : TransfersOf(schedules_[At(rank)], round)) {
-      if (transfer.direction == Direction::kSend) {
-        const int takes = !across_only_ || AreApart(hosts_, rank, transfer.peer) ? 1 : 0;
-        sent_[{rank, transfer.peer, lane}].push_back(now + takes);
-      }
-    }
-  }
-
-  // False: something has not been sent yet, and nothing changed.
-  bool Arrive(int rank, int lane, const Round& round, int* now) {
-    std::map<Channel, size_t> taken;
-    int last = *now;
-    for (const Transfer& transfer : TransfersOf(schedules_[At(rank)], round)) {
-      if (transfer.direction == Direction::kRecv) {
-        const Channel channel{transfer.peer, rank, lane};
-        const size_t index = received_[channel] + taken[channel]++;
-        const std::vector<int>& sent = sent_[channel];
-        if (index >= sent.size()) {
-          return false;
-        }
-        last = std::max(last, sent[index]);
-      }
-    }
-    for (const auto& [channel, messages] : taken) {
-      received_[channel] += messages;
-    }
-    *now = last;
-    return true;
-  }
-
-  absl::Span<const Schedule> schedules_;
-  absl::Span<const int> hosts_;
-  const bool across_only_;
-  std::map<Channel, std::vector<int>> sent_;  // arrival times
-  std::map<Channel, size_t> received_;
-};
+  return static_cast<int>(RunTimeline(schedules, hosts, layout, 1, lanes, machine));
+}
 
 void TakeLarger(Cost* worst, const Cost& cost) {
   worst->rounds = std::max(worst->rounds, cost.rounds);
@@ -193,25 +121,9 @@ Cost CountWorstCost(const Algorithm& algorithm, const Spec& spec, absl::Span<con
     schedules.push_back(algorithm.build(of_rank, hosts));
     TakeLarger(&worst, CountCost(schedules.back(), layout, element_bytes, hosts));
   }
-  worst.hops = LogicalClock(schedules, hosts, /*across_only=*/false).Run();
-  worst.hops_across = LogicalClock(schedules, hosts, /*across_only=*/true).Run();
+  worst.hops = CountHops(schedules, hosts, layout, /*across_only=*/false);
+  worst.hops_across = CountHops(schedules, hosts, layout, /*across_only=*/true);
   return worst;
-}
-
-double EstimateSeconds(const Cost& cost, const LinkModel& link) {
-  return cost.hops * link.latency_s + static_cast<double>(cost.messages) * link.message_s +
-         static_cast<double>(std::max(cost.bytes_sent, cost.bytes_received)) / link.bytes_per_s +
-         static_cast<double>(cost.reduced_bytes) / link.reduce_bytes_per_s;
-}
-
-double EstimateSeconds(const Cost& cost, const LinkModel& inside, const LinkModel& across) {
-  Cost within = cost;
-  within.hops -= cost.hops_across;
-  within.bytes_sent -= cost.bytes_sent_across;
-  within.bytes_received -= cost.bytes_received_across;
-  return EstimateSeconds(within, inside) + cost.hops_across * across.latency_s +
-         static_cast<double>(std::max(cost.bytes_sent_across, cost.bytes_received_across)) /
-             across.bytes_per_s;
 }
 
 }  // namespace entrain

@@ -1,5 +1,5 @@
-// What a schedule costs, counted from the schedule itself. The table in README.md and the choice of
-// an algorithm (lib/comm) come from the same numbers.
+// What a schedule costs, counted from the schedule itself: the table in README.md. What it takes on
+// a machine is in timeline.h.
 #pragma once
 
 #include <cstdint>
@@ -33,24 +33,9 @@ struct Cost {
 Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_bytes,
                absl::Span<const int> hosts = {});
 
-// The largest of each figure over all ranks, and therefore the same on every rank: what all may
-// choose by. Builds every rank's schedule, so it is for planning, not for the path of a call.
-// spec.rank does not matter.
+// The largest of each figure over all ranks. Builds every rank's schedule. spec.rank does not
+// matter.
 Cost CountWorstCost(const Algorithm& algorithm, const Spec& spec, absl::Span<const int> hosts,
                     const Layout& layout, int64_t element_bytes);
-
-// A straight line: what a message takes, and what its bytes take.
-struct LinkModel {
-  double latency_s = 0;           // one message, from posting to completion
-  double bytes_per_s = 1;         // of one rank, each direction
-  double reduce_bytes_per_s = 1;  // combining two operands, bytes of the result
-  double message_s = 0;           // a rank's own work for each message, besides the latency
-};
-
-// Seconds of a call whose messages all take one kind of link.
-double EstimateSeconds(const Cost& cost, const LinkModel& link);
-// The same with messages between hosts on another kind of link (its reduce_bytes_per_s is not
-// used).
-double EstimateSeconds(const Cost& cost, const LinkModel& inside, const LinkModel& across);
 
 }  // namespace entrain

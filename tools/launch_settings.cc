@@ -5,7 +5,8 @@
 
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/comm/planner.h"
+#include "lib/comm/overrides.h"
+#include "lib/comm/tuning.h"
 #include "lib/net/interfaces.h"
 #include "lib/net/key_file.h"
 #include "lib/net/listener.h"
@@ -27,6 +28,8 @@ struct Check {
 constexpr Check kChecks[] = {
     {"ENTRAIN_TRANSPORTS", [](const std::string& v) { return ParseTransports(v).status(); }},
     {"ENTRAIN_ALGORITHMS", [](const std::string& v) { return ParseOverrides(v).status(); }},
+    {"ENTRAIN_TUNING",
+     [](const std::string& v) { return v == "probe" ? absl::OkStatus() : LoadTuning(v).status(); }},
     {"ENTRAIN_TIMEOUT", [](const std::string& v) { return ParseDuration(v).status(); }},
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},

@@ -115,6 +115,8 @@ typedef struct entrain_comm_config {
   int32_t rank, world_size;   /* 0 <= rank < world_size */
   const char* algorithms;     /* "all_reduce:ring@1M-inf,broadcast:tree"; NULL: ENTRAIN_ALGORITHMS, else by cost */
   int64_t timeout_ns;         /* default deadline of operations, and of creation; 0: ENTRAIN_TIMEOUT, else 30 min */
+  const char* tuning;         /* file of entrain-perf --tune, to choose algorithms by; "probe": links are measured when
+                                 the ranks have met; "": the library's own values; NULL: ENTRAIN_TUNING, else the same */
 } entrain_comm_config_t;
 
 ENTRAIN_API void entrain_comm_config_init(entrain_comm_config_t* config);
@@ -147,6 +149,12 @@ ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, 
 /* The algorithm that a call of this shape takes. `collective`: "all_reduce", "broadcast", ... Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective, size_t count,
                                                     entrain_dtype_t dtype, const char** name);
+
+/* The same with reasons, as text of two lines: what was chosen, by what, and the estimated time of every algorithm that
+ * could serve; the figures behind the estimates and where they come from. `text` of `bytes` bytes, cut to fit, ended by
+ * a zero. */
+ENTRAIN_API entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective, size_t count,
+                                                  entrain_dtype_t dtype, char* text, size_t bytes);
 
 typedef struct entrain_comm_stats_t {
   size_t size;

@@ -219,6 +219,27 @@ entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* 
   });
 }
 
+entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective,
+                                      size_t count, entrain_dtype_t dtype, char* text,
+                                      size_t bytes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(collective, "collective"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(text, "text"));
+    if (bytes == 0) {
+      return absl::InvalidArgumentError("bytes 0: no room for text");
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::CallKind kind, CollectiveFromName(collective));
+    ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements,
+                             CheckCount(count, DType{dtype}, comm->comm->size()));
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string why,
+                             comm->comm->Explain(kind, elements, DType{dtype}));
+    text[why.copy(text, bytes - 1)] = '\0';
+    return absl::OkStatus();
+  });
+}
+
 void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
   *stats = {};
   stats->size = sizeof(*stats);

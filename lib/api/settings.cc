@@ -77,6 +77,7 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
   }
   options.algorithms =
       config.algorithms != nullptr ? config.algorithms : GetEnv("ENTRAIN_ALGORITHMS").value_or("");
+  options.tuning = config.tuning != nullptr ? config.tuning : GetEnv("ENTRAIN_TUNING").value_or("");
   if (config.timeout_ns > 0) {
     options.timeout_ns = config.timeout_ns;
   } else if (const std::optional<std::string> text = GetEnv("ENTRAIN_TIMEOUT")) {

@@ -25,6 +25,9 @@ constexpr EnvVariable kEnvironment[] = {
      "which transports may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",
      "COLLECTIVE:ALGORITHM[@LOW-HIGH], comma separated; default: by cost"},
+    {"ENTRAIN_TUNING", "file or probe",
+     "what costs are estimated by: a file of entrain-perf --tune, or links measured at creation; "
+     "default: the library's own values"},
     {"ENTRAIN_TIMEOUT", "duration", "default deadline of operations, e.g. 90s, 5m; default: 30m"},
     {"ENTRAIN_INTERFACE", "filter",
      "which address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},

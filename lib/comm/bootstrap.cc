@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kCardVersion = 1;
+constexpr uint32_t kCardVersion = 2;
 constexpr int64_t kPoisonSliceNs = 50 * kMillisecond;
 
 // Publishes an error that all ranks should end with, and returns it.
@@ -99,9 +99,11 @@ absl::Status Agreement(const Card& mine, const Card& other) {
                      " says ", mine.size, ", rank ", other.rank, " says ", other.size));
   }
   if (mine.settings != other.settings) {
-    return absl::DataLossError(absl::StrCat("creating the communicator: settings differ: rank ",
-                                            mine.rank, " has \"", mine.settings, "\", rank ",
-                                            other.rank, " has \"", other.settings, "\""));
+    const auto text = [](const Card& card) {
+      return absl::StrCat("rank ", card.rank, " has \"", card.settings, "\" (", card.tuning, ")");
+    };
+    return absl::DataLossError(absl::StrCat(
+        "creating the communicator: settings differ: ", text(mine), ", ", text(other)));
   }
   if (mine.id == other.id && mine.rank != other.rank) {
     return absl::FailedPreconditionError(
@@ -182,7 +184,7 @@ std::string Card::Encode() const {
       .PutRaw(id.data(), id.size())
       .PutText(host_id)
       .Put(context);
-  writer.PutText(settings).Put(static_cast<uint32_t>(addresses.size()));
+  writer.PutText(settings).PutText(tuning).Put(static_cast<uint32_t>(addresses.size()));
   for (const auto& [transport, address] : addresses) {
     writer.PutText(transport).PutText(address);
   }
@@ -204,6 +206,7 @@ absl::StatusOr<Card> Card::Decode(absl::string_view bytes) {
   card.host_id = std::string(reader.GetText(1024));
   card.context = reader.Get<Context>();
   card.settings = std::string(reader.GetText(4096));
+  card.tuning = std::string(reader.GetText(4096));
   const auto count = reader.Get<uint32_t>();
   for (uint32_t i = 0; i < count && i < 16 && reader.ok(); ++i) {
     std::string transport(reader.GetText(64));
@@ -279,13 +282,6 @@ absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
   });
   ENTRAIN_RETURN_IF_ERROR(status);
   return members;
-}
-
-bool AllLocal(const std::vector<Card>& cards) {
-  return std::all_of(cards.begin(), cards.end(), [&](const Card& card) {
-    return card.host_id == cards[0].host_id &&
-           (!AddressOf(card, "shm").empty() || !AddressOf(card, "inproc").empty());
-  });
 }
 
 }  // namespace entrain

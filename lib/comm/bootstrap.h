@@ -32,7 +32,8 @@ struct Card {
   PeerId id{};
   std::string host_id;
   Context context = 0;
-  std::string settings;                                        // what must be the same everywhere
+  std::string settings;  // what must be the same everywhere
+  std::string tuning;    // where that is from, for the message that it is not the same
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
 
   std::string Encode() const;
@@ -47,8 +48,5 @@ absl::StatusOr<std::vector<Card>> ExchangeCards(Store& store, const std::string&
 // Connects.
 absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
                                                      const std::vector<Card>& cards, int rank);
-
-// Whether every pair of ranks can talk through memory, from what all cards say.
-bool AllLocal(const std::vector<Card>& cards);
 
 }  // namespace entrain

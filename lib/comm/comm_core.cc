@@ -37,6 +37,23 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
   return ids;
 }
 
+// Every pair talks through memory.
+bool ThroughMemory(const Topology& topology, const Paths& paths) {
+  return topology.hosts == 1 && paths.inside <= Link::kShm;
+}
+
+// Out of place, where that matters.
+Call CallLike(CallKind kind, int64_t count, DType dtype) {
+  static char in, out;
+  Call call;
+  call.kind = kind;
+  call.in.data = &in;
+  call.out.data = &out;
+  call.count = count;
+  call.dtype = dtype;
+  return call;
+}
+
 }  // namespace
 
 // ---- CallWork
@@ -71,7 +88,8 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       pool_(pool),
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
-      planner_(config_.rank, topology_, config_.overrides, config_.local),
+      through_memory_(ThroughMemory(topology_, config_.paths)),
+      planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths),
       membership_(config_.rank, static_cast<int>(config_.members.size())) {
   for (const Member& member : config_.members) {
     endpoints_.push_back(member.endpoint);
@@ -165,7 +183,8 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
 }
 
 absl::Status CommCore::Run(const Call& call) {
-  if (!config_.local || call.options.background || PreMultiplies(call) || !engine_.TakeIfQuiet()) {
+  if (!through_memory_.load(std::memory_order_relaxed) || call.options.background ||
+      PreMultiplies(call) || !engine_.TakeIfQuiet()) {
     ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
     work->Wait(Deadline::Never(), call.options.background);
     return work->status();
@@ -272,13 +291,35 @@ void CommCore::EndWith(const absl::Status& why) {
 }
 
 absl::StatusOr<const char*> CommCore::AlgorithmFor(CallKind kind, int64_t count, DType dtype) {
-  Call call;
-  call.kind = kind;
-  call.count = count;
-  call.dtype = dtype;
   absl::MutexLock lock(&mutex_);
-  ENTRAIN_ASSIGN_OR_RETURN(const auto plan, planner_.PlanFor(call));
+  ENTRAIN_ASSIGN_OR_RETURN(const auto plan, planner_.PlanFor(CallLike(kind, count, dtype)));
   return plan->algorithm;
+}
+
+absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DType dtype) {
+  absl::MutexLock lock(&mutex_);
+  return planner_.Explain(CallLike(kind, count, dtype));
+}
+
+void CommCore::SetPaths(const Paths& paths) {
+  through_memory_.store(ThroughMemory(topology_, paths), std::memory_order_relaxed);
+  absl::MutexLock lock(&mutex_);
+  planner_.SetPaths(paths);
+}
+
+void CommCore::SetProbed(const CostModel& model) {
+  absl::MutexLock lock(&mutex_);
+  planner_.SetProbed(model);
+}
+
+CostModel CommCore::model() const {
+  absl::MutexLock lock(&mutex_);
+  return planner_.model();
+}
+
+Paths CommCore::paths() const {
+  absl::MutexLock lock(&mutex_);
+  return planner_.paths();
 }
 
 CommStats CommCore::stats() const {

@@ -44,7 +44,8 @@ struct CoreConfig {
   Context context = 0;  // reserved by the caller
   std::vector<Member> members;
   std::vector<Override> overrides;
-  bool local = false;  // every pair can talk through memory
+  std::shared_ptr<const Tuning> tuning;
+  Paths paths;  // what is known before the ranks have met
   int64_t timeout_ns = 0;
   std::string
       world;  // the name of the communicator that this was split from in the end, or its own
@@ -91,6 +92,13 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void EndWith(const absl::Status& why);
   absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // planner.h has both.
+  absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetPaths(const Paths& paths) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetProbed(const CostModel& model) ABSL_LOCKS_EXCLUDED(mutex_);
+  CostModel model() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Paths paths() const ABSL_LOCKS_EXCLUDED(mutex_);
   CommStats stats() const;
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);
@@ -172,6 +180,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   const Topology topology_;
   std::vector<Endpoint*> endpoints_;  // by rank; shared with wirings
   std::vector<Context> contexts_;     // likewise
+
+  std::atomic<bool> through_memory_;  // set once more before the first call of the user
 
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

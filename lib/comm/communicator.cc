@@ -12,6 +12,7 @@
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_core.h"
+#include "lib/comm/probe.h"
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
 
@@ -22,13 +23,25 @@ BufferView View(const void* data, int64_t bytes) {
   return {const_cast<void*>(data), bytes, MemoryKind::kHost};
 }
 
+constexpr absl::string_view kProbe = "probe";
+
+int32_t Cores() {
+  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
 // More ranks on this host than cores: whoever waits should give its core away at once.
 void NoteCrowding(CommCore& core) {
-  const auto local = static_cast<unsigned>(core.topology().Local(core.rank()).size());
-  if (local > std::max(1u, std::thread::hardware_concurrency())) {
+  if (core.topology().Local(core.rank()).size() > Cores()) {
     core.engine().SetCrowded(true);
   }
 }
+
+// What ranks that meet tell each other.
+struct MeetRecord {
+  Link inside;  // the slowest to a rank of this host
+  uint8_t reserved[3];
+  int32_t cores;  // of this host
+};
 
 // What the ranks of a parent tell each other to form parts.
 struct SplitRecord {
@@ -61,12 +74,16 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
       absl::StrCat("entrain/", options.name, "#",
                    options.runtime->NextUse(options.store->url(), options.name), "/");
   constexpr size_t kMaxText = 1000;
-  if (options.algorithms.size() > kMaxText || options.runtime->host_id().size() > kMaxText) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.algorithms.size() > kMaxText ? "algorithms" : "host_id",
-                     ": longer than ", kMaxText, " bytes"));
+  for (const auto& [name, text] :
+       {std::pair("algorithms", &options.algorithms), std::pair("tuning", &options.tuning),
+        std::pair("host_id", &options.runtime->host_id())}) {
+    if (text->size() > kMaxText) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": longer than ", kMaxText, " bytes"));
+    }
   }
   ENTRAIN_ASSIGN_OR_RETURN(std::vector<Override> overrides, ParseOverrides(options.algorithms));
+  const bool probe = options.tuning == kProbe;
+  ENTRAIN_ASSIGN_OR_RETURN(const auto tuning, LoadTuning(probe ? "" : options.tuning));
   ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host()));
   Engine& engine = options.runtime->engine();
 
@@ -76,7 +93,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   card.size = options.size;
   card.id = options.runtime->id();
   card.host_id = options.runtime->host_id();
-  card.settings = absl::StrCat("algorithms=", options.algorithms);
+  card.settings = absl::StrCat("algorithms=", options.algorithms,
+                               "; tuning=", tuning->Fingerprint(), probe ? " probed" : "");
+  card.tuning = tuning->source;
   card.context = engine.ReserveContext();
   if (card.context == 0) {
     return absl::ResourceExhaustedError(
@@ -97,12 +116,18 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   }
   auto comm = Open(options.runtime,
                    {options.name, options.rank, card.context, *std::move(members),
-                    std::move(overrides), AllLocal(*cards), options.timeout_ns, options.name});
+                    std::move(overrides), tuning, Paths(), options.timeout_ns, options.name});
   // Every pair exchanges a message, so whoever returns from here can reach everybody.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
   barrier.timeout_ns = options.timeout_ns;
   ENTRAIN_RETURN_IF_ERROR(Annotate(comm->MeetAll(barrier), "creating the communicator"));
+  if (probe) {
+    const CommCore& core = *comm->core_;
+    const auto probed = ProbeLinks(*comm, core.model(), core.paths(), barrier);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
+    comm->core_->SetProbed(*probed);
+  }
   if (options.rank == 0) {
     // For whoever comes later with a store that was kept.
     options.store->Set(prefix + "met", "", stop).IgnoreError();
@@ -121,17 +146,39 @@ std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtim
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
 
+Link Communicator::LinkTo(const Member& member) const {
+  const absl::string_view name = core_->engine().transports()[member.transport]->traits().name;
+  return member.host_id != runtime_->host_id() ? Link::kTcpAcross
+         : name == "inproc"                    ? Link::kInproc
+         : name == "shm"                       ? Link::kShm
+                                               : Link::kTcpInside;
+}
+
 absl::Status Communicator::MeetAll(const CallOptions& options) {
-  // All-gather of one byte by the direct algorithm: one message between every two ranks.
-  std::vector<char> bytes(static_cast<size_t>(size()));
-  char mine = 1;
+  // All-gather by the direct algorithm: one message between every two ranks.
+  MeetRecord mine{Link::kInproc, {}, Cores()};
+  for (const Member& member : core_->config().members) {
+    const Link link = member.endpoint == nullptr ? Link::kInproc : LinkTo(member);
+    mine.inside = link == Link::kTcpAcross ? mine.inside : std::max(mine.inside, link);
+  }
+  std::vector<MeetRecord> all(static_cast<size_t>(size()));
   Call call;
   call.kind = CallKind::kCreate;
-  call.in = View(&mine, 1);
-  call.out = View(bytes.data(), size());
-  call.count = 1;
+  call.in = View(&mine, sizeof(mine));
+  call.out = View(all.data(), static_cast<int64_t>(all.size() * sizeof(mine)));
+  call.count = sizeof(mine);
   call.options = options;
-  return Run(call);
+  ENTRAIN_RETURN_IF_ERROR(Run(call));
+  Paths paths{mine.inside, mine.cores};
+  for (const MeetRecord& one : all) {
+    if (one.inside > Link::kTcpInside || one.cores < 1) {
+      return absl::DataLossError("a rank tells of paths that this version does not know");
+    }
+    paths.inside = std::max(paths.inside, one.inside);
+    paths.cores = std::min(paths.cores, one.cores);
+  }
+  core_->SetPaths(paths);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call) {
@@ -280,7 +327,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
                     static_cast<Context>(mine.context),
                     {},
                     parent.overrides,
-                    parent.local,
+                    parent.tuning,
+                    core_->paths(),
                     parent.timeout_ns,
                     parent.world};
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -289,8 +337,6 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
     config.members.back().context =
         static_cast<Context>(all[static_cast<size_t>(ranks[i])].context);
   }
-  // Overrides were written for the parent's shape; a part that one does not fit goes by cost.
-  config.overrides = parent.overrides;
   return Open(runtime_, std::move(config));
 }
 
@@ -343,6 +389,10 @@ absl::StatusOr<const char*> Communicator::TransportTo(int peer) const {
 absl::StatusOr<const char*> Communicator::AlgorithmFor(CallKind kind, int64_t count,
                                                        DType dtype) const {
   return core_->AlgorithmFor(kind, count, dtype);
+}
+
+absl::StatusOr<std::string> Communicator::Explain(CallKind kind, int64_t count, DType dtype) const {
+  return core_->Explain(kind, count, dtype);
 }
 
 }  // namespace entrain

@@ -27,6 +27,8 @@ class Runtime;
 class CommCore;
 class Store;
 struct CoreConfig;
+struct Member;
+enum class Link : uint8_t;
 
 struct CommStats {
   uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
@@ -37,7 +39,8 @@ struct CommOptions {
   std::shared_ptr<Store> store;
   std::string name = "world";
   int rank = 0, size = 1;
-  std::string algorithms;               // overrides, see planner.h; empty: by cost
+  std::string algorithms;               // see overrides.h; empty: by cost
+  std::string tuning;                   // a file, see tuning.h; "probe"; empty: the library's own
   int64_t timeout_ns = 1800 * kSecond;  // default of operations, and of creation
 };
 
@@ -92,12 +95,15 @@ class Communicator {
   absl::StatusOr<const char*> TransportTo(int peer) const;
   // The algorithm a call of this shape takes.
   absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype) const;
+  // Why, and what others are estimated to take: see planner.h.
+  absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype) const;
   Runtime& runtime() const;
 
  private:
   Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
   static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
   absl::Status MeetAll(const CallOptions& options);
+  Link LinkTo(const Member& member) const;
 
   std::shared_ptr<Runtime> runtime_;
   std::shared_ptr<CommCore> core_;  // shared with the engine and with works that still run

@@ -4,33 +4,21 @@
 #include <bit>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_format.h"
 
 #include "collectives/catalog.h"
-#include "lib/base/config.h"
 #include "lib/base/status.h"
 
 namespace entrain {
 namespace {
 
-// A piece of this size is received, combined and passed on while it is still in the second-level
-// cache.
-constexpr int64_t kPieceBytes = 256 << 10;
-constexpr int kMaxLanes = 128;
-constexpr int kWindow = 4;
 constexpr size_t kMaxPlans = 512;
 constexpr size_t kMaxSchedules = 64;
 
 // What calls of uneven parts count as, whose size no rank knows.
 constexpr int64_t kUnknownBytes = 1 << 20;
 
-// Guesses good enough to choose by; lib/comm/README.md says where they come from.
-constexpr LinkModel kMemoryLink{
-    .latency_s = 1.5e-6, .bytes_per_s = 9e9, .reduce_bytes_per_s = 10e9, .message_s = 0.3e-6};
-constexpr LinkModel kNetworkLink{
-    .latency_s = 15e-6, .bytes_per_s = 2.5e9, .reduce_bytes_per_s = 10e9, .message_s = 2e-6};
 // Beyond this many ranks, everyone-to-everyone algorithms are out of the question, and estimating
 // them would take longer than the calls they would serve.
 constexpr int kMaxDirectRanks = 64;
@@ -45,59 +33,49 @@ bool TalksToEverybody(const Algorithm& algorithm) {
           algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kBarrier);
 }
 
-// Its messages are whole lanes, not parts of them.
-bool SendsWholeLanes(const Algorithm& algorithm) {
-  const absl::string_view name(algorithm.name);
-  return !HasParts(algorithm.kind) && (algorithm.kind != CallKind::kAllReduce &&
-                                       name != "two_step" && name != "halving_doubling");
-}
-
-absl::StatusOr<Override> ParseOverride(absl::string_view text) {
-  const std::vector<absl::string_view> at = absl::StrSplit(text, absl::MaxSplits('@', 1));
-  const std::vector<absl::string_view> names = absl::StrSplit(at[0], absl::MaxSplits(':', 1));
-  if (names.size() != 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("algorithms: \"", text, "\" is not COLLECTIVE:ALGORITHM[@LOW-HIGH]"));
-  }
-  Override result{CallKind::kAllReduce, std::string(names[1]), 0,
-                  std::numeric_limits<int64_t>::max()};
-  const std::optional<CallKind> kind = CollectiveFromName(names[0]);
-  if (!kind) {
-    return absl::InvalidArgumentError(absl::StrCat("algorithms: no collective is called \"",
-                                                   names[0], "\"; there are ", CollectiveNames()));
-  }
-  result.kind = *kind;
-  ENTRAIN_RETURN_IF_ERROR(FindAlgorithm(result.kind, names[1]).status());
-  if (at.size() == 2) {
-    const std::vector<absl::string_view> range = absl::StrSplit(at[1], absl::MaxSplits('-', 1));
-    if (range.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("algorithms: \"", at[1], "\" is not LOW-HIGH"));
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(result.low, ParseSize(range[0]));
-    if (range[1] != "inf") {
-      ENTRAIN_ASSIGN_OR_RETURN(result.high, ParseSize(range[1]));
-    }
-  }
-  return result;
+// Estimates are made for powers of two.
+int LogBytes(int64_t bytes) {
+  return static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1)))) - 1;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Override>> ParseOverrides(absl::string_view text) {
-  std::vector<Override> overrides;
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    ENTRAIN_ASSIGN_OR_RETURN(auto one, ParseOverride(absl::StripAsciiWhitespace(part)));
-    overrides.push_back(std::move(one));
-  }
-  return overrides;
-}
-
-Planner::Planner(int rank, Topology topology, std::vector<Override> overrides, bool local)
+Planner::Planner(int rank, Topology topology, std::vector<Override> overrides,
+                 std::shared_ptr<const Tuning> tuning, const Paths& paths)
     : rank_(rank),
       topology_(std::move(topology)),
       overrides_(std::move(overrides)),
-      local_(local) {}
+      tuning_(std::move(tuning)),
+      crowd_(Crowd::Of(topology_.host_of)),
+      model_(crowd_, paths, *tuning_) {
+  SetPaths(paths);
+}
+
+void Planner::SetPaths(const Paths& paths) {
+  paths_ = paths;
+  model_ = CostModel(crowd_, paths, *tuning_);
+  source_ = tuning_->source;
+  measured_.clear();
+  TunedFor here;
+  for (const MeasuredChoice& one : tuning_->choices) {
+    if (WhereOf(crowd_, paths, &here) && one.where == here) {
+      measured_.push_back(one.choice);
+    }
+  }
+  Forget();
+}
+
+void Planner::SetProbed(const CostModel& model) {
+  model_ = model;
+  source_ = absl::StrCat("probing, the rest from ", tuning_->source);
+  measured_.clear();
+  Forget();
+}
+
+void Planner::Forget() {
+  plans_.clear();
+  cheapest_.clear();
+}
 
 bool Planner::Keeps(const Algorithm& algorithm, Order order) {
   return order == Order::kAny ||
@@ -109,23 +87,16 @@ int64_t Planner::DataBytes(const Shape& shape) const {
          (HasParts(shape.kind) ? static_cast<int64_t>(topology_.host_of.size()) : 1);
 }
 
-int Planner::LanesFor(const Shape& shape, const Algorithm& algorithm) const {
-  const auto size = static_cast<int64_t>(topology_.host_of.size());
-  const int64_t pieces = SendsWholeLanes(algorithm) ? 1 : size;
-  return static_cast<int>(
-      std::clamp<int64_t>(DataBytes(shape) / (pieces * kPieceBytes), 1, kMaxLanes));
-}
-
-double Planner::Estimate(const Algorithm& algorithm, const Spec& spec, int64_t bytes) const {
-  // Ranks differ (a root, a leaf), and every rank must come to the same figure: the worst of all.
-  constexpr int64_t kElementBytes = 4;
-  const int64_t parts = HasParts(spec.kind) ? spec.size : 1;
-  const int64_t count = std::max<int64_t>(1, bytes / kElementBytes / parts);
-  const Cost cost =
-      CountWorstCost(algorithm, spec, topology_.host_of, UniformLayout(spec, count), kElementBytes);
-  return local_ ? EstimateSeconds(cost, kMemoryLink)
-                : EstimateSeconds(cost, topology_.hosts > 1 ? kMemoryLink : kNetworkLink,
-                                  kNetworkLink);
+std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order) const {
+  std::vector<const Algorithm*> candidates;
+  for (const Algorithm& algorithm : Catalog()) {
+    if (algorithm.kind == spec.kind && algorithm.fits(spec, topology_.host_of) &&
+        Keeps(algorithm, order) &&
+        (spec.size <= kMaxDirectRanks || order != Order::kAny || !TalksToEverybody(algorithm))) {
+      candidates.push_back(&algorithm);
+    }
+  }
+  return candidates;
 }
 
 // By cost, for calls of about 2^log_bytes bytes. Estimating builds schedules of all ranks, so it is
@@ -141,18 +112,13 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(const Spec& spec, Order order
     ENTRAIN_ASSIGN_OR_RETURN(entry->second, FindAlgorithm(spec.kind, small ? "bruck" : "pairwise"));
     return entry->second;
   }
-  // Lanes overlap; what counts is the bytes and the rounds of one.
-  double best_seconds = std::numeric_limits<double>::infinity();
-  for (const Algorithm& algorithm : Catalog()) {
-    if (algorithm.kind != spec.kind || !algorithm.fits(spec, topology_.host_of) ||
-        !Keeps(algorithm, order) ||
-        (spec.size > kMaxDirectRanks && order == Order::kAny && TalksToEverybody(algorithm))) {
-      continue;
-    }
-    const double seconds = Estimate(algorithm, spec, int64_t{1} << log_bytes);
-    if (seconds < best_seconds) {
-      entry->second = &algorithm;
-      best_seconds = seconds;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const Algorithm* algorithm : Candidates(spec, order)) {
+    const int64_t time =
+        Rehearsal(*algorithm, spec, topology_.host_of, int64_t{1} << log_bytes).Picoseconds(model_);
+    if (time < least) {
+      entry->second = algorithm;
+      least = time;
     }
   }
   if (entry->second == nullptr) {
@@ -162,23 +128,70 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(const Spec& spec, Order order
   return entry->second;
 }
 
-absl::StatusOr<const Algorithm*> Planner::Choose(const Shape& shape, const Spec& spec) {
+const Algorithm* Planner::Named(const Override& named, int64_t bytes, Order order,
+                                const Spec& spec) const {
+  if (!named.Covers(spec.kind, bytes)) {
+    return nullptr;
+  }
+  const auto algorithm = FindAlgorithm(named.kind, named.algorithm);
+  return algorithm.ok() && (*algorithm)->fits(spec, topology_.host_of) && Keeps(**algorithm, order)
+             ? *algorithm
+             : nullptr;
+}
+
+absl::StatusOr<const Algorithm*> Planner::Choose(const Shape& shape, const Spec& spec,
+                                                 std::string* reason) {
   if (shape.kind == CallKind::kCreate) {
     return FindAlgorithm(CallKind::kAllGather, "direct");  // a message between every two ranks
   }
   const int64_t bytes = spec.uneven ? kUnknownBytes : DataBytes(shape);
-  for (const Override& o : overrides_) {
-    if (o.kind != shape.kind || bytes < o.low || bytes > o.high) {
-      continue;
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, FindAlgorithm(o.kind, o.algorithm));
-    if (algorithm->fits(spec, topology_.host_of) && Keeps(*algorithm, shape.order)) {
-      return algorithm;
+  for (const bool measured : {false, true}) {
+    for (const Override& one : measured ? measured_ : overrides_) {
+      if (const Algorithm* const algorithm = Named(one, bytes, shape.order, spec)) {
+        if (reason != nullptr) {
+          *reason =
+              absl::StrCat(measured ? "as measured: " : "as overridden by ", ToText({&one, 1}));
+        }
+        return algorithm;
+      }
     }
   }
-  const auto log_bytes =
-      static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1)))) - 1;
-  return Cheapest(spec, shape.order, log_bytes);
+  if (reason != nullptr) {
+    *reason = "by the model";
+  }
+  return Cheapest(spec, shape.order, LogBytes(bytes));
+}
+
+absl::StatusOr<std::string> Planner::Explain(const Call& call) {
+  const Shape shape = ShapeOf(call);
+  const Spec spec = SpecOf(shape, nullptr);
+  std::string reason;
+  ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* chosen, Choose(shape, spec, &reason));
+  std::vector<std::pair<double, const char*>> estimates;
+  for (const Algorithm* algorithm : Candidates(spec, shape.order)) {
+    const Rehearsal rehearsal(*algorithm, spec, topology_.host_of,
+                              int64_t{1} << LogBytes(DataBytes(shape)));
+    estimates.emplace_back(static_cast<double>(rehearsal.Picoseconds(model_)) * 1e-6,
+                           algorithm->name);
+  }
+  std::sort(estimates.begin(), estimates.end());
+  std::string text = absl::StrCat(chosen->name, ", ", reason, "; estimates in us:");
+  for (const auto& [us, name] : estimates) {
+    absl::StrAppendFormat(&text, " %s %.4g", name, us);
+  }
+  TunedFor where;
+  absl::StrAppend(&text, "\nfor ",
+                  WhereOf(crowd_, paths_, &where)
+                      ? ToText(where)
+                      : absl::StrCat(crowd_.ranks, " ranks on ", crowd_.hosts, " hosts"),
+                  " on ", paths_.cores, " cores, from ", source_, ":");
+  if (crowd_.most > 1) {
+    absl::StrAppend(&text, " ", ToText(model_.inside));
+  }
+  if (crowd_.hosts > 1) {
+    absl::StrAppend(&text, crowd_.most > 1 ? "; " : " ", ToText(model_.across));
+  }
+  return text;
 }
 
 std::shared_ptr<const Schedule> Planner::ScheduleFor(const Algorithm& algorithm, const Spec& spec) {
@@ -209,15 +222,20 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
       Plan::Make(std::move(schedule), "point_to_point", layout, layout, shape.element_bytes, 1));
 }
 
-absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
-                                                          const PartCounts* uneven) {
+Spec Planner::SpecOf(const Shape& shape, const PartCounts* uneven) const {
   Spec spec{shape.kind == CallKind::kCreate ? CallKind::kAllGather : shape.kind, rank_,
             static_cast<int>(topology_.host_of.size()), shape.root, 1};
   spec.uneven = uneven != nullptr && (HasRoot(spec.kind) || spec.kind == CallKind::kAllToAll);
   spec.in_place = shape.in_place;
-  ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec));
+  return spec;
+}
+
+absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
+                                                          const PartCounts* uneven) {
+  Spec spec = SpecOf(shape, uneven);
+  ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec, nullptr));
   // Ranks that do not know the whole could not agree on more lanes.
-  spec.lanes = spec.uneven ? 1 : LanesFor(shape, *algorithm);
+  spec.lanes = spec.uneven ? 1 : LanesFor(*algorithm, spec.size, DataBytes(shape));
   const Layout in =
       uneven == nullptr ? UniformLayout(spec, shape.count) : UnevenLayout(spec, uneven->in);
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
@@ -232,14 +250,19 @@ Planner::Order Planner::OrderOf(const Reduction& reduction) {
   return reduction.op == ReduceOp::kCustom && !reduction.commutative ? Order::kByRank : Order::kAny;
 }
 
+Planner::Shape Planner::ShapeOf(const Call& call) {
+  const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
+  return {call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
+          SizeOf(call.dtype),
+          call.count,
+          point || HasRoot(call.kind) ? call.root : 0,
+          OrderOf(call.reduction),
+          call.kind == CallKind::kAllToAll && call.in.data == call.out.data};
+}
+
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
-  Shape shape{call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
-              SizeOf(call.dtype),
-              call.count,
-              point || HasRoot(call.kind) ? call.root : 0,
-              OrderOf(call.reduction),
-              call.kind == CallKind::kAllToAll && call.in.data == call.out.data};
+  Shape shape = ShapeOf(call);
   if (call.uneven != nullptr) {
     // All ranks know all parts, or this is not asked for: see DataBytes.
     shape.count /= static_cast<int64_t>(topology_.host_of.size());

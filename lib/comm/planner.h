@@ -1,10 +1,7 @@
 // Which algorithm a call takes, and its plan. The choice is a pure function of what all ranks agree
-// on (shape of the call, size, topology, overrides), never of local facts, so it cannot diverge.
-//
-// Overrides: "COLLECTIVE:ALGORITHM[@LOW-HIGH]", comma separated; sizes in bytes with K, M, G, HIGH
-// may be "inf"; the bytes are those of the larger buffer of one rank (1M where parts are uneven and no
-// rank knows them all: gather_v, scatter_v, all_to_all_v).
-// "all_reduce:ring@1M-inf,broadcast:tree". The first that covers a size counts.
+// on (shape of the call, size, topology, paths, overrides, tuning), never of local facts, so it cannot
+// diverge. The first that can serve the call counts: an override, a choice that the tuning has
+// measured, the least estimate of the cost model.
 //
 // Thread safety: none; the communicator's mutex guards it.
 #pragma once
@@ -19,26 +16,31 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-#include "collectives/cost.h"
+#include "lib/comm/cost_model.h"
+#include "lib/comm/overrides.h"
 #include "lib/comm/topology.h"
+#include "lib/comm/tuning.h"
 #include "lib/engine/executor.h"
 
 namespace entrain {
 
-struct Override {
-  CallKind kind;
-  std::string algorithm;
-  int64_t low = 0, high = 0;  // bytes, low <= size <= high
-};
-absl::StatusOr<std::vector<Override>> ParseOverrides(absl::string_view text);
-
 class Planner {
  public:
-  // `local`: every rank can reach every other through memory (one host).
-  Planner(int rank, Topology topology, std::vector<Override> overrides, bool local);
+  Planner(int rank, Topology topology, std::vector<Override> overrides,
+          std::shared_ptr<const Tuning> tuning, const Paths& paths);
+
+  // What ranks agreed on when they had met. Plans made before are forgotten.
+  void SetPaths(const Paths& paths);
+  // Links were measured just now: `model` instead of the tuning, whose choices count no more.
+  void SetProbed(const CostModel& model);
+  const CostModel& model() const { return model_; }
+  const Paths& paths() const { return paths_; }
 
   // The plan for a call; made once for each shape. Sends and receives get a plan of one transfer.
   absl::StatusOr<std::shared_ptr<const Plan>> PlanFor(const Call& call);
+  // Two lines: the choice, its reason and the estimate of every candidate; and "for", which lines of a
+  // tuning speak of these ranks, "on N cores, from", where the model's figures come from, and these.
+  absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
   // How contributions must be combined; each includes the ones before.
@@ -59,18 +61,29 @@ class Planner {
     }
   };
   absl::StatusOr<std::shared_ptr<const Plan>> Make(const Shape& shape, const PartCounts* uneven);
-  absl::StatusOr<const Algorithm*> Choose(const Shape& shape, const Spec& spec);
+  static Shape ShapeOf(const Call& call);
+  Spec SpecOf(const Shape& shape, const PartCounts* uneven) const;
+  // `reason` may be null.
+  absl::StatusOr<const Algorithm*> Choose(const Shape& shape, const Spec& spec,
+                                          std::string* reason);
+  // The first of them that covers and can serve the call, or null.
+  const Algorithm* Named(const Override& named, int64_t bytes, Order order, const Spec& spec) const;
   absl::StatusOr<const Algorithm*> Cheapest(const Spec& spec, Order order, int log_bytes);
-  double Estimate(const Algorithm& algorithm, const Spec& spec, int64_t bytes) const;
+  std::vector<const Algorithm*> Candidates(const Spec& spec, Order order) const;
+  void Forget();
   std::shared_ptr<const Schedule> ScheduleFor(const Algorithm& algorithm, const Spec& spec);
   std::shared_ptr<const Plan> PointToPoint(const Shape& shape, Direction direction) const;
   int64_t DataBytes(const Shape& shape) const;
-  int LanesFor(const Shape& shape, const Algorithm& algorithm) const;
 
   const int rank_;
   const Topology topology_;
   const std::vector<Override> overrides_;
-  const bool local_;
+  const std::shared_ptr<const Tuning> tuning_;
+  const Crowd crowd_;
+  Paths paths_;
+  CostModel model_;
+  std::string source_;              // of the model
+  std::vector<Override> measured_;  // the tuning's choices for this communicator
   absl::flat_hash_map<Shape, std::shared_ptr<const Plan>> plans_;
   Shape last_shape_{};  // of last_plan_, if there is one: most calls are like the one before
   std::shared_ptr<const Plan> last_plan_;

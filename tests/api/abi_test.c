@@ -58,7 +58,7 @@ static void check_runtime_config(void) {
 }
 
 static void check_comm_config(void) {
-  SIZE(entrain_comm_config_t, 56);
+  SIZE(entrain_comm_config_t, 64);
   AT(entrain_comm_config_t, size, 0);
   AT(entrain_comm_config_t, runtime, 8);
   AT(entrain_comm_config_t, store, 16);
@@ -67,6 +67,7 @@ static void check_comm_config(void) {
   AT(entrain_comm_config_t, world_size, 36);
   AT(entrain_comm_config_t, algorithms, 40);
   AT(entrain_comm_config_t, timeout_ns, 48);
+  AT(entrain_comm_config_t, tuning, 56);
 }
 
 static void check_comm_stats(void) {

@@ -211,6 +211,10 @@ TEST_F(Arguments, SettingsThatAreNoneAreNamed) {
   config_.algorithms = "all_reduce:magic";
   EXPECT_FAILS(entrain_comm_create(&config_, &comm), kInvalid, "magic");
   config_.algorithms = nullptr;
+  config_.tuning = "/no/such/tuning";
+  EXPECT_NE(entrain_comm_create(&config_, &comm), ENTRAIN_OK);
+  EXPECT_THAT(entrain_test::LastError(), testing::HasSubstr("/no/such/tuning"));
+  config_.tuning = nullptr;
   config_.timeout_ns = -1;
   EXPECT_FAILS(entrain_comm_create(&config_, &comm), kInvalid, "timeout_ns -1");
   config_.timeout_ns = 0;

@@ -64,6 +64,24 @@ TEST(Comm, AnAlgorithmAskedForByNameIsTaken) {
   }
 }
 
+TEST(Comm, ExplainsWhatItChooses) {
+  RunWorld(2, [](const Rank& self) {
+    char text[2000];
+    ASSERT_OK(entrain_comm_explain(self.comm, "all_reduce", 1000, ENTRAIN_F32, text, sizeof(text)));
+    const std::string whole = text;
+    EXPECT_THAT(whole, testing::AllOf(testing::HasSubstr("estimates in us: "),
+                                      testing::HasSubstr("\nfor inproc ranks 2 ")));
+    ASSERT_OK(entrain_comm_explain(self.comm, "all_reduce", 1000, ENTRAIN_F32, text, 10));
+    EXPECT_EQ(text, whole.substr(0, 9));
+    EXPECT_FAILS(entrain_comm_explain(self.comm, "all_reduce", 1, ENTRAIN_F32, text, 0),
+                 ENTRAIN_INVALID_ARGUMENT, "bytes 0");
+    EXPECT_FAILS(entrain_comm_explain(self.comm, "nothing", 1, ENTRAIN_F32, text, 10),
+                 ENTRAIN_INVALID_ARGUMENT, "nothing");
+    EXPECT_FAILS(entrain_comm_explain(self.comm, "all_reduce", 1, ENTRAIN_F32, nullptr, 10),
+                 ENTRAIN_INVALID_ARGUMENT, "text is NULL");
+  });
+}
+
 TEST(Comm, StatsCountCallsAndBytes) {
   RunWorld(2, [](const Rank& self) {
     std::vector<uint8_t> data(1000);

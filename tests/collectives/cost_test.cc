@@ -52,24 +52,5 @@ TEST(Cost, TellsMessagesBetweenHostsApart) {
   EXPECT_EQ(ring.bytes_sent_across, 6 * 400);
 }
 
-TEST(Cost, EstimateChoosesByLatencyAndByBandwidth) {
-  const LinkModel link{1e-6, 1e9, 1e10};
-  const auto seconds = [&](const char* name, int64_t count) {
-    return EstimateSeconds(Worst(CallKind::kAllReduce, name, 8, count), link);
-  };
-  EXPECT_LT(seconds("direct", 8), seconds("ring", 8));
-  EXPECT_LT(seconds("ring", 1 << 20), seconds("direct", 1 << 20));
-}
-
-TEST(Cost, EstimateChargesSlowLinksBetweenHosts) {
-  const LinkModel inside{1e-6, 1e10, 1e10};
-  const LinkModel across{5e-5, 1e9, 1e10};
-  const std::vector<int> hosts = {0, 0, 0, 0, 1, 1, 1, 1};
-  const auto seconds = [&](const char* name) {
-    return EstimateSeconds(Worst(CallKind::kAllReduce, name, 8, 1 << 20, hosts), inside, across);
-  };
-  EXPECT_LT(seconds("composed"), seconds("ring"));
-}
-
 }  // namespace
 }  // namespace entrain

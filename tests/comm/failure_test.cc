@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/runtime.h"
+#include "lib/comm/tuning.h"
 #include "lib/store/store.h"
 #include "tests/support/ranks.h"
 
@@ -68,9 +70,14 @@ TEST_P(Failure, DifferentCallsAndRootsFailEverywhere) {
     RunRanks(5, Options(), [&](const Comm& comm) {
       std::vector<float> data(100000, 1.0f);
       const bool odd = comm->rank() == 3;
-      const absl::Status status =
-          roots ? comm->Broadcast(data.data(), 100000, DType::kF32, odd ? 1 : 0)
-                : (odd ? comm->Barrier() : AllReduce(comm, data));
+      absl::Status status = roots ? comm->Broadcast(data.data(), 100000, DType::kF32, odd ? 1 : 0)
+                                  : (odd ? comm->Barrier() : AllReduce(comm, data));
+      if (roots && status.ok()) {
+        // It had from the root what it expected; the root knows better, and tells.
+        EXPECT_NE(comm->rank(), 0);
+        EXPECT_FALSE(odd);
+        status = comm->Barrier();
+      }
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(roots ? "from rank 1" : "barrier"));
     });
@@ -395,7 +402,7 @@ TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
 // -------------------------------------------------------------------------------------------------------
 
 absl::Status CreateOne(const std::shared_ptr<Store>& store, int rank, int size, int64_t timeout_ns,
-                       const std::string& algorithms = "") {
+                       const std::string& algorithms = "", const std::string& tuning = "") {
   RuntimeOptions runtime_options;
   runtime_options.transports = "inproc";
   auto runtime = Runtime::Create(runtime_options);
@@ -409,6 +416,7 @@ absl::Status CreateOne(const std::shared_ptr<Store>& store, int rank, int size, 
   options.size = size;
   options.timeout_ns = timeout_ns;
   options.algorithms = algorithms;
+  options.tuning = tuning;
   return Communicator::Create(options).status();
 }
 
@@ -441,6 +449,73 @@ TEST(Creation, RankClaimedTwiceFailsForAll) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 was claimed by 2 processes"));
   }
+}
+
+// A tuning file that is gone when the test ends.
+class TuningFile {
+ public:
+  explicit TuningFile(const std::string& text) {
+    close(mkstemp(path_));
+    std::ofstream(path_) << text;
+  }
+  ~TuningFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_; }
+
+ private:
+  char path_[64] = "/tmp/entrain_failure_test.XXXXXX";
+};
+
+std::vector<absl::Status> CreateWithTunings(const char* store_name,
+                                            const std::vector<std::string>& tunings) {
+  const auto store = NewStore(store_name);
+  std::vector<absl::Status> statuses(tunings.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < tunings.size(); ++i) {
+    threads.emplace_back([&, i] {
+      statuses[i] = CreateOne(store, static_cast<int>(i), static_cast<int>(tunings.size()),
+                              20 * kSecond, "", tunings[i]);
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  return statuses;
+}
+
+TEST(Creation, TuningsThatDifferFailForAllAndAreNamed) {
+  const TuningFile file(
+      "entrain-tuning 1\nlink inproc ranks 2 free call_us 1 latency_us 1 message_us "
+      "1 switch_us 1 large_us 1 eager_kb 1 send_gbs 1 receive_gbs 1 host_gbs 1 "
+      "reduce_gbs 1 cache_mb 1 far_times 1\n");
+  for (const std::string& other : {std::string(), std::string("probe")}) {
+    for (const absl::Status& status :
+         CreateWithTunings(other.empty() ? "tuned" : "probed", {other, other, file.path()})) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  testing::AllOf(HasSubstr("rank 0"), HasSubstr("the library's own values"),
+                                 HasSubstr("rank 2"), HasSubstr(file.path())));
+      EXPECT_EQ(BlameOf(status).phase, Phase::kBootstrap);
+    }
+  }
+}
+
+TEST(Creation, TuningsAreComparedByWhatTheySay) {
+  const std::string own = BuiltinTuning()->ToText();
+  const TuningFile copy(own), other_copy("# the same\n" + own);
+  for (const absl::Status& status :
+       CreateWithTunings("copied", {"", copy.path(), other_copy.path()})) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(Creation, TuningThatIsNoneIsNamed) {
+  const auto store = NewStore("untuned");
+  const TuningFile bad("entrain-tuning 1\nknot shm\n");
+  const auto message = [&](const std::string& tuning) {
+    return std::string(CreateOne(store, 0, 1, kSecond, "", tuning).message());
+  };
+  EXPECT_THAT(message(bad.path()), HasSubstr(absl::StrCat(bad.path(), ":2: \"knot\"")));
+  EXPECT_THAT(message("/no/such/tuning"), HasSubstr("/no/such/tuning"));
 }
 
 class KeptDirectory : public testing::Test {
@@ -528,6 +603,7 @@ TEST(Creation, CardSurvivesTheWireAndRefusesGarbage) {
   Card card;
   card.rank = 3;
   card.size = 7;
+  card.tuning = "somewhere";
   card.host_id = "host";
   card.context = 9;
   card.settings = "s";

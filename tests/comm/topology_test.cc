@@ -42,7 +42,7 @@ TEST(Planner, ChoiceIsTheSameOnEveryRank) {
   for (const int64_t count : {1, 1000, 100000, 10000000}) {
     std::vector<const char*> names;
     for (int rank = 0; rank < 5; ++rank) {
-      Planner planner(rank, topology, {}, false);
+      Planner planner(rank, topology, {}, BuiltinTuning(), {});
       Call call;
       call.kind = CallKind::kAllReduce;
       call.dtype = DType::kF32;
@@ -50,8 +50,10 @@ TEST(Planner, ChoiceIsTheSameOnEveryRank) {
       const auto plan = planner.PlanFor(call);
       ASSERT_TRUE(plan.ok());
       names.push_back((*plan)->algorithm);
-      EXPECT_EQ((*plan)->schedule->lanes.size(),
-                Planner(0, topology, {}, false).PlanFor(call).value()->schedule->lanes.size());
+      EXPECT_EQ((*plan)->schedule->lanes.size(), Planner(0, topology, {}, BuiltinTuning(), {})
+                                                     .PlanFor(call)
+                                                     .value()
+                                                     ->schedule->lanes.size());
     }
     EXPECT_THAT(names, testing::Each(testing::StrEq(names[0]))) << count;
   }
@@ -61,7 +63,7 @@ TEST(Planner, LargeWorldsDoNotTalkToEverybody) {
   const Topology topology = Topology::FromHostIds(std::vector<std::string>(100, "a"));
   for (const CallKind kind : {CallKind::kBarrier, CallKind::kBroadcast, CallKind::kAllReduce,
                               CallKind::kReduceScatter, CallKind::kAllGather}) {
-    Planner planner(0, topology, {}, true);
+    Planner planner(0, topology, {}, BuiltinTuning(), {Link::kShm, 0});
     Call call;
     call.kind = kind;
     call.count = 10;
@@ -75,7 +77,7 @@ TEST(Planner, LargeWorldsDoNotTalkToEverybody) {
 TEST(Planner, OverrideThatCannotServeIsPassedOver) {
   const auto overrides = ParseOverrides("all_reduce:composed,all_reduce:ring");
   ASSERT_TRUE(overrides.ok());
-  Planner planner(0, Topology::FromHostIds({"a", "a"}), *overrides, true);
+  Planner planner(0, Topology::FromHostIds({"a", "a"}), *overrides, BuiltinTuning(), {});
   Call call;
   call.kind = CallKind::kAllReduce;
   call.count = 10;

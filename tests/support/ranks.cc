@@ -34,6 +34,7 @@ void RunRanks(int size, const RanksOptions& options,
       comm_options.rank = rank;
       comm_options.size = size;
       comm_options.algorithms = options.algorithms;
+      comm_options.tuning = options.tuning;
       comm_options.timeout_ns = options.timeout_ns;
       auto comm = Communicator::Create(comm_options);
       created.arrive_and_wait();

@@ -13,11 +13,12 @@ namespace entrain {
 
 struct RanksOptions {
   std::string transports = "inproc";  // as ENTRAIN_TRANSPORTS
-  std::string algorithms;             // as ENTRAIN_ALGORITHMS
+  std::string algorithms = {};        // as ENTRAIN_ALGORITHMS
+  std::string tuning = {};            // as ENTRAIN_TUNING
   int64_t timeout_ns = 20 * kSecond;  // of every operation
   bool own_thread = true;             // false: progress only inside calls
   // Host id of each rank; empty: all on this host.
-  std::function<std::string(int rank)> host_id;
+  std::function<std::string(int rank)> host_id = {};
 };
 
 // Returns when all bodies have returned. A communicator that cannot be created fails the test.

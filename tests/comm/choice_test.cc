@@ -1,0 +1,104 @@
+// What ranks agree on when they have met, and choose by: their paths, and links that were probed.
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/comm/tuning.h"
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
+// The second line of every rank's explanation, each once.
+class Models {
+ public:
+  void Add(const Communicator& comm) {
+    const auto text = comm.Explain(CallKind::kAllReduce, 1000, DType::kF32);
+    ASSERT_TRUE(text.ok()) << text.status();
+    const std::vector<std::string> lines = absl::StrSplit(*text, '\n');
+    ASSERT_THAT(lines, SizeIs(2));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    seen_.insert(lines[1]);
+  }
+  // When all ranks say the same.
+  std::string Only() const { return seen_.size() == 1 ? *seen_.begin() : "ranks disagree"; }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> seen_;
+};
+
+std::string HostOf(int rank) {
+  return absl::StrCat("host", rank / 2);
+}
+
+TEST(Paths, AreTheSlowestOfAllRanks) {
+  const auto model = [](int size, const RanksOptions& options) {
+    Models models;
+    RunRanks(size, options, [&](const auto& comm) { models.Add(*comm); });
+    return models.Only();
+  };
+  EXPECT_THAT(model(2, {.transports = "inproc"}), HasSubstr("for inproc ranks 2 "));
+  EXPECT_THAT(model(2, {.transports = "shm"}), HasSubstr("for shm ranks 2 "));
+  EXPECT_THAT(model(2, {.transports = "tcp"}), HasSubstr("for tcp_inside ranks 2 "));
+  EXPECT_THAT(model(3, {.transports = "tcp", .host_id = HostOf}),
+              HasSubstr("for 3 ranks on 2 hosts on "));
+  EXPECT_THAT(model(2, {.transports = "tcp",
+                        .host_id = [](int rank) { return absl::StrCat("host", rank); }}),
+              HasSubstr("for tcp_across ranks 2 "));
+}
+
+TEST(Paths, PartsChooseByTheirOwnShape) {
+  Models models;
+  RunRanks(4, {.transports = "tcp", .host_id = HostOf}, [&](const auto& comm) {
+    const auto part = comm->Split(comm->rank() / 2, 0);
+    ASSERT_TRUE(part.ok()) << part.status();
+    models.Add(**part);
+  });
+  EXPECT_THAT(models.Only(), HasSubstr("for tcp_inside ranks 2 "));
+}
+
+TEST(Probe, AllRanksChooseByTheSameFigures) {
+  Models models;
+  RunRanks(3, {.transports = "inproc", .tuning = "probe"}, [&](const auto& comm) {
+    models.Add(*comm);
+    double sum = comm->rank();
+    EXPECT_TRUE(comm->AllReduce(&sum, &sum, 1, DType::kF64, ReduceOp::kSum).ok());
+    EXPECT_EQ(sum, 3);
+  });
+  EXPECT_THAT(models.Only(), HasSubstr("from probing, the rest from the library's own values: "));
+  const TunedFor where{Link::kInproc, 3, false};
+  EXPECT_THAT(models.Only(), Not(HasSubstr(ToText(BuiltinTuning()->FiguresFor(where)))));
+}
+
+TEST(Probe, MeasuresLinksInsideAndBetweenHosts) {
+  Models models;
+  RunRanks(4, {.transports = "tcp", .tuning = "probe", .host_id = HostOf},
+           [&](const auto& comm) { models.Add(*comm); });
+  for (const Link link : {Link::kTcpInside, Link::kTcpAcross}) {
+    EXPECT_THAT(models.Only(), HasSubstr(absl::StrCat(NameOf(link), " ranks ")));
+    for (const bool crowded : {false, true}) {
+      const std::string own = ToText(BuiltinTuning()->FiguresFor({link, 2, crowded}));
+      EXPECT_THAT(models.Only(), Not(HasSubstr(own)));
+    }
+  }
+}
+
+TEST(Probe, IsNothingToARankThatIsAlone) {
+  RunRanks(1, {.tuning = "probe"}, [](const auto& comm) {
+    EXPECT_TRUE(comm->Barrier().ok());
+    EXPECT_TRUE(comm->Explain(CallKind::kAllReduce, 1, DType::kF32).ok());
+  });
+}
+
+}  // namespace
+}  // namespace entrain
