@@ -10,11 +10,15 @@ target_link_libraries(entrain_perf_loop
   PUBLIC entrain_base absl::status absl::statusor absl::strings absl::span
   PRIVATE nlohmann_json::nlohmann_json entrain_flags)
 
+# From measured times to a model: no more than arithmetic.
+add_library(entrain_perf_tune STATIC ${CMAKE_CURRENT_LIST_DIR}/perf/tune.cc)
+target_link_libraries(entrain_perf_tune PUBLIC entrain_perf_loop entrain_tuning entrain_collectives PRIVATE entrain_flags)
+
 add_executable(entrain-perf
   ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_perf.cc ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_subject.cc
   ${CMAKE_CURRENT_LIST_DIR}/perf/local_job.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measure_rank.cc
-  ${CMAKE_CURRENT_LIST_DIR}/perf/options.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/options.cc ${CMAKE_CURRENT_LIST_DIR}/perf/tune_rank.cc
   ${CMAKE_CURRENT_LIST_DIR}/labelled_output.cc ${CMAKE_CURRENT_LIST_DIR}/rank_process.cc)
 target_link_libraries(entrain-perf
-  PRIVATE entrain entrain_perf_loop entrain_transports entrain_collectives entrain_net entrain_base CLI11::CLI11 entrain_flags)
+  PRIVATE entrain entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
 install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

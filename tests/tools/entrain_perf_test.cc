@@ -1,5 +1,6 @@
 // The program entrain-perf from outside: every collective over every transport, what it writes,
 // what it refuses, and what it leaves behind.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -231,6 +232,48 @@ TEST(EntrainPerf, RunsUnderALauncher) {
               AllOf(HasSubstr("2 ranks"), HasSubstr("a shared page"), HasSubstr("algorithm")));
 }
 
+TEST(EntrainPerf, ExplainsChoicesAndEstimates) {
+  const Ended ended = Perf({"all_gather", "-n", "2", "--transport", "shm", "--max-bytes", "64",
+                            "--budget", "0", "--explain"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("# estimates for shm ranks 2 "),
+                               HasSubstr("from the library's own values"),
+                               HasSubstr("; estimates in us: "), HasSubstr(" ring ")));
+}
+
+TEST(EntrainPerf, TunesAFileThatIsThenChosenBy) {
+  const JsonFile file;
+  std::filesystem::remove(file.path());
+  size_t times = 0;
+  for (const char* ranks : {"2", "3", "3"}) {
+    const Ended ended = Perf({"--tune", file.path(), "-n", ranks, "--transport", "inproc",
+                              "--max-bytes", "4K", "--factor", "64", "--budget", "0"});
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    EXPECT_THAT(ended.out, AllOf(HasSubstr("all_to_all"), HasSubstr("the model is off by")));
+    std::ifstream seen(file.path() + ".times");
+    const auto lines = static_cast<size_t>(
+        std::count(std::istreambuf_iterator<char>(seen), std::istreambuf_iterator<char>(), '\n'));
+    EXPECT_GT(lines, times + 30);
+    times = lines;
+  }
+  std::ofstream(file.path() + ".times", std::ios::app) << "rubbish\n";
+  const Ended refused = Perf({"--tune", file.path(), "-n", "2", "--transport", "inproc",
+                              "--max-bytes", "8", "--budget", "0"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr(absl::StrCat(".times:", times + 1, ": \"rubbish\"")));
+  std::filesystem::remove(file.path() + ".times");
+  std::ifstream text(file.path());
+  const std::string written((std::istreambuf_iterator<char>(text)), {});
+  EXPECT_THAT(written, AllOf(HasSubstr("link inproc ranks 2 "), HasSubstr("link inproc ranks 3 "),
+                             HasSubstr("link tcp_across ")));
+  setenv("ENTRAIN_TUNING", file.path().c_str(), 1);
+  const Ended explained = Perf({"broadcast", "-n", "2", "--transport", "inproc", "--max-bytes",
+                                "64", "--budget", "0", "--explain"});
+  unsetenv("ENTRAIN_TUNING");
+  EXPECT_EQ(explained.code, 0) << explained.err;
+  EXPECT_THAT(explained.out, HasSubstr("from " + file.path()));
+}
+
 TEST(EntrainPerf, ListsTransportsAndAlgorithms) {
   const Ended ended = Perf({"--list"});
   EXPECT_EQ(ended.code, 0);
@@ -296,6 +339,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BadCall{{"all_reduce", "--pin"}, "-n"},
                       BadCall{{"all_reduce", "-n", "2", "--json", "/no/such/file"}, "/no/such"},
                       BadCall{{"all_reduce", "--bogus"}, "--bogus"},
+                      BadCall{{"all_reduce", "--tune", "/tmp/x"}, "COLLECTIVE: not with --tune"},
+                      BadCall{{"--tune", "/tmp/x", "-n", "1"}, "at least 2 ranks"},
+                      BadCall{{"--tune", "/no/such/file", "-n", "2", "--transport", "inproc",
+                               "--max-bytes", "8", "--budget", "0"},
+                              "/no/such/file"},
                       BadCall{{"broadcast", "-n", "2", "--root", "2"}, "--root"},
                       BadCall{{"send_recv", "-n", "1"}, "at least 2"},
                       BadCall{{"all_reduce", "-n", "2", "--algorithm", "composed"}, "composed"}));

@@ -4,5 +4,7 @@ entrain_test(entrain_perf_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/entrain_perf_te
 target_compile_definitions(entrain_perf_test
   PRIVATE ENTRAIN_RUN="$<TARGET_FILE:entrain-run>" ENTRAIN_PERF="$<TARGET_FILE:entrain-perf>")
 add_dependencies(entrain_perf_test entrain-run entrain-perf)
+entrain_test(perf_tune_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/perf_tune_test.cc
+  DEPS entrain_perf_tune LABELS unit)
 entrain_test(perf_pattern_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/perf_pattern_test.cc
   DEPS entrain_perf_loop LABELS unit)

@@ -9,6 +9,7 @@
 #include "tools/perf/local_job.h"
 #include "tools/perf/measure_rank.h"
 #include "tools/perf/options.h"
+#include "tools/perf/tune_rank.h"
 
 namespace entrain::perf {
 namespace {
@@ -29,7 +30,8 @@ int Main(int argc, char** argv) {
     store.reset(opened);
   }
   if (status.ok()) {
-    status = MeasureRank(options, {store.get(), options.local_rank, options.local_ranks});
+    const RankPlace place{store.get(), options.local_rank, options.local_ranks};
+    status = options.tune.empty() ? MeasureRank(options, place) : TuneRank(options, place);
   }
   if (!status.ok() && !absl::IsAborted(status)) {
     std::fprintf(stderr, "entrain-perf: %s\n", std::string(status.message()).c_str());

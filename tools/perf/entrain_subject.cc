@@ -73,6 +73,18 @@ std::string EntrainSubject::algorithm(const Case& measured) const {
   return name;
 }
 
+absl::StatusOr<std::string> EntrainSubject::Explain(const Case& measured) const {
+  if (measured.collective == Collective::kSendRecv) {
+    return "";
+  }
+  char text[4096];
+  const std::string collective(NameOf(measured.collective));
+  ENTRAIN_RETURN_IF_ERROR(FromC(
+      entrain_comm_explain(comm_.get(), collective.c_str(), static_cast<size_t>(measured.count),
+                           static_cast<entrain_dtype_t>(measured.dtype), text, sizeof(text))));
+  return text;
+}
+
 entrain_status_t EntrainSubject::PingPong(const Case& measured, const void* in, void* out) {
   const int peer = rank_ ^ 1;
   if (peer >= size_) {

@@ -40,6 +40,9 @@ class EntrainSubject final : public Subject {
   std::string transport() const override { return transport_; }
   std::string algorithm(const Case& measured) const override;
 
+  // The two lines of entrain_comm_explain; empty for point to point.
+  absl::StatusOr<std::string> Explain(const Case& measured) const;
+
   entrain_comm_t* comm() const { return comm_.get(); }
   // Collective: a page where all ranks can map one, otherwise the communicator itself.
   absl::StatusOr<std::unique_ptr<Meeting>> Meet(Waiting waiting);

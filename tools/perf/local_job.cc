@@ -20,6 +20,7 @@
 #include "tools/labelled_output.h"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure_rank.h"
+#include "tools/perf/tune_rank.h"
 #include "tools/rank_process.h"
 
 namespace entrain::perf {
@@ -48,8 +49,9 @@ int RunThreads(const Options& options, int number) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.local_ranks; ++rank) {
     threads.emplace_back([&, rank] {
+      const RankPlace place{store.get(), rank, options.local_ranks};
       results[static_cast<size_t>(rank)] =
-          MeasureRank(options, {store.get(), rank, options.local_ranks});
+          options.tune.empty() ? MeasureRank(options, place) : TuneRank(options, place);
     });
   }
   for (std::thread& thread : threads) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 #include "lib/base/status.h"
 #include "tools/perf/cores.h"
@@ -28,9 +29,7 @@ class RankRun {
   }
 
   absl::Status All() {
-    if (options_.local_ranks > 0 && options_.pin.value_or(options_.local_ranks <= cores_)) {
-      PinToCore(place_.rank);
-    }
+    PinIfAsked(options_, place_);
     for (const std::string& transport : options_.transports) {
       ENTRAIN_ASSIGN_OR_RETURN(const RuntimePtr runtime, MakeRuntime(transport));
       for (const std::string& algorithm : options_.algorithms) {
@@ -44,36 +43,11 @@ class RankRun {
   }
 
  private:
-  static absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transport) {
-    entrain_runtime_config_t config;
-    entrain_runtime_config_init(&config);
-    config.transports = transport.empty() ? nullptr : transport.c_str();
-    entrain_runtime_t* runtime = nullptr;
-    ENTRAIN_RETURN_IF_ERROR(FromC(entrain_runtime_create(&config, &runtime)));
-    return RuntimePtr(runtime);
-  }
-
-  absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime, const std::string& algorithm) {
-    const std::string name = absl::StrCat("perf", ++comms_);
+  absl::Status One(entrain_runtime_t* runtime, const std::string& algorithm) {
     const std::string algorithms =
         algorithm.empty() ? "" : absl::StrCat(NameOf(options_.like.collective), ":", algorithm);
-    entrain_comm_config_t config;
-    entrain_comm_config_init(&config);
-    config.runtime = runtime;
-    config.store = place_.store;
-    config.name = name.c_str();
-    config.rank = place_.rank;
-    config.world_size = place_.size;
-    config.algorithms = algorithms.empty() ? nullptr : algorithms.c_str();
-    entrain_comm_t* comm = nullptr;
-    ENTRAIN_RETURN_IF_ERROR(FromC(place_.store == nullptr
-                                      ? entrain_comm_create_from_env(&config, &comm)
-                                      : entrain_comm_create(&config, &comm)));
-    return CommPtr(comm);
-  }
-
-  absl::Status One(entrain_runtime_t* runtime, const std::string& algorithm) {
-    ENTRAIN_ASSIGN_OR_RETURN(CommPtr comm, MakeComm(runtime, algorithm));
+    ENTRAIN_ASSIGN_OR_RETURN(CommPtr comm,
+                             MakeComm(runtime, place_, absl::StrCat("perf", ++comms_), algorithms));
     ENTRAIN_ASSIGN_OR_RETURN(EntrainSubject subject, EntrainSubject::Wrap(std::move(comm)));
     absl::Status status = MeasureAll(subject, algorithm);
     if (!status.ok() && !absl::IsAborted(status)) {
@@ -92,6 +66,24 @@ class RankRun {
                                                        one.ranks, " ranks here for ", one.bytes,
                                                        " bytes; the library would take ", taken));
       }
+    }
+    return absl::OkStatus();
+  }
+
+  struct Explained {
+    std::string choice, model;
+  };
+  // A line of what --explain says; nothing otherwise.
+  absl::Status Note(const EntrainSubject& subject, const Case& of,
+                    std::string Explained::*line) const {
+    if (!options_.explain) {
+      return absl::OkStatus();
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string text, subject.Explain(of));
+    const std::pair<std::string, std::string> lines = absl::StrSplit(text, '\n');
+    const Explained explained{lines.first, absl::StrCat("estimates ", lines.second)};
+    if (!text.empty()) {
+      report_->Note(explained.*line);
     }
     return absl::OkStatus();
   }
@@ -118,6 +110,7 @@ class RankRun {
                                  Report::Open(options_.json, options_.append, options_.explain));
         report_.emplace(std::move(report));
       }
+      ENTRAIN_RETURN_IF_ERROR(Note(subject, cases[0], &Explained::model));
       report_->Head({"entrain-perf", meeting->place(), options_.budget_s}, cases[0],
                     subject.transport());
     }
@@ -129,6 +122,7 @@ class RankRun {
       if (subject.rank() == 0) {
         ENTRAIN_RETURN_IF_ERROR(
             report_->Add(one, subject.transport(), subject.algorithm(one), figures));
+        ENTRAIN_RETURN_IF_ERROR(Note(subject, one, &Explained::choice));
       }
     }
     // Nobody leaves, which would unmap the page, while others still wait in it.
@@ -144,6 +138,38 @@ class RankRun {
 };
 
 }  // namespace
+
+void PinIfAsked(const Options& options, const RankPlace& place) {
+  if (options.local_ranks > 0 && options.pin.value_or(options.local_ranks <= Cores())) {
+    PinToCore(place.rank);
+  }
+}
+
+absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transport) {
+  entrain_runtime_config_t config;
+  entrain_runtime_config_init(&config);
+  config.transports = transport.empty() ? nullptr : transport.c_str();
+  entrain_runtime_t* runtime = nullptr;
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_runtime_create(&config, &runtime)));
+  return RuntimePtr(runtime);
+}
+
+absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime, const RankPlace& place,
+                                 const std::string& name, const std::string& algorithms) {
+  entrain_comm_config_t config;
+  entrain_comm_config_init(&config);
+  config.runtime = runtime;
+  config.store = place.store;
+  config.name = name.c_str();
+  config.rank = place.rank;
+  config.world_size = place.size;
+  config.algorithms = algorithms.empty() ? nullptr : algorithms.c_str();
+  entrain_comm_t* comm = nullptr;
+  ENTRAIN_RETURN_IF_ERROR(FromC(place.store == nullptr
+                                    ? entrain_comm_create_from_env(&config, &comm)
+                                    : entrain_comm_create(&config, &comm)));
+  return CommPtr(comm);
+}
 
 absl::Status MeasureRank(const Options& options, const RankPlace& place) {
   return RankRun(options, place).All();

@@ -46,6 +46,7 @@ struct Words {
   std::string collective, min_bytes = "8", max_bytes = "64M", dtype = "f32", op = "sum";
   std::string transports, algorithms, local_transport;
   bool pin = false, no_pin = false;
+  std::optional<double> budget_s;
 };
 
 class HelpFormatter final : public CLI::Formatter {
@@ -84,12 +85,20 @@ void Declare(CLI::App& app, Words& words, Options& options) {
          "which algorithm; several, with commas, are measured one after the other; auto: by "
          "cost (auto)")
       ->option_text("NAMES");
-  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
+  app.add_option("--budget", words.budget_s,
+                 "seconds of timed calls a size (0.15; with --tune 0.02)")
       ->option_text("SECONDS")
       ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--json", options.json, "write the figures to FILE too")->option_text("FILE");
   app.add_flag("--append", options.append, "add to the file of --json instead of replacing it");
-  app.add_flag("--explain", options.explain, "print which algorithm each size takes");
+  app.add_flag("--explain", options.explain,
+               "print which algorithm each size takes, why, and what all of them are estimated to "
+               "take");
+  app.add_option(
+         "--tune", options.tune,
+         "instead of COLLECTIVE: measure all of them by every algorithm, and put a model of "
+         "the links into FILE, for ENTRAIN_TUNING")
+      ->option_text("FILE");
   app.add_flag("--pin", words.pin, "with -n: a core for each rank (default when there are enough)");
   app.add_flag("--no-pin", words.no_pin, "with -n: let ranks wander between cores");
   app.add_flag("--list", options.list, "list the transports and algorithms of this build");
@@ -171,16 +180,34 @@ absl::Status UnderstandLists(const Words& words, Options& options) {
     if (options.like.collective == Collective::kSendRecv) {
       return absl::InvalidArgumentError("--algorithm: send_recv has none to choose from");
     }
-    ENTRAIN_RETURN_IF_ERROR(
-        Annotate(FindAlgorithm(*entrain::CollectiveFromName(NameOf(options.like.collective)), name)
-                     .status(),
-                 "--algorithm"));
+    ENTRAIN_RETURN_IF_ERROR(Annotate(
+        FindAlgorithm(*entrain::CollectiveFromName(NameOf(options.like.collective)), name).status(),
+        "--algorithm"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnderstandTune(const Words& words, const Options& options) {
+  if (options.tune.empty()) {
+    return absl::OkStatus();
+  }
+  for (const auto& [name, given] :
+       {std::pair("COLLECTIVE", !words.collective.empty()),
+        std::pair("--algorithm", !words.algorithms.empty()),
+        std::pair("--json", !options.json.empty()), std::pair("--explain", options.explain)}) {
+    if (given) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": not with --tune"));
+    }
   }
   return absl::OkStatus();
 }
 
 absl::Status Understand(const Words& words, Options& options) {
-  ENTRAIN_RETURN_IF_ERROR(UnderstandCase(words, options.like));
+  ENTRAIN_RETURN_IF_ERROR(UnderstandTune(words, options));
+  if (options.tune.empty()) {
+    ENTRAIN_RETURN_IF_ERROR(UnderstandCase(words, options.like));
+  }
+  options.budget_s = words.budget_s.value_or(options.tune.empty() ? 0.15 : 0.02);
   ENTRAIN_ASSIGN_OR_RETURN(options.min_bytes, Size("--min-bytes", words.min_bytes));
   ENTRAIN_ASSIGN_OR_RETURN(options.max_bytes, Size("--max-bytes", words.max_bytes));
   if (options.min_bytes > options.max_bytes) {

@@ -19,6 +19,7 @@ struct Options {
   std::vector<std::string> transports{""}, algorithms{""};
   double budget_s = 0.15;
   std::string json;
+  std::string tune;  // the file to write; empty: measure `like`
   bool append = false, explain = false, list = false;
   int local_ranks = 0;  // 0: a launcher has started the ranks
   std::optional<bool> pin;

@@ -52,6 +52,10 @@ void Report::Head(const Setting& setting, const Case& measured,
   std::fflush(stdout);
 }
 
+void Report::Note(const std::string& text) const {
+  std::printf("# %s\n", text.c_str());
+}
+
 absl::Status Report::Add(const Case& measured, const std::string& transport,
                          const std::string& algorithm, const Figures& figures) const {
   const bool rooted = IsRooted(measured.collective);

@@ -28,6 +28,8 @@ class Report {
   ~Report();
 
   void Head(const Setting& setting, const Case& measured, const std::string& transport) const;
+  // "# TEXT"
+  void Note(const std::string& text) const;
   absl::Status Add(const Case& measured, const std::string& transport, const std::string& algorithm,
                    const Figures& figures) const;
 

@@ -1,0 +1,271 @@
+#include "tools/perf/tune_rank.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "collectives/catalog.h"
+#include "lib/base/status.h"
+#include "lib/comm/tuning.h"
+#include "nlohmann/json.hpp"
+#include "tools/perf/entrain_subject.h"
+#include "tools/perf/measure.h"
+#include "tools/perf/tune.h"
+
+namespace entrain::perf {
+namespace {
+
+// The best of several looks, far apart: what else the machine does comes and goes.
+constexpr int kRounds = 2;
+// Those that take long and were slower by this are not looked at again.
+constexpr double kHopeless = 2.5, kLongUs = 1000;
+
+struct Measured {
+  Observation observation;
+  size_t subject;  // the communicator that takes this algorithm
+};
+
+class Tuner {
+ public:
+  Tuner(const Options& options, const RankPlace& place, entrain_runtime_t* runtime, int number)
+      : options_(options), place_(place), runtime_(runtime), number_(number) {}
+
+  absl::Status Run() {
+    ENTRAIN_RETURN_IF_ERROR(AddSubject(""));
+    ENTRAIN_RETURN_IF_ERROR(FindPlace());
+    ENTRAIN_RETURN_IF_ERROR(List());
+    ENTRAIN_ASSIGN_OR_RETURN(
+        const auto meeting,
+        subjects_[0]->Meet(subjects_[0]->size() > cores_ ? Waiting::kYield : Waiting::kSpin));
+    ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(options_.max_bytes));
+    absl::Status status;
+    for (int round = 0; round < kRounds && status.ok(); ++round) {
+      status = Look(round, *meeting, buffers);
+    }
+    if (status.ok()) {
+      status = FromC(entrain_barrier(subjects_[0]->comm(), nullptr, nullptr));
+    }
+    if (!status.ok() && !absl::IsAborted(status)) {
+      subjects_[0]->Abort(std::string(status.message()));
+    }
+    const bool writes = subjects_[0]->rank() == 0;
+    subjects_.clear();  // nobody waits for the fit
+    return status.ok() && writes ? Write() : status;
+  }
+
+ private:
+  absl::Status AddSubject(const std::string& algorithms) {
+    const std::string name = absl::StrCat("tune", number_, ".", subjects_.size());
+    ENTRAIN_ASSIGN_OR_RETURN(CommPtr comm, MakeComm(runtime_, place_, name, algorithms));
+    ENTRAIN_ASSIGN_OR_RETURN(EntrainSubject subject, EntrainSubject::Wrap(std::move(comm)));
+    subjects_.push_back(std::make_unique<EntrainSubject>(std::move(subject)));
+    return absl::OkStatus();
+  }
+
+  // Which lines of a tuning these ranks are, as the library itself says.
+  absl::Status FindPlace() {
+    if (subjects_[0]->size() < 2) {
+      return absl::InvalidArgumentError("--tune needs at least 2 ranks");
+    }
+    char text[2048], link[16], crowding[16];
+    ENTRAIN_RETURN_IF_ERROR(FromC(entrain_comm_explain(subjects_[0]->comm(), "all_reduce", 1,
+                                                       ENTRAIN_F32, text, sizeof(text))));
+    const std::string explained(text);
+    const size_t line = explained.find("\nfor ");
+    if (line == std::string::npos ||
+        std::sscanf(explained.c_str() + line, "\nfor %15s ranks %d %15s on %d cores", link,
+                    &where_.ranks, crowding, &cores_) != 4) {
+      return absl::InvalidArgumentError(
+          "--tune: all ranks must be on one host, or each on a host of its own");
+    }
+    where_.crowded = std::string(crowding) == "crowded";
+    for (int i = 0; i < kLinks; ++i) {
+      where_.link = NameOf(static_cast<Link>(i)) == link ? static_cast<Link>(i) : where_.link;
+    }
+    return absl::OkStatus();
+  }
+
+  // What is measured, one algorithm of each collective a communicator.
+  absl::Status List() {
+    std::map<size_t, std::string> overrides;
+    for (int i = 0; i < kCollectives; ++i) {
+      Case like = options_.like;
+      like.collective = static_cast<Collective>(i);
+      like.ranks = subjects_[0]->size();
+      const std::vector<const Algorithm*> algorithms = AlgorithmsFor(like);
+      for (const Case& one :
+           Case::Sweep(like, options_.min_bytes, options_.max_bytes, options_.factor)) {
+        for (size_t a = 0; a < algorithms.size(); ++a) {
+          measured_.push_back({{one, algorithms[a], std::numeric_limits<double>::infinity()}, a});
+        }
+      }
+      for (size_t a = 0; a < algorithms.size() && algorithms[a] != nullptr; ++a) {
+        absl::StrAppend(&overrides[a], overrides[a].empty() ? "" : ",", NameOf(like.collective),
+                        ":", algorithms[a]->name);
+      }
+    }
+    for (const auto& [index, text] : overrides) {
+      ENTRAIN_RETURN_IF_ERROR(AddSubject(text));
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<const Algorithm*> AlgorithmsFor(const Case& like) const {
+    if (like.collective == Collective::kSendRecv) {
+      return {nullptr};
+    }
+    const CallKind kind = *entrain::CollectiveFromName(NameOf(like.collective));
+    std::vector<int> hosts;
+    for (int rank = 0; rank < like.ranks; ++rank) {
+      hosts.push_back(where_.link == Link::kTcpAcross ? rank : 0);
+    }
+    std::vector<const Algorithm*> algorithms;
+    std::vector<std::string> drawn;
+    for (const Algorithm& algorithm : Catalog()) {
+      Spec spec{kind, 0, like.ranks, like.root, 1};
+      if (algorithm.kind != kind || !algorithm.fits(spec, hosts)) {
+        continue;
+      }
+      std::string drawing;
+      for (; spec.rank < spec.size; ++spec.rank) {
+        absl::StrAppend(&drawing, ToString(algorithm.build(spec, hosts)));
+      }
+      // On few ranks many are the same.
+      if (std::find(drawn.begin(), drawn.end(), drawing) == drawn.end()) {
+        algorithms.push_back(&algorithm);
+        drawn.push_back(std::move(drawing));
+      }
+    }
+    return algorithms;
+  }
+
+  double LeastOf(const Case& measured) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const Measured& one : measured_) {
+      const Case& other = one.observation.measured;
+      if (other.collective == measured.collective && other.bytes == measured.bytes) {
+        least = std::min(least, one.observation.us);
+      }
+    }
+    return least;
+  }
+
+  absl::Status Look(int round, Meeting& meeting, const Buffers& buffers) {
+    for (Measured& one : measured_) {
+      Observation& seen = one.observation;
+      // All ranks have the same times.
+      if (round > 0 && seen.us > kLongUs && seen.us > LeastOf(seen.measured) * kHopeless) {
+        continue;
+      }
+      ENTRAIN_ASSIGN_OR_RETURN(
+          const Figures figures,
+          Measure(*subjects_[one.subject + 1], meeting, seen.measured, buffers, options_.budget_s));
+      if (figures.wrong > 0) {
+        return absl::DataLossError(absl::StrCat(figures.wrong, " wrong elements"));
+      }
+      seen.us = std::min(seen.us, figures.median_us);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write() {
+    std::vector<Observation> observations;
+    for (const Measured& one : measured_) {
+      observations.push_back(one.observation);
+    }
+    ENTRAIN_RETURN_IF_ERROR(AddToTimes(&observations));
+    Tuning tuning = *BuiltinTuning();
+    if (access(options_.tune.c_str(), F_OK) == 0) {
+      ENTRAIN_ASSIGN_OR_RETURN(const auto had, LoadTuning(options_.tune));
+      tuning = *had;
+    }
+    const TuneResult result = Tune(observations, where_, cores_, tuning.FiguresFor(where_));
+    Merge(result, &tuning);
+    std::printf(
+        "# %s on %d cores: us by each algorithm (by the model); * chosen, m by the model\n%s",
+        ToText(where_).c_str(), cores_, result.report.c_str());
+    std::printf(
+        "# the model is off by %.0f %% (half of all are off by less); %zu ranges go against it\n",
+        (result.off - 1) * 100, result.choices.size());
+    std::printf("# %s\n", ToText(result.figures).c_str());
+    return WriteWhole(tuning.ToText());
+  }
+
+  // Appends what was seen here and takes the least of all that was ever seen.
+  absl::Status AddToTimes(std::vector<Observation>* observations) const {
+    const std::string path = options_.tune + ".times";
+    std::map<std::string, double> least;
+    std::ifstream before(path);
+    int number = 0;
+    for (std::string line; std::getline(before, line);) {
+      ++number;
+      const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object() || !json.contains("of") || !json["of"].is_string() ||
+          !json.contains("us") || !json["us"].is_number()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--tune: ", path, ":", number, ": \"", line, "\" is no measured time"));
+      }
+      double& us =
+          least.try_emplace(json["of"], std::numeric_limits<double>::infinity()).first->second;
+      us = std::min(us, json["us"].get<double>());
+    }
+    std::ofstream after(path, std::ios::app);
+    for (Observation& one : *observations) {
+      const std::string of = absl::StrCat(
+          ToText(where_), " ", NameOf(one.measured.collective), " ", one.measured.bytes, " ",
+          one.algorithm == nullptr ? "point_to_point" : one.algorithm->name);
+      after << nlohmann::ordered_json{{"of", of}, {"us", one.us}}.dump() << "\n";
+      const auto had = least.find(of);
+      one.us = had == least.end() ? one.us : std::min(one.us, had->second);
+    }
+    after.close();
+    return after.good() ? absl::OkStatus()
+                        : ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", path, "\""));
+  }
+
+  // A reader finds the old file or the new one.
+  absl::Status WriteWhole(const std::string& text) const {
+    const std::string part = options_.tune + ".part";
+    std::FILE* const file = std::fopen(part.c_str(), "we");
+    const bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
+    if ((file != nullptr && std::fclose(file) != 0) || !written ||
+        std::rename(part.c_str(), options_.tune.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", options_.tune, "\""));
+    }
+    return absl::OkStatus();
+  }
+
+  const Options& options_;
+  const RankPlace place_;
+  entrain_runtime_t* const runtime_;
+  const int number_;
+  std::vector<std::unique_ptr<EntrainSubject>> subjects_;  // the first takes what the library takes
+  TunedFor where_;
+  int cores_ = 1;
+  std::vector<Measured> measured_;
+};
+
+}  // namespace
+
+absl::Status TuneRank(const Options& options, const RankPlace& place) {
+  PinIfAsked(options, place);
+  int number = 0;
+  for (const std::string& transport : options.transports) {
+    ENTRAIN_ASSIGN_OR_RETURN(const RuntimePtr runtime, MakeRuntime(transport));
+    ENTRAIN_RETURN_IF_ERROR(Tuner(options, place, runtime.get(), ++number).Run());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace entrain::perf
