@@ -101,7 +101,11 @@ std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order)
 
 // By cost, for calls of about 2^log_bytes bytes. Estimating builds schedules of all ranks, so it is
 // done once for each power of two.
-absl::StatusOr<const Algorithm*> Planner::Cheapest(const Spec& spec, Order order, int log_bytes) {
+absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int log_bytes) {
+  // Estimates are kept, and ranks may come to calls in different orders: no call's root may decide
+  // for those after it, nor whether this rank's buffers are one.
+  spec.root = 0;
+  spec.in_place = false;
   const auto [entry, added] =
       cheapest_.try_emplace({spec.kind, order, spec.uneven, log_bytes}, nullptr);
   if (!added && entry->second != nullptr) {

@@ -68,7 +68,7 @@ class Planner {
                                           std::string* reason);
   // The first of them that covers and can serve the call, or null.
   const Algorithm* Named(const Override& named, int64_t bytes, Order order, const Spec& spec) const;
-  absl::StatusOr<const Algorithm*> Cheapest(const Spec& spec, Order order, int log_bytes);
+  absl::StatusOr<const Algorithm*> Cheapest(Spec spec, Order order, int log_bytes);
   std::vector<const Algorithm*> Candidates(const Spec& spec, Order order) const;
   void Forget();
   std::shared_ptr<const Schedule> ScheduleFor(const Algorithm& algorithm, const Spec& spec);

@@ -251,7 +251,7 @@ TEST_P(ShmWays, KillingTheSenderInTheMiddleFailsTheReceiveSoon) {
   shm::Options options;
   options.pull = GetParam().pull;
   options.limits.ring_bytes = GetParam().ring_bytes;
-  for (int polls : {0, 1, 3, 10, 40}) {
+  for (int polls : {0, 1, 3, 10}) {  // a poll takes 2 MiB at most, so some is left
     Child child([&](int socket) {
       Rank rank;
       Buffer out(32 * kMiB, 1);
