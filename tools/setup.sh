@@ -4,6 +4,7 @@
 #   tools/setup.sh deps           packages that building and testing need; only what is absent is installed
 #   tools/setup.sh deps-demo      the same, and what examples/demo.sh needs: a text to learn, a plotting library
 #   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure, a plotting library
+#   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -13,6 +14,7 @@ deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev lib
 zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev"
 deps_demo="dict-gcide python3-matplotlib"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich python3-matplotlib"
+deps_neon="g++-aarch64-linux-gnu qemu-user"
 
 die() {
   echo "setup.sh: $*" >&2
@@ -76,13 +78,17 @@ case "${1:-}" in
     # shellcheck disable=SC2086
     install_absent $deps $deps_bench
     ;;
+  deps-neon)
+    # shellcheck disable=SC2086
+    install_absent $deps_neon
+    ;;
   build)
     [ $# -ge 2 ] || die "build: expected a preset"
     shift
     build "$@"
     ;;
   *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -36,6 +36,8 @@ KernelTables FindKernels() {
       found.tables[found.count++] = &avx512::kKernels;
     }
   }
+#elif defined(ENTRAIN_KERNELS_ARM)
+  found.tables[found.count++] = &neon::kKernels;
 #endif
   return found;
 }

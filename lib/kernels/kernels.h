@@ -1,5 +1,5 @@
 // The loops over elements: one table of functions per instruction set, chosen once at start-up. Every loop is written
-// once (kernels_impl.inc) and compiled per instruction set (kernels_{base,avx2,avx512}.cc).
+// once (kernels_impl.inc) and compiled per instruction set (kernels_{base,avx2,avx512,neon}.cc).
 //
 // All functions: pointers need only the element's own alignment; counts >= 0; dst may be the same as any source
 // (element-wise), but not overlap it partly. floats of 16 and 8 bits are computed in f32 and rounded to nearest even once.
@@ -26,7 +26,7 @@ struct AdamwArgs {
 };
 
 struct Kernels {
-  const char* name;  // "base", "avx2", "avx512"
+  const char* name;  // "base", "avx2", "avx512", "neon"
   // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order, count elements each; divide > 1: the sum is divided by it.
   // Built-in ops (avg: as sum; only sums are divided) on the types that CheckReduction allows. n >= 1. Floats of 16 and
   // 8 bits accumulate in f32 over all n and round once. Logical ops give 1 or 0, of one source too.
@@ -37,8 +37,7 @@ struct Kernels {
   // delta = anchor - params; returns the sum of squares of delta.
   double (*delta_and_norm)(float* delta, const float* anchor, const float* params, int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
-  // x *= a;  y += a * x (product rounded, then sum rounded);  x += y
-  void (*scale)(float* x, float a, int64_t count);
+  // y += a * x (product rounded, then sum rounded)
   void (*axpy)(float* y, float a, const float* x, int64_t count);
   // dst = factor * src. Floats: the factor and the product are rounded to f32 (f64: none is, it is f64 all through), then
   // the product once to the type. Integers: the factor must be a whole number from -2^63 to below 2^64; products wrap.

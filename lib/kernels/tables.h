@@ -15,5 +15,8 @@ extern const Kernels kKernels;
 namespace avx512 {
 extern const Kernels kKernels;
 }
+namespace neon {
+extern const Kernels kKernels;
+}
 
 }  // namespace entrain

@@ -247,7 +247,7 @@ void Exchange::OuterStep(int layer, float* mean, double beta) {
     args.momentum = options_.outer_momentum;
     args.nesterov = options_.outer_nesterov;
     if (options_.outer_weight_decay > 0) {
-      kernels_.scale(mean, factor, l.valid);
+      kernels_.scale_any(DType::kF32, mean, mean, l.valid, factor);
       kernels_.axpy(mean, static_cast<float>(options_.outer_weight_decay), anchor, l.valid);
       factor = 1;
     }

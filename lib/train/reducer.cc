@@ -12,7 +12,7 @@ absl::StatusOr<RefPtr<Work>> LinearReducer::Begin(Communicator* across,
   const int me = across == nullptr ? 0 : across->rank();
   const auto weight = static_cast<float>(weights[static_cast<size_t>(me)]);
   if (weight != 1) {
-    BestKernels().scale(delta.data(), weight, count);
+    BestKernels().scale_any(DType::kF32, delta.data(), delta.data(), count, weight);
   }
   if (across == nullptr) {
     return RefPtr<Work>();

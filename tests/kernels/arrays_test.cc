@@ -82,7 +82,7 @@ TEST_P(ArraysTest, ScaleAndAxpyRoundTheProductFirst) {
       sum.Set(i, y.At<float>(i) + product);
     }
     kernels().axpy(y.floats(), 0.7f, x.floats(), count);
-    kernels().scale(x.floats(), 0.3f, count);
+    kernels().scale_any(DType::kF32, x.floats(), x.floats(), count, 0.3f);
     EXPECT_TRUE(SameArrays(y, sum)) << count;
     EXPECT_TRUE(SameArrays(x, scaled)) << count;
   }
