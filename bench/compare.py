@@ -134,8 +134,8 @@ def commands(options, collective, ranks, group):
         yield peer(name, [*shlex.split(command), *arguments(group)], 4)
 
 
-def run(options):
-    """All lines; what went wrong with Entrain; what went wrong with the others."""
+def run(options, keep):
+    """All lines, each handed to `keep` at once; what went wrong with Entrain; what went wrong with the others."""
     lines, failures, notes, unable = [], [], [], set()
     for ranks in map(int, options.ranks.split(",")):
         for collective in options.collectives.split(","):
@@ -145,7 +145,9 @@ def run(options):
                         if (command.library, collective) in unable:
                             continue
                         got, failure, code = measure(command.words, command.timeout)
-                        lines += [{**line, "library": command.library, "round": turn} for line in got]
+                        got = [{**line, "library": command.library, "round": turn} for line in got]
+                        lines += got
+                        keep(got)
                         if failure is None:
                             continue
                         (failures if command.ours else notes).append(failure)
@@ -163,6 +165,10 @@ def machine():
             "command": shlex.join(["bench/compare.py", *sys.argv[1:]])}
 
 
+def heading(setting):
+    return f"# {setting['machine']}; {setting['date']}; {setting['command']}"
+
+
 def report(options, lines, failures, notes):
     print("\n" + "\n".join(tables.summary(lines)))
     prefix = str(options.out)
@@ -171,9 +177,9 @@ def report(options, lines, failures, notes):
     try:
         import compare_picture  # needs matplotlib
         compare_picture.draw(lines, prefix + ".png")
-        print(f"\n{prefix}.jsonl  {prefix}.csv  {prefix}.png")
+        print(f"\n{prefix}.csv  {prefix}.png")
     except ImportError as error:
-        print(f"\n{prefix}.jsonl  {prefix}.csv  (no picture: {error})")
+        print(f"\n{prefix}.csv  (no picture: {error})")
     if notes:
         print("\nPeers that failed; their cells are empty, or from the rounds that went well:")
         for note, count in sorted({note: notes.count(note) for note in notes}.items()):
@@ -225,6 +231,8 @@ def main():
     options = understand()
     if options.read is not None:
         lines = [line for file in options.read for line in complete_lines(file.read_text())]
+        for setting in (line for line in lines if "machine" in line):
+            print(heading(setting))
         for collective, ranks in tables.parts(lines):
             print("\n".join(tables.table(lines, collective, ranks)))
         return report(options, lines, [], [])
@@ -234,11 +242,16 @@ def main():
     notes = [f"{name}-bench is not in {options.build}: its package was not found" for name in wanted
              if name not in options.peers]
     setting = machine()
-    print(f"# {setting['machine']}; {setting['date']}; {setting['command']}")
-    lines, failures, more = run(options)
-    lines.insert(0, setting)
+    print(heading(setting))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(f"{options.out}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with open(f"{options.out}.jsonl", "w", encoding="utf-8") as file:
+
+        def keep(some):
+            file.write("".join(json.dumps(line) + "\n" for line in some))
+            file.flush()
+
+        keep([setting])
+        lines, failures, more = run(options, keep)
     return report(options, lines, failures, notes + more)
 
 

@@ -142,6 +142,7 @@ class Program(unittest.TestCase):
                 files[-1].write_text("".join(json.dumps(one) + "\n" for one in lines))
             done, _ = self.run_with("--read", *files)
             self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"# {kept[0]['machine']}; {kept[0]['date']}; {kept[0]['command']}", done.stdout)
             self.assertIn("1.00 mine fast | **3.00**", done.stdout)
 
     def test_wrong_arguments_are_named(self):
