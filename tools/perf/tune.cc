@@ -14,8 +14,10 @@
 namespace entrain::perf {
 namespace {
 
-// Another algorithm must be faster by this to be chosen against the model.
-constexpr double kWorth = 1.05;
+// Another algorithm must be faster by this to be chosen against the model; by more where the model
+// sees no difference, since there mostly is none, unless the size before had it too.
+constexpr double kWorth = 1.05, kWorthOfTwins = 1.15;
+constexpr double kTwins = 1.01;  // times estimated within this
 constexpr double kNear = 0.1;
 constexpr double kSteps[] = {2, 1.4, 1.15, 1.05};
 constexpr int kMostSweeps = 20;  // by one step
@@ -176,8 +178,7 @@ class Fit {
     return false;
   }
 
-  // The model's choice where it is as fast as the fastest, nearly; else that of the size before, if
-  // that is; else the fastest.
+  // The model's choice where that is nearly the fastest, else that of the size before, else the fastest.
   void Choose(size_t begin, size_t end, const Algorithm** before, TuneResult* result) const {
     const Case& of = observations_[begin].measured;
     if (observations_[begin].algorithm == nullptr) {
@@ -188,15 +189,19 @@ class Fit {
         end == observations_.size() || observations_[end].measured.collective != of.collective;
     *before = first ? nullptr : *before;
     const size_t fastest = Fastest(begin, end);
-    size_t chosen = begin, model = begin, same = end;
+    size_t model = begin, same = end;
     for (size_t i = begin; i < end; ++i) {
       model = estimates_[i] < estimates_[model] ? i : model;
       same = observations_[i].algorithm == *before ? i : same;
     }
-    const double enough = observations_[fastest].us * kWorth;
-    chosen = observations_[model].us <= enough                ? model
-             : same < end && observations_[same].us <= enough ? same
-                                                              : fastest;
+    const auto within = [&](size_t i, double worth) {
+      return i < end && observations_[i].us <= observations_[fastest].us * worth;
+    };
+    const bool twins = estimates_[model] * kTwins > estimates_[fastest];
+    const size_t chosen = within(model, kWorth)                   ? model
+                          : within(same, kWorth)                  ? same
+                          : twins && within(model, kWorthOfTwins) ? model
+                                                                  : fastest;
     if (chosen != model) {
       // To the middle between this size and its neighbours, as the eye sees it on a logarithmic scale.
       const int64_t low = first ? 0 : Middle(observations_[begin - 1].measured.bytes, of.bytes);
