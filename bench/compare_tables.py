@@ -19,13 +19,11 @@ def measured(lines):
 
 
 def near(lines):
-    """Without the lines from times when the cores were far from each other: a virtual machine is moved now and then, and
-    all that is small takes several times as long until it is moved back. meet_us tells, the same in all programs."""
-    usual = {}
-    for ranks in {line["ranks"] for line in lines}:
-        times = sorted(line["meet_us"] for line in lines if line["ranks"] == ranks and line.get("meet_us"))
-        usual[ranks] = times[len(times) // 4] if times else 0
-    return [line for line in lines if (line.get("meet_us") or 0) <= FAR * usual[line["ranks"]]]
+    """Of one collective and rank count, the lines from times when the cores were near each other: a virtual machine is
+    moved now and then, and all that is small takes several times as long until it is moved back. meet_us tells."""
+    times = sorted(line["meet_us"] for line in lines if line.get("meet_us"))
+    usual = times[len(times) // 4] if times else 0
+    return [line for line in lines if (line.get("meet_us") or 0) <= FAR * usual]
 
 
 def parts(lines):
@@ -35,16 +33,17 @@ def parts(lines):
 
 def cells(lines, collective, ranks):
     """bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm: one cell."""
-    all_lines = measured(lines)
-    found = collections.defaultdict(dict)
-    for chosen in (all_lines, near(all_lines)):  # where no time was a good one, the others have to do
-        groups = collections.defaultdict(list)
-        for line in chosen:
-            if (line["collective"], line["ranks"]) == (collective, ranks):
-                algorithm = "" if line["library"] == OURS else line["algorithm"]
-                groups[line["bytes"], (line["library"], line["transport"], algorithm)].append(line)
-        for (size, contender), got in groups.items():
-            found[size][contender] = got
+    wanted = [line for line in measured(lines) if (line["collective"], line["ranks"]) == (collective, ranks)]
+    every, good = by_size(wanted), by_size(near(wanted))
+    # Of a size, all are taken from good times or none is.
+    return {size: good[size] if good.get(size, {}).keys() == cell.keys() else cell for size, cell in every.items()}
+
+
+def by_size(lines):
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
+    for line in lines:
+        algorithm = "" if line["library"] == OURS else line["algorithm"]
+        found[line["bytes"]][line["library"], line["transport"], algorithm].append(line)
     return dict(sorted(found.items()))
 
 
@@ -103,9 +102,9 @@ def table(lines, collective, ranks):
 
 def summary(lines):
     """How many cells we win, by transport, and each that we lose."""
-    left_out = len(measured(lines)) - len(near(measured(lines)))
-    if left_out:
-        yield f"{left_out} of {len(measured(lines))} times left out: the cores were far apart"
+    taken = sum(len(got) for part in parts(lines) for cell in cells(lines, *part).values() for got in cell.values())
+    if taken < len(measured(lines)):
+        yield f"{len(measured(lines)) - taken} of {len(measured(lines))} times left out: the cores were far apart"
     for transport in ("shm", "tcp"):
         yield from count(lines, f"{transport}, beside the best peer", EVEN, lambda cell, over=transport: (
             ours(cell, over), best_peer(cell, over)[0]))

@@ -74,9 +74,16 @@ class Tables(unittest.TestCase):
 
     def test_times_from_when_the_cores_were_far_apart_do_not_count(self):
         lines = [line("entrain", "shm", "direct", time, meet_us=far) for time, far in ((1, 0.1), (9, 0.5), (9, 0.5))]
-        lines += [line("openmpi", "shm", "cma", 2, meet_us=None), line("floor", "shm", "floor", 4, meet_us=0.5)]
-        lines += [line("openmpi", "shm", "nocma", time, meet_us=0.1) for time in (2, 2)]
-        self.assertEqual(self.rows(lines), ["| 8 | 1.00 | 2.00 openmpi cma | 0.50 | 4.00 | 0.25 |  |  |  |"])
+        times = ((2, 0.1), (2, 0.1), (8, 0.5), (8, 0.5))
+        lines += [line("openmpi", "shm", "cma", time, meet_us=far) for time, far in times]
+        lines += [line("gloo", "tcp", "ring", 4, meet_us=None)]
+        self.assertEqual(self.rows(lines), ["| 8 | 1.00 | 2.00 openmpi cma | 0.50 |  |  |  | 4.00 gloo ring |  |"])
+        self.assertIn("4 of 8 times left out", "\n".join(tables.summary(lines)))
+
+    def test_where_one_side_had_no_good_time_all_times_count(self):
+        lines = [line("entrain", "shm", "direct", time, meet_us=far) for time, far in ((1, 0.1), (9, 0.5), (9, 0.5))]
+        lines += [line("openmpi", "shm", "cma", 8, meet_us=0.5), line("floor", "shm", "floor", 1, meet_us=0.1)]
+        self.assertEqual(self.rows(lines), ["| 8 | 9.00 | 8.00 openmpi cma | **1.12** | 1.00 | **9.00** |  |  |  |"])
 
     def test_csv_has_a_row_for_each_contender(self):
         lines = [line("entrain", "shm", "direct", time) for time in (2, 4)] + [line("gloo", "tcp", "ring", 5)]
