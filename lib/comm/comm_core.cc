@@ -221,7 +221,10 @@ absl::StatusOr<RefPtr<Work>> CommCore::RunExpress(const Call& call) {
   const int64_t now = engine_.clock().Now();
   Call rest = call;
   SetDeadline(&rest, now);
-  return Launch(rest, std::move(admitted), {}, progress, now);
+  // A deadline of the call's own counts from when it was made, which was before.
+  const CallOptions& options = rest.options;
+  return Launch(rest, std::move(admitted), {}, progress,
+                std::min(now, options.deadline.at_ns - options.timeout_ns));
 }
 
 absl::Status CommCore::status() const {
