@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 tools/setup.sh deps-bench
-tools/setup.sh build release
+tools/setup.sh build release tools/all bench/all
 case " $* " in
   *" --help "* | *" -h "* | *" --read "*) ;; # nothing is measured
   *) build/release/bench/limits_bench ;;

@@ -449,7 +449,7 @@ TEST_P(Exchange, RefusesWhatCannotBe) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Exchange, testing::Values(1, 2, 3, 4, 5),
                          [](const auto& rank_count) {
-                           return "n" + std::to_string(rank_count.param);
+                           return std::string("n").append(std::to_string(rank_count.param));
                          });
 
 // Both sides of a part must agree on its length, and ranks on what they call.
