@@ -181,7 +181,7 @@ TEST_P(Express, OneThatDoesNotComeIsNamedAtTheDeadline) {
     ASSERT_NO_FATAL_FAILURE(RunOne(comm, 0, 4, true));
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      std::this_thread::sleep_for(std::chrono::milliseconds(2000));
       return;
     }
     CallOptions options;
@@ -199,7 +199,7 @@ TEST_P(Express, AbortFromAnotherThreadEndsIt) {
   RunRanks(2, Options(), [](const Comm& comm) {
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       return;
     }
     std::thread other([&] {
