@@ -74,6 +74,7 @@ void Planner::SetProbed(const CostModel& model) {
 
 void Planner::Forget() {
   plans_.clear();
+  last_plan_ = nullptr;
   cheapest_.clear();
 }
 

@@ -1,13 +1,17 @@
-// What ranks agree on when they have met, and choose by: their paths, and links that were probed.
+// What ranks choose by: what they agreed on when they had met (paths, links that were probed), and nothing
+// that differs between them.
+#include <cstdint>
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/comm/planner.h"
 #include "lib/comm/tuning.h"
 #include "tests/support/ranks.h"
 
@@ -98,6 +102,56 @@ TEST(Probe, IsNothingToARankThatIsAlone) {
     EXPECT_TRUE(comm->Barrier().ok());
     EXPECT_TRUE(comm->Explain(CallKind::kAllReduce, 1, DType::kF32).ok());
   });
+}
+
+// Estimates are kept, and ranks may come to calls in different orders.
+TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
+  RunRanks(4, [](const auto& comm) {
+    const int n = comm->size();
+    for (const CallKind kind :
+         {CallKind::kScatter, CallKind::kGather, CallKind::kReduce, CallKind::kBroadcast}) {
+      for (int64_t count = 1; count < 5000; count *= 2) {
+        const int64_t most = count * n;
+        std::vector<std::vector<int64_t>> buffers(2 * static_cast<size_t>(n));
+        std::vector<Call> calls;
+        for (int i = 0; i < n; ++i) {
+          Call call;
+          call.kind = kind;
+          call.dtype = DType::kI64;
+          call.count = count;
+          call.root = (comm->rank() + i) % n;
+          call.options.user_tag = call.root;
+          for (BufferView* view : {&call.in, &call.out}) {
+            auto& buffer = buffers[calls.size() * 2 + (view == &call.out ? 1 : 0)];
+            buffer.resize(static_cast<size_t>(most));
+            *view = {buffer.data(), most * static_cast<int64_t>(sizeof(int64_t)),
+                     MemoryKind::kHost};
+          }
+          calls.push_back(call);
+        }
+        const RefPtr<Work> work = comm->StartAll(calls);
+        ASSERT_TRUE(work->Wait(Deadline::After(20 * kSecond)));
+        ASSERT_EQ(work->status(), absl::OkStatus()) << NameOf(kind) << " of " << count;
+      }
+    }
+  });
+}
+
+TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {
+  const Topology topology = Topology::FromHostIds({"a", "a", "a", "a"});
+  Planner planner(0, topology, {}, BuiltinTuning(), {Link::kShm, 2});
+  Call call;
+  call.kind = CallKind::kAllReduce;
+  call.dtype = DType::kF32;
+  call.count = 1000;
+  const auto before = planner.PlanFor(call);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(*planner.PlanFor(call), *before);
+  planner.SetPaths({Link::kTcpInside, 2});
+  const auto agreed = planner.PlanFor(call);
+  EXPECT_NE(*agreed, *before);
+  planner.SetProbed(planner.model());
+  EXPECT_NE(*planner.PlanFor(call), *agreed);
 }
 
 }  // namespace

@@ -250,33 +250,5 @@ TEST(CollectiveReduction, UserFunctionInRankOrder) {
   });
 }
 
-// What is kept of an estimate must not depend on which call came first: ranks may differ in that.
-TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
-  RunRanks(4, [](const Comm& comm) {
-    const int n = comm->size();
-    for (const CallKind kind :
-         {CallKind::kScatter, CallKind::kGather, CallKind::kReduce, CallKind::kBroadcast}) {
-      for (int64_t count = 1; count < 5000; count *= 2) {
-        std::vector<int64_t> in(static_cast<size_t>(count * n));
-        std::vector<std::vector<int64_t>> outs(static_cast<size_t>(n), in);
-        std::vector<RefPtr<Work>> works;
-        for (int i = 0; i < n; ++i) {
-          const int root = (comm->rank() + i) % n;
-          Call call = CallOf(kind, DType::kI64, in, outs[static_cast<size_t>(i)], count);
-          call.root = root;
-          call.options.user_tag = root;
-          auto work = comm->Start(call);
-          ASSERT_TRUE(work.ok()) << work.status();
-          works.push_back(*std::move(work));
-        }
-        for (const auto& work : works) {
-          ASSERT_TRUE(work->Wait(Deadline::After(20 * kSecond)));
-          ASSERT_EQ(work->status(), absl::OkStatus());
-        }
-      }
-    }
-  });
-}
-
 }  // namespace
 }  // namespace entrain
