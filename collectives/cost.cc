@@ -18,18 +18,6 @@ bool AreApart(absl::Span<const int> hosts, int a, int b) {
   return !hosts.empty() && hosts[At(a)] != hosts[At(b)];
 }
 
-int64_t ElementsOf(const Schedule& schedule, const Lane& lane, const Layout& layout,
-                   const Region& region) {
-  int64_t elements = 0;
-  for (int i = 0; i < region.blocks; ++i) {
-    elements +=
-        layout.elements(region.slot == Slot::kScratch
-                            ? schedule.scratch_like[lane.first_scratch + At(region.first + i)]
-                            : region.first + i);
-  }
-  return elements;
-}
-
 absl::Span<const Transfer> TransfersOf(const Schedule& schedule, const Round& round) {
   return absl::MakeSpan(schedule.transfers).subspan(round.first_transfer, round.transfers);
 }

@@ -49,6 +49,20 @@ std::string Text(const Schedule& schedule, const Round& round) {
 
 }  // namespace
 
+int64_t ElementsOf(const Schedule& schedule, const Lane& lane, const Layout& layout,
+                   const Region& region) {
+  if (region.slot != Slot::kScratch) {
+    return layout.first[static_cast<size_t>(region.first + region.blocks)] -
+           layout.first[static_cast<size_t>(region.first)];
+  }
+  int64_t elements = 0;
+  for (int32_t s = region.first; s < region.first + region.blocks; ++s) {
+    elements +=
+        layout.elements(schedule.scratch_like[lane.first_scratch + static_cast<uint32_t>(s)]);
+  }
+  return elements;
+}
+
 ScheduleBuilder::ScheduleBuilder(const Spec& spec) {
   schedule_.spec = spec;
 }

@@ -82,6 +82,10 @@ struct Schedule {
   std::vector<int32_t> scratch_like;
 };
 
+// Elements of a region of this lane. `layout`: of the region's slot; of the input for scratch.
+int64_t ElementsOf(const Schedule& schedule, const Lane& lane, const Layout& layout,
+                   const Region& region);
+
 // Builds a schedule lane by lane, round by round.
 class ScheduleBuilder {
  public:

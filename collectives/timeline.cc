@@ -163,14 +163,7 @@ class Timeline {
   }
 
   int64_t BytesOf(const Schedule& schedule, const Lane& lane, const Region& region) const {
-    int64_t elements = 0;
-    for (int i = 0; i < region.blocks; ++i) {
-      elements +=
-          layout_.elements(region.slot == Slot::kScratch
-                               ? schedule.scratch_like[lane.first_scratch + At(region.first + i)]
-                               : region.first + i);
-    }
-    return elements * element_bytes_;
+    return ElementsOf(schedule, lane, layout_, region) * element_bytes_;
   }
 
   // When the last byte is over. Bytes follow those that came before.

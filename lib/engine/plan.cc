@@ -67,16 +67,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
 }
 
 int64_t Plan::Elements(const Lane& lane, const Region& region) const {
-  if (region.slot != Slot::kScratch) {
-    const Layout& layout = region.slot == Slot::kIn ? in : out;
-    return layout.first[static_cast<size_t>(region.first + region.blocks)] -
-           layout.first[static_cast<size_t>(region.first)];
-  }
-  int64_t elements = 0;
-  for (int32_t s = region.first; s < region.first + region.blocks; ++s) {
-    elements += in.elements(schedule->scratch_like[lane.first_scratch + static_cast<uint32_t>(s)]);
-  }
-  return elements;
+  return ElementsOf(*schedule, lane, region.slot == Slot::kOut ? out : in, region);
 }
 
 Binding::Binding(const Plan& plan, const Call& call, const Kernels& kernels)
