@@ -79,19 +79,19 @@ class Floor final : public Subject {
     auto* const target = static_cast<std::byte*>(out);
     const size_t bytes = static_cast<size_t>(measured.count) * sizeof(float);
     const size_t whole = static_cast<size_t>(measured.bytes);
-    if (measured.collective == Collective::kBroadcast) {
+    if (measured.collective == CallKind::kBroadcast) {
       return bytes <= kLaneBytes ? SmallBroadcast(measured.root, target, bytes)
                                  : LargeBroadcast(measured.root, target, bytes);
     }
     const bool small = whole <= kLaneBytes;
     switch (measured.collective) {
-      case Collective::kAllReduce:
+      case CallKind::kAllReduce:
         if (small) {
           SmallReduce(source, whole, 0, target, whole);
           return absl::OkStatus();
         }
         return LargeAllReduce(source, target, whole);
-      case Collective::kReduceScatter:
+      case CallKind::kReduceScatter:
         if (small) {
           SmallReduce(source, whole, static_cast<size_t>(rank_) * bytes, target, bytes);
           return absl::OkStatus();
@@ -278,12 +278,12 @@ class FloorPeer final : public Peer {
     return "Measures a bare hand-written exchange of f32 between processes of this machine, as "
            "entrain-perf measures Entrain: same loop, same columns, same JSON.";
   }
-  std::vector<std::string> Algorithms(Collective collective) const override {
+  std::vector<std::string> Algorithms(CallKind collective) const override {
     switch (collective) {
-      case Collective::kAllReduce:
-      case Collective::kReduceScatter:
-      case Collective::kAllGather:
-      case Collective::kBroadcast:
+      case CallKind::kAllReduce:
+      case CallKind::kReduceScatter:
+      case CallKind::kAllGather:
+      case CallKind::kBroadcast:
         return {"floor"};
       default:
         return {};

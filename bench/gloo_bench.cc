@@ -60,7 +60,7 @@ class GlooSubject final : public Subject {
 
   absl::Status Prepare(const Case& measured, void* in, void* out) override {
     bound_.reset();
-    if (measured.collective == Collective::kSendRecv) {
+    if (measured.collective == CallKind::kSend) {
       const size_t bytes = static_cast<size_t>(measured.bytes);
       sent_ = context_->createUnboundBuffer(in, bytes);
       received_ = context_->createUnboundBuffer(out, bytes);
@@ -70,7 +70,7 @@ class GlooSubject final : public Subject {
     }
     const std::vector<float*> buffers{static_cast<float*>(out)};
     const auto count = static_cast<int>(measured.in_count());
-    if (measured.collective == Collective::kAllReduce) {
+    if (measured.collective == CallKind::kAllReduce) {
       bound_ = std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context_, buffers, count);
     } else {
       bound_ = std::make_unique<gloo::ReduceScatterHalvingDoubling<float>>(
@@ -88,37 +88,37 @@ class GlooSubject final : public Subject {
     auto* const input = static_cast<float*>(const_cast<void*>(in));
     auto* const output = static_cast<float*>(out);
     switch (measured.collective) {
-      case Collective::kAllReduce:
+      case CallKind::kAllReduce:
         AllReduce(input, output, static_cast<size_t>(measured.count));
         break;
-      case Collective::kReduceScatter:
+      case CallKind::kReduceScatter:
         break;  // bound_
-      case Collective::kAllGather:
+      case CallKind::kAllGather:
         AllGather(measured, input, output);
         break;
-      case Collective::kBroadcast:
+      case CallKind::kBroadcast:
         Broadcast(measured, output);
         break;
-      case Collective::kReduce:
+      case CallKind::kReduce:
         Reduce(measured, input, output);
         break;
-      case Collective::kGather:
+      case CallKind::kGather:
         Gather(measured, input, output);
         break;
-      case Collective::kScatter:
+      case CallKind::kScatter:
         Scatter(measured, input, output);
         break;
-      case Collective::kAllToAll:
+      case CallKind::kAllToAll:
         AllToAll(measured, input, output);
         break;
-      case Collective::kBarrier:
+      case CallKind::kBarrier:
         Barrier();
         break;
-      case Collective::kSendRecv:
+      case CallKind::kSend:
         PingPong();
         break;
       default:
-        return absl::UnimplementedError(absl::StrCat("Gloo has no ", NameOf(measured.collective)));
+        return absl::UnimplementedError(absl::StrCat("Gloo has no ", TitleOf(measured.collective)));
     }
     return absl::OkStatus();
   }
@@ -242,14 +242,14 @@ class Gloo final : public Peer {
            "loop, "
            "same columns, same JSON.";
   }
-  std::vector<std::string> Algorithms(Collective collective) const override {
+  std::vector<std::string> Algorithms(CallKind collective) const override {
     switch (collective) {
-      case Collective::kAllReduce:
+      case CallKind::kAllReduce:
         return {"ring", "bcube", "halving_doubling", "halving_doubling_sync"};
-      case Collective::kReduceScatter:
+      case CallKind::kReduceScatter:
         return {"halving_doubling", "halving_doubling_sync"};
-      case Collective::kScan:
-      case Collective::kExclusiveScan:
+      case CallKind::kScan:
+      case CallKind::kExclusiveScan:
         return {};
       default:
         return {"default"};

@@ -84,10 +84,10 @@ class OfEntrain final : public Exchange {
   absl::Status Start() override {
     const auto count = static_cast<size_t>(case_.count);
     switch (case_.collective) {
-      case Collective::kReduceScatter:
+      case CallKind::kReduceScatter:
         return FromC(entrain_reduce_scatter(comm_, buffers_.in(), buffers_.out(), count,
                                             ENTRAIN_F32, ENTRAIN_SUM, nullptr, &work_));
-      case Collective::kAllGather:
+      case CallKind::kAllGather:
         return FromC(entrain_all_gather(comm_, buffers_.in(), buffers_.out(), count, ENTRAIN_F32,
                                         nullptr, &work_));
       default:
@@ -291,7 +291,7 @@ class Meter {
 absl::Status Print(const Options& options, const Case& measured,
                    const std::vector<Meter*>& meters) {
   std::printf("# %s of %lld bytes, %d ranks, %d calls; ms\n%-14s %10s %10s %10s %10s %10s\n",
-              std::string(NameOf(measured.collective)).c_str(),
+              std::string(TitleOf(measured.collective)).c_str(),
               static_cast<long long>(measured.bytes), measured.ranks, options.calls, "# exchange",
               "alone", "compute", "together", "hidden", "slow-down");
   std::FILE* const file = options.json.empty() ? nullptr : std::fopen(options.json.c_str(), "we");
@@ -309,7 +309,7 @@ absl::Status Print(const Options& options, const Case& measured,
                 alone * 1e3, compute * 1e3, together * 1e3, hidden * 100, slower * 100);
     if (file != nullptr) {
       const nlohmann::ordered_json line{{"exchange", meter->exchange().name()},
-                                        {"collective", std::string(NameOf(measured.collective))},
+                                        {"collective", std::string(TitleOf(measured.collective))},
                                         {"bytes", measured.bytes},
                                         {"ranks", measured.ranks},
                                         {"alone_us", alone * 1e6},
@@ -339,7 +339,7 @@ absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime) {
 // Bytes that a ring moves over each link.
 int64_t RingBytes(const Case& measured) {
   const int64_t part = measured.bytes / measured.ranks * (measured.ranks - 1);
-  return measured.collective == Collective::kAllReduce ? 2 * part : part;
+  return measured.collective == CallKind::kAllReduce ? 2 * part : part;
 }
 
 absl::Status CheckResult(Exchange& exchange, Meeting& meeting, const Case& measured, int rank,
@@ -394,9 +394,9 @@ absl::Status MeasureAll(const Options& options, const Launch& launch) {
 }
 
 absl::Status Understand(const std::string& collective, const std::string& bytes, Options& options) {
-  const auto known = CollectiveFromName(collective);
-  if (known != Collective::kAllReduce && known != Collective::kReduceScatter &&
-      known != Collective::kAllGather) {
+  const auto known = CollectiveFromTitle(collective);
+  if (known != CallKind::kAllReduce && known != CallKind::kReduceScatter &&
+      known != CallKind::kAllGather) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--collective: \"", collective, "\" is not one of all_reduce, reduce_scatter, all_gather"));
   }

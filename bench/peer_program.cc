@@ -233,9 +233,9 @@ absl::Status UnderstandSizes(const std::string& min_bytes, const std::string& ma
 
 std::vector<std::string> Collectives(const Peer& peer) {
   std::vector<std::string> names;
-  for (int i = 0; i < kCollectives; ++i) {
-    if (!peer.Algorithms(static_cast<Collective>(i)).empty()) {
-      names.emplace_back(NameOf(static_cast<Collective>(i)));
+  for (const CallKind collective : kMeasured) {
+    if (!peer.Algorithms(collective).empty()) {
+      names.emplace_back(TitleOf(collective));
     }
   }
   return names;
@@ -243,7 +243,7 @@ std::vector<std::string> Collectives(const Peer& peer) {
 
 absl::Status Understand(const Peer& peer, const std::string& collective,
                         const std::string& algorithms, Options& options) {
-  const auto known = CollectiveFromName(collective);
+  const auto known = CollectiveFromTitle(collective);
   if (!known.has_value() || peer.Algorithms(*known).empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "COLLECTIVE: \"", collective, "\" is not one of ", absl::StrJoin(Collectives(peer), ", ")));
@@ -282,7 +282,7 @@ int RunPeer(Peer& peer, int argc, char** argv) {
   app.add_option(
       "--algorithm", algorithms,
       absl::StrCat("which, with commas; all_reduce: ",
-                   absl::StrJoin(peer.Algorithms(Collective::kAllReduce), ", "), " (all of them)"));
+                   absl::StrJoin(peer.Algorithms(CallKind::kAllReduce), ", "), " (all of them)"));
   app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
       ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--timeout", options.timeout_s, "seconds an algorithm may take (60)")

@@ -18,7 +18,7 @@ class Peer {
   virtual const char* name() const = 0;   // "gloo-bench"
   virtual const char* about() const = 0;  // for --help
   // The ways in which it can do this, each measured for itself; none: it cannot.
-  virtual std::vector<std::string> Algorithms(Collective collective) const = 0;
+  virtual std::vector<std::string> Algorithms(CallKind collective) const = 0;
   // Whether it has threads of its own, which want the cores: then ranks are not pinned, and sleep
   // between calls instead of spinning.
   virtual bool HasThreads(const std::string& /*algorithm*/) const { return false; }

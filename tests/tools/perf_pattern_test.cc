@@ -11,7 +11,7 @@
 namespace entrain::perf {
 namespace {
 
-Case CaseOf(Collective collective, DType dtype, ReduceOp op, int ranks, int64_t count) {
+Case CaseOf(CallKind collective, DType dtype, ReduceOp op, int ranks, int64_t count) {
   Case measured;
   measured.collective = collective;
   measured.dtype = dtype;
@@ -28,7 +28,7 @@ std::vector<float> Input(const Case& measured, int rank) {
 }
 
 TEST(Pattern, ReduceScatterPartsAreTheSumsOfTheInputs) {
-  const Case measured = CaseOf(Collective::kReduceScatter, DType::kF32, ReduceOp::kSum, 3, 5001);
+  const Case measured = CaseOf(CallKind::kReduceScatter, DType::kF32, ReduceOp::kSum, 3, 5001);
   for (int rank = 0; rank < 3; ++rank) {
     std::vector<float> out(5001);
     for (int r = 0; r < 3; ++r) {
@@ -45,7 +45,7 @@ TEST(Pattern, ReduceScatterPartsAreTheSumsOfTheInputs) {
 }
 
 TEST(Pattern, AverageMayBeRoundedButNotWrong) {
-  const Case measured = CaseOf(Collective::kAllReduce, DType::kF32, ReduceOp::kAvg, 3, 100);
+  const Case measured = CaseOf(CallKind::kAllReduce, DType::kF32, ReduceOp::kAvg, 3, 100);
   std::vector<float> out(100);
   for (int r = 0; r < 3; ++r) {
     const std::vector<float> in = Input(measured, r);
@@ -68,7 +68,7 @@ TEST(Pattern, LocationsAreRanks) {
     int32_t location;
   };
   for (const ReduceOp op : {ReduceOp::kMinLoc, ReduceOp::kMaxLoc}) {
-    const Case measured = CaseOf(Collective::kAllReduce, DType::kF32I32, op, 3, 100);
+    const Case measured = CaseOf(CallKind::kAllReduce, DType::kF32I32, op, 3, 100);
     std::vector<Found> out(100);
     for (int32_t r = 0; r < 3; ++r) {
       std::vector<Found> in(100);
@@ -87,7 +87,7 @@ TEST(Pattern, LocationsAreRanks) {
 }
 
 TEST(Pattern, LogicalResultsAreOneOrZero) {
-  const Case measured = CaseOf(Collective::kAllReduce, DType::kF32, ReduceOp::kLogicalAnd, 2, 100);
+  const Case measured = CaseOf(CallKind::kAllReduce, DType::kF32, ReduceOp::kLogicalAnd, 2, 100);
   const std::vector<float> first = Input(measured, 0), second = Input(measured, 1);
   std::vector<float> out(100);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -99,42 +99,42 @@ TEST(Pattern, LogicalResultsAreOneOrZero) {
 }
 
 TEST(Pattern, RanksSendDifferentThings) {
-  const Case measured = CaseOf(Collective::kAllGather, DType::kF32, ReduceOp::kSum, 4, 1);
+  const Case measured = CaseOf(CallKind::kAllGather, DType::kF32, ReduceOp::kSum, 4, 1);
   EXPECT_NE(Input(measured, 0), Input(measured, 1));
 }
 
 TEST(Pattern, NothingDeliveredIsAllWrong) {
   for (int type = 0; type < kDTypes; ++type) {
-    for (const Collective collective :
-         {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-          Collective::kBroadcast, Collective::kSendRecv}) {
+    for (const CallKind collective :
+         {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
+          CallKind::kBroadcast, CallKind::kSend}) {
       const auto dtype = static_cast<DType>(type);
       const ReduceOp op = IsPair(dtype) ? ReduceOp::kMinLoc : ReduceOp::kSum;
       const Case measured = CaseOf(collective, dtype, op, 2, 1000);
       std::vector<std::byte> out(static_cast<size_t>(measured.out_count() * SizeOf(dtype)));
       Pattern::Spoil(out.data(), static_cast<int64_t>(out.size()));
       EXPECT_EQ(Pattern(measured).CountWrong(1, out.data()), measured.out_count())
-          << NameOf(collective) << " " << NameOf(dtype);
+          << TitleOf(collective) << " " << NameOf(dtype);
     }
   }
 }
 
 TEST(Case, SizeIsTheLargerBufferRoundedToWholeParts) {
   const Case measured =
-      Case::OfSize(CaseOf(Collective::kAllGather, DType::kF32, ReduceOp::kSum, 3, 0), 1000);
+      Case::OfSize(CaseOf(CallKind::kAllGather, DType::kF32, ReduceOp::kSum, 3, 0), 1000);
   EXPECT_EQ(measured.count, 83);
   EXPECT_EQ(measured.bytes, 83 * 3 * 4);
 }
 
 TEST(Case, BusFactorsAreNcclTests) {
-  const auto factor = [](Collective collective) {
+  const auto factor = [](CallKind collective) {
     return CaseOf(collective, DType::kF32, ReduceOp::kSum, 4, 1).bus_factor();
   };
-  EXPECT_DOUBLE_EQ(factor(Collective::kAllReduce), 1.5);
-  EXPECT_DOUBLE_EQ(factor(Collective::kReduceScatter), 0.75);
-  EXPECT_DOUBLE_EQ(factor(Collective::kAllGather), 0.75);
-  EXPECT_DOUBLE_EQ(factor(Collective::kBroadcast), 1);
-  EXPECT_DOUBLE_EQ(factor(Collective::kSendRecv), 1);
+  EXPECT_DOUBLE_EQ(factor(CallKind::kAllReduce), 1.5);
+  EXPECT_DOUBLE_EQ(factor(CallKind::kReduceScatter), 0.75);
+  EXPECT_DOUBLE_EQ(factor(CallKind::kAllGather), 0.75);
+  EXPECT_DOUBLE_EQ(factor(CallKind::kBroadcast), 1);
+  EXPECT_DOUBLE_EQ(factor(CallKind::kSend), 1);
 }
 
 }  // namespace

@@ -39,17 +39,16 @@ std::vector<Observation> Observe() {
   const std::vector<int> hosts(kRanks, 0);
   const CostModel model(Crowd::Of(hosts), {Link::kShm, kCores}, Truth(), Truth());
   std::vector<Observation> observations;
-  for (const Collective collective :
-       {Collective::kAllReduce, Collective::kAllGather, Collective::kBroadcast}) {
-    const CallKind kind = *entrain::CollectiveFromName(NameOf(collective));
+  for (const CallKind collective :
+       {CallKind::kAllReduce, CallKind::kAllGather, CallKind::kBroadcast}) {
     for (int64_t bytes = 16; bytes <= 16 << 20; bytes *= 16) {
       Case like;
       like.collective = collective;
       like.ranks = kRanks;
       const Case measured = Case::OfSize(like, bytes);
       for (const Algorithm& algorithm : Catalog()) {
-        const Spec spec{kind, 0, kRanks, 0, 1};
-        if (algorithm.kind == kind && algorithm.fits(spec, hosts)) {
+        const Spec spec{collective, 0, kRanks, 0, 1};
+        if (algorithm.kind == collective && algorithm.fits(spec, hosts)) {
           const Rehearsal rehearsal(algorithm, spec, hosts, bytes);
           observations.push_back(
               {measured, &algorithm, static_cast<double>(rehearsal.Picoseconds(model)) * 1e-6});
@@ -95,7 +94,7 @@ TEST(Tune, WritesDownWhereTheModelIsWrong) {
   std::vector<Observation> observations = Observe();
   for (Observation& one : observations) {
     // Against all reason, ring is best at 4 KiB and 64 KiB: by a tenth.
-    if (one.measured.collective == Collective::kAllGather &&
+    if (one.measured.collective == CallKind::kAllGather &&
         one.algorithm->name == std::string("ring") &&
         (one.measured.bytes == 4096 || one.measured.bytes == 65536)) {
       one.us = 0.9 * LeastOf(observations, one.measured);

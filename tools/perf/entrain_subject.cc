@@ -63,22 +63,22 @@ absl::StatusOr<EntrainSubject> EntrainSubject::Wrap(CommPtr comm) {
 }
 
 std::string EntrainSubject::algorithm(const Case& measured) const {
-  if (measured.collective == Collective::kSendRecv) {
+  if (measured.collective == CallKind::kSend) {
     return "point_to_point";
   }
   const char* name = "?";
-  const std::string collective(NameOf(measured.collective));
+  const std::string collective(TitleOf(measured.collective));
   entrain_comm_algorithm(comm_.get(), collective.c_str(), static_cast<size_t>(measured.count),
                          static_cast<entrain_dtype_t>(measured.dtype), &name);
   return name;
 }
 
 absl::StatusOr<std::string> EntrainSubject::Explain(const Case& measured) const {
-  if (measured.collective == Collective::kSendRecv) {
+  if (measured.collective == CallKind::kSend) {
     return "";
   }
   char text[4096];
-  const std::string collective(NameOf(measured.collective));
+  const std::string collective(TitleOf(measured.collective));
   ENTRAIN_RETURN_IF_ERROR(FromC(
       entrain_comm_explain(comm_.get(), collective.c_str(), static_cast<size_t>(measured.count),
                            static_cast<entrain_dtype_t>(measured.dtype), text, sizeof(text))));
@@ -113,42 +113,44 @@ absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out
   entrain_comm_t* const comm = comm_.get();
   entrain_status_t status = ENTRAIN_OK;
   switch (measured.collective) {
-    case Collective::kAllReduce:
+    case CallKind::kAllReduce:
       status = entrain_all_reduce(comm, in, out, count, dtype, op, nullptr, nullptr);
       break;
-    case Collective::kReduceScatter:
+    case CallKind::kReduceScatter:
       status = entrain_reduce_scatter(comm, in, out, count, dtype, op, nullptr, nullptr);
       break;
-    case Collective::kAllGather:
+    case CallKind::kAllGather:
       status = entrain_all_gather(comm, in, out, count, dtype, nullptr, nullptr);
       break;
-    case Collective::kBroadcast:
+    case CallKind::kBroadcast:
       status = entrain_broadcast(comm, out, count, dtype, measured.root, nullptr, nullptr);
       break;
-    case Collective::kReduce:
+    case CallKind::kReduce:
       status = entrain_reduce(comm, in, out, count, dtype, op, measured.root, nullptr, nullptr);
       break;
-    case Collective::kGather:
+    case CallKind::kGather:
       status = entrain_gather(comm, in, out, count, dtype, measured.root, nullptr, nullptr);
       break;
-    case Collective::kScatter:
+    case CallKind::kScatter:
       status = entrain_scatter(comm, in, out, count, dtype, measured.root, nullptr, nullptr);
       break;
-    case Collective::kAllToAll:
+    case CallKind::kAllToAll:
       status = entrain_all_to_all(comm, in, out, count, dtype, nullptr, nullptr);
       break;
-    case Collective::kScan:
+    case CallKind::kScan:
       status = entrain_scan(comm, in, out, count, dtype, op, nullptr, nullptr);
       break;
-    case Collective::kExclusiveScan:
+    case CallKind::kExclusiveScan:
       status = entrain_exclusive_scan(comm, in, out, count, dtype, op, nullptr, nullptr);
       break;
-    case Collective::kBarrier:
+    case CallKind::kBarrier:
       status = entrain_barrier(comm, nullptr, nullptr);
       break;
-    case Collective::kSendRecv:
+    case CallKind::kSend:
       status = PingPong(measured, in, out);
       break;
+    default:
+      return absl::UnimplementedError("not measured");
   }
   return status == ENTRAIN_OK ? absl::OkStatus() : FromC(status);
 }

@@ -58,7 +58,7 @@ double Seconds(int64_t since_ns) {
 }
 
 void Run::Fill() {
-  if (case_.collective == Collective::kBarrier) {
+  if (case_.collective == CallKind::kBarrier) {
     return;
   }
   const int64_t width = SizeOf(case_.dtype);
@@ -66,10 +66,10 @@ void Run::Fill() {
   pattern_.FillInput(rank, in_);
   Pattern::Spoil(out_, case_.out_count() * width);
   if (subject_.in_place(case_)) {
-    const int64_t own = case_.collective == Collective::kAllGather ? rank * case_.count * width : 0;
+    const int64_t own = case_.collective == CallKind::kAllGather ? rank * case_.count * width : 0;
     std::memcpy(static_cast<std::byte*>(out_) + own, in_,
                 static_cast<size_t>(case_.in_count() * width));
-  } else if (case_.collective == Collective::kBroadcast && rank == case_.root) {
+  } else if (case_.collective == CallKind::kBroadcast && rank == case_.root) {
     pattern_.FillInput(rank, out_);
   }
 }
@@ -88,7 +88,7 @@ absl::StatusOr<int64_t> Run::CheckBarrier() {
 }
 
 absl::StatusOr<int64_t> Run::Check() {
-  if (case_.collective == Collective::kBarrier) {
+  if (case_.collective == CallKind::kBarrier) {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t behind, CheckBarrier());
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t sum, meeting_.Sum(std::max<int64_t>(behind, 0)));
     return behind < 0 ? -1 : sum;
@@ -190,7 +190,7 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   }
   figures.algbw_gbs = static_cast<double>(case_.bytes) / figures.median_us * 1e-3;
   figures.busbw_gbs = figures.algbw_gbs * case_.bus_factor();
-  if (!in_place && case_.collective != Collective::kBarrier) {
+  if (!in_place && case_.collective != CallKind::kBarrier) {
     // What the last of all these calls left must be right too.
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t late,
                              meeting_.Sum(pattern_.CountWrong(subject_.rank(), out_)));

@@ -45,7 +45,7 @@ class RankRun {
  private:
   absl::Status One(entrain_runtime_t* runtime, const std::string& algorithm) {
     const std::string algorithms =
-        algorithm.empty() ? "" : absl::StrCat(NameOf(options_.like.collective), ":", algorithm);
+        algorithm.empty() ? "" : absl::StrCat(TitleOf(options_.like.collective), ":", algorithm);
     ENTRAIN_ASSIGN_OR_RETURN(CommPtr comm,
                              MakeComm(runtime, place_, absl::StrCat("perf", ++comms_), algorithms));
     ENTRAIN_ASSIGN_OR_RETURN(EntrainSubject subject, EntrainSubject::Wrap(std::move(comm)));
@@ -89,7 +89,7 @@ class RankRun {
   }
 
   absl::Status MeasureAll(EntrainSubject& subject, const std::string& algorithm) {
-    if (options_.like.collective == Collective::kSendRecv && subject.size() < 2) {
+    if (options_.like.collective == CallKind::kSend && subject.size() < 2) {
       return absl::InvalidArgumentError("send_recv needs at least 2 ranks");
     }
     if (options_.like.root >= subject.size()) {

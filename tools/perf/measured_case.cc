@@ -3,65 +3,27 @@
 #include <algorithm>
 
 namespace entrain::perf {
-namespace {
 
-constexpr absl::string_view kNames[kCollectives] = {
-    "all_reduce", "reduce_scatter", "all_gather", "broadcast",      "reduce",  "gather",
-    "scatter",    "all_to_all",     "scan",       "exclusive_scan", "barrier", "send_recv"};
-
-}  // namespace
-
-absl::string_view NameOf(Collective collective) {
-  return kNames[static_cast<size_t>(collective)];
+absl::string_view TitleOf(CallKind collective) {
+  return collective == CallKind::kSend ? "send_recv" : NameOf(collective);
 }
 
-std::optional<Collective> CollectiveFromName(absl::string_view name) {
-  for (int i = 0; i < kCollectives; ++i) {
-    if (kNames[i] == name) {
-      return static_cast<Collective>(i);
+std::optional<CallKind> CollectiveFromTitle(absl::string_view title) {
+  for (const CallKind collective : kMeasured) {
+    if (TitleOf(collective) == title) {
+      return collective;
     }
   }
   return std::nullopt;
 }
 
-bool Reduces(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduceScatter:
-    case Collective::kReduce:
-    case Collective::kScan:
-    case Collective::kExclusiveScan:
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool IsRooted(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
-bool Case::per_rank() const {
-  switch (collective) {
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-    case Collective::kGather:
-    case Collective::kScatter:
-    case Collective::kAllToAll:
-      return true;
-    default:
-      return false;
-  }
-}
-
 Case Case::OfSize(const Case& like, int64_t bytes) {
   Case result = like;
-  if (like.collective == Collective::kBarrier) {
+  if (like.collective == CallKind::kBarrier) {
     result.count = result.bytes = 0;
     return result;
   }
-  const int64_t unit = SizeOf(like.dtype) * (like.per_rank() ? like.ranks : 1);
+  const int64_t unit = SizeOf(like.dtype) * (HasParts(like.collective) ? like.ranks : 1);
   result.count = std::max<int64_t>(1, bytes / unit);
   result.bytes = result.count * unit;
   return result;
@@ -86,10 +48,10 @@ std::vector<Case> Case::Sweep(const Case& like, int64_t min_bytes, int64_t max_b
 double Case::bus_factor() const {
   const double n = ranks;
   switch (collective) {
-    case Collective::kAllReduce:
+    case CallKind::kAllReduce:
       return 2 * (n - 1) / n;
     default:
-      return per_rank() ? (n - 1) / n : 1;
+      return HasParts(collective) ? (n - 1) / n : 1;
   }
 }
 

@@ -14,31 +14,17 @@
 
 namespace entrain::perf {
 
-enum class Collective {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kBroadcast,
-  kReduce,
-  kGather,
-  kScatter,
-  kAllToAll,
-  kScan,
-  kExclusiveScan,
-  kBarrier,
-  kSendRecv
-};
-constexpr int kCollectives = 12;
-
-absl::string_view NameOf(Collective collective);  // "all_reduce", as in the C API
-std::optional<Collective> CollectiveFromName(absl::string_view name);
-bool Reduces(Collective collective);
-// A root gives or gets what the others do not.
-bool IsRooted(Collective collective);
+// What can be measured. kSend stands for a ping-pong, and is called "send_recv".
+inline constexpr CallKind kMeasured[] = {
+    CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
+    CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
+    CallKind::kScan,      CallKind::kExclusiveScan, CallKind::kBarrier,   CallKind::kSend};
+absl::string_view TitleOf(CallKind collective);
+std::optional<CallKind> CollectiveFromTitle(absl::string_view title);
 
 // Sizes follow nccl-tests: `bytes` is the larger of the two buffers of one rank.
 struct Case {
-  Collective collective = Collective::kAllReduce;
+  CallKind collective = CallKind::kAllReduce;
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
@@ -52,24 +38,23 @@ struct Case {
   static std::vector<Case> Sweep(const Case& like, int64_t min_bytes, int64_t max_bytes,
                                  int factor);
 
-  bool per_rank() const;
   // Elements of the buffers; the root's, on every rank.
   int64_t in_count() const {
-    return collective == Collective::kReduceScatter || collective == Collective::kScatter ||
-                   collective == Collective::kAllToAll
+    return collective == CallKind::kReduceScatter || collective == CallKind::kScatter ||
+                   collective == CallKind::kAllToAll
                ? count * ranks
                : count;
   }
   int64_t out_count() const {
-    return collective == Collective::kAllGather || collective == Collective::kGather ||
-                   collective == Collective::kAllToAll
+    return collective == CallKind::kAllGather || collective == CallKind::kGather ||
+                   collective == CallKind::kAllToAll
                ? count * ranks
                : count;
   }
   // busbw = algbw * factor: what a perfect algorithm moves over the busiest link per byte of size.
   double bus_factor() const;
   // A ping-pong is two calls one after the other; its time is that of one.
-  double time_share() const { return collective == Collective::kSendRecv ? 0.5 : 1.0; }
+  double time_share() const { return collective == CallKind::kSend ? 0.5 : 1.0; }
 };
 
 // A library as the loop sees it. One object a rank.

@@ -132,12 +132,14 @@ absl::Status UnderstandCase(const Words& words, Case& like) {
   if (words.collective.empty()) {
     return absl::InvalidArgumentError("no COLLECTIVE given; see entrain-perf --help");
   }
-  const auto collective = CollectiveFromName(words.collective);
+  const auto collective = CollectiveFromTitle(words.collective);
   if (!collective.has_value()) {
+    std::vector<absl::string_view> titles;
+    for (const CallKind one : kMeasured) {
+      titles.push_back(TitleOf(one));
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "COLLECTIVE: \"", words.collective,
-        "\" is not one of all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, "
-        "scatter, all_to_all, scan, exclusive_scan, barrier, send_recv"));
+        "COLLECTIVE: \"", words.collective, "\" is not one of ", absl::StrJoin(titles, ", ")));
   }
   like.collective = *collective;
   const auto dtype = DTypeFromName(words.dtype);
@@ -177,12 +179,11 @@ absl::Status UnderstandLists(const Words& words, Options& options) {
       name.clear();
       continue;
     }
-    if (options.like.collective == Collective::kSendRecv) {
+    if (options.like.collective == CallKind::kSend) {
       return absl::InvalidArgumentError("--algorithm: send_recv has none to choose from");
     }
-    ENTRAIN_RETURN_IF_ERROR(Annotate(
-        FindAlgorithm(*entrain::CollectiveFromName(NameOf(options.like.collective)), name).status(),
-        "--algorithm"));
+    ENTRAIN_RETURN_IF_ERROR(
+        Annotate(FindAlgorithm(options.like.collective, name).status(), "--algorithm"));
   }
   return absl::OkStatus();
 }

@@ -244,48 +244,46 @@ int64_t Pattern::CountWrong(int rank, const void* out) const {
     return Block([&, r](int64_t i) { return Contribution(r, i); });
   };
   const bool only_root =
-      case_.collective == Collective::kReduce || case_.collective == Collective::kGather;
+      case_.collective == CallKind::kReduce || case_.collective == CallKind::kGather;
   if ((only_root && rank != case_.root) ||
-      (case_.collective == Collective::kExclusiveScan && rank == 0)) {
+      (case_.collective == CallKind::kExclusiveScan && rank == 0)) {
     return 0;  // gets nothing
   }
   switch (case_.collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduceScatter:
-    case Collective::kReduce:
-    case Collective::kScan:
-    case Collective::kExclusiveScan: {
+    case CallKind::kAllReduce:
+    case CallKind::kReduceScatter:
+    case CallKind::kReduce:
+    case CallKind::kScan:
+    case CallKind::kExclusiveScan: {
       const bool prefix =
-          case_.collective == Collective::kScan || case_.collective == Collective::kExclusiveScan;
-      const int ranks = !prefix                                     ? case_.ranks
-                        : case_.collective == Collective::kScan ? rank + 1
-                                                                    : rank;
-      const int64_t first =
-          case_.collective == Collective::kReduceScatter ? rank * case_.count : 0;
+          case_.collective == CallKind::kScan || case_.collective == CallKind::kExclusiveScan;
+      const int ranks = !prefix                               ? case_.ranks
+                        : case_.collective == CallKind::kScan ? rank + 1
+                                                              : rank;
+      const int64_t first = case_.collective == CallKind::kReduceScatter ? rank * case_.count : 0;
       return Compare(got, case_.count, first, Block([&](int64_t i) { return Reduced(i, ranks); }));
     }
-    case Collective::kAllGather:
-    case Collective::kGather:
-    case Collective::kAllToAll: {
-      const int64_t first = case_.collective == Collective::kAllToAll ? rank * case_.count : 0;
+    case CallKind::kAllGather:
+    case CallKind::kGather:
+    case CallKind::kAllToAll: {
+      const int64_t first = case_.collective == CallKind::kAllToAll ? rank * case_.count : 0;
       int64_t wrong = 0;
       for (int r = 0; r < case_.ranks; ++r) {
         wrong += Compare(got + r * case_.count * width_, case_.count, first, of_rank(r));
       }
       return wrong;
     }
-    case Collective::kScatter:
+    case CallKind::kScatter:
       return Compare(got, case_.count, rank * case_.count, of_rank(case_.root));
-    case Collective::kBroadcast:
+    case CallKind::kBroadcast:
       return Compare(got, case_.count, 0, of_rank(case_.root));
-    case Collective::kSendRecv: {
+    case CallKind::kSend: {
       const int peer = rank ^ 1;
       return peer < case_.ranks ? Compare(got, case_.count, 0, of_rank(peer)) : 0;
     }
-    case Collective::kBarrier:
-      break;
+    default:
+      return 0;  // a barrier moves nothing
   }
-  return 0;
 }
 
 }  // namespace entrain::perf

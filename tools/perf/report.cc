@@ -42,7 +42,7 @@ Report::~Report() {
 void Report::Head(const Setting& setting, const Case& measured,
                   const std::string& transport) const {
   std::printf("# %s %s: %d rank%s, transport %s; ranks meet in %s; %.3g s of calls a size\n",
-              setting.program.c_str(), std::string(NameOf(measured.collective)).c_str(),
+              setting.program.c_str(), std::string(TitleOf(measured.collective)).c_str(),
               measured.ranks, measured.ranks == 1 ? "" : "s", transport.c_str(),
               setting.place.c_str(), setting.budget_s);
   std::printf("#%11s %12s %8s %6s %6s %10s %8s %8s %6s %10s%s\n", "size", "count", "type", "redop",
@@ -58,7 +58,7 @@ void Report::Note(const std::string& text) const {
 
 absl::Status Report::Add(const Case& measured, const std::string& transport,
                          const std::string& algorithm, const Figures& figures) const {
-  const bool rooted = IsRooted(measured.collective);
+  const bool rooted = HasRoot(measured.collective);
   const std::string wrong = figures.wrong < 0 ? "N/A" : absl::StrCat(figures.wrong);
   std::printf("%12lld %12lld %8s %6s %6d %10.2f %8.2f %8.2f %6s %10.2f%s%s\n",
               static_cast<long long>(measured.bytes), static_cast<long long>(measured.count),
@@ -70,7 +70,7 @@ absl::Status Report::Add(const Case& measured, const std::string& transport,
   if (json_ == nullptr) {
     return absl::OkStatus();
   }
-  nlohmann::ordered_json line{{"collective", std::string(NameOf(measured.collective))},
+  nlohmann::ordered_json line{{"collective", std::string(TitleOf(measured.collective))},
                               {"bytes", measured.bytes},
                               {"count", measured.count},
                               {"dtype", std::string(NameOf(measured.dtype))},

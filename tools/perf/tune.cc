@@ -55,8 +55,7 @@ Rehearsal RehearsePingPong(const Case& measured, absl::Span<const int> hosts) {
 }
 
 Spec SpecOf(const Case& measured) {
-  return {*entrain::CollectiveFromName(NameOf(measured.collective)), 0, measured.ranks,
-          measured.root, 1};
+  return {measured.collective, 0, measured.ranks, measured.root, 1};
 }
 
 class Fit {
@@ -231,7 +230,7 @@ class Fit {
 
   void Describe(size_t begin, size_t end, size_t chosen, size_t model, TuneResult* result) const {
     absl::StrAppendFormat(&result->report, "%-15s %10d ",
-                          NameOf(observations_[begin].measured.collective),
+                          TitleOf(observations_[begin].measured.collective),
                           observations_[begin].measured.bytes);
     for (size_t i = begin; i < end; ++i) {
       absl::StrAppendFormat(&result->report, " %s%s %.4g (%.4g)%s", i == chosen ? "*" : "",

@@ -99,9 +99,9 @@ class Tuner {
   // What is measured, one algorithm of each collective a communicator.
   absl::Status List() {
     std::map<size_t, std::string> overrides;
-    for (int i = 0; i < kCollectives; ++i) {
+    for (const CallKind collective : kMeasured) {
       Case like = options_.like;
-      like.collective = static_cast<Collective>(i);
+      like.collective = collective;
       like.ranks = subjects_[0]->size();
       const std::vector<const Algorithm*> algorithms = AlgorithmsFor(like);
       for (const Case& one :
@@ -111,7 +111,7 @@ class Tuner {
         }
       }
       for (size_t a = 0; a < algorithms.size() && algorithms[a] != nullptr; ++a) {
-        absl::StrAppend(&overrides[a], overrides[a].empty() ? "" : ",", NameOf(like.collective),
+        absl::StrAppend(&overrides[a], overrides[a].empty() ? "" : ",", TitleOf(like.collective),
                         ":", algorithms[a]->name);
       }
     }
@@ -122,10 +122,9 @@ class Tuner {
   }
 
   std::vector<const Algorithm*> AlgorithmsFor(const Case& like) const {
-    if (like.collective == Collective::kSendRecv) {
+    if (like.collective == CallKind::kSend) {
       return {nullptr};
     }
-    const CallKind kind = *entrain::CollectiveFromName(NameOf(like.collective));
     std::vector<int> hosts;
     for (int rank = 0; rank < like.ranks; ++rank) {
       hosts.push_back(where_.link == Link::kTcpAcross ? rank : 0);
@@ -133,8 +132,8 @@ class Tuner {
     std::vector<const Algorithm*> algorithms;
     std::vector<std::string> drawn;
     for (const Algorithm& algorithm : Catalog()) {
-      Spec spec{kind, 0, like.ranks, like.root, 1};
-      if (algorithm.kind != kind || !algorithm.fits(spec, hosts)) {
+      Spec spec{like.collective, 0, like.ranks, like.root, 1};
+      if (algorithm.kind != like.collective || !algorithm.fits(spec, hosts)) {
         continue;
       }
       std::string drawing;
@@ -223,7 +222,7 @@ class Tuner {
     std::ofstream after(path, std::ios::app);
     for (Observation& one : *observations) {
       const std::string of = absl::StrCat(
-          ToText(where_), " ", NameOf(one.measured.collective), " ", one.measured.bytes, " ",
+          ToText(where_), " ", TitleOf(one.measured.collective), " ", one.measured.bytes, " ",
           one.algorithm == nullptr ? "point_to_point" : one.algorithm->name);
       after << nlohmann::ordered_json{{"of", of}, {"us", one.us}}.dump() << "\n";
       const auto had = least.find(of);
