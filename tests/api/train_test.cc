@@ -70,6 +70,17 @@ class Model {
   std::vector<float> params_, grads_;
 };
 
+// EDiT whose outer step is the mean of the replicas.
+entrain_edit_config_t Averaging(entrain_shard_t* shard) {
+  entrain_edit_config_t config;
+  entrain_edit_config_init(&config);
+  config.shard = shard;
+  config.outer_optimizer = ENTRAIN_OUTER_SGD;
+  config.outer_lr = 1;
+  config.outer_momentum = 0;
+  return config;
+}
+
 TEST(Train, MeshCoordinatesAreThoseOfThePicture) {
   RunWorld(6, [](const Rank& self) {
     entrain_mesh_config_t config;
@@ -310,12 +321,7 @@ TEST(Train, AFrozenLayerIsGatheredAndNotExchanged) {
     model.Load(1.0f);
     void* grads = nullptr;
     EXPECT_FAILS(entrain_shard_gradients(model.shard(), 1, &grads), kInvalid, "is frozen");
-    entrain_edit_config_t config;
-    entrain_edit_config_init(&config);
-    config.shard = model.shard();
-    config.outer_optimizer = ENTRAIN_OUTER_SGD;
-    config.outer_lr = 1;
-    config.outer_momentum = 0;
+    entrain_edit_config_t config = Averaging(model.shard());
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     int32_t syncing = -1;
@@ -346,12 +352,7 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
     Model model(self.comm, 2);
     model.Bind();
     model.Load(1.0f);
-    entrain_edit_config_t config;
-    entrain_edit_config_init(&config);
-    config.shard = model.shard();
-    config.outer_optimizer = ENTRAIN_OUTER_SGD;
-    config.outer_lr = 1;
-    config.outer_momentum = 0;
+    entrain_edit_config_t config = Averaging(model.shard());
     config.local_sgd_sync_interval = 2;
     entrain_edit_t* edit = nullptr;
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
