@@ -122,8 +122,7 @@ Schedule DirectGather(const Spec& spec, Hosts) {
 }
 
 Schedule TreeGather(const Spec& spec, Hosts) {
-  return BuildLanes(spec,
-                    [&](Draft* draft) { tree::Gather(draft, Everyone(spec), spec.root); });
+  return BuildLanes(spec, [&](Draft* draft) { tree::Gather(draft, Everyone(spec), spec.root); });
 }
 
 Schedule DirectScatter(const Spec& spec, Hosts) {
@@ -133,8 +132,7 @@ Schedule DirectScatter(const Spec& spec, Hosts) {
 }
 
 Schedule TreeScatter(const Spec& spec, Hosts) {
-  return BuildLanes(spec,
-                    [&](Draft* draft) { tree::Scatter(draft, Everyone(spec), spec.root); });
+  return BuildLanes(spec, [&](Draft* draft) { tree::Scatter(draft, Everyone(spec), spec.root); });
 }
 
 template <void (*lane_of)(ScheduleBuilder*, int lane)>
@@ -171,8 +169,8 @@ Schedule ComposedBroadcast(const Spec& spec, Hosts hosts) {
       spec, [&](Draft* draft) { tree::Broadcast(draft, composed::BroadcastTree(spec, hosts)); });
 }
 
-constexpr bool kOrdered = true;   // Algorithm::in_rank_order
-constexpr bool kAtOnce = true;    // Algorithm::all_at_once
+constexpr bool kOrdered = true;  // Algorithm::in_rank_order
+constexpr bool kAtOnce = true;   // Algorithm::all_at_once
 
 constexpr Algorithm kAlgorithms[] = {
     {"direct", CallKind::kBarrier, kOrdered, false, Always, BarrierOf<direct::Barrier>},

@@ -102,8 +102,7 @@ void Draft::Assemble(const Parts& parts) {
     const int home = first + static_cast<int>(i);
     homes_[At(part)] = home;
     if (place_[At(part)].index >= 0) {
-      builder_->Copy({Slot::kScratch, home, 1},
-                     {place_[At(part)].slot, place_[At(part)].index, 1});
+      builder_->Copy({Slot::kScratch, home, 1}, {place_[At(part)].slot, place_[At(part)].index, 1});
       place_[At(part)] = {Slot::kScratch, home};
     }
   }
@@ -143,10 +142,9 @@ void Draft::Combine(const Parts& parts, int my_order, const std::vector<Contribu
                     bool last) {
   // A window that has some parts only takes finished ones.
   const BlockRange output = OutputWindow(spec());
-  const bool into_out =
-      (last || output.blocks() == BlockCount(spec())) && !parts.empty() &&
-      std::all_of(parts.begin(), parts.end(),
-                  [&](int part) { return output.Has(BlockOfPart(part)); });
+  const bool into_out = (last || output.blocks() == BlockCount(spec())) && !parts.empty() &&
+                        std::all_of(parts.begin(), parts.end(),
+                                    [&](int part) { return output.Has(BlockOfPart(part)); });
   const auto place_of_result = [&](int i) {
     return into_out ? Place{Slot::kOut, BlockOfPart(parts[At(i)])}
                     : Place{Slot::kScratch, from[0].scratch + i};

@@ -54,10 +54,9 @@ Layout UniformLayout(const Spec& spec, int64_t count) {
   layout.first.resize(static_cast<size_t>(blocks) + 1);
   for (int b = 0; b <= blocks; ++b) {
     layout.first[static_cast<size_t>(b)] =
-        blocks == 0 ? 0
-        : HasParts(spec.kind)
-            ? b / spec.lanes * count + CutAt(count, spec.lanes, b % spec.lanes)
-            : CutAt(count, blocks, b);
+        blocks == 0           ? 0
+        : HasParts(spec.kind) ? b / spec.lanes * count + CutAt(count, spec.lanes, b % spec.lanes)
+                              : CutAt(count, blocks, b);
   }
   return layout;
 }

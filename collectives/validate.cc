@@ -122,9 +122,8 @@ absl::Status Checker::CheckAlike(const Region& dst, const Region& operand) const
                                  " for a result as large as block ", Like(dst, i)));
     }
   }
-  const bool one_memory =
-      dst.slot == operand.slot ||
-      (MayAlias() && dst.slot != Slot::kScratch && operand.slot != Slot::kScratch);
+  const bool one_memory = dst.slot == operand.slot || (MayAlias() && dst.slot != Slot::kScratch &&
+                                                       operand.slot != Slot::kScratch);
   const int shift = dst.first - operand.first;
   if (one_memory && shift != 0 && std::abs(shift) < dst.blocks) {
     return Broken(absl::StrCat("result from block ", dst.first, " overlaps an operand from block ",

@@ -66,8 +66,8 @@ class Stage {
     for (int r = 0; r < ranks; ++r) {
       const Spec spec{kind, r, ranks, 0, lanes};
       auto plan = std::make_shared<const Plan>(
-          Plan::Make(std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm, UniformLayout(spec, count), UniformLayout(spec, count),
-                     8, window));
+          Plan::Make(std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm,
+                     UniformLayout(spec, count), UniformLayout(spec, count), 8, window));
       Call call;
       call.kind = kind;
       call.dtype = DType::kI64;
