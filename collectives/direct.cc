@@ -93,12 +93,9 @@ void Scatter(Draft* draft, const Group& group, int root, const Pieces& pieces) {
   draft->BeginRound();
   if (group.me != root) {
     draft->Recv(group.ranks[At(root)], pieces[At(group.me)]);
-    draft->BeginRound();
-    draft->Signal(group.ranks[At(root)]);
     return;
   }
   for (const int other : Others(group)) {
-    draft->AwaitSignal(group.ranks[At(other)]);
     draft->Send(group.ranks[At(other)], pieces[At(other)]);
   }
   draft->Settle(pieces[At(group.me)]);

@@ -20,8 +20,8 @@
 //   and memory is passed over once.
 //
 // two_step all_reduce: this reduce_scatter, then this all_gather. barrier: everyone signals
-// everyone. broadcast, scatter: the root sends to all, all acknowledge. reduce, gather: all send to
-// the root; two_step reduce is this reduce_scatter, then this gather.
+// everyone. broadcast, scatter: the root sends to all. reduce, gather: all send to the root;
+// two_step reduce is this reduce_scatter, then this gather.
 #pragma once
 
 #include "collectives/draft.h"
@@ -39,7 +39,6 @@ void Barrier(Draft* draft, const Group& group);
 // To and from the root only. `root`: a position in the group.
 void Reduce(Draft* draft, const Group& group, int root, const Parts& parts);
 void Gather(Draft* draft, const Group& group, int root, const Pieces& pieces);
-// The others answer with messages of no bytes, so that the root is done when all have come.
 void Scatter(Draft* draft, const Group& group, int root, const Pieces& pieces);
 
 }  // namespace entrain::direct

@@ -39,13 +39,9 @@ void Doubling(ScheduleBuilder* builder, int lane) {
     if (spec.rank >= first && left >= first) {
       *from_left = values.NewScratch();
       builder->Recv(left, *from_left);
-      if (!exclusive || left > 0) {
-        builder->Send(left, {});
-      }
     }
     if (spec.rank >= first && right < spec.size) {
       builder->Send(right, what);
-      builder->Recv(right, {});
     }
     return spec.rank >= first && left >= first;
   };
@@ -62,11 +58,6 @@ void Doubling(ScheduleBuilder* builder, int lane) {
       builder->Combine(values.Out(), {from_left, current}, /*last=*/false);
       current = values.Out();
     }
-  }
-  if (exclusive && spec.rank == 1) {
-    // Rank 0 takes part in the first round only; it is told when all have come.
-    builder->BeginRound();
-    builder->Send(0, {});
   }
   if (current.slot != Slot::kOut && !(exclusive && spec.rank == 0)) {
     builder->Copy(values.Out(), current);
@@ -102,11 +93,6 @@ void Chain(ScheduleBuilder* builder, int lane) {
   builder->BeginRound();
   if (!last) {
     builder->Send(spec.rank + 1, passed_on);
-    builder->Recv(spec.rank + 1, {});
-  }
-  builder->BeginRound();
-  if (!first) {
-    builder->Send(spec.rank - 1, {});
   }
 }
 

@@ -11,9 +11,6 @@
 //   ceil(log2 n) rounds, S bytes in each. exclusive: values go one place on first, then the ranks behind 0 do the same.
 // chain: each rank adds its own to what comes from the left and passes it on: n - 1 hops, S bytes sent by a rank, and
 //   lanes follow each other.
-//
-// Whoever is sent to answers with a message of no bytes (chain: one that comes back from the end), so that every rank is
-// done only when all have come.
 #pragma once
 
 #include "collectives/schedule.h"

@@ -100,14 +100,6 @@ void Broadcast(Draft* draft, const Branch& branch) {
     }
     draft->Send(branch.children[i], all);
   }
-  // The acknowledgements are awaited together with the last send: one round less.
-  for (const int child : branch.children) {
-    draft->AwaitSignal(child);
-  }
-  if (branch.parent >= 0) {
-    draft->BeginRound();
-    draft->Signal(branch.parent);
-  }
 }
 
 void Reduce(Draft* draft, const Branch& branch) {
@@ -155,13 +147,8 @@ void Scatter(Draft* draft, const Group& group, int root) {
   draft->BeginRound();
   for (size_t i = 0; i < branch.children.size(); ++i) {
     draft->Send(branch.children[i], PartsOf(group, root, branch.spans[i]));
-    draft->AwaitSignal(branch.children[i]);
   }
   draft->Settle({draft->spec().rank});
-  if (branch.parent >= 0) {
-    draft->BeginRound();
-    draft->Signal(branch.parent);
-  }
 }
 
 void Barrier(Draft* draft, const Group& group) {

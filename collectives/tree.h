@@ -1,18 +1,16 @@
 // Down a tree and up a tree: broadcast, reduce, gather and scatter with any root, and the dissemination barrier.
 //
 // broadcast on four ranks from root 0 (others: counted from the root on). The data goes down, one
-// child a round, the largest subtree first; then messages of no bytes come back up, so that the
-// root is done only when all have the data, and a rank that called something else fails the call
-// everywhere:
+// child a round, the largest subtree first:
 //
-//          0            data: 0 -> 2, then 0 -> 1 and 2 -> 3
-//         / \           back: 3 -> 2 -> 0 and 1 -> 0
+//          0            first 0 -> 2,
+//         / \           then 0 -> 1 and 2 -> 3
 //        2   1
 //        |
 //        3
 //
-// n ranks, S bytes: at most ceil(log2 n) + 1 rounds a rank, 2 ceil(log2 n) messages one after
-// another; S ceil(log2 n) bytes sent by the root, S (n-1) by all together.
+// n ranks, S bytes: at most ceil(log2 n) rounds a rank, as many messages one after another; S ceil(log2 n)
+// bytes sent by the root, S (n-1) by all together.
 //
 // barrier on four ranks; a signal is a message of no bytes:
 //
@@ -22,7 +20,7 @@
 //
 // reduce: the same tree upwards, once; a rank combines its own value and those of all its children in one go.
 // gather: the same tree upwards; a rank passes on the parts of its subtree in one message (in two, where the subtree goes
-// around from the last rank to rank 0). scatter: downwards, with messages of no bytes back up as in broadcast.
+// around from the last rank to rank 0). scatter: downwards, likewise.
 #pragma once
 
 #include <vector>
@@ -52,7 +50,7 @@ Branch Star(const Group& group, int root);
 // root, the one behind it, and so on around.
 Branch Chain(const Group& group, int root);
 
-// All parts, from the root's kIn to everybody else's kOut, and acknowledged.
+// All parts, from the root's kIn to everybody else's kOut.
 void Broadcast(Draft* draft, const Branch& branch);
 // All parts, combined on the root. The order is that of the tree.
 void Reduce(Draft* draft, const Branch& branch);

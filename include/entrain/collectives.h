@@ -2,7 +2,11 @@
  *
  * Every function here: any thread; blocks only when `work` is NULL; `options` may be NULL (defaults). Errors besides
  * those named: INVALID_ARGUMENT naming the argument and its value; after the communicator ended, what ended it.
- * If ranks differ in operation, type, count, reduction or root, all of them get MISMATCH naming both calls. */
+ * A rank is done with its part of a call when it has what it needs of others and its buffers are its own again: the root
+ * of a broadcast or scatter, and all but the root of a reduce or gather, may be done before others have begun (a large
+ * buffer waits for who takes it).
+ * If ranks differ in operation, type, count, reduction or root, all of them get MISMATCH naming both calls; one that was
+ * done gets it from a later call or wait. */
 #ifndef ENTRAIN_COLLECTIVES_H_
 #define ENTRAIN_COLLECTIVES_H_
 
@@ -76,26 +80,25 @@ ENTRAIN_API entrain_status_t entrain_all_gather(entrain_comm_t* comm, const void
                                                 entrain_dtype_t dtype, const entrain_call_options_t* options,
                                                 entrain_work_t** work);
 
-/* `buffer`: count elements; the root's are copied to all others. Done on the root only when all have them. */
+/* `buffer`: count elements; the root's are copied to all others. */
 ENTRAIN_API entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffer, size_t count, entrain_dtype_t dtype,
                                                int32_t root, const entrain_call_options_t* options,
                                                entrain_work_t** work);
 
 /* `out` on the root: the reduced whole, `count` elements; elsewhere it is not used and may be NULL. In place on the root:
- * out == in. Other ranks may be done before the root is. */
+ * out == in. */
 ENTRAIN_API entrain_status_t entrain_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                             entrain_dtype_t dtype, entrain_op_t op, int32_t root,
                                             const entrain_call_options_t* options, entrain_work_t** work);
 
 /* `in`: count elements; `out` on the root: size * count elements, every rank's part in rank order; elsewhere not used.
- * In place on the root: in points at the root's part of out. Other ranks may be done before the root is. */
+ * In place on the root: in points at the root's part of out. */
 ENTRAIN_API entrain_status_t entrain_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                             entrain_dtype_t dtype, int32_t root,
                                             const entrain_call_options_t* options, entrain_work_t** work);
 
 /* `in` on the root: size * count elements, every rank's part in rank order; elsewhere not used. `out`: count elements,
- * this rank's part. In place on the root: out points at the root's part of in. Done on the root only when all have
- * theirs. */
+ * this rank's part. In place on the root: out points at the root's part of in. */
 ENTRAIN_API entrain_status_t entrain_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                              entrain_dtype_t dtype, int32_t root,
                                              const entrain_call_options_t* options, entrain_work_t** work);

@@ -15,6 +15,10 @@ constexpr size_t kMaxEarlyNotes = 1 << 16;
 // Not a call: whoever is asked about it answers that it is there.
 constexpr CallId kPing{0xffffffff, 0};
 
+uint64_t EarlyKey(CallId call) {
+  return (uint64_t{call.user_tag} << 32) | call.number;
+}
+
 std::string Seconds(int64_t ns) {
   return absl::StrFormat("%.3g s", static_cast<double>(ns) * 1e-9);
 }
@@ -211,7 +215,13 @@ absl::StatusOr<RefPtr<Work>> CommCore::RunExpress(const Call& call) {
     progress = express.progress();
     if (over) {
       pool_.Give(std::move(admitted.scratch));
-      ForgetEarly(admitted.wiring);
+      const Descriptor mine = call.descriptor();
+      NoteOver(admitted.wiring, mine);
+      CheckEarly(admitted.wiring, mine);
+      if (mismatch_) {
+        Attend();
+        return status();
+      }
       Add(express_calls_, 1);
       Add(bytes_sent_, progress.bytes_sent);
       Add(bytes_received_, progress.bytes_received);
@@ -249,9 +259,9 @@ bool CommCore::HasStarted(CallId call) const {
   const uint64_t next = call.user_tag == Tag::kUntagged ? next_untagged_
                         : found == next_call_.end()     ? 0
                                                         : found->second;
-  // Modular: the number is behind ours.
+  // Modular: the number is behind ours, by no more than ranks can run ahead of each other.
   return next > 0 &&
-         ((static_cast<uint32_t>(next) - 1 - call.number) & Tag::kCallMask) < (1u << 16);
+         ((static_cast<uint32_t>(next) - 1 - call.number) & Tag::kCallMask) <= Tag::kCallMask / 2;
 }
 
 void CommCore::Abort(absl::string_view reason) {
@@ -361,7 +371,7 @@ void CommCore::StartWork(CallWork* work) {
     FinishWork(work, status());
     return;
   }
-  CheckEarly(*work);
+  CheckEarly(work->wiring_, work->call_.descriptor());
   work->executor_.Start(work->from_);
   work->ready_ = true;  // it may be over already
   NeedAttention();
@@ -436,6 +446,9 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   Add(bytes_received_, work->executor_.bytes_received());
   if (work->inquired_) {
     membership_.OnFinished();
+  }
+  if (status.ok()) {
+    NoteOver(work->wiring_, work->call_.descriptor());
   }
   engine_.CountOpenWork(-1);
   if (work->executor_.pending() > 0) {
@@ -559,7 +572,14 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
   } else if (kind == ControlKind::kQuery) {
     const auto nonce = reader.Get<uint32_t>();
     const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
-    if (reader.Finished()) {
+    const auto theirs = reader.Get<Descriptor>();
+    if (!reader.Finished()) {
+      return;
+    }
+    if (call != kPing) {
+      Compare(from, call, theirs);  // ranks that called different things may wait for each other
+    }
+    if (!mismatch_) {
       const uint8_t started = HasStarted(call) ? 1 : 0;
       from.SendControl(
           Control(rank, ControlKind::kAnswer, Writer().Put(nonce).Put(started).Take()));
@@ -617,11 +637,13 @@ void CommCore::Expire(CallWork* work, int64_t now_ns) {
     return;  // one inquiry at a time; asked again when that one is over
   }
   work->inquired_ = true;
+  const Descriptor mine = work->call_.descriptor();
   SendToAll(Writer()
                 .Put(ControlKind::kQuery)
                 .Put(query->nonce)
                 .Put(query->call.user_tag)
                 .Put(query->call.number)
+                .PutRaw(&mine, sizeof(mine))
                 .Take());
 }
 
@@ -657,57 +679,83 @@ absl::Status CommCore::TimedOut(const CallWork& work, int guilty, absl::string_v
 // --------------------------------------------------------------------------------------------
 
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
-  if (envelope.tag.lane() == Tag::kPointToPoint || mismatch_) {
+  if (envelope.tag.lane() != Tag::kPointToPoint) {
+    Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
+  }
+}
+
+void CommCore::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
+  if (mismatch_) {
     return;
   }
   for (const CallWork* work : open_) {
-    if (!work->wiring_.point_to_point && work->wiring_.user_tag == envelope.tag.user_tag() &&
-        work->wiring_.call_number == envelope.tag.call()) {
-      if (work->call_.descriptor() != envelope.descriptor) {
-        mismatch_ = Mismatch(&from, envelope.descriptor, *work);
-        NeedAttention();
+    if (!work->wiring_.point_to_point && work->wiring_.user_tag == call.user_tag &&
+        work->wiring_.call_number == call.number) {
+      const Descriptor mine = work->call_.descriptor();
+      if (mine != theirs) {
+        FoundMismatch(from, theirs, {call.user_tag, work->wiring_.sequence, mine});
       }
       return;
     }
   }
-  if (early_.size() < kMaxEarlyNotes) {
-    early_.push_back({&from, envelope.tag, envelope.descriptor});
-  }
-}
-
-void CommCore::CheckEarly(const CallWork& work) {
-  if (work.wiring_.point_to_point) {
+  const OverCall& over = OverSlot(call);
+  if (over.user_tag == call.user_tag &&
+      (static_cast<uint32_t>(over.sequence) & Tag::kCallMask) == call.number) {
+    if (over.descriptor != theirs) {
+      FoundMismatch(from, theirs, over);
+    }
     return;
   }
-  const Descriptor mine = work.call_.descriptor();
-  for (const EarlyNote& note : early_) {
-    if (IsOf(note, work.wiring_) && note.descriptor != mine && !mismatch_) {
-      mismatch_ = Mismatch(note.from, note.descriptor, work);
+  if (early_.size() < kMaxEarlyNotes) {
+    EarlyNotes& notes = early_[EarlyKey(call)];
+    const EarlyNote note{&from, theirs};
+    if (notes.first.from == nullptr) {
+      notes.first = note;
+    } else if (notes.first.descriptor != note.descriptor) {
+      notes.other = note;
     }
   }
-  ForgetEarly(work.wiring_);
 }
 
-bool CommCore::IsOf(const EarlyNote& note, const Wiring& call) {
-  return note.tag.user_tag() == call.user_tag && note.tag.call() == call.call_number;
+void CommCore::CheckEarly(const Wiring& call, const Descriptor& mine) {
+  if (early_.empty() || call.point_to_point) {
+    return;
+  }
+  const auto found = early_.find(EarlyKey({call.user_tag, call.call_number}));
+  if (found == early_.end()) {
+    return;
+  }
+  for (const EarlyNote& note : {found->second.first, found->second.other}) {
+    if (note.from != nullptr && note.descriptor != mine && !mismatch_) {
+      FoundMismatch(*note.from, note.descriptor, {call.user_tag, call.sequence, mine});
+    }
+  }
+  early_.erase(found);
 }
 
-void CommCore::ForgetEarly(const Wiring& call) {
-  if (!early_.empty() && !call.point_to_point) {
-    early_.erase(std::remove_if(early_.begin(), early_.end(),
-                                [&](const EarlyNote& note) { return IsOf(note, call); }),
-                 early_.end());
+CommCore::OverCall& CommCore::OverSlot(CallId call) {
+  return over_[(call.number + call.user_tag * 0x9E3779B1u) % kOverCalls];
+}
+
+void CommCore::NoteOver(const Wiring& call, const Descriptor& mine) {
+  if (!call.point_to_point) {
+    OverSlot({call.user_tag, call.call_number}) = {call.user_tag, call.sequence, mine};
   }
 }
 
-absl::Status CommCore::Mismatch(const Endpoint* from, const Descriptor& theirs,
-                                const CallWork& mine) const {
-  const int rank = RankOf(from);
-  return WithBlame(
-      absl::DataLossError(absl::StrCat(CallName(mine), ": ranks disagree: rank ", config_.rank,
-                                       " called ", ToString(mine.call_.descriptor()), ", rank ",
-                                       rank, " called ", ToString(theirs))),
-      BlameFor(&mine, rank, Phase::kCheck));
+void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OverCall& mine) {
+  const int rank = RankOf(&from);
+  Blame blame = BlameFor(nullptr, rank, Phase::kCheck);
+  blame.operation = std::string(NameOf(mine.descriptor.kind));
+  blame.tag = mine.user_tag == Tag::kUntagged ? -1 : int64_t{mine.user_tag};
+  blame.sequence = mine.sequence + 1;
+  const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
+  mismatch_ = WithBlame(
+      absl::DataLossError(absl::StrCat(
+          blame.operation, tag, " #", blame.sequence, ": ranks disagree: rank ", config_.rank,
+          " called ", ToString(mine.descriptor), ", rank ", rank, " called ", ToString(theirs))),
+      blame);
+  NeedAttention();
 }
 
 absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) const {

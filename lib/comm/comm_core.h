@@ -127,11 +127,21 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
  private:
   friend class CallWork;
   enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
+  // What others have called in a call of ours that has not started: the first that was heard of, and one that differs.
   struct EarlyNote {
-    const Endpoint* from;
-    Tag tag;
+    const Endpoint* from = nullptr;
     Descriptor descriptor;
   };
+  struct EarlyNotes {
+    EarlyNote first, other;
+  };
+  // A call that is over here; messages for it that still come are of ranks that called something else.
+  struct OverCall {
+    uint32_t user_tag = ~0u;  // none
+    uint64_t sequence = 0;
+    Descriptor descriptor;
+  };
+  static constexpr size_t kOverCalls = 256;
 
   // This rank's contribution times its factor, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> PreMultiply(Call* call);
@@ -154,10 +164,14 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void TakeBuffersBack(CallWork* work);
   // Ends the communicator here; tells the others why when `tell`. The first reason counts.
   void Fail(const absl::Status& why, bool tell);
-  void CheckEarly(const CallWork& work);
-  static bool IsOf(const EarlyNote& note, const Wiring& call);
-  void ForgetEarly(const Wiring& call);
-  absl::Status Mismatch(const Endpoint* from, const Descriptor& theirs, const CallWork& mine) const;
+  // What another rank called, against ours; noted when that has not started.
+  void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
+  // Compares what is known of a call of ours that starts, or that is over and never was open.
+  void CheckEarly(const Wiring& call, const Descriptor& mine);
+  void NoteOver(const Wiring& call, const Descriptor& mine);
+  OverCall& OverSlot(CallId call);
+  // Acted on in Attend.
+  void FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OverCall& mine);
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, int guilty, absl::string_view reason,
                         int64_t now_ns) const;
@@ -200,7 +214,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::vector<CallWork*> open_;  // each holds one reference
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
-  std::vector<EarlyNote> early_;
+  absl::flat_hash_map<uint64_t, EarlyNotes> early_;  // by EarlyKey
+  std::array<OverCall, kOverCalls> over_;            // by OverSlot
   absl::Status lost_why_;                 // what broke the path that membership_ is losing
   std::optional<absl::Status> mismatch_;  // found inside a transport's Poll; acted on in Attend
   bool attending_ = false;

@@ -60,11 +60,16 @@ TEST(Schedule, PrintsOneLineARound) {
 
 TEST(Schedule, PrintsMessagesOfNoBytesAndRoots) {
   const auto direct = FindAlgorithm(CallKind::kBroadcast, "direct");
-  ASSERT_TRUE(direct.ok());
+  const auto barrier = FindAlgorithm(CallKind::kBarrier, "direct");
+  ASSERT_TRUE(direct.ok() && barrier.ok());
   EXPECT_EQ(ToString((*direct)->build({CallKind::kBroadcast, 1, 2, 1, 1}, {})),
             "broadcast rank 1 of 2, root 1\n"
             "lane 0, 0 blocks of scratch\n"
-            "  0: send to 0 in[0..2), recv from 0 nothing\n");
+            "  0: send to 0 in[0..2)\n");
+  EXPECT_EQ(ToString((*barrier)->build({CallKind::kBarrier, 1, 2, 0, 1}, {})),
+            "barrier rank 1 of 2\n"
+            "lane 0, 0 blocks of scratch\n"
+            "  0: recv from 0 nothing, send to 0 nothing\n");
 }
 
 }  // namespace

@@ -40,8 +40,10 @@ TEST(Timeline, AMessageTakesWorkOnBothSidesAndTheLatency) {
                                         .eager_bytes = kNever});
   // 100 bytes to the root: 10 + 100, 1000, 10 + 200.
   EXPECT_EQ(Time(CallKind::kGather, "direct", 2, 100, machine), 1320);
-  // There and, without bytes, back: 10, 1000, 10 more.
-  EXPECT_EQ(Time(CallKind::kBroadcast, "direct", 2, 100, machine), 1320 + 1020);
+  // And from it.
+  EXPECT_EQ(Time(CallKind::kBroadcast, "direct", 2, 100, machine), 1320);
+  // Without bytes: 10, 1000, 10.
+  EXPECT_EQ(Time(CallKind::kBarrier, "direct", 2, 0, machine), 1020);
 }
 
 TEST(Timeline, ARootTakesOneMessageAfterTheOther) {
