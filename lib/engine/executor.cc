@@ -69,7 +69,7 @@ void Executor::StepLane(LaneRun& run) {
     if (run.outstanding > 0) {
       return;
     }
-    binding_.RunOps(lane, run.scratch, schedule_.rounds[lane.first_round + run.round]);
+    binding_.RunOps(run.scratch, schedule_.rounds[lane.first_round + run.round]);
     ++run.round;
   }
 }
@@ -79,7 +79,7 @@ bool Executor::Advance() {
     if (run.lane >= 0 && run.ready && !stopped_) {
       run.ready = false;
       const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
-      binding_.RunOps(lane, run.scratch, schedule_.rounds[lane.first_round + run.round]);
+      binding_.RunOps(run.scratch, schedule_.rounds[lane.first_round + run.round]);
       ++run.round;
       StepLane(run);
     }
@@ -114,16 +114,14 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index) {
   slot.run = static_cast<uint16_t>(&run - runs_.data());
   slot.transfer = index;
   slot.posted = true;
-  const Lane& of = schedule_.lanes[static_cast<size_t>(run.lane)];
-  std::byte* const data = binding_.Address(of, run.scratch, transfer.region);
-  const auto bytes = static_cast<size_t>(binding_.Bytes(of, transfer.region));
+  const Bytes data = binding_.Span(run.scratch, plan_->transfers[index]);
   const uint8_t lane = wiring_.LaneOf(run.lane);
   Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
   if (transfer.direction == Direction::kSend) {
-    bytes_sent_ += static_cast<int64_t>(bytes);
-    endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), {data, bytes}, &slot);
+    bytes_sent_ += static_cast<int64_t>(data.size());
+    endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), data, &slot);
   } else {
-    endpoint.PostRecv(wiring_.EnvelopeFrom(lane, descriptor_), {data, bytes}, &slot);
+    endpoint.PostRecv(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);
   }
 }
 

@@ -17,7 +17,7 @@ bool Express::Run(Engine& engine) {
     if (!SendAll(round) || !ReceiveAll(round, patience)) {
       return false;
     }
-    binding_.RunOps(lane_, scratch_, round);
+    binding_.RunOps(scratch_, round);
     progress_.done = 0;
   }
   return true;
@@ -31,10 +31,8 @@ bool Express::ForEach(const Round& round, Direction direction, Do&& each) {
     if (transfer.direction != direction || (progress_.done & bit) != 0) {
       continue;
     }
-    std::byte* const data = binding_.Address(lane_, scratch_, transfer.region);
-    const auto bytes = static_cast<size_t>(binding_.Bytes(lane_, transfer.region));
     if (!each(*wiring_.endpoints[static_cast<size_t>(transfer.peer)], transfer.peer,
-              Bytes(data, bytes), bit)) {
+              binding_.Span(scratch_, plan_.transfers[round.first_transfer + t]), bit)) {
       return false;
     }
   }

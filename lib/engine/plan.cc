@@ -9,13 +9,46 @@
 namespace entrain {
 namespace {
 
-// Where block 0 of D would begin, given where the slot's window on D begins.
-std::byte* Base(void* data, int64_t window_start_bytes) {
-  // Integer arithmetic: the result may point before the buffer, and is only used with offsets that
-  // lead back into it.
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(data) -
-                                      static_cast<uintptr_t>(window_start_bytes));
-}
+// Regions to places, for one lane after the other.
+class Cutter {
+ public:
+  Cutter(const Schedule& schedule, const Layout& in, const Layout& out, int64_t element_bytes)
+      : schedule_(schedule),
+        in_(in),
+        out_(out),
+        element_bytes_(element_bytes),
+        in_begin_(in.first[static_cast<size_t>(InputWindow(schedule.spec).first)]),
+        out_begin_(out.first[static_cast<size_t>(OutputWindow(schedule.spec).first)]) {}
+
+  // Returns the bytes of the lane's scratch. Its blocks lie side by side, since those of one region must.
+  int64_t Enter(const Lane& lane) {
+    lane_ = &lane;
+    scratch_.assign(1, 0);
+    for (uint32_t s = lane.first_scratch; s < lane.first_scratch + lane.scratch; ++s) {
+      scratch_.push_back(scratch_.back() + in_.elements(schedule_.scratch_like[s]));
+    }
+    return scratch_.back() * element_bytes_;
+  }
+  Place At(const Region& region) const {
+    const bool out = region.slot == Slot::kOut;
+    if (region.blocks == 0) {
+      return {region.slot, 0, 0};
+    }
+    const auto first = static_cast<size_t>(region.first);
+    const int64_t begin = region.slot == Slot::kScratch ? scratch_[first]
+                          : out                         ? out_.first[first] - out_begin_
+                                                        : in_.first[first] - in_begin_;
+    return {region.slot, begin * element_bytes_,
+            ElementsOf(schedule_, *lane_, out ? out_ : in_, region) * element_bytes_};
+  }
+
+ private:
+  const Schedule& schedule_;
+  const Layout &in_, &out_;
+  const int64_t element_bytes_, in_begin_, out_begin_;
+  const Lane* lane_ = nullptr;
+  std::vector<int64_t> scratch_;
+};
 
 // One lane of small messages; in every round at most one receive from each peer.
 bool FitsExpress(const Plan& plan) {
@@ -25,13 +58,12 @@ bool FitsExpress(const Plan& plan) {
   if (schedule.lanes.size() != 1) {
     return false;
   }
-  const Lane& lane = schedule.lanes[0];
   return std::all_of(schedule.rounds.begin(), schedule.rounds.end(), [&](const Round& round) {
     std::vector<int> from;
     bool fits = round.transfers <= kMaxTransfers;
     for (uint32_t t = 0; fits && t < round.transfers; ++t) {
       const Transfer& transfer = schedule.transfers[round.first_transfer + t];
-      fits = plan.Elements(lane, transfer.region) * plan.element_bytes <= kMaxBytes;
+      fits = plan.transfers[round.first_transfer + t].bytes <= kMaxBytes;
       if (transfer.direction == Direction::kRecv) {
         from.push_back(transfer.peer);
       }
@@ -43,95 +75,86 @@ bool FitsExpress(const Plan& plan) {
 
 }  // namespace
 
-Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, Layout in,
-                Layout out, int64_t element_bytes, int window) {
+Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, const Layout& in,
+                const Layout& out, int64_t element_bytes, int window) {
   Plan plan;
   plan.algorithm = algorithm;
-  plan.in = std::move(in);
-  plan.out = std::move(out);
   plan.element_bytes = element_bytes;
   plan.window = std::min(window, static_cast<int>(schedule->lanes.size()));
-  plan.scratch_offset.resize(schedule->scratch_like.size());
+  plan.transfers.resize(schedule->transfers.size());
+  plan.ops.resize(schedule->ops.size());
+  plan.operands.resize(schedule->operands.size());
+  Cutter cutter(*schedule, in, out, element_bytes);
   for (const Lane& lane : schedule->lanes) {
-    int64_t offset = 0;
-    for (uint32_t s = lane.first_scratch; s < lane.first_scratch + lane.scratch; ++s) {
-      plan.scratch_offset[s] = offset;
-      // Blocks of one region lie side by side, so only lanes are aligned to cache lines.
-      offset += plan.in.elements(schedule->scratch_like[s]) * element_bytes;
+    // Lanes begin at cache lines.
+    plan.slot_bytes = std::max(plan.slot_bytes, (cutter.Enter(lane) + 63) / 64 * 64);
+    for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
+      const Round& round = schedule->rounds[r];
+      for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+        plan.transfers[t] = cutter.At(schedule->transfers[t].region);
+      }
+      for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+        const LocalOp& op = schedule->ops[o];
+        plan.ops[o] = cutter.At(op.dst);
+        for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
+          plan.operands[i] = cutter.At(schedule->operands[i]);
+        }
+      }
     }
-    plan.slot_bytes = std::max(plan.slot_bytes, (offset + 63) / 64 * 64);
   }
   plan.schedule = std::move(schedule);
   plan.express = FitsExpress(plan);
   return plan;
 }
 
-int64_t Plan::Elements(const Lane& lane, const Region& region) const {
-  return ElementsOf(*schedule, lane, region.slot == Slot::kOut ? out : in, region);
-}
-
 Binding::Binding(const Plan& plan, const Call& call, const Kernels& kernels)
-    : plan_(plan), schedule_(*plan.schedule), call_(call), kernels_(kernels) {
-  const Spec& spec = schedule_.spec;
-  in_ = Base(call.in.data,
-             plan.in.first[static_cast<size_t>(InputWindow(spec).first)] * plan.element_bytes);
-  out_ = Base(call.out.data,
-              plan.out.first[static_cast<size_t>(OutputWindow(spec).first)] * plan.element_bytes);
-}
+    : plan_(plan),
+      schedule_(*plan.schedule),
+      call_(call),
+      kernels_(kernels),
+      in_(static_cast<std::byte*>(call.in.data)),
+      out_(static_cast<std::byte*>(call.out.data)) {}
 
-std::byte* Binding::Address(const Lane& lane, std::byte* scratch, const Region& region) const {
-  if (region.blocks == 0) {
-    return nullptr;
-  }
-  if (region.slot == Slot::kScratch) {
-    return scratch + plan_.scratch_offset[lane.first_scratch + static_cast<uint32_t>(region.first)];
-  }
-  const bool in = region.slot == Slot::kIn;
-  std::byte* const base = in ? in_ : out_;
-  const int64_t offset =
-      (in ? plan_.in : plan_.out).first[static_cast<size_t>(region.first)] * plan_.element_bytes;
-  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(base) +
-                                      static_cast<uintptr_t>(offset));
-}
-
-void Binding::RunOps(const Lane& lane, std::byte* scratch, const Round& round) const {
+void Binding::RunOps(std::byte* scratch, const Round& round) const {
   for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
     const LocalOp& op = schedule_.ops[o];
     if (op.kind == LocalKind::kCombine) {
-      Combine(lane, scratch, op);
+      Combine(scratch, o);
       continue;
     }
-    std::byte* const dst = Address(lane, scratch, op.dst);
-    const std::byte* const from = Address(lane, scratch, schedule_.operands[op.first_operand]);
-    const auto bytes = static_cast<size_t>(Bytes(lane, op.dst));
-    if (dst != from && bytes > 0) {
-      std::memcpy(dst, from, bytes);
+    const Bytes dst = Span(scratch, plan_.ops[o]);
+    const std::byte* const from = Address(scratch, plan_.operands[op.first_operand]);
+    if (dst.data() != from && !dst.empty()) {
+      std::memcpy(dst.data(), from, dst.size());
     }
   }
 }
 
-void Binding::Combine(const Lane& lane, std::byte* scratch, const LocalOp& op) const {
-  const int64_t count = plan_.Elements(lane, op.dst);
-  if (count == 0) {
+void Binding::Combine(std::byte* scratch, uint32_t index) const {
+  const LocalOp& op = schedule_.ops[index];
+  const Place& to = plan_.ops[index];
+  if (to.bytes == 0) {
     return;
   }
+  const int64_t count = to.bytes / plan_.element_bytes;
+  std::byte* const dst = Address(scratch, to);
   absl::InlinedVector<const void*, 16> sources;
   for (uint32_t i = 0; i < op.operands; ++i) {
-    sources.push_back(Address(lane, scratch, schedule_.operands[op.first_operand + i]));
+    sources.push_back(Address(scratch, plan_.operands[op.first_operand + i]));
   }
   const ReduceOp reduce = call_.reduction.op;
   if (reduce == ReduceOp::kCustom) {
-    CombineByCallback(Address(lane, scratch, op.dst), sources, count);
+    CombineByCallback(dst, sources, count);
     return;
   }
   if (reduce == ReduceOp::kWeightedMean) {
-    CombineWeighted(Address(lane, scratch, op.dst), sources, count);
+    CombineWeighted(dst, sources, count);
     return;
   }
   const bool average = reduce == ReduceOp::kAvg;
   const bool sums = average || reduce == ReduceOp::kPreMultipliedSum;
-  kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, Address(lane, scratch, op.dst),
-                   sources.data(), static_cast<int>(sources.size()), count,
+  kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, dst, sources.data(),
+                   static_cast<int>(sources.size()), count,
                    average && op.last ? schedule_.spec.size : 1);
 }
 

@@ -16,23 +16,25 @@
 
 namespace entrain {
 
+// A region as bytes: from the beginning of the caller's buffer, or of the lane's scratch.
+struct Place {
+  Slot slot = Slot::kIn;
+  int64_t offset = 0, bytes = 0;
+};
+
 // A schedule with sizes: what is the same for every call of one shape. Immutable once made.
 struct Plan {
   std::shared_ptr<const Schedule> schedule;
   const char* algorithm = "";
-  Layout in, out;  // scratch is cut as `in`
   int64_t element_bytes = 1;
   int window = 1;
-  std::vector<int64_t>
-      scratch_offset;      // bytes from the lane's scratch, per entry of schedule->scratch_like
+  // Of each of the schedule's transfers, operations (the destination) and operands.
+  std::vector<Place> transfers, ops, operands;
   int64_t slot_bytes = 0;  // scratch of the largest lane
   bool express = false;    // may go the short way, see express.h
 
-  static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, Layout in,
-                   Layout out, int64_t element_bytes, int window);
-
-  // Elements of a region of this lane.
-  int64_t Elements(const Lane& lane, const Region& region) const;
+  static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
+                   const Layout& in, const Layout& out, int64_t element_bytes, int window);
 };
 
 // Where a call runs: how its ranks are reached.
@@ -60,15 +62,20 @@ class Binding {
  public:
   Binding(const Plan& plan, const Call& call, const Kernels& kernels);
 
-  // `scratch`: of the lane's window slot. Null for a region of no blocks.
-  std::byte* Address(const Lane& lane, std::byte* scratch, const Region& region) const;
-  int64_t Bytes(const Lane& lane, const Region& region) const {
-    return plan_.Elements(lane, region) * plan_.element_bytes;
+  // `scratch`: of the lane's window slot.
+  std::byte* Address(std::byte* scratch, const Place& place) const {
+    return (place.slot == Slot::kScratch ? scratch
+            : place.slot == Slot::kIn    ? in_
+                                         : out_) +
+           place.offset;
   }
-  void RunOps(const Lane& lane, std::byte* scratch, const Round& round) const;
+  Bytes Span(std::byte* scratch, const Place& place) const {
+    return {Address(scratch, place), static_cast<size_t>(place.bytes)};
+  }
+  void RunOps(std::byte* scratch, const Round& round) const;
 
  private:
-  void Combine(const Lane& lane, std::byte* scratch, const LocalOp& op) const;
+  void Combine(std::byte* scratch, uint32_t op) const;
   void CombineWeighted(std::byte* dst, absl::Span<const void* const> sources, int64_t count) const;
   void CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
                          int64_t count) const;
@@ -77,7 +84,7 @@ class Binding {
   const Schedule& schedule_;
   const Call& call_;
   const Kernels& kernels_;
-  std::byte *in_, *out_;  // where block 0 of D would begin in each slot
+  std::byte *const in_, *const out_;
 };
 
 }  // namespace entrain
