@@ -13,6 +13,9 @@ namespace {
 
 constexpr int64_t kKeptCapacity =
     4096;  // storage that a recycled message keeps, so that small ones allocate nothing
+// The most that is kept for the next larger message: fresh memory of that size comes as pages of zeros,
+// and costs more than the copy.
+constexpr int64_t kSpareCapacity = 256 << 10;
 constexpr size_t kFirstBuckets = 64, kBlock = 32;
 
 void Copy(std::byte* to, const std::byte* from, size_t bytes) {
@@ -142,6 +145,9 @@ void MatchQueue::Recycle(Incoming* incoming) {
   if (capacity <= kKeptCapacity) {
     incoming->storage_ = std::move(storage);
     incoming->capacity_ = capacity;
+  } else if (capacity <= kSpareCapacity && capacity > spare_capacity_) {
+    spare_ = std::move(storage);
+    spare_capacity_ = capacity;
   }
   incoming_pool_.Give(incoming, &Incoming::next_);
 }
@@ -192,9 +198,7 @@ void MatchQueue::Keep(Incoming* incoming) {
     early_bytes_ += CostOf(incoming->bytes_);
     incoming->counted_ = true;
     if (incoming->capacity_ < incoming->bytes_) {
-      incoming->capacity_ = std::max<int64_t>(incoming->bytes_, 256);
-      incoming->storage_ =
-          std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(incoming->capacity_));
+      GiveStorage(incoming);
     }
     incoming->target_ = incoming->storage_.get();
   }
@@ -202,6 +206,17 @@ void MatchQueue::Keep(Incoming* incoming) {
   Line* line = FindOrAdd(incoming->envelope_.tag);
   (line->last_early == nullptr ? line->first_early : line->last_early->next_) = incoming;
   line->last_early = incoming;
+}
+
+void MatchQueue::GiveStorage(Incoming* incoming) {
+  if (incoming->bytes_ > kKeptCapacity && incoming->bytes_ <= spare_capacity_) {
+    incoming->storage_ = std::move(spare_);
+    incoming->capacity_ = std::exchange(spare_capacity_, 0);
+    return;
+  }
+  incoming->capacity_ = std::max<int64_t>(incoming->bytes_, 256);
+  incoming->storage_ =
+      std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(incoming->capacity_));
 }
 
 MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes, Posted* taken) {

@@ -86,7 +86,7 @@ class Incoming {
   Completion* done_ = nullptr;  // of the receive that has claimed it
   Incoming* next_ = nullptr;    // in its tag's line of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
-  int64_t capacity_ = 0;
+  int64_t capacity_ = 0;    // of storage_
   size_t held_at_ = 0;      // its place in MatchQueue::held_
   absl::Status withdrawn_;  // why the sender took it back
   bool announced_ = false;  // else eager: its cost is accounted
@@ -208,6 +208,7 @@ class MatchQueue {
   void EndHold(Incoming* incoming);
   // Into its tag's line, with memory for its payload unless announced.
   void Keep(Incoming* incoming);
+  void GiveStorage(Incoming* incoming);
   // The first kept message, out of its line.
   Incoming* Unline(Line* line);
   void Claim(Incoming* incoming, Bytes into, Completion* done);
@@ -227,6 +228,8 @@ class MatchQueue {
   Pool<Line> line_pool_;
   Pool<Posted> posted_pool_;
   Pool<Incoming> incoming_pool_;
+  std::unique_ptr<std::byte[]> spare_;  // storage of a larger message, for the next one
+  int64_t spare_capacity_ = 0;
   std::vector<Incoming*> held_;
   absl::Status end_;  // not OK: FailAll was called
   int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, announcements_ = 0;

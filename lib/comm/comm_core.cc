@@ -41,9 +41,12 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
   return ids;
 }
 
-// Every pair talks through memory.
-bool ThroughMemory(const Topology& topology, const Paths& paths) {
-  return topology.hosts == 1 && paths.inside <= Link::kShm;
+// Whether looking at every peer again and again is cheap: in memory it is; of sockets each look is a
+// system call, and more of them than this are better left to epoll.
+bool ShortWayPays(const Topology& topology, const Paths& paths) {
+  constexpr size_t kFewRanks = 8;
+  return (topology.hosts == 1 && paths.inside <= Link::kShm) ||
+         topology.host_of.size() <= kFewRanks;
 }
 
 // Out of place, where that matters.
@@ -92,7 +95,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       pool_(pool),
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
-      through_memory_(ThroughMemory(topology_, config_.paths)),
+      short_way_(ShortWayPays(topology_, config_.paths)),
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths),
       membership_(config_.rank, static_cast<int>(config_.members.size())) {
   for (const Member& member : config_.members) {
@@ -187,7 +190,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
 }
 
 absl::Status CommCore::Run(const Call& call) {
-  if (!through_memory_.load(std::memory_order_relaxed) || call.options.background ||
+  if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
       PreMultiplies(call) || !engine_.TakeIfQuiet()) {
     ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
     work->Wait(Deadline::Never(), call.options.background);
@@ -315,7 +318,7 @@ absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DTyp
 }
 
 void CommCore::SetPaths(const Paths& paths) {
-  through_memory_.store(ThroughMemory(topology_, paths), std::memory_order_relaxed);
+  short_way_.store(ShortWayPays(topology_, paths), std::memory_order_relaxed);
   absl::MutexLock lock(&mutex_);
   planner_.SetPaths(paths);
 }

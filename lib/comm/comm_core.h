@@ -195,7 +195,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::vector<Endpoint*> endpoints_;  // by rank; shared with wirings
   std::vector<Context> contexts_;     // likewise
 
-  std::atomic<bool> through_memory_;  // set once more before the first call of the user
+  std::atomic<bool> short_way_;  // set once more before the first call of the user
 
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -97,7 +97,7 @@ class Express : public testing::TestWithParam<std::string> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Over, Express, testing::Values("inproc", "shm"),
+INSTANTIATE_TEST_SUITE_P(Over, Express, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
 // Every rank chooses for itself, call by call, whether to block; some come late, so that others

@@ -91,6 +91,16 @@ void EndpointContract::Settle() {
   }
 }
 
+Endpoint::Next EndpointContract::Take(const Envelope& envelope, Bytes into) {
+  const Deadline deadline = Deadline::After(20 * kSecond);
+  Endpoint::Next next = to_a->TryRecv(envelope, into);
+  while (next == Endpoint::Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
+    a->transport->Poll();
+    next = to_a->TryRecv(envelope, into);
+  }
+  return next;
+}
+
 void EndpointContract::ExpectGood(Context context) {
   const uint32_t tag = next_tag++;
   const Buffer from_a = Pattern(1000, tag), from_b = Pattern(3000, tag + 1);

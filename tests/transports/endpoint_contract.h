@@ -98,6 +98,8 @@ class EndpointContract : public testing::TestWithParam<std::string> {
   }
   // Polls until nothing has happened for a while: for asserting that something does not happen.
   void Settle();
+  // What b takes at once of what a has sent or is sending.
+  Endpoint::Next Take(const Envelope& envelope, Bytes into);
   // A message in each direction; whether the path is good.
   void ExpectGood(Context context = kOtherContext);
   void Poll() {

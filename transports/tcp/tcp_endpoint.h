@@ -42,6 +42,8 @@ class TcpEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
+  Next TryRecv(const Envelope& envelope, Bytes into) override;
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;
@@ -60,6 +62,8 @@ class TcpEndpoint final : public Endpoint {
   bool connected() const { return fd_.valid(); }
   // Whether a read may bring what somebody waits for.
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
+  // Something was read that only Read can handle.
+  bool unparsed() const { return connected() && receiver_.unparsed(); }
   bool pending() const { return connected() && sender_.pending(); }
   bool reporting() const { return !failed_.ok(); }
   // Before sleeping. False: Flush can go on now.

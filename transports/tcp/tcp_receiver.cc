@@ -71,11 +71,64 @@ void TcpReceiver::FailAll(const absl::Status& why) {
 absl::StatusOr<int64_t> TcpReceiver::Read(int fd) {
   int64_t total = 0;
   bool drained = false;
+  if (unparsed_) {
+    total += static_cast<int64_t>(end_ - begin_);
+    ENTRAIN_RETURN_IF_ERROR(Parse());
+  }
   while (!drained && !failed_ && total < kBytesPerRead) {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadOnce(fd, &drained));
     total += bytes;
   }
   return total;
+}
+
+Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into) {
+  using Next = Endpoint::Next;
+  if (const MatchQueue::Kept kept = queue_.TakeKept(envelope, into);
+      kept != MatchQueue::Kept::kNothing) {
+    sender_->ReturnCredit(queue_.TakeReleased());
+    return kept == MatchQueue::Kept::kWhole ? Next::kThis : Next::kOther;
+  }
+  const size_t whole = sizeof(FrameHeader) + into.size();
+  if (current_ != nullptr || whole > kBuffer) {
+    return Next::kOther;
+  }
+  if (end_ - begin_ < whole) {
+    Compact();
+    const ssize_t got = recv(fd, buffer_.get() + end_, kBuffer - end_, MSG_DONTWAIT);
+    if (got > 0) {
+      end_ += static_cast<size_t>(got);
+      unparsed_ = true;
+    } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      return Next::kOther;
+    }
+  }
+  if (end_ - begin_ < sizeof(FrameHeader)) {
+    return Next::kNothing;
+  }
+  FrameHeader header;
+  std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
+  if (header.type != FrameType::kEager || header.tag != envelope.tag.bits() ||
+      header.descriptor != envelope.descriptor ||
+      header.bytes != static_cast<int64_t>(into.size()) || !CheckFrame(header).ok()) {
+    return Next::kOther;
+  }
+  if (end_ - begin_ < whole) {
+    return Next::kNothing;
+  }
+  if (!sender_->OnCredit(header.credit).ok()) {
+    return Next::kOther;  // a breach, which Read will meet
+  }
+  if (!into.empty()) {
+    std::memcpy(into.data(), buffer_.get() + begin_ + sizeof(header), into.size());
+  }
+  begin_ += whole;
+  unparsed_ = begin_ < end_;
+  if (!unparsed_) {
+    begin_ = end_ = 0;
+  }
+  sender_->ReturnCredit(MatchQueue::CostOf(header.bytes));
+  return Next::kThis;
 }
 
 absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
@@ -141,12 +194,18 @@ absl::Status TcpReceiver::Parse() {
       break;
     }
   }
-  if (begin_ > 0) {  // less than a frame is left: to the front, so that the next read has room
+  unparsed_ = false;
+  Compact();  // less than a frame is left
+  return absl::OkStatus();
+}
+
+// To the front, so that the next read has room.
+void TcpReceiver::Compact() {
+  if (begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> TcpReceiver::ParseFrame() {

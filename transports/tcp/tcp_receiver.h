@@ -32,6 +32,10 @@ class TcpReceiver {
   // (the peer's CLOSE, its end, a breach of protocol). Calls Events; when one of them closed the
   // path, stops at once.
   absl::StatusOr<int64_t> Read(int fd);
+  // As Endpoint::TryRecv. Reads, and takes the one message; whatever else it has read stays in the
+  // buffer until Read, which must be called soon while there is something.
+  Endpoint::Next TryRecv(int fd, const Envelope& envelope, Bytes into);
+  bool unparsed() const { return unparsed_; }
   // Whether somebody here waits for something that can be read.
   bool expecting() const { return queue_.expecting(); }
 
@@ -40,6 +44,7 @@ class TcpReceiver {
 
   absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
   absl::Status Parse();
+  void Compact();
   // Header and payload so far; false: more must be read first.
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const FrameHeader& header);
@@ -65,6 +70,7 @@ class TcpReceiver {
   std::vector<uint64_t> refused_;   // room for Revoke
   std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0, end_ = 0;  // what is in it and not parsed
+  bool unparsed_ = false;       // Parse has not seen it all
 };
 
 }  // namespace entrain

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include <sys/socket.h>
@@ -16,6 +17,12 @@ namespace {
 
 constexpr int64_t kBytesPerFlush = 4 << 20;  // one turn of the loop stays short
 constexpr int64_t kCreditWorthAFrame = kCredit / 4;
+// Up to this a message goes eagerly if credit allows. Between processes of one host a larger one does only
+// while no other of its kind is under way: that saves a round trip where there is one message, and
+// where there are several keeps them from arriving before their receives and being copied. Across a
+// network a round trip is long, behind full queues very long, and a copy is nothing.
+constexpr int64_t kSmallBytes = 64 << 10;
+constexpr int64_t kAtOnceBytes = 32 << 10;
 
 absl::Status Breach(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
@@ -43,7 +50,37 @@ void TcpSender::Post(const Envelope& envelope, ConstBytes bytes, Completion* don
   waiting_.push_back(send);
 }
 
+bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
+  const auto size = static_cast<int64_t>(bytes.size());
+  const int64_t cost = MatchQueue::CostOf(size);
+  if (count_ > 0 || !urgent_.empty() || !waiting_.empty() || !granted_.empty() ||
+      size > kAtOnceBytes || credit_used_ + cost > kCredit) {
+    return false;
+  }
+  FrameHeader header;
+  header.type = FrameType::kEager;
+  header.tag = envelope.tag.bits();
+  header.descriptor = envelope.descriptor;
+  header.bytes = size;
+  Frame& frame = NewFrame(header, nullptr, bytes.data());
+  const int64_t asked = frame.size();
+  const int64_t written = WriteFrame(fd, frame);
+  if (written < 0) {
+    count_ = 0;
+    framed_bytes_ = 0;
+    credit_to_return_ += frame.header.credit;
+    return false;
+  }
+  credit_used_ += cost;
+  if (written < asked) {
+    frame.owned.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  Written(written);
+  return true;
+}
+
 void TcpSender::Free(Send* send) {
+  large_ -= std::exchange(send->large, false) ? 1 : 0;
   send->state = State::kFree;
   send->message += kPlaces;  // a new generation
   free_.push_back(send);
@@ -159,15 +196,22 @@ bool TcpSender::FrameNext() {
   return false;
 }
 
+bool TcpSender::MayGoEagerly(const Send& send) const {
+  return credit_used_ + MatchQueue::CostOf(send.bytes) <= kCredit && send.bytes <= kFrameBytes &&
+         (send.bytes <= kSmallBytes || !near_ || large_ == 0);
+}
+
 void TcpSender::FrameWaiting(Send* send) {
   FrameHeader header;
   header.tag = send->envelope.tag.bits();
   header.descriptor = send->envelope.descriptor;
   header.bytes = send->bytes;
   send->queued = false;
-  const int64_t cost = MatchQueue::CostOf(send->bytes);
-  if (send->bytes <= kFrameBytes && credit_used_ + cost <= kCredit) {
-    credit_used_ += cost;
+  const bool eager = MayGoEagerly(*send);
+  send->large = send->bytes > kSmallBytes;
+  large_ += send->large ? 1 : 0;
+  if (eager) {
+    credit_used_ += MatchQueue::CostOf(send->bytes);
     header.type = FrameType::kEager;
     send->state = State::kFramed;
     NewFrame(header, send, send->data);
@@ -235,6 +279,22 @@ int64_t TcpSender::WriteFrames(int fd, int64_t* asked) {
   message.msg_iov = parts;
   message.msg_iovlen = used;
   return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// A whole frame. What is tiny is cheaper copied than described to the kernel.
+int64_t TcpSender::WriteFrame(int fd, const Frame& frame) {
+  constexpr size_t kTiny = 512;
+  std::byte tiny[sizeof(FrameHeader) + kTiny];
+  const auto size = static_cast<size_t>(PayloadOf(frame.header));
+  if (size > kTiny) {
+    int64_t asked = 0;
+    return WriteFrames(fd, &asked);
+  }
+  std::memcpy(tiny, &frame.header, sizeof(FrameHeader));
+  if (size > 0) {
+    std::memcpy(tiny + sizeof(FrameHeader), frame.data(), size);
+  }
+  return send(fd, tiny, sizeof(FrameHeader) + size, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void TcpSender::Written(int64_t bytes) {

@@ -52,6 +52,7 @@ class TcpTransport final : public Transport, public TcpShared {
   void OnDestroyed(TcpEndpoint* endpoint) override;
 
   int FlushPending();
+  int ReadUnparsed();
   int ReadExpected();
   int Scan();
   int Report();
@@ -93,6 +94,17 @@ int TcpTransport::FlushPending() {
   for (size_t i = 0; i < endpoints_.size(); ++i) {
     if (TcpEndpoint* endpoint = endpoints_[i]; endpoint != nullptr && endpoint->pending()) {
       events += endpoint->Flush();
+    }
+  }
+  return events;
+}
+
+// What was read by the way, at once; epoll knows nothing of it any more.
+int TcpTransport::ReadUnparsed() {
+  int events = 0;
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    if (TcpEndpoint* endpoint = endpoints_[i]; endpoint != nullptr && endpoint->unparsed()) {
+      events += endpoint->Read();
     }
   }
   return events;
@@ -148,6 +160,7 @@ int TcpTransport::Poll() {
   waiter->ClearTimer();
   endpoints_.erase(std::remove(endpoints_.begin(), endpoints_.end(), nullptr), endpoints_.end());
   int events = FlushPending();
+  events += ReadUnparsed();
   events += ReadExpected();
   events += Report();
   events += completions.Run();

@@ -1,5 +1,5 @@
 // Processes reached over tcp. One listening port a process; of two processes, the one with the
-// smaller PeerId dials. The wire format is in frame.h; README.md of the parent folder has the whole
+// smaller PeerId dials. The wire format is in frame.h; README.md here has the whole
 // story.
 #pragma once
 

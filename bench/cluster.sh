@@ -1,0 +1,109 @@
+#!/bin/bash
+# An emulated cluster on this machine (as root; iproute2): network namespaces on one bridge, each link shaped both ways
+# by tbf. Runs a command once in every node, as rank I of N (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and takes all
+# away again. Without a command: all_reduce of 16 and 64 MiB beside the bound of a ring.
+#
+#   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--burst BYTES] [--build build/release] [COMMAND ARGUMENTS...]
+#
+# The bound: 2 (N-1)/N of the bytes at the rate, of which 1448 of 1514 are payload. A burst of 256 KiB passes unshaped,
+# so what is smaller is not limited, and 1 MiB by a little less than the rate says.
+set -eu
+cd "$(dirname "$0")/.."
+
+nodes=4 rates=1gbit,100mbit burst=262144 build=build/release
+while [ $# -gt 0 ]; do
+  case $1 in
+    --nodes | --rate | --burst | --build)
+      [ $# -gt 1 ] || { echo "cluster.sh: $1: needs a value" >&2; exit 2; }
+      case $1 in --nodes) nodes=$2 ;; --rate) rates=$2 ;; --burst) burst=$2 ;; --build) build=$2 ;; esac
+      shift 2 ;;
+    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -*) echo "cluster.sh: $1: no such option" >&2; exit 2 ;;
+    *) break ;;
+  esac
+done
+case $nodes in *[!0-9]* | '' | 0 | 1) echo "cluster.sh: --nodes: \"$nodes\" is not a number above 1" >&2; exit 2 ;; esac
+[ "$nodes" -le 64 ] || { echo "cluster.sh: --nodes: $nodes is more than 64" >&2; exit 2; }
+
+name=ent$$
+switch=${name}s
+results=$(mktemp)
+ranks=()
+down() {
+  trap - EXIT
+  for rank in ${ranks[@]+"${ranks[@]}"}; do kill "$rank" 2> /dev/null || true; done
+  wait || true
+  for ((i = 0; i < nodes; ++i)); do ip netns del "$name-$i" 2> /dev/null || true; done
+  ip netns del "$switch" 2> /dev/null || true
+  rm -f "$results"
+}
+trap down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+up() {
+  ip netns add "$switch"
+  ip -n "$switch" link add bridge type bridge
+  ip -n "$switch" link set bridge up
+  for ((i = 0; i < nodes; ++i)); do
+    ip netns add "$name-$i"
+    ip link add eth0 netns "$name-$i" type veth peer name "port$i" netns "$switch"
+    ip -n "$switch" link set "port$i" master bridge
+    ip -n "$switch" link set "port$i" up
+    ip -n "$name-$i" link set lo up
+    ip -n "$name-$i" addr add "10.77.0.$((i + 1))/24" dev eth0
+    ip -n "$name-$i" link set eth0 up
+  done
+}
+
+shape() { # RATE
+  # What waits in a queue of tbf waits this long at most; slow links get more of it.
+  local latency=50ms
+  case $1 in *kbit | ?mbit | ??mbit | 100mbit) latency=200ms ;; esac
+  for ((i = 0; i < nodes; ++i)); do
+    tc -n "$name-$i" qdisc replace dev eth0 root tbf rate "$1" burst "$burst" latency "$latency"
+    tc -n "$switch" qdisc replace dev "port$i" root tbf rate "$1" burst "$burst" latency "$latency"
+  done
+}
+
+run() { # COMMAND...; only rank 0 may speak on stdout. Fails if a rank does.
+  ranks=()
+  for ((i = 0; i < nodes; ++i)); do
+    RANK=$i WORLD_SIZE=$nodes LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400 \
+      ip netns exec "$name-$i" "$@" > "$([ $i = 0 ] && echo /dev/stdout || echo /dev/null)" &
+    ranks+=($!)
+  done
+  local code=0
+  for rank in "${ranks[@]}"; do wait "$rank" || code=$?; done
+  ranks=()
+  return $code
+}
+
+beside_bound() { # RATE
+  python3 - "$results" "$1" "$nodes" << 'END'
+import json, re, sys
+number, unit = re.fullmatch(r"([\d.]+)([kmg])bit", sys.argv[2]).groups()
+rate = float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit] / 8 * 1448 / 1514
+nodes = int(sys.argv[3])
+for line in map(json.loads, open(sys.argv[1])):
+    bound = 2 * (nodes - 1) / nodes * line["bytes"] / rate
+    seconds = line["median_us"] * 1e-6
+    print(f"| {sys.argv[2]} | {nodes} | {line['bytes'] >> 20} MiB | {line['algorithm']} | {seconds * 1e3:.1f} ms "
+          f"| {bound * 1e3:.1f} ms | {100 * bound / seconds:.1f} % |", flush=True)
+END
+}
+
+up
+[ $# -gt 0 ] || printf '| rate | nodes | size | algorithm | time | bound | of bound |\n|---|---|---|---|---|---|---|\n'
+for rate in ${rates//,/ }; do
+  shape "$rate"
+  if [ $# -gt 0 ]; then
+    run "$@"
+    continue
+  fi
+  for bytes in 16M 64M; do
+    run "$build/tools/entrain-perf" all_reduce --transport tcp --min-bytes $bytes --max-bytes $bytes --budget 0.1 \
+      --json "$results" > /dev/null
+    beside_bound "$rate"
+  done
+done
