@@ -241,7 +241,7 @@ MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes
   return Match::kTaken;
 }
 
-Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done) {
+Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done, Loan* loan) {
   if (!end_.ok()) {
     const Line* kept = Find(envelope.tag);
     if (kept == nullptr || kept->first_early == nullptr) {
@@ -253,7 +253,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
   Incoming* incoming = line->first_early;
   if (incoming == nullptr) {
     Posted* posted = posted_pool_.Take(&Posted::next);
-    *posted = {envelope, into, done, nullptr};
+    *posted = {envelope, into, done, loan, nullptr};
     (line->last_posted == nullptr ? line->first_posted : line->last_posted->next) = posted;
     line->last_posted = posted;
     ++posted_;
@@ -270,7 +270,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
                       MismatchError(envelope, expected, incoming->envelope_, incoming->bytes_), 0);
     incoming->dropped_ = true;
   } else {
-    Claim(incoming, into, done);
+    Claim(incoming, {envelope, into, done, loan, nullptr});
   }
   if (!incoming->withdrawn_.ok()) {
     Fail(incoming, incoming->withdrawn_);
@@ -315,15 +315,16 @@ Incoming* MatchQueue::Unline(Line* line) {
   return incoming;
 }
 
-void MatchQueue::Claim(Incoming* incoming, Bytes into, Completion* done) {
-  Copy(into.data(), incoming->target_, static_cast<size_t>(incoming->received_));
-  incoming->target_ = into.data();
+void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
+  Copy(receive.into.data(), incoming->target_, static_cast<size_t>(incoming->received_));
+  incoming->target_ = receive.into.data();
   if (!incoming->announced_ && !incoming->held_) {
-    completions_->Add(done, absl::OkStatus(), incoming->bytes_);
+    completions_->Add(receive.done, absl::OkStatus(), incoming->bytes_);
     return;
   }
   incoming->claimed_ = true;
-  incoming->done_ = done;
+  incoming->done_ = receive.done;
+  incoming->loan_ = receive.loan;
 }
 
 absl::Status MatchQueue::Deliver(const Envelope& envelope, ConstBytes payload) {
@@ -357,7 +358,7 @@ absl::StatusOr<Incoming*> MatchQueue::Begin(const Envelope& envelope, int64_t by
   Incoming* incoming = NewIncoming(envelope, bytes);
   Hold(incoming);
   if (match == Match::kTaken) {
-    Claim(incoming, taken.into, taken.done);
+    Claim(incoming, taken);
   } else if (early) {
     Keep(incoming);
     events_->OnEarly(*endpoint_, envelope);
@@ -386,7 +387,7 @@ absl::StatusOr<Incoming*> MatchQueue::Announce(const Envelope& envelope, int64_t
   }
   Hold(incoming);
   if (match == Match::kTaken) {
-    Claim(incoming, taken.into, taken.done);
+    Claim(incoming, taken);
   } else {
     incoming->dropped_ = true;
   }

@@ -69,6 +69,8 @@ class Incoming {
   uint64_t handle() const { return handle_; }  // as given to Announce
   // Nobody wants it (revoked, mismatched): read the rest to nowhere and Advance, or Abandon it.
   bool dropped() const { return dropped_; }
+  // Not null: of an announced message whose receive may be lent the bytes where they lie.
+  Loan* loan() const { return loan_; }
   // Where the next bytes go: the rest of the receive's buffer, or of the memory that keeps it
   // early; left() bytes. Empty when dropped. Ask again after every call of anything else: a claim
   // or a revocation changes it.
@@ -84,6 +86,7 @@ class Incoming {
   uint64_t handle_ = 0;
   std::byte* target_ = nullptr;
   Completion* done_ = nullptr;  // of the receive that has claimed it
+  Loan* loan_ = nullptr;        // likewise
   Incoming* next_ = nullptr;    // in its tag's line of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
   int64_t capacity_ = 0;    // of storage_
@@ -114,10 +117,10 @@ class MatchQueue {
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // PostRecv. Null mostly. Not null: this receive met an announcement, which the transport must get
+  // PostRecv, or with `loan` PostLoan. Null mostly. Not null: this receive met an announcement, which the transport must get
   // moving: grant or copy it, and Advance; or, if dropped() (they do not match: the receive has
   // failed), refuse it and Abandon.
-  Incoming* Post(const Envelope& envelope, Bytes into, Completion* done);
+  Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, Loan* loan = nullptr);
 
   // What is kept of this tag. kWhole: the first message has this envelope and length; it is in `into`, and taken. kOther:
   // something else, or a receive is posted; nothing was done.
@@ -169,6 +172,7 @@ class MatchQueue {
     Envelope envelope;
     Bytes into;
     Completion* done;
+    Loan* loan;
     Posted* next;
   };
   // The line of one tag: receives or messages (invariant a). Gone when empty.
@@ -211,7 +215,7 @@ class MatchQueue {
   void GiveStorage(Incoming* incoming);
   // The first kept message, out of its line.
   Incoming* Unline(Line* line);
-  void Claim(Incoming* incoming, Bytes into, Completion* done);
+  void Claim(Incoming* incoming, const Posted& receive);
   absl::Status Reserve(int64_t bytes);
   void FailPosted(Line* line, const absl::Status& why);
   void ForgetEarly(Line* line, std::vector<uint64_t>* refused);

@@ -33,6 +33,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/call.h"
 #include "lib/base/clock.h"
+#include "lib/memory/shared_regions.h"
 
 namespace entrain {
 
@@ -80,6 +81,13 @@ struct Completion {
   void (*done)(Completion* self, const absl::Status& status, int64_t bytes) = nullptr;
 };
 
+// What a receive that only reads its bytes may be lent instead of a copy: the message where it lies, in memory of the
+// sender's that this process has mapped. Lives as long as the receive's Completion.
+struct Loan {
+  const std::byte* lent = nullptr;  // null: the bytes are in the receive's buffer
+  uint64_t handle = 0;              // the endpoint's
+};
+
 using PeerId = std::array<uint8_t, 16>;  // entrain_peer_id_t: one per runtime, random
 
 class Endpoint;
@@ -109,6 +117,16 @@ class Endpoint {
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
   // Takes exactly bytes.size() bytes with an equal envelope.
   virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) = 0;
+  // The same for bytes that are only read, soon and here: when `done` runs, they are in `bytes` or, if loan->lent says so,
+  // there. What was lent is given back by EndLoan, from wherever posting is allowed; until then the send is not complete.
+  // A transport that never lends keeps these.
+  virtual void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
+    *loan = Loan();
+    PostRecv(envelope, bytes, done);
+  }
+  // Not OK: the sender took its memory back meanwhile (invariant 7), so what was read there may not be the message.
+  // Once for each that was lent, whatever has been revoked or closed.
+  virtual absl::Status EndLoan(Loan*) { return absl::OkStatus(); }
   // ---- At once or not at all, for small messages: nothing is lent, nothing completes later. For who polls nothing
   // meanwhile. A transport that cannot keeps these, which never do anything.
   // Sends a copy. False: it would have to wait; nothing was done.
@@ -149,6 +167,8 @@ struct TransportConfig {
   std::string route_to;
   const Clock* clock = &Clock::Real();
   int64_t connect_timeout_ns = 60 * kSecond;  // a connection that does not stand by then is lost
+  // Of this process, for peers to map where the transport can pass descriptors; null: none.
+  std::shared_ptr<const SharedRegions> regions;
 };
 
 class Transport {
@@ -163,6 +183,9 @@ class Transport {
   // sides call it; the one with the smaller PeerId dials, the other is dialled. Called once per peer.
   virtual absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer,
                                                             absl::string_view remote) = 0;
+  // Peers that have mapped this region need it no more: it has been taken out of TransportConfig::regions, and nothing
+  // that was lent lies in it.
+  virtual void Retire(const SharedRegion&) {}
   // Progress without blocking; returns the number of events handled (0: nothing to do).
   virtual int Poll() = 0;
   // Before sleeping: true: from now on, any event makes wait_fd readable; false: there is something already, poll

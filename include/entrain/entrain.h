@@ -39,6 +39,7 @@
 #include "entrain/store.h"
 #include "entrain/comm.h"
 #include "entrain/collectives.h"
+#include "entrain/memory.h"
 #include "entrain/optim.h"
 #include "entrain/train.h"
 

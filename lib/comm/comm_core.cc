@@ -524,6 +524,20 @@ void CommCore::Leave() {
   engine_.CloseContext(config_.context);
 }
 
+std::string CommCore::UserOf(ConstBytes bytes) const {
+  const auto touches = [&](const BufferView& buffer) {
+    const auto* const data = static_cast<const std::byte*>(buffer.data);
+    return buffer.bytes > 0 && data < bytes.data() + bytes.size() &&
+           data + buffer.bytes > bytes.data();
+  };
+  for (const CallWork* work : open_) {
+    if (touches(work->call_.in) || touches(work->call_.out)) {
+      return absl::StrCat(CallName(*work), " on ", config_.name);
+    }
+  }
+  return "";
+}
+
 void CommCore::OnShutdown() {
   if (!open_.empty()) {
     Fail(absl::AbortedError(absl::StrCat(config_.name, ": the runtime was destroyed")), true);

@@ -122,6 +122,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   Deadline next_tick() const override;
   void OnTick(int64_t now_ns) override;
   void OnEarly(Endpoint& from, const Envelope& envelope) override;
+  std::string UserOf(ConstBytes bytes) const override;
   void OnShutdown() override;
 
  private:

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "lib/base/config.h"
 #include "lib/base/log.h"
@@ -338,6 +339,28 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
         static_cast<Context>(all[static_cast<size_t>(ranks[i])].context);
   }
   return Open(runtime_, std::move(config));
+}
+
+absl::StatusOr<void*> Communicator::AllocateMemory(int64_t bytes, SealedMemory::Pages pages) {
+  ENTRAIN_ASSIGN_OR_RETURN(const auto region, runtime_->regions().Allocate(bytes, pages));
+  return region->memory.data();
+}
+
+absl::Status Communicator::FreeMemory(void* memory) {
+  const auto region = runtime_->regions().At(memory);
+  if (region == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "memory: %p was not allocated for communicators of this runtime, or has been freed",
+        memory));
+  }
+  absl::Status status;
+  runtime_->engine().RunInDriver([&] {
+    status = runtime_->engine().Retire(*region);
+    if (status.ok()) {
+      runtime_->regions().Remove(*region);
+    }
+  });
+  return Annotate(status, absl::StrFormat("memory %p", memory));
 }
 
 void Communicator::Abort(absl::string_view reason) {

@@ -20,6 +20,7 @@
 #include "lib/base/call.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
+#include "lib/memory/sealed_memory.h"
 
 namespace entrain {
 
@@ -73,6 +74,11 @@ class Communicator {
 
   // Collective. Null for color -1.
   absl::StatusOr<std::shared_ptr<Communicator>> Split(int color, int key);
+
+  // Memory that the other processes of this host may read where it lies, of all communicators of the runtime.
+  absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
+  // FAILED_PRECONDITION while a call on any of them uses it.
+  absl::Status FreeMemory(void* memory);
 
   // Any thread; returns at once; ends the communicator on all ranks.
   void Abort(absl::string_view reason);

@@ -97,6 +97,7 @@ absl::Status Runtime::Start(const std::string& route_to) {
   config.ports = Setting(options_.ports, "ENTRAIN_PORTS");
   config.key = key_;
   config.route_to = route_to;
+  config.regions = regions_;
   auto engine = std::make_shared<Engine>(EngineOptions{.own_thread = options_.own_thread});
   std::vector<std::string> failures;
   for (const TransportFactory& factory : TransportRegistry()) {

@@ -14,6 +14,7 @@
 
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"
+#include "lib/memory/shared_regions.h"
 
 namespace entrain {
 
@@ -54,6 +55,8 @@ class Runtime {
   const std::string& host_id() const { return host_id_; }
   const std::string& key() const { return key_; }
   BufferPool& pool() { return pool_; }
+  // Memory of this process that its peers may map. What is left of it is freed with the runtime.
+  SharedRegions& regions() { return *regions_; }
   // After EnsureStarted.
   Engine& engine() { return *engine_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
@@ -73,6 +76,7 @@ class Runtime {
   std::vector<std::string> transport_names_;
   bool transports_named_ = false;  // asked for by name: one that cannot be had is an error
   BufferPool pool_;
+  const std::shared_ptr<SharedRegions> regions_ = std::make_shared<SharedRegions>();
   absl::Mutex mutex_;
   std::shared_ptr<UseCounts> uses_ = std::make_shared<UseCounts>();
   std::shared_ptr<Engine> engine_;  // shared with communicators, for threads still in a wait

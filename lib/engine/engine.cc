@@ -594,6 +594,20 @@ void Engine::OpenContext(Context context, std::shared_ptr<ContextOwner> owner) {
   }
 }
 
+absl::Status Engine::Retire(const SharedRegion& region) {
+  const ConstBytes bytes(region.memory.data(), static_cast<size_t>(region.memory.size()));
+  for (const auto& [context, owner] : owners_) {
+    if (const std::string user = owner->UserOf(bytes); !user.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("it is still used by ", user));
+    }
+  }
+  for (const auto& transport : transports_) {
+    transport->Retire(region);
+  }
+  NeedFlush();
+  return absl::OkStatus();
+}
+
 void Engine::CloseContext(Context context) {
   context_state_[context].store(kRevoked, std::memory_order_release);
   const auto found = owners_.find(context);

@@ -60,6 +60,8 @@ class ContextOwner {
   virtual void OnTick(int64_t now_ns) = 0;
   // From inside a transport's Poll: compare, note, ask for attention; do not post.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
+  // A call under way whose input or output touches these bytes, by name; empty: none.
+  virtual std::string UserOf(ConstBytes bytes) const = 0;
   // The engine is about to end.
   virtual void OnShutdown() = 0;
 };
@@ -121,6 +123,8 @@ class Engine final : public Events {
   void OpenContext(Context context, std::shared_ptr<ContextOwner> owner);
   // Messages for it are dropped from now on; the owner is released after the current turn.
   void CloseContext(Context context);
+  // Tells the peers that this region is needed no more. An error names a call that uses it; then nothing is done.
+  absl::Status Retire(const SharedRegion& region);
   // Something must reach the peers before this driver leaves: control messages that end a
   // communicator.
   void NeedFlush() { flush_ = true; }

@@ -40,6 +40,22 @@ void Executor::Stop(absl::Status why) {
   if (status_.ok()) {
     status_ = std::move(why);
   }
+  EndLoans();
+}
+
+OwnedBuffer Executor::TakeScratch() {
+  EndLoans();
+  return std::move(scratch_);
+}
+
+// What is lent to a call that is over.
+void Executor::EndLoans() {
+  for (Pending& slot : slots_) {
+    if (slot.loan.lent != nullptr) {
+      const int peer = schedule_.transfers[slot.transfer].peer;
+      wiring_.endpoints[static_cast<size_t>(peer)]->EndLoan(&slot.loan).IgnoreError();
+    }
+  }
 }
 
 bool Executor::NextLane(LaneRun& run) {
@@ -69,19 +85,55 @@ void Executor::StepLane(LaneRun& run) {
     if (run.outstanding > 0) {
       return;
     }
-    binding_.RunOps(run.scratch, schedule_.rounds[lane.first_round + run.round]);
+    DoOps(run);
     ++run.round;
   }
+}
+
+void Executor::DoOps(LaneRun& run) {
+  const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
+  const Round& round = schedule_.rounds[lane.first_round + run.round];
+  absl::InlinedVector<Lent, 4> lent;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    if (slots_[t].loan.lent != nullptr) {
+      lent.push_back({plan_->transfers[t], slots_[t].loan.lent});
+    }
+  }
+  binding_.RunOps(run.scratch, round, lent);
+  if (lent.empty()) {
+    return;
+  }
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    if (slots_[t].loan.lent != nullptr) {
+      const int peer = schedule_.transfers[t].peer;
+      const absl::Status good =
+          wiring_.endpoints[static_cast<size_t>(peer)]->EndLoan(&slots_[t].loan);
+      if (!good.ok() && status_.ok()) {
+        stopped_ = true;
+        status_ = good;
+        failed_peer_ = peer;
+      }
+    }
+  }
+}
+
+bool Executor::ReadyForOps(const LaneRun& run, Direction completed) const {
+  const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
+  return completed == Direction::kRecv && run.receives == 0 &&
+         plan_->ops_before_sends[lane.first_round + run.round];
 }
 
 bool Executor::Advance() {
   for (LaneRun& run : runs_) {
     if (run.lane >= 0 && run.ready && !stopped_) {
       run.ready = false;
-      const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
-      binding_.RunOps(run.scratch, schedule_.rounds[lane.first_round + run.round]);
-      ++run.round;
-      StepLane(run);
+      if (!std::exchange(run.ops_done, true)) {
+        DoOps(run);
+      }
+      if (run.outstanding == 0 && !stopped_) {
+        ++run.round;
+        StepLane(run);
+      }
     }
   }
   return stopped_ || lanes_left_ == 0;
@@ -95,6 +147,8 @@ void Executor::PostRound(LaneRun& run) {
     return skip != 0 && ((skip >> (t - round.first_transfer)) & 1) != 0;
   };
   run.outstanding = static_cast<int>(round.transfers) - std::popcount(skip);
+  run.receives = 0;
+  run.ops_done = false;
   pending_ += run.outstanding;
   // Receives first: what is expected then finds its place at once.
   for (const Direction direction : {Direction::kRecv, Direction::kSend}) {
@@ -114,12 +168,15 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index) {
   slot.run = static_cast<uint16_t>(&run - runs_.data());
   slot.transfer = index;
   slot.posted = true;
+  run.receives += transfer.direction == Direction::kRecv ? 1 : 0;
   const Bytes data = binding_.Span(run.scratch, plan_->transfers[index]);
   const uint8_t lane = wiring_.LaneOf(run.lane);
   Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
   if (transfer.direction == Direction::kSend) {
     bytes_sent_ += static_cast<int64_t>(data.size());
     endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), data, &slot);
+  } else if (plan_->may_be_lent[index]) {
+    endpoint.PostLoan(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot, &slot.loan);
   } else {
     endpoint.PostRecv(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);
   }
@@ -139,11 +196,13 @@ void Executor::OnDone(Completion* self, const absl::Status& status, int64_t byte
     executor.ready_();
     return;
   }
-  if (executor.schedule_.transfers[slot.transfer].direction == Direction::kRecv) {
-    executor.bytes_received_ += bytes;
-  }
   LaneRun& run = executor.runs_[slot.run];
-  if (--run.outstanding == 0) {
+  const Direction direction = executor.schedule_.transfers[slot.transfer].direction;
+  if (direction == Direction::kRecv) {
+    executor.bytes_received_ += bytes;
+    --run.receives;
+  }
+  if (--run.outstanding == 0 || executor.ReadyForOps(run, direction)) {
     run.ready = true;
     executor.ready_();
   } else if (executor.stopped_ && executor.pending_ == 0) {

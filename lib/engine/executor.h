@@ -1,8 +1,8 @@
 // Runs one schedule for one call: lanes, rounds, local operations. Knows nothing of communicators.
 //
 // Everything here is [driver] (lib/engine/engine.h). A lane's transfers run concurrently; when the
-// last of a round has completed the lane is ready, and Advance does its local operations and posts
-// the next round. At most `window` lanes are active; scratch belongs to window slots, so it stays
+// last of a round has completed the lane is ready, and Advance does its local operations (where they
+// write nothing that is being sent: when the last receive has completed) and posts the next round. At most `window` lanes are active; scratch belongs to window slots, so it stays
 // in cache however long the call is.
 #pragma once
 
@@ -56,21 +56,24 @@ class Executor {
   // The rank of the first transfer that failed or has not completed; -1: none.
   int WaitingFor() const;
   // Once, when pending() is 0.
-  OwnedBuffer TakeScratch() { return std::move(scratch_); }
+  OwnedBuffer TakeScratch();
 
  private:
   struct LaneRun {
     int lane = -1;        // index in the schedule; -1: the slot is free
     uint32_t round = 0;   // of the lane
     int outstanding = 0;  // transfers of this round that have not completed
+    int receives = 0;     // of these
     std::byte* scratch = nullptr;
     bool ready = false;
+    bool ops_done = false;  // of this round, while its sends are under way
   };
   struct Pending : Completion {
     Executor* executor = nullptr;
     uint16_t run = 0;  // index in runs_
     uint32_t transfer = 0;
     bool posted = false;
+    Loan loan;
   };
 
   static void OnDone(Completion* self, const absl::Status& status, int64_t bytes);
@@ -78,6 +81,11 @@ class Executor {
   void PostTransfer(LaneRun& run, uint32_t transfer);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
+  // The operations of the lane's round, and the end of what was lent for them.
+  void DoOps(LaneRun& run);
+  // Whether the last of a round has completed that its operations wait for.
+  bool ReadyForOps(const LaneRun& run, Direction completed) const;
+  void EndLoans();
 
   const std::shared_ptr<const Plan> plan_;
   const Schedule& schedule_;

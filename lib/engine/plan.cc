@@ -73,6 +73,105 @@ bool FitsExpress(const Plan& plan) {
   });
 }
 
+bool Overlap(const Region& a, const Region& b) {
+  return a.slot == b.slot && a.first < b.first + b.blocks && b.first < a.first + a.blocks;
+}
+bool Inside(const Region& a, const Region& b) {
+  return a.slot == b.slot && a.first >= b.first && a.first + a.blocks <= b.first + b.blocks;
+}
+
+// Whether nothing in this round touches the region but operands inside it. `received`: the index of its transfer.
+bool OnlyOperands(const Schedule& schedule, const Round& round, uint32_t received) {
+  const Region& region = schedule.transfers[received].region;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    if (t != received && Overlap(schedule.transfers[t].region, region)) {
+      return false;
+    }
+  }
+  for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+    const LocalOp& op = schedule.ops[o];
+    for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
+      const Region& operand = schedule.operands[i];
+      if (Overlap(operand, region) && !Inside(operand, region)) {
+        return false;
+      }
+    }
+    if (Overlap(op.dst, region)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// In-place calls: the same block of kIn and kOut is the same memory.
+bool MayAlias(Region a, Region b) {
+  a.slot = a.slot == Slot::kIn ? Slot::kOut : a.slot;
+  b.slot = b.slot == Slot::kIn ? Slot::kOut : b.slot;
+  return Overlap(a, b);
+}
+
+bool OpsBeforeSends(const Schedule& schedule, const Round& round) {
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    const Transfer& transfer = schedule.transfers[t];
+    for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+      if (transfer.direction == Direction::kSend &&
+          MayAlias(transfer.region, schedule.ops[o].dst)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+enum class Touch { kNone, kRewritten, kOther };
+Touch TouchIn(const Schedule& schedule, const Round& round, const Region& region) {
+  Touch touch = Touch::kNone;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    const Transfer& transfer = schedule.transfers[t];
+    if (Overlap(transfer.region, region)) {
+      const bool rewrites =
+          transfer.direction == Direction::kRecv && Inside(region, transfer.region);
+      touch = rewrites && touch != Touch::kOther ? Touch::kRewritten : Touch::kOther;
+    }
+  }
+  for (uint32_t o = round.first_op; o < round.first_op + round.ops && touch == Touch::kNone; ++o) {
+    const LocalOp& op = schedule.ops[o];
+    bool any = Overlap(op.dst, region);
+    for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
+      any |= Overlap(schedule.operands[i], region);
+    }
+    touch = any ? Touch::kOther : Touch::kNone;
+  }
+  return touch;
+}
+
+bool MayBeLent(const Schedule& schedule, const Lane& lane, uint32_t round, uint32_t index) {
+  const Transfer& transfer = schedule.transfers[index];
+  if (transfer.direction != Direction::kRecv || transfer.region.slot != Slot::kScratch ||
+      !OnlyOperands(schedule, schedule.rounds[round], index)) {
+    return false;
+  }
+  Touch touch = Touch::kNone;
+  for (uint32_t r = round + 1; r < lane.first_round + lane.rounds && touch == Touch::kNone; ++r) {
+    touch = TouchIn(schedule, schedule.rounds[r], transfer.region);
+  }
+  return touch != Touch::kOther;
+}
+
+std::vector<bool> FindLendable(const Schedule& schedule,
+                               const std::vector<bool>& ops_before_sends) {
+  std::vector<bool> lendable(schedule.transfers.size());
+  for (const Lane& lane : schedule.lanes) {
+    for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
+      const Round& round = schedule.rounds[r];
+      for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+        lendable[t] = ops_before_sends[r] && MayBeLent(schedule, lane, r, t);
+      }
+    }
+  }
+  return lendable;
+}
+
 }  // namespace
 
 Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, const Layout& in,
@@ -104,6 +203,10 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   }
   plan.schedule = std::move(schedule);
   plan.express = FitsExpress(plan);
+  for (const Round& round : plan.schedule->rounds) {
+    plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
+  }
+  plan.may_be_lent = FindLendable(*plan.schedule, plan.ops_before_sends);
   return plan;
 }
 
@@ -115,22 +218,33 @@ Binding::Binding(const Plan& plan, const Call& call, const Kernels& kernels)
       in_(static_cast<std::byte*>(call.in.data)),
       out_(static_cast<std::byte*>(call.out.data)) {}
 
-void Binding::RunOps(std::byte* scratch, const Round& round) const {
+const std::byte* Binding::Source(std::byte* scratch, const Place& place,
+                                 absl::Span<const Lent> lent) const {
+  for (const Lent& one : lent) {
+    if (place.slot == one.place.slot && place.offset >= one.place.offset &&
+        place.offset < one.place.offset + one.place.bytes) {
+      return one.data + (place.offset - one.place.offset);
+    }
+  }
+  return Address(scratch, place);
+}
+
+void Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent) const {
   for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
     const LocalOp& op = schedule_.ops[o];
     if (op.kind == LocalKind::kCombine) {
-      Combine(scratch, o);
+      Combine(scratch, o, lent);
       continue;
     }
     const Bytes dst = Span(scratch, plan_.ops[o]);
-    const std::byte* const from = Address(scratch, plan_.operands[op.first_operand]);
+    const std::byte* const from = Source(scratch, plan_.operands[op.first_operand], lent);
     if (dst.data() != from && !dst.empty()) {
       std::memcpy(dst.data(), from, dst.size());
     }
   }
 }
 
-void Binding::Combine(std::byte* scratch, uint32_t index) const {
+void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent> lent) const {
   const LocalOp& op = schedule_.ops[index];
   const Place& to = plan_.ops[index];
   if (to.bytes == 0) {
@@ -140,7 +254,7 @@ void Binding::Combine(std::byte* scratch, uint32_t index) const {
   std::byte* const dst = Address(scratch, to);
   absl::InlinedVector<const void*, 16> sources;
   for (uint32_t i = 0; i < op.operands; ++i) {
-    sources.push_back(Address(scratch, plan_.operands[op.first_operand + i]));
+    sources.push_back(Source(scratch, plan_.operands[op.first_operand + i], lent));
   }
   const ReduceOp reduce = call_.reduction.op;
   if (reduce == ReduceOp::kCustom) {

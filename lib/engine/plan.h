@@ -32,9 +32,21 @@ struct Plan {
   std::vector<Place> transfers, ops, operands;
   int64_t slot_bytes = 0;  // scratch of the largest lane
   bool express = false;    // may go the short way, see express.h
+  // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
+  std::vector<bool> ops_before_sends;
+  // Per transfer: whether it receives what is only read, by the operations of its own round, which need not wait for its
+  // sends: so that it may be lent. (Two ranks that lend each other something and wait for their sends first would wait for
+  // ever.)
+  std::vector<bool> may_be_lent;
 
   static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
                    const Layout& in, const Layout& out, int64_t element_bytes, int window);
+};
+
+// A place in scratch whose bytes are elsewhere: see Loan in transports/transport.h.
+struct Lent {
+  Place place;
+  const std::byte* data;
 };
 
 // Where a call runs: how its ranks are reached.
@@ -72,10 +84,13 @@ class Binding {
   Bytes Span(std::byte* scratch, const Place& place) const {
     return {Address(scratch, place), static_cast<size_t>(place.bytes)};
   }
-  void RunOps(std::byte* scratch, const Round& round) const;
+  void RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent = {}) const;
 
  private:
-  void Combine(std::byte* scratch, uint32_t op) const;
+  // Where an operand is.
+  const std::byte* Source(std::byte* scratch, const Place& place,
+                          absl::Span<const Lent> lent) const;
+  void Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
   void CombineWeighted(std::byte* dst, absl::Span<const void* const> sources, int64_t count) const;
   void CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
                          int64_t count) const;

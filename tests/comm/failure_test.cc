@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -228,7 +229,7 @@ constexpr const char* kOperationNames[] = {"all_reduce", "reduce_scatter", "all_
                                            "broadcast",  "barrier",        "sendrecv"};
 
 // One call of the operation among all ranks; `data` holds ranks * count elements.
-absl::Status Perform(const Comm& comm, Operation operation, std::vector<float>& data,
+absl::Status Perform(const Comm& comm, Operation operation, absl::Span<float> data,
                      int64_t timeout_ns) {
   const int n = comm->size(), rank = comm->rank();
   const int64_t all = static_cast<int64_t>(data.size()), part = all / n;
@@ -276,10 +277,14 @@ absl::Status Perform(const Comm& comm, Operation operation, std::vector<float>& 
   return absl::InternalError("no such operation");
 }
 
+// What the messages are: small, large, or large out of memory that the peers map.
+enum class Size { kSmall, kLarge, kShared };
+constexpr const char* kSizeNames[] = {"small", "large", "shared"};
+
 // Ranks as processes over a file store; `victim` is struck with `signal` while all loop over an
 // operation.
 void Strike(Operation operation, int ranks, int victim, int signal, const char* transports,
-            int64_t timeout_ns, bool large, Shared* shared) {
+            int64_t timeout_ns, Size size, Shared* shared) {
   char directory[] = "/tmp/entrain-failure-XXXXXX";
   ASSERT_NE(mkdtemp(directory), nullptr);
   std::vector<pid_t> children;
@@ -304,7 +309,16 @@ void Strike(Operation operation, int ranks, int victim, int signal, const char* 
       if (!comm.ok()) {
         _exit(4);
       }
-      std::vector<float> data(large ? 4 << 20 : 100, 0.0f);
+      std::vector<float> own(size == Size::kSmall ? 100 : 4 << 20, 0.0f);
+      absl::Span<float> data = absl::MakeSpan(own);
+      if (size == Size::kShared) {
+        auto memory = (*comm)->AllocateMemory(static_cast<int64_t>(own.size() * sizeof(float)),
+                                              SealedMemory::Pages::kUsual);
+        if (!memory.ok()) {
+          _exit(5);
+        }
+        data = {static_cast<float*>(*memory), own.size()};
+      }
       shared->ready.fetch_add(1);
       absl::Status status;
       while (status.ok()) {
@@ -315,7 +329,7 @@ void Strike(Operation operation, int ranks, int victim, int signal, const char* 
       report.code = static_cast<int>(status.code());
       report.guilty = BlameOf(status).rank;
       std::strncpy(report.text, std::string(status.message()).c_str(), sizeof(report.text) - 1);
-      _exit(0);
+      _exit(size != Size::kShared || (*comm)->FreeMemory(data.data()).ok() ? 0 : 6);
     }
     children.push_back(pid);
   }
@@ -350,31 +364,32 @@ void Strike(Operation operation, int ranks, int victim, int signal, const char* 
   EXPECT_EQ(std::system(remove.c_str()), 0);
 }
 
-class FailureOfAProcess : public testing::TestWithParam<std::tuple<const char*, bool, Operation>> {
+class FailureOfAProcess : public testing::TestWithParam<std::tuple<const char*, Size, Operation>> {
  protected:
   FailureOfAProcess()
       : shared_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared) {}
   ~FailureOfAProcess() override { munmap(shared_, sizeof(Shared)); }
   const char* transport() const { return std::get<0>(GetParam()); }
-  bool large() const { return std::get<1>(GetParam()); }
+  Size size() const { return std::get<1>(GetParam()); }
   Operation operation() const { return std::get<2>(GetParam()); }
   Shared* const shared_;
 };
 INSTANTIATE_TEST_SUITE_P(
     Over, FailureOfAProcess,
-    testing::Combine(testing::Values("shm", "tcp"), testing::Bool(),
+    testing::Combine(testing::Values("shm", "tcp"),
+                     testing::Values(Size::kSmall, Size::kLarge, Size::kShared),
                      testing::Values(Operation::kAllReduce, Operation::kReduceScatter,
                                      Operation::kAllGather, Operation::kBroadcast,
                                      Operation::kBarrier, Operation::kSendRecv)),
     [](const auto& param) {
-      return absl::StrCat(std::get<0>(param.param),
-                          std::get<1>(param.param) ? "_large_" : "_small_",
+      return absl::StrCat(std::get<0>(param.param), "_",
+                          kSizeNames[static_cast<int>(std::get<1>(param.param))], "_",
                           kOperationNames[static_cast<int>(std::get<2>(param.param))]);
     });
 
 TEST_P(FailureOfAProcess, KilledRankIsNamedWithinTwoSeconds) {
-  Strike(operation(), 4, 2, SIGKILL, transport(), 20 * kSecond, large(), shared_);
+  Strike(operation(), 4, 2, SIGKILL, transport(), 20 * kSecond, size(), shared_);
   for (const int rank : {0, 1, 3}) {
     const Report& report = shared_->reports[rank];
     EXPECT_EQ(report.code, static_cast<int>(absl::StatusCode::kUnavailable)) << report.text;
@@ -386,7 +401,7 @@ TEST_P(FailureOfAProcess, KilledRankIsNamedWithinTwoSeconds) {
 
 TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
   constexpr int64_t kTimeout = 700 * kMillisecond;
-  Strike(operation(), 4, 1, SIGSTOP, transport(), kTimeout, large(), shared_);
+  Strike(operation(), 4, 1, SIGSTOP, transport(), kTimeout, size(), shared_);
   for (const int rank : {0, 2, 3}) {
     const Report& report = shared_->reports[rank];
     EXPECT_EQ(report.code, static_cast<int>(absl::StatusCode::kDeadlineExceeded)) << report.text;

@@ -210,6 +210,18 @@ TEST(EntrainPerf, SeveralTransportsAndAlgorithmsGiveOneLineEach) {
               ::testing::ElementsAre("inproc ring", "inproc direct", "shm ring", "shm direct"));
 }
 
+TEST(EntrainPerf, MeasuresOnMemoryThatThePeersMap) {
+  for (const char* kind : {"private", "shared", "huge"}) {
+    const Ended ended =
+        Perf({"all_reduce", "-n", "2", "--transport", "inproc,shm,tcp", "--memory", kind,
+              "--min-bytes", "100K", "--max-bytes", "400K", "--budget", "0.001"});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_EQ(ended.out.find("entrain_mem_alloc") != std::string::npos,
+              kind != std::string("private"));
+  }
+  EXPECT_EQ(Perf({"all_reduce", "--memory", "elsewhere"}).code, 2);
+}
+
 TEST(EntrainPerf, JsonIsReplacedUnlessAppended) {
   const JsonFile file;
   for (const auto& [flag, lines] : {std::pair("", 1), std::pair("", 1), std::pair("--append", 2)}) {

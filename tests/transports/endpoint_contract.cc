@@ -17,6 +17,7 @@ std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::stri
   node->config.self.fill(index);
   node->config.host_id = "contract-test";
   node->config.key = std::string(key);
+  node->config.regions = node->regions;
   for (const TransportFactory& factory : TransportRegistry()) {
     if (factory.name == name) {
       absl::StatusOr<std::unique_ptr<Transport>> transport =

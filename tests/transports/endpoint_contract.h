@@ -58,6 +58,7 @@ struct Transfer : Completion {
 
 struct Node {
   TransportConfig config;
+  std::shared_ptr<SharedRegions> regions = std::make_shared<SharedRegions>();  // config's
   Recorder events;
   std::unique_ptr<Transport> transport;
 };

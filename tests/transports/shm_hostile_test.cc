@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -38,6 +39,11 @@ struct Transfer : Completion {
 
 Envelope Message(uint32_t tag) {
   return {Tag(1, tag, 0, 0), {.kind = CallKind::kSend, .count = 1}};
+}
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
 // A transport under test, and a peer that is made of this test's own hands.
@@ -141,7 +147,7 @@ TEST_F(ShmHostile, RecordsOfUnknownKind) {
 }
 
 TEST_F(ShmHostile, RecordsTooShortForTheirKind) {
-  for (const uint8_t kind : {kEager, kAnnounce, kDone, kPush, kFragment, kWithdraw}) {
+  for (const uint8_t kind : {kEager, kAnnounce, kDone, kPush, kFragment, kWithdraw, kRetire}) {
     SCOPED_TRACE(int{kind});
     ASSERT_NO_FATAL_FAILURE(Introduce());
     Write(kind, "abc");
@@ -159,6 +165,7 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
       {kPush, Raw(WirePush{7, 0, 0})},
       {kFragment, Raw(WireFragment{0xffffffffffffffff}) + "data"},
       {kWithdraw, Raw(WireWithdraw{1 << 20})},
+      {kRetire, Raw(WireRetire{3})},
   };
   for (const auto& [kind, payload] : records) {
     SCOPED_TRACE(int{kind});
@@ -191,8 +198,102 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
 
 TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
-  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0}));
+  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0, 0}));
   ExpectLost("impossible length");
+}
+
+TEST_F(ShmHostile, MessagesInMemoryThatWasNotOfferedOrBeyondIt) {
+  const SealedMemory memory = SealedMemory::Create(1 << 20).value();
+  const auto address = reinterpret_cast<uint64_t>(memory.data());
+  const struct {
+    uint64_t region, address, bytes;
+  } messages[] = {{8, address, 100000},
+                  {7, address - 1, 100000},
+                  {7, address + 1, 1 << 20},
+                  {7, address + (1 << 20) + 1, 0},
+                  {7, address, ~uint64_t{0} >> 1}};
+  for (const auto& message : messages) {
+    SCOPED_TRACE(message.address - address);
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    ASSERT_TRUE(peer->Offer({.region = 7, .address = address, .bytes = 1 << 20}, memory.fd()));
+    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), message.bytes, message.address,
+                                      1, message.region}));
+    ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
+}
+
+TEST_F(ShmHostile, OffersThatAreNone) {
+  const SealedMemory memory = SealedMemory::Create(4096).value();
+  const WireOffer offers[] = {
+      {.magic = 1, .region = 1, .address = 4096, .bytes = 4096},
+      {.region = 1, .address = ~uint64_t{0} - 4095, .bytes = 8192},
+      {.region = 2, .address = 4096, .bytes = 4096},  // which is taken
+  };
+  for (const WireOffer& offer : offers) {
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    ASSERT_TRUE(peer->Offer({.region = 2, .address = 4096, .bytes = 4096}, memory.fd()));
+    ASSERT_TRUE(peer->Offer(offer, memory.fd()));
+    ASSERT_NO_FATAL_FAILURE(ExpectLost("offers impossible memory"));
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  ASSERT_EQ(send(peer->socket(), "abc", 3, MSG_NOSIGNAL), 3);
+  ExpectLost("what is no offer");
+}
+
+// Memory that cannot be mapped, for want of seals, size or descriptors: the message is copied.
+TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const Fd unsealed(memfd_create("test", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(unsealed.get(), 1 << 20), 0);
+  const SealedMemory small = SealedMemory::Create(4096).value();
+  std::vector<std::byte> out(1 << 20, std::byte{5});
+  const auto address = reinterpret_cast<uint64_t>(out.data());
+  uint64_t region = 0;
+  const size_t before = OpenDescriptors();
+  for (const int fd : {unsealed.get(), small.fd(), doorbell.get()}) {
+    ASSERT_TRUE(peer->Offer({.region = ++region, .address = address, .bytes = out.size()}, fd));
+    std::vector<std::byte> in(out.size());
+    Transfer received;
+    Loan loan;
+    path->PostLoan(Message(static_cast<uint32_t>(region)), absl::MakeSpan(in), &received, &loan);
+    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(static_cast<uint32_t>(region))),
+                                      out.size(), address, region, region}));
+    ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
+    EXPECT_EQ(received.status, absl::OkStatus());
+    EXPECT_EQ(loan.lent, nullptr);
+    EXPECT_EQ(in, out);
+  }
+  EXPECT_EQ(OpenDescriptors(), before);
+  EXPECT_TRUE(lost.empty());
+}
+
+TEST_F(ShmHostile, MemoryRetiredWhileItIsLentStaysUntilTheEnd) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const SealedMemory memory = SealedMemory::Create(1 << 20).value();
+  memory.data()[99'999] = std::byte{7};
+  const auto address = reinterpret_cast<uint64_t>(memory.data());
+  ASSERT_TRUE(peer->Offer({.region = 1, .address = address, .bytes = 1 << 20}, memory.fd()));
+  std::vector<std::byte> in(100'000);
+  Transfer received;
+  Loan loan;
+  path->PostLoan(Message(1), absl::MakeSpan(in), &received, &loan);
+  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), address, 1, 1}));
+  ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
+  ASSERT_NE(loan.lent, nullptr);
+  Write(kRetire, Raw(WireRetire{1}));
+  Write(kControl, "done");
+  ASSERT_TRUE(PollUntil([&] { return !controls.empty(); }));
+  EXPECT_EQ(loan.lent[99'999], std::byte{7});
+  EXPECT_EQ(path->EndLoan(&loan), absl::OkStatus());
+  EXPECT_TRUE(lost.empty());
 }
 
 TEST_F(ShmHostile, EarlyMessagesBeyondTheCredit) {
@@ -219,7 +320,7 @@ TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
   std::vector<std::byte> in(100000);
   Transfer receive;
   path->PostRecv(Message(1), Bytes(in.data(), in.size()), &receive);
-  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), 8, 5}));
+  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), 8, 5, 0}));
   RingReader::Record record;
   ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
   EXPECT_EQ(record.kind, kPush);
@@ -250,10 +351,6 @@ Fd Dial(const std::string& name) {
                     static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
             0);
   return fd;
-}
-size_t OpenDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
 TEST_F(ShmHostile, StrangersAreSentAwayAndTheirDescriptorsClosed) {

@@ -1,5 +1,7 @@
 #include "tools/perf/entrain_subject.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -153,6 +155,28 @@ absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out
       return absl::UnimplementedError("not measured");
   }
   return status == ENTRAIN_OK ? absl::OkStatus() : FromC(status);
+}
+
+absl::StatusOr<Buffers> EntrainSubject::AllocateBuffers(int64_t bytes, bool huge_pages) {
+  const uint32_t flags = huge_pages ? ENTRAIN_MEM_HUGE_PAGES : 0;
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* memory[2] = {};
+  const auto release = [comm = comm_.get()](void* one) {
+    if (entrain_mem_free(comm, one) != ENTRAIN_OK) {
+      std::fprintf(stderr, "entrain-perf: %s\n", entrain_last_error());
+    }
+  };
+  for (void*& one : memory) {
+    if (const auto status = FromC(entrain_mem_alloc(comm_.get(), size, flags, &one));
+        !status.ok()) {
+      release(memory[0]);
+      return status;
+    }
+  }
+  return Buffers(memory[0], memory[1], [release, in = memory[0], out = memory[1]] {
+    release(in);
+    release(out);
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Meeting>> EntrainSubject::Meet(Waiting waiting) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 
 #include "entrain/entrain.h"
+#include "tools/perf/measure.h"
 #include "tools/perf/measured_case.h"
 #include "tools/perf/meeting.h"
 
@@ -42,6 +43,9 @@ class EntrainSubject final : public Subject {
 
   // The two lines of entrain_comm_explain; empty for point to point.
   absl::StatusOr<std::string> Explain(const Case& measured) const;
+
+  // Of entrain_mem_alloc. Must not outlive this.
+  absl::StatusOr<Buffers> AllocateBuffers(int64_t bytes, bool huge_pages);
 
   entrain_comm_t* comm() const { return comm_.get(); }
   // Collective: a page where all ranks can map one, otherwise the communicator itself.

@@ -202,32 +202,16 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
 }  // namespace
 
 absl::StatusOr<Buffers> Buffers::Allocate(int64_t bytes) {
-  Buffers buffers;
-  buffers.bytes_ = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + 4095) / 4096 * 4096;
-  for (void** one : {&buffers.in_, &buffers.out_}) {
-    void* const memory =
-        mmap(nullptr, buffers.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("cannot allocate two buffers of ", bytes, " bytes"));
-    }
-    *one = memory;
-    std::memset(memory, 0, buffers.bytes_);
+  const size_t size = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + 4095) / 4096 * 4096;
+  void* const memory =
+      mmap(nullptr, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot allocate two buffers of ", bytes, " bytes"));
   }
-  return buffers;
-}
-
-Buffers::Buffers(Buffers&& other) noexcept
-    : in_(std::exchange(other.in_, nullptr)),
-      out_(std::exchange(other.out_, nullptr)),
-      bytes_(other.bytes_) {}
-
-Buffers::~Buffers() {
-  for (void* const one : {in_, out_}) {
-    if (one != nullptr) {
-      munmap(one, bytes_);
-    }
-  }
+  std::memset(memory, 0, 2 * size);
+  return Buffers(memory, static_cast<std::byte*>(memory) + size,
+                 [memory, size] { munmap(memory, 2 * size); });
 }
 
 absl::StatusOr<Figures> Measure(Subject& subject, Meeting& meeting, const Case& measured,

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -29,16 +31,23 @@ struct Figures {
 class Buffers {
  public:
   static absl::StatusOr<Buffers> Allocate(int64_t bytes);
-  Buffers(Buffers&& other) noexcept;
+  // Of others, who are told when they are needed no more.
+  Buffers(void* in, void* out, std::function<void()> release)
+      : in_(in), out_(out), release_(std::move(release)) {}
+  Buffers(Buffers&& other) noexcept
+      : in_(other.in_), out_(other.out_), release_(std::exchange(other.release_, nullptr)) {}
   Buffers& operator=(Buffers&&) = delete;
-  ~Buffers();
+  ~Buffers() {
+    if (release_) {
+      release_();
+    }
+  }
   void* in() const { return in_; }
   void* out() const { return out_; }
 
  private:
-  Buffers() = default;
-  void *in_ = nullptr, *out_ = nullptr;
-  size_t bytes_ = 0;
+  void *in_, *out_;
+  std::function<void()> release_;
 };
 
 // Collective. About `budget_s` seconds of timed calls, at least three calls.

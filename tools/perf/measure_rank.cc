@@ -113,8 +113,16 @@ class RankRun {
       ENTRAIN_RETURN_IF_ERROR(Note(subject, cases[0], &Explained::model));
       report_->Head({"entrain-perf", meeting->place(), options_.budget_s}, cases[0],
                     subject.transport());
+      if (options_.memory != Options::Memory::kPrivate) {
+        report_->Note("buffers of entrain_mem_alloc");
+      }
     }
-    ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(cases.back().bytes));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        const Buffers buffers,
+        options_.memory == Options::Memory::kPrivate
+            ? Buffers::Allocate(cases.back().bytes)
+            : subject.AllocateBuffers(cases.back().bytes,
+                                      options_.memory == Options::Memory::kHuge));
     for (const Case& one : cases) {
       ENTRAIN_ASSIGN_OR_RETURN(const Figures figures,
                                Measure(subject, *meeting, one, buffers, options_.budget_s));

@@ -1,6 +1,7 @@
 #include "tools/perf/options.h"
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -89,6 +90,16 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                  "seconds of timed calls a size (0.15; with --tune 0.02)")
       ->option_text("SECONDS")
       ->check(CLI::Range(0.0, 3600.0));
+  app.add_option(
+         "--memory", options.memory,
+         "what the buffers are: private; shared: of entrain_mem_alloc; huge: the same in huge "
+         "pages (private)")
+      ->option_text("KIND")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Options::Memory>{{"private", Options::Memory::kPrivate},
+                                                 {"shared", Options::Memory::kShared},
+                                                 {"huge", Options::Memory::kHuge}},
+          CLI::ignore_case));
   app.add_option("--json", options.json, "write the figures to FILE too")->option_text("FILE");
   app.add_flag("--append", options.append, "add to the file of --json instead of replacing it");
   app.add_flag("--explain", options.explain,
@@ -195,7 +206,8 @@ absl::Status UnderstandTune(const Words& words, const Options& options) {
   for (const auto& [name, given] :
        {std::pair("COLLECTIVE", !words.collective.empty()),
         std::pair("--algorithm", !words.algorithms.empty()),
-        std::pair("--json", !options.json.empty()), std::pair("--explain", options.explain)}) {
+        std::pair("--json", !options.json.empty()), std::pair("--explain", options.explain),
+        std::pair("--memory", options.memory != Options::Memory::kPrivate)}) {
     if (given) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": not with --tune"));
     }

@@ -18,6 +18,8 @@ struct Options {
   // Each is measured on its own; "" stands for the library's choice.
   std::vector<std::string> transports{""}, algorithms{""};
   double budget_s = 0.15;
+  enum class Memory { kPrivate, kShared, kHuge };  // of the buffers; not private: entrain_mem_alloc
+  Memory memory = Memory::kPrivate;
   std::string json;
   std::string tune;  // the file to write; empty: measure `like`
   bool append = false, explain = false, list = false;

@@ -1,10 +1,13 @@
 #include "transports/shm/channel.h"
 
+#include <cerrno>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
 #include "lib/base/log.h"
+#include "transports/shm/passing.h"
 
 namespace entrain::shm {
 namespace {
@@ -68,6 +71,27 @@ bool Channel::RevokedByPeer(Context context) const {
 bool Channel::ClosedByPeer() const {
   FenceAfterCopying();
   return theirs_->closed.load(std::memory_order_seq_cst) != 0;
+}
+
+bool Channel::Offer(const WireOffer& offer, int memory) {
+  return SendWith(socket_.get(), &offer, sizeof(offer), {memory}) == ssize_t{sizeof(offer)};
+}
+
+absl::StatusOr<bool> Channel::TakeOffer(WireOffer* offer, Fd* memory) {
+  std::vector<Fd> descriptors;
+  const ssize_t got = ReceiveWith(socket_.get(), offer, sizeof(*offer), &descriptors);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return false;
+  }
+  if (got <= 0) {
+    hung_up_ = true;
+    return false;
+  }
+  if (static_cast<size_t>(got) != sizeof(*offer) || descriptors.size() > 1) {
+    return absl::UnavailableError("the peer broke the protocol: it sends what is no offer");
+  }
+  *memory = descriptors.empty() ? Fd() : std::move(descriptors[0]);
+  return true;
 }
 
 void Channel::StopPulling(absl::string_view why) {

@@ -57,6 +57,13 @@ class Channel {
   const PeerProcess& process() const { return process_; }
   int socket() const { return socket_.get(); }
   bool can_pull() const { return pull_; }
+  // Passes memory of this process's to the peer. False: not now.
+  bool Offer(const WireOffer& offer, int memory);
+  // What the peer has passed. False: nothing more for now, or ever: hung_up. An error: it broke the protocol. `memory`
+  // stays invalid if the descriptor could not be had.
+  absl::StatusOr<bool> TakeOffer(WireOffer* offer, Fd* memory);
+  // TakeOffer has met the end of the connection.
+  bool hung_up() const { return hung_up_; }
   // Once and for all.
   void StopPulling(absl::string_view why);
   // The peer sees the end of the connection. No reading or writing of the socket afterwards.
@@ -69,7 +76,7 @@ class Channel {
   Fd socket_, doorbell_;
   Segment segment_;
   PeerProcess process_;
-  bool pull_;
+  bool pull_, hung_up_ = false;
   Side *const mine_, *const theirs_;
   RingWriter writer_;
   RingReader reader_;

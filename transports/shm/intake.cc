@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -43,8 +44,8 @@ Intake::Intake(Endpoint* endpoint, Events* events, CompletionList* completions, 
       limits_(limits),
       queue_(endpoint, events, completions, limits.credit) {}
 
-void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done) {
-  if (Incoming* incoming = queue_.Post(envelope, bytes, done)) {
+void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
+  if (Incoming* incoming = queue_.Post(envelope, bytes, done, loan)) {
     Fetch(incoming);
   }
   if (!ended_) {
@@ -146,6 +147,11 @@ absl::Status Intake::Handle(const RingReader::Record& record) {
       events_->OnControl(*endpoint_, text);
       return absl::OkStatus();
     }
+    case kRetire: {
+      WireRetire wire;
+      return TakeAll(record.payload, &wire) ? regions_.Forget(wire.region)
+                                            : Breach("a short retirement");
+    }
     case kBye:
       farewell_ = std::string(AsText(record.payload.subspan(0, kMaxFarewell)));
       return absl::OkStatus();
@@ -167,8 +173,13 @@ absl::Status Intake::OnAnnounce(const WireAnnounce& wire) {
     return Breach("an announcement of an impossible length");
   }
   const Envelope envelope = wire.envelope.envelope();
-  const uint64_t handle = remotes_.Add(
-      {.tag = envelope.tag, .bytes = wire.bytes, .address = wire.address, .handle = wire.handle});
+  Remote remote{
+      .tag = envelope.tag, .bytes = wire.bytes, .address = wire.address, .handle = wire.handle};
+  if (wire.region != 0) {
+    ENTRAIN_RETURN_IF_ERROR(TakeOffers());
+    ENTRAIN_ASSIGN_OR_RETURN(remote.region, regions_.Find(wire.region, wire.address, wire.bytes));
+  }
+  const uint64_t handle = remotes_.Add(std::move(remote));
   ENTRAIN_ASSIGN_OR_RETURN(Incoming* const incoming,
                            queue_.Announce(envelope, static_cast<int64_t>(wire.bytes), handle));
   // OnEarly may have closed this endpoint, which keeps nothing.
@@ -185,10 +196,48 @@ void Intake::Fetch(Incoming* incoming) {
   if (incoming->dropped()) {
     queue_.Abandon(incoming);
     Finish(handle);
-  } else if (channel_->can_pull() || incoming->bytes() == 0) {
+  } else if (remote->region != nullptr && incoming->loan() != nullptr) {
+    Lend(remote, handle);
+  } else if (channel_->can_pull() || remote->region != nullptr || incoming->bytes() == 0) {
     pulls_.push_back(handle);
   } else {
     AskForPush(remote, handle);
+  }
+}
+
+void Intake::Lend(Remote* remote, uint64_t handle) {
+  Incoming* const incoming = std::exchange(remote->incoming, nullptr);
+  *incoming->loan() = {remote->data(), handle};
+  remote->lent = true;
+  queue_.Advance(incoming, incoming->left());
+}
+
+absl::Status Intake::EndLoan(Loan* loan) {
+  const uint64_t handle = loan->handle;
+  *loan = Loan();
+  const Remote* remote = remotes_.Find(handle);
+  const absl::Status revoked = absl::AbortedError("revoked while it was read");
+  if (remote == nullptr || !remote->lent) {
+    return revoked;  // here, or the peer has said so
+  }
+  const bool good = !channel_->ClosedByPeer() && !channel_->RevokedByPeer(remote->tag.context());
+  if (ended_) {
+    remotes_.Remove(handle);
+  } else {
+    Finish(handle);
+  }
+  return good ? absl::OkStatus() : revoked;
+}
+
+absl::Status Intake::TakeOffers() {
+  WireOffer offer;
+  Fd memory;
+  while (true) {
+    ENTRAIN_ASSIGN_OR_RETURN(const bool taken, channel_->TakeOffer(&offer, &memory));
+    if (!taken) {
+      return absl::OkStatus();
+    }
+    ENTRAIN_RETURN_IF_ERROR(regions_.Take(offer, std::move(memory)));
   }
 }
 
@@ -220,7 +269,7 @@ int Intake::Pull() {
     if (remote->incoming->left() == 0) {
       return Complete(remote, handle);
     }
-    if (!channel_->can_pull()) {  // found out while this one waited
+    if (!channel_->can_pull() && remote->region == nullptr) {  // found out while this one waited
       AskForPush(remote, handle);
       return 1;
     }
@@ -233,13 +282,8 @@ int Intake::Pull() {
 int Intake::PullPiece(Remote* remote, uint64_t handle) {
   Incoming* incoming = remote->incoming;
   const Bytes into = incoming->writable().subspan(0, limits_.piece_bytes);
-  const uint64_t from = remote->address + static_cast<uint64_t>(incoming->received());
-  const PeerProcess& process = channel_->process();
   size_t got = 0;
-  // If the last piece is from our peer, then so were those before it.
-  const bool last = into.size() == static_cast<size_t>(incoming->left());
-  const auto read =
-      last ? process.ReadMemoryProved(from, into, &got) : process.ReadMemory(from, into, &got);
+  const auto read = ReadPiece(*remote, into, &got);
   if (channel_->ClosedByPeer() || read == PeerProcess::Read::kGone) {
     peer_gone_ = true;
     return 1;
@@ -260,6 +304,20 @@ int Intake::PullPiece(Remote* remote, uint64_t handle) {
     Finish(handle);
   }
   return 1;
+}
+
+PeerProcess::Read Intake::ReadPiece(const Remote& remote, Bytes into, size_t* got) const {
+  const auto done = static_cast<uint64_t>(remote.incoming->received());
+  if (remote.region != nullptr) {
+    std::memcpy(into.data(), remote.data() + done, into.size());
+    *got = into.size();
+    return PeerProcess::Read::kSome;
+  }
+  const PeerProcess& process = channel_->process();
+  // If the last piece is from our peer, then so were those before it.
+  return done + into.size() == remote.bytes
+             ? process.ReadMemoryProved(remote.address + done, into, got)
+             : process.ReadMemory(remote.address + done, into, got);
 }
 
 int Intake::Complete(Remote* remote, uint64_t handle) {
@@ -304,7 +362,7 @@ void Intake::OnWithdraw(Context context) {
     }
     if (remote.incoming != nullptr) {
       queue_.Fail(remote.incoming, why);
-    } else {
+    } else if (!remote.lent) {
       queue_.Withdraw(remote.tag, handle, why);
     }
     remotes_.Remove(handle);
@@ -320,6 +378,11 @@ void Intake::ReturnCredit() {
 void Intake::Revoke(Context mine, const absl::Status& why) {
   refused_.clear();
   queue_.Revoke(mine, why, &refused_);
+  remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
+    if (remote.lent && remote.tag.context() == mine) {
+      refused_.push_back(handle);
+    }
+  });
   for (uint64_t handle : refused_) {
     Finish(handle);
   }
@@ -330,6 +393,12 @@ void Intake::FailAll(const absl::Status& why) {
   ended_ = true;
   queue_.FailAll(why);
   pulls_.clear();
+  regions_.Clear();
+  remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
+    if (!remote.lent) {
+      remotes_.Remove(handle);
+    }
+  });
 }
 
 }  // namespace entrain::shm

@@ -1,10 +1,9 @@
 // The receiving half of an endpoint: takes records out of the ring, gives messages to the
 // MatchQueue, and fetches announced ones once they are wanted.
 //
-//   announced ──matched──> pulling   we read the sender's memory, piece by piece, from Poll ──>
-//   kDone
-//                     └──> pushed    (it cannot be read) kPush; the sender's fragments come by the
-//                     ring
+//   announced ──matched──> pulling   we read the sender's memory, piece by piece, from Poll ──> kDone
+//                     ├──> lent      (it is mapped here, and the receive takes a loan) ──EndLoan──> kDone
+//                     └──> pushed    (it cannot be read) kPush; the sender's fragments come by the ring
 //
 // The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
 // within the credit that the sender has.
@@ -14,6 +13,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +22,7 @@
 #include "transports/matching.h"
 #include "transports/shm/channel.h"
 #include "transports/shm/outbox.h"
+#include "transports/shm/peer_regions.h"
 #include "transports/shm/wire.h"
 
 namespace entrain::shm {
@@ -32,8 +33,12 @@ class Intake {
          const Limits& limits);
   void Attach(Channel* channel) { channel_ = channel; }
 
-  // As Endpoint::PostRecv.
-  void Post(const Envelope& envelope, Bytes bytes, Completion* done);
+  // As Endpoint::PostRecv; with `loan` as PostLoan.
+  void Post(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan = nullptr);
+  // As Endpoint::EndLoan.
+  absl::Status EndLoan(Loan* loan);
+  // Memory that the peer has passed. An error: it broke the protocol.
+  absl::Status TakeOffers();
 
   // As Endpoint::TryRecv.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into);
@@ -59,9 +64,12 @@ class Intake {
   struct Remote {
     Tag tag;
     uint64_t bytes = 0, address = 0;
-    uint64_t handle = 0;           // the peer's
-    Incoming* incoming = nullptr;  // matched: held until it is complete
-    bool pushed = false;           // asked for through the ring
+    uint64_t handle = 0;                         // the peer's
+    std::shared_ptr<const PeerRegion> region{};  // that it lies in; null: not mapped here
+    Incoming* incoming = nullptr;                // matched: held until it is complete
+    bool pushed = false;                         // asked for through the ring
+    bool lent = false;
+    const std::byte* data() const { return region->memory.data() + (address - region->address); }
   };
   absl::Status Handle(const RingReader::Record& record);
   absl::Status OnEager(ConstBytes payload);
@@ -71,7 +79,9 @@ class Intake {
   // A message has met its receive, or is not wanted.
   void Fetch(Incoming* incoming);
   void AskForPush(Remote* remote, uint64_t handle);
+  void Lend(Remote* remote, uint64_t handle);
   int PullPiece(Remote* remote, uint64_t handle);
+  PeerProcess::Read ReadPiece(const Remote& remote, Bytes into, size_t* got) const;
   int Complete(Remote* remote, uint64_t handle);
   // Tells the sender that its buffer is free, and forgets.
   void Finish(uint64_t handle);
@@ -85,6 +95,7 @@ class Intake {
   const Limits limits_;
   Channel* channel_ = nullptr;
   MatchQueue queue_;
+  PeerRegions regions_;
   HandleTable<Remote> remotes_;  // its numbers are the MatchQueue's handles
   std::deque<uint64_t> pulls_;
   std::vector<uint64_t> refused_;  // room for Revoke

@@ -15,12 +15,12 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "transports/shm/passing.h"
 
 namespace entrain::shm {
 namespace {
 
 constexpr uint64_t kCardMagic = 0x31'44'52'41'43'4d'48'53;  // "SHMCARD1"
-constexpr size_t kMaxDescriptors = 2;
 
 // One machine, two builds of possibly different versions: fixed size, version first.
 struct Card {
@@ -51,9 +51,9 @@ absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
 
-// Sends a few hundred bytes on a fresh socket, which always has room for them.
-absl::Status SendAll(int fd, msghdr* message, size_t bytes) {
-  const ssize_t sent = sendmsg(fd, message, MSG_NOSIGNAL | MSG_DONTWAIT);
+// A few hundred bytes on a fresh socket, which always has room for them.
+absl::Status SendAll(int fd, const void* data, size_t bytes, absl::Span<const int> descriptors) {
+  const ssize_t sent = SendWith(fd, data, bytes, descriptors);
   if (sent < 0) {
     return ErrnoStatus(errno, "writing to the peer while connecting");
   }
@@ -166,11 +166,7 @@ absl::StatusOr<bool> Introduction::ShakeHands() {
   }
   while (true) {
     if (std::string out = handshake_.TakeOutput(); !out.empty()) {
-      iovec part{out.data(), out.size()};
-      msghdr message{};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      ENTRAIN_RETURN_IF_ERROR(SendAll(socket_.get(), &message, out.size()));
+      ENTRAIN_RETURN_IF_ERROR(SendAll(socket_.get(), out.data(), out.size(), {}));
     }
     if (handshake_.done()) {
       break;
@@ -226,21 +222,9 @@ absl::StatusOr<bool> Introduction::Answer() {
 
 absl::Status Introduction::SendCard(int with_segment) {
   Card card{kCardMagic, reinterpret_cast<uint64_t>(self_->cookie.data()), self_->cookie};
-  iovec part{&card, sizeof(card)};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
   const int fds[kMaxDescriptors] = {self_->doorbell, with_segment};
-  const size_t fd_bytes = (with_segment >= 0 ? 2 : 1) * sizeof(int);
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = CMSG_SPACE(fd_bytes);
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(fd_bytes);
-  std::memcpy(CMSG_DATA(head), fds, fd_bytes);
-  return SendAll(socket_.get(), &message, sizeof(card));
+  return SendAll(socket_.get(), &card, sizeof(card),
+                 absl::MakeSpan(fds, with_segment >= 0 ? 2 : 1));
 }
 
 absl::Status Introduction::CheckCard() {
@@ -268,31 +252,14 @@ absl::Status Introduction::CheckCard() {
 absl::StatusOr<bool> Introduction::Fill(size_t bytes, bool take_descriptors) {
   char buffer[256];
   while (inbox_.size() < bytes) {
-    iovec part{buffer, std::min(bytes - inbox_.size(), sizeof(buffer))};
-    alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (take_descriptors) {  // else the kernel closes whatever comes along
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-    }
-    const ssize_t got = recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t got =
+        ReceiveWith(socket_.get(), buffer, std::min(bytes - inbox_.size(), sizeof(buffer)),
+                    take_descriptors ? &descriptors_ : nullptr);
     if (got < 0) {
       if (errno == EAGAIN || errno == EINTR) {
         return false;
       }
       return ErrnoStatus(errno, "reading from the peer while connecting");
-    }
-    for (cmsghdr* head = take_descriptors ? CMSG_FIRSTHDR(&message) : nullptr; head != nullptr;
-         head = CMSG_NXTHDR(&message, head)) {
-      if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
-        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= head->cmsg_len; at += sizeof(int)) {
-          int fd;
-          std::memcpy(&fd, reinterpret_cast<char*>(head) + at, sizeof(fd));
-          descriptors_.emplace_back(fd);
-        }
-      }
     }
     if (got == 0) {
       return Closed();

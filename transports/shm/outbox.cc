@@ -18,8 +18,8 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 }  // namespace
 
-Outbox::Outbox(CompletionList* completions, const Limits& limits)
-    : completions_(completions), limits_(limits) {}
+Outbox::Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions)
+    : completions_(completions), regions_(regions), limits_(limits) {}
 
 void Outbox::Attach(Channel* channel) {
   channel_ = channel;
@@ -93,10 +93,34 @@ bool Outbox::TryAnnounce(const Waiting& message) {
   const uint64_t handle =
       announced_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
   const WireAnnounce wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
-                          reinterpret_cast<uint64_t>(message.bytes.data()), handle};
+                          reinterpret_cast<uint64_t>(message.bytes.data()), handle,
+                          Offer(message.bytes)};
   Append(&at, &wire, sizeof(wire));
   channel_->Publish(kAnnounce);
   return true;
+}
+
+uint64_t Outbox::Offer(ConstBytes bytes) {
+  const auto region = regions_ == nullptr ? nullptr : regions_->Find(bytes);
+  if (region == nullptr) {
+    return 0;
+  }
+  if (offered_.count(region->id) == 0) {
+    const WireOffer offer{.region = region->id,
+                          .address = reinterpret_cast<uint64_t>(region->memory.data()),
+                          .bytes = static_cast<uint64_t>(region->memory.size())};
+    if (!channel_->Offer(offer, region->memory.fd())) {
+      return 0;  // the socket is full: with the next message
+    }
+    offered_.insert(region->id);
+  }
+  return region->id;
+}
+
+void Outbox::Retire(const SharedRegion& region) {
+  if (channel_ != nullptr && offered_.erase(region.id) == 1) {
+    Control(kRetire, WireRetire{region.id});
+  }
 }
 
 void Outbox::Control(Kind kind, ConstBytes payload) {

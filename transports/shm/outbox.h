@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,7 +33,8 @@ struct Limits {
 
 class Outbox {
  public:
-  Outbox(CompletionList* completions, const Limits& limits);
+  // `regions`: of this process, to be offered to the peer; may be null.
+  Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions);
   // The connection stands. Until then everything waits.
   void Attach(Channel* channel);
 
@@ -59,6 +61,9 @@ class Outbox {
   // Records from the peer about our announcements. An error: it broke the protocol.
   absl::Status OnDone(const WireDone& wire);
   absl::Status OnPush(const WirePush& wire);
+
+  // As Transport::Retire.
+  void Retire(const SharedRegion& region);
 
   // Sends to this context fail; the peer does not use what it reads of them any more.
   void Revoke(Context theirs, const absl::Status& why);
@@ -89,16 +94,20 @@ class Outbox {
   bool IsEager(ConstBytes bytes);
   bool TryEager(const Envelope& envelope, ConstBytes bytes);
   bool TryAnnounce(const Waiting& message);
+  // The region that the bytes lie in, known to the peer from now on; 0: none.
+  uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
   int Push();
   int64_t Credit();
 
   CompletionList* const completions_;
+  const SharedRegions* const regions_;
   Limits limits_;
   Channel* channel_ = nullptr;
   std::deque<Record> controls_;
   std::deque<Waiting> sends_;
   HandleTable<Announced> announced_;
+  std::set<uint64_t> offered_;   // regions that the peer knows
   std::deque<uint64_t> pushes_;  // handles of those asked for through the ring
   uint64_t eager_cost_ = 0;      // of all eager messages ever sent
   uint64_t known_consumed_ = 0;  // of those, what the peer is known to have taken

@@ -29,9 +29,6 @@ class PeerProcess {
   pid_t pid() const { return pid_; }
   // Readable once the process is dead; -1: not to be had.
   int death_fd() const { return death_.get(); }
-  // Whether it is dead or has closed `socket`; the connection does not come back either way. A
-  // system call.
-  bool Gone(int socket) const;
 
   // What one attempt to read its memory gave.
   enum class Read {

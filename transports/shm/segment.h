@@ -7,9 +7,7 @@
 //   28 KiB            ring written by side 0
 //   ... + ring bytes  ring written by side 1
 //
-// The memory is reserved when the segment is made, so that a shortage is an error there and never a
-// SIGBUS later; it is sealed against changing its size; it is not inherited by forked children, and
-// has no name in any file system.
+// lib/memory/sealed_memory.h says what memory that is. Forked children do not have it.
 //
 // Sleeping. A side that is about to sleep stores what it wants to be woken for in its `sleeping`
 // word and then looks once more whether that is there already; the other side publishes and then
@@ -35,6 +33,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "lib/memory/sealed_memory.h"
 #include "lib/net/socket.h"
 
 namespace entrain::shm {
@@ -69,22 +68,14 @@ class Segment {
   // as they must be.
   static absl::StatusOr<Segment> Adopt(Fd memory);
 
-  Segment() = default;
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&& other) noexcept;
-  ~Segment();
-
-  int fd() const { return memory_.get(); }
+  int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
   Side& side(int number) const;
   std::byte* ring(int writer) const;
 
  private:
-  absl::Status Map(size_t bytes);
-
-  Fd memory_;
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0, ring_bytes_ = 0;
+  SealedMemory memory_;
+  size_t ring_bytes_ = 0;
 };
 
 // Between setting a revocation and giving the memory back.

@@ -24,7 +24,7 @@ ShmEndpoint::ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid,
       name_(name),
       connect_by_(connect_by),
       pid_(published_pid),
-      outbox_(&shared->completions, shared->limits),
+      outbox_(&shared->completions, shared->limits, shared->regions.get()),
       intake_(this, shared->events, &shared->completions, &outbox_, shared->limits) {
   if (dial) {
     introduction_ = std::make_unique<Introduction>(&shared->self, name);
@@ -48,6 +48,21 @@ void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
 
 void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
   intake_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
+}
+
+void ShmEndpoint::PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
+  *loan = Loan();
+  intake_.Post(envelope, bytes, done, loan);
+}
+
+absl::Status ShmEndpoint::EndLoan(Loan* loan) {
+  return intake_.EndLoan(loan);
+}
+
+void ShmEndpoint::Retire(const SharedRegion& region) {
+  if (stage_ == Stage::kUp) {
+    outbox_.Retire(region);
+  }
 }
 
 bool ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
@@ -188,7 +203,15 @@ bool ShmEndpoint::OnReady(int fd) {
   if (std::find(watched_.begin(), watched_.end(), fd) == watched_.end()) {
     return false;
   }
-  peer_ended_ = stage_ == Stage::kUp;
+  if (stage_ != Stage::kUp) {
+    return true;
+  }
+  const bool socket = fd == channel_->socket();
+  if (const absl::Status status = socket ? intake_.TakeOffers() : absl::OkStatus(); !status.ok()) {
+    Lose(status);
+    return true;
+  }
+  peer_ended_ = peer_ended_ || !socket || channel_->hung_up();
   return true;
 }
 

@@ -30,6 +30,7 @@ struct Shared {
   TimedWait* wait = nullptr;
   Self self;
   Limits limits;
+  std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
   std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
   // Of endpoints that were closed while they dialled: their peers must learn of it.
@@ -46,6 +47,8 @@ class ShmEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override;
+  absl::Status EndLoan(Loan* loan) override;
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
   Next TryRecv(const Envelope& envelope, Bytes into) override;
   void SendControl(absl::string_view message) override;
@@ -56,6 +59,8 @@ class ShmEndpoint final : public Endpoint {
   const PeerId& peer() const { return peer_; }
   // The peer has dialled and proved who it is. False: this endpoint does not wait for that.
   bool Arrive(std::unique_ptr<Introduction> introduction);
+  // As Transport::Retire.
+  void Retire(const SharedRegion& region);
   // Progress; returns events.
   int Poll();
   // As Transport::Arm; Disarm undoes it.
@@ -63,7 +68,7 @@ class ShmEndpoint final : public Endpoint {
   void Disarm();
   bool connecting() const { return stage_ == Stage::kConnecting; }
   // A watched descriptor of this endpoint is ready (`fd`: which). False: not one of this
-  // endpoint's.
+  // endpoint's. From Poll.
   bool OnReady(int fd);
 
  private:

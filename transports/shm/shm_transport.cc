@@ -58,6 +58,7 @@ class ShmTransport final : public Transport {
     shared_.events = events;
     shared_.clock = config.clock;
     shared_.limits = options.limits;
+    shared_.regions = config.regions;
     shared_.self.id = config.self;
     shared_.self.key = config.key;
     shared_.self.ring_bytes = options.limits.ring_bytes;
@@ -71,6 +72,7 @@ class ShmTransport final : public Transport {
   bool Reaches(absl::string_view remote) const override;
   absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer,
                                                     absl::string_view remote) override;
+  void Retire(const SharedRegion& region) override;
   int Poll() override;
   bool Arm() override;
   int wait_fd() const override { return wait_->fd(); }
@@ -138,6 +140,14 @@ absl::StatusOr<std::unique_ptr<Endpoint>> ShmTransport::Connect(const PeerId& pe
   return std::make_unique<ShmEndpoint>(&shared_, peer, other.pid, other.name,
                                        shared_.self.id < peer,
                                        Deadline::After(connect_timeout_ns_, *shared_.clock));
+}
+
+void ShmTransport::Retire(const SharedRegion& region) {
+  for (ShmEndpoint* endpoint : shared_.endpoints) {
+    if (endpoint != nullptr) {
+      endpoint->Retire(region);
+    }
+  }
 }
 
 bool ShmTransport::TimeToLook() {

@@ -2,15 +2,18 @@
 // one machine, so these are plain structs; everything in them is checked by the receiver before
 // use.
 //
-//   kind        payload                        from      meaning
-//   kEager      WireEnvelope, bytes            sender    a whole small message; costs credit
-//   kAnnounce   WireAnnounce                   sender    a message that waits in the sender's
-//   memory kDone       WireDone                       receiver  has been read, or is not wanted:
-//   the buffer is free kPush       WirePush                       receiver  cannot read your
-//   memory: send it through the ring kFragment   WireFragment, bytes            sender    the next
-//   bytes of what was asked for by kPush kWithdraw   WireWithdraw                   sender    all
-//   announcements of one context are void kControl    text                           either kBye
-//   text                           either    why the connection ends; the last record
+//   kind        payload               from      meaning
+//   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
+//   kAnnounce   WireAnnounce          sender    a message that waits in the sender's memory
+//   kDone       WireDone              receiver  has been read, or is not wanted: the buffer is free
+//   kPush       WirePush              receiver  cannot read your memory: send it through the ring
+//   kFragment   WireFragment, bytes   sender    the next bytes of what was asked for by kPush
+//   kWithdraw   WireWithdraw          sender    all announcements of one context are void
+//   kControl    text                  either
+//   kBye        text                  either    why the connection ends; the last record
+//   kRetire     WireRetire            sender    a region that was offered is gone
+//
+// A region (lib/memory/shared_regions.h) is offered over the Unix socket: WireOffer, with the descriptor.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +34,7 @@ enum Kind : uint8_t {  // 1 is RingFormat::kPad
   kWithdraw,
   kControl,
   kBye,
+  kRetire,
 };
 
 struct WireEnvelope {
@@ -49,6 +53,7 @@ struct WireAnnounce {
   uint64_t bytes;
   uint64_t address;  // in the sender's memory
   uint64_t handle;   // the sender's, for kDone and kPush
+  uint64_t region;   // that it lies in, offered before; 0: none
 };
 static_assert(sizeof(WireAnnounce) <= 56, "with the state word one line");
 
@@ -65,6 +70,16 @@ struct WireFragment {
 };
 struct WireWithdraw {
   uint64_t context;  // of the receiver
+};
+
+struct WireRetire {
+  uint64_t region;
+};
+struct WireOffer {
+  static constexpr uint64_t kMagic = 0x31'4e'4f'49'47'45'52'00;  // "\0REGION1"
+  uint64_t magic = kMagic;
+  uint64_t region;
+  uint64_t address, bytes;  // in the sender's memory
 };
 
 // Things known to the peer by number. A number is an index with a generation, so that one that
@@ -97,6 +112,7 @@ class HandleTable {
   }
   void Remove(uint64_t handle) {
     Slot& slot = slots_[handle & 0xffffffff];
+    slot.value = T();
     slot.live = false;
     ++slot.generation;
     free_.push_back(static_cast<uint32_t>(handle));

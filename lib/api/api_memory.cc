@@ -1,0 +1,42 @@
+// memory.h: memory that peers map.
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/memory.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::SealedMemory;
+
+extern "C" {
+
+entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t flags,
+                                   void** memory) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(memory, "memory"));
+    if (bytes == 0 || bytes > size_t{std::numeric_limits<int64_t>::max() / 2}) {
+      return absl::InvalidArgumentError(absl::StrCat("bytes: ", bytes, " is no size of memory"));
+    }
+    if ((flags & ~uint32_t{ENTRAIN_MEM_HUGE_PAGES}) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("flags: ", flags, " has bits that mean nothing"));
+    }
+    const auto pages = (flags & ENTRAIN_MEM_HUGE_PAGES) != 0 ? SealedMemory::Pages::kHuge
+                                                             : SealedMemory::Pages::kUsual;
+    ENTRAIN_ASSIGN_OR_RETURN(*memory,
+                             comm->comm->AllocateMemory(static_cast<int64_t>(bytes), pages));
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    return memory == nullptr ? absl::OkStatus() : comm->comm->FreeMemory(memory);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,154 @@
+#include "lib/memory/sealed_memory.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+
+#ifndef MFD_HUGETLB
+#define MFD_HUGETLB 0x0004U
+#endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
+
+namespace entrain {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int64_t kHugePage = 2 << 20;
+
+// What a system call that wanted memory failed with, as a shortage if it is one.
+absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
+  const std::string what = absl::StrCat(doing, " ", bytes, " bytes of shared memory");
+  if (error == ENOSPC || error == ENOMEM || error == EFBIG) {  // EFBIG: over RLIMIT_FSIZE
+    return absl::ResourceExhaustedError(absl::StrCat(what, ": ", strerror(error)));
+  }
+  return ErrnoStatus(error, what);
+}
+
+// Reserving more than there is would not fail: the kernel would end processes to find it.
+absl::Status CheckAgainstMachine(int64_t bytes) {
+  struct sysinfo machine {};
+  if (sysinfo(&machine) != 0) {
+    return absl::OkStatus();
+  }
+  const double all =
+      (static_cast<double>(machine.totalram) + static_cast<double>(machine.totalswap)) *
+      machine.mem_unit;
+  return static_cast<double>(bytes) <= all ? absl::OkStatus()
+                                           : MemoryStatus(ENOMEM, "reserving", bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages) {
+  ENTRAIN_RETURN_IF_ERROR(CheckAgainstMachine(bytes));
+  SealedMemory memory;
+  if (pages == Pages::kHuge) {
+    const int64_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    if (memory.Open(rounded, MFD_HUGETLB | MFD_HUGE_2MB).ok() &&
+        memory.Map(Access::kReadWrite).ok()) {
+      return memory;
+    }
+    memory = SealedMemory();
+  }
+  ENTRAIN_RETURN_IF_ERROR(memory.Open(bytes, 0));
+  ENTRAIN_RETURN_IF_ERROR(memory.Map(Access::kReadWrite));
+  if (pages == Pages::kHuge &&
+      madvise(memory.data_, static_cast<size_t>(bytes), MADV_HUGEPAGE) != 0) {
+    ENTRAIN_LOG(kInfo, "memory: no huge pages for ", bytes, " bytes: ", strerror(errno));
+  }
+  ENTRAIN_RETURN_IF_ERROR(memory.Reserve());
+  return memory;
+}
+
+// With reserved huge pages the pages are taken here too: later might be too late.
+absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
+  fd_ = memfd_create("entrain", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+  if (fd_ < 0) {
+    return ErrnoStatus(errno, "memfd_create");
+  }
+  if (ftruncate(fd_, static_cast<off_t>(bytes)) != 0) {
+    return MemoryStatus(errno, "sizing", bytes);
+  }
+  size_ = bytes;
+  if (flags != 0) {
+    ENTRAIN_RETURN_IF_ERROR(Reserve());
+  }
+  if (fcntl(fd_, F_ADD_SEALS, kSeals) != 0) {
+    return ErrnoStatus(errno, "sealing shared memory");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SealedMemory> SealedMemory::Adopt(int fd, Access access) {
+  SealedMemory memory;
+  memory.fd_ = fd;
+  struct stat info {};
+  if (fstat(fd, &info) != 0) {
+    return ErrnoStatus(errno, "looking at the peer's shared memory");
+  }
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (!S_ISREG(info.st_mode) || seals < 0 || (seals & kSeals) != kSeals || info.st_size == 0) {
+    return absl::UnavailableError("the peer's shared memory is not a sealed memfd");
+  }
+  memory.size_ = info.st_size;
+  ENTRAIN_RETURN_IF_ERROR(memory.Map(access));
+  return memory;
+}
+
+absl::Status SealedMemory::Map(Access access) {
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* const data = mmap(nullptr, static_cast<size_t>(size_), protection, MAP_SHARED, fd_, 0);
+  if (data == MAP_FAILED) {
+    return MemoryStatus(errno, "mapping", size_);
+  }
+  data_ = static_cast<std::byte*>(data);
+  return absl::OkStatus();
+}
+
+absl::Status SealedMemory::Reserve() const {
+  int result;
+  do {
+    result = fallocate(fd_, 0, 0, static_cast<off_t>(size_));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? absl::OkStatus() : MemoryStatus(errno, "reserving", size_);
+}
+
+absl::Status SealedMemory::KeepFromChildren() const {
+  return madvise(data_, static_cast<size_t>(size_), MADV_DONTFORK) == 0
+             ? absl::OkStatus()
+             : ErrnoStatus(errno, "keeping shared memory from forked children");
+}
+
+void SealedMemory::CloseDescriptor() {
+  if (const int fd = std::exchange(fd_, -1); fd >= 0) {
+    close(fd);
+  }
+}
+
+SealedMemory& SealedMemory::operator=(SealedMemory&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+SealedMemory::~SealedMemory() {
+  if (data_ != nullptr) {
+    munmap(data_, static_cast<size_t>(size_));
+  }
+  CloseDescriptor();
+}
+
+}  // namespace entrain

@@ -1,0 +1,244 @@
+// memory.h through the C ABI: memory that the peers map, over every transport.
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/world.h"
+
+namespace entrain_test {
+namespace {
+
+// Mappings of shared memory of the library's in this process: those of all ranks.
+int Mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:entrain") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+size_t Descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+void* Allocate(entrain_comm_t* comm, size_t bytes, uint32_t flags = 0) {
+  void* memory = nullptr;
+  EXPECT_OK(entrain_mem_alloc(comm, bytes, flags, &memory));
+  return memory;
+}
+
+class Memory : public testing::TestWithParam<const char*> {
+ protected:
+  static void Run(int size, const std::function<void(const Rank&)>& body) {
+    RunWorld(size, body, {.transports = GetParam()});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Memory, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Memory, IsZeroAlignedAndFreed) {
+  Run(2, [](const Rank& self) {
+    for (const uint32_t flags : {0u, uint32_t{ENTRAIN_MEM_HUGE_PAGES}}) {
+      for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{5'000'001}}) {
+        auto* const memory = static_cast<unsigned char*>(Allocate(self.comm, bytes, flags));
+        ASSERT_NE(memory, nullptr);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % 4096, 0u);
+        EXPECT_EQ(memory[0] | memory[bytes / 2] | memory[bytes - 1], 0);
+        std::memset(memory, 1, bytes);
+        EXPECT_OK(entrain_mem_free(self.comm, memory));
+        EXPECT_FAILS(entrain_mem_free(self.comm, memory), ENTRAIN_INVALID_ARGUMENT, "freed");
+      }
+    }
+    EXPECT_OK(entrain_mem_free(self.comm, nullptr));
+  });
+}
+
+// Every collective that receives what it only combines, and some that do not; from buffers anywhere in a region, in place
+// and not, of sizes below and above what is copied at once.
+TEST_P(Memory, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
+  for (const int ranks : {2, 3, 4}) {
+    Run(ranks, [&](const Rank& self) {
+      const auto n = static_cast<size_t>(self.size), r = static_cast<size_t>(self.rank);
+      constexpr size_t kMost = 600'000;
+      auto* const memory = static_cast<int64_t*>(Allocate(self.comm, (kMost * n * 2 + 64) * 8));
+      ASSERT_NE(memory, nullptr);
+      for (const size_t count : {size_t{1}, size_t{1000}, size_t{20'011}, kMost}) {
+        int64_t* const in = memory + 3;
+        int64_t* const out = memory + 5 + kMost * n;
+        const auto fill = [&](int64_t* at, size_t elements) {
+          for (size_t i = 0; i < elements; ++i) {
+            at[i] = static_cast<int64_t>(i * 3 + r);
+          }
+        };
+        const auto sum = [&](size_t i) {
+          return static_cast<int64_t>(n * i * 3 + n * (n - 1) / 2);
+        };
+        fill(in, count);
+        ASSERT_OK(entrain_all_reduce(self.comm, in, out, count, ENTRAIN_I64, ENTRAIN_SUM, nullptr,
+                                     nullptr));
+        ASSERT_OK(entrain_all_reduce(self.comm, in, in, count, ENTRAIN_I64, ENTRAIN_SUM, nullptr,
+                                     nullptr));
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(out[i], sum(i)) << i;
+          ASSERT_EQ(in[i], sum(i)) << i;
+        }
+        fill(in, count * n);
+        ASSERT_OK(entrain_reduce_scatter(self.comm, in, out, count, ENTRAIN_I64, ENTRAIN_SUM,
+                                         nullptr, nullptr));
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(out[i], sum(r * count + i)) << i;
+        }
+        fill(in, count);
+        ASSERT_OK(entrain_all_gather(self.comm, in, out, count, ENTRAIN_I64, nullptr, nullptr));
+        for (size_t i = 0; i < count * n; ++i) {
+          ASSERT_EQ(out[i], static_cast<int64_t>(i % count * 3 + i / count)) << i;
+        }
+        ASSERT_OK(
+            entrain_scan(self.comm, in, out, count, ENTRAIN_I64, ENTRAIN_SUM, nullptr, nullptr));
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(out[i], static_cast<int64_t>((r + 1) * i * 3 + r * (r + 1) / 2)) << i;
+        }
+        // One rank's memory is ordinary: each way is its own affair.
+        std::vector<int64_t> ordinary(in, in + count);
+        ASSERT_OK(entrain_broadcast(self.comm, self.rank == 0 ? in : ordinary.data(), count,
+                                    ENTRAIN_I64, 0, nullptr, nullptr));
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ((self.rank == 0 ? in : ordinary.data())[i], static_cast<int64_t>(i * 3)) << i;
+        }
+      }
+      EXPECT_OK(entrain_mem_free(self.comm, memory));
+    });
+  }
+}
+
+TEST_P(Memory, ServesEveryCommunicatorOfTheRuntime) {
+  Run(2, [](const Rank& self) {
+    entrain_comm_t* part = nullptr;
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &part));
+    constexpr size_t kCount = 100'000;
+    auto* const memory = static_cast<float*>(Allocate(part, kCount * sizeof(float)));
+    for (entrain_comm_t* const comm : {self.comm, part}) {
+      std::fill(memory, memory + kCount, 1.0f);
+      ASSERT_OK(entrain_all_reduce(comm, memory, memory, kCount, ENTRAIN_F32, ENTRAIN_SUM, nullptr,
+                                   nullptr));
+      EXPECT_EQ(memory[kCount - 1], 2.0f);
+    }
+    entrain_comm_destroy(part);
+    EXPECT_OK(entrain_mem_free(self.comm, memory));
+  });
+}
+
+TEST_P(Memory, ManyAllocationsAreUsedFreedAndLeaveNothing) {
+  const int mappings = Mappings();
+  const size_t descriptors = Descriptors();
+  Run(2, [&](const Rank& self) {
+    constexpr size_t kCount = 20'000;
+    std::vector<float*> all;
+    for (int i = 0; i < 200; ++i) {
+      all.push_back(static_cast<float*>(Allocate(self.comm, kCount * sizeof(float))));
+      ASSERT_NE(all.back(), nullptr);
+      std::fill(all.back(), all.back() + kCount, static_cast<float>(i));
+      ASSERT_OK(entrain_all_reduce(self.comm, all.back(), all.back(), kCount, ENTRAIN_F32,
+                                   ENTRAIN_SUM, nullptr, nullptr));
+      EXPECT_EQ(all.back()[kCount - 1], static_cast<float>(2 * i));
+      if (all.size() > 50) {
+        EXPECT_OK(entrain_mem_free(self.comm, all.front()));
+        all.erase(all.begin());
+      }
+    }
+    // What is not freed goes with the runtime.
+  });
+  EXPECT_EQ(Mappings(), mappings);
+  EXPECT_EQ(Descriptors(), descriptors);
+}
+
+TEST_P(Memory, IsNotFreedWhileACallUsesIt) {
+  Run(2, [](const Rank& self) {
+    constexpr size_t kCount = 300'000;
+    auto* const memory = static_cast<float*>(Allocate(self.comm, kCount * sizeof(float)));
+    auto* const other = static_cast<float*>(Allocate(self.comm, kCount * sizeof(float)));
+    int32_t go = 0;
+    if (self.rank == 0) {
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(entrain_all_reduce(self.comm, memory, memory, kCount, ENTRAIN_F32, ENTRAIN_SUM,
+                                   nullptr, &work));
+      EXPECT_FAILS(entrain_mem_free(self.comm, memory), ENTRAIN_FAILED_PRECONDITION,
+                   "still used by all_reduce #2 on world");
+      EXPECT_OK(entrain_mem_free(self.comm, other)) << "which no call uses";
+      ASSERT_OK(entrain_send(self.comm, &go, 1, ENTRAIN_I32, 1, nullptr, nullptr));
+      ASSERT_OK(entrain_work_wait(work, -1));
+      entrain_work_free(work);
+    } else {
+      ASSERT_OK(entrain_recv(self.comm, &go, 1, ENTRAIN_I32, 0, nullptr, nullptr));
+      ASSERT_OK(entrain_all_reduce(self.comm, memory, memory, kCount, ENTRAIN_F32, ENTRAIN_SUM,
+                                   nullptr, nullptr));
+    }
+    EXPECT_OK(entrain_mem_free(self.comm, memory));
+  });
+}
+
+TEST_P(Memory, IsFreedAfterAnAbortInTheMiddle) {
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<int> calls{0};
+    Run(2, [&](const Rank& self) {
+      constexpr size_t kCount = 2'000'000;
+      auto* const memory = static_cast<float*>(Allocate(self.comm, kCount * sizeof(float)));
+      std::thread aborter;
+      if (self.rank == 1) {
+        aborter = std::thread([&] {
+          while (calls.load() < 3 + round) {
+            std::this_thread::yield();
+          }
+          EXPECT_OK(entrain_comm_abort(self.comm, "enough"));
+        });
+      }
+      entrain_status_t status = ENTRAIN_OK;
+      while (status == ENTRAIN_OK) {
+        status = entrain_all_reduce(self.comm, memory, memory, kCount, ENTRAIN_F32, ENTRAIN_MAX,
+                                    nullptr, nullptr);
+        calls.fetch_add(self.rank);
+      }
+      EXPECT_EQ(status, ENTRAIN_ABORTED) << LastError();
+      EXPECT_OK(entrain_mem_free(self.comm, memory)) << "of a communicator that has ended";
+      if (aborter.joinable()) {
+        aborter.join();
+      }
+    });
+  }
+}
+
+TEST(MemoryArguments, EachIsNamed) {
+  RunWorld(1, [](const Rank& self) {
+    void* memory = nullptr;
+    EXPECT_FAILS(entrain_mem_alloc(nullptr, 1, 0, &memory), ENTRAIN_INVALID_ARGUMENT,
+                 "comm is NULL");
+    EXPECT_FAILS(entrain_mem_alloc(self.comm, 1, 0, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "memory is NULL");
+    EXPECT_FAILS(entrain_mem_alloc(self.comm, 0, 0, &memory), ENTRAIN_INVALID_ARGUMENT, "bytes: 0");
+    EXPECT_FAILS(entrain_mem_alloc(self.comm, SIZE_MAX, 0, &memory), ENTRAIN_INVALID_ARGUMENT,
+                 "bytes: 18446744073709551615");
+    EXPECT_FAILS(entrain_mem_alloc(self.comm, 1, 6, &memory), ENTRAIN_INVALID_ARGUMENT, "flags: 6");
+    EXPECT_FAILS(entrain_mem_alloc(self.comm, size_t{1} << 50, 0, &memory),
+                 ENTRAIN_RESOURCE_EXHAUSTED, "1125899906842624 bytes");
+    EXPECT_EQ(memory, nullptr);
+    EXPECT_FAILS(entrain_mem_free(nullptr, &memory), ENTRAIN_INVALID_ARGUMENT, "comm is NULL");
+    EXPECT_FAILS(entrain_mem_free(self.comm, &memory), ENTRAIN_INVALID_ARGUMENT,
+                 "was not allocated");
+    void* const good = Allocate(self.comm, 8192);
+    EXPECT_FAILS(entrain_mem_free(self.comm, static_cast<char*>(good) + 64),
+                 ENTRAIN_INVALID_ARGUMENT, "was not allocated");
+    EXPECT_OK(entrain_mem_free(self.comm, good));
+  });
+}
+
+}  // namespace
+}  // namespace entrain_test

@@ -1,0 +1,156 @@
+// Memory that several processes map, and the list of it.
+#include "lib/memory/shared_regions.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+using Pages = SealedMemory::Pages;
+using Access = SealedMemory::Access;
+
+SealedMemory Make(int64_t bytes, Pages pages = Pages::kUsual) {
+  absl::StatusOr<SealedMemory> memory = SealedMemory::Create(bytes, pages);
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  return *std::move(memory);
+}
+
+// Whether `body` is true in a process of its own, which may change what it cannot change back.
+template <typename Body>
+bool InChild(Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(SealedMemory, IsZeroAlignedReservedAndSealed) {
+  for (const int64_t bytes : {int64_t{1}, int64_t{4096}, int64_t{100'001}, int64_t{3} << 20}) {
+    const SealedMemory memory = Make(bytes);
+    EXPECT_EQ(memory.size(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % 4096, 0u);
+    EXPECT_EQ(memory.data()[0], std::byte{0});
+    EXPECT_EQ(memory.data()[bytes - 1], std::byte{0});
+    struct stat info {};
+    ASSERT_EQ(fstat(memory.fd(), &info), 0);
+    EXPECT_GE(info.st_blocks * 512, bytes);
+    EXPECT_NE(ftruncate(memory.fd(), 0), 0);
+    EXPECT_NE(ftruncate(memory.fd(), bytes * 2), 0);
+    EXPECT_NE(fcntl(memory.fd(), F_GETFD) & FD_CLOEXEC, 0);
+  }
+}
+
+TEST(SealedMemory, HugePagesOrNoneItIsMemory) {
+  const int64_t bytes = (int64_t{3} << 20) + 5;
+  const SealedMemory memory = Make(bytes, Pages::kHuge);
+  ASSERT_GE(memory.size(), bytes);
+  std::memset(memory.data(), 0x5a, static_cast<size_t>(bytes));
+  EXPECT_EQ(memory.data()[bytes - 1], std::byte{0x5a});
+  absl::StatusOr<SealedMemory> other = SealedMemory::Adopt(dup(memory.fd()), Access::kRead);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->size(), memory.size());
+  EXPECT_EQ(other->data()[bytes - 1], std::byte{0x5a});
+}
+
+TEST(SealedMemory, AShortageNamesTheSize) {
+  const absl::StatusOr<SealedMemory> endless = SealedMemory::Create(int64_t{1} << 50);
+  EXPECT_EQ(endless.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(endless.status().message()), HasSubstr("1125899906842624 bytes"));
+  EXPECT_TRUE(InChild([] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{64 << 10, 64 << 10};  // a file may not grow beyond it
+    setrlimit(RLIMIT_FSIZE, &small);
+    return absl::IsResourceExhausted(SealedMemory::Create(1 << 20).status());
+  }));
+  EXPECT_TRUE(InChild([] {
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_NOFILE, &none);
+    return absl::IsResourceExhausted(SealedMemory::Create(1 << 20).status());
+  }));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map much themselves
+  EXPECT_TRUE(InChild([] {
+    const rlimit small{64 << 20, 64 << 20};
+    setrlimit(RLIMIT_AS, &small);
+    return absl::IsResourceExhausted(SealedMemory::Create(256 << 20).status());
+  }));
+#endif
+}
+
+TEST(SealedMemory, TheOtherMappingSeesWhatIsWrittenAndMayNotWrite) {
+  const SealedMemory mine = Make(10'000);
+  absl::StatusOr<SealedMemory> theirs = SealedMemory::Adopt(dup(mine.fd()), Access::kRead);
+  ASSERT_TRUE(theirs.ok()) << theirs.status();
+  theirs->CloseDescriptor();
+  EXPECT_EQ(theirs->fd(), -1);
+  mine.data()[9'999] = std::byte{7};
+  EXPECT_EQ(theirs->data()[9'999], std::byte{7});
+  EXPECT_TRUE(InChild([&] {
+    signal(SIGSEGV, [](int) { _exit(0); });
+    signal(SIGBUS, [](int) { _exit(0); });
+    *const_cast<volatile std::byte*>(theirs->data()) = std::byte{1};
+    return false;
+  }));
+  EXPECT_EQ(mine.data()[0], std::byte{0});
+}
+
+TEST(SealedMemory, AdoptRefusesWhatCouldChangeItsSize) {
+  const int memory = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(memory, 8192), 0);
+  EXPECT_FALSE(SealedMemory::Adopt(dup(memory), Access::kRead).ok());
+  ASSERT_EQ(fcntl(memory, F_ADD_SEALS, F_SEAL_GROW), 0);
+  EXPECT_FALSE(SealedMemory::Adopt(dup(memory), Access::kRead).ok());
+  ASSERT_EQ(fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL), 0);
+  EXPECT_TRUE(SealedMemory::Adopt(memory, Access::kRead).ok());
+  EXPECT_FALSE(SealedMemory::Adopt(open("/dev/zero", O_RDWR | O_CLOEXEC), Access::kRead).ok());
+  EXPECT_FALSE(SealedMemory::Adopt(-1, Access::kRead).ok());
+}
+
+TEST(SharedRegions, FindsTheRegionAroundABuffer) {
+  SharedRegions regions;
+  const std::byte elsewhere[8] = {};
+  EXPECT_EQ(regions.Find({elsewhere, 8}), nullptr);
+  std::vector<std::shared_ptr<const SharedRegion>> all;
+  for (int i = 0; i < 50; ++i) {
+    auto region = regions.Allocate(4096 * (1 + i % 3), Pages::kUsual);
+    ASSERT_TRUE(region.ok()) << region.status();
+    all.push_back(*region);
+  }
+  EXPECT_EQ(regions.Find({elsewhere, 8}), nullptr);
+  for (const auto& region : all) {
+    const std::byte* const begin = region->memory.data();
+    const auto size = static_cast<size_t>(region->memory.size());
+    EXPECT_NE(region->id, 0u);
+    EXPECT_EQ(regions.Find({begin, size}), region);
+    EXPECT_EQ(regions.Find({begin + size - 1, 1}), region);
+    EXPECT_EQ(regions.Find({begin + 64, 64}), region);
+    EXPECT_EQ(regions.Find({begin + 64, size - 63}), nullptr) << "one byte beyond";
+    EXPECT_EQ(regions.At(begin), region);
+    EXPECT_EQ(regions.At(begin + 1), nullptr);
+  }
+  regions.Remove(*all[7]);
+  EXPECT_EQ(regions.At(all[7]->memory.data()), nullptr);
+  EXPECT_EQ(regions.Find({all[7]->memory.data(), 1}), nullptr);
+  EXPECT_EQ(regions.Find({all[8]->memory.data(), 1}), all[8]);
+  const uint64_t last = all.back()->id;
+  EXPECT_GT((*regions.Allocate(1, Pages::kUsual))->id, last) << "numbers are not used again";
+}
+
+}  // namespace
+}  // namespace entrain

@@ -1,0 +1,227 @@
+// Receives that may be lent their bytes (PostLoan), out of memory that the sender has allocated for its peers to see. What
+// is lent, and what is copied, is the transport's affair; what the receiver reads is the same.
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/transports/endpoint_contract.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+constexpr Context kUnused = 77;
+
+// Mappings of memfds that this process has.
+int Mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:entrain") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+class EndpointLoan : public EndpointContract {
+ protected:
+  bool lends() const { return GetParam() == "shm"; }
+  // Memory of a's.
+  std::shared_ptr<const SharedRegion> Allocate(int64_t bytes) {
+    auto region = a->regions->Allocate(bytes, SealedMemory::Pages::kUsual);
+    EXPECT_TRUE(region.ok()) << region.status();
+    return *region;
+  }
+  static Bytes In(const SharedRegion& region, int64_t offset, int64_t bytes) {
+    return {region.memory.data() + offset, static_cast<size_t>(bytes)};
+  }
+  static void Fill(Bytes bytes, uint32_t seed) {
+    const Buffer pattern = Pattern(static_cast<int64_t>(bytes.size()), seed);
+    std::copy(pattern.begin(), pattern.end(), reinterpret_cast<uint8_t*>(bytes.data()));
+  }
+  void Retire(const std::shared_ptr<const SharedRegion>& region) {
+    a->transport->Retire(*region);
+    a->regions->Remove(*region);
+  }
+  // One message of a's, posted, and until it is received.
+  void SendOne(Bytes from, uint32_t tag) {
+    to_a->PostLoan(Message(tag), Of(in), &received, &loan);
+    to_b->PostSend(Message(tag), from, &sent);
+    ASSERT_TRUE(PollUntil([&] { return received.times > 0; }));
+    ASSERT_EQ(received.status, absl::OkStatus());
+  }
+  // What the receive gave.
+  Buffer Received() const {
+    const auto* const data = reinterpret_cast<const uint8_t*>(loan.lent);
+    return loan.lent == nullptr ? in : Buffer(data, data + in.size());
+  }
+
+  Buffer in;
+  Transfer received, sent;
+  Loan loan;
+};
+INSTANTIATE_TEST_SUITE_P(Every, EndpointLoan, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(EndpointLoan, GivesTheBytesAndCompletesTheSendWhenItEnds) {
+  Connect();
+  const auto region = Allocate(2 * kMiB);
+  for (const int64_t bytes : {int64_t{0}, int64_t{1}, 4 * kKiB, 100 * kKiB + 3, kMiB}) {
+    for (const int64_t offset : {int64_t{0}, int64_t{8}, 5 * kKiB + 1}) {
+      in.assign(static_cast<size_t>(bytes), 0);
+      received = {};
+      sent = {};
+      Fill(In(*region, offset, bytes), static_cast<uint32_t>(bytes + offset));
+      ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, offset, bytes), next_tag++));
+      EXPECT_EQ(received.bytes, bytes);
+      EXPECT_EQ(Received(), Pattern(bytes, static_cast<uint32_t>(bytes + offset)));
+      EXPECT_EQ(loan.lent != nullptr, lends() && bytes > 32 * kKiB) << bytes;
+      if (loan.lent != nullptr) {
+        Settle();
+        EXPECT_EQ(sent.times, 0) << "it is still read";
+        EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+        EXPECT_EQ(loan.lent, nullptr);
+      }
+      ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
+      EXPECT_EQ(sent.status, absl::OkStatus());
+    }
+  }
+}
+
+TEST_P(EndpointLoan, ReceivesThatAskForACopyGetOne) {
+  Connect();
+  const auto region = Allocate(3 * kMiB);
+  Fill(In(*region, 0, 3 * kMiB), 1);
+  Buffer copy(3 * kMiB);
+  to_b->PostSend(Message(1), In(*region, 0, 3 * kMiB), &sent);  // also when the message is early
+  Settle();
+  to_a->PostRecv(Message(1), Of(copy), &received);
+  ASSERT_TRUE(PollBoth(received, sent));
+  EXPECT_EQ(copy, Pattern(3 * kMiB, 1));
+}
+
+TEST_P(EndpointLoan, PrivateMemoryIsCopied) {
+  Connect();
+  Buffer out = Pattern(kMiB, 3);
+  in.assign(kMiB, 0);
+  ASSERT_NO_FATAL_FAILURE(SendOne(Of(out), 1));
+  EXPECT_EQ(loan.lent, nullptr);
+  EXPECT_EQ(in, out);
+}
+
+TEST_P(EndpointLoan, Invariant7_TheSenderTakesItBackWhileItIsRead) {
+  Connect();
+  const auto region = Allocate(kMiB);
+  in.assign(kMiB, 0);
+  ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
+  const bool lent = loan.lent != nullptr;
+  to_b->Revoke(kUnused, kContext, absl::AbortedError("enough"));
+  Fill(In(*region, 0, kMiB), 9);  // it is the sender's again
+  ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
+  if (lent) {
+    EXPECT_EQ(sent.status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(to_a->EndLoan(&loan).code(), absl::StatusCode::kAborted);
+  }
+  ExpectGood();
+}
+
+TEST_P(EndpointLoan, Invariant7_OrHasTakenItBackAndThePeerHasNotHeard) {
+  Connect();
+  const auto region = Allocate(kMiB);
+  in.assign(kMiB, 0);
+  ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
+  to_b->Revoke(kUnused, kContext, absl::AbortedError("enough"));
+  if (loan.lent != nullptr) {  // nobody has polled
+    EXPECT_EQ(to_a->EndLoan(&loan).code(), absl::StatusCode::kAborted);
+  }
+  ExpectGood();
+}
+
+TEST_P(EndpointLoan, TheReceiverRevokesWhatItIsLent) {
+  Connect();
+  const auto region = Allocate(kMiB);
+  in.assign(kMiB, 0);
+  ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
+  to_a->Revoke(kContext, kUnused, absl::AbortedError("enough"));
+  ASSERT_TRUE(PollUntil([&] { return sent.times == 1; })) << "the sender waits for nobody";
+  if (loan.lent != nullptr) {
+    EXPECT_EQ(to_a->EndLoan(&loan).code(), absl::StatusCode::kAborted);
+  }
+  ExpectGood();
+}
+
+TEST_P(EndpointLoan, ClosingWhileSomethingIsLent) {
+  for (const bool by_sender : {true, false}) {
+    const int none = Mappings();
+    Connect();
+    const int before = Mappings();
+    auto region = Allocate(kMiB);
+    in.assign(kMiB, 0);
+    received = {};
+    sent = {};
+    ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
+    (by_sender ? to_b : to_a)->Close(absl::AbortedError("gone"));
+    const auto& other = (by_sender ? b : a)->events;
+    ASSERT_TRUE(PollUntil([&] { return !other.lost.empty() && sent.times == 1; }));
+    if (loan.lent != nullptr) {
+      EXPECT_EQ(Mappings(), before + 2) << "kept for whoever still reads it";
+      EXPECT_FALSE(to_a->EndLoan(&loan).ok());
+    }
+    EXPECT_EQ(Mappings(), before + 1) << "the sender's own";
+    TearDown();
+    region.reset();
+    a.reset();
+    b.reset();
+    EXPECT_EQ(Mappings(), none);
+  }
+}
+
+TEST_P(EndpointLoan, ARegionThatIsRetiredIsUnmappedByThePeer) {
+  Connect();
+  const int before = Mappings();
+  for (int i = 0; i < 300; ++i) {  // more than fit a socket at once, one after the other
+    auto region = Allocate(64 * kKiB);
+    Fill(In(*region, 0, 64 * kKiB), static_cast<uint32_t>(i));
+    in.assign(64 * kKiB, 0);
+    received = {};
+    sent = {};
+    ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, 64 * kKiB), next_tag++));
+    EXPECT_EQ(Received(), Pattern(64 * kKiB, static_cast<uint32_t>(i)));
+    EXPECT_EQ(Mappings(), before + (lends() ? 2 : 1));
+    if (loan.lent != nullptr) {
+      EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+    }
+    ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
+    Retire(region);
+    region.reset();
+    ASSERT_TRUE(PollUntil([&] { return Mappings() == before; })) << i;
+  }
+}
+
+TEST_P(EndpointLoan, ManyRegionsAtOnceSomeNeverOfferedInTime) {
+  Connect();
+  constexpr int kRegions = 600;
+  std::vector<std::shared_ptr<const SharedRegion>> regions;
+  std::vector<Buffer> buffers(kRegions, Buffer(64 * kKiB));
+  std::vector<Transfer> receives(kRegions), sends(kRegions);
+  for (size_t i = 0; i < kRegions; ++i) {  // b does not look meanwhile
+    regions.push_back(Allocate(64 * kKiB));
+    Fill(In(*regions[i], 0, 64 * kKiB), static_cast<uint32_t>(i));
+    to_b->PostSend(Message(static_cast<uint32_t>(i)), In(*regions[i], 0, 64 * kKiB), &sends[i]);
+  }
+  for (size_t i = 0; i < kRegions; ++i) {
+    to_a->PostRecv(Message(static_cast<uint32_t>(i)), Of(buffers[i]), &receives[i]);
+  }
+  for (size_t i = 0; i < kRegions; ++i) {
+    ASSERT_TRUE(PollBoth(receives[i], sends[i])) << i;
+    EXPECT_EQ(buffers[i], Pattern(64 * kKiB, static_cast<uint32_t>(i)));
+  }
+  for (const auto& region : regions) {
+    Retire(region);
+  }
+  ExpectGood();
+}
+
+}  // namespace
+}  // namespace entrain

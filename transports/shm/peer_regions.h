@@ -1,0 +1,42 @@
+// The peer's memory that this process has mapped, to read messages where they lie. The peer offers a region by its
+// descriptor over the Unix socket, before the first announcement that names it, and says through the ring when it is gone.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "lib/memory/sealed_memory.h"
+#include "lib/net/socket.h"
+#include "transports/shm/wire.h"
+
+namespace entrain::shm {
+
+// Stays mapped while anybody holds it. Empty memory: it could not be mapped here.
+struct PeerRegion {
+  uint64_t address = 0, bytes = 0;  // in the peer
+  SealedMemory memory;
+};
+
+class PeerRegions {
+ public:
+  static constexpr size_t kMost = 1 << 16;  // offered at a time; more is a breach of protocol
+
+  // An error: the peer broke the protocol. An invalid descriptor: none came through.
+  absl::Status Take(const WireOffer& offer, Fd memory);
+  // The region of an announcement; null: it cannot be mapped here. An error: it was never offered, or the bytes do not lie
+  // in it.
+  absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,
+                                                         uint64_t bytes) const;
+  absl::Status Forget(uint64_t id);
+  void Clear() { regions_.clear(); }
+
+ private:
+  std::map<uint64_t, std::shared_ptr<const PeerRegion>> regions_;
+};
+
+}  // namespace entrain::shm
