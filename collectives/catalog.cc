@@ -10,6 +10,7 @@
 #include "collectives/direct.h"
 #include "collectives/draft.h"
 #include "collectives/exchange.h"
+#include "collectives/freight.h"
 #include "collectives/halving_doubling.h"
 #include "collectives/recursive_doubling.h"
 #include "collectives/ring.h"
@@ -34,6 +35,9 @@ bool KnowsAllParts(const Spec& spec, Hosts) {
 }
 bool FitsComposed(const Spec&, Hosts hosts) {
   return composed::Fits(hosts);
+}
+bool FitsComposedEven(const Spec& spec, Hosts hosts) {
+  return !spec.uneven && composed::Fits(hosts);
 }
 
 // One lane after the other, each drawn up by `draw`. What a rank had from the start is copied last.
@@ -150,13 +154,30 @@ Schedule BroadcastOver(const Spec& spec, Hosts) {
       spec, [&](Draft* draft) { tree::Broadcast(draft, shape(Everyone(spec), spec.root)); });
 }
 
+Schedule ComposedAllToAll(const Spec& spec, Hosts hosts) {
+  ScheduleBuilder builder(spec);
+  for (int lane = 0; lane < spec.lanes; ++lane) {
+    composed::AllToAll(&builder, lane, hosts);
+  }
+  return builder.Finish();
+}
+
 // Signals need no lanes.
-template <BarrierFragment barrier>
-Schedule BarrierOf(const Spec& spec, Hosts) {
+template <typename Draw>
+Schedule BuildBarrier(const Spec& spec, const Draw& draw) {
   ScheduleBuilder builder(spec);
   Draft draft(&builder, 0);
-  barrier(&draft, Everyone(spec));
+  draw(&draft);
   return builder.Finish();
+}
+
+template <BarrierFragment barrier>
+Schedule BarrierOf(const Spec& spec, Hosts) {
+  return BuildBarrier(spec, [&](Draft* draft) { barrier(draft, Everyone(spec)); });
+}
+
+Schedule ComposedBarrier(const Spec& spec, Hosts hosts) {
+  return BuildBarrier(spec, [&](Draft* draft) { composed::Barrier(draft, hosts); });
 }
 
 template <void (*fragment)(Draft*, Hosts)>
@@ -175,6 +196,7 @@ constexpr bool kAtOnce = true;   // Algorithm::all_at_once
 constexpr Algorithm kAlgorithms[] = {
     {"direct", CallKind::kBarrier, kOrdered, false, Always, BarrierOf<direct::Barrier>},
     {"tree", CallKind::kBarrier, kOrdered, false, Always, BarrierOf<tree::Barrier>},
+    {"composed", CallKind::kBarrier, kOrdered, false, FitsComposed, ComposedBarrier},
 
     {"direct", CallKind::kBroadcast, kOrdered, false, Always, BroadcastOver<tree::Star>},
     {"tree", CallKind::kBroadcast, kOrdered, false, Always, BroadcastOver<tree::Binomial>},
@@ -220,13 +242,17 @@ constexpr Algorithm kAlgorithms[] = {
 
     {"direct", CallKind::kGather, kOrdered, false, Always, DirectGather},
     {"tree", CallKind::kGather, kOrdered, false, KnowsAllParts, TreeGather},
+    {"composed", CallKind::kGather, kOrdered, false, FitsComposedEven, Composed<composed::Gather>},
 
     {"direct", CallKind::kScatter, kOrdered, false, Always, DirectScatter},
     {"tree", CallKind::kScatter, kOrdered, false, KnowsAllParts, TreeScatter},
+    {"composed", CallKind::kScatter, kOrdered, false, FitsComposedEven,
+     Composed<composed::Scatter>},
 
     {"direct", CallKind::kAllToAll, kOrdered, false, Always, LanesOf<exchange::Direct>},
     {"pairwise", CallKind::kAllToAll, kOrdered, false, Always, LanesOf<exchange::Pairwise>},
     {"bruck", CallKind::kAllToAll, kOrdered, false, KnowsAllParts, LanesOf<bruck::AllToAll>},
+    {"composed", CallKind::kAllToAll, kOrdered, false, FitsComposedEven, ComposedAllToAll},
 
     {"doubling", CallKind::kScan, kOrdered, false, Always, LanesOf<scan::Doubling>},
     {"ring", CallKind::kScan, kOrdered, false, Always, LanesOf<scan::Chain>},

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "collectives/direct.h"
+#include "collectives/hosts.h"
 
 namespace entrain::composed {
 namespace {
@@ -13,48 +14,20 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// The ranks by host. Hosts count from 0 in the order of their first rank, whatever their numbers
-// are.
-struct Hosts {
-  std::vector<Parts> ranks;   // by host
-  std::vector<int> host_of;   // by rank
-  std::vector<int> place_of;  // by rank: its position on its host
-
-  int count() const { return static_cast<int>(ranks.size()); }
-  int RanksOn(int host) const { return static_cast<int>(ranks[At(host)].size()); }
-  Group Local(int rank) const { return {ranks[At(host_of[At(rank)])], place_of[At(rank)]}; }
-};
-
-Hosts Sort(absl::Span<const int> hosts) {
-  Hosts sorted;
-  std::map<int, int> number;
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    const auto [entry, fresh] = number.emplace(hosts[rank], sorted.count());
-    if (fresh) {
-      sorted.ranks.emplace_back();
-    }
-    Parts& local = sorted.ranks[At(entry->second)];
-    sorted.host_of.push_back(entry->second);
-    sorted.place_of.push_back(static_cast<int>(local.size()));
-    local.push_back(static_cast<int>(rank));
-  }
-  return sorted;
-}
-
 // Which rank of `host` has the partial sum of `part`.
 using Holder = int (*)(const Hosts& hosts, int host, int part);
 
 // all_reduce: consecutive parts to one rank, as evenly as can be, so that they travel together.
 int HolderByRange(const Hosts& hosts, int host, int part) {
   const int n = static_cast<int>(hosts.host_of.size());
-  return hosts.ranks[At(host)][At(part * hosts.RanksOn(host) / n)];
+  return hosts.RanksOn(host)[At(part * hosts.SizeOf(host) / n)];
 }
 
 // reduce_scatter, all_gather: the rank at the place that the part's own rank has on its host (or,
 // on a smaller host, at that place modulo its ranks). On its own host that is the part's rank
 // itself.
 int HolderByPlace(const Hosts& hosts, int host, int part) {
-  return hosts.ranks[At(host)][At(hosts.place_of[At(part)] % hosts.RanksOn(host))];
+  return hosts.RanksOn(host)[At(hosts.PlaceOf(part) % hosts.SizeOf(host))];
 }
 
 // The host whose holder completes a part of all_reduce.
@@ -64,9 +37,9 @@ int HostOfResult(const Hosts& hosts, int part) {
 
 // What each rank of `host` holds.
 Pieces Deal(const Hosts& hosts, int host, Holder holder) {
-  Pieces pieces(At(hosts.RanksOn(host)));
+  Pieces pieces(At(hosts.SizeOf(host)));
   for (int part = 0; part < static_cast<int>(hosts.host_of.size()); ++part) {
-    pieces[At(hosts.place_of[At(holder(hosts, host, part))])].push_back(part);
+    pieces[At(hosts.PlaceOf(holder(hosts, host, part)))].push_back(part);
   }
   return pieces;
 }
@@ -83,7 +56,7 @@ void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Pa
   for (int host = 0; host < hosts.count(); ++host) {
     // Each host contributes once to each part; which of its ranks does may differ from part to
     // part.
-    if (host == hosts.host_of[At(me)] || completed.empty()) {
+    if (host == hosts.HostOf(me) || completed.empty()) {
       continue;
     }
     std::map<int, Parts> by_rank;
@@ -100,21 +73,35 @@ void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Pa
     draft->Send(rank, parts);
   }
   if (!completed.empty()) {
-    draft->Combine(completed, hosts.host_of[At(me)], from, /*last=*/true);
+    draft->Combine(completed, hosts.HostOf(me), from, /*last=*/true);
   }
+}
+
+// A host's first rank, but on the root's host the root: it stands for the host.
+int LeaderOf(const Hosts& hosts, const Spec& spec, int host) {
+  return HasRoot(spec.kind) && host == hosts.HostOf(spec.root) ? spec.root : hosts.RanksOn(host)[0];
+}
+
+Group Leaders(const Hosts& hosts, const Spec& spec) {
+  Group leaders;
+  leaders.me = hosts.HostOf(spec.rank);
+  for (int host = 0; host < hosts.count(); ++host) {
+    leaders.ranks.push_back(LeaderOf(hosts, spec, host));
+  }
+  return leaders;
 }
 
 }  // namespace
 
 bool Fits(absl::Span<const int> hosts) {
-  const Hosts sorted = Sort(hosts);
+  const Hosts sorted(hosts);
   return sorted.count() > 1 && At(sorted.count()) < hosts.size();
 }
 
 void AllReduce(Draft* draft, absl::Span<const int> host_numbers) {
-  const Hosts hosts = Sort(host_numbers);
+  const Hosts hosts(host_numbers);
   const int me = draft->spec().rank;
-  const int my_host = hosts.host_of[At(me)];
+  const int my_host = hosts.HostOf(me);
   const Group local = hosts.Local(me);
   const Pieces pieces = Deal(hosts, my_host, HolderByRange);
   direct::ReduceScatter(draft, local, pieces, /*last=*/false);
@@ -150,9 +137,9 @@ void AllReduce(Draft* draft, absl::Span<const int> host_numbers) {
 }
 
 void ReduceScatter(Draft* draft, absl::Span<const int> host_numbers) {
-  const Hosts hosts = Sort(host_numbers);
+  const Hosts hosts(host_numbers);
   const int me = draft->spec().rank;
-  const int my_host = hosts.host_of[At(me)];
+  const int my_host = hosts.HostOf(me);
   const Group local = hosts.Local(me);
   const Pieces pieces = Deal(hosts, my_host, HolderByPlace);
   direct::ReduceScatter(draft, local, pieces, /*last=*/false);
@@ -166,9 +153,9 @@ void ReduceScatter(Draft* draft, absl::Span<const int> host_numbers) {
 }
 
 void AllGather(Draft* draft, absl::Span<const int> host_numbers) {
-  const Hosts hosts = Sort(host_numbers);
+  const Hosts hosts(host_numbers);
   const int me = draft->spec().rank;
-  const int my_host = hosts.host_of[At(me)];
+  const int my_host = hosts.HostOf(me);
   const Group local = hosts.Local(me);
   const Pieces pieces = Deal(hosts, my_host, HolderByPlace);
   draft->BeginRound();
@@ -187,24 +174,104 @@ void AllGather(Draft* draft, absl::Span<const int> host_numbers) {
 }
 
 tree::Branch BroadcastTree(const Spec& spec, absl::Span<const int> host_numbers) {
-  const Hosts hosts = Sort(host_numbers);
-  const int my_host = hosts.host_of[At(spec.rank)];
-  const int root_host = hosts.host_of[At(spec.root)];
-  Group local = hosts.Local(spec.rank);
-  const int leader = my_host == root_host ? hosts.place_of[At(spec.root)] : 0;
-  tree::Branch inside = tree::Binomial(local, leader);
-  if (local.me != leader) {
+  const Hosts hosts(host_numbers);
+  const int my_host = hosts.HostOf(spec.rank);
+  const int leader = LeaderOf(hosts, spec, my_host);
+  tree::Branch inside = tree::Binomial(hosts.Local(spec.rank), hosts.PlaceOf(leader));
+  if (spec.rank != leader) {
     return inside;
   }
-  Group leaders;
-  leaders.me = my_host;
-  for (int host = 0; host < hosts.count(); ++host) {
-    leaders.ranks.push_back(host == root_host ? spec.root : hosts.ranks[At(host)][0]);
-  }
   // The far ones first: they have the longer way.
-  tree::Branch branch = tree::Binomial(leaders, root_host);
+  tree::Branch branch = tree::Binomial(Leaders(hosts, spec), hosts.HostOf(spec.root));
   branch.children.insert(branch.children.end(), inside.children.begin(), inside.children.end());
   return branch;
+}
+
+void Barrier(Draft* draft, absl::Span<const int> host_numbers) {
+  const Hosts hosts(host_numbers);
+  const int me = draft->spec().rank;
+  const int my_host = hosts.HostOf(me);
+  const int leader = LeaderOf(hosts, draft->spec(), my_host);
+  draft->BeginRound();
+  if (me != leader) {
+    draft->Signal(leader);
+    draft->AwaitSignal(leader);
+    return;
+  }
+  for (const int rank : hosts.RanksOn(my_host)) {
+    if (rank != me) {
+      draft->AwaitSignal(rank);
+    }
+  }
+  tree::Barrier(draft, Leaders(hosts, draft->spec()));
+  draft->BeginRound();
+  for (const int rank : hosts.RanksOn(my_host)) {
+    if (rank != me) {
+      draft->Signal(rank);
+    }
+  }
+}
+
+void Gather(Draft* draft, absl::Span<const int> host_numbers) {
+  const Hosts hosts(host_numbers);
+  const Spec& spec = draft->spec();
+  const int my_host = hosts.HostOf(spec.rank);
+  const int leader = LeaderOf(hosts, spec, my_host);
+  const Parts& local = hosts.RanksOn(my_host);
+  draft->BeginRound();
+  if (spec.rank != leader) {
+    draft->Send(leader, {spec.rank});
+    return;
+  }
+  if (leader != spec.root) {
+    draft->Assemble(local);
+  }
+  for (const int rank : local) {
+    if (rank != spec.rank) {
+      draft->Recv(rank, {rank});
+    }
+  }
+  if (leader != spec.root) {
+    draft->BeginRound();
+    draft->Send(spec.root, local);
+    return;
+  }
+  for (int host = 0; host < hosts.count(); ++host) {
+    if (host != my_host) {
+      draft->Recv(LeaderOf(hosts, spec, host), hosts.RanksOn(host));
+    }
+  }
+  draft->Settle({spec.rank});
+}
+
+void Scatter(Draft* draft, absl::Span<const int> host_numbers) {
+  const Hosts hosts(host_numbers);
+  const Spec& spec = draft->spec();
+  const int my_host = hosts.HostOf(spec.rank);
+  const int leader = LeaderOf(hosts, spec, my_host);
+  const Parts& local = hosts.RanksOn(my_host);
+  draft->BeginRound();
+  if (spec.rank != leader) {
+    draft->Recv(leader, {spec.rank});
+    return;
+  }
+  if (leader != spec.root) {
+    draft->Recv(spec.root, local);
+    draft->BeginRound();
+  } else {
+    // The far ones first: they have the longer way.
+    for (int host = 0; host < hosts.count(); ++host) {
+      if (host != my_host) {
+        draft->Send(LeaderOf(hosts, spec, host), hosts.RanksOn(host));
+      }
+    }
+  }
+  for (const int rank : local) {
+    if (rank != spec.rank) {
+      draft->Send(rank, {rank});
+    }
+  }
+  draft->Settle({spec.rank});
 }
 
 }  // namespace entrain::composed

@@ -18,6 +18,12 @@
 // reduce_scatter: rounds 0 and 1, each part completed by its own rank. all_gather: each part goes
 // once to each other host, then direct all_gather inside. broadcast: a binomial tree over the first
 // ranks of the hosts (the root stands for its own host), and one below each of them inside.
+//
+// barrier: signals to the first rank of the host, a dissemination barrier among these, signals back.
+//
+// gather: a host's parts meet on its first rank (on the root's host: the root), which sends them on
+// together: 2 rounds, one message a host for the root, where direct has one a rank. scatter is its
+// reverse.
 #pragma once
 
 #include "absl/types/span.h"
@@ -35,5 +41,8 @@ void AllReduce(Draft* draft, absl::Span<const int> hosts);
 void ReduceScatter(Draft* draft, absl::Span<const int> hosts);
 void AllGather(Draft* draft, absl::Span<const int> hosts);
 tree::Branch BroadcastTree(const Spec& spec, absl::Span<const int> hosts);
+void Barrier(Draft* draft, absl::Span<const int> hosts);
+void Gather(Draft* draft, absl::Span<const int> hosts);
+void Scatter(Draft* draft, absl::Span<const int> hosts);
 
 }  // namespace entrain::composed

@@ -1,5 +1,5 @@
 // Every algorithm in the simulator: every size from 1 to 64 and some up to 256, several lanes,
-// counts and roots, eager and rendezvous, in place and not, in random interleavings.
+// counts and roots, eager and rendezvous, in place and not, in random interleavings; and calls drawn at random.
 
 #include <algorithm>
 #include <bit>
@@ -328,6 +328,49 @@ TEST_P(AlgorithmTest, ServesManyRanks) {
     simulation.seed = random();
     UseLayout(&c, UniformLayout(c.spec, HasParts(c.spec.kind) ? 1 + n % 2 : n + 3));
     ASSERT_TRUE(Check(c, BuildAll(c), simulation, IntegerValue));
+  }
+}
+
+// Hosts drawn at random, of any number.
+std::vector<int> RandomHosts(int n, std::mt19937& random) {
+  const auto most = static_cast<int>(1 + random() % static_cast<uint32_t>(n));
+  std::vector<int> hosts;
+  for (int r = 0; r < n; ++r) {
+    hosts.push_back(static_cast<int>(random()) % most);
+  }
+  if (random() % 2 == 0) {
+    std::sort(hosts.begin(), hosts.end());
+  }
+  return hosts;
+}
+
+// Whatever can be asked, drawn at random: --gtest_random_seed=N draws others.
+TEST_P(AlgorithmTest, ServesWhatIsDrawnAtRandom) {
+  const auto seed = static_cast<uint32_t>(GTEST_FLAG_GET(random_seed)) + 2026;
+  std::mt19937 random(seed);
+  Simulation simulation;
+  simulation.combine = Sum;
+  simulation.complete = [](int64_t value) { return value * 3 + 1; };
+  for (int drawn = 0; drawn < 30; ++drawn) {
+    const auto n =
+        static_cast<int>(1 + random() % (1u << (1 + random() % 8)));  // small ones more often
+    Case c{&GetParam(), {GetParam().kind, 0, n, 0, 1}, RandomHosts(n, random), {}};
+    if (!c.algorithm->fits(c.spec, c.hosts)) {
+      continue;
+    }
+    c.spec.root = HasRoot(c.spec.kind) ? static_cast<int>(random() % static_cast<uint32_t>(n)) : 0;
+    c.spec.lanes = static_cast<int>(1 + random() % (n <= 32 ? 4 : 1));
+    c.spec.in_place = simulation.in_place = random() % 2 == 0;
+    simulation.rendezvous = random() % 2 == 0;
+    simulation.seed = random();
+    Layout layout = UniformLayout(c.spec, random() % (n <= 32 ? 40 : 3));
+    if (c.spec.kind != CallKind::kAllToAll && random() % 2 == 0) {
+      for (size_t b = 1; b < layout.first.size(); ++b) {
+        layout.first[b] = layout.first[b - 1] + static_cast<int64_t>(random() % 4);
+      }
+    }
+    UseLayout(&c, layout);
+    ASSERT_TRUE(Check(c, BuildAll(c), simulation, IntegerValue)) << "drawn from seed " << seed;
   }
 }
 

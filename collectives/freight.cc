@@ -1,0 +1,151 @@
+#include "collectives/freight.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "collectives/hosts.h"
+
+namespace entrain::composed {
+namespace {
+
+using Block = std::pair<int, int>;  // whose it is, whom it is for
+using Blocks = std::vector<Block>;
+
+// Blocks that travel between this rank and another in one message.
+struct Crate {
+  int peer;
+  Blocks blocks;
+};
+using Crates = std::vector<Crate>;
+
+// Who hands what to whom. A rank of another host is served by the one at its place here (or, on a smaller host, at that
+// place modulo its ranks).
+class Routes {
+ public:
+  Routes(const Hosts& hosts, int me) : hosts_(hosts), me_(me), host_(hosts.HostOf(me)) {}
+
+  // Within the host; `out`: what leaves this rank, else what comes to it.
+  Crates Inside(bool out) const {
+    Crates crates;
+    for (const int peer : hosts_.RanksOn(host_)) {
+      if (peer != me_) {
+        crates.push_back({peer, out ? Handed(me_, peer) : Handed(peer, me_)});
+      }
+    }
+    return crates;
+  }
+  Crates Across(bool out) const {
+    Crates crates;
+    for (int host = 0; host < hosts_.count(); ++host) {
+      if (host == host_) {
+        continue;
+      }
+      if (!out) {
+        crates.push_back({ServerOn(host, me_), From(host, me_)});
+        continue;
+      }
+      for (const int rank : hosts_.RanksOn(host)) {
+        if (ServerOn(host_, rank) == me_) {
+          crates.push_back({rank, From(host_, rank)});
+        }
+      }
+    }
+    return crates;
+  }
+
+ private:
+  int ServerOn(int host, int rank) const {
+    return hosts_.RanksOn(host)[static_cast<size_t>(hosts_.PlaceOf(rank) % hosts_.SizeOf(host))];
+  }
+  // What the other keeps, and what it sends across.
+  Blocks Handed(int from, int to) const {
+    Blocks blocks;
+    for (int rank = 0; rank < static_cast<int>(hosts_.host_of.size()); ++rank) {
+      if (rank == to || (hosts_.HostOf(rank) != host_ && ServerOn(host_, rank) == to)) {
+        blocks.push_back({from, rank});
+      }
+    }
+    return blocks;
+  }
+  Blocks From(int host, int to) const {
+    Blocks blocks;
+    for (const int from : hosts_.RanksOn(host)) {
+      blocks.push_back({from, to});
+    }
+    return blocks;
+  }
+
+  const Hosts& hosts_;
+  const int me_, host_;
+};
+
+// Where blocks are on their way through this rank, and the rounds that move them.
+class Freight {
+ public:
+  Freight(ScheduleBuilder* builder, int lane)
+      : builder_(builder), spec_(builder->spec()), lane_(lane) {
+    builder_->BeginLane();
+    for (int to = 0; to < spec_.size; ++to) {
+      places_[{spec_.rank, to}] = {Slot::kIn, BlockOf(spec_, to, lane_), 1};
+    }
+  }
+
+  // Packs and sends these, receives those.
+  void Move(const Crates& out, const Crates& in) {
+    std::vector<Region> packed;
+    for (const Crate& crate : out) {
+      packed.push_back(NewRegion(crate.blocks));
+      int next = packed.back().first;
+      for (const Block& block : crate.blocks) {
+        builder_->Copy({Slot::kScratch, next++, 1}, places_.at(block));
+      }
+    }
+    builder_->BeginRound();
+    for (const Crate& crate : in) {
+      const Region region = NewRegion(crate.blocks);
+      builder_->Recv(crate.peer, region);
+      int next = region.first;
+      for (const Block& block : crate.blocks) {
+        places_[block] = {Slot::kScratch, next++, 1};
+      }
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      builder_->Send(out[i].peer, packed[i]);
+    }
+  }
+
+  void Unpack() {
+    for (int from = 0; from < spec_.size; ++from) {
+      builder_->Copy({Slot::kOut, BlockOf(spec_, from, lane_), 1}, places_.at({from, spec_.rank}));
+    }
+  }
+
+ private:
+  Region NewRegion(const Blocks& blocks) {
+    Region region{Slot::kScratch, 0, static_cast<int32_t>(blocks.size())};
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const int one = builder_->AddScratch(BlockOf(spec_, 0, lane_));
+      region.first = i == 0 ? one : region.first;
+    }
+    return region;
+  }
+
+  ScheduleBuilder* const builder_;
+  const Spec& spec_;
+  const int lane_;
+  std::map<Block, Region> places_;
+};
+
+}  // namespace
+
+void AllToAll(ScheduleBuilder* builder, int lane, absl::Span<const int> host_numbers) {
+  const Hosts hosts(host_numbers);
+  const Routes routes(hosts, builder->spec().rank);
+  Freight freight(builder, lane);
+  freight.Move(routes.Inside(true), routes.Inside(false));
+  freight.Move(routes.Across(true), routes.Across(false));
+  freight.Unpack();
+}
+
+}  // namespace entrain::composed
