@@ -14,6 +14,7 @@
 
 #include "collectives/catalog.h"
 #include "tests/support/ranks.h"
+#include "tests/support/trial.h"
 
 namespace entrain {
 namespace {
@@ -163,10 +164,15 @@ TEST(CollectiveAlgorithms, EachOneCanBeForced) {
       const auto name = comm->AlgorithmFor(algorithm.kind, 1000, DType::kI64);
       ASSERT_TRUE(name.ok()) << name.status();
       EXPECT_STREQ(*name, algorithm.name);
-      CheckAllReduce(comm, 1000, false);
-      CheckReduceScatter(comm, 100);
-      CheckAllGather(comm, 100);
-      CheckBroadcast(comm, 1000, 3);
+      for (uint32_t number = 0; number < 24; ++number) {
+        // Even and uneven, in place and not, of one lane and of several.
+        const int64_t count = number % 6 == 0 ? 150000 : number * 10;
+        Trial trial({algorithm.kind, count, static_cast<int>(number) % ranks, number % 2 == 0,
+                     number % 4 < 2, number},
+                    comm->rank(), ranks);
+        ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+        ASSERT_NO_FATAL_FAILURE(trial.Check());
+      }
       ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     });
   }

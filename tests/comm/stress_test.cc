@@ -25,6 +25,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
+#include "tests/support/trial.h"
 
 namespace entrain {
 namespace {
@@ -34,127 +35,16 @@ using Comm = std::shared_ptr<Communicator>;
 uint32_t base_seed = 20261121;
 double seconds_each = 1.5;  // of every test here
 
-constexpr CallKind kKinds[] = {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
-                               CallKind::kBroadcast, CallKind::kReduce,        CallKind::kGather,
-                               CallKind::kScatter,   CallKind::kAllToAll,      CallKind::kScan,
-                               CallKind::kBarrier};
+constexpr CallKind kKinds[] = {
+    CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
+    CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
+    CallKind::kScan,      CallKind::kExclusiveScan, CallKind::kBarrier};
 
-int64_t Value(uint32_t job, int rank, int64_t i) {
-  return (static_cast<int64_t>(job) * 131 + rank * 17 + i) % 1009 - 300;
-}
-
-// One call as drawn: the same on all ranks of its communicator.
+// A call as drawn: the same on all ranks of its communicator.
 struct Draft {
   size_t comm = 0;
-  CallKind kind = CallKind::kBarrier;
-  int64_t count = 0;
-  uint32_t root = 0;      // modulo the size
   int64_t user_tag = -1;  // of its own in the round, or none
-  bool in_place = false;
-  uint32_t number = 0;
-};
-
-// The same with buffers, on one rank.
-class Job {
- public:
-  Job(const Comm& comm, const Draft& draft)
-      : draft_(draft), rank_(comm->rank()), size_(comm->size()) {
-    call.kind = draft.kind;
-    call.dtype = DType::kI64;
-    call.reduction.op = draft.number % 3 == 0 ? ReduceOp::kMax : ReduceOp::kSum;
-    call.root =
-        HasRoot(draft.kind) ? static_cast<int>(draft.root % static_cast<uint32_t>(size_)) : 0;
-    call.count = draft.kind == CallKind::kBarrier ? 0 : draft.count;
-    call.options.user_tag = draft.user_tag;
-    const bool at_root = rank_ == call.root;
-    int64_t in_parts = 1, out_parts = 1;
-    switch (draft.kind) {
-      case CallKind::kReduceScatter:
-        in_parts = size_;
-        break;
-      case CallKind::kAllToAll:
-        in_parts = out_parts = size_;
-        break;
-      case CallKind::kAllGather:
-        out_parts = size_;
-        break;
-      case CallKind::kGather:
-        out_parts = at_root ? size_ : 0;
-        break;
-      case CallKind::kScatter:
-        in_parts = at_root ? size_ : 0;
-        break;
-      case CallKind::kReduce:
-        out_parts = at_root ? 1 : 0;
-        break;
-      default:
-        break;
-    }
-    in_.resize(static_cast<size_t>(in_parts * call.count));
-    for (size_t i = 0; i < in_.size(); ++i) {
-      in_[i] = Value(draft.number, rank_, static_cast<int64_t>(i));
-    }
-    out_.assign(static_cast<size_t>(out_parts * call.count), -7777);
-    if (draft.kind == CallKind::kBroadcast) {
-      if (at_root) {
-        out_ = in_;
-      }
-      call.in = call.out = View(out_);
-    } else if (draft.in_place && in_parts == out_parts) {
-      out_ = in_;
-      call.in = call.out = View(out_);
-    } else {
-      call.in = View(in_);
-      call.out = View(out_);
-    }
-  }
-
-  void Check() const {
-    for (size_t at = 0; at < out_.size(); ++at) {
-      ASSERT_EQ(out_[at], Want(static_cast<int64_t>(at)))
-          << NameOf(draft_.kind) << " " << draft_.number << " of " << call.count << ", rank "
-          << rank_ << " of " << size_ << ", element " << at;
-    }
-  }
-
-  Call call;
-
- private:
-  static BufferView View(std::vector<int64_t>& data) {
-    return {data.data(), static_cast<int64_t>(data.size() * sizeof(int64_t)), MemoryKind::kHost};
-  }
-  int64_t Combined(int ranks, int64_t i) const {
-    int64_t result = Value(draft_.number, 0, i);
-    for (int r = 1; r < ranks; ++r) {
-      const int64_t value = Value(draft_.number, r, i);
-      result = call.reduction.op == ReduceOp::kMax ? std::max(result, value) : result + value;
-    }
-    return result;
-  }
-  int64_t Want(int64_t at) const {
-    const int64_t count = call.count;
-    switch (draft_.kind) {
-      case CallKind::kAllReduce:
-      case CallKind::kReduce:
-        return Combined(size_, at);
-      case CallKind::kReduceScatter:
-        return Combined(size_, rank_ * count + at);
-      case CallKind::kScan:
-        return Combined(rank_ + 1, at);
-      case CallKind::kBroadcast:
-        return Value(draft_.number, call.root, at);
-      case CallKind::kScatter:
-        return Value(draft_.number, call.root, rank_ * count + at);
-      case CallKind::kAllToAll:
-        return Value(draft_.number, static_cast<int>(at / count), rank_ * count + at % count);
-      default:  // kAllGather, kGather
-        return Value(draft_.number, static_cast<int>(at / count), at % count);
-    }
-  }
-
-  const Draft draft_;
-  const int rank_, size_;
-  std::vector<int64_t> in_, out_;
+  TrialSpec trial;
 };
 
 class Rank {
@@ -197,15 +87,23 @@ class Rank {
     for (size_t i = 0; i < drafts.size(); ++i) {
       Draft& draft = drafts[i];
       draft.comm = Common(static_cast<uint32_t>(comms_.size()));
-      draft.kind = kKinds[Common(std::size(kKinds))];
-      draft.count = Common(8) == 0 ? Common(60000) : Common(300);
-      draft.root = Common(64);
       draft.user_tag = Common(3) == 0 ? static_cast<int64_t>(i) : -1;
-      draft.in_place = Common(2) == 0;
-      draft.number = next_number_++;
+      draft.trial.kind = kKinds[Common(std::size(kKinds))];
+      draft.trial.count = Common(8) == 0 ? Common(60000) : Common(300);
+      draft.trial.root = static_cast<int>(Common(64)) % comms_[draft.comm]->size();
+      draft.trial.in_place = Common(2) == 0;
+      draft.trial.uneven = Common(3) == 0;
+      draft.trial.number = next_number_++;
     }
     calls_ += static_cast<int64_t>(drafts.size());
     Common(3) == 0 ? InOrder(drafts) : AllAtOnce(drafts);
+  }
+
+  Trial TrialOf(const Draft& draft) {
+    const Comm& comm = comms_[draft.comm];
+    Trial trial(draft.trial, comm->rank(), comm->size());
+    trial.call.options.user_tag = draft.user_tag;
+    return trial;
   }
 
   void Dawdle() {
@@ -218,18 +116,18 @@ class Rank {
   void InOrder(const std::vector<Draft>& drafts) {
     for (const Draft& draft : drafts) {
       Dawdle();
-      Job job(comms_[draft.comm], draft);
-      job.call.options.background = Own(20) == 0;
-      ASSERT_EQ(comms_[draft.comm]->Run(job.call), absl::OkStatus());
-      ASSERT_NO_FATAL_FAILURE(job.Check());
+      Trial trial = TrialOf(draft);
+      trial.call.options.background = Own(20) == 0;
+      ASSERT_EQ(comms_[draft.comm]->Run(trial.call), absl::OkStatus());
+      ASSERT_NO_FATAL_FAILURE(trial.Check());
     }
   }
 
   // All started before any is waited for.
   void AllAtOnce(const std::vector<Draft>& drafts) {
-    std::vector<std::unique_ptr<Job>> jobs;
+    std::vector<std::unique_ptr<Trial>> trials;
     for (const Draft& draft : drafts) {
-      jobs.push_back(std::make_unique<Job>(comms_[draft.comm], draft));
+      trials.push_back(std::make_unique<Trial>(TrialOf(draft)));
     }
     std::vector<RefPtr<Work>> works;
     std::atomic<int> told{0};
@@ -238,13 +136,13 @@ class Rank {
       Dawdle();
       RefPtr<Work> work;
       if (together.size() == 1) {
-        auto started = comms_[drafts[together[0]].comm]->Start(jobs[together[0]]->call);
+        auto started = comms_[drafts[together[0]].comm]->Start(trials[together[0]]->call);
         ASSERT_TRUE(started.ok()) << started.status();
         work = *std::move(started);
       } else {
         std::vector<Call> calls;
         for (const size_t i : together) {
-          calls.push_back(jobs[i]->call);
+          calls.push_back(trials[i]->call);
         }
         work = comms_[drafts[together[0]].comm]->StartAll(calls);
       }
@@ -271,8 +169,8 @@ class Rank {
       std::this_thread::yield();
     }
     ASSERT_EQ(told.load(), to_tell);
-    for (const auto& job : jobs) {
-      ASSERT_NO_FATAL_FAILURE(job->Check());
+    for (const auto& trial : trials) {
+      ASSERT_NO_FATAL_FAILURE(trial->Check());
     }
   }
 

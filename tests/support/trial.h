@@ -1,0 +1,48 @@
+// One collective call of 64-bit integers with its buffers, on one rank, that knows what must come out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/call.h"
+
+namespace entrain {
+
+// The same on all ranks.
+struct TrialSpec {
+  CallKind kind = CallKind::kBarrier;
+  int64_t count = 0;  // elements of a part where HasParts(kind), else of the buffer
+  int root = 0;
+  bool in_place = false;
+  // Where HasParts(kind): parts of 0 to `count` elements instead.
+  bool uneven = false;
+  uint32_t number = 0;  // draws the values, and sum or max
+};
+
+class Trial {
+ public:
+  Trial(const TrialSpec& spec, int rank, int size);
+  Trial(Trial&&) = default;
+
+  // After the call: every element of the output is what a loop over the ranks gives.
+  void Check() const;
+
+  Call call;
+
+ private:
+  // Elements that rank `from` has for rank `to`: parts by their owner, but in an all_to_all by both.
+  int64_t PartOf(int from, int to) const;
+  int64_t PartsOf(int from, int first_to, int last_to) const;
+  void CountParts();
+  int64_t InElements() const;
+  int64_t OutElements() const;
+  int64_t Combined(int ranks, int64_t i) const;
+  std::vector<int64_t> Wanted() const;
+  void AppendValues(int from, int64_t first, int64_t count, std::vector<int64_t>* to) const;
+
+  TrialSpec spec_;
+  int rank_, size_;
+  std::vector<int64_t> in_, out_;
+};
+
+}  // namespace entrain
