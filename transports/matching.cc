@@ -13,9 +13,10 @@ namespace {
 
 constexpr int64_t kKeptCapacity =
     4096;  // storage that a recycled message keeps, so that small ones allocate nothing
-// The most that is kept for the next larger message: fresh memory of that size comes as pages of zeros,
-// and costs more than the copy.
-constexpr int64_t kSpareCapacity = 256 << 10;
+// Memory that is kept for the next large messages: fresh memory of that size comes as pages of zeros, and
+// costs more than the copy.
+constexpr int64_t kSpareBytes = 256 << 10;
+constexpr size_t kSpares = 4;
 constexpr size_t kFirstBuckets = 64, kBlock = 32;
 
 void Copy(std::byte* to, const std::byte* from, size_t bytes) {
@@ -145,9 +146,8 @@ void MatchQueue::Recycle(Incoming* incoming) {
   if (capacity <= kKeptCapacity) {
     incoming->storage_ = std::move(storage);
     incoming->capacity_ = capacity;
-  } else if (capacity <= kSpareCapacity && capacity > spare_capacity_) {
-    spare_ = std::move(storage);
-    spare_capacity_ = capacity;
+  } else if (capacity == kSpareBytes && spares_.size() < kSpares) {
+    spares_.push_back(std::move(storage));
   }
   incoming_pool_.Give(incoming, &Incoming::next_);
 }
@@ -209,12 +209,15 @@ void MatchQueue::Keep(Incoming* incoming) {
 }
 
 void MatchQueue::GiveStorage(Incoming* incoming) {
-  if (incoming->bytes_ > kKeptCapacity && incoming->bytes_ <= spare_capacity_) {
-    incoming->storage_ = std::move(spare_);
-    incoming->capacity_ = std::exchange(spare_capacity_, 0);
+  // Half of it and more is given all of it, so that there is one size to keep.
+  const bool large = incoming->bytes_ > kSpareBytes / 2 && incoming->bytes_ <= kSpareBytes;
+  if (large && !spares_.empty()) {
+    incoming->storage_ = std::move(spares_.back());
+    incoming->capacity_ = kSpareBytes;
+    spares_.pop_back();
     return;
   }
-  incoming->capacity_ = std::max<int64_t>(incoming->bytes_, 256);
+  incoming->capacity_ = large ? kSpareBytes : std::max<int64_t>(incoming->bytes_, 256);
   incoming->storage_ =
       std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(incoming->capacity_));
 }

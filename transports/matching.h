@@ -232,8 +232,7 @@ class MatchQueue {
   Pool<Line> line_pool_;
   Pool<Posted> posted_pool_;
   Pool<Incoming> incoming_pool_;
-  std::unique_ptr<std::byte[]> spare_;  // storage of a larger message, for the next one
-  int64_t spare_capacity_ = 0;
+  std::vector<std::unique_ptr<std::byte[]>> spares_;  // of kSpareBytes, for larger messages
   std::vector<Incoming*> held_;
   absl::Status end_;  // not OK: FailAll was called
   int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, announcements_ = 0;

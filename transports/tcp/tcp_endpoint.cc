@@ -171,7 +171,6 @@ void TcpEndpoint::Attach(Fd fd) {
   fd_ = std::move(fd);
   WatchForGoneHosts(fd_.get());
   if (OfOneHost(fd_.get())) {
-    sender_.SetNear();
     SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
   }
   if (const absl::Status status = shared_->waiter->Add(fd_.get(), EPOLLIN); !status.ok()) {

@@ -17,11 +17,6 @@ namespace {
 
 constexpr int64_t kBytesPerFlush = 4 << 20;  // one turn of the loop stays short
 constexpr int64_t kCreditWorthAFrame = kCredit / 4;
-// Up to this a message goes eagerly if credit allows. Between processes of one host a larger one does only
-// while no other of its kind is under way: that saves a round trip where there is one message, and
-// where there are several keeps them from arriving before their receives and being copied. Across a
-// network a round trip is long, behind full queues very long, and a copy is nothing.
-constexpr int64_t kSmallBytes = 64 << 10;
 constexpr int64_t kAtOnceBytes = 32 << 10;
 
 absl::Status Breach(absl::string_view what) {
@@ -80,7 +75,6 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
 }
 
 void TcpSender::Free(Send* send) {
-  large_ -= std::exchange(send->large, false) ? 1 : 0;
   send->state = State::kFree;
   send->message += kPlaces;  // a new generation
   free_.push_back(send);
@@ -196,22 +190,15 @@ bool TcpSender::FrameNext() {
   return false;
 }
 
-bool TcpSender::MayGoEagerly(const Send& send) const {
-  return credit_used_ + MatchQueue::CostOf(send.bytes) <= kCredit && send.bytes <= kFrameBytes &&
-         (send.bytes <= kSmallBytes || !near_ || large_ == 0);
-}
-
 void TcpSender::FrameWaiting(Send* send) {
   FrameHeader header;
   header.tag = send->envelope.tag.bits();
   header.descriptor = send->envelope.descriptor;
   header.bytes = send->bytes;
   send->queued = false;
-  const bool eager = MayGoEagerly(*send);
-  send->large = send->bytes > kSmallBytes;
-  large_ += send->large ? 1 : 0;
-  if (eager) {
-    credit_used_ += MatchQueue::CostOf(send->bytes);
+  const int64_t cost = MatchQueue::CostOf(send->bytes);
+  if (send->bytes <= kFrameBytes && credit_used_ + cost <= kCredit) {
+    credit_used_ += cost;
     header.type = FrameType::kEager;
     send->state = State::kFramed;
     NewFrame(header, send, send->data);

@@ -30,9 +30,6 @@ class TcpSender {
  public:
   explicit TcpSender(CompletionList* completions) : completions_(completions) {}
 
-  // The peer is on this host.
-  void SetNear() { near_ = true; }
-
   void Post(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // As Endpoint::TrySend. What the socket does not take of a message that it has begun to take is
   // copied, for the next Flush.
@@ -78,7 +75,6 @@ class TcpSender {
     uint64_t message = 0;  // generation * kPlaces + place, so that a stale number is recognised
     State state = State::kFree;
     bool queued = false;  // in waiting_ or granted_
-    bool large = false;   // counted in large_
   };
   // A frame that is going to be written next.
   struct Frame {
@@ -105,7 +101,6 @@ class TcpSender {
   void Fill();
   bool FrameNext();
   void FrameWaiting(Send* send);
-  bool MayGoEagerly(const Send& send) const;
   void FrameData(Send* send);
   int64_t WriteFrames(int fd, int64_t* asked);
   int64_t WriteFrame(int fd, const Frame& frame);
@@ -120,7 +115,6 @@ class TcpSender {
   bool TakeFrames(Send* send);
 
   CompletionList* const completions_;
-  bool near_ = false;
   std::deque<Send> sends_;
   std::vector<Send*> free_;
   std::deque<Send*> waiting_, granted_;  // may hold dead ones
@@ -131,7 +125,6 @@ class TcpSender {
   int64_t framed_bytes_ = 0;
   int64_t credit_used_ = 0, credit_to_return_ = 0;
   int64_t announced_ = 0;
-  int64_t large_ = 0;  // messages of more than kSmallBytes under way
 };
 
 }  // namespace entrain
