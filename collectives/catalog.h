@@ -9,14 +9,23 @@
 
 namespace entrain {
 
+// How contributions are combined; each includes those before. Where nothing is combined: kAtOnce.
+enum class Order : uint8_t {
+  kAny,
+  // In rank order: right for reductions that do not commute.
+  kByRank,
+  // In rank order and grouped alike by all algorithms of the kind that say so: the bits of a result depend on the
+  // contributions alone.
+  kFixed,
+  // Every part in one operation whose operands are the ranks' contributions in rank order: what reductions need that
+  // treat ranks differently (weighted).
+  kAtOnce,
+};
+
 struct Algorithm {
   const char* name;  // "ring", "halving_doubling", "direct", "two_step", "tree", "composed", ...
   CallKind kind;
-  // Combines contributions in rank order: right for reductions that do not commute. True where nothing is combined.
-  bool in_rank_order;
-  // Every part is combined in one operation whose operands are the ranks' contributions in rank order: what reductions
-  // need that treat ranks differently (weighted).
-  bool all_at_once;
+  Order order;
   // Whether it can do this; never asks for more than spec.kind's own fields. `hosts` as in Build.
   bool (*fits)(const Spec& spec, absl::Span<const int> hosts);
   // `hosts[r]` is the host number of rank r (composed algorithms use it; others ignore it).

@@ -30,6 +30,7 @@ constexpr Check kChecks[] = {
     {"ENTRAIN_ALGORITHMS", [](const std::string& v) { return ParseOverrides(v).status(); }},
     {"ENTRAIN_TUNING",
      [](const std::string& v) { return v == "probe" ? absl::OkStatus() : LoadTuning(v).status(); }},
+    {"ENTRAIN_DETERMINISM", [](const std::string& v) { return ParseDeterminism(v).status(); }},
     {"ENTRAIN_TIMEOUT", [](const std::string& v) { return ParseDuration(v).status(); }},
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},

@@ -31,6 +31,8 @@ typedef struct entrain_call_options {
   void* stream;       /* for device memory; must be NULL otherwise */
   entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
   entrain_batch_t* batch; /* not NULL: the call is checked and added to it instead of started; `work` must be NULL */
+  int32_t determinism;    /* ENTRAIN_DETERMINISM_*; the same on all ranks (MISMATCH otherwise). For reductions */
+  int32_t reserved;       /* 0 */
 } entrain_call_options_t;
 
 ENTRAIN_API void entrain_call_options_init(entrain_call_options_t* options);
@@ -63,7 +65,7 @@ ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 /* ---- Collectives ---------------------------------------------------------------------------------------------- */
 
 /* out[i] = in_0[i] (+) in_1[i] (+) ...: `count` elements everywhere. In place: out == in. Every rank gets the same
- * bits. */
+ * bits; see ENTRAIN_DETERMINISM_* for what they depend on. */
 ENTRAIN_API entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                                 entrain_dtype_t dtype, entrain_op_t op,
                                                 const entrain_call_options_t* options, entrain_work_t** work);

@@ -107,6 +107,17 @@ ENTRAIN_API entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* ru
 
 /* ---- Communicators -------------------------------------------------------------------------------------------- */
 
+enum { /* what the bits of a reduction may depend on: entrain_comm_config_t and entrain_call_options_t.determinism.
+          Every rank gets the same bits, always. */
+  ENTRAIN_DETERMINISM_DEFAULT = 0,   /* of a call: as its communicator; of a communicator: ENTRAIN_DETERMINISM, else the
+                                        next. Parts and duplicates inherit it */
+  ENTRAIN_DETERMINISM_ALGORITHM = 1, /* the contributions and the algorithm that was taken, which depends on size,
+                                        ranks, hosts, paths and tuning: equal calls give equal bits */
+  ENTRAIN_DETERMINISM_RANK_ORDER = 2 /* the contributions in rank order and nothing else: also the same bits over other
+                                        transports, on other hosts, with other algorithms asked for. Algorithms that
+                                        combine otherwise are passed over: large buffers on many ranks may take longer */
+};
+
 typedef struct entrain_comm_config {
   size_t size;
   entrain_runtime_t* runtime; /* NULL: the process's default one */
@@ -117,6 +128,8 @@ typedef struct entrain_comm_config {
   int64_t timeout_ns;         /* default deadline of operations, and of creation; 0: ENTRAIN_TIMEOUT, else 30 min */
   const char* tuning;         /* file of entrain-perf --tune, to choose algorithms by; "probe": links are measured when
                                  the ranks have met; "": the library's own values; NULL: ENTRAIN_TUNING, else the same */
+  int32_t determinism;        /* ENTRAIN_DETERMINISM_*; the same on all ranks */
+  int32_t reserved;           /* 0 */
 } entrain_comm_config_t;
 
 ENTRAIN_API void entrain_comm_config_init(entrain_comm_config_t* config);

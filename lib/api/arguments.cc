@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "include/entrain/comm.h"
 #include "lib/base/status.h"
 
 namespace entrain::api {
@@ -45,6 +46,20 @@ absl::Status CheckSwitch(const char* name, int32_t value) {
         absl::StrCat(name, " ", value, " is neither 0 (off) nor 1 (on)"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Determinism> CheckDeterminism(const char* name, int32_t value) {
+  static_assert(ENTRAIN_DETERMINISM_RANK_ORDER == static_cast<int>(Determinism::kRankOrder));
+  if (value < ENTRAIN_DETERMINISM_DEFAULT || value > ENTRAIN_DETERMINISM_RANK_ORDER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " ", value, " is not an ENTRAIN_DETERMINISM_* value"));
+  }
+  return static_cast<Determinism>(value);
+}
+
+absl::Status CheckReserved(const char* name, int32_t value) {
+  return value == 0 ? absl::OkStatus()
+                    : absl::InvalidArgumentError(absl::StrCat(name, " ", value, " is not 0"));
 }
 
 absl::Status CheckRank(const char* name, int32_t rank, int size) {

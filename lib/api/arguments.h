@@ -24,6 +24,9 @@ absl::Status CheckConvertible(entrain_dtype_t dtype);
 absl::Status CheckF32(entrain_dtype_t dtype, const char* only);
 // INVALID_ARGUMENT for anything but 0 and 1.
 absl::Status CheckSwitch(const char* name, int32_t value);
+absl::StatusOr<Determinism> CheckDeterminism(const char* name, int32_t value);
+// INVALID_ARGUMENT for anything but 0.
+absl::Status CheckReserved(const char* name, int32_t value);
 absl::Status CheckRank(const char* name, int32_t rank, int size);
 
 // `count` as the library counts, when `parts` times as many elements can be addressed: a negative

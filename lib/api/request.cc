@@ -42,12 +42,14 @@ absl::Status CheckOptions(const entrain_call_options_t& options) {
     return absl::InvalidArgumentError(
         "options.stream is not NULL, but options.memory is host memory");
   }
-  return absl::OkStatus();
+  return CheckReserved("options.reserved", options.reserved);
 }
 
 absl::Status ApplyOptions(const entrain_call_options_t& options, Call* call) {
   ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
   call->options.user_tag = options.tag;
+  ENTRAIN_ASSIGN_OR_RETURN(call->options.determinism,
+                           CheckDeterminism("options.determinism", options.determinism));
   call->options.background = options.wait == ENTRAIN_WAIT_BACKGROUND;
   if (options.timeout_ns > 0) {
     call->options.timeout_ns = options.timeout_ns;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/base/config.h"
@@ -78,6 +79,17 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
   options.algorithms =
       config.algorithms != nullptr ? config.algorithms : GetEnv("ENTRAIN_ALGORITHMS").value_or("");
   options.tuning = config.tuning != nullptr ? config.tuning : GetEnv("ENTRAIN_TUNING").value_or("");
+  ENTRAIN_ASSIGN_OR_RETURN(options.determinism,
+                           CheckDeterminism("determinism", config.determinism));
+  if (const auto text = GetEnv("ENTRAIN_DETERMINISM");
+      text && options.determinism == Determinism::kDefault) {
+    const absl::StatusOr<Determinism> set = ParseDeterminism(*text);
+    if (!set.ok()) {
+      return Annotate(set.status(), "ENTRAIN_DETERMINISM");
+    }
+    options.determinism = *set;
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
   if (config.timeout_ns > 0) {
     options.timeout_ns = config.timeout_ns;
   } else if (const std::optional<std::string> text = GetEnv("ENTRAIN_TIMEOUT")) {

@@ -143,6 +143,27 @@ absl::string_view NameOf(ReduceOp op) {
   return "unknown operator";
 }
 
+absl::string_view NameOf(Determinism determinism) {
+  switch (determinism) {
+    case Determinism::kDefault:
+      return "default";
+    case Determinism::kAlgorithm:
+      return "algorithm";
+    case Determinism::kRankOrder:
+      return "rank_order";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<Determinism> ParseDeterminism(absl::string_view text) {
+  for (const Determinism one : {Determinism::kAlgorithm, Determinism::kRankOrder}) {
+    if (text == NameOf(one)) {
+      return one;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not algorithm or rank_order"));
+}
+
 bool IsBuiltin(ReduceOp op) {
   return static_cast<int32_t>(op) >= 0 && static_cast<int32_t>(op) < kBuiltinOps;
 }
@@ -188,6 +209,7 @@ std::string ToString(const Descriptor& d) {
     }
     mixed |= static_cast<ReduceOp>(d.op) == ReduceOp::kWeightedMean;
   }
+  const auto determinism = static_cast<Determinism>(d.flags >> Descriptor::kDeterminismShift);
   if (uneven && d.count == 0) {
     absl::StrAppend(&text, " of uneven parts of ", NameOf(static_cast<DType>(d.dtype)));
   } else if (d.kind != CallKind::kBarrier) {
@@ -202,6 +224,9 @@ std::string ToString(const Descriptor& d) {
                                                                                    : " to rank ",
                     d.root);
   }
+  if (determinism != Determinism::kDefault) {
+    absl::StrAppend(&text, ", determinism ", NameOf(determinism));
+  }
   return text;
 }
 
@@ -215,9 +240,11 @@ Descriptor Call::descriptor() const {
   d.root = HasRoot(kind) ? static_cast<uint32_t>(root) : 0;
   if (Reduces(kind)) {
     d.op = static_cast<uint8_t>(reduction.op);
+    d.flags = static_cast<uint8_t>(static_cast<uint8_t>(options.determinism)
+                                   << Descriptor::kDeterminismShift);
     if (reduction.op == ReduceOp::kCustom) {
       d.root = HasRoot(kind) ? Mix(d.root, reduction.signature) : reduction.signature;
-      d.flags = reduction.commutative ? 0 : Descriptor::kInRankOrder;
+      d.flags |= reduction.commutative ? 0 : Descriptor::kInRankOrder;
     } else if (reduction.op == ReduceOp::kWeightedMean) {
       for (const double weight : *reduction.weights) {
         const auto bits = std::bit_cast<uint64_t>(weight);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 #include "lib/base/bytes.h"
@@ -96,12 +97,12 @@ struct Descriptor {
   CallKind kind = CallKind::kBarrier;
   uint8_t dtype = 0;  // DType
   uint8_t op = 0;     // ReduceOp
-  uint8_t flags = 0;  // kInRankOrder, kUneven
+  uint8_t flags = 0;  // kInRankOrder, kUneven, and the Determinism above kDeterminismShift
   // The root, or a number that stands for what else must agree: a custom reduction's signature, uneven counts; mixed
   // where there are several.
   uint32_t root = 0;
   int64_t count = 0;  // as the caller gave it; uneven: the sum where all know it, else 0
-  static constexpr uint8_t kInRankOrder = 1, kUneven = 2;
+  static constexpr uint8_t kInRankOrder = 1, kUneven = 2, kDeterminismShift = 2;
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };
 static_assert(sizeof(Descriptor) == 16, "rides in every message");
@@ -109,11 +110,23 @@ static_assert(sizeof(Descriptor) == 16, "rides in every message");
 // "all_reduce sum of 1024 f32", "broadcast of 8 u8 from rank 2", "barrier".
 std::string ToString(const Descriptor& descriptor);
 
+// What the bits of a reduction may depend on.
+enum class Determinism : uint8_t {
+  kDefault = 0,    // as the communicator was made; there: kAlgorithm
+  kAlgorithm = 1,  // contributions, ranks and algorithm
+  kRankOrder = 2,  // contributions in rank order, and nothing else
+};
+// "default", "algorithm" or "rank_order".
+absl::string_view NameOf(Determinism determinism);
+// Of the last two; INVALID_ARGUMENT with the value otherwise.
+absl::StatusOr<Determinism> ParseDeterminism(absl::string_view text);
+
 struct CallOptions {
   Deadline deadline;        // absolute
   int64_t timeout_ns = 0;   // what the deadline was made from, for messages
   int64_t user_tag = -1;    // -1: untagged, in program order; else 0..2^20-2
   bool background = false;  // the waiter sleeps at once instead of spinning
+  Determinism determinism = Determinism::kDefault;  // must agree on all ranks, where Reduces(kind)
 };
 
 // Elements by rank where parts are uneven. all_gather, reduce_scatter: of every part, the same on all ranks, in both.

@@ -28,6 +28,10 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_TUNING", "file or probe",
      "what costs are estimated by: a file of entrain-perf --tune, or links measured at creation; "
      "default: the library's own values"},
+    {"ENTRAIN_DETERMINISM", "algorithm or rank_order",
+     "what the bits of a reduction may depend on besides the contributions: the algorithm taken, "
+     "or "
+     "their order by rank alone; default: algorithm"},
     {"ENTRAIN_TIMEOUT", "duration", "default deadline of operations, e.g. 90s, 5m; default: 30m"},
     {"ENTRAIN_INTERFACE", "filter",
      "which address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},

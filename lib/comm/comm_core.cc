@@ -96,7 +96,8 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
       short_way_(ShortWayPays(topology_, config_.paths)),
-      planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths),
+      planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
+               config_.determinism),
       membership_(config_.rank, static_cast<int>(config_.members.size())) {
   for (const Member& member : config_.members) {
     endpoints_.push_back(member.endpoint);

@@ -49,6 +49,7 @@ struct CoreConfig {
   int64_t timeout_ns = 0;
   std::string
       world;  // the name of the communicator that this was split from in the end, or its own
+  Determinism determinism = Determinism::kDefault;  // of calls that do not say
 };
 
 // What a call gets before it starts.

@@ -94,8 +94,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   card.size = options.size;
   card.id = options.runtime->id();
   card.host_id = options.runtime->host_id();
-  card.settings = absl::StrCat("algorithms=", options.algorithms,
-                               "; tuning=", tuning->Fingerprint(), probe ? " probed" : "");
+  card.settings =
+      absl::StrCat("algorithms=", options.algorithms, "; determinism=", NameOf(options.determinism),
+                   "; tuning=", tuning->Fingerprint(), probe ? " probed" : "");
   card.tuning = tuning->source;
   card.context = engine.ReserveContext();
   if (card.context == 0) {
@@ -115,9 +116,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
     engine.ReleaseContext(card.context);
     return members.status();
   }
-  auto comm = Open(options.runtime,
-                   {options.name, options.rank, card.context, *std::move(members),
-                    std::move(overrides), tuning, Paths(), options.timeout_ns, options.name});
+  auto comm = Open(options.runtime, {options.name, options.rank, card.context, *std::move(members),
+                                     std::move(overrides), tuning, Paths(), options.timeout_ns,
+                                     options.name, options.determinism});
   // Every pair exchanges a message, so whoever returns from here can reach everybody.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
@@ -331,7 +332,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
                     parent.tuning,
                     core_->paths(),
                     parent.timeout_ns,
-                    parent.world};
+                    parent.world,
+                    parent.determinism};
   for (size_t i = 0; i < ranks.size(); ++i) {
     config.rank = ranks[i] == rank() ? static_cast<int>(i) : config.rank;
     config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);

@@ -43,6 +43,7 @@ struct CommOptions {
   std::string algorithms;               // see overrides.h; empty: by cost
   std::string tuning;                   // a file, see tuning.h; "probe"; empty: the library's own
   int64_t timeout_ns = 1800 * kSecond;  // default of operations, and of creation
+  Determinism determinism = Determinism::kDefault;  // of calls that do not say; parts inherit it
 };
 
 class Communicator {

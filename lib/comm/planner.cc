@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-#include "collectives/catalog.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -41,11 +40,12 @@ int LogBytes(int64_t bytes) {
 }  // namespace
 
 Planner::Planner(int rank, Topology topology, std::vector<Override> overrides,
-                 std::shared_ptr<const Tuning> tuning, const Paths& paths)
+                 std::shared_ptr<const Tuning> tuning, const Paths& paths, Determinism determinism)
     : rank_(rank),
       topology_(std::move(topology)),
       overrides_(std::move(overrides)),
       tuning_(std::move(tuning)),
+      determinism_(determinism),
       crowd_(Crowd::Of(topology_.host_of)),
       model_(crowd_, paths, *tuning_) {
   SetPaths(paths);
@@ -78,11 +78,6 @@ void Planner::Forget() {
   cheapest_.clear();
 }
 
-bool Planner::Keeps(const Algorithm& algorithm, Order order) {
-  return order == Order::kAny ||
-         (algorithm.in_rank_order && (order != Order::kAtOnce || algorithm.all_at_once));
-}
-
 int64_t Planner::DataBytes(const Shape& shape) const {
   return shape.count * shape.element_bytes *
          (HasParts(shape.kind) ? static_cast<int64_t>(topology_.host_of.size()) : 1);
@@ -92,7 +87,7 @@ std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order)
   std::vector<const Algorithm*> candidates;
   for (const Algorithm& algorithm : Catalog()) {
     if (algorithm.kind == spec.kind && algorithm.fits(spec, topology_.host_of) &&
-        Keeps(algorithm, order) &&
+        algorithm.order >= order &&
         (spec.size <= kMaxDirectRanks || order != Order::kAny || !TalksToEverybody(algorithm))) {
       candidates.push_back(&algorithm);
     }
@@ -139,7 +134,8 @@ const Algorithm* Planner::Named(const Override& named, int64_t bytes, Order orde
     return nullptr;
   }
   const auto algorithm = FindAlgorithm(named.kind, named.algorithm);
-  return algorithm.ok() && (*algorithm)->fits(spec, topology_.host_of) && Keeps(**algorithm, order)
+  return algorithm.ok() && (*algorithm)->fits(spec, topology_.host_of) &&
+                 (*algorithm)->order >= order
              ? *algorithm
              : nullptr;
 }
@@ -248,20 +244,30 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
                                                  out, shape.element_bytes, kWindow));
 }
 
-Planner::Order Planner::OrderOf(const Reduction& reduction) {
+Order Planner::OrderOf(const Call& call) const {
+  if (!Reduces(call.kind)) {
+    return Order::kAny;
+  }
+  const Reduction& reduction = call.reduction;
   if (reduction.op == ReduceOp::kWeightedMean) {
     return Order::kAtOnce;
   }
-  return reduction.op == ReduceOp::kCustom && !reduction.commutative ? Order::kByRank : Order::kAny;
+  const Determinism asked =
+      call.options.determinism == Determinism::kDefault ? determinism_ : call.options.determinism;
+  const bool custom = reduction.op == ReduceOp::kCustom;
+  if (asked == Determinism::kRankOrder && (custom || !IsInteger(call.dtype))) {
+    return Order::kFixed;
+  }
+  return custom && !reduction.commutative ? Order::kByRank : Order::kAny;
 }
 
-Planner::Shape Planner::ShapeOf(const Call& call) {
+Planner::Shape Planner::ShapeOf(const Call& call) const {
   const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
   return {call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
           SizeOf(call.dtype),
           call.count,
           point || HasRoot(call.kind) ? call.root : 0,
-          OrderOf(call.reduction),
+          OrderOf(call),
           call.kind == CallKind::kAllToAll && call.in.data == call.out.data};
 }
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "collectives/catalog.h"
 #include "lib/comm/cost_model.h"
 #include "lib/comm/overrides.h"
 #include "lib/comm/topology.h"
@@ -27,7 +28,8 @@ namespace entrain {
 class Planner {
  public:
   Planner(int rank, Topology topology, std::vector<Override> overrides,
-          std::shared_ptr<const Tuning> tuning, const Paths& paths);
+          std::shared_ptr<const Tuning> tuning, const Paths& paths,
+          Determinism determinism = Determinism::kDefault);
 
   // What ranks agreed on when they had met. Plans made before are forgotten.
   void SetPaths(const Paths& paths);
@@ -43,10 +45,8 @@ class Planner {
   absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
-  // How contributions must be combined; each includes the ones before.
-  enum class Order : uint8_t { kAny, kByRank, kAtOnce };
-  static Order OrderOf(const Reduction& reduction);
-  static bool Keeps(const Algorithm& algorithm, Order order);
+  // How contributions must be combined.
+  Order OrderOf(const Call& call) const;
   struct Shape {
     CallKind kind;
     int64_t element_bytes, count;
@@ -61,7 +61,7 @@ class Planner {
     }
   };
   absl::StatusOr<std::shared_ptr<const Plan>> Make(const Shape& shape, const PartCounts* uneven);
-  static Shape ShapeOf(const Call& call);
+  Shape ShapeOf(const Call& call) const;
   Spec SpecOf(const Shape& shape, const PartCounts* uneven) const;
   // `reason` may be null.
   absl::StatusOr<const Algorithm*> Choose(const Shape& shape, const Spec& spec,
@@ -79,6 +79,7 @@ class Planner {
   const Topology topology_;
   const std::vector<Override> overrides_;
   const std::shared_ptr<const Tuning> tuning_;
+  const Determinism determinism_;  // of calls that do not say
   const Crowd crowd_;
   Paths paths_;
   CostModel model_;

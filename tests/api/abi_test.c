@@ -58,7 +58,7 @@ static void check_runtime_config(void) {
 }
 
 static void check_comm_config(void) {
-  SIZE(entrain_comm_config_t, 64);
+  SIZE(entrain_comm_config_t, 72);
   AT(entrain_comm_config_t, size, 0);
   AT(entrain_comm_config_t, runtime, 8);
   AT(entrain_comm_config_t, store, 16);
@@ -68,6 +68,8 @@ static void check_comm_config(void) {
   AT(entrain_comm_config_t, algorithms, 40);
   AT(entrain_comm_config_t, timeout_ns, 48);
   AT(entrain_comm_config_t, tuning, 56);
+  AT(entrain_comm_config_t, determinism, 64);
+  AT(entrain_comm_config_t, reserved, 68);
 }
 
 static void check_comm_stats(void) {
@@ -79,7 +81,7 @@ static void check_comm_stats(void) {
 }
 
 static void check_call_options(void) {
-  SIZE(entrain_call_options_t, 56);
+  SIZE(entrain_call_options_t, 64);
   AT(entrain_call_options_t, size, 0);
   AT(entrain_call_options_t, tag, 8);
   AT(entrain_call_options_t, timeout_ns, 16);
@@ -88,6 +90,8 @@ static void check_call_options(void) {
   AT(entrain_call_options_t, stream, 32);
   AT(entrain_call_options_t, reduction, 40);
   AT(entrain_call_options_t, batch, 48);
+  AT(entrain_call_options_t, determinism, 56);
+  AT(entrain_call_options_t, reserved, 60);
 }
 
 static void check_optim_config(void) {

@@ -4,6 +4,7 @@
 #include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <thread>
@@ -62,6 +63,49 @@ TEST(Comm, AnAlgorithmAskedForByNameIsTaken) {
              },
              {.algorithms = text.c_str()});
   }
+}
+
+TEST(Comm, ItsDeterminismPassesOverAnAlgorithmAskedFor) {
+  entrain_comm_config_t config;
+  entrain_comm_config_init(&config);
+  config.world_size = 1;
+  entrain_runtime_config_t runtime_config;
+  entrain_runtime_config_init(&runtime_config);
+  runtime_config.transports = "inproc";
+  ASSERT_OK(entrain_runtime_create(&runtime_config, &config.runtime));
+  ASSERT_OK(entrain_store_open(NewStoreUrl().c_str(), 0, &config.store));
+  entrain_comm_t* comm = nullptr;
+  config.determinism = 9;
+  EXPECT_FAILS(entrain_comm_create(&config, &comm), ENTRAIN_INVALID_ARGUMENT, "determinism 9");
+  config.determinism = ENTRAIN_DETERMINISM_RANK_ORDER;
+  config.reserved = -1;
+  EXPECT_FAILS(entrain_comm_create(&config, &comm), ENTRAIN_INVALID_ARGUMENT, "reserved -1");
+  config.reserved = 0;
+  config.algorithms = "all_reduce:ring";
+  const auto algorithm = [&] {
+    const char* name = nullptr;
+    EXPECT_OK(entrain_comm_create(&config, &comm));
+    EXPECT_OK(entrain_comm_algorithm(comm, "all_reduce", 1000, ENTRAIN_F32, &name));
+    entrain_comm_destroy(comm);
+    return std::string(name == nullptr ? "" : name);
+  };
+  EXPECT_NE(algorithm(), "ring");
+  config.name = "other";
+  config.determinism = ENTRAIN_DETERMINISM_DEFAULT;
+  EXPECT_EQ(algorithm(), "ring");
+  config.name = "third";
+  setenv("ENTRAIN_DETERMINISM", "rank_order", 1);
+  EXPECT_NE(algorithm(), "ring");
+  config.name = "fourth";
+  config.determinism = ENTRAIN_DETERMINISM_ALGORITHM;
+  EXPECT_EQ(algorithm(), "ring");
+  config.determinism = ENTRAIN_DETERMINISM_DEFAULT;
+  setenv("ENTRAIN_DETERMINISM", "sometimes", 1);
+  EXPECT_FAILS(entrain_comm_create(&config, &comm), ENTRAIN_INVALID_ARGUMENT,
+               "ENTRAIN_DETERMINISM: \"sometimes\"");
+  unsetenv("ENTRAIN_DETERMINISM");
+  entrain_store_destroy(config.store);
+  entrain_runtime_destroy(config.runtime);
 }
 
 TEST(Comm, ExplainsWhatItChooses) {

@@ -443,6 +443,15 @@ TEST_P(Exchange, RefusesWhatCannotBe) {
     EXPECT_FAILS(entrain_all_to_all(self.comm, data.data(), data.data() + 1, 3, ENTRAIN_I64,
                                     nullptr, nullptr),
                  ENTRAIN_INVALID_ARGUMENT, "overlap");
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    options.determinism = 3;
+    EXPECT_FAILS(entrain_barrier(self.comm, &options, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "options.determinism 3");
+    options.determinism = ENTRAIN_DETERMINISM_RANK_ORDER;
+    options.reserved = 1;
+    EXPECT_FAILS(entrain_barrier(self.comm, &options, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "options.reserved 1 is not 0");
     EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // nothing was harmed
   });
 }

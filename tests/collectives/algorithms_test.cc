@@ -269,6 +269,7 @@ const std::vector<Schedule>& For(const Simulation& simulation,
 
 class AlgorithmTest : public ::testing::TestWithParam<Algorithm> {};
 class OrderedAlgorithmTest : public AlgorithmTest {};    // those that say so, and combine
+class FixedAlgorithmTest : public AlgorithmTest {};      // likewise
 class AllReduceAlgorithmTest : public AlgorithmTest {};  // the same elements on all ranks
 
 // Both ways of building.
@@ -495,12 +496,24 @@ TEST_P(OrderedAlgorithmTest, CombinesInRankOrder) {
   });
 }
 
+// So all that say it agree with each other, bit for bit.
+TEST_P(FixedAlgorithmTest, GivesTheBitsOfAFoldInRankOrder) {
+  Simulation simulation;
+  simulation.combine = SumFloats;
+  ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
+    UseLayout(&c, UniformLayout(c.spec, 37));
+    ++simulation.seed;
+    simulation.in_place = c.spec.size % 2 == 0;
+    ASSERT_TRUE(Check(c, BuildAll(c), simulation, FloatValue));
+  });
+}
+
 // Reductions that treat ranks differently know a contribution's rank by its place.
 TEST_P(AlgorithmTest, CombinesAllAtOnceWhereItSaysSo) {
   ForEachShape(GetParam(), {1, 2}, [&](Case& c) {
     for (const Schedule& schedule : BuildAll(c)) {
       for (const LocalOp& op : schedule.ops) {
-        if (GetParam().all_at_once && op.kind == LocalKind::kCombine) {
+        if (GetParam().order == Order::kAtOnce && op.kind == LocalKind::kCombine) {
           ASSERT_EQ(op.operands, static_cast<uint32_t>(c.spec.size));
           ASSERT_TRUE(op.last);
         }
@@ -547,12 +560,17 @@ bool Any(const Algorithm&) {
 bool IsAllReduce(const Algorithm& algorithm) {
   return algorithm.kind == CallKind::kAllReduce;
 }
+bool CombinesFixedly(const Algorithm& algorithm) {
+  return algorithm.order >= Order::kFixed && Reduces(algorithm.kind);
+}
 bool CombinesInOrder(const Algorithm& algorithm) {
-  return algorithm.in_rank_order && Reduces(algorithm.kind);
+  return algorithm.order >= Order::kByRank && Reduces(algorithm.kind);
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, AlgorithmTest, ::testing::ValuesIn(Where(Any)), NameOfTest);
 INSTANTIATE_TEST_SUITE_P(Catalog, OrderedAlgorithmTest, ::testing::ValuesIn(Where(CombinesInOrder)),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Catalog, FixedAlgorithmTest, ::testing::ValuesIn(Where(CombinesFixedly)),
                          NameOfTest);
 INSTANTIATE_TEST_SUITE_P(Catalog, AllReduceAlgorithmTest, ::testing::ValuesIn(Where(IsAllReduce)),
                          NameOfTest);

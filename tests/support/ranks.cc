@@ -35,6 +35,7 @@ void RunRanks(int size, const RanksOptions& options,
       comm_options.size = size;
       comm_options.algorithms = options.algorithms;
       comm_options.tuning = options.tuning;
+      comm_options.determinism = options.determinism;
       comm_options.timeout_ns = options.timeout_ns;
       auto comm = Communicator::Create(comm_options);
       created.arrive_and_wait();

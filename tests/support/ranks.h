@@ -15,6 +15,7 @@ struct RanksOptions {
   std::string transports = "inproc";  // as ENTRAIN_TRANSPORTS
   std::string algorithms = {};        // as ENTRAIN_ALGORITHMS
   std::string tuning = {};            // as ENTRAIN_TUNING
+  Determinism determinism = Determinism::kDefault;
   int64_t timeout_ns = 20 * kSecond;  // of every operation
   bool own_thread = true;             // false: progress only inside calls
   // Host id of each rank; empty: all on this host.

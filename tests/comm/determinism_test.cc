@@ -1,0 +1,198 @@
+// Determinism::kRankOrder: a reduction's bits depend on the contributions in rank order, and on nothing else.
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "collectives/catalog.h"
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+using Raw = std::vector<uint8_t>;  // elements, as bits
+using testing::HasSubstr;
+
+constexpr CallKind kKinds[] = {CallKind::kAllReduce, CallKind::kReduce, CallKind::kReduceScatter,
+                               CallKind::kScan, CallKind::kExclusiveScan};
+
+// Of very different sizes, so that another order of summation gives other bits.
+float ValueAt(int rank, size_t element) {
+  uint64_t bits = (static_cast<uint64_t>(rank) * 100003 + element + 1) * 0x9E3779B97F4A7C15u;
+  bits ^= bits >> 29;
+  const float value = static_cast<float>(bits % 1000003) / 1000003.0F + 0.37F;
+  const float scaled = value * static_cast<float>(1U << (bits >> 40) % 7);
+  return (bits >> 50) % 2 == 0 ? scaled : -scaled;
+}
+
+// The upper half of its f32, cut.
+uint16_t ToBf16(float value) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+}
+
+Raw Contribution(DType dtype, int rank, size_t count) {
+  Raw raw(count * static_cast<size_t>(SizeOf(dtype)));
+  for (size_t i = 0; i < count; ++i) {
+    const float value = ValueAt(rank, i);
+    if (dtype == DType::kBF16) {
+      const uint16_t half = ToBf16(value);
+      std::memcpy(&raw[i * 2], &half, 2);
+    } else {
+      std::memcpy(&raw[i * 4], &value, 4);
+    }
+  }
+  return raw;
+}
+
+// What rank `rank` gets of one call; ranks that get nothing: empty.
+Raw Result(const Comm& comm, CallKind kind, DType dtype, size_t count, ReduceOp op,
+           Determinism determinism, bool blocking) {
+  const auto size = static_cast<size_t>(comm->size());
+  const size_t parts = kind == CallKind::kReduceScatter ? size : 1;
+  Raw in = Contribution(dtype, comm->rank(), count * parts);
+  const bool gets = kind != CallKind::kReduce || comm->rank() == 1;
+  Raw out(gets ? in.size() / parts : 0);
+  Call call;
+  call.kind = kind;
+  call.dtype = dtype;
+  call.reduction.op = op;
+  call.count = static_cast<int64_t>(count);
+  call.root = kind == CallKind::kReduce ? 1 : 0;
+  call.in = {in.data(), static_cast<int64_t>(in.size()), MemoryKind::kHost};
+  call.out = {out.data(), static_cast<int64_t>(out.size()), MemoryKind::kHost};
+  call.options.determinism = determinism;
+  if (blocking) {
+    EXPECT_EQ(comm->Run(call), absl::OkStatus());
+    return out;
+  }
+  const auto work = comm->Start(call);
+  EXPECT_TRUE(work.ok() && (*work)->Wait(Deadline::After(20 * kSecond)));
+  return out;
+}
+
+// Every kind, of few and of many bytes, of every rank, in one.
+using Results = std::vector<std::vector<Raw>>;  // by rank
+
+Results ResultsOf(int size, const RanksOptions& options, Determinism determinism,
+                  bool blocking = true) {
+  Results results(static_cast<size_t>(size));
+  RunRanks(size, options, [&](const Comm& comm) {
+    for (const CallKind kind : kKinds) {
+      for (const size_t count : {size_t{1}, size_t{37}, size_t{1000}, size_t{150'000}}) {
+        for (const auto& [dtype, op] :
+             {std::tuple(DType::kF32, ReduceOp::kSum), std::tuple(DType::kBF16, ReduceOp::kSum),
+              std::tuple(DType::kF32, ReduceOp::kAvg)}) {
+          const bool prefix = kind == CallKind::kScan || kind == CallKind::kExclusiveScan;
+          if ((op != ReduceOp::kAvg || !prefix) && (count < 150'000 || op == ReduceOp::kSum)) {
+            results[static_cast<size_t>(comm->rank())].push_back(
+                Result(comm, kind, dtype, count, op, determinism, blocking));
+          }
+        }
+      }
+    }
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+  return results;
+}
+
+TEST(Determinism, BitsAreThoseOfAFoldInRankOrder) {
+  for (const int size : {2, 3, 9, 17}) {
+    RunRanks(size, {}, [&](const Comm& comm) {
+      constexpr size_t kCount = 1000;
+      for (const bool rank_order : {true, false}) {
+        const Raw raw = Result(comm, CallKind::kAllReduce, DType::kF32, kCount, ReduceOp::kSum,
+                               rank_order ? Determinism::kRankOrder : Determinism::kAlgorithm,
+                               comm->rank() % 2 == 0);
+        for (size_t i = 0; rank_order && i < kCount; ++i) {
+          float sum = ValueAt(0, i), got;
+          for (int r = 1; r < size; ++r) {
+            sum += ValueAt(r, i);
+          }
+          std::memcpy(&got, &raw[i * 4], 4);
+          ASSERT_EQ(got, sum) << size << " ranks, element " << i;
+        }
+      }
+    });
+  }
+}
+
+class DeterminismOver : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Transports, DeterminismOver, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(DeterminismOver, NeitherTransportNorHostsNorAlgorithmMatter) {
+  constexpr int kRanks = 5;
+  static const auto* const expected =
+      new Results(ResultsOf(kRanks, {.transports = "inproc"}, Determinism::kRankOrder));
+  const auto host = [](int rank) { return absl::StrCat("host", rank % 2); };
+  RanksOptions options{.transports = GetParam()};
+  EXPECT_EQ(ResultsOf(kRanks, options, Determinism::kRankOrder, /*blocking=*/false), *expected);
+  for (const char* const name :
+       {"direct", "two_step", "recursive_doubling", "halving_doubling", "ring", "tree"}) {
+    std::vector<std::string> all;
+    for (const CallKind kind : kKinds) {
+      if (FindAlgorithm(kind, name).ok()) {
+        all.push_back(absl::StrCat(NameOf(kind), ":", name));
+      }
+    }
+    options.algorithms = absl::StrJoin(all, ",");
+    EXPECT_EQ(ResultsOf(kRanks, options, Determinism::kRankOrder), *expected) << name;
+  }
+  options.algorithms = "";
+  if (GetParam() == "tcp") {
+    options.host_id = host;  // inproc and shm do not reach beyond a host
+    EXPECT_EQ(ResultsOf(kRanks, options, Determinism::kRankOrder), *expected);
+  }
+}
+
+// Otherwise the tests above show nothing.
+TEST(Determinism, WithoutItAnotherAlgorithmGivesOtherBits) {
+  RanksOptions options{.algorithms = "all_reduce:ring"};
+  const Results ring = ResultsOf(3, options, Determinism::kAlgorithm);
+  options.algorithms = "all_reduce:direct";
+  EXPECT_NE(ResultsOf(3, options, Determinism::kAlgorithm), ring);
+  options.algorithms = "all_reduce:ring";
+  EXPECT_EQ(ResultsOf(3, options, Determinism::kAlgorithm), ring);  // but equal calls do not
+}
+
+TEST(Determinism, IsTheCommunicatorsWhereACallDoesNotSay) {
+  RanksOptions options{.algorithms = "all_reduce:ring,reduce_scatter:ring"};
+  const Results ring = ResultsOf(3, options, Determinism::kDefault);
+  options.determinism = Determinism::kRankOrder;
+  const Results fixed = ResultsOf(3, options, Determinism::kDefault);
+  EXPECT_NE(ring, fixed);
+  EXPECT_EQ(ResultsOf(3, options, Determinism::kAlgorithm), ring);
+  options.determinism = Determinism::kDefault;
+  EXPECT_EQ(ResultsOf(3, options, Determinism::kRankOrder), fixed);
+  RunRanks(2, {.algorithms = "all_reduce:ring", .determinism = Determinism::kRankOrder},
+           [](const Comm& comm) {
+             EXPECT_STRNE(*comm->AlgorithmFor(CallKind::kAllReduce, 1000, DType::kF32), "ring");
+             EXPECT_STREQ(*comm->AlgorithmFor(CallKind::kAllReduce, 1000, DType::kI32), "ring");
+             const auto part = comm->Split(0, 0);
+             ASSERT_TRUE(part.ok()) << part.status();
+             EXPECT_STRNE(*(*part)->AlgorithmFor(CallKind::kAllReduce, 1000, DType::kF32), "ring");
+           });
+}
+
+TEST(Determinism, RanksMustAgree) {
+  RunRanks(2, [](const Comm& comm) {
+    float value = 1;
+    CallOptions options;
+    options.determinism = comm->rank() == 0 ? Determinism::kRankOrder : Determinism::kDefault;
+    const absl::Status status =
+        comm->AllReduce(&value, &value, 1, DType::kF32, ReduceOp::kSum, options);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("determinism rank_order"));
+  });
+}
+
+}  // namespace
+}  // namespace entrain
