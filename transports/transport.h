@@ -136,6 +136,12 @@ class Endpoint {
   // `into`, and taken. kNothing: nothing has come, so far. kOther: Poll must see to it (what has come is something else,
   // or a receive of this tag is posted); nothing was done.
   virtual Next TryRecv(const Envelope&, Bytes) { return Next::kOther; }
+  // The same, but the message may stay where it lies: `*data` is it, in `into` or in memory of the
+  // endpoint until the next call to this endpoint or of Poll.
+  virtual Next TryRead(const Envelope& envelope, Bytes into, const std::byte** data) {
+    *data = into.data();
+    return TryRecv(envelope, into);
+  }
 
   // At most kMaxControlBytes, copied. In order among control messages; needs no receive and no credit. Never fails
   // visibly: after a failure it is dropped.

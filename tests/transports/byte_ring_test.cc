@@ -1,6 +1,9 @@
 #include "transports/shm/byte_ring.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -162,10 +165,9 @@ TEST_F(ByteRing, OldPayloadIsNotTakenForARecord) {
 
 TEST_F(ByteRing, AReaderRefusesImpossibleStates) {
   const uint64_t bad[] = {
-      uint64_t{kBytes} | uint64_t{kKind} << 32,      // longer than the ring
-      uint64_t{0xffffffff} | uint64_t{kKind} << 32,  // longer than anything
-      uint64_t{8},                                   // no kind
-      uint64_t{8} | uint64_t{kKind} << 32 | uint64_t{1} << 40,
+      uint64_t{kBytes} | uint64_t{kKind} << 32,        // longer than the ring
+      uint64_t{0xffffffff} | uint64_t{kKind} << 32,    // longer than anything
+      uint64_t{8},                                     // no kind
       uint64_t{8} | uint64_t{RingFormat::kPad} << 32,  // padding that does not end the ring
       ~uint64_t{0},
   };
@@ -206,6 +208,53 @@ TEST_F(ByteRing, AWriterRefusesAHeadThatGoesBack) {
   head = 0;
   EXPECT_EQ(writer.Reserve(500), nullptr);
   EXPECT_TRUE(writer.broken());
+}
+
+// Two rings, as between two processes: each record says how far the other ring has been read.
+TEST(TwoRings, AConversationStaysInTheFirstLines) {
+  constexpr size_t kLarge = 64 << 10;
+  struct Ring {
+    alignas(64) std::byte memory[kLarge] = {};
+    std::atomic<uint64_t> head{0};
+  };
+  const auto rings = std::make_unique<std::array<Ring, 2>>();
+  const auto use = [&](int i) { return &(*rings)[static_cast<size_t>(i)]; };
+  RingWriter writers[] = {{use(0)->memory, kLarge, &use(0)->head},
+                          {use(1)->memory, kLarge, &use(1)->head}};
+  RingReader readers[] = {{use(1)->memory, kLarge, &use(1)->head},
+                          {use(0)->memory, kLarge, &use(0)->head}};
+  size_t furthest = 0;
+  for (size_t i = 0; i < 5000; ++i) {
+    for (const int side : {0, 1}) {
+      const std::string text = Text(i % 700, i + static_cast<size_t>(side));
+      std::byte* const at = writers[side].Reserve(text.size());
+      ASSERT_NE(at, nullptr);
+      furthest = std::max(furthest, static_cast<size_t>(at - use(side)->memory));
+      std::memcpy(at, text.data(), text.size());
+      writers[side].Publish(kKind, readers[side].taken());
+    }
+    for (const int side : {0, 1}) {
+      RingReader::Record record;
+      ASSERT_TRUE(readers[side].Peek(&record)) << i;
+      writers[side].Learn(record.taken);
+      ASSERT_EQ(AsText(record.payload), Text(i % 700, i + static_cast<size_t>(1 - side)));
+      readers[side].Pop();
+    }
+  }
+  EXPECT_EQ(use(0)->head, 0u) << "nothing was released";
+  EXPECT_LT(furthest, RingFormat::kHotBytes + 2048);
+}
+
+// Whatever it claims, no more is overwritten than it could have read.
+TEST_F(ByteRing, AReaderThatTalksNonsenseHarmsOnlyItself) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 10000; ++i) {
+    writer.Learn(static_cast<uint32_t>(random()));
+    if (writer.Reserve(random() % 900) != nullptr) {
+      writer.Publish(kKind);
+    }
+    ASSERT_FALSE(writer.broken());
+  }
 }
 
 // For the thread sanitizer, and for the orders themselves.

@@ -20,7 +20,7 @@ class Channel {
   // Writing. Reserve and Publish as in RingWriter; Publish wakes the peer if it sleeps.
   std::byte* Reserve(size_t payload) { return writer_.Reserve(payload); }
   void Publish(Kind kind) {
-    writer_.Publish(kind);
+    writer_.Publish(kind, reader_.taken());
     if (theirs_->sleeping.load(std::memory_order_seq_cst) != kAwake) {  // pairs with Sleep
       Ring();
     }
@@ -28,8 +28,15 @@ class Channel {
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 
-  // Reading, as in RingReader; Release wakes the peer if it sleeps for want of room.
+  // Reading, as in RingReader; Peek hears how far the peer has come, Release wakes the peer if it sleeps for want of room.
   RingReader& reader() { return reader_; }
+  bool Peek(RingReader::Record* record) {
+    if (!reader_.Peek(record)) {
+      return false;
+    }
+    writer_.Learn(record->taken);
+    return true;
+  }
   void Release();
 
   // Before sleeping; afterwards the caller looks once more at what it wants to be woken for.

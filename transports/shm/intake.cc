@@ -54,10 +54,11 @@ void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, Loan*
 }
 
 absl::StatusOr<int> Intake::Read() {
+  Settle();
   RingReader& ring = channel_->reader();
   int records = 0;
   RingReader::Record record;
-  while (records < kRecordsPerRead && !ended_ && ring.Peek(&record)) {
+  while (records < kRecordsPerRead && !ended_ && channel_->Peek(&record)) {
     ++records;
     const absl::Status status = Handle(record);
     ring.Pop();
@@ -73,22 +74,35 @@ absl::StatusOr<int> Intake::Read() {
 }
 
 Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
+  const std::byte* data = nullptr;
+  const Endpoint::Next next = LookNow(envelope, into, &data);
+  if (next == Endpoint::Next::kThis) {
+    if (data != into.data() && !into.empty()) {
+      std::memcpy(into.data(), data, into.size());
+    }
+    Settle();
+  }
+  return next;
+}
+
+Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::byte** data) {
   if (channel_ == nullptr || ended_) {
     return Endpoint::Next::kOther;
   }
+  Settle();
   switch (queue_.TakeKept(envelope, into)) {
     case MatchQueue::Kept::kWhole:
       ReturnCredit();
+      *data = into.data();
       return Endpoint::Next::kThis;
     case MatchQueue::Kept::kOther:
       return Endpoint::Next::kOther;
     case MatchQueue::Kept::kNothing:
       break;
   }
-  RingReader& ring = channel_->reader();
   RingReader::Record record;
-  if (!ring.Peek(&record)) {
-    return ring.broken() ? Endpoint::Next::kOther : Endpoint::Next::kNothing;
+  if (!channel_->Peek(&record)) {
+    return channel_->broken() ? Endpoint::Next::kOther : Endpoint::Next::kNothing;
   }
   WireEnvelope head;
   if (record.kind != kEager || record.payload.size() != sizeof(head) + into.size()) {
@@ -98,13 +112,16 @@ Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
   if (head.tag != envelope.tag.bits() || head.descriptor != envelope.descriptor) {
     return Endpoint::Next::kOther;
   }
-  if (!into.empty()) {
-    std::memcpy(into.data(), record.payload.data(), into.size());
-  }
-  ring.Pop();
-  ReleaseNowAndThen();
-  channel_->AddConsumed(MatchQueue::CostOf(static_cast<int64_t>(into.size())));
+  *data = record.payload.data();
+  looked_at_ = MatchQueue::CostOf(static_cast<int64_t>(into.size()));
   return Endpoint::Next::kThis;
+}
+
+void Intake::LetGo() {
+  channel_->reader().Pop();
+  ReleaseNowAndThen();
+  channel_->AddConsumed(looked_at_);
+  looked_at_ = 0;
 }
 
 void Intake::ReleaseNowAndThen() {

@@ -40,8 +40,14 @@ class Intake {
   // Memory that the peer has passed. An error: it broke the protocol.
   absl::Status TakeOffers();
 
-  // As Endpoint::TryRecv.
+  // As Endpoint::TryRecv and TryRead. Settle ends what the latter gave.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into);
+  Endpoint::Next LookNow(const Envelope& envelope, Bytes into, const std::byte** data);
+  void Settle() {
+    if (looked_at_ > 0 && channel_ != nullptr) {
+      LetGo();
+    }
+  }
 
   // Whether Read or Pull has something to do, by one look at the ring's next line.
   bool MayHaveWork() { return !pulls_.empty() || channel_->reader().MayHaveNext(); }
@@ -86,6 +92,7 @@ class Intake {
   // Tells the sender that its buffer is free, and forgets.
   void Finish(uint64_t handle);
   void ReturnCredit();
+  void LetGo();
   // Not after every record: nothing waits for so little room, as any record fits the rest.
   void ReleaseNowAndThen();
 
@@ -100,6 +107,8 @@ class Intake {
   std::deque<uint64_t> pulls_;
   std::vector<uint64_t> refused_;  // room for Revoke
   std::string farewell_;
+  int64_t looked_at_ =
+      0;  // the cost of the message that LookNow gave and that is still in the ring
   bool peer_gone_ = false, ended_ = false;
 };
 

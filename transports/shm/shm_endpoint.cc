@@ -66,11 +66,19 @@ void ShmEndpoint::Retire(const SharedRegion& region) {
 }
 
 bool ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
-  return stage_ == Stage::kUp && outbox_.SendNow(envelope, bytes);
+  if (stage_ != Stage::kUp) {
+    return false;
+  }
+  intake_.Settle();  // the record says how far we have come
+  return outbox_.SendNow(envelope, bytes);
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
   return stage_ == Stage::kUp ? intake_.TakeNow(envelope, into) : Next::kOther;
+}
+
+Endpoint::Next ShmEndpoint::TryRead(const Envelope& envelope, Bytes into, const std::byte** data) {
+  return stage_ == Stage::kUp ? intake_.LookNow(envelope, into, data) : Next::kOther;
 }
 
 void ShmEndpoint::SendControl(absl::string_view message) {

@@ -51,6 +51,7 @@ class ShmEndpoint final : public Endpoint {
   absl::Status EndLoan(Loan* loan) override;
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
   Next TryRecv(const Envelope& envelope, Bytes into) override;
+  Next TryRead(const Envelope& envelope, Bytes into, const std::byte** data) override;
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;
