@@ -1,13 +1,17 @@
 #include "lib/engine/express.h"
 
+#include <cstring>
+
 namespace entrain {
-Express::Express(const Plan& plan, const Call& call, const Wiring& wiring, const Kernels& kernels,
-                 std::byte* scratch)
+
+Express::Express(const Plan& plan, const Call& call, const Descriptor& descriptor,
+                 const Wiring& wiring, const Kernels& kernels, std::byte* scratch)
     : plan_(plan),
       wiring_(wiring),
-      descriptor_(call.descriptor()),
+      descriptor_(descriptor),
       binding_(plan, call, kernels),
       lane_(plan.schedule->lanes[0]),
+      look_(call.reduction.op != ReduceOp::kCustom),  // the caller's function may be slow
       scratch_(scratch) {}
 
 bool Express::Run(Engine& engine) {
@@ -15,62 +19,75 @@ bool Express::Run(Engine& engine) {
   for (; progress_.round < lane_.rounds; ++progress_.round) {
     const Round& round = plan_.schedule->rounds[lane_.first_round + progress_.round];
     if (!SendAll(round) || !ReceiveAll(round, patience)) {
+      Keep();
       return false;
     }
-    binding_.RunOps(scratch_, round);
+    binding_.RunOps(scratch_, round, lent_);
+    lent_.clear();
     progress_.done = 0;
   }
   return true;
 }
 
-template <typename Do>
-bool Express::ForEach(const Round& round, Direction direction, Do&& each) {
+bool Express::SendAll(const Round& round) {
   for (uint32_t t = 0; t < round.transfers; ++t) {
-    const uint64_t bit = uint64_t{1} << t;
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
-    if (transfer.direction != direction || (progress_.done & bit) != 0) {
+    if (transfer.direction != Direction::kSend) {
       continue;
     }
-    if (!each(*wiring_.endpoints[static_cast<size_t>(transfer.peer)], transfer.peer,
-              binding_.Span(scratch_, plan_.transfers[round.first_transfer + t]), bit)) {
+    const Bytes data = binding_.Span(scratch_, plan_.transfers[round.first_transfer + t]);
+    if (!wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TrySend(
+            wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_), data)) {
       return false;
     }
+    progress_.done |= uint64_t{1} << t;
+    progress_.bytes_sent += static_cast<int64_t>(data.size());
   }
   return true;
-}
-
-bool Express::SendAll(const Round& round) {
-  return ForEach(
-      round, Direction::kSend, [&](Endpoint& endpoint, int peer, Bytes data, uint64_t bit) {
-        if (!endpoint.TrySend(wiring_.EnvelopeTo(peer, wiring_.LaneOf(0), descriptor_), data)) {
-          return false;
-        }
-        progress_.done |= bit;
-        progress_.bytes_sent += static_cast<int64_t>(data.size());
-        return true;
-      });
 }
 
 bool Express::ReceiveAll(const Round& round, Patience& patience) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  bool missing = true;
-  while (missing) {
-    missing = false;
-    const bool go_on =
-        ForEach(round, Direction::kRecv, [&](Endpoint& endpoint, int, Bytes into, uint64_t bit) {
-          const Endpoint::Next next = endpoint.TryRecv(envelope, into);
-          if (next == Endpoint::Next::kThis) {
-            progress_.done |= bit;
-            progress_.bytes_received += static_cast<int64_t>(into.size());
-          }
-          missing |= next == Endpoint::Next::kNothing;
-          return next != Endpoint::Next::kOther;
-        });
-    if (!go_on || (missing && !patience.Wait())) {
+  while (true) {
+    bool missing = false;
+    for (uint32_t t = 0; t < round.transfers; ++t) {
+      const uint64_t bit = uint64_t{1} << t;
+      const uint32_t index = round.first_transfer + t;
+      const Transfer& transfer = plan_.schedule->transfers[index];
+      if (transfer.direction != Direction::kRecv || (progress_.done & bit) != 0) {
+        continue;
+      }
+      Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
+      const Bytes into = binding_.Span(scratch_, plan_.transfers[index]);
+      const std::byte* data = into.data();
+      const Endpoint::Next next = look_ && plan_.read_once[index]
+                                      ? endpoint.TryRead(envelope, into, &data)
+                                      : endpoint.TryRecv(envelope, into);
+      if (next == Endpoint::Next::kThis) {
+        if (data != into.data()) {
+          lent_.push_back({plan_.transfers[index], data});
+        }
+        progress_.done |= bit;
+        progress_.bytes_received += static_cast<int64_t>(into.size());
+      } else if (next == Endpoint::Next::kOther) {
+        return false;
+      }
+      missing |= next == Endpoint::Next::kNothing;
+    }
+    if (!missing) {
+      return true;
+    }
+    if (!patience.Wait()) {
       return false;
     }
   }
-  return true;
+}
+
+void Express::Keep() {
+  for (const Lent& one : lent_) {
+    const Bytes into = binding_.Span(scratch_, one.place);
+    std::memcpy(into.data(), one.data, into.size());
+  }
 }
 
 }  // namespace entrain

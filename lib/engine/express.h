@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "absl/container/inlined_vector.h"
+
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/plan.h"
@@ -14,8 +16,8 @@ namespace entrain {
 class Express {
  public:
   // Of a plan with `express`. All outlive it. `scratch`: plan.slot_bytes.
-  Express(const Plan& plan, const Call& call, const Wiring& wiring, const Kernels& kernels,
-          std::byte* scratch);
+  Express(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
+          const Kernels& kernels, std::byte* scratch);
 
   // [driver], see Engine::TakeIfQuiet. True: the call is over. False: see progress().
   bool Run(Engine& engine);
@@ -24,17 +26,18 @@ class Express {
  private:
   bool SendAll(const Round& round);
   bool ReceiveAll(const Round& round, Patience& patience);
-  // Of the transfers of this direction that are not done.
-  template <typename Do>
-  bool ForEach(const Round& round, Direction direction, Do&& each);
+  // Copies to the scratch what of this round's messages still lies where it came.
+  void Keep();
 
   const Plan& plan_;
   const Wiring& wiring_;
-  const Descriptor descriptor_;
+  const Descriptor& descriptor_;
   const Binding binding_;
   const Lane& lane_;
+  const bool look_;  // messages that are only combined may stay where they came
   std::byte* const scratch_;
   Progress progress_;
+  absl::InlinedVector<Lent, 8> lent_;  // of this round
 };
 
 }  // namespace entrain

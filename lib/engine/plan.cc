@@ -145,7 +145,7 @@ Touch TouchIn(const Schedule& schedule, const Round& round, const Region& region
   return touch;
 }
 
-bool MayBeLent(const Schedule& schedule, const Lane& lane, uint32_t round, uint32_t index) {
+bool ReadOnce(const Schedule& schedule, const Lane& lane, uint32_t round, uint32_t index) {
   const Transfer& transfer = schedule.transfers[index];
   if (transfer.direction != Direction::kRecv || transfer.region.slot != Slot::kScratch ||
       !OnlyOperands(schedule, schedule.rounds[round], index)) {
@@ -158,18 +158,19 @@ bool MayBeLent(const Schedule& schedule, const Lane& lane, uint32_t round, uint3
   return touch != Touch::kOther;
 }
 
-std::vector<bool> FindLendable(const Schedule& schedule,
-                               const std::vector<bool>& ops_before_sends) {
-  std::vector<bool> lendable(schedule.transfers.size());
+void FindReadOnce(Plan* plan) {
+  const Schedule& schedule = *plan->schedule;
+  plan->read_once.resize(schedule.transfers.size());
+  plan->may_be_lent.resize(schedule.transfers.size());
   for (const Lane& lane : schedule.lanes) {
     for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
       const Round& round = schedule.rounds[r];
       for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
-        lendable[t] = ops_before_sends[r] && MayBeLent(schedule, lane, r, t);
+        plan->read_once[t] = ReadOnce(schedule, lane, r, t);
+        plan->may_be_lent[t] = plan->read_once[t] && plan->ops_before_sends[r];
       }
     }
   }
-  return lendable;
 }
 
 }  // namespace
@@ -206,7 +207,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   for (const Round& round : plan.schedule->rounds) {
     plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
   }
-  plan.may_be_lent = FindLendable(*plan.schedule, plan.ops_before_sends);
+  FindReadOnce(&plan);
   return plan;
 }
 

@@ -34,8 +34,11 @@ struct Plan {
   bool express = false;    // may go the short way, see express.h
   // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
   std::vector<bool> ops_before_sends;
-  // Per transfer: whether it receives what is only read, by the operations of its own round, which need not wait for its
-  // sends: so that it may be lent. (Two ranks that lend each other something and wait for their sends first would wait for
+  // Per transfer: whether it receives what is only read, by the operations of its own round, and so
+  // need not lie in the scratch.
+  std::vector<bool> read_once;
+  // Per transfer: read_once, and those operations need not wait for its round's sends: so that it may
+  // be lent. (Two ranks that lend each other something and wait for their sends first would wait for
   // ever.)
   std::vector<bool> may_be_lent;
 
