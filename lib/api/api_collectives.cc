@@ -40,6 +40,13 @@ absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batc
 entrain_status_t Submit(const Request& request) {
   return Guard(request.function, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(request.comm, "comm"));
+    if (request.options == nullptr && request.work == nullptr && !request.uneven) {
+      const Likeness like{request.kind, DType{request.dtype}, ReduceOp{request.op}, request.root,
+                          static_cast<int64_t>(request.count)};
+      if (auto status = request.comm->comm->RunAgain(like, request.in, request.out)) {
+        return *std::move(status);
+      }
+    }
     Call call;
     entrain_batch_t* batch = nullptr;
     if (absl::Status checked = ToCall(request, &call, &batch); !checked.ok()) {

@@ -12,6 +12,7 @@ namespace entrain {
 namespace {
 
 constexpr size_t kMaxEarlyNotes = 1 << 16;
+constexpr int64_t kMaxKeptScratch = 64 << 10;
 // Not a call: whoever is asked about it answers that it is there.
 constexpr CallId kPing{0xffffffff, 0};
 
@@ -64,7 +65,6 @@ Call CallLike(CallKind kind, int64_t count, DType dtype) {
 }  // namespace
 
 // ---- CallWork
-// -------------------------------------------------------------------------------------------------------
 
 CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call,
                    OwnedBuffer staged, const Progress& from, int64_t started_ns)
@@ -87,7 +87,6 @@ void CallWork::Run() {
 }
 
 // ---- Any thread
-// -----------------------------------------------------------------------------------------------------
 
 CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config)
     : engine_holder_(std::move(engine)),
@@ -115,8 +114,9 @@ Wiring CommCore::Number(const Call& call) {
     wiring.sequence =
         next_message_[{wiring.user_tag, static_cast<uint32_t>(call.root), direction}]++;
   } else {
-    wiring.sequence =
-        wiring.user_tag == Tag::kUntagged ? next_untagged_++ : next_call_[wiring.user_tag]++;
+    wiring.sequence = wiring.user_tag == Tag::kUntagged
+                          ? next_untagged_.fetch_add(1, std::memory_order_relaxed)
+                          : next_call_[wiring.user_tag]++;
   }
   wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
   return wiring;
@@ -197,48 +197,130 @@ absl::Status CommCore::Run(const Call& call) {
     work->Wait(Deadline::Never(), call.options.background);
     return work->status();
   }
-  const absl::StatusOr<RefPtr<Work>> rest = RunExpress(call);
-  if (!rest.ok() || !*rest) {
-    engine_.Leave();
-    return rest.status();
-  }
-  engine_.Stay(**rest);
-  return (*rest)->status();
+  return RunExpress(call);
 }
 
-absl::StatusOr<RefPtr<Work>> CommCore::RunExpress(const Call& call) {
+// Addresses as good as those of the call before, which were checked.
+bool CommCore::LastCall::Serves(const void* in, const void* out) const {
+  const auto good = [&](const void* buffer, int64_t bytes) {
+    const auto at = reinterpret_cast<uintptr_t>(buffer);
+    return bytes == 0 ||
+           (at != 0 && (at & misaligned) == 0 && at + static_cast<uintptr_t>(bytes) > at);
+  };
+  return good(in, call.in.bytes) && good(out, call.out.bytes) &&
+         (Distance(in, out) == apart_by || (apart && Apart(in, out)));
+}
+
+bool CommCore::LastCall::Apart(const void* in, const void* out) const {
+  const auto first = reinterpret_cast<uintptr_t>(in), second = reinterpret_cast<uintptr_t>(out);
+  return call.in.bytes == 0 || call.out.bytes == 0 ||
+         first + static_cast<uintptr_t>(call.in.bytes) <= second ||
+         second + static_cast<uintptr_t>(call.out.bytes) <= first;
+}
+
+void CommCore::Remember(const Call& call, const Descriptor& descriptor, const Wiring& wiring,
+                        uint64_t plans_made, std::shared_ptr<const Plan> plan) {
+  const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
+  LastCall& last = LastOf(call.kind);
+  last.plan = nullptr;
+  if (point || call.uneven != nullptr || !IsBuiltin(call.reduction.op) ||
+      call.options.determinism != Determinism::kDefault) {
+    return;
+  }
+  last.call = call;
+  last.call.options = {};
+  last.descriptor = descriptor;
+  last.wiring = wiring;
+  last.wiring.user_tag = Tag::kUntagged;
+  last.plans_made = plans_made;
+  last.misaligned = static_cast<uintptr_t>(AlignmentOf(call.dtype)) - 1;
+  last.apart_by = LastCall::Distance(call.in.data, call.out.data);
+  last.apart = last.Apart(call.in.data, call.out.data);
+  last.plan = std::move(plan);
+}
+
+std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void* in, void* out) {
+  if (like.kind == CallKind::kSend || like.kind == CallKind::kRecv || !engine_.TakeIfQuiet()) {
+    return std::nullopt;
+  }
+  LastCall& last = LastOf(like.kind);
+  // No lock: what is looked at is the driver's, or atomic.
+  if (last.plan == nullptr || !last.Is(like) || !last.Serves(in, out) ||
+      last.plans_made != plans_made_.load(std::memory_order_acquire) ||
+      last.plan->slot_bytes > short_scratch_.size() || ended_.load(std::memory_order_acquire)) {
+    engine_.Leave();
+    return std::nullopt;
+  }
+  last.call.in.data = const_cast<void*>(in);
+  last.call.out.data = out;
+  last.wiring.sequence = next_untagged_.fetch_add(1, std::memory_order_relaxed);
+  last.wiring.call_number = static_cast<uint32_t>(last.wiring.sequence) & Tag::kCallMask;
+  Express express(*last.plan, last.call, last.descriptor, last.wiring, BestKernels(),
+                  short_scratch_.data());
+  if (express.Run(engine_)) {
+    const absl::Status status = TakeNote(last.descriptor, last.wiring, express.progress());
+    engine_.Leave();
+    return status;
+  }
+  return HandOver(last.call, {last.plan, std::move(short_scratch_), last.wiring},
+                  express.progress());
+}
+
+absl::Status CommCore::RunExpress(const Call& call) {
+  const uint64_t plans_made = plans_made_.load(std::memory_order_acquire);
   Admitted admitted;
+  pool_.Give(std::move(short_scratch_));
   {
     absl::MutexLock lock(&mutex_);
-    ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
-  }
-  Progress progress;
-  if (admitted.plan->express) {
-    Express express(*admitted.plan, call, admitted.wiring, BestKernels(), admitted.scratch.data());
-    const bool over = express.Run(engine_);
-    progress = express.progress();
-    if (over) {
-      pool_.Give(std::move(admitted.scratch));
-      const Descriptor mine = call.descriptor();
-      NoteOver(admitted.wiring, mine);
-      CheckEarly(admitted.wiring, mine);
-      if (mismatch_) {
-        Attend();
-        return status();
-      }
-      Add(express_calls_, 1);
-      Add(bytes_sent_, progress.bytes_sent);
-      Add(bytes_received_, progress.bytes_received);
-      return RefPtr<Work>();
+    if (absl::Status status = Admit(call, &admitted); !status.ok()) {
+      engine_.Leave();
+      return status;
     }
   }
+  if (!admitted.plan->express) {
+    return HandOver(call, std::move(admitted), {});
+  }
+  const Descriptor descriptor = call.descriptor();
+  Express express(*admitted.plan, call, descriptor, admitted.wiring, BestKernels(),
+                  admitted.scratch.data());
+  if (!express.Run(engine_)) {
+    return HandOver(call, std::move(admitted), express.progress());
+  }
+  if (admitted.scratch.size() <= kMaxKeptScratch) {
+    short_scratch_ = std::move(admitted.scratch);
+  } else {
+    pool_.Give(std::move(admitted.scratch));
+  }
+  const absl::Status status = TakeNote(descriptor, admitted.wiring, express.progress());
+  Remember(call, descriptor, admitted.wiring, plans_made, std::move(admitted.plan));
+  engine_.Leave();
+  return status;
+}
+
+absl::Status CommCore::TakeNote(const Descriptor& descriptor, const Wiring& wiring,
+                                const Progress& progress) {
+  NoteOver(wiring, descriptor);
+  CheckEarly(wiring, descriptor);
+  if (mismatch_) {
+    Attend();
+    return status();
+  }
+  Add(express_calls_, 1);
+  Add(bytes_sent_, progress.bytes_sent);
+  Add(bytes_received_, progress.bytes_received);
+  return absl::OkStatus();
+}
+
+absl::Status CommCore::HandOver(const Call& call, Admitted admitted, const Progress& progress) {
   const int64_t now = engine_.clock().Now();
   Call rest = call;
   SetDeadline(&rest, now);
   // A deadline of the call's own counts from when it was made, which was before.
   const CallOptions& options = rest.options;
-  return Launch(rest, std::move(admitted), {}, progress,
-                std::min(now, options.deadline.at_ns - options.timeout_ns));
+  const RefPtr<Work> work = Launch(rest, std::move(admitted), {}, progress,
+                                   std::min(now, options.deadline.at_ns - options.timeout_ns));
+  engine_.Stay(*work);
+  return work->status();
 }
 
 absl::Status CommCore::status() const {
@@ -260,9 +342,10 @@ bool CommCore::HasStarted(CallId call) const {
   }
   absl::MutexLock lock(&mutex_);
   const auto found = next_call_.find(call.user_tag);
-  const uint64_t next = call.user_tag == Tag::kUntagged ? next_untagged_
-                        : found == next_call_.end()     ? 0
-                                                        : found->second;
+  const uint64_t next = call.user_tag == Tag::kUntagged
+                            ? next_untagged_.load(std::memory_order_relaxed)
+                        : found == next_call_.end() ? 0
+                                                    : found->second;
   // Modular: the number is behind ours, by no more than ranks can run ahead of each other.
   return next > 0 &&
          ((static_cast<uint32_t>(next) - 1 - call.number) & Tag::kCallMask) <= Tag::kCallMask / 2;
@@ -322,11 +405,13 @@ void CommCore::SetPaths(const Paths& paths) {
   short_way_.store(ShortWayPays(topology_, paths), std::memory_order_relaxed);
   absl::MutexLock lock(&mutex_);
   planner_.SetPaths(paths);
+  plans_made_.fetch_add(1, std::memory_order_release);
 }
 
 void CommCore::SetProbed(const CostModel& model) {
   absl::MutexLock lock(&mutex_);
   planner_.SetProbed(model);
+  plans_made_.fetch_add(1, std::memory_order_release);
 }
 
 CostModel CommCore::model() const {
@@ -356,7 +441,6 @@ bool CommCore::Drain(Deadline give_up) {
 }
 
 // ---- [driver] Calls
-// -------------------------------------------------------------------------------------------------
 
 void CommCore::Open() {
   engine_.OpenContext(config_.context, shared_from_this());
@@ -466,7 +550,6 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
 }
 
 // ---- [driver] Endings
-// -----------------------------------------------------------------------------------------------
 
 void CommCore::Fail(const absl::Status& why, bool tell) {
   const std::shared_ptr<CommCore> keep = shared_from_this();
@@ -616,7 +699,6 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
 }
 
 // ---- [driver] Deadlines
-// ---------------------------------------------------------------------------------------------
 
 Deadline CommCore::next_tick() const {
   Deadline next = membership_.next_tick();
@@ -694,7 +776,6 @@ absl::Status CommCore::TimedOut(const CallWork& work, int guilty, absl::string_v
 }
 
 // ---- [driver] Mismatches
-// --------------------------------------------------------------------------------------------
 
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
   if (envelope.tag.lane() != Tag::kPointToPoint) {
@@ -789,7 +870,6 @@ absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) 
 }
 
 // ---- [driver] Words
-// -------------------------------------------------------------------------------------------------
 
 Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   Blame blame;

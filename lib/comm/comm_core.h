@@ -88,6 +88,9 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
   // Starts it and waits. Small calls among ranks of one host go the short way (express.h).
   absl::Status Run(const Call& call);
+  // The same for an untagged call without options that is like one before but for its addresses, which
+  // it checks; nullopt: it is not, or the engine is busy: nothing was done.
+  std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(absl::string_view reason);
   void EndWith(const absl::Status& why);
@@ -156,8 +159,14 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // [driver]:
-  // Null: over. Otherwise the work that has been started for the rest.
-  absl::StatusOr<RefPtr<Work>> RunExpress(const Call& call);
+  // Does as much as goes the short way, an executor the rest. These leave the engine.
+  absl::Status RunExpress(const Call& call);
+  absl::Status HandOver(const Call& call, Admitted admitted, const Progress& progress);
+  // A call that went the short way is over.
+  absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,
+                        const Progress& progress);
+  void Remember(const Call& call, const Descriptor& descriptor, const Wiring& wiring,
+                uint64_t plans_made, std::shared_ptr<const Plan> plan);
   void StartWork(CallWork* work);
   void NeedAttention();
   void CompleteReady();
@@ -202,7 +211,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Planner planner_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_untagged_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<uint64_t> next_untagged_{0};
+  std::atomic<uint64_t> plans_made_{0};  // how often the planner was told to think again
   absl::flat_hash_map<uint32_t, uint64_t> next_call_
       ABSL_GUARDED_BY(mutex_);  // user tag -> next number
   // (user tag, peer, direction) -> next number
@@ -211,7 +221,31 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver
 
+  // The last call of a kind that went the short way, for those like it.
+  struct LastCall {
+    std::shared_ptr<const Plan> plan;  // null: none
+    Call call;                         // checked
+    Descriptor descriptor;
+    Wiring wiring;
+    uint64_t plans_made = 0;
+    uintptr_t misaligned = 0;  // bits that are zero in good addresses
+    uintptr_t apart_by = 0;    // out - in
+    bool apart = false;        // in and out share no memory
+    static uintptr_t Distance(const void* in, const void* out) {
+      return reinterpret_cast<uintptr_t>(out) - reinterpret_cast<uintptr_t>(in);
+    }
+    bool Apart(const void* in, const void* out) const;
+    bool Is(const Likeness& like) const {
+      return call.kind == like.kind && call.count == like.count && call.dtype == like.dtype &&
+             call.reduction.op == like.op && call.root == like.root;
+    }
+    bool Serves(const void* in, const void* out) const;
+  };
+  LastCall& LastOf(CallKind kind) { return last_[static_cast<size_t>(kind) % last_.size()]; }
+
   // [driver]:
+  std::array<LastCall, 8> last_;
+  OwnedBuffer short_scratch_;
   Membership membership_;
   std::vector<CallWork*> open_;  // each holds one reference
   std::vector<CallWork*>

@@ -241,6 +241,11 @@ absl::Status Communicator::Run(const Call& call) {
   return core_->Run(call);
 }
 
+std::optional<absl::Status> Communicator::RunAgain(const Likeness& like, const void* in,
+                                                   void* out) {
+  return core_->RunAgain(like, in, out);
+}
+
 absl::Status Communicator::AllReduce(const void* in, void* out, int64_t count, DType dtype,
                                      ReduceOp op, const CallOptions& o) {
   const int64_t bytes = count * SizeOf(dtype);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,15 @@ enum class Link : uint8_t;
 
 struct CommStats {
   uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
+};
+
+// What calls have in common that differ in nothing but their addresses.
+struct Likeness {
+  CallKind kind;
+  DType dtype;
+  ReduceOp op;
+  int root;
+  int64_t count;
 };
 
 struct CommOptions {
@@ -63,6 +73,8 @@ class Communicator {
   RefPtr<Work> StartAll(absl::Span<const Call> calls);
   // Start and wait.
   absl::Status Run(const Call& call);
+  // See CommCore.
+  std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
 
   // The same for the common cases inside the library. Host memory.
   absl::Status AllReduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,

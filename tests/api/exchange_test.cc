@@ -462,6 +462,40 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Exchange, testing::Values(1, 2, 3, 4, 5),
                          });
 
 // Both sides of a part must agree on its length, and ranks on what they call.
+// A call like the one before takes a shorter way to the same checks.
+TEST(ExchangeAgain, ChecksEachCallAsTheFirst) {
+  RunWorld(1, [](const Rank& self) {
+    alignas(64) float a[32] = {}, b[32] = {};
+    const auto sum = [&](const float* in, float* out) {
+      return entrain_all_reduce(self.comm, in, out, 8, ENTRAIN_F32, ENTRAIN_SUM, nullptr, nullptr);
+    };
+    const auto odd = reinterpret_cast<float*>(reinterpret_cast<char*>(a) + 2);
+    for (int turn = 0; turn < 3; ++turn) {
+      a[0] = static_cast<float>(turn + 1);
+      b[0] = -1;
+      ASSERT_OK(sum(a, b));
+      EXPECT_EQ(b[0], a[0]);
+      ASSERT_OK(sum(a, a));  // in place
+      ASSERT_OK(sum(b, b));
+      ASSERT_OK(sum(a, a + 8));  // side by side
+      EXPECT_EQ(a[8], a[0]);
+      EXPECT_EQ(sum(nullptr, b), ENTRAIN_INVALID_ARGUMENT);
+      EXPECT_THAT(entrain_last_error(), testing::HasSubstr("in is NULL"));
+      EXPECT_EQ(sum(a, nullptr), ENTRAIN_INVALID_ARGUMENT);
+      EXPECT_EQ(sum(odd, b), ENTRAIN_INVALID_ARGUMENT);
+      EXPECT_THAT(entrain_last_error(), testing::HasSubstr("not aligned"));
+      EXPECT_EQ(sum(a, a + 1), ENTRAIN_INVALID_ARGUMENT);
+      EXPECT_THAT(entrain_last_error(), testing::HasSubstr("overlap"));
+      EXPECT_EQ(sum(a + 4, a), ENTRAIN_INVALID_ARGUMENT);
+      EXPECT_EQ(entrain_all_reduce(self.comm, a, b, 8, ENTRAIN_F32, ENTRAIN_BAND, nullptr, nullptr),
+                ENTRAIN_INVALID_ARGUMENT);
+      ASSERT_OK(entrain_all_gather(self.comm, a, b, 8, ENTRAIN_F32, nullptr, nullptr));
+      EXPECT_EQ(entrain_all_gather(self.comm, a + 1, a, 8, ENTRAIN_F32, nullptr, nullptr),
+                ENTRAIN_INVALID_ARGUMENT);
+    }
+  });
+}
+
 TEST(ExchangeMismatch, FailsOnAllRanks) {
   RunWorld(2, [](const Rank& self) {
     Values in(8), out(8);
