@@ -130,7 +130,6 @@ Engine::~Engine() {
 }
 
 // ---- Who drives
-// -----------------------------------------------------------------------------------------------------
 
 bool Engine::TryTake(Driver who) {
   int expected = kFree;
@@ -281,7 +280,6 @@ void Engine::RunInDriver(absl::AnyInvocable<void()> body) {
 }
 
 // ---- The loop
-// -------------------------------------------------------------------------------------------------------
 
 int Engine::Poll() {
   int events = 0;
@@ -529,7 +527,6 @@ bool Engine::ThreadDrives() {
 }
 
 // ---- Contexts and paths
-// ---------------------------------------------------------------------------------------------
 
 Context Engine::ReserveContext() {
   const uint32_t context = next_context_.fetch_add(1, std::memory_order_relaxed);

@@ -89,7 +89,6 @@ class Engine final : public Events {
   const Clock& clock() const { return clock_; }
 
   // ---- Any thread
-  // -------------------------------------------------------------------------------------------------
   void Submit(Job* job);
   // If nobody drives, runs what was submitted here and leaves the rest to the engine's thread.
   void Kick();
@@ -114,7 +113,6 @@ class Engine final : public Events {
   void ReleaseContext(Context context);
 
   // ---- [driver]
-  // ---------------------------------------------------------------------------------------------------
   // The endpoint to a peer, connecting on first use over transports_[transport].
   absl::StatusOr<Endpoint*> Connect(const PeerId& peer, size_t transport,
                                     absl::string_view address);
@@ -137,7 +135,6 @@ class Engine final : public Events {
   void WakeWaiters(const Work* work);
 
   // ---- Events [driver]
-  // --------------------------------------------------------------------------------------------
   bool Accepts(Context context) override;
   void OnEarly(Endpoint& from, const Envelope& envelope) override;
   void OnControl(Endpoint& from, absl::string_view message) override;

@@ -207,7 +207,6 @@ TEST_P(Failure, WaitThatExpiresChangesNothing) {
 }
 
 // ---- Processes
-// ------------------------------------------------------------------------------------------------------
 
 // What a child found out, in memory shared with the test.
 struct Report {
@@ -414,7 +413,6 @@ TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
 }
 
 // ---- Creation
-// -------------------------------------------------------------------------------------------------------
 
 absl::Status CreateOne(const std::shared_ptr<Store>& store, int rank, int size, int64_t timeout_ns,
                        const std::string& algorithms = "", const std::string& tuning = "") {

@@ -145,7 +145,6 @@ TEST(Tuning, FileThatIsNotThereIsNamed) {
 }
 
 // ---- What the planner makes of it
-// ------------------------------------------------------------------------------------
 
 std::shared_ptr<const Tuning> With(const std::string& lines) {
   return std::make_shared<const Tuning>(*Parse(absl::StrCat(kFirst, kShm, lines)));

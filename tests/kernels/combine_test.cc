@@ -33,7 +33,6 @@ std::vector<ReduceOp> OpsOf(DType dtype) {
 }
 
 // ---- The reference
-// --------------------------------------------------------------------------------------------------
 
 template <typename T>
 T ApplyFloat(ReduceOp op, T a, T b) {
@@ -186,7 +185,6 @@ void Reference(ReduceOp op, Array& out, const Sources& in, int divide) {
 }
 
 // ---- The suite
-// ------------------------------------------------------------------------------------------------------
 
 // Where the result goes: memory of its own (-1), or that source.
 struct Case {

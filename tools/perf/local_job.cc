@@ -34,7 +34,6 @@ void Say(absl::string_view text) {
 }
 
 // ---- Threads
-// -------------------------------------------------------------------------------------
 
 int RunThreads(const Options& options, int number) {
   entrain_store_t* opened = nullptr;
@@ -70,7 +69,6 @@ int RunThreads(const Options& options, int number) {
 }
 
 // ---- Processes
-// -----------------------------------------------------------------------------------
 
 class ProcessJob {
  public:
