@@ -1,5 +1,6 @@
 // Peers that do not keep the protocol, and strangers: an error, never a wrong index (invariant 5 of
 // the contract).
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -200,6 +201,63 @@ TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0, 0}));
   ExpectLost("impossible length");
+}
+
+// Of several large messages one way, half are read and half asked for, unless the sender sleeps.
+TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+    GTEST_SKIP() << "needs a core for each side";
+  }
+  for (const bool sleeps : {true, false}) {
+    SCOPED_TRACE(sleeps);
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    sleeps ? peer->Sleep(kForData) : peer->Wake();
+    constexpr size_t kBytes = 200'000, kMessages = 4;
+    std::vector<std::byte> out(kBytes, std::byte{3});
+    std::vector<std::vector<std::byte>> in(kMessages, std::vector<std::byte>(kBytes));
+    Transfer received[kMessages];
+    for (uint32_t i = 0; i < kMessages; ++i) {
+      path->PostRecv(Message(i), absl::MakeSpan(in[i]), &received[i]);
+      Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(i)), kBytes,
+                                        reinterpret_cast<uint64_t>(out.data()), 100 + i, 0}));
+    }
+    std::vector<uint64_t> done, asked;
+    ASSERT_TRUE(PollUntil([&] {
+      RingReader::Record record;
+      while (peer->reader().Peek(&record)) {
+        uint64_t handle;
+        std::memcpy(&handle, record.payload.data(), sizeof(handle));
+        (record.kind == kPush ? asked : done).push_back(handle);
+        if (record.kind == kPush) {
+          WirePush push;
+          std::memcpy(&push, record.payload.data(), sizeof(push));
+          for (size_t sent = 0; sent < kBytes;) {
+            const size_t piece = std::min<size_t>(8'000, kBytes - sent);
+            while (!peer->HasRoomFor(sizeof(WireFragment) + piece)) {
+              transport->Poll();
+            }
+            Write(kFragment, Raw(WireFragment{push.to}) + std::string(piece, 3));
+            sent += piece;
+          }
+        }
+        peer->reader().Pop();
+        peer->Release();
+      }
+      return done.size() + asked.size() == kMessages &&
+             received[0].times + received[1].times + received[2].times + received[3].times ==
+                 kMessages;
+    }));
+    EXPECT_EQ(asked, sleeps ? std::vector<uint64_t>() : std::vector<uint64_t>({101, 103}));
+    for (size_t i = 0; i < kMessages; ++i) {
+      EXPECT_EQ(received[i].status, absl::OkStatus());
+      EXPECT_EQ(in[i], out) << i;
+    }
+    EXPECT_TRUE(lost.empty());
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
 }
 
 TEST_F(ShmHostile, MessagesInMemoryThatWasNotOfferedOrBeyondIt) {

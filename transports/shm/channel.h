@@ -45,6 +45,9 @@ class Channel {
     mine_->sleeping.store(kAwake, std::memory_order_relaxed);  // late: one needless ring
   }
 
+  // The peer is not asleep. A hint.
+  bool PeerPolls() const { return theirs_->sleeping.load(std::memory_order_relaxed) == kAwake; }
+
   // The cost of eager messages taken, as a running sum, told to the peer and by the peer. A count
   // only: relaxed.
   void AddConsumed(int64_t cost) {

@@ -37,11 +37,12 @@ bool TakeAll(ConstBytes payload, Wire* wire) {
 }  // namespace
 
 Intake::Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
-               const Limits& limits)
+               const Limits& limits, const bool* spare_cores)
     : events_(events),
       endpoint_(endpoint),
       outbox_(outbox),
       limits_(limits),
+      spare_cores_(spare_cores),
       queue_(endpoint, events, completions, limits.credit) {}
 
 void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
@@ -215,8 +216,11 @@ void Intake::Fetch(Incoming* incoming) {
     Finish(handle);
   } else if (remote->region != nullptr && incoming->loan() != nullptr) {
     Lend(remote, handle);
-  } else if (channel_->can_pull() || remote->region != nullptr || incoming->bytes() == 0) {
+  } else if (incoming->bytes() == 0 || remote->region != nullptr ||
+             (channel_->can_pull() && !ShareWork(*remote))) {
     pulls_.push_back(handle);
+    pulling_ += remote->bytes;
+    remote->counted = remote->bytes;
   } else {
     AskForPush(remote, handle);
   }
@@ -239,7 +243,7 @@ absl::Status Intake::EndLoan(Loan* loan) {
   }
   const bool good = !channel_->ClosedByPeer() && !channel_->RevokedByPeer(remote->tag.context());
   if (ended_) {
-    remotes_.Remove(handle);
+    Forget(handle);
   } else {
     Finish(handle);
   }
@@ -258,7 +262,21 @@ absl::Status Intake::TakeOffers() {
   }
 }
 
+// Not where the sender sleeps, has no core of its own, or is busy with what it fetches from here.
+bool Intake::ShareWork(const Remote& remote) const {
+  return remote.bytes >= limits_.share_bytes && *spare_cores_ && pushing_ < pulling_ &&
+         !outbox_->announced() && channel_->PeerPolls();
+}
+
+void Intake::Forget(uint64_t handle) {
+  const Remote& remote = *remotes_.Find(handle);
+  (remote.pushed ? pushing_ : pulling_) -= remote.counted;
+  remotes_.Remove(handle);
+}
+
 void Intake::AskForPush(Remote* remote, uint64_t handle) {
+  pulling_ -= std::exchange(remote->counted, remote->bytes);
+  pushing_ += remote->bytes;
   remote->pushed = true;
   outbox_->Control(kPush, WirePush{.handle = remote->handle,
                                    .to = handle,
@@ -267,7 +285,7 @@ void Intake::AskForPush(Remote* remote, uint64_t handle) {
 
 void Intake::Finish(uint64_t handle) {
   outbox_->Control(kDone, WireDone{remotes_.Find(handle)->handle});
-  remotes_.Remove(handle);
+  Forget(handle);
 }
 
 int Intake::Pull() {
@@ -307,7 +325,7 @@ int Intake::PullPiece(Remote* remote, uint64_t handle) {
   }
   if (channel_->RevokedByPeer(remote->tag.context())) {
     queue_.Fail(incoming, absl::AbortedError("revoked by the peer that was sending"));
-    remotes_.Remove(handle);
+    Forget(handle);
     return 1;
   }
   if (read != PeerProcess::Read::kSome) {
@@ -366,7 +384,7 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
     std::memcpy(incoming->writable().data(), payload.data(), payload.size());
   }
   if (queue_.Advance(incoming, bytes)) {
-    remotes_.Remove(head.to);  // the sender knows that it has sent all
+    Forget(head.to);  // the sender knows that it has sent all
   }
   return absl::OkStatus();
 }
@@ -382,7 +400,7 @@ void Intake::OnWithdraw(Context context) {
     } else if (!remote.lent) {
       queue_.Withdraw(remote.tag, handle, why);
     }
-    remotes_.Remove(handle);
+    Forget(handle);
   });
 }
 
@@ -413,7 +431,7 @@ void Intake::FailAll(const absl::Status& why) {
   regions_.Clear();
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
     if (!remote.lent) {
-      remotes_.Remove(handle);
+      Forget(handle);
     }
   });
 }

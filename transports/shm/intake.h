@@ -30,7 +30,7 @@ namespace entrain::shm {
 class Intake {
  public:
   Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
-         const Limits& limits);
+         const Limits& limits, const bool* spare_cores);
   void Attach(Channel* channel) { channel_ = channel; }
 
   // As Endpoint::PostRecv; with `loan` as PostLoan.
@@ -75,6 +75,7 @@ class Intake {
     Incoming* incoming = nullptr;                // matched: held until it is complete
     bool pushed = false;                         // asked for through the ring
     bool lent = false;
+    uint64_t counted = 0;  // in pushing_ or pulling_
     const std::byte* data() const { return region->memory.data() + (address - region->address); }
   };
   absl::Status Handle(const RingReader::Record& record);
@@ -85,6 +86,9 @@ class Intake {
   // A message has met its receive, or is not wanted.
   void Fetch(Incoming* incoming);
   void AskForPush(Remote* remote, uint64_t handle);
+  // Whether the sender shall push this one, while another is read from its memory: then both cores copy.
+  bool ShareWork(const Remote& remote) const;
+  void Forget(uint64_t handle);
   void Lend(Remote* remote, uint64_t handle);
   int PullPiece(Remote* remote, uint64_t handle);
   PeerProcess::Read ReadPiece(const Remote& remote, Bytes into, size_t* got) const;
@@ -100,12 +104,14 @@ class Intake {
   Endpoint* const endpoint_;
   Outbox* const outbox_;
   const Limits limits_;
+  const bool* const spare_cores_;  // every process of the host that is connected can have a core
   Channel* channel_ = nullptr;
   MatchQueue queue_;
   PeerRegions regions_;
   HandleTable<Remote> remotes_;  // its numbers are the MatchQueue's handles
   std::deque<uint64_t> pulls_;
-  std::vector<uint64_t> refused_;  // room for Revoke
+  uint64_t pulling_ = 0, pushing_ = 0;  // bytes of messages under way, by how they come
+  std::vector<uint64_t> refused_;       // room for Revoke
   std::string farewell_;
   int64_t looked_at_ =
       0;  // the cost of the message that LookNow gave and that is still in the ring

@@ -29,6 +29,8 @@ struct Limits {
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one system call
+  size_t share_bytes =
+      128 << 10;  // of messages from this size some are pushed while others are read
 };
 
 class Outbox {
@@ -53,6 +55,8 @@ class Outbox {
 
   // What waits, as far as there is room. Returns records written.
   int Flush();
+  // Messages that the peer has still to fetch.
+  bool announced() const { return announced_.size() > 0; }
   // Something waits for room, or for the connection.
   bool waiting() const { return !controls_.empty() || !sends_.empty() || !pushes_.empty(); }
   // ... and Flush would write some of it. Ordered after the caller's last seq_cst store.

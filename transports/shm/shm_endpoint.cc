@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -25,7 +26,8 @@ ShmEndpoint::ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid,
       connect_by_(connect_by),
       pid_(published_pid),
       outbox_(&shared->completions, shared->limits, shared->regions.get()),
-      intake_(this, shared->events, &shared->completions, &outbox_, shared->limits) {
+      intake_(this, shared->events, &shared->completions, &outbox_, shared->limits,
+              &shared->spare_cores) {
   if (dial) {
     introduction_ = std::make_unique<Introduction>(&shared->self, name);
   }
@@ -113,6 +115,9 @@ std::string ShmEndpoint::peer_address() const {
 // Everything of the peer's is let go but the mapping: this may be called while a record is looked
 // at.
 void ShmEndpoint::End(const absl::Status& why) {
+  if (stage_ == Stage::kUp) {
+    CountStanding(-1);
+  }
   stage_ = Stage::kEnded;
   end_ = why;
   outbox_.FailAll(why);
@@ -126,6 +131,11 @@ void ShmEndpoint::End(const absl::Status& why) {
   if (channel_) {
     channel_->Hangup();
   }
+}
+
+void ShmEndpoint::CountStanding(int change) {
+  shared_->standing += change;
+  shared_->spare_cores = shared_->standing + 1 <= sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 void ShmEndpoint::Lose(const absl::Status& why) {
@@ -202,6 +212,7 @@ void ShmEndpoint::Stand() {
     Watch(channel_->process().death_fd(), EPOLLIN);
   }
   stage_ = Stage::kUp;
+  CountStanding(1);
   outbox_.Attach(&*channel_);
   intake_.Attach(&*channel_);
   outbox_.Flush();

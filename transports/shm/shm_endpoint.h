@@ -32,6 +32,8 @@ struct Shared {
   Limits limits;
   std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
+  int standing = 0;  // connections
+  bool spare_cores = false;
   std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
   // Of endpoints that were closed while they dialled: their peers must learn of it.
   std::vector<std::unique_ptr<Introduction>> leaving;
@@ -81,6 +83,7 @@ class ShmEndpoint final : public Endpoint {
   void Unwatch();
   absl::Status PeerEnded() const;
   int Move();
+  void CountStanding(int change);
   void End(const absl::Status& why);
   void Lose(const absl::Status& why);
 

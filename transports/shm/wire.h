@@ -100,6 +100,7 @@ class HandleTable {
     slots_[index].live = true;
     return index | uint64_t{slots_[index].generation} << 32;
   }
+  size_t size() const { return slots_.size() - free_.size(); }
   // Whether this table ever gave such a number: if not, the peer invents them.
   bool Valid(uint64_t handle) const { return (handle & 0xffffffff) < slots_.size(); }
   // Null: removed long ago, or never added.
