@@ -1,0 +1,54 @@
+// What a communicator costs that nobody uses.
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr double kShare = 0.005;  // of a core, each
+
+double CpuSecondsOfProcess() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+void Sleep(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+class Idle : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Over, Idle, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& test) { return test.param; });
+
+// CPU time, not time: how busy the machine is does not matter.
+TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
+  RanksOptions options;
+  options.transports = GetParam();
+  RunRanks(kRanks, options, [](const std::shared_ptr<Communicator>& comm) {
+    int64_t value = 1, sum = 0;
+    ASSERT_EQ(comm->AllReduce(&value, &sum, 1, DType::kI64, ReduceOp::kSum), absl::OkStatus());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    if (comm->rank() != 0) {
+      Sleep(2.5);
+      return;
+    }
+    Sleep(0.3);  // the others are asleep, and what the calls left is done
+    const double before = CpuSecondsOfProcess();
+    Sleep(2);
+    const double share = (CpuSecondsOfProcess() - before) / 2 / kRanks;
+    EXPECT_LT(share, kShare);
+    RecordProperty("share", std::to_string(share));
+  });
+}
+
+}  // namespace
+}  // namespace entrain
