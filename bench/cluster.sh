@@ -66,11 +66,12 @@ shape() { # RATE
   done
 }
 
+exec 3>&1 4> /dev/null
 run() { # COMMAND...; only rank 0 may speak on stdout. Fails if a rank does.
   ranks=()
   for ((i = 0; i < nodes; ++i)); do
     RANK=$i WORLD_SIZE=$nodes LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400 \
-      ip netns exec "$name-$i" "$@" > "$([ $i = 0 ] && echo /dev/stdout || echo /dev/null)" &
+      ip netns exec "$name-$i" "$@" >&$((i == 0 ? 3 : 4)) &
     ranks+=($!)
   done
   local code=0
