@@ -51,7 +51,7 @@ absl::Status CheckAgainstMachine(int64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages) {
+absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Exist exist) {
   ENTRAIN_RETURN_IF_ERROR(CheckAgainstMachine(bytes));
   SealedMemory memory;
   if (pages == Pages::kHuge) {
@@ -68,7 +68,9 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages) {
       madvise(memory.data_, static_cast<size_t>(bytes), MADV_HUGEPAGE) != 0) {
     ENTRAIN_LOG(kInfo, "memory: no huge pages for ", bytes, " bytes: ", strerror(errno));
   }
-  ENTRAIN_RETURN_IF_ERROR(memory.Reserve());
+  if (exist == Exist::kAll) {
+    ENTRAIN_RETURN_IF_ERROR(memory.Reserve(0, bytes));
+  }
   return memory;
 }
 
@@ -83,7 +85,7 @@ absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
   }
   size_ = bytes;
   if (flags != 0) {
-    ENTRAIN_RETURN_IF_ERROR(Reserve());
+    ENTRAIN_RETURN_IF_ERROR(Reserve(0, bytes));
   }
   if (fcntl(fd_, F_ADD_SEALS, kSeals) != 0) {
     return ErrnoStatus(errno, "sealing shared memory");
@@ -117,12 +119,12 @@ absl::Status SealedMemory::Map(Access access) {
   return absl::OkStatus();
 }
 
-absl::Status SealedMemory::Reserve() const {
+absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
   int result;
   do {
-    result = fallocate(fd_, 0, 0, static_cast<off_t>(size_));
+    result = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
-  return result == 0 ? absl::OkStatus() : MemoryStatus(errno, "reserving", size_);
+  return result == 0 ? absl::OkStatus() : MemoryStatus(errno, "reserving", bytes);
 }
 
 absl::Status SealedMemory::KeepFromChildren() const {

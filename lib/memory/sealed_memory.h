@@ -1,5 +1,5 @@
-// Memory that several processes map: a memfd. All its pages exist from the beginning, so that a shortage is an error
-// when it is made and never a SIGBUS later; it is sealed against changing its size; it has no name in any file system.
+// Memory that several processes map: a memfd. Its pages exist before they are used, so that a shortage is an error
+// and never a signal; it is sealed against changing its size; it has no name in any file system.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,12 @@ class SealedMemory {
  public:
   enum class Pages { kUsual, kHuge };
   enum class Access { kRead, kReadWrite };
+  enum class Exist { kAll, kNone };  // which pages do from the beginning
 
   // Zeroed. With kHuge in huge pages, if the system has them to give: reserved ones (the size is then rounded up to whole
   // pages of 2 MiB), else transparent ones; else in usual pages. A shortage is RESOURCE_EXHAUSTED naming the size.
-  static absl::StatusOr<SealedMemory> Create(int64_t bytes, Pages pages = Pages::kUsual);
+  static absl::StatusOr<SealedMemory> Create(int64_t bytes, Pages pages = Pages::kUsual,
+                                             Exist exist = Exist::kAll);
   // Takes over a descriptor that came from elsewhere. UNAVAILABLE: it is not such memory.
   static absl::StatusOr<SealedMemory> Adopt(int fd, Access access);
 
@@ -32,8 +34,8 @@ class SealedMemory {
   int64_t size() const { return size_; }
   int fd() const { return fd_; }
 
-  // Makes every page exist: for memory made by others, who may not have.
-  absl::Status Reserve() const;
+  // Makes the pages of a range exist. A shortage is RESOURCE_EXHAUSTED naming the bytes.
+  absl::Status Reserve(int64_t offset, int64_t bytes) const;
   // Forked children will not have the mapping.
   absl::Status KeepFromChildren() const;
   // The mapping stays.

@@ -58,11 +58,31 @@ TEST(ShmSegment, BothMappingsShareWordsAndRings) {
   EXPECT_EQ(mine.side(0).closed, 0u);
 }
 
-TEST(ShmSegment, EveryPageIsReservedAndTheSizeIsSealed) {
+size_t Exists(const Segment& segment) {
+  struct stat info {};
+  EXPECT_EQ(fstat(segment.fd(), &info), 0);
+  return static_cast<size_t>(info.st_blocks) * 512;
+}
+
+// Two processes share it: half of it is what a peer costs each of them.
+TEST(ShmSegment, HasFewPagesUntilARingIsReserved) {
+  const Segment segment = Make();
+  EXPECT_GE(Exists(segment), 3 * Segment::kPage + 2 * Segment::kFirstOfRing);
+  EXPECT_LE(Exists(segment), size_t{2} * (16 << 10));
+  const absl::StatusOr<Segment> theirs = Segment::Adopt(Fd(dup(segment.fd())));
+  ASSERT_TRUE(theirs.ok()) << theirs.status();
+  EXPECT_LE(Exists(segment), size_t{2} * (16 << 10)) << "adopting takes no more";
+  ASSERT_TRUE(segment.ReserveRing(0).ok());
+  EXPECT_GE(Exists(segment), kRing);
+  EXPECT_LT(Exists(segment), 2 * kRing);
+  ASSERT_TRUE(theirs->ReserveRing(1).ok());
+  EXPECT_GE(Exists(segment), 2 * kRing);
+}
+
+TEST(ShmSegment, TheSizeIsSealed) {
   const Segment segment = Make();
   struct stat info {};
   ASSERT_EQ(fstat(segment.fd(), &info), 0);
-  EXPECT_GE(static_cast<size_t>(info.st_blocks) * 512, SizeOf(segment));
   EXPECT_NE(ftruncate(segment.fd(), 0), 0);
   EXPECT_NE(ftruncate(segment.fd(), info.st_size * 2), 0);
   EXPECT_NE(fcntl(segment.fd(), F_GETFD) & FD_CLOEXEC, 0);

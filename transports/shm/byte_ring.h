@@ -88,6 +88,10 @@ class RingWriter {
     reserved_ = payload;
     return data_ + Offset() + RingFormat::kStateBytes;
   }
+  // Where what the last Reserve gave ends, with the next state, from the beginning of the memory.
+  size_t ReservedEnd() const {
+    return Offset() + RingFormat::LinesOf(reserved_) + RingFormat::kLine;
+  }
   // Publishes what the last Reserve gave and the caller has filled. `taken`: RingReader::taken() of
   // the ring that comes the other way.
   void Publish(uint8_t kind, uint64_t taken = 0) {

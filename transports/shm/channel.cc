@@ -27,7 +27,16 @@ Channel::Channel(Acquaintance peer)
       mine_(&segment_.side(peer.side)),
       theirs_(&segment_.side(1 - peer.side)),
       writer_(segment_.ring(peer.side), segment_.ring_bytes(), &theirs_->head),
-      reader_(segment_.ring(1 - peer.side), segment_.ring_bytes(), &mine_->head) {}
+      reader_(segment_.ring(1 - peer.side), segment_.ring_bytes(), &mine_->head),
+      side_(peer.side) {}
+
+std::byte* Channel::Grow(std::byte* at) {
+  if (shortage_.ok()) {
+    shortage_ = segment_.ReserveRing(side_);
+    whole_ = shortage_.ok();
+  }
+  return whole_ ? at : nullptr;
+}
 
 void Channel::Ring() {
   // The exchange lets only one of many records ring; the sleeper sets the word again before it

@@ -18,7 +18,11 @@ class Channel {
   explicit Channel(Acquaintance peer);
 
   // Writing. Reserve and Publish as in RingWriter; Publish wakes the peer if it sleeps.
-  std::byte* Reserve(size_t payload) { return writer_.Reserve(payload); }
+  std::byte* Reserve(size_t payload) {
+    std::byte* const at = writer_.Reserve(payload);
+    return whole_ || at == nullptr || writer_.ReservedEnd() <= Segment::kFirstOfRing ? at
+                                                                                     : Grow(at);
+  }
   void Publish(Kind kind) {
     writer_.Publish(kind, reader_.taken());
     if (theirs_->sleeping.load(std::memory_order_seq_cst) != kAwake) {  // pairs with Sleep
@@ -78,10 +82,14 @@ class Channel {
   void StopPulling(absl::string_view why);
   // The peer sees the end of the connection. No reading or writing of the socket afterwards.
   void Hangup() { socket_.Reset(); }
-  bool broken() const { return writer_.broken() || reader_.broken(); }
+  bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
+  // Why nothing more can be written: no memory for the rest of the ring.
+  const absl::Status& shortage() const { return shortage_; }
 
  private:
   void Ring();
+  // The first time that a record goes beyond the ring's first bytes.
+  std::byte* Grow(std::byte* at);
 
   Fd socket_, doorbell_;
   Segment segment_;
@@ -91,6 +99,9 @@ class Channel {
   RingWriter writer_;
   RingReader reader_;
   uint64_t consumed_ = 0;
+  const int side_;
+  bool whole_ = false;
+  absl::Status shortage_;
 };
 
 }  // namespace entrain::shm

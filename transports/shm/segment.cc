@@ -38,10 +38,13 @@ absl::StatusOr<Segment> Segment::Create(size_t ring_bytes) {
         "a ring of ", ring_bytes, " bytes: want a power of two, ", kMinRing, " to ", kMaxRing));
   }
   Segment segment;
-  ENTRAIN_ASSIGN_OR_RETURN(segment.memory_,
-                           SealedMemory::Create(static_cast<int64_t>(TotalBytes(ring_bytes))));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      segment.memory_,
+      SealedMemory::Create(static_cast<int64_t>(TotalBytes(ring_bytes)),
+                           SealedMemory::Pages::kUsual, SealedMemory::Exist::kNone));
   ENTRAIN_RETURN_IF_ERROR(segment.memory_.KeepFromChildren());
   segment.ring_bytes_ = ring_bytes;
+  ENTRAIN_RETURN_IF_ERROR(segment.ReserveFirst());
   const Header header{kMagic, kVersion, kSideBytes, ring_bytes};
   std::memcpy(segment.memory_.data(), &header, sizeof(header));
   return segment;
@@ -57,10 +60,10 @@ absl::StatusOr<Segment> Segment::Adopt(Fd memory) {
     return absl::UnavailableError(
         absl::StrCat("the peer's shared memory has an impossible size of ", bytes, " bytes"));
   }
-  ENTRAIN_RETURN_IF_ERROR(segment.memory_.Reserve());
   // A forked child that wrote here would corrupt its parent's rings.
   ENTRAIN_RETURN_IF_ERROR(segment.memory_.KeepFromChildren());
   segment.ring_bytes_ = (bytes - RingsAt()) / 2;
+  ENTRAIN_RETURN_IF_ERROR(segment.ReserveFirst());
   Header header;
   std::memcpy(&header, segment.memory_.data(), sizeof(header));
   if (header.magic != kMagic || header.version != kVersion || header.side_bytes != kSideBytes ||
@@ -70,6 +73,22 @@ absl::StatusOr<Segment> Segment::Adopt(Fd memory) {
                      ", ours is ", kVersion, ")"));
   }
   return segment;
+}
+
+absl::Status Segment::ReserveFirst() const {
+  ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(0, kPage));
+  for (const int number : {0, 1}) {
+    const auto at = [&](const void* part) {
+      return static_cast<const std::byte*>(part) - memory_.data();
+    };
+    ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(at(&side(number)), kPage));
+    ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(at(ring(number)), kFirstOfRing));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Segment::ReserveRing(int writer) const {
+  return memory_.Reserve(ring(writer) - memory_.data(), static_cast<int64_t>(ring_bytes_));
 }
 
 Side& Segment::side(int number) const {

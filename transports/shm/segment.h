@@ -59,6 +59,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one p
 class Segment {
  public:
   static constexpr size_t kPage = 4096, kSideBytes = 3 * kPage;
+  // Of each ring, what exists from the beginning: enough for conversations of small messages.
+  static constexpr size_t kFirstOfRing = 2 * kPage;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 
   // A new one; `ring_bytes` is a power of two in the limits above. A shortage is
@@ -70,10 +72,14 @@ class Segment {
 
   int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
+  // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond them.
+  absl::Status ReserveRing(int writer) const;
   Side& side(int number) const;
   std::byte* ring(int writer) const;
 
  private:
+  absl::Status ReserveFirst() const;
+
   SealedMemory memory_;
   size_t ring_bytes_ = 0;
 };

@@ -255,8 +255,10 @@ int ShmEndpoint::Move() {
     return 1;
   }
   if (!read.ok() || channel_->broken()) {
-    Lose(read.ok() ? absl::UnavailableError("the peer broke the protocol: an impossible ring index")
-                   : read.status());
+    Lose(!read.ok() ? read.status()
+         : !channel_->shortage().ok()
+             ? channel_->shortage()
+             : absl::UnavailableError("the peer broke the protocol: an impossible ring index"));
     return 1;
   }
   const int events = *read + outbox_.Flush() + intake_.Pull();
