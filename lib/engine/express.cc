@@ -64,7 +64,7 @@ bool Express::ReceiveAll(const Round& round, Patience& patience) {
                                       ? endpoint.TryRead(envelope, into, &data)
                                       : endpoint.TryRecv(envelope, into);
       if (next == Endpoint::Next::kThis) {
-        if (data != into.data()) {
+        if (data != into.data() && !into.empty()) {
           lent_.push_back({plan_.transfers[index], data});
         }
         progress_.done |= bit;
