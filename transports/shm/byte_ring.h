@@ -22,7 +22,7 @@
 //
 // How far the reader has come, the writer learns in two ways. Each record says how far its writer has
 // read the ring that comes the other way ("lines taken", modulo 2^24; Publish, Learn): in a
-// conversation nothing else is needed, and the writer goes back to the front when it is past
+// conversation nothing else is needed, and a writer that asks for it goes back to the front past
 // kHotBytes and what is there has been taken, so that both ends stay in lines which their first
 // caches have. And `head`, in a line of the reader's own, says how far it has released; the writer
 // looks at it when the room that it knows of is used up.
@@ -54,7 +54,7 @@ struct RingFormat {
   static constexpr uint8_t kPad = 1;                // kinds of records begin at 2
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
   // Where a writer may begin at the front again: so many bytes stay in the first cache.
-  static constexpr size_t kHotBytes = 4096;
+  static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
   static constexpr size_t LinesOf(size_t payload) {
     return (payload + kStateBytes + kLine - 1) & ~(kLine - 1);
   }
@@ -75,10 +75,11 @@ class RingWriter {
 
   // Where to write a payload of at most MaxPayload bytes; null when there is no room (or the ring
   // is broken).
-  std::byte* Reserve(size_t payload) {
+  // `again_in_front`: may begin at the front again long before the end.
+  std::byte* Reserve(size_t payload, bool again_in_front = false) {
     const size_t lines = RingFormat::LinesOf(payload);
     const size_t to_end = bytes_ - Offset();
-    const size_t pad = lines > to_end || MayTurnBack(lines) ? to_end : 0;
+    const size_t pad = lines > to_end || (again_in_front && MayTurnBack(lines)) ? to_end : 0;
     if (!HasRoom(pad + lines)) {
       return nullptr;
     }
@@ -116,10 +117,13 @@ class RingWriter {
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
 
-  // Whether to begin at the front again, long before the end: the reader has taken what is there.
+  // Whether to begin at the front again, long before the end: the reader has taken what is there. Until
+  // it has followed there is room for kRoomInFront, so that what ends other messages need not wait.
   bool MayTurnBack(size_t lines) const {
-    return Offset() >= RingFormat::kHotBytes &&
-           static_cast<size_t>(tail_ - known_head_) + lines + RingFormat::kLine <= Offset();
+    return Offset() >= RingFormat::kHotBytes && static_cast<size_t>(tail_ - known_head_) + lines +
+                                                        RingFormat::kLine +
+                                                        RingFormat::kRoomInFront <=
+                                                    Offset();
   }
 
   bool HasRoom(size_t lines) {

@@ -18,8 +18,8 @@ class Channel {
   explicit Channel(Acquaintance peer);
 
   // Writing. Reserve and Publish as in RingWriter; Publish wakes the peer if it sleeps.
-  std::byte* Reserve(size_t payload) {
-    std::byte* const at = writer_.Reserve(payload);
+  std::byte* Reserve(size_t payload, bool again_in_front = false) {
+    std::byte* const at = writer_.Reserve(payload, again_in_front);
     return whole_ || at == nullptr || writer_.ReservedEnd() <= Segment::kFirstOfRing ? at
                                                                                      : Grow(at);
   }

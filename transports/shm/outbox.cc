@@ -41,7 +41,7 @@ bool Outbox::TrySend(const Waiting& message) {
   if (!IsEager(message.bytes)) {
     return TryAnnounce(message);
   }
-  if (!TryEager(message.envelope, message.bytes)) {
+  if (!TryEager(message.envelope, message.bytes, false)) {
     return false;
   }
   completions_->Add(message.done, absl::OkStatus(), static_cast<int64_t>(message.bytes.size()));
@@ -65,8 +65,8 @@ int64_t Outbox::Credit() {
   return limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
 }
 
-bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes) {
-  std::byte* at = channel_->Reserve(sizeof(WireEnvelope) + bytes.size());
+bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing) {
+  std::byte* at = channel_->Reserve(sizeof(WireEnvelope) + bytes.size(), conversing);
   if (at == nullptr) {
     return false;
   }

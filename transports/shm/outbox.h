@@ -44,7 +44,7 @@ class Outbox {
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // As Endpoint::TrySend.
   bool SendNow(const Envelope& envelope, ConstBytes bytes) {
-    return channel_ != nullptr && !waiting() && IsEager(bytes) && TryEager(envelope, bytes);
+    return channel_ != nullptr && !waiting() && IsEager(bytes) && TryEager(envelope, bytes, true);
   }
   // Any record without a buffer; copied.
   void Control(Kind kind, ConstBytes payload);
@@ -96,7 +96,8 @@ class Outbox {
   bool TrySend(const Waiting& message);
   // Small, and there is credit.
   bool IsEager(ConstBytes bytes);
-  bool TryEager(const Envelope& envelope, ConstBytes bytes);
+  // `conversing`: the sender waits for an answer, so the ring may begin again.
+  bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryAnnounce(const Waiting& message);
   // The region that the bytes lie in, known to the peer from now on; 0: none.
   uint64_t Offer(ConstBytes bytes);
