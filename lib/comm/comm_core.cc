@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
@@ -11,17 +10,12 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kMaxEarlyNotes = 1 << 16;
 constexpr int64_t kMaxKeptScratch = 64 << 10;
 // Not a call: whoever is asked about it answers that it is there.
 constexpr CallId kPing{0xffffffff, 0};
 
-uint64_t EarlyKey(CallId call) {
-  return (uint64_t{call.user_tag} << 32) | call.number;
-}
-
-std::string Seconds(int64_t ns) {
-  return absl::StrFormat("%.3g s", static_cast<double>(ns) * 1e-9);
+OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
+  return {{call.user_tag, call.call_number}, call.sequence, descriptor};
 }
 
 // Of sums that only the driver changes.
@@ -200,45 +194,6 @@ absl::Status CommCore::Run(const Call& call) {
   return RunExpress(call);
 }
 
-// Addresses as good as those of the call before, which were checked.
-bool CommCore::LastCall::Serves(const void* in, const void* out) const {
-  const auto good = [&](const void* buffer, int64_t bytes) {
-    const auto at = reinterpret_cast<uintptr_t>(buffer);
-    return bytes == 0 ||
-           (at != 0 && (at & misaligned) == 0 && at + static_cast<uintptr_t>(bytes) > at);
-  };
-  return good(in, call.in.bytes) && good(out, call.out.bytes) &&
-         (Distance(in, out) == apart_by || (apart && Apart(in, out)));
-}
-
-bool CommCore::LastCall::Apart(const void* in, const void* out) const {
-  const auto first = reinterpret_cast<uintptr_t>(in), second = reinterpret_cast<uintptr_t>(out);
-  return call.in.bytes == 0 || call.out.bytes == 0 ||
-         first + static_cast<uintptr_t>(call.in.bytes) <= second ||
-         second + static_cast<uintptr_t>(call.out.bytes) <= first;
-}
-
-void CommCore::Remember(const Call& call, const Descriptor& descriptor, const Wiring& wiring,
-                        uint64_t plans_made, std::shared_ptr<const Plan> plan) {
-  const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
-  LastCall& last = LastOf(call.kind);
-  last.plan = nullptr;
-  if (point || call.uneven != nullptr || !IsBuiltin(call.reduction.op) ||
-      call.options.determinism != Determinism::kDefault) {
-    return;
-  }
-  last.call = call;
-  last.call.options = {};
-  last.descriptor = descriptor;
-  last.wiring = wiring;
-  last.wiring.user_tag = Tag::kUntagged;
-  last.plans_made = plans_made;
-  last.misaligned = static_cast<uintptr_t>(AlignmentOf(call.dtype)) - 1;
-  last.apart_by = LastCall::Distance(call.in.data, call.out.data);
-  last.apart = last.Apart(call.in.data, call.out.data);
-  last.plan = std::move(plan);
-}
-
 std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void* in, void* out) {
   if (like.kind == CallKind::kSend || like.kind == CallKind::kRecv || !engine_.TakeIfQuiet()) {
     return std::nullopt;
@@ -292,7 +247,10 @@ absl::Status CommCore::RunExpress(const Call& call) {
     pool_.Give(std::move(admitted.scratch));
   }
   const absl::Status status = TakeNote(descriptor, admitted.wiring, express.progress());
-  Remember(call, descriptor, admitted.wiring, plans_made, std::move(admitted.plan));
+  if (LastCall::MayRepeat(call)) {
+    LastOf(call.kind) =
+        LastCall(call, descriptor, admitted.wiring, plans_made, std::move(admitted.plan));
+  }
   engine_.Leave();
   return status;
 }
@@ -578,7 +536,7 @@ void CommCore::Fail(const absl::Status& why, bool tell) {
     work->executor_.Stop(first);
     FinishWork(work, ForCall(first, *work));
   }
-  early_.clear();
+  notes_.Clear();
 }
 
 void CommCore::Leave() {
@@ -639,20 +597,6 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
     lost_why_ = why;
   }
   membership_.OnLost(rank, engine_.clock().Now());
-}
-
-void CommCore::Lost(int rank) {
-  const CallWork* const work = open_.empty() ? nullptr : open_.front();
-  const std::string call = work == nullptr ? config_.name : CallName(*work);
-  const std::string after =
-      work == nullptr ? ""
-                      : absl::StrCat(" after ", Seconds(engine_.clock().Now() - work->started_ns_));
-  Blame blame = BlameFor(work, rank, Phase::kTransfer);
-  blame.sys_errno = BlameOf(lost_why_).sys_errno;
-  Fail(WithBlame(absl::UnavailableError(absl::StrCat(call, ": lost ", RankName(rank), after, ": ",
-                                                     lost_why_.message())),
-                 blame),
-       true);
 }
 
 void CommCore::OnControl(Endpoint& from, absl::string_view message) {
@@ -749,7 +693,7 @@ void CommCore::Expire(CallWork* work, int64_t now_ns) {
 
 void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (verdict.lost) {
-    Lost(verdict.guilty);
+    Fail(Loss(verdict.guilty), true);
     return;
   }
   for (const CallWork* work : open_) {
@@ -763,16 +707,6 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
     }
     return;
   }
-}
-
-absl::Status CommCore::TimedOut(const CallWork& work, int guilty, absl::string_view reason,
-                                int64_t now_ns) const {
-  const std::string whom = guilty >= 0 ? absl::StrCat(" waiting for ", RankName(guilty)) : "";
-  return WithBlame(
-      absl::DeadlineExceededError(absl::StrCat(
-          CallName(work), ": timed out after ", Seconds(now_ns - work.started_ns_), " (deadline ",
-          Seconds(work.call_.options.timeout_ns), ")", whom, ": ", reason)),
-      BlameFor(&work, guilty, Phase::kTransfer));
 }
 
 // ---- [driver] Mismatches
@@ -792,136 +726,38 @@ void CommCore::Compare(const Endpoint& from, CallId call, const Descriptor& thei
         work->wiring_.call_number == call.number) {
       const Descriptor mine = work->call_.descriptor();
       if (mine != theirs) {
-        FoundMismatch(from, theirs, {call.user_tag, work->wiring_.sequence, mine});
+        FoundMismatch(from, theirs, OwnCallOf(work->wiring_, mine));
       }
       return;
     }
   }
-  const OverCall& over = OverSlot(call);
-  if (over.user_tag == call.user_tag &&
-      (static_cast<uint32_t>(over.sequence) & Tag::kCallMask) == call.number) {
-    if (over.descriptor != theirs) {
-      FoundMismatch(from, theirs, over);
-    }
-    return;
-  }
-  if (early_.size() < kMaxEarlyNotes) {
-    EarlyNotes& notes = early_[EarlyKey(call)];
-    const EarlyNote note{&from, theirs};
-    if (notes.first.from == nullptr) {
-      notes.first = note;
-    } else if (notes.first.descriptor != note.descriptor) {
-      notes.other = note;
-    }
+  if (const OwnCall* const over = notes_.Hear(from, call, theirs)) {
+    FoundMismatch(from, theirs, *over);
   }
 }
 
 void CommCore::CheckEarly(const Wiring& call, const Descriptor& mine) {
-  if (early_.empty() || call.point_to_point) {
+  if (call.point_to_point) {
     return;
   }
-  const auto found = early_.find(EarlyKey({call.user_tag, call.call_number}));
-  if (found == early_.end()) {
-    return;
+  const auto heard = notes_.Meet({call.user_tag, call.call_number}, mine);
+  if (heard && !mismatch_) {
+    FoundMismatch(*heard->from, heard->descriptor, OwnCallOf(call, mine));
   }
-  for (const EarlyNote& note : {found->second.first, found->second.other}) {
-    if (note.from != nullptr && note.descriptor != mine && !mismatch_) {
-      FoundMismatch(*note.from, note.descriptor, {call.user_tag, call.sequence, mine});
-    }
-  }
-  early_.erase(found);
-}
-
-CommCore::OverCall& CommCore::OverSlot(CallId call) {
-  return over_[(call.number + call.user_tag * 0x9E3779B1u) % kOverCalls];
 }
 
 void CommCore::NoteOver(const Wiring& call, const Descriptor& mine) {
   if (!call.point_to_point) {
-    OverSlot({call.user_tag, call.call_number}) = {call.user_tag, call.sequence, mine};
+    notes_.Over(OwnCallOf(call, mine));
   }
 }
 
-void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OverCall& mine) {
-  const int rank = RankOf(&from);
-  Blame blame = BlameFor(nullptr, rank, Phase::kCheck);
-  blame.operation = std::string(NameOf(mine.descriptor.kind));
-  blame.tag = mine.user_tag == Tag::kUntagged ? -1 : int64_t{mine.user_tag};
-  blame.sequence = mine.sequence + 1;
-  const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
-  mismatch_ = WithBlame(
-      absl::DataLossError(absl::StrCat(
-          blame.operation, tag, " #", blame.sequence, ": ranks disagree: rank ", config_.rank,
-          " called ", ToString(mine.descriptor), ", rank ", rank, " called ", ToString(theirs))),
-      blame);
+void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine) {
+  mismatch_ = Disagreement(RankOf(&from), theirs, mine);
   NeedAttention();
 }
 
-absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) const {
-  const int guilty = work.executor_.WaitingFor();
-  const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
-  const std::string who =
-      guilty < 0 ? ""
-                 : absl::StrCat(mismatch ? "disagrees with " : "lost ", RankName(guilty), ": ");
-  Blame blame = BlameFor(&work, guilty, mismatch ? Phase::kCheck : Phase::kTransfer);
-  blame.sys_errno = BlameOf(cause).sys_errno;
-  return WithBlame(
-      absl::Status(cause.code(), absl::StrCat(CallName(work), ": ", who, cause.message())), blame);
-}
-
-// ---- [driver] Words
-
-Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
-  Blame blame;
-  // Creating is the first time that peers are reached.
-  const bool creating = work != nullptr && work->call_.kind == CallKind::kCreate;
-  blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
-  blame.rank = guilty;
-  if (guilty >= 0) {
-    const Member& member = config_.members[static_cast<size_t>(guilty)];
-    blame.peer_id = member.id;
-    blame.address = member.endpoint == nullptr ? "self" : member.endpoint->peer_address();
-  }
-  if (work != nullptr) {
-    blame.operation = std::string(NameOf(work->call_.kind));
-    blame.tag = work->call_.options.user_tag;
-    blame.sequence = work->wiring_.sequence + 1;
-    blame.elapsed_ns = engine_.clock().Now() - work->started_ns_;
-    blame.deadline_ns = work->call_.options.timeout_ns;
-    blame.bytes_done = work->executor_.bytes_received();
-  }
-  return blame;
-}
-
-absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) const {
-  const Blame of_call = BlameFor(&work, -1, Phase::kTransfer);
-  Blame blame = BlameOf(why);
-  blame.operation = of_call.operation;
-  blame.tag = of_call.tag;
-  blame.sequence = of_call.sequence;
-  blame.elapsed_ns = of_call.elapsed_ns;
-  blame.deadline_ns = of_call.deadline_ns;
-  blame.bytes_done = of_call.bytes_done;
-  blame.phase = blame.phase == Phase::kNone ? of_call.phase : blame.phase;
-  return WithBlame(why, blame);
-}
-
-std::string CommCore::CallName(const CallWork& work) const {
-  const std::string tag =
-      work.call_.options.user_tag < 0 ? "" : absl::StrCat(" tag ", work.call_.options.user_tag);
-  return absl::StrCat(NameOf(work.call_.kind), tag, " #", work.wiring_.sequence + 1);
-}
-
-std::string CommCore::RankName(int rank) const {
-  const Member& member = config_.members[static_cast<size_t>(rank)];
-  const std::string in_world =
-      config_.world == config_.name
-          ? ""
-          : absl::StrCat("rank ", member.world_rank, " of ", config_.world, ", ");
-  return member.endpoint == nullptr
-             ? absl::StrCat("rank ", rank)
-             : absl::StrCat("rank ", rank, " (", in_world, member.endpoint->peer_address(), ")");
-}
+// ---- [driver] Messages
 
 int CommCore::RankOf(const Endpoint* endpoint) const {
   const auto found = std::find(endpoints_.begin(), endpoints_.end(), endpoint);

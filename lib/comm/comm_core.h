@@ -18,7 +18,9 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/status.h"
+#include "lib/comm/call_notes.h"
 #include "lib/comm/communicator.h"
+#include "lib/comm/last_call.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
@@ -86,7 +88,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
-  // Starts it and waits. Small calls among ranks of one host go the short way (express.h).
+  // Starts it and waits. Small calls go the short way where it pays (express.h).
   absl::Status Run(const Call& call);
   // The same for an untagged call without options that is like one before but for its addresses, which
   // it checks; nullopt: it is not, or the engine is busy: nothing was done.
@@ -132,22 +134,6 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
  private:
   friend class CallWork;
   enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
-  // What others have called in a call of ours that has not started: the first that was heard of, and one that differs.
-  struct EarlyNote {
-    const Endpoint* from = nullptr;
-    Descriptor descriptor;
-  };
-  struct EarlyNotes {
-    EarlyNote first, other;
-  };
-  // A call that is over here; messages for it that still come are of ranks that called something else.
-  struct OverCall {
-    uint32_t user_tag = ~0u;  // none
-    uint64_t sequence = 0;
-    Descriptor descriptor;
-  };
-  static constexpr size_t kOverCalls = 256;
-
   // This rank's contribution times its factor, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> PreMultiply(Call* call);
   absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -165,8 +151,6 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // A call that went the short way is over.
   absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,
                         const Progress& progress);
-  void Remember(const Call& call, const Descriptor& descriptor, const Wiring& wiring,
-                uint64_t plans_made, std::shared_ptr<const Plan> plan);
   void StartWork(CallWork* work);
   void NeedAttention();
   void CompleteReady();
@@ -180,9 +164,15 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // Compares what is known of a call of ours that starts, or that is over and never was open.
   void CheckEarly(const Wiring& call, const Descriptor& mine);
   void NoteOver(const Wiring& call, const Descriptor& mine);
-  OverCall& OverSlot(CallId call);
   // Acted on in Attend.
-  void FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OverCall& mine);
+  void FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine);
+  int RankOf(const Endpoint* endpoint) const;
+  void Expire(CallWork* work, int64_t now_ns);
+  void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
+  void SendToAll(const std::string& body);
+  std::string Control(int to, ControlKind kind, absl::string_view body) const;
+
+  // Words, in comm_words.cc. A call's, a lost rank's, that of ranks that called different things.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, int guilty, absl::string_view reason,
                         int64_t now_ns) const;
@@ -191,12 +181,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
   std::string CallName(const CallWork& work) const;
   std::string RankName(int rank) const;
-  int RankOf(const Endpoint* endpoint) const;
-  void Expire(CallWork* work, int64_t now_ns);
-  void Lost(int rank);
-  void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
-  void SendToAll(const std::string& body);
-  std::string Control(int to, ControlKind kind, absl::string_view body) const;
+  absl::Status Loss(int rank) const;
+  absl::Status Disagreement(int rank, const Descriptor& theirs, const OwnCall& mine) const;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -221,37 +207,16 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver
 
-  // The last call of a kind that went the short way, for those like it.
-  struct LastCall {
-    std::shared_ptr<const Plan> plan;  // null: none
-    Call call;                         // checked
-    Descriptor descriptor;
-    Wiring wiring;
-    uint64_t plans_made = 0;
-    uintptr_t misaligned = 0;  // bits that are zero in good addresses
-    uintptr_t apart_by = 0;    // out - in
-    bool apart = false;        // in and out share no memory
-    static uintptr_t Distance(const void* in, const void* out) {
-      return reinterpret_cast<uintptr_t>(out) - reinterpret_cast<uintptr_t>(in);
-    }
-    bool Apart(const void* in, const void* out) const;
-    bool Is(const Likeness& like) const {
-      return call.kind == like.kind && call.count == like.count && call.dtype == like.dtype &&
-             call.reduction.op == like.op && call.root == like.root;
-    }
-    bool Serves(const void* in, const void* out) const;
-  };
   LastCall& LastOf(CallKind kind) { return last_[static_cast<size_t>(kind) % last_.size()]; }
 
   // [driver]:
-  std::array<LastCall, 8> last_;
+  std::array<LastCall, 8> last_;  // by LastOf
   OwnedBuffer short_scratch_;
   Membership membership_;
   std::vector<CallWork*> open_;  // each holds one reference
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
-  absl::flat_hash_map<uint64_t, EarlyNotes> early_;  // by EarlyKey
-  std::array<OverCall, kOverCalls> over_;            // by OverSlot
+  CallNotes notes_;
   absl::Status lost_why_;                 // what broke the path that membership_ is losing
   std::optional<absl::Status> mismatch_;  // found inside a transport's Poll; acted on in Attend
   bool attending_ = false;

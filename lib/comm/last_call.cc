@@ -1,0 +1,49 @@
+#include "lib/comm/last_call.h"
+
+#include <utility>
+
+namespace entrain {
+namespace {
+
+uintptr_t At(const void* address) {
+  return reinterpret_cast<uintptr_t>(address);
+}
+
+}  // namespace
+
+bool LastCall::MayRepeat(const Call& call) {
+  return call.kind != CallKind::kSend && call.kind != CallKind::kRecv && call.uneven == nullptr &&
+         IsBuiltin(call.reduction.op) && call.options.determinism == Determinism::kDefault;
+}
+
+LastCall::LastCall(const Call& checked, const Descriptor& its_descriptor, const Wiring& its_wiring,
+                   uint64_t made, std::shared_ptr<const Plan> its_plan)
+    : plan(std::move(its_plan)),
+      call(checked),
+      descriptor(its_descriptor),
+      wiring(its_wiring),
+      plans_made(made),
+      misaligned_(static_cast<uintptr_t>(AlignmentOf(call.dtype)) - 1),
+      apart_by_(At(call.out.data) - At(call.in.data)),
+      apart_(Apart(call.in.data, call.out.data)) {
+  call.options = {};
+  wiring.user_tag = Tag::kUntagged;
+}
+
+bool LastCall::Serves(const void* in, const void* out) const {
+  const auto good = [&](const void* buffer, int64_t bytes) {
+    return bytes == 0 || (buffer != nullptr && (At(buffer) & misaligned_) == 0 &&
+                          At(buffer) + static_cast<uintptr_t>(bytes) > At(buffer));
+  };
+  // Buffers that share memory do it as they did before.
+  return good(in, call.in.bytes) && good(out, call.out.bytes) &&
+         (At(out) - At(in) == apart_by_ || (apart_ && Apart(in, out)));
+}
+
+bool LastCall::Apart(const void* in, const void* out) const {
+  return call.in.bytes == 0 || call.out.bytes == 0 ||
+         At(in) + static_cast<uintptr_t>(call.in.bytes) <= At(out) ||
+         At(out) + static_cast<uintptr_t>(call.out.bytes) <= At(in);
+}
+
+}  // namespace entrain
