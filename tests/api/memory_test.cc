@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,19 +11,11 @@
 #include "gtest/gtest.h"
 
 #include "tests/api/world.h"
+#include "tests/support/mappings.h"
 
 namespace entrain_test {
 namespace {
 
-// Mappings of shared memory of the library's in this process: those of all ranks.
-int Mappings() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    count += line.find("memfd:entrain") != std::string::npos ? 1 : 0;
-  }
-  return count;
-}
 size_t Descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all)));
@@ -138,7 +129,7 @@ TEST_P(Memory, ServesEveryCommunicatorOfTheRuntime) {
 }
 
 TEST_P(Memory, ManyAllocationsAreUsedFreedAndLeaveNothing) {
-  const int mappings = Mappings();
+  const int mappings = entrain::SharedMappings();
   const size_t descriptors = Descriptors();
   Run(2, [&](const Rank& self) {
     constexpr size_t kCount = 20'000;
@@ -157,7 +148,7 @@ TEST_P(Memory, ManyAllocationsAreUsedFreedAndLeaveNothing) {
     }
     // What is not freed goes with the runtime.
   });
-  EXPECT_EQ(Mappings(), mappings);
+  EXPECT_EQ(entrain::SharedMappings(), mappings);
   EXPECT_EQ(Descriptors(), descriptors);
 }
 

@@ -1,11 +1,11 @@
 // Receives that may be lent their bytes (PostLoan), out of memory that the sender has allocated for its peers to see. What
 // is lent, and what is copied, is the transport's affair; what the receiver reads is the same.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tests/support/mappings.h"
 #include "tests/transports/endpoint_contract.h"
 
 namespace entrain {
@@ -13,16 +13,6 @@ namespace {
 
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
 constexpr Context kUnused = 77;
-
-// Mappings of memfds that this process has.
-int Mappings() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    count += line.find("memfd:entrain") != std::string::npos ? 1 : 0;
-  }
-  return count;
-}
 
 class EndpointLoan : public EndpointContract {
  protected:
@@ -153,9 +143,9 @@ TEST_P(EndpointLoan, TheReceiverRevokesWhatItIsLent) {
 
 TEST_P(EndpointLoan, ClosingWhileSomethingIsLent) {
   for (const bool by_sender : {true, false}) {
-    const int none = Mappings();
+    const int none = SharedMappings();
     Connect();
-    const int before = Mappings();
+    const int before = SharedMappings();
     auto region = Allocate(kMiB);
     in.assign(kMiB, 0);
     received = {};
@@ -165,21 +155,21 @@ TEST_P(EndpointLoan, ClosingWhileSomethingIsLent) {
     const auto& other = (by_sender ? b : a)->events;
     ASSERT_TRUE(PollUntil([&] { return !other.lost.empty() && sent.times == 1; }));
     if (loan.lent != nullptr) {
-      EXPECT_EQ(Mappings(), before + 2) << "kept for whoever still reads it";
+      EXPECT_EQ(SharedMappings(), before + 2) << "kept for whoever still reads it";
       EXPECT_FALSE(to_a->EndLoan(&loan).ok());
     }
-    EXPECT_EQ(Mappings(), before + 1) << "the sender's own";
+    EXPECT_EQ(SharedMappings(), before + 1) << "the sender's own";
     TearDown();
     region.reset();
     a.reset();
     b.reset();
-    EXPECT_EQ(Mappings(), none);
+    EXPECT_EQ(SharedMappings(), none);
   }
 }
 
 TEST_P(EndpointLoan, ARegionThatIsRetiredIsUnmappedByThePeer) {
   Connect();
-  const int before = Mappings();
+  const int before = SharedMappings();
   for (int i = 0; i < 300; ++i) {  // more than fit a socket at once, one after the other
     auto region = Allocate(64 * kKiB);
     Fill(In(*region, 0, 64 * kKiB), static_cast<uint32_t>(i));
@@ -188,14 +178,14 @@ TEST_P(EndpointLoan, ARegionThatIsRetiredIsUnmappedByThePeer) {
     sent = {};
     ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, 64 * kKiB), next_tag++));
     EXPECT_EQ(Received(), Pattern(64 * kKiB, static_cast<uint32_t>(i)));
-    EXPECT_EQ(Mappings(), before + (lends() ? 2 : 1));
+    EXPECT_EQ(SharedMappings(), before + (lends() ? 2 : 1));
     if (loan.lent != nullptr) {
       EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
     }
     ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
     Retire(region);
     region.reset();
-    ASSERT_TRUE(PollUntil([&] { return Mappings() == before; })) << i;
+    ASSERT_TRUE(PollUntil([&] { return SharedMappings() == before; })) << i;
   }
 }
 

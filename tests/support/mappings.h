@@ -1,0 +1,18 @@
+// How much of the library's shared memory this process has mapped.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+namespace entrain {
+
+inline int SharedMappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:entrain") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace entrain
