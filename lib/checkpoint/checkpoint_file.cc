@@ -1,0 +1,365 @@
+#include "lib/checkpoint/checkpoint_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+constexpr absl::string_view kMagic =
+    "\x89"
+    "ENTR\r\n\x1a";
+constexpr int64_t kHeaderBytes = 96, kHashedHeader = 64;
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kFirstArray = 128;
+// Some hundred thousand arrays.
+constexpr int64_t kMostManifest = 256 << 20;
+// What is read and hashed at a time: small enough for the cache.
+constexpr int64_t kPiece = 256 << 10;
+
+int64_t AlignUp(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+struct Header {
+  uint32_t version = 0, zero = 0;
+  int64_t manifest_bytes = 0, file_bytes = 0;
+  Digest manifest{};
+};
+
+std::string Encode(const Header& header) {
+  Writer out;
+  out.PutRaw(kMagic.data(), kMagic.size())
+      .Put(header.version)
+      .Put(header.zero)
+      .Put(header.manifest_bytes)
+      .Put(header.file_bytes)
+      .PutRaw(header.manifest.data(), header.manifest.size());
+  const Digest digest = DigestOf(AsBytes(out.text()));
+  return out.PutRaw(digest.data(), digest.size()).Take();
+}
+
+// What the user can mend: a directory that is missing or closed to us.
+bool IsUsers(int error) {
+  return error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR ||
+         error == EROFS || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
+}
+
+absl::Status FileError(int error, absl::string_view path, absl::string_view doing) {
+  const std::string what = absl::StrCat(path, ": cannot ", doing);
+  if (IsUsers(error)) {
+    return absl::FailedPreconditionError(absl::StrCat(what, ": ", std::strerror(error)));
+  }
+  if (error == EDQUOT || error == EFBIG) {
+    return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
+  }
+  return ErrnoStatus(error, what);
+}
+
+// A file's new name is on the disk when its directory is.
+int SyncDirectory(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory =
+      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  const Fd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot do it (EINVAL); there is nothing more to be had from them.
+  return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
+}
+
+}  // namespace
+
+// ---- Writing -----------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::string path) {
+  const std::string temporary = path + ".tmp";
+  // One that a dead process left is used again.
+  Fd fd(open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!fd.valid()) {
+    return FileError(errno, path, absl::StrCat("create ", temporary));
+  }
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": somebody else is writing ", temporary));
+  }
+  // It may have got its name, and its writer gone, between the two lines above.
+  struct stat opened {
+  }, named{};
+  if (fstat(fd.get(), &opened) != 0 || stat(temporary.c_str(), &named) != 0 ||
+      opened.st_ino != named.st_ino || opened.st_dev != named.st_dev) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else has just written it"));
+  }
+  if (ftruncate(fd.get(), 0) != 0 || lseek(fd.get(), kFirstArray, SEEK_SET) < 0) {
+    return FileError(errno, path, absl::StrCat("write ", temporary));
+  }
+  return std::unique_ptr<CheckpointWriter>(new CheckpointWriter(std::move(path), std::move(fd)));
+}
+
+CheckpointWriter::CheckpointWriter(std::string path, Fd fd)
+    : path_(std::move(path)), temporary_(path_ + ".tmp"), fd_(std::move(fd)), at_(kFirstArray) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (!committed_) {
+    unlink(temporary_.c_str());
+  }
+}
+
+absl::Status CheckpointWriter::Error(int error, absl::string_view doing) const {
+  return FileError(error, path_, absl::StrCat(doing, " ", temporary_));
+}
+
+absl::Status CheckpointWriter::Write(const void* data, int64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    const ssize_t wrote = write(fd_.get(), from, static_cast<size_t>(bytes));
+    if (wrote < 0 && errno != EINTR) {
+      return Error(errno, "write");
+    }
+    if (wrote > 0) {
+      from += wrote;
+      bytes -= wrote;
+      at_ += wrote;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Begin(SavedArray array) {
+  ENTRAIN_RETURN_IF_ERROR(EndArray());
+  wanted_ = array.bytes();
+  array.offset = at_;
+  arrays_.push_back(std::move(array));
+  hasher_ = Hasher();
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::Append(ConstBytes bytes) {
+  const auto more = static_cast<int64_t>(bytes.size());
+  if (more > wanted_) {
+    return absl::InternalError(absl::StrCat(path_, ": ", more - wanted_, " bytes too many for ",
+                                            Describe(arrays_.back())));
+  }
+  wanted_ -= more;
+  hasher_.Add(bytes);
+  return Write(bytes.data(), more);
+}
+
+absl::Status CheckpointWriter::EndArray() {
+  if (arrays_.empty()) {
+    return absl::OkStatus();
+  }
+  if (wanted_ != 0) {
+    return absl::InternalError(
+        absl::StrCat(path_, ": ", wanted_, " bytes too few for ", Describe(arrays_.back())));
+  }
+  arrays_.back().digest = hasher_.Finish();
+  const char zeros[kAlignment] = {};
+  return Write(zeros, AlignUp(at_) - at_);
+}
+
+absl::StatusOr<Digest> CheckpointWriter::Finish(Manifest manifest) {
+  ENTRAIN_RETURN_IF_ERROR(EndArray());
+  manifest.arrays = std::move(arrays_);
+  const std::string json = ToJson(manifest);
+  Header header{.version = kCheckpointVersion,
+                .manifest_bytes = static_cast<int64_t>(json.size()),
+                .file_bytes = at_ + static_cast<int64_t>(json.size()),
+                .manifest = DigestOf(AsBytes(json))};
+  if (header.manifest_bytes > kMostManifest) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path_, ": the manifest of ", manifest.arrays.size(), " arrays has ",
+                     json.size(), " bytes, more than ", kMostManifest));
+  }
+  ENTRAIN_RETURN_IF_ERROR(Write(json.data(), header.manifest_bytes));
+  const std::string encoded = Encode(header);
+  const ssize_t wrote = pwrite(fd_.get(), encoded.data(), encoded.size(), 0);
+  if (wrote != static_cast<ssize_t>(encoded.size())) {
+    return Error(wrote < 0 ? errno : ENOSPC, "write");
+  }
+  if (fsync(fd_.get()) != 0) {
+    return Error(errno, "bring to the disk");
+  }
+  finished_ = true;
+  return header.manifest;
+}
+
+absl::Status CheckpointWriter::Commit() {
+  if (!finished_ || committed_) {
+    return absl::InternalError(absl::StrCat(path_, ": commit of a file that is not finished"));
+  }
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return FileError(errno, path_, absl::StrCat("rename ", temporary_));
+  }
+  committed_ = true;
+  const int error = SyncDirectory(path_);
+  return error == 0 ? absl::OkStatus() : FileError(error, path_, "bring its name to the disk");
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(std::string path) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat stat {};
+  if (!fd.valid() || fstat(fd.get(), &stat) != 0) {
+    return FileError(errno, path, "open it");
+  }
+  std::unique_ptr<CheckpointReader> reader(new CheckpointReader(std::move(path), std::move(fd)));
+  if (!S_ISREG(stat.st_mode)) {
+    return reader->Refuse("is not a file");
+  }
+  reader->size_ = stat.st_size;
+  ENTRAIN_RETURN_IF_ERROR(reader->ReadHeader());
+  ENTRAIN_RETURN_IF_ERROR(reader->ReadManifest());
+  ENTRAIN_RETURN_IF_ERROR(reader->CheckLayout());
+  return reader;
+}
+
+absl::Status CheckpointReader::Refuse(absl::string_view why) const {
+  return absl::InvalidArgumentError(absl::StrCat(path_, ": ", why));
+}
+
+absl::Status CheckpointReader::ReadAt(int64_t offset, void* data, int64_t bytes) const {
+  auto* to = static_cast<std::byte*>(data);
+  while (bytes > 0) {
+    const ssize_t got = pread(fd_.get(), to, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno != EINTR) {
+      return FileError(errno, path_, absl::StrCat("read byte ", offset));
+    }
+    if (got == 0) {
+      return Refuse(
+          absl::StrCat("ends at byte ", offset, ", though it had ", size_, " when it was opened"));
+    }
+    if (got > 0) {
+      to += got;
+      offset += got;
+      bytes -= got;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::ReadHeader() {
+  std::string bytes(static_cast<size_t>(std::min(size_, kHeaderBytes)), '\0');
+  ENTRAIN_RETURN_IF_ERROR(ReadAt(0, bytes.data(), static_cast<int64_t>(bytes.size())));
+  if (absl::string_view(bytes).substr(0, kMagic.size()) != kMagic) {
+    return Refuse("is not a checkpoint: it does not begin as one");
+  }
+  if (size_ < kHeaderBytes) {
+    return Refuse(absl::StrCat("is cut off: it has ", size_, " bytes, and the header alone has ",
+                               kHeaderBytes));
+  }
+  Reader in(absl::string_view(bytes).substr(kMagic.size()));
+  const auto version = in.Get<uint32_t>();
+  const auto zero = in.Get<uint32_t>();
+  manifest_bytes_ = in.Get<int64_t>();
+  const auto file_bytes = in.Get<int64_t>();
+  std::memcpy(manifest_digest_.data(), in.GetRaw(sizeof(Digest)).data(), sizeof(Digest));
+  const Digest own = DigestOf(AsBytes(absl::string_view(bytes).substr(0, kHashedHeader)));
+  const bool damaged = std::memcmp(own.data(), bytes.data() + kHashedHeader, sizeof(own)) != 0;
+  if (version > kCheckpointVersion) {
+    return Refuse(absl::StrCat("has format version ", version, "; this library reads up to ",
+                               kCheckpointVersion, damaged ? " (or its header is damaged)" : ""));
+  }
+  if (damaged) {
+    return Refuse("the header is damaged: its SHA-256 differs from the one it gives");
+  }
+  if (version < 1 || zero != 0) {
+    return Refuse(absl::StrCat("has format version ", version, ", flags ", zero,
+                               ", which no library writes"));
+  }
+  if (file_bytes != size_) {
+    return Refuse(absl::StrCat(size_ < file_bytes ? "is cut off" : "has something appended",
+                               ": it has ", size_, " bytes, and had ", file_bytes,
+                               " when it was written"));
+  }
+  return CheckZeros(kHeaderBytes);
+}
+
+absl::Status CheckpointReader::ReadManifest() {
+  const int64_t most = std::min(kMostManifest, size_ - kFirstArray);
+  if (manifest_bytes_ < 1 || manifest_bytes_ > most) {
+    return Refuse(absl::StrCat("the header says that the manifest has ", manifest_bytes_,
+                               " bytes; 1 to ", most, " are possible"));
+  }
+  std::string json(static_cast<size_t>(manifest_bytes_), '\0');
+  ENTRAIN_RETURN_IF_ERROR(ReadAt(size_ - manifest_bytes_, json.data(), manifest_bytes_));
+  const Digest found = DigestOf(AsBytes(json));
+  if (found != manifest_digest_) {
+    return Refuse(absl::StrCat("the manifest is damaged: its SHA-256 is ", ToHex(found), ", not ",
+                               ToHex(manifest_digest_)));
+  }
+  auto manifest = ParseManifest(json);
+  if (!manifest.ok()) {
+    return Annotate(manifest.status(), path_);
+  }
+  manifest_ = *std::move(manifest);
+  return absl::OkStatus();
+}
+
+// Each array lies where the one before it ends, and the manifest after the last.
+absl::Status CheckpointReader::CheckLayout() const {
+  const int64_t end = size_ - manifest_bytes_;
+  int64_t at = kFirstArray;
+  for (const SavedArray& array : manifest_.arrays) {
+    if (array.offset != at || array.bytes() > end - at) {
+      return Refuse(absl::StrCat("manifest: ", Describe(array), " of ", array.bytes(),
+                                 " bytes cannot lie at byte ", array.offset, ": ", at, " to ", end,
+                                 " are free"));
+    }
+    at = AlignUp(at + array.bytes());
+  }
+  if (at != end) {
+    return Refuse(absl::StrCat("manifest: the arrays end at byte ", at,
+                               ", but the manifest begins at ", end));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::CheckZeros(int64_t offset) const {
+  char bytes[kAlignment] = {};
+  const int64_t count = std::min(AlignUp(offset), size_) - offset;
+  ENTRAIN_RETURN_IF_ERROR(ReadAt(offset, bytes, count));
+  for (int64_t i = 0; i < count; ++i) {
+    if (bytes[i] != 0) {
+      return Refuse(absl::StrCat("is damaged at byte ", offset + i, ", which must be 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::Read(const SavedArray& array, int64_t first, int64_t count,
+                                    void* out) const {
+  const int64_t begin = first * SizeOf(array.dtype), end = begin + count * SizeOf(array.dtype);
+  Hasher hasher;
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, array.bytes())));
+  for (int64_t at = 0; at < array.bytes(); at += kPiece) {
+    const int64_t bytes = std::min(kPiece, array.bytes() - at);
+    ENTRAIN_RETURN_IF_ERROR(ReadAt(array.offset + at, piece.data(), bytes));
+    hasher.Add({piece.data(), static_cast<size_t>(bytes)});
+    const int64_t from = std::max(at, begin), to = std::min(at + bytes, end);
+    if (from < to) {
+      std::memcpy(static_cast<std::byte*>(out) + (from - begin), piece.data() + (from - at),
+                  static_cast<size_t>(to - from));
+    }
+  }
+  const Digest found = hasher.Finish();
+  if (found != array.digest) {
+    return Refuse(absl::StrCat(Describe(array), " is damaged: the SHA-256 of its bytes ",
+                               array.offset, " to ", array.offset + array.bytes(), " is ",
+                               ToHex(found), ", not ", ToHex(array.digest)));
+  }
+  return CheckZeros(array.offset + array.bytes());
+}
+
+}  // namespace entrain
