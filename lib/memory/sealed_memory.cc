@@ -1,5 +1,6 @@
 #include "lib/memory/sealed_memory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -119,12 +120,19 @@ absl::Status SealedMemory::Map(Access access) {
   return absl::OkStatus();
 }
 
+// In pieces: on older kernels (6.1 for one) a signal undoes what one call has got so far, so that
+// with a timer running, a profiler's say, a long one would never end.
 absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
-  int result;
-  do {
-    result = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  return result == 0 ? absl::OkStatus() : MemoryStatus(errno, "reserving", bytes);
+  const int64_t end = offset + bytes;
+  while (offset < end) {
+    const int64_t piece = std::min(end - offset, kHugePage);
+    if (fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(piece)) == 0) {
+      offset += piece;
+    } else if (errno != EINTR) {
+      return MemoryStatus(errno, "reserving", bytes);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SealedMemory::KeepFromChildren() const {

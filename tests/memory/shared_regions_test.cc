@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,21 @@ TEST(SealedMemory, AShortageNamesTheSize) {
     return absl::IsResourceExhausted(SealedMemory::Create(256 << 20).status());
   }));
 #endif
+}
+
+// A profiler's timer, say: on older kernels a signal ends one reservation and undoes it.
+TEST(SealedMemory, IsReservedAlsoWhereSignalsComeAllTheTime) {
+  EXPECT_TRUE(InChild([] {
+    signal(SIGALRM, [](int) {
+      static int signals = 0;
+      if (++signals > 5000) {
+        _exit(2);
+      }
+    });
+    const itimerval often{{0, 2000}, {0, 2000}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+    return SealedMemory::Create(int64_t{128} << 20).ok();
+  }));
 }
 
 TEST(SealedMemory, TheOtherMappingSeesWhatIsWrittenAndMayNotWrite) {
