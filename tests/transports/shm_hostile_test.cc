@@ -334,24 +334,48 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
 }
 
 TEST_F(ShmHostile, MemoryRetiredWhileItIsLentStaysUntilTheEnd) {
-  ASSERT_NO_FATAL_FAILURE(Introduce());
   const SealedMemory memory = SealedMemory::Create(1 << 20).value();
   memory.data()[99'999] = std::byte{7};
   const auto address = reinterpret_cast<uint64_t>(memory.data());
-  ASSERT_TRUE(peer->Offer({.region = 1, .address = address, .bytes = 1 << 20}, memory.fd()));
-  std::vector<std::byte> in(100'000);
-  Transfer received;
-  Loan loan;
-  path->PostLoan(Message(1), absl::MakeSpan(in), &received, &loan);
-  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), address, 1, 1}));
-  ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
-  ASSERT_NE(loan.lent, nullptr);
-  Write(kRetire, Raw(WireRetire{1}));
-  Write(kControl, "done");
-  ASSERT_TRUE(PollUntil([&] { return !controls.empty(); }));
-  EXPECT_EQ(loan.lent[99'999], std::byte{7});
-  EXPECT_EQ(path->EndLoan(&loan), absl::OkStatus());
-  EXPECT_TRUE(lost.empty());
+  for (const bool revoked_there : {false, true}) {
+    for (const bool revoked_here : {false, true}) {
+      SCOPED_TRACE(testing::Message() << revoked_there << revoked_here);
+      ASSERT_NO_FATAL_FAILURE(Introduce());
+      ASSERT_TRUE(peer->Offer({.region = 1, .address = address, .bytes = 1 << 20}, memory.fd()));
+      std::vector<std::byte> in(100'000);
+      Transfer received;
+      Loan loan;
+      path->PostLoan(Message(1), absl::MakeSpan(in), &received, &loan);
+      Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), address, 1, 1}));
+      ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
+      ASSERT_NE(loan.lent, nullptr);
+      if (revoked_there) {
+        peer->RevokeContext(1);
+        Write(kWithdraw, Raw(WireWithdraw{1}));
+      }
+      if (revoked_here) {
+        path->Revoke(1, 1, absl::AbortedError("enough"));
+      }
+      Write(kRetire, Raw(WireRetire{1}));
+      Write(kControl, "done");
+      ASSERT_TRUE(PollUntil([&] { return !controls.empty(); }));
+      EXPECT_EQ(loan.lent[99'999], std::byte{7});
+      EXPECT_EQ(path->EndLoan(&loan).ok(), !revoked_there && !revoked_here);
+      RingReader::Record record;
+      int done = 0;
+      while (peer->Peek(&record)) {
+        done += record.kind == kDone ? 1 : 0;
+        peer->reader().Pop();
+      }
+      EXPECT_EQ(done, 1);
+      EXPECT_TRUE(lost.empty());
+      TearDown();
+      lost.clear();
+      controls.clear();
+      peer.reset();
+      SetUp();
+    }
+  }
 }
 
 TEST_F(ShmHostile, EarlyMessagesBeyondTheCredit) {

@@ -234,20 +234,16 @@ void Intake::Lend(Remote* remote, uint64_t handle) {
 }
 
 absl::Status Intake::EndLoan(Loan* loan) {
-  const uint64_t handle = loan->handle;
-  *loan = Loan();
-  const Remote* remote = remotes_.Find(handle);
-  const absl::Status revoked = absl::AbortedError("revoked while it was read");
-  if (remote == nullptr || !remote->lent) {
-    return revoked;  // here, or the peer has said so
-  }
-  const bool good = !channel_->ClosedByPeer() && !channel_->RevokedByPeer(remote->tag.context());
-  if (ended_) {
+  const uint64_t handle = std::exchange(*loan, Loan()).handle;
+  const Remote& remote = *remotes_.Find(handle);  // there until now, whatever was revoked or closed
+  const bool good = !remote.revoked && !channel_->ClosedByPeer() &&
+                    !channel_->RevokedByPeer(remote.tag.context());
+  if (ended_ || remote.revoked) {
     Forget(handle);
   } else {
     Finish(handle);
   }
-  return good ? absl::OkStatus() : revoked;
+  return good ? absl::OkStatus() : absl::AbortedError("revoked while it was read");
 }
 
 absl::Status Intake::TakeOffers() {
@@ -392,12 +388,12 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
 void Intake::OnWithdraw(Context context) {
   const absl::Status why = absl::AbortedError("revoked by the peer that was sending");
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
-    if (remote.tag.context() != context) {
+    if (remote.tag.context() != context || remote.lent) {  // EndLoan sees it
       return;
     }
     if (remote.incoming != nullptr) {
       queue_.Fail(remote.incoming, why);
-    } else if (!remote.lent) {
+    } else {
       queue_.Withdraw(remote.tag, handle, why);
     }
     Forget(handle);
@@ -413,14 +409,15 @@ void Intake::ReturnCredit() {
 void Intake::Revoke(Context mine, const absl::Status& why) {
   refused_.clear();
   queue_.Revoke(mine, why, &refused_);
-  remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
-    if (remote.lent && remote.tag.context() == mine) {
-      refused_.push_back(handle);
-    }
-  });
   for (uint64_t handle : refused_) {
     Finish(handle);
   }
+  // What is lent stays mapped until EndLoan; the sender does not wait for that.
+  remotes_.ForEach([&](uint64_t, Remote& remote) {
+    if (remote.lent && remote.tag.context() == mine && !std::exchange(remote.revoked, true)) {
+      outbox_->Control(kDone, WireDone{remote.handle});
+    }
+  });
   ReturnCredit();
 }
 

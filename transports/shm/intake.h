@@ -75,6 +75,7 @@ class Intake {
     Incoming* incoming = nullptr;                // matched: held until it is complete
     bool pushed = false;                         // asked for through the ring
     bool lent = false;
+    bool revoked = false;  // here, while it was lent: the sender has been told
     uint64_t counted = 0;  // in pushing_ or pulling_
     const std::byte* data() const { return region->memory.data() + (address - region->address); }
   };
