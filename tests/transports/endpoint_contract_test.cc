@@ -507,6 +507,33 @@ TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
   ExpectGood();
 }
 
+// Neither does what it meets call anybody: a small call that moves its messages itself is no turn of Poll.
+TEST_P(EndpointContract, AtOnceCallsNobodyAlsoWhenThePeerHasGoneBeforeItReadAll) {
+  Connect();
+  if (!HasShortWay(GetParam())) {
+    GTEST_SKIP() << GetParam() << " sends nothing at once";
+  }
+  const Buffer out = Pattern(32 * kKiB, 1), large = Pattern(kMiB, 2);
+  Buffer in(8, 0);
+  std::deque<Transfer> sends;
+  while (to_a->TrySend(Message(1), Of(out))) {
+  }
+  for (int i = 0; i < 100; ++i) {
+    to_a->PostSend(Message(2), Of(large), &sends.emplace_back());
+  }
+  to_b->SendControl("the last word");
+  to_b->Close(absl::AbortedError("enough"));
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_NE(to_a->TryRecv(Message(1), Of(in)), Next::kThis);
+  }
+  EXPECT_TRUE(b->events.controls.empty());
+  EXPECT_TRUE(b->events.lost.empty());
+  ASSERT_TRUE(PollUntil([&] { return b->events.lost.size() == 1; }));
+  EXPECT_THAT(b->events.controls, testing::ElementsAre("the last word"));
+  EXPECT_TRUE(std::all_of(sends.begin(), sends.end(),
+                          [](const Transfer& t) { return t.times == 1 && !t.status.ok(); }));
+}
+
 TEST_P(EndpointContract, AtOnceSaysNothingOfAPeerThatHasClosedButPollDoes) {
   Connect();
   if (!HasShortWay(GetParam())) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/log.h"
+#include "lib/base/status.h"
 
 namespace entrain {
 namespace {
@@ -97,8 +98,9 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
   if (!connected() || ended()) {
     return Next::kOther;
   }
-  if (sender_.pending()) {
-    Flush();  // the rest of what was sent at once, or credit; nobody polls meanwhile
+  // The rest of what was sent at once, or credit; nobody polls meanwhile. Poll fails in the same way.
+  if (sender_.pending() && !Write().ok()) {
+    return Next::kOther;
   }
   return connected() ? receiver_.TryRecv(fd_.get(), envelope, into) : Next::kOther;
 }
@@ -179,18 +181,23 @@ void TcpEndpoint::Attach(Fd fd) {
 }
 
 int TcpEndpoint::Flush() {
-  const absl::StatusOr<int64_t> written = sender_.Flush(fd_.get());
+  const absl::StatusOr<int64_t> written = Write();
   if (!written.ok()) {
     // What the peer said before it went says more than that writing failed.
     Read();
     Lose(written.status());
     return 1;
   }
+  return *written > 0 ? 1 : 0;
+}
+
+absl::StatusOr<int64_t> TcpEndpoint::Write() {
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(fd_.get()));
   blocked_ = sender_.pending();
   if (!blocked_) {
     WatchWritable(false);
   }
-  return *written > 0 ? 1 : 0;
+  return written;
 }
 
 int TcpEndpoint::Read() {

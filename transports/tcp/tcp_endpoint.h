@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
+
 #include "lib/net/socket.h"
 #include "transports/matching.h"
 #include "transports/tcp/tcp_receiver.h"
@@ -73,6 +75,8 @@ class TcpEndpoint final : public Endpoint {
   bool ended() const { return !end_.ok(); }
   void End(const absl::Status& why);
   void Disconnect();
+  // As TcpSender::Flush; calls nobody.
+  absl::StatusOr<int64_t> Write();
   void WatchWritable(bool watch);
 
   TcpShared* const shared_;
