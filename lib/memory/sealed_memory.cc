@@ -21,6 +21,9 @@
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21U << 26)
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace entrain {
 namespace {
@@ -50,6 +53,17 @@ absl::Status CheckAgainstMachine(int64_t bytes) {
                                            : MemoryStatus(ENOMEM, "reserving", bytes);
 }
 
+// Where the system gives transparent ones on advice only, it gives them to the first touch, not to
+// Reserve; so all is touched now. (Before Linux 5.14 it cannot be asked to, and Reserve gets usual
+// pages.)
+void AskForHugePages(std::byte* data, int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  if (madvise(data, size, MADV_HUGEPAGE) != 0 ||
+      (madvise(data, size, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)) {
+    ENTRAIN_LOG(kInfo, "memory: no huge pages for ", bytes, " bytes: ", strerror(errno));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Exist exist) {
@@ -65,9 +79,8 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Ex
   }
   ENTRAIN_RETURN_IF_ERROR(memory.Open(bytes, 0));
   ENTRAIN_RETURN_IF_ERROR(memory.Map(Access::kReadWrite));
-  if (pages == Pages::kHuge &&
-      madvise(memory.data_, static_cast<size_t>(bytes), MADV_HUGEPAGE) != 0) {
-    ENTRAIN_LOG(kInfo, "memory: no huge pages for ", bytes, " bytes: ", strerror(errno));
+  if (pages == Pages::kHuge) {
+    AskForHugePages(memory.data_, bytes);
   }
   if (exist == Exist::kAll) {
     ENTRAIN_RETURN_IF_ERROR(memory.Reserve(0, bytes));
