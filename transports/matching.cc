@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kKeptCapacity =
     4096;  // storage that a recycled message keeps, so that small ones allocate nothing
-// Memory that is kept for the next large messages: fresh memory of that size comes as pages of zeros, and
-// costs more than the copy.
+// Memory that is kept for the next large messages: fresh memory of that size comes as pages of
+// zeros, and costs more than the copy.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
 constexpr size_t kFirstBuckets = 64, kBlock = 32;
@@ -288,8 +288,6 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
   return nullptr;
 }
 
-// Gives an early message its receive: what has arrived is copied, the rest goes straight to the
-// receive's buffer.
 MatchQueue::Kept MatchQueue::TakeKept(const Envelope& envelope, Bytes into) {
   Line* line = lines_ == 0 ? nullptr : Find(envelope.tag);
   if (line == nullptr) {
@@ -318,6 +316,8 @@ Incoming* MatchQueue::Unline(Line* line) {
   return incoming;
 }
 
+// Gives an early message its receive: what has arrived is copied, the rest goes straight to the
+// receive's buffer.
 void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
   Copy(receive.into.data(), incoming->target_, static_cast<size_t>(incoming->received_));
   incoming->target_ = receive.into.data();

@@ -117,13 +117,13 @@ class MatchQueue {
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // PostRecv, or with `loan` PostLoan. Null mostly. Not null: this receive met an announcement, which the transport must get
-  // moving: grant or copy it, and Advance; or, if dropped() (they do not match: the receive has
-  // failed), refuse it and Abandon.
+  // PostRecv, or with `loan` PostLoan. Null mostly. Not null: this receive met an announcement,
+  // which the transport must get moving: grant or copy it, and Advance; or, if dropped() (they do
+  // not match: the receive has failed), refuse it and Abandon.
   Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, Loan* loan = nullptr);
 
-  // What is kept of this tag. kWhole: the first message has this envelope and length; it is in `into`, and taken. kOther:
-  // something else, or a receive is posted; nothing was done.
+  // What is kept of this tag. kWhole: the first message has this envelope and length; it is in
+  // `into`, and taken. kOther: something else, or a receive is posted; nothing was done.
   enum class Kept { kNothing, kWhole, kOther };
   Kept TakeKept(const Envelope& envelope, Bytes into);
 

@@ -24,7 +24,8 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Allocate(
   return region;
 }
 
-// The count is relaxed: whoever may know an address of a region has been told of it after it was counted.
+// The count is relaxed: whoever may know an address of a region has been told of it after it was
+// counted.
 std::shared_ptr<const SharedRegion> SharedRegions::Find(ConstBytes bytes) const {
   if (count_.load(std::memory_order_relaxed) == 0) {
     return nullptr;

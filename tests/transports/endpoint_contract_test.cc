@@ -507,7 +507,8 @@ TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
   ExpectGood();
 }
 
-// Neither does what it meets call anybody: a small call that moves its messages itself is no turn of Poll.
+// Neither does what it meets call anybody: a small call that moves its messages itself is no turn
+// of Poll.
 TEST_P(EndpointContract, AtOnceCallsNobodyAlsoWhenThePeerHasGoneBeforeItReadAll) {
   Connect();
   if (!HasShortWay(GetParam())) {

@@ -1,5 +1,6 @@
-// Receives that may be lent their bytes (PostLoan), out of memory that the sender has allocated for its peers to see. What
-// is lent, and what is copied, is the transport's affair; what the receiver reads is the same.
+// Receives that may be lent their bytes (PostLoan), out of memory that the sender has allocated for
+// its peers to see. What is lent, and what is copied, is the transport's affair; what the receiver
+// reads is the same.
 #include <algorithm>
 #include <memory>
 #include <string>

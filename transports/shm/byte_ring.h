@@ -20,8 +20,8 @@
 // reads one line, and a tiny message travels in the line that announces it. The writer zeroes the
 // next state before it publishes one, so old bytes are never taken for a record.
 //
-// How far the reader has come, the writer learns in two ways. Each record says how far its writer has
-// read the ring that comes the other way ("lines taken", modulo 2^24; Publish, Learn): in a
+// How far the reader has come, the writer learns in two ways. Each record says how far its writer
+// has read the ring that comes the other way ("lines taken", modulo 2^24; Publish, Learn): in a
 // conversation nothing else is needed, and a writer that asks for it goes back to the front past
 // kHotBytes and what is there has been taken, so that both ends stay in lines which their first
 // caches have. And `head`, in a line of the reader's own, says how far it has released; the writer
@@ -32,8 +32,8 @@
 //           next state, are there; and the writer's own reads of the other ring are over before
 //           its lines are written again (Learn). seq_cst instead of release pairs with HasNext,
 //           see "sleeping" in segment.h.
-//   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies out
-//           of the lines are over before the writer overwrites them. seq_cst instead of
+//   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies
+//           out of the lines are over before the writer overwrites them. seq_cst instead of
 //           release/acquire for the same reason.
 //
 // Both ends check what they read from the other before using it as an index or a length, and are
@@ -117,8 +117,9 @@ class RingWriter {
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
 
-  // Whether to begin at the front again, long before the end: the reader has taken what is there. Until
-  // it has followed there is room for kRoomInFront, so that what ends other messages need not wait.
+  // Whether to begin at the front again, long before the end: the reader has taken what is there.
+  // Until it has followed there is room for kRoomInFront, so that what ends other messages need not
+  // wait.
   bool MayTurnBack(size_t lines) const {
     return Offset() >= RingFormat::kHotBytes && static_cast<size_t>(tail_ - known_head_) + lines +
                                                         RingFormat::kLine +

@@ -32,7 +32,8 @@ class Channel {
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 
-  // Reading, as in RingReader; Peek hears how far the peer has come, Release wakes the peer if it sleeps for want of room.
+  // Reading, as in RingReader; Peek hears how far the peer has come, Release wakes the peer if it
+  // sleeps for want of room.
   RingReader& reader() { return reader_; }
   bool Peek(RingReader::Record* record) {
     if (!reader_.Peek(record)) {
@@ -73,8 +74,8 @@ class Channel {
   bool can_pull() const { return pull_; }
   // Passes memory of this process's to the peer. False: not now.
   bool Offer(const WireOffer& offer, int memory);
-  // What the peer has passed. False: nothing more for now, or ever: hung_up. An error: it broke the protocol. `memory`
-  // stays invalid if the descriptor could not be had.
+  // What the peer has passed. False: nothing more for now, or ever: hung_up. An error: it broke the
+  // protocol. `memory` stays invalid if the descriptor could not be had.
   absl::StatusOr<bool> TakeOffer(WireOffer* offer, Fd* memory);
   // TakeOffer has met the end of the connection.
   bool hung_up() const { return hung_up_; }

@@ -87,7 +87,8 @@ class Intake {
   // A message has met its receive, or is not wanted.
   void Fetch(Incoming* incoming);
   void AskForPush(Remote* remote, uint64_t handle);
-  // Whether the sender shall push this one, while another is read from its memory: then both cores copy.
+  // Whether the sender shall push this one, while another is read from its memory: then both cores
+  // copy.
   bool ShareWork(const Remote& remote) const;
   void Forget(uint64_t handle);
   void Lend(Remote* remote, uint64_t handle);

@@ -4,14 +4,15 @@
 //   dialer                                    listener
 //   connect                                   accept
 //   handshake (lib/net/handshake.h)   <--->   handshake           descriptors sent earlier are
-//   thrown away make the segment card, segment, doorbell            --->   check the card and the
-//   segment
+//                                                                 thrown away
+//   make the segment
+//   card, segment, doorbell            --->   check the card and the segment
 //                                             wait until Connect has been called here for this
 //                                             peer: Admit
 //   check the card                    <---    card, doorbell
 //
-// Afterwards nothing is sent on the socket; it stays open, and its end is the end of the
-// connection.
+// Afterwards the socket stays open, and its end is the end of the connection; memory is offered
+// over it (peer_regions.h).
 //
 // Thread safety: none. Never blocks; Step is called from Poll.
 #pragma once

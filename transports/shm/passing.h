@@ -14,9 +14,11 @@ namespace entrain::shm {
 
 constexpr size_t kMaxDescriptors = 2;  // in one message
 
-// As send: what the socket took, or -1 and errno. All of it or nothing, for the few bytes that are sent here.
+// As send: what the socket took, or -1 and errno. All of it or nothing, for the few bytes that are
+// sent here.
 ssize_t SendWith(int socket, const void* data, size_t bytes, absl::Span<const int> descriptors);
-// As recv. Descriptors that came along are appended, close-on-exec; with null the kernel throws them away.
+// As recv. Descriptors that came along are appended, close-on-exec; with null the kernel throws
+// them away.
 ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descriptors);
 
 }  // namespace entrain::shm

@@ -1,5 +1,6 @@
-// The peer's memory that this process has mapped, to read messages where they lie. The peer offers a region by its
-// descriptor over the Unix socket, before the first announcement that names it, and says through the ring when it is gone.
+// The peer's memory that this process has mapped, to read messages where they lie. The peer offers
+// a region by its descriptor over the Unix socket, before the first announcement that names it, and
+// says through the ring when it is gone.
 //
 // Thread safety: none.
 #pragma once
@@ -28,8 +29,8 @@ class PeerRegions {
 
   // An error: the peer broke the protocol. An invalid descriptor: none came through.
   absl::Status Take(const WireOffer& offer, Fd memory);
-  // The region of an announcement; null: it cannot be mapped here. An error: it was never offered, or the bytes do not lie
-  // in it.
+  // The region of an announcement; null: it cannot be mapped here. An error: it was never offered,
+  // or the bytes do not lie in it.
   absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,
                                                          uint64_t bytes) const;
   absl::Status Forget(uint64_t id);

@@ -72,7 +72,8 @@ class Segment {
 
   int fd() const { return memory_.fd(); }
   size_t ring_bytes() const { return ring_bytes_; }
-  // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond them.
+  // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond
+  // them.
   absl::Status ReserveRing(int writer) const;
   Side& side(int number) const;
   std::byte* ring(int writer) const;

@@ -13,7 +13,8 @@
 //   kBye        text                  either    why the connection ends; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone
 //
-// A region (lib/memory/shared_regions.h) is offered over the Unix socket: WireOffer, with the descriptor.
+// A region (lib/memory/shared_regions.h) is offered over the Unix socket: WireOffer, with the
+// descriptor.
 #pragma once
 
 #include <cstddef>

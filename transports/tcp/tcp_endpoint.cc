@@ -31,8 +31,9 @@ void WatchForGoneHosts(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 120'000);
 }
 
-// Between processes of one host bytes wait in the kernel as in any other memory: the fewer at a time, the
-// more of them are found in a cache. (The kernel doubles this.) Across a network it decides better.
+// Between processes of one host bytes wait in the kernel as in any other memory: the fewer at a
+// time, the more of them are found in a cache. (The kernel doubles this.) Across a network it
+// decides better.
 constexpr int kSendBuffer = 512 << 10;
 
 bool OfOneHost(int fd) {
@@ -98,7 +99,8 @@ Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
   if (!connected() || ended()) {
     return Next::kOther;
   }
-  // The rest of what was sent at once, or credit; nobody polls meanwhile. Poll fails in the same way.
+  // The rest of what was sent at once, or credit; nobody polls meanwhile. Poll fails in the same
+  // way.
   if (sender_.pending() && !Write().ok()) {
     return Next::kOther;
   }
