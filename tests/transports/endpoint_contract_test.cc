@@ -483,6 +483,55 @@ TEST_P(EndpointContract, AtOnceAndPostedMixInOrder) {
   ExpectGood();
 }
 
+TEST_P(EndpointContract, AtOnceWhatIsReadStaysUntilTheNextCall) {
+  Connect();
+  if (!HasShortWay(GetParam())) {
+    GTEST_SKIP() << GetParam() << " sends nothing at once";
+  }
+  Buffer in(3000, 0);
+  const auto read = [&](uint32_t tag) {
+    const std::byte* data = nullptr;
+    const Deadline deadline = Deadline::After(20 * kSecond);
+    Next next = Next::kNothing;
+    while (next == Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
+      next = to_a->TryRead(Message(tag), Of(in), &data);
+    }
+    EXPECT_EQ(next, Next::kThis);
+    return reinterpret_cast<const uint8_t*>(next == Next::kThis ? data : Of(in).data());
+  };
+  const auto expect = [&](const uint8_t* data, uint32_t seed) {
+    EXPECT_EQ(Buffer(data, data + in.size()), Pattern(3000, seed)) << seed;
+  };
+  for (uint32_t i = 0; i < 500; ++i) {  // rings are gone round several times
+    const Buffer first = Pattern(3000, i), second = Pattern(3000, i + 1000);
+    ASSERT_TRUE(to_b->TrySend(Message(1), Of(first)));
+    const uint8_t* const at = read(1);
+    ASSERT_TRUE(to_b->TrySend(Message(2), Of(second))) << "one more, while the first is looked at";
+    a->transport->Poll();
+    expect(at, i);
+    // Whatever comes next lets go of it: a send, a read, a turn of Poll.
+    if (i % 3 == 0) {
+      ASSERT_TRUE(to_a->TrySend(Message(3), Of(second)));
+    } else if (i % 3 == 1) {
+      b->transport->Poll();
+    }
+    if (i % 3 == 1) {  // which has taken the other one too
+      EXPECT_EQ(Take(Message(2), Of(in)), Next::kThis);
+      EXPECT_EQ(in, second);
+    } else {
+      expect(read(2), i + 1000);
+    }
+    if (i % 3 == 0) {
+      Buffer answer(3000);
+      Transfer received;
+      to_b->PostRecv(Message(3), Of(answer), &received);
+      ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
+      EXPECT_EQ(answer, second);
+    }
+  }
+  ExpectGood();
+}
+
 TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
   Connect();
   if (!HasShortWay(GetParam())) {
