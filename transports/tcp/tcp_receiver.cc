@@ -30,7 +30,7 @@ TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* com
       events_(events),
       sender_(sender),
       queue_(endpoint, events, completions, kCredit),
-      buffer_(std::make_unique<std::byte[]>(kBuffer)) {}
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(kBuffer)) {}
 
 void TcpReceiver::Post(const Envelope& envelope, Bytes into, Completion* done) {
   if (Incoming* incoming = queue_.Post(envelope, into, done)) {
