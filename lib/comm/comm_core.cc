@@ -141,15 +141,14 @@ absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
   return absl::OkStatus();
 }
 
-RefPtr<Work> CommCore::Launch(const Call& call, Admitted admitted, OwnedBuffer staged,
-                              const Progress& from, int64_t now_ns) {
+RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
+                                   const Progress& from, int64_t now_ns) {
   auto work = RefPtr<CallWork>::Adopt(
       new CallWork(shared_from_this(), std::move(admitted), call, std::move(staged), from, now_ns));
   work->AddRef();  // the engine's, given up in FinishWork
   engine_.CountOpenWork(1);
-  engine_.Submit(work.get());
   calls_.fetch_add(1, std::memory_order_relaxed);
-  return RefPtr<Work>::Adopt(work.Leak());
+  return work;
 }
 
 void CommCore::SetDeadline(Call* call, int64_t now_ns) const {
@@ -176,7 +175,9 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
     absl::MutexLock lock(&mutex_);
     Admitted admitted;
     ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
-    work = Launch(call, std::move(admitted), std::move(staged), {}, now);
+    auto prepared = Prepare(call, std::move(admitted), std::move(staged), {}, now);
+    engine_.Submit(prepared.get());
+    work = RefPtr<Work>::Adopt(prepared.Leak());
   }
   if (kick) {
     engine_.Kick();
@@ -275,8 +276,9 @@ absl::Status CommCore::HandOver(const Call& call, Admitted admitted, const Progr
   SetDeadline(&rest, now);
   // A deadline of the call's own counts from when it was made, which was before.
   const CallOptions& options = rest.options;
-  const RefPtr<Work> work = Launch(rest, std::move(admitted), {}, progress,
-                                   std::min(now, options.deadline.at_ns - options.timeout_ns));
+  const auto work = Prepare(rest, std::move(admitted), {}, progress,
+                            std::min(now, options.deadline.at_ns - options.timeout_ns));
+  StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
   engine_.Stay(*work);
   return work->status();
 }

@@ -137,8 +137,9 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // This rank's contribution times its factor, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> PreMultiply(Call* call);
   absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RefPtr<Work> Launch(const Call& call, Admitted admitted, OwnedBuffer staged, const Progress& from,
-                      int64_t now_ns);
+  // Counted, with the engine's reference; to be submitted, or started by the driver.
+  RefPtr<CallWork> Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
+                           const Progress& from, int64_t now_ns);
   void SetDeadline(Call* call, int64_t now_ns) const;
   Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,5 +1,6 @@
 // memory.h through the C ABI: memory that the peers map, over every transport.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -175,6 +176,55 @@ TEST_P(Memory, IsNotFreedWhileACallUsesIt) {
     }
     EXPECT_OK(entrain_mem_free(self.comm, memory));
   });
+}
+
+// A blocking call goes the short way as long as it need not wait; whoever frees meanwhile waits for it, and finds it under
+// way when it goes the other.
+TEST_P(Memory, IsNotFreedWhileASmallBlockingCallUsesIt) {
+  // As the call's combine: of rank 0 until the other thread is freeing, of rank 1 until rank 0 waits for its part.
+  struct Slow {
+    int rank;
+    std::atomic<bool> combining{false}, freeing{false};
+  };
+  const auto combine = [](void* dst, const void* src, size_t count, entrain_dtype_t, void* user) {
+    auto& slow = *static_cast<Slow*>(user);
+    for (size_t i = 0; i < count; ++i) {
+      static_cast<int32_t*>(dst)[i] += static_cast<const int32_t*>(src)[i];
+    }
+    slow.combining = true;
+    while (slow.rank == 0 && !slow.freeing) {
+      std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(slow.rank == 0 ? 50 : 300));
+  };
+  WorldOptions options{.transports = GetParam(), .algorithms = "all_reduce:two_step"};
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        Slow slow{.rank = self.rank};
+        entrain_call_options_t with;
+        entrain_call_options_init(&with);
+        ASSERT_OK(entrain_reduction_user(combine, &slow, 1, 1, &with.reduction));
+        auto* const memory = static_cast<int32_t*>(Allocate(self.comm, 8));
+        memory[0] = memory[1] = 5;
+        std::thread freer([&] {
+          while (self.rank == 0 && !slow.combining) {
+            std::this_thread::yield();
+          }
+          if (self.rank == 0) {
+            slow.freeing = true;
+            EXPECT_FAILS(entrain_mem_free(self.comm, memory), ENTRAIN_FAILED_PRECONDITION,
+                         "still used by all_reduce #2 on world");
+          }
+        });
+        EXPECT_OK(entrain_all_reduce(self.comm, memory, memory, 2, ENTRAIN_I32, ENTRAIN_REDUCTION,
+                                     &with, nullptr));
+        freer.join();
+        EXPECT_EQ(memory[0] + memory[1], 20);
+        EXPECT_OK(entrain_mem_free(self.comm, memory));
+        entrain_reduction_destroy(with.reduction);
+      },
+      options);
 }
 
 TEST_P(Memory, IsFreedAfterAnAbortInTheMiddle) {
