@@ -7,6 +7,10 @@ const OwnCall* CallNotes::Hear(const Endpoint& from, CallId call, const Descript
   if (over.id == call) {
     return over.descriptor != theirs ? &over : nullptr;
   }
+  const uint32_t behind = (over.id.number - call.number) & Tag::kCallMask;
+  if (over.id.user_tag == call.user_tag && behind <= Tag::kCallMask / 2) {
+    return nullptr;  // over and forgotten: a note would wait for the call that gets its number again
+  }
   if (early_.size() < kMaxEarly) {
     Early& early = early_[KeyOf(call)];
     const Heard heard{&from, theirs};

@@ -31,8 +31,8 @@ class CallNotes {
     Descriptor descriptor;
   };
 
-  // `from` has called this in a call that is not open here: noted, unless ours is over. Returns ours if it was another;
-  // null otherwise. Good until the next Over.
+  // `from` has called this in a call that is not open here: noted, unless ours is over. Returns ours if it was another and
+  // is remembered; null otherwise. Good until the next Over.
   const OwnCall* Hear(const Endpoint& from, CallId call, const Descriptor& theirs);
   // One of ours starts, or is over and was never open. Returns what somebody has called instead, and forgets the call.
   std::optional<Heard> Meet(CallId call, const Descriptor& ours);

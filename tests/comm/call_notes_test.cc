@@ -14,8 +14,8 @@ Descriptor Of(int64_t count) {
 
 // Never used as an endpoint: notes only keep who it was.
 const Endpoint& Someone(int n) {
-  static const char someone[4] = {};
-  return *reinterpret_cast<const Endpoint*>(&someone[n]);
+  alignas(Endpoint) static const char someone[4][sizeof(Endpoint)] = {};
+  return *reinterpret_cast<const Endpoint*>(someone[n]);
 }
 
 TEST(CallNotes, EqualCallsDoNotDisagree) {
@@ -51,13 +51,23 @@ TEST(CallNotes, ACallThatIsOverIsCompared) {
 
 TEST(CallNotes, OldCallsGiveWayAndNothingIsKeptForThem) {
   CallNotes notes;
-  for (uint32_t i = 0; i < 1000; ++i) {
-    notes.Over({{2, i}, i, Of(8)});
+  const auto id = [](uint32_t i) { return CallId{2, i & Tag::kCallMask}; };
+  constexpr uint32_t kFirst = Tag::kCallMask - 500;  // numbers begin again on the way
+  for (uint32_t i = kFirst; i < kFirst + 1000; ++i) {
+    notes.Over({id(i), i, Of(8)});
   }
-  EXPECT_NE(notes.Hear(Someone(0), {2, 999}, Of(9)), nullptr);
-  EXPECT_EQ(notes.Hear(Someone(0), {2, 1}, Of(9)), nullptr);
+  EXPECT_NE(notes.Hear(Someone(0), id(kFirst + 999), Of(9)), nullptr);
+  EXPECT_EQ(notes.Hear(Someone(0), id(kFirst + 1), Of(9)), nullptr);
+  EXPECT_FALSE(notes.Meet(id(kFirst + 1), Of(8))) << "of the call that has its number again";
+  EXPECT_EQ(notes.Hear(Someone(0), id(kFirst + 1000), Of(9)), nullptr);
+  EXPECT_TRUE(notes.Meet(id(kFirst + 1000), Of(8))) << "which is to come";
+}
+
+TEST(CallNotes, ClearForgetsWhatWasHeard) {
+  CallNotes notes;
+  EXPECT_EQ(notes.Hear(Someone(0), {1, 5}, Of(9)), nullptr);
   notes.Clear();
-  EXPECT_FALSE(notes.Meet({2, 1}, Of(8)));
+  EXPECT_FALSE(notes.Meet({1, 5}, Of(8)));
 }
 
 }  // namespace
