@@ -82,7 +82,10 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
       return absl::InvalidArgumentError(absl::StrCat(name, ": longer than ", kMaxText, " bytes"));
     }
   }
-  ENTRAIN_ASSIGN_OR_RETURN(std::vector<Override> overrides, ParseOverrides(options.algorithms));
+  auto overrides = ParseOverrides(options.algorithms);
+  if (!overrides.ok()) {
+    return Annotate(overrides.status(), "algorithms");
+  }
   const bool probe = options.tuning == kProbe;
   ENTRAIN_ASSIGN_OR_RETURN(const auto tuning, LoadTuning(probe ? "" : options.tuning));
   ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host()));
@@ -117,7 +120,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
     return members.status();
   }
   auto comm = Open(options.runtime, {options.name, options.rank, card.context, *std::move(members),
-                                     std::move(overrides), tuning, Paths(), options.timeout_ns,
+                                     *std::move(overrides), tuning, Paths(), options.timeout_ns,
                                      options.name, options.determinism});
   // Every pair exchanges a message, so whoever returns from here can reach everybody.
   CallOptions barrier;

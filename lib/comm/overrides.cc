@@ -16,31 +16,38 @@ namespace {
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
+absl::Status ParseRange(absl::string_view text, Override* result) {
+  const std::vector<absl::string_view> range = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  if (range.size() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not LOW-HIGH"));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(result->low, ParseSize(range[0]));
+  if (range[1] != "inf") {
+    ENTRAIN_ASSIGN_OR_RETURN(result->high, ParseSize(range[1]));
+  }
+  if (result->low > result->high) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" begins above its end"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Override> ParseOverride(absl::string_view text) {
   const std::vector<absl::string_view> at = absl::StrSplit(text, absl::MaxSplits('@', 1));
   const std::vector<absl::string_view> names = absl::StrSplit(at[0], absl::MaxSplits(':', 1));
   if (names.size() != 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("algorithms: \"", text, "\" is not COLLECTIVE:ALGORITHM[@LOW-HIGH]"));
+        absl::StrCat("\"", text, "\" is not COLLECTIVE:ALGORITHM[@LOW-HIGH]"));
   }
   Override result{CallKind::kAllReduce, std::string(names[1]), 0, kNoLimit};
   const std::optional<CallKind> kind = CollectiveFromName(names[0]);
   if (!kind) {
-    return absl::InvalidArgumentError(absl::StrCat("algorithms: no collective is called \"",
-                                                   names[0], "\"; there are ", CollectiveNames()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("no collective is called \"", names[0], "\"; there are ", CollectiveNames()));
   }
   result.kind = *kind;
   ENTRAIN_RETURN_IF_ERROR(FindAlgorithm(result.kind, names[1]).status());
   if (at.size() == 2) {
-    const std::vector<absl::string_view> range = absl::StrSplit(at[1], absl::MaxSplits('-', 1));
-    if (range.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("algorithms: \"", at[1], "\" is not LOW-HIGH"));
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(result.low, ParseSize(range[0]));
-    if (range[1] != "inf") {
-      ENTRAIN_ASSIGN_OR_RETURN(result.high, ParseSize(range[1]));
-    }
+    ENTRAIN_RETURN_IF_ERROR(ParseRange(at[1], &result));
   }
   return result;
 }

@@ -110,7 +110,8 @@ absl::Status Runtime::Start(const std::string& route_to) {
       engine->AddTransport(*std::move(transport));
       continue;
     }
-    if (transports_named_) {
+    // What works without it may do; a setting that means nothing is never passed over.
+    if (transports_named_ || absl::IsInvalidArgument(transport.status())) {
       return Annotate(transport.status(), absl::StrCat("transport ", factory.name));
     }
     ENTRAIN_LOG(kWarning, "transport ", factory.name,

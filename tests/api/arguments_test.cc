@@ -208,8 +208,15 @@ TEST_F(Arguments, SettingsThatAreNoneAreNamed) {
   config.progress = 7;
   EXPECT_FAILS(entrain_runtime_create(&config, &runtime), kInvalid, "progress 7");
   entrain_comm_t* comm = nullptr;
+  config.progress = ENTRAIN_PROGRESS_THREAD;
+  config.ports = "9-1";
+  ASSERT_OK(entrain_runtime_create(&config, &runtime));
+  config_.runtime = runtime;  // whose transports are made now
+  EXPECT_FAILS(entrain_comm_create(&config_, &comm), kInvalid, "ports \"9-1\"");
+  entrain_runtime_destroy(runtime);
+  config_.runtime = nullptr;
   config_.algorithms = "all_reduce:magic";
-  EXPECT_FAILS(entrain_comm_create(&config_, &comm), kInvalid, "magic");
+  EXPECT_FAILS(entrain_comm_create(&config_, &comm), kInvalid, "algorithms: no algorithm 'magic'");
   config_.algorithms = nullptr;
   config_.tuning = "/no/such/tuning";
   EXPECT_NE(entrain_comm_create(&config_, &comm), ENTRAIN_OK);

@@ -34,6 +34,7 @@ TEST(Overrides, AreParsedWithRanges) {
   EXPECT_EQ((*overrides)[1].algorithm, "tree");
   EXPECT_EQ((*overrides)[2].high, 4096);
   EXPECT_FALSE(ParseOverrides("all_reduce:ring@5").ok());
+  EXPECT_FALSE(ParseOverrides("all_reduce:ring@8K-1").ok());
   EXPECT_FALSE(ParseOverrides("everything:ring").ok());
 }
 
