@@ -19,11 +19,11 @@ std::string Seconds(int64_t ns) {
 absl::Status CommCore::TimedOut(const CallWork& work, int guilty, absl::string_view reason,
                                 int64_t now_ns) const {
   const std::string whom = guilty >= 0 ? absl::StrCat(" waiting for ", RankName(guilty)) : "";
-  return WithBlame(
-      absl::DeadlineExceededError(absl::StrCat(
-          CallName(work), ": timed out after ", Seconds(now_ns - work.started_ns_), " (deadline ",
-          Seconds(work.call_.options.timeout_ns), ")", whom, ": ", reason)),
-      BlameFor(&work, guilty, Phase::kTransfer));
+  return WithBlame(absl::DeadlineExceededError(absl::StrCat(
+                       CallName(work), ": timed out on rank ", config_.rank, " after ",
+                       Seconds(now_ns - work.started_ns_), " (deadline ",
+                       Seconds(work.call_.options.timeout_ns), ")", whom, ": ", reason)),
+                   BlameFor(&work, guilty, Phase::kTransfer));
 }
 
 absl::Status CommCore::Loss(int rank) const {
@@ -55,9 +55,10 @@ absl::Status CommCore::Disagreement(int rank, const Descriptor& theirs, const Ow
 absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) const {
   const int guilty = work.executor_.WaitingFor();
   const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
-  const std::string who =
-      guilty < 0 ? ""
-                 : absl::StrCat(mismatch ? "disagrees with " : "lost ", RankName(guilty), ": ");
+  // Other ranks are told the same, so who "here" is has to be said.
+  const std::string does =
+      mismatch ? absl::StrCat("rank ", config_.rank, " disagrees with ") : "lost ";
+  const std::string who = guilty < 0 ? "" : absl::StrCat(does, RankName(guilty), ": ");
   Blame blame = BlameFor(&work, guilty, mismatch ? Phase::kCheck : Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
   return WithBlame(
