@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -180,6 +181,43 @@ TEST(Determinism, IsTheCommunicatorsWhereACallDoesNotSay) {
              ASSERT_TRUE(part.ok()) << part.status();
              EXPECT_STRNE(*(*part)->AlgorithmFor(CallKind::kAllReduce, 1000, DType::kF32), "ring");
            });
+}
+
+// Whatever the bits: of NaN, infinities, zeros of both signs; and wherever the buffers begin.
+TEST(Determinism, EveryRankGetsTheSameBitsOfAnyAlgorithm) {
+  constexpr int kRanks = 5;
+  constexpr size_t kCount = 5003;
+  for (const Algorithm& algorithm : Catalog()) {
+    if (algorithm.kind != CallKind::kAllReduce) {
+      continue;
+    }
+    RanksOptions options{.algorithms = absl::StrCat("all_reduce:", algorithm.name)};
+    for (const auto& [dtype, op] :
+         {std::tuple(DType::kF32, ReduceOp::kSum), std::tuple(DType::kF32, ReduceOp::kMax),
+          std::tuple(DType::kF32, ReduceOp::kProd), std::tuple(DType::kBF16, ReduceOp::kSum),
+          std::tuple(DType::kF16, ReduceOp::kMin), std::tuple(DType::kF64, ReduceOp::kAvg),
+          std::tuple(DType::kF8E4M3, ReduceOp::kSum)}) {
+      std::vector<Raw> results(kRanks);
+      RunRanks(kRanks, options, [&](const Comm& comm) {
+        const auto width = static_cast<size_t>(SizeOf(dtype));
+        const size_t skip = static_cast<size_t>(comm->rank()) * width;
+        std::mt19937_64 random(static_cast<uint64_t>(comm->rank()) + 1);
+        Raw raw(skip + kCount * width);
+        for (size_t i = 0; i < raw.size(); ++i) {
+          // A quarter of the bytes is 0x7f or 0xff, so that many patterns are NaN.
+          raw[i] = static_cast<uint8_t>(random() % 4 == 0 ? 0x7f | (random() & 0x80) : random());
+        }
+        ASSERT_EQ(comm->AllReduce(raw.data() + skip, raw.data() + skip, kCount, dtype, op),
+                  absl::OkStatus());
+        results[static_cast<size_t>(comm->rank())].assign(raw.begin() + static_cast<long>(skip),
+                                                          raw.end());
+      });
+      for (const Raw& one : results) {
+        EXPECT_TRUE(one == results[0])
+            << algorithm.name << " " << NameOf(op) << " of " << NameOf(dtype);
+      }
+    }
+  }
 }
 
 TEST(Determinism, RanksMustAgree) {
