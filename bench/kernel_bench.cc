@@ -94,6 +94,13 @@ std::vector<Loop> LoopsOf(const Kernels& k) {
                        const double weights[] = {0.1, 0.2, 0.3, 0.4};
                        k.combine_weighted(dtype, a[4], sources, weights, 4, n);
                      }});
+    loops.push_back({absl::StrCat("combine_agreeing4/", NameOf(dtype)), size, 5 * size,
+                     [&k, dtype](Arrays& a, int64_t n) {
+                       const void* const sources[] = {a[0], a[1], a[2], a[3]};
+                       const double weights[] = {0.1, 0.2, 0.3, 0.4};
+                       k.combine_agreeing(Consensus::kSum, true, dtype, a[4], sources, weights, 4,
+                                          n);
+                     }});
   }
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kF8E5M2}) {
     loops.push_back(Cast(k, dtype, DType::kF32));

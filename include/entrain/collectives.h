@@ -59,6 +59,30 @@ ENTRAIN_API entrain_status_t entrain_reduction_premultiplied_sum(double factor, 
  * nothing, even if it has NaN. For all_reduce, reduce and reduce_scatter. */
 ENTRAIN_API entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks,
                                                         entrain_reduction_t** reduction);
+
+enum { /* entrain_gta_config_t.consensus: what elects the sign of an element. A tie elects plus, a sum that is NaN minus */
+  ENTRAIN_CONSENSUS_NONE = 0, /* nothing: all contributions count */
+  ENTRAIN_CONSENSUS_SUM = 1,  /* the sum of weight * contribution */
+  ENTRAIN_CONSENSUS_COUNT = 2 /* one vote a rank; who has a zero, a NaN or weight 0 has none */
+};
+
+typedef struct entrain_gta_config {
+  size_t size;
+  const double* weights; /* by rank, finite; NULL (default): 1 each. Copied */
+  int32_t ranks;         /* how many weights: as many as the communicator has ranks; 0 (default) with NULL */
+  int32_t consensus;     /* ENTRAIN_CONSENSUS_*; default NONE */
+  int32_t normalize;     /* 1 (default): divided by the sum of the weights of what was summed; 0: the sum */
+  int32_t reserved;      /* 0 */
+} entrain_gta_config_t;
+ENTRAIN_API void entrain_gta_config_init(entrain_gta_config_t* config);
+
+/* Generalised task arithmetic: element by element, the sum over the ranks of weight * contribution; with consensus over
+ * those ranks alone whose weight * contribution has the elected sign (a zero and a NaN have none). Divisors within 1e-8 of 0
+ * count as 1. Floats, accumulated in f32 (f64 in f64) in rank order and rounded once, in one pass and for the bytes
+ * of one all-reduce. The same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if it has NaN.
+ * For all_reduce, reduce and reduce_scatter. With neither consensus nor anything else set, a weighted mean. */
+ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
+                                                   entrain_reduction_t** reduction);
 /* Calls that use it keep what they need. `user` must live until those calls are done. */
 ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 

@@ -8,8 +8,8 @@
  * Sources: EDiT is arXiv 2412.07210 (Cheng et al., ICLR 2025); symbols as there: theta live parameters, a anchor,
  * Delta = a - theta pseudo-gradient, G its norm, eta, mu outer learning rate and momentum, H sync interval.
  *
- * Task-arithmetic (GTA) reductions of the caller's vectors and gradient channels (entrain_acco_*) are not here:
- * later versions add them as functions and enumerators. A program finds out by linking, not by calling stubs.
+ * Gradient channels (entrain_acco_*) are not here: later versions add them as functions and enumerators. A program finds
+ * out by linking, not by calling stubs.
  *
  * Unless said otherwise: calls on one object come from one thread at a time; "collective" means that all ranks of the
  * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. */

@@ -11,10 +11,52 @@
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
+#include "lib/base/config.h"
+#include "lib/base/merging.h"
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::Merging;
 using entrain::ReduceOp;
+
+namespace {
+
+absl::Status CheckFlag(const char* name, int32_t value) {
+  return value == 0 || value == 1
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat(name, " ", value, " is not 0 or 1"));
+}
+
+absl::StatusOr<std::vector<double>> CheckGtaWeights(const entrain_gta_config_t& config) {
+  if ((config.weights == nullptr) != (config.ranks == 0) || config.ranks < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ranks ", config.ranks, " is not the number of weights",
+        config.weights == nullptr ? ", which are NULL: set ranks to 0" : ": set it to 1 or more"));
+  }
+  for (int32_t r = 0; r < config.ranks; ++r) {
+    if (!std::isfinite(config.weights[r])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights[", r, "] ", config.weights[r], " is not finite"));
+    }
+  }
+  return std::vector<double>(config.weights, config.weights + config.ranks);
+}
+
+absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
+  if (config.consensus < ENTRAIN_CONSENSUS_NONE || config.consensus > ENTRAIN_CONSENSUS_COUNT) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("consensus ", config.consensus, " is not an ENTRAIN_CONSENSUS_* value"));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckFlag("normalize", config.normalize));
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
+  Merging merging;
+  merging.consensus = static_cast<entrain::Consensus>(config.consensus);
+  merging.normalize = config.normalize == 1;
+  ENTRAIN_ASSIGN_OR_RETURN(merging.weights, CheckGtaWeights(config));
+  return merging;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -85,8 +127,30 @@ entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks
     }
     *reduction = new entrain_reduction;
     (*reduction)->reduction.op = ReduceOp::kWeightedMean;
-    (*reduction)->reduction.weights =
-        std::make_shared<const std::vector<double>>(std::move(shares));
+    (*reduction)->reduction.merging =
+        std::make_shared<const Merging>(Merging{.weights = std::move(shares), .normalize = false});
+    return absl::OkStatus();
+  });
+}
+
+void entrain_gta_config_init(entrain_gta_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+  config->normalize = 1;
+}
+
+entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
+                                       entrain_reduction_t** reduction) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    entrain_gta_config_t known;
+    entrain_gta_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_gta_config_t"));
+    ENTRAIN_ASSIGN_OR_RETURN(Merging merging, ToMerging(known));
+    *reduction = new entrain_reduction;
+    (*reduction)->reduction.op = ReduceOp::kGta;
+    (*reduction)->reduction.merging = std::make_shared<const Merging>(std::move(merging));
     return absl::OkStatus();
   });
 }

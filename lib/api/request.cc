@@ -13,6 +13,7 @@
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
 #include "lib/base/config.h"
+#include "lib/base/merging.h"
 #include "lib/base/status.h"
 
 namespace entrain::api {
@@ -81,15 +82,17 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
                                                    " is not whole, but the elements are ",
                                                    NameOf(call->dtype)));
   }
-  if (call->reduction.weights != nullptr) {
+  if (call->reduction.merging != nullptr) {
     const auto size = static_cast<size_t>(request.comm->comm->size());
-    if (call->reduction.weights->size() != size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "options.reduction: ", call->reduction.weights->size(), " weights for ", size, " ranks"));
+    const size_t weights = call->reduction.merging->weights.size();
+    if (weights != 0 && weights != size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("options.reduction: ", weights, " weights for ", size, " ranks"));
     }
     if (prefix) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "options.reduction: a weighted mean has no meaning in ", NameOf(call->kind)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("options.reduction: ", NameOf(call->reduction.op), " has no meaning in ",
+                       NameOf(call->kind)));
     }
   }
   return absl::OkStatus();

@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "lib/base/merging.h"
+
 namespace entrain {
 namespace {
 
@@ -19,6 +21,17 @@ uint32_t Mix(uint32_t hash, uint32_t next) {
     hash = (hash ^ (next >> (8 * i) & 0xff)) * 16777619u;
   }
   return hash;
+}
+
+uint32_t MixLong(uint32_t hash, uint64_t next) {
+  return Mix(Mix(hash, static_cast<uint32_t>(next)), static_cast<uint32_t>(next >> 32));
+}
+
+uint32_t Mix(uint32_t hash, const Merging& merging) {
+  for (const double weight : merging.weights) {
+    hash = MixLong(hash, std::bit_cast<uint64_t>(weight));
+  }
+  return Mix(hash, static_cast<uint32_t>(merging.consensus) << 1 | (merging.normalize ? 1 : 0));
 }
 
 }  // namespace
@@ -139,6 +152,8 @@ absl::string_view NameOf(ReduceOp op) {
       return "pre-multiplied sum";
     case ReduceOp::kWeightedMean:
       return "weighted mean";
+    case ReduceOp::kGta:
+      return "gta";
   }
   return "unknown operator";
 }
@@ -187,9 +202,9 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
     return absl::InvalidArgumentError(
         absl::StrCat("op ", NameOf(op), " reduces integers only, not dtype ", NameOf(dtype)));
   }
-  if (op == ReduceOp::kWeightedMean && !IsFloat(dtype)) {
+  if ((op == ReduceOp::kWeightedMean || op == ReduceOp::kGta) && !IsFloat(dtype)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a weighted mean reduces floats only, not dtype ", NameOf(dtype)));
+        absl::StrCat("op ", NameOf(op), " reduces floats only, not dtype ", NameOf(dtype)));
   }
   return absl::OkStatus();
 }
@@ -207,7 +222,8 @@ std::string ToString(const Descriptor& d) {
       }
       absl::StrAppend(&text, (d.flags & Descriptor::kInRankOrder) != 0 ? " in rank order" : "");
     }
-    mixed |= static_cast<ReduceOp>(d.op) == ReduceOp::kWeightedMean;
+    mixed |= static_cast<ReduceOp>(d.op) == ReduceOp::kWeightedMean ||
+             static_cast<ReduceOp>(d.op) == ReduceOp::kGta;
   }
   const auto determinism = static_cast<Determinism>(d.flags >> Descriptor::kDeterminismShift);
   if (uneven && d.count == 0) {
@@ -245,18 +261,15 @@ Descriptor Call::descriptor() const {
     if (reduction.op == ReduceOp::kCustom) {
       d.root = HasRoot(kind) ? Mix(d.root, reduction.signature) : reduction.signature;
       d.flags |= reduction.commutative ? 0 : Descriptor::kInRankOrder;
-    } else if (reduction.op == ReduceOp::kWeightedMean) {
-      for (const double weight : *reduction.weights) {
-        const auto bits = std::bit_cast<uint64_t>(weight);
-        d.root = Mix(Mix(d.root, static_cast<uint32_t>(bits)), static_cast<uint32_t>(bits >> 32));
-      }
+    } else if (reduction.merging != nullptr) {
+      d.root = Mix(d.root, *reduction.merging);
     }
   }
   if (uneven != nullptr) {
     d.flags |= Descriptor::kUneven;
     if (kind == CallKind::kAllGather || kind == CallKind::kReduceScatter) {
       for (const int64_t one : uneven->in) {
-        d.root = Mix(Mix(d.root, static_cast<uint32_t>(one)), static_cast<uint32_t>(one >> 32));
+        d.root = MixLong(d.root, static_cast<uint64_t>(one));
       }
     }
   }

@@ -18,6 +18,8 @@
 
 namespace entrain {
 
+struct Merging;
+
 enum class CallKind : uint8_t {
   kBarrier = 1,
   kBroadcast = 2,
@@ -66,12 +68,13 @@ enum class ReduceOp : int32_t {
   // Made as objects only; the numbers are the library's own.
   kPreMultipliedSum = 101,
   kWeightedMean = 102,
+  kGta = 103,
 };
 constexpr int kBuiltinOps = 13;         // those before kCustom
 absl::string_view NameOf(ReduceOp op);  // "sum"
 bool IsBuiltin(ReduceOp op);
 // Why `op` cannot reduce elements of this type, naming both: bit operators take integers, minloc
-// and maxloc take pairs, and nothing else takes pairs; a weighted mean takes floats. kCustom takes
+// and maxloc take pairs, and nothing else takes pairs; a weighted mean and gta take floats. kCustom takes
 // every type.
 absl::Status CheckReduction(ReduceOp op, DType dtype);
 
@@ -87,9 +90,7 @@ struct Reduction {
       0;  // kCustom: the caller's number for this function; must agree on all ranks
   bool commutative = true;
   double factor = 1;  // kPreMultipliedSum: of this rank's contribution; whole for integers
-  // kWeightedMean: by rank, of sum 1; the same on all ranks. A rank of weight 0 contributes nothing,
-  // whatever it has.
-  std::shared_ptr<const std::vector<double>> weights;
+  std::shared_ptr<const Merging> merging;  // kWeightedMean, kGta; else null
 };
 
 // What all ranks must agree on. Compared byte for byte by receivers; travels in every message.

@@ -6,6 +6,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/kernels/merge.h"
 
 namespace entrain {
 namespace {
@@ -24,8 +25,10 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
             std::memory_order_relaxed);
 }
 
-bool PreMultiplies(const Call& call) {
-  return call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1;
+// What is combined is not what the caller has: a factor, or a single rank's weight, comes first.
+bool IsStaged(const Call& call, int size) {
+  return (call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1) ||
+         (call.reduction.merging != nullptr && size == 1);
 }
 
 std::vector<std::string> HostIds(const std::vector<Member>& members) {
@@ -116,13 +119,19 @@ Wiring CommCore::Number(const Call& call) {
   return wiring;
 }
 
-absl::StatusOr<OwnedBuffer> CommCore::PreMultiply(Call* call) {
+absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
   if (call->in.bytes == 0) {
     return OwnedBuffer();
   }
   ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer staged, pool_.Take(call->in.bytes));
-  BestKernels().scale_any(call->dtype, staged.data(), call->in.data,
-                          call->in.bytes / SizeOf(call->dtype), call->reduction.factor);
+  const int64_t count = call->in.bytes / SizeOf(call->dtype);
+  if (call->reduction.merging != nullptr) {
+    const void* const source = call->in.data;
+    Merge(BestKernels(), *call->reduction.merging, call->dtype, staged.data(), {&source, 1}, count);
+  } else {
+    BestKernels().scale_any(call->dtype, staged.data(), call->in.data, count,
+                            call->reduction.factor);
+  }
   call->in.data = staged.data();
   return staged;
 }
@@ -167,8 +176,8 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   const int64_t now = engine_.clock().Now();
   SetDeadline(&call, now);
   OwnedBuffer staged;
-  if (PreMultiplies(call)) {
-    ENTRAIN_ASSIGN_OR_RETURN(staged, PreMultiply(&call));
+  if (IsStaged(call, size())) {
+    ENTRAIN_ASSIGN_OR_RETURN(staged, Stage(&call));
   }
   RefPtr<Work> work;
   {
@@ -187,7 +196,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
 
 absl::Status CommCore::Run(const Call& call) {
   if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
-      PreMultiplies(call) || !engine_.TakeIfQuiet()) {
+      IsStaged(call, size()) || !engine_.TakeIfQuiet()) {
     ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
     work->Wait(Deadline::Never(), call.options.background);
     return work->status();

@@ -134,8 +134,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
  private:
   friend class CallWork;
   enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
-  // This rank's contribution times its factor, and `call` pointed at it.
-  absl::StatusOr<OwnedBuffer> PreMultiply(Call* call);
+  // What is combined instead of this rank's contribution, and `call` pointed at it.
+  absl::StatusOr<OwnedBuffer> Stage(Call* call);
   absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counted, with the engine's reference; to be submitted, or started by the driver.
   RefPtr<CallWork> Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,

@@ -249,7 +249,7 @@ Order Planner::OrderOf(const Call& call) const {
     return Order::kAny;
   }
   const Reduction& reduction = call.reduction;
-  if (reduction.op == ReduceOp::kWeightedMean) {
+  if (reduction.merging != nullptr) {
     return Order::kAtOnce;
   }
   const Determinism asked =

@@ -6,6 +6,8 @@
 
 #include "absl/container/inlined_vector.h"
 
+#include "lib/kernels/merge.h"
+
 namespace entrain {
 namespace {
 
@@ -262,8 +264,9 @@ void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent>
     CombineByCallback(dst, sources, count);
     return;
   }
-  if (reduce == ReduceOp::kWeightedMean) {
-    CombineWeighted(dst, sources, count);
+  if (call_.reduction.merging != nullptr) {
+    // The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
+    Merge(kernels_, *call_.reduction.merging, call_.dtype, dst, sources, count);
     return;
   }
   const bool average = reduce == ReduceOp::kAvg;
@@ -271,22 +274,6 @@ void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent>
   kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, dst, sources.data(),
                    static_cast<int>(sources.size()), count,
                    average && op.last ? schedule_.spec.size : 1);
-}
-
-// The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
-void Binding::CombineWeighted(std::byte* dst, absl::Span<const void* const> sources,
-                              int64_t count) const {
-  absl::InlinedVector<const void*, 16> used;
-  absl::InlinedVector<double, 16> weights;
-  for (size_t rank = 0; rank < sources.size(); ++rank) {
-    const double weight = (*call_.reduction.weights)[rank];
-    if (weight != 0) {
-      used.push_back(sources[rank]);
-      weights.push_back(weight);
-    }
-  }
-  kernels_.combine_weighted(call_.dtype, dst, used.data(), weights.data(),
-                            static_cast<int>(used.size()), count);
 }
 
 // dst = sources[0] ⊕ sources[1] ⊕ ..., by a function that only knows dst = dst ⊕ src. A destination

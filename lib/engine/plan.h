@@ -94,7 +94,6 @@ class Binding {
   const std::byte* Source(std::byte* scratch, const Place& place,
                           absl::Span<const Lent> lent) const;
   void Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
-  void CombineWeighted(std::byte* dst, absl::Span<const void* const> sources, int64_t count) const;
   void CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
                          int64_t count) const;
 

@@ -11,6 +11,7 @@
 
 #include "lib/base/call.h"
 #include "lib/base/dtype.h"
+#include "lib/base/merging.h"
 
 namespace entrain {
 
@@ -47,6 +48,11 @@ struct Kernels {
   // are rounded to f32 each (f64: to f64), the last sum once to the type.
   void (*combine_weighted)(DType dtype, void* dst, const void* const* srcs, const double* weights,
                            int n, int64_t count);
+  // As lib/base/merging.h says, with consensus: dst = the sum of those weights[j] * srcs[j] whose sign is elected, and, if
+  // `normalize`, divided by the sum of their weights. Floats only, n >= 1, no weight 0. All is done in f32 (f64: in f64), in
+  // the order of the sources; the result is rounded once.
+  void (*combine_agreeing)(Consensus consensus, bool normalize, DType dtype, void* dst,
+                           const void* const* srcs, const double* weights, int n, int64_t count);
   // acc[i] += float(src[i]): gradients of any float type into an f32 accumulator.
   void (*accumulate)(float* acc, const void* src, DType from, int64_t count);
   // Whether there is no NaN and no infinity; true for integers. Of pairs, the values are looked at.

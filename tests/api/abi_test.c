@@ -94,6 +94,16 @@ static void check_call_options(void) {
   AT(entrain_call_options_t, reserved, 60);
 }
 
+static void check_gta_config(void) {
+  SIZE(entrain_gta_config_t, 32);
+  AT(entrain_gta_config_t, size, 0);
+  AT(entrain_gta_config_t, weights, 8);
+  AT(entrain_gta_config_t, ranks, 16);
+  AT(entrain_gta_config_t, consensus, 20);
+  AT(entrain_gta_config_t, normalize, 24);
+  AT(entrain_gta_config_t, reserved, 28);
+}
+
 static void check_optim_config(void) {
   SIZE(entrain_optim_config_t, 56);
   AT(entrain_optim_config_t, size, 0);
@@ -193,6 +203,7 @@ int main(void) {
   check_comm_config();
   check_comm_stats();
   check_call_options();
+  check_gta_config();
   check_optim_config();
   check_mesh_config();
   check_shard_config();

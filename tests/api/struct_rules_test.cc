@@ -109,6 +109,13 @@ std::vector<StructCase> StructRules::Cases() {
       Case<entrain_call_options_t>(
           "entrain_call_options_t", 8, entrain_call_options_init,
           [this](auto* options) { return entrain_barrier(comm_, options, nullptr); }),
+      Case<entrain_gta_config_t>("entrain_gta_config_t", 8, entrain_gta_config_init,
+                                 [](auto* config) {
+                                   entrain_reduction_t* reduction = nullptr;
+                                   const auto code = entrain_reduction_gta(config, &reduction);
+                                   entrain_reduction_destroy(reduction);
+                                   return code;
+                                 }),
       Case<entrain_optim_config_t>("entrain_optim_config_t", 8, entrain_optim_config_init,
                                    [](auto* config) {
                                      entrain_optim_t* optim = nullptr;

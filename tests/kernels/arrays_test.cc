@@ -177,6 +177,61 @@ TEST_P(ArraysTest, WeightedSumsRoundEveryProductAndSum) {
   }
 }
 
+// Every product, sum and quotient by itself. Filled arrays have zeros, NaN and infinities.
+double AgreeingAt(DType dtype, Consensus consensus, bool normalize, const std::vector<double>& x,
+                  const double* weights) {
+  double total = 0, sum = 0, divisor = 0;
+  const auto product = [&](size_t j) { return Rounded(dtype, x[j] * Rounded(dtype, weights[j])); };
+  for (size_t j = 0; j < x.size(); ++j) {
+    const double y = product(j);
+    total = consensus == Consensus::kSum ? Rounded(dtype, total + y) : total + (y > 0) - (y < 0);
+  }
+  for (size_t j = 0; j < x.size(); ++j) {
+    const double y = product(j);
+    if (total >= 0 ? y > 0 : y < 0) {
+      sum = Rounded(dtype, sum + y);
+      divisor = Rounded(dtype, divisor + Rounded(dtype, weights[j]));
+    }
+  }
+  const bool divides = normalize && std::abs(divisor) >= Rounded(dtype, 1e-8);
+  return divides ? Rounded(dtype, sum / divisor) : sum;
+}
+
+TEST_P(ArraysTest, ThoseOfTheElectedSignAreSummed) {
+  constexpr double kWeights[] = {0.25, 1.0 / 3, -0.7, 1e-3, 2, 1e-9};
+  for (const DType dtype : kFloats) {
+    for (int n = 1; n <= 6; ++n) {
+      for (int variant = 0; variant < 4; ++variant) {
+        const Consensus consensus = variant % 2 == 0 ? Consensus::kSum : Consensus::kCount;
+        const bool normalize = variant / 2 == 0;
+        const int in_place = variant == 3 ? n - 1 : -1;
+        const int64_t count = in_place < 0 ? 1037 : 601;
+        std::vector<Array> in;
+        std::vector<const void*> pointers;
+        for (int j = 0; j < n; ++j) {
+          in.emplace_back(dtype, count, j % 3);
+          Fill(in.back(), random_);
+        }
+        Array want(dtype, count), apart(dtype, count, 1);
+        for (int64_t i = 0; i < count; ++i) {
+          std::vector<double> x;
+          for (const Array& one : in) {
+            x.push_back(FloatAt(one, i));
+          }
+          SetFloat(want, i, AgreeingAt(dtype, consensus, normalize, x, kWeights));
+        }
+        for (const Array& x : in) {
+          pointers.push_back(x.data());
+        }
+        Array& out = in_place < 0 ? apart : in[static_cast<size_t>(in_place)];
+        kernels().combine_agreeing(consensus, normalize, dtype, out.data(), pointers.data(),
+                                   kWeights, n, count);
+        EXPECT_TRUE(SameArrays(out, want)) << NameOf(dtype) << " of " << n << ", " << variant;
+      }
+    }
+  }
+}
+
 TEST_P(ArraysTest, OneBadElementAnywhereIsFound) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
     for (const double bad : {double{INFINITY}, -double{INFINITY}, double{NAN}}) {
