@@ -1,7 +1,6 @@
 #include "tools/perf/options.h"
 
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -45,6 +44,7 @@ Exit code: 0 when all went well and no element was wrong; 1 otherwise; 2 for wro
 // What the command line said, before it is understood.
 struct Words {
   std::string collective, min_bytes = "8", max_bytes = "64M", dtype = "f32", op = "sum";
+  std::string memory = "private";
   std::string transports, algorithms, local_transport;
   bool pin = false, no_pin = false;
   std::optional<double> budget_s;
@@ -91,15 +91,10 @@ void Declare(CLI::App& app, Words& words, Options& options) {
       ->option_text("SECONDS")
       ->check(CLI::Range(0.0, 3600.0));
   app.add_option(
-         "--memory", options.memory,
+         "--memory", words.memory,
          "what the buffers are: private; shared: of entrain_mem_alloc; huge: the same in huge "
          "pages (private)")
-      ->option_text("KIND")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Options::Memory>{{"private", Options::Memory::kPrivate},
-                                                 {"shared", Options::Memory::kShared},
-                                                 {"huge", Options::Memory::kHuge}},
-          CLI::ignore_case));
+      ->option_text("KIND");
   app.add_option("--json", options.json, "write the figures to FILE too")->option_text("FILE");
   app.add_flag("--append", options.append, "add to the file of --json instead of replacing it");
   app.add_flag("--explain", options.explain,
@@ -168,6 +163,18 @@ absl::Status UnderstandCase(const Words& words, Case& like) {
                               : absl::OkStatus();
 }
 
+absl::StatusOr<Options::Memory> MemoryFromName(const std::string& name) {
+  using enum Options::Memory;
+  for (const auto& [known, kind] :
+       {std::pair("private", kPrivate), std::pair("shared", kShared), std::pair("huge", kHuge)}) {
+    if (name == known) {
+      return kind;
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--memory: \"", name, "\" is not one of private, shared, huge"));
+}
+
 absl::Status UnderstandLists(const Words& words, Options& options) {
   const std::string& transports =
       words.local_transport.empty() ? words.transports : words.local_transport;
@@ -216,6 +223,7 @@ absl::Status UnderstandTune(const Words& words, const Options& options) {
 }
 
 absl::Status Understand(const Words& words, Options& options) {
+  ENTRAIN_ASSIGN_OR_RETURN(options.memory, MemoryFromName(words.memory));
   ENTRAIN_RETURN_IF_ERROR(UnderstandTune(words, options));
   if (options.tune.empty()) {
     ENTRAIN_RETURN_IF_ERROR(UnderstandCase(words, options.like));

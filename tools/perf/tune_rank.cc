@@ -49,7 +49,7 @@ class Tuner {
         const auto meeting,
         subjects_[0]->Meet(subjects_[0]->size() > cores_ ? Waiting::kYield : Waiting::kSpin));
     ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(options_.max_bytes));
-    absl::Status status;
+    absl::Status status = subjects_[0]->rank() == 0 ? ReadEarlier() : absl::OkStatus();
     for (int round = 0; round < kRounds && status.ok(); ++round) {
       status = Look(round, *meeting, buffers);
     }
@@ -184,13 +184,8 @@ class Tuner {
       observations.push_back(one.observation);
     }
     ENTRAIN_RETURN_IF_ERROR(AddToTimes(&observations));
-    Tuning tuning = *BuiltinTuning();
-    if (access(options_.tune.c_str(), F_OK) == 0) {
-      ENTRAIN_ASSIGN_OR_RETURN(const auto had, LoadTuning(options_.tune));
-      tuning = *had;
-    }
-    const TuneResult result = Tune(observations, where_, cores_, tuning.FiguresFor(where_));
-    Merge(result, &tuning);
+    const TuneResult result = Tune(observations, where_, cores_, tuning_.FiguresFor(where_));
+    Merge(result, &tuning_);
     std::printf(
         "# %s on %d cores: us by each algorithm (by the model); * chosen, m by the model\n%s",
         ToText(where_).c_str(), cores_, result.report.c_str());
@@ -198,13 +193,17 @@ class Tuner {
         "# the model is off by %.0f %% (half of all are off by less); %zu ranges go against it\n",
         (result.off - 1) * 100, result.choices.size());
     std::printf("# %s\n", ToText(result.figures).c_str());
-    return WriteWhole(tuning.ToText());
+    return WriteWhole(tuning_.ToText());
   }
 
-  // Appends what was seen here and takes the least of all that was ever seen.
-  absl::Status AddToTimes(std::vector<Observation>* observations) const {
-    const std::string path = options_.tune + ".times";
-    std::map<std::string, double> least;
+  // The file and its times, where they exist. Whether they can be read and added to is known before anything is measured.
+  absl::Status ReadEarlier() {
+    tuning_ = *BuiltinTuning();
+    if (access(options_.tune.c_str(), F_OK) == 0) {
+      ENTRAIN_ASSIGN_OR_RETURN(const auto had, LoadTuning(options_.tune));
+      tuning_ = *had;
+    }
+    const std::string path = TimesPath();
     std::ifstream before(path);
     int number = 0;
     for (std::string line; std::getline(before, line);) {
@@ -216,21 +215,32 @@ class Tuner {
             absl::StrCat("--tune: ", path, ":", number, ": \"", line, "\" is no measured time"));
       }
       double& us =
-          least.try_emplace(json["of"], std::numeric_limits<double>::infinity()).first->second;
+          least_.try_emplace(json["of"], std::numeric_limits<double>::infinity()).first->second;
       us = std::min(us, json["us"].get<double>());
     }
-    std::ofstream after(path, std::ios::app);
+    times_.open(path, std::ios::app);
+    return TimesStatus();
+  }
+
+  // Appends what was seen here and takes the least of all that was ever seen.
+  absl::Status AddToTimes(std::vector<Observation>* observations) {
     for (Observation& one : *observations) {
       const std::string of = absl::StrCat(
           ToText(where_), " ", TitleOf(one.measured.collective), " ", one.measured.bytes, " ",
           one.algorithm == nullptr ? "point_to_point" : one.algorithm->name);
-      after << nlohmann::ordered_json{{"of", of}, {"us", one.us}}.dump() << "\n";
-      const auto had = least.find(of);
-      one.us = had == least.end() ? one.us : std::min(one.us, had->second);
+      times_ << nlohmann::ordered_json{{"of", of}, {"us", one.us}}.dump() << "\n";
+      const auto had = least_.find(of);
+      one.us = had == least_.end() ? one.us : std::min(one.us, had->second);
     }
-    after.close();
-    return after.good() ? absl::OkStatus()
-                        : ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", path, "\""));
+    times_.close();
+    return TimesStatus();
+  }
+
+  std::string TimesPath() const { return options_.tune + ".times"; }
+  absl::Status TimesStatus() const {
+    return times_.good()
+               ? absl::OkStatus()
+               : ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", TimesPath(), "\""));
   }
 
   // A reader finds the old file or the new one.
@@ -253,6 +263,10 @@ class Tuner {
   TunedFor where_;
   int cores_ = 1;
   std::vector<Measured> measured_;
+  // Of rank 0, from earlier runs.
+  Tuning tuning_;
+  std::map<std::string, double> least_;
+  std::ofstream times_;
 };
 
 }  // namespace
