@@ -51,6 +51,38 @@ struct SplitRecord {
   uint32_t reserved;
 };
 
+// What travels in a card.
+absl::Status CheckTexts(const CommOptions& options) {
+  constexpr size_t kMaxText = 1000;
+  for (const auto& [name, text] :
+       {std::pair("algorithms", &options.algorithms), std::pair("tuning", &options.tuning),
+        std::pair("host_id", &options.runtime->host_id())}) {
+    if (text->size() > kMaxText) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": longer than ", kMaxText, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// With a context number of its own; 0: there is none left.
+Card CardOf(const CommOptions& options, const Tuning& tuning) {
+  Engine& engine = options.runtime->engine();
+  Card card;
+  card.rank = options.rank;
+  card.size = options.size;
+  card.id = options.runtime->id();
+  card.host_id = options.runtime->host_id();
+  card.settings =
+      absl::StrCat("algorithms=", options.algorithms, "; determinism=", NameOf(options.determinism),
+                   "; tuning=", tuning.Fingerprint(), options.tuning == kProbe ? " probed" : "");
+  card.tuning = tuning.source;
+  card.context = engine.ReserveContext();
+  for (const auto& transport : engine.transports()) {
+    card.addresses.emplace_back(transport->traits().name, transport->address());
+  }
+  return card;
+}
+
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core)
@@ -74,14 +106,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   const std::string prefix =
       absl::StrCat("entrain/", options.name, "#",
                    options.runtime->NextUse(options.store->url(), options.name), "/");
-  constexpr size_t kMaxText = 1000;
-  for (const auto& [name, text] :
-       {std::pair("algorithms", &options.algorithms), std::pair("tuning", &options.tuning),
-        std::pair("host_id", &options.runtime->host_id())}) {
-    if (text->size() > kMaxText) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": longer than ", kMaxText, " bytes"));
-    }
-  }
+  ENTRAIN_RETURN_IF_ERROR(CheckTexts(options));
   auto overrides = ParseOverrides(options.algorithms);
   if (!overrides.ok()) {
     return Annotate(overrides.status(), "algorithms");
@@ -92,22 +117,10 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   Engine& engine = options.runtime->engine();
 
   const Stop stop{Deadline::After(options.timeout_ns)};
-  Card card;
-  card.rank = options.rank;
-  card.size = options.size;
-  card.id = options.runtime->id();
-  card.host_id = options.runtime->host_id();
-  card.settings =
-      absl::StrCat("algorithms=", options.algorithms, "; determinism=", NameOf(options.determinism),
-                   "; tuning=", tuning->Fingerprint(), probe ? " probed" : "");
-  card.tuning = tuning->source;
-  card.context = engine.ReserveContext();
+  const Card card = CardOf(options, *tuning);
   if (card.context == 0) {
     return absl::ResourceExhaustedError(
         "this process has created 65535 communicators, which is the limit");
-  }
-  for (const auto& transport : engine.transports()) {
-    card.addresses.emplace_back(transport->traits().name, transport->address());
   }
   const auto cards = ExchangeCards(*options.store, prefix, card, stop);
   if (!cards.ok()) {
