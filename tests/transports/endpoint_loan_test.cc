@@ -129,6 +129,59 @@ TEST_P(EndpointLoan, Invariant7_OrHasTakenItBackAndThePeerHasNotHeard) {
   ExpectGood();
 }
 
+// Several at a time, so that shm reads some and is pushed others; out of a region it copies them.
+TEST_P(EndpointLoan, Invariant7_RevokeOfSeveralInEveryStage) {
+  constexpr size_t kMessages = 4;
+  constexpr size_t kBytes = 1200 * kKiB;
+  for (int polls = 0; polls < 48; polls += 3) {
+    const bool by_sender = polls % 2 == 0, in_region = polls % 4 < 2;
+    SCOPED_TRACE(absl::StrCat(polls, " polls before the ", by_sender ? "sender" : "receiver",
+                              " revokes", in_region ? ", in a region" : ""));
+    Connect();
+    const auto region = Allocate(int64_t{kMessages * kBytes});
+    Buffer own(kMessages * kBytes), expected(kBytes);
+    const Bytes out = in_region ? In(*region, 0, int64_t{kMessages * kBytes}) : Of(own);
+    std::fill(out.begin(), out.end(), std::byte{0x11});
+    std::fill(expected.begin(), expected.end(), uint8_t{0x11});
+    Buffer into[kMessages];
+    Transfer receives[kMessages], sends[kMessages];
+    for (uint32_t i = 0; i < kMessages; ++i) {
+      into[i].assign(kBytes, 0);
+      to_a->PostRecv(Message(i), Of(into[i]), &receives[i]);
+      to_b->PostSend(Message(i), out.subspan(i * kBytes, kBytes), &sends[i]);
+    }
+    for (int i = 0; i < polls; ++i) {
+      (i % 2 == 0 ? a : b)->transport->Poll();
+    }
+    Buffer at_revocation[kMessages];
+    (by_sender ? to_b : to_a)->Revoke(kContext, kContext, absl::AbortedError("enough"));
+    if (by_sender) {
+      std::fill(out.begin(), out.end(), std::byte{0xDD});
+    } else {
+      std::copy(std::begin(into), std::end(into), std::begin(at_revocation));
+    }
+    Settle();
+    (by_sender ? to_a : to_b)->Revoke(kContext, kContext, absl::AbortedError("enough"));
+    ASSERT_TRUE(PollUntil([&] {
+      return std::all_of(std::begin(sends), std::end(sends), [](auto& t) { return t.times > 0; }) &&
+             std::all_of(std::begin(receives), std::end(receives),
+                         [](auto& t) { return t.times > 0; });
+    }));
+    for (size_t i = 0; i < kMessages; ++i) {
+      EXPECT_EQ(sends[i].times, 1);
+      EXPECT_EQ(receives[i].times, 1);
+      if (receives[i].status.ok()) {
+        EXPECT_TRUE(into[i] == expected) << "success, but not with what was sent";
+      }
+      if (!by_sender) {
+        EXPECT_TRUE(into[i] == at_revocation[i]) << "written after Revoke had returned";
+      }
+    }
+    ExpectGood();
+    TearDown();
+  }
+}
+
 TEST_P(EndpointLoan, TheReceiverRevokesWhatItIsLent) {
   Connect();
   const auto region = Allocate(kMiB);
