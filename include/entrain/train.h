@@ -157,14 +157,28 @@ ENTRAIN_API entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, e
 
 enum { /* entrain_edit_config_t.outer_optimizer */
   ENTRAIN_OUTER_NONE = 0, /* a = a - Delta (the combined one); with no reducer either: plain averaging, no anchor */
-  ENTRAIN_OUTER_SGD = 1   /* b = mu b + g, a = a - eta (g + mu b) (nesterov) or a - eta b */
+  ENTRAIN_OUTER_SGD = 1,  /* b = mu b + g, a = a - eta (g + mu b) (nesterov) or a - eta b */
+  ENTRAIN_OUTER_ADAMW = 2,   /* AdamW against g, decoupled weight decay; two moments instead of b */
+  ENTRAIN_OUTER_CALLBACK = 3 /* entrain_edit_config_t.outer_step */
 };
+/* The caller's outer step of one layer: moves this rank's `count` elements of the anchor, in place, against the combined
+ * and clipped pseudo-gradient `grad`. `step`: 1 for the layer's first, then one more each time. Called for one layer at a
+ * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. Ranks of a sync group
+ * get the same bits and must make the same bits of them: a difference is found at the next exchange. */
+typedef void (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
+                                      size_t count);
 enum { /* entrain_edit_config_t.reducer */
   ENTRAIN_REDUCER_NONE = 0,  /* uniform mean */
   ENTRAIN_REDUCER_LINEAR = 1 /* weighted mean */
 };
 
-/* Options under the names of the published code, with its defaults. */
+/* Options under the names of the published code, with its defaults.
+ *
+ * EDiT exchanges every local_sgd_sync_interval steps. A-EDiT (use_async) does when local_sgd_sync_time has passed since
+ * the replicas last met, by each replica's own monotonic clock: whose time is up waits in begin_forward for the others,
+ * which are at most one step behind their own time (two where a replica has several ranks: the first one's clock counts,
+ * and its word travels behind a step). There they find out whether they have made min_total_global_steps since the
+ * last exchange, all together; if not, they go on, and meet again after as long. */
 typedef struct entrain_edit_config {
   size_t size;
   entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object */
@@ -182,8 +196,32 @@ typedef struct entrain_edit_config {
   double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
   double outer_weight_decay;           /* >= 0; default 0 */
   int32_t prefetch;                    /* layers whose exchange runs ahead of use; default 1; 0: each in its wait */
+  int32_t use_async;                   /* 1: A-EDiT; 0 (default): EDiT */
+  int64_t timeout_ns;                  /* of each collective inside; 0: the communicators' default. At a rendezvous it
+                                          bounds the wait for the slowest replica */
+  double local_sgd_sync_time;          /* tau > 0, seconds; default 600; with use_async */
+  int64_t min_total_global_steps;      /* >= 1, default 100; with use_async */
+  int32_t use_step_weight;             /* 1: replicas count by what they have trained since the last exchange (tokens, if
+                                          all give them to entrain_edit_record, else steps); with use_async. Or 0 */
+  int32_t skip_anomaly;                /* 1: norms far above those before are rejected, each layer and replica for
+                                          itself; 0 (default): only those that are not finite */
+  double step_weight_ratio;            /* r in [0, 1], default 0.5: the share of that in the weights, with a reducer;
+                                          without one it is all of the weight */
+  double ewma_alpha;                   /* in (0, 1), default 0.02: how fast the mean and deviation of norms follow */
+  int64_t ewma_warmup_steps;           /* >= 2, default 120: norms accepted before the first is judged; in exchanges. After 5
+                                          rejections in a row, or all replicas' twice, it begins anew: the level changed */
+  double ewma_threshold;               /* > 0, default 3: rejected above mean + threshold x deviation; more where recent
+                                          norms scatter by more than their deviation */
+  double outer_beta1, outer_beta2, outer_eps; /* of adamw: [0, 1), default 0.9; [0, 1), 0.999; >= 1e-37, 1e-8 */
+  entrain_outer_step_fn outer_step;    /* with ENTRAIN_OUTER_CALLBACK, else NULL */
+  void* outer_user;                    /* its first argument; the caller's */
+  int32_t cpu_offload;                 /* accepted, without effect: anchors and outer state are in host memory */
+  int32_t is_debug;                    /* 1: a line in the log, whatever its level, of each layer and exchange: norm, z-score
+                                          and limit, verdict, weight, clip factor; by the first rank of each replica */
+  int32_t compat;                      /* 1: the arithmetic of the published code, to compare with it: rejected replicas
+                                          count in the divisor; detectors begin at 0 and ingest what they reject; a shard
+                                          whose combined Delta sums to less than 1e-6 is rolled back. Not for training */
   int32_t reserved;                    /* must be 0 */
-  int64_t timeout_ns;                  /* of each collective inside; 0: the communicators' default */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
 
@@ -195,9 +233,9 @@ ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const ent
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
 
 /* Before each forward pass. When training is 1, first_microbatch is 1 and the trigger says so, starts the exchange, first
- * layer first, and sets *syncing to 1; returns without waiting for it. Exchanges at steps W_s + k H; the one at W_s only
- * creates the anchors (no traffic). Never twice at the same step. Switches the shard's gradients from global to local
- * when warm-up ends. */
+ * layer first, and sets *syncing to 1; returns without waiting for it (with use_async: waits for the other replicas, see
+ * above). Exchanges at steps W_s + k H; the one at W_s only creates the anchors (no traffic). Never twice at the same
+ * step. Switches the shard's gradients from global to local when warm-up ends. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                                         int32_t first_microbatch, int32_t* syncing);
 /* Before the layer is gathered: waits until its exchange is done; afterwards its live parameters are the anchor's, on
@@ -212,6 +250,37 @@ ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
  * Collective: for the end of training and for evaluation of the consensus. */
 ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
 
+/* What this rank has done since it last said so: tokens it has trained on (>= 0), and a metric, such as the loss, with its
+ * weight (>= 0, finite; 0: no metric). Ranks of a replica are added up: where several work on the same tokens, one of
+ * them says so. Travels with the next rendezvous, so that metrics need no traffic of their own, which between
+ * rendezvous would make the replicas wait for each other. Local. */
+ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric, double weight);
+
+enum { /* entrain_edit_wish */
+  ENTRAIN_WISH_CHECKPOINT = 1,
+  ENTRAIN_WISH_STOP = 2
+};
+/* Shows wishes (ENTRAIN_WISH_*, or-ed) at the next rendezvous; all ranks then see in entrain_edit_info_t.wishes that
+ * somebody has them, at the same rendezvous, and can act together. Local. */
+ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes);
+/* This replica has made its last step, others may go on: takes part in their rendezvous, with weight zero once its own
+ * steps have been exchanged, and returns when all replicas have left. The live parameters are then the anchors, the same
+ * everywhere. Collective over the replica; blocks, at most tau plus the time limit a rendezvous. No training after. */
+ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
+
+typedef struct entrain_edit_replica_t {
+  size_t size;
+  int64_t steps;        /* g */
+  int64_t steps_since;  /* since the exchange before */
+  int64_t tokens_since; /* likewise, as recorded */
+  int32_t wishes;       /* ENTRAIN_WISH_* */
+  int32_t leaving;      /* 1: it trains no more */
+} entrain_edit_replica_t;
+ENTRAIN_API void entrain_edit_replica_init(entrain_edit_replica_t* replica);
+/* What replica `replica` (0 to N - 1) said of itself at the last rendezvous. FAILED_PRECONDITION before the first. */
+ENTRAIN_API entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
+                                                  entrain_edit_replica_t* out);
+
 typedef struct entrain_edit_info_t {
   size_t size;
   int64_t steps;             /* g: optimizer steps counted */
@@ -224,20 +293,28 @@ typedef struct entrain_edit_info_t {
   uint64_t bytes_sent_shard; /* payload this rank sent for exchanges, within its replica ... */
   uint64_t bytes_sent_sync;  /* ... and across replicas */
   int32_t in_warmup;
-  int32_t reserved;
+  int32_t wishes;            /* ENTRAIN_WISH_* of any replica at the last rendezvous */
+  int64_t rendezvous;        /* how often the replicas have met, with or without an exchange */
+  double metric;             /* mean over all replicas of what was recorded before the last one; NaN: nothing was */
+  int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
+  int64_t rollbacks;         /* layers for which everybody was: back to the anchor, which stayed where it was */
 } entrain_edit_info_t;
 ENTRAIN_API void entrain_edit_info_init(entrain_edit_info_t* info);
 /* The state as of the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
 /* Copies this rank's anchors: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64, bf16 or f16;
- * others: UNIMPLEMENTED); where a layer is frozen, its live parameters. FAILED_PRECONDITION before they exist or while an exchange is under way. */
+ * others: UNIMPLEMENTED); where a layer is frozen, its live parameters. FAILED_PRECONDITION before they exist or while an exchange is under
+ * way. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
-/* What the last exchange decided for a layer (not a frozen or empty one): norms and weights by replica (N elements each), and the one factor that
- * clipped what came of them. Each may be NULL. */
+/* What the last exchange decided for a layer (not a frozen or empty one): norms and weights by replica (N elements each),
+ * and the one factor that clipped what came of them. Each may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t layer, double* norms,
                                                        double* weights, double* clip_factor);
+/* How this replica's detector (skip_anomaly) saw the layer's norm at the last exchange: the z-score, and the limit above
+ * which it is an outlier; 0 and 0 while it warms up, infinity for a norm that is not finite. Each may be NULL. */
+ENTRAIN_API entrain_status_t entrain_edit_layer_score(const entrain_edit_t* edit, int32_t layer, double* z, double* limit);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -29,19 +29,31 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("reducer ", config.reducer, " is not an ENTRAIN_REDUCER_* value"));
   }
-  if (config.outer_optimizer != ENTRAIN_OUTER_NONE && config.outer_optimizer != ENTRAIN_OUTER_SGD) {
+  if (config.outer_optimizer < ENTRAIN_OUTER_NONE ||
+      config.outer_optimizer > ENTRAIN_OUTER_CALLBACK) {
     return absl::InvalidArgumentError(absl::StrCat("outer_optimizer ", config.outer_optimizer,
                                                    " is not an ENTRAIN_OUTER_* value"));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("pseudo_gradnorm_reduce", config.pseudo_gradnorm_reduce));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("normalize", config.normalize));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("outer_nesterov", config.outer_nesterov));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("use_async", config.use_async));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("use_step_weight", config.use_step_weight));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("skip_anomaly", config.skip_anomaly));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", config.cpu_offload));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("is_debug", config.is_debug));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("compat", config.compat));
   if (config.reserved != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("reserved ", config.reserved, " is not 0; the field has no meaning yet"));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   return EditOptions{.local_sgd_sync_interval = config.local_sgd_sync_interval,
+                     .use_async = config.use_async != 0,
+                     .local_sgd_sync_time = config.local_sgd_sync_time,
+                     .min_total_global_steps = config.min_total_global_steps,
+                     .use_step_weight = config.use_step_weight != 0,
+                     .step_weight_ratio = config.step_weight_ratio,
                      .local_sgd_warmup_steps = config.local_sgd_warmup_steps,
                      .gradient_accumulation_steps = config.gradient_accumulation_steps,
                      .reducer = entrain::ReducerKind{config.reducer},
@@ -54,6 +66,18 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
                      .outer_lr = config.outer_lr,
                      .outer_momentum = config.outer_momentum,
                      .outer_weight_decay = config.outer_weight_decay,
+                     .outer_beta1 = config.outer_beta1,
+                     .outer_beta2 = config.outer_beta2,
+                     .outer_eps = config.outer_eps,
+                     .outer_step = config.outer_step,
+                     .outer_user = config.outer_user,
+                     .skip_anomaly = config.skip_anomaly != 0,
+                     .ewma_alpha = config.ewma_alpha,
+                     .ewma_warmup_steps = config.ewma_warmup_steps,
+                     .ewma_threshold = config.ewma_threshold,
+                     .cpu_offload = config.cpu_offload != 0,
+                     .is_debug = config.is_debug != 0,
+                     .compat = config.compat != 0,
                      .prefetch = config.prefetch,
                      .timeout_ns = config.timeout_ns};
 }
@@ -65,6 +89,14 @@ absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
                                                    " (0 to ", edit->layers - 1, ")"));
   }
   return absl::OkStatus();
+}
+
+constexpr int32_t kAllWishes = ENTRAIN_WISH_CHECKPOINT | ENTRAIN_WISH_STOP;
+static_assert(ENTRAIN_WISH_CHECKPOINT == entrain::kWantCheckpoint);
+static_assert(ENTRAIN_WISH_STOP == entrain::kWantStop);
+
+int32_t ToWishes(uint64_t flags) {
+  return static_cast<int32_t>(flags) & kAllWishes;
 }
 
 void CopyTo(double* to, const std::vector<double>& from) {
@@ -88,6 +120,15 @@ void entrain_edit_config_init(entrain_edit_config_t* config) {
   config->outer_lr = defaults.outer_lr;
   config->outer_momentum = defaults.outer_momentum;
   config->prefetch = defaults.prefetch;
+  config->local_sgd_sync_time = defaults.local_sgd_sync_time;
+  config->min_total_global_steps = defaults.min_total_global_steps;
+  config->step_weight_ratio = defaults.step_weight_ratio;
+  config->ewma_alpha = defaults.ewma_alpha;
+  config->ewma_warmup_steps = defaults.ewma_warmup_steps;
+  config->ewma_threshold = defaults.ewma_threshold;
+  config->outer_beta1 = defaults.outer_beta1;
+  config->outer_beta2 = defaults.outer_beta2;
+  config->outer_eps = defaults.outer_eps;
 }
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
@@ -149,6 +190,60 @@ entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit) {
   });
 }
 
+entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric,
+                                     double weight) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    return edit->edit->Record(tokens, metric, weight);
+  });
+}
+
+entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    if ((wishes & ~kAllWishes) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("wishes ", wishes, " has other bits than ENTRAIN_WISH_*"));
+    }
+    return edit->edit->Wish(static_cast<uint64_t>(wishes));
+  });
+}
+
+entrain_status_t entrain_edit_leave(entrain_edit_t* edit) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    return edit->edit->Leave();
+  });
+}
+
+void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
+  *replica = {};
+  replica->size = sizeof(*replica);
+}
+
+entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
+                                      entrain_edit_replica_t* out) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    const std::vector<entrain::Standing> all = edit->edit->standings();
+    if (all.empty()) {
+      return absl::FailedPreconditionError("the replicas have not met yet");
+    }
+    if (replica < 0 || static_cast<size_t>(replica) >= all.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("replica ", replica, " is not one of ",
+                                                     all.size(), " (0 to ", all.size() - 1, ")"));
+    }
+    const entrain::Standing& one = all[static_cast<size_t>(replica)];
+    const entrain_edit_replica_t known = {.size = sizeof(known),
+                                          .steps = static_cast<int64_t>(one.steps),
+                                          .steps_since = static_cast<int64_t>(one.steps_since),
+                                          .tokens_since = static_cast<int64_t>(one.tokens_since),
+                                          .wishes = ToWishes(one.flags),
+                                          .leaving = (one.flags & entrain::kLeaving) != 0 ? 1 : 0};
+    return WriteStruct(&known, sizeof(known), out, "entrain_edit_replica_t");
+  });
+}
+
 void entrain_edit_info_init(entrain_edit_info_t* info) {
   *info = {};
   info->size = sizeof(*info);
@@ -169,7 +264,11 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
                                        .bytes_sent_shard = now.bytes_sent_shard,
                                        .bytes_sent_sync = now.bytes_sent_sync,
                                        .in_warmup = now.in_warmup ? 1 : 0,
-                                       .reserved = 0};
+                                       .wishes = ToWishes(now.wishes),
+                                       .rendezvous = now.rendezvous,
+                                       .metric = now.metric,
+                                       .rejections = now.rejections,
+                                       .rollbacks = now.rollbacks};
     return WriteStruct(&known, sizeof(known), info, "entrain_edit_info_t");
   });
 }
@@ -194,6 +293,21 @@ entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edit, int32_t l
     CopyTo(weights, report.weights);
     if (clip_factor != nullptr) {
       *clip_factor = report.clip_factor;
+    }
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_edit_layer_score(const entrain_edit_t* edit, int32_t layer, double* z,
+                                          double* limit) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::LayerReport report, edit->edit->Report(layer));
+    if (z != nullptr) {
+      *z = report.score.z;
+    }
+    if (limit != nullptr) {
+      *limit = report.score.limit;
     }
     return absl::OkStatus();
   });

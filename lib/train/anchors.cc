@@ -1,6 +1,7 @@
 #include "lib/train/anchors.h"
 
 #include <cstring>
+#include <utility>
 
 #include "lib/base/status.h"
 
@@ -54,13 +55,14 @@ Anchors::Anchors(const Slab& slab) : slab_(slab), offsets_(static_cast<size_t>(s
   }
 }
 
-absl::Status Anchors::Create(const float* params, bool with_momentum) {
+absl::Status Anchors::Create(const float* params, int outer_arrays) {
   const int64_t bytes = count_ * static_cast<int64_t>(sizeof(float));
   ENTRAIN_ASSIGN_OR_RETURN(anchor_, OwnedBuffer::Allocate(bytes));
   std::memset(anchor_.data(), 0, static_cast<size_t>(bytes));
-  if (with_momentum) {
-    ENTRAIN_ASSIGN_OR_RETURN(momentum_, OwnedBuffer::Allocate(bytes));
-    std::memset(momentum_.data(), 0, static_cast<size_t>(bytes));
+  for (int array = 0; array < outer_arrays; ++array) {
+    ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer outer, OwnedBuffer::Allocate(bytes));
+    std::memset(outer.data(), 0, static_cast<size_t>(bytes));
+    outer_.push_back(std::move(outer));
   }
   seals_.assign(static_cast<size_t>(slab_.layers()), 0);
   for (const int l : slab_.training()) {

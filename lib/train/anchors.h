@@ -1,6 +1,6 @@
 // What EDiT keeps on each rank beside the live parameters: the anchor a, which is where all
-// replicas last agreed, and the outer momentum b. f32, for the layers that train; 4 P / M bytes
-// each.
+// replicas last agreed, and what the outer optimizer keeps (sgd: its momentum b; adamw: two
+// moments). f32, for the layers that train; 4 P / M bytes each.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -19,13 +19,15 @@ class Anchors {
  public:
   explicit Anchors(const Slab& slab);
 
-  // a := params, b := 0 if there is to be one. Padding is zero whatever params has there.
-  absl::Status Create(const float* params, bool with_momentum);
+  // a := params, and `outer_arrays` arrays of zeros. Padding is zero whatever params has there.
+  absl::Status Create(const float* params, int outer_arrays);
   bool exist() const { return anchor_.size() != 0; }
   // The part of a layer that trains; null when there is no such array.
   float* anchor(int layer) { return Part(anchor_, layer); }
   const float* anchor(int layer) const { return Part(anchor_, layer); }
-  float* momentum(int layer) { return Part(momentum_, layer); }
+  // The layer's part of an array of the outer optimizer's.
+  float* outer(int array, int layer) { return Part(outer_[static_cast<size_t>(array)], layer); }
+  int outer_arrays() const { return static_cast<int>(outer_.size()); }
 
   // Takes note of what the layer's anchor is after a change.
   void Seal(int layer);
@@ -39,7 +41,8 @@ class Anchors {
   const Slab& slab_;
   std::vector<int64_t> offsets_;  // by layer: where its part begins
   int64_t count_ = 0;             // elements of each array
-  OwnedBuffer anchor_, momentum_;
+  OwnedBuffer anchor_;
+  std::vector<OwnedBuffer> outer_;
   std::vector<uint64_t> seals_;  // by layer
 };
 

@@ -26,8 +26,50 @@ absl::Status CheckNotNegative(absl::string_view name, double value) {
              : Refuse(name, value, "is not a finite number of at least 0");
 }
 
+// As many z-scores as the warm-up has exchanges are kept for each layer.
+constexpr int64_t kMaxEwmaWarmup = 1 << 20;
+constexpr double kMaxSyncTime = 1e9;  // so that it is well within 64 bits of nanoseconds
+
+absl::Status CheckBeta(absl::string_view name, double value) {
+  return value >= 0 && value < 1 ? absl::OkStatus() : Refuse(name, value, "is not in [0, 1)");
+}
+
+absl::Status CheckOuterRanges(const EditOptions& o) {
+  const auto outer = static_cast<int32_t>(o.outer_optimizer);
+  if (outer < 0 || outer > 3) {
+    return Refuse("outer_optimizer", outer,
+                  "is none of 0 (none), 1 (sgd), 2 (adamw), 3 (callback)");
+  }
+  const bool callback = o.outer_optimizer == OuterKind::kCallback;
+  if (callback != (o.outer_step != nullptr)) {
+    return Refuse("outer_step", callback ? "NULL" : "a function",
+                  callback ? "cannot be called; set it with outer_optimizer callback"
+                           : "has no effect without outer_optimizer callback; set both");
+  }
+  if (o.outer_lr == 0 && o.outer_optimizer != OuterKind::kNone && !callback) {
+    return Refuse("outer_lr", o.outer_lr, "would never move the anchor; it must be positive");
+  }
+  if (o.outer_momentum >= 1) {
+    return Refuse("outer_momentum", o.outer_momentum, "is not less than 1");
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckBeta("outer_beta1", o.outer_beta1));
+  ENTRAIN_RETURN_IF_ERROR(CheckBeta("outer_beta2", o.outer_beta2));
+  // Smaller ones are 0 in f32, and a zero gradient would be divided by it.
+  return o.outer_eps >= 1e-37 && std::isfinite(o.outer_eps)
+             ? absl::OkStatus()
+             : Refuse("outer_eps", o.outer_eps, "is not a finite number of at least 1e-37");
+}
+
 absl::Status CheckRanges(const EditOptions& o) {
   ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("local_sgd_sync_interval", o.local_sgd_sync_interval, 1));
+  if (!(o.local_sgd_sync_time > 0 && o.local_sgd_sync_time <= kMaxSyncTime)) {
+    return Refuse("local_sgd_sync_time", o.local_sgd_sync_time,
+                  absl::StrCat("is not a positive number of seconds up to ", kMaxSyncTime));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("min_total_global_steps", o.min_total_global_steps, 1));
+  if (!(o.step_weight_ratio >= 0 && o.step_weight_ratio <= 1)) {
+    return Refuse("step_weight_ratio", o.step_weight_ratio, "is not in [0, 1]");
+  }
   ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("local_sgd_warmup_steps", o.local_sgd_warmup_steps, 0));
   ENTRAIN_RETURN_IF_ERROR(
       CheckAtLeast("gradient_accumulation_steps", o.gradient_accumulation_steps, 1));
@@ -43,36 +85,91 @@ absl::Status CheckRanges(const EditOptions& o) {
   if (reducer != 0 && reducer != 1) {
     return Refuse("reducer", reducer, "is neither 0 (none) nor 1 (linear)");
   }
-  const auto outer = static_cast<int32_t>(o.outer_optimizer);
-  if (outer != 0 && outer != 1) {
-    return Refuse("outer_optimizer", outer, "is neither 0 (none) nor 1 (sgd)");
+  ENTRAIN_RETURN_IF_ERROR(CheckOuterRanges(o));
+  if (!(o.ewma_alpha > 0 && o.ewma_alpha < 1)) {
+    return Refuse("ewma_alpha", o.ewma_alpha, "is not between 0 and 1");
   }
-  if (o.outer_optimizer == OuterKind::kSgd && o.outer_lr == 0) {
-    return Refuse("outer_lr", o.outer_lr, "would never move the anchor; it must be positive");
+  ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("ewma_warmup_steps", o.ewma_warmup_steps, 2));
+  if (o.ewma_warmup_steps > kMaxEwmaWarmup) {
+    return Refuse("ewma_warmup_steps", o.ewma_warmup_steps,
+                  absl::StrCat("is more than ", kMaxEwmaWarmup));
   }
-  if (o.outer_momentum >= 1) {
-    return Refuse("outer_momentum", o.outer_momentum, "is not less than 1");
+  if (!(o.ewma_threshold > 0 && std::isfinite(o.ewma_threshold))) {
+    return Refuse("ewma_threshold", o.ewma_threshold, "is not a positive finite number");
   }
   return absl::OkStatus();
 }
 
-// Options of an outer optimizer that is not there: those that differ from their defaults were set.
-absl::Status CheckNoOuter(const EditOptions& o) {
-  constexpr absl::string_view kWhy = "has no effect without outer_optimizer sgd; set both";
-  const EditOptions defaults;
-  if (o.outer_nesterov) {
-    return Refuse("outer_nesterov", 1, kWhy);
-  }
-  if (o.outer_lr != defaults.outer_lr) {
-    return Refuse("outer_lr", o.outer_lr, kWhy);
-  }
-  if (o.outer_momentum != defaults.outer_momentum) {
-    return Refuse("outer_momentum", o.outer_momentum, kWhy);
-  }
-  if (o.outer_weight_decay != defaults.outer_weight_decay) {
-    return Refuse("outer_weight_decay", o.outer_weight_decay, kWhy);
+// A number whose value other than the default somebody has set, and to whom it matters.
+struct Setting {
+  absl::string_view name;
+  double value, fallback;
+  bool matters;
+  absl::string_view why;
+};
+
+absl::Status RefuseInert(absl::Span<const Setting> settings) {
+  for (const Setting& setting : settings) {
+    if (!setting.matters && setting.value != setting.fallback) {
+      return Refuse(setting.name, setting.value, setting.why);
+    }
   }
   return absl::OkStatus();
+}
+
+// Options of an outer optimizer that is not the one chosen.
+absl::Status CheckInertOuter(const EditOptions& o) {
+  constexpr absl::string_view kSgd = "has no effect without outer_optimizer sgd; set both";
+  constexpr absl::string_view kAdamw = "has no effect without outer_optimizer adamw; set both";
+  constexpr absl::string_view kEither =
+      "has no effect without outer_optimizer sgd or adamw; set both";
+  const EditOptions d;
+  const bool sgd = o.outer_optimizer == OuterKind::kSgd;
+  const bool adamw = o.outer_optimizer == OuterKind::kAdamw;
+  return RefuseInert(
+      {{"outer_nesterov", o.outer_nesterov ? 1.0 : 0.0, 0, sgd, kSgd},
+       {"outer_momentum", o.outer_momentum, d.outer_momentum, sgd, kSgd},
+       {"outer_beta1", o.outer_beta1, d.outer_beta1, adamw, kAdamw},
+       {"outer_beta2", o.outer_beta2, d.outer_beta2, adamw, kAdamw},
+       {"outer_eps", o.outer_eps, d.outer_eps, adamw, kAdamw},
+       {"outer_lr", o.outer_lr, d.outer_lr, sgd || adamw, kEither},
+       {"outer_weight_decay", o.outer_weight_decay, d.outer_weight_decay, sgd || adamw, kEither}});
+}
+
+// What belongs to the one trigger or the other.
+absl::Status CheckInertTrigger(const EditOptions& o) {
+  constexpr absl::string_view kAsync = "has no effect without use_async; set both";
+  constexpr absl::string_view kSync =
+      "has no effect with use_async, which goes by local_sgd_sync_time; set one";
+  const EditOptions d;
+  if (o.use_step_weight && o.step_weight_ratio == 0) {
+    return Refuse("step_weight_ratio", 0, "leaves use_step_weight without effect; set it above 0");
+  }
+  const bool ratio = o.use_step_weight && o.reducer != ReducerKind::kNone;
+  return RefuseInert(
+      {{"local_sgd_sync_interval", static_cast<double>(o.local_sgd_sync_interval),
+        static_cast<double>(d.local_sgd_sync_interval), !o.use_async, kSync},
+       {"local_sgd_sync_time", o.local_sgd_sync_time, d.local_sgd_sync_time, o.use_async, kAsync},
+       {"min_total_global_steps", static_cast<double>(o.min_total_global_steps),
+        static_cast<double>(d.min_total_global_steps), o.use_async, kAsync},
+       {"use_step_weight", o.use_step_weight ? 1.0 : 0.0, 0, o.use_async,
+        "has no effect without use_async, where all replicas make the same steps; set both"},
+       {"step_weight_ratio", o.step_weight_ratio, d.step_weight_ratio, ratio,
+        "has no effect without use_step_weight and a reducer; set all three"}});
+}
+
+absl::Status CheckInertDetector(const EditOptions& o) {
+  constexpr absl::string_view kWhy = "has no effect without skip_anomaly; set both";
+  const EditOptions d;
+  if (o.skip_anomaly && o.plain()) {
+    return Refuse("skip_anomaly", 1,
+                  "has no effect in plain averaging; set an outer_optimizer or a reducer");
+  }
+  return RefuseInert(
+      {{"ewma_alpha", o.ewma_alpha, d.ewma_alpha, o.skip_anomaly, kWhy},
+       {"ewma_warmup_steps", static_cast<double>(o.ewma_warmup_steps),
+        static_cast<double>(d.ewma_warmup_steps), o.skip_anomaly, kWhy},
+       {"ewma_threshold", o.ewma_threshold, d.ewma_threshold, o.skip_anomaly, kWhy}});
 }
 
 // Options that would have no effect: whoever sets them expects one.
@@ -96,7 +193,9 @@ absl::Status CheckInert(const EditOptions& o) {
     return Refuse("clip_pseudo_grad", o.clip_pseudo_grad,
                   "has no effect in plain averaging; set an outer_optimizer or a reducer");
   }
-  return o.outer_optimizer == OuterKind::kNone ? CheckNoOuter(o) : absl::OkStatus();
+  ENTRAIN_RETURN_IF_ERROR(CheckInertTrigger(o));
+  ENTRAIN_RETURN_IF_ERROR(CheckInertDetector(o));
+  return CheckInertOuter(o);
 }
 
 }  // namespace
@@ -108,6 +207,11 @@ absl::Status CheckOptions(const EditOptions& options) {
 
 std::vector<NamedValue> SharedOptions(const EditOptions& o) {
   return {{"local_sgd_sync_interval", static_cast<double>(o.local_sgd_sync_interval)},
+          {"use_async", static_cast<double>(o.use_async)},
+          {"local_sgd_sync_time", o.local_sgd_sync_time},
+          {"min_total_global_steps", static_cast<double>(o.min_total_global_steps)},
+          {"use_step_weight", static_cast<double>(o.use_step_weight)},
+          {"step_weight_ratio", o.step_weight_ratio},
           {"local_sgd_warmup_steps", static_cast<double>(o.local_sgd_warmup_steps)},
           {"gradient_accumulation_steps", static_cast<double>(o.gradient_accumulation_steps)},
           {"reducer", static_cast<double>(o.reducer)},
@@ -119,7 +223,15 @@ std::vector<NamedValue> SharedOptions(const EditOptions& o) {
           {"outer_nesterov", static_cast<double>(o.outer_nesterov)},
           {"outer_lr", o.outer_lr},
           {"outer_momentum", o.outer_momentum},
-          {"outer_weight_decay", o.outer_weight_decay}};
+          {"outer_weight_decay", o.outer_weight_decay},
+          {"outer_beta1", o.outer_beta1},
+          {"outer_beta2", o.outer_beta2},
+          {"outer_eps", o.outer_eps},
+          {"skip_anomaly", static_cast<double>(o.skip_anomaly)},
+          {"ewma_alpha", o.ewma_alpha},
+          {"ewma_warmup_steps", static_cast<double>(o.ewma_warmup_steps)},
+          {"ewma_threshold", o.ewma_threshold},
+          {"compat", static_cast<double>(o.compat)}};
 }
 
 }  // namespace entrain

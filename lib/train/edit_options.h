@@ -7,17 +7,27 @@
 
 #include "absl/status/status.h"
 
+#include "lib/base/clock.h"
 #include "lib/comm/agree.h"
 
 namespace entrain {
 
 // Values are the C ABI's (train.h).
-enum class OuterKind : int32_t { kNone = 0, kSgd = 1 };
+enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3 };
 enum class ReducerKind : int32_t { kNone = 0, kLinear = 1 };
+
+// a ← a step against grad, elements of one layer's shard on this rank. `step` is 1 for the first.
+using OuterStepFn = void (*)(void* user, int32_t layer, int64_t step, float* anchor,
+                             const float* grad, size_t count);
 
 struct EditOptions {
   int64_t local_sgd_sync_interval = 1;  // H
-  int64_t local_sgd_warmup_steps = 0;   // W_s
+  bool use_async = false;               // A-EDiT: exchanges by time
+  double local_sgd_sync_time = 600;     // tau, seconds
+  int64_t min_total_global_steps = 100;
+  bool use_step_weight = false;
+  double step_weight_ratio = 0.5;      // r
+  int64_t local_sgd_warmup_steps = 0;  // W_s
   int32_t gradient_accumulation_steps = 1;
   ReducerKind reducer = ReducerKind::kNone;
   bool pseudo_gradnorm_reduce = false;
@@ -29,8 +39,20 @@ struct EditOptions {
   double outer_lr = 0.7;        // eta
   double outer_momentum = 0.8;  // mu
   double outer_weight_decay = 0;
+  double outer_beta1 = 0.9, outer_beta2 = 0.999, outer_eps = 1e-8;  // adamw
+  OuterStepFn outer_step = nullptr;                                 // callback
+  void* outer_user = nullptr;
+  bool skip_anomaly = false;
+  double ewma_alpha = 0.02;
+  int64_t ewma_warmup_steps = 120;  // unit: exchanges
+  double ewma_threshold = 3;
+  bool ewma_from_zero = false;  // as in compat; for comparisons
+  bool cpu_offload = false;     // anchors are in host memory anyway
+  bool is_debug = false;
+  bool compat = false;  // arithmetic of the published code
   int32_t prefetch = 1;
   int64_t timeout_ns = 0;
+  const Clock* clock = &Clock::Real();  // of use_async
 
   // Neither outer optimizer nor reducer: parameters are averaged, and there are no anchors.
   bool plain() const {
@@ -40,8 +62,14 @@ struct EditOptions {
   double temperature() const {
     return weight_softmax_temperature > 0 ? weight_softmax_temperature : 1;
   }
-  // b exists.
-  bool has_momentum() const { return outer_optimizer == OuterKind::kSgd && outer_momentum != 0; }
+  // Steps that all replicas together make at least between two exchanges.
+  int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }
+  // Arrays as long as the anchors that the outer optimizer keeps: b; or both moments of adamw.
+  int outer_arrays() const {
+    return outer_optimizer == OuterKind::kAdamw                        ? 2
+           : outer_optimizer == OuterKind::kSgd && outer_momentum != 0 ? 1
+                                                                       : 0;
+  }
 };
 
 // kInvalidArgument names the option, its value and what to do instead.

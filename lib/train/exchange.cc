@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/train/timed_call.h"
 
@@ -19,11 +20,27 @@ constexpr int64_t kFloat = sizeof(float);
 // Norms are taken in pieces that stay in the cache.
 constexpr int64_t kPiece = 8192;
 
-Weighting WeightingOf(const EditOptions& options) {
+Weighing WeighingOf(const EditOptions& options) {
+  Weighing how;
+  how.compat = options.compat;
   if (options.pseudo_gradnorm_reduce) {
-    return Weighting::kSoftmax;
+    how.kind = Weighting::kSoftmax;
+    how.temperature = options.temperature();
+  } else if (!options.normalize) {
+    how.kind = Weighting::kSum;
   }
-  return options.normalize ? Weighting::kUniform : Weighting::kSum;
+  if (options.use_step_weight) {
+    how.step_ratio = options.reducer == ReducerKind::kNone ? 1 : options.step_weight_ratio;
+  }
+  return how;
+}
+
+AnomalyOptions DetectorOf(const EditOptions& options) {
+  return {.alpha = options.ewma_alpha,
+          .warmup = options.ewma_warmup_steps,
+          .threshold = options.ewma_threshold,
+          .from_zero = options.compat || options.ewma_from_zero,
+          .ingest_rejected = options.compat};
 }
 
 }  // namespace
@@ -35,10 +52,16 @@ Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, 
       groups_(std::move(groups)),
       me_(groups_.sync == nullptr ? 0 : groups_.sync->rank()),
       anchors_(slab),
+      outer_(slab, options),
+      empty_rounds_(static_cast<size_t>(slab.layers()), 0),
       pool_(2 * slab.largest_padded() / slab.slots() * kFloat),
       verdicts_(static_cast<size_t>(slab.layers())),
       reports_(static_cast<size_t>(slab.layers())),
-      flights_(static_cast<size_t>(slab.layers())) {}
+      flights_(static_cast<size_t>(slab.layers())) {
+  if (options.skip_anomaly) {
+    detectors_.assign(static_cast<size_t>(slab.layers()), AnomalyDetector(DetectorOf(options)));
+  }
+}
 
 Exchange::~Exchange() {
   for (Flight& flight : flights_) {
@@ -49,33 +72,54 @@ Exchange::~Exchange() {
   }
 }
 
-CallOptions Exchange::Options(int64_t tag) const {
-  return TimedCall(options_.timeout_ns, tag, true);
+CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
+  const int64_t usual = options_.timeout_ns > 0 || patience_ns == 0 ? options_.timeout_ns
+                                                                    : groups_.sync->timeout_ns();
+  return TimedCall(usual + patience_ns, tag, true);
 }
 
 absl::Status Exchange::CreateAnchors() {
-  return anchors_.Create(params_, options_.has_momentum());
+  return anchors_.Create(params_, options_.outer_arrays());
 }
 
 // ---- Judge -------------------------------------------------------------------------------------
 
-absl::Status Exchange::Judge(uint64_t round) {
+absl::StatusOr<bool> Exchange::Judge(Standing mine, int64_t patience_ns) {
   std::vector<double> norms;
+  ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(&mine, &norms));
+  mine.anchor_checksum = anchors_.checksum();
+  ENTRAIN_RETURN_IF_ERROR(ShareNorms(mine, norms, patience_ns));
+  return Exchanges(standings_, options_.least_steps());
+}
+
+// The norms of whole layers, the same bits on all ranks of the replica, and its standing: one
+// gather. The sign of a norm says whether the replica's own detector rejects it.
+absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* norms) {
+  std::vector<double> values;
   for (const int l : slab_.training()) {
-    norms.push_back(SquareOfShard(l));
+    values.push_back(SquareOfShard(l));
   }
-  ENTRAIN_RETURN_IF_ERROR(SumOverModel(slab_.layers(), &norms));
-  for (double& norm : norms) {
-    // The norm of the whole layer, the same bits on all ranks of the replica. A judge of anomalies
-    // has its say here: for a norm that it rejects it writes infinity.
-    norm = std::sqrt(norm);
+  const size_t layers = values.size();
+  values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
+                               mine->metric_weight, static_cast<double>(mine->flags)});
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(slab_.layers(), values));
+  const size_t width = values.size();
+  for (size_t i = 0; i < layers; ++i) {
+    const double norm = std::sqrt(SumOverCopies(all, width, i));
+    const auto layer = static_cast<size_t>(slab_.training()[i]);
+    bool rejected = false;
+    if (!detectors_.empty() && mine->steps_since > 0) {
+      reports_[layer].score = detectors_[layer].Look(norm);
+      rejected = reports_[layer].score.outlier;
+    }
+    norms->push_back(rejected ? -norm : norm);
   }
-  ENTRAIN_RETURN_IF_ERROR(ShareNorms(round, norms));
-  for (const int layer : slab_.training()) {
-    const auto l = static_cast<size_t>(layer);
-    verdicts_[l] = Weigh(WeightingOf(options_), options_.temperature(), reports_[l].norms);
-    reports_[l].weights = verdicts_[l].weights;
-    reports_[l].clip_factor = 1;
+  *mine = {.round = mine->round, .steps = mine->steps, .steps_since = mine->steps_since};
+  for (size_t row = 0; row < all.size(); row += width) {
+    mine->tokens_since += static_cast<uint64_t>(all[row + layers]);
+    mine->metric_sum += all[row + layers + 1];
+    mine->metric_weight += all[row + layers + 2];
+    mine->flags |= static_cast<uint64_t>(all[row + layers + 3]);
   }
   return absl::OkStatus();
 }
@@ -97,72 +141,108 @@ double Exchange::SquareOfShard(int layer) const {
   return sum;
 }
 
-// Each value becomes its sum over the replica's ranks, added in rank order in double, so that all
-// of them, and whoever holds the same shards elsewhere, have the same bits. What several ranks hold
-// copies of counts once.
-absl::Status Exchange::SumOverModel(int64_t tag, std::vector<double>* values) const {
+// What each rank of the replica has, in rank order: whoever adds it up in that order, in double,
+// gets the same bits as all the others.
+absl::StatusOr<std::vector<double>> Exchange::GatherFromModel(
+    int64_t tag, const std::vector<double>& values) const {
   if (groups_.model == nullptr) {
-    return absl::OkStatus();
+    return values;
   }
-  const size_t count = values->size();
-  std::vector<double> all(count * static_cast<size_t>(groups_.model->size()));
+  std::vector<double> all(values.size() * static_cast<size_t>(groups_.model->size()));
   ENTRAIN_RETURN_IF_ERROR(groups_.model->AllGather(
-      values->data(), all.data(), static_cast<int64_t>(count), DType::kF64, Options(tag)));
-  std::fill(values->begin(), values->end(), 0.0);
-  for (size_t i = 0; i < all.size(); ++i) {
-    (*values)[i % count] += all[i] / groups_.copies;
-  }
-  return absl::OkStatus();
+      values.data(), all.data(), static_cast<int64_t>(values.size()), DType::kF64, Options(tag)));
+  return all;
 }
 
-// One record a replica: the round, the anchors' checksum, the norms of all layers that train.
-absl::Status Exchange::ShareNorms(uint64_t round, const std::vector<double>& mine) {
-  constexpr size_t kHeader = 2;
-  const size_t layers = mine.size();
-  const size_t width = kHeader + layers;
-  std::vector<uint64_t> record = {round, anchors_.checksum()};
-  for (const double norm : mine) {
-    record.push_back(absl::bit_cast<uint64_t>(norm));
+// What several ranks hold copies of counts once.
+double Exchange::SumOverCopies(const std::vector<double>& gathered, size_t width, size_t at) const {
+  double sum = 0;
+  for (; at < gathered.size(); at += width) {
+    sum += gathered[at] / groups_.copies;
   }
+  return sum;
+}
+
+// One record a replica: its standing, and the norms of all layers that train.
+absl::Status Exchange::ShareNorms(const Standing& mine, const std::vector<double>& norms,
+                                  int64_t patience_ns) {
+  constexpr size_t kHeader = sizeof(Standing) / sizeof(double);
+  const size_t width = kHeader + norms.size();
+  std::vector<uint64_t> record(width);
+  std::memcpy(record.data(), &mine, sizeof(mine));
+  std::memcpy(record.data() + kHeader, norms.data(), norms.size() * sizeof(double));
   std::vector<uint64_t> records = record;
   if (groups_.sync != nullptr) {
     records.resize(width * static_cast<size_t>(groups_.sync->size()));
     ENTRAIN_RETURN_IF_ERROR(groups_.sync->AllGather(record.data(), records.data(),
                                                     static_cast<int64_t>(width), DType::kU64,
-                                                    Options(slab_.layers())));
+                                                    Options(slab_.layers(), patience_ns)));
   }
-  const absl::Status same = Compare(records, width);
+  standings_.resize(records.size() / width);
+  for (size_t n = 0; n < standings_.size(); ++n) {
+    std::memcpy(static_cast<void*>(&standings_[n]), records.data() + n * width, sizeof(Standing));
+  }
+  const absl::Status same = CheckStandings(standings_);
   if (!same.ok()) {
     // All of the group see the same table. They leave together, so that each has this error and not
     // another's abort.
     groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
     return same;
   }
-  for (size_t i = 0; i < layers; ++i) {
-    LayerReport& report = reports_[static_cast<size_t>(slab_.training()[i])];
-    report.norms.clear();
+  if (!Exchanges(standings_, options_.least_steps())) {
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < norms.size(); ++i) {
+    std::vector<double> column;
     for (size_t at = kHeader + i; at < records.size(); at += width) {
-      report.norms.push_back(absl::bit_cast<double>(records[at]));
+      column.push_back(absl::bit_cast<double>(records[at]));
     }
+    Weigh(slab_.training()[i], column);
   }
   return absl::OkStatus();
 }
 
-absl::Status Exchange::Compare(const std::vector<uint64_t>& records, size_t width) const {
-  for (size_t n = 1; n * width < records.size(); ++n) {
-    const uint64_t* const first = records.data();
-    const uint64_t* const other = records.data() + n * width;
-    if (other[0] != first[0]) {
-      return absl::DataLossError(absl::StrCat("replica 0 is at its exchange ", first[0] + 1,
-                                              ", replica ", n, " at its exchange ", other[0] + 1));
-    }
-    if (other[1] != first[1]) {
-      return absl::DataLossError(
-          absl::StrFormat("anchors differ: checksum %016x on replica 0, %016x on replica %d",
-                          first[1], other[1], n));
-    }
+void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
+  const auto at = static_cast<size_t>(layer);
+  std::vector<Contribution> brought;
+  LayerReport& report = reports_[at];
+  report.norms.clear();
+  for (size_t n = 0; n < signed_norms.size(); ++n) {
+    const double norm = std::abs(signed_norms[n]);
+    brought.push_back({.norm = norm,
+                       .rejected = std::signbit(signed_norms[n]),
+                       .absent = standings_[n].steps_since == 0,
+                       .trained = Trained(standings_, n)});
+    report.norms.push_back(norm);
   }
-  return absl::OkStatus();
+  verdicts_[at] = entrain::Weigh(WeighingOf(options_), brought);
+  report.weights = verdicts_[at].weights;
+  report.clip_factor = 1;
+  report.rolled_back = false;
+  report.accepted = brought[static_cast<size_t>(me_)].accepted();
+  if (!detectors_.empty()) {
+    Learn(layer, brought);
+  }
+}
+
+// What this replica's detector of the layer makes of it.
+void Exchange::Learn(int layer, const std::vector<Contribution>& brought) {
+  const auto at = static_cast<size_t>(layer);
+  const Contribution& own = brought[static_cast<size_t>(me_)];
+  if (own.absent) {
+    return;
+  }
+  if (own.accepted()) {
+    detectors_[at].Accept(own.norm);
+  } else {
+    detectors_[at].Reject(own.norm);
+  }
+  empty_rounds_[at] = verdicts_[at].accepted > 0 ? 0 : empty_rounds_[at] + 1;
+  if (empty_rounds_[at] >= 2 && !options_.compat) {
+    // All of them, and again: what changed is the level of norms.
+    detectors_[at].Restart();
+    empty_rounds_[at] = 0;
+  }
 }
 
 // ---- One layer ---------------------------------------------------------------------------------
@@ -203,13 +283,29 @@ absl::Status Exchange::Finish(int layer) {
   }
   if (verdicts_[at].accepted == 0) {
     RollBack(layer);
-    return absl::OkStatus();
+  } else {
+    Flight flight = std::move(flights_[at]);
+    ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
+    ENTRAIN_RETURN_IF_ERROR(Combine(layer, reinterpret_cast<float*>(flight.buffer.data())));
+    pool_.Give(std::move(flight.buffer));
   }
-  Flight flight = std::move(flights_[at]);
-  ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
-  ENTRAIN_RETURN_IF_ERROR(Combine(layer, reinterpret_cast<float*>(flight.buffer.data())));
-  pool_.Give(std::move(flight.buffer));
+  if (options_.is_debug && (groups_.model == nullptr || groups_.model->rank() == 0)) {
+    LogDecision(layer);
+  }
   return absl::OkStatus();
+}
+
+// Whatever the level of the log: who sets is_debug asks for it.
+void Exchange::LogDecision(int layer) const {
+  const LayerReport& report = reports_[static_cast<size_t>(layer)];
+  const auto me = static_cast<size_t>(me_);
+  LogLine(LogLevel::kInfo,
+          absl::StrFormat("edit: rendezvous %d, layer %d, replica %d: norm %g, z %g of %g, %s, "
+                          "weight %g, clip factor %g%s",
+                          standings_[me].round + 1, layer, me_, report.norms[me], report.score.z,
+                          report.score.limit, report.accepted ? "accepted" : "rejected",
+                          report.weights[me], report.clip_factor,
+                          report.rolled_back ? ", rolled back" : ""));
 }
 
 // Ranks whose shard of the layer is all padding take part for the others' sake.
@@ -217,9 +313,9 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   const SlabLayer& l = slab_.layer(layer);
   double beta = 1;
   if (options_.clip_pseudo_grad > 0) {
-    std::vector<double> square = {kernels_.sum_of_squares(mean, l.valid)};
-    ENTRAIN_RETURN_IF_ERROR(SumOverModel(layer, &square));
-    const double norm = std::sqrt(square[0]);
+    ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> squares,
+                             GatherFromModel(layer, {kernels_.sum_of_squares(mean, l.valid)}));
+    const double norm = std::sqrt(SumOverCopies(squares, 1, 0));
     if (!std::isfinite(norm)) {
       RollBack(layer);
       return absl::OkStatus();
@@ -227,39 +323,33 @@ absl::Status Exchange::Combine(int layer, float* mean) {
     beta = ClipFactor(norm, options_.clip_pseudo_grad);
     reports_[static_cast<size_t>(layer)].clip_factor = beta;
   }
-  if (anchors_.exist()) {
-    OuterStep(layer, mean, beta);
+  if (!anchors_.exist()) {
+    if (l.valid > 0) {
+      std::memcpy(Live(layer), mean, static_cast<size_t>(l.valid * kFloat));
+    }
+  } else if (options_.compat && options_.skip_anomaly && Vanishes(layer, mean)) {
+    RollBack(layer);
+  } else {
+    outer_.Step(layer, mean, beta, &anchors_, Live(layer));
     anchors_.Seal(layer);
-  } else if (l.valid > 0) {
-    std::memcpy(Live(layer), mean, static_cast<size_t>(l.valid * kFloat));
   }
   return absl::OkStatus();
 }
 
-void Exchange::OuterStep(int layer, float* mean, double beta) {
-  const SlabLayer& l = slab_.layer(layer);
-  float* const anchor = anchors_.anchor(layer);
-  auto factor = static_cast<float>(beta);
-  SgdArgs args{};
-  args.lr = 1;
-  if (options_.outer_optimizer == OuterKind::kSgd) {
-    args.lr = options_.outer_lr;
-    args.momentum = options_.outer_momentum;
-    args.nesterov = options_.outer_nesterov;
-    if (options_.outer_weight_decay > 0) {
-      kernels_.scale_any(DType::kF32, mean, mean, l.valid, factor);
-      kernels_.axpy(mean, static_cast<float>(options_.outer_weight_decay), anchor, l.valid);
-      factor = 1;
-    }
+// How the published code finds out that all were rejected: on each shard for itself.
+bool Exchange::Vanishes(int layer, const float* mean) const {
+  double sum = 0;
+  for (int64_t i = 0; i < slab_.layer(layer).valid; ++i) {
+    sum += std::abs(mean[i]);
   }
-  // b is zero before the first step, which makes b ← mu b + g the first step's b ← g.
-  kernels_.outer_step(args, factor, anchor, anchors_.momentum(layer), Live(layer), mean, l.valid);
+  return sum < 1e-6;
 }
 
 // Nobody brought anything usable: back to where all agreed, a and b untouched. Plain averaging has
 // nothing to go back to.
 void Exchange::RollBack(int layer) {
   const SlabLayer& l = slab_.layer(layer);
+  reports_[static_cast<size_t>(layer)].rolled_back = true;
   if (anchors_.exist() && l.valid > 0) {
     std::memcpy(Live(layer), anchors_.anchor(layer), static_cast<size_t>(l.valid * kFloat));
   }

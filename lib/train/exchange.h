@@ -20,9 +20,12 @@
 #include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
+#include "lib/train/anomaly.h"
 #include "lib/train/edit_options.h"
+#include "lib/train/outer_optimizer.h"
 #include "lib/train/penalty.h"
 #include "lib/train/reducer.h"
+#include "lib/train/rendezvous.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -31,6 +34,9 @@ namespace entrain {
 struct LayerReport {
   std::vector<double> norms, weights;  // by replica; a rejected one has weight 0
   double clip_factor = 1;              // beta
+  bool accepted = true;                // this replica
+  AnomalyDetector::Score score;        // of its norm, with skip_anomaly
+  bool rolled_back = false;            // nobody was accepted, or what came of it was not finite
 };
 
 class Exchange {
@@ -47,12 +53,16 @@ class Exchange {
   // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
   absl::Status CreateAnchors();
 
-  // `round`: how many exchanges there were before; compared, like the anchors' checksum.
-  absl::Status Judge(uint64_t round);
+  // The rendezvous of all replicas: each brings its standing and the norms of all layers. True: the replicas exchange, and
+  // weights are known. Of `mine`, tokens, flags and metric are this rank's own and are added up over its replica; the
+  // checksum is filled in. `patience_ns`: how much longer than usual the others may take.
+  absl::StatusOr<bool> Judge(Standing mine, int64_t patience_ns);
   absl::Status Begin(int layer);
   absl::Status Finish(int layer);
 
   const Anchors& anchors() const { return anchors_; }
+  // By replica, as of the last Judge.
+  const std::vector<Standing>& standings() const { return standings_; }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
   const Groups& groups() const { return groups_; }
 
@@ -64,16 +74,22 @@ class Exchange {
   };
 
   double SquareOfShard(int layer) const;
-  absl::Status SumOverModel(int64_t tag, std::vector<double>* values) const;
-  absl::Status ShareNorms(uint64_t round, const std::vector<double>& mine);
-  absl::Status Compare(const std::vector<uint64_t>& records, size_t width) const;
+  absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
+                                                      const std::vector<double>& values) const;
+  double SumOverCopies(const std::vector<double>& gathered, size_t width, size_t at) const;
+  absl::Status JudgeWithinReplica(Standing* mine, std::vector<double>* norms);
+  absl::Status ShareNorms(const Standing& mine, const std::vector<double>& norms,
+                          int64_t patience_ns);
+  void Weigh(int layer, const std::vector<double>& signed_norms);
+  void Learn(int layer, const std::vector<Contribution>& brought);
   void FillDelta(int layer, float* delta) const;
   absl::Status Combine(int layer, float* mean);
-  void OuterStep(int layer, float* mean, double beta);
+  bool Vanishes(int layer, const float* mean) const;
   void RollBack(int layer);
+  void LogDecision(int layer) const;
 
   float* Live(int layer) const { return params_ + slab_.layer(layer).offset; }
-  CallOptions Options(int64_t tag) const;
+  CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
 
   const Slab& slab_;
   float* const params_;
@@ -83,6 +99,10 @@ class Exchange {
   const std::unique_ptr<DeltaReducer> reducer_ = std::make_unique<LinearReducer>();
   const int me_;  // this replica
   Anchors anchors_;
+  OuterOptimizer outer_;
+  std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
+  std::vector<int> empty_rounds_;           // by layer: how often in a row all were rejected
+  std::vector<Standing> standings_;
   BufferPool pool_;
   std::vector<Verdict> verdicts_;     // by layer
   std::vector<LayerReport> reports_;  // by layer

@@ -1,6 +1,7 @@
 #include "lib/train/layer_sync.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,6 +61,24 @@ absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
   return groups;
 }
 
+int64_t IntervalNs(const EditOptions& options) {
+  return static_cast<int64_t>(options.local_sgd_sync_time * static_cast<double>(kSecond));
+}
+
+absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const Exchange::Groups& groups,
+                                                         const EditOptions& options) {
+  if (!options.use_async) {
+    return std::make_unique<StepTrigger>(options.local_sgd_warmup_steps,
+                                         options.local_sgd_sync_interval);
+  }
+  std::shared_ptr<Communicator> replica;
+  if (groups.model != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(replica, groups.model->Split(0, groups.model->rank()));
+  }
+  return std::make_unique<TimeTrigger>(options.local_sgd_warmup_steps, IntervalNs(options),
+                                       options.clock, std::move(replica), options.timeout_ns);
+}
+
 absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards) {
   if (shards.params() == nullptr) {
     return absl::FailedPreconditionError("shard: no slabs are bound yet");
@@ -82,8 +101,9 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards));
     ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups, MakeGroups(*mesh, shards->slab(), options));
+    ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, options));
     std::unique_ptr<LayerSync> edit(
-        new LayerSync(std::move(mesh), shards, options, std::move(groups)));
+        new LayerSync(std::move(mesh), shards, options, std::move(groups), std::move(trigger)));
     ENTRAIN_RETURN_IF_ERROR(shards->SetGate(edit.get()));
     ENTRAIN_RETURN_IF_ERROR(shards->SetGradients(
         options.local_sgd_warmup_steps > 0 ? GradientScope::kGlobal : GradientScope::kLocal));
@@ -94,12 +114,11 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
 }
 
 LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
-                     Exchange::Groups groups)
+                     Exchange::Groups groups, std::unique_ptr<SyncTrigger> trigger)
     : mesh_(std::move(mesh)),
       shards_(shards),
       options_(options),
-      trigger_(std::make_unique<StepTrigger>(options.local_sgd_warmup_steps,
-                                             options.local_sgd_sync_interval)),
+      trigger_(std::move(trigger)),
       layers_(shards->slab().layers()),
       order_(shards->slab().training()),
       exchange_(shards->slab(), shards->params(), options, std::move(groups)),
@@ -149,6 +168,9 @@ absl::StatusOr<bool> LayerSync::BeginForward(bool training, bool first_microbatc
   if (!training) {
     return false;
   }
+  if (left_) {
+    return absl::FailedPreconditionError("edit: begin_forward with training after leave");
+  }
   ENTRAIN_RETURN_IF_ERROR(CountMicrobatch(first_microbatch));
   if (step_ >= options_.local_sgd_warmup_steps) {
     ENTRAIN_RETURN_IF_ERROR(shards_->SetGradients(GradientScope::kLocal));
@@ -167,13 +189,25 @@ absl::Status LayerSync::CountMicrobatch(bool first) {
 }
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
-  ENTRAIN_ASSIGN_OR_RETURN(const bool due, trigger_->Due({step_, last_sync_step_, requested_}));
-  const bool first = last_sync_step_ < 0;
-  if (due) {
-    ENTRAIN_RETURN_IF_ERROR(Annotate(first ? StartFirst() : StartExchange(), "edit"));
+  const absl::StatusOr<bool> due = trigger_->Due({step_, last_sync_step_, requested_});
+  if (!due.ok()) {
+    // The rank that could not be asked may wait for this one elsewhere.
+    const absl::Status why = Annotate(due.status(), "edit");
+    Fail(why);
+    return why;
   }
+  const bool insists = requested_;
   requested_ = false;
-  return due && !first;
+  if (!*due) {
+    return false;
+  }
+  if (last_sync_step_ < 0) {
+    ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit"));
+    return false;
+  }
+  wishes_ |= insists ? kInsist : 0;
+  auto started = StartExchange();
+  return started.ok() ? started : Annotate(started.status(), "edit");
 }
 
 // The replicas left warm-up, or began, alike: there is nothing to exchange yet.
@@ -188,17 +222,58 @@ absl::Status LayerSync::StartFirst() {
   if (!options_.plain()) {
     ENTRAIN_RETURN_IF_ERROR(exchange_.CreateAnchors());
   }
-  last_sync_step_ = step_;
+  last_sync_step_ = base_step_ = step_;
+  tokens_ = 0;
+  trigger_->Met();
   absl::MutexLock lock(&mutex_);
-  finished_ = {0, step_, exchange_.anchors().checksum()};
+  finished_ = {.last_sync_step = step_, .anchor_checksum = exchange_.anchors().checksum()};
   return absl::OkStatus();
 }
 
-absl::Status LayerSync::StartExchange() {
+absl::StatusOr<bool> LayerSync::StartExchange() {
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(shards_->CheckAllReleased());
   // All layers of the last exchange are done, but the courier may not have put its things away.
   ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+  if (options_.use_async) {
+    return Meet(0);
+  }
+  standing_ = TakeStanding();
+  patience_ns_ = 0;
+  Post(&LayerSync::Judge);
+  BeginTurns();
+  return true;
+}
+
+// The rendezvous by itself, and whether there is an exchange now.
+absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
+  standing_ = TakeStanding();
+  patience_ns_ = patience_ns;
+  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(Post(&LayerSync::Judge)));
+  trigger_->Met();
+  if (!exchanges_) {
+    // As if it had not been: what was trained counts for the next one.
+    base_step_ = step_ - static_cast<int64_t>(standing_.steps_since);
+    tokens_ = static_cast<int64_t>(standing_.tokens_since);
+    return false;
+  }
+  BeginTurns();
+  return true;
+}
+
+// What this rank has to say; its counts begin anew.
+Standing LayerSync::TakeStanding() {
+  last_sync_step_ = step_;
+  return {.round = static_cast<uint64_t>(rendezvous_),
+          .steps = static_cast<uint64_t>(step_),
+          .steps_since = static_cast<uint64_t>(step_ - std::exchange(base_step_, step_)),
+          .tokens_since = static_cast<uint64_t>(std::exchange(tokens_, 0)),
+          .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0),
+          .metric_sum = std::exchange(metric_sum_, 0),
+          .metric_weight = std::exchange(metric_weight_, 0)};
+}
+
+void LayerSync::BeginTurns() {
   {
     absl::MutexLock lock(&mutex_);
     for (const int layer : order_) {
@@ -207,10 +282,7 @@ absl::Status LayerSync::StartExchange() {
     allowed_ = -1;
   }
   next_begin_ = next_finish_ = 0;
-  last_sync_step_ = step_;
-  Post(&LayerSync::Judge);
   Allow(options_.prefetch - 1);
-  return absl::OkStatus();
 }
 
 void LayerSync::Allow(int turn) {
@@ -282,6 +354,59 @@ uint64_t LayerSync::BytesSent(bool sync) const {
   return comm == nullptr ? 0 : comm->stats().bytes_sent;
 }
 
+absl::Status LayerSync::Record(int64_t tokens, double metric, double weight) {
+  if (tokens < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("edit: tokens: ", tokens, " is negative"));
+  }
+  if (!(weight >= 0) || !std::isfinite(weight)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("edit: weight: ", weight, " is not a finite number of at least 0"));
+  }
+  tokens_ += tokens;
+  if (weight > 0) {
+    metric_sum_ += weight * metric;
+    metric_weight_ += weight;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerSync::Wish(uint64_t flags) {
+  wishes_ |= flags;
+  return status();
+}
+
+absl::Status LayerSync::Leave() {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  const int pending = FirstPending();
+  if (left_ || last_sync_step_ < 0 || pending >= 0) {
+    return absl::FailedPreconditionError(
+        left_ ? "edit: leave: this replica has left already"
+        : pending >= 0
+            ? absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending)
+            : "edit: leave: there are no anchors yet, all replicas leave together");
+  }
+  left_ = true;
+  const Stopwatch stopwatch(&exposed_ns_);
+  bool all = false;
+  while (!all) {
+    ENTRAIN_RETURN_IF_ERROR(Annotate(StayForRound(&all), "edit: leave"));
+  }
+  return absl::OkStatus();
+}
+
+// One more rendezvous, with those who still train: they come when their time is up, and not before.
+absl::Status LayerSync::StayForRound(bool* all) {
+  ENTRAIN_RETURN_IF_ERROR(shards_->CheckAllReleased());
+  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
+                           Meet(options_.use_async ? IntervalNs(options_) : 0));
+  if (exchanges) {
+    ENTRAIN_RETURN_IF_ERROR(Block(order_.back()));
+  }
+  *all = AllLeave(standings());
+  return absl::OkStatus();
+}
+
 EditInfo LayerSync::info() const {
   EditInfo info;
   info.steps = step_;
@@ -294,7 +419,22 @@ EditInfo LayerSync::info() const {
   info.syncs = finished_.syncs;
   info.last_sync_step = finished_.last_sync_step;
   info.anchor_checksum = finished_.anchor_checksum;
+  info.rejections = finished_.rejections;
+  info.rollbacks = finished_.rollbacks;
+  info.rendezvous = met_;
+  double sum = 0, weight = 0;
+  for (const Standing& one : standings_) {
+    info.wishes |= one.flags;
+    sum += one.metric_sum;
+    weight += one.metric_weight;
+  }
+  info.metric = sum / weight;  // 0 / 0 is the NaN that is promised
   return info;
+}
+
+std::vector<Standing> LayerSync::standings() const {
+  absl::MutexLock lock(&mutex_);
+  return standings_;
 }
 
 absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
@@ -321,9 +461,9 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
     return absl::InvalidArgumentError(
         absl::StrCat("edit: layer: ", layer, " has nothing that trains and is never exchanged"));
   }
-  if (FirstPending() >= 0 || round_ == 0) {
+  if (FirstPending() >= 0 || syncs_ == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "edit: ", round_ == 0 ? "there was no exchange yet" : "an exchange is under way"));
+        "edit: ", syncs_ == 0 ? "there was no exchange yet" : "an exchange is under way"));
   }
   return exchange_.report(layer);
 }
@@ -344,8 +484,8 @@ void LayerSync::WhenOpen(int layer, Continuation then) {
 
 // ---- The courier's side ------------------------------------------------------------------------
 
-void LayerSync::Post(absl::Status (LayerSync::*job)()) {
-  courier_.Post([this, job] {
+uint64_t LayerSync::Post(absl::Status (LayerSync::*job)()) {
+  return courier_.Post([this, job] {
     uint64_t spent = 0;
     absl::Status status;
     {
@@ -354,7 +494,7 @@ void LayerSync::Post(absl::Status (LayerSync::*job)()) {
     }
     sync_ns_.fetch_add(spent, std::memory_order_relaxed);
     if (!status.ok()) {
-      status = Annotate(status, absl::StrCat("edit: exchange ", round_ + 1));
+      status = Annotate(status, absl::StrCat("edit: exchange ", syncs_ + 1));
       Fail(status);
     }
     return status;
@@ -362,7 +502,16 @@ void LayerSync::Post(absl::Status (LayerSync::*job)()) {
 }
 
 absl::Status LayerSync::Judge() {
-  return Annotate(exchange_.Judge(static_cast<uint64_t>(round_)), "norms");
+  const absl::StatusOr<bool> exchanges = exchange_.Judge(standing_, patience_ns_);
+  if (!exchanges.ok()) {
+    return Annotate(exchanges.status(), "rendezvous");
+  }
+  exchanges_ = *exchanges;
+  ++rendezvous_;
+  absl::MutexLock lock(&mutex_);
+  standings_ = exchange_.standings();
+  met_ = rendezvous_;
+  return absl::OkStatus();
 }
 
 absl::Status LayerSync::RunAllowed() {
@@ -396,13 +545,15 @@ absl::Status LayerSync::RunTurn(int allowed) {
 
 void LayerSync::Publish(int layer, bool last) {
   std::vector<Continuation> then;
-  if (last) {
-    ++round_;
-  }
+  const LayerReport& report = exchange_.report(layer);
+  rejections_ += report.accepted ? 0 : 1;
+  rollbacks_ += report.rolled_back ? 1 : 0;
+  syncs_ += last ? 1 : 0;
   {
     absl::MutexLock lock(&mutex_);
     if (last) {
-      finished_ = {round_, last_sync_step_, exchange_.anchors().checksum()};
+      finished_ = {syncs_, last_sync_step_, exchange_.anchors().checksum(), rejections_,
+                   rollbacks_};
     }
     states_[static_cast<size_t>(layer)].pending = false;
     then.swap(states_[static_cast<size_t>(layer)].then);

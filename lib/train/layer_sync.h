@@ -1,9 +1,12 @@
-// EDiT: when replicas exchange, and how an exchange of layer l + 1 hides under the computation of
+// EDiT and A-EDiT: when replicas exchange, and how an exchange of layer l + 1 hides under the computation of
 // layer l. Behind entrain_edit_*; include/entrain/train.h has the contract of each function, and
 // exchange.h the arithmetic.
 //
 //   caller    begin_forward | wait(0)      compute 0       wait(1)     compute 1
 //   courier   Judge, 0      |.......| layer 1, gather(1) |       | layer 2, gather(2)
+//
+// In A-EDiT replicas meet when the time is up, not at a step that all know, and only then find out whether there is enough to
+// exchange: begin_forward waits for Judge, which waits for the last replica.
 //
 // The courier is allowed to come `prefetch` layers further than the layer last waited for; 0: each
 // layer is exchanged in its own wait. Gathers of layers still in exchange are held back and start
@@ -41,6 +44,11 @@ struct EditInfo {
   uint64_t exposed_ns = 0, sync_ns = 0;
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
   bool in_warmup = false;
+  int64_t rendezvous = 0;  // with or without an exchange
+  uint64_t wishes = 0;     // flags of any replica at the last one
+  double metric = 0;       // mean over all replicas at the last one; NaN: nobody gave any
+  int64_t rejections = 0;  // layers of this replica that were rejected, over all exchanges
+  int64_t rollbacks = 0;   // layers that were rolled back
 };
 
 class LayerSync final : public LayerGate {
@@ -57,8 +65,17 @@ class LayerSync final : public LayerGate {
   absl::Status WaitLayer(int layer);
   absl::Status EndStep();
   absl::Status RequestSync();
+  // This rank's since the last call: tokens that it trained on, and a metric with its weight.
+  absl::Status Record(int64_t tokens, double metric, double weight);
+  // kWantCheckpoint, kWantStop: shown at the next rendezvous.
+  absl::Status Wish(uint64_t flags);
+  // This replica has trained to its end. Collective over the replica; blocks until all replicas have, and takes part in their
+  // rendezvous and exchanges until then. Afterwards there is no more training.
+  absl::Status Leave();
 
   EditInfo info() const;
+  // By replica, as of the last rendezvous that is over; empty before the first.
+  std::vector<Standing> standings() const;
   // slab().count() elements of kF32, kF64, kBF16 or kF16.
   absl::Status CopyAnchor(void* anchor, DType to = DType::kF32) const;
   // kFailedPrecondition before the first exchange and during one. Of a layer that trains.
@@ -78,15 +95,20 @@ class LayerSync final : public LayerGate {
   struct Finished {
     int64_t syncs = 0, last_sync_step = -1;
     uint64_t anchor_checksum = 0;
+    int64_t rejections = 0, rollbacks = 0;
   };
 
   LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
-            Exchange::Groups groups);
+            Exchange::Groups groups, std::unique_ptr<SyncTrigger> trigger);
   absl::Status CheckLayer(int layer) const;
   absl::Status CountMicrobatch(bool first);
   absl::StatusOr<bool> StartIfDue();
   absl::Status StartFirst();
-  absl::Status StartExchange();
+  absl::StatusOr<bool> StartExchange();
+  absl::StatusOr<bool> Meet(int64_t patience_ns);
+  Standing TakeStanding();
+  void BeginTurns();
+  absl::Status StayForRound(bool* all);
   absl::Status Block(int layer);
   // Lets the courier run up to this turn.
   void Allow(int turn);
@@ -95,7 +117,7 @@ class LayerSync final : public LayerGate {
   uint64_t BytesSent(bool sync) const;
 
   // On the courier:
-  void Post(absl::Status (LayerSync::*job)());
+  uint64_t Post(absl::Status (LayerSync::*job)());
   absl::Status Judge();
   absl::Status RunAllowed();
   absl::Status RunTurn(int allowed);
@@ -114,6 +136,12 @@ class LayerSync final : public LayerGate {
   int64_t step_ = 0;  // g
   bool requested_ = false;
   int32_t microbatches_ = 0;  // training forwards of this step, from its first micro-batch on
+  // Since the last exchange, or rendezvous: what the next standing says.
+  int64_t base_step_ = 0;
+  int64_t tokens_ = 0;
+  double metric_sum_ = 0, metric_weight_ = 0;
+  uint64_t wishes_ = 0;
+  bool left_ = false;
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 
@@ -121,7 +149,12 @@ class LayerSync final : public LayerGate {
   Exchange exchange_;
   int next_begin_ = 0, next_finish_ = 0;  // turns
   int64_t last_sync_step_ = -1;           // as of the last one begun
-  int64_t round_ = 0;
+  int64_t syncs_ = 0;
+  int64_t rejections_ = 0, rollbacks_ = 0;
+  Standing standing_;        // for Judge
+  int64_t patience_ns_ = 0;  // likewise
+  bool exchanges_ = false;   // what Judge has found
+  int64_t rendezvous_ = 0;
   std::atomic<uint64_t> sync_ns_{0};
 
   mutable absl::Mutex mutex_;
@@ -129,6 +162,8 @@ class LayerSync final : public LayerGate {
   int allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // the last turn that the courier may take
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Finished finished_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);
+  int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;  // rendezvous that are over
 
   Courier courier_;  // last: its jobs use the rest
 };

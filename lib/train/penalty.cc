@@ -5,31 +5,85 @@
 #include <limits>
 
 namespace entrain {
+namespace {
 
-Verdict Weigh(Weighting weighting, double temperature, absl::Span<const double> norms) {
-  Verdict verdict;
-  verdict.weights.assign(norms.size(), 0.0);
-  double least = std::numeric_limits<double>::infinity();
-  for (const double norm : norms) {
-    if (std::isfinite(norm)) {
-      ++verdict.accepted;
-      least = std::min(least, norm);
-    }
-  }
+void Normalise(std::vector<double>* weights) {
   double total = 0;
-  for (size_t n = 0; n < norms.size(); ++n) {
-    if (std::isfinite(norms[n])) {
-      // Relative to the smallest norm, so that one exponential is 1 and the total cannot vanish.
-      verdict.weights[n] =
-          weighting == Weighting::kSoftmax ? std::exp((least - norms[n]) / temperature) : 1.0;
-      total += verdict.weights[n];
+  for (const double weight : *weights) {
+    total += weight;
+  }
+  for (double& weight : *weights) {
+    weight = total > 0 ? weight / total : 0;
+  }
+}
+
+// exp((least - G) / T) of the accepted: relative to the smallest norm, so that one is 1 and the sum
+// cannot vanish.
+std::vector<double> Exponentials(double temperature, absl::Span<const Contribution> brought) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Contribution& one : brought) {
+    if (one.accepted()) {
+      least = std::min(least, one.norm);
     }
   }
-  if (weighting != Weighting::kSum && total > 0) {
-    for (double& weight : verdict.weights) {
-      weight /= total;
+  std::vector<double> result;
+  for (const Contribution& one : brought) {
+    result.push_back(one.accepted() ? std::exp((least - one.norm) / temperature) : 0);
+  }
+  return result;
+}
+
+// Each replica's share of all that was trained; `all`: the rejected count too.
+std::vector<double> Shares(absl::Span<const Contribution> brought, bool all) {
+  std::vector<double> shares;
+  double total = 0;
+  for (const Contribution& one : brought) {
+    shares.push_back(all || one.accepted() ? one.trained : 0);
+    total += shares.back();
+  }
+  for (size_t n = 0; total == 0 && n < shares.size(); ++n) {
+    shares[n] = all || brought[n].accepted() ? 1 : 0;
+  }
+  Normalise(&shares);
+  return shares;
+}
+
+}  // namespace
+
+bool Contribution::accepted() const {
+  return !rejected && !absent && std::isfinite(norm);
+}
+
+Verdict Weigh(const Weighing& how, absl::Span<const Contribution> brought) {
+  Verdict verdict;
+  const bool softmax = how.kind == Weighting::kSoftmax;
+  std::vector<double> weights;
+  for (const Contribution& one : brought) {
+    verdict.accepted += one.accepted() ? 1 : 0;
+    weights.push_back(how.compat || one.accepted() ? 1 : 0);
+  }
+  if (softmax) {
+    weights = Exponentials(how.temperature, brought);
+  }
+  const bool normalised = softmax || (how.kind == Weighting::kUniform && !how.compat);
+  if (normalised) {
+    Normalise(&weights);
+  }
+  if (how.step_ratio > 0) {
+    const std::vector<double> shares = Shares(brought, how.compat);
+    for (size_t n = 0; n < weights.size(); ++n) {
+      weights[n] = (1 - how.step_ratio) * weights[n] + how.step_ratio * shares[n];
     }
   }
+  if (how.kind == Weighting::kUniform && how.compat) {
+    Normalise(&weights);
+  }
+  for (size_t n = 0; n < weights.size(); ++n) {
+    if (!brought[n].accepted()) {
+      weights[n] = 0;  // in compat after it has counted
+    }
+  }
+  verdict.weights = std::move(weights);
   return verdict;
 }
 

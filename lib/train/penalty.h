@@ -1,9 +1,8 @@
 // What a replica's pseudo-gradient counts for: from the norms of all replicas to weights, and the
 // clip factor. Pure, in double, so that every rank comes to the same bits.
 //
-// A norm that is not finite says that the replica is rejected for this layer: its parameters are
-// not finite, or a judge of norms put infinity there. It gets weight zero, and the others share all
-// the weight.
+// A replica that is rejected for a layer, or absent from the exchange, gets weight zero, and the
+// others share all the weight.
 #pragma once
 
 #include <vector>
@@ -18,12 +17,33 @@ enum class Weighting {
   kSoftmax   // softmax(-G / T): the further a replica strayed, the less it counts
 };
 
+struct Weighing {
+  Weighting kind = Weighting::kUniform;
+  double temperature = 1;  // T > 0, of kSoftmax
+  // r: the share of a weight that follows how much the replica has trained, in [0, 1].
+  double step_ratio = 0;
+  // As published: the rejected count in the divisor, and uniform weights are mixed with those of
+  // steps before either is normalised.
+  bool compat = false;
+};
+
+// What a replica brings to an exchange of one layer.
+struct Contribution {
+  double norm = 0;        // G; not finite: rejected
+  bool rejected = false;  // by its judge of norms
+  bool absent = false;    // has nothing to bring
+  double trained = 0;     // steps, or tokens, since the last exchange
+
+  bool accepted() const;
+};
+
 struct Verdict {
-  std::vector<double> weights;  // by replica; 0 for the rejected
+  std::vector<double> weights;  // by replica; 0 for those that are not accepted
   int accepted = 0;             // 0: roll back
 };
-// `temperature`: T > 0, used by kSoftmax.
-Verdict Weigh(Weighting weighting, double temperature, absl::Span<const double> norms);
+// (1 - r) w + r s over the accepted, with w of `kind` and s the replica's share of what was trained;
+// if nobody has trained, all shares are alike.
+Verdict Weigh(const Weighing& how, absl::Span<const Contribution> brought);
 
 // beta = min(1, phi / (norm + 1e-6)): what brings a module of this norm down to phi.
 double ClipFactor(double norm, double phi);

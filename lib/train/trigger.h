@@ -1,16 +1,21 @@
-// When replicas exchange: asked once before each forward pass that may (training, first
-// micro-batch).
+// When replicas exchange: asked once before each forward pass that may (training, first micro-batch).
+//
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/statusor.h"
+
+#include "lib/base/clock.h"
+#include "lib/comm/communicator.h"
 
 namespace entrain {
 
 struct StepInfo {
   int64_t step = 0;             // g: optimizer steps counted
-  int64_t last_sync_step = -1;  // g at the last exchange or anchor creation; -1: none yet
+  int64_t last_sync_step = -1;  // g at the last rendezvous or anchor creation; -1: none yet
   bool requested = false;       // somebody asked for an exchange as soon as possible
 };
 
@@ -19,26 +24,30 @@ class SyncTrigger {
   explicit SyncTrigger(int64_t warmup_steps) : warmup_steps_(warmup_steps) {}
   virtual ~SyncTrigger() = default;
 
-  // The same answer on all ranks. Never in warm-up, never twice at one step: a second exchange
-  // there has nothing to exchange and would let the outer momentum take a free step.
+  // The same answer on all ranks of a replica. Never in warm-up, never twice at one step: a second
+  // exchange there has nothing to exchange and would let the outer momentum take a free step.
   absl::StatusOr<bool> Due(const StepInfo& info) {
     if (info.step < warmup_steps_ || info.step == info.last_sync_step) {
       return false;
     }
-    return info.requested ? true : IsTime(info);
+    if (info.requested) {
+      return true;
+    }
+    return info.last_sync_step < 0 ? true : IsTime(info);
   }
-  int64_t warmup_steps() const { return warmup_steps_; }
+  // The replicas have just met, or begun: an interval begins.
+  virtual void Met() {}
 
  protected:
-  // After warm-up, at a step without an exchange. May communicate and block; a trigger by time
-  // agrees here with the other ranks.
+  // After warm-up, at a step without an exchange.
   virtual absl::StatusOr<bool> IsTime(const StepInfo& info) = 0;
+  int64_t warmup_steps() const { return warmup_steps_; }
 
  private:
   const int64_t warmup_steps_;  // W_s
 };
 
-// At steps W_s + k H. Needs no agreement, since all replicas count the same steps.
+// EDiT: at steps W_s + k H. Needs no agreement, since all replicas count the same steps.
 class StepTrigger final : public SyncTrigger {
  public:
   StepTrigger(int64_t warmup_steps, int64_t interval)
@@ -49,6 +58,37 @@ class StepTrigger final : public SyncTrigger {
 
  private:
   const int64_t interval_;  // H
+};
+
+// A-EDiT: when tau seconds have passed since the replicas met, by the clock of the replica's first rank. What it reads before
+// one forward pass, the others know at the next: its word travels behind the step between. Clocks of replicas are not
+// compared: each comes to its k-th rendezvous some time, and nobody to the next one before.
+class TimeTrigger final : public SyncTrigger {
+ public:
+  // `replica`: for this object alone; null: a replica of one rank. `clock` outlives this.
+  TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,
+              std::shared_ptr<Communicator> replica, int64_t timeout_ns);
+  ~TimeTrigger() override;
+
+  // After the wait for the others, not before: else whoever came first would have its wait on the
+  // clock, come first again by more, and in the end do nothing but wait.
+  void Met() override;
+
+ protected:
+  absl::StatusOr<bool> IsTime(const StepInfo& info) override;
+
+ private:
+  bool Over() const { return clock_->Now() - start_ns_ >= interval_ns_; }
+
+  const int64_t interval_ns_;  // tau
+  const Clock* const clock_;
+  const std::shared_ptr<Communicator> replica_;
+  const int64_t timeout_ns_;
+  int64_t start_ns_ = 0;
+  // The first rank's word of the last forward pass; null: it has not been asked yet.
+  RefPtr<Work> word_;
+  uint8_t over_ = 0;    // where it arrives
+  bool stale_ = false;  // the word is of the interval before
 };
 
 }  // namespace entrain

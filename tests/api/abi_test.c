@@ -160,7 +160,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 112);
+  SIZE(entrain_edit_config_t, 224);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -177,12 +177,39 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, outer_momentum, 80);
   AT(entrain_edit_config_t, outer_weight_decay, 88);
   AT(entrain_edit_config_t, prefetch, 96);
-  AT(entrain_edit_config_t, reserved, 100);
+  AT(entrain_edit_config_t, use_async, 100);
   AT(entrain_edit_config_t, timeout_ns, 104);
+  AT(entrain_edit_config_t, local_sgd_sync_time, 112);
+  AT(entrain_edit_config_t, min_total_global_steps, 120);
+  AT(entrain_edit_config_t, use_step_weight, 128);
+  AT(entrain_edit_config_t, skip_anomaly, 132);
+  AT(entrain_edit_config_t, step_weight_ratio, 136);
+  AT(entrain_edit_config_t, ewma_alpha, 144);
+  AT(entrain_edit_config_t, ewma_warmup_steps, 152);
+  AT(entrain_edit_config_t, ewma_threshold, 160);
+  AT(entrain_edit_config_t, outer_beta1, 168);
+  AT(entrain_edit_config_t, outer_beta2, 176);
+  AT(entrain_edit_config_t, outer_eps, 184);
+  AT(entrain_edit_config_t, outer_step, 192);
+  AT(entrain_edit_config_t, outer_user, 200);
+  AT(entrain_edit_config_t, cpu_offload, 208);
+  AT(entrain_edit_config_t, is_debug, 212);
+  AT(entrain_edit_config_t, compat, 216);
+  AT(entrain_edit_config_t, reserved, 220);
+}
+
+static void check_edit_replica(void) {
+  SIZE(entrain_edit_replica_t, 40);
+  AT(entrain_edit_replica_t, size, 0);
+  AT(entrain_edit_replica_t, steps, 8);
+  AT(entrain_edit_replica_t, steps_since, 16);
+  AT(entrain_edit_replica_t, tokens_since, 24);
+  AT(entrain_edit_replica_t, wishes, 32);
+  AT(entrain_edit_replica_t, leaving, 36);
 }
 
 static void check_edit_info(void) {
-  SIZE(entrain_edit_info_t, 80);
+  SIZE(entrain_edit_info_t, 112);
   AT(entrain_edit_info_t, size, 0);
   AT(entrain_edit_info_t, steps, 8);
   AT(entrain_edit_info_t, syncs, 16);
@@ -193,7 +220,11 @@ static void check_edit_info(void) {
   AT(entrain_edit_info_t, bytes_sent_shard, 56);
   AT(entrain_edit_info_t, bytes_sent_sync, 64);
   AT(entrain_edit_info_t, in_warmup, 72);
-  AT(entrain_edit_info_t, reserved, 76);
+  AT(entrain_edit_info_t, wishes, 76);
+  AT(entrain_edit_info_t, rendezvous, 80);
+  AT(entrain_edit_info_t, metric, 88);
+  AT(entrain_edit_info_t, rejections, 96);
+  AT(entrain_edit_info_t, rollbacks, 104);
 }
 
 int main(void) {
@@ -210,6 +241,7 @@ int main(void) {
   check_shard_layer();
   check_shard_stats();
   check_edit_config();
+  check_edit_replica();
   check_edit_info();
   return failures == 0 ? 0 : 1;
 }

@@ -229,13 +229,21 @@ TEST(Train, EditOptionsAreChecked) {
       *field = before;
     };
     expect_refused(&config.reserved, 1, "reserved 1");
+    expect_refused(&config.use_async, 2, "use_async 2 is neither 0 (off) nor 1 (on)");
+    expect_refused(&config.use_step_weight, 1,
+                   "use_step_weight: 1 has no effect without use_async");
+    expect_refused(&config.skip_anomaly, 5, "skip_anomaly 5");
+    expect_refused(&config.cpu_offload, -1, "cpu_offload -1");
+    expect_refused(&config.is_debug, 2, "is_debug 2");
+    expect_refused(&config.compat, 2, "compat 2");
+    expect_refused(&config.outer_optimizer, ENTRAIN_OUTER_CALLBACK, "outer_step: NULL");
     expect_refused(&config.normalize, 7, "normalize 7 is neither 0 (off) nor 1 (on)");
     expect_refused(&config.outer_nesterov, 2, "outer_nesterov 2");
     expect_refused(&config.pseudo_gradnorm_reduce, 3, "pseudo_gradnorm_reduce 3");
     expect_refused(&config.pseudo_gradnorm_reduce, -1, "pseudo_gradnorm_reduce -1");
     config.outer_lr = 0.25;
     expect_refused(&config.outer_optimizer, ENTRAIN_OUTER_NONE,
-                   "outer_lr: 0.25 has no effect without outer_optimizer sgd; set both");
+                   "outer_lr: 0.25 has no effect without outer_optimizer sgd or adamw; set both");
     EXPECT_EQ(edit, nullptr);
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     EXPECT_FAILS(entrain_edit_end_step(edit), ENTRAIN_FAILED_PRECONDITION,
@@ -411,6 +419,90 @@ TEST(Train, EditBringsReplicasToOneAnchor) {
     EXPECT_EQ(weights[1], 0.5);
     EXPECT_EQ(clip, 1.0);
     EXPECT_LT(norms[0], norms[1]);
+    entrain_edit_destroy(edit);
+  });
+}
+
+// What the callback of the test below was given.
+struct Descent {
+  int64_t last_step = 0;
+  size_t elements = 0;
+};
+
+void HalfStep(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
+              size_t count) {
+  auto* descent = static_cast<Descent*>(user);
+  descent->last_step = step;
+  descent->elements += layer == 0 ? count : 0;
+  for (size_t i = 0; i < count; ++i) {
+    anchor[i] -= 0.5f * grad[i];
+  }
+}
+
+TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    model.Bind();
+    model.Load(1.0f);
+    Descent descent;
+    entrain_edit_config_t config;
+    entrain_edit_config_init(&config);
+    config.shard = model.shard();
+    config.use_async = 1;
+    config.local_sgd_sync_time = 1e-9;  // over at every step
+    config.min_total_global_steps = 1;
+    config.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
+    config.outer_step = HalfStep;
+    config.outer_user = &descent;
+    config.skip_anomaly = 1;
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    entrain_edit_replica_t replica;
+    entrain_edit_replica_init(&replica);
+    EXPECT_FAILS(entrain_edit_replica(edit, 0, &replica), ENTRAIN_FAILED_PRECONDITION, "met");
+    EXPECT_FAILS(entrain_edit_leave(edit), ENTRAIN_FAILED_PRECONDITION, "leave");
+    EXPECT_FAILS(entrain_edit_wish(edit, 8), kInvalid, "wishes 8");
+    EXPECT_FAILS(entrain_edit_record(edit, -1, 0, 0), kInvalid, "tokens: -1");
+    EXPECT_FAILS(entrain_edit_record(edit, 0, 0, -1), kInvalid, "weight: -1");
+    int32_t syncing = -1;
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    EXPECT_EQ(syncing, 0);
+    for (float& value : model.params()) {
+      value += self.rank == 0 ? 2.0f : 4.0f;
+    }
+    ASSERT_OK(entrain_edit_end_step(edit));
+    ASSERT_OK(entrain_edit_record(edit, 100 + self.rank, self.rank, 1));
+    ASSERT_OK(entrain_edit_wish(edit, self.rank == 1 ? ENTRAIN_WISH_STOP : 0));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    EXPECT_EQ(syncing, 1);
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      ASSERT_OK(entrain_edit_wait_layer(edit, layer));
+    }
+    model.ExpectAll(1.0f + 0.5f * 3.0f);
+    EXPECT_EQ(descent.last_step, 1);
+    EXPECT_GT(descent.elements, 0u);
+    ASSERT_OK(entrain_edit_replica(edit, 1, &replica));
+    EXPECT_EQ(replica.tokens_since, 101);
+    EXPECT_EQ(replica.steps, 1);
+    EXPECT_EQ(replica.wishes, ENTRAIN_WISH_STOP);
+    EXPECT_EQ(replica.leaving, 0);
+    EXPECT_FAILS(entrain_edit_replica(edit, 2, &replica), kInvalid, "replica 2 is not one of 2");
+    double z = -1, limit = -1;
+    EXPECT_OK(entrain_edit_layer_score(edit, 0, &z, &limit));
+    EXPECT_EQ(z, 0);
+    EXPECT_EQ(limit, 0);
+    entrain_edit_info_t info;
+    entrain_edit_info_init(&info);
+    ASSERT_OK(entrain_edit_info(edit, &info));
+    EXPECT_EQ(info.rendezvous, 1);
+    EXPECT_EQ(info.metric, 0.5);
+    EXPECT_EQ(info.wishes, ENTRAIN_WISH_STOP);
+    EXPECT_EQ(info.rejections, 0);
+    ASSERT_OK(entrain_edit_leave(edit));
+    ASSERT_OK(entrain_edit_replica(edit, 0, &replica));
+    EXPECT_EQ(replica.leaving, 1);
+    EXPECT_FAILS(entrain_edit_begin_forward(edit, 1, 1, &syncing), ENTRAIN_FAILED_PRECONDITION,
+                 "leave");
     entrain_edit_destroy(edit);
   });
 }

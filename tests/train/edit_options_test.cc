@@ -48,6 +48,21 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
       {"outer_weight_decay: -1", [](auto& o) { o.outer_weight_decay = -1; }},
       {"reducer: 7", [](auto& o) { o.reducer = ReducerKind{7}; }},
       {"outer_optimizer: 9", [](auto& o) { o.outer_optimizer = OuterKind{9}; }},
+      {"outer_optimizer: -1", [](auto& o) { o.outer_optimizer = OuterKind{-1}; }},
+      {"outer_step: NULL", [](auto& o) { o.outer_optimizer = OuterKind::kCallback; }},
+      {"outer_beta1: 1", [](auto& o) { o.outer_beta1 = 1; }},
+      {"outer_beta2: nan", [&](auto& o) { o.outer_beta2 = nan; }},
+      {"outer_eps: 0", [](auto& o) { o.outer_eps = 0; }},
+      {"local_sgd_sync_time: 0", [](auto& o) { o.local_sgd_sync_time = 0; }},
+      {"local_sgd_sync_time: nan", [&](auto& o) { o.local_sgd_sync_time = nan; }},
+      {"local_sgd_sync_time: 1e+10", [](auto& o) { o.local_sgd_sync_time = 1e10; }},
+      {"min_total_global_steps: 0", [](auto& o) { o.min_total_global_steps = 0; }},
+      {"step_weight_ratio: 1.5", [](auto& o) { o.step_weight_ratio = 1.5; }},
+      {"ewma_alpha: 1", [](auto& o) { o.ewma_alpha = 1; }},
+      {"ewma_alpha: 0", [](auto& o) { o.ewma_alpha = 0; }},
+      {"ewma_warmup_steps: 1", [](auto& o) { o.ewma_warmup_steps = 1; }},
+      {"ewma_warmup_steps: 2000000", [](auto& o) { o.ewma_warmup_steps = 2000000; }},
+      {"ewma_threshold: 0", [](auto& o) { o.ewma_threshold = 0; }},
   };
   for (const Case& c : cases) {
     EditOptions options = Whole();
@@ -79,6 +94,37 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
        [](auto& o) {
          o.reducer = ReducerKind::kLinear;
          o.outer_lr = 0.5;
+       }},
+      {"outer_step: a function",
+       [](auto& o) {
+         o.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) {};
+       }},
+      {"outer_beta1: 0.8",
+       [](auto& o) {
+         o.outer_optimizer = OuterKind::kSgd;
+         o.outer_beta1 = 0.8;
+       }},
+      {"outer_momentum: 0.5",
+       [](auto& o) {
+         o.outer_optimizer = OuterKind::kAdamw;
+         o.outer_momentum = 0.5;
+       }},
+      {"skip_anomaly: 1", [](auto& o) { o.skip_anomaly = true; }},
+      {"ewma_alpha: 0.5", [](auto& o) { o.ewma_alpha = 0.5; }},
+      {"ewma_warmup_steps: 7", [](auto& o) { o.ewma_warmup_steps = 7; }},
+      {"ewma_threshold: 4", [](auto& o) { o.ewma_threshold = 4; }},
+      {"local_sgd_sync_interval: 5",
+       [](auto& o) {
+         o.use_async = true;
+         o.local_sgd_sync_interval = 5;
+       }},
+      {"local_sgd_sync_time: 5", [](auto& o) { o.local_sgd_sync_time = 5; }},
+      {"min_total_global_steps: 5", [](auto& o) { o.min_total_global_steps = 5; }},
+      {"use_step_weight: 1", [](auto& o) { o.use_step_weight = true; }},
+      {"step_weight_ratio: 0.25",
+       [](auto& o) {
+         o.use_async = o.use_step_weight = true;
+         o.step_weight_ratio = 0.25;
        }},
   };
   for (const Case& c : cases) {

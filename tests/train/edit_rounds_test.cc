@@ -78,5 +78,82 @@ TEST(EditRounds, WeightsClipAndOuterStepsMatchPublishedRules) {
   }
 }
 
+// The same numbers with a detector of each layer and replica that judges the norms.
+EditOptions OptionsOf(const Json& variant) {
+  EditOptions options;
+  options.reducer = ReducerKind::kLinear;
+  options.pseudo_gradnorm_reduce = variant["norm_weights"];
+  options.weight_softmax_temperature = variant["softmax_temperature"];
+  options.skip_anomaly = variant["skip_anomaly"];
+  options.ewma_alpha = variant["ewma_alpha"];
+  options.ewma_warmup_steps = variant["ewma_warmup"];
+  options.ewma_threshold = variant["ewma_threshold"];
+  options.ewma_from_zero = true;
+  options.clip_pseudo_grad = variant["clip_pseudo_grad"];
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_nesterov = variant["outer"] == "nesterov";
+  options.outer_lr = variant["eta"];
+  options.outer_momentum = variant["mu"];
+  return options;
+}
+
+void ExpectModule(const LayerReport& report, const Json& want, size_t me) {
+  for (size_t n = 0; n < report.norms.size(); ++n) {
+    const double norm = Number(want["norm"][n]);
+    if (std::isfinite(norm)) {
+      EXPECT_NEAR(report.norms[n], norm, 1e-5);
+    } else {
+      EXPECT_FALSE(std::isfinite(report.norms[n]));
+    }
+    EXPECT_NEAR(report.weights[n], Number(want["weight"][n]), 1e-5);
+  }
+  if (want["z"][me].is_null()) {
+    EXPECT_TRUE(std::isinf(report.score.z));
+  } else {
+    EXPECT_NEAR(report.score.z, Number(want["z"][me]), 1e-4);
+  }
+  EXPECT_EQ(report.accepted, want["accepted"][me].get<bool>());
+  EXPECT_EQ(report.rolled_back, !want["outer_step"].get<bool>());
+  EXPECT_NEAR(report.clip_factor, Number(want["clip_factor"]), 1e-5);
+}
+
+TEST(EditRounds, DetectorWeightsClipAndOuterStepMatchTheSpecifiedRounds) {
+  std::ifstream file(ENTRAIN_TESTDATA "/reducers.json");
+  const Json golden = Json::parse(file)["edit"];
+  ShardConfig config;
+  config.layer_counts = golden["sizes"].get<std::vector<int64_t>>();
+  ASSERT_FALSE(golden["variants"].empty());
+  for (const Json& variant : golden["variants"]) {
+    for (const int shards : {1, 2}) {
+      RunReplicas({shards, 4}, config, [&](Replica& r) {
+        const auto me = static_cast<size_t>(r.replica());
+        r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+          value = golden["initial"][static_cast<size_t>(l)][static_cast<size_t>(i)];
+        });
+        r.Edit(OptionsOf(variant));
+        r.Forward();
+        const Json& drifts = golden["drifts"][variant["drift"].get<std::string>()];
+        for (size_t round = 0; round < variant["rounds"].size(); ++round) {
+          r.DriftFromAnchor([&](int l, int64_t i) {
+            return static_cast<float>(
+                Number(drifts[round][me][static_cast<size_t>(l)][static_cast<size_t>(i)]));
+          });
+          r.EndStep();
+          ASSERT_TRUE(r.Forward());
+          const Json& modules = variant["rounds"][round]["modules"];
+          for (int l = 0; l < 2; ++l) {
+            ExpectModule(*r.edit().Report(l), modules[static_cast<size_t>(l)], me);
+          }
+          r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+            const Json& anchor = modules[static_cast<size_t>(l)]["anchor_after"];
+            ASSERT_NEAR(value, Number(anchor[static_cast<size_t>(i)]), 1e-5)
+                << "round " << round << " layer " << l << " element " << i;
+          });
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace entrain

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "lib/base/clock.h"
+#include "lib/base/log.h"
 #include "tests/support/ranks.h"
 #include "tests/train/replicas.h"
 
@@ -332,6 +334,155 @@ TEST(LayerSync, OtherCombinations) {
   }
 }
 
+TEST(LayerSync, AdamwOutsideIsAdamwOnTheCombinedDelta) {
+  EditOptions options;
+  options.outer_optimizer = OuterKind::kAdamw;
+  options.outer_lr = 0.05;
+  options.outer_weight_decay = 0.1;
+  options.clip_pseudo_grad = 0.5;
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 2}, Layers(), [&](Replica& r) {
+      r.Edit(options);
+      r.Forward();
+      // One element, in double, beside the whole machinery.
+      double anchor = Replica::Initial(3, 0), m = 0, v = 0;
+      for (int round = 1; round <= 3; ++round) {
+        r.DriftFromAnchor([&](int, int64_t) { return r.replica() == 0 ? 0.1f : 0.3f; });
+        r.EndStep();
+        ASSERT_TRUE(r.Forward());
+        const double grad = -0.2 * r.edit().Report(3)->clip_factor;
+        m = 0.9 * m + 0.1 * grad;
+        v = 0.999 * v + 0.001 * grad * grad;
+        const double step =
+            m / (1 - std::pow(0.9, round)) / (std::sqrt(v / (1 - std::pow(0.999, round))) + 1e-8);
+        anchor -= 0.05 * (step + 0.1 * anchor);
+        r.ForEach(r.params(), [&](int l, int64_t, float& value) {
+          if (l == 3) {
+            EXPECT_NEAR(value, anchor, 1e-5) << "round " << round;
+          }
+        });
+        EXPECT_EQ(r.params(), r.Anchor());
+      }
+    });
+  }
+}
+
+TEST(LayerSync, ASpikeIsRejectedAndEqualsAbsenceWhereTheDetectorHasLearnt) {
+  EditOptions options = Averaging();
+  options.skip_anomaly = true;
+  options.ewma_alpha = 0.1;
+  options.ewma_warmup_steps = 6;
+  options.ewma_threshold = 8;
+  RunReplicas({2, 3}, Layers(), [&](Replica& r) {
+    r.Edit(options);
+    r.Forward();
+    for (int round = 0; round < 12; ++round) {
+      const bool spike = round == 10 && r.replica() == 1;
+      r.DriftFromAnchor([&](int l, int64_t i) {
+        // Layer 2 alone goes astray.
+        return Noise(r.replica(), round, l, i) * (spike && l == 2 ? 50.0f : 0.1f);
+      });
+      const std::vector<float> anchor = r.Anchor();
+      r.EndStep();
+      ASSERT_TRUE(r.Forward());
+      for (int l = 0; l < 4; ++l) {
+        const bool rejected = round == 10 && l == 2;
+        const LayerReport report = *r.edit().Report(l);
+        EXPECT_EQ(report.weights[1], rejected ? 0 : 1.0 / 3) << "round " << round << " layer " << l;
+        EXPECT_EQ(report.weights[0], rejected ? 0.5 : 1.0 / 3);
+        EXPECT_TRUE(std::isfinite(report.norms[1]));
+        if (spike && l == 2) {
+          EXPECT_GT(report.score.z, report.score.limit);
+          EXPECT_GE(report.score.limit, 8);
+        }
+      }
+      // The other two, and nothing of it.
+      size_t at = 0;
+      r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+        if (round == 10 && l == 2) {
+          const auto offset = static_cast<size_t>(r.shards().slab().layer(2).offset);
+          const double mean = (Noise(0, 10, l, i) + Noise(2, 10, l, i)) / 2 * 0.1;
+          ASSERT_NEAR(value, anchor[offset + at++] + mean, 1e-5);
+        }
+      });
+    }
+    EXPECT_EQ(r.edit().info().rejections, r.replica() == 1 ? 1 : 0);
+    EXPECT_EQ(r.edit().info().rollbacks, 0);
+  });
+}
+
+TEST(LayerSync, DetectorsLearnAnewWhenAllRejectTwice) {
+  EditOptions options = Averaging();
+  options.skip_anomaly = true;
+  options.ewma_alpha = 0.1;
+  options.ewma_warmup_steps = 4;
+  RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+    r.Edit(options);
+    r.Forward();
+    std::vector<int64_t> rollbacks;
+    for (int round = 0; round < 12; ++round) {
+      r.DriftFromAnchor([&](int l, int64_t i) {
+        return Noise(r.replica(), round, l, i) * (round < 8 ? 0.1f : 10.0f);  // for good
+      });
+      r.EndStep();
+      ASSERT_TRUE(r.Forward());
+      rollbacks.push_back(r.edit().info().rollbacks);
+    }
+    EXPECT_EQ(rollbacks[7], 0);
+    EXPECT_EQ(rollbacks[8], 4);   // all four layers
+    EXPECT_EQ(rollbacks[9], 8);   // and again
+    EXPECT_EQ(rollbacks[11], 8);  // that was the new level
+  });
+}
+
+TEST(LayerSync, CompatLeavesRejectedMassOutOfTheMean) {
+  for (const bool compat : {false, true}) {
+    RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+      EditOptions options = Averaging();
+      options.compat = compat;
+      r.Edit(options);
+      r.Forward();
+      const float start = r.Anchor()[0];
+      r.DriftFromAnchor([&](int, int64_t) { return r.replica() == 0 ? 1.0f : kNan; });
+      r.EndStep();
+      ASSERT_TRUE(r.Forward());
+      EXPECT_NEAR(r.params()[0], start + (compat ? 0.5f : 1.0f), 1e-6);
+    });
+  }
+}
+
+TEST(LayerSync, DebugLinesSayWhatWasDecided) {
+  struct Sink {
+    absl::Mutex mutex;
+    std::vector<std::string> lines;
+  } sink;
+  SetLogSink(
+      [](int32_t, const char* line, void* user) {
+        auto* to = static_cast<Sink*>(user);
+        absl::MutexLock lock(&to->mutex);
+        to->lines.emplace_back(line);
+      },
+      &sink);
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    EditOptions options = Whole();
+    options.skip_anomaly = true;
+    options.is_debug = true;
+    r.Edit(options);
+    r.Forward();
+    r.DriftFromAnchor([&](int, int64_t) { return r.replica() == 0 ? 0.25f : kNan; });
+    r.EndStep();
+    ASSERT_TRUE(r.Forward());
+  });
+  SetLogSink(nullptr, nullptr);
+  EXPECT_EQ(sink.lines.size(), 2u * 4) << "a replica and layer";
+  EXPECT_THAT(sink.lines,
+              testing::Contains(testing::AllOf(HasSubstr(
+                  "edit: rendezvous 1, layer 3, replica 0: norm 0.25, z 0 of 0, accepted, "
+                  "weight 1, clip factor 1"))));
+  EXPECT_THAT(sink.lines, testing::Contains(testing::AllOf(HasSubstr("layer 3, replica 1: norm "),
+                                                           HasSubstr("rejected, weight 0"))));
+}
+
 TEST(LayerSync, PlainAveragingHasNoAnchor) {
   Collected params({2, 3});
   RunReplicas({2, 3}, Layers(), [&](Replica& r) {
@@ -461,10 +612,11 @@ TEST(LayerSync, AFrozenLayerIsNeitherExchangedNorCounted) {
           for (int l = 0; l < 4; ++l) {
             deltas += l == frozen ? 0 : 4 * static_cast<uint64_t>(r.shards().slab().layer(l).valid);
           }
-          // Round, checksum and three norms; the deltas. Within: three norms, then one a layer.
-          EXPECT_GE(r.edit().info().bytes_sent_sync - sync, 8 * 5 + deltas);
-          EXPECT_LE(r.edit().info().bytes_sent_sync - sync, 8 * 5 + deltas + 64);
-          EXPECT_EQ(r.edit().info().bytes_sent_shard - shard, 8u * 6);
+          // A standing and three norms; the deltas. Within: four words of the standing and three norms,
+          // then one a layer.
+          EXPECT_GE(r.edit().info().bytes_sent_sync - sync, 64 + 8 * 3 + deltas);
+          EXPECT_LE(r.edit().info().bytes_sent_sync - sync, 64 + 8 * 3 + deltas + 64);
+          EXPECT_EQ(r.edit().info().bytes_sent_shard - shard, 8u * 10);
         }
         r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
           if (l == frozen) {
@@ -628,11 +780,11 @@ TEST(LayerSync, ExchangesCostTheirPayload) {
       shared += 1;
     }
     const EditInfo info = r.edit().info();
-    // Across: one record of round, checksum and four norms, and the deltas once.
-    EXPECT_GE(info.bytes_sent_sync, 8u * 6 + 4u * static_cast<uint64_t>(valid));
-    EXPECT_LE(info.bytes_sent_sync, 8u * 6 + 4u * static_cast<uint64_t>(valid) + 64);
-    // Within: four norms, then one for each layer's clip factor.
-    EXPECT_EQ(info.bytes_sent_shard, 8u * 4 + 8u * static_cast<uint64_t>(shared));
+    // Across: one record of a standing and four norms, and the deltas once.
+    EXPECT_GE(info.bytes_sent_sync, 64u + 8 * 4 + 4u * static_cast<uint64_t>(valid));
+    EXPECT_LE(info.bytes_sent_sync, 64u + 8 * 4 + 4u * static_cast<uint64_t>(valid) + 64);
+    // Within: four norms and four words of the standing, then one for each layer's clip factor.
+    EXPECT_EQ(info.bytes_sent_shard, 8u * 8 + 8u * static_cast<uint64_t>(shared));
   });
 }
 
@@ -773,7 +925,7 @@ TEST(LayerSync, AnchorsThatDifferFailLoudlyWithBothChecksums) {
     if (r.slot() == 0) {
       EXPECT_TRUE(absl::IsDataLoss(status)) << status;
       EXPECT_THAT(std::string(status.message()),
-                  testing::ContainsRegex("edit: exchange 1: norms: anchors differ: checksum "
+                  testing::ContainsRegex("edit: exchange 1: rendezvous: anchors differ: checksum "
                                          "[0-9a-f]{16} on replica 0, [0-9a-f]{16} on replica 1"));
     }
     EXPECT_EQ(r.edit().EndStep().code(), status.code());
@@ -822,7 +974,7 @@ TEST(LayerSync, AReplicaThatNeverComesIsATimeout) {
       ASSERT_TRUE(*r.edit().BeginForward(true, true));
       const absl::Status status = r.edit().WaitLayer(0);
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-      EXPECT_THAT(std::string(status.message()), HasSubstr("edit: exchange 1: norms: "));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("edit: exchange 1: rendezvous: "));
       EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
     }
     r.MeetAll();  // the mesh's own communicators are none the worse

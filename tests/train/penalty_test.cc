@@ -1,12 +1,15 @@
 #include "lib/train/penalty.h"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "nlohmann/json.hpp"
 
 namespace entrain {
 namespace {
@@ -22,37 +25,105 @@ MATCHER(NearPublished, "") {
   return std::abs(std::get<0>(arg) - std::get<1>(arg)) < 1e-6;
 }
 
+std::vector<Contribution> Norms(const std::vector<double>& norms) {
+  std::vector<Contribution> brought;
+  for (const double norm : norms) {
+    brought.push_back({.norm = norm});
+  }
+  return brought;
+}
+
+std::vector<double> Softmax(double temperature, const std::vector<double>& norms) {
+  return Weigh({.kind = Weighting::kSoftmax, .temperature = temperature}, Norms(norms)).weights;
+}
+
 TEST(Weigh, SoftmaxOfNegativeNormsMatchesPublishedVectors) {
-  EXPECT_THAT(Weigh(Weighting::kSoftmax, 1, {1, 2, 3, 4}).weights,
+  EXPECT_THAT(Softmax(1, {1, 2, 3, 4}),
               Pointwise(NearPublished(), {0.643914, 0.236883, 0.087144, 0.032059}));
-  EXPECT_THAT(Weigh(Weighting::kSoftmax, 2, {1, 2, 3, 4}).weights,
+  EXPECT_THAT(Softmax(2, {1, 2, 3, 4}),
               Pointwise(NearPublished(), {0.455054, 0.276004, 0.167405, 0.101536}));
-  EXPECT_THAT(Weigh(Weighting::kSoftmax, 1, {1, 2, kInf, 4}).weights,
+  EXPECT_THAT(Softmax(1, {1, 2, kInf, 4}),
               Pointwise(NearPublished(), {0.705385, 0.259496, 0.0, 0.035119}));
 }
 
 TEST(Weigh, LargeNormsDoNotVanish) {
-  const Verdict verdict = Weigh(Weighting::kSoftmax, 1, {1e6, 1e6 + 1});
-  EXPECT_THAT(verdict.weights,
+  EXPECT_THAT(Softmax(1, {1e6, 1e6 + 1}),
               ElementsAre(DoubleNear(0.7310586, 1e-6), DoubleNear(0.2689414, 1e-6)));
 }
 
 TEST(Weigh, RejectedMassIsSharedByTheAccepted) {
-  const Verdict verdict = Weigh(Weighting::kUniform, 1, {1, kNan, 3, kInf});
-  EXPECT_THAT(verdict.weights, ElementsAre(0.5, 0, 0.5, 0));
+  std::vector<Contribution> brought = Norms({1, kNan, 3, kInf, 2, 5});
+  brought[4].rejected = true;
+  brought[5].absent = true;
+  const Verdict verdict = Weigh({}, brought);
+  EXPECT_THAT(verdict.weights, ElementsAre(0.5, 0, 0.5, 0, 0, 0));
   EXPECT_EQ(verdict.accepted, 2);
 }
 
 TEST(Weigh, SumCountsEachAcceptedOnce) {
-  EXPECT_THAT(Weigh(Weighting::kSum, 1, {1, kNan, 3}).weights, ElementsAre(1, 0, 1));
+  EXPECT_THAT(Weigh({.kind = Weighting::kSum}, Norms({1, kNan, 3})).weights, ElementsAre(1, 0, 1));
 }
 
 TEST(Weigh, AllRejectedHaveNoWeight) {
-  for (const Weighting weighting : {Weighting::kUniform, Weighting::kSum, Weighting::kSoftmax}) {
-    const Verdict verdict = Weigh(weighting, 1, {kNan, kInf, -kInf});
-    EXPECT_EQ(verdict.accepted, 0);
-    EXPECT_THAT(verdict.weights, ElementsAre(0, 0, 0));
+  for (const Weighting kind : {Weighting::kUniform, Weighting::kSum, Weighting::kSoftmax}) {
+    for (const double ratio : {0.0, 0.5}) {
+      const Verdict verdict =
+          Weigh({.kind = kind, .step_ratio = ratio}, Norms({kNan, kInf, -kInf}));
+      EXPECT_EQ(verdict.accepted, 0);
+      EXPECT_THAT(verdict.weights, ElementsAre(0, 0, 0));
+    }
   }
+}
+
+TEST(Weigh, StepsMixAsPublishedAmongTheAccepted) {
+  std::vector<Contribution> brought = {{.norm = 1, .trained = 30}, {.norm = 2, .trained = 10}};
+  const Weighing how = {.kind = Weighting::kSoftmax, .step_ratio = 0.5};
+  EXPECT_THAT(Weigh(how, brought).weights, Pointwise(NearPublished(), {0.740529, 0.259471}));
+  // One more that is rejected takes no share, however long it has trained.
+  brought.push_back({.norm = 1, .rejected = true, .trained = 1000});
+  EXPECT_THAT(Weigh(how, brought).weights, Pointwise(NearPublished(), {0.740529, 0.259471, 0.0}));
+  EXPECT_THAT(Weigh({.step_ratio = 1}, brought).weights,
+              Pointwise(NearPublished(), {0.75, 0.25, 0.0}));
+}
+
+TEST(Weigh, NobodyHasTrainedMeansEqualShares) {
+  EXPECT_THAT(Weigh({.step_ratio = 1}, Norms({1, 2, kNan, 3, 4})).weights,
+              ElementsAre(0.25, 0.25, 0, 0.25, 0.25));
+}
+
+// The refined weights of the published code, where norms are what it weighs by.
+TEST(Weigh, CompatRefinesAsThePublishedCode) {
+  std::ifstream file(ENTRAIN_TESTDATA "/reducers.json");
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  int tried = 0;
+  for (const auto& [name, want] : golden["refined_weights"]["4"]["float32"].items()) {
+    const nlohmann::json& spec = golden["weight_specs"]["4"][name];
+    if (spec.contains("weight") != spec.contains("temperature")) {
+      continue;  // weights that do not come from norms
+    }
+    Weighing how = {.temperature = spec.value("temperature", 1.0),
+                    .step_ratio = spec.value("step_weight_ratio", 0.0),
+                    .compat = true};
+    how.kind = spec.contains("temperature") ? Weighting::kSoftmax : Weighting::kSum;
+    std::vector<Contribution> brought(4);
+    for (size_t n = 0; n < 4; ++n) {
+      const double q = spec.contains("weight") ? spec["weight"][n].get<double>() : 0;
+      brought[n].rejected = spec.value("zeroed_rank", -1) == static_cast<int>(n);
+      brought[n].norm = -q;
+      brought[n].trained = spec.contains("step_weight") ? spec["step_weight"][n].get<double>() : 0;
+    }
+    EXPECT_THAT(Weigh(how, brought).weights,
+                Pointwise(NearPublished(), want.get<std::vector<double>>()))
+        << name;
+    ++tried;
+  }
+  EXPECT_GE(tried, 11);
+}
+
+TEST(Weigh, CompatLeavesTheRejectedInTheDivisor) {
+  std::vector<Contribution> brought = Norms({1, 2, 3, 4});
+  brought[3].rejected = true;
+  EXPECT_THAT(Weigh({.compat = true}, brought).weights, ElementsAre(0.25, 0.25, 0.25, 0));
 }
 
 TEST(ClipFactor, BringsLongVectorsToTheLimit) {

@@ -1,0 +1,40 @@
+// What makes the next anchor of the combined pseudo-gradient, and publishes it: sgd in one fused pass, adamw, the caller's
+// own function, or a plain step of length one.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lib/kernels/kernels.h"
+#include "lib/optim/optimizer.h"
+#include "lib/train/anchors.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+class OuterOptimizer {
+ public:
+  // `options` have been checked.
+  OuterOptimizer(const Slab& slab, const EditOptions& options);
+
+  // g ← beta mean; a ← a step against g; live ← a. `mean` is used up. Layers whose part here is all padding have no
+  // elements, and count their steps all the same.
+  void Step(int layer, float* mean, double beta, Anchors* anchors, float* live);
+  // Steps that the layer has taken.
+  int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
+
+ private:
+  void Sgd(int layer, float* mean, float beta, Anchors* anchors, float* live, int64_t count) const;
+
+  const Slab& slab_;
+  const EditOptions options_;
+  const Kernels& kernels_ = BestKernels();
+  std::unique_ptr<Optimizer> adamw_;  // null: another one
+  std::vector<int64_t> steps_;        // by layer
+};
+
+}  // namespace entrain

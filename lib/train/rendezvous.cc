@@ -1,0 +1,48 @@
+#include "lib/train/rendezvous.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace entrain {
+
+absl::Status CheckStandings(absl::Span<const Standing> all) {
+  for (size_t n = 1; n < all.size(); ++n) {
+    if (all[n].round != all[0].round) {
+      return absl::DataLossError(absl::StrCat("replica 0 is at its rendezvous ", all[0].round + 1,
+                                              ", replica ", n, " at its rendezvous ",
+                                              all[n].round + 1));
+    }
+    if (all[n].anchor_checksum != all[0].anchor_checksum) {
+      return absl::DataLossError(
+          absl::StrFormat("anchors differ: checksum %016x on replica 0, %016x on replica %d",
+                          all[0].anchor_checksum, all[n].anchor_checksum, n));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Exchanges(absl::Span<const Standing> all, int64_t least) {
+  uint64_t steps = 0;
+  bool insists = false;
+  for (const Standing& one : all) {
+    steps += one.steps_since;
+    insists = insists || (one.flags & kInsist) != 0;
+  }
+  return steps > 0 && (steps >= static_cast<uint64_t>(least) || insists || AllLeave(all));
+}
+
+bool AllLeave(absl::Span<const Standing> all) {
+  return std::all_of(all.begin(), all.end(),
+                     [](const Standing& one) { return (one.flags & kLeaving) != 0; });
+}
+
+double Trained(absl::Span<const Standing> all, size_t replica) {
+  const bool tokens = std::all_of(all.begin(), all.end(), [](const Standing& one) {
+    return one.tokens_since > 0 || one.steps_since == 0;
+  });
+  return static_cast<double>(tokens ? all[replica].tokens_since : all[replica].steps_since);
+}
+
+}  // namespace entrain

@@ -1,0 +1,260 @@
+// A-EDiT end to end: replicas that meet by time, each by its own clock.
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/train/layer_sync.h"
+#include "tests/train/replicas.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<int64_t> kLayers = {37, 8, 50};
+
+ShardConfig Layers() {
+  ShardConfig config;
+  config.layer_counts = kLayers;
+  return config;
+}
+
+// tau: 10 seconds.
+EditOptions Async(const Clock* clock) {
+  EditOptions options;
+  options.use_async = true;
+  options.local_sgd_sync_time = 10;
+  options.min_total_global_steps = 1;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_lr = 1;
+  options.outer_momentum = 0;
+  options.clock = clock;
+  return options;
+}
+
+// Steps of `seconds` each, which move every element by `drift`, until a forward pass exchanges. How many there were.
+int StepsUntilExchange(Replica& r, FakeClock& clock, double seconds, float drift) {
+  for (int steps = 1; steps < 1000; ++steps) {
+    r.ForEach(r.params(), [&](int, int64_t, float& value) { value += drift; });
+    clock.Advance(static_cast<int64_t>(seconds * kSecond));
+    r.EndStep();
+    if (r.Forward()) {
+      return steps;
+    }
+  }
+  ADD_FAILURE() << "no exchange in 1000 steps";
+  return 0;
+}
+
+float First(const Replica& r, const std::vector<float>& slab) {
+  return slab[static_cast<size_t>(const_cast<Replica&>(r).shards().slab().layer(0).offset)];
+}
+
+TEST(AEdit, ReplicasOfAnySpeedMeetWhenTheirTimeIsUp) {
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 2}, Layers(), [shards](Replica& r) {
+      FakeClock clock;
+      r.Edit(Async(&clock));
+      EXPECT_FALSE(r.Forward());
+      const bool fast = r.replica() == 0;
+      // A replica of several ranks knows a step later.
+      const int late = shards > 1 ? 1 : 0;
+      for (int round = 0; round < 3; ++round) {
+        const float before = First(r, r.params());
+        EXPECT_EQ(StepsUntilExchange(r, clock, fast ? 1 : 4, fast ? 1.0f : 8.0f),
+                  (fast ? 10 : 3) + late);
+        const double mean = ((10 + late) * 1.0 + (3 + late) * 8.0) / 2;
+        EXPECT_NEAR(First(r, r.params()), before + mean, 1e-4);
+        EXPECT_EQ(r.params(), r.Anchor());
+      }
+      const EditInfo info = r.edit().info();
+      EXPECT_EQ(info.rendezvous, 3);
+      EXPECT_EQ(info.syncs, 3);
+      const std::vector<Standing> standings = r.edit().standings();
+      EXPECT_EQ(standings[0].steps_since, static_cast<uint64_t>(10 + late));
+      EXPECT_EQ(standings[1].steps_since, static_cast<uint64_t>(3 + late));
+      EXPECT_EQ(standings[1].steps, static_cast<uint64_t>(3 * (3 + late)));
+    });
+  }
+}
+
+TEST(AEdit, BetweenRendezvousNothingCrossesReplicas) {
+  RunReplicas({2, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    r.Edit(Async(&clock));
+    r.Forward();
+    r.MeetAll();  // the mesh's own barriers are over
+    const uint64_t before = r.edit().info().bytes_sent_sync;
+    for (int step = 0; step < 20; ++step) {
+      r.EndStep();
+      EXPECT_FALSE(r.Forward());
+    }
+    EXPECT_EQ(r.edit().info().bytes_sent_sync, before);
+  });
+}
+
+TEST(AEdit, TooFewStepsAreNoExchangeAndKeepCounting) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    EditOptions options = Async(&clock);
+    options.min_total_global_steps = 10;
+    r.Edit(options);
+    r.Forward();
+    // 2 steps an interval and replica: 4, 8, then 12 since the last exchange.
+    ASSERT_EQ(r.edit().Record(5, 0, 0), absl::OkStatus());
+    EXPECT_EQ(StepsUntilExchange(r, clock, 5, 1), 6);
+    const EditInfo info = r.edit().info();
+    EXPECT_EQ(info.rendezvous, 3);
+    EXPECT_EQ(info.syncs, 1);
+    EXPECT_EQ(info.last_sync_step, 6);
+    for (const Standing& one : r.edit().standings()) {
+      EXPECT_EQ(one.steps_since, 6u);
+      EXPECT_EQ(one.tokens_since, 5u) << "also what was recorded before";
+    }
+    EXPECT_EQ(StepsUntilExchange(r, clock, 5, 1), 6) << "counted from the exchange on";
+  });
+}
+
+TEST(AEdit, ARequestExchangesWhateverTheMinimum) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    EditOptions options = Async(&clock);
+    options.min_total_global_steps = 1000;
+    r.Edit(options);
+    r.Forward();
+    r.EndStep();
+    EXPECT_FALSE(r.Forward());
+    ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
+    r.EndStep();
+    EXPECT_TRUE(r.Forward());
+    EXPECT_EQ(r.edit().info().syncs, 1);
+  });
+}
+
+TEST(AEdit, ReplicasCountByWhatTheyHaveTrained) {
+  for (const bool tokens : {false, true}) {
+    RunReplicas({2, 2}, Layers(), [tokens](Replica& r) {
+      FakeClock clock;
+      EditOptions options = Async(&clock);
+      options.use_step_weight = true;
+      r.Edit(options);
+      r.Forward();
+      const bool fast = r.replica() == 0;
+      if (tokens) {
+        ASSERT_EQ(r.edit().Record(fast ? 50 : 150, 0, 0), absl::OkStatus());  // each of two ranks
+      }
+      StepsUntilExchange(r, clock, fast ? 1 : 4, 1);  // 11 and 4 steps
+      const LayerReport report = *r.edit().Report(1);
+      EXPECT_NEAR(report.weights[0], tokens ? 0.25 : 11.0 / 15, 1e-12);
+      EXPECT_NEAR(report.weights[1], tokens ? 0.75 : 4.0 / 15, 1e-12);
+    });
+  }
+}
+
+TEST(AEdit, MetricsAndWishesTravelWithTheRendezvous) {
+  RunReplicas({2, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    r.Edit(Async(&clock));
+    r.Forward();
+    EXPECT_TRUE(std::isnan(r.edit().info().metric));
+    // Weights 1, 2 on replica 0; 3, 4 on replica 1; the metric is the weight.
+    const double weight = 1 + r.replica() * 2 + r.slot();
+    ASSERT_EQ(r.edit().Record(0, weight, weight), absl::OkStatus());
+    if (r.replica() == 1 && r.slot() == 1) {
+      ASSERT_EQ(r.edit().Wish(kWantCheckpoint), absl::OkStatus());
+    }
+    StepsUntilExchange(r, clock, 4, 1);
+    EXPECT_DOUBLE_EQ(r.edit().info().metric, 30.0 / 10);
+    EXPECT_EQ(r.edit().info().wishes, kWantCheckpoint);
+    StepsUntilExchange(r, clock, 4, 1);
+    EXPECT_TRUE(std::isnan(r.edit().info().metric));
+    EXPECT_EQ(r.edit().info().wishes, 0u);
+  });
+}
+
+// One that has done all its steps stays until the others have, without pulling them back to where it stopped.
+TEST(AEdit, AnEarlyFinisherLeavesProperly) {
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 3}, Layers(), [](Replica& r) {
+      FakeClock clock;
+      r.Edit(Async(&clock));
+      r.Forward();
+      const float start = First(r, r.params());
+      StepsUntilExchange(r, clock, 10, static_cast<float>(r.replica()));
+      const float mean = static_cast<float>(r.edit().standings()[0].steps_since);
+      EXPECT_NEAR(First(r, r.params()), start + mean, 1e-4);
+      if (r.replica() > 0) {
+        StepsUntilExchange(r, clock, 10, 1);
+        StepsUntilExchange(r, clock, 10, 1);
+      }
+      EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+      EXPECT_EQ(r.params(), r.Anchor());
+      // Both others made the same steps; replica 0 had no weight.
+      const float both = static_cast<float>(2 * r.edit().standings()[1].steps) / 3;
+      EXPECT_NEAR(First(r, r.params()), start + mean + both, 1e-4);
+      EXPECT_THAT(std::string(r.edit().BeginForward(true, true).status().message()),
+                  HasSubstr("after leave"));
+      EXPECT_TRUE(absl::IsFailedPrecondition(r.edit().Leave()));
+    });
+  }
+}
+
+TEST(AEdit, WhatALeaverHasNotExchangedStillCounts) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    r.Edit(Async(&clock));
+    r.Forward();
+    const float start = First(r, r.params());
+    r.ForEach(r.params(),
+              [&](int, int64_t, float& value) { value += r.replica() == 0 ? 2.0f : 4.0f; });
+    r.EndStep();
+    EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+    EXPECT_NEAR(First(r, r.params()), start + 3, 1e-4);
+    EXPECT_EQ(r.edit().info().syncs, 1);
+  });
+}
+
+TEST(AEdit, AnAbsentReplicaIsNamedAtTheDeadline) {
+  RunReplicas({1, 3}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    EditOptions options = Async(&clock);
+    options.timeout_ns = 500 * kMillisecond;
+    r.Edit(options);
+    r.Forward();
+    r.EndStep();
+    if (r.replica() != 1) {  // who is slow beyond measure
+      clock.Advance(20 * kSecond);
+      const absl::Status status = r.edit().BeginForward(true, true).status();
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsAborted(status) ||
+                  absl::IsUnavailable(status))
+          << status;
+      EXPECT_THAT(std::string(status.message()),
+                  testing::AllOf(HasSubstr("rendezvous"), HasSubstr("rank 1")));
+    }
+    r.MeetAll();
+  });
+}
+
+TEST(AEdit, ALostNumberDuringAnIntervalIsLeftOut) {
+  RunReplicas({2, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    EditOptions options = Async(&clock);
+    options.use_step_weight = true;
+    r.Edit(options);
+    r.Forward();
+    const bool bad = r.replica() == 1;
+    StepsUntilExchange(r, clock, 3, bad ? std::numeric_limits<float>::quiet_NaN() : 1.0f);
+    EXPECT_EQ(r.edit().Report(0)->weights, (std::vector<double>{1, 0}));
+    EXPECT_EQ(r.params(), r.Anchor());
+    EXPECT_TRUE(std::isfinite(First(r, r.params())));
+    EXPECT_EQ(r.edit().info().rejections, bad ? 3 : 0);
+  });
+}
+
+}  // namespace
+}  // namespace entrain

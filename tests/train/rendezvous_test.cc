@@ -1,0 +1,61 @@
+#include "lib/train/rendezvous.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Rendezvous, RoundsAndAnchorsThatDifferAreNamed) {
+  std::vector<Standing> all(3);
+  EXPECT_EQ(CheckStandings(all), absl::OkStatus());
+  all[2].round = 7;
+  EXPECT_THAT(std::string(CheckStandings(all).message()),
+              HasSubstr("replica 0 is at its rendezvous 1, replica 2 at its rendezvous 8"));
+  all[2].round = 0;
+  all[1].anchor_checksum = 0xabc;
+  EXPECT_THAT(std::string(CheckStandings(all).message()),
+              HasSubstr("checksum 0000000000000000 on replica 0, 0000000000000abc on replica 1"));
+}
+
+TEST(Rendezvous, ExchangesWhenEnoughStepsWereMadeAllTogether) {
+  std::vector<Standing> all(2);
+  all[0].steps_since = 3;
+  all[1].steps_since = 6;
+  EXPECT_FALSE(Exchanges(all, 10));
+  EXPECT_TRUE(Exchanges(all, 9));
+}
+
+TEST(Rendezvous, InsistingOrAllLeavingExchangesWhateverThereIs) {
+  std::vector<Standing> all(2);
+  all[0].flags = kInsist;
+  EXPECT_FALSE(Exchanges(all, 1)) << "there is nothing";
+  all[1].steps_since = 1;
+  EXPECT_TRUE(Exchanges(all, 10));
+  all[0].flags = kLeaving;
+  EXPECT_FALSE(Exchanges(all, 10));
+  EXPECT_FALSE(AllLeave(all));
+  all[1].flags = kLeaving | kWantStop;
+  EXPECT_TRUE(AllLeave(all));
+  EXPECT_TRUE(Exchanges(all, 10));
+}
+
+TEST(Rendezvous, TokensCountWhereAllThatMadeStepsGiveThem) {
+  std::vector<Standing> all(3);
+  all[0] = {.steps_since = 4, .tokens_since = 400};
+  all[1] = {.steps_since = 2, .tokens_since = 900};
+  EXPECT_EQ(Trained(all, 0), 400);
+  EXPECT_EQ(Trained(all, 1), 900);
+  EXPECT_EQ(Trained(all, 2), 0);
+  all[1].tokens_since = 0;
+  EXPECT_EQ(Trained(all, 0), 4);
+  EXPECT_EQ(Trained(all, 1), 2);
+}
+
+}  // namespace
+}  // namespace entrain
