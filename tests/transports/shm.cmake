@@ -4,6 +4,9 @@ entrain_test(byte_ring_test
 entrain_test(shm_segment_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_segment_test.cc
   DEPS entrain_transports_shm absl::strings)
+entrain_test(shm_pace_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_pace_test.cc
+  DEPS entrain_transports_shm)
 entrain_test(shm_process_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_process_test.cc
   DEPS entrain_transports_shm absl::strings

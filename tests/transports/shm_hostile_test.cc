@@ -163,7 +163,7 @@ TEST_F(ShmHostile, RecordsTooShortForTheirKind) {
 TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
   const std::pair<uint8_t, std::string> records[] = {
       {kDone, Raw(WireDone{12345})},
-      {kPush, Raw(WirePush{7, 0, 0})},
+      {kPush, Raw(WirePush{7, 0, 0, 1, 1})},
       {kFragment, Raw(WireFragment{0xffffffffffffffff}) + "data"},
       {kWithdraw, Raw(WireWithdraw{1 << 20})},
       {kRetire, Raw(WireRetire{3})},
@@ -181,20 +181,70 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
 }
 
 TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
+  const std::vector<WirePush> asked[] = {
+      {{0, 0, 0, 100'001, 0}},
+      {{0, 0, 100'000, 1, 0}},
+      {{0, 0, 100'001, ~uint64_t{0}, 0}},
+      {{0, 0, 50'000, 0, 0}},
+      {{0, 0, 0, 100'000, 0}, {0, 0, 0, 10, 0}},  // before the first is sent
+  };
+  for (const std::vector<WirePush>& pushes : asked) {
+    SCOPED_TRACE(pushes.back().offset);
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    std::vector<std::byte> out(100'000);
+    Transfer send;
+    path->PostSend(Message(1), out, &send);
+    transport->Poll();
+    RingReader::Record record;
+    ASSERT_TRUE(peer->reader().Peek(&record));
+    ASSERT_EQ(record.kind, kAnnounce);
+    WireAnnounce announced;
+    std::memcpy(&announced, record.payload.data(), sizeof(announced));
+    for (WirePush push : pushes) {
+      push.handle = announced.handle;
+      Write(kPush, Raw(push));
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
+    EXPECT_EQ(send.times, 1);
+    EXPECT_FALSE(send.status.ok());
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
+}
+
+// A message that is read in part is done when its receiver says so, not when the rest is sent.
+TEST_F(ShmHostile, ASendLastsUntilBothItsPartsAreThere) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
-  std::vector<std::byte> out(100000);
+  std::vector<std::byte> out(30'000 + 10'000, std::byte{1});
+  std::fill(out.begin() + 30'000, out.end(), std::byte{2});
   Transfer send;
   path->PostSend(Message(1), out, &send);
   transport->Poll();
   RingReader::Record record;
   ASSERT_TRUE(peer->reader().Peek(&record));
-  ASSERT_EQ(record.kind, kAnnounce);
   WireAnnounce announced;
   std::memcpy(&announced, record.payload.data(), sizeof(announced));
-  Write(kPush, Raw(WirePush{announced.handle, 0, 100001}));
-  ExpectLost("broke the protocol");
-  EXPECT_EQ(send.times, 1);
-  EXPECT_FALSE(send.status.ok());
+  peer->reader().Pop();
+  // The rest, then a piece of what could not be read.
+  for (const uint64_t offset : {30'000, 20'000}) {
+    Write(kPush, Raw(WirePush{announced.handle, 77, offset, 10'000, 0}));
+    ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
+    EXPECT_EQ(record.kind, kFragment);
+    EXPECT_EQ(record.payload.size(), sizeof(WireFragment) + 10'000);
+    EXPECT_EQ(record.payload.back(), out[offset]);
+    peer->reader().Pop();
+    peer->Release();
+  }
+  for (int i = 0; i < 100; ++i) {
+    transport->Poll();
+  }
+  EXPECT_EQ(send.times, 0);
+  Write(kDone, Raw(WireDone{announced.handle}));
+  ASSERT_TRUE(PollUntil([&] { return send.times == 1; }));
+  EXPECT_EQ(send.status, absl::OkStatus());
+  EXPECT_TRUE(lost.empty());
 }
 
 TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
@@ -231,6 +281,7 @@ TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
         if (record.kind == kPush) {
           WirePush push;
           std::memcpy(&push, record.payload.data(), sizeof(push));
+          EXPECT_EQ(push.bytes, kBytes);
           for (size_t sent = 0; sent < kBytes;) {
             const size_t piece = std::min<size_t>(8'000, kBytes - sent);
             while (!peer->HasRoomFor(sizeof(WireFragment) + piece)) {
@@ -247,11 +298,72 @@ TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
              received[0].times + received[1].times + received[2].times + received[3].times ==
                  kMessages;
     }));
-    EXPECT_EQ(asked, sleeps ? std::vector<uint64_t>() : std::vector<uint64_t>({101, 103}));
+    EXPECT_EQ(asked, sleeps ? std::vector<uint64_t>() : std::vector<uint64_t>({100, 102}));
     for (size_t i = 0; i < kMessages; ++i) {
       EXPECT_EQ(received[i].status, absl::OkStatus());
       EXPECT_EQ(in[i], out) << i;
     }
+    EXPECT_TRUE(lost.empty());
+    TearDown();
+    lost.clear();
+    peer.reset();
+    SetUp();
+  }
+}
+
+// A single one is read from its front while its rest comes through the ring; and what turns out
+// unreadable is asked for when the rest is there.
+TEST_F(ShmHostile, OfASingleMessageTheSenderPushesTheRest) {
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+    GTEST_SKIP() << "needs a core for each side";
+  }
+  constexpr size_t kBytes = 200'000;
+  std::vector<std::byte> out(kBytes, std::byte{3});
+  for (const bool readable : {true, false}) {
+    SCOPED_TRACE(readable);
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    std::vector<std::byte> in(kBytes);
+    Transfer received;
+    path->PostRecv(Message(1), absl::MakeSpan(in), &received);
+    Write(kAnnounce,
+          Raw(WireAnnounce{WireEnvelope::Of(Message(1)), kBytes,
+                           readable ? reinterpret_cast<uint64_t>(out.data()) : 8, 5, 0}));
+    const auto next = [&](WirePush* push) {
+      RingReader::Record record;
+      EXPECT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
+      std::memcpy(push, record.payload.data(), std::min(sizeof(*push), record.payload.size()));
+      peer->reader().Pop();
+      peer->Release();
+      return record.kind;
+    };
+    const auto answer = [&](const WirePush& push) {
+      for (size_t sent = 0; sent < push.bytes;) {
+        const size_t piece = std::min<size_t>(8'000, push.bytes - sent);
+        ASSERT_TRUE(PollUntil([&] { return peer->HasRoomFor(sizeof(WireFragment) + piece); }));
+        Write(kFragment, Raw(WireFragment{push.to}) + std::string(piece, 3));
+        sent += piece;
+      }
+    };
+    WirePush rest{}, front{};
+    ASSERT_EQ(next(&rest), kPush);
+    EXPECT_GT(rest.offset, 0u);
+    EXPECT_EQ(rest.offset + rest.bytes, kBytes);
+    EXPECT_EQ(rest.last, 0u);
+    EXPECT_EQ(received.times, 0);
+    ASSERT_NO_FATAL_FAILURE(answer(rest));
+    if (!readable) {
+      ASSERT_EQ(next(&front), kPush);
+      EXPECT_EQ(front.offset, 0u);
+      EXPECT_EQ(front.bytes, rest.offset);
+      EXPECT_EQ(front.last, 1u);
+      ASSERT_NO_FATAL_FAILURE(answer(front));
+    }
+    ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
+    EXPECT_EQ(received.status, absl::OkStatus());
+    EXPECT_EQ(in, out);
+    RingReader::Record record;
+    EXPECT_EQ(peer->reader().Peek(&record), readable);
+    EXPECT_TRUE(!readable || record.kind == kDone);
     EXPECT_TRUE(lost.empty());
     TearDown();
     lost.clear();
@@ -317,6 +429,7 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
   uint64_t region = 0;
   const size_t before = OpenDescriptors();
   for (const int fd : {unsealed.get(), small.fd(), doorbell.get()}) {
+    peer->Sleep(kForData);  // else it would be asked to push a part
     ASSERT_TRUE(peer->Offer({.region = ++region, .address = address, .bytes = out.size()}, fd));
     std::vector<std::byte> in(out.size());
     Transfer received;
@@ -399,7 +512,7 @@ TEST_F(ShmHostile, AControlMessageThatIsTooLong) {
 
 TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
-  std::vector<std::byte> in(100000);
+  std::vector<std::byte> in(60000);
   Transfer receive;
   path->PostRecv(Message(1), Bytes(in.data(), in.size()), &receive);
   Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), 8, 5, 0}));
@@ -410,6 +523,7 @@ TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
   std::memcpy(&push, record.payload.data(), sizeof(push));
   EXPECT_EQ(push.handle, 5u);
   EXPECT_EQ(push.offset, 0u);
+  EXPECT_EQ(push.bytes, in.size());
   Write(kFragment, Raw(WireFragment{push.to}) + std::string(16000, 'x'));
   transport->Poll();
   EXPECT_EQ(in[15999], std::byte{'x'});

@@ -13,7 +13,9 @@ namespace entrain::shm {
 namespace {
 
 constexpr int kRecordsPerRead = 64;
+constexpr unsigned kTimeEvery = 4;  // fragments
 constexpr size_t kMaxFarewell = 1024;
+constexpr uint64_t kPage = 4096;
 
 absl::Status Breach(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
@@ -37,11 +39,12 @@ bool TakeAll(ConstBytes payload, Wire* wire) {
 }  // namespace
 
 Intake::Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
-               const Limits& limits, const bool* spare_cores)
+               const Limits& limits, const bool* spare_cores, const Clock* clock)
     : events_(events),
       endpoint_(endpoint),
       outbox_(outbox),
       limits_(limits),
+      clock_(clock),
       spare_cores_(spare_cores),
       queue_(endpoint, events, completions, limits.credit) {}
 
@@ -216,13 +219,9 @@ void Intake::Fetch(Incoming* incoming) {
     Finish(handle);
   } else if (remote->region != nullptr && incoming->loan() != nullptr) {
     Lend(remote, handle);
-  } else if (incoming->bytes() == 0 || remote->region != nullptr ||
-             (channel_->can_pull() && !ShareWork(*remote))) {
-    pulls_.push_back(handle);
-    pulling_ += remote->bytes;
-    remote->counted = remote->bytes;
   } else {
-    AskForPush(remote, handle);
+    remote->front = remote->bytes;
+    fresh_.push_back(handle);
   }
 }
 
@@ -258,25 +257,42 @@ absl::Status Intake::TakeOffers() {
   }
 }
 
-// Not where the sender sleeps, has no core of its own, or is busy with what it fetches from here.
-bool Intake::ShareWork(const Remote& remote) const {
-  return remote.bytes >= limits_.share_bytes && *spare_cores_ && pushing_ < pulling_ &&
-         !outbox_->announced() && channel_->PeerPolls();
+// Where the sender is awake, has a core of its own, and does not fetch from here itself, it copies
+// too: of a single message half, of several every other one.
+uint64_t Intake::Decide(const Remote& remote) {
+  const uint64_t all = remote.bytes;
+  if (remote.region != nullptr || all == 0) {
+    return all;
+  }
+  if (!channel_->can_pull()) {
+    return 0;
+  }
+  if (all < limits_.share_bytes || !*spare_cores_ || outbox_->announced() ||
+      !channel_->PeerPolls() || !pace_.RingIsQuicker()) {
+    return all;
+  }
+  if (fresh_.size() == 1 && pulling_ + pushing_ == 0) {
+    return all / 2 - (remote.address + all / 2) % kPage;
+  }
+  return pushing_ <= pulling_ ? 0 : all;  // reading in smaller pieces costs more
+}
+
+void Intake::AskForPush(Remote* remote, uint64_t handle, uint64_t from) {
+  remote->next = from;
+  remote->until = std::exchange(remote->front, from);
+  remote->last = remote->read == from;
+  outbox_->Control(kPush, WirePush{.handle = remote->handle,
+                                   .to = handle,
+                                   .offset = from,
+                                   .bytes = remote->until - from,
+                                   .last = remote->last});
 }
 
 void Intake::Forget(uint64_t handle) {
   const Remote& remote = *remotes_.Find(handle);
-  (remote.pushed ? pushing_ : pulling_) -= remote.counted;
+  pulling_ -= remote.pulling;
+  pushing_ -= remote.pushing;
   remotes_.Remove(handle);
-}
-
-void Intake::AskForPush(Remote* remote, uint64_t handle) {
-  pulling_ -= std::exchange(remote->counted, remote->bytes);
-  pushing_ += remote->bytes;
-  remote->pushed = true;
-  outbox_->Control(kPush, WirePush{.handle = remote->handle,
-                                   .to = handle,
-                                   .offset = static_cast<uint64_t>(remote->incoming->received())});
 }
 
 void Intake::Finish(uint64_t handle) {
@@ -285,76 +301,103 @@ void Intake::Finish(uint64_t handle) {
 }
 
 int Intake::Pull() {
+  auto events = static_cast<int>(fresh_.size());
+  for (const uint64_t handle : fresh_) {
+    Remote* remote = remotes_.Find(handle);
+    if (remote == nullptr) {  // withdrawn
+      continue;
+    }
+    const uint64_t front = remote->incoming->dropped() ? remote->bytes : Decide(*remote);
+    pulling_ += remote->pulling = front;
+    pushing_ += remote->pushing = remote->bytes - front;
+    if (front < remote->bytes) {
+      AskForPush(remote, handle, front);
+    }
+    if (front > 0 || remote->bytes == 0) {
+      pulls_.push_back(handle);
+    }
+  }
+  fresh_.clear();
   while (!pulls_.empty() && !peer_gone_) {
     const uint64_t handle = pulls_.front();
     Remote* remote = remotes_.Find(handle);
-    if (remote == nullptr || remote->pushed) {  // withdrawn, or comes by the ring
+    if (remote == nullptr || remote->unreadable) {  // done, withdrawn, or all comes by the ring
       pulls_.pop_front();
-      continue;
-    }
-    if (remote->incoming->dropped()) {
+    } else if (remote->incoming->dropped()) {
       queue_.Abandon(remote->incoming);
       Finish(handle);
-      return 1;
+      ++events;
+    } else if (remote->read == remote->front) {
+      pulls_.pop_front();
+      Proceed(remote, handle);
+    } else {
+      PullPiece(remote, handle);
+      return events + 1;
     }
-    if (remote->incoming->left() == 0) {
-      return Complete(remote, handle);
-    }
-    if (!channel_->can_pull() && remote->region == nullptr) {  // found out while this one waited
-      AskForPush(remote, handle);
-      return 1;
-    }
-    return PullPiece(remote, handle);
   }
-  return 0;
+  return events;
 }
 
 // Invariant 7: what was copied counts only if the sender had not revoked it by then.
-int Intake::PullPiece(Remote* remote, uint64_t handle) {
+void Intake::PullPiece(Remote* remote, uint64_t handle) {
   Incoming* incoming = remote->incoming;
-  const Bytes into = incoming->writable().subspan(0, limits_.piece_bytes);
+  if (!channel_->can_pull() && remote->region == nullptr) {  // found out while this one waited
+    remote->unreadable = true;
+    Proceed(remote, handle);
+    return;
+  }
+  const Bytes into = incoming->writable().subspan(
+      remote->read, std::min<uint64_t>(limits_.piece_bytes, remote->front - remote->read));
   size_t got = 0;
+  const int64_t start = clock_->Now();
   const auto read = ReadPiece(*remote, into, &got);
+  if (got >= Pace::kLeast && remote->region == nullptr) {
+    pace_.Took(Pace::kRead, got, clock_->Now() - start);
+  }
   if (channel_->ClosedByPeer() || read == PeerProcess::Read::kGone) {
     peer_gone_ = true;
-    return 1;
+    return;
   }
   if (channel_->RevokedByPeer(remote->tag.context())) {
     queue_.Fail(incoming, absl::AbortedError("revoked by the peer that was sending"));
     Forget(handle);
-    return 1;
+    return;
   }
-  if (read != PeerProcess::Read::kSome) {
-    if (read == PeerProcess::Read::kForbidden) {
-      channel_->StopPulling("forbidden");
-    }
-    AskForPush(remote, handle);
-    return 1;
+  if (read == PeerProcess::Read::kForbidden) {
+    channel_->StopPulling("forbidden");
   }
-  if (queue_.Advance(incoming, static_cast<int64_t>(got))) {
-    Finish(handle);
-  }
-  return 1;
+  remote->unreadable = read != PeerProcess::Read::kSome;
+  remote->read += got;
+  Proceed(remote, handle);
 }
 
 PeerProcess::Read Intake::ReadPiece(const Remote& remote, Bytes into, size_t* got) const {
-  const auto done = static_cast<uint64_t>(remote.incoming->received());
   if (remote.region != nullptr) {
-    std::memcpy(into.data(), remote.data() + done, into.size());
+    std::memcpy(into.data(), remote.data() + remote.read, into.size());
     *got = into.size();
     return PeerProcess::Read::kSome;
   }
   const PeerProcess& process = channel_->process();
   // If the last piece is from our peer, then so were those before it.
-  return done + into.size() == remote.bytes
-             ? process.ReadMemoryProved(remote.address + done, into, got)
-             : process.ReadMemory(remote.address + done, into, got);
+  return remote.read + into.size() == remote.front
+             ? process.ReadMemoryProved(remote.address + remote.read, into, got)
+             : process.ReadMemory(remote.address + remote.read, into, got);
 }
 
-int Intake::Complete(Remote* remote, uint64_t handle) {
-  queue_.Advance(remote->incoming, 0);
-  Finish(handle);
-  return 1;
+void Intake::Proceed(Remote* remote, uint64_t handle) {
+  if (remote->next < remote->until) {
+    return;
+  }
+  if (remote->read == remote->front) {
+    queue_.Advance(remote->incoming, remote->incoming->left());
+    if (remote->last) {
+      Forget(handle);  // the sender knows that it has sent all
+    } else {
+      Finish(handle);
+    }
+  } else if (remote->unreadable) {
+    AskForPush(remote, handle, remote->read);
+  }
 }
 
 absl::Status Intake::OnFragment(ConstBytes payload) {
@@ -367,8 +410,7 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
     return absl::OkStatus();  // refused while it was under way
   }
   Incoming* incoming = remote->incoming;
-  const auto bytes = static_cast<int64_t>(payload.size());
-  if (!remote->pushed || bytes > incoming->left()) {
+  if (remote->next == remote->until || payload.size() > remote->until - remote->next) {
     return Breach("more fragments than announced");
   }
   if (incoming->dropped()) {
@@ -376,12 +418,16 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
     Finish(head.to);
     return absl::OkStatus();
   }
-  if (bytes > 0) {
-    std::memcpy(incoming->writable().data(), payload.data(), payload.size());
+  const bool timed = payload.size() >= Pace::kLeast && ++fragments_ % kTimeEvery == 0;
+  const int64_t start = timed ? clock_->Now() : 0;
+  if (!payload.empty()) {
+    std::memcpy(incoming->writable().data() + remote->next, payload.data(), payload.size());
   }
-  if (queue_.Advance(incoming, bytes)) {
-    Forget(head.to);  // the sender knows that it has sent all
+  if (timed) {
+    pace_.Took(Pace::kTake, payload.size(), clock_->Now() - start);
   }
+  remote->next += payload.size();
+  Proceed(remote, head.to);
   return absl::OkStatus();
 }
 
@@ -424,6 +470,7 @@ void Intake::Revoke(Context mine, const absl::Status& why) {
 void Intake::FailAll(const absl::Status& why) {
   ended_ = true;
   queue_.FailAll(why);
+  fresh_.clear();
   pulls_.clear();
   regions_.Clear();
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {

@@ -1,9 +1,12 @@
 // The receiving half of an endpoint: takes records out of the ring, gives messages to the
 // MatchQueue, and fetches announced ones once they are wanted.
 //
-//   announced ──matched──> pulling   we read the sender's memory, piece by piece, from Poll ──> kDone
-//                     ├──> lent      (it is mapped here, and the receive takes a loan) ──EndLoan──> kDone
-//                     └──> pushed    (it cannot be read) kPush; the sender's fragments come by the ring
+//   announced ──matched──> fetched   its front is read from the sender's memory, piece by piece,
+//                     │              from Poll; the rest is asked for (kPush) and comes by the ring
+//                     │              in fragments; either part may be all of it ──> kDone, if
+//                     │              anything was read
+//                     └──> lent      (it is mapped here, and the receive takes a loan)
+//                                    ──EndLoan──> kDone
 //
 // The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
 // within the credit that the sender has.
@@ -19,9 +22,11 @@
 
 #include "absl/status/status.h"
 
+#include "lib/base/clock.h"
 #include "transports/matching.h"
 #include "transports/shm/channel.h"
 #include "transports/shm/outbox.h"
+#include "transports/shm/pace.h"
 #include "transports/shm/peer_regions.h"
 #include "transports/shm/wire.h"
 
@@ -30,7 +35,7 @@ namespace entrain::shm {
 class Intake {
  public:
   Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
-         const Limits& limits, const bool* spare_cores);
+         const Limits& limits, const bool* spare_cores, const Clock* clock);
   void Attach(Channel* channel) { channel_ = channel; }
 
   // As Endpoint::PostRecv; with `loan` as PostLoan.
@@ -50,9 +55,9 @@ class Intake {
   }
 
   // Whether Read or Pull has something to do, by one look at the ring's next line.
-  bool MayHaveWork() { return !pulls_.empty() || channel_->reader().MayHaveNext(); }
+  bool MayHaveWork() { return Fetching() || channel_->reader().MayHaveNext(); }
   // The same, ordered after the caller's last seq_cst store.
-  bool HasWork() { return !pulls_.empty() || channel_->reader().HasNext(); }
+  bool HasWork() { return Fetching() || channel_->reader().HasNext(); }
   // Some records. Returns how many. An error: the peer broke the protocol.
   absl::StatusOr<int> Read();
   // One piece of the first message that is being pulled. Returns events.
@@ -73,10 +78,15 @@ class Intake {
     uint64_t handle = 0;                         // the peer's
     std::shared_ptr<const PeerRegion> region{};  // that it lies in; null: not mapped here
     Incoming* incoming = nullptr;                // matched: held until it is complete
-    bool pushed = false;                         // asked for through the ring
     bool lent = false;
     bool revoked = false;  // here, while it was lent: the sender has been told
-    uint64_t counted = 0;  // in pushing_ or pulling_
+    // Read from the sender's memory: [0, front), of which [0, read) is here.
+    uint64_t read = 0, front = 0;
+    // Through the ring: [next, until) is asked for and not here yet.
+    uint64_t next = 0, until = 0;
+    uint64_t pulling = 0, pushing = 0;  // as counted below
+    bool unreadable = false;            // what is left of the front must be asked for too
+    bool last = false;                  // asked for in the end: the sender does not wait for kDone
     const std::byte* data() const { return region->memory.data() + (address - region->address); }
   };
   absl::Status Handle(const RingReader::Record& record);
@@ -86,15 +96,17 @@ class Intake {
   void OnWithdraw(Context context);
   // A message has met its receive, or is not wanted.
   void Fetch(Incoming* incoming);
-  void AskForPush(Remote* remote, uint64_t handle);
-  // Whether the sender shall push this one, while another is read from its memory: then both cores
-  // copy.
-  bool ShareWork(const Remote& remote) const;
+  bool Fetching() const { return !fresh_.empty() || !pulls_.empty(); }
+  // How much of it to read from the sender's memory; the rest goes through the ring.
+  uint64_t Decide(const Remote& remote);
+  // What is left of its front from `from` on.
+  void AskForPush(Remote* remote, uint64_t handle, uint64_t from);
   void Forget(uint64_t handle);
   void Lend(Remote* remote, uint64_t handle);
-  int PullPiece(Remote* remote, uint64_t handle);
+  void PullPiece(Remote* remote, uint64_t handle);
   PeerProcess::Read ReadPiece(const Remote& remote, Bytes into, size_t* got) const;
-  int Complete(Remote* remote, uint64_t handle);
+  // After more of it has come, or turned out unreadable. Ends it when all is here.
+  void Proceed(Remote* remote, uint64_t handle);
   // Tells the sender that its buffer is free, and forgets.
   void Finish(uint64_t handle);
   void ReturnCredit();
@@ -106,14 +118,18 @@ class Intake {
   Endpoint* const endpoint_;
   Outbox* const outbox_;
   const Limits limits_;
+  const Clock* const clock_;
   const bool* const spare_cores_;  // every process of the host that is connected can have a core
   Channel* channel_ = nullptr;
   MatchQueue queue_;
   PeerRegions regions_;
-  HandleTable<Remote> remotes_;  // its numbers are the MatchQueue's handles
-  std::deque<uint64_t> pulls_;
+  HandleTable<Remote> remotes_;         // its numbers are the MatchQueue's handles
   uint64_t pulling_ = 0, pushing_ = 0;  // bytes of messages under way, by how they come
-  std::vector<uint64_t> refused_;       // room for Revoke
+  Pace pace_;
+  unsigned fragments_ = 0;
+  std::vector<uint64_t> fresh_;    // matched since the last Pull
+  std::deque<uint64_t> pulls_;     // whose front is read
+  std::vector<uint64_t> refused_;  // room for Revoke
   std::string farewell_;
   int64_t looked_at_ =
       0;  // the cost of the message that LookNow gave and that is still in the ring

@@ -162,27 +162,32 @@ int Outbox::Push() {
       pushes_.pop_front();
       continue;
     }
-    const size_t piece = std::min(limits_.fragment_bytes, message->bytes.size() - message->pushed);
+    const size_t piece = std::min(limits_.fragment_bytes, message->until - message->next);
     std::byte* at = channel_->Reserve(sizeof(WireFragment) + piece);
     if (at == nullptr) {
       break;
     }
     const WireFragment head{message->to};
     Append(&at, &head, sizeof(head));
-    Append(&at, message->bytes.data() + message->pushed, piece);
+    Append(&at, message->bytes.data() + message->next, piece);
     channel_->Publish(kFragment);
     ++events;
-    message->pushed += piece;
+    message->next += piece;
     const uint64_t handle = pushes_.front();
     pushes_.pop_front();
-    if (message->pushed < message->bytes.size()) {
+    if (message->next < message->until) {
       pushes_.push_back(handle);
-      continue;
+    } else if (message->last) {
+      Conclude(handle, absl::OkStatus(), message->bytes.size());
     }
-    completions_->Add(message->done, absl::OkStatus(), static_cast<int64_t>(message->bytes.size()));
-    announced_.Remove(handle);
   }
   return events;
+}
+
+void Outbox::Conclude(uint64_t handle, const absl::Status& status, size_t moved) {
+  const Announced& message = *announced_.Find(handle);
+  completions_->Add(message.done, status, static_cast<int64_t>(moved));
+  announced_.Remove(handle);
 }
 
 bool Outbox::CanFlush() {
@@ -202,8 +207,7 @@ absl::Status Outbox::OnDone(const WireDone& wire) {
   }
   if (Announced* message = announced_.Find(wire.handle)) {
     // Also when the peer did not want it: the buffer may be reused, and that is what a send says.
-    completions_->Add(message->done, absl::OkStatus(), static_cast<int64_t>(message->bytes.size()));
-    announced_.Remove(wire.handle);
+    Conclude(wire.handle, absl::OkStatus(), message->bytes.size());
   }
   return absl::OkStatus();
 }
@@ -211,13 +215,16 @@ absl::Status Outbox::OnDone(const WireDone& wire) {
 absl::Status Outbox::OnPush(const WirePush& wire) {
   Announced* message = announced_.Find(wire.handle);
   if (!announced_.Valid(wire.handle) ||
-      (message != nullptr && (message->pushing || wire.offset >= message->bytes.size()))) {
+      (message != nullptr &&
+       (message->last || message->next < message->until || wire.bytes == 0 ||
+        wire.offset > message->bytes.size() || wire.bytes > message->bytes.size() - wire.offset))) {
     return absl::UnavailableError("the peer broke the protocol: it asked for what is not there");
   }
   if (message != nullptr) {
-    message->pushing = true;
     message->to = wire.to;
-    message->pushed = static_cast<size_t>(wire.offset);
+    message->next = static_cast<size_t>(wire.offset);
+    message->until = message->next + static_cast<size_t>(wire.bytes);
+    message->last = wire.last != 0;
     pushes_.push_back(wire.handle);
   }
   return absl::OkStatus();
@@ -239,8 +246,7 @@ void Outbox::Revoke(Context theirs, const absl::Status& why) {
   bool any = false;
   announced_.ForEach([&](uint64_t handle, const Announced& message) {
     if (message.tag.context() == theirs) {
-      completions_->Add(message.done, why, 0);
-      announced_.Remove(handle);
+      Conclude(handle, why, 0);
       any = true;
     }
   });
@@ -256,10 +262,7 @@ void Outbox::FailAll(const absl::Status& why) {
   for (const Waiting& message : sends_) {
     completions_->Add(message.done, why, 0);
   }
-  announced_.ForEach([&](uint64_t handle, const Announced& message) {
-    completions_->Add(message.done, why, 0);
-    announced_.Remove(handle);
-  });
+  announced_.ForEach([&](uint64_t handle, const Announced&) { Conclude(handle, why, 0); });
   sends_.clear();
   controls_.clear();
   pushes_.clear();

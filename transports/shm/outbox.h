@@ -29,8 +29,7 @@ struct Limits {
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one system call
-  size_t share_bytes =
-      128 << 10;  // of messages from this size some are pushed while others are read
+  size_t share_bytes = 64 << 10;   // messages from this size may come in both ways at once
 };
 
 class Outbox {
@@ -84,9 +83,9 @@ class Outbox {
     Tag tag;
     ConstBytes bytes;
     Completion* done = nullptr;
-    bool pushing = false;
-    uint64_t to = 0;  // kFragment
-    size_t pushed = 0;
+    uint64_t to = 0;             // kFragment
+    size_t next = 0, until = 0;  // asked for, not yet sent
+    bool last = false;           // done when they are
   };
   struct Record {
     Kind kind;
@@ -103,6 +102,8 @@ class Outbox {
   uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
   int Push();
+  // It is over for the peer too.
+  void Conclude(uint64_t handle, const absl::Status& status, size_t moved);
   int64_t Credit();
 
   CompletionList* const completions_;

@@ -27,7 +27,7 @@ ShmEndpoint::ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid,
       pid_(published_pid),
       outbox_(&shared->completions, shared->limits, shared->regions.get()),
       intake_(this, shared->events, &shared->completions, &outbox_, shared->limits,
-              &shared->spare_cores) {
+              &shared->spare_cores, shared->clock) {
   if (dial) {
     introduction_ = std::make_unique<Introduction>(&shared->self, name);
   }

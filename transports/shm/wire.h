@@ -6,7 +6,7 @@
 //   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
 //   kAnnounce   WireAnnounce          sender    a message that waits in the sender's memory
 //   kDone       WireDone              receiver  has been read, or is not wanted: the buffer is free
-//   kPush       WirePush              receiver  cannot read your memory: send it through the ring
+//   kPush       WirePush              receiver  send these bytes of it through the ring
 //   kFragment   WireFragment, bytes   sender    the next bytes of what was asked for by kPush
 //   kWithdraw   WireWithdraw          sender    all announcements of one context are void
 //   kControl    text                  either
@@ -64,7 +64,8 @@ struct WireDone {
 struct WirePush {
   uint64_t handle;  // of the announcement
   uint64_t to;      // the receiver's, for kFragment
-  uint64_t offset;  // what it has already
+  uint64_t offset, bytes;
+  uint64_t last;  // 1: the message is done when they are sent; 0: kDone follows, or another kPush
 };
 struct WireFragment {
   uint64_t to;
