@@ -66,13 +66,38 @@ enum { /* entrain_gta_config_t.consensus: what elects the sign of an element. A 
   ENTRAIN_CONSENSUS_COUNT = 2 /* one vote a rank; who has a zero, a NaN or weight 0 has none */
 };
 
+enum { /* entrain_gta_config_t.sparsification: what of a contribution counts and travels; the rest is zero */
+  ENTRAIN_SPARSIFY_NONE = 0,           /* everything */
+  ENTRAIN_SPARSIFY_MAGNITUDE = 1,      /* the floor(density * n) largest of the rank's whole vector of n elements; of
+                                        * equal ones the first, and a NaN is larger than all */
+  ENTRAIN_SPARSIFY_RANDOM = 2,         /* each with probability density: other ones on every rank and in every call */
+  ENTRAIN_SPARSIFY_RESCALED_RANDOM = 3 /* the same, divided by density */
+};
+enum { /* entrain_gta_config_t.wire_format: how contributions, and the result of an all_reduce, travel */
+  ENTRAIN_WIRE_F32 = 0,  /* as they are, whatever their type */
+  ENTRAIN_WIRE_BF16 = 1, /* this and the next two: for f32 elements only */
+  ENTRAIN_WIRE_INT8 = 2, /* -127 .. 127 times an f32 scale a block; a block that has a NaN or an infinity is all NaN */
+  ENTRAIN_WIRE_INT4 = 3  /* -7 .. 7, likewise */
+};
+enum { /* entrain_gta_config_t.wire_rounding */
+  ENTRAIN_ROUND_NEAREST = 0,
+  ENTRAIN_ROUND_STOCHASTIC = 1 /* up or down, so that the mean is right */
+};
+
 typedef struct entrain_gta_config {
   size_t size;
-  const double* weights; /* by rank, finite; NULL (default): 1 each. Copied */
-  int32_t ranks;         /* how many weights: as many as the communicator has ranks; 0 (default) with NULL */
-  int32_t consensus;     /* ENTRAIN_CONSENSUS_*; default NONE */
-  int32_t normalize;     /* 1 (default): divided by the sum of the weights of what was summed; 0: the sum */
-  int32_t reserved;      /* 0 */
+  const double* weights;  /* by rank, finite; NULL (default): 1 each. Copied */
+  int32_t ranks;          /* how many weights: as many as the communicator has ranks; 0 (default) with NULL */
+  int32_t consensus;      /* ENTRAIN_CONSENSUS_*; default NONE */
+  int32_t normalize;      /* 1 (default): divided by the sum of the weights of what was summed; 0: the sum */
+  int32_t sparsification; /* ENTRAIN_SPARSIFY_*; default NONE */
+  double density;         /* 0 < density < 1 with sparsification; 1 (default) without */
+  uint64_t seed;          /* of random sparsification and stochastic rounding; default 0 */
+  int32_t wire_format;    /* ENTRAIN_WIRE_*; default F32 */
+  int32_t wire_block;     /* int8, int4: values a scale, a multiple of 16 up to 65536; 0 (default): 256 */
+  int32_t wire_rounding;  /* ENTRAIN_ROUND_*; default NEAREST; for other formats than F32 */
+  int32_t error_feedback; /* 1: what a call of this tag and length did not send (not chosen, or rounded off) is added to the
+                           * next one's contribution; f32 elements; not with rescaled_random. Default 0 */
 } entrain_gta_config_t;
 ENTRAIN_API void entrain_gta_config_init(entrain_gta_config_t* config);
 
@@ -80,9 +105,23 @@ ENTRAIN_API void entrain_gta_config_init(entrain_gta_config_t* config);
  * those ranks alone whose weight * contribution has the elected sign (a zero and a NaN have none). Divisors within 1e-8 of 0
  * count as 1. Floats, accumulated in f32 (f64 in f64) in rank order and rounded once, in one pass and for the bytes
  * of one all-reduce. The same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if it has NaN.
- * For all_reduce, reduce and reduce_scatter. With neither consensus nor anything else set, a weighted mean. */
+ * For all_reduce, reduce and reduce_scatter. Without consensus, a weighted mean.
+ * With sparsification or a wire format, for all_reduce and reduce_scatter: what is left travels as indices or a bitmap,
+ * whichever is smaller, and values; the contribution is packed before the call returns, `in` not read afterwards.
+ * The result of an all_reduce is what all ranks read from the wire, the same bits; that of a reduce_scatter is not
+ * rounded to the format. Settings without effect are refused with a sentence that says what to set. */
 ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                                    entrain_reduction_t** reduction);
+
+/* What a sparsified or encoded reduction remembers between calls, for checkpoints: how many there were, since random numbers
+ * differ from call to call, and what error feedback has not sent yet. This rank's own; 0 bytes for other reductions.
+ * While no call is being started. */
+ENTRAIN_API entrain_status_t entrain_reduction_state_size(const entrain_reduction_t* reduction, size_t* bytes);
+/* bytes: what state_size says (INVALID_ARGUMENT otherwise). */
+ENTRAIN_API entrain_status_t entrain_reduction_state_save(const entrain_reduction_t* reduction, void* state, size_t bytes);
+/* INVALID_ARGUMENT for what state_save did not write; then nothing has changed. */
+ENTRAIN_API entrain_status_t entrain_reduction_state_load(entrain_reduction_t* reduction, const void* state,
+                                                          size_t bytes);
 /* Calls that use it keep what they need. `user` must live until those calls are done. */
 ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 

@@ -1,7 +1,9 @@
 // collectives.h: reductions as objects.
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "lib/base/config.h"
 #include "lib/base/merging.h"
 #include "lib/base/status.h"
+#include "lib/comm/merge_state.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::Merging;
@@ -27,33 +30,45 @@ absl::Status CheckFlag(const char* name, int32_t value) {
              : absl::InvalidArgumentError(absl::StrCat(name, " ", value, " is not 0 or 1"));
 }
 
-absl::StatusOr<std::vector<double>> CheckGtaWeights(const entrain_gta_config_t& config) {
+// Of an enumeration whose values are 0 to `last`.
+absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const char* values) {
+  return value >= 0 && value <= last ? absl::OkStatus()
+                                     : absl::InvalidArgumentError(absl::StrCat(
+                                           name, " ", value, " is not an ", values, " value"));
+}
+
+absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
   if ((config.weights == nullptr) != (config.ranks == 0) || config.ranks < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "ranks ", config.ranks, " is not the number of weights",
         config.weights == nullptr ? ", which are NULL: set ranks to 0" : ": set it to 1 or more"));
   }
-  for (int32_t r = 0; r < config.ranks; ++r) {
-    if (!std::isfinite(config.weights[r])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weights[", r, "] ", config.weights[r], " is not finite"));
-    }
-  }
-  return std::vector<double>(config.weights, config.weights + config.ranks);
-}
-
-absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
-  if (config.consensus < ENTRAIN_CONSENSUS_NONE || config.consensus > ENTRAIN_CONSENSUS_COUNT) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("consensus ", config.consensus, " is not an ENTRAIN_CONSENSUS_* value"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("consensus", config.consensus, ENTRAIN_CONSENSUS_COUNT, "ENTRAIN_CONSENSUS_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckFlag("normalize", config.normalize));
-  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("sparsification", config.sparsification,
+                                      ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("wire_rounding", config.wire_rounding,
+                                      ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckFlag("error_feedback", config.error_feedback));
   Merging merging;
+  merging.weights.assign(config.weights, config.weights + config.ranks);
   merging.consensus = static_cast<entrain::Consensus>(config.consensus);
   merging.normalize = config.normalize == 1;
-  ENTRAIN_ASSIGN_OR_RETURN(merging.weights, CheckGtaWeights(config));
+  merging.sparsification = static_cast<entrain::Sparsification>(config.sparsification);
+  merging.density = config.density;
+  merging.seed = config.seed;
+  merging.wire_format = static_cast<entrain::WireFormat>(config.wire_format);
+  merging.wire_block = config.wire_block;
+  merging.wire_rounding = static_cast<entrain::WireRounding>(config.wire_rounding);
+  merging.error_feedback = config.error_feedback == 1;
   return merging;
+}
+
+std::string StateOf(const entrain_reduction_t& reduction) {
+  return reduction.reduction.merge_state == nullptr ? "" : reduction.reduction.merge_state->Save();
 }
 
 }  // namespace
@@ -137,6 +152,7 @@ void entrain_gta_config_init(entrain_gta_config_t* config) {
   *config = {};
   config->size = sizeof(*config);
   config->normalize = 1;
+  config->density = 1;
 }
 
 entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
@@ -148,10 +164,52 @@ entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
     ENTRAIN_RETURN_IF_ERROR(
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_gta_config_t"));
     ENTRAIN_ASSIGN_OR_RETURN(Merging merging, ToMerging(known));
-    *reduction = new entrain_reduction;
-    (*reduction)->reduction.op = ReduceOp::kGta;
-    (*reduction)->reduction.merging = std::make_shared<const Merging>(std::move(merging));
+    ENTRAIN_ASSIGN_OR_RETURN(entrain::Reduction made, entrain::MakeGta(std::move(merging)));
+    *reduction = new entrain_reduction{std::move(made)};
     return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_state_size(const entrain_reduction_t* reduction, size_t* bytes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(bytes, "bytes"));
+    *bytes = StateOf(*reduction).size();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_state_save(const entrain_reduction_t* reduction, void* state,
+                                              size_t bytes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    const std::string saved = StateOf(*reduction);
+    if (bytes != saved.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bytes ", bytes, " is not the state's size ", saved.size()));
+    }
+    if (bytes > 0) {
+      ENTRAIN_RETURN_IF_ERROR(NotNull(state, "state"));
+      std::memcpy(state, saved.data(), bytes);
+    }
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_state_load(entrain_reduction_t* reduction, const void* state,
+                                              size_t bytes) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    if (bytes > 0) {
+      ENTRAIN_RETURN_IF_ERROR(NotNull(state, "state"));
+    }
+    const auto& kept = reduction->reduction.merge_state;
+    if (kept == nullptr) {
+      return bytes == 0 ? absl::OkStatus()
+                        : absl::InvalidArgumentError(absl::StrCat(
+                              "bytes ", bytes, " is not 0: this reduction keeps no state"));
+    }
+    return kept->Load({static_cast<const char*>(state), bytes});
   });
 }
 

@@ -31,7 +31,18 @@ uint32_t Mix(uint32_t hash, const Merging& merging) {
   for (const double weight : merging.weights) {
     hash = MixLong(hash, std::bit_cast<uint64_t>(weight));
   }
-  return Mix(hash, static_cast<uint32_t>(merging.consensus) << 1 | (merging.normalize ? 1 : 0));
+  hash = Mix(hash, static_cast<uint32_t>(merging.consensus) << 1 | (merging.normalize ? 1 : 0));
+  if (!merging.Packs()) {
+    return hash;
+  }
+  hash = MixLong(MixLong(hash, merging.seed), std::bit_cast<uint64_t>(merging.density));
+  for (const uint32_t next :
+       {static_cast<uint32_t>(merging.sparsification), static_cast<uint32_t>(merging.wire_format),
+        static_cast<uint32_t>(merging.wire_block), static_cast<uint32_t>(merging.wire_rounding),
+        static_cast<uint32_t>(merging.error_feedback)}) {
+    hash = Mix(hash, next);
+  }
+  return hash;
 }
 
 }  // namespace
@@ -247,6 +258,9 @@ std::string ToString(const Descriptor& d) {
 }
 
 Descriptor Call::descriptor() const {
+  if (whole != nullptr) {
+    return whole->descriptor();
+  }
   Descriptor d;
   d.kind = kind == CallKind::kRecv ? CallKind::kSend : kind;
   d.count = count;

@@ -19,6 +19,7 @@
 namespace entrain {
 
 struct Merging;
+class MergeState;
 
 enum class CallKind : uint8_t {
   kBarrier = 1,
@@ -91,6 +92,8 @@ struct Reduction {
   bool commutative = true;
   double factor = 1;  // kPreMultipliedSum: of this rank's contribution; whole for integers
   std::shared_ptr<const Merging> merging;  // kWeightedMean, kGta; else null
+  // What calls with this reduction remember of each other (lib/comm/merge_state.h); not null where merging->Packs().
+  std::shared_ptr<MergeState> merge_state;
 };
 
 // What all ranks must agree on. Compared byte for byte by receivers; travels in every message.
@@ -148,7 +151,11 @@ struct Call {
   int root = 0;                              // where HasRoot(kind). send, recv: the peer
   std::shared_ptr<const PartCounts> uneven;  // null: even parts
   CallOptions options;
+  std::shared_ptr<const Call>
+      whole;  // not null: this is a part of it, made by the library (lib/comm/packed_call.h)
 
+  // The call as its caller knows it.
+  const Call& named() const { return whole == nullptr ? *this : *whole; }
   // The same on every rank when the ranks agree. send and recv both give kSend, so that a pair
   // matches.
   Descriptor descriptor() const;

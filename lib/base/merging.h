@@ -1,10 +1,12 @@
 // How a weighted mean or a task-arithmetic reduction (gta) makes one value of the ranks' contributions:
 // x_r = weight_r * contribution_r; without consensus their sum; with it the sum of those whose sign is the elected one;
-// normalized: divided by the weights of what was summed.
+// normalized: divided by the weights of what was summed. And how contributions travel.
 #pragma once
 
 #include <cstdint>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace entrain {
 
@@ -15,8 +17,31 @@ enum class Consensus : uint8_t {
   kCount = 2,  // one vote a rank
 };
 
+// What of a contribution travels; the rest counts as zero.
+enum class Sparsification : uint8_t {
+  kNone = 0,  // everything
+  kMagnitude =
+      1,  // the floor(density * n) largest of the rank's whole vector of n; of equal ones the first
+  kRandom = 2,          // each with probability density
+  kRescaledRandom = 3,  // the same, divided by density
+};
+
+// How contributions, and results for all ranks, are written on the wire.
+enum class WireFormat : uint8_t {
+  kFull = 0,  // in the elements' type
+  kBF16 = 1,
+  kInt8 = 2,  // -127 .. 127 times an f32 scale a block
+  kInt4 = 3,  // -7 .. 7 times an f32 scale a block
+};
+enum class WireRounding : uint8_t {
+  kNearest = 0,
+  kStochastic = 1,  // up or down with the probability that makes the mean right
+};
+
 // Divisors nearer to 0 than this count as 1.
 constexpr double kLeastDivisor = 1e-8;
+
+constexpr int64_t kWireBlock = 256;
 
 // The same on all ranks.
 struct Merging {
@@ -24,6 +49,23 @@ struct Merging {
       weights;  // by rank, finite; empty: 1 each. Who has 0 contributes nothing, whatever it has
   Consensus consensus = Consensus::kNone;
   bool normalize = true;
+  Sparsification sparsification = Sparsification::kNone;
+  double density = 1;  // in (0, 1) with sparsification, 1 without
+  uint64_t seed = 0;   // of whatever is random
+  WireFormat wire_format = WireFormat::kFull;
+  int32_t wire_block = 0;  // kInt8, kInt4: values a scale; 0: kWireBlock
+  WireRounding wire_rounding = WireRounding::kNearest;
+  bool error_feedback = false;  // what a call did not send is added to the next one's contribution
+
+  // Whether contributions travel packed (lib/comm/packed_call.h).
+  bool Packs() const {
+    return sparsification != Sparsification::kNone || wire_format != WireFormat::kFull;
+  }
+  // kMagnitude: how many of n elements.
+  int64_t Kept(int64_t n) const { return static_cast<int64_t>(density * static_cast<double>(n)); }
 };
+
+// INVALID_ARGUMENT naming a value that is out of range, or has no effect beside the others.
+absl::Status CheckMerging(const Merging& merging);
 
 }  // namespace entrain

@@ -6,6 +6,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/comm/packed_call.h"
 #include "lib/kernels/merge.h"
 
 namespace entrain {
@@ -28,7 +29,7 @@ void Add(std::atomic<uint64_t>& sum, int64_t more) {
 // What is combined is not what the caller has: a factor, or a single rank's weight, comes first.
 bool IsStaged(const Call& call, int size) {
   return (call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1) ||
-         (call.reduction.merging != nullptr && size == 1);
+         (call.reduction.merging != nullptr && !PackedCall::Is(call) && size == 1);
 }
 
 std::vector<std::string> HostIds(const std::vector<Member>& members) {
@@ -64,7 +65,7 @@ Call CallLike(CallKind kind, int64_t count, DType dtype) {
 // ---- CallWork
 
 CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call,
-                   OwnedBuffer staged, const Progress& from, int64_t started_ns)
+                   OwnedBuffer staged, const Progress& from, int64_t started_ns, RefPtr<Work> whole)
     : Work(&core->engine()),
       core_(std::move(core)),
       call_(call),
@@ -77,7 +78,8 @@ CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call
                   ready_ = true;
                   core_->NeedAttention();
                 }),
-      staged_(std::move(staged)) {}
+      staged_(std::move(staged)),
+      whole_(std::move(whole)) {}
 
 void CallWork::Run() {
   core_->StartWork(this);
@@ -136,27 +138,34 @@ absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
   return staged;
 }
 
-absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
+absl::Status CommCore::Furnish(const Call& call, Admitted* admitted) {
   if (!status_.ok()) {
     return status_;
   }
   ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner_.PlanFor(call));
   const Plan& plan = *admitted->plan;
   if (plan.slot_bytes > 0) {
-    // Before the call gets its number: a shortage here harms this call only.
     ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(plan.slot_bytes * plan.window));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
+  // Before the call gets its number: a shortage here harms this call only.
+  ENTRAIN_RETURN_IF_ERROR(Furnish(call, admitted));
   admitted->wiring = Number(call);
   return absl::OkStatus();
 }
 
 RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
-                                   const Progress& from, int64_t now_ns) {
-  auto work = RefPtr<CallWork>::Adopt(
-      new CallWork(shared_from_this(), std::move(admitted), call, std::move(staged), from, now_ns));
+                                   const Progress& from, int64_t now_ns, RefPtr<Work> whole) {
+  const bool is_part = static_cast<bool>(whole);
+  auto work =
+      RefPtr<CallWork>::Adopt(new CallWork(shared_from_this(), std::move(admitted), call,
+                                           std::move(staged), from, now_ns, std::move(whole)));
   work->AddRef();  // the engine's, given up in FinishWork
   engine_.CountOpenWork(1);
-  calls_.fetch_add(1, std::memory_order_relaxed);
+  calls_.fetch_add(is_part ? 0 : 1, std::memory_order_relaxed);
   return work;
 }
 
@@ -175,6 +184,13 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   }
   const int64_t now = engine_.clock().Now();
   SetDeadline(&call, now);
+  if (PackedCall::Is(call)) {
+    ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> whole, StartPacked(call, now));
+    if (kick) {
+      engine_.Kick();
+    }
+    return whole;
+  }
   OwnedBuffer staged;
   if (IsStaged(call, size())) {
     ENTRAIN_ASSIGN_OR_RETURN(staged, Stage(&call));
@@ -194,9 +210,43 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   return work;
 }
 
+absl::StatusOr<RefPtr<Work>> CommCore::StartPacked(const Call& call, int64_t now_ns) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
+                           PackedCall::Make(shared_from_this(), call, now_ns));
+  std::vector<Wiring> numbers;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status_.ok()) {
+      return status_;
+    }
+    for (size_t part = 0; part < packed->parts(); ++part) {
+      numbers.push_back(Number(call));
+    }
+  }
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
+    EndHere(status);  // the others wait for it
+    return status;
+  }
+  return RefPtr<Work>::Adopt(packed.Leak());
+}
+
+absl::StatusOr<RefPtr<Work>> CommCore::LaunchPart(const Call& part, const Wiring& number,
+                                                  RefPtr<Work> whole, int64_t started_ns) {
+  Admitted admitted;
+  {
+    absl::MutexLock lock(&mutex_);
+    ENTRAIN_RETURN_IF_ERROR(Furnish(part, &admitted));
+  }
+  admitted.wiring = number;
+  auto work = Prepare(part, std::move(admitted), {}, {}, started_ns, std::move(whole));
+  engine_.Submit(work.get());
+  return RefPtr<Work>::Adopt(work.Leak());
+}
+
 absl::Status CommCore::Run(const Call& call) {
   if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
-      IsStaged(call, size()) || !engine_.TakeIfQuiet()) {
+      IsStaged(call, size()) || PackedCall::Is(call) || !engine_.TakeIfQuiet()) {
     ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
     work->Wait(Deadline::Never(), call.options.background);
     return work->status();
@@ -326,9 +376,14 @@ void CommCore::Abort(absl::string_view reason) {
   SetStatus(WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": aborted by rank ",
                                                       config_.rank, ": ", reason)),
                       blame));
-  class AbortJob final : public Job {
+  EndHere(status());
+}
+
+void CommCore::EndHere(const absl::Status& why) {
+  SetStatus(why);
+  class EndJob final : public Job {
    public:
-    explicit AbortJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
+    explicit EndJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
     void Run() override {
       core_->Fail(core_->status(), true);
       delete this;
@@ -337,7 +392,7 @@ void CommCore::Abort(absl::string_view reason) {
    private:
     const std::shared_ptr<CommCore> core_;
   };
-  engine_.Submit(new AbortJob(shared_from_this()));
+  engine_.Submit(new EndJob(shared_from_this()));
   engine_.Kick();
 }
 
@@ -403,7 +458,7 @@ bool CommCore::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;
   engine_.RunInDriver([&] {
     for (CallWork* work : open_) {
-      works.push_back(RefPtr<Work>::Share(work));
+      works.push_back(work->whole_ ? work->whole_ : RefPtr<Work>::Share(work));
     }
   });
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); });
@@ -584,7 +639,7 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
            data + buffer.bytes > bytes.data();
   };
   for (const CallWork* work : open_) {
-    if (touches(work->call_.in) || touches(work->call_.out)) {
+    if (touches(work->call_.named().in) || touches(work->call_.named().out)) {
       return absl::StrCat(CallName(*work), " on ", config_.name);
     }
   }

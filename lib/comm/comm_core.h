@@ -65,9 +65,9 @@ struct Admitted {
 class CallWork final : public Work, public Job {
  public:
   // `staged`: what the call's input points to when that is not the caller's buffer. `from`: what of
-  // it is done.
+  // it is done. `whole`: the work of which this is a part, or null.
   CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call, OwnedBuffer staged,
-           const Progress& from, int64_t started_ns);
+           const Progress& from, int64_t started_ns, RefPtr<Work> whole);
   void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
 
  private:
@@ -79,6 +79,7 @@ class CallWork final : public Work, public Job {
   const Progress from_;
   Executor executor_;
   OwnedBuffer staged_;
+  const RefPtr<Work> whole_;
   bool ready_ = false;     // [driver]
   bool inquired_ = false;  // [driver] its deadline has passed and the others are being asked
 };
@@ -109,6 +110,14 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);
 
+  // For a call that is made of several (packed_call.h): starts one of them, under a number that the whole has got. On an
+  // error nothing was started.
+  absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
+                                          RefPtr<Work> whole, int64_t started_ns)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Soon ends the communicator on all ranks, by what only this one knows of.
+  void EndHere(const absl::Status& why);
+
   Engine& engine() { return engine_; }
   BufferPool& pool() { return pool_; }
   const CoreConfig& config() const { return config_; }
@@ -136,10 +145,14 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
   // What is combined instead of this rank's contribution, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
+  // The plan and the scratch; and all of it.
+  absl::Status Furnish(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counted, with the engine's reference; to be submitted, or started by the driver.
   RefPtr<CallWork> Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
-                           const Progress& from, int64_t now_ns);
+                           const Progress& from, int64_t now_ns, RefPtr<Work> whole = {});
+  absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void SetDeadline(Call* call, int64_t now_ns) const;
   Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);

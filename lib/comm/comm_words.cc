@@ -77,7 +77,7 @@ Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
     blame.address = member.endpoint == nullptr ? "self" : member.endpoint->peer_address();
   }
   if (work != nullptr) {
-    blame.operation = std::string(NameOf(work->call_.kind));
+    blame.operation = std::string(NameOf(work->call_.named().kind));
     blame.tag = work->call_.options.user_tag;
     blame.sequence = work->wiring_.sequence + 1;
     blame.elapsed_ns = engine_.clock().Now() - work->started_ns_;
@@ -103,7 +103,7 @@ absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) co
 std::string CommCore::CallName(const CallWork& work) const {
   const std::string tag =
       work.call_.options.user_tag < 0 ? "" : absl::StrCat(" tag ", work.call_.options.user_tag);
-  return absl::StrCat(NameOf(work.call_.kind), tag, " #", work.wiring_.sequence + 1);
+  return absl::StrCat(NameOf(work.call_.named().kind), tag, " #", work.wiring_.sequence + 1);
 }
 
 std::string CommCore::RankName(int rank) const {

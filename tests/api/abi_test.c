@@ -95,13 +95,19 @@ static void check_call_options(void) {
 }
 
 static void check_gta_config(void) {
-  SIZE(entrain_gta_config_t, 32);
+  SIZE(entrain_gta_config_t, 64);
   AT(entrain_gta_config_t, size, 0);
   AT(entrain_gta_config_t, weights, 8);
   AT(entrain_gta_config_t, ranks, 16);
   AT(entrain_gta_config_t, consensus, 20);
   AT(entrain_gta_config_t, normalize, 24);
-  AT(entrain_gta_config_t, reserved, 28);
+  AT(entrain_gta_config_t, sparsification, 28);
+  AT(entrain_gta_config_t, density, 32);
+  AT(entrain_gta_config_t, seed, 40);
+  AT(entrain_gta_config_t, wire_format, 48);
+  AT(entrain_gta_config_t, wire_block, 52);
+  AT(entrain_gta_config_t, wire_rounding, 56);
+  AT(entrain_gta_config_t, error_feedback, 60);
 }
 
 static void check_optim_config(void) {

@@ -91,6 +91,75 @@ TEST(Gta, IsStartedWaitedForAndBatchedLikeAnyCall) {
   });
 }
 
+TEST(Gta, TravelsSparsifiedAndEncoded) {
+  RunWorld(3, [](const Rank& self) {
+    entrain_gta_config_t config = Config();
+    config.sparsification = ENTRAIN_SPARSIFY_MAGNITUDE;
+    config.density = 0.01;
+    const Options sparse(config);
+    std::vector<float> data(1000);
+    for (size_t i = 0; i < 10; ++i) {
+      data[100 * i + static_cast<size_t>(self.rank)] = 3;
+    }
+    data[50] = 1;  // the eleventh largest
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_all_reduce(self.comm, data.data(), data.data(), data.size(), ENTRAIN_F32,
+                                 ENTRAIN_REDUCTION, sparse.get(), &work));
+    EXPECT_OK(entrain_work_wait(work, -1));
+    entrain_work_free(work);
+    for (size_t i = 0; i < data.size(); ++i) {
+      ASSERT_EQ(data[i], i % 100 < 3 ? 1 : 0) << i;
+    }
+    config = Config();
+    config.wire_format = ENTRAIN_WIRE_INT8;
+    config.wire_block = 64;
+    const Options int8(config);
+    std::vector<float> fractions(999), expected(999);
+    for (size_t i = 0; i < fractions.size(); ++i) {
+      expected[i] = static_cast<float>(i) / 999;
+      fractions[i] = expected[i] * static_cast<float>(self.rank);
+    }
+    ASSERT_OK(entrain_all_reduce(self.comm, fractions.data(), fractions.data(), fractions.size(),
+                                 ENTRAIN_F32, ENTRAIN_REDUCTION, int8.get(), nullptr));
+    for (size_t i = 0; i < fractions.size(); ++i) {
+      ASSERT_NEAR(fractions[i], expected[i], 2.01 / 127) << i;
+    }
+  });
+}
+
+TEST(Gta, StateGoesWithTheCheckpoint) {
+  RunWorld(2, [](const Rank& self) {
+    entrain_gta_config_t config = Config();
+    config.sparsification = ENTRAIN_SPARSIFY_RANDOM;
+    config.density = 0.5;
+    config.seed = 7;
+    config.error_feedback = 1;
+    const Options once(config), again(config), plain(Config());
+    const auto result = [&](const Options& options) {
+      std::vector<float> data(64, 1);
+      EXPECT_OK(entrain_all_reduce(self.comm, data.data(), data.data(), data.size(), ENTRAIN_F32,
+                                   ENTRAIN_REDUCTION, options.get(), nullptr));
+      return data;
+    };
+    result(once);
+    size_t bytes = 0;
+    ASSERT_OK(entrain_reduction_state_size(once.get()->reduction, &bytes));
+    std::vector<char> state(bytes);
+    EXPECT_FAILS(entrain_reduction_state_save(once.get()->reduction, state.data(), bytes - 1),
+                 ENTRAIN_INVALID_ARGUMENT, "is not the state's size");
+    ASSERT_OK(entrain_reduction_state_save(once.get()->reduction, state.data(), bytes));
+    ASSERT_OK(entrain_reduction_state_load(again.get()->reduction, state.data(), bytes));
+    EXPECT_EQ(result(again), result(once));
+    EXPECT_FAILS(entrain_reduction_state_load(again.get()->reduction, state.data(), bytes - 1),
+                 ENTRAIN_INVALID_ARGUMENT, "state");
+    ASSERT_OK(entrain_reduction_state_size(plain.get()->reduction, &bytes));
+    EXPECT_EQ(bytes, 0);
+    EXPECT_OK(entrain_reduction_state_load(plain.get()->reduction, nullptr, 0));
+    EXPECT_FAILS(entrain_reduction_state_load(plain.get()->reduction, state.data(), 8),
+                 ENTRAIN_INVALID_ARGUMENT, "keeps no state");
+  });
+}
+
 TEST(Gta, RefusesWhatCannotBe) {
   entrain_reduction_t* reduction = nullptr;
   const auto refused = [&](const entrain_gta_config_t& config, const char* why) {
@@ -101,6 +170,29 @@ TEST(Gta, RefusesWhatCannotBe) {
   config = Config();
   config.normalize = 2;
   refused(config, "normalize 2");
+  config = Config();
+  config.sparsification = 4;
+  refused(config, "sparsification 4");
+  config = Config();
+  config.density = 0.5;
+  refused(config, "density 0.5 has no effect");
+  config = Config();
+  config.wire_format = -1;
+  refused(config, "wire_format -1");
+  config.wire_format = ENTRAIN_WIRE_INT8;
+  config.wire_block = 17;
+  refused(config, "wire_block 17");
+  config.wire_block = 0;
+  config.wire_rounding = 2;
+  refused(config, "wire_rounding 2");
+  config.wire_rounding = ENTRAIN_ROUND_NEAREST;
+  config.seed = 1;
+  refused(config, "seed 1 has no effect");
+  config = Config();
+  config.error_feedback = 1;
+  refused(config, "error_feedback has no effect");
+  config.error_feedback = 2;
+  refused(config, "error_feedback 2");
   config = Config();
   config.ranks = 2;
   refused(config, "ranks 2");

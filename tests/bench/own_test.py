@@ -1,5 +1,5 @@
-"""limits_bench, endpoint_bench and overlap_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without arguments, exit
-code 77: skipped."""
+"""limits_bench, endpoint_bench, overlap_bench and reduction_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without
+arguments, exit code 77: skipped."""
 
 import json
 import os
@@ -56,11 +56,22 @@ class Own(unittest.TestCase):
                 self.assertGreater(line["slow_down"], -1)
                 self.assertGreater(min(line["alone_us"], line["compute_us"], line["together_us"]), 0)
 
+    def test_reductions_beside_a_sum(self):
+        done, lines = self.call(RUN, "-n", "4", FOLDER / "reduction_bench", "--bytes", "1M", "--calls", "3")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        bytes_of = {line["way"]: line["bytes_times_sum"] for line in lines}
+        self.assertTrue(all(line["us"] > 0 for line in lines))
+        self.assertEqual(bytes_of["gta by three sums"], 3)
+        for way, most in (("weighted", 1.05), ("gta", 1.05), ("gta, magnitude 0.01", 0.1), ("gta, bf16", 0.51),
+                          ("gta, int8", 0.27), ("gta, int4", 0.15)):
+            self.assertLess(bytes_of[way], most, way)
+
     def test_wrong_arguments_are_named(self):
         for command, says in (([FOLDER / "endpoint_bench", "--transport", "ucx"], "ucx"),
                               ([FOLDER / "endpoint_bench", "--min-bytes", "2", "--max-bytes", "1"], "--min-bytes: 2"),
                               ([FOLDER / "overlap_bench", "--collective", "scan"], '--collective: "scan"'),
                               ([FOLDER / "overlap_bench", "--bytes", "x"], "--bytes"),
+                              ([FOLDER / "reduction_bench", "--bytes", "x"], "--bytes"),
                               ([FOLDER / "limits_bench", "--sizes", "1"], "--sizes")):
             done = subprocess.run(command, capture_output=True, text=True, timeout=100)
             self.assertNotEqual(done.returncode, 0)

@@ -1,0 +1,92 @@
+// An all_reduce or reduce_scatter whose contributions travel packed (lib/kernels/packing.h): sparsified, or in a type of
+// fewer bits. It is a chain of ordinary calls, which all bear the descriptor of the whole:
+//
+//   caller   chooses and packs what this rank has for every owner of a slice
+//            all_to_all of the slices' lengths      where they are not known: sparsified ones
+//            all_to_all of the slices
+//   driver   unpacks and merges the own slice, in rank order, a piece that fits the cache at a time; packs the result
+//            all_gather of the results' lengths     likewise; all_reduce only, like what follows
+//            all_gather of the results
+//   driver   unpacks them all, the own one too: so every rank has the same bits
+//
+// Thread safety: one thread at a time: first the one that starts the call, then whoever finishes a part, mostly the
+// engine's driver.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "collectives/spec.h"
+#include "lib/base/call.h"
+#include "lib/base/merging.h"
+#include "lib/engine/plan.h"
+#include "lib/engine/work.h"
+#include "lib/kernels/packing.h"
+#include "lib/memory/buffer.h"
+
+namespace entrain {
+
+class CommCore;
+
+class PackedCall final : public Work {
+ public:
+  // Whether the call's contributions travel packed.
+  static bool Is(const Call& call);
+  // Packs this rank's contribution; its input is not read afterwards. INVALID_ARGUMENT naming what cannot be packed so.
+  static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
+                                                 int64_t now_ns);
+  // How many calls it is; the same on all ranks.
+  size_t parts() const { return parts_.size(); }
+  // `numbers`: one for each part. On an error no part was started.
+  absl::Status Begin(std::vector<Wiring> numbers);
+
+ private:
+  enum class Part : uint8_t { kLengths, kSlices, kResultLengths, kResults };
+
+  PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t now_ns);
+  absl::Status PackInput();
+  absl::Status PackVector(const void* x);
+  absl::Status SubtractPacked(float* owed) const;
+  absl::Status LaunchNext();
+  Call LengthsCall(bool to_all) const;
+  absl::StatusOr<Call> CallFor(Part part);
+  void OnPartDone(const absl::Status& status);
+  absl::Status Digest(Part part);
+  absl::Status MergeSlices();
+  absl::Status PackResult();
+  absl::Status UnpackResults();
+  // Ends the call: gives the buffers back.
+  void End(const absl::Status& status);
+
+  absl::Status CheckLengths(const std::vector<int64_t>& lengths,
+                            absl::FunctionRef<int64_t(int)> elements_of) const;
+  int64_t elements(int owner) const { return slices_.elements(owner); }
+  int64_t first(int owner) const { return slices_.first[static_cast<size_t>(owner)]; }
+  bool contributes(int rank) const;
+  bool sparse() const { return merging_.sparsification != Sparsification::kNone; }
+  Draws DrawsFor(uint64_t purpose) const;
+  absl::Status Blamed(const absl::Status& status, int rank) const;
+
+  const std::shared_ptr<CommCore> core_;
+  const std::shared_ptr<const Call> call_;
+  const Merging& merging_;
+  const Kernels& kernels_;
+  const int rank_, size_;
+  const int64_t now_ns_;
+  const Packing packing_;
+  Layout slices_;  // by owner, of the whole vector
+  std::vector<Part> parts_;
+  size_t next_part_ = 0;
+  std::vector<Wiring> numbers_;     // by part
+  uint64_t draw_ = 0;               // the reduction's number of this call
+  std::vector<int64_t> to_, from_;  // bytes of the slices, by owner; by contributor
+  std::vector<int64_t> results_;    // bytes of the results, by owner
+  OwnedBuffer packed_, arrived_;    // what goes out; what came
+};
+
+}  // namespace entrain

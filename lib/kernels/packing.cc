@@ -1,0 +1,496 @@
+#include "lib/kernels/packing.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kHeader = 8;
+constexpr int kFormShift = 56;
+constexpr int64_t kWord = 64;  // elements a word of a bitmap
+
+int64_t Ceiling(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+template <typename T>
+T Get(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+// splitmix64's finish.
+uint64_t Scramble(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Calls body(Bits()) with the unsigned integer as wide as an element.
+template <typename Body>
+auto ByWidth(DType dtype, const Body& body) {
+  switch (SizeOf(dtype)) {
+    case 1:
+      return body(uint8_t{});
+    case 2:
+      return body(uint16_t{});
+    case 4:
+      return body(uint32_t{});
+    default:
+      return body(uint64_t{});
+  }
+}
+
+template <typename Bits>
+constexpr Bits kMagnitude = static_cast<Bits>(std::numeric_limits<Bits>::max() >> 1);
+
+// The k-th largest magnitude, digit by digit from the top: as many of the rest as have its digits so far are counted by
+// their next one.
+template <typename Bits>
+Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
+  constexpr int kDigit = 11;
+  Sieve sieve;
+  sieve.kind = Sieve::kLargest;
+  sieve.ties = k;
+  Bits known = 0;
+  for (int low = 8 * static_cast<int>(sizeof(Bits)) - 1; low > 0;) {
+    const int width = std::min(kDigit, low);
+    low -= width;
+    std::array<int64_t, 1 << kDigit> counts{};
+    const auto digits = static_cast<Bits>((uint64_t{1} << width) - 1);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto magnitude = static_cast<Bits>(x[i] & kMagnitude<Bits>);
+      if (static_cast<Bits>(magnitude & known) == static_cast<Bits>(sieve.threshold)) {
+        ++counts[(magnitude >> low) & digits];
+      }
+    }
+    int digit = (1 << width) - 1;
+    for (; counts[static_cast<size_t>(digit)] < sieve.ties; --digit) {
+      sieve.ties -= counts[static_cast<size_t>(digit)];
+    }
+    sieve.threshold |= static_cast<uint64_t>(digit) << low;
+    known = static_cast<Bits>(known | static_cast<Bits>(digits << low));
+  }
+  return sieve;
+}
+
+// A bit for each of up to 64 elements.
+template <typename Bits>
+uint64_t WordOf(Sieve& sieve, const Bits* x, int64_t place, int64_t count) {
+  uint64_t nonzero = 0, above = 0, at = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto magnitude = static_cast<Bits>(x[i] & kMagnitude<Bits>);
+    nonzero |= uint64_t{magnitude != 0} << i;
+    above |= uint64_t{magnitude > sieve.threshold} << i;
+    at |= uint64_t{magnitude == sieve.threshold} << i;
+  }
+  if (sieve.kind == Sieve::kRandom) {
+    uint64_t drawn = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      drawn |= uint64_t{sieve.draws.At(static_cast<uint64_t>(place + i)) < sieve.threshold} << i;
+    }
+    return nonzero & drawn;
+  }
+  if (sieve.kind == Sieve::kNonzero) {
+    return nonzero;
+  }
+  for (; at != 0 && sieve.ties > 0; at &= at - 1, --sieve.ties) {
+    above |= at & (~at + 1);
+  }
+  return nonzero & above;
+}
+
+int64_t ValueBytes(const Packing& packing, int64_t values) {
+  const int64_t scales = packing.block > 0 ? 4 * Ceiling(values, packing.block) : 0;
+  switch (packing.format) {
+    case WireFormat::kFull:
+      return values * SizeOf(packing.dtype);
+    case WireFormat::kBF16:
+      return values * 2;
+    case WireFormat::kInt8:
+      return scales + values;
+    case WireFormat::kInt4:
+      return scales + Ceiling(values, 2);
+  }
+  return 0;
+}
+
+int64_t PositionBytes(Chosen::Form form, int64_t count, int64_t values) {
+  return form == Chosen::kBitmap    ? Ceiling(count, kWord) * 8
+         : form == Chosen::kIndices ? values * 4
+                                    : 0;
+}
+
+// Slices lie side by side and begin at multiples of 8 bytes.
+int64_t Padded(int64_t bytes) {
+  return Ceiling(bytes, 8) * 8;
+}
+
+// Of how many values at a time: whole blocks.
+int64_t ChunkOf(const Packing& packing) {
+  return packing.block > 0 ? packing.block * Ceiling(Unpacker::kPiece, packing.block)
+                           : Unpacker::kPiece;
+}
+
+// A uniform number in [0, 1).
+float Fraction(uint32_t draw) {
+  return static_cast<float>(draw >> 8) * 0x1p-24f;
+}
+
+uint16_t ToBF16(float x, uint32_t draw) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if (!std::isfinite(x)) {
+    return static_cast<uint16_t>(bits >> 16 | (std::isnan(x) ? 0x40 : 0));
+  }
+  const uint32_t rounded = bits + (draw & 0xffff);
+  const bool overflows = (rounded & 0x7fffffff) >= 0x7f800000;
+  return static_cast<uint16_t>((overflows ? bits : rounded) >> 16);
+}
+
+// The scale that brings a block to -most .. most; 0: nothing but zeros, or too small; NaN: not all finite.
+float ScaleOf(const float* x, int64_t count, int most) {
+  float largest = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const float size = std::abs(x[i]);
+    finite &= size <= std::numeric_limits<float>::max();
+    largest = size > largest ? size : largest;
+  }
+  const float scale = largest / static_cast<float>(most);
+  return !finite                                     ? std::numeric_limits<float>::quiet_NaN()
+         : scale < std::numeric_limits<float>::min() ? 0
+                                                     : scale;
+}
+
+// Where the values of a packed slice are written to, or read from, by their number.
+class ValueWriter {
+ public:
+  ValueWriter(const Kernels& kernels, const Packing& packing, std::byte* out, int64_t values,
+              const Draws& draws, int64_t first)
+      : kernels_(kernels),
+        packing_(packing),
+        out_(out),
+        codes_(out + (packing.block > 0 ? 4 * Ceiling(values, packing.block) : 0)),
+        draws_(draws),
+        first_(static_cast<uint64_t>(first)) {}
+
+  // Values begin .. begin + count: begin at a block's beginning.
+  void Write(const void* x, int64_t begin, int64_t count) {
+    const auto* const floats = static_cast<const float*>(x);
+    if (packing_.format == WireFormat::kFull) {
+      const int64_t width = SizeOf(packing_.dtype);
+      std::memcpy(out_ + begin * width, x, static_cast<size_t>(count * width));
+    } else if (packing_.format == WireFormat::kBF16) {
+      WriteBF16(floats, begin, count);
+    } else {
+      for (int64_t at = 0; at < count; at += packing_.block) {
+        WriteBlock(floats + at, begin + at, std::min(packing_.block, count - at));
+      }
+    }
+  }
+
+ private:
+  bool stochastic() const { return packing_.rounding == WireRounding::kStochastic; }
+  uint32_t Draw(int64_t value) const { return draws_.At(first_ + static_cast<uint64_t>(value)); }
+
+  void WriteBF16(const float* x, int64_t begin, int64_t count) {
+    if (!stochastic()) {
+      kernels_.cast(out_ + begin * 2, DType::kBF16, x, DType::kF32, count);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const uint16_t bits = ToBF16(x[i], Draw(begin + i));
+      std::memcpy(out_ + (begin + i) * 2, &bits, sizeof(bits));
+    }
+  }
+
+  void WriteBlock(const float* x, int64_t begin, int64_t count) {
+    const int most = packing_.format == WireFormat::kInt8 ? 127 : 7;
+    const float scale = ScaleOf(x, count, most);
+    std::memcpy(out_ + begin / packing_.block * 4, &scale, sizeof(scale));
+    const float inverse = scale > 0 ? 1 / scale : 0;
+    const auto limit = static_cast<float>(most);
+    uint8_t low = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float exact = scale > 0 ? x[i] * inverse : 0;
+      const float whole =
+          stochastic() ? std::floor(exact + Fraction(Draw(begin + i))) : std::nearbyint(exact);
+      const auto code = static_cast<uint8_t>(static_cast<int8_t>(std::clamp(whole, -limit, limit)));
+      if (most == 127) {
+        codes_[begin + i] = std::byte{code};
+      } else if (i % 2 == 0 && i + 1 < count) {
+        low = code & 0xf;
+      } else if (i % 2 == 0) {
+        codes_[(begin + i) / 2] = static_cast<std::byte>(code & 0xf);
+      } else {
+        codes_[(begin + i) / 2] = static_cast<std::byte>(code << 4 | low);
+      }
+    }
+  }
+
+  const Kernels& kernels_;
+  const Packing& packing_;
+  std::byte *const out_, *const codes_;
+  const Draws& draws_;
+  const uint64_t first_;
+};
+
+// Gathers what was chosen, a chunk at a time.
+template <typename Bits>
+void PackAs(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const Bits* x,
+            double factor, ValueWriter writer) {
+  const int64_t chunk = ChunkOf(packing);
+  std::vector<Bits> room(static_cast<size_t>(chunk));
+  int64_t held = 0, written = 0;
+  const auto flush = [&] {
+    if (factor != 1) {
+      kernels.scale_any(packing.dtype, room.data(), room.data(), held, factor);
+    }
+    writer.Write(room.data(), written, held);
+    written += held;
+    held = 0;
+  };
+  const bool dense = chosen.form == Chosen::kDense;
+  for (int64_t start = 0; start < chosen.count; start += kWord) {
+    const int64_t length = std::min(kWord, chosen.count - start);
+    uint64_t word =
+        chosen.words.empty() ? ~uint64_t{0} : chosen.words[static_cast<size_t>(start / kWord)];
+    if (dense) {
+      for (int64_t i = 0; i < length; ++i) {
+        room[static_cast<size_t>(held++)] = (word >> i & 1) != 0 ? x[start + i] : Bits{0};
+        if (held == chunk) {
+          flush();
+        }
+      }
+      continue;
+    }
+    for (; word != 0; word &= word - 1) {
+      room[static_cast<size_t>(held++)] = x[start + std::countr_zero(word)];
+      if (held == chunk) {
+        flush();
+      }
+    }
+  }
+  flush();
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("a packed slice is malformed: ", what));
+}
+
+}  // namespace
+
+// ---- Draws, sieves
+
+Draws::Draws(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
+  for (const uint64_t next : {seed, a, b, c}) {
+    key_ = Scramble(key_ + 0x9e3779b97f4a7c15u + next);
+  }
+}
+
+uint32_t Draws::At(uint64_t place) const {
+  return static_cast<uint32_t>(Scramble(key_ + place * 0x9e3779b97f4a7c15u) >> 32);
+}
+
+Sieve Sieve::Largest(DType dtype, const void* x, int64_t count, int64_t k) {
+  return ByWidth(
+      dtype, [&](auto bits) { return LargestOf(static_cast<const decltype(bits)*>(x), count, k); });
+}
+
+// ---- Packing
+
+int64_t DenseBytes(const Packing& packing, int64_t count) {
+  return count == 0 ? 0 : Padded(kHeader + ValueBytes(packing, count));
+}
+
+Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first, int64_t count) {
+  Chosen chosen;
+  chosen.count = chosen.values = count;
+  chosen.bytes = DenseBytes(packing, count);
+  if (sieve.kind == Sieve::kAll || count == 0) {
+    return chosen;
+  }
+  int64_t kept = 0;
+  chosen.words.resize(static_cast<size_t>(Ceiling(count, kWord)));
+  ByWidth(packing.dtype, [&](auto bits) {
+    const auto* const elements = static_cast<const decltype(bits)*>(x);
+    for (size_t w = 0; w < chosen.words.size(); ++w) {
+      const int64_t start = static_cast<int64_t>(w) * kWord;
+      chosen.words[w] =
+          WordOf(sieve, elements + start, first + start, std::min(kWord, count - start));
+      kept += std::popcount(chosen.words[w]);
+    }
+  });
+  for (const Chosen::Form form : {Chosen::kBitmap, Chosen::kIndices}) {
+    const int64_t bytes =
+        Padded(kHeader + PositionBytes(form, count, kept) + ValueBytes(packing, kept));
+    const bool fits = form != Chosen::kIndices || count <= int64_t{1} << 32;
+    if (fits && bytes < chosen.bytes) {
+      chosen.form = form;
+      chosen.values = kept;
+      chosen.bytes = bytes;
+    }
+  }
+  return chosen;
+}
+
+void Pack(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const void* x,
+          double factor, const Draws& draws, int64_t first, std::byte* out) {
+  if (chosen.count == 0) {
+    return;
+  }
+  const uint64_t header = static_cast<uint64_t>(chosen.values) | static_cast<uint64_t>(chosen.form)
+                                                                     << kFormShift;
+  std::memcpy(out, &header, sizeof(header));
+  std::byte* at = out + kHeader;
+  if (chosen.form == Chosen::kBitmap) {
+    std::memcpy(at, chosen.words.data(), chosen.words.size() * 8);
+    at += chosen.words.size() * 8;
+  } else if (chosen.form == Chosen::kIndices) {
+    for (size_t w = 0; w < chosen.words.size(); ++w) {
+      for (uint64_t word = chosen.words[w]; word != 0; word &= word - 1, at += 4) {
+        const auto index =
+            static_cast<uint32_t>(w * kWord) + static_cast<uint32_t>(std::countr_zero(word));
+        std::memcpy(at, &index, sizeof(index));
+      }
+    }
+  }
+  const int64_t padding = chosen.bytes - (at - out) - ValueBytes(packing, chosen.values);
+  std::memset(out + chosen.bytes - padding, 0, static_cast<size_t>(padding));
+  const ValueWriter writer(kernels, packing, at, chosen.values, draws, first);
+  ByWidth(packing.dtype, [&](auto bits) {
+    PackAs(kernels, packing, chosen, static_cast<const decltype(bits)*>(x), factor, writer);
+  });
+}
+
+// ---- Unpacking
+
+absl::StatusOr<Unpacker> Unpacker::Open(const Packing& packing, ConstBytes packed, int64_t count) {
+  const auto size = static_cast<int64_t>(packed.size());
+  Unpacker unpacker;
+  unpacker.packing_ = packing;
+  unpacker.count_ = count;
+  if (count == 0 && size == 0) {
+    return unpacker;
+  }
+  if (count == 0 || size < kHeader) {
+    return Malformed(absl::StrCat(size, " bytes for ", count, " elements"));
+  }
+  const auto header = Get<uint64_t>(packed.data());
+  const uint64_t form = header >> kFormShift;
+  const auto values = static_cast<int64_t>(header & ((uint64_t{1} << kFormShift) - 1));
+  if (form > Chosen::kIndices || values > count || (form == Chosen::kDense && values < count)) {
+    return Malformed(
+        absl::StrCat("form ", form, " with ", values, " values of ", count, " elements"));
+  }
+  unpacker.form_ = static_cast<Chosen::Form>(form);
+  unpacker.values_count_ = values;
+  const int64_t positions = PositionBytes(unpacker.form_, count, values);
+  if (size != Padded(kHeader + positions + ValueBytes(packing, values))) {
+    return Malformed(absl::StrCat(size, " bytes for ", values, " values"));
+  }
+  unpacker.positions_ = packed.data() + kHeader;
+  unpacker.values_ = unpacker.positions_ + positions;
+  if (form == Chosen::kBitmap) {
+    int64_t bits = 0;
+    for (int64_t w = 0; w < positions / 8; ++w) {
+      bits += std::popcount(Get<uint64_t>(unpacker.positions_ + w * 8));
+    }
+    const int64_t rest = count % kWord;
+    const uint64_t beyond =
+        rest == 0 ? 0 : Get<uint64_t>(unpacker.positions_ + positions - 8) >> rest;
+    if (bits != values || beyond != 0) {
+      return Malformed(absl::StrCat(bits, " bits for ", values, " values"));
+    }
+  }
+  int64_t before = -1;
+  for (int64_t v = 0; form == Chosen::kIndices && v < values; ++v) {
+    const int64_t index = Get<uint32_t>(unpacker.positions_ + v * 4);
+    if (index <= before || index >= count) {
+      return Malformed(absl::StrCat("index ", index, " after ", before, " of ", count));
+    }
+    before = index;
+  }
+  return unpacker;
+}
+
+void Unpacker::Values(const Kernels& kernels, void* out, int64_t count) {
+  const int64_t begin = next_value_;
+  next_value_ += count;
+  if (packing_.format == WireFormat::kFull) {
+    const int64_t width = SizeOf(packing_.dtype);
+    std::memcpy(out, values_ + begin * width, static_cast<size_t>(count * width));
+    return;
+  }
+  auto* const floats = static_cast<float*>(out);
+  if (packing_.format == WireFormat::kBF16) {
+    kernels.cast(floats, DType::kF32, values_ + begin * 2, DType::kBF16, count);
+    return;
+  }
+  const std::byte* const codes = values_ + 4 * Ceiling(values_count_, packing_.block);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t value = begin + i;
+    const auto scale = Get<float>(values_ + value / packing_.block * 4);
+    int code;
+    if (packing_.format == WireFormat::kInt8) {
+      code = static_cast<int8_t>(codes[value]);
+    } else {
+      const auto pair = static_cast<uint8_t>(codes[value / 2]);
+      code = static_cast<int8_t>(static_cast<uint8_t>(value % 2 == 0 ? pair << 4 : pair)) >> 4;
+    }
+    floats[i] = scale * static_cast<float>(code);
+  }
+}
+
+template <typename Bits>
+void Unpacker::NextAs(const Kernels& kernels, Bits* out, int64_t count) {
+  std::array<Bits, kPiece> room;
+  if (form_ == Chosen::kDense) {
+    Values(kernels, out, count);
+    return;
+  }
+  std::memset(out, 0, static_cast<size_t>(count) * sizeof(Bits));
+  size_t at = 0;
+  if (form_ == Chosen::kIndices) {
+    std::array<uint32_t, kPiece> places;
+    int64_t found = 0;
+    for (; next_value_ + found < values_count_; ++found) {
+      const int64_t index = Get<uint32_t>(positions_ + (next_value_ + found) * 4);
+      if (index >= next_element_ + count) {
+        break;
+      }
+      places[static_cast<size_t>(found)] = static_cast<uint32_t>(index - next_element_);
+    }
+    Values(kernels, room.data(), found);
+    for (; at < static_cast<size_t>(found); ++at) {
+      out[places[at]] = room[at];
+    }
+    return;
+  }
+  const std::byte* const words = positions_ + next_element_ / 8;
+  int64_t found = 0;
+  for (int64_t w = 0; w < Ceiling(count, kWord); ++w) {
+    found += std::popcount(Get<uint64_t>(words + w * 8));
+  }
+  Values(kernels, room.data(), found);
+  for (int64_t w = 0; w < Ceiling(count, kWord); ++w) {
+    for (auto word = Get<uint64_t>(words + w * 8); word != 0; word &= word - 1) {
+      out[w * kWord + std::countr_zero(word)] = room[at++];
+    }
+  }
+}
+
+void Unpacker::Next(const Kernels& kernels, void* out, int64_t count) {
+  ByWidth(packing_.dtype,
+          [&](auto bits) { NextAs(kernels, static_cast<decltype(bits)*>(out), count); });
+  next_element_ += count;
+}
+
+}  // namespace entrain
