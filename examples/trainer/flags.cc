@@ -96,9 +96,11 @@ void AddSwitch(CLI::App* group, const std::string& names, std::optional<bool>* v
 
 void AddRun(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Run");
-  group->add_option("--method", o->method, "edit, diloco, or ddp: every step synchronous")
+  group
+      ->add_option("--method", o->method,
+                   "edit, a-edit: by time, diloco, post-local-sgd, or ddp: every step synchronous")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ddp", "diloco", "edit"}));
+      ->check(CLI::IsMember({"ddp", "post-local-sgd", "diloco", "edit", "a-edit"}));
   group->add_option("--data", o->data, "text to learn: any file, plain or gzip")->required();
   auto* steps =
       group->add_option("--steps", o->steps, "optimizer steps (default 1000)")->check(Whole(1));
@@ -169,12 +171,31 @@ CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
 }
 
 CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
-  auto* group = app->add_option_group("EDiT and DiLoCo");
+  auto* group = app->add_option_group("EDiT, DiLoCo, Post Local SGD");
   group
       ->add_option("--local-sgd-sync-interval", o->local_sgd_sync_interval,
                    "steps between exchanges (H)")
       ->capture_default_str()
       ->check(Whole(1));
+  group
+      ->add_option("--local-sgd-sync-time", o->local_sgd_sync_time,
+                   "a-edit: seconds between exchanges (default 600)")
+      ->check(Real(0.0, true));
+  group
+      ->add_option("--min-total-global-steps", o->min_total_global_steps,
+                   "a-edit: steps of all replicas between two exchanges (default 100)")
+      ->check(Whole(1));
+  group->add_flag("--use-step-weight", o->use_step_weight,
+                  "a-edit: weight replicas by tokens since the last exchange");
+  group
+      ->add_option("--step-weight-ratio", o->step_weight_ratio,
+                   "share of that in the weights (default 0.5)")
+      ->check(Real(0.0));
+  group
+      ->add_option("--overlap-steps", o->overlap_steps,
+                   "steps behind which an exchange runs; a-edit: 1")
+      ->capture_default_str()
+      ->check(Whole(0, 1 << 20));
   group
       ->add_option("--local-sgd-warmup-steps", o->local_sgd_warmup_steps,
                    "synchronous steps at the start (W_s)")
@@ -182,8 +203,13 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
       ->check(Whole(0));
   group
       ->add_option("--reducer,--local-sgd-pseudo-grad-reducer", o->reducer,
-                   "none or linear (default: edit linear, diloco none)")
-      ->check(CLI::IsMember({"none", "linear"}));
+                   "none, linear or gta (default: edit, a-edit linear, else none)")
+      ->check(CLI::IsMember({"none", "linear", "gta"}));
+  group
+      ->add_option("--consensus-method", o->consensus_method,
+                   "of gta: sum or count elects the sign (default: none)")
+      ->check(CLI::IsMember({"none", "sum", "count"}));
+  group->add_flag("--int8-mask", o->int8_mask, "accepted with a consensus; changes nothing here");
   AddSwitch(group,
             "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce,"
             "!--no-pseudo-gradnorm-reduce",
@@ -198,8 +224,27 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
       ->add_option("--clip-pseudo-grad,--local-sgd-clip-pseudo-grad", o->clip_pseudo_grad,
                    "largest norm of a layer's pseudo-gradient; 0: off (default: edit 10)")
       ->check(Real(0.0));
-  group->add_option("--outer-optimizer", o->outer_optimizer, "none or sgd (default sgd)")
-      ->check(CLI::IsMember({"none", "sgd"}));
+  AddSwitch(group, "--skip-anomaly,--local-sgd-skip-anomaly,!--no-skip-anomaly", &o->skip_anomaly,
+            "reject norms far above those before (default: edit, a-edit yes)");
+  group->add_option("--ewma-alpha,--local-sgd-ewma-alpha", o->ewma_alpha, "(default 0.02)")
+      ->check(Fraction());
+  group
+      ->add_option("--ewma-warmup-steps,--local-sgd-ewma-warmup-steps", o->ewma_warmup_steps,
+                   "exchanges before any is rejected (default 120)")
+      ->check(Whole(2));
+  group
+      ->add_option("--ewma-threshold,--local-sgd-ewma-threshold", o->ewma_threshold,
+                   "in deviations (default 3)")
+      ->check(Real(0.0, true));
+  group->add_flag("--cpu-offload", o->cpu_offload, "accepted; anchors are in host memory anyway");
+  group->add_flag("--is-debug", o->is_debug, "a line for each layer and exchange");
+  group
+      ->add_option("--outer-optimizer", o->outer_optimizer,
+                   "none, sgd or adamw (default sgd; post-local-sgd none)")
+      ->check(CLI::IsMember({"none", "sgd", "adamw"}));
+  group->add_option("--outer-beta1", o->outer_beta1, "adamw (default 0.9)")->check(Fraction());
+  group->add_option("--outer-beta2", o->outer_beta2, "adamw (default 0.999)")->check(Fraction());
+  group->add_option("--outer-eps", o->outer_eps, "adamw (default 1e-8)")->check(Real(0.0, true));
   group->add_option("--outer-lr", o->outer_lr, "(default 0.7)")->check(Real(0.0, true));
   group->add_option("--outer-momentum", o->outer_momentum, "(default 0.8)")->check(Fraction());
   AddSwitch(group, "--outer-nesterov,!--no-outer-nesterov", &o->outer_nesterov,
@@ -258,9 +303,18 @@ void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit) 
     for (const CLI::Option* option : edit->get_options()) {
       if (option->count() > 0) {
         refuse(option->get_name(),
-               "with --method ddp; set --method edit or diloco, or leave it out");
+               "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
       }
     }
+  }
+  if (o.method == "a-edit" && o.eval_interval > 0) {
+    throw Error(
+        "--eval-interval makes replicas wait for each other, which --method a-edit is "
+        "there to avoid; leave it out",
+        kUsage);
+  }
+  if (o.method == "a-edit" && edit->get_option("--local-sgd-sync-interval")->count() > 0) {
+    refuse("--local-sgd-sync-interval", "with --method a-edit; set --local-sgd-sync-time");
   }
   const bool adamw = o.inner.optimizer == "adamw";
   for (const char* flag : {"--beta1", "--beta2", "--eps"}) {

@@ -14,11 +14,16 @@ namespace trainer {
 struct EditOptions {
   int64_t local_sgd_sync_interval = 16;
   int64_t local_sgd_warmup_steps = 0;
-  std::string reducer;          // "", "none", "linear"
-  std::string outer_optimizer;  // "", "none", "sgd"
-  std::optional<bool> pseudo_gradnorm_reduce, normalize, outer_nesterov;
+  std::string reducer;           // "", "none", "linear", "gta"
+  std::string outer_optimizer;   // "", "none", "sgd", "adamw"
+  std::string consensus_method;  // "", "sum", "count"
+  std::optional<bool> pseudo_gradnorm_reduce, normalize, outer_nesterov, skip_anomaly;
+  bool use_step_weight = false, int8_mask = false, cpu_offload = false, is_debug = false;
   std::optional<double> clip_pseudo_grad, weight_softmax_temperature, outer_lr, outer_momentum,
-      outer_weight_decay;
+      outer_weight_decay, outer_beta1, outer_beta2, outer_eps, local_sgd_sync_time,
+      step_weight_ratio, ewma_alpha, ewma_threshold;
+  std::optional<int64_t> min_total_global_steps, ewma_warmup_steps;
+  int overlap_steps = 0;
   int prefetch = 1;
 };
 
@@ -32,7 +37,7 @@ struct InnerOptions {
 };
 
 struct Options {
-  std::string method = "edit";  // "ddp", "diloco", "edit"
+  std::string method = "edit";  // "ddp", "post-local-sgd", "diloco", "edit", "a-edit"
   std::string data;
   int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
   uint64_t seed = 1;

@@ -5,29 +5,76 @@
 namespace trainer {
 namespace {
 
-// The defaults of the two methods; what the user said wins.
+int32_t ReducerOf(const std::string& name, bool edit) {
+  if (name.empty()) {
+    return edit ? ENTRAIN_REDUCER_LINEAR : ENTRAIN_REDUCER_NONE;
+  }
+  return name == "gta"      ? ENTRAIN_REDUCER_GTA
+         : name == "linear" ? ENTRAIN_REDUCER_LINEAR
+                            : ENTRAIN_REDUCER_NONE;
+}
+
+void SetOuter(const Options& options, entrain_edit_config_t* config) {
+  const EditOptions& o = options.edit;
+  const bool none = o.outer_optimizer == "none" ||
+                    (o.outer_optimizer.empty() && options.method == "post-local-sgd");
+  const bool adamw = o.outer_optimizer == "adamw";
+  config->outer_optimizer = none    ? ENTRAIN_OUTER_NONE
+                            : adamw ? ENTRAIN_OUTER_ADAMW
+                                    : ENTRAIN_OUTER_SGD;
+  config->outer_lr = o.outer_lr.value_or(config->outer_lr);
+  config->outer_momentum = o.outer_momentum.value_or(config->outer_momentum);
+  const bool nesterov = !none && !adamw && config->outer_momentum > 0.0;
+  config->outer_nesterov = o.outer_nesterov.value_or(nesterov) ? 1 : 0;
+  config->outer_weight_decay = o.outer_weight_decay.value_or(0.0);
+  config->outer_beta1 = o.outer_beta1.value_or(config->outer_beta1);
+  config->outer_beta2 = o.outer_beta2.value_or(config->outer_beta2);
+  config->outer_eps = o.outer_eps.value_or(config->outer_eps);
+}
+
+void SetTrigger(const Options& options, entrain_edit_config_t* config) {
+  const EditOptions& o = options.edit;
+  config->use_async = options.method == "a-edit" ? 1 : 0;
+  if (config->use_async == 0) {
+    config->local_sgd_sync_interval = o.local_sgd_sync_interval;
+  }
+  config->local_sgd_sync_time = o.local_sgd_sync_time.value_or(config->local_sgd_sync_time);
+  config->min_total_global_steps =
+      o.min_total_global_steps.value_or(config->min_total_global_steps);
+  config->use_step_weight = o.use_step_weight ? 1 : 0;
+  config->step_weight_ratio = o.step_weight_ratio.value_or(config->step_weight_ratio);
+  config->local_sgd_warmup_steps = o.local_sgd_warmup_steps;
+  config->gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
+  config->prefetch = o.prefetch;
+  config->overlap_steps = o.overlap_steps;
+}
+
+// The defaults of the methods; what the user said wins.
 entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
   const EditOptions& o = options.edit;
-  const bool edit = options.method == "edit";
+  const bool edit = options.method == "edit" || options.method == "a-edit";
   entrain_edit_config_t config;
   entrain_edit_config_init(&config);
   config.shard = shard;
-  config.local_sgd_sync_interval = o.local_sgd_sync_interval;
-  config.local_sgd_warmup_steps = o.local_sgd_warmup_steps;
-  config.gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
-  const bool linear = o.reducer.empty() ? edit : o.reducer == "linear";
-  config.reducer = linear ? ENTRAIN_REDUCER_LINEAR : ENTRAIN_REDUCER_NONE;
-  config.pseudo_gradnorm_reduce = o.pseudo_gradnorm_reduce.value_or(edit && linear) ? 1 : 0;
+  SetTrigger(options, &config);
+  SetOuter(options, &config);
+  config.reducer = ReducerOf(o.reducer, edit);
+  const bool reduces = config.reducer != ENTRAIN_REDUCER_NONE;
+  const bool anchored = reduces || config.outer_optimizer != ENTRAIN_OUTER_NONE;
+  config.consensus_method = o.consensus_method == "sum"     ? ENTRAIN_CONSENSUS_SUM
+                            : o.consensus_method == "count" ? ENTRAIN_CONSENSUS_COUNT
+                                                            : ENTRAIN_CONSENSUS_NONE;
+  config.int8_mask = o.int8_mask ? 1 : 0;
+  config.pseudo_gradnorm_reduce = o.pseudo_gradnorm_reduce.value_or(edit && reduces) ? 1 : 0;
   config.normalize = o.normalize.value_or(true) ? 1 : 0;
   config.weight_softmax_temperature = o.weight_softmax_temperature.value_or(0.0);
-  const bool sgd = o.outer_optimizer != "none";
-  config.clip_pseudo_grad = o.clip_pseudo_grad.value_or(edit && (sgd || linear) ? 10.0 : 0.0);
-  config.outer_optimizer = sgd ? ENTRAIN_OUTER_SGD : ENTRAIN_OUTER_NONE;
-  config.outer_lr = o.outer_lr.value_or(0.7);
-  config.outer_momentum = o.outer_momentum.value_or(0.8);
-  config.outer_nesterov = o.outer_nesterov.value_or(sgd && config.outer_momentum > 0.0) ? 1 : 0;
-  config.outer_weight_decay = o.outer_weight_decay.value_or(0.0);
-  config.prefetch = o.prefetch;
+  config.clip_pseudo_grad = o.clip_pseudo_grad.value_or(edit && anchored ? 10.0 : 0.0);
+  config.skip_anomaly = o.skip_anomaly.value_or(edit && anchored) ? 1 : 0;
+  config.ewma_alpha = o.ewma_alpha.value_or(config.ewma_alpha);
+  config.ewma_warmup_steps = o.ewma_warmup_steps.value_or(config.ewma_warmup_steps);
+  config.ewma_threshold = o.ewma_threshold.value_or(config.ewma_threshold);
+  config.cpu_offload = o.cpu_offload ? 1 : 0;
+  config.is_debug = o.is_debug ? 1 : 0;
   return config;
 }
 
@@ -42,6 +89,7 @@ Method::Method(const Options& options, entrain_mesh_t* mesh, entrain_shard_t* sh
   entrain_edit_t* edit = nullptr;
   Check(entrain_edit_create(mesh, &config, &edit));
   edit_.reset(edit);
+  by_time_ = config.use_async != 0;
 }
 
 bool Method::BeginForward(bool training, bool first_microbatch) {
@@ -62,14 +110,20 @@ void Method::WaitLayer(int layer) {
   }
 }
 
-void Method::EndStep() {
+void Method::EndStep(int64_t tokens, double loss) {
   if (edit_ != nullptr) {
+    Check(entrain_edit_record(edit_.get(), tokens, loss, static_cast<double>(tokens)));
     Check(entrain_edit_end_step(edit_.get()));
   }
 }
 
 void Method::Finish(int layers) {
   if (edit_ == nullptr || Info().in_warmup != 0) {
+    return;
+  }
+  if (by_time_) {
+    const Waiting waiting(&waited_s_);
+    Check(entrain_edit_leave(edit_.get()));
     return;
   }
   Check(entrain_edit_request_sync(edit_.get()));

@@ -1,5 +1,6 @@
 // How replicas stay together. ddp: gradients are averaged over all ranks at every step, and there
-// is nothing else to do. diloco and edit: entrain_edit_* exchanges pseudo-gradients every H steps.
+// is nothing else to do. All others: entrain_edit_* exchanges pseudo-gradients (post-local-sgd:
+// parameters) every H steps, a-edit by time.
 // This file is the only one that knows the EDiT calls. One thread.
 #pragma once
 
@@ -20,14 +21,17 @@ class Method {
   bool BeginForward(bool training, bool first_microbatch);
   // Before a layer is gathered.
   void WaitLayer(int layer);
-  // After the inner optimizer's step.
-  void EndStep();
+  // After the inner optimizer's step: the tokens of this rank in it, and their mean loss.
+  void EndStep(int64_t tokens, double loss);
   // After the last step: exchanges whatever has not been exchanged, so that all replicas hold the
-  // consensus. Does nothing when they do anyhow (ddp, or still in warm-up). Collective.
+  // consensus; a-edit: until all others are done too. Does nothing when they do anyhow (ddp, or still in warm-up). Collective.
   void Finish(int layers);
 
   // Of this rank's anchors; 0: none.
   uint64_t anchor_checksum() const;
+  // What the replicas have agreed on so far: exchanges, and how often this one's layers were left out of one.
+  int64_t syncs() const { return edit_ ? Info().syncs : 0; }
+  int64_t rejections() const { return edit_ ? Info().rejections : 0; }
   // Time spent waiting in the calls above, and payload bytes sent for exchanges, since creation.
   double waited_s() const { return waited_s_; }
   uint64_t bytes_sent_shard() const;
@@ -37,6 +41,7 @@ class Method {
   entrain_edit_info_t Info() const;
 
   EditHandle edit_;  // null: ddp
+  bool by_time_ = false;
   double waited_s_ = 0.0;
 };
 

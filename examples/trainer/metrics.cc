@@ -174,6 +174,8 @@ void SummaryFile::Write(const Summary& s) {
                {"bytes_sent_shard", s.bytes_sent_shard},
                {"bytes_sent_sync", s.bytes_sent_sync},
                {"bytes_sent_init", s.bytes_sent_init},
+               {"syncs", s.syncs},
+               {"rejections", s.rejections},
                {"peak_rss_bytes", s.peak_rss_bytes},
                {"anchor_checksum", nullptr},
                {"sample", s.sample}};

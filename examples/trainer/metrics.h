@@ -76,6 +76,8 @@ struct Summary {
   double exposed_comm_s = 0.0;
   double bytes_sent_shard = 0.0, bytes_sent_sync = 0.0,
          bytes_sent_init = 0.0;  // mean over the ranks
+  int64_t syncs = 0;             // exchanges
+  int64_t rejections = 0;        // layers left out of one, over all replicas
   uint64_t peak_rss_bytes = 0;   // the largest rank's
   std::optional<uint64_t> anchor_checksum;
   std::string sample;

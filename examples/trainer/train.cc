@@ -153,7 +153,7 @@ void Run::Update(StepRecord* record) {
   record->loss = sums[1] * session_->replicas() / session_->ranks();
   record->lr = LearningRate(options_.inner, record->step, steps_);
   inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
-  method_.EndStep();
+  method_.EndStep(options_.tokens_per_step(1), loss);
 }
 
 StepRecord Run::Step(int64_t step) {
@@ -201,14 +201,18 @@ void Run::SumTraffic(Summary* s) {
   }
   double sums[] = {loss, training_.waited_s, static_cast<double>(training_.shard),
                    static_cast<double>(training_.sync),
-                   static_cast<double>(model_.bytes_sent_init())};
-  session_->SumOverAll(sums, 5);
+                   static_cast<double>(model_.bytes_sent_init()),
+                   // of a replica, counted on each of its ranks
+                   static_cast<double>(method_.rejections()) / options_.shard_size};
+  session_->SumOverAll(sums, 6);
   const double ranks = session_->ranks();
   s->final_train_loss = sums[0] / ranks;
   s->exposed_comm_s = sums[1] / ranks;
   s->bytes_sent_shard = sums[2] / ranks;
   s->bytes_sent_sync = sums[3] / ranks;
   s->bytes_sent_init = sums[4] / ranks;
+  s->rejections = static_cast<int64_t>(std::llround(sums[5]));
+  s->syncs = method_.syncs();
 }
 
 Summary Run::Report() {

@@ -16,6 +16,7 @@
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
+#include "entrain/collectives.h"
 #include "entrain/comm.h"
 #include "entrain/types.h"
 
@@ -169,7 +170,8 @@ typedef void (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, f
                                       size_t count);
 enum { /* entrain_edit_config_t.reducer */
   ENTRAIN_REDUCER_NONE = 0,  /* uniform mean */
-  ENTRAIN_REDUCER_LINEAR = 1 /* weighted mean */
+  ENTRAIN_REDUCER_LINEAR = 1, /* weighted mean */
+  ENTRAIN_REDUCER_GTA = 2     /* generalised task arithmetic: entrain_reduction_gta with the replicas' weights */
 };
 
 /* Options under the names of the published code, with its defaults.
@@ -186,8 +188,8 @@ typedef struct entrain_edit_config {
   int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local one, >= 0; default 0 */
   int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1; end_step insists on it */
   int32_t reducer;                     /* ENTRAIN_REDUCER_*; default NONE */
-  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas; needs the linear reducer; or 0 */
-  int32_t normalize;                   /* linear without norm weights: 1 (default) a mean, 0 a sum */
+  int32_t pseudo_gradnorm_reduce;      /* 1: weights softmax(-G / T) over the replicas; needs a reducer; or 0 */
+  int32_t normalize;                   /* linear without norm weights, and gta: 1 (default) a mean, 0 a sum */
   double weight_softmax_temperature;   /* T > 0; 0 (default): unset, which is 1 with norm weighting */
   double clip_pseudo_grad;             /* phi > 0: largest norm of a module's combined Delta; 0 (default): off */
   int32_t outer_optimizer;             /* ENTRAIN_OUTER_*; default NONE */
@@ -221,7 +223,13 @@ typedef struct entrain_edit_config {
   int32_t compat;                      /* 1: the arithmetic of the published code, to compare with it: rejected replicas
                                           count in the divisor; detectors begin at 0 and ingest what they reject; a shard
                                           whose combined Delta sums to less than 1e-6 is rolled back. Not for training */
-  int32_t reserved;                    /* must be 0 */
+  int32_t overlap_steps;               /* 0 (default): layers wait for their exchange. With EDiT 1 to H: the exchange runs behind
+                                          that many further steps, on the parameters as they were when it began; then
+                                          theta = a + what this replica has done since. With A-EDiT 1: merged at the first
+                                          step when it has come; nobody waits for anybody. 4 P / M bytes more. Not in
+                                          plain averaging */
+  int32_t consensus_method;            /* of gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
+  int32_t int8_mask;                   /* accepted with a consensus_method: signs are never stored here, so it changes nothing */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
 
@@ -235,7 +243,8 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
 /* Before each forward pass. When training is 1, first_microbatch is 1 and the trigger says so, starts the exchange, first
  * layer first, and sets *syncing to 1; returns without waiting for it (with use_async: waits for the other replicas, see
  * above). Exchanges at steps W_s + k H; the one at W_s only creates the anchors (no traffic). Never twice at the same
- * step. Switches the shard's gradients from global to local when warm-up ends. */
+ * step. Switches the shard's gradients from global to local when warm-up ends. With overlap_steps the layers do not wait, and a
+ * later call merges what has come: with EDiT it waits for it at its step. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                                         int32_t first_microbatch, int32_t* syncing);
 /* Before the layer is gathered: waits until its exchange is done; afterwards its live parameters are the anchor's, on
@@ -246,7 +255,8 @@ ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32
  * with training 1 exactly gradient_accumulation_steps times for this step (a first_microbatch of 1 begins the count
  * anew), and while nobody has waited for a layer under exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
-/* The next begin_forward with training 1 exchanges whatever the trigger says (not in warm-up; not twice at one step).
+/* The next begin_forward with training 1 exchanges whatever the trigger says (not in warm-up; not twice at one step); with
+ * overlap_steps it waits for what is under way, and the layers for the exchange: then theta = a everywhere.
  * Collective: for the end of training and for evaluation of the consensus. */
 ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
 

@@ -25,7 +25,7 @@ namespace {
 // What only this file can see to be wrong: values of the C enumerations and types. The rest is
 // LayerSync's to check.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
-  if (config.reducer != ENTRAIN_REDUCER_NONE && config.reducer != ENTRAIN_REDUCER_LINEAR) {
+  if (config.reducer < ENTRAIN_REDUCER_NONE || config.reducer > ENTRAIN_REDUCER_GTA) {
     return absl::InvalidArgumentError(
         absl::StrCat("reducer ", config.reducer, " is not an ENTRAIN_REDUCER_* value"));
   }
@@ -43,9 +43,11 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", config.cpu_offload));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("is_debug", config.is_debug));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("compat", config.compat));
-  if (config.reserved != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reserved ", config.reserved, " is not 0; the field has no meaning yet"));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("int8_mask", config.int8_mask));
+  if (config.consensus_method < ENTRAIN_CONSENSUS_NONE ||
+      config.consensus_method > ENTRAIN_CONSENSUS_COUNT) {
+    return absl::InvalidArgumentError(absl::StrCat("consensus_method ", config.consensus_method,
+                                                   " is not an ENTRAIN_CONSENSUS_* value"));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   return EditOptions{.local_sgd_sync_interval = config.local_sgd_sync_interval,
@@ -57,6 +59,8 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
                      .local_sgd_warmup_steps = config.local_sgd_warmup_steps,
                      .gradient_accumulation_steps = config.gradient_accumulation_steps,
                      .reducer = entrain::ReducerKind{config.reducer},
+                     .consensus_method = static_cast<entrain::Consensus>(config.consensus_method),
+                     .int8_mask = config.int8_mask != 0,
                      .pseudo_gradnorm_reduce = config.pseudo_gradnorm_reduce != 0,
                      .normalize = config.normalize != 0,
                      .weight_softmax_temperature = config.weight_softmax_temperature,
@@ -79,6 +83,7 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
                      .is_debug = config.is_debug != 0,
                      .compat = config.compat != 0,
                      .prefetch = config.prefetch,
+                     .overlap_steps = config.overlap_steps,
                      .timeout_ns = config.timeout_ns};
 }
 

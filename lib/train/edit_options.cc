@@ -82,9 +82,14 @@ absl::Status CheckRanges(const EditOptions& o) {
   ENTRAIN_RETURN_IF_ERROR(CheckNotNegative("outer_momentum", o.outer_momentum));
   ENTRAIN_RETURN_IF_ERROR(CheckNotNegative("outer_weight_decay", o.outer_weight_decay));
   const auto reducer = static_cast<int32_t>(o.reducer);
-  if (reducer != 0 && reducer != 1) {
-    return Refuse("reducer", reducer, "is neither 0 (none) nor 1 (linear)");
+  if (reducer < 0 || reducer > 2) {
+    return Refuse("reducer", reducer, "is none of 0 (none), 1 (linear), 2 (gta)");
   }
+  const auto consensus = static_cast<int32_t>(o.consensus_method);
+  if (consensus > 2) {
+    return Refuse("consensus_method", consensus, "is none of 0 (none), 1 (sum), 2 (count)");
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("overlap_steps", o.overlap_steps, 0));
   ENTRAIN_RETURN_IF_ERROR(CheckOuterRanges(o));
   if (!(o.ewma_alpha > 0 && o.ewma_alpha < 1)) {
     return Refuse("ewma_alpha", o.ewma_alpha, "is not between 0 and 1");
@@ -136,6 +141,26 @@ absl::Status CheckInertOuter(const EditOptions& o) {
        {"outer_weight_decay", o.outer_weight_decay, d.outer_weight_decay, sgd || adamw, kEither}});
 }
 
+absl::Status CheckOverlap(const EditOptions& o) {
+  if (o.overlap_steps == 0) {
+    return absl::OkStatus();
+  }
+  if (o.plain()) {
+    return Refuse("overlap_steps", o.overlap_steps,
+                  "needs an anchor to merge with; set an outer_optimizer or a reducer");
+  }
+  if (o.use_async && o.overlap_steps != 1) {
+    return Refuse("overlap_steps", o.overlap_steps,
+                  "has no effect with use_async, which merges when the exchange has come; set 1");
+  }
+  if (!o.use_async && o.overlap_steps > o.local_sgd_sync_interval) {
+    return Refuse("overlap_steps", o.overlap_steps,
+                  absl::StrCat("is more than local_sgd_sync_interval ", o.local_sgd_sync_interval,
+                               ": the next exchange would begin before"));
+  }
+  return absl::OkStatus();
+}
+
 // What belongs to the one trigger or the other.
 absl::Status CheckInertTrigger(const EditOptions& o) {
   constexpr absl::string_view kAsync = "has no effect without use_async; set both";
@@ -174,18 +199,27 @@ absl::Status CheckInertDetector(const EditOptions& o) {
 
 // Options that would have no effect: whoever sets them expects one.
 absl::Status CheckInert(const EditOptions& o) {
-  const bool linear = o.reducer == ReducerKind::kLinear;
-  if (o.pseudo_gradnorm_reduce && !linear) {
-    return Refuse("pseudo_gradnorm_reduce", 1, "has no effect without reducer linear; set both");
+  const bool reducer = o.reducer != ReducerKind::kNone;
+  const bool gta = o.reducer == ReducerKind::kGta;
+  if (o.pseudo_gradnorm_reduce && !reducer) {
+    return Refuse("pseudo_gradnorm_reduce", 1,
+                  "has no effect without reducer linear or gta; set both");
   }
   if (o.weight_softmax_temperature > 0 && !o.pseudo_gradnorm_reduce) {
     return Refuse("weight_softmax_temperature", o.weight_softmax_temperature,
                   "has no effect without pseudo_gradnorm_reduce; set both");
   }
-  if (!o.normalize && !linear) {
-    return Refuse("normalize", 0, "has no effect without reducer linear; set both");
+  if (!o.normalize && !reducer) {
+    return Refuse("normalize", 0, "has no effect without reducer linear or gta; set both");
   }
-  if (!o.normalize && o.pseudo_gradnorm_reduce) {
+  if (o.consensus_method != Consensus::kNone && !gta) {
+    return Refuse("consensus_method", static_cast<int32_t>(o.consensus_method),
+                  "has no effect without reducer gta; set both");
+  }
+  if (o.int8_mask && o.consensus_method == Consensus::kNone) {
+    return Refuse("int8_mask", 1, "has no effect without a consensus_method; set both");
+  }
+  if (!o.normalize && o.pseudo_gradnorm_reduce && !gta) {
     return Refuse("normalize", 0,
                   "has no effect with pseudo_gradnorm_reduce, whose weights sum to 1; set one");
   }
@@ -193,6 +227,7 @@ absl::Status CheckInert(const EditOptions& o) {
     return Refuse("clip_pseudo_grad", o.clip_pseudo_grad,
                   "has no effect in plain averaging; set an outer_optimizer or a reducer");
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckOverlap(o));
   ENTRAIN_RETURN_IF_ERROR(CheckInertTrigger(o));
   ENTRAIN_RETURN_IF_ERROR(CheckInertDetector(o));
   return CheckInertOuter(o);
@@ -215,6 +250,8 @@ std::vector<NamedValue> SharedOptions(const EditOptions& o) {
           {"local_sgd_warmup_steps", static_cast<double>(o.local_sgd_warmup_steps)},
           {"gradient_accumulation_steps", static_cast<double>(o.gradient_accumulation_steps)},
           {"reducer", static_cast<double>(o.reducer)},
+          {"consensus_method", static_cast<double>(o.consensus_method)},
+          {"overlap_steps", static_cast<double>(o.overlap_steps)},
           {"pseudo_gradnorm_reduce", static_cast<double>(o.pseudo_gradnorm_reduce)},
           {"normalize", static_cast<double>(o.normalize)},
           {"weight_softmax_temperature", o.weight_softmax_temperature},

@@ -8,13 +8,14 @@
 #include "absl/status/status.h"
 
 #include "lib/base/clock.h"
+#include "lib/base/merging.h"
 #include "lib/comm/agree.h"
 
 namespace entrain {
 
 // Values are the C ABI's (train.h).
 enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3 };
-enum class ReducerKind : int32_t { kNone = 0, kLinear = 1 };
+enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 
 // a ← a step against grad, elements of one layer's shard on this rank. `step` is 1 for the first.
 using OuterStepFn = void (*)(void* user, int32_t layer, int64_t step, float* anchor,
@@ -30,6 +31,8 @@ struct EditOptions {
   int64_t local_sgd_warmup_steps = 0;  // W_s
   int32_t gradient_accumulation_steps = 1;
   ReducerKind reducer = ReducerKind::kNone;
+  Consensus consensus_method = Consensus::kNone;  // of gta
+  bool int8_mask = false;                         // of no effect on results; signs are not stored
   bool pseudo_gradnorm_reduce = false;
   bool normalize = true;
   double weight_softmax_temperature = 0;  // T; 0: unset
@@ -51,6 +54,9 @@ struct EditOptions {
   bool is_debug = false;
   bool compat = false;  // arithmetic of the published code
   int32_t prefetch = 1;
+  // 0: forward passes wait for the exchange. Otherwise it runs behind the steps that follow, and is merged with what they have
+  // done: by steps, after so many of them; by time, when it has come (1).
+  int32_t overlap_steps = 0;
   int64_t timeout_ns = 0;
   const Clock* clock = &Clock::Real();  // of use_async
 

@@ -35,6 +35,13 @@ Weighing WeighingOf(const EditOptions& options) {
   return how;
 }
 
+std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
+  if (options.reducer == ReducerKind::kGta) {
+    return std::make_unique<GtaReducer>(options.consensus_method, options.normalize);
+  }
+  return std::make_unique<LinearReducer>();
+}
+
 AnomalyOptions DetectorOf(const EditOptions& options) {
   return {.alpha = options.ewma_alpha,
           .warmup = options.ewma_warmup_steps,
@@ -50,6 +57,7 @@ Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, 
       params_(params),
       options_(options),
       groups_(std::move(groups)),
+      reducer_(ReducerOf(options)),
       me_(groups_.sync == nullptr ? 0 : groups_.sync->rank()),
       anchors_(slab),
       outer_(slab, options),
@@ -129,14 +137,14 @@ absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* n
 double Exchange::SquareOfShard(int layer) const {
   const SlabLayer& l = slab_.layer(layer);
   if (!anchors_.exist()) {
-    return kernels_.sum_of_squares(Live(layer), l.valid);
+    return kernels_.sum_of_squares(Source(layer), l.valid);
   }
   float delta[kPiece];
   const float* const anchor = anchors_.anchor(layer);
   double sum = 0;
   for (int64_t i = 0; i < l.valid; i += kPiece) {
-    sum +=
-        kernels_.delta_and_norm(delta, anchor + i, Live(layer) + i, std::min(kPiece, l.valid - i));
+    sum += kernels_.delta_and_norm(delta, anchor + i, Source(layer) + i,
+                                   std::min(kPiece, l.valid - i));
   }
   return sum;
 }
@@ -270,9 +278,9 @@ void Exchange::FillDelta(int layer, float* delta) const {
   if (verdicts_[static_cast<size_t>(layer)].weights[static_cast<size_t>(me_)] == 0) {
     std::memset(delta, 0, bytes);  // assigned: what is not finite stays so when multiplied by zero
   } else if (!anchors_.exist()) {
-    std::memcpy(delta, Live(layer), bytes);
+    std::memcpy(delta, Source(layer), bytes);
   } else {
-    kernels_.delta_and_norm(delta, anchors_.anchor(layer), Live(layer), l.valid);
+    kernels_.delta_and_norm(delta, anchors_.anchor(layer), Source(layer), l.valid);
   }
 }
 
@@ -330,7 +338,8 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   } else if (options_.compat && options_.skip_anomaly && Vanishes(layer, mean)) {
     RollBack(layer);
   } else {
-    outer_.Step(layer, mean, beta, &anchors_, Live(layer));
+    // Overlapped, nobody wants what would be published: it goes where the mean was.
+    outer_.Step(layer, mean, beta, &anchors_, overlapped_ ? mean : Live(layer));
     anchors_.Seal(layer);
   }
   return absl::OkStatus();
@@ -350,9 +359,36 @@ bool Exchange::Vanishes(int layer, const float* mean) const {
 void Exchange::RollBack(int layer) {
   const SlabLayer& l = slab_.layer(layer);
   reports_[static_cast<size_t>(layer)].rolled_back = true;
-  if (anchors_.exist() && l.valid > 0) {
+  if (anchors_.exist() && l.valid > 0 && !overlapped_) {
     std::memcpy(Live(layer), anchors_.anchor(layer), static_cast<size_t>(l.valid * kFloat));
   }
+}
+
+// ---- Behind further steps ----------------------------------------------------------------------
+
+absl::Status Exchange::Snapshot() {
+  const int64_t bytes = slab_.count() * kFloat;
+  if (snapshot_.size() == 0) {
+    ENTRAIN_ASSIGN_OR_RETURN(snapshot_, OwnedBuffer::Allocate(bytes));
+  }
+  std::memcpy(snapshot_.data(), params_, static_cast<size_t>(bytes));
+  overlapped_ = true;
+  return absl::OkStatus();
+}
+
+void Exchange::Merge() {
+  for (const int layer : slab_.training()) {
+    const SlabLayer& l = slab_.layer(layer);
+    const LayerReport& report = reports_[static_cast<size_t>(layer)];
+    const bool finite = std::isfinite(report.norms[static_cast<size_t>(me_)]);
+    const float* const anchor = anchors_.anchor(layer);
+    const float* const then = Source(layer);
+    float* const live = Live(layer);
+    for (int64_t i = 0; i < l.valid; ++i) {
+      live[i] = finite ? anchor[i] + (live[i] - then[i]) : anchor[i];
+    }
+  }
+  overlapped_ = false;
 }
 
 }  // namespace entrain

@@ -60,6 +60,15 @@ class Exchange {
   absl::Status Begin(int layer);
   absl::Status Finish(int layer);
 
+  // For an exchange behind further steps: takes what the live parameters are now to be what is exchanged, from Judge on until
+  // Merge; Begin and Finish leave the live parameters alone.
+  absl::Status Snapshot();
+  // theta ← a + (theta - what was exchanged): where all replicas are, and what this one has done since. A layer that was not
+  // finite becomes the anchor.
+  void Merge();
+  // Instead: nothing was exchanged.
+  void DropSnapshot() { overlapped_ = false; }
+
   const Anchors& anchors() const { return anchors_; }
   // By replica, as of the last Judge.
   const std::vector<Standing>& standings() const { return standings_; }
@@ -89,6 +98,11 @@ class Exchange {
   void LogDecision(int layer) const;
 
   float* Live(int layer) const { return params_ + slab_.layer(layer).offset; }
+  // What is exchanged.
+  const float* Source(int layer) const {
+    return (overlapped_ ? reinterpret_cast<const float*>(snapshot_.data()) : params_) +
+           slab_.layer(layer).offset;
+  }
   CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
 
   const Slab& slab_;
@@ -96,13 +110,15 @@ class Exchange {
   const EditOptions options_;
   const Groups groups_;
   const Kernels& kernels_ = BestKernels();
-  const std::unique_ptr<DeltaReducer> reducer_ = std::make_unique<LinearReducer>();
+  const std::unique_ptr<DeltaReducer> reducer_;
   const int me_;  // this replica
   Anchors anchors_;
   OuterOptimizer outer_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
   std::vector<int> empty_rounds_;           // by layer: how often in a row all were rejected
   std::vector<Standing> standings_;
+  OwnedBuffer snapshot_;     // as the slab; from the first Snapshot on
+  bool overlapped_ = false;  // it is in use
   BufferPool pool_;
   std::vector<Verdict> verdicts_;     // by layer
   std::vector<LayerReport> reports_;  // by layer

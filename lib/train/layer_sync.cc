@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const Exchange::Groups&
                                                          const EditOptions& options) {
   if (!options.use_async) {
     return std::make_unique<StepTrigger>(options.local_sgd_warmup_steps,
-                                         options.local_sgd_sync_interval);
+                                         options.local_sgd_sync_interval, options.overlap_steps);
   }
   std::shared_ptr<Communicator> replica;
   if (groups.model != nullptr) {
@@ -128,7 +128,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
 }
 
 LayerSync::~LayerSync() {
-  if (FirstPending() >= 0) {
+  if (FirstPending() >= 0 || (behind_ != 0 && !arrived_.load(std::memory_order_acquire))) {
     Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
   courier_.Stop();
@@ -189,6 +189,12 @@ absl::Status LayerSync::CountMicrobatch(bool first) {
 }
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
+  if (behind_ != 0) {
+    ENTRAIN_RETURN_IF_ERROR(MergeIfSettled());
+    if (behind_ != 0) {
+      return false;
+    }
+  }
   const absl::StatusOr<bool> due = trigger_->Due({step_, last_sync_step_, requested_});
   if (!due.ok()) {
     // The rank that could not be asked may wait for this one elsewhere.
@@ -206,8 +212,11 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
     return false;
   }
   wishes_ |= insists ? kInsist : 0;
-  auto started = StartExchange();
-  return started.ok() ? started : Annotate(started.status(), "edit");
+  if (options_.overlap_steps > 0 && !insists) {
+    ENTRAIN_RETURN_IF_ERROR(StartBehind());
+    return true;
+  }
+  return StartExchange();
 }
 
 // The replicas left warm-up, or began, alike: there is nothing to exchange yet.
@@ -232,7 +241,7 @@ absl::Status LayerSync::StartFirst() {
 
 absl::StatusOr<bool> LayerSync::StartExchange() {
   // A layer that was gathered before would keep its old parameters.
-  ENTRAIN_RETURN_IF_ERROR(shards_->CheckAllReleased());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
   // All layers of the last exchange are done, but the courier may not have put its things away.
   ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
   if (options_.use_async) {
@@ -252,13 +261,70 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
   ENTRAIN_RETURN_IF_ERROR(courier_.Wait(Post(&LayerSync::Judge)));
   trigger_->Met();
   if (!exchanges_) {
-    // As if it had not been: what was trained counts for the next one.
-    base_step_ = step_ - static_cast<int64_t>(standing_.steps_since);
-    tokens_ = static_cast<int64_t>(standing_.tokens_since);
+    TakeBack();
     return false;
   }
   BeginTurns();
   return true;
+}
+
+// The rendezvous was none: what was trained counts for the next one.
+void LayerSync::TakeBack() {
+  base_step_ -= static_cast<int64_t>(standing_.steps_since);
+  tokens_ += static_cast<int64_t>(standing_.tokens_since);
+}
+
+absl::Status LayerSync::StartBehind() {
+  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Snapshot(), "edit"));
+  standing_ = TakeStanding();
+  patience_ns_ = 0;
+  next_begin_ = next_finish_ = 0;
+  arrived_.store(false, std::memory_order_relaxed);
+  {
+    absl::MutexLock lock(&mutex_);
+    allowed_ = static_cast<int>(order_.size()) - 1;
+  }
+  Post(&LayerSync::Judge);
+  behind_ = Post(&LayerSync::RunBehind);
+  return absl::OkStatus();
+}
+
+// What runs behind further steps is merged, if this is the step for it; a request makes any step one.
+absl::Status LayerSync::MergeIfSettled() {
+  if (!requested_) {
+    const absl::StatusOr<bool> settled =
+        trigger_->Settled({.step = step_,
+                           .last_sync_step = last_sync_step_,
+                           .arrived = arrived_.load(std::memory_order_acquire)});
+    if (!settled.ok()) {
+      const absl::Status why = Annotate(settled.status(), "edit");
+      Fail(why);
+      return why;
+    }
+    if (!*settled) {
+      return absl::OkStatus();
+    }
+  }
+  return Settle();
+}
+
+absl::Status LayerSync::Settle() {
+  if (behind_ == 0) {
+    return absl::OkStatus();
+  }
+  // A layer that was gathered before would keep its old parameters.
+  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
+  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(behind_));
+  behind_ = 0;
+  trigger_->Met();
+  if (exchanges_) {
+    exchange_.Merge();
+  } else {
+    exchange_.DropSnapshot();
+    TakeBack();
+  }
+  return absl::OkStatus();
 }
 
 // What this rank has to say; its counts begin anew.
@@ -389,14 +455,15 @@ absl::Status LayerSync::Leave() {
   const Stopwatch stopwatch(&exposed_ns_);
   bool all = false;
   while (!all) {
-    ENTRAIN_RETURN_IF_ERROR(Annotate(StayForRound(&all), "edit: leave"));
+    ENTRAIN_RETURN_IF_ERROR(StayForRound(&all));
   }
   return absl::OkStatus();
 }
 
 // One more rendezvous, with those who still train: they come when their time is up, and not before.
 absl::Status LayerSync::StayForRound(bool* all) {
-  ENTRAIN_RETURN_IF_ERROR(shards_->CheckAllReleased());
+  ENTRAIN_RETURN_IF_ERROR(Settle());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
   ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
   ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
                            Meet(options_.use_async ? IntervalNs(options_) : 0));
@@ -441,7 +508,7 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (!exchange_.anchors().exist()) {
     return absl::FailedPreconditionError("edit: there are no anchors");
   }
-  if (FirstPending() >= 0) {
+  if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
   for (int l = 0; l < layers_; ++l) {
@@ -461,9 +528,11 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
     return absl::InvalidArgumentError(
         absl::StrCat("edit: layer: ", layer, " has nothing that trains and is never exchanged"));
   }
-  if (FirstPending() >= 0 || syncs_ == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "edit: ", syncs_ == 0 ? "there was no exchange yet" : "an exchange is under way"));
+  if (UnderWay()) {
+    return absl::FailedPreconditionError("edit: an exchange is under way");
+  }
+  if (syncs_ == 0) {
+    return absl::FailedPreconditionError("edit: there was no exchange yet");
   }
   return exchange_.report(layer);
 }
@@ -527,6 +596,15 @@ absl::Status LayerSync::RunAllowed() {
     }
     ENTRAIN_RETURN_IF_ERROR(RunTurn(allowed));
   }
+}
+
+// All layers at once, if the replicas exchange.
+absl::Status LayerSync::RunBehind() {
+  if (exchanges_) {
+    ENTRAIN_RETURN_IF_ERROR(RunAllowed());
+  }
+  arrived_.store(true, std::memory_order_release);
+  return absl::OkStatus();
 }
 
 // Finishes the next layer in turn, with the one after it begun if that is allowed.

@@ -8,6 +8,9 @@
 // In A-EDiT replicas meet when the time is up, not at a step that all know, and only then find out whether there is enough to
 // exchange: begin_forward waits for Judge, which waits for the last replica.
 //
+// With overlap_steps an exchange runs behind the steps that follow, on the parameters as they were when it began (Snapshot), and
+// the gate stays open. A later begin_forward merges what has come with what this replica has done since.
+//
 // The courier is allowed to come `prefetch` layers further than the layer last waited for; 0: each
 // layer is exchanged in its own wait. Gathers of layers still in exchange are held back and start
 // on the courier, the moment the layer is done.
@@ -109,6 +112,11 @@ class LayerSync final : public LayerGate {
   Standing TakeStanding();
   void BeginTurns();
   absl::Status StayForRound(bool* all);
+  absl::Status StartBehind();
+  absl::Status MergeIfSettled();
+  absl::Status Settle();
+  void TakeBack();
+  bool UnderWay() const { return behind_ != 0 || FirstPending() >= 0; }
   absl::Status Block(int layer);
   // Lets the courier run up to this turn.
   void Allow(int turn);
@@ -120,6 +128,7 @@ class LayerSync final : public LayerGate {
   uint64_t Post(absl::Status (LayerSync::*job)());
   absl::Status Judge();
   absl::Status RunAllowed();
+  absl::Status RunBehind();
   absl::Status RunTurn(int allowed);
   void Publish(int layer, bool last);
   // From any thread; the first reason counts.
@@ -142,6 +151,7 @@ class LayerSync final : public LayerGate {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
+  uint64_t behind_ = 0;  // the last job of an exchange behind further steps; 0: there is none
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 
@@ -156,6 +166,7 @@ class LayerSync final : public LayerGate {
   bool exchanges_ = false;   // what Judge has found
   int64_t rendezvous_ = 0;
   std::atomic<uint64_t> sync_ns_{0};
+  std::atomic<bool> arrived_{false};  // what ran behind further steps is over
 
   mutable absl::Mutex mutex_;
   std::vector<LayerState> states_ ABSL_GUARDED_BY(mutex_);

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "lib/base/merging.h"
 #include "lib/comm/communicator.h"
 
 namespace entrain {
@@ -21,7 +22,7 @@ class DeltaReducer {
   virtual absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                              absl::Span<float> delta,
                                              const CallOptions& options) const = 0;
-  virtual absl::Status Finish(const RefPtr<Work>& begun) const = 0;
+  absl::Status Finish(const RefPtr<Work>& begun) const;
 };
 
 // The sum of weight x delta: a mean when the weights sum to 1.
@@ -30,7 +31,20 @@ class LinearReducer final : public DeltaReducer {
   absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                      absl::Span<float> delta,
                                      const CallOptions& options) const override;
-  absl::Status Finish(const RefPtr<Work>& begun) const override;
+};
+
+// Generalised task arithmetic: the same, element by element over the replicas that agree with the
+// elected sign, in one call (lib/base/merging.h).
+class GtaReducer final : public DeltaReducer {
+ public:
+  GtaReducer(Consensus consensus, bool normalize) : consensus_(consensus), normalize_(normalize) {}
+  absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
+                                     absl::Span<float> delta,
+                                     const CallOptions& options) const override;
+
+ private:
+  const Consensus consensus_;
+  const bool normalize_;
 };
 
 }  // namespace entrain

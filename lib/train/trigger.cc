@@ -7,6 +7,12 @@
 
 namespace entrain {
 
+namespace {
+
+constexpr int64_t kGraceNs = 2 * kSecond;
+
+}  // namespace
+
 absl::StatusOr<bool> StepTrigger::IsTime(const StepInfo& info) {
   return (info.step - warmup_steps()) % interval_ == 0;
 }
@@ -20,40 +26,46 @@ TimeTrigger::TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock*
       timeout_ns_(timeout_ns) {}
 
 TimeTrigger::~TimeTrigger() {
-  if (word_ && !word_->done()) {
+  // Who comes to the end first still owes the others its part; they are at most a step behind.
+  if (asked_ && !asked_->Wait(Deadline::After(kGraceNs))) {
     replica_->Abort("destroyed during a step");
-    word_->Wait(Deadline::Never());  // the call writes to over_
+    asked_->Wait(Deadline::Never());  // the call writes to all_
   }
 }
 
 void TimeTrigger::Met() {
   start_ns_ = clock_->Now();
-  stale_ = static_cast<bool>(word_);
+  stale_ = static_cast<bool>(asked_);
 }
 
 absl::StatusOr<bool> TimeTrigger::IsTime(const StepInfo&) {
+  return Agree((replica_ != nullptr && replica_->rank() != 0) || Over());
+}
+
+absl::StatusOr<bool> TimeTrigger::Agree(bool yes) {
   if (replica_ == nullptr) {
-    return Over();
+    return yes;
   }
-  bool over = false;
-  if (word_) {
-    word_->Wait(Deadline::Never(), false);  // the call has a deadline of its own
-    ENTRAIN_RETURN_IF_ERROR(Annotate(word_->status(), "the first rank's clock"));
-    word_ = {};
-    over = over_ != 0 && !stale_;
+  bool all = false;
+  if (asked_) {
+    asked_->Wait(Deadline::Never());  // the call has a deadline of its own
+    ENTRAIN_RETURN_IF_ERROR(Annotate(asked_->status(), "the replica's clock"));
+    asked_ = {};
+    all = all_ != 0 && !stale_;
   }
   stale_ = false;
-  if (over) {
+  if (all) {
     return true;
   }
-  over_ = Over() ? 1 : 0;
+  all_ = yes ? 1 : 0;
   Call call;
-  call.kind = CallKind::kBroadcast;
+  call.kind = CallKind::kAllReduce;
   call.dtype = DType::kU8;
+  call.reduction.op = ReduceOp::kMin;
   call.count = 1;
-  call.in = call.out = {&over_, 1};
+  call.in = call.out = {&all_, 1};
   call.options = TimedCall(timeout_ns_, 0, false);
-  ENTRAIN_ASSIGN_OR_RETURN(word_, replica_->Start(call));
+  ENTRAIN_ASSIGN_OR_RETURN(asked_, replica_->Start(call));
   return false;
 }
 

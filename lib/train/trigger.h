@@ -17,6 +17,7 @@ struct StepInfo {
   int64_t step = 0;             // g: optimizer steps counted
   int64_t last_sync_step = -1;  // g at the last rendezvous or anchor creation; -1: none yet
   bool requested = false;       // somebody asked for an exchange as soon as possible
+  bool arrived = false;         // to Settled: the exchange that was begun is over on this rank
 };
 
 class SyncTrigger {
@@ -35,6 +36,9 @@ class SyncTrigger {
     }
     return info.last_sync_step < 0 ? true : IsTime(info);
   }
+  // Of an exchange behind further steps, begun at last_sync_step: whether this is the step at which it is merged. The same answer on
+  // all ranks of a replica.
+  virtual absl::StatusOr<bool> Settled(const StepInfo& info) = 0;
   // The replicas have just met, or begun: an interval begins.
   virtual void Met() {}
 
@@ -50,18 +54,24 @@ class SyncTrigger {
 // EDiT: at steps W_s + k H. Needs no agreement, since all replicas count the same steps.
 class StepTrigger final : public SyncTrigger {
  public:
-  StepTrigger(int64_t warmup_steps, int64_t interval)
-      : SyncTrigger(warmup_steps), interval_(interval) {}
+  StepTrigger(int64_t warmup_steps, int64_t interval, int64_t overlap_steps = 0)
+      : SyncTrigger(warmup_steps), interval_(interval), overlap_steps_(overlap_steps) {}
+
+  // So many steps later, whether it has come or must be waited for.
+  absl::StatusOr<bool> Settled(const StepInfo& info) override {
+    return info.step >= info.last_sync_step + overlap_steps_;
+  }
 
  protected:
   absl::StatusOr<bool> IsTime(const StepInfo& info) override;
 
  private:
   const int64_t interval_;  // H
+  const int64_t overlap_steps_;
 };
 
 // A-EDiT: when tau seconds have passed since the replicas met, by the clock of the replica's first rank. What it reads before
-// one forward pass, the others know at the next: its word travels behind the step between. Clocks of replicas are not
+// one forward pass, the others know at the next: one byte travels behind the step between. Clocks of replicas are not
 // compared: each comes to its k-th rendezvous some time, and nobody to the next one before.
 class TimeTrigger final : public SyncTrigger {
  public:
@@ -73,11 +83,15 @@ class TimeTrigger final : public SyncTrigger {
   // After the wait for the others, not before: else whoever came first would have its wait on the
   // clock, come first again by more, and in the end do nothing but wait.
   void Met() override;
+  // When it has come on all ranks of the replica, which they too know a step later.
+  absl::StatusOr<bool> Settled(const StepInfo& info) override { return Agree(info.arrived); }
 
  protected:
   absl::StatusOr<bool> IsTime(const StepInfo& info) override;
 
  private:
+  // Whether all ranks said yes at the last forward pass, and starts asking for the next.
+  absl::StatusOr<bool> Agree(bool yes);
   bool Over() const { return clock_->Now() - start_ns_ >= interval_ns_; }
 
   const int64_t interval_ns_;  // tau
@@ -85,10 +99,9 @@ class TimeTrigger final : public SyncTrigger {
   const std::shared_ptr<Communicator> replica_;
   const int64_t timeout_ns_;
   int64_t start_ns_ = 0;
-  // The first rank's word of the last forward pass; null: it has not been asked yet.
-  RefPtr<Work> word_;
-  uint8_t over_ = 0;    // where it arrives
-  bool stale_ = false;  // the word is of the interval before
+  RefPtr<Work> asked_;  // of the last forward pass; null: nothing is
+  uint8_t all_ = 0;     // where the answer arrives
+  bool stale_ = false;  // what is asked is of the interval before
 };
 
 }  // namespace entrain

@@ -166,7 +166,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 224);
+  SIZE(entrain_edit_config_t, 232);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -201,7 +201,9 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, cpu_offload, 208);
   AT(entrain_edit_config_t, is_debug, 212);
   AT(entrain_edit_config_t, compat, 216);
-  AT(entrain_edit_config_t, reserved, 220);
+  AT(entrain_edit_config_t, overlap_steps, 220);
+  AT(entrain_edit_config_t, consensus_method, 224);
+  AT(entrain_edit_config_t, int8_mask, 228);
 }
 
 static void check_edit_replica(void) {

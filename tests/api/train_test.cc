@@ -228,7 +228,12 @@ TEST(Train, EditOptionsAreChecked) {
       EXPECT_FAILS(entrain_edit_create(model.mesh(), &config, &edit), kInvalid, says);
       *field = before;
     };
-    expect_refused(&config.reserved, 1, "reserved 1");
+    expect_refused(&config.consensus_method, 3, "consensus_method 3");
+    expect_refused(&config.consensus_method, 1,
+                   "consensus_method: 1 has no effect without reducer");
+    expect_refused(&config.int8_mask, 2, "int8_mask 2");
+    expect_refused(&config.overlap_steps, 3,
+                   "overlap_steps: 3 is more than local_sgd_sync_interval 2");
     expect_refused(&config.use_async, 2, "use_async 2 is neither 0 (off) nor 1 (on)");
     expect_refused(&config.use_step_weight, 1,
                    "use_step_weight: 1 has no effect without use_async");

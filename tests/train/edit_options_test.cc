@@ -50,6 +50,9 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
       {"outer_optimizer: 9", [](auto& o) { o.outer_optimizer = OuterKind{9}; }},
       {"outer_optimizer: -1", [](auto& o) { o.outer_optimizer = OuterKind{-1}; }},
       {"outer_step: NULL", [](auto& o) { o.outer_optimizer = OuterKind::kCallback; }},
+      {"consensus_method: 3", [](auto& o) { o.consensus_method = Consensus{3}; }},
+      {"overlap_steps: -1", [](auto& o) { o.overlap_steps = -1; }},
+      {"overlap_steps: 2", [](auto& o) { o.overlap_steps = 2; }},  // H is 1
       {"outer_beta1: 1", [](auto& o) { o.outer_beta1 = 1; }},
       {"outer_beta2: nan", [&](auto& o) { o.outer_beta2 = nan; }},
       {"outer_eps: 0", [](auto& o) { o.outer_eps = 0; }},
@@ -108,6 +111,22 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
        [](auto& o) {
          o.outer_optimizer = OuterKind::kAdamw;
          o.outer_momentum = 0.5;
+       }},
+      {"consensus_method: 2",
+       [](auto& o) {
+         o.reducer = ReducerKind::kLinear;
+         o.consensus_method = Consensus::kCount;
+       }},
+      {"int8_mask: 1",
+       [](auto& o) {
+         o.reducer = ReducerKind::kGta;
+         o.int8_mask = true;
+       }},
+      {"overlap_steps: 2",
+       [](auto& o) {
+         o.use_async = true;
+         o.reducer = ReducerKind::kGta;
+         o.overlap_steps = 2;
        }},
       {"skip_anomaly: 1", [](auto& o) { o.skip_anomaly = true; }},
       {"ewma_alpha: 0.5", [](auto& o) { o.ewma_alpha = 0.5; }},

@@ -155,5 +155,43 @@ TEST(EditRounds, DetectorWeightsClipAndOuterStepMatchTheSpecifiedRounds) {
   }
 }
 
+// Four replicas whose pseudo-gradient is 1, -2, 3, -4 in every element; eta = 1.
+TEST(EditRounds, ReducersMatchTheSpecifiedVectors) {
+  struct Case {
+    ReducerKind reducer;
+    Consensus consensus;
+    float want;
+  };
+  for (const Case& c : {Case{ReducerKind::kLinear, Consensus::kNone, -0.5f},
+                        Case{ReducerKind::kGta, Consensus::kNone, -0.5f},
+                        Case{ReducerKind::kGta, Consensus::kSum, -3.0f},
+                        Case{ReducerKind::kGta, Consensus::kCount, 2.0f}}) {
+    ShardConfig config;
+    config.layer_counts = {13, 4};
+    for (const int shards : {1, 2}) {
+      RunReplicas({shards, 4}, config, [&](Replica& r) {
+        EditOptions options;
+        options.reducer = c.reducer;
+        options.consensus_method = c.consensus;
+        r.Edit(options);
+        r.Forward();
+        const std::vector<float> before = r.Anchor();
+        const auto k = static_cast<float>(r.replica());
+        r.DriftFromAnchor([&](int, int64_t) { return r.replica() % 2 == 0 ? -(k + 1) : k + 1; });
+        r.EndStep();
+        ASSERT_TRUE(r.Forward());
+        size_t at = 0;
+        for (int l = 0; l < 2; ++l) {
+          const SlabLayer& layer = r.shards().slab().layer(l);
+          for (int64_t i = 0; i < layer.valid; ++i) {
+            at = static_cast<size_t>(layer.offset + i);
+            ASSERT_NEAR(r.params()[at], before[at] - c.want, 1e-5);
+          }
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace entrain

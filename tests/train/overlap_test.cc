@@ -1,0 +1,201 @@
+// Exchanges that run behind further steps, and how they are merged with them.
+
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/train/layer_sync.h"
+#include "tests/train/replicas.h"
+
+namespace entrain {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+ShardConfig Layers() {
+  ShardConfig config;
+  config.layer_counts = {37, 8, 50};
+  return config;
+}
+
+EditOptions Overlapped(int64_t interval, int32_t steps) {
+  EditOptions options;
+  options.local_sgd_sync_interval = interval;
+  options.overlap_steps = steps;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_lr = 1;
+  options.outer_momentum = 0;
+  return options;
+}
+
+// Every element of every layer.
+void Move(Replica& r, float by) {
+  r.ForEach(r.params(), [&](int, int64_t, float& value) { value += by; });
+}
+
+// One element, where all of them have moved alike.
+float Moved(Replica& r) {
+  const SlabLayer& layer = r.shards().slab().layer(2);
+  return r.params()[static_cast<size_t>(layer.offset)] - Replica::Initial(2, layer.first);
+}
+
+TEST(Overlap, MergesAfterItsStepsWithWhatWasDoneSince) {
+  for (const int shards : {1, 2}) {
+    for (const int32_t behind : {1, 2, 4}) {
+      RunReplicas({shards, 2}, Layers(), [behind](Replica& r) {
+        r.Edit(Overlapped(4, behind));
+        const float own = r.replica() == 0 ? 1 : 3;
+        double theta = 0, then = 0;  // the same in one number
+        EXPECT_FALSE(r.Forward());
+        for (int step = 1; step <= 16; ++step) {
+          Move(r, own);
+          theta += own;
+          r.EndStep();
+          const bool began = r.Forward();
+          if (step >= 4 && step % 4 == behind % 4 && step >= 4 + behind) {
+            const double other = then + (r.replica() == 0 ? 1 : -1) * 2.0 * 4;
+            theta = (then + other) / 2 + (theta - then);
+          }
+          EXPECT_EQ(began, step % 4 == 0) << step;
+          if (step % 4 == 0) {
+            then = theta;
+          }
+          EXPECT_NEAR(Moved(r), theta, 1e-4) << "step " << step << ", merged " << behind << " late";
+        }
+        EXPECT_EQ(r.edit().Leave(), absl::OkStatus());  // the last one still runs
+      });
+    }
+  }
+}
+
+TEST(Overlap, ForwardPassesDoNotWaitForOtherReplicas) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    r.Edit(Overlapped(4, 4));
+    r.Forward();
+    if (r.replica() == 0) {
+      for (int step = 1; step <= 7; ++step) {  // while the other has made none
+        Move(r, 1);
+        r.EndStep();
+        r.Forward();
+      }
+      EXPECT_TRUE(absl::IsFailedPrecondition(r.edit().CopyAnchor(nullptr)));
+      EXPECT_TRUE(absl::IsFailedPrecondition(r.edit().Report(0).status()));
+      EXPECT_EQ(r.edit().info().syncs, 0);
+    }
+    r.MeetAll();
+    if (r.replica() == 1) {
+      for (int step = 1; step <= 7; ++step) {
+        Move(r, 1);
+        r.EndStep();
+        r.Forward();
+      }
+    }
+    Move(r, 1);
+    r.EndStep();
+    EXPECT_TRUE(r.Forward());  // merges, and begins the next
+    EXPECT_NEAR(Moved(r), 8, 1e-4);
+    EXPECT_GE(r.edit().info().syncs, 1);
+    EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+  });
+}
+
+TEST(Overlap, AnchorsHaveTheSameBitsAndARequestBringsAllThere) {
+  RunReplicas({2, 3}, Layers(), [](Replica& r) {
+    EditOptions options = Overlapped(2, 1);
+    options.outer_momentum = 0.8;
+    options.outer_nesterov = true;
+    options.skip_anomaly = true;
+    options.clip_pseudo_grad = 0.5;
+    r.Edit(options);
+    r.Forward();
+    for (int step = 1; step <= 9; ++step) {
+      r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+        value += Noise(r.replica(), step, l, i) / 8;
+      });
+      r.EndStep();
+      r.Forward();  // compares the anchors' checksums
+    }
+    ASSERT_EQ(r.edit().RequestSync(), absl::OkStatus());
+    r.ForEach(r.params(), [&](int l, int64_t i, float& value) { value += Noise(l, i); });
+    r.EndStep();
+    EXPECT_TRUE(r.Forward());
+    EXPECT_EQ(r.params(), r.Anchor());
+  });
+}
+
+TEST(Overlap, WhatWasNotANumberBecomesTheAnchor) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    r.Edit(Overlapped(2, 1));
+    r.Forward();
+    for (int step = 1; step <= 3; ++step) {
+      Move(r, r.replica() == 0 ? 1.0f : kNan);
+      r.EndStep();
+      r.Forward();
+    }
+    EXPECT_NEAR(Moved(r), r.replica() == 0 ? 3 : 2, 1e-4);
+    EXPECT_EQ(r.edit().info().rejections, r.replica() == 0 ? 0 : 3);
+  });
+}
+
+TEST(Overlap, ByTimeItIsMergedWhenItHasComeAndNobodyWaits) {
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 2}, Layers(), [](Replica& r) {
+      FakeClock clock;
+      EditOptions options = Overlapped(1, 1);
+      options.use_async = true;
+      options.local_sgd_sync_time = 10;
+      options.min_total_global_steps = 1;
+      options.clock = &clock;
+      r.Edit(options);
+      r.Forward();
+      const bool fast = r.replica() == 0;
+      int64_t steps = 0;
+      // Until three exchanges were merged here; the fast one goes on training while the other is on its way.
+      for (int64_t syncs = 0; syncs < 3 && steps < 200000;) {
+        Move(r, 1);
+        clock.Advance((fast ? 1 : 4) * kSecond);
+        r.EndStep();
+        ++steps;
+        r.Forward();
+        const EditInfo info = r.edit().info();
+        syncs = r.edit().CopyAnchor(std::vector<float>(r.params().size()).data()).ok() ? info.syncs
+                                                                                       : syncs;
+        std::this_thread::yield();
+      }
+      // Each step moves every replica alike, so that where one is tells how many it has made, all told.
+      EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+      EXPECT_EQ(r.params(), r.Anchor());
+      const std::vector<Standing> all = r.edit().standings();
+      const double mean = static_cast<double>(all[0].steps + all[1].steps) / 2;
+      EXPECT_NEAR(Moved(r), mean, mean * 1e-4);
+      EXPECT_EQ(all[fast ? 0 : 1].steps, static_cast<uint64_t>(steps));
+    });
+  }
+}
+
+TEST(Overlap, AFailureBehindIsMetAtTheNextForward) {
+  RunReplicas({1, 2}, Layers(), [](Replica& r) {
+    EditOptions options = Overlapped(1, 1);
+    options.timeout_ns = 200 * kMillisecond;
+    r.Edit(options);
+    r.Forward();
+    if (r.replica() == 0) {
+      Move(r, 1);
+      r.EndStep();
+      EXPECT_TRUE(r.Forward());  // begun
+      Move(r, 1);
+      r.EndStep();
+      const absl::Status status = r.edit().BeginForward(true, true).status();
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1"));
+    }
+    r.MeetAll();
+  });
+}
+
+}  // namespace
+}  // namespace entrain
