@@ -81,30 +81,43 @@ Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   return sieve;
 }
 
-// A bit for each of up to 64 elements.
+// A bit for each of up to 64 elements: holds(i). In two steps, of which the first is vectorised.
+template <typename Holds>
+uint64_t BitsWhere(int64_t count, const Holds& holds) {
+  std::array<uint8_t, kWord> bytes{};
+  for (int64_t i = 0; i < count; ++i) {
+    bytes[static_cast<size_t>(i)] = holds(i) ? 1 : 0;
+  }
+  uint64_t bits = 0;
+  for (size_t at = 0; at < kWord; at += 8) {
+    // Byte k's lowest bit to bit 56 + k.
+    const uint64_t eight = Get<uint64_t>(reinterpret_cast<const std::byte*>(&bytes[at]));
+    bits |= eight * 0x0102040810204080u >> 56 << at;
+  }
+  return bits;
+}
+
 template <typename Bits>
 uint64_t WordOf(Sieve& sieve, const Bits* x, int64_t place, int64_t count) {
-  uint64_t nonzero = 0, above = 0, at = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto magnitude = static_cast<Bits>(x[i] & kMagnitude<Bits>);
-    nonzero |= uint64_t{magnitude != 0} << i;
-    above |= uint64_t{magnitude > sieve.threshold} << i;
-    at |= uint64_t{magnitude == sieve.threshold} << i;
-  }
-  if (sieve.kind == Sieve::kRandom) {
-    uint64_t drawn = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      drawn |= uint64_t{sieve.draws.At(static_cast<uint64_t>(place + i)) < sieve.threshold} << i;
-    }
-    return nonzero & drawn;
-  }
-  if (sieve.kind == Sieve::kNonzero) {
+  const auto magnitude = [&](int64_t i) { return static_cast<Bits>(x[i] & kMagnitude<Bits>); };
+  const auto threshold = static_cast<Bits>(sieve.threshold);
+  const uint64_t nonzero = BitsWhere(count, [&](int64_t i) { return magnitude(i) != 0; });
+  if (sieve.kind == Sieve::kNonzero || nonzero == 0) {
     return nonzero;
   }
-  for (; at != 0 && sieve.ties > 0; at &= at - 1, --sieve.ties) {
-    above |= at & (~at + 1);
+  if (sieve.kind == Sieve::kRandom) {
+    return nonzero & BitsWhere(count, [&](int64_t i) {
+             return sieve.draws.At(static_cast<uint64_t>(place + i)) < sieve.threshold;
+           });
   }
-  return nonzero & above;
+  uint64_t kept = BitsWhere(count, [&](int64_t i) { return magnitude(i) > threshold; });
+  if (sieve.ties > 0) {
+    uint64_t at = BitsWhere(count, [&](int64_t i) { return magnitude(i) == threshold; });
+    for (; at != 0 && sieve.ties > 0; at &= at - 1, --sieve.ties) {
+      kept |= at & (~at + 1);
+    }
+  }
+  return nonzero & kept;
 }
 
 int64_t ValueBytes(const Packing& packing, int64_t values) {
@@ -156,17 +169,28 @@ uint16_t ToBF16(float x, uint32_t draw) {
 
 // The scale that brings a block to -most .. most; 0: nothing but zeros, or too small; NaN: not all finite.
 float ScaleOf(const float* x, int64_t count, int most) {
-  float largest = 0;
-  bool finite = true;
+  int32_t largest = 0;  // magnitudes are in the order of their bits
   for (int64_t i = 0; i < count; ++i) {
-    const float size = std::abs(x[i]);
-    finite &= size <= std::numeric_limits<float>::max();
-    largest = size > largest ? size : largest;
+    const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
+    largest = magnitude > largest ? magnitude : largest;
   }
-  const float scale = largest / static_cast<float>(most);
-  return !finite                                     ? std::numeric_limits<float>::quiet_NaN()
+  const float scale = std::bit_cast<float>(largest) / static_cast<float>(most);
+  return largest >= 0x7f800000                       ? std::numeric_limits<float>::quiet_NaN()
          : scale < std::numeric_limits<float>::min() ? 0
                                                      : scale;
+}
+
+// Of x * inverse, which is within -128 .. 128, the nearest whole number (of two, the even one), or the one below after a
+// fraction of [0, 1) was added; within -most .. most.
+void Quantize(int8_t* codes, const float* x, const float* fractions, float inverse, int most,
+              int64_t count) {
+  constexpr float kRounds = 0x1.8p23F;  // adding it leaves no digits behind the point
+  for (int64_t i = 0; i < count; ++i) {
+    const float exact = x[i] * inverse + (fractions == nullptr ? 0 : fractions[i] - 0.5F);
+    const auto whole = static_cast<int32_t>((exact + kRounds) - kRounds);
+    const int32_t code = whole > most ? most : whole < -most ? -most : whole;
+    codes[i] = static_cast<int8_t>(code);
+  }
 }
 
 // Where the values of a packed slice are written to, or read from, by their number.
@@ -215,26 +239,33 @@ class ValueWriter {
     const int most = packing_.format == WireFormat::kInt8 ? 127 : 7;
     const float scale = ScaleOf(x, count, most);
     std::memcpy(out_ + begin / packing_.block * 4, &scale, sizeof(scale));
-    const float inverse = scale > 0 ? 1 / scale : 0;
-    const auto limit = static_cast<float>(most);
-    uint8_t low = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const float exact = scale > 0 ? x[i] * inverse : 0;
-      const float whole =
-          stochastic() ? std::floor(exact + Fraction(Draw(begin + i))) : std::nearbyint(exact);
-      const auto code = static_cast<uint8_t>(static_cast<int8_t>(std::clamp(whole, -limit, limit)));
-      if (most == 127) {
-        codes_[begin + i] = std::byte{code};
-      } else if (i % 2 == 0 && i + 1 < count) {
-        low = code & 0xf;
-      } else if (i % 2 == 0) {
-        codes_[(begin + i) / 2] = static_cast<std::byte>(code & 0xf);
+    std::array<int8_t, kRun> codes;
+    std::array<float, kRun> fractions;
+    for (int64_t start = 0; start < count; start += kRun) {
+      const int64_t length = std::min(kRun, count - start);
+      for (int64_t i = 0; stochastic() && i < length; ++i) {
+        fractions[static_cast<size_t>(i)] = Fraction(Draw(begin + start + i));
+      }
+      if (scale > 0) {
+        Quantize(codes.data(), x + start, stochastic() ? fractions.data() : nullptr, 1 / scale,
+                 most, length);
       } else {
-        codes_[(begin + i) / 2] = static_cast<std::byte>(code << 4 | low);
+        codes.fill(0);
+      }
+      if (most == 127) {
+        std::memcpy(codes_ + begin + start, codes.data(), static_cast<size_t>(length));
+        continue;
+      }
+      codes[static_cast<size_t>(length % kRun)] &= length < kRun ? 0 : -1;  // half of the last byte
+      for (int64_t i = 0; i < length; i += 2) {
+        const auto at = static_cast<size_t>(i);
+        codes_[(begin + start + i) / 2] = static_cast<std::byte>(
+            static_cast<uint8_t>(codes[at] & 0xf) | static_cast<uint8_t>(codes[at + 1] << 4));
       }
     }
   }
 
+  static constexpr int64_t kRun = 256;  // values at a time; even
   const Kernels& kernels_;
   const Packing& packing_;
   std::byte *const out_, *const codes_;
@@ -246,6 +277,10 @@ class ValueWriter {
 template <typename Bits>
 void PackAs(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const Bits* x,
             double factor, ValueWriter writer) {
+  if (chosen.words.empty() && factor == 1) {
+    writer.Write(x, 0, chosen.count);
+    return;
+  }
   const int64_t chunk = ChunkOf(packing);
   std::vector<Bits> room(static_cast<size_t>(chunk));
   int64_t held = 0, written = 0;
@@ -435,17 +470,22 @@ void Unpacker::Values(const Kernels& kernels, void* out, int64_t count) {
     return;
   }
   const std::byte* const codes = values_ + 4 * Ceiling(values_count_, packing_.block);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t value = begin + i;
-    const auto scale = Get<float>(values_ + value / packing_.block * 4);
-    int code;
+  for (int64_t i = 0; i < count;) {
+    // As far as one scale goes.
+    const int64_t value = begin + i, block = value / packing_.block;
+    const int64_t end = std::min(count, (block + 1) * packing_.block - begin);
+    const auto scale = Get<float>(values_ + block * 4);
     if (packing_.format == WireFormat::kInt8) {
-      code = static_cast<int8_t>(codes[value]);
-    } else {
-      const auto pair = static_cast<uint8_t>(codes[value / 2]);
-      code = static_cast<int8_t>(static_cast<uint8_t>(value % 2 == 0 ? pair << 4 : pair)) >> 4;
+      for (; i < end; ++i) {
+        floats[i] = scale * static_cast<float>(static_cast<int8_t>(codes[begin + i]));
+      }
+      continue;
     }
-    floats[i] = scale * static_cast<float>(code);
+    for (; i < end; ++i) {
+      const auto pair = static_cast<uint8_t>(codes[(begin + i) / 2]);
+      const auto high = static_cast<uint8_t>((begin + i) % 2 == 0 ? pair << 4 : pair);
+      floats[i] = scale * static_cast<float>(static_cast<int8_t>(high) >> 4);
+    }
   }
 }
 
