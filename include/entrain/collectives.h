@@ -113,6 +113,10 @@ ENTRAIN_API void entrain_gta_config_init(entrain_gta_config_t* config);
 ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                                    entrain_reduction_t** reduction);
 
+/* Other weights from the next call on, for a reduction of entrain_reduction_gta: as in its config, NULL and 0 for 1 each.
+ * What it remembers stays. While no call is being started. */
+ENTRAIN_API entrain_status_t entrain_reduction_set_weights(entrain_reduction_t* reduction, const double* weights,
+                                                           int32_t ranks);
 /* What a sparsified or encoded reduction remembers between calls, for checkpoints: how many there were, since random numbers
  * differ from call to call, and what error feedback has not sent yet. This rank's own; 0 bytes for other reductions.
  * While no call is being started. */

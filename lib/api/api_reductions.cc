@@ -37,12 +37,16 @@ absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const ch
                                            name, " ", value, " is not an ", values, " value"));
 }
 
-absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
-  if ((config.weights == nullptr) != (config.ranks == 0) || config.ranks < 0) {
+absl::StatusOr<std::vector<double>> ToWeights(const double* weights, int32_t ranks) {
+  if ((weights == nullptr) != (ranks == 0) || ranks < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "ranks ", config.ranks, " is not the number of weights",
-        config.weights == nullptr ? ", which are NULL: set ranks to 0" : ": set it to 1 or more"));
+        "ranks ", ranks, " is not the number of weights",
+        weights == nullptr ? ", which are NULL: set ranks to 0" : ": set it to 1 or more"));
   }
+  return std::vector<double>(weights, weights + ranks);
+}
+
+absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("consensus", config.consensus, ENTRAIN_CONSENSUS_COUNT, "ENTRAIN_CONSENSUS_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckFlag("normalize", config.normalize));
@@ -54,7 +58,7 @@ absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
                                       ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckFlag("error_feedback", config.error_feedback));
   Merging merging;
-  merging.weights.assign(config.weights, config.weights + config.ranks);
+  ENTRAIN_ASSIGN_OR_RETURN(merging.weights, ToWeights(config.weights, config.ranks));
   merging.consensus = static_cast<entrain::Consensus>(config.consensus);
   merging.normalize = config.normalize == 1;
   merging.sparsification = static_cast<entrain::Sparsification>(config.sparsification);
@@ -166,6 +170,22 @@ entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
     ENTRAIN_ASSIGN_OR_RETURN(Merging merging, ToMerging(known));
     ENTRAIN_ASSIGN_OR_RETURN(entrain::Reduction made, entrain::MakeGta(std::move(merging)));
     *reduction = new entrain_reduction{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_set_weights(entrain_reduction_t* reduction,
+                                               const double* weights, int32_t ranks) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    if (reduction->reduction.op != ReduceOp::kGta) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reduction: ", NameOf(reduction->reduction.op), " has no such weights"));
+    }
+    Merging merging = *reduction->reduction.merging;
+    ENTRAIN_ASSIGN_OR_RETURN(merging.weights, ToWeights(weights, ranks));
+    ENTRAIN_RETURN_IF_ERROR(entrain::CheckMerging(merging));
+    reduction->reduction.merging = std::make_shared<const Merging>(std::move(merging));
     return absl::OkStatus();
   });
 }

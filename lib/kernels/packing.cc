@@ -193,6 +193,24 @@ void Quantize(int8_t* codes, const float* x, const float* fractions, float inver
   }
 }
 
+// Two codes of -8 .. 7 to a byte, the first in the low half, and back.
+void PackPairs(std::byte* out, const int8_t* codes, int64_t pairs) {
+  auto* const bytes = reinterpret_cast<uint8_t*>(out);
+  for (int64_t p = 0; p < pairs; ++p) {
+    const auto low = static_cast<uint8_t>(codes[2 * p]),
+               high = static_cast<uint8_t>(codes[2 * p + 1]);
+    bytes[p] = static_cast<uint8_t>((low & 0xf) | high << 4);
+  }
+}
+void UnpackPairs(float* out, const std::byte* from, float scale, int64_t pairs) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(from);
+  for (int64_t p = 0; p < pairs; ++p) {
+    const int32_t low = ((bytes[p] & 0xf) ^ 8) - 8, high = ((bytes[p] >> 4) ^ 8) - 8;
+    out[2 * p] = scale * static_cast<float>(low);
+    out[2 * p + 1] = scale * static_cast<float>(high);
+  }
+}
+
 // Where the values of a packed slice are written to, or read from, by their number.
 class ValueWriter {
  public:
@@ -256,12 +274,10 @@ class ValueWriter {
         std::memcpy(codes_ + begin + start, codes.data(), static_cast<size_t>(length));
         continue;
       }
-      codes[static_cast<size_t>(length % kRun)] &= length < kRun ? 0 : -1;  // half of the last byte
-      for (int64_t i = 0; i < length; i += 2) {
-        const auto at = static_cast<size_t>(i);
-        codes_[(begin + start + i) / 2] = static_cast<std::byte>(
-            static_cast<uint8_t>(codes[at] & 0xf) | static_cast<uint8_t>(codes[at + 1] << 4));
+      if (length % 2 != 0) {
+        codes[static_cast<size_t>(length)] = 0;
       }
+      PackPairs(codes_ + (begin + start) / 2, codes.data(), (length + 1) / 2);
     }
   }
 
@@ -481,10 +497,19 @@ void Unpacker::Values(const Kernels& kernels, void* out, int64_t count) {
       }
       continue;
     }
-    for (; i < end; ++i) {
-      const auto pair = static_cast<uint8_t>(codes[(begin + i) / 2]);
-      const auto high = static_cast<uint8_t>((begin + i) % 2 == 0 ? pair << 4 : pair);
-      floats[i] = scale * static_cast<float>(static_cast<int8_t>(high) >> 4);
+    const auto one = [&](int64_t at) {
+      float pair[2];
+      UnpackPairs(pair, codes + (begin + at) / 2, scale, 1);
+      floats[at] = pair[(begin + at) % 2];
+    };
+    if ((begin + i) % 2 != 0) {
+      one(i++);
+    }
+    const int64_t pairs = (end - i) / 2;
+    UnpackPairs(floats + i, codes + (begin + i) / 2, scale, pairs);
+    i += 2 * pairs;
+    if (i < end) {
+      one(i++);
     }
   }
 }

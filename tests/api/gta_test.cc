@@ -1,4 +1,5 @@
 // Task-arithmetic reductions through the C ABI.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -124,6 +125,34 @@ TEST(Gta, TravelsSparsifiedAndEncoded) {
     for (size_t i = 0; i < fractions.size(); ++i) {
       ASSERT_NEAR(fractions[i], expected[i], 2.01 / 127) << i;
     }
+  });
+}
+
+TEST(Gta, WeightsMayChangeFromCallToCall) {
+  RunWorld(2, [](const Rank& self) {
+    const Options options(Config());
+    const double weights[] = {1, 3};
+    float data[8];
+    const auto mean = [&] {
+      std::fill_n(data, 8, static_cast<float>(self.rank));
+      EXPECT_OK(entrain_all_reduce(self.comm, data, data, 8, ENTRAIN_F32, ENTRAIN_REDUCTION,
+                                   options.get(), nullptr));
+      return data[7];
+    };
+    EXPECT_EQ(mean(), 0.5F);
+    ASSERT_OK(entrain_reduction_set_weights(options.get()->reduction, weights, 2));
+    EXPECT_EQ(mean(), 0.75F);
+    ASSERT_OK(entrain_reduction_set_weights(options.get()->reduction, nullptr, 0));
+    EXPECT_EQ(mean(), 0.5F);
+    const double wrong[] = {1, std::nan("")};
+    EXPECT_FAILS(entrain_reduction_set_weights(options.get()->reduction, wrong, 2),
+                 ENTRAIN_INVALID_ARGUMENT, "weights[1] nan");
+    EXPECT_EQ(mean(), 0.5F);
+    entrain_reduction_t* sum = nullptr;
+    ASSERT_OK(entrain_reduction_builtin(ENTRAIN_SUM, &sum));
+    EXPECT_FAILS(entrain_reduction_set_weights(sum, weights, 2), ENTRAIN_INVALID_ARGUMENT,
+                 "sum has no such weights");
+    entrain_reduction_destroy(sum);
   });
 }
 
