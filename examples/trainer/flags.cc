@@ -209,6 +209,23 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
       ->add_option("--consensus-method", o->consensus_method,
                    "of gta: sum or count elects the sign (default: none)")
       ->check(CLI::IsMember({"none", "sum", "count"}));
+  group
+      ->add_option("--sparsification-method", o->sparsification_method,
+                   "of gta: magnitude, random or rescaled_random (default: none)")
+      ->check(CLI::IsMember({"none", "magnitude", "random", "rescaled_random"}));
+  group->add_option("--density", o->density, "what sparsification leaves")
+      ->capture_default_str()
+      ->check(Real(0.0, true));
+  group
+      ->add_option("--wire-format", o->wire_format,
+                   "how pseudo-gradients travel: f32, bf16, int8 or int4 (default f32)")
+      ->check(CLI::IsMember({"f32", "bf16", "int8", "int4"}));
+  group->add_option("--wire-block", o->wire_block, "int8, int4: values a scale (default 256)")
+      ->check(Whole(16, 65536));
+  group->add_option("--wire-rounding", o->wire_rounding, "nearest or stochastic (default nearest)")
+      ->check(CLI::IsMember({"nearest", "stochastic"}));
+  group->add_flag("--error-feedback", o->error_feedback,
+                  "add what was not sent to the next pseudo-gradient");
   group->add_flag("--int8-mask", o->int8_mask, "accepted with a consensus; changes nothing here");
   AddSwitch(group,
             "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce,"

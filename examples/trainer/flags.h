@@ -14,9 +14,13 @@ namespace trainer {
 struct EditOptions {
   int64_t local_sgd_sync_interval = 16;
   int64_t local_sgd_warmup_steps = 0;
-  std::string reducer;           // "", "none", "linear", "gta"
-  std::string outer_optimizer;   // "", "none", "sgd", "adamw"
-  std::string consensus_method;  // "", "sum", "count"
+  std::string reducer;                                            // "", "none", "linear", "gta"
+  std::string outer_optimizer;                                    // "", "none", "sgd", "adamw"
+  std::string consensus_method;                                   // "", "sum", "count"
+  std::string sparsification_method, wire_format, wire_rounding;  // "": the library's default
+  double density = 1.0;
+  int wire_block = 0;
+  bool error_feedback = false;
   std::optional<bool> pseudo_gradnorm_reduce, normalize, outer_nesterov, skip_anomaly;
   bool use_step_weight = false, int8_mask = false, cpu_offload = false, is_debug = false;
   std::optional<double> clip_pseudo_grad, weight_softmax_temperature, outer_lr, outer_momentum,

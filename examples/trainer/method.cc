@@ -1,5 +1,8 @@
 #include "examples/trainer/method.h"
 
+#include <initializer_list>
+#include <string>
+
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
@@ -49,6 +52,29 @@ void SetTrigger(const Options& options, entrain_edit_config_t* config) {
   config->overlap_steps = o.overlap_steps;
 }
 
+void SetTravel(const Options& options, entrain_edit_config_t* config) {
+  const EditOptions& o = options.edit;
+  const auto find = [](const std::string& name, std::initializer_list<const char*> names) {
+    int32_t value = 0;
+    for (const char* one : names) {
+      if (name == one) {
+        return value;
+      }
+      ++value;
+    }
+    return 0;  // "": the first is the default
+  };
+  config->consensus_method = find(o.consensus_method, {"none", "sum", "count"});
+  config->sparsification_method =
+      find(o.sparsification_method, {"none", "magnitude", "random", "rescaled_random"});
+  config->density = o.density;
+  config->wire_format = find(o.wire_format, {"f32", "bf16", "int8", "int4"});
+  config->wire_block = o.wire_block;
+  config->wire_rounding = find(o.wire_rounding, {"nearest", "stochastic"});
+  config->error_feedback = o.error_feedback ? 1 : 0;
+  config->int8_mask = o.int8_mask ? 1 : 0;
+}
+
 // The defaults of the methods; what the user said wins.
 entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
   const EditOptions& o = options.edit;
@@ -61,10 +87,7 @@ entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
   config.reducer = ReducerOf(o.reducer, edit);
   const bool reduces = config.reducer != ENTRAIN_REDUCER_NONE;
   const bool anchored = reduces || config.outer_optimizer != ENTRAIN_OUTER_NONE;
-  config.consensus_method = o.consensus_method == "sum"     ? ENTRAIN_CONSENSUS_SUM
-                            : o.consensus_method == "count" ? ENTRAIN_CONSENSUS_COUNT
-                                                            : ENTRAIN_CONSENSUS_NONE;
-  config.int8_mask = o.int8_mask ? 1 : 0;
+  SetTravel(options, &config);
   config.pseudo_gradnorm_reduce = o.pseudo_gradnorm_reduce.value_or(edit && reduces) ? 1 : 0;
   config.normalize = o.normalize.value_or(true) ? 1 : 0;
   config.weight_softmax_temperature = o.weight_softmax_temperature.value_or(0.0);

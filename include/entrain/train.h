@@ -230,6 +230,13 @@ typedef struct entrain_edit_config {
                                           plain averaging */
   int32_t consensus_method;            /* of gta: ENTRAIN_CONSENSUS_* (collectives.h); default NONE */
   int32_t int8_mask;                   /* accepted with a consensus_method: signs are never stored here, so it changes nothing */
+  int32_t sparsification_method;       /* of gta: ENTRAIN_SPARSIFY_*, of each shard of a layer; default NONE */
+  double density;                      /* in (0, 1) with it; default 1. Magnitude must leave an element of every shard */
+  uint64_t seed;                       /* of random sparsification and stochastic rounding; default 0 */
+  int32_t wire_format;                 /* ENTRAIN_WIRE_*: how pseudo-gradients travel; default F32. Not in plain averaging */
+  int32_t wire_block;                  /* values a scale in int8 and int4; 0 (default): 256 */
+  int32_t wire_rounding;               /* ENTRAIN_ROUND_*; default NEAREST */
+  int32_t error_feedback;              /* 1: what was not sent is added to the layer's next pseudo-gradient; 0 (default) */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
 

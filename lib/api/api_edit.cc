@@ -44,47 +44,68 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("is_debug", config.is_debug));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("compat", config.compat));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("int8_mask", config.int8_mask));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("error_feedback", config.error_feedback));
+  const auto check = [](const char* name, int32_t value, int32_t last,
+                        const char* values) -> absl::Status {
+    return value >= 0 && value <= last ? absl::OkStatus()
+                                       : absl::InvalidArgumentError(absl::StrCat(
+                                             name, " ", value, " is not an ", values, " value"));
+  };
+  ENTRAIN_RETURN_IF_ERROR(check("sparsification_method", config.sparsification_method,
+                                ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      check("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      check("wire_rounding", config.wire_rounding, ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
   if (config.consensus_method < ENTRAIN_CONSENSUS_NONE ||
       config.consensus_method > ENTRAIN_CONSENSUS_COUNT) {
     return absl::InvalidArgumentError(absl::StrCat("consensus_method ", config.consensus_method,
                                                    " is not an ENTRAIN_CONSENSUS_* value"));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
-  return EditOptions{.local_sgd_sync_interval = config.local_sgd_sync_interval,
-                     .use_async = config.use_async != 0,
-                     .local_sgd_sync_time = config.local_sgd_sync_time,
-                     .min_total_global_steps = config.min_total_global_steps,
-                     .use_step_weight = config.use_step_weight != 0,
-                     .step_weight_ratio = config.step_weight_ratio,
-                     .local_sgd_warmup_steps = config.local_sgd_warmup_steps,
-                     .gradient_accumulation_steps = config.gradient_accumulation_steps,
-                     .reducer = entrain::ReducerKind{config.reducer},
-                     .consensus_method = static_cast<entrain::Consensus>(config.consensus_method),
-                     .int8_mask = config.int8_mask != 0,
-                     .pseudo_gradnorm_reduce = config.pseudo_gradnorm_reduce != 0,
-                     .normalize = config.normalize != 0,
-                     .weight_softmax_temperature = config.weight_softmax_temperature,
-                     .clip_pseudo_grad = config.clip_pseudo_grad,
-                     .outer_optimizer = entrain::OuterKind{config.outer_optimizer},
-                     .outer_nesterov = config.outer_nesterov != 0,
-                     .outer_lr = config.outer_lr,
-                     .outer_momentum = config.outer_momentum,
-                     .outer_weight_decay = config.outer_weight_decay,
-                     .outer_beta1 = config.outer_beta1,
-                     .outer_beta2 = config.outer_beta2,
-                     .outer_eps = config.outer_eps,
-                     .outer_step = config.outer_step,
-                     .outer_user = config.outer_user,
-                     .skip_anomaly = config.skip_anomaly != 0,
-                     .ewma_alpha = config.ewma_alpha,
-                     .ewma_warmup_steps = config.ewma_warmup_steps,
-                     .ewma_threshold = config.ewma_threshold,
-                     .cpu_offload = config.cpu_offload != 0,
-                     .is_debug = config.is_debug != 0,
-                     .compat = config.compat != 0,
-                     .prefetch = config.prefetch,
-                     .overlap_steps = config.overlap_steps,
-                     .timeout_ns = config.timeout_ns};
+  return EditOptions{
+      .local_sgd_sync_interval = config.local_sgd_sync_interval,
+      .use_async = config.use_async != 0,
+      .local_sgd_sync_time = config.local_sgd_sync_time,
+      .min_total_global_steps = config.min_total_global_steps,
+      .use_step_weight = config.use_step_weight != 0,
+      .step_weight_ratio = config.step_weight_ratio,
+      .local_sgd_warmup_steps = config.local_sgd_warmup_steps,
+      .gradient_accumulation_steps = config.gradient_accumulation_steps,
+      .reducer = entrain::ReducerKind{config.reducer},
+      .consensus_method = static_cast<entrain::Consensus>(config.consensus_method),
+      .sparsification_method = static_cast<entrain::Sparsification>(config.sparsification_method),
+      .density = config.density,
+      .seed = config.seed,
+      .wire_format = static_cast<entrain::WireFormat>(config.wire_format),
+      .wire_block = config.wire_block,
+      .wire_rounding = static_cast<entrain::WireRounding>(config.wire_rounding),
+      .error_feedback = config.error_feedback != 0,
+      .int8_mask = config.int8_mask != 0,
+      .pseudo_gradnorm_reduce = config.pseudo_gradnorm_reduce != 0,
+      .normalize = config.normalize != 0,
+      .weight_softmax_temperature = config.weight_softmax_temperature,
+      .clip_pseudo_grad = config.clip_pseudo_grad,
+      .outer_optimizer = entrain::OuterKind{config.outer_optimizer},
+      .outer_nesterov = config.outer_nesterov != 0,
+      .outer_lr = config.outer_lr,
+      .outer_momentum = config.outer_momentum,
+      .outer_weight_decay = config.outer_weight_decay,
+      .outer_beta1 = config.outer_beta1,
+      .outer_beta2 = config.outer_beta2,
+      .outer_eps = config.outer_eps,
+      .outer_step = config.outer_step,
+      .outer_user = config.outer_user,
+      .skip_anomaly = config.skip_anomaly != 0,
+      .ewma_alpha = config.ewma_alpha,
+      .ewma_warmup_steps = config.ewma_warmup_steps,
+      .ewma_threshold = config.ewma_threshold,
+      .cpu_offload = config.cpu_offload != 0,
+      .is_debug = config.is_debug != 0,
+      .compat = config.compat != 0,
+      .prefetch = config.prefetch,
+      .overlap_steps = config.overlap_steps,
+      .timeout_ns = config.timeout_ns};
 }
 
 absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
@@ -134,6 +155,7 @@ void entrain_edit_config_init(entrain_edit_config_t* config) {
   config->outer_beta1 = defaults.outer_beta1;
   config->outer_beta2 = defaults.outer_beta2;
   config->outer_eps = defaults.outer_eps;
+  config->density = defaults.density;
 }
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,

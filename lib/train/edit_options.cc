@@ -1,5 +1,6 @@
 #include "lib/train/edit_options.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -141,6 +142,20 @@ absl::Status CheckInertOuter(const EditOptions& o) {
        {"outer_weight_decay", o.outer_weight_decay, d.outer_weight_decay, sgd || adamw, kEither}});
 }
 
+absl::Status CheckTravel(const EditOptions& o) {
+  if (o.sparsification_method != Sparsification::kNone && o.reducer != ReducerKind::kGta) {
+    return Refuse("sparsification_method", static_cast<int32_t>(o.sparsification_method),
+                  "has no effect without reducer gta; set both");
+  }
+  const Merging merging = o.merging();
+  if (merging.Packs() && o.plain()) {
+    return Refuse("wire_format", static_cast<int32_t>(o.wire_format),
+                  "is for pseudo-gradients, and plain averaging sends parameters; set an "
+                  "outer_optimizer or a reducer");
+  }
+  return CheckMerging(merging);
+}
+
 absl::Status CheckOverlap(const EditOptions& o) {
   if (o.overlap_steps == 0) {
     return absl::OkStatus();
@@ -227,6 +242,7 @@ absl::Status CheckInert(const EditOptions& o) {
     return Refuse("clip_pseudo_grad", o.clip_pseudo_grad,
                   "has no effect in plain averaging; set an outer_optimizer or a reducer");
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckTravel(o));
   ENTRAIN_RETURN_IF_ERROR(CheckOverlap(o));
   ENTRAIN_RETURN_IF_ERROR(CheckInertTrigger(o));
   ENTRAIN_RETURN_IF_ERROR(CheckInertDetector(o));
@@ -240,6 +256,38 @@ absl::Status CheckOptions(const EditOptions& options) {
   return CheckInert(options);
 }
 
+absl::Status CheckDensity(const EditOptions& options, int slots, absl::Span<const int64_t> counts) {
+  if (options.sparsification_method != Sparsification::kMagnitude) {
+    return absl::OkStatus();
+  }
+  for (const int64_t count : counts) {
+    const int64_t shard = (count + slots - 1) / slots;
+    for (int64_t left = count; left > 0; left -= shard) {
+      const int64_t here = std::min(left, shard);
+      if (options.merging().Kept(here) == 0) {
+        return Refuse("density", options.density,
+                      absl::StrCat("leaves nothing of a shard of ", here, " elements (a layer of ",
+                                   count, " over ", slots, " ranks)"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+Merging EditOptions::merging() const {
+  Merging merging;
+  merging.consensus = consensus_method;
+  merging.normalize = normalize;
+  merging.sparsification = sparsification_method;
+  merging.density = density;
+  merging.seed = seed;
+  merging.wire_format = wire_format;
+  merging.wire_block = wire_block;
+  merging.wire_rounding = wire_rounding;
+  merging.error_feedback = error_feedback;
+  return merging;
+}
+
 std::vector<NamedValue> SharedOptions(const EditOptions& o) {
   return {{"local_sgd_sync_interval", static_cast<double>(o.local_sgd_sync_interval)},
           {"use_async", static_cast<double>(o.use_async)},
@@ -251,6 +299,13 @@ std::vector<NamedValue> SharedOptions(const EditOptions& o) {
           {"gradient_accumulation_steps", static_cast<double>(o.gradient_accumulation_steps)},
           {"reducer", static_cast<double>(o.reducer)},
           {"consensus_method", static_cast<double>(o.consensus_method)},
+          {"sparsification_method", static_cast<double>(o.sparsification_method)},
+          {"density", o.density},
+          {"seed", static_cast<double>(o.seed)},
+          {"wire_format", static_cast<double>(o.wire_format)},
+          {"wire_block", static_cast<double>(o.wire_block)},
+          {"wire_rounding", static_cast<double>(o.wire_rounding)},
+          {"error_feedback", static_cast<double>(o.error_feedback)},
           {"overlap_steps", static_cast<double>(o.overlap_steps)},
           {"pseudo_gradnorm_reduce", static_cast<double>(o.pseudo_gradnorm_reduce)},
           {"normalize", static_cast<double>(o.normalize)},

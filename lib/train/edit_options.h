@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/merging.h"
@@ -31,8 +32,15 @@ struct EditOptions {
   int64_t local_sgd_warmup_steps = 0;  // W_s
   int32_t gradient_accumulation_steps = 1;
   ReducerKind reducer = ReducerKind::kNone;
-  Consensus consensus_method = Consensus::kNone;  // of gta
-  bool int8_mask = false;                         // of no effect on results; signs are not stored
+  Consensus consensus_method = Consensus::kNone;                 // of gta
+  Sparsification sparsification_method = Sparsification::kNone;  // of gta
+  double density = 1;                                            // of what is sparsified
+  uint64_t seed = 0;                                             // of whatever is random
+  WireFormat wire_format = WireFormat::kFull;
+  int32_t wire_block = 0;
+  WireRounding wire_rounding = WireRounding::kNearest;
+  bool error_feedback = false;
+  bool int8_mask = false;  // of no effect on results; signs are not stored
   bool pseudo_gradnorm_reduce = false;
   bool normalize = true;
   double weight_softmax_temperature = 0;  // T; 0: unset
@@ -64,6 +72,8 @@ struct EditOptions {
   bool plain() const {
     return outer_optimizer == OuterKind::kNone && reducer == ReducerKind::kNone;
   }
+  // How deltas are merged and travel, but for the weights.
+  Merging merging() const;
   // T with its default put in.
   double temperature() const {
     return weight_softmax_temperature > 0 ? weight_softmax_temperature : 1;
@@ -80,6 +90,8 @@ struct EditOptions {
 
 // kInvalidArgument names the option, its value and what to do instead.
 absl::Status CheckOptions(const EditOptions& options);
+// Also that every shard of a layer has something left when it is sparsified; `counts`: elements of the layers that train.
+absl::Status CheckDensity(const EditOptions& options, int slots, absl::Span<const int64_t> counts);
 // What all ranks must give alike: everything but `prefetch` and `timeout_ns`.
 std::vector<NamedValue> SharedOptions(const EditOptions& options);
 

@@ -36,8 +36,9 @@ Weighing WeighingOf(const EditOptions& options) {
 }
 
 std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
-  if (options.reducer == ReducerKind::kGta) {
-    return std::make_unique<GtaReducer>(options.consensus_method, options.normalize);
+  const Merging merging = options.merging();
+  if (options.reducer == ReducerKind::kGta || merging.Packs()) {
+    return std::make_unique<GtaReducer>(merging);  // without consensus it is the linear one
   }
   return std::make_unique<LinearReducer>();
 }
@@ -227,7 +228,8 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
   report.weights = verdicts_[at].weights;
   report.clip_factor = 1;
   report.rolled_back = false;
-  report.accepted = brought[static_cast<size_t>(me_)].accepted();
+  const Contribution& own = brought[static_cast<size_t>(me_)];
+  report.accepted = own.absent || own.accepted();
   if (!detectors_.empty()) {
     Learn(layer, brought);
   }

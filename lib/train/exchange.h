@@ -34,7 +34,7 @@ namespace entrain {
 struct LayerReport {
   std::vector<double> norms, weights;  // by replica; a rejected one has weight 0
   double clip_factor = 1;              // beta
-  bool accepted = true;                // this replica
+  bool accepted = true;                // this replica was not rejected
   AnomalyDetector::Score score;        // of its norm, with skip_anomaly
   bool rolled_back = false;            // nobody was accepted, or what came of it was not finite
 };

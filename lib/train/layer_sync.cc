@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const Exchange::Groups&
                                        options.clock, std::move(replica), options.timeout_ns);
 }
 
-absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards) {
+absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const EditOptions& options) {
   if (shards.params() == nullptr) {
     return absl::FailedPreconditionError("shard: no slabs are bound yet");
   }
@@ -89,7 +89,11 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards) {
   if (shards.slab().training().empty()) {
     return absl::InvalidArgumentError("shard: no layer of it trains, there is nothing to exchange");
   }
-  return absl::OkStatus();
+  std::vector<int64_t> counts;
+  for (const int layer : shards.slab().training()) {
+    counts.push_back(shards.slab().layer(layer).full);
+  }
+  return CheckDensity(options, shards.slab().slots(), counts);
 }
 
 }  // namespace
@@ -99,7 +103,7 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
                                                              const EditOptions& options) {
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerSync>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
-    ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards));
+    ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards, options));
     ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups, MakeGroups(*mesh, shards->slab(), options));
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, options));
     std::unique_ptr<LayerSync> edit(

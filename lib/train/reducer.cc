@@ -46,20 +46,20 @@ absl::StatusOr<RefPtr<Work>> LinearReducer::Begin(Communicator* across,
   return across == nullptr ? RefPtr<Work>() : AllReduce(across, delta, {}, options);
 }
 
+GtaReducer::GtaReducer(const Merging& settings) : reduction_(*MakeGta(settings)) {}
+
 absl::StatusOr<RefPtr<Work>> GtaReducer::Begin(Communicator* across,
                                                absl::Span<const double> weights,
                                                absl::Span<float> delta,
                                                const CallOptions& options) const {
+  const Merging& settings = *reduction_.merging;
   if (across == nullptr) {
-    Scale(delta, normalize_ ? 1 : static_cast<float>(weights[0]));
+    Scale(delta, settings.normalize ? 1 : static_cast<float>(weights[0]));
     return RefPtr<Work>();
   }
-  auto merging = std::make_shared<Merging>();
+  auto merging = std::make_shared<Merging>(settings);
   merging->weights.assign(weights.begin(), weights.end());
-  merging->consensus = consensus_;
-  merging->normalize = normalize_;
-  Reduction reduction;
-  reduction.op = ReduceOp::kGta;
+  Reduction reduction = reduction_;
   reduction.merging = std::move(merging);
   return AllReduce(across, delta, std::move(reduction), options);
 }

@@ -10,6 +10,7 @@
 
 #include "lib/base/merging.h"
 #include "lib/comm/communicator.h"
+#include "lib/comm/merge_state.h"
 
 namespace entrain {
 
@@ -23,6 +24,8 @@ class DeltaReducer {
                                              absl::Span<float> delta,
                                              const CallOptions& options) const = 0;
   absl::Status Finish(const RefPtr<Work>& begun) const;
+  // What it remembers between exchanges; null: nothing.
+  virtual MergeState* state() const { return nullptr; }
 };
 
 // The sum of weight x delta: a mean when the weights sum to 1.
@@ -34,17 +37,18 @@ class LinearReducer final : public DeltaReducer {
 };
 
 // Generalised task arithmetic: the same, element by element over the replicas that agree with the
-// elected sign, in one call (lib/base/merging.h).
+// elected sign, in one call, sparsified and encoded if the settings say so (lib/base/merging.h).
 class GtaReducer final : public DeltaReducer {
  public:
-  GtaReducer(Consensus consensus, bool normalize) : consensus_(consensus), normalize_(normalize) {}
+  // `settings`: checked; its weights are not used.
+  explicit GtaReducer(const Merging& settings);
   absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                      absl::Span<float> delta,
                                      const CallOptions& options) const override;
+  MergeState* state() const override { return reduction_.merge_state.get(); }
 
  private:
-  const Consensus consensus_;
-  const bool normalize_;
+  const Reduction reduction_;  // with the settings and what calls remember of each other
 };
 
 }  // namespace entrain

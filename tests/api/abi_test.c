@@ -166,7 +166,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 232);
+  SIZE(entrain_edit_config_t, 272);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -204,6 +204,13 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, overlap_steps, 220);
   AT(entrain_edit_config_t, consensus_method, 224);
   AT(entrain_edit_config_t, int8_mask, 228);
+  AT(entrain_edit_config_t, sparsification_method, 232);
+  AT(entrain_edit_config_t, density, 240);
+  AT(entrain_edit_config_t, seed, 248);
+  AT(entrain_edit_config_t, wire_format, 256);
+  AT(entrain_edit_config_t, wire_block, 260);
+  AT(entrain_edit_config_t, wire_rounding, 264);
+  AT(entrain_edit_config_t, error_feedback, 268);
 }
 
 static void check_edit_replica(void) {

@@ -232,6 +232,11 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.consensus_method, 1,
                    "consensus_method: 1 has no effect without reducer");
     expect_refused(&config.int8_mask, 2, "int8_mask 2");
+    expect_refused(&config.sparsification_method, 4, "sparsification_method 4");
+    expect_refused(&config.wire_format, -1, "wire_format -1 is not an ENTRAIN_WIRE_* value");
+    expect_refused(&config.wire_block, 16, "wire_block 16");
+    expect_refused(&config.wire_rounding, 2, "wire_rounding 2");
+    expect_refused(&config.error_feedback, 1, "error_feedback has no effect");
     expect_refused(&config.overlap_steps, 3,
                    "overlap_steps: 3 is more than local_sgd_sync_interval 2");
     expect_refused(&config.use_async, 2, "use_async 2 is neither 0 (off) nor 1 (on)");

@@ -197,6 +197,7 @@ TEST(AEdit, AnEarlyFinisherLeavesProperly) {
       // Both others made the same steps; replica 0 had no weight.
       const float both = static_cast<float>(2 * r.edit().standings()[1].steps) / 3;
       EXPECT_NEAR(First(r, r.params()), start + mean + both, 1e-4);
+      EXPECT_EQ(r.edit().info().rejections, 0) << "absence is none";
       EXPECT_THAT(std::string(r.edit().BeginForward(true, true).status().message()),
                   HasSubstr("after leave"));
       EXPECT_TRUE(absl::IsFailedPrecondition(r.edit().Leave()));

@@ -117,6 +117,11 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
          o.reducer = ReducerKind::kLinear;
          o.consensus_method = Consensus::kCount;
        }},
+      {"sparsification_method: 1",
+       [](auto& o) {
+         o.reducer = ReducerKind::kLinear;
+         o.sparsification_method = Sparsification::kMagnitude;
+       }},
       {"int8_mask: 1",
        [](auto& o) {
          o.reducer = ReducerKind::kGta;
@@ -155,6 +160,37 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
                 testing::AllOf(testing::StartsWith(c.says), testing::HasSubstr("has no effect"),
                                testing::HasSubstr("set ")));
   }
+}
+
+TEST(EditOptions, HowDeltasTravelIsCheckedLikeTheReductions) {
+  EditOptions options;
+  options.reducer = ReducerKind::kGta;
+  options.sparsification_method = Sparsification::kRandom;
+  EXPECT_THAT(std::string(CheckOptions(options).message()), testing::StartsWith("density 1"));
+  options.density = 0.25;
+  EXPECT_EQ(CheckOptions(options), absl::OkStatus());
+  options.wire_format = WireFormat::kInt4;
+  options.wire_block = 7;
+  EXPECT_THAT(std::string(CheckOptions(options).message()), testing::StartsWith("wire_block 7"));
+  options = {};
+  options.wire_format = WireFormat::kBF16;
+  EXPECT_THAT(std::string(CheckOptions(options).message()),
+              testing::HasSubstr("plain averaging sends parameters"));
+}
+
+TEST(EditOptions, EveryShardKeepsSomethingOfItsLargest) {
+  EditOptions options;
+  options.reducer = ReducerKind::kGta;
+  options.sparsification_method = Sparsification::kMagnitude;
+  options.density = 0.1;
+  EXPECT_EQ(CheckDensity(options, 1, {10, 1000}), absl::OkStatus());
+  EXPECT_EQ(CheckDensity(options, 2, {20, 1000}), absl::OkStatus());
+  // 25 and 25 elements; 13 and 12; 30, 30 and 2.
+  EXPECT_EQ(CheckDensity(options, 2, {50}), absl::OkStatus());
+  EXPECT_EQ(CheckDensity(options, 2, {25}), absl::OkStatus());
+  EXPECT_THAT(std::string(CheckDensity(options, 3, {29}).message()),
+              testing::HasSubstr("density: 0.1 leaves nothing of a shard of 9 elements (a layer of "
+                                 "29 over 3 ranks)"));
 }
 
 }  // namespace

@@ -196,6 +196,43 @@ TEST_F(TrainTest, DilocoLearns) {
   EXPECT_LT(summary["val_loss"], 0.6 * summary["unigram_entropy"].get<double>());
 }
 
+TEST_F(TrainTest, AEditMeetsByTimeLearnsAndEndsAlike) {
+  for (const char* overlap : {"", " --overlap-steps 1"}) {
+    const std::string name = "a-edit" + std::string(*overlap != 0 ? "-overlap" : "");
+    Run(name, 4,
+        "--method a-edit --shard-size 2 --steps 70 --local-sgd-sync-time 0.02 "
+        "--min-total-global-steps 4 --use-step-weight --local-sgd-warmup-steps 6 --lr 0.01" +
+            std::string(overlap));
+    const json summary = Summary(name);
+    EXPECT_EQ(summary["method"], "a-edit");
+    EXPECT_EQ(summary["steps"], 70);
+    EXPECT_GT(summary["syncs"], 0);
+    EXPECT_TRUE(summary["anchor_checksum"].is_string());  // compared between replicas by the run
+    EXPECT_LT(summary["val_loss"].get<double>(), summary["unigram_entropy"].get<double>());
+  }
+}
+
+TEST_F(TrainTest, PseudoGradientsTravelInTheFormatsTheFlagsSay) {
+  const std::string flags = "--method edit --steps 40 --local-sgd-sync-interval 8 --reducer gta ";
+  Run("dense", 4, flags);
+  Run("int8", 4, flags + "--consensus-method sum --wire-format int8 --error-feedback");
+  Run("sparse", 4, flags + "--sparsification-method magnitude --density 0.1 --error-feedback");
+  const double dense = Summary("dense")["bytes_sent_sync"];
+  EXPECT_LT(Summary("int8")["bytes_sent_sync"].get<double>(), 0.3 * dense);
+  EXPECT_LT(Summary("sparse")["bytes_sent_sync"].get<double>(), 0.4 * dense);
+}
+
+TEST_F(TrainTest, PostLocalSgdAndExchangesBehindStepsLearn) {
+  Run("plain", 2, "--method post-local-sgd --steps 60 --local-sgd-sync-interval 5 --lr 0.01");
+  EXPECT_TRUE(Summary("plain")["anchor_checksum"].is_null());
+  Run("behind", 2,
+      "--method diloco --steps 60 --local-sgd-sync-interval 5 --overlap-steps 5 --lr 0.01");
+  for (const char* name : {"plain", "behind"}) {
+    const json summary = Summary(name);
+    EXPECT_LT(summary["val_loss"].get<double>(), summary["unigram_entropy"].get<double>()) << name;
+  }
+}
+
 TEST_F(TrainTest, PlainAveragingHasNoAnchorsToShow) {
   Run("plain", 2,
       "--method diloco --outer-optimizer none --reducer none --steps 6 --local-sgd-sync-interval "
