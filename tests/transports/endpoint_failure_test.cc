@@ -107,6 +107,31 @@ TEST_P(EndpointContract, Invariant7_RevokeOfSendsInEveryStage) {
   }
 }
 
+TEST_P(EndpointContract, Invariant7_RevokeOfAnyContext) {
+  Connect();
+  const Buffer large = Pattern(2 * kMiB, 1);
+  for (const int number : {1, 30719, 30720, 30721, 65535}) {
+    SCOPED_TRACE(number);
+    const auto context = static_cast<Context>(number);
+    ExpectGood(context);
+    Transfer send, receive;
+    Buffer in(large.size(), 0);
+    to_b->PostSend(Message(1, context), Of(large), &send);
+    Settle();
+    to_b->Revoke(context, context, Why());
+    ASSERT_TRUE(PollUntil([&] { return send.times > 0; }));
+    EXPECT_TRUE(WasAborted(send)) << send.status;
+    to_a->PostRecv(Message(1, context), Of(in), &receive);
+    Settle();
+    EXPECT_TRUE(receive.times == 0 || !receive.status.ok()) << receive.status;
+    to_a->Revoke(context, context, Why());
+    ASSERT_TRUE(PollUntil([&] { return receive.times > 0; }));
+    ExpectGood(static_cast<Context>(number - 1));
+  }
+  EXPECT_TRUE(a->events.lost.empty());
+  EXPECT_TRUE(b->events.lost.empty());
+}
+
 TEST_P(EndpointContract, Invariant7_RevokeOfReceivesInEveryStage) {
   for (int polls = 0; polls < 12; ++polls) {
     SCOPED_TRACE(absl::StrCat(polls, " polls before the receiver revokes"));

@@ -79,6 +79,26 @@ TEST(ShmSegment, HasFewPagesUntilARingIsReserved) {
   EXPECT_GE(Exists(segment), 2 * kRing);
 }
 
+TEST(ShmSegment, HasTheWordsOfFewContextsUntilAllAreReserved) {
+  const Segment segment = Make();
+  const auto page_of = [&](size_t context) {
+    return (reinterpret_cast<uintptr_t>(&segment.side(0).revoked[context / 64]) -
+            reinterpret_cast<uintptr_t>(&segment.side(0))) /
+           Segment::kPage;
+  };
+  EXPECT_EQ(page_of(Segment::kFirstContexts - 1), 0u);
+  EXPECT_EQ(page_of(Segment::kFirstContexts), 1u);
+  const size_t before = Exists(segment);
+  ASSERT_TRUE(segment.ReserveWords(0).ok());
+  EXPECT_EQ(Exists(segment), before + 2 * Segment::kPage);
+  ASSERT_TRUE(segment.ReserveWords(1).ok());
+  EXPECT_EQ(Exists(segment), before + 4 * Segment::kPage);
+  for (const int number : {0, 1}) {
+    segment.side(number).revoked[Side::kContexts / 64 - 1] = 1;
+  }
+  EXPECT_EQ(Exists(segment), before + 4 * Segment::kPage);
+}
+
 TEST(ShmSegment, TheSizeIsSealed) {
   const Segment segment = Make();
   struct stat info {};

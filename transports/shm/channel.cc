@@ -58,7 +58,22 @@ void Channel::Release() {
   }
 }
 
+bool Channel::CanRevoke(Context context) {
+  if (context < Segment::kFirstContexts || words_) {
+    return true;
+  }
+  if (shortage_.ok()) {
+    shortage_ = segment_.ReserveWords(side_);
+    words_ = shortage_.ok();
+  }
+  return words_;
+}
+
 void Channel::RevokeContext(Context context) {
+  if (!CanRevoke(context)) {
+    RevokeAll();  // the path is lost in any case
+    return;
+  }
   mine_->revoked[context / 64].fetch_or(BitOf(context), std::memory_order_seq_cst);
   FenceAfterRevoking();
 }

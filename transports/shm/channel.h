@@ -61,6 +61,8 @@ class Channel {
   }
   uint64_t TheirConsumed() const { return theirs_->consumed.load(std::memory_order_relaxed); }
 
+  // Before a buffer is announced under this context: whether it can be revoked. False: shortage().
+  bool CanRevoke(Context context);
   // After these return, the peer does not use what it reads from our buffers any more.
   void RevokeContext(Context context);
   void RevokeAll();
@@ -84,7 +86,7 @@ class Channel {
   // The peer sees the end of the connection. No reading or writing of the socket afterwards.
   void Hangup() { socket_.Reset(); }
   bool broken() const { return writer_.broken() || reader_.broken() || !shortage_.ok(); }
-  // Why nothing more can be written: no memory for the rest of the ring.
+  // Why nothing more can be written: no memory for the rest of the ring, or of the words.
   const absl::Status& shortage() const { return shortage_; }
 
  private:
@@ -101,7 +103,7 @@ class Channel {
   RingReader reader_;
   uint64_t consumed_ = 0;
   const int side_;
-  bool whole_ = false;
+  bool whole_ = false, words_ = false;  // all of the ring, of the words exists
   absl::Status shortage_;
 };
 

@@ -197,7 +197,9 @@ absl::Status Intake::OnAnnounce(const WireAnnounce& wire) {
   Remote remote{
       .tag = envelope.tag, .bytes = wire.bytes, .address = wire.address, .handle = wire.handle};
   if (wire.region != 0) {
-    ENTRAIN_RETURN_IF_ERROR(TakeOffers());
+    if (!regions_.Has(wire.region)) {
+      ENTRAIN_RETURN_IF_ERROR(TakeOffers());
+    }
     ENTRAIN_ASSIGN_OR_RETURN(remote.region, regions_.Find(wire.region, wire.address, wire.bytes));
   }
   const uint64_t handle = remotes_.Add(std::move(remote));

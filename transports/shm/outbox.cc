@@ -80,6 +80,9 @@ bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversin
 
 bool Outbox::TryAnnounce(const Waiting& message) {
   const Context context = message.envelope.tag.context();
+  if (!channel_->CanRevoke(context)) {
+    return false;
+  }
   if (channel_->Revoked(context)) {
     completions_->Add(message.done,
                       absl::AbortedError(absl::StrCat("context ", context, " has been revoked")),

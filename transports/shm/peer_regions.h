@@ -29,6 +29,7 @@ class PeerRegions {
 
   // An error: the peer broke the protocol. An invalid descriptor: none came through.
   absl::Status Take(const WireOffer& offer, Fd memory);
+  bool Has(uint64_t id) const { return regions_.count(id) != 0; }
   // The region of an announcement; null: it cannot be mapped here. An error: it was never offered,
   // or the bytes do not lie in it.
   absl::StatusOr<std::shared_ptr<const PeerRegion>> Find(uint64_t id, uint64_t address,

@@ -78,17 +78,23 @@ absl::StatusOr<Segment> Segment::Adopt(Fd memory) {
 absl::Status Segment::ReserveFirst() const {
   ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(0, kPage));
   for (const int number : {0, 1}) {
-    const auto at = [&](const void* part) {
-      return static_cast<const std::byte*>(part) - memory_.data();
-    };
-    ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(at(&side(number)), kPage));
-    ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(at(ring(number)), kFirstOfRing));
+    ENTRAIN_RETURN_IF_ERROR(Reserve(&side(number), kPage));
+    ENTRAIN_RETURN_IF_ERROR(Reserve(ring(number), kFirstOfRing));
   }
   return absl::OkStatus();
 }
 
+absl::Status Segment::Reserve(const void* part, size_t bytes) const {
+  return memory_.Reserve(static_cast<const std::byte*>(part) - memory_.data(),
+                         static_cast<int64_t>(bytes));
+}
+
 absl::Status Segment::ReserveRing(int writer) const {
-  return memory_.Reserve(ring(writer) - memory_.data(), static_cast<int64_t>(ring_bytes_));
+  return Reserve(ring(writer), ring_bytes_);
+}
+
+absl::Status Segment::ReserveWords(int number) const {
+  return Reserve(&side(number), kSideBytes);
 }
 
 Side& Segment::side(int number) const {

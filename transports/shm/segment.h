@@ -61,6 +61,8 @@ class Segment {
   static constexpr size_t kPage = 4096, kSideBytes = 3 * kPage;
   // Of each ring, what exists from the beginning: enough for conversations of small messages.
   static constexpr size_t kFirstOfRing = 2 * kPage;
+  // The contexts whose revocation words exist from the beginning: those in a side's first page.
+  static constexpr size_t kFirstContexts = (kPage - offsetof(Side, revoked)) * 8;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 
   // A new one; `ring_bytes` is a power of two in the limits above. A shortage is
@@ -75,11 +77,15 @@ class Segment {
   // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond
   // them.
   absl::Status ReserveRing(int writer) const;
+  // Makes the revocation words of all contexts exist. By their side, before it uses one beyond the
+  // first.
+  absl::Status ReserveWords(int number) const;
   Side& side(int number) const;
   std::byte* ring(int writer) const;
 
  private:
   absl::Status ReserveFirst() const;
+  absl::Status Reserve(const void* part, size_t bytes) const;
 
   SealedMemory memory_;
   size_t ring_bytes_ = 0;
