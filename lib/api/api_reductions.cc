@@ -24,12 +24,6 @@ using entrain::ReduceOp;
 
 namespace {
 
-absl::Status CheckFlag(const char* name, int32_t value) {
-  return value == 0 || value == 1
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(absl::StrCat(name, " ", value, " is not 0 or 1"));
-}
-
 // Of an enumeration whose values are 0 to `last`.
 absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const char* values) {
   return value >= 0 && value <= last ? absl::OkStatus()
@@ -49,14 +43,14 @@ absl::StatusOr<std::vector<double>> ToWeights(const double* weights, int32_t ran
 absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("consensus", config.consensus, ENTRAIN_CONSENSUS_COUNT, "ENTRAIN_CONSENSUS_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckFlag("normalize", config.normalize));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("normalize", config.normalize));
   ENTRAIN_RETURN_IF_ERROR(CheckChoice("sparsification", config.sparsification,
                                       ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckChoice("wire_rounding", config.wire_rounding,
                                       ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckFlag("error_feedback", config.error_feedback));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("error_feedback", config.error_feedback));
   Merging merging;
   ENTRAIN_ASSIGN_OR_RETURN(merging.weights, ToWeights(config.weights, config.ranks));
   merging.consensus = static_cast<entrain::Consensus>(config.consensus);

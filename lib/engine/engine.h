@@ -7,17 +7,16 @@
 // hop; the engine's thread steps in when nobody does.
 //
 // Sleeping. The engine's thread never sleeps with the word. It arms the transports, gives the word
-// back and sleeps on their descriptors for at most kIdleNapMs, so that what a caller's polling
+// back and sleeps on their descriptors for at most kIdleNapNs, so that what a caller's polling
 // disarmed is looked at again soon. A caller spins, yields, and then sleeps with the word; Submit
 // wakes it (driver_sleeps_).
 //
 // Invariants:
 //   1 Completions, events and jobs run on the driver, one at a time.
 //   2 Nothing posts to, revokes or closes an endpoint while a transport is polled: what completions
-//   ask for is put on
-//     the attention list and done after the transports have returned.
+//     ask for is put on the attention list and done after the transports have returned.
 //   3 A submitted job runs soon: by the driver if there is one, else the submitter drives, else the
-//   engine's thread.
+//     engine's thread.
 #pragma once
 
 #include <atomic>
