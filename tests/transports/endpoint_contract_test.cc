@@ -556,6 +556,36 @@ TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
   ExpectGood();
 }
 
+// A caller may compute for long after its last send: what TrySend has taken comes without another
+// turn of Poll here.
+TEST_P(EndpointContract, AtOnceNeedsNoPollAfterwards) {
+  Connect();
+  if (!HasShortWay(GetParam())) {
+    GTEST_SKIP() << GetParam() << " sends nothing at once";
+  }
+  for (const int64_t bytes : {32 * kKiB, int64_t{8}, int64_t{20001}, int64_t{4000}, 32 * kKiB}) {
+    const Buffer out = Pattern(bytes, static_cast<uint32_t>(bytes));
+    int sent = 0;
+    while (sent < 100'000 && to_b->TrySend(Message(1), Of(out))) {
+      ++sent;
+    }
+    ASSERT_GT(sent, 2) << bytes;
+    for (int i = 0; i < sent; ++i) {
+      Buffer in(out.size(), 0);
+      const Deadline deadline = Deadline::After(5 * kSecond);
+      Next next = to_a->TryRecv(Message(1), Of(in));
+      while (next != Next::kThis && !deadline.Passed(Clock::Real().Now())) {
+        b->transport->Poll();
+        next = to_a->TryRecv(Message(1), Of(in));
+      }
+      ASSERT_EQ(next, Next::kThis) << "message " << i << " of " << sent << ", " << bytes;
+      ASSERT_EQ(in, out);
+    }
+    Settle();  // tcp returns credit by a frame
+  }
+  ExpectGood();
+}
+
 // Neither does what it meets call anybody: a small call that moves its messages itself is no turn
 // of Poll.
 TEST_P(EndpointContract, AtOnceCallsNobodyAlsoWhenThePeerHasGoneBeforeItReadAll) {

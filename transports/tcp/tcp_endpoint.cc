@@ -174,6 +174,9 @@ int TcpEndpoint::Report() {
 void TcpEndpoint::Attach(Fd fd) {
   fd_ = std::move(fd);
   WatchForGoneHosts(fd_.get());
+  // Else a setting of the host may bound what is not sent, and the socket takes less than it has
+  // room for.
+  SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
   if (OfOneHost(fd_.get())) {
     SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include <linux/sock_diag.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -21,6 +22,22 @@ constexpr int64_t kAtOnceBytes = 32 << 10;
 
 absl::Status Breach(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
+}
+
+// What a write may take of a send buffer, which the kernel counts with structures of its own: about
+// 1 KiB for a segment, and Ethernet's segments are of 1.4 KiB.
+int64_t RoomFor(int64_t bytes) {
+  return 2 * (bytes + 1024);
+}
+
+// What is left of it, should all that is in it yet be cut into segments. 0: the kernel does not say.
+int64_t RoomIn(int fd) {
+  uint32_t memory[SK_MEMINFO_VARS] = {};
+  socklen_t bytes = sizeof(memory);
+  if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &bytes) != 0) {
+    return 0;
+  }
+  return int64_t{memory[SK_MEMINFO_SNDBUF]} - 2 * int64_t{memory[SK_MEMINFO_WMEM_QUEUED]};
 }
 
 }  // namespace
@@ -52,6 +69,13 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
       size > kAtOnceBytes || credit_used_ + cost > kCredit) {
     return false;
   }
+  const int64_t room = RoomFor(static_cast<int64_t>(sizeof(FrameHeader)) + size);
+  if (room > room_) {
+    room_ = RoomIn(fd);
+    if (room > room_) {
+      return false;
+    }
+  }
   FrameHeader header;
   header.type = FrameType::kEager;
   header.tag = envelope.tag.bits();
@@ -67,7 +91,7 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
     return false;
   }
   credit_used_ += cost;
-  if (written < asked) {
+  if (written < asked) {  // the kernel is short of memory
     frame.owned.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   Written(written);
@@ -285,6 +309,7 @@ int64_t TcpSender::WriteFrame(int fd, const Frame& frame) {
 }
 
 void TcpSender::Written(int64_t bytes) {
+  room_ -= RoomFor(bytes);
   first_written_ += bytes;
   while (count_ > 0 && first_written_ >= frames_[first_].size()) {
     Frame& frame = frames_[first_];

@@ -31,8 +31,9 @@ class TcpSender {
   explicit TcpSender(CompletionList* completions) : completions_(completions) {}
 
   void Post(const Envelope& envelope, ConstBytes bytes, Completion* done);
-  // As Endpoint::TrySend. What the socket does not take of a message that it has begun to take is
-  // copied, for the next Flush.
+  // As Endpoint::TrySend. False also where the socket might take a part only, as nobody may flush the
+  // rest for long. Should it do so all the same (the kernel has no memory), the rest is copied, for
+  // the next Flush.
   bool TrySend(int fd, const Envelope& envelope, ConstBytes bytes);
   void Control(absl::string_view text) { Urgent({.type = FrameType::kControl}, text); }
   void Grant(uint64_t message) { Urgent({.type = FrameType::kGrant, .message = message}, {}); }
@@ -125,6 +126,7 @@ class TcpSender {
   int64_t framed_bytes_ = 0;
   int64_t credit_used_ = 0, credit_to_return_ = 0;
   int64_t announced_ = 0;
+  int64_t room_ = 0;  // in the socket, at least: what it was when last asked, less what was written
 };
 
 }  // namespace entrain
