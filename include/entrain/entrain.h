@@ -22,9 +22,9 @@
  *  6 A timeout on a call bounds the operation: when it expires the communicator it ran on ends with TIMED_OUT, no
  *    other. A timeout on a wait bounds only the wait: it returns ENTRAIN_IN_PROGRESS and changes nothing.
  *    Times are nanoseconds of the monotonic clock. 0 as an operation's timeout: the communicator's default.
- *  7 What an error harms: INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED and RESOURCE_EXHAUSTED only the call;
- *    PEER_LOST, TIMED_OUT, MISMATCH and ABORTED the communicator, whose first such error is returned by every later
- *    call on it. Recovery is a new communicator, never repair in place.
+ *  7 What an error harms: INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED and RESOURCE_EXHAUSTED only the call:
+ *    the rank has not made it, and may yet while the others wait. PEER_LOST, TIMED_OUT, MISMATCH and ABORTED harm the
+ *    communicator: every later call on it returns the first such error. Recovery is a new one, never repair in place.
  *  8 Counts are elements, 64 bits wide. Buffers need the alignment of their element type. In place: pass the same
  *    pointer where the call says so; buffers that overlap in another way are refused. A count of 0 is legal.
  *  9 No exception, no signal handler, no errno crosses this boundary. After fork() only exec is supported: the child's

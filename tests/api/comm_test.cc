@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -462,6 +463,58 @@ TEST(Comm, ShortagesAreResourceExhausted) {
   EXPECT_EQ(code, ENTRAIN_RESOURCE_EXHAUSTED) << LastError();
   entrain_store_destroy(store);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which map much themselves
+// While it lives, this process may map little more than it has.
+class LittleMemory {
+ public:
+  LittleMemory() {
+    getrlimit(RLIMIT_AS, &saved_);
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit tight = saved_;
+    tight.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (4 << 20));
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  }
+  ~LittleMemory() { setrlimit(RLIMIT_AS, &saved_); }
+
+ private:
+  rlimit saved_{};
+};
+
+// It has not taken part, so it may make the call again while the others wait in theirs.
+TEST(Comm, ACallThatFoundNoMemoryMayBeMadeAgain) {
+  constexpr size_t kMany = 16 << 20;
+  std::barrier other_has_started(2);
+  RunWorld(2, [&](const Rank& self) {
+    std::vector<float> data(kMany, static_cast<float>(self.rank + 1));
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    EXPECT_OK(entrain_reduction_premultiplied_sum(2, &options.reduction));  // scales a copy
+    entrain_work_t* work = nullptr;
+    const auto start = [&] {
+      return entrain_all_reduce(self.comm, data.data(), data.data(), kMany, ENTRAIN_F32,
+                                ENTRAIN_REDUCTION, &options, &work);
+    };
+    if (self.rank == 0) {
+      EXPECT_OK(start());
+    }
+    other_has_started.arrive_and_wait();
+    if (self.rank == 1) {
+      {
+        const LittleMemory little;
+        EXPECT_FAILS(start(), ENTRAIN_RESOURCE_EXHAUSTED, "could not be had");
+      }
+      EXPECT_OK(start());
+    }
+    EXPECT_OK(entrain_work_wait(work, -1));
+    entrain_work_free(work);
+    EXPECT_EQ(data, std::vector<float>(kMany, 6));
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr)) << "the next call is the next";
+    entrain_reduction_destroy(options.reduction);
+  });
+}
+#endif
 
 TEST(Comm, AForkedChildIsRefused) {
   RunWorld(1, [](const Rank& self) {
