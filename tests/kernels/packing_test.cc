@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -196,6 +197,29 @@ TEST(Packing, FormatsRoundToTheirStepsAndTakeTheirBytes) {
                 << static_cast<int>(format.format) << " element " << i << " of " << count;
           }
         }
+      }
+    }
+  }
+}
+
+// What is left of a vector is written as a vector of its own would be; pieces of it begin anywhere in a block, or a byte.
+TEST(Packing, SparseValuesAreWrittenLikeDenseOnes) {
+  for (const Format& format : kFormats) {
+    for (const int64_t every : {2, 3, 7, 150}) {
+      const bool scaled = format.format != WireFormat::kBF16;
+      const Packing packing{DType::kF32, format.format, scaled ? 16 : 0, WireRounding::kNearest};
+      const std::vector<float> x = Sparse(9999, every);
+      std::vector<float> left;
+      std::copy_if(x.begin(), x.end(), std::back_inserter(left), [](float v) { return v != 0; });
+      const auto count = static_cast<int64_t>(left.size());
+      const auto dense = Unpacked<float>(
+          packing, Packed(packing, SieveOf(Sieve::kAll), left.data(), count), count);
+      const auto sparse =
+          Unpacked<float>(packing, Packed(packing, SieveOf(Sieve::kNonzero), x.data(), 9999), 9999);
+      size_t next = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_EQ(sparse[i], x[i] == 0 ? 0 : dense[next++])
+            << static_cast<int>(format.format) << " every " << every << ", element " << i;
       }
     }
   }
