@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include <fcntl.h>
@@ -168,9 +169,10 @@ absl::Status CheckpointWriter::EndArray() {
   return Write(zeros, AlignUp(at_) - at_);
 }
 
-absl::StatusOr<Digest> CheckpointWriter::Finish(Manifest manifest) {
+absl::Status CheckpointWriter::Finish(Manifest manifest) {
   ENTRAIN_RETURN_IF_ERROR(EndArray());
-  manifest.arrays = std::move(arrays_);
+  manifest.arrays.insert(manifest.arrays.begin(), std::make_move_iterator(arrays_.begin()),
+                         std::make_move_iterator(arrays_.end()));
   const std::string json = ToJson(manifest);
   Header header{.version = kCheckpointVersion,
                 .manifest_bytes = static_cast<int64_t>(json.size()),
@@ -191,7 +193,9 @@ absl::StatusOr<Digest> CheckpointWriter::Finish(Manifest manifest) {
     return Error(errno, "bring to the disk");
   }
   finished_ = true;
-  return header.manifest;
+  manifest_ = std::move(manifest);
+  manifest_digest_ = header.manifest;
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointWriter::Commit() {
@@ -312,6 +316,9 @@ absl::Status CheckpointReader::CheckLayout() const {
   const int64_t end = size_ - manifest_bytes_;
   int64_t at = kFirstArray;
   for (const SavedArray& array : manifest_.arrays) {
+    if (array.file != 0) {
+      continue;  // somewhere else
+    }
     if (array.offset != at || array.bytes() > end - at) {
       return Refuse(absl::StrCat("manifest: ", Describe(array), " of ", array.bytes(),
                                  " bytes cannot lie at byte ", array.offset, ": ", at, " to ", end,

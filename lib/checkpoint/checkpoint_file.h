@@ -49,11 +49,16 @@ class CheckpointWriter {
   // in here.
   absl::Status Begin(SavedArray array);
   absl::Status Append(ConstBytes bytes);
-  // Writes `manifest`, with the arrays that were written for its own, and waits until all is on the
-  // disk. The digest of the manifest.
-  absl::StatusOr<Digest> Finish(Manifest manifest);
+  // Writes `manifest`, with the arrays that were written before those it has (which are in other
+  // files), and waits until all is on the disk.
+  absl::Status Finish(Manifest manifest);
+  // As written by Finish.
+  const Manifest& manifest() const { return manifest_; }
+  const Digest& manifest_digest() const { return manifest_digest_; }
   // After Finish: the file gets its name.
   absl::Status Commit();
+  // It has its name; not yet, where Commit failed before that.
+  bool committed() const { return committed_; }
 
  private:
   CheckpointWriter(std::string path, Fd fd);
@@ -68,6 +73,8 @@ class CheckpointWriter {
   int64_t wanted_ = 0;  // bytes that the array under way still lacks
   Hasher hasher_;
   std::vector<SavedArray> arrays_;
+  Manifest manifest_;
+  Digest manifest_digest_{};
   bool finished_ = false, committed_ = false;
 };
 
@@ -81,7 +88,7 @@ class CheckpointReader {
   const Digest& manifest_digest() const { return manifest_digest_; }
   const std::string& path() const { return path_; }
 
-  // Reads all of an array of the manifest, compares its digest, and copies `count` elements from
+  // Reads all of an array in this file, as this manifest or one that refers to it has it, compares its digest, and copies `count` elements from
   // `first` on to `out`; on an error what is there is of no use.
   absl::Status Read(const SavedArray& array, int64_t first, int64_t count, void* out) const;
   // The same for nobody: is the array what was written?

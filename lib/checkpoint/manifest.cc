@@ -182,6 +182,8 @@ absl::StatusOr<SavedArray> ParseArray(const Json& json, const Manifest& manifest
   array.layer = static_cast<int32_t>(members.Integer("layer", -1, kMost32));
   array.first = members.Integer("first", 0, kMost64);
   array.count = members.Integer("count", 0, kMost64);
+  array.file =
+      static_cast<int32_t>(members.Integer("file", 0, static_cast<int64_t>(manifest.files.size())));
   array.offset = members.Integer("offset", 0, kMost64);
   array.digest = members.Hash("sha256");
   const auto dtype = DTypeFromName(members.Text("dtype"));
@@ -285,6 +287,7 @@ std::string ToJson(const Manifest& manifest) {
                               {"first", array.first},
                               {"count", array.count},
                               {"dtype", std::string(NameOf(array.dtype))},
+                              {"file", array.file},
                               {"offset", array.offset},
                               {"sha256", ToHex(array.digest)}});
   }

@@ -34,7 +34,8 @@ struct SavedArray {
   int64_t first = 0;   // the piece's first element in the whole array
   int64_t count = 0;   // elements
   DType dtype = DType::kF32;
-  int64_t offset = 0;  // bytes from the beginning of the file
+  int32_t file = 0;    // which file it is in: 0 this one, else files[file - 1]
+  int64_t offset = 0;  // bytes from the beginning of that
   Digest digest{};
 
   int64_t bytes() const { return count * SizeOf(dtype); }
@@ -60,7 +61,7 @@ struct Manifest {
   std::array<int32_t, 5> mesh = {1, 1, 1, 1, 1};  // tensor, pipeline, context, shard, sync
   std::vector<std::vector<SavedLayer>> parts;     // by part of the model, then by layer
   std::vector<SavedFile> files;
-  std::vector<SavedArray> arrays;  // in the order in which they lie
+  std::vector<SavedArray> arrays;  // those of this file in the order in which they lie
 };
 
 // 1 to 128 letters, digits and ". _ - /".

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -84,6 +86,23 @@ float* Anchors::Part(const OwnedBuffer& buffer, int layer) const {
 
 void Anchors::Seal(int layer) {
   seals_[static_cast<size_t>(layer)] = Hash(anchor(layer), slab_.layer(layer).shard);
+}
+
+void Anchors::Drop() {
+  anchor_ = OwnedBuffer();
+  outer_.clear();
+}
+
+void Anchors::VisitState(StateVisitor& visitor) {
+  if (!exist()) {
+    return;
+  }
+  for (const int l : slab_.training()) {
+    visitor.Layer("anchor", l, anchor(l));
+    for (int array = 0; array < outer_arrays(); ++array) {
+      visitor.Layer(absl::StrCat("outer/", array), l, outer(array, l));
+    }
+  }
 }
 
 uint64_t Anchors::checksum() const {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 
+#include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/slab.h"
 
@@ -21,6 +22,7 @@ class Anchors {
 
   // a := params, and `outer_arrays` arrays of zeros. Padding is zero whatever params has there.
   absl::Status Create(const float* params, int outer_arrays);
+  void Drop();
   bool exist() const { return anchor_.size() != 0; }
   // The part of a layer that trains; null when there is no such array.
   float* anchor(int layer) { return Part(anchor_, layer); }
@@ -31,6 +33,8 @@ class Anchors {
 
   // Takes note of what the layer's anchor is after a change.
   void Seal(int layer);
+  // What a checkpoint holds of it. Whoever changes it so seals all layers.
+  void VisitState(StateVisitor& visitor);
   // A 64-bit hash of the bits of all anchors as sealed; 0: there are none. Equal on all ranks of a
   // sync group.
   uint64_t checksum() const;

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
 namespace entrain {
 namespace {
 
@@ -12,8 +15,25 @@ constexpr double kPublishedPenalty = 1e6;
 
 }  // namespace
 
-AnomalyDetector::AnomalyDetector(const AnomalyOptions& options) : options_(options) {
-  scores_.reserve(static_cast<size_t>(options.warmup));
+AnomalyDetector::AnomalyDetector(const AnomalyOptions& options)
+    : options_(options), scores_(static_cast<size_t>(options.warmup)) {}
+
+void AnomalyDetector::VisitState(absl::string_view name, StateVisitor& visitor) {
+  visitor.Value(absl::StrCat(name, "/mean"), Holder::kReplica, &mean_);
+  visitor.Value(absl::StrCat(name, "/variance"), Holder::kReplica, &variance_);
+  visitor.Value(absl::StrCat(name, "/count"), Holder::kReplica, &count_);
+  visitor.Value(absl::StrCat(name, "/rejected_in_a_row"), Holder::kReplica, &rejected_in_a_row_);
+  visitor.Value(absl::StrCat(name, "/kept"), Holder::kReplica, &kept_);
+  visitor.Value(absl::StrCat(name, "/next"), Holder::kReplica, &next_);
+  visitor.Array(absl::StrCat(name, "/scores"), Holder::kReplica, DType::kF64, scores_.data(),
+                static_cast<int64_t>(scores_.size()));
+}
+
+void AnomalyDetector::Settle() {
+  const auto room = static_cast<int64_t>(scores_.size());
+  kept_ = std::clamp<int64_t>(kept_, 0, room);
+  next_ = std::clamp<int64_t>(next_, 0, room - 1);
+  count_ = std::max<int64_t>(count_, 0);
 }
 
 double AnomalyDetector::Deviation() const {
@@ -22,16 +42,17 @@ double AnomalyDetector::Deviation() const {
 
 // kappa, widened where recent scores disperse by more than 1.
 double AnomalyDetector::Limit() const {
-  const auto n = static_cast<double>(scores_.size());
+  const auto n = static_cast<double>(kept_);
   if (n < 2) {
     return options_.threshold;
   }
+  const absl::Span<const double> kept(scores_.data(), static_cast<size_t>(kept_));
   double mean = 0;
-  for (const double z : scores_) {
+  for (const double z : kept) {
     mean += z / n;
   }
   double square = 0;
-  for (const double z : scores_) {
+  for (const double z : kept) {
     square += (z - mean) * (z - mean);
   }
   return options_.threshold * std::max(1.0, std::sqrt(square / (n - 1)));
@@ -82,12 +103,10 @@ void AnomalyDetector::Ingest(double norm) {
   variance_ = (1 - options_.alpha) * (variance_ + options_.alpha * before * (norm - mean_));
   const bool warm = count_ >= options_.warmup && Deviation() > 0;
   const double z = warm ? (norm - mean_) / Deviation() : 0;
-  if (scores_.size() < static_cast<size_t>(options_.warmup)) {
-    scores_.push_back(z);
-  } else {
-    scores_[next_] = z;
-    next_ = (next_ + 1) % scores_.size();
-  }
+  const auto room = static_cast<int64_t>(scores_.size());
+  scores_[static_cast<size_t>(next_)] = z;
+  next_ = (next_ + 1) % room;
+  kept_ = std::min(kept_ + 1, room);
 }
 
 }  // namespace entrain

@@ -16,6 +16,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
+#include "lib/checkpoint/state_visitor.h"
+
 namespace entrain {
 
 struct AnomalyOptions {
@@ -45,11 +49,14 @@ class AnomalyDetector {
   void Reject(double norm);
   // Begins the warm-up anew.
   void Restart();
+  // `name`: what its arrays' begin with. After loading, Settle: numbers that cannot be are put right.
+  void VisitState(absl::string_view name, StateVisitor& visitor);
+  void Settle();
 
   double mean() const { return mean_; }
   double variance() const { return variance_; }
   int64_t count() const { return count_; }
-  int rejected_in_a_row() const { return rejected_in_a_row_; }
+  int64_t rejected_in_a_row() const { return rejected_in_a_row_; }
 
  private:
   void Ingest(double norm);
@@ -59,9 +66,10 @@ class AnomalyDetector {
   AnomalyOptions options_;
   double mean_ = 0, variance_ = 0;
   int64_t count_ = 0;
-  int rejected_in_a_row_ = 0;
-  std::vector<double> scores_;  // Z: a ring of at most W
-  size_t next_ = 0;             // where in it the next one goes
+  int64_t rejected_in_a_row_ = 0;
+  std::vector<double> scores_;  // Z: a ring of W ...
+  int64_t kept_ = 0;            // ... of which so many are there, the first ones ...
+  int64_t next_ = 0;            // ... and here goes the next
 };
 
 }  // namespace entrain

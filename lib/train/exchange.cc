@@ -91,6 +91,35 @@ absl::Status Exchange::CreateAnchors() {
   return anchors_.Create(params_, options_.outer_arrays());
 }
 
+void Exchange::VisitState(StateVisitor& visitor) {
+  anchors_.VisitState(visitor);
+  outer_.VisitState(visitor);
+  for (const int layer : slab_.training()) {
+    if (!detectors_.empty()) {
+      detectors_[static_cast<size_t>(layer)].VisitState(absl::StrCat("detector/", layer), visitor);
+    }
+  }
+  if (!detectors_.empty()) {
+    visitor.Array("empty_rounds", Holder::kAll, DType::kI32, empty_rounds_.data(),
+                  static_cast<int64_t>(empty_rounds_.size()));
+  }
+}
+
+void Exchange::Adopt(bool live) {
+  for (const int layer : slab_.training()) {
+    if (!detectors_.empty()) {
+      detectors_[static_cast<size_t>(layer)].Settle();
+    }
+    if (anchors_.exist()) {
+      const SlabLayer& l = slab_.layer(layer);
+      anchors_.Seal(layer);
+      if (live && l.valid > 0) {
+        std::memcpy(Live(layer), anchors_.anchor(layer), static_cast<size_t>(l.valid * kFloat));
+      }
+    }
+  }
+}
+
 // ---- Judge -------------------------------------------------------------------------------------
 
 absl::StatusOr<bool> Exchange::Judge(Standing mine, int64_t patience_ns) {

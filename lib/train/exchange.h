@@ -53,6 +53,14 @@ class Exchange {
   // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
   absl::Status CreateAnchors();
 
+  void VisitState(StateVisitor& visitor);
+  // The reducer keeps something from one exchange to the next, which VisitState does not show.
+  bool reducer_remembers() const { return reducer_->state() != nullptr; }
+  // For loading: CreateAnchors makes room for those that come; if they do not come, this takes it back.
+  void DropAnchors() { anchors_.Drop(); }
+  // What was loaded counts; `live`: theta ← a too, as after an exchange.
+  void Adopt(bool live);
+
   // The rendezvous of all replicas: each brings its standing and the norms of all layers. True: the replicas exchange, and
   // weights are known. Of `mine`, tokens, flags and metric are this rank's own and are added up over its replica; the
   // checksum is filled in. `patience_ns`: how much longer than usual the others may take.

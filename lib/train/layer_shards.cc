@@ -236,6 +236,7 @@ absl::StatusOr<void*> LayerShards::Gradients(int layer) {
 
 absl::Status LayerShards::ReduceGradients(int layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
+  ++reductions_;
   return Annotate(gradients_.Reduce(layer, scope_ == GradientScope::kGlobal), "shard");
 }
 

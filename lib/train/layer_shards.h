@@ -74,6 +74,8 @@ class LayerShards {
   absl::Status FinishGradients();
   absl::Status SetGradients(GradientScope scope);
   GradientScope gradient_scope() const { return scope_; }
+  // How many have begun since creation.
+  uint64_t reductions() const { return reductions_; }
 
   ShardStats stats() const;
 
@@ -105,7 +107,8 @@ class LayerShards {
   Pass pass_ = Pass::kForward;
   GradientScope scope_ = GradientScope::kGlobal;
   LayerGate* gate_ = nullptr;
-  ShardStats waits_;         // the times only
+  ShardStats waits_;  // the times only
+  uint64_t reductions_ = 0;
   uint64_t base_shard_ = 0;  // bytes sent while this was created
   uint64_t base_sync_ = 0;
   LayerGather gather_;

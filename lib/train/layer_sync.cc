@@ -127,6 +127,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
       order_(shards->slab().training()),
       exchange_(shards->slab(), shards->params(), options, std::move(groups)),
       states_(static_cast<size_t>(layers_)) {
+  reductions_ = shards->reductions();
   base_shard_ = BytesSent(false);
   base_sync_ = BytesSent(true);
 }
@@ -410,6 +411,7 @@ absl::Status LayerSync::EndStep() {
   }
   ++step_;
   microbatches_ = 0;
+  reductions_ = shards_->reductions();
   return absl::OkStatus();
 }
 
@@ -535,7 +537,7 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  if (syncs_ == 0) {
+  if (syncs_ == loaded_syncs_) {
     return absl::FailedPreconditionError("edit: there was no exchange yet");
   }
   return exchange_.report(layer);

@@ -24,14 +24,18 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
+#include "lib/checkpoint/state_visitor.h"
 #include "lib/comm/mesh.h"
+#include "lib/train/checkpoint.h"
 #include "lib/train/courier.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange.h"
@@ -76,6 +80,15 @@ class LayerSync final : public LayerGate {
   // rendezvous and exchanges until then. Afterwards there is no more training.
   absl::Status Leave();
 
+  // An array of the caller's that is part of the run's state. Lent until this is destroyed.
+  absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                        int64_t count);
+  // Collective. kFailedPrecondition except between the end of an exchange and the first reduction
+  // of gradients after it; for the exact kind a rendezvous without an exchange will do.
+  absl::Status Save(const CheckpointOptions& options);
+  // Collective. kFailedPrecondition while an exchange is under way or a layer is gathered.
+  absl::Status Load(const CheckpointOptions& options);
+
   EditInfo info() const;
   // By replica, as of the last rendezvous that is over; empty before the first.
   std::vector<Standing> standings() const;
@@ -100,6 +113,14 @@ class LayerSync final : public LayerGate {
     uint64_t anchor_checksum = 0;
     int64_t rejections = 0, rollbacks = 0;
   };
+  // See AddState.
+  struct CallersArray {
+    std::string name;
+    Holder holder;
+    DType dtype;
+    void* data;
+    int64_t count;
+  };
 
   LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
             Exchange::Groups groups, std::unique_ptr<SyncTrigger> trigger);
@@ -123,6 +144,13 @@ class LayerSync final : public LayerGate {
   int FirstPending() const;
   absl::Status status() const;
   uint64_t BytesSent(bool sync) const;
+  // layer_sync_state.cc:
+  void VisitState(StateVisitor& visitor);
+  absl::Status CheckQuiet() const;
+  absl::Status CheckRendezvous(CheckpointKind kind) const;
+  absl::Status CheckLoaded(const StateList& state) const;
+  void GoOnFrom(CheckpointKind kind, StateList* state);
+  absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
   // On the courier:
   uint64_t Post(absl::Status (LayerSync::*job)());
@@ -152,6 +180,9 @@ class LayerSync final : public LayerGate {
   uint64_t wishes_ = 0;
   bool left_ = false;
   uint64_t behind_ = 0;  // the last job of an exchange behind further steps; 0: there is none
+  uint64_t reductions_ = 0;  // of the shards when the step began
+  std::vector<CallersArray> callers_;
+  int64_t loaded_syncs_ = 0;  // of the run before this object
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 

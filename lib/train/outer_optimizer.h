@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "lib/checkpoint/state_visitor.h"
 #include "lib/kernels/kernels.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/anchors.h"
@@ -24,6 +25,10 @@ class OuterOptimizer {
   // g ← beta mean; a ← a step against g; live ← a. `mean` is used up. Layers whose part here is all padding have no
   // elements, and count their steps all the same.
   void Step(int layer, float* mean, double beta, Anchors* anchors, float* live);
+  void VisitState(StateVisitor& visitor) {
+    visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
+                  static_cast<int64_t>(steps_.size()));
+  }
   // Steps that the layer has taken.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
 

@@ -52,7 +52,7 @@ class CheckpointFile : public ::testing::Test {
     Manifest manifest;
     manifest.step = 12;
     manifest.parts = {{{.count = 3}}};
-    status.Update((*writer)->Finish(manifest).status());
+    status.Update((*writer)->Finish(manifest));
     if (commit) {
       status.Update((*writer)->Commit());
     }
@@ -299,8 +299,7 @@ TEST_F(CheckpointFile, CountsWhatAnArrayIsGiven) {
   ASSERT_TRUE((*writer)->Append(BytesOf(values).subspan(4)).ok());
   EXPECT_THAT(std::string((*writer)->Append(BytesOf(values)).message()),
               HasSubstr("8 bytes too many for \"a\""));
-  EXPECT_THAT(std::string((*writer)->Finish({}).status().message()),
-              HasSubstr("4 bytes too few for \"a\""));
+  EXPECT_THAT(std::string((*writer)->Finish({}).message()), HasSubstr("4 bytes too few for \"a\""));
   EXPECT_FALSE((*writer)->Commit().ok());
 }
 

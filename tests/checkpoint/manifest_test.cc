@@ -96,6 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"\"layer\": 0", "\"layer\": -1", "has one of part and layer"},
         Change{"\"part\": 0", "\"part\": 1", "there is no layer 0 in part 1"},
         Change{"\"first\": 4", "\"first\": 5", "elements 5 and 6 on are not in a layer of 10"},
+        Change{"\"file\": 0", "\"file\": 2", "arrays[0].file: is not an integer from 0 to 1"},
         Change{"\"rank\": 5", "\"rank\": 6", "rank 6 is not one of 6"},
         Change{"\"offset\": 128", "\"offset\": -64", "arrays[0].offset: is not an integer"},
         Change{"\"count\": 7", "\"count\": 144115188075855872", "arrays[1].count: is not"},

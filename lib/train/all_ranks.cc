@@ -1,0 +1,163 @@
+#include "lib/train/all_ranks.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/train/timed_call.h"
+
+namespace entrain {
+namespace {
+
+// What travels at a time.
+constexpr int64_t kPiece = 4 << 20;
+constexpr int64_t kEnd = -1;  // in place of a length
+// Encoded statuses are shorter.
+constexpr size_t kStatusBytes = 4096;
+
+int64_t TimeOf(const std::shared_ptr<Communicator>& comm) {
+  return comm == nullptr ? 0 : comm->timeout_ns();
+}
+
+}  // namespace
+
+AllRanks::AllRanks(std::shared_ptr<Communicator> model, std::shared_ptr<Communicator> sync,
+                   int64_t timeout_ns)
+    : model_(std::move(model)),
+      sync_(std::move(sync)),
+      place_(model_ == nullptr ? 0 : model_->rank()),
+      places_(model_ == nullptr ? 1 : model_->size()),
+      replica_(sync_ == nullptr ? 0 : sync_->rank()),
+      replicas_(sync_ == nullptr ? 1 : sync_->size()),
+      options_(TimedCall(timeout_ns > 0 ? timeout_ns : std::max(TimeOf(model_), TimeOf(sync_)), -1,
+                         true)) {}
+
+absl::Status AllRanks::Note(absl::Status status) {
+  broken_ = broken_ || !status.ok();
+  return status;
+}
+
+absl::Status AllRanks::Min(int64_t* value) {
+  for (const auto& comm : {model_, sync_}) {
+    if (comm != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(
+          Note(comm->AllReduce(value, value, 1, DType::kI64, ReduceOp::kMin, options_)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// First to those who sit in its place, and they to their replicas.
+absl::Status AllRanks::Spread(int root, void* data, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kPiece) {
+    void* const piece = static_cast<std::byte*>(data) + at;
+    const int64_t count = std::min(kPiece, bytes - at);
+    if (sync_ != nullptr && place_ == root % places_) {
+      ENTRAIN_RETURN_IF_ERROR(
+          Note(sync_->Broadcast(piece, count, DType::kU8, root / places_, options_)));
+    }
+    if (model_ != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(
+          Note(model_->Broadcast(piece, count, DType::kU8, root % places_, options_)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AllRanks::Agree(const absl::Status& mine) {
+  int64_t lowest = mine.ok() ? size() : rank();
+  ENTRAIN_RETURN_IF_ERROR(Min(&lowest));
+  if (lowest == size()) {
+    return absl::OkStatus();
+  }
+  std::string text = Writer().PutText(EncodeStatus(mine)).Take();
+  text.resize(kStatusBytes);
+  ENTRAIN_RETURN_IF_ERROR(Spread(static_cast<int>(lowest), text.data(), kStatusBytes));
+  const auto status = DecodeStatus(Reader(text).GetText(kStatusBytes));
+  return Annotate(status.value_or(absl::InternalError("its error was not understood")),
+                  absl::StrCat("rank ", lowest));
+}
+
+absl::Status AllRanks::Tell(std::string* text) {
+  auto size = static_cast<int64_t>(text->size());
+  ENTRAIN_RETURN_IF_ERROR(Spread(0, &size, sizeof(size)));
+  text->resize(static_cast<size_t>(size));
+  return Spread(0, text->data(), size);
+}
+
+absl::Status AllRanks::Tell(Bytes bytes) {
+  return Spread(0, bytes.data(), static_cast<int64_t>(bytes.size()));
+}
+
+absl::Status AllRanks::Move(Communicator& comm, CallKind kind, int peer, void* data,
+                            int64_t bytes) {
+  Call call;
+  call.kind = kind;
+  call.count = bytes;
+  (kind == CallKind::kSend ? call.in : call.out) = {data, bytes};
+  call.root = peer;
+  call.options = options_;
+  return Note(comm.Run(call));
+}
+
+absl::Status AllRanks::Send(ConstBytes message) {
+  auto left = static_cast<int64_t>(message.size());
+  ENTRAIN_RETURN_IF_ERROR(Move(Out(), CallKind::kSend, 0, &left, sizeof(left)));
+  auto* from = const_cast<std::byte*>(message.data());  // what is sent is only read
+  while (left > 0) {
+    const int64_t count = std::min(kPiece, left);
+    ENTRAIN_RETURN_IF_ERROR(Move(Out(), CallKind::kSend, 0, from, count));
+    from += count;
+    left -= count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AllRanks::EndSend() {
+  int64_t end = kEnd;
+  ENTRAIN_RETURN_IF_ERROR(Move(Out(), CallKind::kSend, 0, &end, sizeof(end)));
+  return replica_ == 0 ? CarryOn() : absl::OkStatus();
+}
+
+absl::Status AllRanks::CarryOn() {
+  std::vector<std::byte> piece(replicas_ > 1 ? static_cast<size_t>(kPiece) : 0);
+  for (int replica = 1; replica < replicas_; ++replica) {
+    int64_t left = 0;
+    while (left != kEnd) {
+      ENTRAIN_RETURN_IF_ERROR(Move(*sync_, CallKind::kRecv, replica, &left, sizeof(left)));
+      ENTRAIN_RETURN_IF_ERROR(Move(*model_, CallKind::kSend, 0, &left, sizeof(left)));
+      for (; left > 0; left -= std::min(kPiece, left)) {
+        const int64_t count = std::min(kPiece, left);
+        ENTRAIN_RETURN_IF_ERROR(Move(*sync_, CallKind::kRecv, replica, piece.data(), count));
+        ENTRAIN_RETURN_IF_ERROR(Move(*model_, CallKind::kSend, 0, piece.data(), count));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AllRanks::Receive(int from, absl::FunctionRef<void(ConstBytes piece)> take) {
+  int64_t left = 0;
+  ENTRAIN_RETURN_IF_ERROR(Move(In(from), CallKind::kRecv, PeerOf(from), &left, sizeof(left)));
+  std::vector<std::byte> piece(static_cast<size_t>(std::clamp<int64_t>(left, 0, kPiece)));
+  while (left > 0) {
+    const int64_t count = std::min(kPiece, left);
+    ENTRAIN_RETURN_IF_ERROR(Move(In(from), CallKind::kRecv, PeerOf(from), piece.data(), count));
+    take({piece.data(), static_cast<size_t>(count)});
+    left -= count;
+  }
+  return left == 0 ? absl::OkStatus()
+                   : Note(absl::InternalError(absl::StrCat("rank ", from, " sends no more")));
+}
+
+absl::Status AllRanks::ReceiveEnd(int from) {
+  int64_t end = 0;
+  ENTRAIN_RETURN_IF_ERROR(Move(In(from), CallKind::kRecv, PeerOf(from), &end, sizeof(end)));
+  return end == kEnd ? absl::OkStatus()
+                     : Note(absl::InternalError(absl::StrCat("rank ", from, " sends too much")));
+}
+
+}  // namespace entrain

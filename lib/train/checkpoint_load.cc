@@ -1,0 +1,312 @@
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "lib/base/status.h"
+#include "lib/checkpoint/checkpoint_file.h"
+#include "lib/train/checkpoint.h"
+
+namespace entrain {
+namespace {
+
+class Loader {
+ public:
+  Loader(AllRanks& all, const ModelPart& part, const CheckpointOptions& options, StateList* state)
+      : all_(all),
+        part_(part),
+        options_(options),
+        state_(*state),
+        path_(absl::StrCat(options.directory, "/", options.name, ".ckpt")),
+        reads_(all.first() || !options.rank0_only) {}
+
+  absl::Status Run();
+
+ private:
+  // Elements [first, first + count) of an array, which are the item's from `at` on.
+  struct Piece {
+    StateItem* item;
+    int64_t first, count, at;
+  };
+
+  absl::Status Prepare();
+  absl::Status OpenHead();
+  absl::Status ShareHead();
+  absl::Status CheckFits() const;
+  absl::Status CheckMesh() const;
+  absl::Status CheckLayers() const;
+  absl::Status CheckPlaces() const;
+  absl::Status FindPieces(StateItem* item);
+  bool Is(const SavedArray& array, const StateItem& item) const;
+  int HolderOf(const StateItem& item) const;
+  absl::StatusOr<CheckpointReader*> File(int32_t file);
+
+  absl::Status ReadOwn();
+  absl::Status HearAll();
+  absl::Status ReadWhole(const SavedArray& array, std::byte* to);
+  absl::Status Unfit(absl::string_view why) const {
+    return absl::FailedPreconditionError(absl::StrCat(path_, ": ", why));
+  }
+
+  AllRanks& all_;
+  const ModelPart& part_;
+  const CheckpointOptions& options_;
+  StateList& state_;
+  const std::string path_;
+  const bool reads_;  // this rank touches the file system
+  Manifest manifest_;
+  Digest digest_{};                                            // of the manifest that rank 0 found
+  std::map<int32_t, std::unique_ptr<CheckpointReader>> open_;  // by number in the manifest
+  std::map<size_t, std::vector<Piece>> pieces_;                // by index of the array
+};
+
+absl::Status Loader::Run() {
+  ENTRAIN_RETURN_IF_ERROR(all_.Agree(Prepare()));
+  ENTRAIN_RETURN_IF_ERROR(all_.Agree(all_.first() ? OpenHead() : absl::OkStatus()));
+  ENTRAIN_RETURN_IF_ERROR(ShareHead());
+  ENTRAIN_RETURN_IF_ERROR(all_.Agree(CheckFits()));
+  absl::Status found;
+  for (StateItem& item : state_.items()) {
+    found.Update(FindPieces(&item));
+  }
+  ENTRAIN_RETURN_IF_ERROR(all_.Agree(found));
+  return options_.rank0_only ? HearAll() : all_.Agree(ReadOwn());
+}
+
+absl::Status Loader::Prepare() {
+  ENTRAIN_RETURN_IF_ERROR(state_.status());
+  return state_.Allocate();
+}
+
+absl::Status Loader::OpenHead() {
+  ENTRAIN_ASSIGN_OR_RETURN(open_[0], CheckpointReader::Open(path_));
+  manifest_ = open_[0]->manifest();
+  digest_ = open_[0]->manifest_digest();
+  return absl::OkStatus();
+}
+
+// All ranks go by the manifest that rank 0 found; who reads for himself must find the same.
+absl::Status Loader::ShareHead() {
+  std::string text = ToJson(manifest_);
+  ENTRAIN_RETURN_IF_ERROR(all_.Tell(&text));
+  ENTRAIN_RETURN_IF_ERROR(
+      all_.Tell(Bytes(reinterpret_cast<std::byte*>(digest_.data()), digest_.size())));
+  if (all_.first()) {
+    return absl::OkStatus();
+  }
+  auto manifest = ParseManifest(text);
+  if (!manifest.ok()) {
+    return all_.GiveUp(manifest.status());
+  }
+  manifest_ = *std::move(manifest);
+  return absl::OkStatus();
+}
+
+// ---- Does it fit? ------------------------------------------------------------------------------
+
+absl::Status Loader::CheckFits() const {
+  if (options_.kind == CheckpointKind::kExact) {
+    if (manifest_.kind != CheckpointKind::kExact) {
+      return Unfit("is portable, and an exact one was asked for; load it as portable");
+    }
+    ENTRAIN_RETURN_IF_ERROR(CheckMesh());
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckLayers());
+  return CheckPlaces();
+}
+
+absl::Status Loader::CheckMesh() const {
+  if (manifest_.mesh == part_.mesh) {
+    return absl::OkStatus();
+  }
+  return Unfit(absl::StrCat("was saved on a mesh of ", absl::StrJoin(manifest_.mesh, " x "),
+                            " ranks (tensor, pipeline, context, shard, sync), and this one has ",
+                            absl::StrJoin(part_.mesh, " x "),
+                            "; an exact checkpoint needs the same, load it as portable"));
+}
+
+absl::Status Loader::CheckLayers() const {
+  if (manifest_.parts.size() != static_cast<size_t>(part_.parts)) {
+    return Unfit(absl::StrCat("its model has ", manifest_.parts.size(),
+                              " parts (tensor x pipeline), this one ", part_.parts));
+  }
+  const std::vector<SavedLayer>& layers = manifest_.parts[static_cast<size_t>(part_.part)];
+  if (layers.size() != part_.layers.size()) {
+    return Unfit(
+        absl::StrCat("its model has ", layers.size(), " layers, this one ", part_.layers.size()));
+  }
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (layers[l].count != part_.layers[l].count) {
+      return Unfit(absl::StrCat("its layer ", l, " has ", layers[l].count,
+                                " elements, this model's ", part_.layers[l].count));
+    }
+    if (layers[l].frozen != part_.layers[l].frozen) {
+      return Unfit(absl::StrCat("its layer ", l, layers[l].frozen ? " is" : " is not",
+                                " frozen, this model's is", layers[l].frozen ? " not" : ""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// State that this run has no place for would be lost silently.
+absl::Status Loader::CheckPlaces() const {
+  std::set<std::string> names;
+  for (const StateItem& item : state_.items()) {
+    names.insert(item.name);
+  }
+  for (const SavedArray& array : manifest_.arrays) {
+    const bool ours = array.rank < 0
+                          ? array.part < 0 || array.part == part_.part
+                          : options_.kind == CheckpointKind::kExact && array.rank == all_.rank();
+    if (ours && names.count(array.name) == 0) {
+      return Unfit(absl::StrCat("has ", Describe(array),
+                                ", for which this run has no place: its options differ"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Loader::HolderOf(const StateItem& item) const {
+  switch (item.holder) {
+    case Holder::kAll:
+      return -1;
+    case Holder::kReplica:
+      return options_.kind == CheckpointKind::kExact ? all_.rank() - all_.place() : 0;
+    case Holder::kRank:
+      return all_.rank();
+  }
+  return -1;
+}
+
+bool Loader::Is(const SavedArray& array, const StateItem& item) const {
+  return array.name == item.name && array.layer == item.layer && array.rank == HolderOf(item) &&
+         (item.layer < 0 || array.part == part_.part);
+}
+
+// Where the item's elements are: pieces that follow each other without a gap.
+absl::Status Loader::FindPieces(StateItem* item) {
+  std::map<int64_t, size_t> arrays;  // by first element
+  for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
+    if (Is(manifest_.arrays[i], *item)) {
+      arrays[manifest_.arrays[i].first] = i;
+    }
+  }
+  int64_t done = 0;
+  for (const auto& [first, index] : arrays) {
+    const SavedArray& array = manifest_.arrays[index];
+    if (array.dtype != item->dtype) {
+      return Unfit(absl::StrCat(Describe(array), " is of ", NameOf(array.dtype), ", here it is ",
+                                NameOf(item->dtype)));
+    }
+    if (item->layer < 0 && array.count != item->count) {
+      return Unfit(absl::StrCat(Describe(array), " has ", array.count, " elements, here it has ",
+                                item->count));
+    }
+    const int64_t from = std::max(first, item->first + done);
+    const int64_t to = std::min(first + array.count, item->first + item->count);
+    if (from == item->first + done && from < to) {
+      pieces_[index].push_back({item, from - first, to - from, done});
+      done += to - from;
+    }
+  }
+  if (done == item->count) {
+    return absl::OkStatus();
+  }
+  return Unfit(absl::StrCat(
+      arrays.empty() ? "has no \"" : "has not all of \"", item->name, "\"",
+      item->layer >= 0 ? absl::StrCat(" of layer ", item->layer) : std::string(),
+      HolderOf(*item) >= 0 ? absl::StrCat(" of rank ", HolderOf(*item)) : std::string(),
+      ", which this run's options ask for"));
+}
+
+// ---- Reading -----------------------------------------------------------------------------------
+
+absl::StatusOr<CheckpointReader*> Loader::File(int32_t file) {
+  std::unique_ptr<CheckpointReader>& reader = open_[file];
+  if (reader != nullptr) {
+    return reader.get();
+  }
+  const SavedFile* const saved =
+      file == 0 ? nullptr : &manifest_.files[static_cast<size_t>(file - 1)];
+  ENTRAIN_ASSIGN_OR_RETURN(
+      reader, CheckpointReader::Open(
+                  saved == nullptr ? path_ : absl::StrCat(options_.directory, "/", saved->name)));
+  if (reader->manifest_digest() != (saved == nullptr ? digest_ : saved->manifest)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(reader->path(), ": is of another checkpoint: the SHA-256 of its manifest is ",
+                     ToHex(reader->manifest_digest()), ", not ",
+                     ToHex(saved == nullptr ? digest_ : saved->manifest),
+                     saved == nullptr ? " as rank 0 found" : absl::StrCat(" as ", path_, " says")));
+  }
+  return reader.get();
+}
+
+// What this rank needs; and, so that every byte is looked at by somebody, its share of the rest.
+absl::Status Loader::ReadOwn() {
+  for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
+    const SavedArray& array = manifest_.arrays[i];
+    const auto pieces = pieces_.find(i);
+    if (pieces == pieces_.end()) {
+      if (i % static_cast<size_t>(all_.size()) == static_cast<size_t>(all_.rank())) {
+        ENTRAIN_ASSIGN_OR_RETURN(CheckpointReader* const file, File(array.file));
+        ENTRAIN_RETURN_IF_ERROR(file->Verify(array));
+      }
+      continue;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(CheckpointReader* const file, File(array.file));
+    for (const Piece& piece : pieces->second) {
+      ENTRAIN_RETURN_IF_ERROR(
+          file->Read(array, piece.first, piece.count,
+                     piece.item->loaded.data() + piece.at * SizeOf(array.dtype)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Rank 0 reads everything, one array after the other, and all ranks take from it what is theirs.
+absl::Status Loader::HearAll() {
+  int64_t largest = 0;
+  for (const SavedArray& array : manifest_.arrays) {
+    largest = std::max(largest, array.bytes());
+  }
+  auto buffer = OwnedBuffer::Allocate(largest);
+  ENTRAIN_RETURN_IF_ERROR(all_.Agree(buffer.status()));
+  absl::Status status;
+  for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
+    const SavedArray& array = manifest_.arrays[i];
+    if (all_.first()) {
+      status = ReadWhole(array, buffer->data());
+    }
+    auto good = static_cast<std::byte>(status.ok());
+    ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(&good, 1)));
+    if (good == std::byte{0}) {
+      break;
+    }
+    ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(buffer->data(), static_cast<size_t>(array.bytes()))));
+    for (const Piece& piece : pieces_[i]) {
+      const int64_t size = SizeOf(array.dtype);
+      std::memcpy(piece.item->loaded.data() + piece.at * size, buffer->data() + piece.first * size,
+                  static_cast<size_t>(piece.count * size));
+    }
+  }
+  return all_.Agree(status);
+}
+
+absl::Status Loader::ReadWhole(const SavedArray& array, std::byte* to) {
+  ENTRAIN_ASSIGN_OR_RETURN(CheckpointReader* const file, File(array.file));
+  return file->Read(array, 0, array.count, to);
+}
+
+}  // namespace
+
+absl::Status LoadState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,
+                       StateList* state) {
+  return Loader(all, part, options, state).Run();
+}
+
+}  // namespace entrain

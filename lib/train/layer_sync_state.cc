@@ -1,0 +1,194 @@
+// EDiT's state: what it is, when it may be saved, and how a run goes on from it.
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/train/layer_sync.h"
+
+namespace entrain {
+
+// The one list of what EDiT keeps. A new part adds its VisitState here.
+void LayerSync::VisitState(StateVisitor& visitor) {
+  // Replicas of A-EDiT have each made their own number of steps.
+  visitor.Value("steps", Holder::kReplica, &step_);
+  visitor.Value("last_sync_step", Holder::kReplica, &last_sync_step_);
+  visitor.Value("base_step", Holder::kReplica, &base_step_);
+  visitor.Value("rejections", Holder::kReplica, &rejections_);
+  visitor.Value("rollbacks", Holder::kReplica, &rollbacks_);
+  visitor.Value("syncs", Holder::kAll, &syncs_);
+  visitor.Value("rendezvous", Holder::kAll, &rendezvous_);
+  visitor.Value("tokens", Holder::kRank, &tokens_);
+  visitor.Value("metric_sum", Holder::kRank, &metric_sum_);
+  visitor.Value("metric_weight", Holder::kRank, &metric_weight_);
+  exchange_.VisitState(visitor);
+  float* const live = shards_->params();
+  for (int l = 0; l < layers_; ++l) {
+    const SlabLayer& layer = shards_->slab().layer(l);
+    // Where there is an anchor, the parameters are what it is.
+    if (layer.full > 0 && !(layer.trains() && exchange_.anchors().exist())) {
+      visitor.Layer("params", l, live + layer.offset);
+    }
+  }
+  visitor.Array("live", Holder::kRank, DType::kF32, live, shards_->slab().count());
+  for (const CallersArray& array : callers_) {
+    visitor.Array(absl::StrCat("caller/", array.name), array.holder, array.dtype, array.data,
+                  array.count);
+  }
+}
+
+absl::Status LayerSync::AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                                 int64_t count) {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  if (!IsArrayName(absl::StrCat("caller/", name)) || name.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("edit: name: \"", name, "\" is not 1 to 121 letters, digits and . _ - /"));
+  }
+  for (const CallersArray& array : callers_) {
+    if (array.name == name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("edit: name: there is an array \"", name, "\" already"));
+    }
+  }
+  callers_.push_back({std::string(name), holder, dtype, data, count});
+  return absl::OkStatus();
+}
+
+// Nothing reads or writes the state but the caller.
+absl::Status LayerSync::CheckQuiet() const {
+  if (behind_ != 0) {
+    return absl::FailedPreconditionError(
+        "an exchange runs behind these steps; request_sync makes one that the layers wait for");
+  }
+  const int pending = FirstPending();
+  if (pending >= 0) {
+    return absl::FailedPreconditionError(absl::StrCat("the exchange of layer ", pending,
+                                                      " is under way; wait for all layers first"));
+  }
+  if (shards_->reductions() != reductions_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("gradients of step ", step_,
+                     " have been reduced already, and they are not part of a checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
+// A portable checkpoint has nothing of what replicas have trained since they exchanged.
+absl::Status LayerSync::CheckRendezvous(CheckpointKind kind) const {
+  ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
+  if (kind == CheckpointKind::kExact && exchange_.reducer_remembers()) {
+    return absl::UnimplementedError(
+        "exact checkpoints do not hold what this reducer remembers between exchanges (error "
+        "feedback, how often it has drawn); save a portable one");
+  }
+  int64_t last = last_sync_step_;
+  if (kind == CheckpointKind::kPortable) {
+    absl::MutexLock lock(&mutex_);
+    last = finished_.last_sync_step;
+  }
+  if (last == step_) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "step ", step_, " has had no exchange (",
+      last < 0 ? std::string("there was none yet") : absl::StrCat("the last was at step ", last),
+      "); save after a begin_forward that exchanges, when all layers are waited for"));
+}
+
+absl::Status LayerSync::Save(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  AllRanks all(exchange_.groups().model, exchange_.groups().sync, options.timeout_ns);
+  const auto save = [&]() -> absl::Status {
+    absl::Status mine = CheckOptions(options);
+    mine.Update(CheckRendezvous(options.kind));
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    StateList state(shards_->slab(), options.kind);
+    VisitState(state);
+    return SaveState(all, PartOf(*mesh_, shards_->slab()), options, step_, state);
+  };
+  return End(all, save(), "save");
+}
+
+absl::Status LayerSync::Load(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  AllRanks all(exchange_.groups().model, exchange_.groups().sync, options.timeout_ns);
+  StateList state(shards_->slab(), options.kind);
+  // Memory for them; they count when something was loaded into them.
+  const bool creates = !options_.plain() && !exchange_.anchors().exist();
+  const auto load = [&]() -> absl::Status {
+    absl::Status mine = CheckOptions(options);
+    mine.Update(CheckQuiet());
+    mine.Update(shards_->CheckAllReleased());
+    if (mine.ok() && creates) {
+      mine = exchange_.CreateAnchors();
+    }
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    VisitState(state);
+    ENTRAIN_RETURN_IF_ERROR(LoadState(all, PartOf(*mesh_, shards_->slab()), options, &state));
+    return all.Agree(CheckLoaded(state));
+  };
+  const absl::Status status = End(all, load(), "load");
+  if (!status.ok()) {
+    if (creates) {
+      exchange_.DropAnchors();
+    }
+    return status;
+  }
+  GoOnFrom(options.kind, &state);
+  return absl::OkStatus();
+}
+
+void LayerSync::GoOnFrom(CheckpointKind kind, StateList* state) {
+  const bool portable = kind == CheckpointKind::kPortable;
+  state->Apply();
+  exchange_.Adopt(/*live=*/portable);
+  if (portable) {  // the replicas have just exchanged
+    last_sync_step_ = base_step_ = step_;
+    tokens_ = 0;
+    metric_sum_ = metric_weight_ = 0;
+  }
+  loaded_syncs_ = syncs_;
+  microbatches_ = 0;
+  requested_ = false;
+  wishes_ = 0;
+  trigger_->Met();  // an interval begins at the rendezvous that was saved
+  absl::MutexLock lock(&mutex_);
+  finished_ = {syncs_, base_step_, exchange_.anchors().checksum(), rejections_, rollbacks_};
+  met_ = rendezvous_;
+  standings_.clear();
+}
+
+absl::Status LayerSync::CheckLoaded(const StateList& state) const {
+  const int64_t steps = state.Loaded("steps"), last = state.Loaded("last_sync_step"),
+                base = state.Loaded("base_step");
+  if (last != steps || base < 0 || base > steps || state.Loaded("syncs") < 0 ||
+      state.Loaded("rendezvous") < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps ", steps, ", last_sync_step ", last, ", base_step ", base, ", syncs ",
+                     state.Loaded("syncs"), ", rendezvous ", state.Loaded("rendezvous"),
+                     " are of no rendezvous"));
+  }
+  if (steps < options_.local_sgd_warmup_steps) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the checkpoint is of step ", steps, ", after warm-up, and here step ", steps,
+                     " is before the end of warm-up: local_sgd_warmup_steps is ",
+                     options_.local_sgd_warmup_steps));
+  }
+  return absl::OkStatus();
+}
+
+// The error as the caller sees it; when a group has ended with it, so has this object.
+absl::Status LayerSync::End(const AllRanks& all, absl::Status status, absl::string_view doing) {
+  status = Annotate(status, absl::StrCat("edit: ", doing));
+  if (all.broken()) {
+    Fail(status);
+  }
+  return status;
+}
+
+}  // namespace entrain

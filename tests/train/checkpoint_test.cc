@@ -1,0 +1,279 @@
+// Saving and loading EDiT's state: what comes back, on which meshes, and when it may be saved.
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/checkpoint/checkpoint_file.h"
+#include "tests/support/ranks.h"
+#include "tests/train/trainee.h"
+
+namespace entrain {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// ---- The exact kind ----------------------------------------------------------------------------
+
+class ExactResume : public ::testing::TestWithParam<std::tuple<Grid, Way, bool>> {};
+
+TEST_P(ExactResume, BitEqual) {
+  const auto& [grid, way, plain] = GetParam();
+  EditOptions options = plain ? Plain() : Whole();
+  options.local_sgd_sync_interval = 3;
+  constexpr int kSteps = 14;
+  const Directory directory;
+  const CheckpointOptions checkpoint = To(directory, CheckpointKind::kExact, way);
+
+  All straight, saved, resumed, untouched;
+  RunReplicas(grid, Layers(), [&](Replica& r) {  // without any checkpoint
+    Trainee trainee(r, options);
+    for (int step = 0; step < kSteps; ++step) {
+      trainee.Step();
+    }
+    untouched.Put(r, Look(r, trainee));
+  });
+  RunReplicas(grid, Layers(), [&](Replica& r) {
+    Trainee trainee(r, options);
+    for (int step = 0; step < kSteps; ++step) {
+      trainee.Step([&] {
+        if (step == 6) {
+          EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+          saved.Put(r, Look(r, trainee));
+        }
+      });
+    }
+    straight.Put(r, Look(r, trainee));
+  });
+  ASSERT_FALSE(saved.seen().empty());
+  EXPECT_EQ(straight.seen(), untouched.seen());  // saving leaves no trace
+  RunReplicas(grid, Layers(), [&](Replica& r) {
+    Trainee trainee(r, options);
+    const absl::Status loaded = r.edit().Load(checkpoint);
+    ASSERT_EQ(loaded, absl::OkStatus());
+    EXPECT_EQ(Look(r, trainee), saved.seen().at({r.replica(), r.slot()}));
+    for (int step = 6; step < kSteps; ++step) {
+      EXPECT_EQ(trainee.Step(), step > 6 && step % 3 == 0);
+    }
+    resumed.Put(r, Look(r, trainee));
+  });
+  EXPECT_EQ(resumed.seen(), straight.seen());
+}
+
+std::string NameOfExact(const ::testing::TestParamInfo<std::tuple<Grid, Way, bool>>& test) {
+  const auto& [grid, way, plain] = test.param;
+  return absl::StrCat("m", grid.shards, "_n", grid.replicas, "_", way.name(),
+                      plain ? "_plain" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, ExactResume,
+                         ::testing::Combine(::testing::Values(Grid{1, 1}, Grid{2, 1}, Grid{1, 2},
+                                                              Grid{2, 2}, Grid{3, 2}),
+                                            ::testing::ValuesIn(kWays), ::testing::Bool()),
+                         NameOfExact);
+
+// ---- The portable kind -------------------------------------------------------------------------
+
+// What a portable checkpoint in one file says of the model: arrays by name, part and layer.
+std::map<std::tuple<std::string, int, int>, std::string> Contents(const std::string& path) {
+  std::map<std::tuple<std::string, int, int>, std::string> contents;
+  const auto reader = CheckpointReader::Open(path);
+  EXPECT_TRUE(reader.ok()) << reader.status();
+  if (reader.ok()) {
+    for (const SavedArray& array : (*reader)->manifest().arrays) {
+      contents[{array.name, array.part, array.layer}] =
+          absl::StrCat(array.count, " ", NameOf(array.dtype), " ", ToHex(array.digest));
+    }
+  }
+  return contents;
+}
+
+class PortableResume : public ::testing::TestWithParam<std::tuple<Grid, Grid, Way>> {};
+
+TEST_P(PortableResume, NToNPrimeAndMToMPrime) {
+  const auto& [from, to, way] = GetParam();
+  for (const EditOptions& options : {Whole(), Plain()}) {
+    const Directory directory;
+    RunReplicas(from, Layers(), [&](Replica& r) {
+      Trainee trainee(r, options);
+      for (int step = 0; step < 4; ++step) {
+        trainee.Step([&] {
+          if (step == 3) {
+            EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, way)),
+                      absl::OkStatus());
+            EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "before")),
+                      absl::OkStatus());
+          }
+        });
+      }
+    });
+    All after;
+    RunReplicas(to, Layers(), [&](Replica& r) {
+      Trainee trainee(r, options);
+      ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable, way)), absl::OkStatus());
+      EXPECT_EQ(r.edit().info().steps, 3);
+      EXPECT_EQ(r.edit().info().syncs, 3);
+      EXPECT_EQ(trainee.tokens(), 15);
+      if (r.edit().info().anchor_checksum != 0) {
+        EXPECT_EQ(r.params(), r.Anchor());
+      }
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "after")),
+                absl::OkStatus());
+      for (int step = 3; step < 6; ++step) {
+        EXPECT_EQ(trainee.Step(), step > 3);
+      }
+      r.Forward();
+      after.Put(r, Look(r, trainee));
+    });
+    // The same run: whatever the mesh, its state is the same bits.
+    EXPECT_EQ(Contents(directory.File("after.ckpt")), Contents(directory.File("before.ckpt")));
+    EXPECT_GE(Contents(directory.File("after.ckpt")).size(), 8u);
+    for (const auto& [place, seen] : after.seen()) {
+      EXPECT_EQ(seen.params, after.seen().at({0, place.second}).params);
+    }
+  }
+}
+
+std::string NameOfPortable(const ::testing::TestParamInfo<std::tuple<Grid, Grid, Way>>& test) {
+  const auto& [from, to, way] = test.param;
+  return absl::StrCat("m", from.shards, "_n", from.replicas, "_to_m", to.shards, "_n", to.replicas,
+                      "_", way.name());
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, PortableResume,
+                         ::testing::Combine(::testing::Values(Grid{1, 2}, Grid{2, 2}, Grid{3, 1}),
+                                            ::testing::Values(Grid{1, 1}, Grid{1, 3}, Grid{2, 1},
+                                                              Grid{4, 2}),
+                                            ::testing::ValuesIn(kWays)),
+                         NameOfPortable);
+
+TEST(PortableResume, AlsoFromAnExactCheckpoint) {
+  const Directory directory;
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Whole());
+    trainee.Step();
+    trainee.Step([&] {
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, {false, false})),
+                absl::OkStatus());
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "portable")),
+                absl::OkStatus());
+    });
+  });
+  RunReplicas({1, 1}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Whole());
+    ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+    EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "again")),
+              absl::OkStatus());
+  });
+  EXPECT_EQ(Contents(directory.File("again.ckpt")), Contents(directory.File("portable.ckpt")));
+}
+
+// A model cut by tensor rank into two parts with layers of their own, each kept twice (context).
+void RunParts(int context, int shard, int sync, const std::function<void(Replica&)>& body) {
+  RunRanks(2 * context * shard * sync, [&](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig config;
+    config.lengths = {2, 1, context, shard, sync};
+    const auto mesh = Mesh::Create(comm, config);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    ShardConfig layers;
+    layers.layer_counts = {11, (*mesh)->coordinate(Axis::kTensor) == 0 ? 5 : 23};
+    {
+      Replica replica(*mesh, layers);
+      body(replica);
+    }
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+TEST(PortableResume, OfAModelInParts) {
+  const Directory directory;
+  RunParts(2, 1, 2, [&](Replica& r) {
+    Trainee trainee(r, Whole());
+    trainee.Step();
+    trainee.Step([&] {
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+    });
+  });
+  for (const Way way : kWays) {
+    RunParts(1, 2, 1, [&](Replica& r) {
+      Trainee trainee(r, Whole());
+      ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way, "exact")),
+                absl::OkStatus());
+      ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kExact, way, "exact")),
+                absl::OkStatus());
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, way, "again")),
+                absl::OkStatus());
+      EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "whole")),
+                absl::OkStatus());
+    });
+    EXPECT_EQ(Contents(directory.File("whole.ckpt")), Contents(directory.File("run.ckpt")));
+  }
+  const auto contents = Contents(directory.File("run.ckpt"));
+  EXPECT_THAT(contents.at({"anchor", 0, 1}), HasSubstr("5 f32"));
+  EXPECT_THAT(contents.at({"anchor", 1, 1}), HasSubstr("23 f32"));
+}
+
+// ---- When --------------------------------------------------------------------------------------
+
+TEST(Saving, IsForRendezvousOnly) {
+  const Directory directory;
+  RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+    const CheckpointOptions to = To(directory, CheckpointKind::kExact);
+    Trainee trainee(r, Whole());
+    const auto refusal = [&] {
+      const absl::Status status = r.edit().Save(to);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      return std::string(status.message());
+    };
+    EXPECT_THAT(refusal(), AllOf(HasSubstr("edit: save: rank 0: step 0 has had no exchange"),
+                                 HasSubstr("there was none yet")));
+    EXPECT_FALSE(r.Forward());
+    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());  // all are alike: that is the anchor
+    r.EndStep();
+    EXPECT_THAT(refusal(), HasSubstr("step 1 has had no exchange (the last was at step 0)"));
+
+    const auto began = r.edit().BeginForward(true, true);
+    EXPECT_TRUE(began.ok() && *began);
+    EXPECT_THAT(refusal(), HasSubstr("the exchange of layer"));
+    for (int l = 0; l < static_cast<int>(kLayers.size()); ++l) {
+      EXPECT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
+    }
+    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+    EXPECT_TRUE(r.shards().Gradients(0).ok());
+    EXPECT_EQ(r.shards().ReduceGradients(0), absl::OkStatus());
+    EXPECT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    EXPECT_THAT(refusal(), HasSubstr("gradients of step 1 have been reduced already"));
+    r.EndStep();
+    EXPECT_TRUE(r.Forward());
+    EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+  });
+}
+
+TEST(Saving, EndsInTimeWhenARankDoesNotTakePart) {
+  const Directory directory;
+  RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Whole());
+    r.Forward();
+    CheckpointOptions to = To(directory, CheckpointKind::kPortable);
+    to.timeout_ns = 200 * kMillisecond;
+    if (r.replica() == 0) {
+      const int64_t start = Clock::Real().Now();
+      const absl::Status status = r.edit().Save(to);
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      EXPECT_LT(Clock::Real().Now() - start, 5 * kSecond);
+      // The group has ended, and says why.
+      EXPECT_EQ(r.edit().EndStep().code(), absl::StatusCode::kDeadlineExceeded);
+    }
+    r.MeetAll();
+  });
+  EXPECT_THAT(directory.Files(), ::testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace entrain

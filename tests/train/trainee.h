@@ -1,0 +1,83 @@
+// What tests of checkpoints share: a directory, a replica with an inner optimizer, and everything
+// that can be seen of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/train/layer_sync.h"
+#include "tests/train/replicas.h"
+
+namespace entrain {
+
+const std::vector<int64_t> kLayers = {37, 0, 8, 50, 1};
+constexpr int kFrozen = 2;
+ShardConfig Layers();
+EditOptions Whole();  // everything at once
+EditOptions Plain();  // post-local SGD: no anchors
+
+// A directory of its own, gone at the end.
+class Directory {
+ public:
+  Directory();
+  ~Directory();
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+  std::vector<std::string> Files() const;  // sorted
+
+ private:
+  std::string path_;
+};
+
+struct Way {
+  bool full, rank0_only;
+  std::string name() const;
+};
+constexpr Way kOneFile = {true, true};
+constexpr Way kWays[] = {kOneFile, {true, false}, {false, true}, {false, false}};
+
+CheckpointOptions To(const Directory& directory, CheckpointKind kind, Way way = kOneFile,
+                     const std::string& name = "run");
+
+// A replica with an inner optimizer of its own: momentum over a gradient of everything that a rank
+// may differ in.
+class Trainee {
+ public:
+  Trainee(Replica& replica, const EditOptions& options);
+  // Whether the step began with an exchange.
+  bool Step(const std::function<void()>& when_exchanged = {});
+  const std::vector<float>& inner() const { return inner_; }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  Replica& r_;
+  std::vector<float> inner_;
+  int64_t tokens_ = 0;
+};
+
+// Everything that can be seen of a rank.
+struct Seen {
+  std::vector<float> params, anchor, inner;
+  int64_t tokens = 0, steps = 0, syncs = 0, last = 0;
+  uint64_t checksum = 0;
+  friend bool operator==(const Seen&, const Seen&) = default;
+};
+Seen Look(Replica& r, const Trainee& trainee);
+
+// Of all ranks, by replica and slot; put there while they run.
+class All {
+ public:
+  void Put(Replica& r, Seen seen);
+  const std::map<std::pair<int, int>, Seen>& seen() const { return seen_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, Seen> seen_;
+};
+
+}  // namespace entrain
