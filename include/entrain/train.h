@@ -333,6 +333,56 @@ ENTRAIN_API entrain_status_t entrain_edit_layer_report(const entrain_edit_t* edi
  * which it is an outlier; 0 and 0 while it warms up, infinity for a norm that is not finite. Each may be NULL. */
 ENTRAIN_API entrain_status_t entrain_edit_layer_score(const entrain_edit_t* edit, int32_t layer, double* z, double* limit);
 
+/* ---- Checkpoints of EDiT -------------------------------------------------------------------------------------- */
+
+enum { /* entrain_checkpoint_config_t.kind */
+  ENTRAIN_CHECKPOINT_PORTABLE = 0, /* steps, anchors (where there are none: parameters), outer state, and replica 0's
+                                      detectors: any number of replicas and of ranks in each can go on from it, with a
+                                      new inner optimizer */
+  ENTRAIN_CHECKPOINT_EXACT = 1     /* also what each rank has of its own: live parameters, its counts, its arrays. On the
+                                      same mesh the run goes on with the same bits. Can be loaded as portable too */
+};
+enum {                     /* whose an array of the caller's is */
+  ENTRAIN_STATE_ALL = 0,   /* the same on all ranks: one is kept; in both kinds */
+  ENTRAIN_STATE_RANK = 1   /* each rank's own; only in the exact kind */
+};
+/* Makes `count` elements at `data` part of the state: saved from there, loaded to there. For the inner optimizer, data
+ * cursors, random numbers. All ranks name the same arrays; `name`: 1 to 121 letters, digits and ". _ - /", each once.
+ * Lent until the EDiT object is destroyed. Local. */
+ENTRAIN_API entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data, size_t count,
+                                                    entrain_dtype_t dtype, int32_t holder);
+
+typedef struct entrain_checkpoint_config {
+  size_t size;
+  const char* save_dir;    /* directory; NULL: "local_sgd_ckpt". Saving creates it, but not what it lies in */
+  const char* ckpt_name;   /* the checkpoint is save_dir/ckpt_name.ckpt; NULL: "local_sgd_ckpt". Letters, digits, ". _ -" */
+  int32_t kind;            /* ENTRAIN_CHECKPOINT_*; default portable. What is saved, or what of it is loaded */
+  int32_t full_state_dict; /* saving: 1 (default): one file, written by rank 0, layers whole; 0: each rank that holds
+                              something writes a file of its own, which ckpt_name.ckpt refers to. Loading finds out */
+  int32_t rank0_only;      /* loading: 1 (default): rank 0 reads and sends, nobody else needs the files; 0: each rank reads
+                              what it needs. Saving: no effect, since no rank gathers a copy of the whole */
+  int32_t cpu_offload;     /* accepted, without effect: what is gathered is in host memory */
+  int64_t timeout_ns;      /* of the whole call; 0: the communicators' default */
+} entrain_checkpoint_config_t;
+ENTRAIN_API void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config);
+
+/* Saves the state; changes nothing of it, and makes no exchange. Collective; blocks; a NULL config is all defaults. Legal
+ * between an exchange (or the making of the anchors) and the first reduction of gradients after it: after a begin_forward
+ * that exchanges, when all layers have been waited for; for the exact kind with use_async also after a rendezvous
+ * without an exchange. Else FAILED_PRECONDITION. UNIMPLEMENTED for the exact kind where the reducer remembers something
+ * between exchanges (error_feedback, random or stochastic choices). ENTRAIN_WISH_CHECKPOINT is how one rank asks all for
+ * it; a replica that is in entrain_edit_leave (entrain_edit_replica_t.leaving) cannot take part: save before or after.
+ * All ranks succeed, or all have the error of one of them, which names rank and path. The file, or all of them together,
+ * takes effect in one step when everything is on the disk; until then, and on an error, a checkpoint of that name is
+ * what it was. */
+ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
+/* Goes on from a checkpoint: at its step, right after its exchange, with begin_forward (which does not exchange again) as
+ * the next call. Collective; blocks. Nothing may be under way and no layer gathered. Everything is read and every byte
+ * checked before anything changes; a file that is damaged, cut off, of a newer format or not a checkpoint is refused
+ * (INVALID_ARGUMENT), and so is one of another model, other options, or for the exact kind another mesh
+ * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. */
+ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

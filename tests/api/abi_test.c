@@ -242,6 +242,18 @@ static void check_edit_info(void) {
   AT(entrain_edit_info_t, rollbacks, 104);
 }
 
+static void check_checkpoint_config(void) {
+  SIZE(entrain_checkpoint_config_t, 48);
+  AT(entrain_checkpoint_config_t, size, 0);
+  AT(entrain_checkpoint_config_t, save_dir, 8);
+  AT(entrain_checkpoint_config_t, ckpt_name, 16);
+  AT(entrain_checkpoint_config_t, kind, 24);
+  AT(entrain_checkpoint_config_t, full_state_dict, 28);
+  AT(entrain_checkpoint_config_t, rank0_only, 32);
+  AT(entrain_checkpoint_config_t, cpu_offload, 36);
+  AT(entrain_checkpoint_config_t, timeout_ns, 40);
+}
+
 int main(void) {
   check_peer_id();
   check_error();
@@ -258,5 +270,6 @@ int main(void) {
   check_edit_config();
   check_edit_replica();
   check_edit_info();
+  check_checkpoint_config();
   return failures == 0 ? 0 : 1;
 }

@@ -1,5 +1,6 @@
 // The rules of size-first structs, for every struct that a call takes or fills: never initialised
 // is refused, an unknown tail must be zero, a shorter struct is accepted.
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -154,6 +155,19 @@ std::vector<StructCase> StructRules::Cases() {
                                     entrain_edit_destroy(edit);
                                     return code;
                                   }),
+      Case<entrain_checkpoint_config_t>(
+          "entrain_checkpoint_config_t", offsetof(entrain_checkpoint_config_t, kind),
+          entrain_checkpoint_config_init,
+          [this](auto* config) {
+            static const std::string directory = testing::TempDir();
+            config->save_dir = directory.c_str();
+            config->ckpt_name = "entrain-struct-rules";
+            int32_t syncing = 0;
+            EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+            const auto code = entrain_edit_save(edit_, config);
+            std::remove((directory + "entrain-struct-rules.ckpt").c_str());
+            return code;
+          }),
       Case<entrain_edit_info_t>("entrain_edit_info_t", 8, entrain_edit_info_init,
                                 [this](auto* info) { return entrain_edit_info(edit_, info); }),
   };

@@ -1,0 +1,93 @@
+// train.h: checkpoints of EDiT.
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/train.h"
+#include "lib/api/arguments.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/api/settings.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::CheckpointKind;
+using entrain::CheckpointOptions;
+using entrain::DType;
+using entrain::Holder;
+
+namespace {
+
+absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_config_t* config) {
+  entrain_checkpoint_config_t known;
+  entrain_checkpoint_config_init(&known);
+  if (config != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_checkpoint_config_t"));
+  }
+  if (known.kind != ENTRAIN_CHECKPOINT_PORTABLE && known.kind != ENTRAIN_CHECKPOINT_EXACT) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kind ", known.kind, " is not an ENTRAIN_CHECKPOINT_* value"));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("full_state_dict", known.full_state_dict));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("rank0_only", known.rank0_only));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", known.cpu_offload));
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(known.timeout_ns));
+  constexpr const char* kDefault = "local_sgd_ckpt";
+  return CheckpointOptions{.directory = known.save_dir == nullptr ? kDefault : known.save_dir,
+                           .name = known.ckpt_name == nullptr ? kDefault : known.ckpt_name,
+                           .kind = CheckpointKind{known.kind},
+                           .full = known.full_state_dict != 0,
+                           .rank0_only = known.rank0_only != 0,
+                           .timeout_ns = known.timeout_ns};
+}
+
+}  // namespace
+
+extern "C" {
+
+void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config) {
+  *config = {};
+  config->size = sizeof(*config);
+  config->full_state_dict = 1;
+  config->rank0_only = 1;
+}
+
+entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data,
+                                        size_t count, entrain_dtype_t dtype, int32_t holder) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(name, "name"));
+    ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
+    ENTRAIN_RETURN_IF_ERROR(
+        CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
+    if (holder != ENTRAIN_STATE_ALL && holder != ENTRAIN_STATE_RANK) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("holder ", holder, " is not an ENTRAIN_STATE_* value"));
+    }
+    return edit->edit->AddState(name, holder == ENTRAIN_STATE_ALL ? Holder::kAll : Holder::kRank,
+                                DType{dtype}, data, elements);
+  });
+}
+
+entrain_status_t entrain_edit_save(entrain_edit_t* edit,
+                                   const entrain_checkpoint_config_t* config) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
+    return edit->edit->Save(options);
+  });
+}
+
+entrain_status_t entrain_edit_load(entrain_edit_t* edit,
+                                   const entrain_checkpoint_config_t* config) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
+    return edit->edit->Load(options);
+  });
+}
+
+}  // extern "C"
