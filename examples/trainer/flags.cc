@@ -292,6 +292,28 @@ void AddOutput(CLI::App* app, Options* o) {
       ->check(Real(0.0, true));
 }
 
+CLI::App* AddCheckpoints(CLI::App* app, Options* o) {
+  auto* group = app->add_option_group("Checkpoints");
+  group->add_option("--save-dir", o->save_dir,
+                    "directory for checkpoints, of exchanges and of the end");
+  group
+      ->add_option("--save-every", o->save_every,
+                   "save at the first exchange after so many steps; 0: at the end only")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--resume", o->resume, "go on from this checkpoint (DIR/step-N.ckpt)");
+  group
+      ->add_option("--checkpoint-kind", o->checkpoint_kind,
+                   "exact: the same ranks go on with the same bits; portable: any ranks go on")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"portable", "exact"}));
+  group->add_flag("--full-state-dict,!--no-full-state-dict", o->full_state_dict,
+                  "one file (default), or one a rank");
+  group->add_flag("--rank0-only,!--no-rank0-only", o->rank0_only,
+                  "rank 0 reads for all (default), or each rank for itself");
+  return group;
+}
+
 void CheckTogether(const Options& o) {
   const auto text = [](int64_t value) { return std::to_string(value); };
   if (o.model.hidden % o.model.heads != 0) {
@@ -312,15 +334,34 @@ void CheckTogether(const Options& o) {
 }
 
 // Whoever gives a flag expects an effect. What contradicts within EDiT's options the library says.
-void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit) {
+void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit,
+                 const CLI::App* checkpoints) {
   const auto refuse = [](const std::string& flag, const std::string& why) {
     throw Error(flag + " has no effect " + why, kUsage);
   };
   if (o.method == "ddp") {
-    for (const CLI::Option* option : edit->get_options()) {
-      if (option->count() > 0) {
-        refuse(option->get_name(),
-               "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
+    for (const CLI::App* group : {edit, checkpoints}) {
+      for (const CLI::Option* option : group->get_options()) {
+        if (option->count() > 0) {
+          refuse(option->get_name(),
+                 "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
+        }
+      }
+    }
+  }
+  if (o.save_every > 0 && o.edit.overlap_steps > 0) {
+    throw Error(
+        "--save-every needs exchanges that are over when a step begins, which --overlap-steps "
+        "delays; leave one out (--save-dir saves at the end)",
+        kUsage);
+  }
+  if (o.save_dir.empty()) {
+    if (o.save_every > 0) {
+      refuse("--save-every", "without --save-dir; set both");
+    }
+    for (const char* flag : {"--checkpoint-kind", "--full-state-dict", "--rank0-only"}) {
+      if (o.resume.empty() && checkpoints->get_option(flag)->count() > 0) {
+        refuse(flag, "without --save-dir or --resume; set one, or leave it out");
       }
     }
   }
@@ -372,6 +413,7 @@ Options ParseFlags(std::vector<std::string> words) {
   AddModel(&app, &options);
   const CLI::App* const inner = AddInner(&app, &options.inner);
   const CLI::App* const edit = AddEdit(&app, &options.edit);
+  const CLI::App* const checkpoints = AddCheckpoints(&app, &options);
   AddOutput(&app, &options);
   words = WithDashes(std::move(words));
   std::reverse(words.begin(), words.end());  // CLI11 takes its words from the back
@@ -383,7 +425,7 @@ Options ParseFlags(std::vector<std::string> words) {
     throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsage);
   }
   CheckTogether(options);
-  RefuseInert(options, inner, edit);
+  RefuseInert(options, inner, edit, checkpoints);
   return options;
 }
 

@@ -58,6 +58,11 @@ struct Options {
   std::string prompt;
   double sample_temperature = 0.7;
   std::string log, summary;
+  // Checkpoints: none; steps between them, 0: only at the end; a file to go on from.
+  std::string save_dir, resume;
+  int64_t save_every = 0;
+  std::string checkpoint_kind = "exact";  // "portable", "exact"
+  bool full_state_dict = true, rank0_only = true;
 
   int64_t tokens_per_step(int ranks) const {
     return gradient_accumulation_steps * batch_size * model.length * ranks;

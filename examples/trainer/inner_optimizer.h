@@ -23,6 +23,9 @@ class InnerOptimizer {
   void Step(int64_t step, double lr, double norm, std::vector<float>* params,
             std::vector<float>* grads);
 
+  // What it keeps: arrays as long as the shard.
+  std::vector<std::vector<float>>& state() { return state_; }
+
  private:
   const double grad_clip_;
   OptimHandle optim_;

@@ -1,5 +1,6 @@
 #include "examples/trainer/method.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -101,6 +102,17 @@ entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
   return config;
 }
 
+// All but the names.
+entrain_checkpoint_config_t ConfigOf(const Options& options) {
+  entrain_checkpoint_config_t config;
+  entrain_checkpoint_config_init(&config);
+  config.kind =
+      options.checkpoint_kind == "exact" ? ENTRAIN_CHECKPOINT_EXACT : ENTRAIN_CHECKPOINT_PORTABLE;
+  config.full_state_dict = options.full_state_dict ? 1 : 0;
+  config.rank0_only = options.rank0_only ? 1 : 0;
+  return config;
+}
+
 }  // namespace
 
 Method::Method(const Options& options, entrain_mesh_t* mesh, entrain_shard_t* shard) {
@@ -140,20 +152,67 @@ void Method::EndStep(int64_t tokens, double loss) {
   }
 }
 
-void Method::Finish(int layers) {
+void Method::WaitAll(int layers) {
+  for (int layer = 0; layer < layers; ++layer) {
+    WaitLayer(layer);
+  }
+}
+
+bool Method::Finish(int layers) {
   if (edit_ == nullptr || Info().in_warmup != 0) {
-    return;
+    return false;
   }
   if (by_time_) {
     const Waiting waiting(&waited_s_);
     Check(entrain_edit_leave(edit_.get()));
-    return;
+    return true;
   }
   Check(entrain_edit_request_sync(edit_.get()));
   BeginForward(true, true);
-  for (int layer = 0; layer < layers; ++layer) {
-    WaitLayer(layer);
+  WaitAll(layers);
+  return true;
+}
+
+void Method::AddState(const char* name, float* data, size_t count) {
+  Check(entrain_edit_add_state(edit_.get(), name, data, count, ENTRAIN_F32, ENTRAIN_STATE_RANK));
+}
+
+void Method::WishCheckpoint() {
+  Check(entrain_edit_wish(edit_.get(), ENTRAIN_WISH_CHECKPOINT));
+}
+
+bool Method::CheckpointIsDue(int replicas) const {
+  bool due = (Info().wishes & ENTRAIN_WISH_CHECKPOINT) != 0;
+  for (int replica = 0; due && replica < replicas; ++replica) {
+    entrain_edit_replica_t said;
+    entrain_edit_replica_init(&said);
+    Check(entrain_edit_replica(edit_.get(), replica, &said));
+    due = said.leaving == 0;
   }
+  return due;
+}
+
+void Method::Save(const Options& options, const std::string& name) {
+  entrain_checkpoint_config_t config = ConfigOf(options);
+  config.save_dir = options.save_dir.c_str();
+  config.ckpt_name = name.c_str();
+  Check(entrain_edit_save(edit_.get(), &config));
+}
+
+void Method::Load(const Options& options) {
+  const std::string& path = options.resume;
+  const size_t slash = path.rfind('/');
+  const std::string directory =
+      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  const std::string ending = ".ckpt";
+  if (name.size() > ending.size() && name.substr(name.size() - ending.size()) == ending) {
+    name.resize(name.size() - ending.size());
+  }
+  entrain_checkpoint_config_t config = ConfigOf(options);
+  config.save_dir = directory.c_str();
+  config.ckpt_name = name.c_str();
+  Check(entrain_edit_load(edit_.get(), &config));
 }
 
 uint64_t Method::anchor_checksum() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
@@ -23,9 +24,26 @@ class Method {
   void WaitLayer(int layer);
   // After the inner optimizer's step: the tokens of this rank in it, and their mean loss.
   void EndStep(int64_t tokens, double loss);
+  // Waits for the exchange that has begun.
+  void WaitAll(int layers);
   // After the last step: exchanges whatever has not been exchanged, so that all replicas hold the
-  // consensus; a-edit: until all others are done too. Does nothing when they do anyhow (ddp, or still in warm-up). Collective.
-  void Finish(int layers);
+  // consensus; a-edit: until all others are done too. Does nothing when they do anyhow (ddp, or
+  // still in warm-up); whether it did. Collective.
+  bool Finish(int layers);
+
+  // What else a checkpoint holds: `count` elements at `data`, lent for good.
+  void AddState(const char* name, float* data, size_t count);
+  // Asks for a checkpoint where replicas do not meet at steps that all know (a-edit): all see at the
+  // same rendezvous that somebody wants it, and that nobody is leaving, who would not take part.
+  void WishCheckpoint();
+  bool CheckpointIsDue(int replicas) const;
+  bool by_time() const { return by_time_; }
+  // Right after an exchange. Collective.
+  void Save(const Options& options, const std::string& name);
+  // Collective. Throws Error with the same line on all ranks, and nothing has changed then.
+  void Load(const Options& options);
+  // Optimizer steps made, by this run and the one it goes on from.
+  int64_t steps() const { return Info().steps; }
 
   // Of this rank's anchors; 0: none.
   uint64_t anchor_checksum() const;

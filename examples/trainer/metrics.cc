@@ -111,6 +111,14 @@ Progress::Progress(int64_t steps, bool silent) : steps_(steps), silent_(silent) 
 
 Progress::~Progress() = default;
 
+void Progress::Resume(int64_t steps, int64_t tokens) {
+  steps_before_ = steps;
+  tokens_before_ = tokens;
+  for (int64_t step = 0; bar_ != nullptr && step < steps; ++step) {
+    bar_->Advance();
+  }
+}
+
 void Progress::Show(const StepRecord& record) {
   if (silent_) {
     return;
@@ -119,19 +127,20 @@ void Progress::Show(const StepRecord& record) {
     bar_->Advance();
   }
   const double now = watch_.seconds();
-  const bool due = record.step == 1 || record.step == steps_ || now - last_line_s_ >= kQuietSeconds;
+  const bool due = record.step == steps_before_ + 1 || record.step == steps_ ||
+                   now - last_line_s_ >= kQuietSeconds;
   if (bar_ != nullptr || (!due && !record.val_loss)) {
     return;
   }
   last_line_s_ = now;
-  const auto step = static_cast<double>(record.step);
+  const auto done = static_cast<double>(record.step - steps_before_);
   std::string line(200, '\0');
   line.resize(static_cast<size_t>(std::snprintf(
       line.data(), line.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f bytes/s",
       static_cast<long long>(record.step), static_cast<long long>(steps_), record.loss, record.lr,
-      static_cast<double>(record.tokens) / std::max(record.seconds, 1e-9))));
+      static_cast<double>(record.tokens - tokens_before_) / std::max(record.seconds, 1e-9))));
   if (record.step < steps_) {
-    line += "  " + Rough(now / step * static_cast<double>(steps_ - record.step)) + " left";
+    line += "  " + Rough(now / done * static_cast<double>(steps_ - record.step)) + " left";
   }
   if (record.val_loss) {
     char text[40];

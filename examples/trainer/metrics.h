@@ -54,6 +54,8 @@ class Progress {
   // The clock starts here.
   Progress(int64_t steps, bool silent);
   ~Progress();
+  // The first `steps`, of `tokens`, were another run's.
+  void Resume(int64_t steps, int64_t tokens);
   void Show(const StepRecord& record);
   void Say(const std::string& line);
 
@@ -63,6 +65,7 @@ class Progress {
   const bool silent_;
   const Stopwatch watch_;
   double last_line_s_ = 0.0;
+  int64_t steps_before_ = 0, tokens_before_ = 0;
   std::unique_ptr<Bar> bar_;
 };
 

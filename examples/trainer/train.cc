@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
@@ -36,6 +37,9 @@ class Run {
 
  private:
   void OpenFiles();
+  void Resume();
+  void Save();
+  bool SaveIsDue() const;
   double MicroBatches(int64_t step, bool* synced);
   void Update(StepRecord* record);
   StepRecord Step(int64_t step);
@@ -44,6 +48,10 @@ class Run {
   void SumTraffic(Summary* summary);
   Summary Report();
   void Print(const Summary& summary);
+  // After `steps`: how many there must be before the next checkpoint.
+  int64_t NextSave(int64_t steps) const {
+    return options_.save_every == 0 ? 0 : (steps / options_.save_every + 1) * options_.save_every;
+  }
 
   const Options& options_;
   const Text& text_;
@@ -61,6 +69,8 @@ class Run {
   double sums_waited_s_ = 0.0;
   Traffic training_;  // in the steps and the last exchange; evaluations apart
   std::deque<double> last_losses_;
+  int64_t steps_before_ = 0;  // of the run that this one goes on from
+  int64_t next_save_ = 0;     // with --save-every: steps to have been made
 };
 
 Run::Run(const Options& options, const Text& text, Session* session)
@@ -75,6 +85,60 @@ Run::Run(const Options& options, const Text& text, Session* session)
       pass_(options.model, options.batch_size),
       progress_(steps_, session->rank() != 0) {
   OpenFiles();
+  int array = 0;
+  for (std::vector<float>& state : inner_.state()) {
+    if (options_.method != "ddp") {
+      method_.AddState(("inner/" + std::to_string(array++)).c_str(), state.data(), state.size());
+    }
+  }
+  if (!options_.resume.empty()) {
+    Resume();
+  }
+  next_save_ = NextSave(steps_before_);
+}
+
+// All ranks fail alike; one of them says why.
+void Run::Resume() {
+  std::string failure;
+  try {
+    method_.Load(options_);
+    steps_before_ = method_.steps();
+    if (steps_before_ > steps_) {
+      failure = "--resume " + options_.resume + " is of step " + std::to_string(steps_before_) +
+                ", and the run has " + std::to_string(steps_);
+    }
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+  progress_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
+}
+
+// The same on all ranks.
+bool Run::SaveIsDue() const {
+  if (options_.save_every == 0) {
+    return false;
+  }
+  return method_.by_time() ? method_.CheckpointIsDue(session_->replicas())
+                           : method_.steps() >= next_save_;
+}
+
+// Called when an exchange has begun; the whole of it is waited for.
+void Run::Save() {
+  method_.WaitAll(LayerCount(options_.model));
+  char name[32];
+  if (method_.by_time()) {  // each replica is at a step of its own
+    std::snprintf(name, sizeof(name), "exchange-%08lld", static_cast<long long>(method_.syncs()));
+  } else {
+    std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(method_.steps()));
+  }
+  std::string failure;
+  try {
+    method_.Save(options_, name);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
 }
 
 // Before any work that could be lost. Rank 0 creates both files, then the first ranks of the other
@@ -129,7 +193,12 @@ double Run::MicroBatches(int64_t step, bool* synced) {
     text_.DrawTraining(options_.seed, session_->rank(), (step - 1) * count + micro,
                        options_.batch_size, options_.model.length, &batch_);
     pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
-    *synced |= method_.BeginForward(true, micro == 0);
+    const bool began = method_.BeginForward(true, micro == 0);
+    *synced |= began;
+    if (began && SaveIsDue()) {
+      Save();
+      next_save_ = NextSave(method_.steps());
+    }
     model_.Forward(&pass_, [this](int layer) { method_.WaitLayer(layer); });
     loss += pass_.loss() / static_cast<double>(count);
     model_.Backward(&pass_, 1.0f / static_cast<float>(count));
@@ -154,6 +223,9 @@ void Run::Update(StepRecord* record) {
   record->lr = LearningRate(options_.inner, record->step, steps_);
   inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
   method_.EndStep(options_.tokens_per_step(1), loss);
+  if (options_.save_every > 0 && method_.by_time() && method_.steps() >= next_save_) {
+    method_.WishCheckpoint();
+  }
 }
 
 StepRecord Run::Step(int64_t step) {
@@ -175,7 +247,7 @@ StepRecord Run::Step(int64_t step) {
 }
 
 void Run::Execute() {
-  for (int64_t step = 1; step <= steps_; ++step) {
+  for (int64_t step = steps_before_ + 1; step <= steps_; ++step) {
     const StepRecord record = Step(step);
     last_losses_.push_back(record.loss);
     if (last_losses_.size() > kFinalSteps) {
@@ -190,7 +262,11 @@ void Run::Execute() {
     }
     progress_.Show(record);
   }
-  Measure([this] { method_.Finish(LayerCount(options_.model)); });
+  Measure([this] {
+    if (method_.Finish(LayerCount(options_.model)) && !options_.save_dir.empty()) {
+      Save();
+    }
+  });
   Print(Report());
 }
 
@@ -226,7 +302,9 @@ Summary Run::Report() {
   s.steps = steps_;
   s.tokens = steps_ * options_.tokens_per_step(session_->ranks());
   s.wall_s = session_->LargestOfAll(training_.seconds);
-  s.tokens_per_s = static_cast<double>(s.tokens) / s.wall_s;
+  s.tokens_per_s =
+      static_cast<double>((steps_ - steps_before_) * options_.tokens_per_step(session_->ranks())) /
+      s.wall_s;
   SumTraffic(&s);
   s.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
   s.unigram_entropy = text_.UnigramEntropy();

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -190,6 +191,79 @@ TEST_F(TrainTest, Bf16LearnsLikeF32AndSendsHalf) {
             0.6 * Summary("f32")["bytes_sent_shard"].get<double>());
 }
 
+// Of the steps after the first `steps`, by step and replica.
+std::map<std::pair<int, int>, double> LossesAfter(int steps,
+                                                  const std::map<std::pair<int, int>, json>& log) {
+  std::map<std::pair<int, int>, double> losses;
+  for (const auto& [key, record] : log) {
+    if (key.first > steps) {
+      losses[key] = record["loss"];
+    }
+  }
+  return losses;
+}
+
+TEST_F(TrainTest, ExactResumeBitEqual) {
+  const std::string flags =
+      "--method edit --shard-size 2 --steps 24 --local-sgd-sync-interval 4 --seed 5 ";
+  Run("without", 4, flags);
+  for (const std::string kind : {"", "--no-full-state-dict --no-rank0-only "}) {
+    const std::string saves = " --save-dir " + Path("saves") + " --save-every 12 " + kind;
+    Run("straight", 4, flags + saves);
+    EXPECT_EQ(Losses("straight"), Losses("without"));
+    EXPECT_TRUE(std::filesystem::exists(Path("saves/step-00000024.ckpt")));
+    Run("resumed", 4, flags + kind + " --resume " + Path("saves/step-00000012.ckpt"));
+    EXPECT_EQ(LossesAfter(0, Log("resumed")), LossesAfter(12, Log("straight")));
+    EXPECT_EQ(Log("resumed").size(), 24u);  // two replicas, twelve steps
+    for (const char* field : {"val_loss", "anchor_checksum"}) {
+      EXPECT_EQ(Summary("resumed")[field], Summary("straight")[field]) << field;
+      EXPECT_EQ(Summary("resumed")[field], Summary("without")[field]) << field;
+    }
+    std::filesystem::remove_all(Path("saves"));
+  }
+}
+
+TEST_F(TrainTest, PortableResumeOnOtherMeshes) {
+  const std::string flags = "--method edit --local-sgd-sync-interval 4 --lr 0.01 ";
+  Run("straight", 4,
+      flags + "--shard-size 2 --steps 32 --checkpoint-kind portable --save-every 24 --save-dir " +
+          Path("saves"));
+  const auto mean = [](const std::map<std::pair<int, int>, double>& losses) {
+    double sum = 0;
+    for (const auto& [key, loss] : losses) {
+      sum += loss / static_cast<double>(losses.size());
+    }
+    return sum;
+  };
+  const double before = mean(LossesAfter(0, Log("straight")));
+  const double went_on = mean(LossesAfter(24, Log("straight")));
+  EXPECT_LT(went_on, 0.8 * before);
+  const std::string resume =
+      "--steps 32 --checkpoint-kind portable --resume " + Path("saves/step-00000024 ");
+  for (const auto& [name, ranks, shard_size] :
+       {std::tuple{"n4", 4, 1}, std::tuple{"m3", 3, 3}, std::tuple{"alone", 1, 1}}) {
+    Run(name, ranks, flags + resume + "--shard-size " + std::to_string(shard_size));
+    EXPECT_EQ(Log(name).begin()->first.first, 25) << name;
+    EXPECT_NEAR(mean(LossesAfter(24, Log(name))), went_on, 0.1 * went_on) << name;
+  }
+}
+
+TEST_F(TrainTest, AEditSavesAtARendezvousAndGoesOn) {
+  const std::string flags =
+      "--method a-edit --shard-size 2 --local-sgd-sync-time 0.005 --min-total-global-steps 1 ";
+  Run("first", 4, flags + "--steps 60 --save-every 20 --save-dir " + Path("saves"));
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(Path("saves"))) {
+    files.insert(entry.path());
+  }
+  ASSERT_GE(files.size(), 2u);  // of the end, and at least one on the way
+  EXPECT_THAT(*files.begin(), HasSubstr("/exchange-0"));
+  Run("second", 4, flags + "--steps 80 --resume " + *files.rbegin());
+  EXPECT_EQ(Log("second").size(), 40u);  // of each replica those after the end of the first run
+  EXPECT_EQ(Log("second").begin()->first.first, 61);
+  EXPECT_GE(Summary("second")["syncs"], Summary("first")["syncs"]);
+}
+
 TEST_F(TrainTest, DilocoLearns) {
   Run("diloco", 2, "--method diloco --steps 60 --local-sgd-sync-interval 6 --lr 0.01");
   const json summary = Summary("diloco");
@@ -278,6 +352,9 @@ TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   once("--data " + Path("text") + " --log /nowhere/x", "cannot write '/nowhere/x'");
   once("--data " + Path("text") + " --seq-length 60000", "is too short");
   once("--data " + Path("text") + " --method ddp --outer-lr 1", "--outer-lr has no effect");
+  once("--data " + Path("text") + " --resume " + Path("absent"),
+       Path("absent.ckpt") + ": cannot open it: No such file");
+  once("--data " + Path("text") + " --resume " + Path("text"), "text.ckpt: cannot open it");
   // Before the first step, not after the last.
   once("--data " + Path("text") + " --summary /nowhere/y --steps 1000000000",
        "cannot write '/nowhere/y'");
