@@ -78,6 +78,10 @@ typedef struct entrain_shard_config {
                                   slab is left alone) and no anchor, and EDiT neither exchanges it nor counts it in
                                   norms. An optimizer step over the whole slab reaches it all the same: weight decay
                                   would shrink it */
+  const uint8_t* layer_replicated; /* `layers` entries, 1: the ranks along the tensor axis all hold this layer alike (the
+                                      weights of a norm, say), 0: each has a part of its own; NULL: all have. A layer that
+                                      is replicated counts once in norms, so that it is judged, weighed and clipped the
+                                      same way on all of them; keeping its gradients alike is the caller's */
 } entrain_shard_config_t;
 ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
 

@@ -76,6 +76,12 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
     ENTRAIN_RETURN_IF_ERROR(CheckSwitch(absl::StrCat("layer_frozen[", layer, "]").c_str(), frozen));
     result.layer_frozen.push_back(frozen);
   }
+  for (int32_t layer = 0; config.layer_replicated != nullptr && layer < config.layers; ++layer) {
+    const uint8_t replicated = config.layer_replicated[layer];
+    ENTRAIN_RETURN_IF_ERROR(
+        CheckSwitch(absl::StrCat("layer_replicated[", layer, "]").c_str(), replicated));
+    result.layer_replicated.push_back(replicated);
+  }
   if (config.prefetch < 0) {
     return absl::InvalidArgumentError(absl::StrCat("prefetch ", config.prefetch, " is negative"));
   }

@@ -43,6 +43,15 @@ std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
   return std::make_unique<LinearReducer>();
 }
 
+// In row order.
+double SumOfColumn(const std::vector<double>& table, size_t width, size_t column) {
+  double sum = 0;
+  for (size_t at = column; at < table.size(); at += width) {
+    sum += table[at];
+  }
+  return sum;
+}
+
 AnomalyOptions DetectorOf(const EditOptions& options) {
   return {.alpha = options.ewma_alpha,
           .warmup = options.ewma_warmup_steps,
@@ -135,7 +144,7 @@ absl::StatusOr<bool> Exchange::Judge(Standing mine, int64_t patience_ns) {
 absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : slab_.training()) {
-    values.push_back(SquareOfShard(l));
+    values.push_back(Share(l, SquareOfShard(l)));
   }
   const size_t layers = values.size();
   values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
@@ -143,7 +152,7 @@ absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* n
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(slab_.layers(), values));
   const size_t width = values.size();
   for (size_t i = 0; i < layers; ++i) {
-    const double norm = std::sqrt(SumOverCopies(all, width, i));
+    const double norm = std::sqrt(SumOfColumn(all, width, i));
     const auto layer = static_cast<size_t>(slab_.training()[i]);
     bool rejected = false;
     if (!detectors_.empty() && mine->steps_since > 0) {
@@ -193,12 +202,8 @@ absl::StatusOr<std::vector<double>> Exchange::GatherFromModel(
 }
 
 // What several ranks hold copies of counts once.
-double Exchange::SumOverCopies(const std::vector<double>& gathered, size_t width, size_t at) const {
-  double sum = 0;
-  for (; at < gathered.size(); at += width) {
-    sum += gathered[at] / groups_.copies;
-  }
-  return sum;
+double Exchange::Share(int layer, double square) const {
+  return square / (groups_.copies * (slab_.layer(layer).replicated ? groups_.tensor : 1));
 }
 
 // One record a replica: its standing, and the norms of all layers that train.
@@ -352,9 +357,10 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   const SlabLayer& l = slab_.layer(layer);
   double beta = 1;
   if (options_.clip_pseudo_grad > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> squares,
-                             GatherFromModel(layer, {kernels_.sum_of_squares(mean, l.valid)}));
-    const double norm = std::sqrt(SumOverCopies(squares, 1, 0));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        const std::vector<double> squares,
+        GatherFromModel(layer, {Share(layer, kernels_.sum_of_squares(mean, l.valid))}));
+    const double norm = std::sqrt(SumOfColumn(squares, 1, 0));
     if (!std::isfinite(norm)) {
       RollBack(layer);
       return absl::OkStatus();

@@ -44,6 +44,7 @@ class Exchange {
   struct Groups {
     std::shared_ptr<Communicator> model, sync;  // for this object alone; null: a group of one
     int copies = 1;                             // ranks of the model group with the same parameters
+    int tensor = 1;                             // as many again, of layers that are replicated
   };
   // `slab` and `params` outlive this.
   Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups);
@@ -93,7 +94,7 @@ class Exchange {
   double SquareOfShard(int layer) const;
   absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
                                                       const std::vector<double>& values) const;
-  double SumOverCopies(const std::vector<double>& gathered, size_t width, size_t at) const;
+  double Share(int layer, double square) const;
   absl::Status JudgeWithinReplica(Standing* mine, std::vector<double>* norms);
   absl::Status ShareNorms(const Standing& mine, const std::vector<double>& norms,
                           int64_t patience_ns);

@@ -40,10 +40,12 @@ absl::Status CheckConfig(const ShardConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("layers: ", config.layer_counts.size(), " is more than ", kMostLayers));
   }
-  if (!config.layer_frozen.empty() && config.layer_frozen.size() != config.layer_counts.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("layer_frozen: ", config.layer_frozen.size(),
-                                                   " entries for ", config.layer_counts.size(),
-                                                   " layers"));
+  for (const auto& [name, flags] : {std::pair("layer_frozen", &config.layer_frozen),
+                                    std::pair("layer_replicated", &config.layer_replicated)}) {
+    if (!flags->empty() && flags->size() != config.layer_counts.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": ", flags->size(), " entries for ",
+                                                     config.layer_counts.size(), " layers"));
+    }
   }
   return absl::OkStatus();
 }
@@ -58,9 +60,9 @@ absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr
                                                                  const ShardConfig& config) {
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
     ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
-    ENTRAIN_ASSIGN_OR_RETURN(Slab slab,
-                             Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
-                                        mesh->coordinate(Axis::kShard), config.layer_frozen));
+    ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
+                                                   mesh->coordinate(Axis::kShard),
+                                                   config.layer_frozen, config.layer_replicated));
     ENTRAIN_ASSIGN_OR_RETURN(Comms comms, MakeComms(*mesh));
     ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
     return std::unique_ptr<LayerShards>(
@@ -113,6 +115,8 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
         {absl::StrCat("layer_counts[", l, "]"), static_cast<double>(config.layer_counts[l])});
     counts.push_back({absl::StrCat("layer_frozen[", l, "]"),
                       config.layer_frozen.empty() ? 0.0 : config.layer_frozen[l]});
+    counts.push_back({absl::StrCat("layer_replicated[", l, "]"),
+                      config.layer_replicated.empty() ? 0.0 : config.layer_replicated[l]});
   }
   for (const auto& values : {shape, counts}) {
     if (comms.scatter != nullptr) {

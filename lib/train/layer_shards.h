@@ -32,10 +32,12 @@ namespace entrain {
 struct ShardConfig {
   std::vector<int64_t> layer_counts;  // P_l, in the order of the forward pass
   std::vector<uint8_t> layer_frozen;  // by layer, 1: nothing in it trains; empty: none
-  int prefetch = 1;                   // layers gathered ahead of use
-  DType param_dtype = DType::kF32;    // kF32 or kBF16: what gather delivers and what travels
-  DType grad_dtype = DType::kF32;     // likewise
-  int64_t timeout_ns = 0;             // of each collective; 0: the communicators' default
+  std::vector<uint8_t>
+      layer_replicated;             // by layer, 1: the same along the tensor axis; empty: none
+  int prefetch = 1;                 // layers gathered ahead of use
+  DType param_dtype = DType::kF32;  // kF32 or kBF16: what gather delivers and what travels
+  DType grad_dtype = DType::kF32;   // likewise
+  int64_t timeout_ns = 0;           // of each collective; 0: the communicators' default
 };
 
 // Values are the C ABI's (train.h).

@@ -40,10 +40,27 @@ absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& s
   return AgreeOn(comm, name, trains);
 }
 
+// Ranks along the tensor axis hold different parts of a layer, or all of them the same.
+absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
+  std::vector<NamedValue> replicated = {{"layers", static_cast<double>(slab.layers())}};
+  ENTRAIN_RETURN_IF_ERROR(AgreeOn(comm, "the tensor group", replicated));
+  replicated.clear();
+  for (int l = 0; l < slab.layers(); ++l) {
+    const SlabLayer& layer = slab.layer(l);
+    replicated.push_back({absl::StrCat("elements of replicated layer ", l),
+                          layer.replicated ? static_cast<double>(layer.full) : 0.0});
+  }
+  return AgreeOn(comm, "the tensor group", replicated);
+}
+
 absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
                                             const EditOptions& options) {
   Exchange::Groups groups;
   groups.copies = mesh.length(Axis::kContext);
+  groups.tensor = mesh.length(Axis::kTensor);
+  if (groups.tensor > 1) {
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnReplicated(*mesh.comm(Axis::kTensor), slab));
+  }
   struct Part {
     Axis axis;
     const char* name;

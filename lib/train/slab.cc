@@ -8,7 +8,8 @@
 namespace entrain {
 
 absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
-                                absl::Span<const uint8_t> frozen) {
+                                absl::Span<const uint8_t> frozen,
+                                absl::Span<const uint8_t> replicated) {
   // Keeps every size in bytes, of slab and padded layer, far from overflow.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
   Slab slab;
@@ -31,6 +32,7 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
     layer.valid = std::clamp<int64_t>(full - layer.first, 0, layer.shard);
     layer.offset = slab.count_;
     layer.frozen = !frozen.empty() && frozen[l] != 0;
+    layer.replicated = !replicated.empty() && replicated[l] != 0;
     slab.count_ += layer.shard;
     slab.layers_.push_back(layer);
     if (layer.trains()) {

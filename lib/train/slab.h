@@ -26,16 +26,18 @@ struct SlabLayer {
   int64_t valid = 0;   // elements of this slot's shard that are not padding; they come first
   int64_t offset = 0;  // where the shard begins in the slab
   bool frozen = false;
+  bool replicated = false;  // the ranks along the tensor axis hold the same
   // Has parameters that change: gradients, an anchor, a part in exchanges.
   bool trains() const { return full > 0 && !frozen; }
 };
 
 class Slab {
  public:
-  // For slot `slot` of `slots`. `frozen`: by layer, not 0 where nothing trains; empty: all train. A
-  // layer may have no elements, a model may not.
+  // For slot `slot` of `slots`. `frozen`: by layer, not 0 where nothing trains; empty: all train.
+  // `replicated`: likewise. A layer may have no elements, a model may not.
   static absl::StatusOr<Slab> Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
-                                   absl::Span<const uint8_t> frozen = {});
+                                   absl::Span<const uint8_t> frozen = {},
+                                   absl::Span<const uint8_t> replicated = {});
 
   int layers() const { return static_cast<int>(layers_.size()); }
   const SlabLayer& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }

@@ -869,6 +869,87 @@ TEST(LayerSync, CopiesAlongTheContextAxisCountOnceInNorms) {
   });
 }
 
+// A model split by tensor and by pipeline stage, and sharded: norms, weights and clip factors are those of whole modules, and what is
+// replicated stays alike.
+TEST(LayerSync, ModelsSplitByTensorAndStageAreJudgedWhole) {
+  RunRanks(16, [](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig mesh_config;
+    for (const Axis axis : {Axis::kTensor, Axis::kPipeline, Axis::kShard}) {
+      mesh_config.lengths[static_cast<size_t>(axis)] = 2;
+    }
+    const auto mesh = Mesh::Create(comm, mesh_config);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    ShardConfig config;
+    // Two modules a stage: a matrix of which each tensor rank has 31 elements, and a norm's 9 weights on both.
+    config.layer_counts = {31, 9};
+    config.layer_replicated = {0, 1};
+    Replica r(*mesh, config);
+    EditOptions options = Whole();
+    options.clip_pseudo_grad = 0.3;
+    r.Edit(options);
+    r.Forward();
+    const int stage = (*mesh)->coordinate(Axis::kPipeline);
+    const int part = (*mesh)->coordinate(Axis::kTensor);
+    const auto drift = [](int replica, int at_stage, int at_part, int l, int64_t i) {
+      return Noise(replica, at_stage, l == 0 ? at_part : 0, 100 * l + i) / 4;
+    };
+    r.DriftFromAnchor([&](int l, int64_t i) { return drift(r.replica(), stage, part, l, i); });
+    const std::vector<float> before = r.Anchor();
+    r.EndStep();
+    ASSERT_TRUE(r.Forward());
+    for (int l = 0; l < 2; ++l) {
+      const LayerReport report = *r.edit().Report(l);
+      // The whole module, element by element, as one process would have it.
+      double norms[2] = {0, 0}, combined = 0;
+      for (int s = 0; s < 2; ++s) {
+        for (int t = 0; t < (l == 0 ? 2 : 1); ++t) {
+          for (int64_t i = 0; i < config.layer_counts[static_cast<size_t>(l)]; ++i) {
+            const double d[2] = {drift(0, s, t, l, i), drift(1, s, t, l, i)};
+            norms[0] += d[0] * d[0];
+            norms[1] += d[1] * d[1];
+            const double mean = report.weights[0] * d[0] + report.weights[1] * d[1];
+            combined += mean * mean;
+          }
+        }
+      }
+      EXPECT_NEAR(report.norms[0], std::sqrt(norms[0]), 1e-5);
+      EXPECT_NEAR(report.norms[1], std::sqrt(norms[1]), 1e-5);
+      const double other = std::exp(std::sqrt(norms[0]) - std::sqrt(norms[1]));
+      EXPECT_NEAR(report.weights[1], other / (1 + other), 1e-5);
+      EXPECT_LT(report.clip_factor, 1);
+      EXPECT_NEAR(report.clip_factor, 0.3 / (std::sqrt(combined) + 1e-6), 1e-5);
+    }
+    // The replicated module has the same bits along the tensor axis.
+    const SlabLayer& norm = r.shards().slab().layer(1);
+    std::vector<float> mine(r.params().begin() + norm.offset,
+                            r.params().begin() + norm.offset + norm.shard);
+    std::vector<float> both(2 * mine.size());
+    ASSERT_EQ(
+        (*mesh)->comm(Axis::kTensor)->AllGather(mine.data(), both.data(), norm.shard, DType::kF32),
+        absl::OkStatus());
+    EXPECT_TRUE(std::equal(mine.begin(), mine.end(), both.begin()));
+    EXPECT_TRUE(std::equal(mine.begin(), mine.end(), both.begin() + norm.shard));
+    EXPECT_NE(mine[0], before[static_cast<size_t>(norm.offset)]);
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+TEST(LayerSync, TensorRanksThatDisagreeAboutReplicasAreNamed) {
+  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig mesh_config;
+    mesh_config.lengths[static_cast<size_t>(Axis::kTensor)] = 2;
+    const auto mesh = Mesh::Create(comm, mesh_config);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    ShardConfig config = Layers();
+    config.layer_replicated = {0, 0, comm->rank() == 0 ? uint8_t{1} : uint8_t{0}, 0};
+    Replica r(*mesh, config);
+    const absl::Status status = LayerSync::Create(*mesh, &r.shards(), Averaging()).status();
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("elements of replicated layer 2: 50 on rank 0, 0 on rank 1"));
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
 TEST(LayerSync, TwoObjectsInOneProcessDoNotMix) {
   RunMesh({2, 2}, [](const std::shared_ptr<Mesh>& mesh) {
     Replica one(mesh, Layers()), two(mesh, Layers());
