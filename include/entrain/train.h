@@ -373,9 +373,7 @@ ENTRAIN_API void entrain_checkpoint_config_init(entrain_checkpoint_config_t* con
 /* Saves the state; changes nothing of it, and makes no exchange. Collective; blocks; a NULL config is all defaults. Legal
  * between an exchange (or the making of the anchors) and the first reduction of gradients after it: after a begin_forward
  * that exchanges, when all layers have been waited for; for the exact kind with use_async also after a rendezvous
- * without an exchange. Else FAILED_PRECONDITION. UNIMPLEMENTED for the exact kind where the reducer remembers something
- * between exchanges (error_feedback, random or stochastic choices). ENTRAIN_WISH_CHECKPOINT is how one rank asks all for
- * it; a replica that is in entrain_edit_leave (entrain_edit_replica_t.leaving) cannot take part: save before or after.
+ * without an exchange. Else FAILED_PRECONDITION. ENTRAIN_WISH_CHECKPOINT is how one rank asks all for it; a replica in entrain_edit_leave (entrain_edit_replica_t.leaving) cannot take part: save before or after.
  * All ranks succeed, or all have the error of one of them, which names rank and path. The file, or all of them together,
  * takes effect in one step when everything is on the disk; until then, and on an error, a checkpoint of that name is
  * what it was. */

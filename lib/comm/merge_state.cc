@@ -19,7 +19,14 @@ constexpr uint64_t kMagic = 0x31534d4e52544e45;  // "ENTRNMS1"
 
 uint64_t MergeState::NextCall() {
   absl::MutexLock lock(&mutex_);
-  return calls_++;
+  return static_cast<uint64_t>(calls_++);
+}
+
+float* MergeState::Owed(int64_t tag, int64_t count) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<float>& owed = owed_[{tag, count}];
+  owed.resize(static_cast<size_t>(count));
+  return owed.data();  // where it is when the map grows, too
 }
 
 void MergeState::Settle(int64_t tag, int64_t count, absl::FunctionRef<void(float*)> body) {
@@ -37,7 +44,7 @@ std::string MergeState::Save() const {
   }
   std::sort(keys.begin(), keys.end());
   Writer writer;
-  writer.Put(kMagic).Put(calls_).Put(static_cast<uint64_t>(keys.size()));
+  writer.Put(kMagic).Put(static_cast<uint64_t>(calls_)).Put(static_cast<uint64_t>(keys.size()));
   for (const Key& key : keys) {
     const std::vector<float>& owed = owed_.at(key);
     writer.Put(key.first).Put(key.second).PutRaw(owed.data(), owed.size() * sizeof(float));
@@ -70,7 +77,7 @@ absl::Status MergeState::Load(absl::string_view saved) {
         absl::StrCat("state: its ", saved.size(), " bytes are not the state of a reduction"));
   }
   absl::MutexLock lock(&mutex_);
-  calls_ = calls;
+  calls_ = static_cast<int64_t>(calls);
   owed_ = std::move(owed);
   return absl::OkStatus();
 }

@@ -30,6 +30,11 @@ class MergeState {
   void Settle(int64_t tag, int64_t count, absl::FunctionRef<void(float*)> body)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // For whoever keeps it otherwise than as Save's bytes, while no call is under way: what calls of this tag owe, `count` numbers,
+  // and how many calls there were. Lent until Load, or as long as this lives.
+  float* Owed(int64_t tag, int64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t* calls() ABSL_NO_THREAD_SAFETY_ANALYSIS { return &calls_; }
+
   // All of it, as bytes; the same bytes for the same state.
   std::string Save() const ABSL_LOCKS_EXCLUDED(mutex_);
   // INVALID_ARGUMENT for what Save did not write; then nothing has changed.
@@ -38,7 +43,7 @@ class MergeState {
  private:
   using Key = std::pair<int64_t, int64_t>;  // tag, length
   mutable absl::Mutex mutex_;
-  uint64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<Key, std::vector<float>> owed_ ABSL_GUARDED_BY(mutex_);
 };
 

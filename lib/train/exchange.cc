@@ -112,6 +112,23 @@ void Exchange::VisitState(StateVisitor& visitor) {
     visitor.Array("empty_rounds", Holder::kAll, DType::kI32, empty_rounds_.data(),
                   static_cast<int64_t>(empty_rounds_.size()));
   }
+  VisitReducer(visitor);
+}
+
+// Only in exact checkpoints: elsewhere a run begins without debts.
+void Exchange::VisitReducer(StateVisitor& visitor) {
+  MergeState* const state = reducer_->state();
+  if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
+    return;
+  }
+  visitor.Value("reducer/calls", Holder::kRank, state->calls());
+  for (const int layer : slab_.training()) {
+    const int64_t valid = slab_.layer(layer).valid;
+    if (options_.error_feedback && valid > 0) {
+      visitor.Array(absl::StrCat("reducer/owed/", layer), Holder::kRank, DType::kF32,
+                    state->Owed(layer, valid), valid);
+    }
+  }
 }
 
 void Exchange::Adopt(bool live) {

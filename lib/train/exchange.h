@@ -55,8 +55,6 @@ class Exchange {
   absl::Status CreateAnchors();
 
   void VisitState(StateVisitor& visitor);
-  // The reducer keeps something from one exchange to the next, which VisitState does not show.
-  bool reducer_remembers() const { return reducer_->state() != nullptr; }
   // For loading: CreateAnchors makes room for those that come; if they do not come, this takes it back.
   void DropAnchors() { anchors_.Drop(); }
   // What was loaded counts; `live`: theta ← a too, as after an exchange.
@@ -91,6 +89,7 @@ class Exchange {
     RefPtr<Work> work;
   };
 
+  void VisitReducer(StateVisitor& visitor);
   double SquareOfShard(int layer) const;
   absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
                                                       const std::vector<double>& values) const;

@@ -179,7 +179,7 @@ class LayerSync final : public LayerGate {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
-  uint64_t behind_ = 0;  // the last job of an exchange behind further steps; 0: there is none
+  uint64_t behind_ = 0;      // the last job of an exchange behind further steps; 0: there is none
   uint64_t reductions_ = 0;  // of the shards when the step began
   std::vector<CallersArray> callers_;
   int64_t loaded_syncs_ = 0;  // of the run before this object

@@ -77,11 +77,6 @@ absl::Status LayerSync::CheckQuiet() const {
 // A portable checkpoint has nothing of what replicas have trained since they exchanged.
 absl::Status LayerSync::CheckRendezvous(CheckpointKind kind) const {
   ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
-  if (kind == CheckpointKind::kExact && exchange_.reducer_remembers()) {
-    return absl::UnimplementedError(
-        "exact checkpoints do not hold what this reducer remembers between exchanges (error "
-        "feedback, how often it has drawn); save a portable one");
-  }
   int64_t last = last_sync_step_;
   if (kind == CheckpointKind::kPortable) {
     absl::MutexLock lock(&mutex_);

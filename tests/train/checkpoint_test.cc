@@ -20,11 +20,28 @@ using ::testing::HasSubstr;
 
 // ---- The exact kind ----------------------------------------------------------------------------
 
-class ExactResume : public ::testing::TestWithParam<std::tuple<Grid, Way, bool>> {};
+enum class Method { kWhole, kPlain, kPacked };
+
+// Whole, with half of each layer sent in int8 at random, and what was not sent owed.
+EditOptions Packed() {
+  EditOptions options = Whole();
+  options.reducer = ReducerKind::kGta;
+  options.sparsification_method = Sparsification::kRandom;
+  options.density = 0.5;
+  options.seed = 7;
+  options.wire_format = WireFormat::kInt8;
+  options.wire_rounding = WireRounding::kStochastic;
+  options.error_feedback = true;
+  return options;
+}
+
+class ExactResume : public ::testing::TestWithParam<std::tuple<Grid, Way, Method>> {};
 
 TEST_P(ExactResume, BitEqual) {
-  const auto& [grid, way, plain] = GetParam();
-  EditOptions options = plain ? Plain() : Whole();
+  const auto& [grid, way, method] = GetParam();
+  EditOptions options = method == Method::kPlain    ? Plain()
+                        : method == Method::kPacked ? Packed()
+                                                    : Whole();
   options.local_sgd_sync_interval = 3;
   constexpr int kSteps = 14;
   const Directory directory;
@@ -65,16 +82,19 @@ TEST_P(ExactResume, BitEqual) {
   EXPECT_EQ(resumed.seen(), straight.seen());
 }
 
-std::string NameOfExact(const ::testing::TestParamInfo<std::tuple<Grid, Way, bool>>& test) {
-  const auto& [grid, way, plain] = test.param;
+std::string NameOfExact(const ::testing::TestParamInfo<std::tuple<Grid, Way, Method>>& test) {
+  const auto& [grid, way, method] = test.param;
+  const char* const names[] = {"", "_plain", "_packed"};
   return absl::StrCat("m", grid.shards, "_n", grid.replicas, "_", way.name(),
-                      plain ? "_plain" : "");
+                      names[static_cast<int>(method)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, ExactResume,
                          ::testing::Combine(::testing::Values(Grid{1, 1}, Grid{2, 1}, Grid{1, 2},
                                                               Grid{2, 2}, Grid{3, 2}),
-                                            ::testing::ValuesIn(kWays), ::testing::Bool()),
+                                            ::testing::ValuesIn(kWays),
+                                            ::testing::Values(Method::kWhole, Method::kPlain,
+                                                              Method::kPacked)),
                          NameOfExact);
 
 // ---- The portable kind -------------------------------------------------------------------------
