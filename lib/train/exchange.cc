@@ -264,7 +264,7 @@ absl::Status Exchange::ShareNorms(const Standing& mine, const std::vector<double
 
 void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
   const auto at = static_cast<size_t>(layer);
-  std::vector<Contribution> brought;
+  std::vector<Candidate> brought;
   LayerReport& report = reports_[at];
   report.norms.clear();
   for (size_t n = 0; n < signed_norms.size(); ++n) {
@@ -279,7 +279,7 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
   report.weights = verdicts_[at].weights;
   report.clip_factor = 1;
   report.rolled_back = false;
-  const Contribution& own = brought[static_cast<size_t>(me_)];
+  const Candidate& own = brought[static_cast<size_t>(me_)];
   report.accepted = own.absent || own.accepted();
   if (!detectors_.empty()) {
     Learn(layer, brought);
@@ -287,9 +287,9 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
 }
 
 // What this replica's detector of the layer makes of it.
-void Exchange::Learn(int layer, const std::vector<Contribution>& brought) {
+void Exchange::Learn(int layer, const std::vector<Candidate>& brought) {
   const auto at = static_cast<size_t>(layer);
-  const Contribution& own = brought[static_cast<size_t>(me_)];
+  const Candidate& own = brought[static_cast<size_t>(me_)];
   if (own.absent) {
     return;
   }

@@ -98,7 +98,7 @@ class Exchange {
   absl::Status ShareNorms(const Standing& mine, const std::vector<double>& norms,
                           int64_t patience_ns);
   void Weigh(int layer, const std::vector<double>& signed_norms);
-  void Learn(int layer, const std::vector<Contribution>& brought);
+  void Learn(int layer, const std::vector<Candidate>& brought);
   void FillDelta(int layer, float* delta) const;
   absl::Status Combine(int layer, float* mean);
   bool Vanishes(int layer, const float* mean) const;

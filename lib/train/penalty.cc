@@ -19,25 +19,25 @@ void Normalise(std::vector<double>* weights) {
 
 // exp((least - G) / T) of the accepted: relative to the smallest norm, so that one is 1 and the sum
 // cannot vanish.
-std::vector<double> Exponentials(double temperature, absl::Span<const Contribution> brought) {
+std::vector<double> Exponentials(double temperature, absl::Span<const Candidate> brought) {
   double least = std::numeric_limits<double>::infinity();
-  for (const Contribution& one : brought) {
+  for (const Candidate& one : brought) {
     if (one.accepted()) {
       least = std::min(least, one.norm);
     }
   }
   std::vector<double> result;
-  for (const Contribution& one : brought) {
+  for (const Candidate& one : brought) {
     result.push_back(one.accepted() ? std::exp((least - one.norm) / temperature) : 0);
   }
   return result;
 }
 
 // Each replica's share of all that was trained; `all`: the rejected count too.
-std::vector<double> Shares(absl::Span<const Contribution> brought, bool all) {
+std::vector<double> Shares(absl::Span<const Candidate> brought, bool all) {
   std::vector<double> shares;
   double total = 0;
-  for (const Contribution& one : brought) {
+  for (const Candidate& one : brought) {
     shares.push_back(all || one.accepted() ? one.trained : 0);
     total += shares.back();
   }
@@ -50,15 +50,15 @@ std::vector<double> Shares(absl::Span<const Contribution> brought, bool all) {
 
 }  // namespace
 
-bool Contribution::accepted() const {
+bool Candidate::accepted() const {
   return !rejected && !absent && std::isfinite(norm);
 }
 
-Verdict Weigh(const Weighing& how, absl::Span<const Contribution> brought) {
+Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought) {
   Verdict verdict;
   const bool softmax = how.kind == Weighting::kSoftmax;
   std::vector<double> weights;
-  for (const Contribution& one : brought) {
+  for (const Candidate& one : brought) {
     verdict.accepted += one.accepted() ? 1 : 0;
     weights.push_back(how.compat || one.accepted() ? 1 : 0);
   }

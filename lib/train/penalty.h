@@ -28,7 +28,7 @@ struct Weighing {
 };
 
 // What a replica brings to an exchange of one layer.
-struct Contribution {
+struct Candidate {
   double norm = 0;        // G; not finite: rejected
   bool rejected = false;  // by its judge of norms
   bool absent = false;    // has nothing to bring
@@ -43,7 +43,7 @@ struct Verdict {
 };
 // (1 - r) w + r s over the accepted, with w of `kind` and s the replica's share of what was trained;
 // if nobody has trained, all shares are alike.
-Verdict Weigh(const Weighing& how, absl::Span<const Contribution> brought);
+Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought);
 
 // beta = min(1, phi / (norm + 1e-6)): what brings a module of this norm down to phi.
 double ClipFactor(double norm, double phi);

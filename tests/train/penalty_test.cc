@@ -25,8 +25,8 @@ MATCHER(NearPublished, "") {
   return std::abs(std::get<0>(arg) - std::get<1>(arg)) < 1e-6;
 }
 
-std::vector<Contribution> Norms(const std::vector<double>& norms) {
-  std::vector<Contribution> brought;
+std::vector<Candidate> Norms(const std::vector<double>& norms) {
+  std::vector<Candidate> brought;
   for (const double norm : norms) {
     brought.push_back({.norm = norm});
   }
@@ -52,7 +52,7 @@ TEST(Weigh, LargeNormsDoNotVanish) {
 }
 
 TEST(Weigh, RejectedMassIsSharedByTheAccepted) {
-  std::vector<Contribution> brought = Norms({1, kNan, 3, kInf, 2, 5});
+  std::vector<Candidate> brought = Norms({1, kNan, 3, kInf, 2, 5});
   brought[4].rejected = true;
   brought[5].absent = true;
   const Verdict verdict = Weigh({}, brought);
@@ -76,7 +76,7 @@ TEST(Weigh, AllRejectedHaveNoWeight) {
 }
 
 TEST(Weigh, StepsMixAsPublishedAmongTheAccepted) {
-  std::vector<Contribution> brought = {{.norm = 1, .trained = 30}, {.norm = 2, .trained = 10}};
+  std::vector<Candidate> brought = {{.norm = 1, .trained = 30}, {.norm = 2, .trained = 10}};
   const Weighing how = {.kind = Weighting::kSoftmax, .step_ratio = 0.5};
   EXPECT_THAT(Weigh(how, brought).weights, Pointwise(NearPublished(), {0.740529, 0.259471}));
   // One more that is rejected takes no share, however long it has trained.
@@ -105,7 +105,7 @@ TEST(Weigh, CompatRefinesAsThePublishedCode) {
                     .step_ratio = spec.value("step_weight_ratio", 0.0),
                     .compat = true};
     how.kind = spec.contains("temperature") ? Weighting::kSoftmax : Weighting::kSum;
-    std::vector<Contribution> brought(4);
+    std::vector<Candidate> brought(4);
     for (size_t n = 0; n < 4; ++n) {
       const double q = spec.contains("weight") ? spec["weight"][n].get<double>() : 0;
       brought[n].rejected = spec.value("zeroed_rank", -1) == static_cast<int>(n);
@@ -121,7 +121,7 @@ TEST(Weigh, CompatRefinesAsThePublishedCode) {
 }
 
 TEST(Weigh, CompatLeavesTheRejectedInTheDivisor) {
-  std::vector<Contribution> brought = Norms({1, 2, 3, 4});
+  std::vector<Candidate> brought = Norms({1, 2, 3, 4});
   brought[3].rejected = true;
   EXPECT_THAT(Weigh({.compat = true}, brought).weights, ElementsAre(0.25, 0.25, 0.25, 0));
 }

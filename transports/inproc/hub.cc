@@ -70,20 +70,20 @@ Hub::Joined Hub::Join(uint64_t mine, uint64_t other, const std::shared_ptr<Inbox
     if (alive_.find(other) == alive_.end()) {
       return {};
     }
-    auto link = std::make_shared<Link>();
+    auto link = std::make_shared<InprocPair>();
     link->side[0].inbox = inbox;
     link->side[0].slot = slot;
     half_[key] = {link, mine};
     return {link, 0, false, {}};
   }
-  std::shared_ptr<Link> link = half->second.first;
+  std::shared_ptr<InprocPair> link = half->second.first;
   half_.erase(half);
   link->side[1].inbox = inbox;
   link->side[1].slot = slot;
   return {link, 1, true, link->closed};
 }
 
-bool Hub::Abandon(Link* link, absl::string_view why) {
+bool Hub::Abandon(InprocPair* link, absl::string_view why) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (link->side[1].inbox != nullptr) {
     return false;

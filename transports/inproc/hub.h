@@ -25,7 +25,7 @@ namespace entrain {
 //
 // The receiver reads `data` only while it has put the word to kCopying; so once the sender has put
 // it to kRevoked, which waits for one piece at most, nobody reads `data` again.
-struct Lent {
+struct LentMessage {
   enum State : uint32_t { kIdle, kCopying, kRevoked };
   std::atomic<uint32_t> state{kIdle};
   const std::byte* data = nullptr;
@@ -39,12 +39,13 @@ struct Lent {
 };
 
 // Two endpoints. Outlives both, so that each may hold pointers to what the other has lent.
-struct Link {
+struct InprocPair {
   struct Side {
     std::shared_ptr<Inbox> inbox;  // null until this side has connected
     uint32_t slot = 0;             // of its endpoint in its transport
-    std::deque<Lent> lent;    // every record it ever made; grows to the most that were open at once
-    std::vector<Lent*> free;  // the side's own thread only
+    std::deque<LentMessage>
+        lent;  // every record it ever made; grows to the most that were open at once
+    std::vector<LentMessage*> free;  // the side's own thread only
     // Cost of the eager messages that the *other* side has taken from this one. Written by the
     // other side (relaxed: it is only a count), read by this one.
     std::atomic<int64_t> consumed{0};
@@ -65,7 +66,7 @@ class Hub {
   uint64_t InstanceOf(absl::string_view address) const;
 
   struct Joined {
-    std::shared_ptr<Link> link;
+    std::shared_ptr<InprocPair> link;
     int side = 0;           // mine
     bool complete = false;  // the other side is there already
     std::string closed;     // ... and why it has closed, if it has
@@ -74,7 +75,7 @@ class Hub {
   // instance (any more).
   Joined Join(uint64_t mine, uint64_t other, const std::shared_ptr<Inbox>& inbox, uint32_t slot);
   // The first side goes before the second came. False: the second has come.
-  bool Abandon(Link* link, absl::string_view why);
+  bool Abandon(InprocPair* link, absl::string_view why);
 
  private:
   Hub();
@@ -85,7 +86,7 @@ class Hub {
   std::map<uint64_t, bool> alive_;
   // By (smaller, larger) instance: links with one side. The value's second is the instance that
   // opened it.
-  std::map<std::pair<uint64_t, uint64_t>, std::pair<std::shared_ptr<Link>, uint64_t>> half_;
+  std::map<std::pair<uint64_t, uint64_t>, std::pair<std::shared_ptr<InprocPair>, uint64_t>> half_;
 };
 
 }  // namespace entrain

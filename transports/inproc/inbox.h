@@ -18,7 +18,7 @@
 
 namespace entrain {
 
-struct Lent;
+struct LentMessage;
 
 // One thing that happened, addressed to one endpoint of the owner.
 struct Note {
@@ -35,7 +35,7 @@ struct Note {
   uint32_t slot = 0;  // of the endpoint it is for
   uint32_t payload_bytes = 0;
   Envelope envelope{};
-  Lent* lent = nullptr;
+  LentMessage* lent = nullptr;
 };
 
 // Notes with their payloads one after another, in order. Reused, so that a warm one allocates

@@ -11,25 +11,26 @@
 namespace entrain {
 namespace {
 
-uint64_t HandleOf(Lent* lent) {
+uint64_t HandleOf(LentMessage* lent) {
   return reinterpret_cast<uint64_t>(lent);
 }
-Lent* LentOf(uint64_t handle) {
-  return reinterpret_cast<Lent*>(handle);
+LentMessage* LentOf(uint64_t handle) {
+  return reinterpret_cast<LentMessage*>(handle);
 }
 
 // After this nobody reads lent->data; waits for one piece at most.
-void TakeBack(Lent* lent) {
-  uint32_t state = Lent::kIdle;
+void TakeBack(LentMessage* lent) {
+  uint32_t state = LentMessage::kIdle;
   // acquire: pairs with the receiver's release of kIdle, so that its reads are over.
-  while (!lent->state.compare_exchange_weak(state, Lent::kRevoked, std::memory_order_acquire)) {
-    if (state == Lent::kRevoked) {
+  while (
+      !lent->state.compare_exchange_weak(state, LentMessage::kRevoked, std::memory_order_acquire)) {
+    if (state == LentMessage::kRevoked) {
       return;
     }
-    if (state == Lent::kCopying) {
+    if (state == LentMessage::kCopying) {
       sched_yield();
     }
-    state = Lent::kIdle;
+    state = LentMessage::kIdle;
   }
 }
 
@@ -96,11 +97,11 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
 }
 
 void InprocEndpoint::Announce(const Envelope& envelope, ConstBytes bytes, Completion* done) {
-  Link::Side& side = mine();
+  InprocPair::Side& side = mine();
   if (side.free.empty()) {
     side.free.push_back(&side.lent.emplace_back());
   }
-  Lent* lent = side.free.back();
+  LentMessage* lent = side.free.back();
   side.free.pop_back();
   lent->data = bytes.data();
   lent->bytes = static_cast<int64_t>(bytes.size());
@@ -109,12 +110,12 @@ void InprocEndpoint::Announce(const Envelope& envelope, ConstBytes bytes, Comple
   lent->at = open_.size();
   lent->open = true;
   // relaxed: the inbox's mutex carries it to the receiver.
-  lent->state.store(Lent::kIdle, std::memory_order_relaxed);
+  lent->state.store(LentMessage::kIdle, std::memory_order_relaxed);
   open_.push_back(lent);
   Send({.kind = Note::Kind::kAnnounce, .envelope = envelope, .lent = lent}, {});
 }
 
-void InprocEndpoint::Finish(Lent* lent, const absl::Status& status) {
+void InprocEndpoint::Finish(LentMessage* lent, const absl::Status& status) {
   if (lent->open) {
     lent->open = false;
     shared_->completions.Add(lent->done, status, status.ok() ? lent->bytes : 0);
@@ -124,7 +125,7 @@ void InprocEndpoint::Finish(Lent* lent, const absl::Status& status) {
   }
 }
 
-void InprocEndpoint::Revoke(Lent* lent, const absl::Status& why) {
+void InprocEndpoint::Revoke(LentMessage* lent, const absl::Status& why) {
   TakeBack(lent);
   Finish(lent, why);
 }
@@ -151,7 +152,7 @@ void InprocEndpoint::Revoke(Context mine_context, Context theirs_context, const 
   }
   for (size_t i = open_.size();
        i-- > 0;) {  // backwards: Finish puts the last one in the place of the one it removes
-    Lent* lent = open_[i];
+    LentMessage* lent = open_[i];
     if (lent->tag.context() == theirs_context) {
       Revoke(lent, why);
       Send({.kind = Note::Kind::kWithdraw, .envelope = {lent->tag, {}}, .lent = lent}, {});
@@ -282,15 +283,16 @@ int InprocEndpoint::CopyPieces() {
   int events = 0;
   while (budget > 0 && !copying_.empty()) {
     Incoming* incoming = copying_.front();
-    Lent* lent = LentOf(incoming->handle());
+    LentMessage* lent = LentOf(incoming->handle());
     bool finished = incoming->dropped();
     if (finished) {
       queue_.Abandon(incoming);
     } else {
-      uint32_t idle = Lent::kIdle;
+      uint32_t idle = LentMessage::kIdle;
       // acquire: not needed for the data, which the inbox carried; it keeps the reads below after
       // this.
-      if (!lent->state.compare_exchange_strong(idle, Lent::kCopying, std::memory_order_acquire)) {
+      if (!lent->state.compare_exchange_strong(idle, LentMessage::kCopying,
+                                               std::memory_order_acquire)) {
         return events;  // revoked: the note that says so is on its way
       }
       const Bytes into = incoming->writable();
@@ -298,7 +300,7 @@ int InprocEndpoint::CopyPieces() {
       if (piece > 0) {
         std::memcpy(into.data(), lent->data + incoming->received(), piece);
       }
-      lent->state.store(Lent::kIdle, std::memory_order_release);  // pairs with TakeBack
+      lent->state.store(LentMessage::kIdle, std::memory_order_release);  // pairs with TakeBack
       budget -= static_cast<int64_t>(piece) + 1;
       finished = queue_.Advance(incoming, static_cast<int64_t>(piece));
     }

@@ -51,12 +51,12 @@ class InprocEndpoint final : public Endpoint {
   Deadline wake_at() const;
 
  private:
-  Link::Side& mine() const { return link_->side[side_]; }
-  Link::Side& theirs() const { return link_->side[1 - side_]; }
+  InprocPair::Side& mine() const { return link_->side[side_]; }
+  InprocPair::Side& theirs() const { return link_->side[1 - side_]; }
   void Send(Note note, ConstBytes payload);
   void Announce(const Envelope& envelope, ConstBytes bytes, Completion* done);
-  void Finish(Lent* lent, const absl::Status& status);
-  void Revoke(Lent* lent, const absl::Status& why);
+  void Finish(LentMessage* lent, const absl::Status& status);
+  void Revoke(LentMessage* lent, const absl::Status& why);
   void OnAnnounce(const Note& note);
   void OnWithdraw(const Note& note);
   int CopyPieces();
@@ -71,12 +71,12 @@ class InprocEndpoint final : public Endpoint {
   const uint32_t slot_;
   const std::string address_;
   const Deadline connect_by_;
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<InprocPair> link_;
   int side_ = 0;
   bool connected_ = false;
   NoteBatch backlog_;               // before the other side has connected
   int64_t sent_ = 0;                // cost of the eager messages sent
-  std::vector<Lent*> open_;         // announced, not finished
+  std::vector<LentMessage*> open_;  // announced, not finished
   std::vector<Incoming*> copying_;  // claimed or dropped announcements, to be copied or refused
   std::vector<uint64_t> refused_;   // room for Revoke
   absl::Status end_;                // why it has ended
