@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/base/casts.h"
@@ -93,7 +94,8 @@ Exchange::~Exchange() {
 CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
   const int64_t usual = options_.timeout_ns > 0 || patience_ns == 0 ? options_.timeout_ns
                                                                     : groups_.sync->timeout_ns();
-  return TimedCall(usual + patience_ns, tag, true);
+  const int64_t room = std::numeric_limits<int64_t>::max() - patience_ns;
+  return TimedCall(std::min(usual, room) + patience_ns, tag, true);
 }
 
 absl::Status Exchange::CreateAnchors() {
@@ -152,8 +154,7 @@ absl::StatusOr<bool> Exchange::Judge(Standing mine, int64_t patience_ns) {
   std::vector<double> norms;
   ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(&mine, &norms));
   mine.anchor_checksum = anchors_.checksum();
-  ENTRAIN_RETURN_IF_ERROR(ShareNorms(mine, norms, patience_ns));
-  return Exchanges(standings_, options_.least_steps());
+  return ShareNorms(mine, norms, patience_ns);
 }
 
 // The norms of whole layers, the same bits on all ranks of the replica, and its standing: one
@@ -224,8 +225,8 @@ double Exchange::Share(int layer, double square) const {
 }
 
 // One record a replica: its standing, and the norms of all layers that train.
-absl::Status Exchange::ShareNorms(const Standing& mine, const std::vector<double>& norms,
-                                  int64_t patience_ns) {
+absl::StatusOr<bool> Exchange::ShareNorms(const Standing& mine, const std::vector<double>& norms,
+                                          int64_t patience_ns) {
   constexpr size_t kHeader = sizeof(Standing) / sizeof(double);
   const size_t width = kHeader + norms.size();
   std::vector<uint64_t> record(width);
@@ -250,19 +251,21 @@ absl::Status Exchange::ShareNorms(const Standing& mine, const std::vector<double
     return same;
   }
   if (!Exchanges(standings_, options_.least_steps())) {
-    return absl::OkStatus();
+    return false;
   }
+  const std::vector<double> trained = Trained(standings_);
   for (size_t i = 0; i < norms.size(); ++i) {
     std::vector<double> column;
     for (size_t at = kHeader + i; at < records.size(); at += width) {
       column.push_back(absl::bit_cast<double>(records[at]));
     }
-    Weigh(slab_.training()[i], column);
+    Weigh(slab_.training()[i], column, trained);
   }
-  return absl::OkStatus();
+  return true;
 }
 
-void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
+void Exchange::Weigh(int layer, const std::vector<double>& signed_norms,
+                     const std::vector<double>& trained) {
   const auto at = static_cast<size_t>(layer);
   std::vector<Candidate> brought;
   LayerReport& report = reports_[at];
@@ -272,7 +275,7 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms) {
     brought.push_back({.norm = norm,
                        .rejected = std::signbit(signed_norms[n]),
                        .absent = standings_[n].steps_since == 0,
-                       .trained = Trained(standings_, n)});
+                       .trained = trained[n]});
     report.norms.push_back(norm);
   }
   verdicts_[at] = entrain::Weigh(WeighingOf(options_), brought);
@@ -291,13 +294,13 @@ void Exchange::Learn(int layer, const std::vector<Candidate>& brought) {
   const auto at = static_cast<size_t>(layer);
   const Candidate& own = brought[static_cast<size_t>(me_)];
   if (own.absent) {
-    return;
-  }
-  if (own.accepted()) {
+    // Nothing to judge.
+  } else if (own.accepted()) {
     detectors_[at].Accept(own.norm);
   } else {
     detectors_[at].Reject(own.norm);
   }
+  // The same on all replicas, whoever was absent.
   empty_rounds_[at] = verdicts_[at].accepted > 0 ? 0 : empty_rounds_[at] + 1;
   if (empty_rounds_[at] >= 2 && !options_.compat) {
     // All of them, and again: what changed is the level of norms.

@@ -95,9 +95,10 @@ class Exchange {
                                                       const std::vector<double>& values) const;
   double Share(int layer, double square) const;
   absl::Status JudgeWithinReplica(Standing* mine, std::vector<double>* norms);
-  absl::Status ShareNorms(const Standing& mine, const std::vector<double>& norms,
-                          int64_t patience_ns);
-  void Weigh(int layer, const std::vector<double>& signed_norms);
+  absl::StatusOr<bool> ShareNorms(const Standing& mine, const std::vector<double>& norms,
+                                  int64_t patience_ns);
+  void Weigh(int layer, const std::vector<double>& signed_norms,
+             const std::vector<double>& trained);
   void Learn(int layer, const std::vector<Candidate>& brought);
   void FillDelta(int layer, float* delta) const;
   absl::Status Combine(int layer, float* mean);

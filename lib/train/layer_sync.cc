@@ -467,12 +467,18 @@ absl::Status LayerSync::Wish(uint64_t flags) {
 absl::Status LayerSync::Leave() {
   ENTRAIN_RETURN_IF_ERROR(status());
   const int pending = FirstPending();
-  if (left_ || last_sync_step_ < 0 || pending >= 0) {
+  if (left_ || pending >= 0) {
     return absl::FailedPreconditionError(
         left_ ? "edit: leave: this replica has left already"
-        : pending >= 0
-            ? absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending)
-            : "edit: leave: there are no anchors yet, all replicas leave together");
+              : absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending));
+  }
+  if (step_ < options_.local_sgd_warmup_steps) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("edit: leave: at step ", step_, " of ", options_.local_sgd_warmup_steps,
+                     " of warm-up, in which all replicas train together and stop together"));
+  }
+  if (last_sync_step_ < 0) {  // the last step of warm-up was the last step
+    ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit: leave"));
   }
   left_ = true;
   const Stopwatch stopwatch(&exposed_ns_);

@@ -38,11 +38,15 @@ bool AllLeave(absl::Span<const Standing> all) {
                      [](const Standing& one) { return (one.flags & kLeaving) != 0; });
 }
 
-double Trained(absl::Span<const Standing> all, size_t replica) {
+std::vector<double> Trained(absl::Span<const Standing> all) {
   const bool tokens = std::all_of(all.begin(), all.end(), [](const Standing& one) {
     return one.tokens_since > 0 || one.steps_since == 0;
   });
-  return static_cast<double>(tokens ? all[replica].tokens_since : all[replica].steps_since);
+  std::vector<double> trained;
+  for (const Standing& one : all) {
+    trained.push_back(static_cast<double>(tokens ? one.tokens_since : one.steps_since));
+  }
+  return trained;
 }
 
 }  // namespace entrain

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -33,8 +34,8 @@ absl::Status CheckStandings(absl::Span<const Standing> all);
 // somebody insists, or all are leaving, and there was any step.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);
 bool AllLeave(absl::Span<const Standing> all);
-// What a replica has trained since the last exchange, to be weighed by: tokens, if all that made steps count them, else
-// steps.
-double Trained(absl::Span<const Standing> all, size_t replica);
+// What each replica has trained since the last exchange, to be weighed by: tokens, if all that
+// made steps count them, else steps.
+std::vector<double> Trained(absl::Span<const Standing> all);
 
 }  // namespace entrain

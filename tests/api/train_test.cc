@@ -470,7 +470,6 @@ TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {
     entrain_edit_replica_t replica;
     entrain_edit_replica_init(&replica);
     EXPECT_FAILS(entrain_edit_replica(edit, 0, &replica), ENTRAIN_FAILED_PRECONDITION, "met");
-    EXPECT_FAILS(entrain_edit_leave(edit), ENTRAIN_FAILED_PRECONDITION, "leave");
     EXPECT_FAILS(entrain_edit_wish(edit, 8), kInvalid, "wishes 8");
     EXPECT_FAILS(entrain_edit_record(edit, -1, 0, 0), kInvalid, "tokens: -1");
     EXPECT_FAILS(entrain_edit_record(edit, 0, 0, -1), kInvalid, "weight: -1");

@@ -220,6 +220,30 @@ TEST(AEdit, WhatALeaverHasNotExchangedStillCounts) {
   });
 }
 
+// Who stops in warm-up stops with all the others; who stops at its last step has nothing to exchange.
+TEST(AEdit, LeavingAtTheEndOfWarmup) {
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 2}, Layers(), [](Replica& r) {
+      FakeClock clock;
+      EditOptions options = Async(&clock);
+      options.local_sgd_warmup_steps = 2;
+      r.Edit(options);
+      r.Forward();
+      r.EndStep();
+      const absl::Status early = r.edit().Leave();
+      EXPECT_TRUE(absl::IsFailedPrecondition(early)) << early;
+      EXPECT_THAT(std::string(early.message()), HasSubstr("step 1 of 2 of warm-up"));
+      r.Forward();
+      r.EndStep();
+      const std::vector<float> before = r.params();
+      EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+      EXPECT_EQ(r.params(), before);
+      EXPECT_EQ(r.edit().info().syncs, 0);
+      EXPECT_EQ(r.edit().info().rendezvous, 1);
+    });
+  }
+}
+
 TEST(AEdit, AnAbsentReplicaIsNamedAtTheDeadline) {
   RunReplicas({1, 3}, Layers(), [](Replica& r) {
     FakeClock clock;

@@ -49,12 +49,9 @@ TEST(Rendezvous, TokensCountWhereAllThatMadeStepsGiveThem) {
   std::vector<Standing> all(3);
   all[0] = {.steps_since = 4, .tokens_since = 400};
   all[1] = {.steps_since = 2, .tokens_since = 900};
-  EXPECT_EQ(Trained(all, 0), 400);
-  EXPECT_EQ(Trained(all, 1), 900);
-  EXPECT_EQ(Trained(all, 2), 0);
+  EXPECT_EQ(Trained(all), (std::vector<double>{400, 900, 0}));
   all[1].tokens_since = 0;
-  EXPECT_EQ(Trained(all, 0), 4);
-  EXPECT_EQ(Trained(all, 1), 2);
+  EXPECT_EQ(Trained(all), (std::vector<double>{4, 2, 0}));
 }
 
 }  // namespace
