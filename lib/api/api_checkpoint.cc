@@ -26,10 +26,8 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
     ENTRAIN_RETURN_IF_ERROR(
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_checkpoint_config_t"));
   }
-  if (known.kind != ENTRAIN_CHECKPOINT_PORTABLE && known.kind != ENTRAIN_CHECKPOINT_EXACT) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kind ", known.kind, " is not an ENTRAIN_CHECKPOINT_* value"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("kind", known.kind, ENTRAIN_CHECKPOINT_EXACT, "ENTRAIN_CHECKPOINT_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("full_state_dict", known.full_state_dict));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("rank0_only", known.rank0_only));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", known.cpu_offload));
@@ -63,10 +61,7 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
     ENTRAIN_RETURN_IF_ERROR(
         CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
-    if (holder != ENTRAIN_STATE_ALL && holder != ENTRAIN_STATE_RANK) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("holder ", holder, " is not an ENTRAIN_STATE_* value"));
-    }
+    ENTRAIN_RETURN_IF_ERROR(CheckChoice("holder", holder, ENTRAIN_STATE_RANK, "ENTRAIN_STATE_*"));
     return edit->edit->AddState(name, holder == ENTRAIN_STATE_ALL ? Holder::kAll : Holder::kRank,
                                 DType{dtype}, data, elements);
   });

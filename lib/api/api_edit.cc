@@ -25,15 +25,10 @@ namespace {
 // What only this file can see to be wrong: values of the C enumerations and types. The rest is
 // LayerSync's to check.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
-  if (config.reducer < ENTRAIN_REDUCER_NONE || config.reducer > ENTRAIN_REDUCER_GTA) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reducer ", config.reducer, " is not an ENTRAIN_REDUCER_* value"));
-  }
-  if (config.outer_optimizer < ENTRAIN_OUTER_NONE ||
-      config.outer_optimizer > ENTRAIN_OUTER_CALLBACK) {
-    return absl::InvalidArgumentError(absl::StrCat("outer_optimizer ", config.outer_optimizer,
-                                                   " is not an ENTRAIN_OUTER_* value"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("reducer", config.reducer, ENTRAIN_REDUCER_GTA, "ENTRAIN_REDUCER_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("outer_optimizer", config.outer_optimizer,
+                                      ENTRAIN_OUTER_CALLBACK, "ENTRAIN_OUTER_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("pseudo_gradnorm_reduce", config.pseudo_gradnorm_reduce));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("normalize", config.normalize));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("outer_nesterov", config.outer_nesterov));
@@ -45,23 +40,14 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("compat", config.compat));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("int8_mask", config.int8_mask));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("error_feedback", config.error_feedback));
-  const auto check = [](const char* name, int32_t value, int32_t last,
-                        const char* values) -> absl::Status {
-    return value >= 0 && value <= last ? absl::OkStatus()
-                                       : absl::InvalidArgumentError(absl::StrCat(
-                                             name, " ", value, " is not an ", values, " value"));
-  };
-  ENTRAIN_RETURN_IF_ERROR(check("sparsification_method", config.sparsification_method,
-                                ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("sparsification_method", config.sparsification_method,
+                                      ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
   ENTRAIN_RETURN_IF_ERROR(
-      check("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
-  ENTRAIN_RETURN_IF_ERROR(
-      check("wire_rounding", config.wire_rounding, ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
-  if (config.consensus_method < ENTRAIN_CONSENSUS_NONE ||
-      config.consensus_method > ENTRAIN_CONSENSUS_COUNT) {
-    return absl::InvalidArgumentError(absl::StrCat("consensus_method ", config.consensus_method,
-                                                   " is not an ENTRAIN_CONSENSUS_* value"));
-  }
+      CheckChoice("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("wire_rounding", config.wire_rounding,
+                                      ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("consensus_method", config.consensus_method,
+                                      ENTRAIN_CONSENSUS_COUNT, "ENTRAIN_CONSENSUS_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   return EditOptions{
       .local_sgd_sync_interval = config.local_sgd_sync_interval,

@@ -24,13 +24,6 @@ using entrain::ReduceOp;
 
 namespace {
 
-// Of an enumeration whose values are 0 to `last`.
-absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const char* values) {
-  return value >= 0 && value <= last ? absl::OkStatus()
-                                     : absl::InvalidArgumentError(absl::StrCat(
-                                           name, " ", value, " is not an ", values, " value"));
-}
-
 absl::StatusOr<std::vector<double>> ToWeights(const double* weights, int32_t ranks) {
   if ((weights == nullptr) != (ranks == 0) || ranks < 0) {
     return absl::InvalidArgumentError(absl::StrCat(

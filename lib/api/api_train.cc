@@ -34,11 +34,7 @@ entrain_mesh_t* ToMeshHandle(std::shared_ptr<Mesh> mesh) {
 }
 
 absl::Status CheckAxis(int32_t axis) {
-  if (axis < ENTRAIN_AXIS_TENSOR || axis > ENTRAIN_AXIS_MODEL) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("axis ", axis, " is not an ENTRAIN_AXIS_* value"));
-  }
-  return absl::OkStatus();
+  return CheckChoice("axis", axis, ENTRAIN_AXIS_MODEL, "ENTRAIN_AXIS_*");
 }
 
 absl::Status CheckShardType(const char* name, entrain_dtype_t dtype) {
@@ -279,10 +275,7 @@ entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
 entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
-    if (pass != ENTRAIN_PASS_FORWARD && pass != ENTRAIN_PASS_BACKWARD) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("pass ", pass, " is not an ENTRAIN_PASS_* value"));
-    }
+    ENTRAIN_RETURN_IF_ERROR(CheckChoice("pass", pass, ENTRAIN_PASS_BACKWARD, "ENTRAIN_PASS_*"));
     return shard->shards->BeginPass(entrain::Pass{pass});
   });
 }
@@ -336,10 +329,8 @@ entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
 entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
-    if (scope != ENTRAIN_GRADIENTS_LOCAL && scope != ENTRAIN_GRADIENTS_GLOBAL) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("scope ", scope, " is not an ENTRAIN_GRADIENTS_* value"));
-    }
+    ENTRAIN_RETURN_IF_ERROR(
+        CheckChoice("scope", scope, ENTRAIN_GRADIENTS_GLOBAL, "ENTRAIN_GRADIENTS_*"));
     return shard->shards->SetGradients(entrain::GradientScope{scope});
   });
 }

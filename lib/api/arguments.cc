@@ -48,6 +48,12 @@ absl::Status CheckSwitch(const char* name, int32_t value) {
   return absl::OkStatus();
 }
 
+absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const char* values) {
+  return value >= 0 && value <= last ? absl::OkStatus()
+                                     : absl::InvalidArgumentError(absl::StrCat(
+                                           name, " ", value, " is not an ", values, " value"));
+}
+
 absl::StatusOr<Determinism> CheckDeterminism(const char* name, int32_t value) {
   static_assert(ENTRAIN_DETERMINISM_RANK_ORDER == static_cast<int>(Determinism::kRankOrder));
   if (value < ENTRAIN_DETERMINISM_DEFAULT || value > ENTRAIN_DETERMINISM_RANK_ORDER) {

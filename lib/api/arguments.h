@@ -24,6 +24,8 @@ absl::Status CheckConvertible(entrain_dtype_t dtype);
 absl::Status CheckF32(entrain_dtype_t dtype, const char* only);
 // INVALID_ARGUMENT for anything but 0 and 1.
 absl::Status CheckSwitch(const char* name, int32_t value);
+// Of an enumeration whose values are 0 to `last`: "name 7 is not an `values` value".
+absl::Status CheckChoice(const char* name, int32_t value, int32_t last, const char* values);
 absl::StatusOr<Determinism> CheckDeterminism(const char* name, int32_t value);
 // INVALID_ARGUMENT for anything but 0.
 absl::Status CheckReserved(const char* name, int32_t value);

@@ -27,14 +27,10 @@ absl::Status CheckOptions(const entrain_call_options_t& options) {
         absl::StrCat("options.tag ", options.tag, " is not -1 or 0 to ", kMaxUserTag));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(options.timeout_ns));
-  if (options.wait != ENTRAIN_WAIT_FOREGROUND && options.wait != ENTRAIN_WAIT_BACKGROUND) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.wait ", options.wait, " is not an ENTRAIN_WAIT_* value"));
-  }
-  if (options.memory < ENTRAIN_MEMORY_HOST || options.memory > ENTRAIN_MEMORY_HOST_PINNED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.memory ", options.memory, " is not an ENTRAIN_MEMORY_* value"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("options.wait", options.wait, ENTRAIN_WAIT_BACKGROUND, "ENTRAIN_WAIT_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("options.memory", options.memory, ENTRAIN_MEMORY_HOST_PINNED,
+                                      "ENTRAIN_MEMORY_*"));
   if (options.memory != ENTRAIN_MEMORY_HOST) {
     return absl::UnimplementedError(
         absl::StrCat("options.memory ", options.memory, ": this build has host memory only"));

@@ -40,10 +40,8 @@ absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* 
   if (config != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(CopyStruct(config, &known, sizeof(known), "entrain_runtime_config_t"));
   }
-  if (known.progress != ENTRAIN_PROGRESS_THREAD && known.progress != ENTRAIN_PROGRESS_CALLER) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("progress ", known.progress, " is not an ENTRAIN_PROGRESS_* value"));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("progress", known.progress, ENTRAIN_PROGRESS_CALLER, "ENTRAIN_PROGRESS_*"));
   if (known.engines < 0) {
     return absl::InvalidArgumentError(absl::StrCat("engines ", known.engines, " is negative"));
   }
