@@ -138,6 +138,23 @@ std::vector<Loop> LoopsOf(const Kernels& k) {
                      k.adamw(args, a.floats(0), a.floats(0), a.floats(1), a.floats(2), a.floats(3),
                              n);
                    }});
+  loops.push_back({"agd", 4, 28, [&k](Arrays& a, int64_t n) {
+                     const AgdArgs args = {.keep = 1,
+                                           .coupled = 0,
+                                           .beta1 = 0.9,
+                                           .beta2 = 0.999,
+                                           .difference = 0.2,
+                                           .earlier = 2,
+                                           .floor = 1e-8,
+                                           .clip = 1e30,
+                                           .rate = 1e-6,
+                                           .weight_decay = 0,
+                                           .first_step = false};
+                     benchmark::DoNotOptimize(k.agd(args,
+                                                    {a.floats(0), a.floats(0), a.floats(1),
+                                                     a.floats(2), a.floats(3), nullptr, nullptr},
+                                                    n));
+                   }});
   return loops;
 }
 

@@ -96,6 +96,28 @@ absl::Status Run(const Step& given, entrain::Apply apply) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<entrain::OptimizerConfig> ToConfig(const entrain_optim_config_t& known) {
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("kind", known.kind, ENTRAIN_OPTIM_AGD, "ENTRAIN_OPTIM_*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("decay", known.decay, ENTRAIN_DECAY_COUPLED, "ENTRAIN_DECAY_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("nesterov", known.nesterov));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("amsgrad", known.amsgrad));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("win", known.win));
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", known.reserved));
+  return entrain::OptimizerConfig{.kind = entrain::OptimizerKind{known.kind},
+                                  .momentum = known.momentum,
+                                  .nesterov = known.nesterov != 0,
+                                  .beta1 = known.beta1,
+                                  .beta2 = known.beta2,
+                                  .eps = known.eps,
+                                  .weight_decay = known.weight_decay,
+                                  .decay = entrain::WeightDecay{known.decay},
+                                  .delta = known.delta,
+                                  .clip = known.clip,
+                                  .amsgrad = known.amsgrad != 0,
+                                  .win = known.win != 0};
+}
+
 }  // namespace
 
 extern "C" {
@@ -107,6 +129,7 @@ void entrain_optim_config_init(entrain_optim_config_t* config) {
   config->beta1 = 0.9;
   config->beta2 = 0.999;
   config->eps = 1e-8;
+  config->delta = 1e-5;
 }
 
 entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
@@ -117,19 +140,8 @@ entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
     ENTRAIN_RETURN_IF_ERROR(
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_optim_config_t"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
-    if (known.kind != ENTRAIN_OPTIM_SGD && known.kind != ENTRAIN_OPTIM_ADAMW) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kind ", known.kind, " is not an ENTRAIN_OPTIM_* value"));
-    }
-    ENTRAIN_RETURN_IF_ERROR(CheckSwitch("nesterov", known.nesterov));
-    ENTRAIN_ASSIGN_OR_RETURN(auto made,
-                             entrain::MakeOptimizer({.kind = entrain::OptimizerKind{known.kind},
-                                                     .momentum = known.momentum,
-                                                     .nesterov = known.nesterov != 0,
-                                                     .beta1 = known.beta1,
-                                                     .beta2 = known.beta2,
-                                                     .eps = known.eps,
-                                                     .weight_decay = known.weight_decay}));
+    ENTRAIN_ASSIGN_OR_RETURN(const entrain::OptimizerConfig rule, ToConfig(known));
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, entrain::MakeOptimizer(rule));
     *optim = new entrain_optim{std::move(made)};
     return absl::OkStatus();
   });
@@ -166,6 +178,22 @@ entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void*
     return Run({optim, const_cast<void*>(params), grads, const_cast<void* const*>(state), out,
                 count, dtype, step, lr},
                entrain::Apply::kPreview);
+  });
+}
+
+void entrain_optim_info_init(entrain_optim_info_t* info) {
+  *info = {};
+  info->size = sizeof(*info);
+}
+
+entrain_status_t entrain_optim_info(const entrain_optim_t* optim, entrain_optim_info_t* info) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
+    const entrain::BranchCounts counts = optim->optimizer->branches();
+    const entrain_optim_info_t known = {.size = sizeof(known),
+                                        .elements = static_cast<uint64_t>(counts.elements),
+                                        .adaptive = static_cast<uint64_t>(counts.adaptive)};
+    return WriteStruct(&known, sizeof(known), info, "entrain_optim_info_t");
   });
 }
 

@@ -25,6 +25,23 @@ struct AdamwArgs {
   double lr, beta1, beta2, eps, weight_decay;
   double correction1, correction2;
 };
+// Parameters of one AGD step (the rule: lib/optim/rules.h), made in double of the hyper-parameters and the step's number.
+struct AgdArgs {
+  double keep,
+      coupled;  // p is multiplied by keep before the step; coupled * p is added to the gradient
+  double beta1, beta2;
+  double difference, earlier;  // s = difference * (g - earlier * m), m as it was before the step
+  double floor;                // the least that m is divided by; > 0
+  double clip;                 // the largest |m / max(sqrt(v), floor)|; infinity: none
+  double rate, weight_decay;   // weight_decay: with z only
+  bool first_step;             // z starts at p
+};
+// Arrays of one AGD step; what of the state a variant does not have is null.
+struct AgdArrays {
+  float *out, *p;
+  const float* g;
+  float *m, *b, *largest, *z;  // largest: amsgrad's; z: win's
+};
 
 struct Kernels {
   const char* name;  // "base", "avx2", "avx512", "neon"
@@ -61,6 +78,8 @@ struct Kernels {
   void (*sgd)(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count);
   void (*adamw)(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v,
                 int64_t count);
+  // Returns how many elements had sqrt(v) >= floor; 0 when out != p.
+  int64_t (*agd)(const AgdArgs& args, const AgdArrays& arrays, int64_t count);
   // EDiT K4: g = beta * mean; b = mu * b + g; a -= eta * (g + mu * b) (nesterov) or eta * b; params = a.
   void (*outer_step)(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params,
                      const float* mean, int64_t count);

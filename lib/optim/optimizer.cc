@@ -27,13 +27,36 @@ absl::Status CheckSgd(const OptimizerConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAdamw(const OptimizerConfig& config) {
+absl::Status CheckBetas(const OptimizerConfig& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckFraction("beta1", config.beta1));
-  ENTRAIN_RETURN_IF_ERROR(CheckFraction("beta2", config.beta2));
+  return CheckFraction("beta2", config.beta2);
+}
+
+absl::Status CheckAdamw(const OptimizerConfig& config) {
+  ENTRAIN_RETURN_IF_ERROR(CheckBetas(config));
   // The kernels compute in f32, where a smaller eps is 0 and a step on a zero gradient divides 0 by
   // 0.
   if (!(config.eps >= 1e-37) || !std::isfinite(config.eps)) {
     return Refuse("eps", config.eps, "a finite number of at least 1e-37");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAgd(const OptimizerConfig& config) {
+  ENTRAIN_RETURN_IF_ERROR(CheckBetas(config));
+  if (!(config.delta >= 0) || !std::isfinite(config.delta)) {
+    return Refuse("delta", config.delta, "a finite number >= 0");
+  }
+  if (!(config.clip >= 0) || !std::isfinite(config.clip)) {
+    return Refuse("clip", config.clip, "a finite number >= 0");
+  }
+  if (config.win && config.decay != WeightDecay::kDecoupled) {
+    return absl::InvalidArgumentError(absl::StrCat("decay ", static_cast<int32_t>(config.decay),
+                                                   " has no effect with win, which has its own"));
+  }
+  // It is not multiplied by a learning rate.
+  if (config.decay == WeightDecay::kFixed && config.weight_decay >= 1) {
+    return Refuse("weight_decay", config.weight_decay, "in [0, 1), with a fixed decay");
   }
   return absl::OkStatus();
 }
@@ -51,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& 
     case OptimizerKind::kAdamw:
       ENTRAIN_RETURN_IF_ERROR(CheckAdamw(config));
       return MakeAdamw(config);
+    case OptimizerKind::kAgd:
+      ENTRAIN_RETURN_IF_ERROR(CheckAgd(config));
+      return MakeAgd(config);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer kind ", static_cast<int32_t>(config.kind), " is unknown"));

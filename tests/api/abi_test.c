@@ -111,7 +111,7 @@ static void check_gta_config(void) {
 }
 
 static void check_optim_config(void) {
-  SIZE(entrain_optim_config_t, 56);
+  SIZE(entrain_optim_config_t, 88);
   AT(entrain_optim_config_t, size, 0);
   AT(entrain_optim_config_t, kind, 8);
   AT(entrain_optim_config_t, nesterov, 12);
@@ -120,6 +120,19 @@ static void check_optim_config(void) {
   AT(entrain_optim_config_t, beta2, 32);
   AT(entrain_optim_config_t, eps, 40);
   AT(entrain_optim_config_t, weight_decay, 48);
+  AT(entrain_optim_config_t, delta, 56);
+  AT(entrain_optim_config_t, clip, 64);
+  AT(entrain_optim_config_t, decay, 72);
+  AT(entrain_optim_config_t, amsgrad, 76);
+  AT(entrain_optim_config_t, win, 80);
+  AT(entrain_optim_config_t, reserved, 84);
+}
+
+static void check_optim_info(void) {
+  SIZE(entrain_optim_info_t, 24);
+  AT(entrain_optim_info_t, size, 0);
+  AT(entrain_optim_info_t, elements, 8);
+  AT(entrain_optim_info_t, adaptive, 16);
 }
 
 static void check_mesh_config(void) {
@@ -264,6 +277,7 @@ int main(void) {
   check_call_options();
   check_gta_config();
   check_optim_config();
+  check_optim_info();
   check_mesh_config();
   check_shard_config();
   check_shard_layer();

@@ -59,6 +59,40 @@ TEST(Optim, APreviewIsTheStepWithoutItsEffects) {
   entrain_optim_destroy(optim);
 }
 
+TEST(Optim, AgdCountsWhatItsCommitsDoOnEitherBranch) {
+  entrain_optim_config_t config;
+  entrain_optim_config_init(&config);
+  config.kind = ENTRAIN_OPTIM_AGD;
+  config.delta = 0.25;
+  config.amsgrad = 1;
+  config.win = 1;
+  entrain_optim_t* optim = nullptr;
+  ASSERT_OK(entrain_optim_create(&config, &optim));
+  int32_t arrays = 0;
+  ASSERT_OK(entrain_optim_state_arrays(optim, &arrays));
+  ASSERT_EQ(arrays, 4);
+  float params[3] = {1, 2, 3}, grads[3] = {1, 0.125f, -1}, out[3] = {};
+  float m[3] = {}, b[3] = {}, largest[3] = {}, z[3] = {};
+  void* state[4] = {m, b, largest, z};
+  const void* seen[4] = {m, b, largest, z};
+  ASSERT_OK(entrain_optim_preview(optim, params, grads, seen, out, 3, ENTRAIN_F32, 1, 0.5));
+  entrain_optim_info_t info;
+  entrain_optim_info_init(&info);
+  ASSERT_OK(entrain_optim_info(optim, &info));
+  EXPECT_EQ(info.elements, 0u);
+  EXPECT_EQ(info.adaptive, 0u);
+  ASSERT_OK(entrain_optim_step(optim, params, grads, state, 3, ENTRAIN_F32, 1, 0.5));
+  ASSERT_OK(entrain_optim_info(optim, &info));
+  EXPECT_EQ(info.elements, 3u);
+  EXPECT_EQ(info.adaptive, 2u);
+  // z = p - 0.5, p = (p + 2 z - 2 * 0.5 * u) / 3: the first step of win moves p by 2/3 of twice the step.
+  EXPECT_NEAR(params[0], 1 - 2.0 / 3, 1e-6);
+  EXPECT_NEAR(z[0], 0.5, 1e-6);
+  EXPECT_EQ(params[0], out[0]);
+  EXPECT_FAILS(entrain_optim_info(nullptr, &info), ENTRAIN_INVALID_ARGUMENT, "optim is NULL");
+  entrain_optim_destroy(optim);
+}
+
 TEST(Optim, BadHyperParametersAndArraysAreNamed) {
   entrain_optim_config_t config;
   entrain_optim_config_init(&config);
@@ -72,6 +106,25 @@ TEST(Optim, BadHyperParametersAndArraysAreNamed) {
   config.nesterov = 2;
   EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "nesterov 2");
   config.nesterov = 0;
+  config.kind = ENTRAIN_OPTIM_AGD;
+  config.delta = -1;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "delta -1");
+  config.delta = 1e-5;
+  config.decay = 3;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "decay 3");
+  config.decay = ENTRAIN_DECAY_FIXED;
+  config.win = 1;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "win");
+  config.win = -1;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "win -1");
+  config.win = 0;
+  config.amsgrad = 5;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "amsgrad 5");
+  config.amsgrad = 0;
+  config.reserved = 1;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "reserved 1");
+  config.reserved = 0;
+  config.kind = ENTRAIN_OPTIM_SGD;
   ASSERT_OK(entrain_optim_create(&config, &optim));
   float params[4] = {}, grads[4] = {}, momentum[4] = {};
   void* state[1] = {momentum};

@@ -44,8 +44,12 @@ class StructRules : public testing::Test {
     ASSERT_OK(CreateShard(nullptr, &shard_));
     ASSERT_OK(CreateShard(nullptr, &spare_));
     ASSERT_OK(CreateEdit(nullptr, shard_, &edit_));
+    entrain_optim_config_t optim_config;
+    entrain_optim_config_init(&optim_config);
+    ASSERT_OK(entrain_optim_create(&optim_config, &optim_));
   }
   void TearDown() override {
+    entrain_optim_destroy(optim_);
     entrain_edit_destroy(edit_);
     entrain_shard_destroy(spare_);
     entrain_shard_destroy(shard_);
@@ -80,6 +84,7 @@ class StructRules : public testing::Test {
   entrain_shard_t* shard_ = nullptr;
   entrain_shard_t* spare_ = nullptr;  // for EDiT objects that the cases make: one a shard
   entrain_edit_t* edit_ = nullptr;
+  entrain_optim_t* optim_ = nullptr;
 };
 
 std::vector<StructCase> StructRules::Cases() {
@@ -124,6 +129,8 @@ std::vector<StructCase> StructRules::Cases() {
                                      entrain_optim_destroy(optim);
                                      return code;
                                    }),
+      Case<entrain_optim_info_t>("entrain_optim_info_t", 8, entrain_optim_info_init,
+                                 [this](auto* info) { return entrain_optim_info(optim_, info); }),
       Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, entrain_mesh_config_init,
                                   [this](auto* config) {
                                     entrain_mesh_t* mesh = nullptr;

@@ -112,6 +112,91 @@ TEST_P(UpdatesTest, AdamwAgrees) {
   }
 }
 
+struct AgdElement {
+  float p, m, b, largest, z;
+  bool adaptive;
+};
+AgdElement ReferenceAgd(const AgdArgs& args, bool amsgrad, bool win, float g, AgdElement e) {
+  const auto f = [](double x) { return static_cast<float>(x); };
+  const float x = e.p, grad = g + Times(f(args.coupled), x);
+  const float change = Times(f(args.difference), grad - Times(f(args.earlier), e.m));
+  e.m = Times(f(args.beta1), e.m) + Times(f(1 - args.beta1), grad);
+  e.b = Times(f(args.beta2), e.b) + Times(f(1 - args.beta2), Times(change, change));
+  e.largest = amsgrad ? std::max(e.largest, e.b) : e.largest;
+  const float root = std::sqrt(amsgrad ? e.largest : e.b), floor = f(args.floor);
+  e.adaptive = root >= floor;
+  const float step = std::clamp(e.m / std::max(root, floor), -f(args.clip), f(args.clip));
+  const float move = Times(f(args.rate), step);
+  e.p = Times(x, f(args.keep)) - move;
+  if (win) {
+    const double decay = args.rate * args.weight_decay;
+    e.z = Times((args.first_step ? x : e.z) - move, f(1 / (1 + decay)));
+    e.p = x + Times(f(2 / (3 + 2 * decay)), e.z - x - move - Times(f(decay), x));
+  }
+  return e;
+}
+
+TEST_P(UpdatesTest, AgdAgrees) {
+  for (const int64_t count : kCounts) {
+    for (int variant = 0; variant < 8; ++variant) {
+      const bool amsgrad = (variant & 1) != 0, win = (variant & 2) != 0;
+      const AgdArgs args = {.keep = win ? 1 : 0.995,
+                            .coupled = win ? 0 : 0.01,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .difference = 0.37,
+                            .earlier = 5.3,
+                            .floor = 0.5,
+                            .clip = variant & 1 ? 1.5 : std::numeric_limits<double>::infinity(),
+                            .rate = 0.03,
+                            .weight_decay = 0.1,
+                            .first_step = (variant & 4) != 0};
+      SCOPED_TRACE(absl::StrCat("variant ", variant, ", count ", count));
+      Array p = Normal(count), g = Normal(count), m = Normal(count), b = Normal(count);
+      Array largest = Normal(count), z = Normal(count), out(DType::kF32, count);
+      for (int64_t i = 0; i < count; ++i) {
+        b.Set(i, std::abs(b.At<float>(i)));
+        largest.Set(i, std::abs(largest.At<float>(i)));
+      }
+      Array want_p = p, want_m = m, want_b = b, want_largest = largest, want_z = z;
+      int64_t adaptive = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const AgdElement want = ReferenceAgd(args, amsgrad, win, g.At<float>(i),
+                                             {p.At<float>(i), m.At<float>(i), b.At<float>(i),
+                                              largest.At<float>(i), z.At<float>(i), false});
+        want_p.Set(i, want.p);
+        want_m.Set(i, want.m);
+        want_b.Set(i, want.b);
+        want_largest.Set(i, want.largest);
+        want_z.Set(i, want.z);
+        adaptive += want.adaptive;
+      }
+      const Array p_before = p, m_before = m, b_before = b, largest_before = largest, z_before = z;
+      AgdArrays arrays = {out.floats(),
+                          p.floats(),
+                          g.floats(),
+                          m.floats(),
+                          b.floats(),
+                          amsgrad ? largest.floats() : nullptr,
+                          win ? z.floats() : nullptr};
+      EXPECT_EQ(kernels().agd(args, arrays, count), 0);
+      EXPECT_TRUE(SameArrays(out, want_p));
+      EXPECT_TRUE(SameArrays(p, p_before));
+      EXPECT_TRUE(SameArrays(m, m_before));
+      EXPECT_TRUE(SameArrays(b, b_before));
+      EXPECT_TRUE(SameArrays(largest, largest_before));
+      EXPECT_TRUE(SameArrays(z, z_before));
+      arrays.out = arrays.p;
+      EXPECT_EQ(kernels().agd(args, arrays, count), adaptive);
+      EXPECT_TRUE(SameArrays(p, want_p));
+      EXPECT_TRUE(SameArrays(m, want_m));
+      EXPECT_TRUE(SameArrays(b, want_b));
+      EXPECT_TRUE(SameArrays(largest, want_largest));
+      EXPECT_TRUE(SameArrays(z, want_z));
+    }
+  }
+}
+
 TEST_P(UpdatesTest, OuterStepIsSgdOnTheScaledMeanWithTheResultInBothArrays) {
   for (const int64_t count : kCounts) {
     for (int variant = 0; variant < 8; ++variant) {

@@ -79,6 +79,25 @@ OptimizerConfig Adamw(double beta1, double beta2, double weight_decay) {
   config.weight_decay = weight_decay;
   return config;
 }
+OptimizerConfig Agd(double delta, double weight_decay) {
+  OptimizerConfig config;
+  config.kind = OptimizerKind::kAgd;
+  config.beta2 = 0.99;
+  config.delta = delta;
+  config.weight_decay = weight_decay;
+  return config;
+}
+OptimizerConfig AgdWith(bool amsgrad, bool win, double clip, WeightDecay decay) {
+  OptimizerConfig config = Agd(0.02, 0.01);
+  config.amsgrad = amsgrad;
+  config.win = win;
+  config.clip = clip;
+  config.decay = decay;
+  return config;
+}
+
+constexpr WeightDecay kDecoupled = WeightDecay::kDecoupled, kFixed = WeightDecay::kFixed,
+                      kCoupled = WeightDecay::kCoupled;
 
 class OptimizerTest : public ::testing::TestWithParam<Case> {
  protected:
@@ -131,16 +150,24 @@ TEST_P(OptimizerTest, FollowsTheRuleInDouble) {
     reference[i].x = initial[i];
   }
   constexpr double kRate = 0.01;
+  int64_t adaptive = 0;
   for (int64_t step = 1; step <= 100; ++step) {
     const Floats grads = Random(0.5f);
+    model.Preview(grads, step, kRate);
     model.Commit(grads, step, kRate);
     for (size_t i = 0; i < kCount; ++i) {
       ReferenceStep(GetParam().config, kRate, step, grads[i], reference[i]);
       const double bound =
           4e-7 * static_cast<double>(step) * std::max(1.0, std::abs(reference[i].x));
       ASSERT_NEAR(model.params[i], reference[i].x, bound) << "step " << step << ", element " << i;
+      adaptive += reference[i].adaptive;
     }
   }
+  // Commits are counted, previews are not; an element at the very edge may round to either side.
+  const BranchCounts counts = model.optimizer->branches();
+  const bool switches = GetParam().config.kind == OptimizerKind::kAgd;
+  EXPECT_EQ(counts.elements, switches ? 100 * static_cast<int64_t>(kCount) : 0);
+  EXPECT_NEAR(static_cast<double>(counts.adaptive), static_cast<double>(adaptive), 2);
 }
 
 TEST_P(OptimizerTest, HasTheStateItSays) {
@@ -153,15 +180,23 @@ TEST_P(OptimizerTest, NoElementsAreNoWork) {
   EXPECT_TRUE(model.Preview({}, 1, 0.1).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Rules, OptimizerTest,
-                         ::testing::Values(Case{"sgd", Sgd(0, false, 0), 0},
-                                           Case{"sgd_decay", Sgd(0, false, 0.1), 0},
-                                           Case{"sgd_momentum", Sgd(0.9, false, 0), 1},
-                                           Case{"sgd_nesterov_decay", Sgd(0.85, true, 0.01), 1},
-                                           Case{"adamw", Adamw(0.9, 0.999, 0), 2},
-                                           Case{"adamw_decay", Adamw(0.9, 0.95, 0.1), 2},
-                                           Case{"adamw_no_memory", Adamw(0, 0, 0), 2}),
-                         [](const auto& rule) { return std::string(rule.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Rules, OptimizerTest,
+    ::testing::Values(Case{"sgd", Sgd(0, false, 0), 0}, Case{"sgd_decay", Sgd(0, false, 0.1), 0},
+                      Case{"sgd_momentum", Sgd(0.9, false, 0), 1},
+                      Case{"sgd_nesterov_decay", Sgd(0.85, true, 0.01), 1},
+                      Case{"adamw", Adamw(0.9, 0.999, 0), 2},
+                      Case{"adamw_decay", Adamw(0.9, 0.95, 0.1), 2},
+                      Case{"adamw_no_memory", Adamw(0, 0, 0), 2}, Case{"agd", Agd(1e-5, 0), 2},
+                      Case{"agd_all_sgd", Agd(10, 0), 2},
+                      Case{"agd_both_branches", Agd(0.04, 0.1), 2},
+                      Case{"agd_clip", AgdWith(false, false, 0.5, kDecoupled), 2},
+                      Case{"agd_fixed_decay", AgdWith(false, false, 0, kFixed), 2},
+                      Case{"agd_coupled_decay", AgdWith(false, false, 0, kCoupled), 2},
+                      Case{"agd_amsgrad", AgdWith(true, false, 0, kDecoupled), 3},
+                      Case{"agd_win", AgdWith(false, true, 0, kDecoupled), 3},
+                      Case{"agd_win_amsgrad_clip", AgdWith(true, true, 2, kDecoupled), 4}),
+    [](const auto& rule) { return std::string(rule.param.name); });
 
 // η = 0.8, μ = 0.85, from 1 with gradients 0, 0.5, 0.25, -0.1: the check of the outer optimizer's
 // rule.
@@ -202,6 +237,63 @@ TEST(Adamw, AZeroGradientOnFreshStateMovesNothing) {
   EXPECT_EQ(model.params[0], 3.0f);
 }
 
+// The first step is of size lr, whatever the gradient, unless that is below delta.
+TEST(Agd, TheFirstStepGoesBySignOrByDelta) {
+  Model model(Agd(0.25, 0), {1, 1, 1, 1, 1});
+  model.Commit({8, -0.5f, 0.125f, 0.0f, -0.0625f}, 1, 0.5);
+  const double expected[] = {0.5, 1.5, 0.75, 1, 1.125};
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(model.params[i], expected[i], 1e-6) << i;
+  }
+  EXPECT_EQ(model.optimizer->branches().elements, 5);
+  EXPECT_EQ(model.optimizer->branches().adaptive, 2);
+}
+
+// A constant gradient changes no more after the first step: steps grow until delta takes over, and are lr |g| / delta then.
+TEST(Agd, AConstantGradientEndsOnThePlainBranch) {
+  OptimizerConfig config = Agd(0.125, 0);
+  config.beta2 = 0.9;
+  Model model(config, {0});
+  float before = 0;
+  for (int64_t step = 1; step <= 200; ++step) {
+    before = model.params[0];
+    model.Commit({1.0f}, step, 0.5);
+  }
+  EXPECT_NEAR(before - model.params[0], 0.5 / 0.125, 1e-3);
+  const BranchCounts counts = model.optimizer->branches();
+  EXPECT_GT(counts.adaptive, 10);
+  EXPECT_LT(counts.adaptive, 100);
+}
+
+TEST(Agd, AZeroGradientMovesNothingWhateverDelta) {
+  for (const double delta : {0.0, 1e-14, 1e-5}) {
+    Model model(Agd(delta, 0), {3.0f});
+    for (int64_t step = 1; step <= 3; ++step) {
+      model.Commit({0.0f}, step, 0.1);
+    }
+    EXPECT_EQ(model.params[0], 3.0f) << delta;
+  }
+}
+
+// Gradients whose squares vanish in f32 still step by no more than what delta allows.
+TEST(Agd, TinyGradientsStayFinite) {
+  Model model(Agd(1e-14, 0), {3.0f, 3.0f});
+  for (int64_t step = 1; step <= 50; ++step) {
+    model.Commit({1e-30f, -1e-24f}, step, 0.1);
+  }
+  EXPECT_NEAR(model.params[0], 3.0f, 1e-6);
+  EXPECT_NEAR(model.params[1], 3.0f, 1e-6);
+}
+
+TEST(Agd, ANaNIsNotHidden) {
+  for (const double clip : {0.0, 1.0}) {
+    Model model(AgdWith(true, false, clip, kDecoupled), {1.0f, 1.0f});
+    model.Commit({std::numeric_limits<float>::quiet_NaN(), 1.0f}, 1, 0.1);
+    EXPECT_TRUE(std::isnan(model.params[0]));
+    EXPECT_FALSE(std::isnan(model.params[1]));
+  }
+}
+
 void ExpectRefused(const OptimizerConfig& config, const std::string& text) {
   const absl::Status status = MakeOptimizer(config).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -221,6 +313,16 @@ TEST(OptimizerConfig, MistakesAreRefusedByNameAndValue) {
   OptimizerConfig config = Adamw(0.9, 0.9, 0);
   config.eps = 0;
   ExpectRefused(config, "eps 0 ");
+  ExpectRefused(Agd(-1, 0), "delta -1 ");
+  ExpectRefused(Agd(kNaN, 0), "delta nan ");
+  ExpectRefused(Agd(1e-5, -0.1), "weight_decay -0.1 ");
+  ExpectRefused(AgdWith(false, false, -5, kDecoupled), "clip -5 ");
+  ExpectRefused(AgdWith(false, true, 0, kCoupled), "decay 2 has no effect with win");
+  OptimizerConfig fixed = AgdWith(false, false, 0, kFixed);
+  fixed.weight_decay = 1;
+  ExpectRefused(fixed, "weight_decay 1 is not in [0, 1), with a fixed decay");
+  fixed.beta2 = 1;
+  ExpectRefused(fixed, "beta2 1 ");
   config.kind = static_cast<OptimizerKind>(7);
   ExpectRefused(config, "kind 7 ");
 }

@@ -1,6 +1,7 @@
 // The update rules as their definitions read, one element at a time, in double.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -11,8 +12,11 @@ namespace entrain {
 // One parameter with all the state a rule may need.
 struct ReferenceElement {
   double x = 0;
-  double b = 0;         // sgd
-  double m = 0, v = 0;  // adamw
+  double b = 0;           // sgd
+  double m = 0, v = 0;    // adamw; agd: v is b
+  double largest = 0;     // agd with amsgrad
+  double z = 0;           // agd with win
+  bool adaptive = false;  // agd: the branch of the last step
 };
 
 inline void ReferenceSgdStep(const OptimizerConfig& config, double lr, int64_t step, double grad,
@@ -32,10 +36,48 @@ inline void ReferenceAdamwStep(const OptimizerConfig& config, double lr, int64_t
          (std::sqrt(e.v) / std::sqrt(1 - std::pow(config.beta2, t)) + config.eps);
 }
 
+inline void ReferenceAgdStep(const OptimizerConfig& config, double lr, int64_t step, double g,
+                             ReferenceElement& e) {
+  const auto t = static_cast<double>(step);
+  if (config.decay == WeightDecay::kCoupled) {
+    g += config.weight_decay * e.x;
+  } else if (!config.win) {
+    e.x *= 1 - config.weight_decay * (config.decay == WeightDecay::kFixed ? 1 : lr);
+  }
+  const double before = e.m;
+  e.m = config.beta1 * e.m + (1 - config.beta1) * g;
+  const double c1 = 1 - std::pow(config.beta1, t), c1_before = 1 - std::pow(config.beta1, t - 1);
+  const double c2 = 1 - std::pow(config.beta2, t);
+  const double s = step == 1 ? e.m / c1 : e.m / c1 - before / c1_before;
+  e.v = config.beta2 * e.v + (1 - config.beta2) * s * s;
+  e.largest = std::max(e.largest, e.v);
+  const double root = std::sqrt(config.amsgrad ? e.largest : e.v);
+  const double least = config.delta * std::sqrt(c2);
+  e.adaptive = root >= least;
+  double u = e.m / std::max(root, least);
+  if (config.clip > 0) {
+    u = std::clamp(u, -config.clip, config.clip);
+  }
+  const double a = lr * std::sqrt(c2) / c1;
+  if (!config.win) {
+    e.x -= a * u;
+    return;
+  }
+  e.z = ((step == 1 ? e.x : e.z) - a * u) / (1 + config.weight_decay * a);
+  const double tau = 1 / (3 + 2 * a * config.weight_decay);
+  e.x = tau * e.x - 2 * tau * a * u + 2 * tau * e.z;
+}
+
 inline void ReferenceStep(const OptimizerConfig& config, double lr, int64_t step, double grad,
                           ReferenceElement& e) {
-  config.kind == OptimizerKind::kSgd ? ReferenceSgdStep(config, lr, step, grad, e)
-                                     : ReferenceAdamwStep(config, lr, step, grad, e);
+  switch (config.kind) {
+    case OptimizerKind::kSgd:
+      return ReferenceSgdStep(config, lr, step, grad, e);
+    case OptimizerKind::kAdamw:
+      return ReferenceAdamwStep(config, lr, step, grad, e);
+    case OptimizerKind::kAgd:
+      return ReferenceAgdStep(config, lr, step, grad, e);
+  }
 }
 
 }  // namespace entrain

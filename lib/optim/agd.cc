@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "lib/kernels/kernels.h"
+#include "lib/optim/rules.h"
+
+namespace entrain {
+namespace {
+
+// √v is of no use where squares vanish in f32, and what is divided by it would be 0 / 0 in the end.
+constexpr double kLeastFloor = 1e-19;
+
+class Agd final : public Optimizer {
+ public:
+  explicit Agd(const OptimizerConfig& config) : config_(config) {}
+
+  int state_arrays() const override { return 2 + config_.amsgrad + config_.win; }
+
+  void Step(const StepArgs& args, Apply apply) const override {
+    if (args.count == 0) {
+      return;
+    }
+    const AgdArrays arrays = {.out = apply == Apply::kCommit ? args.master : args.out,
+                              .p = args.master,
+                              .g = args.grads,
+                              .m = args.state[0],
+                              .b = args.state[1],
+                              .largest = config_.amsgrad ? args.state[2] : nullptr,
+                              .z = config_.win ? args.state.back() : nullptr};
+    const int64_t adaptive = kernels_.agd(Rule(args.step, args.lr), arrays, args.count);
+    if (apply == Apply::kCommit) {
+      elements_.fetch_add(args.count, std::memory_order_relaxed);
+      adaptive_.fetch_add(adaptive, std::memory_order_relaxed);
+    }
+  }
+
+  BranchCounts branches() const override {
+    return {elements_.load(std::memory_order_relaxed), adaptive_.load(std::memory_order_relaxed)};
+  }
+
+ private:
+  AgdArgs Rule(int64_t step, double lr) const {
+    const auto t = static_cast<double>(step);
+    const double c1 = 1 - std::pow(config_.beta1, t), before = 1 - std::pow(config_.beta1, t - 1);
+    const double root2 = std::sqrt(1 - std::pow(config_.beta2, t));
+    return {.keep = Keep(lr),
+            .coupled = config_.decay == WeightDecay::kCoupled ? config_.weight_decay : 0,
+            .beta1 = config_.beta1,
+            .beta2 = config_.beta2,
+            .difference = (1 - config_.beta1) / c1,
+            .earlier = step == 1 ? 0 : 1 / before,
+            .floor = std::max(config_.delta * root2, kLeastFloor),
+            .clip = config_.clip > 0 ? config_.clip : std::numeric_limits<double>::infinity(),
+            .rate = lr * root2 / c1,
+            .weight_decay = config_.weight_decay,
+            .first_step = step == 1};
+  }
+  double Keep(double lr) const {
+    if (config_.win || config_.decay == WeightDecay::kCoupled) {
+      return 1;
+    }
+    return 1 - config_.weight_decay * (config_.decay == WeightDecay::kFixed ? 1 : lr);
+  }
+
+  const OptimizerConfig config_;
+  const Kernels& kernels_ = BestKernels();
+  // Diagnostics: slices may be stepped by several threads at once, and nothing else hangs on them.
+  mutable std::atomic<int64_t> elements_{0}, adaptive_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> MakeAgd(const OptimizerConfig& config) {
+  return std::make_unique<Agd>(config);
+}
+
+}  // namespace entrain
