@@ -185,6 +185,17 @@ enum { /* entrain_edit_config_t.reducer */
  * which are at most one step behind their own time (two where a replica has several ranks: the first one's clock counts,
  * and its word travels behind a step). There they find out whether they have made min_total_global_steps since the
  * last exchange, all together; if not, they go on, and meet again after as long. */
+enum { /* overlap_merge: theta when an exchange that ran behind further steps has come, a being the new anchor */
+  ENTRAIN_MERGE_ADD = 0,    /* a + what this replica has done since the exchange began */
+  ENTRAIN_MERGE_MIX = 1,    /* alpha theta + (1 - alpha) a (Streaming DiLoCo, arXiv 2501.18512, algorithm 2) */
+  ENTRAIN_MERGE_RESTART = 2 /* as ADD; but when the exchange begins, theta = the anchor there was: what replicas have done
+                               counts for all of them a round late, and for none of them before (CO2, arXiv 2401.16265,
+                               with overlap_steps = H) */
+};
+enum { /* fragment_pattern */
+  ENTRAIN_FRAGMENT_SEQUENTIAL = 0, /* neighbouring layers that train */
+  ENTRAIN_FRAGMENT_STRIDED = 1     /* every P-th of them */
+};
 typedef struct entrain_edit_config {
   size_t size;
   entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object */
@@ -241,6 +252,20 @@ typedef struct entrain_edit_config {
   int32_t wire_block;                  /* values a scale in int8 and int4; 0 (default): 256 */
   int32_t wire_rounding;               /* ENTRAIN_ROUND_*; default NEAREST */
   int32_t error_feedback;              /* 1: what was not sent is added to the layer's next pseudo-gradient; 0 (default) */
+  int32_t overlap_merge;               /* ENTRAIN_MERGE_*; with overlap_steps; default ADD */
+  double overlap_mix;                  /* alpha in [0, 1) of ENTRAIN_MERGE_MIX; default 0.5 */
+  int32_t staleness_penalty;           /* 1: what arrives is divided by 1 + how far the layer's anchor has moved since, in outer
+                                          steps of its mean length; with overlap_steps and outer sgd. Or 0 (default) */
+  int32_t fragments;                   /* P >= 1, default 1: parts of the model that are exchanged each at steps of its own:
+                                          fragment p at W_s + (p + 1) H / P + k H, k >= 0. Each has a layer that trains. EDiT
+                                          only; a requested exchange is of all layers */
+  double outer_momentum_clip;          /* > 0: largest norm of a module's b, after mu b + g; outer sgd, not nesterov; 0: off */
+  const int32_t* fragment_of_layer;    /* by layer, 0 to P - 1; NULL (default): by fragment_pattern. Copied, like the next two */
+  const int64_t* fragment_intervals;   /* P numbers >= 1 of steps, in place of H; NULL (default): H for all */
+  const int64_t* fragment_offsets;     /* P numbers >= 0: the first step after W_s at which a fragment is exchanged, but never
+                                          W_s itself; NULL (default): evenly over the interval */
+  int32_t fragment_pattern;            /* ENTRAIN_FRAGMENT_*; default SEQUENTIAL */
+  int32_t reserved;                    /* 0 */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
 

@@ -22,6 +22,12 @@ using entrain::LayerSync;
 
 namespace {
 
+// An array of the caller's; none: NULL.
+template <typename T>
+std::vector<T> Copy(const T* values, int32_t count) {
+  return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
+}
+
 // What only this file can see to be wrong: values of the C enumerations and types. The rest is
 // LayerSync's to check.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
@@ -48,6 +54,12 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
                                       ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckChoice("consensus_method", config.consensus_method,
                                       ENTRAIN_CONSENSUS_COUNT, "ENTRAIN_CONSENSUS_*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("overlap_merge", config.overlap_merge, ENTRAIN_MERGE_RESTART, "ENTRAIN_MERGE_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("fragment_pattern", config.fragment_pattern,
+                                      ENTRAIN_FRAGMENT_STRIDED, "ENTRAIN_FRAGMENT_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("staleness_penalty", config.staleness_penalty));
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   return EditOptions{
       .local_sgd_sync_interval = config.local_sgd_sync_interval,
@@ -91,6 +103,15 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
       .compat = config.compat != 0,
       .prefetch = config.prefetch,
       .overlap_steps = config.overlap_steps,
+      .overlap_merge = entrain::OverlapMerge{config.overlap_merge},
+      .overlap_mix = config.overlap_mix,
+      .staleness_penalty = config.staleness_penalty != 0,
+      .outer_momentum_clip = config.outer_momentum_clip,
+      .fragments = config.fragments,
+      .fragment_pattern = entrain::FragmentPattern{config.fragment_pattern},
+      .fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers()),
+      .fragment_intervals = Copy(config.fragment_intervals, config.fragments),
+      .fragment_offsets = Copy(config.fragment_offsets, config.fragments),
       .timeout_ns = config.timeout_ns};
 }
 
@@ -142,6 +163,8 @@ void entrain_edit_config_init(entrain_edit_config_t* config) {
   config->outer_beta2 = defaults.outer_beta2;
   config->outer_eps = defaults.outer_eps;
   config->density = defaults.density;
+  config->overlap_mix = defaults.overlap_mix;
+  config->fragments = defaults.fragments;
 }
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,

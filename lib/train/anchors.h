@@ -28,7 +28,9 @@ class Anchors {
   float* anchor(int layer) { return Part(anchor_, layer); }
   const float* anchor(int layer) const { return Part(anchor_, layer); }
   // The layer's part of an array of the outer optimizer's.
-  float* outer(int array, int layer) { return Part(outer_[static_cast<size_t>(array)], layer); }
+  float* outer(int array, int layer) const {
+    return Part(outer_[static_cast<size_t>(array)], layer);
+  }
   int outer_arrays() const { return static_cast<int>(outer_.size()); }
 
   // Takes note of what the layer's anchor is after a change.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -91,6 +92,10 @@ absl::Status CheckRanges(const EditOptions& o) {
     return Refuse("consensus_method", consensus, "is none of 0 (none), 1 (sum), 2 (count)");
   }
   ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("overlap_steps", o.overlap_steps, 0));
+  if (!(o.overlap_mix >= 0 && o.overlap_mix < 1)) {
+    return Refuse("overlap_mix", o.overlap_mix, "is not in [0, 1)");
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckNotNegative("outer_momentum_clip", o.outer_momentum_clip));
   ENTRAIN_RETURN_IF_ERROR(CheckOuterRanges(o));
   if (!(o.ewma_alpha > 0 && o.ewma_alpha < 1)) {
     return Refuse("ewma_alpha", o.ewma_alpha, "is not between 0 and 1");
@@ -158,7 +163,9 @@ absl::Status CheckTravel(const EditOptions& o) {
 
 absl::Status CheckOverlap(const EditOptions& o) {
   if (o.overlap_steps == 0) {
-    return absl::OkStatus();
+    constexpr absl::string_view kWhy = "has no effect without overlap_steps; set both";
+    return RefuseInert({{"overlap_merge", static_cast<double>(o.overlap_merge), 0, false, kWhy},
+                        {"staleness_penalty", o.staleness_penalty ? 1.0 : 0.0, 0, false, kWhy}});
   }
   if (o.plain()) {
     return Refuse("overlap_steps", o.overlap_steps,
@@ -168,10 +175,69 @@ absl::Status CheckOverlap(const EditOptions& o) {
     return Refuse("overlap_steps", o.overlap_steps,
                   "has no effect with use_async, which merges when the exchange has come; set 1");
   }
-  if (!o.use_async && o.overlap_steps > o.local_sgd_sync_interval) {
+  std::vector<int64_t> intervals = o.fragment_intervals;
+  intervals.push_back(o.local_sgd_sync_interval);
+  const int64_t shortest = *std::min_element(
+      intervals.begin(), intervals.size() > 1 ? intervals.end() - 1 : intervals.end());
+  if (!o.use_async && o.overlap_steps > shortest) {
     return Refuse("overlap_steps", o.overlap_steps,
-                  absl::StrCat("is more than local_sgd_sync_interval ", o.local_sgd_sync_interval,
-                               ": the next exchange would begin before"));
+                  absl::StrCat("is more than ",
+                               o.fragment_intervals.empty() ? "local_sgd_sync_interval "
+                                                            : "the shortest of fragment_intervals ",
+                               shortest, ": the next exchange would begin before"));
+  }
+  return absl::OkStatus();
+}
+
+// What changes the outer step by norms that only sgd has in closed form.
+absl::Status CheckStaleness(const EditOptions& o) {
+  const bool sgd = o.outer_optimizer == OuterKind::kSgd;
+  ENTRAIN_RETURN_IF_ERROR(RefuseInert(
+      {{"overlap_mix", o.overlap_mix, EditOptions().overlap_mix,
+        o.overlap_merge == OverlapMerge::kMix, "has no effect without overlap_merge mix; set both"},
+       {"staleness_penalty", o.staleness_penalty ? 1.0 : 0.0, 0, sgd,
+        "is for outer_optimizer sgd; set both"},
+       {"outer_momentum_clip", o.outer_momentum_clip, 0, sgd && o.outer_momentum > 0,
+        "has no effect without outer_optimizer sgd and an outer_momentum; set them"},
+       {"outer_momentum_clip", o.outer_momentum_clip, 0, !o.outer_nesterov,
+        "is not for outer_nesterov, whose step is not its momentum; set one"}}));
+  if (o.outer_weight_decay > 0 && (o.staleness_penalty || o.outer_momentum_clip > 0)) {
+    return Refuse("outer_weight_decay", o.outer_weight_decay,
+                  "does not go with staleness_penalty and outer_momentum_clip; set 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFragmentNumbers(const EditOptions& o) {
+  ENTRAIN_RETURN_IF_ERROR(CheckAtLeast("fragments", o.fragments, 1));
+  if (o.fragments > 1 && o.use_async) {
+    return Refuse(
+        "fragments", o.fragments,
+        "with use_async, whose replicas meet when the time is up, all layers at once; set 1");
+  }
+  const auto count = static_cast<size_t>(o.fragments);
+  for (const auto& [name, values, least] :
+       {std::make_tuple("fragment_intervals", &o.fragment_intervals, int64_t{1}),
+        std::make_tuple("fragment_offsets", &o.fragment_offsets, int64_t{0})}) {
+    if (!values->empty() && values->size() != count) {
+      return Refuse(name, values->size(), absl::StrCat("numbers for ", count, " fragments"));
+    }
+    for (const int64_t value : *values) {
+      ENTRAIN_RETURN_IF_ERROR(CheckAtLeast(name, value, least));
+    }
+  }
+  constexpr absl::string_view kOne = "has no effect with one fragment; set fragments";
+  const bool pattern = o.fragment_pattern != FragmentPattern::kSequential;
+  ENTRAIN_RETURN_IF_ERROR(RefuseInert(
+      {{"fragment_pattern", static_cast<double>(o.fragment_pattern), 0, o.fragments > 1, kOne},
+       {"fragment_of_layer", o.fragment_of_layer.empty() ? 0.0 : 1.0, 0, o.fragments > 1, kOne}}));
+  if (pattern && !o.fragment_of_layer.empty()) {
+    return Refuse("fragment_pattern", static_cast<int32_t>(o.fragment_pattern),
+                  "has no effect with fragment_of_layer; set one");
+  }
+  if (!o.fragment_intervals.empty() && (o.local_sgd_sync_interval != 1 || o.use_async)) {
+    return Refuse("fragment_intervals", o.fragment_intervals[0],
+                  "with local_sgd_sync_interval or use_async, which would have no effect; set one");
   }
   return absl::OkStatus();
 }
@@ -243,7 +309,9 @@ absl::Status CheckInert(const EditOptions& o) {
                   "has no effect in plain averaging; set an outer_optimizer or a reducer");
   }
   ENTRAIN_RETURN_IF_ERROR(CheckTravel(o));
+  ENTRAIN_RETURN_IF_ERROR(CheckFragmentNumbers(o));
   ENTRAIN_RETURN_IF_ERROR(CheckOverlap(o));
+  ENTRAIN_RETURN_IF_ERROR(CheckStaleness(o));
   ENTRAIN_RETURN_IF_ERROR(CheckInertTrigger(o));
   ENTRAIN_RETURN_IF_ERROR(CheckInertDetector(o));
   return CheckInertOuter(o);
@@ -307,6 +375,11 @@ std::vector<NamedValue> SharedOptions(const EditOptions& o) {
           {"wire_rounding", static_cast<double>(o.wire_rounding)},
           {"error_feedback", static_cast<double>(o.error_feedback)},
           {"overlap_steps", static_cast<double>(o.overlap_steps)},
+          {"overlap_merge", static_cast<double>(o.overlap_merge)},
+          {"overlap_mix", o.overlap_mix},
+          {"staleness_penalty", static_cast<double>(o.staleness_penalty)},
+          {"outer_momentum_clip", o.outer_momentum_clip},
+          {"fragments", static_cast<double>(o.fragments)},
           {"pseudo_gradnorm_reduce", static_cast<double>(o.pseudo_gradnorm_reduce)},
           {"normalize", static_cast<double>(o.normalize)},
           {"weight_softmax_temperature", o.weight_softmax_temperature},

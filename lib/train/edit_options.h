@@ -17,6 +17,9 @@ namespace entrain {
 // Values are the C ABI's (train.h).
 enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3 };
 enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
+// What becomes of theta when an exchange that ran behind further steps is merged; see train.h.
+enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
+enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
 // a ← a step against grad, elements of one layer's shard on this rank. `step` is 1 for the first.
 using OuterStepFn = void (*)(void* user, int32_t layer, int64_t step, float* anchor,
@@ -65,6 +68,15 @@ struct EditOptions {
   // 0: forward passes wait for the exchange. Otherwise it runs behind the steps that follow, and is merged with what they have
   // done: by steps, after so many of them; by time, when it has come (1).
   int32_t overlap_steps = 0;
+  OverlapMerge overlap_merge = OverlapMerge::kAdd;
+  double overlap_mix = 0.5;        // alpha, of kMix
+  bool staleness_penalty = false;  // see staleness.h
+  double outer_momentum_clip = 0;  // largest norm of a module's b; 0: off
+  int32_t fragments = 1;           // P; each is exchanged at steps of its own
+  FragmentPattern fragment_pattern = FragmentPattern::kSequential;
+  std::vector<int32_t> fragment_of_layer;   // by layer, instead of the pattern; or empty
+  std::vector<int64_t> fragment_intervals;  // by fragment, instead of H; or empty
+  std::vector<int64_t> fragment_offsets;    // by fragment; empty: evenly over the interval
   int64_t timeout_ns = 0;
   const Clock* clock = &Clock::Real();  // of use_async
 
@@ -72,11 +84,18 @@ struct EditOptions {
   bool plain() const {
     return outer_optimizer == OuterKind::kNone && reducer == ReducerKind::kNone;
   }
+  // Whether the outer step depends on norms of what goes into it.
+  bool scales_outer() const {
+    return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;
+  }
   // How deltas are merged and travel, but for the weights.
   Merging merging() const;
   // T with its default put in.
   double temperature() const {
     return weight_softmax_temperature > 0 ? weight_softmax_temperature : 1;
+  }
+  int64_t interval_ns() const {
+    return static_cast<int64_t>(local_sgd_sync_time * static_cast<double>(kSecond));
   }
   // Steps that all replicas together make at least between two exchanges.
   int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }

@@ -73,6 +73,9 @@ Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, 
       anchors_(slab),
       outer_(slab, options),
       empty_rounds_(static_cast<size_t>(slab.layers()), 0),
+      gaps_(slab.layers()),
+      overlapped_(static_cast<size_t>(slab.layers()), 0),
+      finite_(static_cast<size_t>(slab.layers()), 1),
       pool_(2 * slab.largest_padded() / slab.slots() * kFloat),
       verdicts_(static_cast<size_t>(slab.layers())),
       reports_(static_cast<size_t>(slab.layers())),
@@ -105,6 +108,9 @@ absl::Status Exchange::CreateAnchors() {
 void Exchange::VisitState(StateVisitor& visitor) {
   anchors_.VisitState(visitor);
   outer_.VisitState(visitor);
+  if (options_.staleness_penalty) {
+    gaps_.VisitState(visitor);
+  }
   for (const int layer : slab_.training()) {
     if (!detectors_.empty()) {
       detectors_[static_cast<size_t>(layer)].VisitState(absl::StrCat("detector/", layer), visitor);
@@ -113,6 +119,11 @@ void Exchange::VisitState(StateVisitor& visitor) {
   if (!detectors_.empty()) {
     visitor.Array("empty_rounds", Holder::kAll, DType::kI32, empty_rounds_.data(),
                   static_cast<int64_t>(empty_rounds_.size()));
+  }
+  if (options_.overlap_steps > 0 && visitor.kind() == CheckpointKind::kExact) {
+    visitor.Array("behind/finite", Holder::kReplica, DType::kI32, finite_.data(),
+                  static_cast<int64_t>(finite_.size()));
+    visitor.Array("behind/taken", Holder::kRank, DType::kF32, snapshot_.data(), slab_.count());
   }
   VisitReducer(visitor);
 }
@@ -138,6 +149,7 @@ void Exchange::Adopt(bool live) {
     if (!detectors_.empty()) {
       detectors_[static_cast<size_t>(layer)].Settle();
     }
+    reports_[static_cast<size_t>(layer)] = {};  // of another run
     if (anchors_.exist()) {
       const SlabLayer& l = slab_.layer(layer);
       anchors_.Seal(layer);
@@ -150,28 +162,29 @@ void Exchange::Adopt(bool live) {
 
 // ---- Judge -------------------------------------------------------------------------------------
 
-absl::StatusOr<bool> Exchange::Judge(Standing mine, int64_t patience_ns) {
+absl::StatusOr<bool> Exchange::Judge(const std::vector<int>& layers, Standing mine,
+                                     int64_t patience_ns) {
   std::vector<double> norms;
-  ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(&mine, &norms));
+  ENTRAIN_RETURN_IF_ERROR(JudgeWithinReplica(layers, &mine, &norms));
   mine.anchor_checksum = anchors_.checksum();
-  return ShareNorms(mine, norms, patience_ns);
+  return ShareNorms(layers, mine, norms, patience_ns);
 }
 
 // The norms of whole layers, the same bits on all ranks of the replica, and its standing: one
 // gather. The sign of a norm says whether the replica's own detector rejects it.
-absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* norms) {
+absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
+                                          std::vector<double>* norms) {
   std::vector<double> values;
-  for (const int l : slab_.training()) {
+  for (const int l : layers) {
     values.push_back(Share(l, SquareOfShard(l)));
   }
-  const size_t layers = values.size();
   values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
                                mine->metric_weight, static_cast<double>(mine->flags)});
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(slab_.layers(), values));
   const size_t width = values.size();
-  for (size_t i = 0; i < layers; ++i) {
+  for (size_t i = 0; i < layers.size(); ++i) {
     const double norm = std::sqrt(SumOfColumn(all, width, i));
-    const auto layer = static_cast<size_t>(slab_.training()[i]);
+    const auto layer = static_cast<size_t>(layers[i]);
     bool rejected = false;
     if (!detectors_.empty() && mine->steps_since > 0) {
       reports_[layer].score = detectors_[layer].Look(norm);
@@ -181,10 +194,10 @@ absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* n
   }
   *mine = {.round = mine->round, .steps = mine->steps, .steps_since = mine->steps_since};
   for (size_t row = 0; row < all.size(); row += width) {
-    mine->tokens_since += static_cast<uint64_t>(all[row + layers]);
-    mine->metric_sum += all[row + layers + 1];
-    mine->metric_weight += all[row + layers + 2];
-    mine->flags |= static_cast<uint64_t>(all[row + layers + 3]);
+    mine->tokens_since += static_cast<uint64_t>(all[row + layers.size()]);
+    mine->metric_sum += all[row + layers.size() + 1];
+    mine->metric_weight += all[row + layers.size() + 2];
+    mine->flags |= static_cast<uint64_t>(all[row + layers.size() + 3]);
   }
   return absl::OkStatus();
 }
@@ -192,16 +205,16 @@ absl::Status Exchange::JudgeWithinReplica(Standing* mine, std::vector<double>* n
 // The sum of squares of Delta = a - theta over this rank's shard; in plain averaging, which has no
 // anchor, of theta, to see whether it is finite.
 double Exchange::SquareOfShard(int layer) const {
-  const SlabLayer& l = slab_.layer(layer);
-  if (!anchors_.exist()) {
-    return kernels_.sum_of_squares(Source(layer), l.valid);
-  }
-  float delta[kPiece];
-  const float* const anchor = anchors_.anchor(layer);
+  const int64_t count = slab_.layer(layer).valid;
+  return anchors_.exist() ? SquareOfDifference(anchors_.anchor(layer), Source(layer), count)
+                          : kernels_.sum_of_squares(Source(layer), count);
+}
+
+double Exchange::SquareOfDifference(const float* a, const float* b, int64_t count) const {
+  float difference[kPiece];
   double sum = 0;
-  for (int64_t i = 0; i < l.valid; i += kPiece) {
-    sum += kernels_.delta_and_norm(delta, anchor + i, Source(layer) + i,
-                                   std::min(kPiece, l.valid - i));
+  for (int64_t i = 0; i < count; i += kPiece) {
+    sum += kernels_.delta_and_norm(difference, a + i, b + i, std::min(kPiece, count - i));
   }
   return sum;
 }
@@ -225,8 +238,8 @@ double Exchange::Share(int layer, double square) const {
 }
 
 // One record a replica: its standing, and the norms of all layers that train.
-absl::StatusOr<bool> Exchange::ShareNorms(const Standing& mine, const std::vector<double>& norms,
-                                          int64_t patience_ns) {
+absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const Standing& mine,
+                                          const std::vector<double>& norms, int64_t patience_ns) {
   constexpr size_t kHeader = sizeof(Standing) / sizeof(double);
   const size_t width = kHeader + norms.size();
   std::vector<uint64_t> record(width);
@@ -259,7 +272,7 @@ absl::StatusOr<bool> Exchange::ShareNorms(const Standing& mine, const std::vecto
     for (size_t at = kHeader + i; at < records.size(); at += width) {
       column.push_back(absl::bit_cast<double>(records[at]));
     }
-    Weigh(slab_.training()[i], column, trained);
+    Weigh(layers[i], column, trained);
   }
   return true;
 }
@@ -280,8 +293,9 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms,
   }
   verdicts_[at] = entrain::Weigh(WeighingOf(options_), brought);
   report.weights = verdicts_[at].weights;
-  report.clip_factor = 1;
+  report.clip_factor = report.staleness = 1;
   report.rolled_back = false;
+  finite_[at] = std::isfinite(signed_norms[static_cast<size_t>(me_)]) ? 1 : 0;
   const Candidate& own = brought[static_cast<size_t>(me_)];
   report.accepted = own.absent || own.accepted();
   if (!detectors_.empty()) {
@@ -345,6 +359,11 @@ absl::Status Exchange::Finish(int layer) {
   if (groups_.model != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(groups_.model->status());  // somebody of this replica gave up
   }
+  if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
+    // What was taken has been sent. Merge asks how far this replica has come from the anchor that it went on from.
+    std::memcpy(Taken(layer), anchors_.anchor(layer),
+                static_cast<size_t>(slab_.layer(layer).valid * kFloat));
+  }
   if (verdicts_[at].accepted == 0) {
     RollBack(layer);
   } else {
@@ -375,18 +394,14 @@ void Exchange::LogDecision(int layer) const {
 // Ranks whose shard of the layer is all padding take part for the others' sake.
 absl::Status Exchange::Combine(int layer, float* mean) {
   const SlabLayer& l = slab_.layer(layer);
-  double beta = 1;
-  if (options_.clip_pseudo_grad > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(
-        const std::vector<double> squares,
-        GatherFromModel(layer, {Share(layer, kernels_.sum_of_squares(mean, l.valid))}));
-    const double norm = std::sqrt(SumOfColumn(squares, 1, 0));
-    if (!std::isfinite(norm)) {
+  OuterOptimizer::Scales scales;
+  if (options_.scales_outer()) {
+    ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> squares, OuterSquares(layer, mean));
+    if (!std::isfinite(squares[0])) {
       RollBack(layer);
       return absl::OkStatus();
     }
-    beta = ClipFactor(norm, options_.clip_pseudo_grad);
-    reports_[static_cast<size_t>(layer)].clip_factor = beta;
+    scales = ScalesOf(layer, squares);
   }
   if (!anchors_.exist()) {
     if (l.valid > 0) {
@@ -396,10 +411,65 @@ absl::Status Exchange::Combine(int layer, float* mean) {
     RollBack(layer);
   } else {
     // Overlapped, nobody wants what would be published: it goes where the mean was.
-    outer_.Step(layer, mean, beta, &anchors_, overlapped_ ? mean : Live(layer));
+    outer_.Step(layer, mean, scales, &anchors_, overlapped(layer) ? mean : Live(layer));
     anchors_.Seal(layer);
   }
   return absl::OkStatus();
+}
+
+// Of the whole layer, the same bits on all ranks: ||mean||², and where the outer step needs them
+// ||b||² and ||b - mean||².
+absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
+  const int64_t count = slab_.layer(layer).valid;
+  std::vector<double> squares = {Share(layer, kernels_.sum_of_squares(mean, count))};
+  if ((options_.staleness_penalty || options_.outer_momentum_clip > 0) &&
+      options_.outer_arrays() > 0) {
+    const float* const momentum = anchors_.outer(0, layer);
+    squares.push_back(Share(layer, kernels_.sum_of_squares(momentum, count)));
+    squares.push_back(Share(layer, SquareOfDifference(momentum, mean, count)));
+  }
+  const size_t width = squares.size();
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(layer, squares));
+  for (size_t i = 0; i < width; ++i) {
+    squares[i] = SumOfColumn(all, width, i);
+  }
+  return squares;
+}
+
+// g ← beta mean / Lambda, b ← mu b + g brought down to outer_momentum_clip: what of it are factors
+// of mean and b. The step that follows is p mean + q b, and its length is kept.
+OuterOptimizer::Scales Exchange::ScalesOf(int layer, const std::vector<double>& squares) {
+  LayerReport& report = reports_[static_cast<size_t>(layer)];
+  OuterOptimizer::Scales scales;
+  if (options_.clip_pseudo_grad > 0) {
+    report.clip_factor = ClipFactor(std::sqrt(squares[0]), options_.clip_pseudo_grad);
+  }
+  scales.gradient = report.clip_factor;
+  if (options_.staleness_penalty) {
+    report.staleness = gaps_.Gap(layer);
+    scales.gradient /= report.staleness;
+  }
+  if (!options_.staleness_penalty && options_.outer_momentum_clip == 0) {
+    return scales;
+  }
+  const bool momentum = squares.size() > 1;
+  const double mu = momentum ? options_.outer_momentum : 0;
+  const double dot = momentum ? (squares[0] + squares[1] - squares[2]) / 2 : 0;
+  const auto length = [&](double p, double q) {
+    return std::sqrt(
+        std::max(0.0, p * p * squares[0] + q * q * (momentum ? squares[1] : 0) + 2 * p * q * dot));
+  };
+  if (options_.outer_momentum_clip > 0) {
+    const double factor = ClipFactor(length(scales.gradient, mu), options_.outer_momentum_clip);
+    scales.gradient *= factor;
+    scales.momentum = factor;
+  }
+  if (options_.staleness_penalty) {
+    const double g = scales.gradient, m = mu * scales.momentum;
+    const double step = options_.outer_nesterov ? length((1 + mu) * g, mu * m) : length(g, m);
+    gaps_.Moved(layer, options_.outer_lr * step);
+  }
+  return scales;
 }
 
 // How the published code finds out that all were rejected: on each shard for itself.
@@ -416,36 +486,9 @@ bool Exchange::Vanishes(int layer, const float* mean) const {
 void Exchange::RollBack(int layer) {
   const SlabLayer& l = slab_.layer(layer);
   reports_[static_cast<size_t>(layer)].rolled_back = true;
-  if (anchors_.exist() && l.valid > 0 && !overlapped_) {
+  if (anchors_.exist() && l.valid > 0 && !overlapped(layer)) {
     std::memcpy(Live(layer), anchors_.anchor(layer), static_cast<size_t>(l.valid * kFloat));
   }
-}
-
-// ---- Behind further steps ----------------------------------------------------------------------
-
-absl::Status Exchange::Snapshot() {
-  const int64_t bytes = slab_.count() * kFloat;
-  if (snapshot_.size() == 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(snapshot_, OwnedBuffer::Allocate(bytes));
-  }
-  std::memcpy(snapshot_.data(), params_, static_cast<size_t>(bytes));
-  overlapped_ = true;
-  return absl::OkStatus();
-}
-
-void Exchange::Merge() {
-  for (const int layer : slab_.training()) {
-    const SlabLayer& l = slab_.layer(layer);
-    const LayerReport& report = reports_[static_cast<size_t>(layer)];
-    const bool finite = std::isfinite(report.norms[static_cast<size_t>(me_)]);
-    const float* const anchor = anchors_.anchor(layer);
-    const float* const then = Source(layer);
-    float* const live = Live(layer);
-    for (int64_t i = 0; i < l.valid; ++i) {
-      live[i] = finite ? anchor[i] + (live[i] - then[i]) : anchor[i];
-    }
-  }
-  overlapped_ = false;
 }
 
 }  // namespace entrain

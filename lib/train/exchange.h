@@ -1,14 +1,16 @@
 // The arithmetic and the traffic of one exchange, line by line as in the paper; when each part runs
 // is layer_sync's business.
 //
-//   Judge      G_l ← ||a - theta||, all layers; norms of all replicas; w ← softmax(-G / T)  (eq. 2)
+//   Judge      G_l ← ||a - theta||; norms of all replicas; w ← softmax(-G / T)              (eq. 2)
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// Only layers that train take part. Collectives carry tags (the layer; for Judge the number of
-// layers), so ranks may interleave Begin and Finish differently.
+// Only layers that train take part, and of those the ones that Judge is given. Collectives carry
+// tags (the layer; for Judge the number of layers), so ranks may interleave Begin and Finish
+// differently.
 //
 // Thread safety: one thread at a time: the caller's while nothing is under way, else the courier.
+// But while the courier works on some layers, the caller may take and merge snapshots of others.
 #pragma once
 
 #include <memory>
@@ -27,6 +29,7 @@
 #include "lib/train/reducer.h"
 #include "lib/train/rendezvous.h"
 #include "lib/train/slab.h"
+#include "lib/train/staleness.h"
 
 namespace entrain {
 
@@ -34,6 +37,7 @@ namespace entrain {
 struct LayerReport {
   std::vector<double> norms, weights;  // by replica; a rejected one has weight 0
   double clip_factor = 1;              // beta
+  double staleness = 1;                // what the mean was divided by, with staleness_penalty
   bool accepted = true;                // this replica was not rejected
   AnomalyDetector::Score score;        // of its norm, with skip_anomaly
   bool rolled_back = false;            // nobody was accepted, or what came of it was not finite
@@ -60,21 +64,26 @@ class Exchange {
   // What was loaded counts; `live`: theta ← a too, as after an exchange.
   void Adopt(bool live);
 
-  // The rendezvous of all replicas: each brings its standing and the norms of all layers. True: the replicas exchange, and
+  // The rendezvous of all replicas: each brings its standing and the norms of these layers. True: the replicas exchange, and
   // weights are known. Of `mine`, tokens, flags and metric are this rank's own and are added up over its replica; the
   // checksum is filled in. `patience_ns`: how much longer than usual the others may take.
-  absl::StatusOr<bool> Judge(Standing mine, int64_t patience_ns);
+  absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine, int64_t patience_ns);
   absl::Status Begin(int layer);
   absl::Status Finish(int layer);
 
-  // For an exchange behind further steps: takes what the live parameters are now to be what is exchanged, from Judge on until
-  // Merge; Begin and Finish leave the live parameters alone.
-  absl::Status Snapshot();
-  // theta ← a + (theta - what was exchanged): where all replicas are, and what this one has done since. A layer that was not
-  // finite becomes the anchor.
-  void Merge();
+  // For an exchange behind further steps: takes what the live parameters of these layers are now to be what is exchanged,
+  // from Judge on until Merge; Begin and Finish leave the live parameters alone. kRestart: they go on from the anchor.
+  absl::Status Snapshot(const std::vector<int>& layers);
+  // The live parameters from the new anchor and what this replica has done since the snapshot, as overlap_merge says. A layer
+  // that was not finite becomes the anchor.
+  void Merge(const std::vector<int>& layers);
   // Instead: nothing was exchanged.
-  void DropSnapshot() { overlapped_ = false; }
+  void DropSnapshot(const std::vector<int>& layers);
+  // Memory for snapshots, and that this layer's is in use; for what is loaded.
+  absl::Status ReserveSnapshots();
+  void Resume(int layer) { overlapped_[static_cast<size_t>(layer)] = 1; }
+  // Between Snapshot and Merge.
+  bool overlapped(int layer) const { return overlapped_[static_cast<size_t>(layer)] != 0; }
 
   const Anchors& anchors() const { return anchors_; }
   // By replica, as of the last Judge.
@@ -91,27 +100,31 @@ class Exchange {
 
   void VisitReducer(StateVisitor& visitor);
   double SquareOfShard(int layer) const;
+  double SquareOfDifference(const float* a, const float* b, int64_t count) const;
   absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
                                                       const std::vector<double>& values) const;
   double Share(int layer, double square) const;
-  absl::Status JudgeWithinReplica(Standing* mine, std::vector<double>* norms);
-  absl::StatusOr<bool> ShareNorms(const Standing& mine, const std::vector<double>& norms,
-                                  int64_t patience_ns);
+  absl::Status JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
+                                  std::vector<double>* norms);
+  absl::StatusOr<bool> ShareNorms(const std::vector<int>& layers, const Standing& mine,
+                                  const std::vector<double>& norms, int64_t patience_ns);
   void Weigh(int layer, const std::vector<double>& signed_norms,
              const std::vector<double>& trained);
   void Learn(int layer, const std::vector<Candidate>& brought);
   void FillDelta(int layer, float* delta) const;
   absl::Status Combine(int layer, float* mean);
+  absl::StatusOr<std::vector<double>> OuterSquares(int layer, const float* mean) const;
+  OuterOptimizer::Scales ScalesOf(int layer, const std::vector<double>& squares);
   bool Vanishes(int layer, const float* mean) const;
   void RollBack(int layer);
   void LogDecision(int layer) const;
 
   float* Live(int layer) const { return params_ + slab_.layer(layer).offset; }
-  // What is exchanged.
-  const float* Source(int layer) const {
-    return (overlapped_ ? reinterpret_cast<const float*>(snapshot_.data()) : params_) +
-           slab_.layer(layer).offset;
+  float* Taken(int layer) const {
+    return reinterpret_cast<float*>(snapshot_.data()) + slab_.layer(layer).offset;
   }
+  // What is exchanged.
+  const float* Source(int layer) const { return overlapped(layer) ? Taken(layer) : Live(layer); }
   CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
 
   const Slab& slab_;
@@ -126,8 +139,10 @@ class Exchange {
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
   std::vector<int> empty_rounds_;           // by layer: how often in a row all were rejected
   std::vector<Standing> standings_;
-  OwnedBuffer snapshot_;     // as the slab; from the first Snapshot on
-  bool overlapped_ = false;  // it is in use
+  StalenessGaps gaps_;
+  OwnedBuffer snapshot_;  // as the slab; from the first Snapshot on
+  // By layer, for whole words are written by one thread each: a snapshot of it is in use; what was taken was finite.
+  std::vector<int32_t> overlapped_, finite_;
   BufferPool pool_;
   std::vector<Verdict> verdicts_;     // by layer
   std::vector<LayerReport> reports_;  // by layer

@@ -10,25 +10,10 @@
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/add_time.h"
 
 namespace entrain {
 namespace {
-
-// Two layers in flight keep the link busy while one of them is finished.
-constexpr int kInFlight = 2;
-
-// Adds its own lifetime to a counter.
-class Stopwatch {
- public:
-  explicit Stopwatch(uint64_t* total) : total_(total) {}
-  ~Stopwatch() { *total_ += static_cast<uint64_t>(Clock::Real().Now() - start_); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  uint64_t* const total_;
-  const int64_t start_ = Clock::Real().Now();
-};
 
 // Ranks of a replica take part in the same exchanges, also those that hold other layers of it.
 absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& slab) {
@@ -54,6 +39,7 @@ absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
 }
 
 absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
+                                            const FragmentSchedule& schedule,
                                             const EditOptions& options) {
   Exchange::Groups groups;
   groups.copies = mesh.length(Axis::kContext);
@@ -73,26 +59,24 @@ absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
       ENTRAIN_ASSIGN_OR_RETURN(*part.comm, comm->Split(0, comm->rank()));
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, SharedOptions(options)));
       ENTRAIN_RETURN_IF_ERROR(AgreeOnTraining(**part.comm, part.name, slab));
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, schedule.Named()));
     }
   }
   return groups;
 }
 
-int64_t IntervalNs(const EditOptions& options) {
-  return static_cast<int64_t>(options.local_sgd_sync_time * static_cast<double>(kSecond));
-}
-
 absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const Exchange::Groups& groups,
+                                                         const FragmentSchedule* schedule,
                                                          const EditOptions& options) {
   if (!options.use_async) {
-    return std::make_unique<StepTrigger>(options.local_sgd_warmup_steps,
-                                         options.local_sgd_sync_interval, options.overlap_steps);
+    return std::make_unique<StepTrigger>(options.local_sgd_warmup_steps, schedule,
+                                         options.overlap_steps);
   }
   std::shared_ptr<Communicator> replica;
   if (groups.model != nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(replica, groups.model->Split(0, groups.model->rank()));
   }
-  return std::make_unique<TimeTrigger>(options.local_sgd_warmup_steps, IntervalNs(options),
+  return std::make_unique<TimeTrigger>(options.local_sgd_warmup_steps, options.interval_ns(),
                                        options.clock, std::move(replica), options.timeout_ns);
 }
 
@@ -110,6 +94,7 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   for (const int layer : shards.slab().training()) {
     counts.push_back(shards.slab().layer(layer).full);
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckFragments(options, shards.slab()));
   return CheckDensity(options, shards.slab().slots(), counts);
 }
 
@@ -121,10 +106,13 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerSync>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards, options));
-    ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups, MakeGroups(*mesh, shards->slab(), options));
-    ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, options));
-    std::unique_ptr<LayerSync> edit(
-        new LayerSync(std::move(mesh), shards, options, std::move(groups), std::move(trigger)));
+    auto schedule = std::make_unique<const FragmentSchedule>(options, shards->slab());
+    ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups,
+                             MakeGroups(*mesh, shards->slab(), *schedule, options));
+    ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
+    std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), shards, options,
+                                                  std::move(groups), std::move(schedule),
+                                                  std::move(trigger)));
     ENTRAIN_RETURN_IF_ERROR(shards->SetGate(edit.get()));
     ENTRAIN_RETURN_IF_ERROR(shards->SetGradients(
         options.local_sgd_warmup_steps > 0 ? GradientScope::kGlobal : GradientScope::kLocal));
@@ -135,13 +123,15 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
 }
 
 LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
-                     Exchange::Groups groups, std::unique_ptr<SyncTrigger> trigger)
+                     Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
+                     std::unique_ptr<SyncTrigger> trigger)
     : mesh_(std::move(mesh)),
       shards_(shards),
       options_(options),
+      schedule_(std::move(schedule)),
       trigger_(std::move(trigger)),
       layers_(shards->slab().layers()),
-      order_(shards->slab().training()),
+      begun_behind_(static_cast<size_t>(layers_), -1),
       exchange_(shards->slab(), shards->params(), options, std::move(groups)),
       states_(static_cast<size_t>(layers_)) {
   reductions_ = shards->reductions();
@@ -150,7 +140,11 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
 }
 
 LayerSync::~LayerSync() {
-  if (FirstPending() >= 0 || (behind_ != 0 && !arrived_.load(std::memory_order_acquire))) {
+  const bool behind =
+      std::any_of(behind_.begin(), behind_.end(), [](const std::shared_ptr<Round>& round) {
+        return !round->arrived.load(std::memory_order_acquire);
+      });
+  if (behind || FirstPending() >= 0) {
     Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
   courier_.Stop();
@@ -185,7 +179,7 @@ int LayerSync::FirstPending() const {
 // ---- The caller's side -------------------------------------------------------------------------
 
 absl::StatusOr<bool> LayerSync::BeginForward(bool training, bool first_microbatch) {
-  const Stopwatch stopwatch(&exposed_ns_);
+  const AddTime stopwatch(&exposed_ns_);
   ENTRAIN_RETURN_IF_ERROR(status());
   if (!training) {
     return false;
@@ -211,11 +205,9 @@ absl::Status LayerSync::CountMicrobatch(bool first) {
 }
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
-  if (behind_ != 0) {
-    ENTRAIN_RETURN_IF_ERROR(MergeIfSettled());
-    if (behind_ != 0) {
-      return false;
-    }
+  ENTRAIN_RETURN_IF_ERROR(MergeSettled());
+  if (options_.use_async && !behind_.empty()) {
+    return false;
   }
   const absl::StatusOr<bool> due = trigger_->Due({step_, last_sync_step_, requested_});
   if (!due.ok()) {
@@ -234,11 +226,20 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
     return false;
   }
   wishes_ |= insists ? kInsist : 0;
+  std::vector<int> layers = insists || options_.use_async
+                                ? schedule_->all()
+                                : schedule_->Due(step_ - options_.local_sgd_warmup_steps);
   if (options_.overlap_steps > 0 && !insists) {
-    ENTRAIN_RETURN_IF_ERROR(StartBehind());
+    ENTRAIN_RETURN_IF_ERROR(StartBehind(std::move(layers)));
     return true;
   }
-  return StartExchange();
+  ENTRAIN_RETURN_IF_ERROR(StartExchange(std::move(layers)));
+  if (options_.use_async) {
+    return Meet(0);
+  }
+  Post(&LayerSync::Judge, round_);
+  BeginTurns();
+  return true;
 }
 
 // The replicas left warm-up, or began, alike: there is nothing to exchange yet.
@@ -261,132 +262,8 @@ absl::Status LayerSync::StartFirst() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> LayerSync::StartExchange() {
-  // A layer that was gathered before would keep its old parameters.
-  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  // All layers of the last exchange are done, but the courier may not have put its things away.
-  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
-  if (options_.use_async) {
-    return Meet(0);
-  }
-  standing_ = TakeStanding();
-  patience_ns_ = 0;
-  Post(&LayerSync::Judge);
-  BeginTurns();
-  return true;
-}
-
-// The rendezvous by itself, and whether there is an exchange now.
-absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
-  standing_ = TakeStanding();
-  patience_ns_ = patience_ns;
-  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(Post(&LayerSync::Judge)));
-  trigger_->Met();
-  if (!exchanges_) {
-    TakeBack();
-    return false;
-  }
-  BeginTurns();
-  return true;
-}
-
-// The rendezvous was none: what was trained counts for the next one.
-void LayerSync::TakeBack() {
-  base_step_ -= static_cast<int64_t>(standing_.steps_since);
-  tokens_ += static_cast<int64_t>(standing_.tokens_since);
-}
-
-absl::Status LayerSync::StartBehind() {
-  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
-  ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Snapshot(), "edit"));
-  standing_ = TakeStanding();
-  patience_ns_ = 0;
-  next_begin_ = next_finish_ = 0;
-  arrived_.store(false, std::memory_order_relaxed);
-  {
-    absl::MutexLock lock(&mutex_);
-    allowed_ = static_cast<int>(order_.size()) - 1;
-  }
-  Post(&LayerSync::Judge);
-  behind_ = Post(&LayerSync::RunBehind);
-  return absl::OkStatus();
-}
-
-// What runs behind further steps is merged, if this is the step for it; a request makes any step one.
-absl::Status LayerSync::MergeIfSettled() {
-  if (!requested_) {
-    const absl::StatusOr<bool> settled =
-        trigger_->Settled({.step = step_,
-                           .last_sync_step = last_sync_step_,
-                           .arrived = arrived_.load(std::memory_order_acquire)});
-    if (!settled.ok()) {
-      const absl::Status why = Annotate(settled.status(), "edit");
-      Fail(why);
-      return why;
-    }
-    if (!*settled) {
-      return absl::OkStatus();
-    }
-  }
-  return Settle();
-}
-
-absl::Status LayerSync::Settle() {
-  if (behind_ == 0) {
-    return absl::OkStatus();
-  }
-  // A layer that was gathered before would keep its old parameters.
-  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(behind_));
-  behind_ = 0;
-  trigger_->Met();
-  if (exchanges_) {
-    exchange_.Merge();
-  } else {
-    exchange_.DropSnapshot();
-    TakeBack();
-  }
-  return absl::OkStatus();
-}
-
-// What this rank has to say; its counts begin anew.
-Standing LayerSync::TakeStanding() {
-  last_sync_step_ = step_;
-  return {.round = static_cast<uint64_t>(rendezvous_),
-          .steps = static_cast<uint64_t>(step_),
-          .steps_since = static_cast<uint64_t>(step_ - std::exchange(base_step_, step_)),
-          .tokens_since = static_cast<uint64_t>(std::exchange(tokens_, 0)),
-          .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0),
-          .metric_sum = std::exchange(metric_sum_, 0),
-          .metric_weight = std::exchange(metric_weight_, 0)};
-}
-
-void LayerSync::BeginTurns() {
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const int layer : order_) {
-      states_[static_cast<size_t>(layer)].pending = true;
-    }
-    allowed_ = -1;
-  }
-  next_begin_ = next_finish_ = 0;
-  Allow(options_.prefetch - 1);
-}
-
-void LayerSync::Allow(int turn) {
-  const int last = std::min(turn, static_cast<int>(order_.size()) - 1);
-  {
-    absl::MutexLock lock(&mutex_);
-    if (last <= allowed_) {
-      return;
-    }
-    allowed_ = last;
-  }
-  Post(&LayerSync::RunAllowed);
-}
-
 absl::Status LayerSync::WaitLayer(int layer) {
-  const Stopwatch stopwatch(&exposed_ns_);
+  const AddTime stopwatch(&exposed_ns_);
   ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
   return Block(layer);
 }
@@ -401,10 +278,10 @@ absl::Status LayerSync::Block(int layer) {
   }
   if (exchanging) {
     // The turn of the layer, or of the last one before it that has any.
-    const auto next = std::upper_bound(order_.begin(), order_.end(), layer);
-    const int turn = static_cast<int>(next - order_.begin()) - 1;
-    const int turns = static_cast<int>(order_.size());
-    Allow(std::min(turn, turns - 1 - options_.prefetch) + options_.prefetch);
+    const std::vector<int>& order = round_->order;
+    const auto next = std::upper_bound(order.begin(), order.end(), layer);
+    const int turn = static_cast<int>(next - order.begin()) - 1;
+    Allow(std::min(turn, round_->last_turn() - options_.prefetch) + options_.prefetch);
   }
   absl::MutexLock lock(&mutex_);
   const auto open = [this, at]()
@@ -464,45 +341,6 @@ absl::Status LayerSync::Wish(uint64_t flags) {
   return status();
 }
 
-absl::Status LayerSync::Leave() {
-  ENTRAIN_RETURN_IF_ERROR(status());
-  const int pending = FirstPending();
-  if (left_ || pending >= 0) {
-    return absl::FailedPreconditionError(
-        left_ ? "edit: leave: this replica has left already"
-              : absl::StrCat("edit: leave: nobody has waited for the exchange of layer ", pending));
-  }
-  if (step_ < options_.local_sgd_warmup_steps) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("edit: leave: at step ", step_, " of ", options_.local_sgd_warmup_steps,
-                     " of warm-up, in which all replicas train together and stop together"));
-  }
-  if (last_sync_step_ < 0) {  // the last step of warm-up was the last step
-    ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit: leave"));
-  }
-  left_ = true;
-  const Stopwatch stopwatch(&exposed_ns_);
-  bool all = false;
-  while (!all) {
-    ENTRAIN_RETURN_IF_ERROR(StayForRound(&all));
-  }
-  return absl::OkStatus();
-}
-
-// One more rendezvous, with those who still train: they come when their time is up, and not before.
-absl::Status LayerSync::StayForRound(bool* all) {
-  ENTRAIN_RETURN_IF_ERROR(Settle());
-  ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
-  ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
-                           Meet(options_.use_async ? IntervalNs(options_) : 0));
-  if (exchanges) {
-    ENTRAIN_RETURN_IF_ERROR(Block(order_.back()));
-  }
-  *all = AllLeave(standings());
-  return absl::OkStatus();
-}
-
 EditInfo LayerSync::info() const {
   EditInfo info;
   info.steps = step_;
@@ -560,8 +398,9 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  if (syncs_ == loaded_syncs_) {
-    return absl::FailedPreconditionError("edit: there was no exchange yet");
+  if (exchange_.report(layer).norms.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));
   }
   return exchange_.report(layer);
 }
@@ -578,119 +417,6 @@ void LayerSync::WhenOpen(int layer, Continuation then) {
     status = status_;
   }
   then(status);
-}
-
-// ---- The courier's side ------------------------------------------------------------------------
-
-uint64_t LayerSync::Post(absl::Status (LayerSync::*job)()) {
-  return courier_.Post([this, job] {
-    uint64_t spent = 0;
-    absl::Status status;
-    {
-      const Stopwatch stopwatch(&spent);
-      status = (this->*job)();
-    }
-    sync_ns_.fetch_add(spent, std::memory_order_relaxed);
-    if (!status.ok()) {
-      status = Annotate(status, absl::StrCat("edit: exchange ", syncs_ + 1));
-      Fail(status);
-    }
-    return status;
-  });
-}
-
-absl::Status LayerSync::Judge() {
-  const absl::StatusOr<bool> exchanges = exchange_.Judge(standing_, patience_ns_);
-  if (!exchanges.ok()) {
-    return Annotate(exchanges.status(), "rendezvous");
-  }
-  exchanges_ = *exchanges;
-  ++rendezvous_;
-  absl::MutexLock lock(&mutex_);
-  standings_ = exchange_.standings();
-  met_ = rendezvous_;
-  return absl::OkStatus();
-}
-
-absl::Status LayerSync::RunAllowed() {
-  while (true) {
-    int allowed = 0;
-    {
-      absl::MutexLock lock(&mutex_);
-      ENTRAIN_RETURN_IF_ERROR(status_);
-      allowed = allowed_;
-    }
-    if (next_finish_ > allowed) {
-      return absl::OkStatus();
-    }
-    ENTRAIN_RETURN_IF_ERROR(RunTurn(allowed));
-  }
-}
-
-// All layers at once, if the replicas exchange.
-absl::Status LayerSync::RunBehind() {
-  if (exchanges_) {
-    ENTRAIN_RETURN_IF_ERROR(RunAllowed());
-  }
-  arrived_.store(true, std::memory_order_release);
-  return absl::OkStatus();
-}
-
-// Finishes the next layer in turn, with the one after it begun if that is allowed.
-absl::Status LayerSync::RunTurn(int allowed) {
-  while (next_begin_ <= std::min(allowed, next_finish_ + kInFlight - 1)) {
-    const int layer = order_[static_cast<size_t>(next_begin_)];
-    ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Begin(layer), absl::StrCat("layer ", layer)));
-    ++next_begin_;
-  }
-  const int layer = order_[static_cast<size_t>(next_finish_)];
-  ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Finish(layer), absl::StrCat("layer ", layer)));
-  ++next_finish_;
-  Publish(layer, layer == order_.back());
-  return absl::OkStatus();
-}
-
-void LayerSync::Publish(int layer, bool last) {
-  std::vector<Continuation> then;
-  const LayerReport& report = exchange_.report(layer);
-  rejections_ += report.accepted ? 0 : 1;
-  rollbacks_ += report.rolled_back ? 1 : 0;
-  syncs_ += last ? 1 : 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (last) {
-      finished_ = {syncs_, last_sync_step_, exchange_.anchors().checksum(), rejections_,
-                   rollbacks_};
-    }
-    states_[static_cast<size_t>(layer)].pending = false;
-    then.swap(states_[static_cast<size_t>(layer)].then);
-  }
-  for (Continuation& next : then) {
-    next(absl::OkStatus());
-  }
-}
-
-void LayerSync::Fail(const absl::Status& why) {
-  // A rank that gives up tells the others of both groups, so that nobody waits for it; before its
-  // own caller, who may exit.
-  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
-    if (comm != nullptr) {
-      comm->EndWith(why);
-    }
-  }
-  std::vector<Continuation> then;
-  {
-    absl::MutexLock lock(&mutex_);
-    status_.Update(why);
-    for (LayerState& state : states_) {
-      state.pending = false;
-      std::move(state.then.begin(), state.then.end(), std::back_inserter(then));
-      state.then.clear();
-    }
-  }
-  for (Continuation& next : then) {
-    next(why);
-  }
 }
 
 }  // namespace entrain

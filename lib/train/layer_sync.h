@@ -9,7 +9,10 @@
 // exchange: begin_forward waits for Judge, which waits for the last replica.
 //
 // With overlap_steps an exchange runs behind the steps that follow, on the parameters as they were when it began (Snapshot), and
-// the gate stays open. A later begin_forward merges what has come with what this replica has done since.
+// the gate stays open. A later begin_forward merges what has come with what this replica has done since. With fragments that
+// are exchanged at steps of their own, several may be on their way, one after the other on the courier.
+//
+// layer_sync.cc has what the caller's calls do, layer_sync_rounds.cc how an exchange runs, layer_sync_state.cc checkpoints.
 //
 // The courier is allowed to come `prefetch` layers further than the layer last waited for; 0: each
 // layer is exchanged in its own wait. Gathers of layers still in exchange are held back and start
@@ -23,6 +26,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +43,7 @@
 #include "lib/train/courier.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange.h"
+#include "lib/train/fragments.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/trigger.h"
@@ -103,6 +108,19 @@ class LayerSync final : public LayerGate {
 
  private:
   using Continuation = absl::AnyInvocable<void(const absl::Status&)>;
+  // One rendezvous, and the exchange that may follow.
+  struct Round {
+    std::vector<int> order;  // turn -> layer
+    Standing standing;       // what this rank says; its steps: when it began
+    int64_t patience_ns = 0;
+    bool exchanges = false;               // what Judge has found
+    int next_begin = 0, next_finish = 0;  // turns; the courier's
+    // Behind further steps:
+    uint64_t job = 0;                  // its last one; 0: it was over when it was loaded
+    std::atomic<bool> arrived{false};  // it is over
+    int last_turn() const { return static_cast<int>(order.size()) - 1; }
+    int64_t begun() const { return static_cast<int64_t>(standing.steps); }
+  };
   struct LayerState {
     bool pending = false;  // its exchange is under way or yet to begin
     std::vector<Continuation> then;
@@ -123,51 +141,58 @@ class LayerSync final : public LayerGate {
   };
 
   LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
-            Exchange::Groups groups, std::unique_ptr<SyncTrigger> trigger);
+            Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
+            std::unique_ptr<SyncTrigger> trigger);
   absl::Status CheckLayer(int layer) const;
   absl::Status CountMicrobatch(bool first);
   absl::StatusOr<bool> StartIfDue();
   absl::Status StartFirst();
-  absl::StatusOr<bool> StartExchange();
-  absl::StatusOr<bool> Meet(int64_t patience_ns);
-  Standing TakeStanding();
-  void BeginTurns();
-  absl::Status StayForRound(bool* all);
-  absl::Status StartBehind();
-  absl::Status MergeIfSettled();
-  absl::Status Settle();
-  void TakeBack();
-  bool UnderWay() const { return behind_ != 0 || FirstPending() >= 0; }
+  bool UnderWay() const { return !behind_.empty() || FirstPending() >= 0; }
   absl::Status Block(int layer);
-  // Lets the courier run up to this turn.
-  void Allow(int turn);
   int FirstPending() const;
   absl::Status status() const;
   uint64_t BytesSent(bool sync) const;
+
+  // layer_sync_rounds.cc, the caller's side:
+  std::shared_ptr<Round> NewRound(std::vector<int> layers);
+  absl::Status StartExchange(std::vector<int> layers);
+  absl::StatusOr<bool> Meet(int64_t patience_ns);
+  void BeginTurns();
+  // Lets the courier run up to this turn.
+  void Allow(int turn);
+  absl::Status StartBehind(std::vector<int> layers);
+  absl::Status MergeSettled();
+  absl::Status Settle();
+  absl::Status SettleAll();
+  void TakeBack(const Round& round);
+  absl::Status StayForRound(bool* all);
+  // The courier's:
+  uint64_t Post(absl::Status (LayerSync::*job)(Round&), std::shared_ptr<Round> round);
+  absl::Status Judge(Round& round);
+  absl::Status RunAllowed(Round& round);
+  absl::Status RunBehind(Round& round);
+  absl::Status RunTurn(Round& round, int allowed);
+  void Publish(const Round& round, int layer);
+  // From any thread; the first reason counts.
+  void Fail(const absl::Status& why);
+
   // layer_sync_state.cc:
   void VisitState(StateVisitor& visitor);
   absl::Status CheckQuiet() const;
   absl::Status CheckRendezvous(CheckpointKind kind) const;
   absl::Status CheckLoaded(const StateList& state) const;
+  absl::Status CheckNothingBehind() const;
+  absl::Status PrepareSnapshots();
+  void ResumeBehind();
   void GoOnFrom(CheckpointKind kind, StateList* state);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
-
-  // On the courier:
-  uint64_t Post(absl::Status (LayerSync::*job)());
-  absl::Status Judge();
-  absl::Status RunAllowed();
-  absl::Status RunBehind();
-  absl::Status RunTurn(int allowed);
-  void Publish(int layer, bool last);
-  // From any thread; the first reason counts.
-  void Fail(const absl::Status& why);
 
   const std::shared_ptr<Mesh> mesh_;
   LayerShards* const shards_;
   const EditOptions options_;
+  const std::unique_ptr<const FragmentSchedule> schedule_;  // layers that do not train are in none
   const std::unique_ptr<SyncTrigger> trigger_;
   const int layers_;
-  const std::vector<int>& order_;  // turn -> layer: those that train; others are never exchanged
 
   // The caller's:
   int64_t step_ = 0;  // g
@@ -179,29 +204,26 @@ class LayerSync final : public LayerGate {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
-  uint64_t behind_ = 0;      // the last job of an exchange behind further steps; 0: there is none
+  int64_t last_sync_step_ = -1;                // when the last rendezvous began
+  int64_t rendezvous_ = 0;                     // begun
+  std::shared_ptr<Round> round_;               // the last that layers wait for, or had to
+  std::deque<std::shared_ptr<Round>> behind_;  // those behind further steps that are not merged
+  std::vector<int64_t>
+      begun_behind_;         // by layer, when its round there began, or -1; for checkpoints
   uint64_t reductions_ = 0;  // of the shards when the step began
   std::vector<CallersArray> callers_;
-  int64_t loaded_syncs_ = 0;  // of the run before this object
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 
-  // The caller's while nothing is under way, the courier's otherwise:
+  // The caller's while nothing is under way, the courier's otherwise; the caller's part of exchange_ is said there.
   Exchange exchange_;
-  int next_begin_ = 0, next_finish_ = 0;  // turns
-  int64_t last_sync_step_ = -1;           // as of the last one begun
   int64_t syncs_ = 0;
   int64_t rejections_ = 0, rollbacks_ = 0;
-  Standing standing_;        // for Judge
-  int64_t patience_ns_ = 0;  // likewise
-  bool exchanges_ = false;   // what Judge has found
-  int64_t rendezvous_ = 0;
   std::atomic<uint64_t> sync_ns_{0};
-  std::atomic<bool> arrived_{false};  // what ran behind further steps is over
 
   mutable absl::Mutex mutex_;
   std::vector<LayerState> states_ ABSL_GUARDED_BY(mutex_);
-  int allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // the last turn that the courier may take
+  int allowed_ ABSL_GUARDED_BY(mutex_) = -1;  // the last turn of round_ that the courier may take
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Finished finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);

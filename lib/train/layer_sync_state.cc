@@ -1,5 +1,6 @@
 // EDiT's state: what it is, when it may be saved, and how a run goes on from it.
-#include <cstring>
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,9 @@ void LayerSync::VisitState(StateVisitor& visitor) {
   visitor.Value("tokens", Holder::kRank, &tokens_);
   visitor.Value("metric_sum", Holder::kRank, &metric_sum_);
   visitor.Value("metric_weight", Holder::kRank, &metric_weight_);
+  if (options_.overlap_steps > 0 && visitor.kind() == CheckpointKind::kExact) {
+    visitor.Array("behind/begun", Holder::kReplica, DType::kI64, begun_behind_.data(), layers_);
+  }
   exchange_.VisitState(visitor);
   float* const live = shards_->params();
   for (int l = 0; l < layers_; ++l) {
@@ -55,12 +59,8 @@ absl::Status LayerSync::AddState(absl::string_view name, Holder holder, DType dt
   return absl::OkStatus();
 }
 
-// Nothing reads or writes the state but the caller.
+// Nothing reads or writes the state but the caller, and what runs behind further steps.
 absl::Status LayerSync::CheckQuiet() const {
-  if (behind_ != 0) {
-    return absl::FailedPreconditionError(
-        "an exchange runs behind these steps; request_sync makes one that the layers wait for");
-  }
   const int pending = FirstPending();
   if (pending >= 0) {
     return absl::FailedPreconditionError(absl::StrCat("the exchange of layer ", pending,
@@ -74,9 +74,20 @@ absl::Status LayerSync::CheckQuiet() const {
   return absl::OkStatus();
 }
 
-// A portable checkpoint has nothing of what replicas have trained since they exchanged.
+absl::Status LayerSync::CheckNothingBehind() const {
+  return behind_.empty() ? absl::OkStatus()
+                         : absl::FailedPreconditionError(
+                               "an exchange runs behind these steps; request_sync makes one that "
+                               "the layers wait for");
+}
+
+// A portable checkpoint has nothing of what replicas have trained since they exchanged; an exact one has what runs behind
+// further steps too, once it has come. In A-EDiT it may come when it likes.
 absl::Status LayerSync::CheckRendezvous(CheckpointKind kind) const {
   ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
+  if (kind == CheckpointKind::kPortable || options_.use_async) {
+    ENTRAIN_RETURN_IF_ERROR(CheckNothingBehind());
+  }
   int64_t last = last_sync_step_;
   if (kind == CheckpointKind::kPortable) {
     absl::MutexLock lock(&mutex_);
@@ -97,6 +108,7 @@ absl::Status LayerSync::Save(const CheckpointOptions& options) {
   const auto save = [&]() -> absl::Status {
     absl::Status mine = CheckOptions(options);
     mine.Update(CheckRendezvous(options.kind));
+    mine.Update(PrepareSnapshots());
     ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
@@ -116,7 +128,9 @@ absl::Status LayerSync::Load(const CheckpointOptions& options) {
   const auto load = [&]() -> absl::Status {
     absl::Status mine = CheckOptions(options);
     mine.Update(CheckQuiet());
+    mine.Update(CheckNothingBehind());
     mine.Update(shards_->CheckAllReleased());
+    mine.Update(PrepareSnapshots());
     if (mine.ok() && creates) {
       mine = exchange_.CreateAnchors();
     }
@@ -138,6 +152,36 @@ absl::Status LayerSync::Load(const CheckpointOptions& options) {
   return absl::OkStatus();
 }
 
+// So that VisitState can show what runs behind further steps.
+absl::Status LayerSync::PrepareSnapshots() {
+  std::fill(begun_behind_.begin(), begun_behind_.end(), -1);
+  for (const std::shared_ptr<Round>& round : behind_) {
+    for (const int layer : round->order) {
+      begun_behind_[static_cast<size_t>(layer)] = round->begun();
+    }
+  }
+  return options_.overlap_steps > 0 ? exchange_.ReserveSnapshots() : absl::OkStatus();
+}
+
+// What was behind further steps when it was saved had come.
+void LayerSync::ResumeBehind() {
+  std::map<int64_t, std::vector<int>> rounds;
+  for (const int layer : schedule_->all()) {
+    if (begun_behind_[static_cast<size_t>(layer)] >= 0) {
+      rounds[begun_behind_[static_cast<size_t>(layer)]].push_back(layer);
+      exchange_.Resume(layer);
+    }
+  }
+  for (auto& [begun, layers] : rounds) {
+    auto round = std::make_shared<Round>();
+    round->order = std::move(layers);
+    round->standing.steps = static_cast<uint64_t>(begun);
+    round->exchanges = true;
+    round->arrived.store(true, std::memory_order_relaxed);
+    behind_.push_back(std::move(round));
+  }
+}
+
 void LayerSync::GoOnFrom(CheckpointKind kind, StateList* state) {
   const bool portable = kind == CheckpointKind::kPortable;
   state->Apply();
@@ -147,7 +191,7 @@ void LayerSync::GoOnFrom(CheckpointKind kind, StateList* state) {
     tokens_ = 0;
     metric_sum_ = metric_weight_ = 0;
   }
-  loaded_syncs_ = syncs_;
+  ResumeBehind();  // nothing, if it is portable
   microbatches_ = 0;
   requested_ = false;
   wishes_ = 0;

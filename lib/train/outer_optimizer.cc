@@ -16,15 +16,16 @@ OuterOptimizer::OuterOptimizer(const Slab& slab, const EditOptions& options)
   }
 }
 
-void OuterOptimizer::Step(int layer, float* mean, double beta, Anchors* anchors, float* live) {
+void OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors* anchors,
+                          float* live) {
   const int64_t step = ++steps_[static_cast<size_t>(layer)];
   const int64_t count = slab_.layer(layer).valid;
-  const auto factor = static_cast<float>(beta);
+  const auto factor = static_cast<float>(scales.gradient);
   if (count == 0) {
     return;
   }
   if (adamw_ == nullptr && options_.outer_optimizer != OuterKind::kCallback) {
-    Sgd(layer, mean, factor, anchors, live, count);
+    Sgd(layer, mean, scales, anchors, live, count);
     return;
   }
   if (factor != 1) {
@@ -47,14 +48,15 @@ void OuterOptimizer::Step(int layer, float* mean, double beta, Anchors* anchors,
 }
 
 // Also the plain step: eta 1, no momentum.
-void OuterOptimizer::Sgd(int layer, float* mean, float beta, Anchors* anchors, float* live,
-                         int64_t count) const {
+void OuterOptimizer::Sgd(int layer, float* mean, const Scales& scales, Anchors* anchors,
+                         float* live, int64_t count) const {
+  auto beta = static_cast<float>(scales.gradient);
   float* const anchor = anchors->anchor(layer);
   SgdArgs args{};
   args.lr = 1;
   if (options_.outer_optimizer == OuterKind::kSgd) {
     args.lr = options_.outer_lr;
-    args.momentum = options_.outer_momentum;
+    args.momentum = options_.outer_momentum * scales.momentum;
     args.nesterov = options_.outer_nesterov;
     if (options_.outer_weight_decay > 0) {
       kernels_.scale_any(DType::kF32, mean, mean, count, beta);

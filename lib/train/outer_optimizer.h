@@ -22,9 +22,14 @@ class OuterOptimizer {
   // `options` have been checked.
   OuterOptimizer(const Slab& slab, const EditOptions& options);
 
+  // What changes a step of sgd.
+  struct Scales {
+    double gradient = 1;  // beta
+    double momentum = 1;  // of sgd's mu: for clipping b
+  };
   // g ← beta mean; a ← a step against g; live ← a. `mean` is used up. Layers whose part here is all padding have no
   // elements, and count their steps all the same.
-  void Step(int layer, float* mean, double beta, Anchors* anchors, float* live);
+  void Step(int layer, float* mean, const Scales& scales, Anchors* anchors, float* live);
   void VisitState(StateVisitor& visitor) {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
                   static_cast<int64_t>(steps_.size()));
@@ -33,7 +38,8 @@ class OuterOptimizer {
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
 
  private:
-  void Sgd(int layer, float* mean, float beta, Anchors* anchors, float* live, int64_t count) const;
+  void Sgd(int layer, float* mean, const Scales& scales, Anchors* anchors, float* live,
+           int64_t count) const;
 
   const Slab& slab_;
   const EditOptions options_;

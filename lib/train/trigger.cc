@@ -14,7 +14,7 @@ constexpr int64_t kGraceNs = 2 * kSecond;
 }  // namespace
 
 absl::StatusOr<bool> StepTrigger::IsTime(const StepInfo& info) {
-  return (info.step - warmup_steps()) % interval_ == 0;
+  return !schedule_->Due(info.step - warmup_steps()).empty();
 }
 
 TimeTrigger::TimeTrigger(int64_t warmup_steps, int64_t interval_ns, const Clock* clock,

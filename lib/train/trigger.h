@@ -10,14 +10,16 @@
 
 #include "lib/base/clock.h"
 #include "lib/comm/communicator.h"
+#include "lib/train/fragments.h"
 
 namespace entrain {
 
 struct StepInfo {
-  int64_t step = 0;             // g: optimizer steps counted
-  int64_t last_sync_step = -1;  // g at the last rendezvous or anchor creation; -1: none yet
-  bool requested = false;       // somebody asked for an exchange as soon as possible
-  bool arrived = false;         // to Settled: the exchange that was begun is over on this rank
+  int64_t step = 0;  // g: optimizer steps counted
+  // g at the last rendezvous or anchor creation, -1: none yet; to Settled: when the exchange began
+  int64_t last_sync_step = -1;
+  bool requested = false;  // somebody asked for an exchange as soon as possible
+  bool arrived = false;    // to Settled: the exchange that was begun is over on this rank
 };
 
 class SyncTrigger {
@@ -51,11 +53,12 @@ class SyncTrigger {
   const int64_t warmup_steps_;  // W_s
 };
 
-// EDiT: at steps W_s + k H. Needs no agreement, since all replicas count the same steps.
+// EDiT: at the steps of a schedule, W_s + k H. Needs no agreement, since all replicas count the same steps.
 class StepTrigger final : public SyncTrigger {
  public:
-  StepTrigger(int64_t warmup_steps, int64_t interval, int64_t overlap_steps = 0)
-      : SyncTrigger(warmup_steps), interval_(interval), overlap_steps_(overlap_steps) {}
+  // `schedule` outlives this.
+  StepTrigger(int64_t warmup_steps, const FragmentSchedule* schedule, int64_t overlap_steps = 0)
+      : SyncTrigger(warmup_steps), schedule_(schedule), overlap_steps_(overlap_steps) {}
 
   // So many steps later, whether it has come or must be waited for.
   absl::StatusOr<bool> Settled(const StepInfo& info) override {
@@ -66,7 +69,7 @@ class StepTrigger final : public SyncTrigger {
   absl::StatusOr<bool> IsTime(const StepInfo& info) override;
 
  private:
-  const int64_t interval_;  // H
+  const FragmentSchedule* const schedule_;
   const int64_t overlap_steps_;
 };
 

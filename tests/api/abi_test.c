@@ -180,7 +180,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 272);
+  SIZE(entrain_edit_config_t, 336);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -225,6 +225,16 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, wire_block, 260);
   AT(entrain_edit_config_t, wire_rounding, 264);
   AT(entrain_edit_config_t, error_feedback, 268);
+  AT(entrain_edit_config_t, overlap_merge, 272);
+  AT(entrain_edit_config_t, overlap_mix, 280);
+  AT(entrain_edit_config_t, staleness_penalty, 288);
+  AT(entrain_edit_config_t, fragments, 292);
+  AT(entrain_edit_config_t, outer_momentum_clip, 296);
+  AT(entrain_edit_config_t, fragment_of_layer, 304);
+  AT(entrain_edit_config_t, fragment_intervals, 312);
+  AT(entrain_edit_config_t, fragment_offsets, 320);
+  AT(entrain_edit_config_t, fragment_pattern, 328);
+  AT(entrain_edit_config_t, reserved, 332);
 }
 
 static void check_edit_replica(void) {

@@ -97,6 +97,58 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ExactResume,
                                                               Method::kPacked)),
                          NameOfExact);
 
+// With exchanges of two fragments behind further steps, three steps late: at step 6 one has begun and another has come or
+// not. Saving waits for what is under way, and inserts nothing.
+class ExactResumeBehind : public ::testing::TestWithParam<std::tuple<OverlapMerge, Way>> {};
+
+TEST_P(ExactResumeBehind, BitEqual) {
+  const auto& [merge, way] = GetParam();
+  EditOptions options;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.local_sgd_sync_interval = options.overlap_steps = 3;
+  options.fragments = 2;
+  options.overlap_merge = merge;
+  options.staleness_penalty = true;
+  const Directory directory;
+  const CheckpointOptions checkpoint = To(directory, CheckpointKind::kExact, way);
+  constexpr int kSave = 6, kSteps = 14;
+  // What the run with a checkpoint, or from one, comes to; untouched: without.
+  enum class Kind { kUntouched, kSaved, kResumed };
+  const auto run = [&](Kind kind) {
+    All all;
+    RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+      Trainee trainee(r, options);
+      if (kind == Kind::kResumed) {
+        ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+      }
+      for (int step = kind == Kind::kResumed ? kSave : 0; step < kSteps; ++step) {
+        trainee.Step([&] {
+          if (kind == Kind::kSaved && step == kSave) {
+            CheckpointOptions portable = To(directory, CheckpointKind::kPortable, way, "portable");
+            const absl::Status early = r.edit().Save(portable);
+            EXPECT_THAT(std::string(early.message()), HasSubstr("runs behind these steps"));
+            EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+          }
+        });
+      }
+      EXPECT_EQ(r.edit().RequestSync(), absl::OkStatus());
+      EXPECT_TRUE(r.Forward());
+      all.Put(r, Look(r, trainee));
+    });
+    return all.seen();
+  };
+  const auto untouched = run(Kind::kUntouched);
+  ASSERT_EQ(untouched.size(), 4u);
+  EXPECT_EQ(run(Kind::kSaved), untouched);
+  EXPECT_EQ(run(Kind::kResumed), untouched);
+}
+
+INSTANTIATE_TEST_SUITE_P(Merges, ExactResumeBehind,
+                         ::testing::Combine(::testing::Values(OverlapMerge::kAdd,
+                                                              OverlapMerge::kMix,
+                                                              OverlapMerge::kRestart),
+                                            ::testing::Values(kOneFile, kWays[3])));
+
 // ---- The portable kind -------------------------------------------------------------------------
 
 // What a portable checkpoint in one file says of the model: arrays by name, part and layer.

@@ -53,6 +53,42 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
       {"consensus_method: 3", [](auto& o) { o.consensus_method = Consensus{3}; }},
       {"overlap_steps: -1", [](auto& o) { o.overlap_steps = -1; }},
       {"overlap_steps: 2", [](auto& o) { o.overlap_steps = 2; }},  // H is 1
+      {"overlap_mix: 1", [](auto& o) { o.overlap_mix = 1; }},
+      {"outer_momentum_clip: -1", [](auto& o) { o.outer_momentum_clip = -1; }},
+      {"fragments: 0", [](auto& o) { o.fragments = 0; }},
+      {"fragments: 2 with use_async",
+       [](auto& o) {
+         o.fragments = 2;
+         o.use_async = true;
+       }},
+      {"fragment_intervals: 2 numbers for 3 fragments",
+       [](auto& o) {
+         o.fragments = 3;
+         o.fragment_intervals = {4, 4};
+       }},
+      {"fragment_intervals: 0",
+       [](auto& o) {
+         o.fragments = 2;
+         o.fragment_intervals = {4, 0};
+       }},
+      {"fragment_offsets: -1",
+       [](auto& o) {
+         o.fragments = 2;
+         o.fragment_offsets = {1, -1};
+       }},
+      {"overlap_steps: 4 is more than the shortest of fragment_intervals 3",
+       [](auto& o) {
+         o.fragments = 2;
+         o.fragment_intervals = {8, 3};
+         o.overlap_steps = 4;
+       }},
+      {"outer_weight_decay: 0.1 does not go with staleness_penalty",
+       [](auto& o) {
+         o.overlap_steps = 1;
+         o.staleness_penalty = true;
+       }},
+      {"outer_momentum_clip: 1 is not for outer_nesterov",
+       [](auto& o) { o.outer_momentum_clip = 1; }},
       {"outer_beta1: 1", [](auto& o) { o.outer_beta1 = 1; }},
       {"outer_beta2: nan", [&](auto& o) { o.outer_beta2 = nan; }},
       {"outer_eps: 0", [](auto& o) { o.outer_eps = 0; }},
@@ -132,6 +168,18 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
          o.use_async = true;
          o.reducer = ReducerKind::kGta;
          o.overlap_steps = 2;
+       }},
+      {"overlap_merge: 2", [](auto& o) { o.overlap_merge = OverlapMerge::kRestart; }},
+      {"overlap_mix: 0.25", [](auto& o) { o.overlap_mix = 0.25; }},
+      {"staleness_penalty: 1", [](auto& o) { o.staleness_penalty = true; }},
+      {"outer_momentum_clip: 2", [](auto& o) { o.outer_momentum_clip = 2; }},
+      {"fragment_pattern: 1", [](auto& o) { o.fragment_pattern = FragmentPattern::kStrided; }},
+      {"fragment_of_layer: 1", [](auto& o) { o.fragment_of_layer = {0}; }},
+      {"fragment_pattern: 1",
+       [](auto& o) {
+         o.fragments = 2;
+         o.fragment_pattern = FragmentPattern::kStrided;
+         o.fragment_of_layer = {0, 1};
        }},
       {"skip_anomaly: 1", [](auto& o) { o.skip_anomaly = true; }},
       {"ewma_alpha: 0.5", [](auto& o) { o.ewma_alpha = 0.5; }},

@@ -1021,7 +1021,8 @@ TEST(LayerSync, MisuseIsNamedAndHarmless) {
         HasSubstr("another EDiT object"));
     EXPECT_TRUE(absl::IsFailedPrecondition(r.edit().CopyAnchor(r.grads().data())));
     r.Forward();
-    EXPECT_THAT(std::string(r.edit().Report(0).status().message()), HasSubstr("no exchange yet"));
+    EXPECT_THAT(std::string(r.edit().Report(0).status().message()),
+                HasSubstr("no exchange of layer 0 yet"));
     EXPECT_THAT(std::string(r.edit().WaitLayer(4).message()),
                 HasSubstr("layer: 4 is not in [0, 4)"));
     r.EndStep();

@@ -30,23 +30,35 @@ std::vector<int64_t> ExchangesUpTo(SyncTrigger& trigger, int64_t steps, int64_t 
   return at;
 }
 
+// All layers every `interval` steps.
+FragmentSchedule Every(int64_t interval) {
+  EditOptions options;
+  options.local_sgd_sync_interval = interval;
+  const std::vector<int64_t> counts = {1};
+  return {options, *Slab::Make(counts, 1, 0)};
+}
+
 TEST(StepTrigger, FiresAtWarmupPlusMultiplesOfTheInterval) {
-  StepTrigger trigger(3, 4);
+  const FragmentSchedule schedule = Every(4);
+  StepTrigger trigger(3, &schedule);
   EXPECT_THAT(ExchangesUpTo(trigger, 14), testing::ElementsAre(3, 7, 11));
 }
 
 TEST(StepTrigger, FiresAtOnceWithoutWarmup) {
-  StepTrigger trigger(0, 5);
+  const FragmentSchedule schedule = Every(5);
+  StepTrigger trigger(0, &schedule);
   EXPECT_THAT(ExchangesUpTo(trigger, 11), testing::ElementsAre(0, 5, 10));
 }
 
 TEST(StepTrigger, FiresAtEveryStepOnlyOnce) {
-  StepTrigger trigger(1, 1);
+  const FragmentSchedule schedule = Every(1);
+  StepTrigger trigger(1, &schedule);
   EXPECT_THAT(ExchangesUpTo(trigger, 4), testing::ElementsAre(1, 2, 3));
 }
 
 TEST(StepTrigger, RequestFiresBetweenButNotInWarmup) {
-  StepTrigger trigger(2, 4);
+  const FragmentSchedule schedule = Every(4);
+  StepTrigger trigger(2, &schedule);
   EXPECT_THAT(ExchangesUpTo(trigger, 8, 3), testing::ElementsAre(2, 3, 6));
   EXPECT_THAT(ExchangesUpTo(trigger, 8, 1), testing::ElementsAre(2, 6));
   EXPECT_THAT(ExchangesUpTo(trigger, 8, 6), testing::ElementsAre(2, 6));

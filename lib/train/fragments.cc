@@ -1,0 +1,103 @@
+#include "lib/train/fragments.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+namespace {
+
+// By layer. Sequential: as many layers that train in each fragment, one more in the first ones if need be; strided: the
+// k-th of them goes with fragment k modulo their number. Layers that do not train go with the fragment 0.
+std::vector<int> FragmentOf(const EditOptions& options, const Slab& slab) {
+  std::vector<int> result(static_cast<size_t>(slab.layers()), 0);
+  if (!options.fragment_of_layer.empty()) {
+    std::copy(options.fragment_of_layer.begin(), options.fragment_of_layer.end(), result.begin());
+    return result;
+  }
+  const auto training = static_cast<int64_t>(slab.training().size());
+  for (int64_t k = 0; k < training; ++k) {
+    const int64_t fragment = options.fragment_pattern == FragmentPattern::kStrided
+                                 ? k % options.fragments
+                                 : k * options.fragments / training;
+    result[static_cast<size_t>(slab.training()[static_cast<size_t>(k)])] =
+        static_cast<int>(fragment);
+  }
+  return result;
+}
+
+}  // namespace
+
+FragmentSchedule::FragmentSchedule(const EditOptions& options, const Slab& slab)
+    : all_(slab.training()), fragment_of_(FragmentOf(options, slab)) {
+  for (int32_t p = 0; p < options.fragments; ++p) {
+    const auto at = static_cast<size_t>(p);
+    Fragment fragment;
+    fragment.interval = options.fragment_intervals.empty() ? options.local_sgd_sync_interval
+                                                           : options.fragment_intervals[at];
+    fragment.offset = options.fragment_offsets.empty()
+                          // Evenly over the interval, the last fragment at its end.
+                          ? fragment.interval / options.fragments * (p + 1) +
+                                fragment.interval % options.fragments * (p + 1) / options.fragments
+                          : options.fragment_offsets[at];
+    fragments_.push_back(fragment);
+  }
+}
+
+std::vector<int> FragmentSchedule::Due(int64_t steps) const {
+  std::vector<int> due;
+  for (const int layer : all_) {
+    const auto p = static_cast<size_t>(fragment_of_[static_cast<size_t>(layer)]);
+    const Fragment& fragment = fragments_[p];
+    if (steps > 0 && steps >= fragment.offset &&
+        (steps - fragment.offset) % fragment.interval == 0) {
+      due.push_back(layer);
+    }
+  }
+  return due;
+}
+
+std::vector<NamedValue> FragmentSchedule::Named() const {
+  std::vector<NamedValue> named;
+  for (size_t l = 0; l < fragment_of_.size(); ++l) {
+    named.push_back(
+        {absl::StrCat("fragment_of_layer[", l, "]"), static_cast<double>(fragment_of_[l])});
+  }
+  for (size_t p = 0; p < fragments_.size(); ++p) {
+    named.push_back(
+        {absl::StrCat("fragment_intervals[", p, "]"), static_cast<double>(fragments_[p].interval)});
+    named.push_back(
+        {absl::StrCat("fragment_offsets[", p, "]"), static_cast<double>(fragments_[p].offset)});
+  }
+  return named;
+}
+
+absl::Status CheckFragments(const EditOptions& options, const Slab& slab) {
+  const auto layers = static_cast<size_t>(slab.layers());
+  if (!options.fragment_of_layer.empty() && options.fragment_of_layer.size() != layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fragment_of_layer: ", options.fragment_of_layer.size(), " numbers for ",
+                     layers, " layers"));
+  }
+  std::vector<bool> used(static_cast<size_t>(options.fragments), false);
+  const std::vector<int> fragment_of = FragmentOf(options, slab);
+  for (const int layer : slab.training()) {
+    const int fragment = fragment_of[static_cast<size_t>(layer)];
+    if (fragment < 0 || fragment >= options.fragments) {
+      return absl::InvalidArgumentError(absl::StrCat("fragment_of_layer: ", fragment, " of layer ",
+                                                     layer, " is not one of ", options.fragments,
+                                                     " fragments"));
+    }
+    used[static_cast<size_t>(fragment)] = true;
+  }
+  for (size_t p = 0; p < used.size(); ++p) {
+    if (!used[p]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("fragments: ", options.fragments, " of ", slab.training().size(),
+                       " layers that train leave fragment ", p, " without any; set fewer"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace entrain
