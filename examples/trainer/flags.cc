@@ -98,9 +98,11 @@ void AddRun(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Run");
   group
       ->add_option("--method", o->method,
-                   "edit, a-edit: by time, diloco, post-local-sgd, or ddp: every step synchronous")
+                   "edit, a-edit: by time, diloco, streaming-diloco, co2, post-local-sgd, or ddp: "
+                   "every step synchronous")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ddp", "post-local-sgd", "diloco", "edit", "a-edit"}));
+      ->check(CLI::IsMember(
+          {"ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"}));
   group->add_option("--data", o->data, "text to learn: any file, plain or gzip")->required();
   auto* steps =
       group->add_option("--steps", o->steps, "optimizer steps (default 1000)")->check(Whole(1));
@@ -193,9 +195,33 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
       ->check(Real(0.0));
   group
       ->add_option("--overlap-steps", o->overlap_steps,
-                   "steps behind which an exchange runs; a-edit: 1")
-      ->capture_default_str()
+                   "steps behind which an exchange runs; a-edit: 1 (default: co2 H, "
+                   "streaming-diloco 1, else 0)")
       ->check(Whole(0, 1 << 20));
+  group
+      ->add_option("--overlap-merge", o->overlap_merge,
+                   "add, mix or restart (default: co2 restart, streaming-diloco mix, else add)")
+      ->check(CLI::IsMember({"add", "mix", "restart"}));
+  group
+      ->add_option("--overlap-mix", o->overlap_mix,
+                   "mix: what is kept of the replica's own "
+                   "(default 0.5)")
+      ->check(Fraction());
+  AddSwitch(group, "--staleness-penalty,!--no-staleness-penalty", &o->staleness_penalty,
+            "divide what comes late by how far the anchor has moved (default: co2 yes)");
+  group
+      ->add_option("--outer-momentum-clip", o->outer_momentum_clip,
+                   "largest norm of a layer's outer momentum; 0: off (default: co2 10)")
+      ->check(Real(0.0));
+  group
+      ->add_option("--fragments", o->fragments,
+                   "parts of the model, exchanged at steps of their own (default: "
+                   "streaming-diloco a layer each, 8 at most; else 1)")
+      ->check(Whole(1, 1 << 20));
+  group
+      ->add_option("--fragment-pattern", o->fragment_pattern,
+                   "sequential or strided (default: streaming-diloco strided)")
+      ->check(CLI::IsMember({"sequential", "strided"}));
   group
       ->add_option("--local-sgd-warmup-steps", o->local_sgd_warmup_steps,
                    "synchronous steps at the start (W_s)")
@@ -262,10 +288,11 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
   group->add_option("--outer-beta1", o->outer_beta1, "adamw (default 0.9)")->check(Fraction());
   group->add_option("--outer-beta2", o->outer_beta2, "adamw (default 0.999)")->check(Fraction());
   group->add_option("--outer-eps", o->outer_eps, "adamw (default 1e-8)")->check(Real(0.0, true));
-  group->add_option("--outer-lr", o->outer_lr, "(default 0.7)")->check(Real(0.0, true));
-  group->add_option("--outer-momentum", o->outer_momentum, "(default 0.8)")->check(Fraction());
+  group->add_option("--outer-lr", o->outer_lr, "(default 0.7; co2 1)")->check(Real(0.0, true));
+  group->add_option("--outer-momentum", o->outer_momentum, "(default 0.8; co2 0.2)")
+      ->check(Fraction());
   AddSwitch(group, "--outer-nesterov,!--no-outer-nesterov", &o->outer_nesterov,
-            "(default: yes with momentum)");
+            "(default: yes with momentum, but not co2)");
   group->add_option("--outer-weight-decay", o->outer_weight_decay, "(default 0)")->check(Real(0.0));
   group->add_option("--sync-prefetch", o->prefetch, "layers exchanged ahead of use")
       ->capture_default_str()
@@ -349,10 +376,12 @@ void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit,
       }
     }
   }
-  if (o.save_every > 0 && o.edit.overlap_steps > 0) {
+  if (o.save_every > 0 && o.overlap_steps() > 0 &&
+      (o.method == "a-edit" || o.checkpoint_kind == "portable")) {
     throw Error(
         "--save-every needs exchanges that are over when a step begins, which --overlap-steps "
-        "delays; leave one out (--save-dir saves at the end)",
+        "delays, but for --checkpoint-kind exact and methods that go by steps; leave one out "
+        "(--save-dir saves at the end)",
         kUsage);
   }
   if (o.save_dir.empty()) {
@@ -403,6 +432,13 @@ int64_t Options::total_steps(int ranks) const {
     return (tokens + step - 1) / step;
   }
   return steps > 0 ? steps : 1000;
+}
+
+int Options::overlap_steps() const {
+  const int64_t usual = method == "co2"                ? edit.local_sgd_sync_interval
+                        : method == "streaming-diloco" ? 1
+                                                       : 0;
+  return static_cast<int>(edit.overlap_steps.value_or(usual));
 }
 
 Options ParseFlags(std::vector<std::string> words) {

@@ -27,7 +27,12 @@ struct EditOptions {
       outer_weight_decay, outer_beta1, outer_beta2, outer_eps, local_sgd_sync_time,
       step_weight_ratio, ewma_alpha, ewma_threshold;
   std::optional<int64_t> min_total_global_steps, ewma_warmup_steps;
-  int overlap_steps = 0;
+  std::optional<int64_t> overlap_steps;
+  std::string overlap_merge;     // "", "add", "mix", "restart"
+  std::string fragment_pattern;  // "", "sequential", "strided"
+  std::optional<double> overlap_mix, outer_momentum_clip;
+  std::optional<bool> staleness_penalty;
+  std::optional<int64_t> fragments;
   int prefetch = 1;
 };
 
@@ -41,7 +46,8 @@ struct InnerOptions {
 };
 
 struct Options {
-  std::string method = "edit";  // "ddp", "post-local-sgd", "diloco", "edit", "a-edit"
+  // "ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"
+  std::string method = "edit";
   std::string data;
   int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
   uint64_t seed = 1;
@@ -69,6 +75,8 @@ struct Options {
   }
   // The number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;
+  // Steps behind which an exchange runs; 0: layers wait for it.
+  int overlap_steps() const;
 };
 
 // Parses the words after the program's name; underscores in flag names count as dashes. Throws

@@ -26,9 +26,10 @@ void SetOuter(const Options& options, entrain_edit_config_t* config) {
   config->outer_optimizer = none    ? ENTRAIN_OUTER_NONE
                             : adamw ? ENTRAIN_OUTER_ADAMW
                                     : ENTRAIN_OUTER_SGD;
-  config->outer_lr = o.outer_lr.value_or(config->outer_lr);
-  config->outer_momentum = o.outer_momentum.value_or(config->outer_momentum);
-  const bool nesterov = !none && !adamw && config->outer_momentum > 0.0;
+  const bool late = options.method == "co2" && !none && !adamw;  // it bears less
+  config->outer_lr = o.outer_lr.value_or(late ? 1.0 : config->outer_lr);
+  config->outer_momentum = o.outer_momentum.value_or(late ? 0.2 : config->outer_momentum);
+  const bool nesterov = !none && !adamw && config->outer_momentum > 0.0 && options.method != "co2";
   config->outer_nesterov = o.outer_nesterov.value_or(nesterov) ? 1 : 0;
   config->outer_weight_decay = o.outer_weight_decay.value_or(0.0);
   config->outer_beta1 = o.outer_beta1.value_or(config->outer_beta1);
@@ -50,28 +51,51 @@ void SetTrigger(const Options& options, entrain_edit_config_t* config) {
   config->local_sgd_warmup_steps = o.local_sgd_warmup_steps;
   config->gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
   config->prefetch = o.prefetch;
-  config->overlap_steps = o.overlap_steps;
+}
+
+// The first name is the default, and an empty one too.
+int32_t Find(const std::string& name, std::initializer_list<const char*> names) {
+  int32_t value = 0;
+  for (const char* one : names) {
+    if (name == one) {
+      return value;
+    }
+    ++value;
+  }
+  return 0;
+}
+
+void SetLate(const Options& options, int layers, entrain_edit_config_t* config) {
+  const EditOptions& o = options.edit;
+  const bool co2 = options.method == "co2", streaming = options.method == "streaming-diloco";
+  config->overlap_steps = options.overlap_steps();
+  const bool late = config->overlap_steps > 0;
+  const char* const merge = !late ? "add" : co2 ? "restart" : streaming ? "mix" : "add";
+  config->overlap_merge =
+      Find(o.overlap_merge.empty() ? merge : o.overlap_merge, {"add", "mix", "restart"});
+  config->overlap_mix = o.overlap_mix.value_or(config->overlap_mix);
+  const bool sgd = config->outer_optimizer == ENTRAIN_OUTER_SGD;
+  config->staleness_penalty = o.staleness_penalty.value_or(co2 && late && sgd) ? 1 : 0;
+  const bool clips = co2 && sgd && config->outer_momentum > 0.0 && config->outer_nesterov == 0;
+  config->outer_momentum_clip = o.outer_momentum_clip.value_or(clips ? 10.0 : 0.0);
+  config->fragments =
+      static_cast<int32_t>(o.fragments.value_or(streaming ? std::min(layers, 8) : 1));
+  const char* const pattern = streaming && config->fragments > 1 ? "strided" : "sequential";
+  config->fragment_pattern =
+      Find(o.fragment_pattern.empty() ? pattern : o.fragment_pattern, {"sequential", "strided"});
 }
 
 void SetTravel(const Options& options, entrain_edit_config_t* config) {
   const EditOptions& o = options.edit;
-  const auto find = [](const std::string& name, std::initializer_list<const char*> names) {
-    int32_t value = 0;
-    for (const char* one : names) {
-      if (name == one) {
-        return value;
-      }
-      ++value;
-    }
-    return 0;  // "": the first is the default
-  };
-  config->consensus_method = find(o.consensus_method, {"none", "sum", "count"});
+  config->consensus_method = Find(o.consensus_method, {"none", "sum", "count"});
   config->sparsification_method =
-      find(o.sparsification_method, {"none", "magnitude", "random", "rescaled_random"});
+      Find(o.sparsification_method, {"none", "magnitude", "random", "rescaled_random"});
   config->density = o.density;
-  config->wire_format = find(o.wire_format, {"f32", "bf16", "int8", "int4"});
+  const bool streaming = options.method == "streaming-diloco";
+  config->wire_format = Find(o.wire_format.empty() && streaming ? "int4" : o.wire_format,
+                             {"f32", "bf16", "int8", "int4"});
   config->wire_block = o.wire_block;
-  config->wire_rounding = find(o.wire_rounding, {"nearest", "stochastic"});
+  config->wire_rounding = Find(o.wire_rounding, {"nearest", "stochastic"});
   config->error_feedback = o.error_feedback ? 1 : 0;
   config->int8_mask = o.int8_mask ? 1 : 0;
 }
@@ -89,6 +113,7 @@ entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
   const bool reduces = config.reducer != ENTRAIN_REDUCER_NONE;
   const bool anchored = reduces || config.outer_optimizer != ENTRAIN_OUTER_NONE;
   SetTravel(options, &config);
+  SetLate(options, LayerCount(options.model), &config);
   config.pseudo_gradnorm_reduce = o.pseudo_gradnorm_reduce.value_or(edit && reduces) ? 1 : 0;
   config.normalize = o.normalize.value_or(true) ? 1 : 0;
   config.weight_softmax_temperature = o.weight_softmax_temperature.value_or(0.0);

@@ -237,7 +237,9 @@ StepRecord Run::Step(int64_t step) {
   record.seconds = training_.seconds;
   record.exposed_comm_s = took.waited_s;
   record.bytes_sent = took.shard + took.sync;
-  if (const uint64_t own = record.synced ? method_.anchor_checksum() : 0; own != 0) {
+  // Behind further steps, each rank's exchange is over when it is.
+  const bool seen = record.synced && options_.overlap_steps() == 0;
+  if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);
   }
   if (options_.eval_interval > 0 && step % options_.eval_interval == 0) {

@@ -307,6 +307,31 @@ TEST_F(TrainTest, PostLocalSgdAndExchangesBehindStepsLearn) {
   }
 }
 
+// Presets whose exchanges come late: learn, and go on from a checkpoint with exchanges under way.
+TEST_F(TrainTest, Co2AndStreamingDiLoCoLearnAndResumeBitEqual) {
+  for (const std::string name : {"co2", "streaming-diloco"}) {
+    const std::string flags = "--method " + name +
+                              " --shard-size 2 --steps 60 --local-sgd-sync-interval 6 "
+                              "--local-sgd-warmup-steps 6 --lr 0.01 ";
+    Run("straight", 4, flags + "--save-every 30 --save-dir " + Path("saves"));
+    EXPECT_LT(Summary("straight")["val_loss"].get<double>(),
+              Summary("straight")["unigram_entropy"].get<double>())
+        << name;
+    std::set<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(Path("saves"))) {
+      files.insert(entry.path());
+    }
+    ASSERT_EQ(files.size(), 2u);
+    Run("resumed", 4, flags + "--resume " + *files.begin());
+    for (const char* field : {"val_loss", "anchor_checksum"}) {
+      EXPECT_EQ(Summary("resumed")[field], Summary("straight")[field]) << name << " " << field;
+    }
+    EXPECT_EQ(LossesAfter(0, Log("resumed")).size() % 2, 0u);
+    EXPECT_GE(LossesAfter(0, Log("resumed")).size(), 40u);
+    std::filesystem::remove_all(Path("saves"));
+  }
+}
+
 TEST_F(TrainTest, PlainAveragingHasNoAnchorsToShow) {
   Run("plain", 2,
       "--method diloco --outer-optimizer none --reducer none --steps 6 --local-sgd-sync-interval "
