@@ -107,6 +107,7 @@ typedef struct entrain_mesh entrain_mesh_t;           /* shard groups × sync gr
 typedef struct entrain_shard entrain_shard_t;         /* a model cut into layers, each spread over a shard group */
 typedef struct entrain_edit entrain_edit_t;           /* EDiT on a sharded model */
 typedef struct entrain_optim entrain_optim_t;         /* an optimizer over flat arrays */
+typedef struct entrain_wsam entrain_wsam_t;           /* WSAM around an optimizer */
 
 /* A peer's identity: stays the same for the life of its process, whatever its rank is in a communicator. */
 typedef struct entrain_peer_id {

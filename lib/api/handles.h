@@ -14,6 +14,7 @@
 #include "lib/comm/runtime.h"
 #include "lib/engine/work.h"
 #include "lib/optim/optimizer.h"
+#include "lib/optim/wsam.h"
 #include "lib/store/store.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/layer_sync.h"
@@ -42,7 +43,11 @@ struct entrain_batch {
 };
 
 struct entrain_optim {
-  std::unique_ptr<entrain::Optimizer> optimizer;
+  std::shared_ptr<const entrain::Optimizer> optimizer;
+};
+
+struct entrain_wsam {
+  std::unique_ptr<entrain::Wsam> wsam;
 };
 
 struct entrain_mesh {

@@ -25,7 +25,8 @@ struct AdamwArgs {
   double lr, beta1, beta2, eps, weight_decay;
   double correction1, correction2;
 };
-// Parameters of one AGD step (the rule: lib/optim/rules.h), made in double of the hyper-parameters and the step's number.
+// Parameters of one AGD step (the rule: lib/optim/rules.h), made in double of the hyper-parameters
+// and the number of the step.
 struct AgdArgs {
   double keep,
       coupled;  // p is multiplied by keep before the step; coupled * p is added to the gradient
@@ -42,6 +43,11 @@ struct AgdArrays {
   const float* g;
   float *m, *b, *largest, *z;  // largest: amsgrad's; z: win's
 };
+// out = keep * base + rate * (second * g2 - first * g): how WSAM (lib/optim/wsam.h) uses the change
+// of the gradient.
+struct SharpnessArgs {
+  double keep, rate, first, second;
+};
 
 struct Kernels {
   const char* name;  // "base", "avx2", "avx512", "neon"
@@ -55,6 +61,8 @@ struct Kernels {
   // delta = anchor - params; returns the sum of squares of delta.
   double (*delta_and_norm)(float* delta, const float* anchor, const float* params, int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
+  // The sum of (x[i] * y[i])^2; the product of two f32 is exact in double.
+  double (*sum_of_squared_products)(const float* x, const float* y, int64_t count);
   // y += a * x (product rounded, then sum rounded)
   void (*axpy)(float* y, float a, const float* x, int64_t count);
   // dst = factor * src. Floats: the factor and the product are rounded to f32 (f64: none is, it is f64 all through), then
@@ -80,6 +88,11 @@ struct Kernels {
                 int64_t count);
   // Returns how many elements had sqrt(v) >= floor; 0 when out != p.
   int64_t (*agd)(const AgdArgs& args, const AgdArrays& arrays, int64_t count);
+  // saved = p, then p += scale * g, or scale * (p^2 * g) if adaptive.
+  void (*ascend)(bool adaptive, float scale, float* p, float* saved, const float* g, int64_t count);
+  // out may be base.
+  void (*add_sharpness)(const SharpnessArgs& args, float* out, const float* base, const float* g,
+                        const float* g2, int64_t count);
   // EDiT K4: g = beta * mean; b = mu * b + g; a -= eta * (g + mu * b) (nesterov) or eta * b; params = a.
   void (*outer_step)(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params,
                      const float* mean, int64_t count);

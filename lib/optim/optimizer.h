@@ -1,6 +1,7 @@
 // Optimizers over flat f32 arrays. Element-wise, so a step on a shard equals that part of a step on the whole.
 //
-// An Optimizer holds hyper-parameters, and counts; master and state arrays are the caller's. Thread safety: const, any thread.
+// An Optimizer holds hyper-parameters, and counts; master and state arrays are the caller's.
+// Thread safety: const, any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@ namespace entrain {
 // (`out` may be null or equal master). The same kernel makes both, so their parameters are bit-identical.
 enum class Apply { kPreview, kCommit };
 
+constexpr int kMaxStateArrays = 8;  // no rule has more
+
 struct StepArgs {
   int64_t count = 0;        // elements
   float* master = nullptr;  // parameters
@@ -27,7 +30,8 @@ struct StepArgs {
   double lr = 0;
 };
 
-// Of rules that switch between an adaptive and a plain step: parameters moved by commits, and how many of them adaptively.
+// Of rules that switch between an adaptive and a plain step: elements moved by commits, and how
+// many of them adaptively.
 struct BranchCounts {
   int64_t elements = 0, adaptive = 0;
 };

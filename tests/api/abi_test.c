@@ -135,6 +135,18 @@ static void check_optim_info(void) {
   AT(entrain_optim_info_t, adaptive, 16);
 }
 
+static void check_wsam_config(void) {
+  SIZE(entrain_wsam_config_t, 56);
+  AT(entrain_wsam_config_t, size, 0);
+  AT(entrain_wsam_config_t, base, 8);
+  AT(entrain_wsam_config_t, rho, 16);
+  AT(entrain_wsam_config_t, gamma, 24);
+  AT(entrain_wsam_config_t, sam_eps, 32);
+  AT(entrain_wsam_config_t, max_norm, 40);
+  AT(entrain_wsam_config_t, adaptive, 48);
+  AT(entrain_wsam_config_t, decouple, 52);
+}
+
 static void check_mesh_config(void) {
   SIZE(entrain_mesh_config_t, 40);
   AT(entrain_mesh_config_t, size, 0);
@@ -288,6 +300,7 @@ int main(void) {
   check_gta_config();
   check_optim_config();
   check_optim_info();
+  check_wsam_config();
   check_mesh_config();
   check_shard_config();
   check_shard_layer();

@@ -85,7 +85,7 @@ TEST(Optim, AgdCountsWhatItsCommitsDoOnEitherBranch) {
   ASSERT_OK(entrain_optim_info(optim, &info));
   EXPECT_EQ(info.elements, 3u);
   EXPECT_EQ(info.adaptive, 2u);
-  // z = p - 0.5, p = (p + 2 z - 2 * 0.5 * u) / 3: the first step of win moves p by 2/3 of twice the step.
+  // z = p - 0.5, p = (p + 2 z - 2 * 0.5 * u) / 3.
   EXPECT_NEAR(params[0], 1 - 2.0 / 3, 1e-6);
   EXPECT_NEAR(z[0], 0.5, 1e-6);
   EXPECT_EQ(params[0], out[0]);

@@ -131,6 +131,15 @@ std::vector<StructCase> StructRules::Cases() {
                                    }),
       Case<entrain_optim_info_t>("entrain_optim_info_t", 8, entrain_optim_info_init,
                                  [this](auto* info) { return entrain_optim_info(optim_, info); }),
+      Case<entrain_wsam_config_t>("entrain_wsam_config_t", offsetof(entrain_wsam_config_t, rho),
+                                  entrain_wsam_config_init,
+                                  [this](auto* config) {
+                                    config->base = optim_;
+                                    entrain_wsam_t* wsam = nullptr;
+                                    const auto code = entrain_wsam_create(config, &wsam);
+                                    entrain_wsam_destroy(wsam);
+                                    return code;
+                                  }),
       Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, entrain_mesh_config_init,
                                   [this](auto* config) {
                                     entrain_mesh_t* mesh = nullptr;

@@ -40,6 +40,25 @@ TEST_P(ArraysTest, SumOfSquaresIsTheSameToTheLastBit) {
   }
 }
 
+TEST_P(ArraysTest, SumOfSquaredProductsIsTheSameToTheLastBit) {
+  for (const int64_t count : kCounts) {
+    Array x(DType::kF32, count, count % 7), y(DType::kF32, count, 3);
+    FillNormal(x, random_);
+    FillNormal(y, random_);
+    double sums[16] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const double product = double{x.At<float>(i)} * double{y.At<float>(i)};
+      sums[i % 16] += product * product;
+    }
+    for (int stride = 8; stride > 0; stride /= 2) {
+      for (int lane = 0; lane < stride; ++lane) {
+        sums[lane] += sums[lane + stride];
+      }
+    }
+    EXPECT_EQ(kernels().sum_of_squared_products(x.floats(), y.floats(), count), sums[0]) << count;
+  }
+}
+
 TEST_P(ArraysTest, SumOfSquaresOutlivesTheRangeOfFloat) {
   Array x(DType::kF32, 40);
   for (int64_t i = 0; i < 40; ++i) {

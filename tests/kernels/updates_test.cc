@@ -197,6 +197,41 @@ TEST_P(UpdatesTest, AgdAgrees) {
   }
 }
 
+TEST_P(UpdatesTest, AscendSavesAndMoves) {
+  for (const int64_t count : kCounts) {
+    for (const bool adaptive : {false, true}) {
+      Array p = Normal(count), g = Normal(count), saved(DType::kF32, count);
+      const Array before = p;
+      Array want = p;
+      for (int64_t i = 0; i < count; ++i) {
+        const float x = p.At<float>(i), grad = g.At<float>(i);
+        want.Set(i, x + Times(0.07f, adaptive ? Times(Times(x, x), grad) : grad));
+      }
+      kernels().ascend(adaptive, 0.07f, p.floats(), saved.floats(), g.floats(), count);
+      EXPECT_TRUE(SameArrays(p, want)) << count;
+      EXPECT_TRUE(SameArrays(saved, before)) << count;
+    }
+  }
+}
+
+TEST_P(UpdatesTest, AddSharpnessAgrees) {
+  const SharpnessArgs args = {.keep = 0.9, .rate = -0.3, .first = 0.8, .second = 0.7};
+  for (const int64_t count : kCounts) {
+    Array base = Normal(count), g = Normal(count), g2 = Normal(count), out(DType::kF32, count);
+    Array want = base;
+    for (int64_t i = 0; i < count; ++i) {
+      const float change = Times(0.7f, g2.At<float>(i)) - Times(0.8f, g.At<float>(i));
+      want.Set(i, Times(0.9f, base.At<float>(i)) + Times(-0.3f, change));
+    }
+    const Array before = base;
+    kernels().add_sharpness(args, out.floats(), base.floats(), g.floats(), g2.floats(), count);
+    EXPECT_TRUE(SameArrays(out, want)) << count;
+    EXPECT_TRUE(SameArrays(base, before)) << count;
+    kernels().add_sharpness(args, base.floats(), base.floats(), g.floats(), g2.floats(), count);
+    EXPECT_TRUE(SameArrays(base, want)) << count;
+  }
+}
+
 TEST_P(UpdatesTest, OuterStepIsSgdOnTheScaledMeanWithTheResultInBothArrays) {
   for (const int64_t count : kCounts) {
     for (int variant = 0; variant < 8; ++variant) {

@@ -1,5 +1,5 @@
-// Whole trajectories on small problems, against those of the published classes: the rules in double of reference.h to
-// 1e-11, the fast ones in f32 to 1e-4 (testdata/optimizers.json).
+// Whole trajectories on small problems, against those of the published classes: the rules in double
+// of reference.h to 1e-11, the fast ones in f32 to 1e-4 (testdata/optimizers.json).
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/optim/optimizer.h"
+#include "lib/optim/wsam.h"
 #include "nlohmann/json.hpp"
 #include "tests/optim/reference.h"
 
@@ -185,6 +186,191 @@ TEST(GoldenAgd, TheFastOneFollowsEveryTrajectory) {
       }
     }
     EXPECT_EQ(fast.optimizer->branches().elements, 4 * kSteps);
+  }
+}
+
+WsamConfig ToWsam(const json& hyper) {
+  WsamConfig config;
+  for (const auto& [name, value] : hyper.items()) {
+    if (name == "decouple" || name == "adaptive") {
+      (name == "decouple" ? config.decouple : config.adaptive) = value.get<bool>();
+    } else {
+      double* const field = name == "rho" ? &config.rho : name == "gamma" ? &config.gamma : nullptr;
+      EXPECT_NE(field, nullptr) << name;
+      *field = value.get<double>();
+    }
+  }
+  return config;
+}
+
+// Workers with an objective each, x the same everywhere. Local: each perturbs along its own
+// gradient.
+class ReferenceWorkers {
+ public:
+  ReferenceWorkers(std::vector<std::string> objectives, const json& golden)
+      : objectives_(std::move(objectives)),
+        base_(ToConfig(golden["base"], golden["base_hyper"])),
+        wsam_(ToWsam(golden["hyper"])),
+        lr_(golden["base_hyper"]["lr"].get<double>()),
+        x(Start<double>(objectives_[0])),
+        elements_(x.size()) {}
+  void Step(int64_t step, bool local) {
+    const Doubles g = Mean([&](const std::string& objective) { return Gradient(objective, x); });
+    perturbations.clear();
+    const Doubles g2 = Mean([&](const std::string& objective) {
+      const Doubles e = ReferencePerturbation(wsam_, x, local ? Gradient(objective, x) : g);
+      perturbations.push_back(e);
+      Doubles moved = x;
+      for (size_t i = 0; i < x.size(); ++i) {
+        moved[i] += e[i];
+      }
+      return Gradient(objective, moved);
+    });
+    for (size_t i = 0; i < x.size(); ++i) {
+      elements_[i].x = x[i];
+    }
+    ReferenceWsamStep(wsam_, base_, lr_, step, g, g2, elements_);
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = elements_[i].x;
+    }
+  }
+
+ private:
+  template <typename Fn>
+  Doubles Mean(const Fn& gradient) {
+    Doubles mean(x.size());
+    for (const std::string& objective : objectives_) {
+      const Doubles g = gradient(objective);
+      for (size_t i = 0; i < x.size(); ++i) {
+        mean[i] += g[i] / static_cast<double>(objectives_.size());
+      }
+    }
+    return mean;
+  }
+  const std::vector<std::string> objectives_;
+  const OptimizerConfig base_;
+  const WsamConfig wsam_;
+  const double lr_;
+
+ public:
+  Doubles x;
+  std::vector<Doubles> perturbations;  // of the last step, by worker
+
+ private:
+  std::vector<ReferenceElement> elements_;
+};
+
+TEST(GoldenWsam, TheRuleInDoubleFollowsEveryTrajectory) {
+  for (const json& golden : Golden()["wsam"]) {
+    SCOPED_TRACE(golden["case"].get<std::string>());
+    ReferenceWorkers alone({"rosen4"}, golden);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      alone.Step(step, true);
+      if (step == 1) {
+        ExpectNear(alone.perturbations[0], golden["f64"]["perturbation"], kExact);
+      }
+      AtCheckpoint(golden["f64"]["params"], step,
+                   [&](const json& want) { ExpectNear(alone.x, want, kExact); });
+    }
+    ExpectNear(Doubles{Rosenbrock(alone.x)}, json{golden["f64"]["objective"]}, 1e-9);
+  }
+  EXPECT_EQ(Golden()["wsam"].size(), 6u);
+}
+
+TEST(GoldenWsam, TwoWorkersInDoublePerturbLocallyOrGlobally) {
+  const json& golden = Golden()["two_workers"];
+  for (const bool local : {true, false}) {
+    ReferenceWorkers both({"quad5", "quad5b"}, golden);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      both.Step(step, local);
+      for (size_t worker = 0; local && step == 1 && worker < 2; ++worker) {
+        ExpectNear(both.perturbations[worker], golden["local"]["perturbations"][worker], kExact);
+      }
+      AtCheckpoint(golden[local ? "local" : "global"]["f64"], step,
+                   [&](const json& want) { ExpectNear(both.x, want, kExact); });
+    }
+  }
+}
+
+// Workers that each hold all of x in f32 and make the library's calls.
+class FastWorkers {
+ public:
+  FastWorkers(std::vector<std::string> objectives, const json& golden)
+      : objectives_(std::move(objectives)),
+        lr_(golden["base_hyper"]["lr"].get<double>()),
+        wsam_(Wsam::Make(ToWsam(golden["hyper"]),
+                         MakeOptimizer(ToConfig(golden["base"], golden["base_hyper"])).value())
+                  .value()) {
+    for (const std::string& objective : objectives_) {
+      workers.emplace_back(ToConfig(golden["base"], golden["base_hyper"]), Start<float>(objective));
+    }
+  }
+  void Step(int64_t step, bool local) {
+    std::vector<std::vector<float>> first, second;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      first.push_back(Gradient(objectives_[i], workers[i].x));
+    }
+    const std::vector<float> g = Mean(first);
+    for (size_t i = 0; i < workers.size(); ++i) {
+      std::vector<float>& x = workers[i].x;
+      std::vector<float> saved(x.size());
+      const std::vector<float>& up = local ? first[i] : g;
+      const auto count = static_cast<int64_t>(x.size());
+      // The sum of two slices, as ranks that hold them would add it up.
+      const double sum = wsam_->AscentSum(x.data(), up.data(), 2) +
+                         wsam_->AscentSum(x.data() + 2, up.data() + 2, count - 2);
+      const std::vector<float> before = x;
+      wsam_->Ascend(x.data(), saved.data(), up.data(), count, sum);
+      second.push_back(Gradient(objectives_[i], x));
+      x = saved;
+      ASSERT_EQ(x, before);
+    }
+    const std::vector<float> g2 = Mean(second);
+    for (Fast& worker : workers) {
+      wsam_->Step({.args = worker.Args(g, step, lr_), .second = g2.data()}, Apply::kCommit);
+    }
+  }
+  std::vector<Fast> workers;
+
+ private:
+  static std::vector<float> Mean(const std::vector<std::vector<float>>& all) {
+    std::vector<float> mean(all[0].size());
+    for (const std::vector<float>& one : all) {
+      for (size_t i = 0; i < one.size(); ++i) {
+        mean[i] += one[i] / static_cast<float>(all.size());
+      }
+    }
+    return mean;
+  }
+  const std::vector<std::string> objectives_;
+  const double lr_;
+  const std::unique_ptr<Wsam> wsam_;
+};
+
+TEST(GoldenWsam, TheFastOneFollowsEveryTrajectory) {
+  for (const json& golden : Golden()["wsam"]) {
+    SCOPED_TRACE(golden["case"].get<std::string>());
+    FastWorkers alone({"rosen4"}, golden);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      alone.Step(step, true);
+      for (const char* const precision : {"f64", "f32"}) {
+        AtCheckpoint(golden[precision]["params"], step,
+                     [&](const json& want) { ExpectNear(alone.workers[0].x, want, kSingle); });
+      }
+    }
+  }
+}
+
+TEST(GoldenWsam, TwoFastWorkersStayTheSameToTheLastBit) {
+  const json& golden = Golden()["two_workers"];
+  for (const bool local : {true, false}) {
+    FastWorkers both({"quad5", "quad5b"}, golden);
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      both.Step(step, local);
+      ASSERT_EQ(both.workers[0].x, both.workers[1].x) << "step " << step;
+      AtCheckpoint(golden[local ? "local" : "global"]["f64"], step,
+                   [&](const json& want) { ExpectNear(both.workers[0].x, want, kSingle); });
+    }
   }
 }
 

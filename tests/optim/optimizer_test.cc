@@ -249,7 +249,8 @@ TEST(Agd, TheFirstStepGoesBySignOrByDelta) {
   EXPECT_EQ(model.optimizer->branches().adaptive, 2);
 }
 
-// A constant gradient changes no more after the first step: steps grow until delta takes over, and are lr |g| / delta then.
+// A constant gradient changes no more after the first step: steps grow until delta takes over, and
+// are lr |g| / delta then.
 TEST(Agd, AConstantGradientEndsOnThePlainBranch) {
   OptimizerConfig config = Agd(0.125, 0);
   config.beta2 = 0.9;

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "lib/optim/optimizer.h"
+#include "lib/optim/wsam.h"
 
 namespace entrain {
 
@@ -77,6 +79,46 @@ inline void ReferenceStep(const OptimizerConfig& config, double lr, int64_t step
       return ReferenceAdamwStep(config, lr, step, grad, e);
     case OptimizerKind::kAgd:
       return ReferenceAgdStep(config, lr, step, grad, e);
+  }
+}
+
+// WSAM. Where the second gradient is taken: e, from a gradient at x.
+inline std::vector<double> ReferencePerturbation(const WsamConfig& config,
+                                                 const std::vector<double>& x,
+                                                 const std::vector<double>& g) {
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    sum += std::pow(config.adaptive ? x[i] * g[i] : g[i], 2);
+  }
+  std::vector<double> e(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    e[i] = config.rho * g[i] / (std::sqrt(sum) + config.eps) * (config.adaptive ? x[i] * x[i] : 1);
+  }
+  return e;
+}
+
+inline std::vector<double> ReferenceClip(const WsamConfig& config, std::vector<double> g) {
+  double sum = 0;
+  for (const double value : g) {
+    sum += value * value;
+  }
+  for (double& value : g) {
+    value *= config.max_norm > 0 ? std::min(1.0, config.max_norm / (std::sqrt(sum) + 1e-6)) : 1;
+  }
+  return g;
+}
+
+// The step from x with both gradients.
+inline void ReferenceWsamStep(const WsamConfig& config, const OptimizerConfig& base, double lr,
+                              int64_t step, std::vector<double> g, std::vector<double> g2,
+                              std::vector<ReferenceElement>& elements) {
+  g = ReferenceClip(config, std::move(g));
+  g2 = ReferenceClip(config, std::move(g2));
+  const double alpha = config.gamma / (1 - config.gamma);
+  for (size_t i = 0; i < elements.size(); ++i) {
+    ReferenceStep(base, lr, step, config.decouple ? g[i] : alpha * g2[i] + (1 - alpha) * g[i],
+                  elements[i]);
+    elements[i].x -= config.decouple ? lr * alpha * (g2[i] - g[i]) : 0;
   }
 }
 

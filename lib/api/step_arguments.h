@@ -1,0 +1,46 @@
+// The arrays of an optimizer's step, checked.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+#include "include/entrain/types.h"
+#include "lib/optim/optimizer.h"
+
+namespace entrain::api {
+
+struct GivenStep {
+  void* params = nullptr;
+  const void* grads = nullptr;
+  bool takes_second = false;
+  const void* second = nullptr;  // WSAM's
+  void* const* state = nullptr;
+  void* out = nullptr;  // of a preview
+  size_t count = 0;
+  entrain_dtype_t dtype = ENTRAIN_F32;
+  int64_t step = 0;
+  double lr = 0;
+};
+
+struct CheckedStep {
+  CheckedStep() = default;
+  CheckedStep(const CheckedStep&) = delete;  // args refers to state
+  CheckedStep& operator=(const CheckedStep&) = delete;
+  StepArgs args;
+  std::array<float*, kMaxStateArrays> state{};
+};
+
+absl::Status CheckStep(const GivenStep& given, const Optimizer& optimizer, Apply apply,
+                       CheckedStep* checked);
+
+// One array of `count` f32.
+absl::Status CheckF32Array(const char* name, const void* array, int64_t count);
+
+// What is written while the others are read shares no memory with them: "two of `names` overlap".
+absl::Status CheckApart(absl::Span<const void* const> arrays, int64_t count, const char* names);
+
+}  // namespace entrain::api
