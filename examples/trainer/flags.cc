@@ -149,9 +149,9 @@ void AddModel(CLI::App* app, Options* o) {
 
 CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
   auto* group = app->add_option_group("Inner optimizer");
-  group->add_option("--inner-optimizer", o->optimizer, "adamw or sgd")
+  group->add_option("--optimizer", o->optimizer, "adamw, sgd or agd")
       ->capture_default_str()
-      ->check(CLI::IsMember({"adamw", "sgd"}));
+      ->check(CLI::IsMember({"adamw", "sgd", "agd"}));
   group->add_option("--lr", o->lr, "highest learning rate")
       ->capture_default_str()
       ->check(Real(0.0, true));
@@ -159,16 +159,51 @@ CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
       ->check(Real(0.0));
   group->add_option("--lr-warmup-steps", o->lr_warmup_steps, "linear rise (default steps / 20)")
       ->check(Whole(0));
-  group->add_option("--beta1", o->beta1, "adamw")->capture_default_str()->check(Fraction());
-  group->add_option("--beta2", o->beta2, "adamw")->capture_default_str()->check(Fraction());
+  group->add_option("--beta1", o->beta1, "adamw, agd")->capture_default_str()->check(Fraction());
+  group->add_option("--beta2", o->beta2, "adamw, agd")->capture_default_str()->check(Fraction());
   group->add_option("--eps", o->eps, "adamw")->capture_default_str()->check(Real(0.0, true));
   group->add_option("--momentum", o->momentum, "sgd")->capture_default_str()->check(Fraction());
+  group->add_flag("--nesterov", o->nesterov, "sgd");
+  group->add_option("--agd-delta", o->agd_delta, "below it a step is that of SGD")
+      ->capture_default_str()
+      ->check(Real(0.0));
+  group->add_option("--agd-decay", o->agd_decay, "decoupled, fixed or coupled")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"decoupled", "fixed", "coupled"}));
+  group->add_option("--agd-clip", o->agd_clip, "largest step of an element over lr; 0: off")
+      ->capture_default_str()
+      ->check(Real(0.0));
+  group->add_flag("--agd-amsgrad", o->agd_amsgrad, "the largest second moment so far");
+  group->add_flag("--agd-win", o->agd_win, "decay within an accelerated step");
   group->add_option("--weight-decay", o->weight_decay, "on every parameter")
       ->capture_default_str()
       ->check(Real(0.0));
   group->add_option("--grad-clip", o->grad_clip, "largest gradient norm of a replica; 0: off")
       ->capture_default_str()
       ->check(Real(0.0));
+  return group;
+}
+
+CLI::App* AddWsam(CLI::App* app, WsamOptions* o) {
+  auto* group = app->add_option_group("Sharpness-aware steps");
+  group->add_option("--wsam", o->form, "off, coupled or decoupled: two gradients a step")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"off", "coupled", "decoupled"}));
+  group->add_option("--wsam-rho", o->rho, "how far apart they are")
+      ->capture_default_str()
+      ->check(Real(0.0));
+  group->add_option("--wsam-gamma", o->gamma, "weight of sharpness; 0.5: SAM")
+      ->capture_default_str()
+      ->check(Fraction());
+  group->add_option("--wsam-eps", o->eps, "added to the norm")
+      ->capture_default_str()
+      ->check(Real(0.0, true));
+  group->add_flag("--wsam-adaptive", o->adaptive, "scaled by the weights");
+  group
+      ->add_option("--wsam-perturbation", o->perturbation,
+                   "local: by the rank's own gradient; global: by the averaged one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"local", "global"}));
   return group;
 }
 
@@ -360,17 +395,46 @@ void CheckTogether(const Options& o) {
   }
 }
 
-// Whoever gives a flag expects an effect. What contradicts within EDiT's options the library says.
-void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit,
-                 const CLI::App* checkpoints) {
-  const auto refuse = [](const std::string& flag, const std::string& why) {
-    throw Error(flag + " has no effect " + why, kUsage);
+// Whoever gives a flag expects an effect.
+[[noreturn]] void Refuse(const std::string& flag, const std::string& why) {
+  throw Error(flag + " has no effect " + why, kUsage);
+}
+
+void RefuseInertOptimizer(const Options& o, const CLI::App* inner, const CLI::App* wsam) {
+  const auto only = [&](std::vector<const char*> flags, std::vector<std::string> with) {
+    const bool takes = std::find(with.begin(), with.end(), o.inner.optimizer) != with.end();
+    for (const char* flag : flags) {
+      if (!takes && inner->get_option(flag)->count() > 0) {
+        Refuse(flag, "with --optimizer " + o.inner.optimizer + "; set --optimizer " + with[0] +
+                         ", or leave it out");
+      }
+    }
   };
+  only({"--beta1", "--beta2"}, {"adamw", "agd"});
+  only({"--eps"}, {"adamw"});
+  only({"--momentum", "--nesterov"}, {"sgd"});
+  only({"--agd-delta", "--agd-decay", "--agd-clip", "--agd-amsgrad", "--agd-win"}, {"agd"});
+  if (o.wsam.form == "off") {
+    for (const CLI::Option* option : wsam->get_options()) {
+      if (option->get_name() != "--wsam" && option->count() > 0) {
+        Refuse(option->get_name(), "with --wsam off; set --wsam decoupled, or leave it out");
+      }
+    }
+  } else if (o.wsam.perturbation == "global" && o.precision == "bf16") {
+    throw Error(
+        "--wsam-perturbation global moves the masters, and most of a step of --wsam-rho is lost "
+        "when they are rounded for --precision bf16; set --wsam-perturbation local",
+        kUsage);
+  }
+}
+
+// What contradicts within EDiT's options the library says.
+void RefuseInert(const Options& o, const CLI::App* edit, const CLI::App* checkpoints) {
   if (o.method == "ddp") {
     for (const CLI::App* group : {edit, checkpoints}) {
       for (const CLI::Option* option : group->get_options()) {
         if (option->count() > 0) {
-          refuse(option->get_name(),
+          Refuse(option->get_name(),
                  "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
         }
       }
@@ -386,11 +450,11 @@ void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit,
   }
   if (o.save_dir.empty()) {
     if (o.save_every > 0) {
-      refuse("--save-every", "without --save-dir; set both");
+      Refuse("--save-every", "without --save-dir; set both");
     }
     for (const char* flag : {"--checkpoint-kind", "--full-state-dict", "--rank0-only"}) {
       if (o.resume.empty() && checkpoints->get_option(flag)->count() > 0) {
-        refuse(flag, "without --save-dir or --resume; set one, or leave it out");
+        Refuse(flag, "without --save-dir or --resume; set one, or leave it out");
       }
     }
   }
@@ -401,20 +465,11 @@ void RefuseInert(const Options& o, const CLI::App* inner, const CLI::App* edit,
         kUsage);
   }
   if (o.method == "a-edit" && edit->get_option("--local-sgd-sync-interval")->count() > 0) {
-    refuse("--local-sgd-sync-interval", "with --method a-edit; set --local-sgd-sync-time");
-  }
-  const bool adamw = o.inner.optimizer == "adamw";
-  for (const char* flag : {"--beta1", "--beta2", "--eps"}) {
-    if (!adamw && inner->get_option(flag)->count() > 0) {
-      refuse(flag, "with --inner-optimizer sgd; set --inner-optimizer adamw, or leave it out");
-    }
-  }
-  if (adamw && inner->get_option("--momentum")->count() > 0) {
-    refuse("--momentum", "with --inner-optimizer adamw; set --inner-optimizer sgd, or --beta1");
+    Refuse("--local-sgd-sync-interval", "with --method a-edit; set --local-sgd-sync-time");
   }
   for (const char* flag : {"--outer-lr", "--outer-momentum"}) {
     if (o.edit.outer_optimizer == "none" && edit->get_option(flag)->count() > 0) {
-      refuse(flag, "with --outer-optimizer none; set --outer-optimizer sgd, or leave it out");
+      Refuse(flag, "with --outer-optimizer none; set --outer-optimizer sgd, or leave it out");
     }
   }
 }
@@ -448,6 +503,7 @@ Options ParseFlags(std::vector<std::string> words) {
   AddRun(&app, &options);
   AddModel(&app, &options);
   const CLI::App* const inner = AddInner(&app, &options.inner);
+  const CLI::App* const wsam = AddWsam(&app, &options.wsam);
   const CLI::App* const edit = AddEdit(&app, &options.edit);
   const CLI::App* const checkpoints = AddCheckpoints(&app, &options);
   AddOutput(&app, &options);
@@ -461,7 +517,8 @@ Options ParseFlags(std::vector<std::string> words) {
     throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsage);
   }
   CheckTogether(options);
-  RefuseInert(options, inner, edit, checkpoints);
+  RefuseInert(options, edit, checkpoints);
+  RefuseInertOptimizer(options, inner, wsam);
   return options;
 }
 

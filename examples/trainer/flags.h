@@ -38,11 +38,23 @@ struct EditOptions {
 
 // The optimizer that every replica runs by itself.
 struct InnerOptions {
-  std::string optimizer = "adamw";  // "adamw", "sgd"
+  std::string optimizer = "adamw";  // "adamw", "sgd", "agd"
   double lr = 2e-3, min_lr = -1.0;  // min_lr below 0: a tenth of lr
   int64_t lr_warmup_steps = -1;     // below 0: a twentieth of the steps
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01, momentum = 0.0;
+  bool nesterov = false;
+  double agd_delta = 1e-14, agd_clip = 0.0;  // agd_clip 0: off
+  std::string agd_decay = "decoupled";       // "decoupled", "fixed", "coupled"
+  bool agd_amsgrad = false, agd_win = false;
   double grad_clip = 1.0;  // 0: off
+};
+
+// Sharpness-aware steps around it.
+struct WsamOptions {
+  std::string form = "off";            // "off", "coupled", "decoupled"
+  std::string perturbation = "local";  // "local", "global"
+  double rho = 0.05, gamma = 0.9, eps = 1e-12;
+  bool adaptive = false;
 };
 
 struct Options {
@@ -59,6 +71,7 @@ struct Options {
   int shard_prefetch = 1;
   EditOptions edit;
   InnerOptions inner;
+  WsamOptions wsam;
   int64_t eval_interval = 0, val_batches = 32;
   int64_t sample = 0;
   std::string prompt;

@@ -28,11 +28,23 @@ InnerOptimizer::InnerOptimizer(const InnerOptions& options, size_t count)
     config.beta1 = options.beta1;
     config.beta2 = options.beta2;
     config.eps = options.eps;
+  } else if (options.optimizer == "agd") {
+    config.kind = ENTRAIN_OPTIM_AGD;
+    config.beta1 = options.beta1;
+    config.beta2 = options.beta2;
+    config.delta = options.agd_delta;
+    config.clip = options.agd_clip;
+    config.decay = options.agd_decay == "fixed"     ? ENTRAIN_DECAY_FIXED
+                   : options.agd_decay == "coupled" ? ENTRAIN_DECAY_COUPLED
+                                                    : ENTRAIN_DECAY_DECOUPLED;
+    config.amsgrad = options.agd_amsgrad ? 1 : 0;
+    config.win = options.agd_win ? 1 : 0;
   } else {
     config.kind = ENTRAIN_OPTIM_SGD;
     config.momentum = options.momentum;
-    config.nesterov = 0;
+    config.nesterov = options.nesterov ? 1 : 0;
   }
+  entrain_optim_info_init(&taken_);
   entrain_optim_t* optim = nullptr;
   Check(entrain_optim_create(&config, &optim));
   optim_.reset(optim);
@@ -47,12 +59,25 @@ void InnerOptimizer::Step(int64_t step, double lr, double norm, std::vector<floa
     Scale(grads->data(), static_cast<float>(grad_clip_ / norm),
           static_cast<int64_t>(grads->size()));
   }
-  std::vector<void*> state;
-  for (auto& array : state_) {
-    state.push_back(array.data());
-  }
-  Check(entrain_optim_step(optim_.get(), params->data(), grads->data(), state.data(),
+  Check(entrain_optim_step(optim_.get(), params->data(), grads->data(), StatePointers().data(),
                            params->size(), ENTRAIN_F32, step, lr));
+}
+
+std::vector<void*> InnerOptimizer::StatePointers() {
+  std::vector<void*> pointers;
+  for (auto& array : state_) {
+    pointers.push_back(array.data());
+  }
+  return pointers;
+}
+
+double InnerOptimizer::TakeAdaptiveShare() {
+  const entrain_optim_info_t before = taken_;
+  Check(entrain_optim_info(optim_.get(), &taken_));
+  const uint64_t elements = taken_.elements - before.elements;
+  return elements == 0 ? -1.0
+                       : static_cast<double>(taken_.adaptive - before.adaptive) /
+                             static_cast<double>(elements);
 }
 
 }  // namespace trainer

@@ -1,4 +1,4 @@
-// The optimizer that each replica runs by itself, on its shard: AdamW or SGD of the library, a
+// The optimizer that each replica runs by itself, on its shard: AdamW, SGD or AGD of the library, a
 // learning rate that rises linearly and falls with a cosine, and clipping by the gradient norm of
 // the replica.
 #pragma once
@@ -25,11 +25,18 @@ class InnerOptimizer {
 
   // What it keeps: arrays as long as the shard.
   std::vector<std::vector<float>>& state() { return state_; }
+  std::vector<void*> StatePointers();
+  entrain_optim_t* handle() const { return optim_.get(); }
+
+  // agd: the share of elements that the steps since the last call moved on the adaptive branch; on
+  // this rank's part. Below 0: not agd.
+  double TakeAdaptiveShare();
 
  private:
   const double grad_clip_;
   OptimHandle optim_;
   std::vector<std::vector<float>> state_;
+  entrain_optim_info_t taken_;  // as of the last TakeAdaptiveShare
 };
 
 }  // namespace trainer

@@ -83,6 +83,9 @@ void StepLog::Write(const StepRecord& record) {
   if (record.val_loss) {
     json["val_loss"] = *record.val_loss;
   }
+  if (record.adaptive_share) {
+    json["adaptive_share"] = *record.adaptive_share;
+  }
   const std::string line = json.dump() + "\n";
   const ssize_t written = write(fd_, line.data(), line.size());
   if (written < 0) {

@@ -26,6 +26,7 @@ struct StepRecord {
   uint64_t bytes_sent = 0;                  // likewise
   std::optional<uint64_t> anchor_checksum;  // of the replica's anchors, after the exchange
   std::optional<double> val_loss;           // when this step was followed by an evaluation
+  std::optional<double> adaptive_share;     // agd: of this rank's elements, in this step
 };
 
 // An append-only file of JSON lines that several processes of a host may share: every record is one

@@ -60,11 +60,12 @@ const float* ShardedModel::Acquire(int layer) {
     const Waiting waiting(&waited_s_);
     Check(entrain_shard_wait(shard_.get(), layer, &params));
   }
-  if (!bf16_) {
-    return static_cast<const float*>(params);
+  const float* at = static_cast<const float*>(params);
+  if (bf16_) {
+    WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), LayerSize(config_, layer));
+    at = wide_params_.data();
   }
-  WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), LayerSize(config_, layer));
-  return wide_params_.data();
+  return sharpness_ != nullptr ? sharpness_->Move(layer, at) : at;
 }
 
 void ShardedModel::Release(int layer) {
@@ -98,13 +99,21 @@ void ShardedModel::BackwardLayer(Pass* pass, int layer, float scale) {
     const int64_t size = LayerSize(config_, layer);
     std::fill_n(wide_grads_.begin(), size, 0.0f);
     pass->Backward(layer, params, scale, wide_grads_.data());
+    TellSharpness(layer, params, wide_grads_.data());
     NarrowBf16(wide_grads_.data(), static_cast<uint16_t*>(grads), size);
   } else {
     pass->Backward(layer, params, scale, static_cast<float*>(grads));
+    TellSharpness(layer, params, static_cast<float*>(grads));
   }
   Release(layer);
   const Waiting waiting(&waited_s_);
   Check(entrain_shard_reduce_gradients(shard_.get(), layer));
+}
+
+void ShardedModel::TellSharpness(int layer, const float* params, const float* grads) {
+  if (sharpness_ != nullptr) {
+    sharpness_->AddOwn(layer, params, grads);
+  }
 }
 
 void ShardedModel::FinishGradients() {

@@ -9,6 +9,7 @@
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/model.h"
+#include "examples/trainer/sharpness.h"
 
 namespace trainer {
 
@@ -25,6 +26,9 @@ class ShardedModel {
   void Backward(Pass* pass, float scale);
   // Waits until all started reductions have been added to gradients().
   void FinishGradients();
+
+  // From here on the passes are those of sharpness-aware steps. Outlives the object.
+  void SetSharpness(Sharpness* sharpness) { sharpness_ = sharpness; }
 
   // The whole model, every layer as f32. Collective over the replica.
   std::vector<std::vector<float>> Collect();
@@ -48,10 +52,12 @@ class ShardedModel {
   const float* Acquire(int layer);
   void Release(int layer);
   void BackwardLayer(Pass* pass, int layer, float scale);
+  void TellSharpness(int layer, const float* params, const float* grads);
   entrain_shard_stats_t Stats() const;
 
   const ModelConfig config_;
   const bool bf16_;
+  Sharpness* sharpness_ = nullptr;
   ShardHandle shard_;
   std::vector<float> masters_, gradients_;
   std::vector<float> wide_params_, wide_grads_;  // bf16 only: one layer, widened

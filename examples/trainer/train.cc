@@ -17,6 +17,7 @@
 #include "examples/trainer/metrics.h"
 #include "examples/trainer/model.h"
 #include "examples/trainer/sharded_model.h"
+#include "examples/trainer/sharpness.h"
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
@@ -41,6 +42,7 @@ class Run {
   void Save();
   bool SaveIsDue() const;
   double MicroBatches(int64_t step, bool* synced);
+  void SecondGradient(int64_t step);
   void Update(StepRecord* record);
   StepRecord Step(int64_t step);
   Traffic Now() const;
@@ -60,6 +62,7 @@ class Run {
   ShardedModel model_;
   Method method_;
   InnerOptimizer inner_;
+  std::unique_ptr<Sharpness> sharpness_;  // null: off
   Pass pass_;
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<SummaryFile> summary_;
@@ -84,6 +87,14 @@ Run::Run(const Options& options, const Text& text, Session* session)
       inner_(options.inner, model_.masters().size()),
       pass_(options.model, options.batch_size),
       progress_(steps_, session->rank() != 0) {
+  if (options.wsam.form != "off") {
+    std::vector<int64_t> sizes;
+    for (int layer = 0; layer < LayerCount(options.model); ++layer) {
+      sizes.push_back(LayerSize(options.model, layer));
+    }
+    sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes);
+    model_.SetSharpness(sharpness_.get());
+  }
   OpenFiles();
   int array = 0;
   for (std::vector<float>& state : inner_.state()) {
@@ -164,7 +175,8 @@ void Run::OpenFiles() {
 
 Traffic Run::Now() const {
   return {.seconds = watch_.seconds(),
-          .waited_s = model_.waited_s() + method_.waited_s() + sums_waited_s_,
+          .waited_s = model_.waited_s() + method_.waited_s() + sums_waited_s_ +
+                      (sharpness_ ? sharpness_->waited_s() : 0.0),
           .shard = model_.bytes_sent_shard() + method_.bytes_sent_shard() + session_->bytes_sent(),
           .sync = model_.bytes_sent_sync() + method_.bytes_sent_sync()};
 }
@@ -207,6 +219,20 @@ double Run::MicroBatches(int64_t step, bool* synced) {
   return loss;
 }
 
+// The same batches once more, where the first gradient leads up to.
+void Run::SecondGradient(int64_t step) {
+  const int64_t count = options_.gradient_accumulation_steps;
+  sharpness_->Ascend(session_, &model_.masters(), &model_.gradients());
+  for (int64_t micro = 0; micro < count; ++micro) {
+    text_.DrawTraining(options_.seed, session_->rank(), (step - 1) * count + micro,
+                       options_.batch_size, options_.model.length, &batch_);
+    pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
+    model_.Forward(&pass_, [](int) {});
+    model_.Backward(&pass_, 1.0f / static_cast<float>(count));
+  }
+  model_.FinishGradients();
+}
+
 void Run::Update(StepRecord* record) {
   auto& grads = model_.gradients();
   std::fill(grads.begin(), grads.end(), 0.0f);
@@ -221,7 +247,15 @@ void Run::Update(StepRecord* record) {
   }
   record->loss = sums[1] * session_->replicas() / session_->ranks();
   record->lr = LearningRate(options_.inner, record->step, steps_);
-  inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
+  if (sharpness_) {
+    SecondGradient(record->step);
+    sharpness_->Step(record->step, record->lr, session_, &model_.masters(), grads);
+  } else {
+    inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
+  }
+  if (const double share = inner_.TakeAdaptiveShare(); share >= 0.0) {
+    record->adaptive_share = share;
+  }
   method_.EndStep(options_.tokens_per_step(1), loss);
   if (options_.save_every > 0 && method_.by_time() && method_.steps() >= next_save_) {
     method_.WishCheckpoint();

@@ -46,7 +46,7 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--hidden-size", "64", "--heads", "3"}, "--heads 3 does not divide --hidden-size 64"},
       {{"--hidden-size", "12", "--heads", "4"}, "heads of 3"},
       {{"--shard-size", "0"}, "--shard-size: '0'"},
-      {{"--inner-optimizer", "lion"}, "lion"},
+      {{"--optimizer", "lion"}, "lion"},
       {{"--method", "ddp", "--outer-lr", "0.5"}, "--outer-lr has no effect with --method ddp"},
       {{"--method", "ddp", "--local_sgd_sync_interval=16"}, "--local-sgd-sync-interval has no"},
       {{"--method", "ddp", "--no-pseudo-gradnorm-reduce"}, "--pseudo-gradnorm-reduce has no"},
@@ -64,8 +64,18 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--save-dir", "d", "--save-every", "-1"}, "--save-every: '-1'"},
       {{"--no-full-state-dict"}, "--full-state-dict has no effect without --save-dir or --resume"},
       {{"--resume", "f", "--checkpoint-kind", "some"}, "some"},
-      {{"--momentum", "0.9"}, "--momentum has no effect with --inner-optimizer adamw"},
-      {{"--inner-optimizer", "sgd", "--beta2", "0.9"}, "--beta2 has no effect"},
+      {{"--momentum", "0.9"}, "--momentum has no effect with --optimizer adamw"},
+      {{"--optimizer", "sgd", "--beta2", "0.9"}, "--beta2 has no effect"},
+      {{"--optimizer", "agd", "--eps", "1e-8"}, "--eps has no effect with --optimizer agd; set"},
+      {{"--nesterov"}, "--nesterov has no effect with --optimizer adamw; set --optimizer sgd"},
+      {{"--agd-win"}, "--agd-win has no effect with --optimizer adamw; set --optimizer agd"},
+      {{"--optimizer", "agd", "--agd-delta", "-1"}, "--agd-delta: '-1'"},
+      {{"--optimizer", "agd", "--agd-decay", "odd"}, "odd"},
+      {{"--wsam", "sam"}, "sam"},
+      {{"--wsam-rho", "0.1"}, "--wsam-rho has no effect with --wsam off"},
+      {{"--wsam-adaptive"}, "--wsam-adaptive has no effect with --wsam off"},
+      {{"--wsam", "coupled", "--wsam-gamma", "1"}, "--wsam-gamma: '1'"},
+      {{"--wsam", "coupled", "--wsam-perturbation", "global", "--precision", "bf16"}, "is lost"},
       {{"--outer-optimizer", "none", "--outer-momentum", "0.5"}, "--outer-momentum has no effect"},
   };
   for (const Refused& refused : cases) {
@@ -97,11 +107,31 @@ TEST(Flags, UnderscoresCountAsDashesInNamesOnly) {
 
 TEST(Flags, DefaultsAreNotTakenForFlagsThatWereGiven) {
   EXPECT_EQ(Parse({"--method", "ddp"}).method, "ddp");
-  EXPECT_EQ(
-      Parse({"--method", "ddp", "--inner-optimizer", "sgd", "--momentum", "0.9"}).inner.momentum,
-      0.9);
+  EXPECT_EQ(Parse({"--method", "ddp", "--optimizer", "sgd", "--momentum", "0.9"}).inner.momentum,
+            0.9);
   EXPECT_EQ(Parse({"--method", "diloco", "--outer-lr", "0.5"}).edit.outer_lr, 0.5);
   EXPECT_EQ(Parse({"--outer-optimizer", "none"}).edit.outer_optimizer, "none");
+}
+
+TEST(Flags, OptimizersTakeTheirHyperParameters) {
+  const InnerOptions agd = Parse({"--optimizer", "agd", "--beta1", "0.8", "--agd-delta", "1e-8",
+                                  "--agd-decay", "fixed", "--agd-clip", "5", "--agd-amsgrad"})
+                               .inner;
+  EXPECT_EQ(agd.optimizer, "agd");
+  EXPECT_EQ(agd.beta1, 0.8);
+  EXPECT_EQ(agd.agd_delta, 1e-8);
+  EXPECT_EQ(agd.agd_decay, "fixed");
+  EXPECT_EQ(agd.agd_clip, 5.0);
+  EXPECT_TRUE(agd.agd_amsgrad);
+  EXPECT_FALSE(agd.agd_win);
+  const WsamOptions wsam = Parse({"--wsam", "coupled", "--wsam-rho", "0.2", "--wsam-gamma", "0.5",
+                                  "--wsam-adaptive", "--wsam-perturbation", "global"})
+                               .wsam;
+  EXPECT_EQ(wsam.form, "coupled");
+  EXPECT_EQ(wsam.rho, 0.2);
+  EXPECT_EQ(wsam.gamma, 0.5);
+  EXPECT_TRUE(wsam.adaptive);
+  EXPECT_EQ(wsam.perturbation, "global");
 }
 
 TEST(Flags, NamesOfTheMegatronIntegrationAreAccepted) {

@@ -150,7 +150,7 @@ TEST_F(TrainTest, RepeatsBitForBit) {
 // Averaging parameters after every step of plain SGD is averaging gradients.
 TEST_F(TrainTest, EditWithAnExchangeEachStepIsSynchronousSgd) {
   const std::string flags =
-      "--shard-size 2 --steps 24 --inner-optimizer sgd --lr 0.3 --grad-clip 0 --weight-decay 0 ";
+      "--shard-size 2 --steps 24 --optimizer sgd --lr 0.3 --grad-clip 0 --weight-decay 0 ";
   Run("ddp", 4, flags + "--method ddp");
   Run("edit", 4,
       flags +
@@ -162,6 +162,53 @@ TEST_F(TrainTest, EditWithAnExchangeEachStepIsSynchronousSgd) {
   }
   EXPECT_NEAR(Summary("edit")["val_loss"].get<double>(), Summary("ddp")["val_loss"].get<double>(),
               1e-4);
+}
+
+// Each rank's own gradient, or the mean of all, leads up, whichever way the model is spread.
+TEST_F(TrainTest, ShardingDoesNotChangeSharpnessAwareSteps) {
+  for (const std::string way : {"local", "global"}) {
+    const std::string flags =
+        "--method ddp --steps 10 --optimizer sgd --momentum 0.9 --lr 0.1 "
+        "--wsam decoupled --wsam-gamma 0.7 --wsam-rho 0.2 "
+        "--gradient-accumulation-steps 2 --wsam-perturbation " +
+        way + " ";
+    Run(way + "1", 4, flags + "--shard-size 1");
+    Run(way + "4", 4, flags + "--shard-size 4");
+    EXPECT_NEAR(Summary(way + "1")["val_loss"].get<double>(),
+                Summary(way + "4")["val_loss"].get<double>(), 1e-4);
+  }
+  EXPECT_NE(Summary("local1")["val_loss"], Summary("global1")["val_loss"]);
+}
+
+// Of one rank, its own gradient is the mean; without a radius only the first gradient counts.
+TEST_F(TrainTest, SharpnessAwareStepsAtTheirEnds) {
+  const std::string flags = "--method ddp --steps 10 --optimizer adamw ";
+  Run("local", 1, flags + "--wsam coupled --wsam-adaptive");
+  Run("global", 1, flags + "--wsam coupled --wsam-adaptive --wsam-perturbation global");
+  EXPECT_NEAR(Losses("local").back(), Losses("global").back(), 1e-5);
+  Run("still", 1, flags + "--grad-clip 0 --wsam decoupled --wsam-rho 0");
+  Run("plain", 1, flags + "--grad-clip 0");
+  EXPECT_EQ(Losses("still"), Losses("plain"));
+  EXPECT_NE(Losses("local"), Losses("plain"));
+}
+
+TEST_F(TrainTest, AgdLearnsAloneAndWithSharpnessAwareStepsInBf16) {
+  const std::string flags =
+      "--method edit --shard-size 2 --steps 60 --local-sgd-sync-interval 8 --optimizer agd "
+      "--agd-delta 1e-6 --lr 5e-4 --seed 3 ";
+  Run("agd", 4, flags);
+  Run("wsam", 4, flags + "--wsam coupled --wsam-gamma 0.6 --precision bf16");
+  for (const char* name : {"agd", "wsam"}) {
+    EXPECT_LT(Summary(name)["val_loss"].get<double>(),
+              0.8 * Summary(name)["unigram_entropy"].get<double>());
+    double shares = 0.0;
+    for (const auto& [key, record] : Log(name)) {
+      const double share = record["adaptive_share"];
+      EXPECT_TRUE(share >= 0.0 && share <= 1.0) << share;
+      shares += share;
+    }
+    EXPECT_GT(shares, 0.0);
+  }
 }
 
 // The same four batches a step, whichever way the model is spread.

@@ -1,0 +1,101 @@
+#include "examples/trainer/sharpness.h"
+
+#include <algorithm>
+
+#include "examples/trainer/kernels.h"
+#include "examples/trainer/stopwatch.h"
+
+namespace trainer {
+
+Sharpness::Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
+                     const std::vector<int64_t>& layer_sizes)
+    : local_(options.perturbation == "local"), max_norm_(max_norm), base_(base) {
+  entrain_wsam_config_t config;
+  entrain_wsam_config_init(&config);
+  config.base = base->handle();
+  config.rho = options.rho;
+  config.gamma = options.gamma;
+  config.sam_eps = options.eps;
+  config.max_norm = max_norm;
+  config.adaptive = options.adaptive ? 1 : 0;
+  config.decouple = options.form == "decoupled" ? 1 : 0;
+  entrain_wsam_t* wsam = nullptr;
+  Check(entrain_wsam_create(&config, &wsam));
+  wsam_.reset(wsam);
+  if (local_) {
+    for (const int64_t size : layer_sizes) {
+      own_.emplace_back(static_cast<size_t>(size));
+      moved_.resize(std::max(moved_.size(), own_.back().size()));
+    }
+    own_sums_.resize(own_.size());
+    unmoved_.resize(moved_.size());
+  }
+}
+
+void Sharpness::Sum(Session* session, double* values, int count) {
+  const Waiting waiting(&waited_s_);
+  session->SumOverReplica(values, count);
+}
+
+void Sharpness::AddOwn(int layer, const float* params, const float* grads) {
+  if (!local_ || second_) {
+    return;
+  }
+  std::vector<float>& own = own_[static_cast<size_t>(layer)];
+  Add(own.data(), grads, static_cast<int64_t>(own.size()));
+  // With several micro-batches the last one's counts.
+  Check(entrain_wsam_ascent_sum(wsam_.get(), params, own.data(), own.size(), ENTRAIN_F32,
+                                &own_sums_[static_cast<size_t>(layer)]));
+}
+
+const float* Sharpness::Move(int layer, const float* params) {
+  if (!local_ || !second_) {
+    return params;
+  }
+  const std::vector<float>& own = own_[static_cast<size_t>(layer)];
+  std::copy_n(params, own.size(), moved_.begin());
+  Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), own.data(), own.size(),
+                            ENTRAIN_F32, own_sum_));
+  return moved_.data();
+}
+
+void Sharpness::Ascend(Session* session, std::vector<float>* masters, std::vector<float>* grads) {
+  first_ = *grads;
+  std::fill(grads->begin(), grads->end(), 0.0f);
+  second_ = true;
+  if (local_) {
+    own_sum_ = 0.0;
+    for (const double sum : own_sums_) {
+      own_sum_ += sum;
+    }
+    return;
+  }
+  double sum = 0.0;
+  Check(entrain_wsam_ascent_sum(wsam_.get(), masters->data(), first_.data(), first_.size(),
+                                ENTRAIN_F32, &sum));
+  Sum(session, &sum, 1);
+  saved_.resize(masters->size());
+  Check(entrain_wsam_ascend(wsam_.get(), masters->data(), saved_.data(), first_.data(),
+                            first_.size(), ENTRAIN_F32, sum));
+}
+
+void Sharpness::Step(int64_t step, double lr, Session* session, std::vector<float>* masters,
+                     const std::vector<float>& grads) {
+  second_ = false;
+  for (std::vector<float>& own : own_) {
+    std::fill(own.begin(), own.end(), 0.0f);
+  }
+  if (!local_) {
+    Check(entrain_wsam_return(wsam_.get(), masters->data(), saved_.data(), masters->size(),
+                              ENTRAIN_F32));
+  }
+  const auto count = static_cast<int64_t>(grads.size());
+  double sums[2] = {SumOfSquares(first_.data(), count), SumOfSquares(grads.data(), count)};
+  if (max_norm_ > 0.0) {
+    Sum(session, sums, 2);
+  }
+  Check(entrain_wsam_step(wsam_.get(), masters->data(), first_.data(), grads.data(), sums,
+                          base_->StatePointers().data(), grads.size(), ENTRAIN_F32, step, lr));
+}
+
+}  // namespace trainer

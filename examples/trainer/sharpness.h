@@ -1,0 +1,58 @@
+// Sharpness-aware steps: WSAM of the library around the inner optimizer. Each step sees its batches
+// twice, the second time at w + e, a way of length rho up the first gradient. All entrain_wsam_*
+// calls. One thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "examples/trainer/api.h"
+#include "examples/trainer/flags.h"
+#include "examples/trainer/inner_optimizer.h"
+#include "examples/trainer/session.h"
+
+namespace trainer {
+
+// local: e is along the gradient of this rank's own batches, over the whole model, and applied to
+// the layers as they are gathered; nothing is exchanged for it. global: along the gradient that is
+// averaged over the replica (synchronous steps: over all ranks), on the rank's part of the masters.
+class Sharpness {
+ public:
+  // `base`, whose steps these become, must outlive the object. Gradients are clipped to
+  // `max_norm` (0: not).
+  Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
+            const std::vector<int64_t>& layer_sizes);
+
+  // Of each layer of each backward pass of the first gradient, local: what it added, and the
+  // parameters it was taken at.
+  void AddOwn(int layer, const float* params, const float* grads);
+  // What the layer's passes see: `params`, or, local and for the second gradient, those moved by e,
+  // until the next call.
+  const float* Move(int layer, const float* params);
+
+  // Between both gradients: keeps the first, which leaves *grads zero, and ascends.
+  void Ascend(Session* session, std::vector<float>* masters, std::vector<float>* grads);
+  // After the second one: returns to w, and steps.
+  void Step(int64_t step, double lr, Session* session, std::vector<float>* masters,
+            const std::vector<float>& grads);
+
+  // Time spent waiting for sums over the replica.
+  double waited_s() const { return waited_s_; }
+
+ private:
+  void Sum(Session* session, double* values, int count);
+
+  const bool local_;
+  const double max_norm_;
+  InnerOptimizer* const base_;
+  WsamHandle wsam_;
+  bool second_ = false;                  // between Ascend and Step
+  std::vector<float> first_, saved_;     // of the rank's part: the first gradient; global: w
+  std::vector<std::vector<float>> own_;  // local: the first gradient of this rank, by layer
+  std::vector<double> own_sums_;         // of each layer of it, for the norm
+  double own_sum_ = 0.0;
+  std::vector<float> moved_, unmoved_;  // local: one layer at w + e, and what it was before
+  double waited_s_ = 0.0;
+};
+
+}  // namespace trainer
