@@ -1,14 +1,13 @@
 #include "lib/train/anomaly.h"
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "nlohmann/json.hpp"
+#include "tests/support/golden.h"
 
 namespace entrain {
 namespace {
@@ -56,8 +55,7 @@ TEST(AnomalyDetector, MatchesTheSpecifiedRunThatIngestsAll) {
 }
 
 TEST(AnomalyDetector, MatchesThePublishedRunThatSkipsTheRejected) {
-  std::ifstream file(ENTRAIN_TESTDATA "/reducers.json");
-  const Json golden = Json::parse(file)["detector"];
+  const Json golden = Golden("reducers.json")["detector"];
   const Json& run = golden["run"];
   AnomalyDetector detector({.alpha = run["alpha"],
                             .warmup = run["warmup"],

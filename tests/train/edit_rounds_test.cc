@@ -1,24 +1,18 @@
 // Rounds computed in double precision from the published rules, against the whole machinery.
 
 #include <cmath>
-#include <fstream>
-#include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "lib/train/layer_sync.h"
-#include "nlohmann/json.hpp"
+#include "tests/support/golden.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {
 namespace {
 
 using Json = nlohmann::json;
-
-double Number(const Json& json) {
-  return json.is_string() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
-}
 
 void ExpectReport(const LayerReport& report, const Json& want) {
   for (size_t n = 0; n < report.norms.size(); ++n) {
@@ -69,8 +63,7 @@ void RunRounds(Replica& r, const Json& golden) {
 }
 
 TEST(EditRounds, WeightsClipAndOuterStepsMatchPublishedRules) {
-  std::ifstream file(ENTRAIN_TESTDATA "/edit_rounds.json");
-  const Json golden = Json::parse(file);
+  const Json golden = Golden("edit_rounds.json");
   ShardConfig config;
   config.layer_counts = golden["sizes"].get<std::vector<int64_t>>();
   for (const int shards : {1, 2}) {
@@ -112,14 +105,15 @@ void ExpectModule(const LayerReport& report, const Json& want, size_t me) {
   } else {
     EXPECT_NEAR(report.score.z, Number(want["z"][me]), 1e-4);
   }
+  EXPECT_NEAR(report.score.limit,
+              want["threshold"][me].is_null() ? 0 : Number(want["threshold"][me]), 1e-5);
   EXPECT_EQ(report.accepted, want["accepted"][me].get<bool>());
   EXPECT_EQ(report.rolled_back, !want["outer_step"].get<bool>());
   EXPECT_NEAR(report.clip_factor, Number(want["clip_factor"]), 1e-5);
 }
 
 TEST(EditRounds, DetectorWeightsClipAndOuterStepMatchTheSpecifiedRounds) {
-  std::ifstream file(ENTRAIN_TESTDATA "/reducers.json");
-  const Json golden = Json::parse(file)["edit"];
+  const Json golden = Golden("reducers.json")["edit"];
   ShardConfig config;
   config.layer_counts = golden["sizes"].get<std::vector<int64_t>>();
   ASSERT_FALSE(golden["variants"].empty());

@@ -1,0 +1,8 @@
+# The numbers of tests/testdata, and what reads them.
+if(NOT TARGET entrain_golden)
+  find_package(nlohmann_json REQUIRED)
+  add_library(entrain_golden INTERFACE)
+  target_compile_definitions(entrain_golden INTERFACE
+                             ENTRAIN_TESTDATA="${PROJECT_SOURCE_DIR}/tests/testdata")
+  target_link_libraries(entrain_golden INTERFACE nlohmann_json::nlohmann_json)
+endif()
