@@ -1,6 +1,7 @@
-// A rank that is killed while layers are gathered, or exchanged by EDiT: the others learn of it
-// within 2 s, as a lost peer, also those that share no group with it. Ranks are processes; the test
-// itself never uses the library, since its children could not after a fork.
+// A rank that is killed while layers are gathered, or exchanged by EDiT, or while the others wait
+// for it at a rendezvous of A-EDiT: they learn of it within 2 s, as a lost peer, also those that
+// share no group with it. Ranks are processes; the test itself never uses the library, since its
+// children could not after a fork.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -10,6 +11,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <entrain/entrain.h>
@@ -30,8 +32,9 @@ constexpr int kRanks = 4, kVictim = 3;
 constexpr int32_t kLayers = 4;
 constexpr size_t kLayerCounts[kLayers] = {1 << 20, 1000, 1 << 20, 1 << 20};
 
-// Four ranks that gather from each other, or two replicas of two that exchange.
-enum class Work { kGather, kExchange };
+// Four ranks that gather from each other, or two replicas of two that exchange, by steps or by
+// time.
+enum class Work { kGather, kExchange, kRendezvous };
 
 // What a rank found out, in memory shared with the test.
 struct Report {
@@ -106,6 +109,11 @@ void MakeModel(Work work, Trainer* t) {
   edit.pseudo_gradnorm_reduce = 1;
   edit.clip_pseudo_grad = 10;
   edit.outer_optimizer = ENTRAIN_OUTER_SGD;
+  if (work == Work::kRendezvous) {
+    edit.use_async = 1;
+    edit.local_sgd_sync_time = 1e-3;
+    edit.min_total_global_steps = 1;
+  }
   Need(entrain_edit_create(t->mesh, &edit, &t->edit));
   int32_t syncing = 0;
   Need(entrain_edit_begin_forward(t->edit, 1, 1, &syncing));  // the anchors
@@ -189,6 +197,18 @@ class KilledRank : public testing::TestWithParam<std::tuple<const char*, Work>> 
       ASSERT_GE(shared_->rounds[rank].load(), 2) << "rank " << rank << " does not get to work";
     }
   }
+  // A stopped rank is slow, and no failure.
+  void StopVictimUntilTheOthersWait() {
+    kill(children_[kVictim], SIGSTOP);
+    int rounds = -1, before = 0, quiet = 0;
+    const auto give_up = steady_clock::now() + std::chrono::seconds(20);
+    while (quiet < 20 && steady_clock::now() < give_up) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      before = std::exchange(rounds, shared_->rounds[0] + shared_->rounds[1] + shared_->rounds[2]);
+      quiet = rounds == before ? quiet + 1 : 0;
+    }
+    ASSERT_EQ(quiet, 20) << "the others do not wait for a replica that does not come";
+  }
   // The exit status of a rank; killed when it stays for too long.
   int Await(int rank) {
     pid_t& child = children_[static_cast<size_t>(rank)];
@@ -211,6 +231,9 @@ class KilledRank : public testing::TestWithParam<std::tuple<const char*, Work>> 
 TEST_P(KilledRank, IsNamedByAllOthersWithinTwoSeconds) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(WaitUntilAtWork());
+  if (work() == Work::kRendezvous) {
+    ASSERT_NO_FATAL_FAILURE(StopVictimUntilTheOthersWait());
+  }
   shared_->struck_at.store(Now());
   kill(children_[kVictim], SIGKILL);
   for (const int rank : {0, 1, 2}) {
@@ -229,14 +252,17 @@ TEST_P(KilledRank, IsNamedByAllOthersWithinTwoSeconds) {
   children_.clear();
 }
 
+std::string NameOf(const testing::TestParamInfo<KilledRank::ParamType>& test) {
+  const char* const works[] = {"gather", "exchange", "rendezvous"};
+  return std::string(std::get<0>(test.param)) + "_" +
+         works[static_cast<int>(std::get<1>(test.param))];
+}
+
 INSTANTIATE_TEST_SUITE_P(In, KilledRank,
                          testing::Combine(testing::Values("shm", "tcp"),
-                                          testing::Values(Work::kGather, Work::kExchange)),
-                         [](const auto& param) {
-                           return std::string(std::get<0>(param.param)) +
-                                  (std::get<1>(param.param) == Work::kGather ? "_gather"
-                                                                             : "_exchange");
-                         });
+                                          testing::Values(Work::kGather, Work::kExchange,
+                                                          Work::kRendezvous)),
+                         NameOf);
 
 }  // namespace
 }  // namespace entrain_test

@@ -1,8 +1,13 @@
 // A-EDiT end to end: replicas that meet by time, each by its own clock.
 
+#include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <cmath>
 #include <limits>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -26,18 +31,16 @@ ShardConfig Layers() {
 
 // tau: 10 seconds.
 EditOptions Async(const Clock* clock) {
-  EditOptions options;
+  EditOptions options = Averaging();
   options.use_async = true;
   options.local_sgd_sync_time = 10;
   options.min_total_global_steps = 1;
-  options.outer_optimizer = OuterKind::kSgd;
-  options.outer_lr = 1;
-  options.outer_momentum = 0;
   options.clock = clock;
   return options;
 }
 
-// Steps of `seconds` each, which move every element by `drift`, until a forward pass exchanges. How many there were.
+// Steps of `seconds` each, which move every element by `drift`, until a forward pass exchanges. How
+// many there were.
 int StepsUntilExchange(Replica& r, FakeClock& clock, double seconds, float drift) {
   for (int steps = 1; steps < 1000; ++steps) {
     r.ForEach(r.params(), [&](int, int64_t, float& value) { value += drift; });
@@ -81,6 +84,95 @@ TEST(AEdit, ReplicasOfAnySpeedMeetWhenTheirTimeIsUp) {
       EXPECT_EQ(standings[1].steps, static_cast<uint64_t>(3 * (3 + late)));
     });
   }
+}
+
+// Time of a replica; once in a step that it is asked again, the replicas have met, and it is as
+// late as the last of them came. LayerSync asks whether the time is up, and again when the wait is
+// over.
+class MeetingClock final : public Clock {
+ public:
+  MeetingClock(std::vector<std::atomic<int64_t>>* all, size_t me) : all_(all), me_(me) {}
+  int64_t Now() const override { return asked_++ == 0 ? (*all_)[me_].load() : Latest(); }
+  int64_t Latest() const {
+    int64_t latest = 0;
+    for (const std::atomic<int64_t>& one : *all_) {
+      latest = std::max(latest, one.load());
+    }
+    return latest;
+  }
+  void Advance(int64_t ns) {
+    asked_ = 0;
+    (*all_)[me_] += ns;
+  }
+
+ private:
+  std::vector<std::atomic<int64_t>>* const all_;
+  const size_t me_;
+  mutable int asked_ = 0;
+};
+
+// The exchanges of four replicas, one of them slow, on a virtual clock. If the interval began
+// before the wait, the fast ones would in the end do nothing but wait: trigger_test.
+TEST(AEdit, IdleShareStaysBelowFivePercentOver2000Rounds) {
+  constexpr int kReplicas = 4, kRounds = 2000;
+  ShardConfig config;
+  config.layer_counts = {3};
+  std::vector<std::atomic<int64_t>> times(kReplicas);
+  std::barrier<> gate(kReplicas);
+  RunReplicas({1, kReplicas}, config, [&](Replica& r) {
+    const auto me = static_cast<size_t>(r.replica());
+    MeetingClock clock(&times, me);
+    EditOptions options = Async(&clock);
+    options.local_sgd_sync_time = 60;
+    r.Edit(options);
+    EXPECT_FALSE(r.Forward());
+    std::mt19937_64 random(me);
+    std::uniform_real_distribution<double> jitter(0.95, 1.05);
+    const double seconds = r.replica() == kReplicas - 1 ? 3.3 : 1.0;
+    int64_t idle = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      do {
+        clock.Advance(static_cast<int64_t>(seconds * jitter(random) * kSecond));
+        r.EndStep();
+      } while (!r.Forward());
+      gate.arrive_and_wait();
+      const int64_t wait = clock.Latest() - times[me];
+      gate.arrive_and_wait();
+      idle += wait;
+      times[me] += wait;
+    }
+    EXPECT_EQ(r.edit().info().syncs, kRounds);
+    EXPECT_LT(static_cast<double>(idle), 0.05 * static_cast<double>(times[me]));
+  });
+}
+
+// The wait is no part of the next interval, however long it was.
+TEST(AEdit, ALateReplicaIsWaitedFor) {
+  FakeClock clocks[2];
+  std::atomic<bool> waits{false};
+  RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+    FakeClock& clock = clocks[r.replica()];
+    r.Edit(Async(&clock));
+    r.Forward();
+    const float start = First(r, r.params());
+    if (r.replica() == 0) {
+      clock.Advance(9 * kSecond);
+      r.EndStep();
+      EXPECT_FALSE(r.Forward());
+      clock.Advance(kSecond);
+      r.EndStep();
+      waits = true;
+      EXPECT_TRUE(r.Forward());
+    } else {
+      while (!waits) {
+        std::this_thread::yield();
+      }
+      clocks[0].Advance(500 * kSecond);  // while the first one waits
+      EXPECT_EQ(StepsUntilExchange(r, clock, 10, 4), 1);
+    }
+    EXPECT_NEAR(First(r, r.params()), start + 2, 1e-4);
+    EXPECT_EQ(StepsUntilExchange(r, clock, 1, 0), 10);
+  });
 }
 
 TEST(AEdit, BetweenRendezvousNothingCrossesReplicas) {
@@ -177,7 +269,8 @@ TEST(AEdit, MetricsAndWishesTravelWithTheRendezvous) {
   });
 }
 
-// One that has done all its steps stays until the others have, without pulling them back to where it stopped.
+// One that has done all its steps stays until the others have, without pulling them back to where
+// it stopped.
 TEST(AEdit, AnEarlyFinisherLeavesProperly) {
   for (const int shards : {1, 2}) {
     RunReplicas({shards, 3}, Layers(), [](Replica& r) {
@@ -220,7 +313,8 @@ TEST(AEdit, WhatALeaverHasNotExchangedStillCounts) {
   });
 }
 
-// Who stops in warm-up stops with all the others; who stops at its last step has nothing to exchange.
+// Who stops in warm-up stops with all the others; who stops at its last step has nothing to
+// exchange.
 TEST(AEdit, LeavingAtTheEndOfWarmup) {
   for (const int shards : {1, 2}) {
     RunReplicas({shards, 2}, Layers(), [](Replica& r) {

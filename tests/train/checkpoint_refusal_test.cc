@@ -32,7 +32,7 @@ std::string Bytes(const std::string& path) {
 TEST(Replacing, LeavesOneCheckpoint) {
   const Directory directory;
   RunReplicas({2, 2}, Layers(), [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     for (int step = 0; step < 4; ++step) {
       trainee.Step([&] {
         const Way way = {step == 3, false};
@@ -56,7 +56,7 @@ TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
   std::string old;
   for (const Way way : {Way{true, true}, Way{false, false}}) {
     RunReplicas({2, 2}, Layers(), [&](Replica& r) {
-      Trainee trainee(r, Whole());
+      Trainee trainee(r, Judged());
       trainee.Step();
       trainee.Step([&] {
         const bool first = r.replica() == 0 && r.slot() == 0;
@@ -101,7 +101,7 @@ struct Refusal {
   Way way = {true, true};
   CheckpointKind saved = CheckpointKind::kExact, asked = CheckpointKind::kExact;
   Grid from = {2, 2}, to = {2, 2};
-  EditOptions options = Whole(), other = Whole();
+  EditOptions options = Judged(), other = Judged();
   ShardConfig layers = Layers();
 
   std::string Of(const std::function<void(const Directory&)>& spoil) const {
@@ -216,11 +216,11 @@ TEST(Loading, RefusesWhatDoesNotFit) {
   std::swap(other.options, other.other);
   EXPECT_THAT(other.Unspoilt(),
               HasSubstr("has no \"outer/0\" of layer 0, which this run's options ask for"));
-  other.options = other.other = Whole();
+  other.options = other.other = Judged();
   other.other.local_sgd_warmup_steps = 5;
   const Directory directory;
   RunReplicas({1, 1}, Layers(), [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     r.Forward();
     EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact)), absl::OkStatus());
   });
@@ -240,7 +240,7 @@ TEST(Loading, RefusesWhatDoesNotFit) {
 TEST(Saving, RefusesWhatRanksGiveDifferently) {
   const Directory directory;
   RunReplicas({2, 2}, Layers(), [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     r.Forward();
     const bool odd = r.replica() == 1 && r.slot() == 0;
     CheckpointOptions to = To(directory, CheckpointKind::kExact, {!odd, true});
@@ -264,7 +264,7 @@ TEST(Loading, RefusesTheCallersArrayOfAnotherSize) {
     std::string message;
     RunReplicas({1, 1}, Layers(), [&](Replica& r) {
       std::vector<double> mine(8);
-      LayerSync& edit = r.Edit(Whole());
+      LayerSync& edit = r.Edit(Judged());
       EXPECT_EQ(edit.AddState("mine", Holder::kRank, dtype, mine.data(), count), absl::OkStatus());
       EXPECT_THAT(std::string(edit.AddState("mine", Holder::kAll, dtype, mine.data(), 1).message()),
                   HasSubstr("there is an array \"mine\" already"));

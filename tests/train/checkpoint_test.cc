@@ -20,11 +20,11 @@ using ::testing::HasSubstr;
 
 // ---- The exact kind ----------------------------------------------------------------------------
 
-enum class Method { kWhole, kPlain, kPacked };
+enum class Method { kJudged, kPlain, kPacked };
 
-// Whole, with half of each layer sent in int8 at random, and what was not sent owed.
+// Judged, with half of each layer sent in int8 at random, and what was not sent owed.
 EditOptions Packed() {
-  EditOptions options = Whole();
+  EditOptions options = Judged();
   options.reducer = ReducerKind::kGta;
   options.sparsification_method = Sparsification::kRandom;
   options.density = 0.5;
@@ -37,11 +37,11 @@ EditOptions Packed() {
 
 class ExactResume : public ::testing::TestWithParam<std::tuple<Grid, Way, Method>> {};
 
-TEST_P(ExactResume, BitEqual) {
+TEST_P(ExactResume, IsBitEqual) {
   const auto& [grid, way, method] = GetParam();
   EditOptions options = method == Method::kPlain    ? Plain()
                         : method == Method::kPacked ? Packed()
-                                                    : Whole();
+                                                    : Judged();
   options.local_sgd_sync_interval = 3;
   constexpr int kSteps = 14;
   const Directory directory;
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ExactResume,
                          ::testing::Combine(::testing::Values(Grid{1, 1}, Grid{2, 1}, Grid{1, 2},
                                                               Grid{2, 2}, Grid{3, 2}),
                                             ::testing::ValuesIn(kWays),
-                                            ::testing::Values(Method::kWhole, Method::kPlain,
+                                            ::testing::Values(Method::kJudged, Method::kPlain,
                                                               Method::kPacked)),
                          NameOfExact);
 
@@ -169,7 +169,7 @@ class PortableResume : public ::testing::TestWithParam<std::tuple<Grid, Grid, Wa
 
 TEST_P(PortableResume, NToNPrimeAndMToMPrime) {
   const auto& [from, to, way] = GetParam();
-  for (const EditOptions& options : {Whole(), Plain()}) {
+  for (const EditOptions& options : {Judged(), Plain()}) {
     const Directory directory;
     RunReplicas(from, Layers(), [&](Replica& r) {
       Trainee trainee(r, options);
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PortableResume,
 TEST(PortableResume, AlsoFromAnExactCheckpoint) {
   const Directory directory;
   RunReplicas({2, 2}, Layers(), [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     trainee.Step();
     trainee.Step([&] {
       EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, {false, false})),
@@ -237,7 +237,7 @@ TEST(PortableResume, AlsoFromAnExactCheckpoint) {
     });
   });
   RunReplicas({1, 1}, Layers(), [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
     EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable, kOneFile, "again")),
               absl::OkStatus());
@@ -265,7 +265,7 @@ void RunParts(int context, int shard, int sync, const std::function<void(Replica
 TEST(PortableResume, OfAModelInParts) {
   const Directory directory;
   RunParts(2, 1, 2, [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     trainee.Step();
     trainee.Step([&] {
       EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
@@ -273,7 +273,7 @@ TEST(PortableResume, OfAModelInParts) {
   });
   for (const Way way : kWays) {
     RunParts(1, 2, 1, [&](Replica& r) {
-      Trainee trainee(r, Whole());
+      Trainee trainee(r, Judged());
       ASSERT_EQ(r.edit().Load(To(directory, CheckpointKind::kPortable)), absl::OkStatus());
       EXPECT_EQ(r.edit().Save(To(directory, CheckpointKind::kExact, way, "exact")),
                 absl::OkStatus());
@@ -297,7 +297,7 @@ TEST(Saving, IsForRendezvousOnly) {
   const Directory directory;
   RunReplicas({1, 2}, Layers(), [&](Replica& r) {
     const CheckpointOptions to = To(directory, CheckpointKind::kExact);
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     const auto refusal = [&] {
       const absl::Status status = r.edit().Save(to);
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -330,7 +330,7 @@ TEST(Saving, IsForRendezvousOnly) {
 TEST(Saving, EndsInTimeWhenARankDoesNotTakePart) {
   const Directory directory;
   RunReplicas({1, 2}, Layers(), [&](Replica& r) {
-    Trainee trainee(r, Whole());
+    Trainee trainee(r, Judged());
     r.Forward();
     CheckpointOptions to = To(directory, CheckpointKind::kPortable);
     to.timeout_ns = 200 * kMillisecond;

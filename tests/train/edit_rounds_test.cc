@@ -187,8 +187,8 @@ TEST(EditRounds, ReducersMatchTheSpecifiedVectors) {
   }
 }
 
-// What does not travel is paid later: with error feedback the anchors come as near to those of exact exchanges after some rounds as
-// a few steps of the format.
+// What does not travel is paid later: with error feedback the anchors come as near to those of
+// exact exchanges after some rounds as a few steps of the format.
 TEST(EditRounds, SparseAndQuantisedExchangesPayWhatTheyOwe) {
   struct Case {
     const char* name;

@@ -23,12 +23,9 @@ ShardConfig Layers() {
 }
 
 EditOptions Overlapped(int64_t interval, int32_t steps) {
-  EditOptions options;
+  EditOptions options = Averaging();
   options.local_sgd_sync_interval = interval;
   options.overlap_steps = steps;
-  options.outer_optimizer = OuterKind::kSgd;
-  options.outer_lr = 1;
-  options.outer_momentum = 0;
   return options;
 }
 

@@ -18,6 +18,31 @@ uint64_t Scramble(uint64_t x) {
 
 }  // namespace
 
+EditOptions Averaging() {
+  EditOptions options;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_lr = 1;
+  options.outer_momentum = 0;
+  return options;
+}
+
+EditOptions Weighed() {
+  EditOptions options;
+  options.reducer = ReducerKind::kLinear;
+  options.pseudo_gradnorm_reduce = true;
+  options.clip_pseudo_grad = 0.8;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_nesterov = true;
+  return options;
+}
+
+EditOptions Judged() {
+  EditOptions options = Weighed();
+  options.skip_anomaly = true;
+  options.ewma_warmup_steps = 2;
+  return options;
+}
+
 float Noise(int64_t a, int64_t b, int64_t c, int64_t d) {
   uint64_t x = 1;
   for (const int64_t part : {a, b, c, d}) {

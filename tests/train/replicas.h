@@ -13,6 +13,17 @@
 
 namespace entrain {
 
+// ---- Options that many tests begin with
+
+// eta = 1, mu = 0: a ← mean theta.
+EditOptions Averaging();
+// Weights by norm, clipping, and a Nesterov step outside.
+EditOptions Weighed();
+// The same with a detector, which judges from the third exchange on.
+EditOptions Judged();
+
+// ---- Ranks
+
 struct Grid {
   int shards = 1, replicas = 1;  // M, N
   int ranks() const { return shards * replicas; }

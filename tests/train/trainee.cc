@@ -17,18 +17,6 @@ ShardConfig Layers() {
   return config;
 }
 
-EditOptions Whole() {
-  EditOptions options;
-  options.reducer = ReducerKind::kLinear;
-  options.pseudo_gradnorm_reduce = true;
-  options.clip_pseudo_grad = 0.8;
-  options.outer_optimizer = OuterKind::kSgd;
-  options.outer_nesterov = true;
-  options.skip_anomaly = true;
-  options.ewma_warmup_steps = 2;
-  return options;
-}
-
 EditOptions Plain() {
   return {};
 }

@@ -18,7 +18,6 @@ namespace entrain {
 const std::vector<int64_t> kLayers = {37, 0, 8, 50, 1};
 constexpr int kFrozen = 2;
 ShardConfig Layers();
-EditOptions Whole();  // everything at once
 EditOptions Plain();  // post-local SGD: no anchors
 
 // A directory of its own, gone at the end.

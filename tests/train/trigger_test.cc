@@ -121,7 +121,8 @@ TEST(TimeTrigger, AWordOfTheLastIntervalIsNoneOfThis) {
   });
 }
 
-// Replicas of different speeds on a virtual clock. The share of its time that the replica which waits most spends waiting.
+// Replicas of different speeds on a virtual clock. The share of its time that the replica which
+// waits most spends waiting.
 double IdleShare(const std::vector<double>& step_seconds, double tau, int rounds, bool met_after) {
   struct Replica {
     FakeClock clock;
@@ -166,10 +167,10 @@ double IdleShare(const std::vector<double>& step_seconds, double tau, int rounds
   return most;
 }
 
-TEST(TimeTrigger, IdleShareStaysBelowFivePercentOver2000Rounds) {
+TEST(TimeTrigger, IntervalsThatBeginBeforeTheWaitLeaveTheFastIdle) {
   EXPECT_LT(IdleShare({1, 3.3}, 600, 2000, true), 0.05);
   EXPECT_LT(IdleShare({1, 1, 1, 3.3}, 60, 2000, true), 0.05);
-  // What it would be if the interval began before the wait, as published.
+  // As published.
   EXPECT_GT(IdleShare({1, 1, 1, 3.3}, 60, 2000, false), 0.9);
 }
 
