@@ -73,6 +73,8 @@ Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, 
       anchors_(slab),
       outer_(slab, options),
       empty_rounds_(static_cast<size_t>(slab.layers()), 0),
+      brought_(static_cast<size_t>(slab.layers()), 0),
+      accepted_(static_cast<size_t>(slab.layers()), 0),
       gaps_(slab.layers()),
       overlapped_(static_cast<size_t>(slab.layers()), 0),
       finite_(static_cast<size_t>(slab.layers()), 1),
@@ -125,6 +127,8 @@ void Exchange::VisitState(StateVisitor& visitor) {
                   static_cast<int64_t>(finite_.size()));
     visitor.Array("behind/taken", Holder::kRank, DType::kF32, snapshot_.data(), slab_.count());
   }
+  visitor.Array("layers/brought", Holder::kAll, DType::kI64, brought_.data(), slab_.layers());
+  visitor.Array("layers/accepted", Holder::kAll, DType::kI64, accepted_.data(), slab_.layers());
   VisitReducer(visitor);
 }
 
@@ -290,8 +294,12 @@ void Exchange::Weigh(int layer, const std::vector<double>& signed_norms,
                        .absent = standings_[n].steps_since == 0,
                        .trained = trained[n]});
     report.norms.push_back(norm);
+    brought_[at] += brought.back().absent ? 0 : 1;
   }
   verdicts_[at] = entrain::Weigh(WeighingOf(options_), brought);
+  accepted_[at] += verdicts_[at].accepted;
+  report.brought_ever = brought_[at];
+  report.accepted_ever = accepted_[at];
   report.weights = verdicts_[at].weights;
   report.clip_factor = report.staleness = 1;
   report.rolled_back = false;
@@ -384,11 +392,12 @@ void Exchange::LogDecision(int layer) const {
   const auto me = static_cast<size_t>(me_);
   LogLine(LogLevel::kInfo,
           absl::StrFormat("edit: rendezvous %d, layer %d, replica %d: norm %g, z %g of %g, %s, "
-                          "weight %g, clip factor %g%s",
+                          "weight %g, clip factor %g%s; accepted so far %d of %d",
                           standings_[me].round + 1, layer, me_, report.norms[me], report.score.z,
                           report.score.limit, report.accepted ? "accepted" : "rejected",
                           report.weights[me], report.clip_factor,
-                          report.rolled_back ? ", rolled back" : ""));
+                          report.rolled_back ? ", rolled back" : "", report.accepted_ever,
+                          report.brought_ever));
 }
 
 // Ranks whose shard of the layer is all padding take part for the others' sake.

@@ -41,6 +41,9 @@ struct LayerReport {
   bool accepted = true;                // this replica was not rejected
   AnomalyDetector::Score score;        // of its norm, with skip_anomaly
   bool rolled_back = false;            // nobody was accepted, or what came of it was not finite
+  // Of all exchanges of the layer so far, also those of a run that was loaded: how many replicas
+  // brought something, and of those, how many were accepted. The same on all ranks.
+  int64_t brought_ever = 0, accepted_ever = 0;
 };
 
 class Exchange {
@@ -138,6 +141,7 @@ class Exchange {
   OuterOptimizer outer_;
   std::vector<AnomalyDetector> detectors_;  // by layer, of this replica; empty without skip_anomaly
   std::vector<int> empty_rounds_;           // by layer: how often in a row all were rejected
+  std::vector<int64_t> brought_, accepted_;  // by layer: the report's ..._ever
   std::vector<Standing> standings_;
   StalenessGaps gaps_;
   OwnedBuffer snapshot_;  // as the slab; from the first Snapshot on

@@ -1,4 +1,5 @@
 // Saving and loading EDiT's state: what comes back, on which meshes, and when it may be saved.
+#include <cmath>
 #include <map>
 #include <string>
 #include <tuple>
@@ -223,6 +224,45 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PortableResume,
                                                               Grid{4, 2}),
                                             ::testing::ValuesIn(kWays)),
                          NameOfPortable);
+
+// How often replicas were accepted, by layer: it goes on from what was saved.
+TEST(PortableResume, KeepsEachLayersShareOfTheAccepted) {
+  const Directory directory;
+  const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);
+  constexpr int kBad = 3;
+  const auto exchange = [](Replica& r, bool bad) {
+    r.DriftFromAnchor([&](int l, int64_t i) {
+      return bad && l == kBad ? NAN : l == kFrozen ? 0 : Noise(r.replica(), l, i) / 8;
+    });
+    r.EndStep();
+    ASSERT_TRUE(r.Forward());
+  };
+  const auto expect = [](Replica& r, int64_t brought, int64_t rejected) {
+    for (const int l : {0, kBad, 4}) {
+      const LayerReport report = *r.edit().Report(l);
+      EXPECT_EQ(report.brought_ever, brought);
+      EXPECT_EQ(report.accepted_ever, brought - (l == kBad ? rejected : 0)) << "layer " << l;
+    }
+  };
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    r.Edit(Weighed());
+    r.Forward();
+    for (int round = 0; round < 3; ++round) {
+      exchange(r, round > 0 && r.replica() == 1);
+    }
+    expect(r, 6, 2);
+    EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+  });
+  EXPECT_THAT(Contents(directory.File("run.ckpt")).at({"layers/accepted", -1, -1}),
+              HasSubstr("5 i64"));
+  RunReplicas({1, 3}, Layers(), [&](Replica& r) {
+    r.Edit(Weighed());
+    ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+    r.Forward();
+    exchange(r, r.replica() == 2);
+    expect(r, 9, 3);
+  });
+}
 
 TEST(PortableResume, AlsoFromAnExactCheckpoint) {
   const Directory directory;

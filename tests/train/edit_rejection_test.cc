@@ -343,7 +343,7 @@ TEST(Edit, DebugLinesSayWhatWasDecided) {
   EXPECT_THAT(sink.lines,
               testing::Contains(testing::AllOf(HasSubstr(
                   "edit: rendezvous 1, layer 3, replica 0: norm 0.25, z 0 of 0, accepted, "
-                  "weight 1, clip factor 1"))));
+                  "weight 1, clip factor 1; accepted so far 1 of 2"))));
   EXPECT_THAT(sink.lines, testing::Contains(testing::AllOf(HasSubstr("layer 3, replica 1: norm "),
                                                            HasSubstr("rejected, weight 0"))));
 }
