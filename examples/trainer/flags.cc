@@ -5,12 +5,11 @@
 #include <cmath>
 
 #include "examples/trainer/error.h"
+#include "examples/trainer/flag_checks.h"
 #include <CLI/CLI.hpp>
 
 namespace trainer {
 namespace {
-
-constexpr int kUsage = 2;
 
 // CLI11's own range checks print bounds up to 1e308 and let integers saturate.
 CLI::Validator Real(double least, bool open = false) {
@@ -109,6 +108,8 @@ void AddRun(CLI::App* app, Options* o) {
   group->add_option("--tokens", o->tokens, "instead of --steps: tokens over all ranks, rounded up")
       ->transform(Suffix())
       ->excludes(steps);
+  group->add_flag("--steps-together", o->steps_together,
+                  "a-edit: count the steps of all replicas, of which fast ones make more");
   group->add_option("--seed", o->seed, "of the starting weights and the batches")
       ->capture_default_str()
       ->check(Whole(0));
@@ -335,6 +336,34 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
   return group;
 }
 
+CLI::App* AddConditions(CLI::App* app, ConditionOptions* o) {
+  auto* group = app->add_option_group("Emulated conditions");
+  group
+      ->add_option(
+          "--step-ms", o->step_ms,
+          "milliseconds that a step takes at least, waiting for other replicas not counted; 0: off")
+      ->capture_default_str()
+      ->check(Real(0.0));
+  group
+      ->add_option("--straggler", o->straggler,
+                   "who is late: none, random (one replica each step) or fixed (always the same)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "random", "fixed"}));
+  group->add_option("--straggler-ms", o->straggler_ms, "milliseconds that it sleeps in a step")
+      ->check(Real(0.0, true));
+  group->add_option("--straggler-replica", o->straggler_replica, "the fixed one (default 0)")
+      ->check(Whole(0, 1 << 20));
+  group
+      ->add_option("--shuffle-labels-every", o->shuffle_labels_every,
+                   "one interval between exchanges in so many, a replica learns from shuffled "
+                   "labels; 0: never")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--shuffle-labels-replica", o->shuffle_labels_replica, "which (default 0)")
+      ->check(Whole(0, 1 << 20));
+  return group;
+}
+
 void AddOutput(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Results");
   group->add_option("--log", o->log, "one JSON record a step and replica");
@@ -376,104 +405,6 @@ CLI::App* AddCheckpoints(CLI::App* app, Options* o) {
   return group;
 }
 
-void CheckTogether(const Options& o) {
-  const auto text = [](int64_t value) { return std::to_string(value); };
-  if (o.model.hidden % o.model.heads != 0) {
-    throw Error(
-        "--heads " + text(o.model.heads) + " does not divide --hidden-size " + text(o.model.hidden),
-        kUsage);
-  }
-  const int head_dim = o.model.hidden / o.model.heads;
-  if (head_dim % 2 != 0) {
-    throw Error("--hidden-size " + text(o.model.hidden) + " / --heads " + text(o.model.heads) +
-                    " gives heads of " + text(head_dim) +
-                    ", which rotary positions need to be even",
-                kUsage);
-  }
-  if (o.inner.min_lr > o.inner.lr) {
-    throw Error("--min-lr is above --lr", kUsage);
-  }
-}
-
-// Whoever gives a flag expects an effect.
-[[noreturn]] void Refuse(const std::string& flag, const std::string& why) {
-  throw Error(flag + " has no effect " + why, kUsage);
-}
-
-void RefuseInertOptimizer(const Options& o, const CLI::App* inner, const CLI::App* wsam) {
-  const auto only = [&](std::vector<const char*> flags, std::vector<std::string> with) {
-    const bool takes = std::find(with.begin(), with.end(), o.inner.optimizer) != with.end();
-    for (const char* flag : flags) {
-      if (!takes && inner->get_option(flag)->count() > 0) {
-        Refuse(flag, "with --optimizer " + o.inner.optimizer + "; set --optimizer " + with[0] +
-                         ", or leave it out");
-      }
-    }
-  };
-  only({"--beta1", "--beta2"}, {"adamw", "agd"});
-  only({"--eps"}, {"adamw"});
-  only({"--momentum", "--nesterov"}, {"sgd"});
-  only({"--agd-delta", "--agd-decay", "--agd-clip", "--agd-amsgrad", "--agd-win"}, {"agd"});
-  if (o.wsam.form == "off") {
-    for (const CLI::Option* option : wsam->get_options()) {
-      if (option->get_name() != "--wsam" && option->count() > 0) {
-        Refuse(option->get_name(), "with --wsam off; set --wsam decoupled, or leave it out");
-      }
-    }
-  } else if (o.wsam.perturbation == "global" && o.precision == "bf16") {
-    throw Error(
-        "--wsam-perturbation global moves the masters, and most of a step of --wsam-rho is lost "
-        "when they are rounded for --precision bf16; set --wsam-perturbation local",
-        kUsage);
-  }
-}
-
-// What contradicts within EDiT's options the library says.
-void RefuseInert(const Options& o, const CLI::App* edit, const CLI::App* checkpoints) {
-  if (o.method == "ddp") {
-    for (const CLI::App* group : {edit, checkpoints}) {
-      for (const CLI::Option* option : group->get_options()) {
-        if (option->count() > 0) {
-          Refuse(option->get_name(),
-                 "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
-        }
-      }
-    }
-  }
-  if (o.save_every > 0 && o.overlap_steps() > 0 &&
-      (o.method == "a-edit" || o.checkpoint_kind == "portable")) {
-    throw Error(
-        "--save-every needs exchanges that are over when a step begins, which --overlap-steps "
-        "delays, but for --checkpoint-kind exact and methods that go by steps; leave one out "
-        "(--save-dir saves at the end)",
-        kUsage);
-  }
-  if (o.save_dir.empty()) {
-    if (o.save_every > 0) {
-      Refuse("--save-every", "without --save-dir; set both");
-    }
-    for (const char* flag : {"--checkpoint-kind", "--full-state-dict", "--rank0-only"}) {
-      if (o.resume.empty() && checkpoints->get_option(flag)->count() > 0) {
-        Refuse(flag, "without --save-dir or --resume; set one, or leave it out");
-      }
-    }
-  }
-  if (o.method == "a-edit" && o.eval_interval > 0) {
-    throw Error(
-        "--eval-interval makes replicas wait for each other, which --method a-edit is "
-        "there to avoid; leave it out",
-        kUsage);
-  }
-  if (o.method == "a-edit" && edit->get_option("--local-sgd-sync-interval")->count() > 0) {
-    Refuse("--local-sgd-sync-interval", "with --method a-edit; set --local-sgd-sync-time");
-  }
-  for (const char* flag : {"--outer-lr", "--outer-momentum"}) {
-    if (o.edit.outer_optimizer == "none" && edit->get_option(flag)->count() > 0) {
-      Refuse(flag, "with --outer-optimizer none; set --outer-optimizer sgd, or leave it out");
-    }
-  }
-}
-
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -502,10 +433,12 @@ Options ParseFlags(std::vector<std::string> words) {
   app.get_formatter()->column_width(42);
   AddRun(&app, &options);
   AddModel(&app, &options);
-  const CLI::App* const inner = AddInner(&app, &options.inner);
-  const CLI::App* const wsam = AddWsam(&app, &options.wsam);
-  const CLI::App* const edit = AddEdit(&app, &options.edit);
-  const CLI::App* const checkpoints = AddCheckpoints(&app, &options);
+  FlagGroups groups;
+  groups.inner = AddInner(&app, &options.inner);
+  groups.wsam = AddWsam(&app, &options.wsam);
+  groups.edit = AddEdit(&app, &options.edit);
+  groups.checkpoints = AddCheckpoints(&app, &options);
+  groups.conditions = AddConditions(&app, &options.conditions);
   AddOutput(&app, &options);
   words = WithDashes(std::move(words));
   std::reverse(words.begin(), words.end());  // CLI11 takes its words from the back
@@ -514,11 +447,9 @@ Options ParseFlags(std::vector<std::string> words) {
   } catch (const CLI::CallForHelp&) {
     throw Error(app.help(), 0);
   } catch (const CLI::ParseError& error) {
-    throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsage);
+    throw Error(OneLine(error.what()) + " (--help lists the flags)", kUsageExit);
   }
-  CheckTogether(options);
-  RefuseInert(options, edit, checkpoints);
-  RefuseInertOptimizer(options, inner, wsam);
+  CheckFlags(options, groups);
   return options;
 }
 

@@ -57,11 +57,22 @@ struct WsamOptions {
   bool adaptive = false;
 };
 
+// What is made worse than it is, to see how a method bears it.
+struct ConditionOptions {
+  double step_ms = 0.0;              // least time of a step, waiting for other replicas not counted
+  std::string straggler = "none";    // "random": another replica each step; "fixed"
+  double straggler_ms = 0.0;         // how much longer its step takes
+  int straggler_replica = 0;         // the fixed one
+  int64_t shuffle_labels_every = 0;  // one interval in so many; 0: never
+  int shuffle_labels_replica = 0;
+};
+
 struct Options {
   // "ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"
   std::string method = "edit";
   std::string data;
   int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
+  bool steps_together = false;    // a-edit: `steps` is a mean over the replicas
   uint64_t seed = 1;
   int shard_size = 1;
   ModelConfig model;
@@ -72,6 +83,7 @@ struct Options {
   EditOptions edit;
   InnerOptions inner;
   WsamOptions wsam;
+  ConditionOptions conditions;
   int64_t eval_interval = 0, val_batches = 32;
   int64_t sample = 0;
   std::string prompt;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "examples/trainer/stopwatch.h"
 
@@ -150,6 +151,8 @@ Method::Method(const Options& options, entrain_mesh_t* mesh, entrain_shard_t* sh
   Check(entrain_edit_create(mesh, &config, &edit));
   edit_.reset(edit);
   by_time_ = config.use_async != 0;
+  interval_steps_ = config.local_sgd_sync_interval;
+  warmup_steps_ = config.local_sgd_warmup_steps;
 }
 
 bool Method::BeginForward(bool training, bool first_microbatch) {
@@ -160,6 +163,7 @@ bool Method::BeginForward(bool training, bool first_microbatch) {
   int32_t syncing = 0;
   Check(entrain_edit_begin_forward(edit_.get(), training ? 1 : 0, first_microbatch ? 1 : 0,
                                    &syncing));
+  exchanges_ += syncing;
   return syncing != 0;
 }
 
@@ -238,6 +242,26 @@ void Method::Load(const Options& options) {
   config.save_dir = directory.c_str();
   config.ckpt_name = name.c_str();
   Check(entrain_edit_load(edit_.get(), &config));
+  exchanges_ = Info().syncs;
+}
+
+int64_t Method::interval() const {
+  const int64_t local = edit_ == nullptr ? -1 : Info().steps - warmup_steps_;
+  if (local < 0) {
+    return 0;
+  }
+  return 1 + (by_time_ ? exchanges_ : local / interval_steps_);
+}
+
+std::vector<int64_t> Method::StepsWhenMet(int replicas) const {
+  std::vector<int64_t> steps;
+  for (int replica = 0; Info().rendezvous > 0 && replica < replicas; ++replica) {
+    entrain_edit_replica_t said;
+    entrain_edit_replica_init(&said);
+    Check(entrain_edit_replica(edit_.get(), replica, &said));
+    steps.push_back(said.steps);
+  }
+  return steps;
 }
 
 uint64_t Method::anchor_checksum() const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
@@ -45,9 +46,16 @@ class Method {
   // Optimizer steps made, by this run and the one it goes on from.
   int64_t steps() const { return Info().steps; }
 
+  // The interval between exchanges that a step is in after its BeginForward, from 1; 0: in warm-up,
+  // or ddp.
+  int64_t interval() const;
+  // What each replica had made when they last met (a-edit); empty before they have.
+  std::vector<int64_t> StepsWhenMet(int replicas) const;
+
   // Of this rank's anchors; 0: none.
   uint64_t anchor_checksum() const;
-  // What the replicas have agreed on so far: exchanges, and how often this one's layers were left out of one.
+  // What the replicas have agreed on so far: exchanges, and how often this one's layers were left
+  // out of one.
   int64_t syncs() const { return edit_ ? Info().syncs : 0; }
   int64_t rejections() const { return edit_ ? Info().rejections : 0; }
   // Time spent waiting in the calls above, and payload bytes sent for exchanges, since creation.
@@ -60,6 +68,9 @@ class Method {
 
   EditHandle edit_;  // null: ddp
   bool by_time_ = false;
+  int64_t interval_steps_ = 0;  // H
+  int64_t warmup_steps_ = 0;
+  int64_t exchanges_ = 0;  // that have begun
   double waited_s_ = 0.0;
 };
 

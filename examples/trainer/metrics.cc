@@ -126,7 +126,7 @@ void Progress::Show(const StepRecord& record) {
   if (silent_) {
     return;
   }
-  if (bar_ != nullptr) {
+  if (bar_ != nullptr && record.step <= steps_) {
     bar_->Advance();
   }
   const double now = watch_.seconds();
@@ -188,6 +188,8 @@ void SummaryFile::Write(const Summary& s) {
                {"bytes_sent_init", s.bytes_sent_init},
                {"syncs", s.syncs},
                {"rejections", s.rejections},
+               {"replica_steps", s.replica_steps},
+               {"idle_share", s.idle_share},
                {"peak_rss_bytes", s.peak_rss_bytes},
                {"anchor_checksum", nullptr},
                {"sample", s.sample}};

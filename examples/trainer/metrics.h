@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "examples/trainer/stopwatch.h"
 
@@ -79,10 +80,12 @@ struct Summary {
   double final_train_loss = 0.0, val_loss = 0.0, unigram_entropy = 0.0;
   double exposed_comm_s = 0.0;
   double bytes_sent_shard = 0.0, bytes_sent_sync = 0.0,
-         bytes_sent_init = 0.0;  // mean over the ranks
-  int64_t syncs = 0;             // exchanges
-  int64_t rejections = 0;        // layers left out of one, over all replicas
-  uint64_t peak_rss_bytes = 0;   // the largest rank's
+         bytes_sent_init = 0.0;        // mean over the ranks
+  int64_t syncs = 0;                   // exchanges
+  int64_t rejections = 0;              // layers left out of one, over all replicas
+  std::vector<int64_t> replica_steps;  // by replica
+  std::vector<double> idle_share;      // likewise: of its time, waiting for the others
+  uint64_t peak_rss_bytes = 0;         // the largest rank's
   std::optional<uint64_t> anchor_checksum;
   std::string sample;
 };

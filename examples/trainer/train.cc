@@ -1,15 +1,19 @@
 #include "examples/trainer/train.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "examples/trainer/conditions.h"
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
 #include "examples/trainer/kernels.h"
@@ -41,12 +45,17 @@ class Run {
   void Resume();
   void Save();
   bool SaveIsDue() const;
+  bool Done(int64_t made) const;
+  int64_t StepOfSchedule(int64_t step) const;
+  void SetBatch(int64_t draw);
   double MicroBatches(int64_t step, bool* synced);
   void SecondGradient(int64_t step);
   void Update(StepRecord* record);
+  void UpdateAndRest(StepRecord* record);
   StepRecord Step(int64_t step);
   Traffic Now() const;
   Traffic Measure(const std::function<void()>& work);
+  void CollectReplicas(Summary* summary);
   void SumTraffic(Summary* summary);
   Summary Report();
   void Print(const Summary& summary);
@@ -59,6 +68,7 @@ class Run {
   const Text& text_;
   Session* const session_;
   const int64_t steps_;
+  const Conditions conditions_;
   ShardedModel model_;
   Method method_;
   InnerOptimizer inner_;
@@ -72,6 +82,8 @@ class Run {
   double sums_waited_s_ = 0.0;
   Traffic training_;  // in the steps and the last exchange; evaluations apart
   std::deque<double> last_losses_;
+  double idle_s_ = 0.0;       // of that waiting, for other replicas
+  int64_t made_ = 0;          // steps of this replica
   int64_t steps_before_ = 0;  // of the run that this one goes on from
   int64_t next_save_ = 0;     // with --save-every: steps to have been made
 };
@@ -81,6 +93,7 @@ Run::Run(const Options& options, const Text& text, Session* session)
       text_(text),
       session_(session),
       steps_(options.total_steps(session->ranks())),
+      conditions_(options.conditions, options.seed, session->replicas()),
       model_(session->mesh(), options.model, options.precision == "bf16", options.shard_prefetch,
              options.seed),
       method_(options, session->mesh(), model_.handle()),
@@ -95,6 +108,13 @@ Run::Run(const Options& options, const Text& text, Session* session)
     sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes);
     model_.SetSharpness(sharpness_.get());
   }
+  std::string failure;
+  try {
+    conditions_.CheckReplicas();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
   OpenFiles();
   int array = 0;
   for (std::vector<float>& state : inner_.state()) {
@@ -197,16 +217,24 @@ Traffic Run::Measure(const std::function<void()>& work) {
   return took;
 }
 
+// Gives the pass this rank's batch number `draw`.
+void Run::SetBatch(int64_t draw) {
+  text_.DrawTraining(options_.seed, session_->rank(), draw, options_.batch_size,
+                     options_.model.length, &batch_);
+  if (conditions_.Shuffles(method_.interval(), session_->replica())) {
+    conditions_.Shuffle(session_->rank(), draw, &batch_);
+  }
+  pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
+}
+
 // Forward and backward passes of one step; returns the mean loss of this rank's batches.
 double Run::MicroBatches(int64_t step, bool* synced) {
   const int64_t count = options_.gradient_accumulation_steps;
   double loss = 0.0;
   for (int64_t micro = 0; micro < count; ++micro) {
-    text_.DrawTraining(options_.seed, session_->rank(), (step - 1) * count + micro,
-                       options_.batch_size, options_.model.length, &batch_);
-    pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
     const bool began = method_.BeginForward(true, micro == 0);
     *synced |= began;
+    SetBatch((step - 1) * count + micro);
     if (began && SaveIsDue()) {
       Save();
       next_save_ = NextSave(method_.steps());
@@ -224,9 +252,7 @@ void Run::SecondGradient(int64_t step) {
   const int64_t count = options_.gradient_accumulation_steps;
   sharpness_->Ascend(session_, &model_.masters(), &model_.gradients());
   for (int64_t micro = 0; micro < count; ++micro) {
-    text_.DrawTraining(options_.seed, session_->rank(), (step - 1) * count + micro,
-                       options_.batch_size, options_.model.length, &batch_);
-    pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
+    SetBatch((step - 1) * count + micro);
     model_.Forward(&pass_, [](int) {});
     model_.Backward(&pass_, 1.0f / static_cast<float>(count));
   }
@@ -246,7 +272,7 @@ void Run::Update(StepRecord* record) {
     session_->SumOverReplica(sums, 2);
   }
   record->loss = sums[1] * session_->replicas() / session_->ranks();
-  record->lr = LearningRate(options_.inner, record->step, steps_);
+  record->lr = LearningRate(options_.inner, StepOfSchedule(record->step), steps_);
   if (sharpness_) {
     SecondGradient(record->step);
     sharpness_->Step(record->step, record->lr, session_, &model_.masters(), grads);
@@ -262,12 +288,54 @@ void Run::Update(StepRecord* record) {
   }
 }
 
+// One step, which takes as long as the emulated conditions want. Where replicas meet, all that the
+// step waited counts as waiting for the others; elsewhere a replica's ranks wait for each other
+// alone.
+void Run::UpdateAndRest(StepRecord* record) {
+  const Traffic before = Now();
+  const double met_before_s = method_.waited_s();
+  Update(record);
+  const Traffic now = Now();
+  const bool meets = record->synced || method_.interval() == 0;
+  const double idle_s = meets ? now.waited_s - before.waited_s : method_.waited_s() - met_before_s;
+  idle_s_ += idle_s;
+  const double own_s = now.seconds - before.seconds - idle_s;
+  std::this_thread::sleep_for(
+      std::chrono::duration<double>(conditions_.Rest(record->step, session_->replica(), own_s)));
+}
+
+// Whether that is all, with so many steps of this replica. Replicas that count together know what
+// all have made when they meet, and all stop after the same meeting.
+bool Run::Done(int64_t made) const {
+  if (!options_.steps_together) {
+    return made >= steps_;
+  }
+  const std::vector<int64_t> met = method_.StepsWhenMet(session_->replicas());
+  return std::accumulate(met.begin(), met.end(), int64_t{0}) >= session_->replicas() * steps_ &&
+         !met.empty();
+}
+
+// Where the learning rate is at this replica's step number `step`: replicas that count together
+// have made, on average, what they had when they last met, and since then as many as this one.
+int64_t Run::StepOfSchedule(int64_t step) const {
+  if (!options_.steps_together) {
+    return step;
+  }
+  const std::vector<int64_t> met = method_.StepsWhenMet(session_->replicas());
+  if (met.empty()) {
+    return std::min(step, steps_);
+  }
+  const int64_t mean = std::accumulate(met.begin(), met.end(), int64_t{0}) / session_->replicas();
+  const int64_t since = step - met[static_cast<size_t>(session_->replica())];
+  return std::min(mean + since, steps_);
+}
+
 StepRecord Run::Step(int64_t step) {
   StepRecord record;
   record.step = step;
   record.replica = session_->replica();
   record.tokens = step * options_.tokens_per_step(session_->ranks());
-  const Traffic took = Measure([&] { Update(&record); });
+  const Traffic took = Measure([&] { UpdateAndRest(&record); });
   record.seconds = training_.seconds;
   record.exposed_comm_s = took.waited_s;
   record.bytes_sent = took.shard + took.sync;
@@ -283,7 +351,8 @@ StepRecord Run::Step(int64_t step) {
 }
 
 void Run::Execute() {
-  for (int64_t step = steps_before_ + 1; step <= steps_; ++step) {
+  for (made_ = steps_before_; !Done(made_); ++made_) {
+    const int64_t step = made_ + 1;
     const StepRecord record = Step(step);
     last_losses_.push_back(record.loss);
     if (last_losses_.size() > kFinalSteps) {
@@ -298,12 +367,35 @@ void Run::Execute() {
     }
     progress_.Show(record);
   }
-  Measure([this] {
+  const Traffic end = Measure([this] {
     if (method_.Finish(LayerCount(options_.model)) && !options_.save_dir.empty()) {
       Save();
     }
   });
+  idle_s_ += end.waited_s;
   Print(Report());
+}
+
+// What is each replica's own, as its first rank has it.
+void Run::CollectReplicas(Summary* s) {
+  const auto replicas = static_cast<size_t>(session_->replicas());
+  std::vector<double> values(2 * replicas);
+  if (session_->shard() == 0) {
+    const auto own = static_cast<size_t>(session_->replica());
+    values[own] = static_cast<double>(made_);
+    values[replicas + own] = idle_s_ / training_.seconds;
+  }
+  session_->SumOverAll(values.data(), static_cast<int>(values.size()));
+  double all = 0.0;
+  for (size_t n = 0; n < replicas; ++n) {
+    s->replica_steps.push_back(std::llround(values[n]));
+    s->idle_share.push_back(values[replicas + n]);
+    all += values[n];
+  }
+  const auto of_step = static_cast<double>(options_.tokens_per_step(options_.shard_size));
+  s->tokens = std::llround(all * of_step);
+  const auto before = static_cast<double>(steps_before_ * session_->replicas());
+  s->tokens_per_s = (all - before) * of_step / s->wall_s;
 }
 
 void Run::SumTraffic(Summary* s) {
@@ -336,11 +428,8 @@ Summary Run::Report() {
   s.seed = options_.seed;
   s.params = ParameterCount(options_.model);
   s.steps = steps_;
-  s.tokens = steps_ * options_.tokens_per_step(session_->ranks());
   s.wall_s = session_->LargestOfAll(training_.seconds);
-  s.tokens_per_s =
-      static_cast<double>((steps_ - steps_before_) * options_.tokens_per_step(session_->ranks())) /
-      s.wall_s;
+  CollectReplicas(&s);
   SumTraffic(&s);
   s.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
   s.unigram_entropy = text_.UnigramEntropy();

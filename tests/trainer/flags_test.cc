@@ -77,6 +77,20 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--wsam", "coupled", "--wsam-gamma", "1"}, "--wsam-gamma: '1'"},
       {{"--wsam", "coupled", "--wsam-perturbation", "global", "--precision", "bf16"}, "is lost"},
       {{"--outer-optimizer", "none", "--outer-momentum", "0.5"}, "--outer-momentum has no effect"},
+      {{"--step-ms", "-1"}, "--step-ms: '-1'"},
+      {{"--straggler", "some", "--straggler-ms", "5"}, "some"},
+      {{"--straggler", "random"}, "--straggler random has no effect without a delay"},
+      {{"--straggler", "random", "--straggler-ms", "0"}, "--straggler-ms: '0'"},
+      {{"--straggler-ms", "5"}, "--straggler-ms has no effect without a straggler"},
+      {{"--straggler", "random", "--straggler-ms", "5", "--straggler-replica", "1"},
+       "--straggler-replica has no effect with --straggler random"},
+      {{"--straggler-replica", "0"}, "--straggler-replica has no effect with --straggler none"},
+      {{"--method", "ddp", "--shuffle-labels-every", "5"}, "--shuffle-labels-every has no effect"},
+      {{"--shuffle-labels-every", "-5"}, "--shuffle-labels-every: '-5'"},
+      {{"--shuffle-labels-replica", "0"}, "--shuffle-labels-replica has no effect without"},
+      {{"--steps-together"}, "--steps-together has no effect with --method edit"},
+      {{"--method", "a-edit", "--steps-together", "--resume", "f"}, "leave one out"},
+      {{"--method", "a-edit", "--steps-together", "--overlap-steps", "1"}, "leave one out"},
   };
   for (const Refused& refused : cases) {
     try {

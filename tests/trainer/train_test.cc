@@ -333,6 +333,72 @@ TEST_F(TrainTest, AEditMeetsByTimeLearnsAndEndsAlike) {
   }
 }
 
+// Steps and delays take their time, and nothing else: not a bit of the training changes.
+TEST_F(TrainTest, StepsAndStragglersTakeAsLongAsTheFlagsSay) {
+  const std::string flags = "--method edit --steps 12 --local-sgd-sync-interval 4 ";
+  Run("plain", 2, flags);
+  Run("padded", 2, flags + "--step-ms 20");
+  Run("late", 2, flags + "--step-ms 20 --straggler fixed --straggler-ms 30 --straggler-replica 1");
+  EXPECT_EQ(Losses("padded"), Losses("plain"));
+  EXPECT_EQ(Losses("late"), Losses("plain"));
+  EXPECT_GE(Summary("padded")["wall_s"], 12 * 0.020);
+  EXPECT_GE(Summary("late")["wall_s"], 12 * 0.050);
+  // The first four steps are before the first meeting: each replica is alone.
+  const auto late = Log("late");
+  EXPECT_GE(late.at({4, 1})["seconds"], 4 * 0.050);
+  EXPECT_GE(late.at({4, 0})["seconds"], 4 * 0.020);
+  // In each of two intervals and at the end, replica 0 waits for four times 30 ms, if the machine
+  // lets it run at all.
+  const auto waited = Summary("late")["idle_share"].get<std::vector<double>>();
+  ASSERT_EQ(waited.size(), 2u);
+  EXPECT_GT(waited[0], waited[1]);
+  EXPECT_LT(waited[0], 1.0);
+}
+
+TEST_F(TrainTest, ShuffledLabelsReachOneReplicaInOneIntervalInSoMany) {
+  const std::string flags =
+      "--method edit --steps 80 --local-sgd-sync-interval 10 --local-sgd-warmup-steps 10 --lr "
+      "0.01 ";
+  Run("clean", 2, flags);
+  Run("shuffled", 2, flags + "--shuffle-labels-every 3 --shuffle-labels-replica 1");
+  const auto clean = Log("clean");
+  const auto shuffled = Log("shuffled");
+  const auto differs = [&](int step, int replica) {
+    return clean.at({step, replica})["loss"] != shuffled.at({step, replica})["loss"];
+  };
+  // Warm-up, then intervals 1 (steps 11 to 20), 2, 3 (31 to 40): until then nothing is different.
+  for (int step = 1; step <= 80; ++step) {
+    EXPECT_EQ(differs(step, 0), step > 40) << step;
+    EXPECT_EQ(differs(step, 1), step > 30) << step;
+    const bool nonsense = (step > 30 && step <= 40) || (step > 60 && step <= 70);
+    const double excess =
+        shuffled.at({step, 1})["loss"].get<double>() - shuffled.at({step, 0})["loss"].get<double>();
+    EXPECT_EQ(excess > 0.8, nonsense) << step << ": " << excess;
+  }
+}
+
+TEST_F(TrainTest, AEditReplicasThatCountTogetherEndTogether) {
+  Run("together", 3,
+      "--method a-edit --steps 60 --steps-together --local-sgd-sync-time 0.1 "
+      "--min-total-global-steps 1 --step-ms 5 --straggler fixed --straggler-ms 20 --lr 0.01");
+  const json summary = Summary("together");
+  const auto steps = summary["replica_steps"].get<std::vector<int>>();
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_LT(steps[0], 60);  // five times slower than the others
+  EXPECT_GT(steps[1], steps[0]);
+  EXPECT_GT(steps[2], steps[0]);
+  const int all = steps[0] + steps[1] + steps[2];
+  EXPECT_GE(all, 180);
+  EXPECT_EQ(summary["tokens"], all * 4 * 32);
+  const auto log = Log("together");
+  EXPECT_EQ(log.size(), static_cast<size_t>(all));
+  // Rates fall as they do for the mean replica: the slow one's do not stay high.
+  const double slow = log.at({steps[0], 0})["lr"];
+  const double fast = log.at({steps[1], 1})["lr"];
+  EXPECT_LT(slow, 0.004);
+  EXPECT_LT(fast, 0.004);
+}
+
 TEST_F(TrainTest, PseudoGradientsTravelInTheFormatsTheFlagsSay) {
   const std::string flags = "--method edit --steps 40 --local-sgd-sync-interval 8 --reducer gta ";
   Run("dense", 4, flags);
@@ -424,6 +490,8 @@ TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   once("--data " + Path("text") + " --log /nowhere/x", "cannot write '/nowhere/x'");
   once("--data " + Path("text") + " --seq-length 60000", "is too short");
   once("--data " + Path("text") + " --method ddp --outer-lr 1", "--outer-lr has no effect");
+  once("--data " + Path("text") + " --straggler fixed --straggler-ms 1 --straggler-replica 4",
+       "--straggler-replica 4 is none of the 4 replicas");
   once("--data " + Path("text") + " --resume " + Path("absent"),
        Path("absent.ckpt") + ": cannot open it: No such file");
   once("--data " + Path("text") + " --resume " + Path("text"), "text.ckpt: cannot open it");

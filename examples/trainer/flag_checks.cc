@@ -1,0 +1,151 @@
+#include "examples/trainer/flag_checks.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "examples/trainer/error.h"
+#include <CLI/CLI.hpp>
+
+namespace trainer {
+namespace {
+
+void CheckTogether(const Options& o) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  if (o.model.hidden % o.model.heads != 0) {
+    throw Error(
+        "--heads " + text(o.model.heads) + " does not divide --hidden-size " + text(o.model.hidden),
+        kUsageExit);
+  }
+  const int head_dim = o.model.hidden / o.model.heads;
+  if (head_dim % 2 != 0) {
+    throw Error("--hidden-size " + text(o.model.hidden) + " / --heads " + text(o.model.heads) +
+                    " gives heads of " + text(head_dim) +
+                    ", which rotary positions need to be even",
+                kUsageExit);
+  }
+  if (o.inner.min_lr > o.inner.lr) {
+    throw Error("--min-lr is above --lr", kUsageExit);
+  }
+}
+
+[[noreturn]] void Refuse(const std::string& flag, const std::string& why) {
+  throw Error(flag + " has no effect " + why, kUsageExit);
+}
+
+void RefuseInertConditions(const Options& options, const CLI::App* group) {
+  const ConditionOptions& o = options.conditions;
+  const auto given = [group](const char* flag) { return group->get_option(flag)->count() > 0; };
+  if (given("--straggler-ms") && o.straggler == "none") {
+    Refuse("--straggler-ms", "without a straggler; set --straggler random or fixed");
+  }
+  if (!given("--straggler-ms") && o.straggler != "none") {
+    Refuse("--straggler " + o.straggler, "without a delay; set --straggler-ms");
+  }
+  if (given("--straggler-replica") && o.straggler != "fixed") {
+    Refuse("--straggler-replica", "with --straggler " + o.straggler + "; set --straggler fixed");
+  }
+  if (o.shuffle_labels_every > 0 && options.method == "ddp") {
+    Refuse("--shuffle-labels-every", "with --method ddp, which has no intervals between exchanges");
+  }
+  if (given("--shuffle-labels-replica") && o.shuffle_labels_every == 0) {
+    Refuse("--shuffle-labels-replica", "without intervals; set --shuffle-labels-every");
+  }
+}
+
+void RefuseInertOptimizer(const Options& o, const FlagGroups& groups) {
+  const auto only = [&](std::vector<const char*> flags, std::vector<std::string> with) {
+    const bool takes = std::find(with.begin(), with.end(), o.inner.optimizer) != with.end();
+    for (const char* flag : flags) {
+      if (!takes && groups.inner->get_option(flag)->count() > 0) {
+        Refuse(flag, "with --optimizer " + o.inner.optimizer + "; set --optimizer " + with[0] +
+                         ", or leave it out");
+      }
+    }
+  };
+  only({"--beta1", "--beta2"}, {"adamw", "agd"});
+  only({"--eps"}, {"adamw"});
+  only({"--momentum", "--nesterov"}, {"sgd"});
+  only({"--agd-delta", "--agd-decay", "--agd-clip", "--agd-amsgrad", "--agd-win"}, {"agd"});
+  if (o.wsam.form == "off") {
+    for (const CLI::Option* option : groups.wsam->get_options()) {
+      if (option->get_name() != "--wsam" && option->count() > 0) {
+        Refuse(option->get_name(), "with --wsam off; set --wsam decoupled, or leave it out");
+      }
+    }
+  } else if (o.wsam.perturbation == "global" && o.precision == "bf16") {
+    throw Error(
+        "--wsam-perturbation global moves the masters, and most of a step of --wsam-rho is lost "
+        "when they are rounded for --precision bf16; set --wsam-perturbation local",
+        kUsageExit);
+  }
+}
+
+void RefuseInert(const Options& o, const FlagGroups& groups) {
+  if (o.method == "ddp") {
+    for (const CLI::App* group : {groups.edit, groups.checkpoints}) {
+      for (const CLI::Option* option : group->get_options()) {
+        if (option->count() > 0) {
+          Refuse(option->get_name(),
+                 "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
+        }
+      }
+    }
+  }
+  if (o.save_every > 0 && o.overlap_steps() > 0 &&
+      (o.method == "a-edit" || o.checkpoint_kind == "portable")) {
+    throw Error(
+        "--save-every needs exchanges that are over when a step begins, which --overlap-steps "
+        "delays, but for --checkpoint-kind exact and methods that go by steps; leave one out "
+        "(--save-dir saves at the end)",
+        kUsageExit);
+  }
+  if (o.save_dir.empty()) {
+    if (o.save_every > 0) {
+      Refuse("--save-every", "without --save-dir; set both");
+    }
+    for (const char* flag : {"--checkpoint-kind", "--full-state-dict", "--rank0-only"}) {
+      if (o.resume.empty() && groups.checkpoints->get_option(flag)->count() > 0) {
+        Refuse(flag, "without --save-dir or --resume; set one, or leave it out");
+      }
+    }
+  }
+  if (o.method == "a-edit" && o.eval_interval > 0) {
+    throw Error(
+        "--eval-interval makes replicas wait for each other, which --method a-edit is "
+        "there to avoid; leave it out",
+        kUsageExit);
+  }
+  if (o.steps_together && o.method != "a-edit") {
+    Refuse("--steps-together",
+           "with --method " + o.method + ", whose replicas make the same steps");
+  }
+  if (o.steps_together && (!o.resume.empty() || o.overlap_steps() > 0)) {
+    throw Error(
+        std::string("--steps-together does not go with ") +
+            (o.resume.empty() ? "--overlap-steps, behind which ranks learn of a meeting at steps "
+                                "of their own"
+                              : "--resume, since it counts the steps of one run") +
+            "; leave one out",
+        kUsageExit);
+  }
+  if (o.method == "a-edit" && groups.edit->get_option("--local-sgd-sync-interval")->count() > 0) {
+    Refuse("--local-sgd-sync-interval", "with --method a-edit; set --local-sgd-sync-time");
+  }
+  for (const char* flag : {"--outer-lr", "--outer-momentum"}) {
+    if (o.edit.outer_optimizer == "none" && groups.edit->get_option(flag)->count() > 0) {
+      Refuse(flag, "with --outer-optimizer none; set --outer-optimizer sgd, or leave it out");
+    }
+  }
+}
+
+}  // namespace
+
+void CheckFlags(const Options& options, const FlagGroups& groups) {
+  CheckTogether(options);
+  RefuseInert(options, groups);
+  RefuseInertOptimizer(options, groups);
+  RefuseInertConditions(options, groups.conditions);
+}
+
+}  // namespace trainer
