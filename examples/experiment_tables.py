@@ -1,0 +1,150 @@
+"""What experiments.py makes of finished runs: pure functions from summaries and step losses to
+tables.
+
+A table is a list of rows, each a list of cells that are text; the first row has the headings."""
+
+import random
+import statistics
+
+
+def markdown(rows):
+    """The table as Markdown: first column to the left, the others to the right."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|---|" + "---:|" * (len(rows[0]) - 1))
+    return "\n".join(lines) + "\n"
+
+
+def percent(value):
+    return f"{100 * value:+.2f} %"
+
+
+# ---- quality -------------------------------------------------------------------------
+
+
+def best_rate(by_rate):
+    """Of {learning rate: [loss of each seed]} the rate with the least mean."""
+    return min(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
+
+
+def quality(results):
+    """results: {method: {learning rate: [validation loss of each seed]}}; ddp is one of them, and
+    the others are compared with it, each at its best rate."""
+    rates = sorted(results["ddp"])
+    seeds = len(results["ddp"][rates[0]])
+    head = ["method"] + [f"mean at lr {rate:g}" for rate in rates] + ["best lr"]
+    rows = [head + [f"its seed {n + 1}" for n in range(seeds)] + ["mean", "against ddp"]]
+    base = statistics.mean(results["ddp"][best_rate(results["ddp"])])
+    for method, by_rate in results.items():
+        best = best_rate(by_rate)
+        mean = statistics.mean(by_rate[best])
+        cells = [f"{statistics.mean(by_rate[rate]):.4f}" for rate in rates] + [f"{best:g}"]
+        cells += [f"{loss:.4f}" for loss in by_rate[best]] + [f"{mean:.4f}"]
+        rows.append([method] + cells + ["" if method == "ddp" else percent(mean / base - 1)])
+    return rows
+
+
+# ---- spikes --------------------------------------------------------------------------
+
+
+def clean_losses(records, shuffled_replica):
+    """{step: mean loss over the replicas that are never fed shuffled labels}."""
+    by_step = {}
+    for record in records:
+        if record["replica"] != shuffled_replica:
+            by_step.setdefault(record["step"], []).append(record["loss"])
+    return {step: statistics.mean(losses) for step, losses in by_step.items()}
+
+
+def worst_excursion(quiet, spiked, first_step):
+    """From `first_step` on, how far the losses of the run with shuffled labels rose above those of
+    the same run without (the same batches at the same steps), at most."""
+    return max(spiked[step] - quiet[step] for step in quiet if step >= first_step)
+
+
+def spikes(results):
+    """results: {variant: [{"worst", "worst_armed", "rejections", "val_loss", and the last two of
+    the run without shuffling with "_quiet"} of each seed]}."""
+    head = ["", "worst excursion", "against diloco", "after the detectors' warm-up"]
+    head += ["against diloco", "layers rejected, by seed", "without shuffling"]
+    rows = [head + ["validation loss", "without shuffling"]]
+
+    def worst(variant, field):
+        return max(one[field] for one in results[variant])
+
+    for variant, seeds in results.items():
+        cells = []
+        for field in ("worst", "worst_armed"):
+            own, base = worst(variant, field), worst("diloco", field)
+            cells += [f"{own:.3f}", "" if variant == "diloco" else f"{own / base:.2f}"]
+        for field in ("rejections", "rejections_quiet"):
+            cells.append(" ".join(str(one[field]) for one in seeds))
+        cells += [
+            f"{statistics.mean(one[field] for one in seeds):.4f}"
+            for field in ("val_loss", "val_loss_quiet")
+        ]
+        rows.append([variant] + cells)
+    return rows
+
+
+# ---- stragglers ----------------------------------------------------------------------
+
+
+def predict(method, straggler, ratio, replicas=4, interval=16, rounds=1500, seed=1):
+    """Share of ideal throughput with a step of 1 and a delay of `ratio`, by Monte-Carlo, for
+    exchanges that take no time. ddp meets at every step, edit after `interval` steps, a-edit at the
+    first step that ends when `interval` has passed.
+    """
+    draw = random.Random(seed)
+    late = [[] for _ in range(replicas)]  # by replica: whether each of its steps is delayed
+
+    def takes(replica, step):
+        if straggler == "fixed":
+            return 1 + ratio * (replica == 0)
+        if straggler == "none":
+            return 1
+        while step >= len(late[0]):
+            chosen = draw.randrange(replicas)
+            for n in range(replicas):
+                late[n].append(n == chosen)
+        return 1 + ratio * late[replica][step]
+
+    made, now = [0] * replicas, 0.0
+    steps = 1 if method == "ddp" else interval
+    for _ in range(rounds):
+        ends = []
+        for n in range(replicas):
+            spent, begun = 0.0, made[n]
+            while spent < interval if method == "a-edit" else made[n] - begun < steps:
+                spent += takes(n, made[n])
+                made[n] += 1
+            ends.append(spent)
+        now += max(ends)
+    return sum(made) / (replicas * now)
+
+
+def share_of_ideal(summary, step_ms):
+    """Tokens per second over those of replicas that never wait and are never late."""
+    tokens_a_step = (
+        summary["tokens"] / sum(summary["replica_steps"]) * len(summary["replica_steps"])
+    )
+    return summary["tokens_per_s"] * step_ms / 1000 / tokens_a_step
+
+
+def stragglers(results, predicted, most=0.05):
+    """results, predicted: {(straggler, delay / step): {method: share}}. Cells: measured /
+    predicted."""
+    methods = list(next(iter(results.values())))
+    rows = [["late", "delay / step"] + methods + [f"all within {100 * most:g} points"]]
+    for key, shares in results.items():
+        apart = {method: abs(share - predicted[key][method]) for method, share in shares.items()}
+        cells = [f"{share:.3f} / {predicted[key][method]:.3f}" for method, share in shares.items()]
+        far = [method for method in methods if apart[method] > most]
+        rows.append([key[0], f"{key[1]:g}"] + cells + ["no: " + ", ".join(far) if far else "yes"])
+    return rows
+
+
+def idle(summary):
+    rows = [["replica", "steps", "share of its time that it waited"]]
+    for n, (steps, waited) in enumerate(zip(summary["replica_steps"], summary["idle_share"])):
+        rows.append([str(n), str(steps), f"{100 * waited:.1f} %"])
+    return rows

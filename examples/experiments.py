@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""Measures what the methods of entrain-train are for, on real text, with four replicas; one model
+and one number of steps.
+
+  quality      validation loss of all methods at equal tokens, each at the best learning rate of
+               the same grid
+  spikes       one replica learns from shuffled labels in one interval in five: how far the others'
+               losses rise
+  stragglers   share of ideal throughput with late replicas, beside a Monte-Carlo of the same
+  idle         what replicas of a-edit wait when one is 3.3 times slower
+  all          the four of them
+
+Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while these are of
+the same flags. Tables are made of the rows that are complete: OUT/EXPERIMENT.md, and OUT/runs.csv
+of all runs. Times mean something on a quiet machine only.
+"""
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import experiment_tables as tables  # noqa: E402  (the path comes first)
+
+RANKS, STEPS, INTERVAL, SEEDS = 4, 768, 16, 3
+RATES = (0.003, 0.005, 0.008)
+MODEL = "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 4 --val-batches 256"
+COMMON = f"{MODEL} --steps {STEPS}"
+WARMUP = STEPS // 4  # synchronous steps of quality and spikes
+STEP_MS = 28  # padded steps: some five times what computing takes where two ranks share a core
+METHODS = ("ddp", "post-local-sgd", "diloco", "edit", "a-edit")
+SHUFFLE_EVERY, SHUFFLED, ARMED_AFTER, SPIKE_RATE = 5, 1, 10, 0.004
+EWMA = f"--ewma-warmup-steps {ARMED_AFTER}"
+PENALTY = {
+    "diloco": "--method diloco",
+    "edit, full penalty": f"--method edit --clip-pseudo-grad 1 {EWMA}",
+    "without elimination of anomalies": "--method edit --clip-pseudo-grad 1 --no-skip-anomaly",
+    "without weights": f"--method edit --clip-pseudo-grad 1 {EWMA} --no-pseudo-gradnorm-reduce",
+    "without clip": f"--method edit --clip-pseudo-grad 0 {EWMA}",
+}
+DELAYS = (0.5, 1, 4)
+IDLE_SPEED, IDLE_STEPS = 3.3, 60  # the slow replica's step over the others', and tau in steps
+
+
+def by_time(steps, together=True):
+    """Flags of a-edit that meets every so many padded steps."""
+    flags = f"--method a-edit --step-ms {STEP_MS} --local-sgd-sync-time {steps * STEP_MS / 1000:g}"
+    return f"{flags} --min-total-global-steps 1" + (" --steps-together" if together else "")
+
+
+class Runs:
+    """Makes runs that are missing, one after the other, and reads those that are there."""
+
+    def __init__(self, args, total=0):
+        self.args, self.total, self.seen, self.left_out = args, total, 0, 0
+        self.began = time.monotonic()
+
+    def path(self, name, ending):
+        return self.args.out / (name + ending)
+
+    def words(self, name, flags):
+        build = self.args.build
+        return [
+            build / "tools/entrain-run",
+            "-n",
+            RANKS,
+            "--",
+            build / "examples/trainer/entrain-train",
+            "--data",
+            self.args.data,
+            *COMMON.split(),
+            *flags.split(),
+            "--log",
+            self.path(name, ".jsonl"),
+            "--summary",
+            self.path(name, ".json"),
+        ]
+
+    def settings(self, flags):
+        return f"{COMMON} {flags} --data {self.args.data}\n"
+
+    def has(self, name, flags):
+        kept = self.path(name, ".flags")
+        return kept.exists() and kept.read_text() == self.settings(flags)
+
+    def get(self, name, flags, expected_s=8.0):
+        """The summary; None when it is not there, and there was no time for the run."""
+        self.seen += 1
+        if not self.has(name, flags):
+            spent = time.monotonic() - self.began
+            if self.args.tables or (self.args.seconds and spent + expected_s > self.args.seconds):
+                self.left_out += 1
+                return None
+            self.make(name, flags)
+        with open(self.path(name, ".json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def make(self, name, flags):
+        print(f"[{self.seen}/{self.total}] {name}: {flags}", flush=True)
+        began = time.monotonic()
+        words = [str(word) for word in self.words(name, flags)]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if done.returncode != 0:
+            sys.exit(
+                f"{done.stdout}experiments.py: exit code {done.returncode} of\n"
+                f"  {shlex.join(words)}"
+            )
+        self.path(name, ".flags").write_text(self.settings(flags))
+        took = time.monotonic() - began
+        print(
+            f"    {took:.1f} s; {(time.monotonic() - self.began) / 60:.1f} min so far", flush=True
+        )
+
+    def records(self, name):
+        with open(self.path(name, ".jsonl"), encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+def quality_flags(method, rate, seed):
+    flags = f"--lr {rate:g} --seed {seed}"
+    if method == "ddp":
+        return f"--method ddp {flags}"
+    flags += f" --local-sgd-warmup-steps {WARMUP}"
+    if method == "a-edit":
+        return f"{by_time(INTERVAL, together=False)} {flags}"
+    return f"--method {method} --local-sgd-sync-interval {INTERVAL} {flags}"
+
+
+def quality(runs):
+    results = {}
+    for method in METHODS:
+        expected_s = STEPS * STEP_MS / 1000 + 4 if method == "a-edit" else 10.0
+        results[method] = {}
+        for rate in RATES:
+            names = [f"quality-{method}-lr{rate:g}-seed{seed}" for seed in range(1, SEEDS + 1)]
+            summaries = [
+                runs.get(name, quality_flags(method, rate, seed), expected_s)
+                for seed, name in enumerate(names, 1)
+            ]
+            if None not in summaries:
+                results[method][rate] = [summary["val_loss"] for summary in summaries]
+    complete = {method: rates for method, rates in results.items() if len(rates) == len(RATES)}
+    return tables.quality(complete) if "ddp" in complete else None
+
+
+def spikes(runs):
+    results = {}
+    shuffle = f" --shuffle-labels-every {SHUFFLE_EVERY} --shuffle-labels-replica {SHUFFLED}"
+    armed = WARMUP + INTERVAL * (ARMED_AFTER + 1)
+    for number, (variant, flags) in enumerate(PENALTY.items()):
+        seeds = results[variant] = []
+        for seed in range(1, SEEDS + 1):
+            # A constant learning rate: while it falls, so do the norms, and detectors would look
+            # back at larger ones.
+            rate = f"--lr {SPIKE_RATE} --min-lr {SPIKE_RATE}"
+            whole = f"{flags} --local-sgd-warmup-steps {WARMUP} {rate} --seed {seed}"
+            names = [f"spikes-{number}-seed{seed}-{kind}" for kind in ("quiet", "shuffled")]
+            quiet = runs.get(names[0], whole)
+            spiked = runs.get(names[1], whole + shuffle)
+            if quiet is None or spiked is None:
+                continue
+            losses = [tables.clean_losses(runs.records(name), SHUFFLED) for name in names]
+            seeds.append(
+                {
+                    "worst": tables.worst_excursion(*losses, 1),
+                    "worst_armed": tables.worst_excursion(*losses, armed + 1),
+                    "rejections": spiked["rejections"],
+                    "rejections_quiet": quiet["rejections"],
+                    "val_loss": spiked["val_loss"],
+                    "val_loss_quiet": quiet["val_loss"],
+                }
+            )
+    return (
+        tables.spikes(results) if all(len(seeds) == SEEDS for seeds in results.values()) else None
+    )
+
+
+def straggler_flags(method, straggler, ratio):
+    flags = by_time(INTERVAL) if method == "a-edit" else f"--method {method} --step-ms {STEP_MS}"
+    if method == "edit":
+        flags += f" --local-sgd-sync-interval {INTERVAL}"
+    if straggler != "none":
+        flags += f" --straggler {straggler} --straggler-ms {ratio * STEP_MS:g}"
+    return flags + " --lr 0.004"
+
+
+def stragglers(runs):
+    shares, predicted = {}, {}
+    for key in [("none", 0)] + [(kind, ratio) for kind in ("random", "fixed") for ratio in DELAYS]:
+        shares[key], predicted[key] = {}, {}
+        for method in ("ddp", "edit", "a-edit"):
+            predicted[key][method] = tables.predict(method, *key, RANKS, INTERVAL)
+            expected_s = STEPS * STEP_MS / 1000 / predicted[key][method] * 1.1 + 4
+            summary = runs.get(
+                f"stragglers-{key[0]}-{key[1]:g}-{method}",
+                straggler_flags(method, *key),
+                expected_s,
+            )
+            if summary is not None:
+                shares[key][method] = tables.share_of_ideal(summary, STEP_MS)
+    complete = {key: row for key, row in shares.items() if len(row) == 3}
+    return tables.stragglers(complete, predicted) if complete else None
+
+
+def idle(runs):
+    delay = (IDLE_SPEED - 1) * STEP_MS
+    flags = f"{by_time(IDLE_STEPS)} --straggler fixed --straggler-ms {delay:g} --lr 0.004"
+    summary = runs.get("idle", flags, 45.0)
+    return None if summary is None else tables.idle(summary)
+
+
+EXPERIMENTS = {
+    "quality": (quality, len(METHODS) * len(RATES) * SEEDS),
+    "spikes": (spikes, len(PENALTY) * SEEDS * 2),
+    "stragglers": (stragglers, 3 * (1 + 2 * len(DELAYS))),
+    "idle": (idle, 1),
+}
+
+
+def machine():
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in open("/proc/cpuinfo", encoding="utf-8")
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+
+
+def write_csv(out):
+    """All finished runs, a line each: name, flags, and what the summaries say."""
+    rows = []
+    for kept in sorted(out.glob("*.flags")):
+        with open(kept.with_suffix(".json"), encoding="utf-8") as file:
+            summary = json.load(file)
+        rows.append(
+            {
+                "run": kept.stem,
+                "flags": kept.read_text().strip(),
+                **{key: value for key, value in summary.items() if key != "sample"},
+            }
+        )
+    fields = dict.fromkeys(
+        key for row in rows for key in row
+    )  # programs of several days may differ
+    with open(out / "runs.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(fields))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def parse():
+    top = pathlib.Path(__file__).resolve().parent.parent
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
+    parser.add_argument(
+        "--build",
+        type=pathlib.Path,
+        default=top / "build/release",
+        help="with the programs (%(default)s)",
+    )
+    parser.add_argument(
+        "--data",
+        type=pathlib.Path,
+        default="/usr/share/dictd/gcide.dict.dz",
+        help="text, plain or gzip (%(default)s, of Debian's dict-gcide)",
+    )
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        default=top / "build/experiments",
+        help="for results (%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0,
+        help="begin no run that would end later; call again for the rest",
+    )
+    parser.add_argument("--tables", action="store_true", help="make no runs, only tables")
+    args = parser.parse_args()
+    for needed in [args.data] + [
+        args.build / program for program in ("tools/entrain-run", "examples/trainer/entrain-train")
+    ]:
+        if not needed.exists():
+            parser.error(f"there is no {needed}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def main():
+    args = parse()
+    chosen = (
+        EXPERIMENTS
+        if args.experiment == "all"
+        else {args.experiment: EXPERIMENTS[args.experiment]}
+    )
+    runs = Runs(args, sum(count for _, count in chosen.values()))
+    for name, (make, _) in chosen.items():
+        rows = make(runs)
+        if rows is not None:
+            text = tables.markdown(rows)
+            today = datetime.date.today().isoformat()
+            (args.out / f"{name}.md").write_text(
+                f"{machine()}, {today}: `experiments.py {name}`\n\n{text}"
+            )
+            print(f"\n{name}\n\n{text}", flush=True)
+    write_csv(args.out)
+    if runs.left_out:
+        print(f"{runs.left_out} of {runs.total} runs are still to be made", flush=True)
+        sys.exit(0 if args.tables else 75)
+
+
+if __name__ == "__main__":
+    main()
