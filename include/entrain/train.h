@@ -18,6 +18,7 @@
 
 #include "entrain/collectives.h"
 #include "entrain/comm.h"
+#include "entrain/optim.h"
 #include "entrain/types.h"
 
 #ifdef __cplusplus
@@ -409,6 +410,128 @@ ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entra
  * (INVALID_ARGUMENT), and so is one of another model, other options, or for the exact kind another mesh
  * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. */
 ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
+
+/* ---- ACCO: gradients cross the network behind the computation ------------------------------------------------------
+ *
+ * A channel takes gradients and gives parameters a round later (ACCO, arXiv 2406.02613). The optimizer's state and the f32
+ * masters are sharded over the ranks (ZeRO-1). The caller adds the gradients of micro-batches, sums and not means, to the
+ * channel's accumulator, at the parameters that are installed; when the round under way is over (poll), install takes its
+ * parameters and sends off what has been added:
+ *
+ *     for (;;) {
+ *       ... forward and backward of a micro-batch; gradients += ...
+ *       entrain_acco_add(acco, 1, tokens);
+ *       entrain_acco_poll(acco, &ready);
+ *       if (ready) { entrain_acco_install(acco, &finished); if (finished) break; }
+ *     }
+ *
+ * Ranks do as many micro-batches as fit; each weighs the same, wherever it was made. A rank may add while others are
+ * slower: only install waits for them. Functions of one channel: one thread at a time. Errors of the network end the
+ * channel on all ranks, and every later call has the first. */
+
+enum { /* entrain_acco_config_t.method; L = padded parameters; each round sends 2 (W-1)/W L elements a rank */
+  ENTRAIN_ACCO = 0,      /* half A of a batch at an estimate of the parameters, half B at the parameters; A alone makes the next
+                            estimate (a preview of the optimizer, nothing of it kept), A and B the next parameters. Two rounds a commit */
+  ENTRAIN_ACCO_DPU = 1,  /* delayed parameter update: each round commits, with the gradients of one round before */
+  ENTRAIN_ACCO_WP = 2,   /* weight prediction: as DPU; but the next gradients are computed where the same step once more would
+                            lead (a reconstruction: there is no published code) */
+  ENTRAIN_ACCO_ZERO1 = 3 /* synchronous: install waits for the round that it starts */
+};
+enum { /* units of the schedule and of the limit: what has been committed, of all ranks together */
+  ENTRAIN_UNIT_COMMITS = 0,
+  ENTRAIN_UNIT_GRADIENTS = 1, /* micro-batches */
+  ENTRAIN_UNIT_TOKENS = 2     /* as given to entrain_acco_add */
+};
+
+/* One step of an optimizer of the caller's on elements [first, first + count) of this rank's shard, in the channel's
+ * thread, piece by piece; must not call the library. `grads`: the mean gradient, clipped; `master`: the parameters; both f32, or f64 if
+ * params_dtype is. preview 0: a commit: `master` becomes the new parameters, `out` is NULL. 1: `out` becomes what a commit would make
+ * of `master`; master and the optimizer's own state must stay as they are. `step` counts commits from 1. */
+typedef void (*entrain_acco_step_fn)(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
+                                     const void* grads, void* master, void* out);
+/* The learning rate when so much has been committed (schedule_unit); the same on all ranks. In the channel's thread. */
+typedef double (*entrain_acco_schedule_fn)(void* user, int64_t progress);
+
+typedef struct entrain_acco_config {
+  size_t size;
+  void* params;                  /* `count` elements of params_dtype; lent until the channel is destroyed. Install writes them;
+                                    rank 0's are the starting ones of all */
+  size_t count;                  /* Psi >= 1 */
+  int32_t params_dtype;          /* ENTRAIN_F32 (default), ENTRAIN_BF16; ENTRAIN_F64 with a step of the caller's own */
+  int32_t grads_dtype;           /* of the accumulator: params_dtype or ENTRAIN_F32; -1 (default): params_dtype */
+  int32_t wire_dtype;            /* of gradients on their way: ENTRAIN_F32 or ENTRAIN_BF16 (F64 with F64); -1 (default): params_dtype */
+  int32_t method;                /* ENTRAIN_ACCO*; default ENTRAIN_ACCO */
+  const entrain_optim_t* optim;  /* lent; the channel keeps its state arrays; or */
+  entrain_acco_step_fn step;     /* of the caller's own; one of them */
+  void* user;                    /* its first argument */
+  int64_t min_microbatches;      /* >= 1 of this rank in a round; default 1 */
+  int64_t max_microbatches;      /* >= min, then install must follow, and waits; 0 (default): no limit */
+  const int32_t* scripted_counts; /* for tests: exactly so many in each round, so that a run is repeated bit for bit; or NULL. Copied */
+  size_t scripted_rounds;        /* how many of them; the run cannot be longer */
+  int64_t warmup_rounds;         /* synchronous rounds at the start; default 0 */
+  double clip_norm;              /* > 0: largest norm of a round's mean gradient (one more scalar a round); 0 (default): off */
+  double lr;                     /* default 1e-3 */
+  double min_lr;                 /* where the cosine ends; default 0 */
+  int64_t schedule_warmup;       /* linear from 0 to lr up to here; default 0 */
+  int64_t schedule_total;        /* then half a cosine down to min_lr, here; 0 (default): constant */
+  int32_t schedule_unit;         /* ENTRAIN_UNIT_*: of both, and of what schedule is called with; default COMMITS */
+  int32_t limit_unit;            /* ENTRAIN_UNIT_*: of limit; default COMMITS */
+  entrain_acco_schedule_fn schedule; /* instead of lr, min_lr and both numbers; or NULL */
+  void* schedule_user;           /* its first argument */
+  int64_t limit;                 /* the run ends at the first commit that reaches it; 0 (default): at entrain_acco_stop */
+  int64_t timeout_ns;            /* of each collective; 0: the communicator's default */
+} entrain_acco_config_t;
+ENTRAIN_API void entrain_acco_config_init(entrain_acco_config_t* config);
+
+/* Collective over `comm`; blocks. All ranks give the same but params, the step, counts of micro-batches and timeout_ns. Memory beside
+ * params, in bytes, with bf16: 4 Psi (f32 accumulator: 6 Psi) + (4 + 4 x optimizer's arrays) Psi / W; with f32: 8 Psi + the same. */
+ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
+                                                 entrain_acco_t** acco);
+/* Ends a round under way, on all ranks: destroy after the end, or all together. NULL: nothing. */
+ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
+/* The accumulator: `count` elements of grads_dtype, zero at first. The caller adds to it, and nothing else; install clears
+ * it when it must be. Lent until the channel is destroyed. */
+ENTRAIN_API entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients);
+/* The gradients of so many (>= 1) micro-batches, of `tokens` tokens (>= 0), have been added. Local. */
+ENTRAIN_API entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens);
+/* *ready: 1 when the round under way is over and min_microbatches have been added: install would not wait for other ranks; or
+ * when max_microbatches have. Never blocks. */
+ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready);
+/* Waits for the round under way, installs its parameters, starts the next round with what has been added. *finished: 1: the
+ * run is over, on all ranks after the same commit; the parameters are that commit's, and what was added since is dropped. */
+ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);
+/* Ends the run at the first commit that knows; any rank may ask. Local. */
+ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
+
+typedef struct entrain_acco_info_t {
+  size_t size;
+  int64_t rounds;          /* over */
+  int64_t commits;         /* of all ranks, as the two below */
+  int64_t gradients;       /* micro-batches committed */
+  int64_t tokens;
+  int64_t dropped;         /* micro-batches of this rank that came too late for the last commit */
+  int64_t microbatches;    /* of all ranks, in the last round that is over */
+  double lr;               /* of that round */
+  double grad_norm;        /* of its mean gradient, with clip_norm; else NaN */
+  double clip_factor;      /* 1: not clipped */
+  int32_t committed;       /* 1: it was a commit */
+  int32_t finished;
+  uint64_t exposed_ns;     /* waited in install, since creation */
+  uint64_t round_ns;       /* spent by rounds, behind the caller */
+  uint64_t bytes_sent;     /* payload */
+  int64_t bytes_held;      /* memory, beside params */
+} entrain_acco_info_t;
+ENTRAIN_API void entrain_acco_info_init(entrain_acco_info_t* info);
+ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
+
+/* Checkpoints, as EDiT's: see entrain_edit_add_state, entrain_edit_save and entrain_edit_load for arguments and errors. Saving is for between
+ * install and the next add; waits for the round under way, and changes nothing. Exact: the run goes on with the same bits (with scripted
+ * counts). Portable: with any number of ranks, from the last commit; f32 masters only, and no callers' optimizer but what
+ * it adds as state. */
+ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data, size_t count,
+                                                    entrain_dtype_t dtype, int32_t holder);
+ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
+ENTRAIN_API entrain_status_t entrain_acco_load(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
 
 #ifdef __cplusplus
 } /* extern "C" */

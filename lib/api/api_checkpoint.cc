@@ -1,4 +1,4 @@
-// train.h: checkpoints of EDiT.
+// train.h: checkpoints.
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +41,19 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
                            .timeout_ns = known.timeout_ns};
 }
 
+// An array of the caller's for a training object.
+template <typename Trained>
+absl::Status AddState(Trained& trained, const char* name, void* data, size_t count,
+                      entrain_dtype_t dtype, int32_t holder) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(name, "name"));
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
+  ENTRAIN_RETURN_IF_ERROR(CheckChoice("holder", holder, ENTRAIN_STATE_RANK, "ENTRAIN_STATE_*"));
+  return trained.AddState(name, holder == ENTRAIN_STATE_ALL ? Holder::kAll : Holder::kRank,
+                          DType{dtype}, data, elements);
+}
+
 }  // namespace
 
 extern "C" {
@@ -56,14 +69,7 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(name, "name"));
-    ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
-    ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
-    ENTRAIN_RETURN_IF_ERROR(
-        CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
-    ENTRAIN_RETURN_IF_ERROR(CheckChoice("holder", holder, ENTRAIN_STATE_RANK, "ENTRAIN_STATE_*"));
-    return edit->edit->AddState(name, holder == ENTRAIN_STATE_ALL ? Holder::kAll : Holder::kRank,
-                                DType{dtype}, data, elements);
+    return AddState(*edit->edit, name, data, count, dtype, holder);
   });
 }
 
@@ -82,6 +88,32 @@ entrain_status_t entrain_edit_load(entrain_edit_t* edit,
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return edit->edit->Load(options);
+  });
+}
+
+entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data,
+                                        size_t count, entrain_dtype_t dtype, int32_t holder) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    return AddState(*acco->channel, name, data, count, dtype, holder);
+  });
+}
+
+entrain_status_t entrain_acco_save(entrain_acco_t* acco,
+                                   const entrain_checkpoint_config_t* config) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
+    return acco->channel->Save(options);
+  });
+}
+
+entrain_status_t entrain_acco_load(entrain_acco_t* acco,
+                                   const entrain_checkpoint_config_t* config) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
+    return acco->channel->Load(options);
   });
 }
 

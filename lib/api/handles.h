@@ -16,6 +16,7 @@
 #include "lib/optim/optimizer.h"
 #include "lib/optim/wsam.h"
 #include "lib/store/store.h"
+#include "lib/train/gradient_channel.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/layer_sync.h"
 
@@ -63,6 +64,10 @@ struct entrain_edit {
   std::unique_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
+};
+
+struct entrain_acco {
+  std::unique_ptr<entrain::GradientChannel> channel;
 };
 
 namespace entrain::api {

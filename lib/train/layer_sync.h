@@ -39,6 +39,7 @@
 
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/comm/mesh.h"
+#include "lib/train/callers_arrays.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/courier.h"
 #include "lib/train/edit_options.h"
@@ -131,14 +132,6 @@ class LayerSync final : public LayerGate {
     uint64_t anchor_checksum = 0;
     int64_t rejections = 0, rollbacks = 0;
   };
-  // See AddState.
-  struct CallersArray {
-    std::string name;
-    Holder holder;
-    DType dtype;
-    void* data;
-    int64_t count;
-  };
 
   LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
             Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
@@ -211,7 +204,7 @@ class LayerSync final : public LayerGate {
   std::vector<int64_t>
       begun_behind_;         // by layer, when its round there began, or -1; for checkpoints
   uint64_t reductions_ = 0;  // of the shards when the step began
-  std::vector<CallersArray> callers_;
+  CallersArrays callers_;
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 

@@ -36,27 +36,13 @@ void LayerSync::VisitState(StateVisitor& visitor) {
     }
   }
   visitor.Array("live", Holder::kRank, DType::kF32, live, shards_->slab().count());
-  for (const CallersArray& array : callers_) {
-    visitor.Array(absl::StrCat("caller/", array.name), array.holder, array.dtype, array.data,
-                  array.count);
-  }
+  callers_.VisitState(visitor);
 }
 
 absl::Status LayerSync::AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                                  int64_t count) {
   ENTRAIN_RETURN_IF_ERROR(status());
-  if (!IsArrayName(absl::StrCat("caller/", name)) || name.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("edit: name: \"", name, "\" is not 1 to 121 letters, digits and . _ - /"));
-  }
-  for (const CallersArray& array : callers_) {
-    if (array.name == name) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("edit: name: there is an array \"", name, "\" already"));
-    }
-  }
-  callers_.push_back({std::string(name), holder, dtype, data, count});
-  return absl::OkStatus();
+  return Annotate(callers_.Add(name, holder, dtype, data, count), "edit");
 }
 
 // Nothing reads or writes the state but the caller, and what runs behind further steps.

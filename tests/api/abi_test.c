@@ -290,6 +290,56 @@ static void check_checkpoint_config(void) {
   AT(entrain_checkpoint_config_t, timeout_ns, 40);
 }
 
+static void check_acco_config(void) {
+  SIZE(entrain_acco_config_t, 184);
+  AT(entrain_acco_config_t, size, 0);
+  AT(entrain_acco_config_t, params, 8);
+  AT(entrain_acco_config_t, count, 16);
+  AT(entrain_acco_config_t, params_dtype, 24);
+  AT(entrain_acco_config_t, grads_dtype, 28);
+  AT(entrain_acco_config_t, wire_dtype, 32);
+  AT(entrain_acco_config_t, method, 36);
+  AT(entrain_acco_config_t, optim, 40);
+  AT(entrain_acco_config_t, step, 48);
+  AT(entrain_acco_config_t, user, 56);
+  AT(entrain_acco_config_t, min_microbatches, 64);
+  AT(entrain_acco_config_t, max_microbatches, 72);
+  AT(entrain_acco_config_t, scripted_counts, 80);
+  AT(entrain_acco_config_t, scripted_rounds, 88);
+  AT(entrain_acco_config_t, warmup_rounds, 96);
+  AT(entrain_acco_config_t, clip_norm, 104);
+  AT(entrain_acco_config_t, lr, 112);
+  AT(entrain_acco_config_t, min_lr, 120);
+  AT(entrain_acco_config_t, schedule_warmup, 128);
+  AT(entrain_acco_config_t, schedule_total, 136);
+  AT(entrain_acco_config_t, schedule_unit, 144);
+  AT(entrain_acco_config_t, limit_unit, 148);
+  AT(entrain_acco_config_t, schedule, 152);
+  AT(entrain_acco_config_t, schedule_user, 160);
+  AT(entrain_acco_config_t, limit, 168);
+  AT(entrain_acco_config_t, timeout_ns, 176);
+}
+
+static void check_acco_info(void) {
+  SIZE(entrain_acco_info_t, 120);
+  AT(entrain_acco_info_t, size, 0);
+  AT(entrain_acco_info_t, rounds, 8);
+  AT(entrain_acco_info_t, commits, 16);
+  AT(entrain_acco_info_t, gradients, 24);
+  AT(entrain_acco_info_t, tokens, 32);
+  AT(entrain_acco_info_t, dropped, 40);
+  AT(entrain_acco_info_t, microbatches, 48);
+  AT(entrain_acco_info_t, lr, 56);
+  AT(entrain_acco_info_t, grad_norm, 64);
+  AT(entrain_acco_info_t, clip_factor, 72);
+  AT(entrain_acco_info_t, committed, 80);
+  AT(entrain_acco_info_t, finished, 84);
+  AT(entrain_acco_info_t, exposed_ns, 88);
+  AT(entrain_acco_info_t, round_ns, 96);
+  AT(entrain_acco_info_t, bytes_sent, 104);
+  AT(entrain_acco_info_t, bytes_held, 112);
+}
+
 int main(void) {
   check_peer_id();
   check_error();
@@ -309,5 +359,7 @@ int main(void) {
   check_edit_replica();
   check_edit_info();
   check_checkpoint_config();
+  check_acco_config();
+  check_acco_info();
   return failures == 0 ? 0 : 1;
 }

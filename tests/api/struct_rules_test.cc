@@ -47,8 +47,10 @@ class StructRules : public testing::Test {
     entrain_optim_config_t optim_config;
     entrain_optim_config_init(&optim_config);
     ASSERT_OK(entrain_optim_create(&optim_config, &optim_));
+    ASSERT_OK(CreateAcco(nullptr, &acco_));
   }
   void TearDown() override {
+    entrain_acco_destroy(acco_);
     entrain_optim_destroy(optim_);
     entrain_edit_destroy(edit_);
     entrain_shard_destroy(spare_);
@@ -74,6 +76,15 @@ class StructRules : public testing::Test {
     used->shard = shard;
     return entrain_edit_create(mesh_, used, edit);
   }
+  entrain_status_t CreateAcco(entrain_acco_config_t* config, entrain_acco_t** acco) {
+    entrain_acco_config_t standard;
+    entrain_acco_config_init(&standard);
+    entrain_acco_config_t* used = config == nullptr ? &standard : config;
+    used->params = params_;
+    used->count = kLayerCount;
+    used->optim = optim_;
+    return entrain_acco_create(comm_, used, acco);
+  }
   std::vector<StructCase> Cases();
 
   static constexpr size_t kLayerCount = 4;
@@ -85,6 +96,7 @@ class StructRules : public testing::Test {
   entrain_shard_t* spare_ = nullptr;  // for EDiT objects that the cases make: one a shard
   entrain_edit_t* edit_ = nullptr;
   entrain_optim_t* optim_ = nullptr;
+  entrain_acco_t* acco_ = nullptr;
 };
 
 std::vector<StructCase> StructRules::Cases() {
@@ -184,6 +196,16 @@ std::vector<StructCase> StructRules::Cases() {
             std::remove((directory + "entrain-struct-rules.ckpt").c_str());
             return code;
           }),
+      Case<entrain_acco_config_t>("entrain_acco_config_t", offsetof(entrain_acco_config_t, step),
+                                  entrain_acco_config_init,
+                                  [this](auto* config) {
+                                    entrain_acco_t* acco = nullptr;
+                                    const auto code = CreateAcco(config, &acco);
+                                    entrain_acco_destroy(acco);
+                                    return code;
+                                  }),
+      Case<entrain_acco_info_t>("entrain_acco_info_t", 8, entrain_acco_info_init,
+                                [this](auto* info) { return entrain_acco_info(acco_, info); }),
       Case<entrain_edit_info_t>("entrain_edit_info_t", 8, entrain_edit_info_init,
                                 [this](auto* info) { return entrain_edit_info(edit_, info); }),
   };

@@ -1,0 +1,190 @@
+// train.h: ACCO.
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "include/entrain/train.h"
+#include "lib/api/arguments.h"
+#include "lib/api/boundary.h"
+#include "lib/api/handles.h"
+#include "lib/api/settings.h"
+#include "lib/base/config.h"
+#include "lib/base/status.h"
+
+using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::ChannelInfo;
+using entrain::ChannelOptions;
+using entrain::DType;
+using entrain::GradientChannel;
+
+namespace {
+
+// -1: as the parameters.
+absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
+  if (dtype == -1) {
+    return usual;
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckDType(static_cast<entrain_dtype_t>(dtype)));
+  return DType{dtype};
+}
+
+// What only this file can see to be wrong: values of the C enumerations and types. The rest is
+// GradientChannel's to check.
+absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config) {
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("method", config.method, ENTRAIN_ACCO_ZERO1, "ENTRAIN_ACCO*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("schedule_unit", config.schedule_unit, ENTRAIN_UNIT_TOKENS, "ENTRAIN_UNIT_*"));
+  ENTRAIN_RETURN_IF_ERROR(
+      CheckChoice("limit_unit", config.limit_unit, ENTRAIN_UNIT_TOKENS, "ENTRAIN_UNIT_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
+  if ((config.scripted_counts == nullptr) != (config.scripted_rounds == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("scripted_rounds ", config.scripted_rounds,
+                     config.scripted_counts == nullptr
+                         ? " without scripted_counts, which are NULL: set both"
+                         : " of scripted_counts leaves none: set it to 1 or more, or both to 0"));
+  }
+  ChannelOptions options;
+  ENTRAIN_ASSIGN_OR_RETURN(options.params_dtype, ToDType(config.params_dtype, DType::kF32));
+  ENTRAIN_ASSIGN_OR_RETURN(options.grads_dtype, ToDType(config.grads_dtype, options.params_dtype));
+  ENTRAIN_ASSIGN_OR_RETURN(options.wire_dtype, ToDType(config.wire_dtype, options.params_dtype));
+  ENTRAIN_ASSIGN_OR_RETURN(options.count, CheckCount(config.count, options.params_dtype, 1));
+  ENTRAIN_RETURN_IF_ERROR(CheckBuffer(
+      "params", config.params, options.count * SizeOf(options.params_dtype), options.params_dtype));
+  options.method = entrain::DelayMethod{config.method};
+  options.params = config.params;
+  options.min_microbatches = config.min_microbatches;
+  options.max_microbatches = config.max_microbatches;
+  options.scripted.assign(config.scripted_counts, config.scripted_counts + config.scripted_rounds);
+  options.warmup_rounds = config.warmup_rounds;
+  options.clip_norm = config.clip_norm;
+  options.schedule = {.unit = entrain::ProgressUnit{config.schedule_unit},
+                      .lr = config.lr,
+                      .min_lr = config.min_lr,
+                      .warmup = config.schedule_warmup,
+                      .total = config.schedule_total,
+                      .fn = config.schedule,
+                      .user = config.schedule_user};
+  options.limit_unit = entrain::ProgressUnit{config.limit_unit};
+  options.limit = config.limit;
+  options.optimizer = config.optim == nullptr ? nullptr : config.optim->optimizer.get();
+  options.step = config.step;
+  options.user = config.user;
+  options.timeout_ns = config.timeout_ns;
+  return options;
+}
+
+}  // namespace
+
+extern "C" {
+
+void entrain_acco_config_init(entrain_acco_config_t* config) {
+  const ChannelOptions defaults;
+  *config = {};
+  config->size = sizeof(*config);
+  config->params_dtype = ENTRAIN_F32;
+  config->grads_dtype = config->wire_dtype = -1;
+  config->min_microbatches = defaults.min_microbatches;
+  config->lr = defaults.schedule.lr;
+}
+
+entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
+                                     entrain_acco_t** acco) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    entrain_acco_config_t known;
+    entrain_acco_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_acco_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_ASSIGN_OR_RETURN(const ChannelOptions options, ToChannelOptions(known));
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, GradientChannel::Create(*comm->comm, options));
+    *acco = new entrain_acco{.channel = std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+void entrain_acco_destroy(entrain_acco_t* acco) {
+  if (!Forked()) {
+    delete acco;
+  }
+}
+
+entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(gradients, "gradients"));
+    *gradients = acco->channel->gradients();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    return acco->channel->Add(microbatches, tokens);
+  });
+}
+
+entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(ready, "ready"));
+    ENTRAIN_ASSIGN_OR_RETURN(const bool is, acco->channel->Poll());
+    *ready = is ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(finished, "finished"));
+    ENTRAIN_RETURN_IF_ERROR(acco->channel->Install());
+    *finished = acco->channel->info().finished ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    return acco->channel->Stop();
+  });
+}
+
+void entrain_acco_info_init(entrain_acco_info_t* info) {
+  *info = {};
+  info->size = sizeof(*info);
+}
+
+entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    const ChannelInfo now = acco->channel->info();
+    entrain_acco_info_t known;
+    entrain_acco_info_init(&known);
+    known.rounds = now.rounds;
+    known.commits = now.commits;
+    known.gradients = now.gradients;
+    known.tokens = now.tokens;
+    known.dropped = now.dropped;
+    known.microbatches = now.microbatches;
+    known.lr = now.lr;
+    known.grad_norm = now.grad_norm;
+    known.clip_factor = now.clip_factor;
+    known.committed = now.committed ? 1 : 0;
+    known.finished = now.finished ? 1 : 0;
+    known.exposed_ns = now.exposed_ns;
+    known.round_ns = now.round_ns;
+    known.bytes_sent = now.bytes_sent;
+    known.bytes_held = now.bytes_held;
+    return WriteStruct(&known, sizeof(known), info, "entrain_acco_info_t");
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,216 @@
+// ACCO and its baselines: gradients go in, parameters come out a round later, while the caller accumulates the next ones.
+// Optimizer state is sharded over the ranks (ZeRO-1). Behind entrain_acco_*; include/entrain/train.h has the contract of each
+// function; ACCO is arXiv 2406.02613.
+//
+//   caller    add add add | install | add add | install |      acc: what was added; com: what travels
+//   courier        round r          | round r + 1       |      counts, reduce-scatter, step, all-gather
+//
+// install waits for the round under way, takes its parameters, hands over what has been added and starts the next round:
+//
+//   acco   estimate   theta~ = Opt(theta, A / N_A), a preview: nothing of it is kept; acc keeps half A
+//          commit     theta  = Opt(theta, (A + B) / (N_A + N_B)); acc is empty again
+//   dpu    commit     with the gradients of one round before
+//   wp     commit, and the same step once more as a preview, at which the next gradients are computed
+//   zero1  commit, waited for
+//
+// All that follows from counts is the same on all ranks, since counts are summed with the gradients; so all end at the same commit.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/dtype.h"
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/comm/communicator.h"
+#include "lib/memory/buffer.h"
+#include "lib/optim/optimizer.h"
+#include "lib/train/callers_arrays.h"
+#include "lib/train/checkpoint.h"
+#include "lib/train/courier.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+// Values are the C ABI's (train.h).
+enum class DelayMethod : int32_t { kAcco = 0, kDpu = 1, kWp = 2, kZero1 = 3 };
+enum class ProgressUnit : int32_t { kCommits = 0, kGradients = 1, kTokens = 2 };
+
+// One step of the caller's optimizer on elements [first, first + count) of this rank's shard; see entrain_acco_step_fn.
+using ShardStepFn = void (*)(void* user, int32_t preview, int64_t step, double lr, size_t first,
+                             size_t count, const void* grads, void* master, void* out);
+using ScheduleFn = double (*)(void* user, int64_t progress);
+
+// lr, as a function of how much has been committed.
+struct RateSchedule {
+  ProgressUnit unit = ProgressUnit::kCommits;
+  double lr = 1e-3, min_lr = 0;
+  int64_t warmup = 0, total = 0;  // linear up to warmup, then half a cosine; total 0: constant
+  ScheduleFn fn = nullptr;        // instead of all that
+  void* user = nullptr;
+
+  double At(int64_t progress) const;
+};
+
+struct ChannelOptions {
+  DelayMethod method = DelayMethod::kAcco;
+  int64_t count = 0;       // Psi
+  void* params = nullptr;  // the caller's, lent
+  DType params_dtype = DType::kF32;
+  DType grads_dtype = DType::kF32;  // of the accumulator
+  DType wire_dtype = DType::kF32;   // of gradients on their way
+  int64_t min_microbatches = 1;     // of this rank a round
+  int64_t max_microbatches = 0;     // 0: no limit
+  std::vector<int32_t> scripted;    // by round: exactly so many; empty: none
+  int64_t warmup_rounds = 0;        // synchronous ones at the start
+  double clip_norm = 0;             // 0: off
+  RateSchedule schedule;
+  ProgressUnit limit_unit = ProgressUnit::kCommits;
+  int64_t limit = 0;                     // the end, at the first commit that reaches it; 0: none
+  const Optimizer* optimizer = nullptr;  // lent; or
+  ShardStepFn step = nullptr;
+  void* user = nullptr;
+  int64_t timeout_ns = 0;
+
+  // Of the shard that the optimizer works on.
+  DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+};
+// kInvalidArgument names the option, its value and what to do instead.
+absl::Status CheckOptions(const ChannelOptions& options);
+
+struct ChannelInfo {
+  int64_t rounds = 0;                              // over, warm-up included
+  int64_t commits = 0, gradients = 0, tokens = 0;  // committed, of all ranks
+  int64_t dropped = 0;  // micro-batches of this rank that came too late for the last commit
+  bool finished = false;
+  // The last round that is over.
+  bool committed = false;
+  int64_t microbatches = 0;  // in it, of all ranks
+  double lr = 0;
+  double grad_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean; NaN: nobody asked
+  double clip_factor = 1;
+  // Since the beginning:
+  uint64_t exposed_ns = 0;  // waited in install
+  uint64_t round_ns = 0;    // spent by rounds
+  uint64_t bytes_sent = 0;
+  int64_t bytes_held = 0;  // memory of this rank's, beside params and the caller's arrays
+};
+
+class GradientChannel {
+ public:
+  // Collective; rank 0's parameters become everybody's.
+  static absl::StatusOr<std::unique_ptr<GradientChannel>> Create(Communicator& comm,
+                                                                 const ChannelOptions& options);
+  // Ends a round under way, on all ranks.
+  ~GradientChannel();
+
+  // The accumulator: options.count elements of grads_dtype.
+  void* gradients() { return accumulator_.data(); }
+  // So much has been added to it since the last call.
+  absl::Status Add(int64_t microbatches, int64_t tokens);
+  // Whether Install would not wait for other ranks, or nothing more can be added before it. Never blocks.
+  absl::StatusOr<bool> Poll() const;
+  absl::Status Install();
+  // This rank wants to end: all do at the first commit that knows.
+  absl::Status Stop();
+
+  absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
+                        int64_t count);
+  // Collective; between Install and the next Add.
+  absl::Status Save(const CheckpointOptions& options);
+  absl::Status Load(const CheckpointOptions& options);
+
+  ChannelInfo info() const;
+  const Slab& slab() const { return slab_; }
+  // This rank's shard: slab().layer(0).valid elements of master_dtype.
+  const void* master() const { return master_.data(); }
+
+ private:
+  // What all ranks have together, as it travels.
+  struct Counts {
+    int64_t microbatches = 0, tokens = 0, stops = 0;
+  };
+
+  GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options, Slab slab);
+  absl::Status Allocate();
+  absl::Status CheckRound() const;
+  bool Synchronous() const;
+  bool Full() const;
+  int64_t Wanted() const;
+  absl::Status Land();
+  void HandOver();
+  int64_t Progress(ProgressUnit unit) const;
+  bool Done() const;
+  absl::Status Fail(const absl::Status& why);
+  // gradient_channel_state.cc:
+  ModelPart Part() const;
+  void VisitState(StateVisitor& visitor);
+  absl::Status CheckBetweenRounds() const;
+  absl::Status CheckKind(CheckpointKind kind) const;
+  absl::Status GoOnFromMasters(const AllRanks& all);
+  absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
+
+  // The courier's:
+  absl::Status RunRound();
+  absl::Status ShareCounts(Counts* all);
+  absl::StatusOr<double> Norm(double scale);
+  template <typename T>
+  void StepShard(int64_t step, double scale, double lr, bool preview);
+  template <typename T>
+  void StepPiece(int64_t step, int64_t first, int64_t count, double scale, double lr, bool preview);
+  template <typename T>
+  void StepOnce(int64_t step, double lr, int64_t first, int64_t count, const T* grads, T* master,
+                T* out);
+
+  std::byte* Own(DType dtype) const { return com_.data() + slab_.layer(0).first * SizeOf(dtype); }
+  CallOptions Options() const;
+
+  const std::shared_ptr<Communicator> comm_;
+  const ChannelOptions options_;
+  const Slab slab_;  // one layer
+  OwnedBuffer accumulator_, com_, master_;
+  std::vector<OwnedBuffer> state_;  // the optimizer's, as the shard
+
+  // The caller's:
+  Counts held_;               // in the accumulator
+  int64_t round_added_ = 0;   // since the last install
+  int64_t installs_ = 0;      // that have handed over
+  bool in_flight_ = false;    // a round is under way, or over and not taken
+  bool second_half_ = false;  // acco: what is handed over next is A and B
+  bool stop_ = false, finished_ = false;
+  int64_t dropped_ = 0;
+  uint64_t exposed_ns_ = 0;
+  uint64_t base_bytes_ = 0;  // sent while this was created
+  uint64_t job_ = 0;
+  CallersArrays callers_;
+  std::array<int64_t, 4> flags_ =
+      {};  // in_flight_, commits_, second_half_, finished_; for checkpoints
+  absl::Status status_;
+
+  // The courier's while a round is under way, the caller's otherwise:
+  Counts sent_;                              // with com_
+  bool commits_ = false, previews_ = false;  // this round
+  int64_t steps_ = 0, rounds_ = 0;
+  int64_t gradients_ = 0, tokens_ = 0, stops_ = 0;  // committed; steps_ is how often
+  uint64_t round_ns_ = 0;
+  std::atomic<bool> over_{false};
+
+  mutable absl::Mutex mutex_;
+  ChannelInfo seen_ ABSL_GUARDED_BY(mutex_);  // as of the last round that is over
+
+  Courier courier_;  // last: its jobs use the rest
+};
+
+}  // namespace entrain

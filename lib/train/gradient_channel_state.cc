@@ -1,0 +1,151 @@
+// A gradient channel's state: what it is, when it may be saved, and how a run goes on from it.
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
+#include "lib/train/gradient_channel.h"
+
+namespace entrain {
+
+// The portable kind is what a commit leaves: masters, the optimizer's arrays, counts. The exact kind also has the half that has
+// been added, and the round that is over and not yet taken.
+void GradientChannel::VisitState(StateVisitor& visitor) {
+  visitor.Value("steps", Holder::kAll, &steps_);
+  visitor.Value("rounds", Holder::kAll, &rounds_);
+  visitor.Value("gradients", Holder::kAll, &gradients_);
+  visitor.Value("tokens", Holder::kAll, &tokens_);
+  visitor.Value("installs", Holder::kAll, &installs_);
+  const SlabLayer& layer = slab_.layer(0);
+  if (options_.master_dtype() == DType::kF64) {
+    visitor.Array("master", Holder::kRank, DType::kF64, master_.data(), layer.valid);
+  } else {
+    visitor.Layer("master", 0, reinterpret_cast<float*>(master_.data()));
+  }
+  for (size_t i = 0; i < state_.size(); ++i) {
+    visitor.Layer(absl::StrCat("optim/", i), 0, reinterpret_cast<float*>(state_[i].data()));
+  }
+  if (visitor.kind() == CheckpointKind::kExact) {
+    visitor.Array("flags", Holder::kAll, DType::kI64, flags_.data(),
+                  static_cast<int64_t>(flags_.size()));
+    visitor.Value("stops", Holder::kAll, &stops_);
+    visitor.Value("held/microbatches", Holder::kRank, &held_.microbatches);
+    visitor.Value("held/tokens", Holder::kRank, &held_.tokens);
+    visitor.Array("held/gradients", Holder::kRank, options_.grads_dtype, accumulator_.data(),
+                  options_.count);
+    visitor.Array("params", Holder::kAll, options_.params_dtype, options_.params, options_.count);
+    visitor.Array("made", Holder::kAll, options_.params_dtype, com_.data(), options_.count);
+  }
+  callers_.VisitState(visitor);
+}
+
+absl::Status GradientChannel::AddState(absl::string_view name, Holder holder, DType dtype,
+                                       void* data, int64_t count) {
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  return Annotate(callers_.Add(name, holder, dtype, data, count), "acco");
+}
+
+ModelPart GradientChannel::Part() const {
+  ModelPart part;
+  part.mesh[static_cast<size_t>(Axis::kShard)] = slab_.slots();
+  part.layers.push_back({options_.count, false});
+  return part;
+}
+
+absl::Status GradientChannel::CheckBetweenRounds() const {
+  return round_added_ == 0 ? absl::OkStatus()
+                           : absl::FailedPreconditionError(absl::StrCat(
+                                 round_added_,
+                                 " micro-batches have been added since the last install, and what "
+                                 "is computed in between is not part of a checkpoint"));
+}
+
+absl::Status GradientChannel::CheckKind(CheckpointKind kind) const {
+  return kind == CheckpointKind::kPortable && options_.master_dtype() == DType::kF64
+             ? absl::UnimplementedError("kind: portable checkpoints are for f32 masters")
+             : absl::OkStatus();
+}
+
+absl::Status GradientChannel::Save(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  AllRanks all(comm_, nullptr, options.timeout_ns);
+  const auto save = [&]() -> absl::Status {
+    absl::Status mine = CheckOptions(options);
+    mine.Update(CheckKind(options.kind));
+    mine.Update(CheckBetweenRounds());
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    flags_ = {in_flight_, commits_, second_half_, finished_};
+    StateList state(slab_, options.kind);
+    VisitState(state);
+    return SaveState(all, Part(), options, steps_, state);
+  };
+  return End(all, save(), "save");
+}
+
+absl::Status GradientChannel::Load(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  AllRanks all(comm_, nullptr, options.timeout_ns);
+  StateList state(slab_, options.kind);
+  const auto load = [&]() -> absl::Status {
+    absl::Status mine = CheckOptions(options);
+    mine.Update(CheckKind(options.kind));
+    mine.Update(CheckBetweenRounds());
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    VisitState(state);
+    return LoadState(all, Part(), options, &state);
+  };
+  const absl::Status status = End(all, load(), "load");
+  if (!status.ok()) {
+    return status;
+  }
+  flags_ = {};
+  state.Apply();
+  in_flight_ = flags_[0] != 0;
+  commits_ = flags_[1] != 0;
+  second_half_ = flags_[2] != 0;
+  finished_ = flags_[3] != 0;
+  job_ = 0;
+  over_.store(true, std::memory_order_release);
+  {
+    absl::MutexLock lock(&mutex_);
+    seen_ = {};
+    seen_.rounds = rounds_;
+    seen_.commits = steps_;
+    seen_.gradients = gradients_;
+    seen_.tokens = tokens_;
+  }
+  return options.kind == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
+}
+
+// The parameters are the masters, and nothing has been added to.
+absl::Status GradientChannel::GoOnFromMasters(const AllRanks& all) {
+  std::memset(accumulator_.data(), 0, static_cast<size_t>(accumulator_.size()));
+  held_ = {};
+  stops_ = 0;
+  finished_ = Done();
+  const DType type = options_.params_dtype;
+  BestKernels().cast(Own(type), type, master_.data(), options_.master_dtype(),
+                     slab_.layer(0).valid);
+  ENTRAIN_RETURN_IF_ERROR(
+      End(all, comm_->AllGather(Own(type), com_.data(), slab_.layer(0).shard, type, Options()),
+          "load"));
+  std::memcpy(options_.params, com_.data(), static_cast<size_t>(options_.count * SizeOf(type)));
+  return absl::OkStatus();
+}
+
+// The error as the caller sees it; when the group has ended with it, so has this object.
+absl::Status GradientChannel::End(const AllRanks& all, absl::Status status,
+                                  absl::string_view doing) {
+  status = Annotate(status, absl::StrCat("acco: ", doing));
+  if (all.broken()) {
+    return Fail(status);
+  }
+  return status;
+}
+
+}  // namespace entrain

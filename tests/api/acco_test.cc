@@ -1,0 +1,180 @@
+// ACCO through the C API: the loop, checkpoints, and what bad input gets.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "include/entrain/entrain.h"
+#include "tests/api/world.h"
+
+namespace entrain_test {
+namespace {
+
+constexpr size_t kCount = 101;
+constexpr entrain_status_t kUnready = ENTRAIN_FAILED_PRECONDITION;
+
+struct Sum {
+  int64_t steps = 0, previews = 0;
+  size_t elements = 0;
+};
+
+// SGD with rate lr, counting.
+void SgdStep(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
+             const void* grads, void* master, void* out) {
+  auto* const sum = static_cast<Sum*>(user);
+  (preview != 0 ? sum->previews : sum->steps) = step;
+  sum->elements = first + count;
+  for (size_t i = 0; i < count; ++i) {
+    auto* const theta = static_cast<float*>(master);
+    const float next = theta[i] - static_cast<float>(lr) * static_cast<const float*>(grads)[i];
+    (preview != 0 ? static_cast<float*>(out)[i] : theta[i]) = next;
+  }
+}
+
+double Falling(void*, int64_t progress) {
+  return 1.0 / static_cast<double>(1 + progress);
+}
+
+// Each rank's gradient is its rank plus 1 everywhere.
+void Add(entrain_acco_t* acco, int rank) {
+  void* gradients = nullptr;
+  ASSERT_OK(entrain_acco_gradients(acco, &gradients));
+  for (size_t i = 0; i < kCount; ++i) {
+    static_cast<float*>(gradients)[i] += static_cast<float>(rank + 1);
+  }
+  ASSERT_OK(entrain_acco_add(acco, 1, 5));
+}
+
+TEST(Acco, TheLoopWithACallersStepAndSchedule) {
+  RunWorld(2, [](const Rank& self) {
+    std::vector<float> params(kCount, self.rank == 0 ? 8.0f : -1.0f);
+    Sum sum;
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.params = params.data();
+    config.count = kCount;
+    config.step = SgdStep;
+    config.user = &sum;
+    config.schedule = Falling;
+    config.limit = 2;
+    entrain_acco_t* acco = nullptr;
+    ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+    EXPECT_EQ(params[7], 8.0f);  // rank 0's
+    int32_t ready = -1, finished = 0;
+    ASSERT_OK(entrain_acco_poll(acco, &ready));
+    EXPECT_EQ(ready, 0);
+    EXPECT_FAILS(entrain_acco_install(acco, &finished), kUnready, "0 of at least 1 micro-batches");
+    // The mean is always 3/2; estimate and commit of the same step have the same rate.
+    const float expected[] = {8.0f, 6.5f, 6.5f, 5.75f, 5.75f};
+    for (int install = 0; install < 5; ++install) {
+      Add(acco, self.rank);
+      ASSERT_OK(entrain_acco_install(acco, &finished));
+      EXPECT_EQ(finished, install == 4 ? 1 : 0);
+      EXPECT_EQ(params[kCount - 1], expected[install]) << install;
+    }
+    entrain_acco_info_t info;
+    entrain_acco_info_init(&info);
+    ASSERT_OK(entrain_acco_info(acco, &info));
+    EXPECT_EQ(info.rounds, 4);
+    EXPECT_EQ(info.commits, 2);
+    EXPECT_EQ(info.gradients, 8);
+    EXPECT_EQ(info.tokens, 40);
+    EXPECT_EQ(info.dropped, 1);
+    EXPECT_EQ(info.committed, 1);
+    EXPECT_EQ(info.lr, 0.5);
+    EXPECT_EQ(sum.steps, 2);
+    EXPECT_EQ(sum.previews, 2);
+    EXPECT_EQ(sum.elements, self.rank == 0 ? 51u : 50u);
+    EXPECT_FAILS(entrain_acco_add(acco, 1, 0), kUnready, "ended");
+    entrain_acco_destroy(acco);
+  });
+}
+
+TEST(Acco, SavesAndLoads) {
+  const std::string directory = testing::TempDir();
+  RunWorld(2, [&](const Rank& self) {
+    entrain_optim_t* optim = nullptr;
+    entrain_optim_config_t rule;
+    entrain_optim_config_init(&rule);
+    rule.kind = ENTRAIN_OPTIM_ADAMW;
+    ASSERT_OK(entrain_optim_create(&rule, &optim));
+    entrain_checkpoint_config_t checkpoint;
+    entrain_checkpoint_config_init(&checkpoint);
+    checkpoint.save_dir = directory.c_str();
+    checkpoint.ckpt_name = "entrain-acco";
+    checkpoint.kind = ENTRAIN_CHECKPOINT_EXACT;
+    const std::vector<int32_t> script = {1, 2, 1, 1, 3};
+    std::vector<float> ends[2];
+    for (int run = 0; run < 2; ++run) {
+      std::vector<float>& params = ends[run];
+      params.assign(kCount, 1.0f);
+      int64_t cursor = 0;
+      entrain_acco_config_t config;
+      entrain_acco_config_init(&config);
+      config.params = params.data();
+      config.count = kCount;
+      config.optim = optim;
+      config.scripted_counts = script.data();
+      config.scripted_rounds = script.size();
+      entrain_acco_t* acco = nullptr;
+      ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+      ASSERT_OK(
+          entrain_acco_add_state(acco, "cursor", &cursor, 1, ENTRAIN_I64, ENTRAIN_STATE_RANK));
+      if (run == 1) {
+        ASSERT_OK(entrain_acco_load(acco, &checkpoint));
+        EXPECT_EQ(cursor, 3);
+      }
+      for (size_t round = static_cast<size_t>(cursor); round < script.size(); ++round) {
+        for (int32_t i = 0; i < script[round]; ++i) {
+          Add(acco, self.rank * static_cast<int>(round));
+        }
+        int32_t finished = 0;
+        ASSERT_OK(entrain_acco_install(acco, &finished));
+        ++cursor;
+        if (run == 0 && cursor == 3) {
+          ASSERT_OK(entrain_acco_save(acco, &checkpoint));
+        }
+      }
+      EXPECT_FAILS(entrain_acco_add(acco, 1, 0), kUnready, "scripted_counts has 5 rounds");
+      ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      entrain_acco_destroy(acco);
+    }
+    EXPECT_EQ(ends[0], ends[1]);
+    entrain_optim_destroy(optim);
+  });
+  std::remove((directory + "/entrain-acco.ckpt").c_str());
+}
+
+TEST(Acco, BadInputIsNamed) {
+  RunWorld(1, [](const Rank& self) {
+    std::vector<float> params(kCount);
+    const auto with = [&](auto change) {
+      entrain_acco_config_t config;
+      entrain_acco_config_init(&config);
+      config.params = params.data();
+      config.count = kCount;
+      config.step = SgdStep;
+      change(&config);
+      entrain_acco_t* acco = nullptr;
+      return entrain_acco_create(self.comm, &config, &acco);
+    };
+    const entrain_status_t bad = ENTRAIN_INVALID_ARGUMENT;
+    EXPECT_FAILS(with([](auto* c) { c->method = 9; }), bad, "method 9 is not an ENTRAIN_ACCO*");
+    EXPECT_FAILS(with([](auto* c) { c->schedule_unit = 3; }), bad, "schedule_unit 3");
+    EXPECT_FAILS(with([](auto* c) { c->limit_unit = -1; }), bad, "limit_unit -1");
+    EXPECT_FAILS(with([](auto* c) { c->params = nullptr; }), bad, "params");
+    EXPECT_FAILS(with([](auto* c) { c->count = 0; }), bad, "count: 0");
+    EXPECT_FAILS(with([](auto* c) { c->wire_dtype = ENTRAIN_I32; }), bad, "wire_dtype: i32");
+    EXPECT_FAILS(with([](auto* c) { c->scripted_rounds = 2; }), bad, "scripted_rounds 2");
+    EXPECT_FAILS(with([](auto* c) { c->step = nullptr; }), bad, "optim: NULL");
+    EXPECT_FAILS(with([](auto* c) { c->timeout_ns = -5; }), bad, "timeout_ns");
+    EXPECT_FAILS(entrain_acco_create(self.comm, nullptr, nullptr), bad, "acco");
+    EXPECT_FAILS(entrain_acco_poll(nullptr, nullptr), bad, "acco");
+  });
+}
+
+}  // namespace
+}  // namespace entrain_test
