@@ -112,10 +112,18 @@ std::vector<Loop> LoopsOf(const Kernels& k) {
   loops.push_back({"sum_of_squares", 4, 4, [&k](Arrays& a, int64_t n) {
                      benchmark::DoNotOptimize(k.sum_of_squares(a.floats(0), n));
                    }});
-  loops.push_back({"delta_and_norm", 4, 12, [&k](Arrays& a, int64_t n) {
-                     benchmark::DoNotOptimize(
-                         k.delta_and_norm(a.floats(0), a.floats(1), a.floats(2), n));
+  loops.push_back({"square_of_delta", 4, 8, [&k](Arrays& a, int64_t n) {
+                     benchmark::DoNotOptimize(k.square_of_delta(a.floats(0), a.floats(1), n));
                    }});
+  loops.push_back({"weighted_delta", 4, 12, [&k](Arrays& a, int64_t n) {
+                     k.weighted_delta(a.floats(0), a.floats(1), a.floats(2), 0.3f, n);
+                   }});
+  loops.push_back(
+      {"outer_step", 4, 24, [&k](Arrays& a, int64_t n) {
+         const SgdArgs args = {
+             .lr = 1e-6, .momentum = 0.9, .weight_decay = 0, .nesterov = true, .first_step = false};
+         k.outer_step(args, 0.5f, a.floats(0), a.floats(1), a.floats(2), a.floats(3), n);
+       }});
   loops.push_back(
       {"axpy", 4, 12, [&k](Arrays& a, int64_t n) { k.axpy(a.floats(0), 1e-9f, a.floats(1), n); }});
   loops.push_back({"all_finite", 4, 4, [&k](Arrays& a, int64_t n) {

@@ -1,12 +1,17 @@
-// layer_sync_bench: what EDiT's exchange of a layer takes, and how much of it the caller sees, beside an all_reduce of
-// the same bytes. One process a rank, under any launcher; --help has the details. All in one run and in alternation:
+// layer_sync_bench: what EDiT's exchange of a layer takes, and how much of it the caller sees,
+// beside an all_reduce of the same bytes. One process a rank, under any launcher; --help has the
+// details. All in one run and in alternation:
 //
-//   alone     all_reduces of a layer's shard across the replicas, one after the other: the bytes and nothing else
-//   by hand   the same with what an exchange must do around them as bare loops: norms of all layers, a gather of
-//             these, then layer by layer K2, the all_reduce, K3 (if it clips) and K4 of the kernel plan
-//   sync      a whole exchange (begin_forward, wait_layer of every layer) without any compute, by layer
-//   exposed   the same exchange with compute between the layers that takes longer than sync; what begin_forward and
-//             wait_layer keep the caller: for the first layer, which nothing can hide, and for each of the others
+//   alone     all_reduces of a layer's shard across the replicas, one after the other: the bytes
+//             and nothing else
+//   by hand   the same with what an exchange must do around them as bare loops: norms of all
+//             layers, a gather of these, then layer by layer K2, the all_reduce, K3 (if it clips)
+//             and K4 of the kernel plan (lib/train/README.md)
+//   sync      a whole exchange (begin_forward, wait_layer of every layer) without any compute, by
+//             layer
+//   exposed   the same exchange with compute between the layers that takes longer than sync; what
+//             begin_forward and wait_layer keep the caller: for the first layer, which nothing can
+//             hide, and for each of the others
 //   slower    the compute itself, beside what it takes alone
 #include <algorithm>
 #include <cerrno>

@@ -232,9 +232,9 @@ absl::Status ByHand::Norms() {
   std::vector<double> squares;
   for (Layer& layer : layers_) {
     const auto count = static_cast<int64_t>(layer.params.size());
-    squares.push_back(plain ? kernels_.sum_of_squares(layer.params.data(), count)
-                            : kernels_.delta_and_norm(delta_.data(), layer.anchor.data(),
-                                                      layer.params.data(), count));
+    squares.push_back(
+        plain ? kernels_.sum_of_squares(layer.params.data(), count)
+              : kernels_.square_of_delta(layer.anchor.data(), layer.params.data(), count));
   }
   if (ranks_.model() != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(Gather(ranks_.model(), ranks_.shards, squares).status());
@@ -248,8 +248,8 @@ absl::Status ByHand::Combine(Layer& layer) {
   if (plain) {
     kernels_.scale_any(DType::kF32, delta_.data(), layer.params.data(), count, weight_);
   } else {
-    kernels_.delta_and_norm(delta_.data(), layer.anchor.data(), layer.params.data(), count);
-    kernels_.scale_any(DType::kF32, delta_.data(), delta_.data(), count, weight_);
+    kernels_.weighted_delta(delta_.data(), layer.anchor.data(), layer.params.data(),
+                            static_cast<float>(weight_), count);
   }
   entrain_call_options_t options;
   entrain_call_options_init(&options);

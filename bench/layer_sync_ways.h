@@ -1,5 +1,5 @@
-// The ways that layer_sync_bench compares: all_reduces alone, the arithmetic of an exchange by hand, and EDiT's own
-// through the C API. Collective over the ranks; one thread.
+// The ways that layer_sync_bench compares: all_reduces alone, the arithmetic of an exchange by
+// hand, and EDiT's own through the C API. Collective over the ranks; one thread.
 #pragma once
 
 #include <cstdint>

@@ -58,8 +58,11 @@ struct Kernels {
                   int64_t count, int divide);
   // dst[i] = src[i] converted between any two float types, rounded once (equal types copy).
   void (*cast)(void* dst, DType to, const void* src, DType from, int64_t count);
-  // delta = anchor - params; returns the sum of squares of delta.
-  double (*delta_and_norm)(float* delta, const float* anchor, const float* params, int64_t count);
+  // EDiT K1: the sum of squares of anchor - params, the differences rounded; of any two arrays.
+  double (*square_of_delta)(const float* anchor, const float* params, int64_t count);
+  // EDiT K2: delta = weight * (anchor - params), the difference rounded, then the product.
+  void (*weighted_delta)(float* delta, const float* anchor, const float* params, float weight,
+                         int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
   // The sum of (x[i] * y[i])^2; the product of two f32 is exact in double.
   double (*sum_of_squared_products)(const float* x, const float* y, int64_t count);

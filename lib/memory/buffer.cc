@@ -82,6 +82,13 @@ void BufferPool::Give(OwnedBuffer buffer) {
   idle_.push_back(std::move(buffer));
 }
 
+void BufferPool::Clear() {
+  std::vector<OwnedBuffer> idle;  // freed after the lock
+  absl::MutexLock lock(&mutex_);
+  idle.swap(idle_);
+  idle_bytes_ = 0;
+}
+
 int64_t BufferPool::idle_bytes() const {
   absl::MutexLock lock(&mutex_);
   return idle_bytes_;

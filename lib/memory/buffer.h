@@ -38,6 +38,8 @@ class BufferPool {
   explicit BufferPool(int64_t cap_bytes) : cap_bytes_(cap_bytes) {}
   absl::StatusOr<OwnedBuffer> Take(int64_t bytes);
   void Give(OwnedBuffer buffer);
+  // Frees what is idle.
+  void Clear();
   int64_t idle_bytes() const;
 
  private:

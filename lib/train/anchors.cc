@@ -25,30 +25,32 @@ uint64_t Spread(uint64_t x) {
   return x ^ (x >> 33);
 }
 
-// Four chains side by side: one multiplication waits for none of the other three.
-uint64_t Hash(const float* values, int64_t count) {
-  uint64_t chains[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
+}  // namespace
+
+void ArrayHash::Add(const float* values, int64_t count) {
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
     uint64_t words[4];
     std::memcpy(words, values + i, sizeof(words));
     for (int c = 0; c < 4; ++c) {
-      chains[c] = Mix(chains[c], words[c]);
+      chains_[c] = Mix(chains_[c], words[c]);
     }
   }
   for (; i < count; ++i) {
     uint32_t word;
     std::memcpy(&word, values + i, sizeof(word));
-    chains[0] = Mix(chains[0], word);
+    chains_[0] = Mix(chains_[0], word);
   }
-  uint64_t hash = static_cast<uint64_t>(count);
-  for (const uint64_t chain : chains) {
+  count_ += static_cast<uint64_t>(count);
+}
+
+uint64_t ArrayHash::Total() const {
+  uint64_t hash = count_;
+  for (const uint64_t chain : chains_) {
     hash = Mix(hash, Spread(chain));
   }
   return Spread(hash);
 }
-
-}  // namespace
 
 Anchors::Anchors(const Slab& slab) : slab_(slab), offsets_(static_cast<size_t>(slab.layers())) {
   for (const int l : slab_.training()) {
@@ -85,7 +87,13 @@ float* Anchors::Part(const OwnedBuffer& buffer, int layer) const {
 }
 
 void Anchors::Seal(int layer) {
-  seals_[static_cast<size_t>(layer)] = Hash(anchor(layer), slab_.layer(layer).shard);
+  ArrayHash hash;
+  hash.Add(anchor(layer), slab_.layer(layer).shard);
+  Seal(layer, hash);
+}
+
+void Anchors::Seal(int layer, const ArrayHash& hash) {
+  seals_[static_cast<size_t>(layer)] = hash.Total();
 }
 
 void Anchors::Drop() {

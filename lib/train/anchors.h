@@ -16,6 +16,19 @@
 
 namespace entrain {
 
+// A hash of the bits of an array in pieces, all but the last of a multiple of 8 elements.
+class ArrayHash {
+ public:
+  void Add(const float* values, int64_t count);
+  uint64_t Total() const;
+
+ private:
+  static constexpr uint64_t kBasis = 0xcbf29ce484222325u;
+  // Four chains side by side: one multiplication waits for none of the other three.
+  uint64_t chains_[4] = {kBasis, kBasis + 1, kBasis + 2, kBasis + 3};
+  uint64_t count_ = 0;
+};
+
 class Anchors {
  public:
   explicit Anchors(const Slab& slab);
@@ -35,6 +48,8 @@ class Anchors {
 
   // Takes note of what the layer's anchor is after a change.
   void Seal(int layer);
+  // The same where its hash is known: of all of its shard, padding too.
+  void Seal(int layer, const ArrayHash& hash);
   // What a checkpoint holds of it. Whoever changes it so seals all layers.
   void VisitState(StateVisitor& visitor);
   // A 64-bit hash of the bits of all anchors as sealed; 0: there are none. Equal on all ranks of a

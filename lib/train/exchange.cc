@@ -18,8 +18,6 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-// Norms are taken in pieces that stay in the cache.
-constexpr int64_t kPiece = 8192;
 
 Weighing WeighingOf(const EditOptions& options) {
   Weighing how;
@@ -210,17 +208,8 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
 // anchor, of theta, to see whether it is finite.
 double Exchange::SquareOfShard(int layer) const {
   const int64_t count = slab_.layer(layer).valid;
-  return anchors_.exist() ? SquareOfDifference(anchors_.anchor(layer), Source(layer), count)
+  return anchors_.exist() ? kernels_.square_of_delta(anchors_.anchor(layer), Source(layer), count)
                           : kernels_.sum_of_squares(Source(layer), count);
-}
-
-double Exchange::SquareOfDifference(const float* a, const float* b, int64_t count) const {
-  float difference[kPiece];
-  double sum = 0;
-  for (int64_t i = 0; i < count; i += kPiece) {
-    sum += kernels_.delta_and_norm(difference, a + i, b + i, std::min(kPiece, count - i));
-  }
-  return sum;
 }
 
 // What each rank of the replica has, in rank order: whoever adds it up in that order, in double,
@@ -351,14 +340,16 @@ absl::Status Exchange::Begin(int layer) {
 }
 
 void Exchange::FillDelta(int layer, float* delta) const {
-  const SlabLayer& l = slab_.layer(layer);
-  const auto bytes = static_cast<size_t>(l.valid * kFloat);
-  if (verdicts_[static_cast<size_t>(layer)].weights[static_cast<size_t>(me_)] == 0) {
-    std::memset(delta, 0, bytes);  // assigned: what is not finite stays so when multiplied by zero
+  const int64_t valid = slab_.layer(layer).valid;
+  const std::vector<double>& weights = verdicts_[static_cast<size_t>(layer)].weights;
+  const float factor = reducer_->Factor(groups_.sync.get(), weights);
+  if (weights[static_cast<size_t>(me_)] == 0) {
+    // Assigned: what is not finite stays so when multiplied by zero.
+    std::memset(delta, 0, static_cast<size_t>(valid * kFloat));
   } else if (!anchors_.exist()) {
-    std::memcpy(delta, Source(layer), bytes);
+    kernels_.scale_any(DType::kF32, delta, Source(layer), valid, factor);
   } else {
-    kernels_.delta_and_norm(delta, anchors_.anchor(layer), Source(layer), l.valid);
+    kernels_.weighted_delta(delta, anchors_.anchor(layer), Source(layer), factor, valid);
   }
 }
 
@@ -421,7 +412,6 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   } else {
     // Overlapped, nobody wants what would be published: it goes where the mean was.
     outer_.Step(layer, mean, scales, &anchors_, overlapped(layer) ? mean : Live(layer));
-    anchors_.Seal(layer);
   }
   return absl::OkStatus();
 }
@@ -435,7 +425,7 @@ absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const floa
       options_.outer_arrays() > 0) {
     const float* const momentum = anchors_.outer(0, layer);
     squares.push_back(Share(layer, kernels_.sum_of_squares(momentum, count)));
-    squares.push_back(Share(layer, SquareOfDifference(momentum, mean, count)));
+    squares.push_back(Share(layer, kernels_.square_of_delta(momentum, mean, count)));
   }
   const size_t width = squares.size();
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(layer, squares));

@@ -73,6 +73,8 @@ class Exchange {
   absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine, int64_t patience_ns);
   absl::Status Begin(int layer);
   absl::Status Finish(int layer);
+  // No layer is between Begin and Finish: frees what they travelled in.
+  void FreeBuffers() { pool_.Clear(); }
 
   // For an exchange behind further steps: takes what the live parameters of these layers are now to be what is exchanged,
   // from Judge on until Merge; Begin and Finish leave the live parameters alone. kRestart: they go on from the anchor.
@@ -103,7 +105,6 @@ class Exchange {
 
   void VisitReducer(StateVisitor& visitor);
   double SquareOfShard(int layer) const;
-  double SquareOfDifference(const float* a, const float* b, int64_t count) const;
   absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
                                                       const std::vector<double>& values) const;
   double Share(int layer, double square) const;

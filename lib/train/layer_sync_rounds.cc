@@ -259,7 +259,10 @@ void LayerSync::Publish(const Round& round, int layer) {
   const bool last = round.next_finish > round.last_turn();
   rejections_ += report.accepted ? 0 : 1;
   rollbacks_ += report.rolled_back ? 1 : 0;
-  syncs_ += last ? 1 : 0;
+  if (last) {
+    ++syncs_;
+    exchange_.FreeBuffers();
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (last) {

@@ -1,8 +1,15 @@
 #include "lib/train/outer_optimizer.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace entrain {
+namespace {
+
+// A multiple of 8 (ArrayHash); five arrays of it fit a core's own cache.
+constexpr int64_t kPiece = 4096;
+
+}  // namespace
 
 OuterOptimizer::OuterOptimizer(const Slab& slab, const EditOptions& options)
     : slab_(slab), options_(options), steps_(static_cast<size_t>(slab.layers()), 0) {
@@ -19,39 +26,61 @@ OuterOptimizer::OuterOptimizer(const Slab& slab, const EditOptions& options)
 void OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors* anchors,
                           float* live) {
   const int64_t step = ++steps_[static_cast<size_t>(layer)];
-  const int64_t count = slab_.layer(layer).valid;
+  const SlabLayer& l = slab_.layer(layer);
   const auto factor = static_cast<float>(scales.gradient);
-  if (count == 0) {
+  if (l.valid > 0 && options_.outer_optimizer == OuterKind::kCallback) {
+    float* const anchor = anchors->anchor(layer);
+    if (factor != 1) {
+      kernels_.scale_any(DType::kF32, mean, mean, l.valid, factor);
+    }
+    options_.outer_step(options_.outer_user, layer, step, anchor, mean,
+                        static_cast<size_t>(l.valid));
+    std::memcpy(live, anchor, static_cast<size_t>(l.valid) * sizeof(float));
+    anchors->Seal(layer);
     return;
   }
-  if (adamw_ == nullptr && options_.outer_optimizer != OuterKind::kCallback) {
-    Sgd(layer, mean, scales, anchors, live, count);
-    return;
+  ArrayHash hash;
+  for (int64_t first = 0; first < l.valid; first += kPiece) {
+    const Piece piece = PieceOf(layer, first, mean, anchors, live);
+    adamw_ == nullptr ? Sgd(piece, scales) : Adamw(piece, factor, step);
+    const bool last = first + piece.count == l.valid;
+    hash.Add(piece.anchor, last ? l.shard - first : piece.count);
   }
-  if (factor != 1) {
-    kernels_.scale_any(DType::kF32, mean, mean, count, factor);
+  if (l.valid > 0) {
+    anchors->Seal(layer, hash);
   }
-  float* const anchor = anchors->anchor(layer);
-  if (adamw_ != nullptr) {
-    float* const moments[] = {anchors->outer(0, layer), anchors->outer(1, layer)};
-    adamw_->Step({.count = count,
-                  .master = anchor,
-                  .grads = mean,
-                  .state = moments,
-                  .step = step,
-                  .lr = options_.outer_lr},
-                 Apply::kCommit);
-  } else {
-    options_.outer_step(options_.outer_user, layer, step, anchor, mean, static_cast<size_t>(count));
+}
+
+OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* mean,
+                                              Anchors* anchors, float* live) const {
+  Piece piece = {.mean = mean + first,
+                 .anchor = anchors->anchor(layer) + first,
+                 .outer = {},
+                 .live = live + first,
+                 .count = std::min(kPiece, slab_.layer(layer).valid - first)};
+  for (int array = 0; array < anchors->outer_arrays(); ++array) {
+    piece.outer[array] = anchors->outer(array, layer) + first;
   }
-  std::memcpy(live, anchor, static_cast<size_t>(count) * sizeof(float));
+  return piece;
+}
+
+void OuterOptimizer::Adamw(const Piece& piece, float beta, int64_t step) const {
+  if (beta != 1) {
+    kernels_.scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
+  }
+  adamw_->Step({.count = piece.count,
+                .master = piece.anchor,
+                .grads = piece.mean,
+                .state = piece.outer,
+                .step = step,
+                .lr = options_.outer_lr},
+               Apply::kCommit);
+  std::memcpy(piece.live, piece.anchor, static_cast<size_t>(piece.count) * sizeof(float));
 }
 
 // Also the plain step: eta 1, no momentum.
-void OuterOptimizer::Sgd(int layer, float* mean, const Scales& scales, Anchors* anchors,
-                         float* live, int64_t count) const {
+void OuterOptimizer::Sgd(const Piece& piece, const Scales& scales) const {
   auto beta = static_cast<float>(scales.gradient);
-  float* const anchor = anchors->anchor(layer);
   SgdArgs args{};
   args.lr = 1;
   if (options_.outer_optimizer == OuterKind::kSgd) {
@@ -59,14 +88,15 @@ void OuterOptimizer::Sgd(int layer, float* mean, const Scales& scales, Anchors* 
     args.momentum = options_.outer_momentum * scales.momentum;
     args.nesterov = options_.outer_nesterov;
     if (options_.outer_weight_decay > 0) {
-      kernels_.scale_any(DType::kF32, mean, mean, count, beta);
-      kernels_.axpy(mean, static_cast<float>(options_.outer_weight_decay), anchor, count);
+      kernels_.scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
+      kernels_.axpy(piece.mean, static_cast<float>(options_.outer_weight_decay), piece.anchor,
+                    piece.count);
       beta = 1;
     }
   }
   // b is zero before the first step, which makes b ← mu b + g the first step's b ← g.
-  float* const momentum = anchors->outer_arrays() > 0 ? anchors->outer(0, layer) : nullptr;
-  kernels_.outer_step(args, beta, anchor, momentum, live, mean, count);
+  kernels_.outer_step(args, beta, piece.anchor, piece.outer[0], piece.live, piece.mean,
+                      piece.count);
 }
 
 }  // namespace entrain

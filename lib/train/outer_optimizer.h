@@ -27,8 +27,8 @@ class OuterOptimizer {
     double gradient = 1;  // beta
     double momentum = 1;  // of sgd's mu: for clipping b
   };
-  // g ← beta mean; a ← a step against g; live ← a. `mean` is used up. Layers whose part here is all padding have no
-  // elements, and count their steps all the same.
+  // g ← beta mean; a ← a step against g, and sealed; live ← a. `mean` is used up. Layers whose part
+  // here is all padding have no elements, and count their steps all the same.
   void Step(int layer, float* mean, const Scales& scales, Anchors* anchors, float* live);
   void VisitState(StateVisitor& visitor) {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
@@ -38,8 +38,14 @@ class OuterOptimizer {
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
 
  private:
-  void Sgd(int layer, float* mean, const Scales& scales, Anchors* anchors, float* live,
-           int64_t count) const;
+  // A run of elements that stays in the cache for all that is done to it.
+  struct Piece {
+    float *mean, *anchor, *outer[2], *live;
+    int64_t count;
+  };
+  Piece PieceOf(int layer, int64_t first, float* mean, Anchors* anchors, float* live) const;
+  void Sgd(const Piece& piece, const Scales& scales) const;
+  void Adamw(const Piece& piece, float beta, int64_t step) const;
 
   const Slab& slab_;
   const EditOptions options_;

@@ -3,8 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "lib/kernels/kernels.h"
-
 namespace entrain {
 namespace {
 
@@ -20,13 +18,6 @@ absl::StatusOr<RefPtr<Work>> AllReduce(Communicator* across, absl::Span<float> d
   return across->Start(call);
 }
 
-void Scale(absl::Span<float> delta, float weight) {
-  if (weight != 1) {
-    BestKernels().scale_any(DType::kF32, delta.data(), delta.data(),
-                            static_cast<int64_t>(delta.size()), weight);
-  }
-}
-
 }  // namespace
 
 absl::Status DeltaReducer::Finish(const RefPtr<Work>& begun) const {
@@ -37,27 +28,33 @@ absl::Status DeltaReducer::Finish(const RefPtr<Work>& begun) const {
   return begun->status();
 }
 
+float LinearReducer::Factor(const Communicator* across, absl::Span<const double> weights) const {
+  const int me = across == nullptr ? 0 : across->rank();
+  return static_cast<float>(weights[static_cast<size_t>(me)]);
+}
+
 absl::StatusOr<RefPtr<Work>> LinearReducer::Begin(Communicator* across,
-                                                  absl::Span<const double> weights,
+                                                  absl::Span<const double> /*weights*/,
                                                   absl::Span<float> delta,
                                                   const CallOptions& options) const {
-  const int me = across == nullptr ? 0 : across->rank();
-  Scale(delta, static_cast<float>(weights[static_cast<size_t>(me)]));
   return across == nullptr ? RefPtr<Work>() : AllReduce(across, delta, {}, options);
 }
 
 GtaReducer::GtaReducer(const Merging& settings) : reduction_(*MakeGta(settings)) {}
 
+// The call weighs what travels.
+float GtaReducer::Factor(const Communicator* across, absl::Span<const double> weights) const {
+  return across != nullptr || reduction_.merging->normalize ? 1 : static_cast<float>(weights[0]);
+}
+
 absl::StatusOr<RefPtr<Work>> GtaReducer::Begin(Communicator* across,
                                                absl::Span<const double> weights,
                                                absl::Span<float> delta,
                                                const CallOptions& options) const {
-  const Merging& settings = *reduction_.merging;
   if (across == nullptr) {
-    Scale(delta, settings.normalize ? 1 : static_cast<float>(weights[0]));
     return RefPtr<Work>();
   }
-  auto merging = std::make_shared<Merging>(settings);
+  auto merging = std::make_shared<Merging>(*reduction_.merging);
   merging->weights.assign(weights.begin(), weights.end());
   Reduction reduction = reduction_;
   reduction.merging = std::move(merging);

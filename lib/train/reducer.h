@@ -17,9 +17,12 @@ namespace entrain {
 class DeltaReducer {
  public:
   virtual ~DeltaReducer() = default;
-  // Weighs this rank's `delta` and starts its travel; blocks for nobody. `weights`: by rank of
-  // `across`, the same on all; whose is 0 must bring zeros. `across` null: alone. The delta is lent
-  // until Finish; the result, in its place, has the same bits on all ranks.
+  // What this rank multiplies its delta by before Begin, as it writes it. `weights`: by rank of
+  // `across`, the same on all. `across` null: alone.
+  virtual float Factor(const Communicator* across, absl::Span<const double> weights) const = 0;
+  // Starts the travel of this rank's `delta`; blocks for nobody. Whose weight is 0 must bring
+  // zeros. The delta is lent until Finish; the result, in its place, has the same bits on all
+  // ranks.
   virtual absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                              absl::Span<float> delta,
                                              const CallOptions& options) const = 0;
@@ -31,6 +34,7 @@ class DeltaReducer {
 // The sum of weight x delta: a mean when the weights sum to 1.
 class LinearReducer final : public DeltaReducer {
  public:
+  float Factor(const Communicator* across, absl::Span<const double> weights) const override;
   absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                      absl::Span<float> delta,
                                      const CallOptions& options) const override;
@@ -42,6 +46,7 @@ class GtaReducer final : public DeltaReducer {
  public:
   // `settings`: checked; its weights are not used.
   explicit GtaReducer(const Merging& settings);
+  float Factor(const Communicator* across, absl::Span<const double> weights) const override;
   absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
                                      absl::Span<float> delta,
                                      const CallOptions& options) const override;

@@ -1,6 +1,7 @@
-"""limits_bench, endpoint_bench, overlap_bench and reduction_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without
+"""limits_bench, endpoint_bench, overlap_bench, reduction_bench and layer_sync_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without
 arguments, exit code 77: skipped."""
 
+import csv
 import json
 import os
 import pathlib
@@ -66,12 +67,36 @@ class Own(unittest.TestCase):
                           ("gta, int8", 0.27), ("gta, int4", 0.15)):
             self.assertLess(bytes_of[way], most, way)
 
+    def test_layer_syncs_beside_their_bytes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "rows")
+            done = subprocess.run([RUN, "-n", "4", FOLDER / "layer_sync_bench", "--shards", "2", "--bytes", "256K",
+                                   "--layers", "3", "--calls", "2", "--compute", "sleep", "--prefetch", "0,1",
+                                   "--variants", "plain,diloco,edit,gta,edit-int8,gta-sparse", "--csv", file],
+                                  capture_output=True, text=True, timeout=100)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            rows = list(csv.DictReader(file.open()))
+        self.assertEqual([(row["variant"], row["prefetch"]) for row in rows],
+                         [(name, ahead) for name in ("plain", "diloco", "edit", "gta", "edit-int8", "gta-sparse")
+                          for ahead in ("0", "1")])
+        for row in rows:
+            self.assertEqual((row["replicas"], row["shards"], row["layer_bytes"]), ("2", "2", "262144"))
+            for column in ("alone_us", "by_hand_us", "sync_us", "compute_us", "first_us", "exposed_share"):
+                self.assertGreater(float(row[column]), 0)
+            share = int(row["bytes_sent"]) / 262144
+            least, most = {"edit-int8": (0.25, 0.27), "gta-sparse": (0.05, 0.2)}.get(row["variant"], (1, 1.01))
+            self.assertTrue(least <= share <= most, row)
+
     def test_wrong_arguments_are_named(self):
         for command, says in (([FOLDER / "endpoint_bench", "--transport", "ucx"], "ucx"),
                               ([FOLDER / "endpoint_bench", "--min-bytes", "2", "--max-bytes", "1"], "--min-bytes: 2"),
                               ([FOLDER / "overlap_bench", "--collective", "scan"], '--collective: "scan"'),
                               ([FOLDER / "overlap_bench", "--bytes", "x"], "--bytes"),
                               ([FOLDER / "reduction_bench", "--bytes", "x"], "--bytes"),
+                              ([FOLDER / "layer_sync_bench", "--variants", "edit,x"], '--variants: "x"'),
+                              ([FOLDER / "layer_sync_bench", "--bytes", "1M,7"], '--bytes: "7"'),
+                              ([FOLDER / "layer_sync_bench", "--prefetch", "-1"], '--prefetch: "-1"'),
+                              ([FOLDER / "layer_sync_bench", "--compute", "nap"], '--compute: "nap"'),
                               ([FOLDER / "limits_bench", "--sizes", "1"], "--sizes")):
             done = subprocess.run(command, capture_output=True, text=True, timeout=100)
             self.assertNotEqual(done.returncode, 0)

@@ -70,21 +70,23 @@ TEST_P(ArraysTest, SumOfSquaresOutlivesTheRangeOfFloat) {
   EXPECT_TRUE(std::isnan(kernels().sum_of_squares(x.floats(), 40)));
 }
 
-TEST_P(ArraysTest, DeltaIsAnchorMinusParamsAndItsNormIsTheSum) {
+TEST_P(ArraysTest, DeltaIsAnchorMinusParams) {
   for (const int64_t count : kCounts) {
     for (const bool in_place : {false, true}) {
       Array anchor(DType::kF32, count, 1), params(DType::kF32, count, 2), apart(DType::kF32, count);
       FillNormal(anchor, random_);
       FillNormal(params, random_);
-      Array want(DType::kF32, count);
+      Array delta(DType::kF32, count), want(DType::kF32, count);
       for (int64_t i = 0; i < count; ++i) {
-        want.Set(i, anchor.At<float>(i) - params.At<float>(i));
+        delta.Set(i, anchor.At<float>(i) - params.At<float>(i));
+        want.Set(i, 0.3f * delta.At<float>(i));
       }
-      Array& delta = in_place ? params : apart;
-      const double norm =
-          kernels().delta_and_norm(delta.floats(), anchor.floats(), params.floats(), count);
-      EXPECT_TRUE(SameArrays(delta, want)) << count;
-      EXPECT_EQ(norm, ReferenceSquares(want)) << count;
+      EXPECT_EQ(kernels().square_of_delta(anchor.floats(), params.floats(), count),
+                ReferenceSquares(delta))
+          << count;
+      Array& got = in_place ? params : apart;
+      kernels().weighted_delta(got.floats(), anchor.floats(), params.floats(), 0.3f, count);
+      EXPECT_TRUE(SameArrays(got, want)) << count;
     }
   }
 }

@@ -90,6 +90,15 @@ TEST(BufferPool, KeepsNoMoreThanItsCap) {
   EXPECT_EQ(pool.idle_bytes(), 1000);
 }
 
+TEST(BufferPool, IsEmptyWhenCleared) {
+  BufferPool pool(1 << 20);
+  pool.Give(*pool.Take(600));
+  pool.Clear();
+  EXPECT_EQ(pool.idle_bytes(), 0);
+  pool.Give(*pool.Take(400));
+  EXPECT_EQ(pool.idle_bytes(), 400);
+}
+
 TEST(BufferPool, ServesManyThreads) {
   BufferPool pool(1 << 20);
   std::vector<std::thread> threads;
