@@ -1,0 +1,218 @@
+// What EDiT adds to the memory of its ranks: of every allocation of this process, which holds all
+// of them, what is there between exchanges and at most during one.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <malloc.h>
+
+#include "gtest/gtest.h"
+
+#include "tests/train/replicas.h"
+
+namespace {
+
+std::atomic<int64_t> live{0}, most{0};
+
+void Count(void* memory) {
+  const auto bytes = static_cast<int64_t>(malloc_usable_size(memory));
+  const int64_t now = live.fetch_add(bytes) + bytes;
+  for (int64_t seen = most.load(); seen < now && !most.compare_exchange_weak(seen, now);) {
+  }
+}
+
+void Discount(void* memory) {
+  live.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)));
+}
+
+}  // namespace
+
+// The linker sends the library's calls of these here (--wrap); the C library's own are not counted.
+extern "C" {
+void* __real_aligned_alloc(size_t alignment, size_t bytes);
+void* __real_malloc(size_t bytes);
+void* __real_calloc(size_t count, size_t bytes);
+void __real_free(void* memory);
+
+void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
+  void* const memory = __real_aligned_alloc(alignment, bytes);
+  Count(memory);
+  return memory;
+}
+void* __wrap_malloc(size_t bytes) {
+  void* const memory = __real_malloc(bytes);
+  Count(memory);
+  return memory;
+}
+void* __wrap_calloc(size_t count, size_t bytes) {
+  void* const memory = __real_calloc(count, bytes);
+  Count(memory);
+  return memory;
+}
+void __wrap_free(void* memory) {
+  Discount(memory);
+  __real_free(memory);
+}
+}
+
+void* operator new(size_t bytes) {
+  void* const memory = __wrap_malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) {
+    std::abort();
+  }
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  __wrap_free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  __wrap_free(memory);
+}
+
+namespace entrain {
+namespace {
+
+constexpr int kLayers = 6;
+constexpr int64_t kElements = 512 << 10;             // of a layer
+constexpr int64_t kModel = 4 * kLayers * kElements;  // 4 P
+constexpr int64_t kModule = 4 * kElements;           // 4 P_l
+// Of all else together: vectors, queues, lists.
+constexpr int64_t kRest = 192 << 10;
+
+struct Way {
+  std::string name;
+  EditOptions options;
+  double kept;     // times 4 P / M
+  double passing;  // times 4 P_l / M
+};
+
+EditOptions Nesterov(int prefetch) {
+  EditOptions options;
+  options.reducer = ReducerKind::kLinear;
+  options.pseudo_gradnorm_reduce = true;
+  options.clip_pseudo_grad = 10;
+  options.skip_anomaly = true;
+  options.outer_optimizer = OuterKind::kSgd;
+  options.outer_nesterov = true;
+  options.prefetch = prefetch;
+  return options;
+}
+
+std::vector<Way> AllWays() {
+  // The anchor and the momentum, one module in flight; two when layers run ahead.
+  std::vector<Way> ways = {{"EDiT, no prefetch", Nesterov(0), 2, 1},
+                           {"EDiT, prefetch 1", Nesterov(1), 2, 2},
+                           {"EDiT, prefetch 4", Nesterov(4), 2, 2}};
+  Way way = {"plain averaging", {}, 0, 2};
+  ways.push_back(way);
+  way = {"outer sgd without momentum", Nesterov(1), 1, 2};
+  way.options.outer_momentum = 0;
+  way.options.outer_nesterov = false;
+  ways.push_back(way);
+  way = {"outer adamw", Nesterov(1), 3, 2};
+  way.options.outer_optimizer = OuterKind::kAdamw;
+  way.options.outer_nesterov = false;
+  way.options.outer_momentum = EditOptions().outer_momentum;
+  ways.push_back(way);
+  way = {"behind further steps", Nesterov(1), 3, 2};
+  way.options.local_sgd_sync_interval = 2;
+  way.options.overlap_steps = 1;
+  ways.push_back(way);
+  return ways;
+}
+
+struct Use {
+  int64_t kept = 0, passing = 0;
+};
+
+void Step(Replica& r) {
+  r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+    value += 0.001f * static_cast<float>((i + l + r.replica()) % 7);
+  });
+  r.EndStep();
+  r.Forward();
+}
+
+// One exchange more; behind further steps: begun and merged.
+void Exchange(Replica& r, const EditOptions& options) {
+  for (int64_t step = 0; step < options.local_sgd_sync_interval; ++step) {
+    Step(r);
+  }
+}
+
+// What runtimes keep for calls of this size, whoever makes them, does not count.
+void WarmUp(Replica& r) {
+  EditOptions plain;
+  plain.prefetch = 4;
+  r.Edit(plain);
+  r.Forward();
+  for (int i = 0; i < 3; ++i) {
+    Exchange(r, plain);
+  }
+  r.MeetAll();
+  r.DestroyEdit();
+}
+
+void Measure(Replica& r, const EditOptions& options, std::atomic<int64_t>* before, Use* use) {
+  const bool speaks = r.replica() == 0 && r.slot() == 0;
+  WarmUp(r);
+  r.Edit(options);
+  r.MeetAll();
+  if (speaks) {
+    before->store(live.load());
+  }
+  r.MeetAll();
+  r.Forward();  // makes the anchors
+  if (options.overlap_steps > 0) {
+    Step(r);  // the exchange is merged at odd steps
+  }
+  for (int i = 0; i < 2; ++i) {
+    Exchange(r, options);
+  }
+  r.MeetAll();
+  if (speaks) {
+    use->kept = live.load() - before->load();
+    most.store(live.load());
+  }
+  r.MeetAll();
+  Exchange(r, options);
+  r.MeetAll();
+  if (speaks) {
+    const int64_t kept = live.load() - before->load();
+    EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(use->kept), kRest);
+    use->passing = most.load() - before->load() - use->kept;
+  }
+  r.MeetAll();
+}
+
+class Memory : public testing::TestWithParam<Grid> {};
+
+TEST_P(Memory, IsTheAnchorsAndAModuleOrTwo) {
+  const Grid grid = GetParam();
+  const int ranks = grid.ranks();
+  for (const Way& way : AllWays()) {
+    ShardConfig config;
+    config.layer_counts.assign(kLayers, kElements);
+    std::atomic<int64_t> before{0};
+    Use use;
+    RunReplicas(grid, config, [&](Replica& r) { Measure(r, way.options, &before, &use); });
+    const double kept = way.kept * kModel / grid.shards,
+                 passing = way.passing * kModule / grid.shards;
+    EXPECT_NEAR(static_cast<double>(use.kept) / ranks, kept, kRest) << way.name;
+    // Ranks need not be at their most at one time, but with one in flight they meet in its call.
+    EXPECT_LE(static_cast<double>(use.passing) / ranks, passing + kRest) << way.name;
+    EXPECT_GE(static_cast<double>(use.passing) / ranks, static_cast<double>(kModule) / grid.shards)
+        << way.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Memory, testing::Values(Grid{1, 2}, Grid{2, 2}, Grid{4, 1}),
+                         [](const auto& mesh) { return "M" + std::to_string(mesh.param.shards); });
+
+}  // namespace
+}  // namespace entrain
