@@ -75,14 +75,15 @@ class Own(unittest.TestCase):
                                    "--variants", "plain,diloco,edit,gta,edit-int8,gta-sparse", "--csv", file],
                                   capture_output=True, text=True, timeout=100)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
-            rows = list(csv.DictReader(file.open()))
+            rows = list(csv.DictReader(file.read_text().splitlines()))
         self.assertEqual([(row["variant"], row["prefetch"]) for row in rows],
                          [(name, ahead) for name in ("plain", "diloco", "edit", "gta", "edit-int8", "gta-sparse")
                           for ahead in ("0", "1")])
         for row in rows:
             self.assertEqual((row["replicas"], row["shards"], row["layer_bytes"]), ("2", "2", "262144"))
-            for column in ("alone_us", "by_hand_us", "sync_us", "compute_us", "first_us", "exposed_share"):
+            for column in ("alone_us", "by_hand_us", "sync_us", "compute_us", "first_us"):
                 self.assertGreater(float(row[column]), 0)
+            self.assertGreaterEqual(float(row["exposed_share"]), 0)
             share = int(row["bytes_sent"]) / 262144
             least, most = {"edit-int8": (0.25, 0.27), "gta-sparse": (0.05, 0.2)}.get(row["variant"], (1, 1.01))
             self.assertTrue(least <= share <= most, row)
@@ -95,7 +96,7 @@ class Own(unittest.TestCase):
                               ([FOLDER / "reduction_bench", "--bytes", "x"], "--bytes"),
                               ([FOLDER / "layer_sync_bench", "--variants", "edit,x"], '--variants: "x"'),
                               ([FOLDER / "layer_sync_bench", "--bytes", "1M,7"], '--bytes: "7"'),
-                              ([FOLDER / "layer_sync_bench", "--prefetch", "-1"], '--prefetch: "-1"'),
+                              ([FOLDER / "layer_sync_bench", "--prefetch", "x"], '--prefetch: "x"'),
                               ([FOLDER / "layer_sync_bench", "--compute", "nap"], '--compute: "nap"'),
                               ([FOLDER / "limits_bench", "--sizes", "1"], "--sizes")):
             done = subprocess.run(command, capture_output=True, text=True, timeout=100)

@@ -204,10 +204,9 @@ TEST_P(Memory, IsTheAnchorsAndAModuleOrTwo) {
     const double kept = way.kept * kModel / grid.shards,
                  passing = way.passing * kModule / grid.shards;
     EXPECT_NEAR(static_cast<double>(use.kept) / ranks, kept, kRest) << way.name;
-    // Ranks need not be at their most at one time, but with one in flight they meet in its call.
     EXPECT_LE(static_cast<double>(use.passing) / ranks, passing + kRest) << way.name;
-    EXPECT_GE(static_cast<double>(use.passing) / ranks, static_cast<double>(kModule) / grid.shards)
-        << way.name;
+    // The replicas' ranks of one slot meet in the module's call; others may be elsewhere.
+    EXPECT_GE(use.passing, grid.replicas * kModule / grid.shards) << way.name;
   }
 }
 
