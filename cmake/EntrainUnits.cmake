@@ -26,17 +26,18 @@ endif()
 if(ENTRAIN_SANITIZE MATCHES "thread")
   # GCC warns that the sanitizer does not see fences. Ours order wake-ups only; data is handed over by acquire and release.
   target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
-  # Abseil's locks, made visible to the sanitizer: see tsan_abseil.cc.
+  # Abseil's locks and counts, made visible to the sanitizer: see tsan_abseil.cc.
   find_package(absl REQUIRED)
   add_library(entrain_tsan_abseil STATIC ${CMAKE_CURRENT_LIST_DIR}/tsan_abseil.cc)
-  target_link_libraries(entrain_tsan_abseil PUBLIC absl::synchronization)
+  target_link_libraries(entrain_tsan_abseil PUBLIC absl::status absl::synchronization)
   target_link_libraries(entrain_flags INTERFACE entrain_tsan_abseil)
   set(mutex _ZN4absl7debian35Mutex)
   set(notification absl7debian312Notification)
   foreach(symbol IN ITEMS ${mutex}4LockEv ${mutex}6UnlockEv ${mutex}7TryLockEv ${mutex}10ReaderLockEv
           ${mutex}12ReaderUnlockEv ${mutex}5AwaitERKNS0_9ConditionE _ZN4${notification}6NotifyEv
           _ZNK4${notification}19WaitForNotificationEv
-          _ZNK4${notification}30WaitForNotificationWithTimeoutENS0_8DurationE)
+          _ZNK4${notification}30WaitForNotificationWithTimeoutENS0_8DurationE
+          _ZN4absl7debian36Status15UnrefNonInlinedEm)
     target_link_options(entrain_flags INTERFACE LINKER:--wrap=${symbol})
   endforeach()
   # Also where only Abseil's own libraries lock.

@@ -6,9 +6,14 @@
 // Its search for cycles of locks, which Debian's build has on, is switched off: the sanitizer sees
 // its tables changed and not the spin lock that guards them, and looks for such cycles itself.
 //
+// The same for the count of references to the text of a Status, which is shared by its copies: whoever drops the last one has
+// seen all that the others did with it.
+//
 // Await is done in place, since Abseil runs the waiter's condition where the sanitizer does not see
 // the lock held.
 #include <unistd.h>
+
+#include <cstdint>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -46,6 +51,9 @@ void RealWait(const Notification* n)
 bool RealWaitFor(const Notification* n, absl::Duration timeout)
     ENTRAIN_REAL("_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
 
+void RealUnref(uintptr_t rep) ENTRAIN_REAL("_ZN4absl7debian36Status15UnrefNonInlinedEm");
+
+void WrapUnref(uintptr_t rep) ENTRAIN_WRAP("_ZN4absl7debian36Status15UnrefNonInlinedEm");
 void WrapLock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("4LockEv"));
 void WrapUnlock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("6UnlockEv"));
 bool WrapTryLock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("7TryLockEv"));
@@ -58,6 +66,12 @@ void WrapWait(const Notification* n)
     ENTRAIN_WRAP("_ZNK4absl7debian312Notification19WaitForNotificationEv");
 bool WrapWaitFor(const Notification* n, absl::Duration timeout)
     ENTRAIN_WRAP("_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+
+void WrapUnref(uintptr_t rep) {
+  __tsan_release(reinterpret_cast<void*>(rep));
+  __tsan_acquire(reinterpret_cast<void*>(rep));
+  RealUnref(rep);
+}
 
 void WrapLock(Mutex* mutex) {
   RealLock(mutex);
