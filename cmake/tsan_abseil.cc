@@ -11,9 +11,9 @@
 //
 // Await is done in place, since Abseil runs the waiter's condition where the sanitizer does not see
 // the lock held.
-#include <unistd.h>
-
 #include <cstdint>
+
+#include <unistd.h>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
