@@ -399,7 +399,10 @@ ENTRAIN_API void entrain_checkpoint_config_init(entrain_checkpoint_config_t* con
 /* Saves the state; changes nothing of it, and makes no exchange. Collective; blocks; a NULL config is all defaults. Legal
  * between an exchange (or the making of the anchors) and the first reduction of gradients after it: after a begin_forward
  * that exchanges, when all layers have been waited for; for the exact kind with use_async also after a rendezvous
- * without an exchange. Else FAILED_PRECONDITION. ENTRAIN_WISH_CHECKPOINT is how one rank asks all for it; a replica in entrain_edit_leave (entrain_edit_replica_t.leaving) cannot take part: save before or after.
+ * without an exchange. With overlap_steps the exact kind of EDiT waits for what runs behind and saves it too, to be merged
+ * at its step; the portable kind, and A-EDiT, need an exchange that layers waited for (entrain_edit_request_sync). Else
+ * FAILED_PRECONDITION. ENTRAIN_WISH_CHECKPOINT is how one rank asks all for it; a replica in entrain_edit_leave
+ * (entrain_edit_replica_t.leaving) cannot take part: save before or after.
  * All ranks succeed, or all have the error of one of them, which names rank and path. The file, or all of them together,
  * takes effect in one step when everything is on the disk; until then, and on an error, a checkpoint of that name is
  * what it was. */
@@ -526,8 +529,8 @@ ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entra
 
 /* Checkpoints, as EDiT's: see entrain_edit_add_state, entrain_edit_save and entrain_edit_load for arguments and errors. Saving is for between
  * install and the next add; waits for the round under way, and changes nothing. Exact: the run goes on with the same bits (with scripted
- * counts). Portable: with any number of ranks, from the last commit; f32 masters only, and no callers' optimizer but what
- * it adds as state. */
+ * counts), by the same method. Portable: with any number of ranks and any method, from the last commit; f32 masters only, and of an
+ * optimizer of the caller's own what it adds as state. */
 ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);

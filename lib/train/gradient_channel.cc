@@ -59,7 +59,10 @@ absl::StatusOr<std::unique_ptr<GradientChannel>> GradientChannel::Create(
 
 GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options,
                                  Slab slab)
-    : comm_(std::move(comm)), options_(options), slab_(std::move(slab)) {}
+    : comm_(std::move(comm)),
+      options_(options),
+      slab_(std::move(slab)),
+      method_(static_cast<int64_t>(options.method)) {}
 
 GradientChannel::~GradientChannel() {
   if (in_flight_ && !over_.load(std::memory_order_acquire)) {

@@ -159,6 +159,8 @@ class GradientChannel {
   void VisitState(StateVisitor& visitor);
   absl::Status CheckBetweenRounds() const;
   absl::Status CheckKind(CheckpointKind kind) const;
+  absl::Status Prepare(AllRanks& all, const CheckpointOptions& options);
+  absl::Status CheckLoaded(const StateList& state) const;
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
@@ -195,8 +197,9 @@ class GradientChannel {
   uint64_t base_bytes_ = 0;  // sent while this was created
   uint64_t job_ = 0;
   CallersArrays callers_;
-  std::array<int64_t, 4> flags_ =
-      {};  // in_flight_, commits_, second_half_, finished_; for checkpoints
+  // For checkpoints: in_flight_, commits_, second_half_, finished_; the options' method.
+  std::array<int64_t, 4> flags_ = {};
+  int64_t method_;
   absl::Status status_;
 
   // The courier's while a round is under way, the caller's otherwise:

@@ -29,6 +29,7 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
   if (visitor.kind() == CheckpointKind::kExact) {
     visitor.Array("flags", Holder::kAll, DType::kI64, flags_.data(),
                   static_cast<int64_t>(flags_.size()));
+    visitor.Value("method", Holder::kAll, &method_);
     visitor.Value("stops", Holder::kAll, &stops_);
     visitor.Value("held/microbatches", Holder::kRank, &held_.microbatches);
     visitor.Value("held/tokens", Holder::kRank, &held_.tokens);
@@ -67,16 +68,21 @@ absl::Status GradientChannel::CheckKind(CheckpointKind kind) const {
              : absl::OkStatus();
 }
 
+// What saving and loading begin with: all ranks may, and nothing is under way.
+absl::Status GradientChannel::Prepare(AllRanks& all, const CheckpointOptions& options) {
+  absl::Status mine = CheckOptions(options);
+  mine.Update(CheckKind(options.kind));
+  mine.Update(CheckBetweenRounds());
+  ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+  ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+  return courier_.Drain();
+}
+
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
-    absl::Status mine = CheckOptions(options);
-    mine.Update(CheckKind(options.kind));
-    mine.Update(CheckBetweenRounds());
-    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    ENTRAIN_RETURN_IF_ERROR(Prepare(all, options));
     flags_ = {in_flight_, commits_, second_half_, finished_};
     StateList state(slab_, options.kind);
     VisitState(state);
@@ -85,19 +91,25 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   return End(all, save(), "save");
 }
 
+// Halves, or rounds of one method, mean nothing to another; the same answer on all ranks.
+absl::Status GradientChannel::CheckLoaded(const StateList& state) const {
+  const int64_t method = state.Loaded("method");
+  return state.kind() == CheckpointKind::kPortable || method == method_
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(absl::StrCat("the checkpoint is of method ", method,
+                                                          ", and here it is ", method_,
+                                                          "; a portable one will do"));
+}
+
 absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, options.timeout_ns);
   StateList state(slab_, options.kind);
   const auto load = [&]() -> absl::Status {
-    absl::Status mine = CheckOptions(options);
-    mine.Update(CheckKind(options.kind));
-    mine.Update(CheckBetweenRounds());
-    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    ENTRAIN_RETURN_IF_ERROR(Prepare(all, options));
     VisitState(state);
-    return LoadState(all, Part(), options, &state);
+    ENTRAIN_RETURN_IF_ERROR(LoadState(all, Part(), options, &state));
+    return CheckLoaded(state);
   };
   const absl::Status status = End(all, load(), "load");
   if (!status.ok()) {

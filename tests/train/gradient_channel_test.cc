@@ -375,6 +375,33 @@ TEST(GradientChannel, ExactResumeIsBitEqualWithEveryMethodAndOptimizer) {
   }
 }
 
+TEST(GradientChannel, AnExactCheckpointOfAnotherMethodIsRefusedAndAPortableOneIsNot) {
+  const Directory directory;
+  RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+    Floats saved(DelayMethod::kZero1), other(DelayMethod::kDpu);
+    auto zero1 = GradientChannel::Create(*comm, saved.options);
+    auto dpu = GradientChannel::Create(*comm, other.options);
+    ASSERT_TRUE(zero1.ok() && dpu.ok());
+    AddTo(**zero1, comm->rank(), 0);
+    ASSERT_EQ((*zero1)->Install(), absl::OkStatus());
+    const std::vector<float> before = other.params;
+    for (const CheckpointKind kind : {CheckpointKind::kExact, CheckpointKind::kPortable}) {
+      const CheckpointOptions checkpoint = To(directory, kind);
+      ASSERT_EQ((*zero1)->Save(checkpoint), absl::OkStatus());
+      const absl::Status loaded = (*dpu)->Load(checkpoint);
+      if (kind == CheckpointKind::kExact) {
+        EXPECT_TRUE(absl::IsFailedPrecondition(loaded)) << loaded;
+        EXPECT_THAT(std::string(loaded.message()), HasSubstr("of method 3, and here it is 1"));
+        EXPECT_EQ(other.params, before);
+      } else {
+        EXPECT_EQ(loaded, absl::OkStatus());
+        EXPECT_EQ(other.params, saved.params);
+      }
+    }
+    Meet(*comm);
+  });
+}
+
 TEST(GradientChannel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
   const Directory directory;
   const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);

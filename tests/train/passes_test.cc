@@ -117,38 +117,27 @@ Passes PassesOf(const EditOptions& options) {
   return passes;
 }
 
-EditOptions Whole() {
-  EditOptions options;
-  options.reducer = ReducerKind::kLinear;
-  options.pseudo_gradnorm_reduce = true;
-  options.clip_pseudo_grad = 10;
-  options.skip_anomaly = true;
-  options.outer_optimizer = OuterKind::kSgd;
-  options.outer_nesterov = true;
-  return options;
-}
-
 // K1 reads a and theta; K2 reads them and writes Delta; K3 reads what came of it; K4 reads that, a
 // and b, and writes a, b and theta.
 TEST(Passes, OfTheWholePlanAreFour) {
-  EXPECT_EQ(PassesOf(Whole()), (Passes{2, 2, 1, 1, 3, 3, 0}));
+  EXPECT_EQ(PassesOf(Judged()), (Passes{2, 2, 1, 1, 3, 3, 0}));
 }
 
 TEST(Passes, WithoutClippingThereAreThree) {
-  EditOptions options = Whole();
+  EditOptions options = Judged();
   options.clip_pseudo_grad = 0;
   EXPECT_EQ(PassesOf(options), (Passes{2, 2, 1, 0, 3, 3, 0}));
 }
 
 TEST(Passes, WithoutMomentumItIsNotTouched) {
-  EditOptions options = Whole();
+  EditOptions options = Judged();
   options.outer_momentum = 0;
   options.outer_nesterov = false;
   EXPECT_EQ(PassesOf(options), (Passes{2, 2, 1, 1, 2, 2, 0}));
 }
 
 TEST(Passes, OfGtaAreThoseOfTheLinearReducer) {
-  EditOptions options = Whole();
+  EditOptions options = Judged();
   options.reducer = ReducerKind::kGta;
   options.consensus_method = Consensus::kSum;
   EXPECT_EQ(PassesOf(options), (Passes{2, 2, 1, 1, 3, 3, 0}));
