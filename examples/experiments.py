@@ -19,20 +19,15 @@ import argparse
 import csv
 import datetime
 import json
-import os
 import pathlib
-import platform
-import shlex
-import subprocess
 import sys
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import experiment_tables as tables  # noqa: E402  (the path comes first)
+from runs import LEFT_OUT, MODEL, RunFailed, Runs, add_arguments, check_paths, machine  # noqa: E402
 
 RANKS, STEPS, INTERVAL, SEEDS = 4, 768, 16, 3
 RATES = (0.003, 0.005, 0.008)
-MODEL = "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 4 --val-batches 256"
 COMMON = f"{MODEL} --steps {STEPS}"
 WARMUP = STEPS // 4  # synchronous steps of quality and spikes
 STEP_MS = 28  # padded steps: some five times what computing takes where two ranks share a core
@@ -56,81 +51,11 @@ def by_time(steps, together=True):
     return f"{flags} --min-total-global-steps 1" + (" --steps-together" if together else "")
 
 
-class Runs:
-    """Makes runs that are missing, one after the other, and reads those that are there."""
-
-    def __init__(self, args, total=0):
-        self.args, self.total, self.seen, self.left_out = args, total, 0, 0
-        self.began = time.monotonic()
-
-    def path(self, name, ending):
-        return self.args.out / (name + ending)
-
-    def words(self, name, flags):
-        build = self.args.build
-        return [
-            build / "tools/entrain-run",
-            "-n",
-            RANKS,
-            "--",
-            build / "examples/trainer/entrain-train",
-            "--data",
-            self.args.data,
-            *COMMON.split(),
-            *flags.split(),
-            "--log",
-            self.path(name, ".jsonl"),
-            "--summary",
-            self.path(name, ".json"),
-        ]
-
-    def settings(self, flags):
-        return f"{COMMON} {flags} --data {self.args.data}\n"
-
-    def has(self, name, flags):
-        kept = self.path(name, ".flags")
-        return kept.exists() and kept.read_text() == self.settings(flags)
+class TextRuns(Runs):
+    """Runs of the one model; flags are those that differ, as text."""
 
     def get(self, name, flags, expected_s=8.0):
-        """The summary; None when it is not there, and there was no time for the run."""
-        self.seen += 1
-        if not self.has(name, flags):
-            spent = time.monotonic() - self.began
-            if self.args.tables or (self.args.seconds and spent + expected_s > self.args.seconds):
-                self.left_out += 1
-                return None
-            self.make(name, flags)
-        with open(self.path(name, ".json"), encoding="utf-8") as file:
-            return json.load(file)
-
-    def make(self, name, flags):
-        print(f"[{self.seen}/{self.total}] {name}: {flags}", flush=True)
-        began = time.monotonic()
-        words = [str(word) for word in self.words(name, flags)]
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            words,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode != 0:
-            sys.exit(
-                f"{done.stdout}experiments.py: exit code {done.returncode} of\n"
-                f"  {shlex.join(words)}"
-            )
-        self.path(name, ".flags").write_text(self.settings(flags))
-        took = time.monotonic() - began
-        print(
-            f"    {took:.1f} s; {(time.monotonic() - self.began) / 60:.1f} min so far", flush=True
-        )
-
-    def records(self, name):
-        with open(self.path(name, ".jsonl"), encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+        return super().get(name, f"{COMMON} {flags}".split(), expected_s, RANKS)
 
 
 def quality_flags(method, rate, seed):
@@ -234,18 +159,6 @@ EXPERIMENTS = {
 }
 
 
-def machine():
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in open("/proc/cpuinfo", encoding="utf-8")
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
-
-
 def write_csv(out):
     """All finished runs, a line each: name, flags, and what the summaries say."""
     rows = []
@@ -269,43 +182,13 @@ def write_csv(out):
 
 
 def parse():
-    top = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
-    parser.add_argument(
-        "--build",
-        type=pathlib.Path,
-        default=top / "build/release",
-        help="with the programs (%(default)s)",
-    )
-    parser.add_argument(
-        "--data",
-        type=pathlib.Path,
-        default="/usr/share/dictd/gcide.dict.dz",
-        help="text, plain or gzip (%(default)s, of Debian's dict-gcide)",
-    )
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=top / "build/experiments",
-        help="for results (%(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=0,
-        help="begin no run that would end later; call again for the rest",
-    )
-    parser.add_argument("--tables", action="store_true", help="make no runs, only tables")
+    add_arguments(parser, "experiments")
     args = parser.parse_args()
-    for needed in [args.data] + [
-        args.build / program for program in ("tools/entrain-run", "examples/trainer/entrain-train")
-    ]:
-        if not needed.exists():
-            parser.error(f"there is no {needed}")
-    args.out.mkdir(parents=True, exist_ok=True)
+    check_paths(parser, args)
     return args
 
 
@@ -316,7 +199,7 @@ def main():
         if args.experiment == "all"
         else {args.experiment: EXPERIMENTS[args.experiment]}
     )
-    runs = Runs(args, sum(count for _, count in chosen.values()))
+    runs = TextRuns(args, sum(count for _, count in chosen.values()))
     for name, (make, _) in chosen.items():
         rows = make(runs)
         if rows is not None:
@@ -329,8 +212,11 @@ def main():
     write_csv(args.out)
     if runs.left_out:
         print(f"{runs.left_out} of {runs.total} runs are still to be made", flush=True)
-        sys.exit(0 if args.tables else 75)
+        sys.exit(0 if args.tables else LEFT_OUT)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RunFailed as failed:
+        sys.exit(f"{failed.output}experiments.py: {failed}")

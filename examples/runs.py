@@ -1,0 +1,150 @@
+"""Runs of entrain-train that are made once: what experiments.py and compare.py share.
+
+A run NAME leaves NAME.json (its summary), NAME.jsonl (its records) and, last of all, NAME.flags
+(what it was made of) in one folder, and is not made again while NAME.flags says the same."""
+
+import json
+import os
+import pathlib
+import platform
+import shlex
+import signal
+import subprocess
+import time
+
+# A model and batches so small that some hundred runs are a matter of minutes.
+MODEL = "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 4 --val-batches 256"
+LAUNCHER, TRAINER = "tools/entrain-run", "examples/trainer/entrain-train"
+TEXT = pathlib.Path("/usr/share/dictd/gcide.dict.dz")  # of Debian's dict-gcide
+TOP = pathlib.Path(__file__).resolve().parent.parent
+LONGEST_S = 600
+LEFT_OUT = 75  # exit code: there was no time for all runs
+
+
+class RunFailed(Exception):
+    """A run that gave no result: the command, how it ended, and what it wrote."""
+
+    def __init__(self, words, how, output):
+        super().__init__(f"{how} of\n  {shlex.join(words)}")
+        self.words, self.how, self.output = words, how, output
+
+
+def end_group(process):
+    """Ends the program and all that it started in its session, having asked it first."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sent)
+            process.wait(10)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+class Runs:
+    """Makes runs that are missing, one after the other, and reads those that are there."""
+
+    def __init__(self, args, total=0):
+        """args: build, data and out are folders or files; seconds: begin no run that would end
+        later (0: no limit); tables: make no runs."""
+        self.args, self.total, self.seen, self.left_out = args, total, 0, 0
+        self.began = time.monotonic()
+        self.say = lambda line: print(line, flush=True)
+
+    def path(self, name, ending):
+        return self.args.out / (name + ending)
+
+    def words(self, name, flags, ranks):
+        words = [self.args.build / LAUNCHER, "-n", ranks, "--", self.args.build / TRAINER]
+        words += ["--data", self.args.data, *flags]
+        words += ["--log", self.path(name, ".jsonl"), "--summary", self.path(name, ".json")]
+        return [str(word) for word in words]
+
+    def settings(self, flags, besides):
+        return shlex.join([*flags, "--data", str(self.args.data), *besides]) + "\n"
+
+    def has(self, name, flags, besides=()):
+        kept = self.path(name, ".flags")
+        return kept.exists() and kept.read_text() == self.settings(flags, besides)
+
+    def get(self, name, flags, expected_s=8.0, ranks=4, environment=None, besides=()):
+        """The summary; None when it is not there, and there was no time for the run. flags: words;
+        environment: variables beside those that are set; besides: words for what the result
+        depends on besides flags and text. Throws RunFailed."""
+        self.seen += 1
+        if not self.has(name, flags, besides):
+            spent = time.monotonic() - self.began
+            if self.args.tables or (self.args.seconds and spent + expected_s > self.args.seconds):
+                self.left_out += 1
+                return None
+            self.say(f"[{self.seen}/{self.total}] {name}: {shlex.join(flags)}")
+            began = time.monotonic()
+            self.path(name, ".flags").unlink(missing_ok=True)
+            self.make(self.words(name, flags, ranks), environment or {})
+            self.path(name, ".flags").write_text(self.settings(flags, besides))
+            now = time.monotonic()
+            self.say(f"    {now - began:.1f} s; {(now - self.began) / 60:.1f} min so far")
+        with open(self.path(name, ".json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def make(self, words, environment):
+        # One thread a process for the BLAS: the ranks share the cores already.
+        alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            words,
+            env={**os.environ, **alone, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            output = process.communicate(timeout=LONGEST_S)[0]
+        except BaseException as error:  # an interrupt, too, must leave no process behind
+            end_group(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            output = process.communicate()[0]
+            raise RunFailed(words, f"no end within {LONGEST_S} s", output) from None
+        if process.returncode != 0:
+            raise RunFailed(words, f"exit code {process.returncode}", output)
+
+    def records(self, name):
+        with open(self.path(name, ".jsonl"), encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    model = names[0] if names else platform.machine()
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+
+
+def add_arguments(parser, out):
+    """Flags of every command that makes runs; `out`: the folder within build/ for results."""
+    paths = {
+        "build": (TOP / "build/release", "with the programs"),
+        "data": (TEXT, "text, plain or gzip; by default that of Debian's dict-gcide"),
+        "out": (TOP / "build" / out, "for results"),
+    }
+    for name, (default, text) in paths.items():
+        parser.add_argument(
+            f"--{name}", type=pathlib.Path, default=default, help=f"{text} (%(default)s)"
+        )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0,
+        help="begin no run that would end later; call again for the rest",
+    )
+    parser.add_argument(
+        "--tables", action="store_true", help="make no runs, only tables of those that are there"
+    )
+
+
+def check_paths(parser, args):
+    """Ends the program with a line when something is not there; makes the folder for results."""
+    for needed in (args.data, args.build / LAUNCHER, args.build / TRAINER):
+        if not needed.exists():
+            parser.error(f"there is no {needed}")
+    args.out.mkdir(parents=True, exist_ok=True)
