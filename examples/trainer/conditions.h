@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "examples/trainer/data.h"
 #include "examples/trainer/flags.h"
+#include "examples/trainer/pass.h"
 
 namespace trainer {
 

@@ -7,12 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace trainer {
+#include "examples/trainer/pass.h"
 
-// Sequences side by side: rows * length tokens, and for each the token that follows it.
-struct Batch {
-  std::vector<uint8_t> inputs, targets;
-};
+namespace trainer {
 
 class Text {
  public:
@@ -28,7 +25,8 @@ class Text {
   // Throws Error when sequences of `length` do not fit into both parts.
   void CheckLength(int length) const;
 
-  // Draw number `draw` of `rank`: `rows` windows at random places of the training part.
+  // Draw number `draw` of `rank`: `rows` windows at random places of the training part. Inputs are
+  // rows * length tokens, side by side, and targets for each the token that follows it.
   void DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length,
                     Batch* batch) const;
   // Windows first .. first + rows - 1 of `windows` that are spread evenly over the validation part

@@ -218,6 +218,15 @@ TRAINER_CLONES double CrossEntropy(float* logits, const uint8_t* targets, int n,
   return loss;
 }
 
+int64_t CountHits(const float* p, const uint8_t* targets, int n, int vocab) {
+  int64_t hits = 0;
+  for (int r = 0; r < n; ++r) {
+    const float* row = p + static_cast<int64_t>(r) * vocab;
+    hits += std::max_element(row, row + vocab) - row == targets[r];
+  }
+  return hits;
+}
+
 TRAINER_CLONES void CrossEntropyBackward(float* p, const uint8_t* targets, int n, int vocab,
                                          float scale) {
   for (int r = 0; r < n; ++r) {

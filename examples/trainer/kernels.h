@@ -42,6 +42,8 @@ void SoftmaxBackward(const float* p, float* dscores, int rows, int columns, int 
 
 // Turns logits[n, vocab] into probabilities and returns the summed -log p(target) in nats.
 double CrossEntropy(float* logits, const uint8_t* targets, int n, int vocab);
+// Rows of p[n, vocab] whose largest entry is the target's.
+int64_t CountHits(const float* p, const uint8_t* targets, int n, int vocab);
 // p[n, vocab] becomes (p - onehot(target)) * scale.
 void CrossEntropyBackward(float* p, const uint8_t* targets, int n, int vocab, float scale);
 

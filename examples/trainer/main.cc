@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "examples/trainer/data.h"
 #include "examples/trainer/error.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/session.h"
+#include "examples/trainer/task.h"
 #include "examples/trainer/train.h"
 
 namespace {
@@ -32,15 +32,14 @@ void Work(const trainer::Options& options) {
   trainer::Session session;
   session.MakeMesh(options.shard_size);
   std::string failure;
-  std::optional<trainer::Text> text;
+  std::unique_ptr<trainer::Task> task;
   try {
-    text = trainer::Text::Load(options.data);
-    text->CheckLength(options.model.length);
+    task = trainer::MakeTask(options);
   } catch (const Error& error) {
     failure = error.what();
   }
   session.Agree(failure);
-  trainer::Train(options, *text, &session);
+  trainer::Train(options, *task, &session);
 }
 
 // Moments of parameters that are never used, and probabilities of bytes that never come, fade into

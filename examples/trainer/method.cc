@@ -102,7 +102,7 @@ void SetTravel(const Options& options, entrain_edit_config_t* config) {
 }
 
 // The defaults of the methods; what the user said wins.
-entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
+entrain_edit_config_t ConfigOf(const Options& options, int layers, entrain_shard_t* shard) {
   const EditOptions& o = options.edit;
   const bool edit = options.method == "edit" || options.method == "a-edit";
   entrain_edit_config_t config;
@@ -114,7 +114,7 @@ entrain_edit_config_t ConfigOf(const Options& options, entrain_shard_t* shard) {
   const bool reduces = config.reducer != ENTRAIN_REDUCER_NONE;
   const bool anchored = reduces || config.outer_optimizer != ENTRAIN_OUTER_NONE;
   SetTravel(options, &config);
-  SetLate(options, LayerCount(options.model), &config);
+  SetLate(options, layers, &config);
   config.pseudo_gradnorm_reduce = o.pseudo_gradnorm_reduce.value_or(edit && reduces) ? 1 : 0;
   config.normalize = o.normalize.value_or(true) ? 1 : 0;
   config.weight_softmax_temperature = o.weight_softmax_temperature.value_or(0.0);
@@ -141,12 +141,12 @@ entrain_checkpoint_config_t ConfigOf(const Options& options) {
 
 }  // namespace
 
-Method::Method(const Options& options, entrain_mesh_t* mesh, entrain_shard_t* shard) {
+Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard) {
   if (options.method == "ddp") {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
     return;
   }
-  const entrain_edit_config_t config = ConfigOf(options, shard);
+  const entrain_edit_config_t config = ConfigOf(options, layers, shard);
   entrain_edit_t* edit = nullptr;
   Check(entrain_edit_create(mesh, &config, &edit));
   edit_.reset(edit);

@@ -17,7 +17,7 @@ class Method {
  public:
   // `shard` must outlive the object. Collective. Throws Error with the library's sentence when
   // options contradict.
-  Method(const Options& options, entrain_mesh_t* mesh, entrain_shard_t* shard);
+  Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard);
 
   // Before each forward pass; true when an exchange has begun.
   bool BeginForward(bool training, bool first_microbatch);

@@ -106,7 +106,8 @@ class Progress::Bar {
   boost::timer::progress_display display_;
 };
 
-Progress::Progress(int64_t steps, bool silent) : steps_(steps), silent_(silent) {
+Progress::Progress(int64_t steps, const char* unit, bool silent)
+    : steps_(steps), unit_(unit), silent_(silent) {
   if (!silent && isatty(STDERR_FILENO) != 0) {
     bar_ = std::make_unique<Bar>(steps);
   }
@@ -139,9 +140,10 @@ void Progress::Show(const StepRecord& record) {
   const auto done = static_cast<double>(record.step - steps_before_);
   std::string line(200, '\0');
   line.resize(static_cast<size_t>(std::snprintf(
-      line.data(), line.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f bytes/s",
+      line.data(), line.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f %ss/s",
       static_cast<long long>(record.step), static_cast<long long>(steps_), record.loss, record.lr,
-      static_cast<double>(record.tokens - tokens_before_) / std::max(record.seconds, 1e-9))));
+      static_cast<double>(record.tokens - tokens_before_) / std::max(record.seconds, 1e-9),
+      unit_.c_str())));
   if (record.step < steps_) {
     line += "  " + Rough(now / done * static_cast<double>(steps_ - record.step)) + " left";
   }
@@ -181,6 +183,7 @@ void SummaryFile::Write(const Summary& s) {
                {"tokens_per_s", s.tokens_per_s},
                {"final_train_loss", s.final_train_loss},
                {"val_loss", s.val_loss},
+               {"val_accuracy", s.val_accuracy},
                {"unigram_entropy", s.unigram_entropy},
                {"exposed_comm_s", s.exposed_comm_s},
                {"bytes_sent_shard", s.bytes_sent_shard},

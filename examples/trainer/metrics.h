@@ -19,8 +19,7 @@ struct StepRecord {
   int replica = 0;
   double seconds = 0.0;  // since training began, evaluations not counted
   int64_t tokens = 0;    // read by all ranks so far
-  double loss =
-      0.0;  // mean over the replica's batches of this step, before the step; nats per byte
+  double loss = 0.0;     // mean over the replica's batches of this step, before the step
   double lr = 0.0;
   bool synced = false;                      // an exchange ran under this step's forward pass
   double exposed_comm_s = 0.0;              // this rank's, in this step
@@ -53,8 +52,8 @@ class StepLog {
 // process uses it; the others stay silent.
 class Progress {
  public:
-  // The clock starts here.
-  Progress(int64_t steps, bool silent);
+  // The clock starts here. Tokens are shown as `unit`s.
+  Progress(int64_t steps, const char* unit, bool silent);
   ~Progress();
   // The first `steps`, of `tokens`, were another run's.
   void Resume(int64_t steps, int64_t tokens);
@@ -64,6 +63,7 @@ class Progress {
  private:
   class Bar;
   const int64_t steps_;
+  const std::string unit_;
   const bool silent_;
   const Stopwatch watch_;
   double last_line_s_ = 0.0;
@@ -77,7 +77,7 @@ struct Summary {
   int64_t params = 0, steps = 0, tokens = 0;
   uint64_t seed = 0;
   double wall_s = 0.0, tokens_per_s = 0.0;
-  double final_train_loss = 0.0, val_loss = 0.0, unigram_entropy = 0.0;
+  double final_train_loss = 0.0, val_loss = 0.0, val_accuracy = 0.0, unigram_entropy = 0.0;
   double exposed_comm_s = 0.0;
   double bytes_sent_shard = 0.0, bytes_sent_sync = 0.0,
          bytes_sent_init = 0.0;        // mean over the ranks

@@ -50,14 +50,6 @@ int64_t LayerSize(const ModelConfig& config, int layer) {
   return layer <= config.layers ? ShapeOf(config, 1).parameters() : config.hidden + table;
 }
 
-int64_t ParameterCount(const ModelConfig& config) {
-  int64_t sum = 0;
-  for (int layer = 0; layer < LayerCount(config); ++layer) {
-    sum += LayerSize(config, layer);
-  }
-  return sum;
-}
-
 void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float* params) {
   Random random(Mix(seed, static_cast<uint64_t>(layer)));
   const int64_t size = LayerSize(config, layer);
@@ -73,7 +65,7 @@ void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float*
   }
 }
 
-Pass::Pass(const ModelConfig& config, int rows)
+LanguagePass::LanguagePass(const ModelConfig& config, int rows)
     : config_(config), shape_(ShapeOf(config, rows)), rotary_(shape_), scratch_(shape_) {
   const auto tokens = static_cast<size_t>(shape_.tokens());
   const size_t stream = tokens * static_cast<size_t>(config.hidden);
@@ -85,12 +77,7 @@ Pass::Pass(const ModelConfig& config, int rows)
   dstream_.resize(stream);
 }
 
-void Pass::SetBatch(const uint8_t* inputs, const uint8_t* targets) {
-  inputs_.assign(inputs, inputs + shape_.tokens());
-  targets_.assign(targets, targets + shape_.tokens());
-}
-
-void Pass::Forward(int layer, const float* params) {
+void LanguagePass::Forward(int layer, const float* params) {
   if (layer == 0) {
     ForwardEmbedding(params);
   } else if (layer <= config_.layers) {
@@ -102,7 +89,7 @@ void Pass::Forward(int layer, const float* params) {
   }
 }
 
-void Pass::Backward(int layer, const float* params, float scale, float* grads) {
+void LanguagePass::Backward(int layer, const float* params, float scale, float* grads) {
   if (layer == 0) {
     BackwardEmbedding(grads);
   } else if (layer <= config_.layers) {
@@ -114,37 +101,41 @@ void Pass::Backward(int layer, const float* params, float scale, float* grads) {
   }
 }
 
-const float* Pass::probabilities(int position) const {
+int64_t LanguagePass::hits() const {
+  return CountHits(probabilities_.data(), batch_.targets.data(), shape_.tokens(), kVocabulary);
+}
+
+const float* LanguagePass::probabilities(int position) const {
   return probabilities_.data() + static_cast<size_t>(position) * kVocabulary;
 }
 
-void Pass::ForwardEmbedding(const float* params) {
+void LanguagePass::ForwardEmbedding(const float* params) {
   const auto width = static_cast<size_t>(config_.hidden);
   float* out = streams_[0].data();
-  for (size_t t = 0; t < inputs_.size(); ++t) {
-    std::copy_n(params + inputs_[t] * width, width, out + t * width);
+  for (size_t t = 0; t < batch_.inputs.size(); ++t) {
+    std::copy_n(params + batch_.inputs[t] * width, width, out + t * width);
   }
 }
 
-void Pass::BackwardEmbedding(float* grads) {
+void LanguagePass::BackwardEmbedding(float* grads) {
   const auto width = static_cast<size_t>(config_.hidden);
-  for (size_t t = 0; t < inputs_.size(); ++t) {
-    Add(grads + inputs_[t] * width, dstream_.data() + t * width, config_.hidden);
+  for (size_t t = 0; t < batch_.inputs.size(); ++t) {
+    Add(grads + batch_.inputs[t] * width, dstream_.data() + t * width, config_.hidden);
   }
 }
 
-void Pass::ForwardHead(const float* params) {
+void LanguagePass::ForwardHead(const float* params) {
   const int n = shape_.tokens();
   RmsNorm(streams_.back().data(), params, normed_.data(), inverse_rms_.data(), n, config_.hidden);
   Product(normed_.data(), params + config_.hidden, probabilities_.data(), n, config_.hidden,
           kVocabulary);
-  loss_ = CrossEntropy(probabilities_.data(), targets_.data(), n, kVocabulary) / n;
+  loss_ = CrossEntropy(probabilities_.data(), batch_.targets.data(), n, kVocabulary) / n;
 }
 
-void Pass::BackwardHead(const float* params, float scale, float* grads) {
+void LanguagePass::BackwardHead(const float* params, float scale, float* grads) {
   const int n = shape_.tokens();
   const int width = config_.hidden;
-  CrossEntropyBackward(probabilities_.data(), targets_.data(), n, kVocabulary,
+  CrossEntropyBackward(probabilities_.data(), batch_.targets.data(), n, kVocabulary,
                        scale / static_cast<float>(n));
   ProductWeightGradient(probabilities_.data(), normed_.data(), grads + width, n, width,
                         kVocabulary);

@@ -5,15 +5,14 @@
 //   layers 1 .. L      decoder blocks (block.h)
 //   layer L + 1        final norm [D] and head [256, D]
 //
-// The layers differ in size on purpose: what shards them must cope. The caller brings the
-// parameters of one layer at a time and may take them away again between calls; the model keeps
-// activations only.
+// The layers differ in size on purpose: what shards them must cope.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "examples/trainer/block.h"
+#include "examples/trainer/pass.h"
 
 namespace trainer {
 
@@ -33,30 +32,23 @@ struct ModelConfig {
 int LayerCount(const ModelConfig& config);
 // Elements of a layer's flat parameters.
 int64_t LayerSize(const ModelConfig& config, int layer);
-// Elements of all layers.
-int64_t ParameterCount(const ModelConfig& config);
 // The starting parameters of a layer: a function of (config, layer, seed) only. Gains are 1;
 // matrices are normal with deviation 1 / sqrt(inputs), those that write into the residual stream 1
 // / sqrt(2 L) of that.
 void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float* params);
 
-// One forward and backward pass over a batch, layer by layer. Usage: SetBatch; Forward(0) ..
-// Forward(L + 1); read loss(); then, to train, Backward(L + 1) .. Backward(0). Not thread safe;
-// deterministic.
-class Pass {
+// Batches are `rows` sequences of config.length tokens, and for each token the one to be predicted.
+class LanguagePass final : public Pass {
  public:
-  // `rows` sequences of config.length tokens.
-  Pass(const ModelConfig& config, int rows);
+  LanguagePass(const ModelConfig& config, int rows);
 
-  // Copies rows * length tokens and the tokens to be predicted.
-  void SetBatch(const uint8_t* inputs, const uint8_t* targets);
-  void Forward(int layer, const float* params);
-  // Adds this batch's gradient of (scale * mean loss) to `grads`. The same parameters as in
-  // Forward. Backward(L + 1) overwrites the probabilities.
-  void Backward(int layer, const float* params, float scale, float* grads);
+  void SetBatch(const Batch& batch) override { batch_ = batch; }
+  void Forward(int layer, const float* params) override;
+  // That of layer L + 1 overwrites the probabilities.
+  void Backward(int layer, const float* params, float scale, float* grads) override;
 
-  // Mean -log p(target) in nats, after Forward(L + 1).
-  double loss() const { return loss_; }
+  double loss() const override { return loss_; }
+  int64_t hits() const override;
   // p(next byte) after the token at `position` of row 0, kVocabulary entries; after Forward(L + 1).
   const float* probabilities(int position) const;
 
@@ -70,7 +62,7 @@ class Pass {
   const BlockShape shape_;
   const Rotary rotary_;
   BlockScratch scratch_;
-  std::vector<uint8_t> inputs_, targets_;
+  Batch batch_;
   std::vector<std::vector<float>> streams_;  // streams_[l]: the input of layer l + 1
   std::vector<BlockState> blocks_;
   std::vector<float> normed_, inverse_rms_, probabilities_, dstream_;

@@ -7,12 +7,11 @@
 
 namespace trainer {
 
-ShardedModel::ShardedModel(entrain_mesh_t* mesh, const ModelConfig& config, bool bf16, int prefetch,
-                           uint64_t seed)
-    : config_(config), bf16_(bf16) {
+ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, int prefetch)
+    : task_(task), bf16_(bf16) {
   std::vector<size_t> counts;
-  for (int layer = 0; layer < LayerCount(config); ++layer) {
-    counts.push_back(static_cast<size_t>(LayerSize(config, layer)));
+  for (int layer = 0; layer < task.layers(); ++layer) {
+    counts.push_back(static_cast<size_t>(task.layer_size(layer)));
   }
   entrain_shard_config_t shard_config;
   entrain_shard_config_init(&shard_config);
@@ -34,14 +33,14 @@ ShardedModel::ShardedModel(entrain_mesh_t* mesh, const ModelConfig& config, bool
     wide_params_.resize(*std::max_element(counts.begin(), counts.end()));
     wide_grads_.resize(wide_params_.size());
   }
-  Load(seed);
+  Load();
 }
 
-void ShardedModel::Load(uint64_t seed) {
+void ShardedModel::Load() {
   std::vector<float> full;
-  for (int layer = 0; layer < LayerCount(config_); ++layer) {
-    full.resize(static_cast<size_t>(LayerSize(config_, layer)));
-    InitialiseLayer(config_, layer, seed, full.data());
+  for (int layer = 0; layer < task_.layers(); ++layer) {
+    full.resize(static_cast<size_t>(task_.layer_size(layer)));
+    task_.InitialiseLayer(layer, full.data());
     Check(entrain_shard_load(shard_.get(), layer, full.data(), ENTRAIN_F32));
   }
   const uint64_t before = Stats().bytes_sent_sync;
@@ -62,7 +61,7 @@ const float* ShardedModel::Acquire(int layer) {
   }
   const float* at = static_cast<const float*>(params);
   if (bf16_) {
-    WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), LayerSize(config_, layer));
+    WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), task_.layer_size(layer));
     at = wide_params_.data();
   }
   return sharpness_ != nullptr ? sharpness_->Move(layer, at) : at;
@@ -74,7 +73,7 @@ void ShardedModel::Release(int layer) {
 
 void ShardedModel::Forward(Pass* pass, const std::function<void(int layer)>& before) {
   BeginPass(ENTRAIN_PASS_FORWARD);
-  for (int layer = 0; layer < LayerCount(config_); ++layer) {
+  for (int layer = 0; layer < task_.layers(); ++layer) {
     before(layer);
     pass->Forward(layer, Acquire(layer));
     Release(layer);
@@ -83,7 +82,7 @@ void ShardedModel::Forward(Pass* pass, const std::function<void(int layer)>& bef
 
 void ShardedModel::Backward(Pass* pass, float scale) {
   BeginPass(ENTRAIN_PASS_BACKWARD);
-  for (int layer = LayerCount(config_) - 1; layer >= 0; --layer) {
+  for (int layer = task_.layers() - 1; layer >= 0; --layer) {
     BackwardLayer(pass, layer, scale);
   }
 }
@@ -96,7 +95,7 @@ void ShardedModel::BackwardLayer(Pass* pass, int layer, float scale) {
     Check(entrain_shard_gradients(shard_.get(), layer, &grads));
   }
   if (bf16_) {
-    const int64_t size = LayerSize(config_, layer);
+    const int64_t size = task_.layer_size(layer);
     std::fill_n(wide_grads_.begin(), size, 0.0f);
     pass->Backward(layer, params, scale, wide_grads_.data());
     TellSharpness(layer, params, wide_grads_.data());
@@ -124,9 +123,9 @@ void ShardedModel::FinishGradients() {
 std::vector<std::vector<float>> ShardedModel::Collect() {
   std::vector<std::vector<float>> layers;
   BeginPass(ENTRAIN_PASS_FORWARD);
-  for (int layer = 0; layer < LayerCount(config_); ++layer) {
+  for (int layer = 0; layer < task_.layers(); ++layer) {
     const float* params = Acquire(layer);
-    layers.emplace_back(params, params + LayerSize(config_, layer));
+    layers.emplace_back(params, params + task_.layer_size(layer));
     Release(layer);
   }
   return layers;

@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "examples/trainer/api.h"
-#include "examples/trainer/model.h"
 #include "examples/trainer/sharpness.h"
+#include "examples/trainer/task.h"
 
 namespace trainer {
 
 class ShardedModel {
  public:
-  // Starts with the parameters of `seed`, broadcast from replica 0. Collective.
-  ShardedModel(entrain_mesh_t* mesh, const ModelConfig& config, bool bf16, int prefetch,
-               uint64_t seed);
+  // Starts with the parameters of the seed, broadcast from replica 0. `task` must outlive the
+  // object. Collective.
+  ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, int prefetch);
 
-  // Runs layers 0 .. L + 1 of `pass`. `before` is called before each layer is gathered.
+  // Runs all layers of `pass`, upwards. `before` is called before each layer is gathered.
   void Forward(Pass* pass, const std::function<void(int layer)>& before);
-  // Runs layers L + 1 .. 0 backwards and starts the reduction of each layer's gradient of scale *
+  // Runs all layers backwards and starts the reduction of each layer's gradient of scale *
   // loss.
   void Backward(Pass* pass, float scale);
   // Waits until all started reductions have been added to gradients().
@@ -46,7 +46,7 @@ class ShardedModel {
   uint64_t bytes_sent_init() const { return bytes_sent_init_; }
 
  private:
-  void Load(uint64_t seed);
+  void Load();
   void BeginPass(int32_t pass);
   // The layer's parameters as f32, until Release or the next Acquire.
   const float* Acquire(int layer);
@@ -55,7 +55,7 @@ class ShardedModel {
   void TellSharpness(int layer, const float* params, const float* grads);
   entrain_shard_stats_t Stats() const;
 
-  const ModelConfig config_;
+  const Task& task_;
   const bool bf16_;
   Sharpness* sharpness_ = nullptr;
   ShardHandle shard_;

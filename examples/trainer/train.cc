@@ -19,7 +19,6 @@
 #include "examples/trainer/kernels.h"
 #include "examples/trainer/method.h"
 #include "examples/trainer/metrics.h"
-#include "examples/trainer/model.h"
 #include "examples/trainer/sharded_model.h"
 #include "examples/trainer/sharpness.h"
 #include "examples/trainer/stopwatch.h"
@@ -37,7 +36,7 @@ struct Traffic {
 
 class Run {
  public:
-  Run(const Options& options, const Text& text, Session* session);
+  Run(const Options& options, const Task& task, Session* session);
   void Execute();
 
  private:
@@ -65,7 +64,7 @@ class Run {
   }
 
   const Options& options_;
-  const Text& text_;
+  const Task& task_;
   Session* const session_;
   const int64_t steps_;
   const Conditions conditions_;
@@ -73,7 +72,7 @@ class Run {
   Method method_;
   InnerOptimizer inner_;
   std::unique_ptr<Sharpness> sharpness_;  // null: off
-  Pass pass_;
+  const std::unique_ptr<Pass> pass_;
   std::unique_ptr<StepLog> log_;
   std::unique_ptr<SummaryFile> summary_;
   Progress progress_;
@@ -88,22 +87,21 @@ class Run {
   int64_t next_save_ = 0;     // with --save-every: steps to have been made
 };
 
-Run::Run(const Options& options, const Text& text, Session* session)
+Run::Run(const Options& options, const Task& task, Session* session)
     : options_(options),
-      text_(text),
+      task_(task),
       session_(session),
       steps_(options.total_steps(session->ranks())),
       conditions_(options.conditions, options.seed, session->replicas()),
-      model_(session->mesh(), options.model, options.precision == "bf16", options.shard_prefetch,
-             options.seed),
-      method_(options, session->mesh(), model_.handle()),
+      model_(session->mesh(), task, options.precision == "bf16", options.shard_prefetch),
+      method_(options, task.layers(), session->mesh(), model_.handle()),
       inner_(options.inner, model_.masters().size()),
-      pass_(options.model, options.batch_size),
-      progress_(steps_, session->rank() != 0) {
+      pass_(task.NewPass()),
+      progress_(steps_, task.unit(), session->rank() != 0) {
   if (options.wsam.form != "off") {
     std::vector<int64_t> sizes;
-    for (int layer = 0; layer < LayerCount(options.model); ++layer) {
-      sizes.push_back(LayerSize(options.model, layer));
+    for (int layer = 0; layer < task.layers(); ++layer) {
+      sizes.push_back(task.layer_size(layer));
     }
     sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes);
     model_.SetSharpness(sharpness_.get());
@@ -156,7 +154,7 @@ bool Run::SaveIsDue() const {
 
 // Called when an exchange has begun; the whole of it is waited for.
 void Run::Save() {
-  method_.WaitAll(LayerCount(options_.model));
+  method_.WaitAll(task_.layers());
   char name[32];
   if (method_.by_time()) {  // each replica is at a step of its own
     std::snprintf(name, sizeof(name), "exchange-%08lld", static_cast<long long>(method_.syncs()));
@@ -219,12 +217,11 @@ Traffic Run::Measure(const std::function<void()>& work) {
 
 // Gives the pass this rank's batch number `draw`.
 void Run::SetBatch(int64_t draw) {
-  text_.DrawTraining(options_.seed, session_->rank(), draw, options_.batch_size,
-                     options_.model.length, &batch_);
+  task_.DrawTraining(session_->rank(), draw, &batch_);
   if (conditions_.Shuffles(method_.interval(), session_->replica())) {
     conditions_.Shuffle(session_->rank(), draw, &batch_);
   }
-  pass_.SetBatch(batch_.inputs.data(), batch_.targets.data());
+  pass_->SetBatch(batch_);
 }
 
 // Forward and backward passes of one step; returns the mean loss of this rank's batches.
@@ -239,9 +236,9 @@ double Run::MicroBatches(int64_t step, bool* synced) {
       Save();
       next_save_ = NextSave(method_.steps());
     }
-    model_.Forward(&pass_, [this](int layer) { method_.WaitLayer(layer); });
-    loss += pass_.loss() / static_cast<double>(count);
-    model_.Backward(&pass_, 1.0f / static_cast<float>(count));
+    model_.Forward(pass_.get(), [this](int layer) { method_.WaitLayer(layer); });
+    loss += pass_->loss() / static_cast<double>(count);
+    model_.Backward(pass_.get(), 1.0f / static_cast<float>(count));
   }
   model_.FinishGradients();
   return loss;
@@ -253,8 +250,8 @@ void Run::SecondGradient(int64_t step) {
   sharpness_->Ascend(session_, &model_.masters(), &model_.gradients());
   for (int64_t micro = 0; micro < count; ++micro) {
     SetBatch((step - 1) * count + micro);
-    model_.Forward(&pass_, [](int) {});
-    model_.Backward(&pass_, 1.0f / static_cast<float>(count));
+    model_.Forward(pass_.get(), [](int) {});
+    model_.Backward(pass_.get(), 1.0f / static_cast<float>(count));
   }
   model_.FinishGradients();
 }
@@ -345,7 +342,7 @@ StepRecord Run::Step(int64_t step) {
     record.anchor_checksum = session_->CombineOverReplica(own);
   }
   if (options_.eval_interval > 0 && step % options_.eval_interval == 0) {
-    record.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
+    record.val_loss = Validate(task_, session_, &model_, &method_, pass_.get()).loss;
   }
   return record;
 }
@@ -368,7 +365,7 @@ void Run::Execute() {
     progress_.Show(record);
   }
   const Traffic end = Measure([this] {
-    if (method_.Finish(LayerCount(options_.model)) && !options_.save_dir.empty()) {
+    if (method_.Finish(task_.layers()) && !options_.save_dir.empty()) {
       Save();
     }
   });
@@ -426,20 +423,22 @@ Summary Run::Report() {
   s.ranks = session_->ranks();
   s.shard_size = options_.shard_size;
   s.seed = options_.seed;
-  s.params = ParameterCount(options_.model);
+  s.params = task_.parameters();
   s.steps = steps_;
   s.wall_s = session_->LargestOfAll(training_.seconds);
   CollectReplicas(&s);
   SumTraffic(&s);
-  s.val_loss = ValidationLoss(options_, text_, session_, &model_, &method_, &pass_);
-  s.unigram_entropy = text_.UnigramEntropy();
+  const Validation validation = Validate(task_, session_, &model_, &method_, pass_.get());
+  s.val_loss = validation.loss;
+  s.val_accuracy = validation.accuracy;
+  s.unigram_entropy = task_.Entropy();
   if (const uint64_t own = method_.anchor_checksum(); own != 0) {
     session_->CheckSameInReplicas(own, "anchors");
     s.anchor_checksum = session_->CombineOverReplica(own);
   }
   const auto layers = model_.Collect();
-  if (session_->rank() == 0 && options_.sample > 0) {
-    s.sample = Sample(options_, text_, layers);
+  if (session_->rank() == 0) {
+    s.sample = task_.Sample(layers);
   }
   s.peak_rss_bytes =
       static_cast<uint64_t>(session_->LargestOfAll(static_cast<double>(PeakResidentBytes())));
@@ -452,10 +451,10 @@ void Run::Print(const Summary& s) {
   }
   char line[200];
   std::snprintf(line, sizeof(line),
-                "%s: validation loss %.4f nats per byte (counting bytes alone: %.4f), %.1f s, "
+                "%s: validation loss %.4f nats per %s (counting %ss alone: %.4f), %.1f s, "
                 "%.2f MB within and %.2f MB across replicas sent per rank",
-                s.method.c_str(), s.val_loss, s.unigram_entropy, s.wall_s, s.bytes_sent_shard / 1e6,
-                s.bytes_sent_sync / 1e6);
+                s.method.c_str(), s.val_loss, task_.unit(), task_.unit(), s.unigram_entropy,
+                s.wall_s, s.bytes_sent_shard / 1e6, s.bytes_sent_sync / 1e6);
   progress_.Say(line);
   if (!s.sample.empty()) {
     progress_.Say("sample:\n" + s.sample);
@@ -464,8 +463,8 @@ void Run::Print(const Summary& s) {
 
 }  // namespace
 
-void Train(const Options& options, const Text& text, Session* session) {
-  Run run(options, text, session);
+void Train(const Options& options, const Task& task, Session* session) {
+  Run run(options, task, session);
   run.Execute();
 }
 

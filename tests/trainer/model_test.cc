@@ -33,14 +33,14 @@ Parameters ZerosLike(const Parameters& params) {
   return zeros;
 }
 
-double Loss(Pass* pass, const Parameters& params) {
+double Loss(LanguagePass* pass, const Parameters& params) {
   for (size_t l = 0; l < params.size(); ++l) {
     pass->Forward(static_cast<int>(l), params[l].data());
   }
   return pass->loss();
 }
 
-void AddGradient(Pass* pass, const Parameters& params, float scale, Parameters* grads) {
+void AddGradient(LanguagePass* pass, const Parameters& params, float scale, Parameters* grads) {
   for (size_t l = params.size(); l-- > 0;) {
     pass->Backward(static_cast<int>(l), params[l].data(), scale, (*grads)[l].data());
   }
@@ -55,15 +55,15 @@ std::vector<uint8_t> Text(size_t count, uint64_t seed) {
   return text;
 }
 
-void SetText(Pass* pass, const std::vector<uint8_t>& text) {
-  pass->SetBatch(text.data(), text.data() + 1);
+void SetText(LanguagePass* pass, const std::vector<uint8_t>& text) {
+  pass->SetBatch({{text.begin(), text.end() - 1}, {text.begin() + 1, text.end()}});
 }
 
 // The derivative of the loss as layer `l` moves along `direction`: central differences of steps h
 // and 2h, extrapolated so that the error is of fourth order and h may be large enough to stand out
 // of f32's noise.
-double Derivative(Pass* pass, Parameters* params, size_t l, const std::vector<float>& direction,
-                  double h) {
+double Derivative(LanguagePass* pass, Parameters* params, size_t l,
+                  const std::vector<float>& direction, double h) {
   const std::vector<float> start = (*params)[l];
   const auto at = [&](double step) {
     for (size_t i = 0; i < start.size(); ++i) {
@@ -102,7 +102,7 @@ class GradientTest : public testing::TestWithParam<Shape> {
   }
 
   const ModelConfig config_;
-  Pass pass_;
+  LanguagePass pass_;
   Parameters params_, grads_;
 };
 
@@ -167,7 +167,7 @@ TEST_P(GradientTest, IsAddedAndScaled) {
 }
 
 TEST_P(GradientTest, IsTheSameBitsTwice) {
-  Pass other(config_, GetParam().rows);
+  LanguagePass other(config_, GetParam().rows);
   SetText(&other, Text(static_cast<size_t>(GetParam().rows * config_.length) + 1, 11));
   Parameters grads = ZerosLike(params_);
   EXPECT_EQ(Loss(&other, params_), Loss(&pass_, params_));
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Model, StartsNearTheUniformGuess) {
   const ModelConfig config{.hidden = 64, .layers = 4, .heads = 4, .length = 32};
-  Pass pass(config, 4);
+  LanguagePass pass(config, 4);
   SetText(&pass, Text(4 * 32 + 1, 1));
   EXPECT_NEAR(Loss(&pass, Initial(config, 1)), std::log(256.0), 0.1);
 }
@@ -194,7 +194,7 @@ TEST(Model, DoesNotSeeTheFuture) {
   const ModelConfig config{.hidden = 16, .layers = 2, .heads = 2, .length = 90};
   const Parameters params = Initial(config, 2);
   std::vector<uint8_t> text = Text(91, 4);
-  Pass pass(config, 1);
+  LanguagePass pass(config, 1);
   SetText(&pass, text);
   Loss(&pass, params);
   const std::vector<float> before(pass.probabilities(0), pass.probabilities(90));
@@ -209,7 +209,7 @@ TEST(Model, DoesNotSeeTheFuture) {
 TEST(Model, LearnsATextByHeart) {
   const ModelConfig config{.hidden = 32, .layers = 2, .heads = 2, .length = 24};
   Parameters params = Initial(config, 3);
-  Pass pass(config, 2);
+  LanguagePass pass(config, 2);
   SetText(&pass, Text(49, 9));
   for (int step = 0; step < 150; ++step) {
     Loss(&pass, params);
@@ -224,13 +224,12 @@ TEST(Model, LearnsATextByHeart) {
   EXPECT_LT(Loss(&pass, params), 0.3);
 }
 
-TEST(Model, LayersAreUnevenAndCountedWhole) {
+TEST(Model, LayersAreUneven) {
   const ModelConfig config{.hidden = 64, .layers = 3, .heads = 4, .length = 32};
   EXPECT_EQ(LayerCount(config), 5);
   EXPECT_EQ(LayerSize(config, 0), 256 * 64);
   EXPECT_EQ(LayerSize(config, 1), 2 * 64 + 4 * 64 * 64 + 3 * 64 * 176);
   EXPECT_EQ(LayerSize(config, 4), 64 + 256 * 64);
-  EXPECT_EQ(ParameterCount(config), 256 * 64 * 2 + 64 + 3 * LayerSize(config, 2));
 }
 
 }  // namespace

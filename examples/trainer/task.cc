@@ -1,0 +1,61 @@
+#include "examples/trainer/task.h"
+
+#include "examples/trainer/data.h"
+#include "examples/trainer/model.h"
+#include "examples/trainer/sample.h"
+
+namespace trainer {
+namespace {
+
+class TextTask final : public Task {
+ public:
+  explicit TextTask(const Options& options) : options_(options), text_(Text::Load(options.data)) {
+    text_.CheckLength(options.model.length);
+  }
+
+  int layers() const override { return LayerCount(options_.model); }
+  int64_t layer_size(int layer) const override { return LayerSize(options_.model, layer); }
+  void InitialiseLayer(int layer, float* params) const override {
+    trainer::InitialiseLayer(options_.model, layer, options_.seed, params);
+  }
+  std::unique_ptr<Pass> NewPass() const override {
+    return std::make_unique<LanguagePass>(options_.model, options_.batch_size);
+  }
+
+  void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
+    text_.DrawTraining(options_.seed, rank, draw, options_.batch_size, options_.model.length,
+                       batch);
+  }
+  int64_t validation_batches() const override { return options_.val_batches; }
+  void TakeValidation(int64_t number, Batch* batch) const override {
+    const int rows = options_.batch_size;
+    text_.TakeValidation(options_.val_batches * rows, number * rows, rows, options_.model.length,
+                         batch);
+  }
+
+  const char* unit() const override { return "byte"; }
+  double Entropy() const override { return text_.UnigramEntropy(); }
+  std::string Sample(const std::vector<std::vector<float>>& layers) const override {
+    return options_.sample > 0 ? trainer::Sample(options_, text_, layers) : "";
+  }
+
+ private:
+  const Options options_;
+  const Text text_;
+};
+
+}  // namespace
+
+int64_t Task::parameters() const {
+  int64_t sum = 0;
+  for (int layer = 0; layer < layers(); ++layer) {
+    sum += layer_size(layer);
+  }
+  return sum;
+}
+
+std::unique_ptr<Task> MakeTask(const Options& options) {
+  return std::make_unique<TextTask>(options);
+}
+
+}  // namespace trainer
