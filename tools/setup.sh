@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
-zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev"
+zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev python3-sklearn"
 deps_demo="dict-gcide python3-matplotlib"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich python3-matplotlib"
 deps_neon="g++-aarch64-linux-gnu qemu-user"

@@ -1,16 +1,10 @@
 #include "examples/trainer/data.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
-#include <memory>
 #include <utility>
 
-#include <zlib.h>
-
 #include "examples/trainer/error.h"
+#include "examples/trainer/file.h"
 #include "examples/trainer/random.h"
 
 namespace trainer {
@@ -18,39 +12,10 @@ namespace {
 
 constexpr int64_t kValidationShare = 20;  // one part in twenty
 
-[[noreturn]] void FailToRead(const std::string& path, const std::string& reason) {
-  throw Error("cannot read data file '" + path + "': " + reason);
-}
-
-struct CloseGz {
-  void operator()(gzFile_s* file) const { gzclose(file); }
-};
-
 }  // namespace
 
 Text Text::Load(const std::string& path) {
-  errno = 0;
-  const std::unique_ptr<gzFile_s, CloseGz> file(gzopen(path.c_str(), "rb"));
-  if (file == nullptr) {
-    FailToRead(path, errno != 0 ? std::strerror(errno) : "out of memory");
-  }
-  gzbuffer(file.get(), 1u << 18);
-  std::vector<uint8_t> bytes;
-  std::vector<uint8_t> piece(1u << 20);
-  int got = 0;
-  while ((got = gzread(file.get(), piece.data(), static_cast<unsigned>(piece.size()))) > 0) {
-    bytes.insert(bytes.end(), piece.begin(), piece.begin() + got);
-  }
-  int code = Z_OK;
-  const char* text = gzerror(file.get(), &code);
-  if (code == Z_ERRNO) {
-    FailToRead(path, std::strerror(errno));
-  }
-  // A gzip file that ends early reads as far as it goes and reports Z_BUF_ERROR.
-  if (got < 0 || code != Z_OK) {
-    FailToRead(path, std::string("broken gzip file: ") + text);
-  }
-  return Text(std::move(bytes), path);
+  return Text(ReadFile(path), path);
 }
 
 Text::Text(std::vector<uint8_t> bytes, const std::string& name)
@@ -100,18 +65,7 @@ std::vector<uint8_t> Text::ValidationBytes(int64_t first, int64_t count) const {
 }
 
 double Text::UnigramEntropy() const {
-  std::array<int64_t, 256> counts{};
-  for (const uint8_t byte : bytes_) {
-    ++counts[byte];
-  }
-  double entropy = 0.0;
-  for (const int64_t count : counts) {
-    if (count > 0) {
-      const double p = static_cast<double>(count) / static_cast<double>(size());
-      entropy -= p * std::log(p);
-    }
-  }
-  return entropy;
+  return EntropyOf(bytes_);
 }
 
 }  // namespace trainer

@@ -1,6 +1,7 @@
 #include "examples/trainer/flag_checks.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,27 +11,46 @@
 namespace trainer {
 namespace {
 
-void CheckTogether(const Options& o) {
+[[noreturn]] void Refuse(const std::string& flag, const std::string& why) {
+  throw Error(flag + " has no effect " + why, kUsageExit);
+}
+
+// What only a language model has. --val-batches: all images are read.
+const std::set<std::string> kOfText = {"--heads",  "--seq-length", "--val-batches",
+                                       "--sample", "--prompt",     "--sample-temperature"};
+
+void CheckHeads(const ModelConfig& model) {
   const auto text = [](int64_t value) { return std::to_string(value); };
-  if (o.model.hidden % o.model.heads != 0) {
+  if (model.hidden % model.heads != 0) {
     throw Error(
-        "--heads " + text(o.model.heads) + " does not divide --hidden-size " + text(o.model.hidden),
+        "--heads " + text(model.heads) + " does not divide --hidden-size " + text(model.hidden),
         kUsageExit);
   }
-  const int head_dim = o.model.hidden / o.model.heads;
+  const int head_dim = model.hidden / model.heads;
   if (head_dim % 2 != 0) {
-    throw Error("--hidden-size " + text(o.model.hidden) + " / --heads " + text(o.model.heads) +
+    throw Error("--hidden-size " + text(model.hidden) + " / --heads " + text(model.heads) +
                     " gives heads of " + text(head_dim) +
                     ", which rotary positions need to be even",
                 kUsageExit);
   }
+}
+
+void CheckTogether(const Options& o, const FlagGroups& groups) {
+  if (o.task == "text") {
+    CheckHeads(o.model);
+  } else {
+    for (const CLI::App* group : {groups.model, groups.results}) {
+      for (const CLI::Option* option : group->get_options()) {
+        const std::string name = option->get_name();
+        if (option->count() > 0 && kOfText.count(name) > 0) {
+          Refuse(name, "with --task " + o.task + "; set --task text, or leave it out");
+        }
+      }
+    }
+  }
   if (o.inner.min_lr > o.inner.lr) {
     throw Error("--min-lr is above --lr", kUsageExit);
   }
-}
-
-[[noreturn]] void Refuse(const std::string& flag, const std::string& why) {
-  throw Error(flag + " has no effect " + why, kUsageExit);
 }
 
 void RefuseInertConditions(const Options& options, const CLI::App* group) {
@@ -142,7 +162,7 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
 }  // namespace
 
 void CheckFlags(const Options& options, const FlagGroups& groups) {
-  CheckTogether(options);
+  CheckTogether(options, groups);
   RefuseInert(options, groups);
   RefuseInertOptimizer(options, groups);
   RefuseInertConditions(options, groups.conditions);

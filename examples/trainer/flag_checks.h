@@ -14,7 +14,7 @@ constexpr int kUsageExit = 2;
 // The groups of flags in which it matters which ones were given.
 struct FlagGroups {
   const CLI::App *inner = nullptr, *wsam = nullptr, *edit = nullptr, *checkpoints = nullptr,
-                 *conditions = nullptr;
+                 *conditions = nullptr, *model = nullptr, *results = nullptr;
 };
 
 // Whoever gives a flag expects an effect: refuses, with an Error of one line, those without. What

@@ -102,10 +102,18 @@ void AddRun(CLI::App* app, Options* o) {
       ->capture_default_str()
       ->check(CLI::IsMember(
           {"ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"}));
-  group->add_option("--data", o->data, "text to learn: any file, plain or gzip")->required();
+  group->add_option("--task", o->task, "text: a language model; digits: images, a dense network")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "digits"}));
+  group
+      ->add_option("--data", o->data,
+                   "text to learn: any file; digits: what examples/digits.py writes; plain or gzip")
+      ->required();
   auto* steps =
       group->add_option("--steps", o->steps, "optimizer steps (default 1000)")->check(Whole(1));
-  group->add_option("--tokens", o->tokens, "instead of --steps: tokens over all ranks, rounded up")
+  group
+      ->add_option("--tokens", o->tokens,
+                   "instead of --steps: tokens (digits: images) over all ranks, rounded up")
       ->transform(Suffix())
       ->excludes(steps);
   group->add_flag("--steps-together", o->steps_together,
@@ -124,12 +132,12 @@ void AddRun(CLI::App* app, Options* o) {
       ->check(CLI::IsMember({"f32", "bf16"}));
 }
 
-void AddModel(CLI::App* app, Options* o) {
+CLI::App* AddModel(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Model");
   group->add_option("--hidden-size", o->model.hidden, "width of the model")
       ->capture_default_str()
       ->check(Whole(2, 65536));
-  group->add_option("--layers", o->model.layers, "decoder blocks")
+  group->add_option("--layers", o->model.layers, "decoder blocks; digits: hidden layers")
       ->capture_default_str()
       ->check(Whole(1, 1000));
   group->add_option("--heads", o->model.heads, "attention heads")
@@ -138,7 +146,9 @@ void AddModel(CLI::App* app, Options* o) {
   group->add_option("--seq-length", o->model.length, "bytes in a sequence")
       ->capture_default_str()
       ->check(Whole(1, 65536));
-  group->add_option("--batch-size", o->batch_size, "sequences per rank and micro-batch")
+  group
+      ->add_option("--batch-size", o->batch_size,
+                   "sequences (digits: images) per rank and micro-batch")
       ->capture_default_str()
       ->check(Whole(1, 65536));
   group
@@ -146,6 +156,7 @@ void AddModel(CLI::App* app, Options* o) {
                    "micro-batches per step")
       ->capture_default_str()
       ->check(Whole(1));
+  return group;
 }
 
 CLI::App* AddInner(CLI::App* app, InnerOptions* o) {
@@ -364,14 +375,16 @@ CLI::App* AddConditions(CLI::App* app, ConditionOptions* o) {
   return group;
 }
 
-void AddOutput(CLI::App* app, Options* o) {
+CLI::App* AddOutput(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Results");
   group->add_option("--log", o->log, "one JSON record a step and replica");
   group->add_option("--summary", o->summary, "one JSON object at the end");
   group->add_option("--eval-interval", o->eval_interval, "steps between evaluations; 0: at the end")
       ->capture_default_str()
       ->check(Whole(0));
-  group->add_option("--val-batches", o->val_batches, "batches in the validation subset")
+  group
+      ->add_option("--val-batches", o->val_batches,
+                   "text: batches in the validation subset; digits take all")
       ->capture_default_str()
       ->check(Whole(1));
   group->add_option("--sample", o->sample, "bytes of text to write after training")
@@ -381,6 +394,7 @@ void AddOutput(CLI::App* app, Options* o) {
   group->add_option("--sample-temperature", o->sample_temperature, "")
       ->capture_default_str()
       ->check(Real(0.0, true));
+  return group;
 }
 
 CLI::App* AddCheckpoints(CLI::App* app, Options* o) {
@@ -429,17 +443,18 @@ int Options::overlap_steps() const {
 
 Options ParseFlags(std::vector<std::string> words) {
   Options options;
-  CLI::App app("Trains a small byte-level language model over Entrain.", "entrain-train");
+  CLI::App app("Trains a small model over Entrain: a byte-level language model, or digits.",
+               "entrain-train");
   app.get_formatter()->column_width(42);
   AddRun(&app, &options);
-  AddModel(&app, &options);
   FlagGroups groups;
+  groups.model = AddModel(&app, &options);
   groups.inner = AddInner(&app, &options.inner);
   groups.wsam = AddWsam(&app, &options.wsam);
   groups.edit = AddEdit(&app, &options.edit);
   groups.checkpoints = AddCheckpoints(&app, &options);
   groups.conditions = AddConditions(&app, &options.conditions);
-  AddOutput(&app, &options);
+  groups.results = AddOutput(&app, &options);
   words = WithDashes(std::move(words));
   std::reverse(words.begin(), words.end());  // CLI11 takes its words from the back
   try {

@@ -70,6 +70,7 @@ struct ConditionOptions {
 struct Options {
   // "ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"
   std::string method = "edit";
+  std::string task = "text";  // "text", "digits"
   std::string data;
   int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
   bool steps_together = false;    // a-edit: `steps` is a mean over the replicas
@@ -95,8 +96,10 @@ struct Options {
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
 
+  // Bytes of text, or images.
   int64_t tokens_per_step(int ranks) const {
-    return gradient_accumulation_steps * batch_size * model.length * ranks;
+    const int length = task == "digits" ? 1 : model.length;
+    return gradient_accumulation_steps * batch_size * length * ranks;
   }
   // The number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;

@@ -50,6 +50,9 @@ constexpr float kNormEpsilon = 1e-5f;
   return 1.0f / (1.0f + FastExp(-x));
 }
 
+// Phi(x) is about Sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), as (1 + tanh) / 2 is a sigmoid.
+constexpr float kGelu = 1.595769122f, kGeluCubic = 0.044715f;
+
 // Probabilities of one row in place; returns the log of the normaliser, so that log p(i) = x(i) -
 // result.
 [[gnu::always_inline]] inline float SoftmaxRow(float* x, int n) {
@@ -153,6 +156,21 @@ TRAINER_CLONES void SwiGluBackward(const float* dy, const float* gate_up, float*
       dup[i] = grad[i] * gate[i] * s;
       dgate[i] = grad[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
     }
+  }
+}
+
+TRAINER_CLONES void Gelu(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = x[i] * Sigmoid(kGelu * (x[i] + kGeluCubic * x[i] * x[i] * x[i]));
+  }
+}
+
+TRAINER_CLONES void GeluBackward(float* dy, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float square = x[i] * x[i];
+    const float s = Sigmoid(kGelu * (x[i] + kGeluCubic * square * x[i]));
+    const float slope = kGelu * (1.0f + 3.0f * kGeluCubic * square);
+    dy[i] *= s + x[i] * s * (1.0f - s) * slope;
   }
 }
 

@@ -26,6 +26,11 @@ void RmsNormBackward(const float* dy, const float* x, const float* gain, const f
 void SwiGlu(const float* gate_up, float* y, int n, int f);
 void SwiGluBackward(const float* dy, const float* gate_up, float* dgate_up, int n, int f);
 
+// y = x * Phi(x), Phi of the normal distribution in its usual form with a tanh.
+void Gelu(const float* x, float* y, int64_t n);
+// dy becomes the gradient of x, in place.
+void GeluBackward(float* dy, const float* x, int64_t n);
+
 // cosine[position, i] and sine[position, i] of the rotary angles, i < head_dim / 2.
 void RotaryTables(int length, int head_dim, float* cosine, float* sine);
 // Turns the pairs (i, i + head_dim / 2) of every head of one row by the angles of its position.

@@ -171,7 +171,8 @@ SummaryFile::SummaryFile(const std::string& path) : path_(path) {
 }
 
 void SummaryFile::Write(const Summary& s) {
-  Json json = {{"method", s.method},
+  Json json = {{"task", s.task},
+               {"method", s.method},
                {"ranks", s.ranks},
                {"shard_size", s.shard_size},
                {"precision", s.precision},

@@ -72,7 +72,7 @@ class Progress {
 };
 
 struct Summary {
-  std::string method, precision;
+  std::string task, method, precision;
   int ranks = 0, shard_size = 0;
   int64_t params = 0, steps = 0, tokens = 0;
   uint64_t seed = 0;

@@ -1,6 +1,8 @@
 #include "examples/trainer/task.h"
 
 #include "examples/trainer/data.h"
+#include "examples/trainer/digits.h"
+#include "examples/trainer/mlp.h"
 #include "examples/trainer/model.h"
 #include "examples/trainer/sample.h"
 
@@ -44,6 +46,43 @@ class TextTask final : public Task {
   const Text text_;
 };
 
+class DigitsTask final : public Task {
+ public:
+  explicit DigitsTask(const Options& options)
+      : options_(options),
+        config_{.hidden = options.model.hidden, .layers = options.model.layers},
+        digits_(Digits::Load(options.data)) {}
+
+  int layers() const override { return config_.layers + 1; }
+  int64_t layer_size(int layer) const override { return config_.layer_size(layer); }
+  void InitialiseLayer(int layer, float* params) const override {
+    trainer::InitialiseLayer(config_, layer, options_.seed, params);
+  }
+  std::unique_ptr<Pass> NewPass() const override {
+    return std::make_unique<MlpPass>(config_, options_.batch_size);
+  }
+
+  void DrawTraining(int rank, int64_t draw, Batch* batch) const override {
+    digits_.DrawTraining(options_.seed, rank, draw, options_.batch_size, batch);
+  }
+  // All that there are.
+  int64_t validation_batches() const override {
+    return (digits_.validation_size() + options_.batch_size - 1) / options_.batch_size;
+  }
+  void TakeValidation(int64_t number, Batch* batch) const override {
+    digits_.TakeValidation(number * options_.batch_size, options_.batch_size, batch);
+  }
+
+  const char* unit() const override { return "image"; }
+  double Entropy() const override { return digits_.Entropy(); }
+  std::string Sample(const std::vector<std::vector<float>>&) const override { return ""; }
+
+ private:
+  const Options options_;
+  const MlpConfig config_;
+  const Digits digits_;
+};
+
 }  // namespace
 
 int64_t Task::parameters() const {
@@ -55,6 +94,9 @@ int64_t Task::parameters() const {
 }
 
 std::unique_ptr<Task> MakeTask(const Options& options) {
+  if (options.task == "digits") {
+    return std::make_unique<DigitsTask>(options);
+  }
   return std::make_unique<TextTask>(options);
 }
 

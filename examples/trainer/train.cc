@@ -418,6 +418,7 @@ void Run::SumTraffic(Summary* s) {
 
 Summary Run::Report() {
   Summary s;
+  s.task = options_.task;
   s.method = options_.method;
   s.precision = options_.precision;
   s.ranks = session_->ranks();
@@ -449,12 +450,13 @@ void Run::Print(const Summary& s) {
   if (summary_ != nullptr) {
     summary_->Write(s);
   }
-  char line[200];
-  std::snprintf(line, sizeof(line),
-                "%s: validation loss %.4f nats per %s (counting %ss alone: %.4f), %.1f s, "
-                "%.2f MB within and %.2f MB across replicas sent per rank",
-                s.method.c_str(), s.val_loss, task_.unit(), task_.unit(), s.unigram_entropy,
-                s.wall_s, s.bytes_sent_shard / 1e6, s.bytes_sent_sync / 1e6);
+  char line[240];
+  std::snprintf(
+      line, sizeof(line),
+      "%s: validation loss %.4f nats per %s (counting alone: %.4f), %.1f %% right, %.1f s, "
+      "%.2f MB within and %.2f MB across replicas sent per rank",
+      s.method.c_str(), s.val_loss, task_.unit(), s.unigram_entropy, 100 * s.val_accuracy, s.wall_s,
+      s.bytes_sent_shard / 1e6, s.bytes_sent_sync / 1e6);
   progress_.Say(line);
   if (!s.sample.empty()) {
     progress_.Say("sample:\n" + s.sample);

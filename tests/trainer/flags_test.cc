@@ -77,6 +77,13 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--wsam", "coupled", "--wsam-gamma", "1"}, "--wsam-gamma: '1'"},
       {{"--wsam", "coupled", "--wsam-perturbation", "global", "--precision", "bf16"}, "is lost"},
       {{"--outer-optimizer", "none", "--outer-momentum", "0.5"}, "--outer-momentum has no effect"},
+      {{"--task", "chess"}, "chess"},
+      {{"--task", "digits", "--heads", "4"}, "--heads has no effect with --task digits; set"},
+      {{"--task", "digits", "--seq-length", "8"}, "--seq-length has no effect with --task digits"},
+      {{"--task", "digits", "--val-batches", "8"}, "--val-batches has no effect with --task"},
+      {{"--task", "digits", "--sample", "8"}, "--sample has no effect with --task digits"},
+      {{"--task", "digits", "--prompt", "A"}, "--prompt has no effect with --task digits"},
+      {{"--task", "digits", "--sample-temperature", "1"}, "--sample-temperature has no effect"},
       {{"--step-ms", "-1"}, "--step-ms: '-1'"},
       {{"--straggler", "some", "--straggler-ms", "5"}, "some"},
       {{"--straggler", "random"}, "--straggler random has no effect without a delay"},
@@ -176,6 +183,12 @@ TEST(Flags, TokensTakeSuffixesAndRoundUpToSteps) {
   EXPECT_EQ(Parse({"--steps", "7"}).total_steps(2), 7);
 }
 
+TEST(Flags, DigitsHaveNoHeadsAndCountImages) {
+  const Options options = Parse({"--task", "digits", "--hidden-size", "10", "--layers", "3",
+                                 "--batch-size", "16", "--gradient-accumulation-steps", "2"});
+  EXPECT_EQ(options.tokens_per_step(3), 2 * 16 * 3);
+}
+
 TEST(Flags, HelpListsEveryFlagAndExitsWithZero) {
   try {
     ParseFlags({"--help"});
@@ -183,6 +196,7 @@ TEST(Flags, HelpListsEveryFlagAndExitsWithZero) {
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 0);
     for (const char* flag : {"--method",
+                             "--task",
                              "--data",
                              "--steps",
                              "--tokens",

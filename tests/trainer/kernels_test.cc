@@ -118,5 +118,29 @@ TEST(CrossEntropy, IsTheSumOfNats) {
   EXPECT_NEAR(static_cast<double>(logits[4]), 0.5, 1e-6);
 }
 
+TEST(Gelu, AgreesWithDoubleAndItsDerivative) {
+  std::vector<float> x;
+  for (int i = -300; i <= 300; ++i) {
+    x.push_back(static_cast<float>(i) / 30.0f);
+  }
+  std::vector<float> y(x.size()), dy(x.size(), 2.0f);
+  Gelu(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  GeluBackward(dy.data(), x.data(), static_cast<int64_t>(x.size()));
+  const auto gelu = [](double v) {
+    return 0.5 * v * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v)));
+  };
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto v = static_cast<double>(x[i]);
+    EXPECT_NEAR(y[i], gelu(v), 1e-6 * std::max(1.0, std::fabs(v))) << v;
+    EXPECT_NEAR(dy[i], (gelu(v + 1e-5) - gelu(v - 1e-5)) / 1e-5, 4e-6) << v;
+  }
+}
+
+TEST(CountHits, CountsRowsWhoseTargetIsTheLargest) {
+  const std::vector<float> p = {0.2f, 0.5f, 0.3f, 0.6f, 0.2f, 0.2f, 0.1f, 0.1f, 0.8f};
+  const std::vector<uint8_t> targets = {1, 2, 2};
+  EXPECT_EQ(CountHits(p.data(), targets.data(), 3, 3), 2);
+}
+
 }  // namespace
 }  // namespace trainer

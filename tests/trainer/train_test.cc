@@ -14,32 +14,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
+#include "tests/trainer/shell.h"
 #include <nlohmann/json.hpp>
 
 namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-
-struct Outcome {
-  int code = -1;
-  std::string output;  // stdout and stderr
-};
-
-Outcome Shell(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
-  std::array<char, 4096> piece;
-  size_t got = 0;
-  while ((got = fread(piece.data(), 1, piece.size(), pipe)) > 0) {
-    outcome.output.append(piece.data(), got);
-  }
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return outcome;
-}
 
 int Count(const std::string& text, const std::string& part) {
   int count = 0;
