@@ -387,6 +387,11 @@ CLI::App* AddOutput(CLI::App* app, Options* o) {
                    "text: batches in the validation subset; digits take all")
       ->capture_default_str()
       ->check(Whole(1));
+  group
+      ->add_option("--sharpness-rho", o->sharpness_rho,
+                   "measure after training how far the loss rises so far up its gradient; R,R,...")
+      ->delimiter(',')
+      ->check(Real(0.0, true));
   group->add_option("--sample", o->sample, "bytes of text to write after training")
       ->capture_default_str()
       ->check(Whole(0));

@@ -90,6 +90,7 @@ struct Options {
   std::string prompt;
   double sample_temperature = 0.7;
   std::string log, summary;
+  std::vector<double> sharpness_rho;  // at which the loss rise is measured after training
   // Checkpoints: none; steps between them, 0: only at the end; a file to go on from.
   std::string save_dir, resume;
   int64_t save_every = 0;

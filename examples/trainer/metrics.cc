@@ -196,6 +196,7 @@ void SummaryFile::Write(const Summary& s) {
                {"idle_share", s.idle_share},
                {"peak_rss_bytes", s.peak_rss_bytes},
                {"anchor_checksum", nullptr},
+               {"sharpness", s.sharpness},
                {"sample", s.sample}};
   if (s.anchor_checksum) {
     json["anchor_checksum"] = Hex(*s.anchor_checksum);

@@ -87,6 +87,7 @@ struct Summary {
   std::vector<double> idle_share;      // likewise: of its time, waiting for the others
   uint64_t peak_rss_bytes = 0;         // the largest rank's
   std::optional<uint64_t> anchor_checksum;
+  std::vector<double> sharpness;  // at each --sharpness-rho
   std::string sample;
 };
 

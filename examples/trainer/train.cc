@@ -17,6 +17,7 @@
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
 #include "examples/trainer/kernels.h"
+#include "examples/trainer/loss_rise.h"
 #include "examples/trainer/method.h"
 #include "examples/trainer/metrics.h"
 #include "examples/trainer/sharded_model.h"
@@ -438,6 +439,9 @@ Summary Run::Report() {
     s.anchor_checksum = session_->CombineOverReplica(own);
   }
   const auto layers = model_.Collect();
+  const auto sum = [this](double* values, int count) { session_->SumOverAll(values, count); };
+  s.sharpness = LossRises(options_.sharpness_rho, task_, {session_->rank(), session_->ranks(), sum},
+                          pass_.get(), layers);
   if (session_->rank() == 0) {
     s.sample = task_.Sample(layers);
   }

@@ -95,6 +95,20 @@ TEST_F(DigitsTrainTest, SharpnessAwareStepsOfAnyOptimizerLearnToo) {
             0.9);
 }
 
+// At starting parameters, which a step of hardly any length leaves: the figures are of the
+// parameters and the data alone, whoever shares the work.
+TEST_F(DigitsTrainTest, SharpnessIsOfTheParametersWhateverTheRanks) {
+  const std::string flags =
+      "--steps 1 --lr 1e-20 --weight-decay 0 --batch-size 16 --sharpness-rho 0.001,0.1 --method ";
+  const json alone = Run("alone", 1, flags + "ddp")["sharpness"];
+  ASSERT_EQ(alone.size(), 2u);
+  EXPECT_GT(alone[0], 0.0);
+  EXPECT_GT(alone[1], 99 * alone[0].get<double>());
+  const json shared = Run("shared", 4, flags + "edit --shard-size 2")["sharpness"];
+  EXPECT_NEAR(alone[1], shared[1], 1e-4 * alone[1].get<double>());
+  EXPECT_TRUE(Run("none", 1, "--steps 1 --method ddp")["sharpness"].empty());
+}
+
 TEST_F(DigitsTrainTest, AFileOfSomethingElseIsRefusedInOneLine) {
   std::ofstream(Path("text")) << "no images\n";
   const Outcome outcome = Shell("timeout 100 " ENTRAIN_RUN " -n 2 -- " ENTRAIN_TRAIN

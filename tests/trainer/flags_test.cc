@@ -84,6 +84,7 @@ TEST(Flags, BadValuesAreRefusedInOneLineThatNamesThem) {
       {{"--task", "digits", "--sample", "8"}, "--sample has no effect with --task digits"},
       {{"--task", "digits", "--prompt", "A"}, "--prompt has no effect with --task digits"},
       {{"--task", "digits", "--sample-temperature", "1"}, "--sample-temperature has no effect"},
+      {{"--sharpness-rho", "0.1,0"}, "--sharpness-rho: '0'"},
       {{"--step-ms", "-1"}, "--step-ms: '-1'"},
       {{"--straggler", "some", "--straggler-ms", "5"}, "some"},
       {{"--straggler", "random"}, "--straggler random has no effect without a delay"},
@@ -181,6 +182,10 @@ TEST(Flags, TokensTakeSuffixesAndRoundUpToSteps) {
   EXPECT_EQ(options.total_steps(2), 6);
   EXPECT_EQ(Parse({}).total_steps(2), 1000);
   EXPECT_EQ(Parse({"--steps", "7"}).total_steps(2), 7);
+}
+
+TEST(Flags, SharpnessIsMeasuredAtSeveralPlaces) {
+  EXPECT_EQ(Parse({"--sharpness-rho", "0.1,0.5"}).sharpness_rho, (std::vector<double>{0.1, 0.5}));
 }
 
 TEST(Flags, DigitsHaveNoHeadsAndCountImages) {
