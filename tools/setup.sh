@@ -2,8 +2,9 @@
 # Gets a Debian machine ready and builds. Quick when there is nothing to do.
 #
 #   tools/setup.sh deps           packages that building and testing need; only what is absent is installed
-#   tools/setup.sh deps-demo      the same, and what examples/demo.sh needs: a text to learn, a plotting library
-#   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure, a plotting library
+#   tools/setup.sh deps-demo      the same, and what examples/demo.sh and examples/compare.sh need: a text to
+#                                 learn, a progress bar
+#   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
@@ -11,9 +12,10 @@ set -eu
 cd "$(dirname "$0")/.."
 
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
-zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev python3-sklearn"
-deps_demo="dict-gcide python3-matplotlib"
-deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich python3-matplotlib"
+zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev python3-sklearn
+python3-matplotlib"
+deps_demo="dict-gcide python3-tqdm"
+deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
 
 die() {
@@ -88,7 +90,7 @@ case "${1:-}" in
     build "$@"
     ;;
   *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

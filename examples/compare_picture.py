@@ -1,0 +1,235 @@
+"""The pictures of compare.py's report, as SVG to be put into a page: no fonts, no addresses. Text
+and axes have the colour of the text around, so they are read in light and in dark."""
+
+import io
+import math
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
+
+import compare_tables as tables  # noqa: E402
+
+INK = "#010203"  # stands for the colour of the text around
+# Petroff's ten, told apart by most people who see colours differently; lines are dashed
+# differently besides, and have their names at their ends.
+COLOURS = "#3f90da #ffa90e #bd1f01 #94a4a2 #832db6 #a96b59 #e76300 #b9ac70 #717581 #92dadd".split()
+DASHES = ["-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1, 1.5))]
+STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
+    ),
+}
+
+
+def colour(entry):
+    return COLOURS[entry.place % len(COLOURS)]
+
+
+def dash(entry):
+    return DASHES[entry.place % len(DASHES)]
+
+
+def svg(figure, name):
+    """The figure as an element of a page. Names within are made unique by `name`."""
+    text = io.StringIO()
+    plain = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", metadata=plain)
+    plt.close(figure)
+    out = text.getvalue()
+    out = out[out.index("<svg") :]
+    out = re.sub(r"<metadata>.*?</metadata>", "", out, flags=re.S)
+    out = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", out)
+    out = out.replace("xlink:href", "href").replace(INK, "currentColor")
+    out = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", out)
+    # Hundredths of a point are fine enough.
+    out = re.sub(r'd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), out)
+    return re.sub(r'width="[^"]*" height="[^"]*"', "", out, count=1)
+
+
+def figure(rows=1, columns=1, size=(6.4, 4.2), **more):
+    return plt.subplots(rows, columns, figsize=size, layout="constrained", **more)
+
+
+def apart(wanted, least):
+    """Places near the wanted ones, in their order, no two nearer than `least`."""
+    order = sorted(range(len(wanted)), key=lambda at: wanted[at])
+    places = list(wanted)
+    for _ in range(200):
+        moved = False
+        for low, high in zip(order, order[1:]):
+            lacking = least - (places[high] - places[low])
+            if lacking > 1e-9 * max(least, 1e-9):
+                places[low] -= lacking / 2
+                places[high] += lacking / 2
+                moved = True
+        if not moved:
+            break
+    return places
+
+
+def name_ends(axis, ends):
+    """ends: [(entry, y)]: the entry's name right of the axis, beside where its line ends."""
+    low, high = axis.get_ylim()
+    places = apart([y for _, y in ends], (high - low) * 0.052)
+    for (entry, y), place in zip(ends, places):
+        axis.annotate(
+            entry.label,
+            (1, y),
+            (1.03, place),
+            xycoords=("axes fraction", "data"),
+            textcoords=("axes fraction", "data"),
+            va="center",
+            fontsize=9,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour(entry), "linewidth": 0.8},
+        )
+
+
+def draw_band(axis, entry, line, scale=1.0):
+    """line: [(x, mean, deviation)]"""
+    x = [at / scale for at, _, _ in line]
+    axis.plot(
+        x, [mean for _, mean, _ in line], color=colour(entry), linestyle=dash(entry), linewidth=1.5
+    )
+    if any(wide > 0 for _, _, wide in line):
+        axis.fill_between(
+            x,
+            [mean - wide for _, mean, wide in line],
+            [mean + wide for _, mean, wide in line],
+            color=colour(entry),
+            alpha=0.12,
+            linewidth=0,
+        )
+
+
+def loss_limits(lines):
+    """Room for the later seven eighths of the curves: at the start they fall from far above."""
+    low = min(mean - wide for line in lines for _, mean, wide in line)
+    high = max(line[len(line) // 8][1] for line in lines)
+    room = max(0.04 * (high - low), 1e-3)
+    return low - room, high + room
+
+
+def losses(entries, key, name):
+    """Training loss over tokens or over seconds."""
+    lines = [(entry, tables.mean_curve(entry, key)) for entry in entries]
+    lines = [(entry, line) for entry, line in lines if line and all(map(math.isfinite, line[-1]))]
+    if not lines:
+        return ""
+    with plt.rc_context({**STYLE, "svg.hashsalt": name}):
+        drawn, axis = figure()
+        scale = 1e6 if key == "tokens" and lines[0][1][-1][0] > 1e6 / 2 else 1.0
+        for entry, line in lines:
+            draw_band(axis, entry, line, scale)
+        axis.set_ylim(*loss_limits([line for _, line in lines]))
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.25)
+        axis.set_ylabel("training loss")
+        if key == "tokens":
+            axis.set_xlabel("tokens, millions" if scale > 1 else "tokens")
+            name_ends(axis, [(entry, line[-1][1]) for entry, line in lines])
+        else:
+            axis.set_xlabel("seconds")
+            for entry, line in lines:
+                axis.plot(*line[-1][:2], "o", color=colour(entry), markersize=4)
+                axis.plot([], [], color=colour(entry), linestyle=dash(entry), label=entry.label)
+            axis.legend(fontsize=9, ncols=2 if len(lines) > 6 else 1)
+        return svg(drawn, name)
+
+
+def differences(entries, base, name):
+    """Loss above that of `base` at the same tokens."""
+    lines = [(entry, tables.difference(entry, base)) for entry in entries]
+    lines = [(entry, line) for entry, line in lines if line and all(map(math.isfinite, line[-1]))]
+    if len(lines) < 2:
+        return ""
+    with plt.rc_context({**STYLE, "svg.hashsalt": name}):
+        drawn, axis = figure()
+        scale = 1e6 if lines[0][1][-1][0] > 1e6 / 2 else 1.0
+        later = [line[len(line) // 4 :] for _, line in lines]
+        low = min(mean - wide for line in later for _, mean, wide in line)
+        high = max(mean + wide for line in later for _, mean, wide in line)
+        for entry, line in lines:
+            draw_band(axis, entry, line, scale)
+        room = max(0.04 * (high - low), 1e-4)
+        axis.set_ylim(low - room, high + room)
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.25)
+        axis.set_xlabel("tokens, millions" if scale > 1 else "tokens")
+        axis.set_ylabel(f"training loss above that of {base.label}")
+        name_ends(axis, [(entry, line[-1][1]) for entry, line in lines])
+        return svg(drawn, name)
+
+
+def trade(entries, name):
+    """Validation loss over bytes per token."""
+    points = []
+    for entry in entries:
+        sent = tables.spread(entry.values(lambda run: tables.costs(run, None)["bytes_per_token"]))
+        points.append((entry, sent[0], *entry.val_loss()))
+    points = [one for one in points if one[1] > 0 and math.isfinite(one[2])]
+    if not points:
+        return ""
+    with plt.rc_context({**STYLE, "svg.hashsalt": name}):
+        drawn, axis = figure()
+        for entry, sent, mean, wide in points:
+            axis.errorbar(sent, mean, wide, fmt="o", color=colour(entry), capsize=3)
+        axis.set_xscale("log")
+        axis.grid(alpha=0.25)
+        axis.set_xlabel("bytes per token")
+        axis.set_ylabel("validation loss")
+        axis.set_xlim(right=max(sent for _, sent, _, _ in points) * 3)  # room for names
+        low, high = axis.get_ylim()
+        places = apart([mean for _, _, mean, _ in points], (high - low) * 0.05)
+        for (entry, sent, mean, _), place in zip(points, places):
+            axis.annotate(entry.label, (sent, mean), (sent * 1.12, place), va="center", fontsize=9)
+        return svg(drawn, name)
+
+
+def dots(entries, measures, name):
+    """A panel a measure: a dot a seed, a stroke at their mean, entries from top to bottom."""
+    columns = 4
+    rows = -(-len(measures) // columns)
+    with plt.rc_context({**STYLE, "svg.hashsalt": name}):
+        size = (13, rows * (0.9 + 0.26 * len(entries)))
+        drawn, axes = figure(rows, columns, size, sharey=True, squeeze=False)
+        for axis in axes.flat[len(measures) :]:
+            axis.set_axis_off()
+        for axis, measure in zip(axes.flat, measures):
+            dot_panel(axis, entries, measure)
+        axes[0][0].set_yticks(range(len(entries)), [entry.label for entry in entries])
+        axes[0][0].set_ylim(len(entries) - 0.5, -0.5)
+        return svg(drawn, name)
+
+
+def dot_panel(axis, entries, measure):
+    seen = []
+    for at, entry in enumerate(entries):
+        own = entry.values(measure.of)
+        if not all(value is not None and math.isfinite(value) for value in own):
+            place = axis.get_yaxis_transform()
+            axis.text(0.02, at, measure.absent, transform=place, va="center", fontsize=8)
+            continue
+        axis.plot(own, [at] * len(own), "o", color=colour(entry), markersize=4, alpha=0.6)
+        axis.plot(sum(own) / len(own), at, "|", color=INK, markersize=12)
+        seen += own
+    axis.set_title(measure.heading, fontsize=10)
+    axis.grid(alpha=0.25)
+    if measure.scale == "log" and seen and min(seen) > 0:
+        axis.set_xscale("log")
+        return
+    axis.xaxis.set_major_locator(plt.MaxNLocator(4))
+    if measure.scale == "from 0" and seen and max(seen) > 0:
+        axis.set_xlim(0, max(seen) * 1.08)

@@ -1,0 +1,175 @@
+"""What compare.py makes of finished runs: pure functions from summaries and records to numbers."""
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+BINS = 48  # points of a curve: a step's loss is that of few batches, the mean of many steps is not
+
+
+@dataclass
+class Run:
+    """One seed. Without a summary it is not made; with a reason it has failed."""
+
+    name: str
+    ranks: int
+    method: str
+    optimizer: str
+    rate: str  # as given; "": the trainer's own
+    seed: int
+    flags: list = field(default_factory=list)
+    summary: dict = None
+    points: list = field(default_factory=list)
+    reason: str = ""
+
+    def status(self):
+        return "failed" if self.reason else "done" if self.summary else "not made"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Means over the steps of a part of a run: tokens of all ranks, seconds, training loss."""
+
+    tokens: float
+    seconds: float
+    loss: float
+
+
+def number(value):
+    """JSON has no NaN: what is no number is null there."""
+    return math.nan if value is None else value
+
+
+def curve(records, bins=BINS):
+    """The records of all replicas in `bins` parts of equally many tokens, a point each."""
+    total = max(record["tokens"] for record in records)
+    bins = min(bins, len({record["step"] for record in records}))
+    parts = [[] for _ in range(bins)]
+    for record in records:
+        parts[min(bins - 1, (record["tokens"] - 1) * bins // total)].append(record)
+    return [
+        Point(
+            *(
+                statistics.fmean(number(r[key]) for r in part)
+                for key in ("tokens", "seconds", "loss")
+            )
+        )
+        for part in parts
+        if part
+    ]
+
+
+def seconds_to(points, loss):
+    """When a curve first comes down to `loss`, on the straight line between two points; None if it
+    never does."""
+    before = None
+    for point in points:
+        if point.loss <= loss:
+            if before is None or not before.loss > loss:
+                return point.seconds
+            share = (before.loss - loss) / (before.loss - point.loss)
+            return before.seconds + share * (point.seconds - before.seconds)
+        before = point
+    return None
+
+
+def usual_target(runs):
+    """The highest loss at which any of these runs ends: the lowest that all of them reach."""
+    ends = [run.points[-1].loss for run in runs if run.points]
+    return max((end for end in ends if math.isfinite(end)), default=None)
+
+
+def costs(run, target):
+    """What a run's summary and curve say besides losses. Bytes are those of all ranks."""
+    summary = run.summary
+    sent = summary["bytes_sent_shard"] + summary["bytes_sent_sync"]
+    return {
+        "seconds_to_target": None if target is None else seconds_to(run.points, target),
+        "bytes_per_token": sent * summary["ranks"] / summary["tokens"],
+        "exposed_share": summary["exposed_comm_s"] / summary["wall_s"],
+    }
+
+
+def spread(values):
+    """Mean and standard deviation; that of a single value is 0. (None, None) of nothing, or when a
+    value is missing."""
+    if not values or None in values:
+        return None, None
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@dataclass
+class Entry:
+    """A method with an optimizer on some ranks, at its best learning rate: a row, a curve."""
+
+    label: str
+    runs: list  # of that rate, made
+    tried: dict  # {rate: mean validation loss}
+    place: int = 0  # in the order in which they were asked for: its colour
+
+    def values(self, get):
+        return [get(run) for run in self.runs]
+
+    def val_loss(self):
+        return spread([number(run.summary["val_loss"]) for run in self.runs])
+
+
+def ascending(value):
+    """A key that puts numbers before what is none."""
+    return (value is None or not math.isfinite(value), value or 0.0)
+
+
+def entries(runs):
+    """Of the runs of one rank count, in the order in which they were asked for. A learning rate
+    counts only when it has as many runs as the one with the most."""
+    methods = dict.fromkeys(run.method for run in runs)
+    optimizers = dict.fromkeys(run.optimizer for run in runs)
+    found = []
+    for place, key in enumerate(dict.fromkeys((run.method, run.optimizer) for run in runs)):
+        by_rate = {}
+        for run in runs:
+            if (run.method, run.optimizer) == key and run.summary:
+                by_rate.setdefault(run.rate, []).append(run)
+        most = max(map(len, by_rate.values()), default=0)
+        tried = {
+            rate: statistics.fmean(number(run.summary["val_loss"]) for run in made)
+            for rate, made in by_rate.items()
+            if len(made) == most
+        }
+        if tried:
+            best = min(tried, key=lambda rate: ascending(tried[rate]))
+            words = [key[0]] if len(methods) > 1 or len(optimizers) == 1 else []
+            words += [key[1]] if len(optimizers) > 1 else []
+            found.append(Entry(", ".join(words), by_rate[best], tried, place))
+    return found
+
+
+def difference(entry, base):
+    """How far `entry`'s loss is above that of `base`, seed by seed at the same tokens: [(tokens,
+    mean, deviation)]. Seeds differ by far more than methods do. Empty where nothing can be paired.
+    """
+    others = {run.seed: run.points for run in base.runs}
+    pairs = [(run.points, others[run.seed]) for run in entry.runs if run.seed in others]
+    if not pairs or len({len(points) for pair in pairs for points in pair}) != 1:
+        return []
+    return [
+        (
+            pairs[0][0][at].tokens,
+            *spread([own[at].loss - other[at].loss for own, other in pairs]),
+        )
+        for at in range(len(pairs[0][0]))
+    ]
+
+
+def mean_curve(entry, key):
+    """[(mean of `key`, mean loss, deviation of the loss)] over the seeds; key: tokens, seconds."""
+    points = [run.points for run in entry.runs]
+    if len({len(one) for one in points}) != 1:  # a part without records: only where it is whole
+        return []
+    return [
+        (
+            statistics.fmean(getattr(point, key) for point in at),
+            *spread([point.loss for point in at]),
+        )
+        for at in zip(*points)
+    ]
