@@ -17,7 +17,7 @@ constexpr int64_t kKeptCapacity =
 // zeros, and costs more than the copy.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
-constexpr size_t kFirstBuckets = 64, kBlock = 32;
+constexpr size_t kFirstBuckets = 16, kFirstBlock = 4, kBlock = 32;
 
 void Copy(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) {  // the pointers of an empty span may be null
@@ -63,8 +63,10 @@ MatchQueue::~MatchQueue() = default;
 template <typename T>
 T* MatchQueue::Pool<T>::Take(T* T::*next) {
   if (free == nullptr) {
-    blocks.push_back(std::make_unique<T[]>(kBlock));
-    for (size_t i = 0; i < kBlock; ++i) {
+    // Most paths need few.
+    const size_t nodes = blocks.size() < 3 ? kFirstBlock << blocks.size() : kBlock;
+    blocks.push_back(std::make_unique<T[]>(nodes));
+    for (size_t i = 0; i < nodes; ++i) {
       Give(&blocks.back()[i], next);
     }
   }

@@ -58,9 +58,7 @@ absl::string_view KeyOf(const PeerId& id) {
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
-    : clock_(*options.clock),
-      own_thread_(options.own_thread),
-      context_state_(std::make_unique<std::atomic<uint8_t>[]>(1 << 16)) {
+    : clock_(*options.clock), own_thread_(options.own_thread) {
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_event event{};
@@ -533,16 +531,16 @@ Context Engine::ReserveContext() {
   if (context >= (1u << 16)) {
     return 0;
   }
-  context_state_[context].store(kReserved, std::memory_order_release);
+  contexts_.Set(static_cast<Context>(context), kReserved);
   return static_cast<Context>(context);
 }
 
 void Engine::ReleaseContext(Context context) {
-  context_state_[context].store(kRevoked, std::memory_order_release);
+  contexts_.Set(context, kRevoked);
 }
 
 bool Engine::Accepts(Context context) {
-  const uint8_t state = context_state_[context].load(std::memory_order_acquire);
+  const uint8_t state = contexts_.Of(context);
   return state == kReserved || state == kOpen;
 }
 
@@ -574,7 +572,7 @@ absl::Status Engine::PathStatus(const Endpoint* endpoint) const {
 }
 
 void Engine::OpenContext(Context context, std::shared_ptr<ContextOwner> owner) {
-  context_state_[context].store(kOpen, std::memory_order_release);
+  contexts_.Set(context, kOpen);
   ContextOwner& opened = *owner;
   owners_[context] = std::move(owner);
   auto premature = std::exchange(premature_, {});
@@ -606,7 +604,7 @@ absl::Status Engine::Retire(const SharedRegion& region) {
 }
 
 void Engine::CloseContext(Context context) {
-  context_state_[context].store(kRevoked, std::memory_order_release);
+  contexts_.Set(context, kRevoked);
   const auto found = owners_.find(context);
   if (found != owners_.end()) {
     closed_owners_.push_back(std::move(found->second));

@@ -33,6 +33,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mpsc_queue.h"
+#include "lib/engine/context_states.h"
 #include "lib/engine/work.h"
 #include "transports/registry.h"
 #include "transports/transport.h"
@@ -206,7 +207,7 @@ class Engine final : public Events {
   std::atomic<int> waiter_count_{0};
 
   std::atomic<uint32_t> next_context_{1};
-  std::unique_ptr<std::atomic<uint8_t>[]> context_state_;
+  ContextStates contexts_;  // each a ContextState
 
   // [driver] only:
   std::vector<std::unique_ptr<Path>> paths_;

@@ -1,78 +1,14 @@
 // What EDiT adds to the memory of its ranks: of every allocation of this process, which holds all
 // of them, what is there between exchanges and at most during one.
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
-#include <malloc.h>
-
 #include "gtest/gtest.h"
 
+#include "tests/support/allocations.h"
 #include "tests/train/replicas.h"
-
-namespace {
-
-std::atomic<int64_t> live{0}, most{0};
-
-void Count(void* memory) {
-  const auto bytes = static_cast<int64_t>(malloc_usable_size(memory));
-  const int64_t now = live.fetch_add(bytes) + bytes;
-  for (int64_t seen = most.load(); seen < now && !most.compare_exchange_weak(seen, now);) {
-  }
-}
-
-void Discount(void* memory) {
-  live.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)));
-}
-
-}  // namespace
-
-// The linker sends the library's calls of these here (--wrap); the C library's own are not counted.
-extern "C" {
-void* __real_aligned_alloc(size_t alignment, size_t bytes);
-void* __real_malloc(size_t bytes);
-void* __real_calloc(size_t count, size_t bytes);
-void __real_free(void* memory);
-
-void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
-  void* const memory = __real_aligned_alloc(alignment, bytes);
-  Count(memory);
-  return memory;
-}
-void* __wrap_malloc(size_t bytes) {
-  void* const memory = __real_malloc(bytes);
-  Count(memory);
-  return memory;
-}
-void* __wrap_calloc(size_t count, size_t bytes) {
-  void* const memory = __real_calloc(count, bytes);
-  Count(memory);
-  return memory;
-}
-void __wrap_free(void* memory) {
-  Discount(memory);
-  __real_free(memory);
-}
-}
-
-void* operator new(size_t bytes) {
-  void* const memory = __wrap_malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) {
-    std::abort();
-  }
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  __wrap_free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  __wrap_free(memory);
-}
 
 namespace entrain {
 namespace {
@@ -164,7 +100,7 @@ void Measure(Replica& r, const EditOptions& options, std::atomic<int64_t>* befor
   r.Edit(options);
   r.MeetAll();
   if (speaks) {
-    before->store(live.load());
+    before->store(AllocatedBytes());
   }
   r.MeetAll();
   r.Forward();  // makes the anchors
@@ -176,16 +112,16 @@ void Measure(Replica& r, const EditOptions& options, std::atomic<int64_t>* befor
   }
   r.MeetAll();
   if (speaks) {
-    use->kept = live.load() - before->load();
-    most.store(live.load());
+    use->kept = AllocatedBytes() - before->load();
+    ForgetMost();
   }
   r.MeetAll();
   Exchange(r, options);
   r.MeetAll();
   if (speaks) {
-    const int64_t kept = live.load() - before->load();
+    const int64_t kept = AllocatedBytes() - before->load();
     EXPECT_NEAR(static_cast<double>(kept), static_cast<double>(use->kept), kRest);
-    use->passing = most.load() - before->load() - use->kept;
+    use->passing = MostAllocatedBytes() - before->load() - use->kept;
   }
   r.MeetAll();
 }

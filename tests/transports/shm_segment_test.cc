@@ -45,12 +45,17 @@ TEST(ShmSegment, BothMappingsShareWordsAndRings) {
   ASSERT_TRUE(theirs.ok()) << theirs.status();
   EXPECT_EQ(theirs->ring_bytes(), kRing);
   mine.side(0).head = 1;
-  mine.side(1).revoked[1023] = 2;
+  mine.revoked(1, 0) = 2;
+  mine.revoked(1, Side::kFirstContexts) = 4;
+  mine.revoked(1, Side::kContexts - 1) = 8;
   theirs->side(1).sleeping = kForData;
   std::memset(mine.ring(0), 0x11, kRing);
   std::memset(mine.ring(1), 0x22, kRing);
   EXPECT_EQ(theirs->side(0).head, 1u);
-  EXPECT_EQ(theirs->side(1).revoked[1023], 2u);
+  EXPECT_EQ(theirs->revoked(1, 63), 2u);
+  EXPECT_EQ(theirs->revoked(1, Side::kFirstContexts + 63), 4u);
+  EXPECT_EQ(theirs->revoked(1, Side::kContexts - 64), 8u);
+  EXPECT_EQ(theirs->revoked(0, Side::kFirstContexts - 1), 0u);
   EXPECT_EQ(mine.side(1).sleeping, uint32_t{kForData});
   EXPECT_EQ(theirs->ring(0)[kRing - 1], std::byte{0x11});
   EXPECT_EQ(theirs->ring(1)[0], std::byte{0x22});
@@ -67,11 +72,11 @@ size_t Exists(const Segment& segment) {
 // Two processes share it: half of it is what a peer costs each of them.
 TEST(ShmSegment, HasFewPagesUntilARingIsReserved) {
   const Segment segment = Make();
-  EXPECT_GE(Exists(segment), 3 * Segment::kPage + 2 * Segment::kFirstOfRing);
-  EXPECT_LE(Exists(segment), size_t{2} * (16 << 10));
+  EXPECT_GE(Exists(segment), Segment::kPage + 2 * Segment::kFirstOfRing);
+  EXPECT_LE(Exists(segment), size_t{2} * (10 << 10));
   const absl::StatusOr<Segment> theirs = Segment::Adopt(Fd(dup(segment.fd())));
   ASSERT_TRUE(theirs.ok()) << theirs.status();
-  EXPECT_LE(Exists(segment), size_t{2} * (16 << 10)) << "adopting takes no more";
+  EXPECT_LE(Exists(segment), size_t{2} * (10 << 10)) << "adopting takes no more";
   ASSERT_TRUE(segment.ReserveRing(0).ok());
   EXPECT_GE(Exists(segment), kRing);
   EXPECT_LT(Exists(segment), 2 * kRing);
@@ -81,20 +86,21 @@ TEST(ShmSegment, HasFewPagesUntilARingIsReserved) {
 
 TEST(ShmSegment, HasTheWordsOfFewContextsUntilAllAreReserved) {
   const Segment segment = Make();
-  const auto page_of = [&](size_t context) {
-    return (reinterpret_cast<uintptr_t>(&segment.side(0).revoked[context / 64]) -
-            reinterpret_cast<uintptr_t>(&segment.side(0))) /
-           Segment::kPage;
+  const auto page_of = [&](int number, size_t context) {
+    return reinterpret_cast<uintptr_t>(&segment.revoked(number, context)) / Segment::kPage -
+           reinterpret_cast<uintptr_t>(&segment.side(0)) / Segment::kPage;
   };
-  EXPECT_EQ(page_of(Segment::kFirstContexts - 1), 0u);
-  EXPECT_EQ(page_of(Segment::kFirstContexts), 1u);
+  for (const int number : {0, 1}) {
+    EXPECT_EQ(page_of(number, Side::kFirstContexts - 1), 0u);
+    EXPECT_GT(page_of(number, Side::kFirstContexts), 0u);
+  }
   const size_t before = Exists(segment);
   ASSERT_TRUE(segment.ReserveWords(0).ok());
   EXPECT_EQ(Exists(segment), before + 2 * Segment::kPage);
   ASSERT_TRUE(segment.ReserveWords(1).ok());
   EXPECT_EQ(Exists(segment), before + 4 * Segment::kPage);
   for (const int number : {0, 1}) {
-    segment.side(number).revoked[Side::kContexts / 64 - 1] = 1;
+    segment.revoked(number, Side::kContexts - 1) = 1;
   }
   EXPECT_EQ(Exists(segment), before + 4 * Segment::kPage);
 }
@@ -148,7 +154,7 @@ TEST(ShmSegment, AdoptRefusesWhatIsNotASegment) {
 
 TEST(ShmSegment, AdoptRefusesAHeaderThatDoesNotFitItsSize) {
   const Segment segment = Make();
-  std::byte* base = segment.ring(0) - Segment::kPage - 2 * Segment::kSideBytes;
+  std::byte* base = segment.ring(0) - Segment::kPage - 2 * Segment::kFurtherBytes;
   for (const size_t at : {size_t{0}, size_t{8}, size_t{12}, size_t{16}}) {  // magic, version, sizes
     base[at] ^= std::byte{1};
     EXPECT_FALSE(Segment::Adopt(Duplicate(segment.fd())).ok()) << at;

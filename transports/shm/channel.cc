@@ -59,7 +59,7 @@ void Channel::Release() {
 }
 
 bool Channel::CanRevoke(Context context) {
-  if (context < Segment::kFirstContexts || words_) {
+  if (context < Side::kFirstContexts || words_) {
     return true;
   }
   if (shortage_.ok()) {
@@ -74,7 +74,7 @@ void Channel::RevokeContext(Context context) {
     RevokeAll();  // the path is lost in any case
     return;
   }
-  mine_->revoked[context / 64].fetch_or(BitOf(context), std::memory_order_seq_cst);
+  segment_.revoked(side_, context).fetch_or(BitOf(context), std::memory_order_seq_cst);
   FenceAfterRevoking();
 }
 
@@ -84,12 +84,13 @@ void Channel::RevokeAll() {
 }
 
 bool Channel::Revoked(Context context) const {
-  return (mine_->revoked[context / 64].load(std::memory_order_relaxed) & BitOf(context)) != 0;
+  return (segment_.revoked(side_, context).load(std::memory_order_relaxed) & BitOf(context)) != 0;
 }
 
 bool Channel::RevokedByPeer(Context context) const {
   FenceAfterCopying();
-  return (theirs_->revoked[context / 64].load(std::memory_order_seq_cst) & BitOf(context)) != 0;
+  return (segment_.revoked(1 - side_, context).load(std::memory_order_seq_cst) & BitOf(context)) !=
+         0;
 }
 
 bool Channel::ClosedByPeer() const {

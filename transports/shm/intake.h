@@ -15,7 +15,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -128,7 +128,7 @@ class Intake {
   Pace pace_;
   unsigned fragments_ = 0;
   std::vector<uint64_t> fresh_;    // matched since the last Pull
-  std::deque<uint64_t> pulls_;     // whose front is read
+  std::list<uint64_t> pulls_;      // whose front is read
   std::vector<uint64_t> refused_;  // room for Revoke
   std::string farewell_;
   int64_t looked_at_ =

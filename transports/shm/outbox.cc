@@ -234,14 +234,13 @@ absl::Status Outbox::OnPush(const WirePush& wire) {
 }
 
 void Outbox::Revoke(Context theirs, const absl::Status& why) {
-  const auto kept = std::remove_if(sends_.begin(), sends_.end(), [&](const Waiting& message) {
+  sends_.remove_if([&](const Waiting& message) {
     if (message.envelope.tag.context() != theirs) {
       return false;
     }
     completions_->Add(message.done, why, 0);
     return true;
   });
-  sends_.erase(kept, sends_.end());
   if (channel_ == nullptr) {
     return;
   }

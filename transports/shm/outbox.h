@@ -10,7 +10,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <set>
 #include <string>
 
@@ -110,11 +110,12 @@ class Outbox {
   const SharedRegions* const regions_;
   Limits limits_;
   Channel* channel_ = nullptr;
-  std::deque<Record> controls_;
-  std::deque<Waiting> sends_;
+  // Lists, as most paths never have anything that waits: a deque takes its first block when made.
+  std::list<Record> controls_;
+  std::list<Waiting> sends_;
   HandleTable<Announced> announced_;
   std::set<uint64_t> offered_;   // regions that the peer knows
-  std::deque<uint64_t> pushes_;  // handles of those asked for through the ring
+  std::list<uint64_t> pushes_;   // handles of those asked for through the ring
   uint64_t eager_cost_ = 0;      // of all eager messages ever sent
   uint64_t known_consumed_ = 0;  // of those, what the peer is known to have taken
 };

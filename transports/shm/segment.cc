@@ -11,21 +11,25 @@ namespace entrain::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x31'4d'48'53'54'4e'45'00;  // "\0ENTSHM1"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+constexpr size_t kFirstSideAt = 128, kSecondSideAt = 2048;
 
 struct Header {
   uint64_t magic;
   uint32_t version;
-  uint32_t side_bytes;
+  uint32_t rings_at;
   uint64_t ring_bytes;
 };
 
 constexpr size_t RingsAt() {
-  return Segment::kPage + 2 * Segment::kSideBytes;
+  return Segment::kPage + 2 * Segment::kFurtherBytes;
 }
 constexpr size_t TotalBytes(size_t ring_bytes) {
   return RingsAt() + 2 * ring_bytes;
 }
+static_assert(kFirstSideAt >= sizeof(Header) && kFirstSideAt + sizeof(Side) <= kSecondSideAt &&
+              kSecondSideAt + sizeof(Side) <= Segment::kPage);
+static_assert((Side::kContexts - Side::kFirstContexts) / 8 <= Segment::kFurtherBytes);
 bool IsRingSize(uint64_t bytes) {
   return bytes >= Segment::kMinRing && bytes <= Segment::kMaxRing && (bytes & (bytes - 1)) == 0;
 }
@@ -45,7 +49,7 @@ absl::StatusOr<Segment> Segment::Create(size_t ring_bytes) {
   ENTRAIN_RETURN_IF_ERROR(segment.memory_.KeepFromChildren());
   segment.ring_bytes_ = ring_bytes;
   ENTRAIN_RETURN_IF_ERROR(segment.ReserveFirst());
-  const Header header{kMagic, kVersion, kSideBytes, ring_bytes};
+  const Header header{kMagic, kVersion, RingsAt(), ring_bytes};
   std::memcpy(segment.memory_.data(), &header, sizeof(header));
   return segment;
 }
@@ -66,7 +70,7 @@ absl::StatusOr<Segment> Segment::Adopt(Fd memory) {
   ENTRAIN_RETURN_IF_ERROR(segment.ReserveFirst());
   Header header;
   std::memcpy(&header, segment.memory_.data(), sizeof(header));
-  if (header.magic != kMagic || header.version != kVersion || header.side_bytes != kSideBytes ||
+  if (header.magic != kMagic || header.version != kVersion || header.rings_at != RingsAt() ||
       header.ring_bytes != segment.ring_bytes_) {
     return absl::UnavailableError(
         absl::StrCat("the peer's shared memory is laid out differently (version ", header.version,
@@ -78,7 +82,6 @@ absl::StatusOr<Segment> Segment::Adopt(Fd memory) {
 absl::Status Segment::ReserveFirst() const {
   ENTRAIN_RETURN_IF_ERROR(memory_.Reserve(0, kPage));
   for (const int number : {0, 1}) {
-    ENTRAIN_RETURN_IF_ERROR(Reserve(&side(number), kPage));
     ENTRAIN_RETURN_IF_ERROR(Reserve(ring(number), kFirstOfRing));
   }
   return absl::OkStatus();
@@ -94,12 +97,23 @@ absl::Status Segment::ReserveRing(int writer) const {
 }
 
 absl::Status Segment::ReserveWords(int number) const {
-  return Reserve(&side(number), kSideBytes);
+  return Reserve(further(number), kFurtherBytes);
 }
 
 Side& Segment::side(int number) const {
-  return *reinterpret_cast<Side*>(memory_.data() + kPage +
-                                  static_cast<size_t>(number) * kSideBytes);
+  return *reinterpret_cast<Side*>(memory_.data() + (number == 0 ? kFirstSideAt : kSecondSideAt));
+}
+
+std::atomic<uint64_t>& Segment::revoked(int number, size_t context) const {
+  if (context < Side::kFirstContexts) {
+    return side(number).revoked[context / 64];
+  }
+  auto* const words = reinterpret_cast<std::atomic<uint64_t>*>(further(number));
+  return words[(context - Side::kFirstContexts) / 64];
+}
+
+std::byte* Segment::further(int number) const {
+  return memory_.data() + kPage + static_cast<size_t>(number) * kFurtherBytes;
 }
 
 std::byte* Segment::ring(int writer) const {

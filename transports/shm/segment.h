@@ -1,10 +1,12 @@
 // The memory that two processes share: one memfd per pair, made by the side that dials, mapped by
 // both.
 //
-//   0                 header page: magic, version, sizes
-//   4096              words of side 0 (dialer)        Side, below
-//   4096 + 12 KiB     words of side 1 (listener)
-//   28 KiB            ring written by side 0
+//   0                 header: magic, version, sizes
+//   128               words of side 0 (dialer)        Side, below
+//   2048              words of side 1 (listener)
+//   4096              revocation words of side 0 that Side has no room for
+//   4096 + 8 KiB      ... of side 1
+//   20 KiB            ring written by side 0
 //   ... + ring bytes  ring written by side 1
 //
 // lib/memory/sealed_memory.h says what memory that is. Forked children do not have it.
@@ -43,7 +45,7 @@ enum Sleeping : uint32_t { kAwake = 0, kForData = 1, kForDataOrRoom = 2 };
 // What one side tells the other besides records. The owner writes; the peer reads (and puts
 // `sleeping` to kAwake when it rings, so that it rings once).
 struct Side {
-  static constexpr size_t kContexts = 1 << 16;
+  static constexpr size_t kContexts = 1 << 16, kFirstContexts = 13824;
 
   alignas(64) std::atomic<uint32_t> sleeping;
   // How far the owner has released the ring that the peer writes, and the cost of the eager
@@ -51,18 +53,18 @@ struct Side {
   alignas(64) std::atomic<uint64_t> head;
   std::atomic<uint64_t> consumed;
   alignas(64) std::atomic<uint32_t> closed;
-  alignas(64) std::atomic<uint64_t> revoked[kContexts / 64];
+  alignas(64) std::atomic<uint64_t> revoked[kFirstContexts / 64];  // Segment::revoked has all
 };
-static_assert(sizeof(Side) <= 12288, "three pages are laid out for it");
+static_assert(sizeof(Side) == 2048 - 128, "the first page holds the header and two");
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one process's own");
 
 class Segment {
  public:
-  static constexpr size_t kPage = 4096, kSideBytes = 3 * kPage;
+  static constexpr size_t kPage = 4096;
   // Of each ring, what exists from the beginning: enough for conversations of small messages.
   static constexpr size_t kFirstOfRing = 2 * kPage;
-  // The contexts whose revocation words exist from the beginning: those in a side's first page.
-  static constexpr size_t kFirstContexts = (kPage - offsetof(Side, revoked)) * 8;
+  // Further revocation words of a side.
+  static constexpr size_t kFurtherBytes = 2 * kPage;
   static constexpr size_t kMinRing = 32 << 10, kMaxRing = 64 << 20;
 
   // A new one; `ring_bytes` is a power of two in the limits above. A shortage is
@@ -77,14 +79,17 @@ class Segment {
   // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond
   // them.
   absl::Status ReserveRing(int writer) const;
-  // Makes the revocation words of all contexts exist. By their side, before it uses one beyond the
-  // first.
+  // Makes the revocation words of all contexts exist, not only of the first Side::kFirstContexts.
+  // By their side, before it uses one beyond.
   absl::Status ReserveWords(int number) const;
   Side& side(int number) const;
+  // The word of a context, and of 63 others.
+  std::atomic<uint64_t>& revoked(int number, size_t context) const;
   std::byte* ring(int writer) const;
 
  private:
   absl::Status ReserveFirst() const;
+  std::byte* further(int number) const;
   absl::Status Reserve(const void* part, size_t bytes) const;
 
   SealedMemory memory_;

@@ -30,7 +30,7 @@ TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* com
       events_(events),
       sender_(sender),
       queue_(endpoint, events, completions, kCredit),
-      buffer_(std::make_unique_for_overwrite<std::byte[]>(kBuffer)) {}
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(kFirstBuffer)) {}
 
 void TcpReceiver::Post(const Envelope& envelope, Bytes into, Completion* done) {
   if (Incoming* incoming = queue_.Post(envelope, into, done)) {
@@ -95,7 +95,10 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
   }
   if (end_ - begin_ < whole) {
     Compact();
-    const ssize_t got = recv(fd, buffer_.get() + end_, kBuffer - end_, MSG_DONTWAIT);
+    if (capacity_ < whole) {
+      GrowBuffer(whole);
+    }
+    const ssize_t got = recv(fd, buffer_.get() + end_, capacity_ - end_, MSG_DONTWAIT);
     if (got > 0) {
       end_ += static_cast<size_t>(got);
       unparsed_ = true;
@@ -136,11 +139,14 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   // (The buffer is empty while a payload is under way.)
   const bool direct = current_ != nullptr && !current_->dropped();
   const int64_t rest = direct ? frame_left_ : 0;
+  if (end_ == capacity_) {
+    GrowBuffer(capacity_ + 1);  // with a text that is longer
+  }
   // What follows a large payload is little, and what follows a large message is likely large: then
   // it pays to see its header alone, and read the payload to its place.
   const bool at_header = current_ == nullptr && end_ < sizeof(FrameHeader);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
-  const size_t room = large ? kBesideLarge : kBuffer - end_;
+  const size_t room = large ? kBesideLarge : capacity_ - end_;
   iovec parts[2];
   parts[0] = {direct ? current_->writable().data() : nullptr, static_cast<size_t>(rest)};
   parts[1] = {buffer_.get() + end_, room};
@@ -169,6 +175,9 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   ENTRAIN_RETURN_IF_ERROR(Parse());
   if (!failed_) {
     sender_->ReturnCredit(queue_.TakeReleased());
+  }
+  if (!*drained && !large) {
+    GrowBuffer(capacity_ + 1);  // more was there than fits
   }
   return got;
 }
@@ -208,6 +217,19 @@ void TcpReceiver::Compact() {
   }
 }
 
+void TcpReceiver::GrowBuffer(size_t least) {
+  size_t capacity = capacity_;
+  while (capacity < std::min(least, kBuffer)) {
+    capacity *= 2;
+  }
+  if (capacity > capacity_) {
+    auto larger = std::make_unique_for_overwrite<std::byte[]>(capacity);
+    std::memcpy(larger.get(), buffer_.get(), end_);
+    buffer_ = std::move(larger);
+    capacity_ = capacity;
+  }
+}
+
 absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   if (current_ != nullptr || end_ - begin_ < sizeof(FrameHeader)) {
     return false;
@@ -217,7 +239,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
   const bool text = header.type == FrameType::kControl || header.type == FrameType::kClose;
   if (text && end_ - begin_ - sizeof(header) < static_cast<size_t>(header.bytes)) {
-    return false;  // texts are handed out whole; they fit in the buffer
+    return false;  // texts are handed out whole; they fit in the buffer, once it has grown
   }
   begin_ += sizeof(header);
   ENTRAIN_RETURN_IF_ERROR(sender_->OnCredit(header.credit));

@@ -1,8 +1,8 @@
 // The receiving half of a tcp path: the stream cut into frames, payloads to where they belong.
 //
 // A read asks for the rest of the payload that is under way, straight into the receive's buffer,
-// and with the same system call for what follows it, into a buffer of 64 KiB from which small
-// frames are parsed.
+// and with the same system call for what follows it, into a buffer from which small frames are
+// parsed: of 4 KiB, and twice as much each time that a read has filled it, up to 64 KiB.
 #pragma once
 
 #include <array>
@@ -40,11 +40,13 @@ class TcpReceiver {
   bool expecting() const { return queue_.expecting(); }
 
  private:
-  static constexpr size_t kBuffer = 64 << 10;
+  static constexpr size_t kFirstBuffer = 4 << 10, kBuffer = 64 << 10;
 
   absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
   absl::Status Parse();
   void Compact();
+  // The buffer is full, or has less room than that.
+  void GrowBuffer(size_t least);
   // Header and payload so far; false: more must be read first.
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const FrameHeader& header);
@@ -69,8 +71,9 @@ class TcpReceiver {
   int64_t frame_left_ = 0;          // of that payload
   std::vector<uint64_t> refused_;   // room for Revoke
   std::unique_ptr<std::byte[]> buffer_;
-  size_t begin_ = 0, end_ = 0;  // what is in it and not parsed
-  bool unparsed_ = false;       // Parse has not seen it all
+  size_t capacity_ = kFirstBuffer;  // of it
+  size_t begin_ = 0, end_ = 0;      // what is in it and not parsed
+  bool unparsed_ = false;           // Parse has not seen it all
 };
 
 }  // namespace entrain

@@ -1,0 +1,58 @@
+// What has become of each of the 2^16 context numbers of a process: a byte each, in pieces that are
+// made when the first number of theirs is used. Numbers are used in order, so most processes have
+// one piece.
+//
+// Thread safety: any thread. What the setter did before is seen by whoever finds the state.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "transports/transport.h"
+
+namespace entrain {
+
+class ContextStates {
+ public:
+  ContextStates() = default;
+  ~ContextStates() {
+    for (std::atomic<Piece*>& piece : pieces_) {
+      delete piece.load(std::memory_order_relaxed);
+    }
+  }
+  ContextStates(const ContextStates&) = delete;
+  ContextStates& operator=(const ContextStates&) = delete;
+
+  // 0: never set.
+  uint8_t Of(Context context) const {
+    const Piece* const piece = pieces_[context / kPiece].load(std::memory_order_acquire);
+    return piece == nullptr ? 0 : (*piece)[context % kPiece].load(std::memory_order_acquire);
+  }
+  void Set(Context context, uint8_t state) {
+    PieceOf(context)[context % kPiece].store(state, std::memory_order_release);  // pairs with Of
+  }
+
+ private:
+  static constexpr size_t kPiece = 1024;
+  using Piece = std::array<std::atomic<uint8_t>, kPiece>;
+
+  Piece& PieceOf(Context context) {
+    std::atomic<Piece*>& place = pieces_[context / kPiece];
+    Piece* piece = place.load(std::memory_order_acquire);
+    if (piece == nullptr) {
+      auto made = std::make_unique<Piece>();
+      // Release: its zeros are seen through the pointer. Another thread may have been quicker.
+      if (place.compare_exchange_strong(piece, made.get(), std::memory_order_acq_rel)) {
+        piece = made.release();
+      }
+    }
+    return *piece;
+  }
+
+  std::array<std::atomic<Piece*>, (1 << 16) / kPiece> pieces_{};
+};
+
+}  // namespace entrain

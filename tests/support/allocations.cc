@@ -1,0 +1,95 @@
+#include "tests/support/allocations.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+#include <malloc.h>
+
+namespace {
+
+std::atomic<int64_t> live{0}, most{0};
+
+void Count(void* memory) {
+  const auto bytes = static_cast<int64_t>(malloc_usable_size(memory));
+  const int64_t now = live.fetch_add(bytes) + bytes;
+  for (int64_t seen = most.load(); seen < now && !most.compare_exchange_weak(seen, now);) {
+  }
+}
+
+void Discount(void* memory) {
+  live.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)));
+}
+
+}  // namespace
+
+// The linker sends the library's calls of these here (--wrap); the C library's own are not counted.
+extern "C" {
+void* __real_aligned_alloc(size_t alignment, size_t bytes);
+void* __real_malloc(size_t bytes);
+void* __real_calloc(size_t count, size_t bytes);
+void __real_free(void* memory);
+
+void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
+  void* const memory = __real_aligned_alloc(alignment, bytes);
+  Count(memory);
+  return memory;
+}
+void* __wrap_malloc(size_t bytes) {
+  void* const memory = __real_malloc(bytes);
+  Count(memory);
+  return memory;
+}
+void* __wrap_calloc(size_t count, size_t bytes) {
+  void* const memory = __real_calloc(count, bytes);
+  Count(memory);
+  return memory;
+}
+void __wrap_free(void* memory) {
+  Discount(memory);
+  __real_free(memory);
+}
+}
+
+void* operator new(size_t bytes) {
+  void* const memory = __wrap_malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) {
+    std::abort();
+  }
+  return memory;
+}
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<size_t>(alignment);
+  void* const memory = __wrap_aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (memory == nullptr) {
+    std::abort();
+  }
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  __wrap_free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  __wrap_free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  __wrap_free(memory);
+}
+void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  __wrap_free(memory);
+}
+
+namespace entrain {
+
+int64_t AllocatedBytes() {
+  return live.load();
+}
+int64_t MostAllocatedBytes() {
+  return most.load();
+}
+void ForgetMost() {
+  most.store(live.load());
+}
+
+}  // namespace entrain
