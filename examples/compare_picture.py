@@ -34,11 +34,11 @@ STYLE = {
 
 
 def colour(entry):
-    return COLOURS[entry.place % len(COLOURS)]
+    return COLOURS[entry.colour % len(COLOURS)]
 
 
 def dash(entry):
-    return DASHES[entry.place % len(DASHES)]
+    return DASHES[entry.dash % len(DASHES)]
 
 
 def svg(figure, name):
@@ -58,22 +58,35 @@ def svg(figure, name):
     return re.sub(r'width="[^"]*" height="[^"]*"', "", out, count=1)
 
 
-def figure(rows=1, columns=1, size=(6.4, 4.2), **more):
-    return plt.subplots(rows, columns, figsize=size, layout="constrained", **more)
+def figure(names):
+    """One axis, with room beside it for so many names."""
+    return plt.subplots(figsize=(6.4, max(4.2, 1.0 + 0.22 * names)), layout="constrained")
 
 
-def apart(wanted, least):
-    """Places near the wanted ones, in their order, no two nearer than `least`."""
+def token_scale(lines):
+    """What tokens are divided by, and the axis's name. lines: [(entry, [(tokens, ...), ...])]"""
+    most = max(line[-1][0] for _, line in lines)
+    if most > 5e5:
+        return 1e6, "tokens, millions"
+    return (1e3, "tokens, thousands") if most > 5e3 else (1.0, "tokens")
+
+
+def apart(wanted, least, low, high):
+    """Places near the wanted ones, in their order, no two nearer than `least`, all in [low, high]
+    if there is room."""
+    least = min(least, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda at: wanted[at])
     places = list(wanted)
-    for _ in range(200):
+    for _ in range(500):
         moved = False
-        for low, high in zip(order, order[1:]):
-            lacking = least - (places[high] - places[low])
-            if lacking > 1e-9 * max(least, 1e-9):
-                places[low] -= lacking / 2
-                places[high] += lacking / 2
+        for lower, upper in zip(order, order[1:]):
+            lacking = least - (places[upper] - places[lower])
+            if lacking > 1e-6 * least:
+                places[lower] -= lacking / 2
+                places[upper] += lacking / 2
                 moved = True
+        for at, place in enumerate(places):
+            places[at] = min(max(place, low), high)
         if not moved:
             break
     return places
@@ -82,7 +95,7 @@ def apart(wanted, least):
 def name_ends(axis, ends):
     """ends: [(entry, y)]: the entry's name right of the axis, beside where its line ends."""
     low, high = axis.get_ylim()
-    places = apart([y for _, y in ends], (high - low) * 0.052)
+    places = apart([y for _, y in ends], (high - low) * 0.052, low, high)
     for (entry, y), place in zip(ends, places):
         axis.annotate(
             entry.label,
@@ -93,7 +106,12 @@ def name_ends(axis, ends):
             va="center",
             fontsize=9,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour(entry), "linewidth": 0.8},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour(entry),
+                "linewidth": 0.8,
+                "relpos": (0, 0.5),
+            },
         )
 
 
@@ -109,7 +127,7 @@ def draw_band(axis, entry, line, scale=1.0):
             [mean - wide for _, mean, wide in line],
             [mean + wide for _, mean, wide in line],
             color=colour(entry),
-            alpha=0.12,
+            alpha=0.1,
             linewidth=0,
         )
 
@@ -129,19 +147,18 @@ def losses(entries, key, name):
     if not lines:
         return ""
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):
-        drawn, axis = figure()
-        scale = 1e6 if key == "tokens" and lines[0][1][-1][0] > 1e6 / 2 else 1.0
+        drawn, axis = figure(len(lines))
+        scale, title = token_scale(lines) if key == "tokens" else (1.0, "seconds")
         for entry, line in lines:
             draw_band(axis, entry, line, scale)
         axis.set_ylim(*loss_limits([line for _, line in lines]))
         axis.set_xlim(left=0)
         axis.grid(alpha=0.25)
         axis.set_ylabel("training loss")
+        axis.set_xlabel(title)
         if key == "tokens":
-            axis.set_xlabel("tokens, millions" if scale > 1 else "tokens")
             name_ends(axis, [(entry, line[-1][1]) for entry, line in lines])
         else:
-            axis.set_xlabel("seconds")
             for entry, line in lines:
                 axis.plot(*line[-1][:2], "o", color=colour(entry), markersize=4)
                 axis.plot([], [], color=colour(entry), linestyle=dash(entry), label=entry.label)
@@ -156,8 +173,8 @@ def differences(entries, base, name):
     if len(lines) < 2:
         return ""
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):
-        drawn, axis = figure()
-        scale = 1e6 if lines[0][1][-1][0] > 1e6 / 2 else 1.0
+        drawn, axis = figure(len(lines))
+        scale, title = token_scale(lines)
         later = [line[len(line) // 4 :] for _, line in lines]
         low = min(mean - wide for line in later for _, mean, wide in line)
         high = max(mean + wide for line in later for _, mean, wide in line)
@@ -167,7 +184,7 @@ def differences(entries, base, name):
         axis.set_ylim(low - room, high + room)
         axis.set_xlim(left=0)
         axis.grid(alpha=0.25)
-        axis.set_xlabel("tokens, millions" if scale > 1 else "tokens")
+        axis.set_xlabel(title)
         axis.set_ylabel(f"training loss above that of {base.label}")
         name_ends(axis, [(entry, line[-1][1]) for entry, line in lines])
         return svg(drawn, name)
@@ -183,7 +200,7 @@ def trade(entries, name):
     if not points:
         return ""
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):
-        drawn, axis = figure()
+        drawn, axis = figure(len(points))
         for entry, sent, mean, wide in points:
             axis.errorbar(sent, mean, wide, fmt="o", color=colour(entry), capsize=3)
         axis.set_xscale("log")
@@ -192,7 +209,7 @@ def trade(entries, name):
         axis.set_ylabel("validation loss")
         axis.set_xlim(right=max(sent for _, sent, _, _ in points) * 3)  # room for names
         low, high = axis.get_ylim()
-        places = apart([mean for _, _, mean, _ in points], (high - low) * 0.05)
+        places = apart([mean for _, _, mean, _ in points], (high - low) * 0.05, low, high)
         for (entry, sent, mean, _), place in zip(points, places):
             axis.annotate(entry.label, (sent, mean), (sent * 1.12, place), va="center", fontsize=9)
         return svg(drawn, name)
@@ -204,7 +221,9 @@ def dots(entries, measures, name):
     rows = -(-len(measures) // columns)
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):
         size = (13, rows * (0.9 + 0.26 * len(entries)))
-        drawn, axes = figure(rows, columns, size, sharey=True, squeeze=False)
+        drawn, axes = plt.subplots(
+            rows, columns, figsize=size, layout="constrained", sharey=True, squeeze=False
+        )
         for axis in axes.flat[len(measures) :]:
             axis.set_axis_off()
         for axis, measure in zip(axes.flat, measures):

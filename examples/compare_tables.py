@@ -105,7 +105,8 @@ class Entry:
     label: str
     runs: list  # of that rate, made
     tried: dict  # {rate: mean validation loss}
-    place: int = 0  # in the order in which they were asked for: its colour
+    colour: int = 0  # of its curve; and which dashes
+    dash: int = 0
 
     def values(self, get):
         return [get(run) for run in self.runs]
@@ -121,9 +122,11 @@ def ascending(value):
 
 def entries(runs):
     """Of the runs of one rank count, in the order in which they were asked for. A learning rate
-    counts only when it has as many runs as the one with the most."""
-    methods = dict.fromkeys(run.method for run in runs)
-    optimizers = dict.fromkeys(run.optimizer for run in runs)
+    counts only when it has as many runs as the one with the most. A colour is a method's, and dashes
+    are an optimizer's, where there are several of both."""
+    methods = list(dict.fromkeys(run.method for run in runs))
+    optimizers = list(dict.fromkeys(run.optimizer for run in runs))
+    both = len(methods) > 1 and len(optimizers) > 1
     found = []
     for place, key in enumerate(dict.fromkeys((run.method, run.optimizer) for run in runs)):
         by_rate = {}
@@ -140,7 +143,8 @@ def entries(runs):
             best = min(tried, key=lambda rate: ascending(tried[rate]))
             words = [key[0]] if len(methods) > 1 or len(optimizers) == 1 else []
             words += [key[1]] if len(optimizers) > 1 else []
-            found.append(Entry(", ".join(words), by_rate[best], tried, place))
+            look = [methods.index(key[0]), optimizers.index(key[1])] if both else [place, place]
+            found.append(Entry(", ".join(words), by_rate[best], tried, *look))
     return found
 
 

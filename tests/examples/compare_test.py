@@ -83,6 +83,18 @@ class Tables(unittest.TestCase):
         runs = [made("ddp", "1", 1, None), made("ddp", "2", 1, 9.0)]
         self.assertEqual(tables.entries(runs)[0].runs[0].rate, "2")
 
+    def test_colours_are_methods_and_dashes_optimizers_where_there_are_several_of_both(self):
+        def looks(*keys):
+            runs = [tables.Run("n", 4, *key, "1", 1, summary={"val_loss": 1}) for key in keys]
+            return [(entry.label, entry.colour, entry.dash) for entry in tables.entries(runs)]
+
+        self.assertEqual(
+            looks(("ddp", "sgd"), ("ddp", "agd"), ("edit", "sgd"), ("edit", "agd")),
+            [("ddp, sgd", 0, 0), ("ddp, agd", 0, 1), ("edit, sgd", 1, 0), ("edit, agd", 1, 1)],
+        )
+        self.assertEqual(looks(("ddp", "sgd"), ("edit", "sgd")), [("ddp", 0, 0), ("edit", 1, 1)])
+        self.assertEqual(looks(("ddp", "sgd"), ("ddp", "agd")), [("sgd", 0, 0), ("agd", 1, 1)])
+
     def test_differences_pair_seeds(self):
         base = tables.Entry(
             "ddp", [made("ddp", "1", 1, 2, (3, 2)), made("ddp", "1", 2, 2, (9, 7))], {}
