@@ -1,5 +1,5 @@
-/* Training: the mesh of ranks, layer-wise sharding of a model, and EDiT on top. Flat arrays in, flat arrays out; the
- * model stays the caller's.
+/* Training: the mesh of ranks, layer-wise sharding of a model, and EDiT on top; and, on its own, ACCO's gradient
+ * channel. Flat arrays in, flat arrays out; the model stays the caller's.
  *
  *              sync ->                    M = shard group size: the ranks that hold one replica between them
  *          r0   r2   r4                   N = sync group size: the ranks that hold the same part of all replicas
@@ -7,9 +7,7 @@
  *
  * Sources: EDiT is arXiv 2412.07210 (Cheng et al., ICLR 2025); symbols as there: theta live parameters, a anchor,
  * Delta = a - theta pseudo-gradient, G its norm, eta, mu outer learning rate and momentum, H sync interval.
- *
- * Gradient channels (entrain_acco_*) are not here: later versions add them as functions and enumerators. A program finds
- * out by linking, not by calling stubs.
+ * ACCO is arXiv 2406.02613, and has a section of its own below.
  *
  * Unless said otherwise: calls on one object come from one thread at a time; "collective" means that all ranks of the
  * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. */
@@ -503,24 +501,26 @@ ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* re
 /* Waits for the round under way, installs its parameters, starts the next round with what has been added. *finished: 1: the
  * run is over, on all ranks after the same commit; the parameters are that commit's, and what was added since is dropped. */
 ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);
-/* Ends the run at the first commit that knows; any rank may ask. Local. */
+/* Ends the run at the first commit that knows; any rank may ask. Local. A checkpoint of the end goes on where it is loaded, up to the
+ * limit that is set there. */
 ENTRAIN_API entrain_status_t entrain_acco_stop(entrain_acco_t* acco);
 
+/* As of the last install: after as many of them, all ranks read the same, but for dropped and what is below `finished`. */
 typedef struct entrain_acco_info_t {
   size_t size;
-  int64_t rounds;          /* over */
+  int64_t rounds;          /* installed */
   int64_t commits;         /* of all ranks, as the two below */
   int64_t gradients;       /* micro-batches committed */
   int64_t tokens;
   int64_t dropped;         /* micro-batches of this rank that came too late for the last commit */
-  int64_t microbatches;    /* of all ranks, in the last round that is over */
+  int64_t microbatches;    /* of all ranks, in the last of these rounds; a commit's are those of both its halves */
   double lr;               /* of that round */
   double grad_norm;        /* of its mean gradient, with clip_norm; else NaN */
   double clip_factor;      /* 1: not clipped */
   int32_t committed;       /* 1: it was a commit */
   int32_t finished;
   uint64_t exposed_ns;     /* waited in install, since creation */
-  uint64_t round_ns;       /* spent by rounds, behind the caller */
+  uint64_t round_ns;       /* spent by these rounds, behind the caller */
   uint64_t bytes_sent;     /* payload */
   int64_t bytes_held;      /* memory, beside params */
 } entrain_acco_info_t;

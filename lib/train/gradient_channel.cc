@@ -194,6 +194,8 @@ absl::Status GradientChannel::Land() {
     }
   }
   in_flight_ = false;
+  landed_ = made_;
+  landed_.round_ns = round_ns_;
   std::memcpy(options_.params, com_.data(),
               static_cast<size_t>(options_.count * SizeOf(options_.params_dtype)));
   finished_ = commits_ && Done();
@@ -232,10 +234,6 @@ void GradientChannel::HandOver() {
       status = Annotate(status, absl::StrCat("acco: round ", rounds_ + 1));
       comm_->EndWith(status);  // so that nobody waits for this rank
     }
-    {
-      absl::MutexLock lock(&mutex_);
-      seen_.round_ns = round_ns_;
-    }
     over_.store(true, std::memory_order_release);
     return status;
   });
@@ -252,11 +250,7 @@ bool GradientChannel::Done() const {
 }
 
 ChannelInfo GradientChannel::info() const {
-  ChannelInfo info;
-  {
-    absl::MutexLock lock(&mutex_);
-    info = seen_;
-  }
+  ChannelInfo info = landed_;
   info.dropped = dropped_;
   info.finished = finished_;
   info.exposed_ns = exposed_ns_;
@@ -305,8 +299,7 @@ absl::Status GradientChannel::RunRound() {
   now.tokens = tokens_;
   now.committed = commits_;
   now.microbatches = all.microbatches;
-  absl::MutexLock lock(&mutex_);
-  seen_ = now;
+  made_ = now;
   return absl::OkStatus();
 }
 

@@ -26,11 +26,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 
 #include "lib/base/dtype.h"
 #include "lib/checkpoint/state_visitor.h"
@@ -90,12 +88,13 @@ struct ChannelOptions {
 // kInvalidArgument names the option, its value and what to do instead.
 absl::Status CheckOptions(const ChannelOptions& options);
 
+// As of the last install, and so the same on all ranks after as many of them, but for what is this rank's own.
 struct ChannelInfo {
-  int64_t rounds = 0;                              // over, warm-up included
+  int64_t rounds = 0;                              // installed, warm-up included
   int64_t commits = 0, gradients = 0, tokens = 0;  // committed, of all ranks
   int64_t dropped = 0;  // micro-batches of this rank that came too late for the last commit
   bool finished = false;
-  // The last round that is over.
+  // The last of these rounds.
   bool committed = false;
   int64_t microbatches = 0;  // in it, of all ranks
   double lr = 0;
@@ -196,9 +195,13 @@ class GradientChannel {
   uint64_t exposed_ns_ = 0;
   uint64_t base_bytes_ = 0;  // sent while this was created
   uint64_t job_ = 0;
+  ChannelInfo landed_;  // what the last install has taken
   CallersArrays callers_;
-  // For checkpoints: in_flight_, commits_, second_half_, finished_; the options' method.
+  // For checkpoints: in_flight_, commits_, second_half_, finished_; of landed_ and of made_, whole numbers and others; the
+  // options' method.
   std::array<int64_t, 4> flags_ = {};
+  std::array<int64_t, 5> counts_ = {};
+  std::array<double, 3> values_ = {};
   int64_t method_;
   absl::Status status_;
 
@@ -209,9 +212,7 @@ class GradientChannel {
   int64_t gradients_ = 0, tokens_ = 0, stops_ = 0;  // committed; steps_ is how often
   uint64_t round_ns_ = 0;
   std::atomic<bool> over_{false};
-
-  mutable absl::Mutex mutex_;
-  ChannelInfo seen_ ABSL_GUARDED_BY(mutex_);  // as of the last round that is over
+  ChannelInfo made_;  // by the last round that is over
 
   Courier courier_;  // last: its jobs use the rest
 };

@@ -29,6 +29,10 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
   if (visitor.kind() == CheckpointKind::kExact) {
     visitor.Array("flags", Holder::kAll, DType::kI64, flags_.data(),
                   static_cast<int64_t>(flags_.size()));
+    visitor.Array("counts", Holder::kAll, DType::kI64, counts_.data(),
+                  static_cast<int64_t>(counts_.size()));
+    visitor.Array("values", Holder::kAll, DType::kF64, values_.data(),
+                  static_cast<int64_t>(values_.size()));
     visitor.Value("method", Holder::kAll, &method_);
     visitor.Value("stops", Holder::kAll, &stops_);
     visitor.Value("held/microbatches", Holder::kRank, &held_.microbatches);
@@ -84,6 +88,9 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   const auto save = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options));
     flags_ = {in_flight_, commits_, second_half_, finished_};
+    counts_ = {landed_.rounds, landed_.commits, landed_.gradients, landed_.tokens,
+               made_.microbatches};
+    values_ = {made_.lr, made_.grad_norm, made_.clip_factor};
     StateList state(slab_, options.kind);
     VisitState(state);
     return SaveState(all, Part(), options, steps_, state);
@@ -120,16 +127,26 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   in_flight_ = flags_[0] != 0;
   commits_ = flags_[1] != 0;
   second_half_ = flags_[2] != 0;
-  finished_ = flags_[3] != 0;
+  stops_ = flags_[3] != 0 ? 0 : stops_;  // who loads the end of a run wants it to go on
+  finished_ = flags_[3] != 0 && Done();
   job_ = 0;
   over_.store(true, std::memory_order_release);
-  {
-    absl::MutexLock lock(&mutex_);
-    seen_ = {};
-    seen_.rounds = rounds_;
-    seen_.commits = steps_;
-    seen_.gradients = gradients_;
-    seen_.tokens = tokens_;
+  made_ = {};
+  made_.rounds = rounds_;
+  made_.commits = steps_;
+  made_.gradients = gradients_;
+  made_.tokens = tokens_;
+  landed_ = made_;
+  if (options.kind == CheckpointKind::kExact) {
+    made_.committed = commits_;
+    made_.microbatches = counts_[4];
+    made_.lr = values_[0];
+    made_.grad_norm = values_[1];
+    made_.clip_factor = values_[2];
+    landed_.rounds = counts_[0];
+    landed_.commits = counts_[1];
+    landed_.gradients = counts_[2];
+    landed_.tokens = counts_[3];
   }
   return options.kind == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
 }
