@@ -28,6 +28,7 @@ using CommHandle = Handle<entrain_comm_t, entrain_comm_destroy>;
 using MeshHandle = Handle<entrain_mesh_t, entrain_mesh_destroy>;
 using ShardHandle = Handle<entrain_shard_t, entrain_shard_destroy>;
 using EditHandle = Handle<entrain_edit_t, entrain_edit_destroy>;
+using AccoHandle = Handle<entrain_acco_t, entrain_acco_destroy>;
 using OptimHandle = Handle<entrain_optim_t, entrain_optim_destroy>;
 using WsamHandle = Handle<entrain_wsam_t, entrain_wsam_destroy>;
 

@@ -37,9 +37,10 @@ std::optional<int> Conditions::Late(int64_t step) const {
   return std::nullopt;
 }
 
-double Conditions::Rest(int64_t step, int replica, double own_s) const {
+double Conditions::Rest(int64_t step, int replica, double own_s, int64_t parts) const {
+  const double part_s = 1e-3 / static_cast<double>(parts);
   const double delay_ms = Late(step) == replica ? options_.straggler_ms : 0.0;
-  return std::max(options_.step_ms * 1e-3 - own_s, 0.0) + delay_ms * 1e-3;
+  return std::max(options_.step_ms * part_s - own_s, 0.0) + delay_ms * part_s;
 }
 
 bool Conditions::Shuffles(int64_t interval, int replica) const {

@@ -22,8 +22,8 @@ class Conditions {
   // The replica that is late in its step number `step`, if any.
   std::optional<int> Late(int64_t step) const;
   // How long `replica` must still sleep in a step that has kept it for `own_s` seconds, waiting for
-  // other replicas not counted.
-  double Rest(int64_t step, int replica, double own_s) const;
+  // other replicas not counted; or in one of `parts` of a step.
+  double Rest(int64_t step, int replica, double own_s, int64_t parts = 1) const;
 
   // Whether `replica` learns from shuffled labels in interval number `interval` (0: warm-up).
   bool Shuffles(int64_t interval, int replica) const;

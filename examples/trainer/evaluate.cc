@@ -2,8 +2,8 @@
 
 namespace trainer {
 
-Validation Validate(const Task& task, Session* session, ShardedModel* model, Method* method,
-                    Pass* pass) {
+Validation Validate(const Task& task, Session* session, Pass* pass,
+                    const std::function<void(Pass*)>& forward) {
   const int64_t ranks = session->ranks();
   const int64_t batches = task.validation_batches();
   double sums[3] = {0.0, 0.0, 0.0};  // loss, hits, targets
@@ -14,8 +14,7 @@ Validation Validate(const Task& task, Session* session, ShardedModel* model, Met
     const int64_t number = turn * ranks + session->rank();
     task.TakeValidation(number % batches, &batch);
     pass->SetBatch(batch);
-    method->BeginForward(false, true);
-    model->Forward(pass, [method](int layer) { method->WaitLayer(layer); });
+    forward(pass);
     if (number < batches) {
       const auto targets = static_cast<double>(batch.targets.size());
       sums[0] += pass->loss() * targets;

@@ -1,9 +1,10 @@
 // What the model is worth: its loss on the validation subset, and how often it is right.
 #pragma once
 
-#include "examples/trainer/method.h"
+#include <functional>
+
+#include "examples/trainer/pass.h"
 #include "examples/trainer/session.h"
-#include "examples/trainer/sharded_model.h"
 #include "examples/trainer/task.h"
 
 namespace trainer {
@@ -14,8 +15,9 @@ struct Validation {
 };
 
 // Over the task's validation batches, divided over the ranks; each batch is read by one rank with
-// the parameters that its replica has. The same numbers on every rank. Collective.
-Validation Validate(const Task& task, Session* session, ShardedModel* model, Method* method,
-                    Pass* pass);
+// the parameters that its replica has. `forward` runs a pass that has its batch through all layers;
+// every rank calls it as often. The same numbers on every rank. Collective.
+Validation Validate(const Task& task, Session* session, Pass* pass,
+                    const std::function<void(Pass*)>& forward);
 
 }  // namespace trainer

@@ -65,8 +65,9 @@ void RefuseInertConditions(const Options& options, const CLI::App* group) {
   if (given("--straggler-replica") && o.straggler != "fixed") {
     Refuse("--straggler-replica", "with --straggler " + o.straggler + "; set --straggler fixed");
   }
-  if (o.shuffle_labels_every > 0 && options.method == "ddp") {
-    Refuse("--shuffle-labels-every", "with --method ddp, which has no intervals between exchanges");
+  if (o.shuffle_labels_every > 0 && (options.method == "ddp" || options.by_channel())) {
+    Refuse("--shuffle-labels-every",
+           "with --method " + options.method + ", which has no intervals between exchanges");
   }
   if (given("--shuffle-labels-replica") && o.shuffle_labels_every == 0) {
     Refuse("--shuffle-labels-replica", "without intervals; set --shuffle-labels-every");
@@ -101,16 +102,56 @@ void RefuseInertOptimizer(const Options& o, const FlagGroups& groups) {
   }
 }
 
-void RefuseInert(const Options& o, const FlagGroups& groups) {
-  if (o.method == "ddp") {
-    for (const CLI::App* group : {groups.edit, groups.checkpoints}) {
-      for (const CLI::Option* option : group->get_options()) {
-        if (option->count() > 0) {
-          Refuse(option->get_name(),
-                 "with --method ddp; set --method edit, a-edit or diloco, or leave it out");
-        }
-      }
+void RefuseGroup(const CLI::App* group, const Options& o, const std::string& methods) {
+  for (const CLI::Option* option : group->get_options()) {
+    if (option->count() > 0) {
+      Refuse(option->get_name(),
+             "with --method " + o.method + "; set --method " + methods + ", or leave it out");
     }
+  }
+}
+
+void CheckChannel(const Options& o, const FlagGroups& groups) {
+  if (!o.by_channel() || o.method == "zero1") {
+    RefuseGroup(groups.channel, o, "acco, dpu or wp");
+  }
+  if (!o.by_channel()) {
+    return;
+  }
+  for (const char* flag : {"--shard-size", "--shard-prefetch"}) {
+    if (groups.run->get_option(flag)->count() > 0) {
+      Refuse(flag, "with --method " + o.method +
+                       ", where every rank has all parameters; set --method edit, a-edit or "
+                       "diloco, or leave it out");
+    }
+  }
+  const int64_t most = o.channel.max_microbatches, least = o.gradient_accumulation_steps;
+  if (most > 0 && most < least) {
+    throw Error("--max-microbatches " + std::to_string(most) +
+                    " is less than --gradient-accumulation-steps " + std::to_string(least) +
+                    ", which is the least of a round",
+                kUsageExit);
+  }
+  if (o.wsam.form == "decoupled") {
+    throw Error("--wsam decoupled needs a second gradient on the way, which --method " + o.method +
+                    " does not send; set --wsam coupled",
+                kUsageExit);
+  }
+  if (o.wsam.form == "coupled" && o.wsam.perturbation == "global") {
+    throw Error(
+        "--wsam-perturbation global needs the gradient of all ranks before the second one "
+        "is computed, and with --method " +
+            o.method + " it is on its way; set --wsam-perturbation local",
+        kUsageExit);
+  }
+}
+
+void RefuseInert(const Options& o, const FlagGroups& groups) {
+  if (o.method == "ddp" || o.by_channel()) {
+    RefuseGroup(groups.edit, o, "edit, a-edit or diloco");
+  }
+  if (o.method == "ddp") {
+    RefuseGroup(groups.checkpoints, o, "edit, a-edit, diloco or zero1");
   }
   if (o.save_every > 0 && o.overlap_steps() > 0 &&
       (o.method == "a-edit" || o.checkpoint_kind == "portable")) {
@@ -163,6 +204,7 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
 
 void CheckFlags(const Options& options, const FlagGroups& groups) {
   CheckTogether(options, groups);
+  CheckChannel(options, groups);
   RefuseInert(options, groups);
   RefuseInertOptimizer(options, groups);
   RefuseInertConditions(options, groups.conditions);

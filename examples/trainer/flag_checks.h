@@ -13,8 +13,9 @@ constexpr int kUsageExit = 2;
 
 // The groups of flags in which it matters which ones were given.
 struct FlagGroups {
-  const CLI::App *inner = nullptr, *wsam = nullptr, *edit = nullptr, *checkpoints = nullptr,
-                 *conditions = nullptr, *model = nullptr, *results = nullptr;
+  const CLI::App *run = nullptr, *model = nullptr, *inner = nullptr, *wsam = nullptr,
+                 *edit = nullptr, *channel = nullptr, *checkpoints = nullptr, *conditions = nullptr,
+                 *results = nullptr;
 };
 
 // Whoever gives a flag expects an effect: refuses, with an Error of one line, those without. What

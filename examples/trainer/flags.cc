@@ -93,15 +93,17 @@ void AddSwitch(CLI::App* group, const std::string& names, std::optional<bool>* v
       names, [value](int64_t count) { *value = count > 0; }, help);
 }
 
-void AddRun(CLI::App* app, Options* o) {
+CLI::App* AddRun(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Run");
   group
-      ->add_option("--method", o->method,
-                   "edit, a-edit: by time, diloco, streaming-diloco, co2, post-local-sgd, or ddp: "
-                   "every step synchronous")
+      ->add_option(
+          "--method", o->method,
+          "edit, a-edit: by time, diloco, streaming-diloco, co2, post-local-sgd; ddp: every "
+          "step synchronous, zero1: and its optimizer sharded; acco, dpu, wp: gradients "
+          "travel behind the computation")
       ->capture_default_str()
-      ->check(CLI::IsMember(
-          {"ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"}));
+      ->check(CLI::IsMember({"ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit",
+                             "a-edit", "zero1", "acco", "dpu", "wp"}));
   group->add_option("--task", o->task, "text: a language model; digits: images, a dense network")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "digits"}));
@@ -130,6 +132,21 @@ void AddRun(CLI::App* app, Options* o) {
   group->add_option("--precision", o->precision, "bf16: bf16 parameters, gradients; f32 masters")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
+  return group;
+}
+
+CLI::App* AddChannel(CLI::App* app, ChannelOptions* o) {
+  auto* group = app->add_option_group("Gradient channel: acco, dpu, wp");
+  group
+      ->add_option("--max-microbatches", o->max_microbatches,
+                   "of a rank in a round, of which --gradient-accumulation-steps is the least; the "
+                   "same: a run can be repeated; 0: as many as fit")
+      ->capture_default_str()
+      ->check(Whole(0));
+  group->add_option("--warmup-rounds", o->warmup_rounds, "synchronous rounds at the start")
+      ->capture_default_str()
+      ->check(Whole(0));
+  return group;
 }
 
 CLI::App* AddModel(CLI::App* app, Options* o) {
@@ -451,12 +468,13 @@ Options ParseFlags(std::vector<std::string> words) {
   CLI::App app("Trains a small model over Entrain: a byte-level language model, or digits.",
                "entrain-train");
   app.get_formatter()->column_width(42);
-  AddRun(&app, &options);
   FlagGroups groups;
+  groups.run = AddRun(&app, &options);
   groups.model = AddModel(&app, &options);
   groups.inner = AddInner(&app, &options.inner);
   groups.wsam = AddWsam(&app, &options.wsam);
   groups.edit = AddEdit(&app, &options.edit);
+  groups.channel = AddChannel(&app, &options.channel);
   groups.checkpoints = AddCheckpoints(&app, &options);
   groups.conditions = AddConditions(&app, &options.conditions);
   groups.results = AddOutput(&app, &options);

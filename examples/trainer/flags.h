@@ -67,8 +67,15 @@ struct ConditionOptions {
   int shuffle_labels_replica = 0;
 };
 
+// How gradients travel behind the computation.
+struct ChannelOptions {
+  int64_t max_microbatches = 0;  // a round and rank; 0: as many as fit
+  int64_t warmup_rounds = 0;     // synchronous ones at the start
+};
+
 struct Options {
-  // "ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"
+  // "ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"; by a gradient
+  // channel: "zero1", "acco", "dpu", "wp"
   std::string method = "edit";
   std::string task = "text";  // "text", "digits"
   std::string data;
@@ -85,6 +92,7 @@ struct Options {
   InnerOptions inner;
   WsamOptions wsam;
   ConditionOptions conditions;
+  ChannelOptions channel;
   int64_t eval_interval = 0, val_batches = 32;
   int64_t sample = 0;
   std::string prompt;
@@ -97,10 +105,17 @@ struct Options {
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
 
+  bool by_channel() const {
+    return method == "zero1" || method == "acco" || method == "dpu" || method == "wp";
+  }
   // Bytes of text, or images.
+  int64_t tokens_per_microbatch() const {
+    return int64_t{batch_size} * (task == "digits" ? 1 : model.length);
+  }
+  // Of a step of so many ranks: acco makes one of two rounds. By a channel: at least.
   int64_t tokens_per_step(int ranks) const {
-    const int length = task == "digits" ? 1 : model.length;
-    return gradient_accumulation_steps * batch_size * length * ranks;
+    return (method == "acco" ? 2 : 1) * gradient_accumulation_steps * tokens_per_microbatch() *
+           ranks;
   }
   // The number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;

@@ -7,14 +7,16 @@
 
 namespace trainer {
 
-double LearningRate(const InnerOptions& options, int64_t step, int64_t steps) {
+double LearningRate(const InnerOptions& options, double step, double steps) {
   const double least = options.min_lr >= 0.0 ? options.min_lr : options.lr / 10;
-  const int64_t rise =
-      std::min(options.lr_warmup_steps >= 0 ? options.lr_warmup_steps : steps / 20, steps);
+  const double rise =
+      std::min(options.lr_warmup_steps >= 0 ? static_cast<double>(options.lr_warmup_steps)
+                                            : std::floor(steps / 20),
+               steps);
   if (step <= rise) {
-    return options.lr * static_cast<double>(step) / static_cast<double>(rise);
+    return options.lr * step / rise;
   }
-  const double done = static_cast<double>(step - rise) / static_cast<double>(steps - rise);
+  const double done = (step - rise) / (steps - rise);
   return least + (options.lr - least) * 0.5 * (1.0 + std::cos(3.141592653589793 * done));
 }
 

@@ -11,8 +11,8 @@
 
 namespace trainer {
 
-// The learning rate of step 1 .. steps.
-double LearningRate(const InnerOptions& options, int64_t step, int64_t steps);
+// The learning rate of step 1 .. steps, or of somewhere in between.
+double LearningRate(const InnerOptions& options, double step, double steps);
 
 class InnerOptimizer {
  public:

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/trainer/checkpoint_names.h"
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
@@ -128,17 +129,6 @@ entrain_edit_config_t ConfigOf(const Options& options, int layers, entrain_shard
   return config;
 }
 
-// All but the names.
-entrain_checkpoint_config_t ConfigOf(const Options& options) {
-  entrain_checkpoint_config_t config;
-  entrain_checkpoint_config_init(&config);
-  config.kind =
-      options.checkpoint_kind == "exact" ? ENTRAIN_CHECKPOINT_EXACT : ENTRAIN_CHECKPOINT_PORTABLE;
-  config.full_state_dict = options.full_state_dict ? 1 : 0;
-  config.rank0_only = options.rank0_only ? 1 : 0;
-  return config;
-}
-
 }  // namespace
 
 Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard) {
@@ -222,25 +212,17 @@ bool Method::CheckpointIsDue(int replicas) const {
 }
 
 void Method::Save(const Options& options, const std::string& name) {
-  entrain_checkpoint_config_t config = ConfigOf(options);
+  entrain_checkpoint_config_t config = CheckpointConfig(options);
   config.save_dir = options.save_dir.c_str();
   config.ckpt_name = name.c_str();
   Check(entrain_edit_save(edit_.get(), &config));
 }
 
 void Method::Load(const Options& options) {
-  const std::string& path = options.resume;
-  const size_t slash = path.rfind('/');
-  const std::string directory =
-      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  const std::string ending = ".ckpt";
-  if (name.size() > ending.size() && name.substr(name.size() - ending.size()) == ending) {
-    name.resize(name.size() - ending.size());
-  }
-  entrain_checkpoint_config_t config = ConfigOf(options);
-  config.save_dir = directory.c_str();
-  config.ckpt_name = name.c_str();
+  const CheckpointPath path(options.resume);
+  entrain_checkpoint_config_t config = CheckpointConfig(options);
+  config.save_dir = path.directory.c_str();
+  config.ckpt_name = path.name.c_str();
   Check(entrain_edit_load(edit_.get(), &config));
   exchanges_ = Info().syncs;
 }

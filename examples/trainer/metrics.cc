@@ -83,6 +83,9 @@ void StepLog::Write(const StepRecord& record) {
   if (record.val_loss) {
     json["val_loss"] = *record.val_loss;
   }
+  if (record.microbatches) {
+    json["microbatches"] = *record.microbatches;
+  }
   if (record.adaptive_share) {
     json["adaptive_share"] = *record.adaptive_share;
   }
@@ -118,34 +121,35 @@ Progress::~Progress() = default;
 void Progress::Resume(int64_t steps, int64_t tokens) {
   steps_before_ = steps;
   tokens_before_ = tokens;
-  for (int64_t step = 0; bar_ != nullptr && step < steps; ++step) {
+  for (; bar_ != nullptr && shown_ < steps; ++shown_) {
     bar_->Advance();
   }
 }
 
-void Progress::Show(const StepRecord& record) {
+void Progress::Show(const StepRecord& record, int64_t position) {
   if (silent_) {
     return;
   }
-  if (bar_ != nullptr && record.step <= steps_) {
+  position = std::min(position, steps_);
+  for (; bar_ != nullptr && shown_ < position; ++shown_) {
     bar_->Advance();
   }
   const double now = watch_.seconds();
-  const bool due = record.step == steps_before_ + 1 || record.step == steps_ ||
-                   now - last_line_s_ >= kQuietSeconds;
+  const bool due = first_ || position == steps_ || now - last_line_s_ >= kQuietSeconds;
   if (bar_ != nullptr || (!due && !record.val_loss)) {
     return;
   }
+  first_ = false;
   last_line_s_ = now;
-  const auto done = static_cast<double>(record.step - steps_before_);
   std::string line(200, '\0');
   line.resize(static_cast<size_t>(std::snprintf(
       line.data(), line.size(), "step %lld/%lld  loss %.4f  lr %.2e  %.0f %ss/s",
-      static_cast<long long>(record.step), static_cast<long long>(steps_), record.loss, record.lr,
+      static_cast<long long>(position), static_cast<long long>(steps_), record.loss, record.lr,
       static_cast<double>(record.tokens - tokens_before_) / std::max(record.seconds, 1e-9),
       unit_.c_str())));
-  if (record.step < steps_) {
-    line += "  " + Rough(now / done * static_cast<double>(steps_ - record.step)) + " left";
+  if (position < steps_) {
+    const auto done = static_cast<double>(std::max<int64_t>(position - steps_before_, 1));
+    line += "  " + Rough(now / done * static_cast<double>(steps_ - position)) + " left";
   }
   if (record.val_loss) {
     char text[40];
@@ -200,6 +204,11 @@ void SummaryFile::Write(const Summary& s) {
                {"sample", s.sample}};
   if (s.anchor_checksum) {
     json["anchor_checksum"] = Hex(*s.anchor_checksum);
+  }
+  if (!s.replica_microbatches.empty()) {
+    json["replica_microbatches"] = s.replica_microbatches;
+    json["dropped_microbatches"] = s.dropped_microbatches;
+    json["bytes_held"] = s.bytes_held;
   }
   errno = 0;
   // The sample is bytes: what is no UTF-8 is shown as replaced.

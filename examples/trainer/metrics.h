@@ -26,6 +26,7 @@ struct StepRecord {
   uint64_t bytes_sent = 0;                  // likewise
   std::optional<uint64_t> anchor_checksum;  // of the replica's anchors, after the exchange
   std::optional<double> val_loss;           // when this step was followed by an evaluation
+  std::optional<int64_t> microbatches;      // of a commit, of all ranks; gradient channels only
   std::optional<double> adaptive_share;     // agd: of this rank's elements, in this step
 };
 
@@ -57,7 +58,8 @@ class Progress {
   ~Progress();
   // The first `steps`, of `tokens`, were another run's.
   void Resume(int64_t steps, int64_t tokens);
-  void Show(const StepRecord& record);
+  // `position` of the steps is how far the run is.
+  void Show(const StepRecord& record, int64_t position);
   void Say(const std::string& line);
 
  private:
@@ -66,7 +68,9 @@ class Progress {
   const std::string unit_;
   const bool silent_;
   const Stopwatch watch_;
+  bool first_ = true;  // no line yet
   double last_line_s_ = 0.0;
+  int64_t shown_ = 0;  // on the bar
   int64_t steps_before_ = 0, tokens_before_ = 0;
   std::unique_ptr<Bar> bar_;
 };
@@ -86,6 +90,11 @@ struct Summary {
   std::vector<int64_t> replica_steps;  // by replica
   std::vector<double> idle_share;      // likewise: of its time, waiting for the others
   uint64_t peak_rss_bytes = 0;         // the largest rank's
+  // Gradient channels only: what each rank has made, what came too late for the last commit, and
+  // what the channel holds beside the parameters on the largest rank.
+  std::vector<int64_t> replica_microbatches;
+  int64_t dropped_microbatches = 0;
+  uint64_t bytes_held = 0;
   std::optional<uint64_t> anchor_checksum;
   std::vector<double> sharpness;  // at each --sharpness-rho
   std::string sample;

@@ -43,6 +43,7 @@ class Session {
   int replica() const { return replica_; }
   int replicas() const { return replicas_; }
   entrain_mesh_t* mesh() const { return mesh_.get(); }
+  entrain_comm_t* world() const { return world_.get(); }
   // Payload bytes that this object's sums have sent within the replica.
   uint64_t bytes_sent() const;
 

@@ -7,12 +7,12 @@
 
 namespace trainer {
 
-Sharpness::Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
-                     const std::vector<int64_t>& layer_sizes)
-    : local_(options.perturbation == "local"), max_norm_(max_norm), base_(base) {
+namespace {
+
+WsamHandle Create(const WsamOptions& options, double max_norm, const InnerOptimizer& base) {
   entrain_wsam_config_t config;
   entrain_wsam_config_init(&config);
-  config.base = base->handle();
+  config.base = base.handle();
   config.rho = options.rho;
   config.gamma = options.gamma;
   config.sam_eps = options.eps;
@@ -21,7 +21,17 @@ Sharpness::Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer
   config.decouple = options.form == "decoupled" ? 1 : 0;
   entrain_wsam_t* wsam = nullptr;
   Check(entrain_wsam_create(&config, &wsam));
-  wsam_.reset(wsam);
+  return WsamHandle(wsam);
+}
+
+}  // namespace
+
+Sharpness::Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
+                     const std::vector<int64_t>& layer_sizes)
+    : local_(options.perturbation == "local"),
+      max_norm_(max_norm),
+      base_(base),
+      wsam_(Create(options, max_norm, *base)) {
   if (local_) {
     for (const int64_t size : layer_sizes) {
       own_.emplace_back(static_cast<size_t>(size));
@@ -96,6 +106,49 @@ void Sharpness::Step(int64_t step, double lr, Session* session, std::vector<floa
   }
   Check(entrain_wsam_step(wsam_.get(), masters->data(), first_.data(), grads.data(), sums,
                           base_->StatePointers().data(), grads.size(), ENTRAIN_F32, step, lr));
+}
+
+CoupledSharpness::CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base,
+                                   WholeModel* model)
+    : model_(model),
+      wsam_(Create(options, 0.0, base)),
+      first_(static_cast<size_t>(model->offset(model->layers()))) {
+  for (int layer = 0; layer < model->layers(); ++layer) {
+    second_.resize(std::max(second_.size(), static_cast<size_t>(model->size(layer))));
+  }
+  moved_.resize(second_.size());
+  unmoved_.resize(second_.size());
+}
+
+double CoupledSharpness::Add(Pass* pass, float* sums) {
+  const auto g = [this](int layer) { return first_.data() + model_->offset(layer); };
+  const auto count = [this](int layer) { return static_cast<size_t>(model_->size(layer)); };
+  std::fill(first_.begin(), first_.end(), 0.0f);
+  model_->Forward(pass);
+  const double loss = pass->loss();
+  double sum = 0.0;
+  model_->Backward(pass, g, nullptr, [&](int layer, const float* params) {
+    double part = 0.0;
+    Check(entrain_wsam_ascent_sum(wsam_.get(), params, g(layer), count(layer), ENTRAIN_F32, &part));
+    sum += part;
+  });
+  const WholeModel::Moved move = [&](int layer, const float* params) {
+    std::copy_n(params, count(layer), moved_.begin());
+    Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), g(layer), count(layer),
+                              ENTRAIN_F32, sum));
+    return moved_.data();
+  };
+  model_->Forward(pass, move);
+  const auto zeros = [&](int layer) {
+    std::fill_n(second_.begin(), count(layer), 0.0f);
+    return second_.data();
+  };
+  model_->Backward(pass, zeros, move, [&](int layer, const float*) {
+    Check(entrain_wsam_combine(wsam_.get(), g(layer), second_.data(), second_.data(), count(layer),
+                               ENTRAIN_F32));
+    trainer::Add(sums + model_->offset(layer), second_.data(), model_->size(layer));
+  });
+  return loss;
 }
 
 }  // namespace trainer

@@ -9,7 +9,9 @@
 #include "examples/trainer/api.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/inner_optimizer.h"
+#include "examples/trainer/pass.h"
 #include "examples/trainer/session.h"
+#include "examples/trainer/whole_model.h"
 
 namespace trainer {
 
@@ -53,6 +55,24 @@ class Sharpness {
   double own_sum_ = 0.0;
   std::vector<float> moved_, unmoved_;  // local: one layer at w + e, and what it was before
   double waited_s_ = 0.0;
+};
+
+// For a gradient channel: coupled steps, local, a micro-batch at a time. The channel clips, and its
+// optimizer steps with, the sum of what Add makes.
+class CoupledSharpness {
+ public:
+  // `base` and `model` must outlive the object.
+  CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, WholeModel* model);
+
+  // Adds alpha g2 + (1 - alpha) g of the batch that the pass has to `sums`, of the whole model: g at
+  // its parameters, g2 at w + e. Returns the loss of the first pass.
+  double Add(Pass* pass, float* sums);
+
+ private:
+  WholeModel* const model_;
+  WsamHandle wsam_;
+  std::vector<float> first_;                     // g, of the whole model
+  std::vector<float> second_, moved_, unmoved_;  // one layer: g2; w + e; w
 };
 
 }  // namespace trainer

@@ -1,0 +1,102 @@
+#include "examples/trainer/channel.h"
+
+#include <algorithm>
+
+#include "examples/trainer/checkpoint_names.h"
+
+namespace trainer {
+namespace {
+
+int32_t MethodOf(const std::string& name) {
+  return name == "acco"  ? ENTRAIN_ACCO
+         : name == "dpu" ? ENTRAIN_ACCO_DPU
+         : name == "wp"  ? ENTRAIN_ACCO_WP
+                         : ENTRAIN_ACCO_ZERO1;
+}
+
+}  // namespace
+
+Channel::Channel(const Options& options, Session* session, const InnerOptimizer& inner,
+                 void* params, int64_t count)
+    : options_(options),
+      steps_(options.total_steps(session->ranks())),
+      tokens_per_step_(options.tokens_per_step(session->ranks())) {
+  const bool by_tokens = options.tokens > 0;
+  entrain_acco_config_t config;
+  entrain_acco_config_init(&config);
+  config.params = params;
+  config.count = static_cast<size_t>(count);
+  config.params_dtype = options.precision == "bf16" ? ENTRAIN_BF16 : ENTRAIN_F32;
+  config.grads_dtype = ENTRAIN_F32;
+  config.method = MethodOf(options.method);
+  config.optim = inner.handle();
+  config.min_microbatches = options.gradient_accumulation_steps;
+  config.max_microbatches = options.channel.max_microbatches;
+  config.warmup_rounds = options.channel.warmup_rounds;
+  config.clip_norm = options.inner.grad_clip;
+  config.schedule = Schedule;
+  config.schedule_user = this;
+  config.schedule_unit = by_tokens ? ENTRAIN_UNIT_TOKENS : ENTRAIN_UNIT_COMMITS;
+  config.limit_unit = config.schedule_unit;
+  config.limit = by_tokens ? options.tokens : steps_;
+  entrain_acco_t* acco = nullptr;
+  Check(entrain_acco_create(session->world(), &config, &acco));
+  acco_.reset(acco);
+  void* gradients = nullptr;
+  Check(entrain_acco_gradients(acco, &gradients));
+  gradients_ = static_cast<float*>(gradients);
+}
+
+// The rate of the commit that comes after so much. In the channel's thread.
+double Channel::Schedule(void* self, int64_t progress) {
+  const auto* const channel = static_cast<const Channel*>(self);
+  double done = static_cast<double>(progress);
+  if (channel->options_.tokens > 0) {
+    done /= static_cast<double>(channel->tokens_per_step_);
+  }
+  const auto steps = static_cast<double>(channel->steps_);
+  return LearningRate(channel->options_.inner, std::min(done + 1.0, steps), steps);
+}
+
+void Channel::Add(int64_t tokens) {
+  Check(entrain_acco_add(acco_.get(), 1, tokens));
+}
+
+bool Channel::Ready() const {
+  int32_t ready = 0;
+  Check(entrain_acco_poll(acco_.get(), &ready));
+  return ready != 0;
+}
+
+void Channel::Install() {
+  int32_t finished = 0;
+  Check(entrain_acco_install(acco_.get(), &finished));
+}
+
+entrain_acco_info_t Channel::info() const {
+  entrain_acco_info_t info;
+  entrain_acco_info_init(&info);
+  Check(entrain_acco_info(acco_.get(), &info));
+  return info;
+}
+
+void Channel::AddCursor(int64_t* cursor) {
+  Check(entrain_acco_add_state(acco_.get(), "cursor", cursor, 1, ENTRAIN_I64, ENTRAIN_STATE_RANK));
+}
+
+void Channel::Save(const std::string& name) {
+  entrain_checkpoint_config_t config = CheckpointConfig(options_);
+  config.save_dir = options_.save_dir.c_str();
+  config.ckpt_name = name.c_str();
+  Check(entrain_acco_save(acco_.get(), &config));
+}
+
+void Channel::Load() {
+  const CheckpointPath path(options_.resume);
+  entrain_checkpoint_config_t config = CheckpointConfig(options_);
+  config.save_dir = path.directory.c_str();
+  config.ckpt_name = path.name.c_str();
+  Check(entrain_acco_load(acco_.get(), &config));
+}
+
+}  // namespace trainer

@@ -1,0 +1,248 @@
+#include "examples/trainer/channel_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "examples/trainer/books.h"
+#include "examples/trainer/channel.h"
+#include "examples/trainer/conditions.h"
+#include "examples/trainer/evaluate.h"
+#include "examples/trainer/inner_optimizer.h"
+#include "examples/trainer/loss_rise.h"
+#include "examples/trainer/pass.h"
+#include "examples/trainer/sharpness.h"
+#include "examples/trainer/whole_model.h"
+
+namespace trainer {
+namespace {
+
+class ChannelRun {
+ public:
+  ChannelRun(const Options& options, const Task& task, Session* session);
+  void Execute();
+
+ private:
+  void Resume();
+  void Save(int64_t commits);
+  double Gradients();
+  void MicroBatch();
+  void KeepCommit(const entrain_acco_info_t& info);
+  Validation Evaluate();
+  Summary Report();
+  Traffic Meter() const;
+  int64_t Position(int64_t commits, int64_t tokens) const;
+
+  const Options& options_;
+  const Task& task_;
+  Session* const session_;
+  const int64_t tokens_per_step_;
+  const Conditions conditions_;
+  WholeModel model_;
+  InnerOptimizer inner_;
+  std::unique_ptr<CoupledSharpness> sharpness_;  // null: off
+  Channel channel_;
+  const std::unique_ptr<Pass> pass_;
+  Batch batch_;
+  Books books_;
+  int64_t made_ = 0;         // micro-batches of this rank, since the beginning of all runs
+  int64_t made_before_ = 0;  // likewise, at the record before
+  double losses_ = 0.0;      // of these since then
+  Traffic kept_;             // training, at the record before
+  int64_t commits_ = 0, commits_before_ = 0, tokens_before_ = 0;  // before: another run's
+  int64_t next_save_ = 0;
+};
+
+ChannelRun::ChannelRun(const Options& options, const Task& task, Session* session)
+    : options_(options),
+      task_(task),
+      session_(session),
+      tokens_per_step_(options.tokens_per_step(session->ranks())),
+      conditions_(options.conditions, options.seed, session->replicas()),
+      model_(task, options.precision == "bf16"),
+      inner_(options.inner, 0),
+      channel_(options, session, inner_, model_.params(), model_.offset(model_.layers())),
+      pass_(task.NewPass()),
+      books_(options, task.unit(), session, options.total_steps(session->ranks()),
+             [this] { return Meter(); }) {
+  if (options.wsam.form != "off") {
+    sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, &model_);
+  }
+  std::string failure;
+  try {
+    conditions_.CheckReplicas();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+  books_.OpenFiles();
+  channel_.AddCursor(&made_);
+  if (!options_.resume.empty()) {
+    Resume();
+  }
+  if (options_.save_every > 0) {
+    next_save_ = (commits_ / options_.save_every + 1) * options_.save_every;
+  }
+}
+
+// All ranks fail alike; one of them says why.
+void ChannelRun::Resume() {
+  std::string failure;
+  try {
+    channel_.Load();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+  const entrain_acco_info_t info = channel_.info();
+  if (options_.checkpoint_kind == "portable") {
+    made_ = (info.gradients + session_->ranks() - 1) / session_->ranks();
+  }
+  made_before_ = made_;
+  commits_ = commits_before_ = info.commits;
+  tokens_before_ = info.tokens;
+  books_.Resume(Position(info.commits, info.tokens), info.tokens);
+}
+
+// Where that is among the steps that the run counts in.
+int64_t ChannelRun::Position(int64_t commits, int64_t tokens) const {
+  return options_.tokens > 0 ? (tokens + tokens_per_step_ - 1) / tokens_per_step_ : commits;
+}
+
+Traffic ChannelRun::Meter() const {
+  const entrain_acco_info_t info = channel_.info();
+  return {.waited_s = static_cast<double>(info.exposed_ns) * 1e-9, .sync = info.bytes_sent};
+}
+
+void ChannelRun::Save(int64_t commits) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(commits));
+  std::string failure;
+  try {
+    channel_.Save(name);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+}
+
+// Adds the gradients of the next micro-batch; returns its loss.
+double ChannelRun::Gradients() {
+  task_.DrawTraining(session_->rank(), made_, &batch_);
+  pass_->SetBatch(batch_);
+  float* const sums = channel_.gradients();
+  if (sharpness_) {
+    return sharpness_->Add(pass_.get(), sums);
+  }
+  model_.Forward(pass_.get());
+  const double loss = pass_->loss();
+  model_.Backward(pass_.get(), [&](int layer) { return sums + model_.offset(layer); });
+  return loss;
+}
+
+// It takes as long as the emulated conditions want, which speak of as many as the least of a round.
+void ChannelRun::MicroBatch() {
+  const Traffic before = books_.Now();
+  losses_ += Gradients();
+  const int64_t parts = options_.gradient_accumulation_steps;
+  const double own_s = books_.Now().seconds - before.seconds;
+  std::this_thread::sleep_for(std::chrono::duration<double>(
+      conditions_.Rest(made_ / parts + 1, session_->replica(), own_s, parts)));
+  ++made_;
+  channel_.Add(options_.tokens_per_microbatch());
+}
+
+// After the Install that took it.
+void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
+  StepRecord record;
+  record.step = info.commits;
+  record.replica = session_->replica();
+  record.seconds = books_.training().seconds;
+  record.tokens = info.tokens;
+  record.loss = losses_ / static_cast<double>(std::max<int64_t>(made_ - made_before_, 1));
+  record.lr = info.lr;
+  record.synced = options_.method != "zero1";
+  record.exposed_comm_s = books_.training().waited_s - kept_.waited_s;
+  record.bytes_sent = books_.training().sync - kept_.sync;
+  record.microbatches = info.microbatches;
+  if (const double share = inner_.TakeAdaptiveShare(); share >= 0.0) {
+    record.adaptive_share = share;
+  }
+  kept_ = books_.training();
+  made_before_ = made_;
+  losses_ = 0.0;
+  if (options_.eval_interval > 0 && info.commits % options_.eval_interval == 0) {
+    record.val_loss = Evaluate().loss;
+  }
+  books_.Keep(record, Position(info.commits, info.tokens));
+}
+
+void ChannelRun::Execute() {
+  bool finished = channel_.info().finished != 0;
+  while (!finished) {
+    books_.Measure([this] { MicroBatch(); });
+    if (!channel_.Ready()) {
+      continue;
+    }
+    books_.AddIdle(books_.Measure([this] { channel_.Install(); }).waited_s);
+    const entrain_acco_info_t info = channel_.info();
+    finished = info.finished != 0;
+    if (info.commits > commits_) {
+      commits_ = info.commits;
+      KeepCommit(info);
+      const bool due = options_.save_every > 0 && commits_ >= next_save_;
+      if (!options_.save_dir.empty() && (due || finished)) {
+        books_.Measure([this] { Save(commits_); });
+        next_save_ += options_.save_every;
+      }
+    }
+  }
+  books_.Close(Report());
+}
+
+Validation ChannelRun::Evaluate() {
+  return Validate(task_, session_, pass_.get(), [this](Pass* pass) { model_.Forward(pass); });
+}
+
+Summary ChannelRun::Report() {
+  const entrain_acco_info_t info = channel_.info();
+  Summary s = books_.Sum(made_);
+  std::swap(s.replica_microbatches, s.replica_steps);
+  s.replica_steps.assign(s.replica_microbatches.size(), info.commits);
+  s.steps = info.commits;
+  s.tokens = info.tokens;
+  s.tokens_per_s = static_cast<double>(info.tokens - tokens_before_) / s.wall_s;
+  s.syncs = info.rounds;
+  double dropped = static_cast<double>(info.dropped);
+  session_->SumOverAll(&dropped, 1);
+  s.dropped_microbatches = static_cast<int64_t>(dropped);
+  s.bytes_held =
+      static_cast<uint64_t>(session_->LargestOfAll(static_cast<double>(info.bytes_held)));
+  s.params = task_.parameters();
+  const Validation validation = Evaluate();
+  s.val_loss = validation.loss;
+  s.val_accuracy = validation.accuracy;
+  s.unigram_entropy = task_.Entropy();
+  const auto layers = model_.Collect();
+  const auto sum = [this](double* values, int count) { session_->SumOverAll(values, count); };
+  s.sharpness = LossRises(options_.sharpness_rho, task_, {session_->rank(), session_->ranks(), sum},
+                          pass_.get(), layers);
+  if (session_->rank() == 0) {
+    s.sample = task_.Sample(layers);
+  }
+  return s;
+}
+
+}  // namespace
+
+void TrainByChannel(const Options& options, const Task& task, Session* session) {
+  ChannelRun run(options, task, session);
+  run.Execute();
+}
+
+}  // namespace trainer

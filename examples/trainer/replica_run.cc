@@ -1,0 +1,358 @@
+#include "examples/trainer/replica_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "examples/trainer/books.h"
+#include "examples/trainer/conditions.h"
+#include "examples/trainer/evaluate.h"
+#include "examples/trainer/inner_optimizer.h"
+#include "examples/trainer/kernels.h"
+#include "examples/trainer/loss_rise.h"
+#include "examples/trainer/method.h"
+#include "examples/trainer/pass.h"
+#include "examples/trainer/sharded_model.h"
+#include "examples/trainer/sharpness.h"
+#include "examples/trainer/stopwatch.h"
+
+namespace trainer {
+namespace {
+
+class ReplicaRun {
+ public:
+  ReplicaRun(const Options& options, const Task& task, Session* session);
+  void Execute();
+
+ private:
+  void Resume();
+  void Save();
+  bool SaveIsDue() const;
+  bool Done(int64_t made) const;
+  int64_t StepOfSchedule(int64_t step) const;
+  void SetBatch(int64_t draw);
+  double MicroBatches(int64_t step, bool* synced);
+  void SecondGradient(int64_t step);
+  void Update(StepRecord* record);
+  void UpdateAndRest(StepRecord* record);
+  StepRecord Step(int64_t step);
+  Validation Evaluate();
+  Traffic Meter() const;
+  Summary Report();
+  // After `steps`: how many there must be before the next checkpoint.
+  int64_t NextSave(int64_t steps) const {
+    return options_.save_every == 0 ? 0 : (steps / options_.save_every + 1) * options_.save_every;
+  }
+
+  const Options& options_;
+  const Task& task_;
+  Session* const session_;
+  const int64_t steps_;
+  const Conditions conditions_;
+  ShardedModel model_;
+  Method method_;
+  InnerOptimizer inner_;
+  std::unique_ptr<Sharpness> sharpness_;  // null: off
+  const std::unique_ptr<Pass> pass_;
+  Batch batch_;
+  Books books_;
+  double sums_waited_s_ = 0.0;
+  int64_t made_ = 0;          // steps of this replica
+  int64_t steps_before_ = 0;  // of the run that this one goes on from
+  int64_t next_save_ = 0;     // with --save-every: steps to have been made
+};
+
+ReplicaRun::ReplicaRun(const Options& options, const Task& task, Session* session)
+    : options_(options),
+      task_(task),
+      session_(session),
+      steps_(options.total_steps(session->ranks())),
+      conditions_(options.conditions, options.seed, session->replicas()),
+      model_(session->mesh(), task, options.precision == "bf16", options.shard_prefetch),
+      method_(options, task.layers(), session->mesh(), model_.handle()),
+      inner_(options.inner, model_.masters().size()),
+      pass_(task.NewPass()),
+      books_(options, task.unit(), session, steps_, [this] { return Meter(); }) {
+  if (options.wsam.form != "off") {
+    std::vector<int64_t> sizes;
+    for (int layer = 0; layer < task.layers(); ++layer) {
+      sizes.push_back(task.layer_size(layer));
+    }
+    sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes);
+    model_.SetSharpness(sharpness_.get());
+  }
+  std::string failure;
+  try {
+    conditions_.CheckReplicas();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+  books_.OpenFiles();
+  int array = 0;
+  for (std::vector<float>& state : inner_.state()) {
+    if (options_.method != "ddp") {
+      method_.AddState(("inner/" + std::to_string(array++)).c_str(), state.data(), state.size());
+    }
+  }
+  if (!options_.resume.empty()) {
+    Resume();
+  }
+  next_save_ = NextSave(steps_before_);
+}
+
+// All ranks fail alike; one of them says why.
+void ReplicaRun::Resume() {
+  std::string failure;
+  try {
+    method_.Load(options_);
+    steps_before_ = method_.steps();
+    if (steps_before_ > steps_) {
+      failure = "--resume " + options_.resume + " is of step " + std::to_string(steps_before_) +
+                ", and the run has " + std::to_string(steps_);
+    }
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+  books_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
+}
+
+// The same on all ranks.
+bool ReplicaRun::SaveIsDue() const {
+  if (options_.save_every == 0) {
+    return false;
+  }
+  return method_.by_time() ? method_.CheckpointIsDue(session_->replicas())
+                           : method_.steps() >= next_save_;
+}
+
+// Called when an exchange has begun; the whole of it is waited for.
+void ReplicaRun::Save() {
+  method_.WaitAll(task_.layers());
+  char name[32];
+  if (method_.by_time()) {  // each replica is at a step of its own
+    std::snprintf(name, sizeof(name), "exchange-%08lld", static_cast<long long>(method_.syncs()));
+  } else {
+    std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(method_.steps()));
+  }
+  std::string failure;
+  try {
+    method_.Save(options_, name);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  session_->Agree(failure);
+}
+
+Traffic ReplicaRun::Meter() const {
+  return {.waited_s = model_.waited_s() + method_.waited_s() + sums_waited_s_ +
+                      (sharpness_ ? sharpness_->waited_s() : 0.0),
+          .shard = model_.bytes_sent_shard() + method_.bytes_sent_shard() + session_->bytes_sent(),
+          .sync = model_.bytes_sent_sync() + method_.bytes_sent_sync()};
+}
+
+// Gives the pass this rank's batch number `draw`.
+void ReplicaRun::SetBatch(int64_t draw) {
+  task_.DrawTraining(session_->rank(), draw, &batch_);
+  if (conditions_.Shuffles(method_.interval(), session_->replica())) {
+    conditions_.Shuffle(session_->rank(), draw, &batch_);
+  }
+  pass_->SetBatch(batch_);
+}
+
+// Forward and backward passes of one step; returns the mean loss of this rank's batches.
+double ReplicaRun::MicroBatches(int64_t step, bool* synced) {
+  const int64_t count = options_.gradient_accumulation_steps;
+  double loss = 0.0;
+  for (int64_t micro = 0; micro < count; ++micro) {
+    const bool began = method_.BeginForward(true, micro == 0);
+    *synced |= began;
+    SetBatch((step - 1) * count + micro);
+    if (began && SaveIsDue()) {
+      Save();
+      next_save_ = NextSave(method_.steps());
+    }
+    model_.Forward(pass_.get(), [this](int layer) { method_.WaitLayer(layer); });
+    loss += pass_->loss() / static_cast<double>(count);
+    model_.Backward(pass_.get(), 1.0f / static_cast<float>(count));
+  }
+  model_.FinishGradients();
+  return loss;
+}
+
+// The same batches once more, where the first gradient leads up to.
+void ReplicaRun::SecondGradient(int64_t step) {
+  const int64_t count = options_.gradient_accumulation_steps;
+  sharpness_->Ascend(session_, &model_.masters(), &model_.gradients());
+  for (int64_t micro = 0; micro < count; ++micro) {
+    SetBatch((step - 1) * count + micro);
+    model_.Forward(pass_.get(), [](int) {});
+    model_.Backward(pass_.get(), 1.0f / static_cast<float>(count));
+  }
+  model_.FinishGradients();
+}
+
+void ReplicaRun::Update(StepRecord* record) {
+  auto& grads = model_.gradients();
+  std::fill(grads.begin(), grads.end(), 0.0f);
+  const double loss = MicroBatches(record->step, &record->synced);
+
+  // The only numbers that leave the rank besides parameters and gradients, and they stay within the
+  // replica: its gradient norm and its loss.
+  double sums[2] = {SumOfSquares(grads.data(), static_cast<int64_t>(grads.size())), loss};
+  {
+    const Waiting waiting(&sums_waited_s_);
+    session_->SumOverReplica(sums, 2);
+  }
+  record->loss = sums[1] * session_->replicas() / session_->ranks();
+  record->lr = LearningRate(options_.inner, static_cast<double>(StepOfSchedule(record->step)),
+                            static_cast<double>(steps_));
+  if (sharpness_) {
+    SecondGradient(record->step);
+    sharpness_->Step(record->step, record->lr, session_, &model_.masters(), grads);
+  } else {
+    inner_.Step(record->step, record->lr, std::sqrt(sums[0]), &model_.masters(), &grads);
+  }
+  if (const double share = inner_.TakeAdaptiveShare(); share >= 0.0) {
+    record->adaptive_share = share;
+  }
+  method_.EndStep(options_.tokens_per_step(1), loss);
+  if (options_.save_every > 0 && method_.by_time() && method_.steps() >= next_save_) {
+    method_.WishCheckpoint();
+  }
+}
+
+// One step, which takes as long as the emulated conditions want. Where replicas meet, all that the
+// step waited counts as waiting for the others; elsewhere a replica's ranks wait for each other
+// alone.
+void ReplicaRun::UpdateAndRest(StepRecord* record) {
+  const Traffic before = books_.Now();
+  const double met_before_s = method_.waited_s();
+  Update(record);
+  const Traffic now = books_.Now();
+  const bool meets = record->synced || method_.interval() == 0;
+  const double idle_s = meets ? now.waited_s - before.waited_s : method_.waited_s() - met_before_s;
+  books_.AddIdle(idle_s);
+  const double own_s = now.seconds - before.seconds - idle_s;
+  std::this_thread::sleep_for(
+      std::chrono::duration<double>(conditions_.Rest(record->step, session_->replica(), own_s)));
+}
+
+// Whether that is all, with so many steps of this replica. Replicas that count together know what
+// all have made when they meet, and all stop after the same meeting.
+bool ReplicaRun::Done(int64_t made) const {
+  if (!options_.steps_together) {
+    return made >= steps_;
+  }
+  const std::vector<int64_t> met = method_.StepsWhenMet(session_->replicas());
+  return std::accumulate(met.begin(), met.end(), int64_t{0}) >= session_->replicas() * steps_ &&
+         !met.empty();
+}
+
+// Where the learning rate is at this replica's step number `step`: replicas that count together
+// have made, on average, what they had when they last met, and since then as many as this one.
+int64_t ReplicaRun::StepOfSchedule(int64_t step) const {
+  if (!options_.steps_together) {
+    return step;
+  }
+  const std::vector<int64_t> met = method_.StepsWhenMet(session_->replicas());
+  if (met.empty()) {
+    return std::min(step, steps_);
+  }
+  const int64_t mean = std::accumulate(met.begin(), met.end(), int64_t{0}) / session_->replicas();
+  const int64_t since = step - met[static_cast<size_t>(session_->replica())];
+  return std::min(mean + since, steps_);
+}
+
+Validation ReplicaRun::Evaluate() {
+  return Validate(task_, session_, pass_.get(), [this](Pass* pass) {
+    method_.BeginForward(false, true);
+    model_.Forward(pass, [this](int layer) { method_.WaitLayer(layer); });
+  });
+}
+
+StepRecord ReplicaRun::Step(int64_t step) {
+  StepRecord record;
+  record.step = step;
+  record.replica = session_->replica();
+  record.tokens = step * options_.tokens_per_step(session_->ranks());
+  const Traffic took = books_.Measure([&] { UpdateAndRest(&record); });
+  record.seconds = books_.training().seconds;
+  record.exposed_comm_s = took.waited_s;
+  record.bytes_sent = took.shard + took.sync;
+  // Behind further steps, each rank's exchange is over when it is.
+  const bool seen = record.synced && options_.overlap_steps() == 0;
+  if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
+    record.anchor_checksum = session_->CombineOverReplica(own);
+  }
+  if (options_.eval_interval > 0 && step % options_.eval_interval == 0) {
+    record.val_loss = Evaluate().loss;
+  }
+  return record;
+}
+
+void ReplicaRun::Execute() {
+  for (made_ = steps_before_; !Done(made_); ++made_) {
+    const int64_t step = made_ + 1;
+    const StepRecord record = Step(step);
+    books_.Keep(record, record.step);
+  }
+  const Traffic end = books_.Measure([this] {
+    if (method_.Finish(task_.layers()) && !options_.save_dir.empty()) {
+      Save();
+    }
+  });
+  books_.AddIdle(end.waited_s);
+  books_.Close(Report());
+}
+
+Summary ReplicaRun::Report() {
+  Summary s = books_.Sum(made_);
+  s.steps = steps_;
+  const int64_t all = std::accumulate(s.replica_steps.begin(), s.replica_steps.end(), int64_t{0});
+  const int64_t of_step = options_.tokens_per_step(options_.shard_size);
+  s.tokens = all * of_step;
+  const int64_t before = steps_before_ * session_->replicas();
+  s.tokens_per_s = static_cast<double>((all - before) * of_step) / s.wall_s;
+  double sums[] = {static_cast<double>(model_.bytes_sent_init()) / session_->ranks(),
+                   // of a replica, counted on each of its ranks
+                   static_cast<double>(method_.rejections()) / options_.shard_size};
+  session_->SumOverAll(sums, 2);
+  s.bytes_sent_init = sums[0];
+  s.rejections = static_cast<int64_t>(std::llround(sums[1]));
+  s.syncs = method_.syncs();
+  s.params = task_.parameters();
+  const Validation validation = Evaluate();
+  s.val_loss = validation.loss;
+  s.val_accuracy = validation.accuracy;
+  s.unigram_entropy = task_.Entropy();
+  if (const uint64_t own = method_.anchor_checksum(); own != 0) {
+    session_->CheckSameInReplicas(own, "anchors");
+    s.anchor_checksum = session_->CombineOverReplica(own);
+  }
+  const auto layers = model_.Collect();
+  const auto sum = [this](double* values, int count) { session_->SumOverAll(values, count); };
+  s.sharpness = LossRises(options_.sharpness_rho, task_, {session_->rank(), session_->ranks(), sum},
+                          pass_.get(), layers);
+  if (session_->rank() == 0) {
+    s.sample = task_.Sample(layers);
+  }
+  return s;
+}
+
+}  // namespace
+
+void TrainReplicas(const Options& options, const Task& task, Session* session) {
+  ReplicaRun run(options, task, session);
+  run.Execute();
+}
+
+}  // namespace trainer
