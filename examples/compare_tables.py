@@ -122,8 +122,8 @@ def ascending(value):
 
 def entries(runs):
     """Of the runs of one rank count, in the order in which they were asked for. A learning rate
-    counts only when it has as many runs as the one with the most. A colour is a method's, and dashes
-    are an optimizer's, where there are several of both."""
+    counts only when it has as many runs as the one with the most. A colour is a method's and
+    dashes are an optimizer's, where there are several of both."""
     methods = list(dict.fromkeys(run.method for run in runs))
     optimizers = list(dict.fromkeys(run.optimizer for run in runs))
     both = len(methods) > 1 and len(optimizers) > 1
