@@ -35,6 +35,7 @@ constexpr Check kChecks[] = {
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},
     {"ENTRAIN_KEY_FILE", [](const std::string& v) { return ReadKeyFile(v).status(); }},
+    {"ENTRAIN_FAULT", [](const std::string& v) { return ParseFaultPlan(v).status(); }},
 };
 
 }  // namespace

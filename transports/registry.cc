@@ -1,12 +1,14 @@
 #include "transports/registry.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "transports/fault/fault_transport.h"
 #include "transports/inproc/inproc_transport.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
@@ -60,6 +62,17 @@ absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text)
     }
   }
   return names;
+}
+
+std::shared_ptr<FaultLink> CreateFaultLink(const FaultPlan& plan, int rank, const Clock& clock) {
+  return std::make_shared<FaultLink>(plan, rank, clock);
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLink> link,
+                                                        const TransportFactory& factory,
+                                                        const TransportConfig& config,
+                                                        Events* events) {
+  return CreateFaultTransport(std::move(link), factory, config, events);
 }
 
 }  // namespace entrain

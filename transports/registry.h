@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "transports/fault_plan.h"
 #include "transports/transport.h"
 
 namespace entrain {
@@ -27,5 +28,14 @@ absl::Span<const TransportFactory> TransportRegistry();
 // "shm,tcp" to names, each known and named once; empty: all. The order of the text is ignored:
 // preference is fixed.
 absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
+
+// One emulated link for all that a process sends (transports/fault). `rank`: its own.
+class FaultLink;
+std::shared_ptr<FaultLink> CreateFaultLink(const FaultPlan& plan, int rank, const Clock& clock);
+// As factory.create, but what is sent goes over `link` first.
+absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLink> link,
+                                                        const TransportFactory& factory,
+                                                        const TransportConfig& config,
+                                                        Events* events);
 
 }  // namespace entrain

@@ -40,8 +40,10 @@ constexpr EnvVariable kEnvironment[] = {
      "which host this process counts to; default: boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path", "file with the pre-shared key of the job; default: none"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
-    {"ENTRAIN_FAULT", "-",
-     "reserved for a fault-injecting transport; this build refuses to start when it is set"},
+    {"ENTRAIN_FAULT", "NAME=VALUE,...",
+     "a slower network than there is, for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
+     "seed=1, "
+     "cut=30s, ranks=0,3, transports=tcp; see transports/fault/README.md; default: none"},
 };
 
 // Splits "1.5M" into 1.5 and "M".
@@ -50,26 +52,6 @@ bool SplitNumber(absl::string_view text, double& number, absl::string_view& unit
   const size_t end = text.find_first_not_of("0123456789.");
   unit = end == absl::string_view::npos ? absl::string_view() : text.substr(end);
   return absl::SimpleAtod(text.substr(0, end), &number);
-}
-
-struct Unit {
-  absl::string_view name;
-  double factor;
-};
-
-absl::StatusOr<int64_t> ParseUnits(absl::string_view text, absl::Span<const Unit> units,
-                                   absl::string_view what) {
-  double number = 0;
-  absl::string_view unit;
-  if (SplitNumber(text, number, unit)) {
-    for (const Unit& u : units) {
-      const double value = number * u.factor;
-      if (unit == u.name && value < 9.2e18) {
-        return static_cast<int64_t>(value);
-      }
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not ", what));
 }
 
 }  // namespace
@@ -96,10 +78,6 @@ absl::Status CheckEnvironment() {
             absl::StrAppend(out, variable.name);
           })));
     }
-  }
-  if (GetEnv("ENTRAIN_FAULT")) {
-    return absl::FailedPreconditionError(
-        "ENTRAIN_FAULT is set, but this build has no fault-injecting transport; unset it");
   }
   return absl::OkStatus();
 }
@@ -138,14 +116,29 @@ absl::StatusOr<std::optional<int64_t>> GetEnvInt(const char* name) {
   return std::optional<int64_t>(value);
 }
 
+absl::StatusOr<int64_t> ParseUnits(absl::string_view text, absl::Span<const NamedUnit> units,
+                                   absl::string_view what) {
+  double number = 0;
+  absl::string_view unit;
+  if (SplitNumber(text, number, unit)) {
+    for (const NamedUnit& u : units) {
+      const double value = number * u.factor;
+      if (unit == u.name && value < 9.2e18) {
+        return static_cast<int64_t>(value);
+      }
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not ", what));
+}
+
 absl::StatusOr<int64_t> ParseSize(absl::string_view text) {
-  constexpr Unit kUnits[] = {
+  constexpr NamedUnit kUnits[] = {
       {"", 1}, {"K", 1024}, {"M", 1024.0 * 1024}, {"G", 1024.0 * 1024 * 1024}};
   return ParseUnits(text, kUnits, "a size such as 64, 64K, 1.5M or 2G");
 }
 
 absl::StatusOr<int64_t> ParseDuration(absl::string_view text) {
-  constexpr Unit kUnits[] = {{"", 1e9}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}};
+  constexpr NamedUnit kUnits[] = {{"", 1e9}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}};
   constexpr absl::string_view kWhat = "a duration such as 250ms, 30s, 5m or 2h, above 0";
   const absl::StatusOr<int64_t> ns = ParseUnits(text, kUnits, kWhat);
   if (ns.ok() && *ns <= 0) {

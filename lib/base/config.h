@@ -25,8 +25,8 @@ struct EnvVariable {
 };
 absl::Span<const EnvVariable> EnvTable();
 
-// Refuses variables named ENTRAIN_* that are not in the table (a misspelt setting must not be
-// silently ignored), and those that this build only reserves.
+// Refuses variables named ENTRAIN_* that are not in the table: a misspelt setting must not be
+// silently ignored.
 absl::Status CheckEnvironment();
 // Sets the threshold of lib/base/log to ENTRAIN_LOG, if that is set; refuses what is no level.
 absl::Status ApplyLogLevel();
@@ -37,6 +37,14 @@ std::optional<std::string> GetEnv(const char* name);
 // The same as an integer; an error names the variable and its value.
 absl::StatusOr<std::optional<int64_t>> GetEnvInt(const char* name);
 
+// A number and one of these units, as "1.5MB/s", to the number times the factor, rounded down. An
+// error says that the text is not `what`.
+struct NamedUnit {
+  absl::string_view name;
+  double factor;
+};
+absl::StatusOr<int64_t> ParseUnits(absl::string_view text, absl::Span<const NamedUnit> units,
+                                   absl::string_view what);
 // "64", "64K", "1.5M", "2G" (1024), to bytes.
 absl::StatusOr<int64_t> ParseSize(absl::string_view text);
 // "250ms", "30s", "5m", "2h"; a bare number is seconds. To nanoseconds, > 0.

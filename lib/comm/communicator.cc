@@ -113,7 +113,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   }
   const bool probe = options.tuning == kProbe;
   ENTRAIN_ASSIGN_OR_RETURN(const auto tuning, LoadTuning(probe ? "" : options.tuning));
-  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host()));
+  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host(), options.rank));
   Engine& engine = options.runtime->engine();
 
   const Stop stop{Deadline::After(options.timeout_ns)};

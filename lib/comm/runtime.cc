@@ -59,6 +59,13 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
   const std::string transports = Setting(options.transports, "ENTRAIN_TRANSPORTS");
   runtime->transports_named_ = !transports.empty();
   ENTRAIN_ASSIGN_OR_RETURN(runtime->transport_names_, ParseTransports(transports));
+  if (const std::optional<std::string> fault = GetEnv("ENTRAIN_FAULT")) {
+    auto plan = ParseFaultPlan(*fault);
+    if (!plan.ok()) {
+      return Annotate(plan.status(), "ENTRAIN_FAULT");
+    }
+    runtime->fault_ = *std::move(plan);
+  }
   return runtime;
 }
 
@@ -84,12 +91,12 @@ Runtime::~Runtime() {
   }
 }
 
-absl::Status Runtime::EnsureStarted(const std::string& route_to) {
+absl::Status Runtime::EnsureStarted(const std::string& route_to, int rank) {
   absl::MutexLock lock(&mutex_);
-  return engine_ == nullptr ? Start(route_to) : absl::OkStatus();
+  return engine_ == nullptr ? Start(route_to, rank) : absl::OkStatus();
 }
 
-absl::Status Runtime::Start(const std::string& route_to) {
+absl::Status Runtime::Start(const std::string& route_to, int rank) {
   TransportConfig config;
   config.self = id_;
   config.host_id = host_id_;
@@ -99,13 +106,21 @@ absl::Status Runtime::Start(const std::string& route_to) {
   config.route_to = route_to;
   config.regions = regions_;
   auto engine = std::make_shared<Engine>(EngineOptions{.own_thread = options_.own_thread});
+  std::shared_ptr<FaultLink> fault;
+  if (fault_ && fault_->IsFor(rank)) {
+    ENTRAIN_LOG(kWarning, "rank ", rank, " sends as ENTRAIN_FAULT=", *GetEnv("ENTRAIN_FAULT"),
+                " says");
+    fault = CreateFaultLink(*fault_, rank, engine->clock());
+  }
   std::vector<std::string> failures;
   for (const TransportFactory& factory : TransportRegistry()) {
     if (std::find(transport_names_.begin(), transport_names_.end(), factory.name) ==
         transport_names_.end()) {
       continue;
     }
-    auto transport = factory.create(config, engine.get());
+    auto transport = fault != nullptr && fault_->IsFor(factory.name)
+                         ? CreateBehind(fault, factory, config, engine.get())
+                         : factory.create(config, engine.get());
     if (transport.ok()) {
       engine->AddTransport(*std::move(transport));
       continue;

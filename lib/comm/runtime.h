@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"
 #include "lib/memory/shared_regions.h"
+#include "transports/fault_plan.h"
 
 namespace entrain {
 
@@ -48,8 +50,9 @@ class Runtime {
   ~Runtime();
 
   // Creates the transports if that has not been done. `route_to`: the host of the store, to choose
-  // the interface that leads there; empty: unknown.
-  absl::Status EnsureStarted(const std::string& route_to);
+  // the interface that leads there; empty: unknown. `rank`: of this process in its first
+  // communicator, by which ENTRAIN_FAULT may tell processes apart.
+  absl::Status EnsureStarted(const std::string& route_to, int rank);
 
   const PeerId& id() const { return id_; }
   const std::string& host_id() const { return host_id_; }
@@ -68,12 +71,13 @@ class Runtime {
 
  private:
   explicit Runtime(const RuntimeOptions& options) : options_(options), pool_(int64_t{256} << 20) {}
-  absl::Status Start(const std::string& route_to) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Start(const std::string& route_to, int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RuntimeOptions options_;
   PeerId id_{};
   std::string host_id_, key_;
   std::vector<std::string> transport_names_;
+  std::optional<FaultPlan> fault_;
   bool transports_named_ = false;  // asked for by name: one that cannot be had is an error
   BufferPool pool_;
   const std::shared_ptr<SharedRegions> regions_ = std::make_shared<SharedRegions>();

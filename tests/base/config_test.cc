@@ -40,11 +40,6 @@ TEST(Environment, KnownNamesAndOtherPeoplesAreAccepted) {
   EXPECT_TRUE(CheckEnvironment().ok()) << CheckEnvironment();
 }
 
-TEST(Environment, ReservedOnesAreRefused) {
-  const Variable fault("ENTRAIN_FAULT", "drop");
-  EXPECT_EQ(CheckEnvironment().code(), absl::StatusCode::kFailedPrecondition);
-}
-
 TEST(Environment, LogLevelIsAppliedOrRefused) {
   {
     const Variable level("ENTRAIN_LOG", "debug");

@@ -285,6 +285,39 @@ TEST(EntrainPerf, TunesAFileThatIsThenChosenBy) {
   EXPECT_THAT(explained.out, HasSubstr("from " + file.path()));
 }
 
+// ENTRAIN_FAULT for one test.
+class Fault {
+ public:
+  explicit Fault(const char* value) { setenv("ENTRAIN_FAULT", value, 1); }
+  ~Fault() { unsetenv("ENTRAIN_FAULT"); }
+};
+
+TEST(EntrainPerf, SeesTheRateAndLatencyOfAnEmulatedLink) {
+  const Fault fault("rate=20MB/s,latency=2ms");
+  const JsonFile file;
+  const Ended ended =
+      Perf({"all_reduce", "-n", "2", "--transport", "inproc,shm,tcp", "--algorithm", "ring",
+            "--min-bytes", "1M", "--max-bytes", "1M", "--budget", "0", "--json", file.path()});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("# ENTRAIN_FAULT=rate=20MB/s,latency=2ms"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 1 sends as ENTRAIN_FAULT="));
+  ASSERT_THAT(file.Lines(), SizeIs(3));
+  for (const json& line : file.Lines()) {
+    EXPECT_EQ(line.at("wrong"), 0);
+    // 1 MiB leaves each rank; a round waits for the round before. The clocks start when the ranks have met.
+    EXPECT_GE(line.at("min_us"), 0.9 * ((1 << 20) / 20.0 + 2 * 2000)) << line;
+    EXPECT_LE(line.at("min_us"), 10 * ((1 << 20) / 20.0 + 2 * 2000)) << line;
+  }
+}
+
+TEST(EntrainPerf, RefusesAnEmulatedLinkThatItDoesNotUnderstand) {
+  const Fault fault("rate=20MB/s,latency=fast");
+  const Ended ended = Perf({"barrier", "-n", "2", "--transport", "inproc", "--budget", "0"});
+  EXPECT_NE(ended.code, 0);
+  EXPECT_THAT(ended.err,
+              HasSubstr("ENTRAIN_FAULT: \"rate=20MB/s,latency=fast\": latency: \"fast\""));
+}
+
 TEST(EntrainPerf, ListsTransportsAndAlgorithms) {
   const Ended ended = Perf({"--list"});
   EXPECT_EQ(ended.code, 0);

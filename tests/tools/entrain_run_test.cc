@@ -279,7 +279,8 @@ TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
                              {"ENTRAIN_ALGORITHMS", "all_reduce:magic", "no algorithm 'magic'"},
                              {"ENTRAIN_INTERFACE", "no-such-interface", "no-such-interface"},
                              {"ENTRAIN_PORTS", "9-1", "\"9-1\": expected LOW-HIGH"},
-                             {"ENTRAIN_KEY_FILE", "/no/such/key", "/no/such/key"}}) {
+                             {"ENTRAIN_KEY_FILE", "/no/such/key", "/no/such/key"},
+                             {"ENTRAIN_FAULT", "rate=fast", "\"fast\" is not a rate"}}) {
     setenv(wrong.name, wrong.value, 1);
     const Ended ended = Execute({"-n", "3", "echo", "started"});
     unsetenv(wrong.name);

@@ -12,20 +12,31 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
   return buffer;
 }
 
+void MakeTransport(absl::string_view name, Node& node) {
+  // Quick enough for a suite that moves much, slow enough that everything waits for a while.
+  const FaultPlan plan = {.bytes_per_second = 4'000'000'000,
+                          .latency_ns = 30 * kMicrosecond,
+                          .jitter_ns = 20 * kMicrosecond};
+  for (const TransportFactory& factory : TransportRegistry()) {
+    if (factory.name == Beneath(name)) {
+      absl::StatusOr<std::unique_ptr<Transport>> transport =
+          factory.name == name
+              ? factory.create(node.config, &node.events)
+              : CreateBehind(CreateFaultLink(plan, node.config.self[0], *node.config.clock),
+                             factory, node.config, &node.events);
+      EXPECT_TRUE(transport.ok()) << transport.status();
+      node.transport = transport.ok() ? *std::move(transport) : nullptr;
+    }
+  }
+}
+
 std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key) {
   auto node = std::make_unique<Node>();
   node->config.self.fill(index);
   node->config.host_id = "contract-test";
   node->config.key = std::string(key);
   node->config.regions = node->regions;
-  for (const TransportFactory& factory : TransportRegistry()) {
-    if (factory.name == name) {
-      absl::StatusOr<std::unique_ptr<Transport>> transport =
-          factory.create(node->config, &node->events);
-      EXPECT_TRUE(transport.ok()) << transport.status();
-      node->transport = transport.ok() ? *std::move(transport) : nullptr;
-    }
-  }
+  MakeTransport(name, *node);
   return node;
 }
 

@@ -13,6 +13,7 @@
 #include <poll.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -80,6 +81,13 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
           {.kind = CallKind::kSend, .dtype = 0, .count = count}};
 }
 
+// The transports of the registry, and each behind an emulated link as "fault_NAME".
+inline std::string Beneath(absl::string_view name) {
+  absl::ConsumePrefix(&name, "fault_");
+  return std::string(name);
+}
+// Node::transport by that name, of its config.
+void MakeTransport(absl::string_view name, Node& node);
 // A node of the transport called `name`; `index` makes peer ids that compare like it.
 std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key = "");
 

@@ -114,7 +114,8 @@ class EndpointDeath : public testing::TestWithParam<std::string> {
   std::unique_ptr<Endpoint> path;
 };
 
-INSTANTIATE_TEST_SUITE_P(Processes, EndpointDeath, testing::Values("shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Processes, EndpointDeath,
+                         testing::Values("shm", "tcp", "fault_shm", "fault_tcp"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedWhilePolling) {

@@ -350,11 +350,7 @@ TEST_P(EndpointContract, APeerThatNeverConnectsIsLostInTime) {
   patient.config = a->config;
   patient.config.self.fill(9);  // the larger id: it waits to be dialled
   patient.config.clock = &clock;
-  for (const TransportFactory& factory : TransportRegistry()) {
-    if (factory.name == GetParam()) {
-      patient.transport = factory.create(patient.config, &patient.events).value();
-    }
-  }
+  MakeTransport(GetParam(), patient);
   auto path = patient.transport->Connect(b->config.self, b->transport->address());
   ASSERT_TRUE(path.ok());
   Transfer receive;

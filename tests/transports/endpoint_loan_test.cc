@@ -17,7 +17,7 @@ constexpr Context kUnused = 77;
 
 class EndpointLoan : public EndpointContract {
  protected:
-  bool lends() const { return GetParam() == "shm"; }
+  bool lends() const { return Beneath(GetParam()) == "shm"; }
   // Memory of a's.
   std::shared_ptr<const SharedRegion> Allocate(int64_t bytes) {
     auto region = a->regions->Allocate(bytes, SealedMemory::Pages::kUsual);
@@ -52,7 +52,9 @@ class EndpointLoan : public EndpointContract {
   Transfer received, sent;
   Loan loan;
 };
-INSTANTIATE_TEST_SUITE_P(Every, EndpointLoan, testing::Values("inproc", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Every, EndpointLoan,
+                         testing::Values("inproc", "shm", "tcp", "fault_inproc", "fault_shm",
+                                         "fault_tcp"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(EndpointLoan, GivesTheBytesAndCompletesTheSendWhenItEnds) {

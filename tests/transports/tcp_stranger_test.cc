@@ -138,11 +138,7 @@ TEST_F(TcpStranger, SilentConnectionsAreEndedInTime) {
   Node node;
   node.config.self.fill(7);
   node.config.clock = &clock;
-  for (const TransportFactory& factory : TransportRegistry()) {
-    if (factory.name == std::string("tcp")) {
-      node.transport = factory.create(node.config, &node.events).value();
-    }
-  }
+  MakeTransport("tcp", node);
   where = TcpAddress::Parse(node.transport->address())->address;
   const Fd silent = ConnectRaw();
   const Fd half = ConnectRaw();

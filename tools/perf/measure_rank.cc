@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
+#include "lib/base/config.h"
 #include "lib/base/status.h"
 #include "tools/perf/cores.h"
 #include "tools/perf/entrain_subject.h"
@@ -113,6 +114,9 @@ class RankRun {
       ENTRAIN_RETURN_IF_ERROR(Note(subject, cases[0], &Explained::model));
       report_->Head({"entrain-perf", meeting->place(), options_.budget_s}, cases[0],
                     subject.transport());
+      if (const auto fault = GetEnv("ENTRAIN_FAULT")) {
+        report_->Note("ENTRAIN_FAULT=" + *fault);
+      }
       if (options_.memory != Options::Memory::kPrivate) {
         report_->Note("buffers of entrain_mem_alloc");
       }
