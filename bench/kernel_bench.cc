@@ -163,6 +163,22 @@ std::vector<Loop> LoopsOf(const Kernels& k) {
                                                      a.floats(2), a.floats(3), nullptr, nullptr},
                                                     n));
                    }});
+  // WSAM: to w + e, in both scalings; what both gradients make in its coupled form, and its
+  // decoupled step.
+  for (const bool adaptive : {false, true}) {
+    loops.push_back({adaptive ? "wsam_ascend_adaptive" : "wsam_ascend", 4, 16,
+                     [&k, adaptive](Arrays& a, int64_t n) {
+                       k.ascend(adaptive, 1e-9f, a.floats(0), a.floats(1), a.floats(2), n);
+                     }});
+  }
+  loops.push_back({"wsam_combine", 4, 12, [&k](Arrays& a, int64_t n) {
+                     const SharpnessArgs args = {.keep = 1, .rate = 9, .first = 1, .second = 1};
+                     k.add_sharpness(args, a.floats(0), a.floats(1), a.floats(1), a.floats(2), n);
+                   }});
+  loops.push_back({"wsam_step", 4, 16, [&k](Arrays& a, int64_t n) {
+                     const SharpnessArgs args = {.keep = 1, .rate = -1e-9, .first = 1, .second = 1};
+                     k.add_sharpness(args, a.floats(0), a.floats(0), a.floats(1), a.floats(2), n);
+                   }});
   return loops;
 }
 
