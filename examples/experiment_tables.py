@@ -26,20 +26,20 @@ def best_rate(by_rate):
     return min(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
 
 
-def quality(results):
-    """results: {method: {learning rate: [validation loss of each seed]}}; ddp is one of them, and
+def quality(results, base="ddp"):
+    """results: {method: {learning rate: [validation loss of each seed]}}; base is one of them, and
     the others are compared with it, each at its best rate."""
-    rates = sorted(results["ddp"])
-    seeds = len(results["ddp"][rates[0]])
+    rates = sorted(results[base])
+    seeds = len(results[base][rates[0]])
     head = ["method"] + [f"mean at lr {rate:g}" for rate in rates] + ["best lr"]
-    rows = [head + [f"its seed {n + 1}" for n in range(seeds)] + ["mean", "against ddp"]]
-    base = statistics.mean(results["ddp"][best_rate(results["ddp"])])
+    rows = [head + [f"its seed {n + 1}" for n in range(seeds)] + ["mean", f"against {base}"]]
+    of_base = statistics.mean(results[base][best_rate(results[base])])
     for method, by_rate in results.items():
         best = best_rate(by_rate)
         mean = statistics.mean(by_rate[best])
         cells = [f"{statistics.mean(by_rate[rate]):.4f}" for rate in rates] + [f"{best:g}"]
         cells += [f"{loss:.4f}" for loss in by_rate[best]] + [f"{mean:.4f}"]
-        rows.append([method] + cells + ["" if method == "ddp" else percent(mean / base - 1)])
+        rows.append([method] + cells + ["" if method == base else percent(mean / of_base - 1)])
     return rows
 
 

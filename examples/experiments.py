@@ -4,11 +4,12 @@ and one number of steps.
 
   quality      validation loss of all methods at equal tokens, each at the best learning rate of
                the same grid
+  delay        likewise, of what delayed gradients cost: acco, dpu and wp beside zero1
   spikes       one replica learns from shuffled labels in one interval in five: how far the others'
                losses rise
   stragglers   share of ideal throughput with late replicas, beside a Monte-Carlo of the same
   idle         what replicas of a-edit wait when one is 3.3 times slower
-  all          the four of them
+  all          all of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while these are of
 the same flags. Tables are made of the rows that are complete: OUT/EXPERIMENT.md, and OUT/runs.csv
@@ -28,7 +29,7 @@ from runs import LEFT_OUT, MODEL, RunFailed, Runs, add_arguments, check_paths, m
 
 RANKS, STEPS, INTERVAL, SEEDS = 4, 768, 16, 3
 RATES = (0.003, 0.005, 0.008)
-COMMON = f"{MODEL} --steps {STEPS}"
+DELAY_RATES = (0.003, 0.005, 0.008, 0.0125)
 WARMUP = STEPS // 4  # synchronous steps of quality and spikes
 STEP_MS = 28  # padded steps: some five times what computing takes where two ranks share a core
 METHODS = ("ddp", "post-local-sgd", "diloco", "edit", "a-edit")
@@ -54,8 +55,8 @@ def by_time(steps, together=True):
 class TextRuns(Runs):
     """Runs of the one model; flags are those that differ, as text."""
 
-    def get(self, name, flags, expected_s=8.0):
-        return super().get(name, f"{COMMON} {flags}".split(), expected_s, RANKS)
+    def get(self, name, flags, expected_s=8.0, steps=STEPS):
+        return super().get(name, f"{MODEL} --steps {steps} {flags}".split(), expected_s, RANKS)
 
 
 def quality_flags(method, rate, seed):
@@ -83,6 +84,36 @@ def quality(runs):
                 results[method][rate] = [summary["val_loss"] for summary in summaries]
     complete = {method: rates for method, rates in results.items() if len(rates) == len(RATES)}
     return tables.quality(complete) if "ddp" in complete else None
+
+
+# The same micro-batches in each commit: acco's of both its rounds are the others' of one.
+DELAYED = {
+    "zero1": "--method zero1 --gradient-accumulation-steps 2",
+    "acco": "--method acco --max-microbatches 1",
+    "dpu": "--method dpu --gradient-accumulation-steps 2 --max-microbatches 2",
+    "dpu after warm-up": "--method dpu --gradient-accumulation-steps 2 --max-microbatches 2 "
+    f"--warmup-rounds {STEPS // 8}",
+    "wp": "--method wp --gradient-accumulation-steps 2 --max-microbatches 2",
+}
+
+
+def delay(runs):
+    results = {}
+    for number, (method, flags) in enumerate(DELAYED.items()):
+        results[method] = {}
+        for rate in DELAY_RATES:
+            summaries = [
+                runs.get(
+                    f"delay-{number}-lr{rate:g}-seed{seed}",
+                    f"{flags} --lr {rate:g} --seed {seed}",
+                    steps=STEPS // 2,
+                )
+                for seed in range(1, SEEDS + 1)
+            ]
+            if None not in summaries:
+                results[method][rate] = [summary["val_loss"] for summary in summaries]
+    complete = {method: rates for method, rates in results.items() if len(rates) == len(DELAY_RATES)}
+    return tables.quality(complete, "zero1") if "zero1" in complete else None
 
 
 def spikes(runs):
@@ -153,6 +184,7 @@ def idle(runs):
 
 EXPERIMENTS = {
     "quality": (quality, len(METHODS) * len(RATES) * SEEDS),
+    "delay": (delay, len(DELAYED) * len(DELAY_RATES) * SEEDS),
     "spikes": (spikes, len(PENALTY) * SEEDS * 2),
     "stragglers": (stragglers, 3 * (1 + 2 * len(DELAYS))),
     "idle": (idle, 1),
