@@ -14,7 +14,6 @@
 #include "examples/trainer/conditions.h"
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
-#include "examples/trainer/loss_rise.h"
 #include "examples/trainer/pass.h"
 #include "examples/trainer/sharpness.h"
 #include "examples/trainer/whole_model.h"
@@ -95,6 +94,12 @@ void ChannelRun::Resume() {
   std::string failure;
   try {
     channel_.Load();
+    const int64_t steps = options_.total_steps(session_->ranks());
+    if (options_.tokens == 0 && channel_.info().commits > steps) {
+      failure = "--resume " + options_.resume + " is of step " +
+                std::to_string(channel_.info().commits) + ", and the run has " +
+                std::to_string(steps);
+    }
   } catch (const Error& error) {
     failure = error.what();
   }
@@ -223,18 +228,7 @@ Summary ChannelRun::Report() {
   s.dropped_microbatches = static_cast<int64_t>(dropped);
   s.bytes_held =
       static_cast<uint64_t>(session_->LargestOfAll(static_cast<double>(info.bytes_held)));
-  s.params = task_.parameters();
-  const Validation validation = Evaluate();
-  s.val_loss = validation.loss;
-  s.val_accuracy = validation.accuracy;
-  s.unigram_entropy = task_.Entropy();
-  const auto layers = model_.Collect();
-  const auto sum = [this](double* values, int count) { session_->SumOverAll(values, count); };
-  s.sharpness = LossRises(options_.sharpness_rho, task_, {session_->rank(), session_->ranks(), sum},
-                          pass_.get(), layers);
-  if (session_->rank() == 0) {
-    s.sample = task_.Sample(layers);
-  }
+  Judge(options_, task_, session_, pass_.get(), Evaluate(), model_.Collect(), &s);
   return s;
 }
 

@@ -1,5 +1,7 @@
 #include "examples/trainer/evaluate.h"
 
+#include "examples/trainer/loss_rise.h"
+
 namespace trainer {
 
 Validation Validate(const Task& task, Session* session, Pass* pass,
@@ -24,6 +26,21 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
   }
   session->SumOverAll(sums, 3);
   return {.loss = sums[0] / sums[2], .accuracy = sums[1] / sums[2]};
+}
+
+void Judge(const Options& options, const Task& task, Session* session, Pass* pass,
+           const Validation& validation, const std::vector<std::vector<float>>& layers,
+           Summary* summary) {
+  summary->params = task.parameters();
+  summary->val_loss = validation.loss;
+  summary->val_accuracy = validation.accuracy;
+  summary->unigram_entropy = task.Entropy();
+  const auto sum = [session](double* values, int count) { session->SumOverAll(values, count); };
+  summary->sharpness = LossRises(options.sharpness_rho, task,
+                                 {session->rank(), session->ranks(), sum}, pass, layers);
+  if (session->rank() == 0) {
+    summary->sample = task.Sample(layers);
+  }
 }
 
 }  // namespace trainer

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
+#include "examples/trainer/flags.h"
+#include "examples/trainer/metrics.h"
 #include "examples/trainer/pass.h"
 #include "examples/trainer/session.h"
 #include "examples/trainer/task.h"
@@ -19,5 +22,11 @@ struct Validation {
 // every rank calls it as often. The same numbers on every rank. Collective.
 Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward);
+
+// What a summary says of the model: its size, `validation`, how sharp its minimum is, what it
+// writes. `layers`: all of it, on every rank. Collective.
+void Judge(const Options& options, const Task& task, Session* session, Pass* pass,
+           const Validation& validation, const std::vector<std::vector<float>>& layers,
+           Summary* summary);
 
 }  // namespace trainer

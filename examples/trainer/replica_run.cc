@@ -16,7 +16,6 @@
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
 #include "examples/trainer/kernels.h"
-#include "examples/trainer/loss_rise.h"
 #include "examples/trainer/method.h"
 #include "examples/trainer/pass.h"
 #include "examples/trainer/sharded_model.h"
@@ -329,22 +328,11 @@ Summary ReplicaRun::Report() {
   s.bytes_sent_init = sums[0];
   s.rejections = static_cast<int64_t>(std::llround(sums[1]));
   s.syncs = method_.syncs();
-  s.params = task_.parameters();
-  const Validation validation = Evaluate();
-  s.val_loss = validation.loss;
-  s.val_accuracy = validation.accuracy;
-  s.unigram_entropy = task_.Entropy();
   if (const uint64_t own = method_.anchor_checksum(); own != 0) {
     session_->CheckSameInReplicas(own, "anchors");
     s.anchor_checksum = session_->CombineOverReplica(own);
   }
-  const auto layers = model_.Collect();
-  const auto sum = [this](double* values, int count) { session_->SumOverAll(values, count); };
-  s.sharpness = LossRises(options_.sharpness_rho, task_, {session_->rank(), session_->ranks(), sum},
-                          pass_.get(), layers);
-  if (session_->rank() == 0) {
-    s.sample = task_.Sample(layers);
-  }
+  Judge(options_, task_, session_, pass_.get(), Evaluate(), model_.Collect(), &s);
   return s;
 }
 

@@ -185,6 +185,7 @@ TEST_F(ChannelTest, WhatIsWrongIsSaidOnceByOneRank) {
     EXPECT_EQ(Count(outcome.output, "entrain-train: "), 1) << outcome.output;
   };
   const std::string resume = " --resume " + Path("saves/step-00000004.ckpt");
+  once("--method acco --steps 3" + resume, "is of step 4, and the run has 3");
   once("--method dpu" + resume, "the checkpoint is of method 0, and here it is 1");
   once("--method acco --optimizer sgd" + resume, "optim/");
   once("--method acco --resume " + Path("absent"), "absent.ckpt: cannot open it");
