@@ -148,3 +148,43 @@ def idle(summary):
     for n, (steps, waited) in enumerate(zip(summary["replica_steps"], summary["idle_share"])):
         rows.append([str(n), str(steps), f"{100 * waited:.1f} %"])
     return rows
+
+
+# ---- acco ----------------------------------------------------------------------------
+
+
+def channel(summary, microbatch_ms, params):
+    """{"share": gradients a second over those of replicas that compute and never wait, "waited":
+    share of its time that each did}, of a run by a gradient channel whose micro-batches are padded
+    to so long."""
+    if summary["params"] != params:
+        raise ValueError(f"the model has {summary['params']} parameters, not {params}")
+    replicas = len(summary["replica_microbatches"])
+    made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
+    return {
+        "share": made * microbatch_ms / 1000 / summary["wall_s"] / replicas,
+        "waited": summary["idle_share"],
+    }
+
+
+def ideal_share(method, grouped, exchange, slowness, replicas):
+    """What `channel` would find on machines that lose no time. Exchanges take `exchange`
+    micro-batches; a micro-batch of the first replica is `slowness` long. zero1 computes, then
+    exchanges; of the others all compute without a pause, in rounds as long as the slow one's
+    micro-batches or the exchange, whichever takes longer."""
+    if method == "zero1":
+        return grouped / (grouped * slowness + exchange)
+    return (replicas - 1 + 1 / slowness) / replicas
+
+
+def acco(runs):
+    """runs: [(replicas, label, condition, `channel` of it, (method, micro-batches in a round, ..),
+    exchange, slowness)]."""
+    head = ["condition", "replicas", "method", "share of computing alone"]
+    rows = [head + ["without losses", "of that", "waited, by replica"]]
+    for replicas, label, condition, found, (method, grouped, _), exchange, slowness in runs:
+        ideal = ideal_share(method, grouped, exchange, slowness, replicas)
+        cells = [f"{found['share']:.3f}", f"{ideal:.3f}", f"{found['share'] / ideal:.3f}"]
+        waited = " ".join(f"{100 * share:.1f} %" for share in found["waited"])
+        rows.append([condition, str(replicas), label] + cells + [waited])
+    return rows

@@ -9,6 +9,9 @@ and one number of steps.
                losses rise
   stragglers   share of ideal throughput with late replicas, beside a Monte-Carlo of the same
   idle         what replicas of a-edit wait when one is 3.3 times slower
+  acco         share of the gradients of replicas that only compute, by acco, zero1, dpu and wp,
+               where an exchange takes 0.8 of a round's computing (ENTRAIN_FAULT), and where one
+               replica computes four times as long
   all          all of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while these are of
@@ -44,6 +47,18 @@ PENALTY = {
 }
 DELAYS = (0.5, 1, 4)
 IDLE_SPEED, IDLE_STEPS = 3.3, 60  # the slow replica's step over the others', and tau in steps
+PARAMS, F32_BYTES = 80_112, 4
+ACCO_MS = 60  # of a padded micro-batch: four ranks on two cores compute for a fifth of it at most
+EXCHANGE = 0.8  # what an exchange takes, over a micro-batch
+MICROBATCHES = 200  # of a rank, in runs without a slow one
+SLOWNESS = 4
+CHANNELS = {  # what a round of each is, in micro-batches of a rank, and rounds of a commit
+    "zero1, one round an update": ("zero1", 1, 1),
+    "zero1, two rounds' gradients": ("zero1", 2, 1),
+    "acco": ("acco", 1, 2),
+    "dpu": ("dpu", 1, 1),
+    "wp": ("wp", 1, 1),
+}
 
 
 def by_time(steps, together=True):
@@ -55,8 +70,12 @@ def by_time(steps, together=True):
 class TextRuns(Runs):
     """Runs of the one model; flags are those that differ, as text."""
 
-    def get(self, name, flags, expected_s=8.0, steps=STEPS):
-        return super().get(name, f"{MODEL} --steps {steps} {flags}".split(), expected_s, RANKS)
+    def get(self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault=""):
+        """fault: ENTRAIN_FAULT of the ranks."""
+        words = f"{MODEL} --steps {steps} {flags}".split()
+        environment = {"ENTRAIN_FAULT": fault} if fault else {}
+        besides = [f"ENTRAIN_FAULT={fault}"] if fault else []
+        return super().get(name, words, expected_s, ranks, environment, besides)
 
 
 def quality_flags(method, rate, seed):
@@ -182,12 +201,50 @@ def idle(runs):
     return None if summary is None else tables.idle(summary)
 
 
+def capped(ranks):
+    """ENTRAIN_FAULT with which the reduce-scatter and the all-gather of a round take EXCHANGE."""
+    sent = 2 * (ranks - 1) / ranks * PARAMS * F32_BYTES
+    return f"rate={sent / (EXCHANGE * ACCO_MS / 1000) / 1e6:.4f}MB/s"
+
+
+def channel_run(runs, ranks, number, channel, slow, fault):
+    """Share of the gradients of so many replicas that compute and never wait, and what they
+    waited."""
+    method, grouped, rounds = channel
+    steps = MICROBATCHES // (grouped * rounds)
+    if slow:
+        steps //= SLOWNESS if method == "zero1" else 2
+    flags = f"--method {method} --gradient-accumulation-steps {grouped} --lr 0.004"
+    flags += f" --step-ms {ACCO_MS * grouped}"
+    if slow:
+        flags += f" --straggler fixed --straggler-ms {(SLOWNESS - 1) * ACCO_MS * grouped}"
+    name = f"acco-{ranks}-{number}{'-slow' if slow else ''}{'-capped' if fault else ''}"
+    summary = runs.get(name, flags, 30.0, steps, ranks, fault)
+    return None if summary is None else tables.channel(summary, ACCO_MS, PARAMS)
+
+
+def acco(runs):
+    rows = []
+    for ranks in (2, 4):
+        for number, (label, channel) in enumerate(CHANNELS.items()):
+            found = channel_run(runs, ranks, number, channel, False, capped(ranks))
+            rows.append((ranks, label, "exchange 0.8 of a round", found, channel, EXCHANGE, 1))
+    for fault, exchange in (("", 0), (capped(RANKS), EXCHANGE)):
+        for number, label in enumerate(("zero1, one round an update", "acco")):
+            channel = CHANNELS[label]
+            found = channel_run(runs, RANKS, number, channel, True, fault)
+            late = "one 4 x slower" + (", exchange 0.8" if fault else "")
+            rows.append((RANKS, label, late, found, channel, exchange, SLOWNESS))
+    return tables.acco([row for row in rows if row[3] is not None])
+
+
 EXPERIMENTS = {
     "quality": (quality, len(METHODS) * len(RATES) * SEEDS),
     "delay": (delay, len(DELAYED) * len(DELAY_RATES) * SEEDS),
     "spikes": (spikes, len(PENALTY) * SEEDS * 2),
     "stragglers": (stragglers, 3 * (1 + 2 * len(DELAYS))),
     "idle": (idle, 1),
+    "acco": (acco, 2 * len(CHANNELS) + 4),
 }
 
 

@@ -160,7 +160,7 @@ class Plans(unittest.TestCase):
         )
 
     def test_a_fault_is_an_environment_of_the_ranks(self):
-        self.assertEqual(self.plan("--fault", "rate=1M").environment()["ENTRAIN_FAULT"], "rate=1M")
+        self.assertEqual(self.plan("--fault", "rate=1MB/s").environment()["ENTRAIN_FAULT"], "rate=1MB/s")
 
     def test_bad_usage_names_argument_and_value(self):
         known = "ddp, edit, a-edit"

@@ -24,6 +24,10 @@ SUMMARY = {
     "rejections": 2,
     "idle_share": [0.001, 0.02, 0.03, 0.04],
     "sample": "no",
+    "params": 80112,
+    "wall_s": 2.0,
+    "replica_microbatches": [10, 30, 30, 30],
+    "dropped_microbatches": 4,
 }
 
 
@@ -115,6 +119,27 @@ class Tables(unittest.TestCase):
     def test_idle_has_a_row_a_replica(self):
         self.assertEqual(tables.idle(SUMMARY)[2], ["1", "30", "2.0 %"])
 
+    def test_a_channel_makes_what_was_committed(self):
+        # 96 in 2 s, where four replicas that only compute would make 80 of 100 ms.
+        found = tables.channel(SUMMARY, 100, 80112)
+        self.assertAlmostEqual(found["share"], 96 / 80)
+        with self.assertRaisesRegex(ValueError, "80112 parameters, not 5"):
+            tables.channel(SUMMARY, 100, 5)
+
+    def test_ideal_shares_are_those_of_the_timing_model(self):
+        self.assertAlmostEqual(tables.ideal_share("zero1", 1, 0.8, 1, 4), 1 / 1.8)
+        self.assertAlmostEqual(tables.ideal_share("zero1", 2, 0.8, 1, 2), 2 / 2.8)
+        self.assertAlmostEqual(tables.ideal_share("zero1", 1, 0, 4, 4), 1 / 4)
+        self.assertAlmostEqual(tables.ideal_share("acco", 1, 0.8, 1, 2), 1)
+        self.assertAlmostEqual(tables.ideal_share("acco", 1, 0, 4, 4), 3.25 / 4)
+
+    def test_acco_compares_with_the_ideal(self):
+        found = {"share": 0.5, "waited": [0.4, 0.5]}
+        rows = tables.acco([(2, "zero1", "quiet", found, ("zero1", 1, 1), 0.25, 1)])
+        self.assertEqual(
+            rows[1], ["quiet", "2", "zero1", "0.500", "0.800", "0.625", "40.0 % 50.0 %"]
+        )
+
 
 class Runs(unittest.TestCase):
     def setUp(self):
@@ -136,7 +161,7 @@ class Runs(unittest.TestCase):
                 )
             )
         (self.top / "tools/entrain-run").write_text(
-            f'#!/bin/sh\necho "$*" >> {self.top}/calls\n'
+            f'#!/bin/sh\necho "$ENTRAIN_FAULT $*" >> {self.top}/calls\n'
             'case "$*" in *shuffle*) said=shuffled;; *) said=quiet;; esac\n'
             f'while [ $# -gt 0 ]; do\n  [ "$1" = --log ] && cp {self.top}/$said "$2"\n'
             f'  [ "$1" = --summary ] && echo \'{json.dumps(SUMMARY)}\' > "$2"\n  shift\ndone\n'
@@ -174,10 +199,13 @@ class Runs(unittest.TestCase):
         self.assertIn(f"[{ALL}/{ALL}] ", done.stdout)
         for name in experiments.EXPERIMENTS:
             self.assertIn("|---|", (self.top / f"out/{name}.md").read_text())
+        capped = [call for call in self.calls() if call.startswith("rate=10.0140MB/s ")]
+        self.assertEqual(len(capped), 5 + 2, "480672 bytes in 48 ms")
         self.assertIn("| diloco | 0.500 |", (self.top / "out/spikes.md").read_text())
         with open(self.top / "out/runs.csv", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         self.assertEqual(len(rows), ALL)
+        self.assertIn("ENTRAIN_FAULT=rate=", (self.top / "out/acco-4-2-capped.flags").read_text())
         self.assertEqual({row["val_loss"] for row in rows}, {"1.5"})
         self.assertEqual(self.call("all").returncode, 0)
         self.assertEqual(len(self.calls()), ALL)
