@@ -24,6 +24,12 @@ bool HasAvx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+bool HasAvx512Bf16() {
+  // By hand, as for F16C.
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return HasAvx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
+}
 #endif
 
 KernelTables FindKernels() {
@@ -34,6 +40,9 @@ KernelTables FindKernels() {
     found.tables[found.count++] = &avx2::kKernels;
     if (HasAvx512()) {
       found.tables[found.count++] = &avx512::kKernels;
+      if (HasAvx512Bf16()) {
+        found.tables[found.count++] = &avx512bf16::kKernels;
+      }
     }
   }
 #elif defined(ENTRAIN_KERNELS_ARM)

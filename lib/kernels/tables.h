@@ -15,6 +15,9 @@ extern const Kernels kKernels;
 namespace avx512 {
 extern const Kernels kKernels;
 }
+namespace avx512bf16 {
+extern const Kernels kKernels;
+}
 namespace neon {
 extern const Kernels kKernels;
 }
