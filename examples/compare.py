@@ -4,9 +4,9 @@
 examples/compare.sh [OPTIONS] [-- FLAGS]     FLAGS go to every run of entrain-train
 
 Without FLAGS the model and the batches are so small that a run takes seconds; with --task digits
-among them they say all. Names of methods are
-those of entrain-train; an optimizer's is, too, or one with "+wsam" behind it: with sharpness-aware
-steps around it (--wsam decoupled). Flags given more closely win: --method-flags over
+among them they say all. Names of methods are those of entrain-train, or given by --variant; an
+optimizer's is, too, or one with "+wsam" or "+wsam-coupled" behind it: with sharpness-aware steps
+(--wsam decoupled or coupled). Flags given more closely win: --method-flags over a variant's over
 --optimizer-flags over FLAGS.
 
 Makes OUT/report.html, a page that needs no other file; OUT/report.csv, a row a run; OUT/curves.csv.
@@ -18,20 +18,19 @@ import argparse
 import csv
 import datetime
 import hashlib
+import itertools
 import json
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import compare_tables as tables  # noqa: E402  (the path comes first)
+from compare_plan import CONDITIONS, BadUsage, Plan, given  # noqa: E402
 from runs import (  # noqa: E402
     LAUNCHER,
     LEFT_OUT,
-    MODEL,
     TRAINER,
     RunFailed,
     Runs,
@@ -39,190 +38,6 @@ from runs import (  # noqa: E402
     check_paths,
     machine,
 )
-
-WSAM = "+wsam"
-# What a method cannot do without here: by default a-edit meets every ten minutes.
-METHOD_FLAGS = {"a-edit": "--local-sgd-sync-time 0.2 --min-total-global-steps 1"}
-CONDITIONS = ("--step-ms", "--straggler", "--straggler-ms", "--straggler-replica")
-OURS = {  # flags of entrain-train that this program sets, and by what
-    **{
-        flag: flag
-        for flag in ("--data", "--tokens", "--steps", "--shard-size", "--lr", *CONDITIONS)
-    },
-    "--method": "--methods",
-    "--optimizer": "--optimizers",
-    "--wsam": f"--optimizers NAME{WSAM}",
-    "--seed": "--seeds",
-    "--log": "--out",
-    "--summary": "--out",
-}
-
-
-class BadUsage(Exception):
-    """One line that names argument and value."""
-
-
-def split_flags(text, argument):
-    """Words of entrain-train's command line as {flag: [flag and its values]}."""
-    found, name = {}, None
-    for word in shlex.split(text) if isinstance(text, str) else text:
-        if word.startswith("--"):
-            name = word.split("=")[0].replace("_", "-")
-            if name in OURS:
-                raise BadUsage(f"{argument}: {name} is set by {OURS[name]}")
-            found[name] = [name + word[len(name) :]]
-        elif name is None:
-            raise BadUsage(f"{argument}: '{word}' is not a flag of entrain-train")
-        else:
-            found[name].append(word)
-    return found
-
-
-def known(build):
-    """Methods and optimizers of the program, from its own help."""
-    said = subprocess.run(
-        [build / TRAINER, "--help"], capture_output=True, text=True, timeout=60, check=False
-    ).stdout
-    found = [re.search(rf"--{name} TEXT:{{([^}}]*)}}", said) for name in ("method", "optimizer")]
-    if None in found:
-        raise BadUsage(f"--build: {build / TRAINER} --help names no methods or no optimizers")
-    methods, optimizers = (match[1].split(",") for match in found)
-    return methods, optimizers + [name + WSAM for name in optimizers]
-
-
-def names(argument, text, allowed):
-    found = text.split(",")
-    for at, name in enumerate(found):
-        if name not in allowed:
-            raise BadUsage(f"{argument}: '{name}' is not one of {', '.join(allowed)}")
-        if name in found[:at]:
-            raise BadUsage(f"{argument}: '{name}' is there twice")
-    return found
-
-
-def whole(argument, text):
-    if not re.fullmatch(r"[1-9]\d{0,5}", text):
-        raise BadUsage(f"{argument}: '{text}' is not a whole number from 1 to 999999")
-    return int(text)
-
-
-def named_flags(argument, given, listed):
-    """["NAME,NAME=FLAGS", ...] as {name: {flag: words}}."""
-    found = {}
-    for text in given:
-        left, equals, flags = text.partition("=")
-        if not equals:
-            raise BadUsage(f"{argument}: '{text}' is not NAMES=FLAGS")
-        for name in left.split(","):
-            if name not in listed:
-                raise BadUsage(f"{argument}: '{name}' is not in the list {','.join(listed)}")
-            found.setdefault(name, {}).update(split_flags(flags, argument))
-    return found
-
-
-def rates_of(text, methods, optimizers):
-    """ "0.01", "NAME=1e-3:2e-3,..." as {name: [rate, ...]}; the name "" is everything else's."""
-    found = {}
-    for part in text.split(",") if text else []:
-        name, _, values = part.rpartition("=")
-        plain = [
-            *methods,
-            *optimizers,
-            *(name[: -len(WSAM)] for name in optimizers if WSAM in name),
-        ]
-        both = [f"{method}/{optimizer}" for method in methods for optimizer in optimizers]
-        if name and name not in plain + both:
-            listed = f"{','.join(methods)} and {','.join(optimizers)}"
-            raise BadUsage(
-                f"--lr: '{name}' is not in the lists {listed}, nor METHOD/OPTIMIZER of them"
-            )
-        for value in values.split(":"):
-            try:
-                good = 0 < float(value) < float("inf")
-            except ValueError:
-                good = False
-            if not good:
-                raise BadUsage(f"--lr: '{value}' in '{part}' is not a positive number")
-        found[name] = values.split(":")
-    return found
-
-
-class Plan:
-    """What is asked for, checked: the runs, and what their results depend on besides flags."""
-
-    def __init__(self, args, flags):
-        self.args = args
-        allowed_methods, allowed_optimizers = known(args.build)
-        methods = names("--methods", args.methods or ",".join(allowed_methods), allowed_methods)
-        optimizers = names("--optimizers", args.optimizers, allowed_optimizers)
-        self.ranks = [whole("--ranks", text) for text in args.ranks.split(",")]
-        shard = whole("--shard-size", args.shard_size)
-        for ranks in self.ranks:
-            if ranks % shard:
-                raise BadUsage(f"--shard-size: {shard} does not divide the {ranks} of --ranks")
-        if len(set(self.ranks)) < len(self.ranks):
-            raise BadUsage(f"--ranks: a number is there twice in '{args.ranks}'")
-        self.seeds = whole("--seeds", args.seeds)
-        self.common = split_flags(flags, "flags behind --")
-        if self.common.get("--task", [])[-1:] in ([], ["text"], ["--task=text"]):
-            self.common = split_flags(MODEL, "") | self.common
-        self.amount = self.checked_amount(shard)
-        self.of_method = named_flags("--method-flags", args.method_flags, methods)
-        self.of_optimizer = named_flags("--optimizer-flags", args.optimizer_flags, optimizers)
-        rates = rates_of(args.lr, methods, optimizers)
-        self.contenders = [
-            (method, optimizer, rate)
-            for method in methods
-            for optimizer in optimizers
-            for rate in self.rates(rates, method, optimizer)
-        ]
-
-    def checked_amount(self, shard):
-        args, words = self.args, ["--shard-size", str(shard)] if shard > 1 else []
-        flag, text = ("--steps", args.steps) if args.steps else ("--tokens", args.tokens)
-        if not re.fullmatch(r"[1-9]\d*" + ("[KMG]?" if flag == "--tokens" else ""), text):
-            raise BadUsage(f"{flag}: '{text}' is not a positive number")
-        return words + [flag, text] + [word for flag in CONDITIONS for word in given(args, flag)]
-
-    @staticmethod
-    def rates(rates, method, optimizer):
-        base = optimizer.removesuffix(WSAM)
-        for name in (f"{method}/{optimizer}", method, optimizer, base, ""):
-            if name in rates:
-                return rates[name]
-        return [""]
-
-    def flags(self, method, optimizer, rate, seed):
-        base, wsam = optimizer.removesuffix(WSAM), optimizer.endswith(WSAM)
-        chosen = self.common | self.of_optimizer.get(optimizer, {})
-        chosen |= split_flags(METHOD_FLAGS.get(method, ""), "") | self.of_method.get(method, {})
-        words = ["--method", method, "--optimizer", base]
-        words += ["--wsam", "decoupled"] if wsam else []
-        words += ["--lr", rate] if rate else []
-        words += ["--seed", str(seed), *self.amount]
-        return words + [word for own in chosen.values() for word in own]
-
-    def runs(self):
-        """A seed of all before the next one: whatever a machine does meanwhile, it does to all."""
-        return [
-            tables.Run(
-                f"n{ranks}-{method}-{optimizer}{f'-lr{rate}' if rate else ''}-seed{seed}",
-                ranks,
-                method,
-                optimizer,
-                rate,
-                seed,
-                self.flags(method, optimizer, rate, seed),
-            )
-            for ranks in self.ranks
-            for seed in range(1, self.seeds + 1)
-            for method, optimizer, rate in self.contenders
-        ]
-
-    def environment(self):
-        """Settings of the library that the ranks will see."""
-        found = {key: value for key, value in os.environ.items() if key.startswith("ENTRAIN_")}
-        return found | ({"ENTRAIN_FAULT": self.args.fault} if self.args.fault else {})
 
 
 def program(build):
@@ -239,52 +54,85 @@ def reason_of(failed):
     return "\n".join([f"{failed.how}:", *last, shlex.join(map(str, failed.words))])
 
 
-def make_all(plan, wanted, programs):
-    """Fills in summaries and reasons. How many runs were left for another call."""
-    args = plan.args
-    folder = args.out / "runs"
-    folder.mkdir(exist_ok=True)
-    runs = Runs(argparse.Namespace(**{**vars(args), "out": folder}), len(wanted))
-    environment = plan.environment()
-    text = hashlib.sha256(args.data.read_bytes()).hexdigest()[:12]
-    besides = [f"{key}={value}" for key, value in sorted(environment.items())]
-    besides += [f"text={text}", f"programs={programs}"]
-    bar, longest = None, {}
-    if sys.stderr.isatty() and not args.tables:
-        from tqdm import tqdm  # Debian's python3-tqdm; a log needs none
+def besides(plan, programs):
+    """What results depend on besides flags, as words."""
+    text = hashlib.sha256(plan.args.data.read_bytes()).hexdigest()[:12]
+    words = [f"{key}={value}" for key, value in sorted(plan.environment().items())]
+    return [*words, f"text={text}", f"programs={programs}"]
 
-        missing = [
-            r for r in wanted if not runs.has(r.name, r.flags, [f"ranks={r.ranks}", *besides])
-        ]
-        bar = tqdm(total=len(missing), unit="run", dynamic_ncols=True)
-        runs.say = lambda line: None
-    for run in wanted:
-        of_run = [f"ranks={run.ranks}", *besides]
-        there = runs.has(run.name, run.flags, of_run)
-        if bar is not None and not there:
-            bar.set_description(run.name)
-        try:
-            expected_s = longest.get(run.ranks, 10.0)
-            run.summary = runs.get(run.name, run.flags, expected_s, run.ranks, environment, of_run)
-            if run.summary and not there:
-                longest[run.ranks] = max(longest.get(run.ranks, 0), run.summary["wall_s"] + 2)
-        except RunFailed as failed:
-            run.reason = reason_of(failed)
-            (bar.write if bar is not None else print)(f"FAILED {run.name}: {run.reason}")
-        if bar is not None and not there and (run.summary or run.reason):
-            bar.update()
+
+class Progress:
+    """A bar on a terminal, which Debian's python3-tqdm draws; otherwise the lines of `runs`."""
+
+    def __init__(self, runs, missing):
+        self.bar = None
+        if sys.stderr.isatty() and missing:
+            from tqdm import tqdm  # a log needs none
+
+            self.bar = tqdm(total=missing, unit="run", dynamic_ncols=True)
+            runs.say = lambda line: None
+        self.say = print if self.bar is None else self.bar.write
+
+    def begin(self, run):
+        if self.bar is not None:
+            self.bar.set_description(run.name)
+
+    def end(self):
+        if self.bar is not None:
+            self.bar.update()
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+
+def make_all(plan, wanted, programs):
+    """Fills in summaries and reasons; takes out of `wanted` what is of a rate that is not the best.
+    How many runs were left for another call."""
+    args = argparse.Namespace(**{**vars(plan.args), "out": plan.args.out / "runs"})
+    args.out.mkdir(exist_ok=True)
+    runs = Runs(args, len(wanted))
+    common = besides(plan, programs)
+    words = {run.name: [f"ranks={run.ranks}", *common] for run in wanted}
+    missing = [run for run in wanted if not runs.has(run.name, run.flags, words[run.name])]
+    progress, longest = Progress(runs, 0 if args.tables else len(missing)), {}
+    for run in list(wanted):
+        away = tables.tuned_away(run, wanted, plan.tune)
+        if away:
+            wanted.remove(run)
+        elif away is None:  # as long as nothing chooses its rate
+            runs.left_out += 1
+        elif run in missing:
+            progress.begin(run)
+            make(runs, run, plan, words[run.name], longest, progress)
+        else:
+            run.summary = runs.get(run.name, run.flags, besides=words[run.name])
+        if run in missing and (away or run.summary or run.reason):
+            progress.end()
         if run.summary:
             run.points = tables.curve(runs.records(run.name))
-    if bar is not None:
-        bar.close()
+    progress.close()
     return runs.left_out
 
 
-def targets(args, wanted):
+def make(runs, run, plan, words, longest, progress):
+    """longest: by rank count, what a run has taken so far at most."""
+    expected_s = longest.get(run.ranks, 10.0)
+    environment = plan.environment()
+    try:
+        run.summary = runs.get(run.name, run.flags, expected_s, run.ranks, environment, words)
+        if run.summary:
+            longest[run.ranks] = max(longest.get(run.ranks, 0), run.summary["wall_s"] + 2)
+    except RunFailed as failed:
+        run.reason = reason_of(failed)
+        progress.say(f"FAILED {run.name}: {run.reason}")
+
+
+def targets(args, wanted, tune):
     """The loss that time is measured to, by rank count."""
     found = {}
     for ranks in dict.fromkeys(run.ranks for run in wanted):
-        best = tables.entries([run for run in wanted if run.ranks == ranks])
+        best = tables.entries([run for run in wanted if run.ranks == ranks], tune)
         usual = tables.usual_target([run for entry in best for run in entry.runs])
         found[ranks] = usual if args.target_loss is None else args.target_loss
     return found
@@ -293,7 +141,7 @@ def targets(args, wanted):
 def write_csv(args, wanted, target):
     rows = []
     for run in wanted:
-        row = {"run": run.name, "status": run.status(), "method": run.method, "ranks": run.ranks}
+        row = {"run": run.name, "status": run.status(), "entry": run.method, "ranks": run.ranks}
         row |= {"optimizer": run.optimizer, "lr": run.rate, "seed": run.seed}
         row |= {"flags": shlex.join(run.flags), "reason": run.reason}
         for key, value in (run.summary or {}).items():
@@ -334,6 +182,8 @@ def about(plan, wanted, programs):
     ]
     if read:
         rows.insert(5, ("model", f"{shape:,} parameters; {read:,} tokens a run"))
+    for name, (method, flags) in plan.variants.items():
+        rows.append((f"variant {name}", shlex.join([method, *itertools.chain(*flags.values())])))
     for what, flags in (("method", plan.of_method), ("optimizer", plan.of_optimizer)):
         for name, own in flags.items():
             rows.append(
@@ -353,11 +203,6 @@ def command(words):
     return shlex.join(["examples/compare.sh", *kept])
 
 
-def given(args, flag):
-    value = getattr(args, flag[2:].replace("-", "_"))
-    return [] if value is None else [flag, value]
-
-
 def parse(words):
     parser = argparse.ArgumentParser(
         prog="compare.py",
@@ -368,8 +213,20 @@ def parse(words):
     )
     add = parser.add_argument
     add("--methods", metavar="A,B", help="default: all that entrain-train has")
+    add(
+        "--variant",
+        metavar="NAME=METHOD FLAGS",
+        action="append",
+        default=[],
+        help="one more method: another with flags of its own; may be repeated",
+    )
     add("--optimizers", metavar="A,B", default="adamw", help="(%(default)s)")
     add("--seeds", metavar="N", default="3", help="1 to N (%(default)s)")
+    add(
+        "--tune-seeds",
+        metavar="N",
+        help="only the first N seeds choose among several learning rates; the others take the best",
+    )
     add("--ranks", metavar="N,N", default="4", help="a section each (%(default)s)")
     add("--shard-size", metavar="N", default="1", help="ranks that share a replica (%(default)s)")
     amount = parser.add_mutually_exclusive_group()
@@ -418,11 +275,12 @@ def main():
     programs = program(args.build)
     wanted = plan.runs()
     left_out = make_all(plan, wanted, programs)
-    target = targets(args, wanted)
+    target = targets(args, wanted, plan.tune)
     write_csv(args, wanted, target)
     import compare_report as report  # late: the plotting library takes a second, and errors none
 
-    page = report.page(wanted, about(plan, wanted, programs), target, args.target_loss is not None)
+    asked = args.target_loss is not None
+    page = report.page(wanted, about(plan, wanted, programs), target, asked, plan.tune)
     (args.out / "report.html").write_text(page, encoding="utf-8")
     failed = sum(bool(run.reason) for run in wanted)
     print(f"report: {args.out / 'report.html'}")

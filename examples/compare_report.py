@@ -53,7 +53,8 @@ each with the parameters that it has.</li>
 the table.</li>
 <li><b>Bytes per token</b>: payload that all ranks sent, over the tokens that all read. <b>Exposed
 communication</b>: the share of its time that a rank waited for others, mean over the ranks.
-<b>Peak memory</b>: of the largest process, with its share of libraries and text.</li>
+<b>Peak memory</b>: of the largest process, with its libraries and the text; what a gradient channel
+holds comes with zero1, acco, dpu and wp beside the parameters.</li>
 <li>Several learning rates, where tried, are shown in a table of their own; the rest is about the
 one with the lowest mean validation loss.</li>
 <li>Ranks share the cores of one machine: times compare methods, and are not those of a
@@ -87,10 +88,8 @@ def digits_for(mean):
     return max(0, 2 - math.floor(math.log10(abs(mean))))
 
 
-def byte_fields(runs):
-    """What summaries say about memory: the peak, and, of methods that have it, more."""
-    fields = dict.fromkeys(key for run in runs for key in run.summary if key.endswith("_bytes"))
-    return [key for key in fields if any(run.summary.get(key) for run in runs)]
+# What summaries say about memory; not all methods have the second.
+MEMORY = {"peak_rss_bytes": "peak memory", "bytes_held": "held by a gradient channel"}
 
 
 def of_summary(key, scale=1.0):
@@ -126,9 +125,9 @@ def measures(runs, target):
         Measure("bytes / token", of_costs("bytes_per_token", target), "log"),
         Measure("exposed communication, %", of_costs("exposed_share", target, 100)),
     ]
-    for key in byte_fields(runs):
-        name = "peak memory" if key == "peak_rss_bytes" else key[: -len("_bytes")].replace("_", " ")
-        found.append(Measure(f"{name}, MB", of_summary(key, 1e6)))
+    for key, name in MEMORY.items():
+        if any(run.summary.get(key) for run in runs):
+            found.append(Measure(f"{name}, MB", of_summary(key, 1e6)))
     return found
 
 
@@ -152,7 +151,7 @@ def overview(entries, kinds):
     return table(rows)
 
 
-def tried_rates(entries):
+def tried_rates(entries, tune):
     if all(len(entry.tried) == 1 for entry in entries):
         return ""
     rates = sorted({rate for entry in entries for rate in entry.tried}, key=lambda r: float(r or 0))
@@ -160,15 +159,16 @@ def tried_rates(entries):
     for entry in entries:
         each = [shown(entry.tried[rate], 0, 4) if rate in entry.tried else "" for rate in rates]
         rows.append([entry.label, *each, entry.runs[0].rate or "default"])
-    return "<h3>Learning rates: mean validation loss of each</h3>\n" + table(rows)
+    of = "all seeds" if tune is None else "seed 1" if tune == 1 else f"seeds 1 to {tune}"
+    return f"<h3>Learning rates: mean validation loss of {of}</h3>\n" + table(rows)
 
 
 def drawn(svg, caption):
     return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>\n" if svg else ""
 
 
-def section(ranks, runs, target, asked):
-    entries = tables.entries(runs)
+def section(ranks, runs, target, asked, tune):
+    entries = tables.entries(runs, tune)
     out = f"<h2>{ranks} rank{'s' if ranks != 1 else ''}</h2>\n"
     if not entries:
         return out + "<p>No run is complete.</p>\n"
@@ -196,7 +196,7 @@ def section(ranks, runs, target, asked):
     out += drawn(
         picture.dots(entries, [loss, *kinds], name + "e"), "A dot: a seed. A stroke: their mean."
     )
-    return out + tried_rates(entries)
+    return out + tried_rates(entries, tune)
 
 
 def failures(runs):
@@ -219,9 +219,10 @@ def every_run(runs):
     return f"{head}{table(rows)}</details>\n"
 
 
-def page(runs, about, target, asked):
+def page(runs, about, target, asked, tune=None):
     """runs: all that were asked for, made or not; about: [(what, text)]; target: by rank count, the
-    training loss that time is measured to, which the caller asked for or not."""
+    training loss that time is measured to, which the caller asked for or not;
+    tune: how many seeds chose the learning rates, or None: all."""
     body = table([["", ""]] + [[what, text] for what, text in about], "words about")
     left = sum(run.status() == "not made" for run in runs)
     if left:
@@ -229,5 +230,5 @@ def page(runs, about, target, asked):
     body += failures(runs)
     for ranks in dict.fromkeys(run.ranks for run in runs):
         own = [run for run in runs if run.ranks == ranks]
-        body += section(ranks, own, target[ranks], asked)
+        body += section(ranks, own, target[ranks], asked, tune)
     return PAGE.format(body=body + NOTES.format(bins=tables.BINS) + every_run(runs))

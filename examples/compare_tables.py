@@ -120,31 +120,52 @@ def ascending(value):
     return (value is None or not math.isfinite(value), value or 0.0)
 
 
-def entries(runs):
-    """Of the runs of one rank count, in the order in which they were asked for. A learning rate
-    counts only when it has as many runs as the one with the most. A colour is a method's and
-    dashes are an optimizer's, where there are several of both."""
+def tried(runs, tune=None):
+    """{rate: mean validation loss} of runs of one method and optimizer, over the first `tune`
+    seeds, or over all. A rate counts only when it has as many of these as the one with the most."""
+    by_rate = {}
+    for run in runs:
+        if run.summary and (tune is None or run.seed <= tune):
+            by_rate.setdefault(run.rate, []).append(number(run.summary["val_loss"]))
+    most = max(map(len, by_rate.values()), default=0)
+    return {rate: statistics.fmean(own) for rate, own in by_rate.items() if len(own) == most}
+
+
+def best_rate(means):
+    return min(means, key=lambda rate: ascending(means[rate]))
+
+
+def alike(run):
+    return run.ranks, run.method, run.optimizer
+
+
+def tuned_away(run, runs, tune):
+    """Whether this run of a seed after the first `tune` is of a rate that these found not to be the
+    best; None while there is none of them."""
+    if tune is None or run.seed <= tune:
+        return False
+    means = tried([other for other in runs if alike(other) == alike(run)], tune)
+    return run.rate != best_rate(means) if means else None
+
+
+def entries(runs, tune=None):
+    """Of the runs of one rank count, in the order in which they were asked for. A colour is a
+    method's and dashes are an optimizer's, where there are several of both."""
     methods = list(dict.fromkeys(run.method for run in runs))
     optimizers = list(dict.fromkeys(run.optimizer for run in runs))
     both = len(methods) > 1 and len(optimizers) > 1
     found = []
     for place, key in enumerate(dict.fromkeys((run.method, run.optimizer) for run in runs)):
-        by_rate = {}
-        for run in runs:
-            if (run.method, run.optimizer) == key and run.summary:
-                by_rate.setdefault(run.rate, []).append(run)
-        most = max(map(len, by_rate.values()), default=0)
-        tried = {
-            rate: statistics.fmean(number(run.summary["val_loss"]) for run in made)
-            for rate, made in by_rate.items()
-            if len(made) == most
-        }
-        if tried:
-            best = min(tried, key=lambda rate: ascending(tried[rate]))
+        own = [run for run in runs if (run.method, run.optimizer) == key and run.summary]
+        means = tried(own, tune)
+        if means:
+            best = best_rate(means)
             words = [key[0]] if len(methods) > 1 or len(optimizers) == 1 else []
             words += [key[1]] if len(optimizers) > 1 else []
             look = [methods.index(key[0]), optimizers.index(key[1])] if both else [place, place]
-            found.append(Entry(", ".join(words), by_rate[best], tried, *look))
+            found.append(
+                Entry(", ".join(words), [run for run in own if run.rate == best], means, *look)
+            )
     return found
 
 

@@ -10,6 +10,7 @@ import platform
 import shlex
 import signal
 import subprocess
+import sys
 import time
 
 # A model and batches so small that some hundred runs are a matter of minutes.
@@ -47,6 +48,8 @@ class Runs:
         later (0: no limit); tables: make no runs."""
         self.args, self.total, self.seen, self.left_out = args, total, 0, 0
         self.began = time.monotonic()
+        # Asked to end, as by a time limit, it ends the ranks, too, which are a session of their own.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self.say = lambda line: print(line, flush=True)
 
     def path(self, name, ending):

@@ -86,7 +86,7 @@ class Report(unittest.TestCase):
         for row in rows:
             path = self.top / "out/runs" / f"{row['run']}.json"
             summary = json.loads(path.read_text(encoding="utf-8"))
-            self.assertEqual(summary["method"], row["method"])
+            self.assertEqual(summary["method"], row["entry"])
             self.assertEqual(str(summary["seed"]), row["seed"])
             for key, value in summary.items():
                 text = json.dumps(value) if isinstance(value, list) else str(value)
@@ -134,12 +134,20 @@ class Report(unittest.TestCase):
         self.assertEqual(done.returncode, FAILED, done.stdout + done.stderr)
         self.assertIn("1 of 2 runs failed", done.stdout)
         failed, good = self.rows("failing")
-        self.assertEqual((failed["status"], failed["method"]), ("failed", "ddp"))
+        self.assertEqual((failed["status"], failed["entry"]), ("failed", "ddp"))
         self.assertIn("--outer-lr has no effect with --method ddp", failed["reason"])
-        self.assertEqual((good["status"], good["method"]), ("done", "diloco"))
+        self.assertEqual((good["status"], good["entry"]), ("done", "diloco"))
         page = self.page("failing")
         self.assertIn("1 of 2 runs failed", page.text)
         self.assertIn("--outer-lr has no effect with --method ddp", page.text)
+
+    def test_only_the_best_rate_of_the_first_seed_is_given_another(self):
+        words = ["--methods", "ddp", "--lr", "1e-5:5e-3", "--tune-seeds", "1"]
+        done = self.call("tuned", *WORDS, *words, "--", *FLAGS)
+        self.assertEqual(done.returncode, OK, done.stdout + done.stderr)
+        made = [(row["seed"], row["lr"]) for row in self.rows("tuned")]
+        self.assertEqual(made, [("1", "1e-5"), ("1", "5e-3"), ("2", "5e-3")])
+        self.assertIn("mean validation loss of seed 1", self.page("tuned").text)
 
     def test_what_there_is_no_time_for_is_left_for_another_call(self):
         done = self.call("short", *WORDS, "--seconds", "0.001", "--", *FLAGS)

@@ -10,7 +10,9 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
 import compare  # noqa: E402  (the path comes first)
+import compare_plan as plans  # noqa: E402
 import compare_tables as tables  # noqa: E402
+import runs  # noqa: E402
 
 HELP = """    --method TEXT:{ddp,edit,a-edit}=edit   ways
     --optimizer TEXT:{adamw,sgd}=adamw   steps"""
@@ -95,6 +97,17 @@ class Tables(unittest.TestCase):
         self.assertEqual(looks(("ddp", "sgd"), ("edit", "sgd")), [("ddp", 0, 0), ("edit", 1, 1)])
         self.assertEqual(looks(("ddp", "sgd"), ("ddp", "agd")), [("sgd", 0, 0), ("agd", 1, 1)])
 
+    def test_the_first_seeds_choose_the_rate_when_that_is_asked_for(self):
+        runs = [made("ddp", "1", 1, 2.0), made("ddp", "2", 1, 1.9), made("ddp", "2", 2, 2.5)]
+        later = [tables.Run("n", 4, "ddp", "adamw", rate, 2) for rate in ("1", "2")]
+        self.assertEqual([tables.tuned_away(run, runs, 1) for run in later], [True, False])
+        self.assertEqual([tables.tuned_away(run, runs, None) for run in later], [False, False])
+        self.assertFalse(tables.tuned_away(runs[0], runs, 1))
+        self.assertIsNone(tables.tuned_away(later[0], [], 1))
+        (entry,) = tables.entries(runs, 1)
+        self.assertEqual([run.summary["val_loss"] for run in entry.runs], [1.9, 2.5])
+        self.assertEqual(entry.tried, {"1": 2.0, "2": 1.9})
+
     def test_differences_pair_seeds(self):
         base = tables.Entry(
             "ddp", [made("ddp", "1", 1, 2, (3, 2)), made("ddp", "1", 2, 2, (9, 7))], {}
@@ -111,14 +124,14 @@ class Plans(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.top = pathlib.Path(folder.name)
-        for program in (compare.LAUNCHER, compare.TRAINER, "text"):
+        for program in (runs.LAUNCHER, runs.TRAINER, "text"):
             (self.top / program).parent.mkdir(parents=True, exist_ok=True)
             (self.top / program).write_text(f"#!/bin/sh\ncat <<'END'\n{HELP}\nEND\n")
             (self.top / program).chmod(0o755)
 
     def plan(self, *words):
         options = ["--build", self.top, "--data", self.top / "text", "--out", self.top / "out"]
-        return compare.Plan(*compare.parse([str(word) for word in [*options, *words]]))
+        return plans.Plan(*compare.parse([str(word) for word in [*options, *words]]))
 
     def flags(self, *words):
         return {run.name: " ".join(run.flags) for run in self.plan(*words).runs()}
@@ -128,7 +141,7 @@ class Plans(unittest.TestCase):
         self.assertEqual(len(found), 9)
         self.assertEqual(
             found["n4-ddp-adamw-seed3"],
-            f"--method ddp --optimizer adamw --seed 3 --tokens 768K {compare.MODEL}",
+            f"--method ddp --optimizer adamw --seed 3 --tokens 768K {runs.MODEL}",
         )
         self.assertIn("--local-sgd-sync-time 0.2", found["n4-a-edit-adamw-seed1"])
 
@@ -159,6 +172,19 @@ class Plans(unittest.TestCase):
             "--outer-nesterov",
         )
 
+    def test_a_variant_is_a_method_with_flags_of_its_own(self):
+        words = ["--variant", "soon=a-edit --min-total-global-steps 9 --x 1", "--methods", "soon"]
+        words += ["--optimizers", "sgd+wsam-coupled", "--seeds", "1", "--steps", "5"]
+        found = self.flags(*words, "--method-flags", "soon=--x 2", "--", "--task", "digits")
+        self.assertEqual(
+            found,
+            {
+                "n4-soon-sgd+wsam-coupled-seed1": "--method a-edit --optimizer sgd --wsam coupled "
+                "--seed 1 --steps 5 --task digits --local-sgd-sync-time 0.2 "
+                "--min-total-global-steps 9 --x 2"
+            },
+        )
+
     def test_a_fault_is_an_environment_of_the_ranks(self):
         self.assertEqual(self.plan("--fault", "rate=1MB/s").environment()["ENTRAIN_FAULT"], "rate=1MB/s")
 
@@ -169,7 +195,8 @@ class Plans(unittest.TestCase):
             (["--methods", "ddp,ddp"], "--methods: 'ddp' is there twice"),
             (
                 ["--optimizers", "adam"],
-                "--optimizers: 'adam' is not one of adamw, sgd, adamw+wsam, sgd+wsam",
+                "--optimizers: 'adam' is not one of adamw, sgd, adamw+wsam, sgd+wsam, "
+                "adamw+wsam-coupled, sgd+wsam-coupled",
             ),
             (["--ranks", "2,0"], "--ranks: '0' is not a whole number from 1 to 999999"),
             (["--ranks", "2,2"], "--ranks: a number is there twice in '2,2'"),
@@ -178,6 +205,7 @@ class Plans(unittest.TestCase):
                 "--shard-size: 2 does not divide the 3 of --ranks",
             ),
             (["--seeds", "three"], "--seeds: 'three' is not a whole number from 1 to 999999"),
+            (["--tune-seeds", "4"], "--tune-seeds: 4 is more than the 3 of --seeds"),
             (["--tokens", "1.5M"], "--tokens: '1.5M' is not a positive number"),
             (["--steps", "5K"], "--steps: '5K' is not a positive number"),
             (
@@ -186,6 +214,9 @@ class Plans(unittest.TestCase):
                 "METHOD/OPTIMIZER of them",
             ),
             (["--lr", "adamw=1:fast"], "--lr: 'fast' in 'adamw=1:fast' is not a positive number"),
+            (["--variant", "soon"], "--variant: 'soon' is not NAME=METHOD FLAGS"),
+            (["--variant", "ddp=edit"], "--variant: 'ddp' is the name of a method already"),
+            (["--variant", "a=b"], f"--variant: 'b' of 'a' is not one of {known}"),
             (["--method-flags", "edit"], "--method-flags: 'edit' is not NAMES=FLAGS"),
             (
                 ["--methods", "ddp", "--method-flags", "edit=--x"],
@@ -194,11 +225,11 @@ class Plans(unittest.TestCase):
             (["--method-flags", "edit=--seed 3"], "--method-flags: --seed is set by --seeds"),
             (
                 ["--", "--wsam", "coupled"],
-                "flags behind --: --wsam is set by --optimizers NAME+wsam",
+                "flags behind --: --wsam is set by --optimizers NAME+wsam or " "NAME+wsam-coupled",
             ),
             (["--", "layers", "3"], "flags behind --: 'layers' is not a flag of entrain-train"),
         ):
-            with self.assertRaises(compare.BadUsage, msg=words) as caught:
+            with self.assertRaises(plans.BadUsage, msg=words) as caught:
                 self.plan(*words)
             self.assertEqual(str(caught.exception), line)
 
@@ -210,14 +241,14 @@ class Plans(unittest.TestCase):
             return left_out, run
 
         _, run = kept("one")
-        runs = self.top / "out/runs"
+        folder = self.top / "out/runs"
         summary = made("ddp", "", 1, 2.0).summary
-        (runs / f"{run.name}.json").write_text(json.dumps(summary))
-        (runs / f"{run.name}.jsonl").write_text("\n".join(map(json.dumps, records([2, 1]))))
+        (folder / f"{run.name}.json").write_text(json.dumps(summary))
+        (folder / f"{run.name}.jsonl").write_text("\n".join(map(json.dumps, records([2, 1]))))
         self.assertEqual(kept("one")[0], 1)  # not without the file that is written last
         text = compare.hashlib.sha256((self.top / "text").read_bytes()).hexdigest()[:12]
         besides = ["ranks=4", f"text={text}", "programs=one"]
-        (runs / f"{run.name}.flags").write_text(
+        (folder / f"{run.name}.flags").write_text(
             compare.shlex.join([*run.flags, "--data", str(self.top / "text"), *besides]) + "\n"
         )
         self.assertEqual(kept("one")[1].summary, summary)
