@@ -188,3 +188,83 @@ def acco(runs):
         waited = " ".join(f"{100 * share:.1f} %" for share in found["waited"])
         rows.append([condition, str(replicas), label] + cells + [waited])
     return rows
+
+
+# ---- optimizers ----------------------------------------------------------------------
+
+WINDOW = 64  # steps over whose mean a training loss is read
+
+
+def loss_or_infinity(summary):
+    return float("inf") if summary["val_loss"] is None else summary["val_loss"]
+
+
+def smooth_losses(records, window=WINDOW):
+    """[mean training loss of the last `window` steps, all replicas], from step `window` on."""
+    by_step = clean_losses(records, None)
+    losses = [by_step[step] for step in sorted(by_step)]
+    ends = range(window, len(losses) + 1)
+    return [statistics.mean(losses[end - window : end]) for end in ends]
+
+
+def reaches(records, target, window=WINDOW):
+    """The step from which on the smoothed training loss is `target` or less; None: it is not, at
+    the end."""
+    losses = smooth_losses(records, window)
+    above = [number for number, loss in enumerate(losses) if loss > target]
+    after = above[-1] + 1 if above else 0
+    return after + window if after < len(losses) else None
+
+
+def spread(values, digits):
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def mean_or_infinity(losses):
+    return "∞" if max(losses) == float("inf") else f"{statistics.mean(losses):.4f}"
+
+
+def optimizers(results, rhos):
+    """results: of each optimizer "name", "steps", "gradients", "rate", "losses" (validation losses
+    of all seeds at half its rate, at it and at twice it), "summaries" and "records" of each seed at
+    its rate. The first is what the others are compared with, seed by seed."""
+    first = results[0]
+    rows = [["", "steps", "gradients", "best lr", "at half of it", "validation loss"]]
+    rows[0] += ["at twice it", f"against {first['name']}", "right", "training loss"]
+    rows[0] += [f"{first['name']}'s after steps", "gradients"]
+    rows[0] += [f"rise at {rho:g}" for rho in rhos] + ["adaptive"]
+    base = statistics.mean(first["losses"][1])
+    targets = [smooth_losses(records)[-1] for records in first["records"]]
+    for result in results:
+        half, own, twice = result["losses"]
+        cells = [str(result["steps"]), str(result["gradients"]), f"{result['rate']:g}"]
+        cells += [mean_or_infinity(half), spread(own, 4), mean_or_infinity(twice)]
+        cells.append("" if result is first else percent(statistics.mean(own) / base - 1))
+        accuracies = [100 * summary["val_accuracy"] for summary in result["summaries"]]
+        cells.append(spread(accuracies, 1) + " %")
+        cells.append(spread([smooth_losses(records)[-1] for records in result["records"]], 4))
+        cells += steps_to(targets, result)
+        for place in range(len(rhos)):
+            rises = [summary["sharpness"][place] for summary in result["summaries"]]
+            cells.append(f"{statistics.mean(rises):.4f}")
+        cells.append(adaptive(result["records"]))
+        rows.append([result["name"]] + cells)
+    return rows
+
+
+def steps_to(targets, result):
+    """Two cells: after how many steps, and gradients, a result's training loss is each seed's
+    target."""
+    steps = [reaches(records, target) for records, target in zip(result["records"], targets)]
+    never = steps.count(None)
+    if never > 0:
+        return ["never" if never == len(steps) else f"never in {never} of {len(steps)}", ""]
+    mean = statistics.mean(steps)
+    return [f"{mean:.0f}", f"{mean * result['gradients'] / result['steps']:.0f}"]
+
+
+def adaptive(records):
+    """A cell: AGD's mean share of elements on the adaptive branch, over all steps and seeds."""
+    key = "adaptive_share"
+    shares = [record[key] for seed in records for record in seed if key in record]
+    return f"{100 * statistics.mean(shares):.1f} %" if shares else ""

@@ -12,6 +12,9 @@ and one number of steps.
   acco         share of the gradients of replicas that only compute, by acco, zero1, dpu and wp,
                where an exchange takes 0.8 of a round's computing (ENTRAIN_FAULT), and where one
                replica computes four times as long
+  optimizers   AdamW, AGD, SGD, and WSAM around them, two replicas, each at its best learning
+               rate: loss, steps, sharpness
+  digits       the same on scikit-learn's digits
   all          all of them
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while these are of
@@ -22,12 +25,14 @@ of all runs. Times mean something on a quiet machine only.
 import argparse
 import csv
 import datetime
+import functools
 import json
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import experiment_tables as tables  # noqa: E402  (the path comes first)
+import optimizers  # noqa: E402
 from runs import LEFT_OUT, MODEL, RunFailed, Runs, add_arguments, check_paths, machine  # noqa: E402
 
 RANKS, STEPS, INTERVAL, SEEDS = 4, 768, 16, 3
@@ -245,6 +250,8 @@ EXPERIMENTS = {
     "stragglers": (stragglers, 3 * (1 + 2 * len(DELAYS))),
     "idle": (idle, 1),
     "acco": (acco, 2 * len(CHANNELS) + 4),
+    "optimizers": (functools.partial(optimizers.compare, "text"), optimizers.fewest_runs("text")),
+    "digits": (functools.partial(optimizers.compare, "digits"), optimizers.fewest_runs("digits")),
 }
 
 

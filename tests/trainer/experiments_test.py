@@ -14,6 +14,7 @@ SCRIPT = ROOT / "examples/experiments.py"
 sys.path.insert(0, str(ROOT / "examples"))
 import experiment_tables as tables  # noqa: E402  (the path comes first)
 import experiments  # noqa: E402
+import optimizers  # noqa: E402
 
 ALL = sum(count for _, count in experiments.EXPERIMENTS.values())
 SUMMARY = {
@@ -23,6 +24,8 @@ SUMMARY = {
     "replica_steps": [10, 30, 30, 30],
     "rejections": 2,
     "idle_share": [0.001, 0.02, 0.03, 0.04],
+    "val_accuracy": 0.25,
+    "sharpness": [0.125, 0.5],
     "sample": "no",
     "params": 80112,
     "wall_s": 2.0,
@@ -141,6 +144,86 @@ class Tables(unittest.TestCase):
         )
 
 
+    def test_training_losses_are_means_over_the_last_steps_and_all_replicas(self):
+        records = [
+            {"step": step, "replica": replica, "loss": loss + replica}
+            for step, loss in enumerate((5, 4, 2, 1, 3), 1)
+            for replica in (0, 2)
+        ]
+        self.assertEqual(tables.smooth_losses(records, 2), [5.5, 4, 2.5, 3])
+        self.assertEqual(tables.reaches(records, 6, 2), 2)
+        self.assertEqual(tables.reaches(records, 4, 2), 3)
+        self.assertEqual(tables.reaches(records, 3, 2), 4)
+        self.assertIsNone(tables.reaches(records, 2.5, 2))  # it was, and is no more
+
+    def test_optimizers_are_compared_with_the_first_seed_by_seed(self):
+        def result(name, gradients, own, losses, share):
+            return {
+                "name": name,
+                "steps": 80,
+                "gradients": gradients,
+                "rate": 0.004,
+                "losses": [[3, 4], own, [float("inf"), 2]],
+                "summaries": [
+                    {"val_accuracy": 0.5, "sharpness": [0.1, 1]},
+                    {"val_accuracy": 0.6, "sharpness": [0.3, 2]},
+                ],
+                "records": [
+                    [
+                        {"step": step, "replica": 0, "loss": loss - step / 100, **share}
+                        for step in range(1, 81)
+                    ]
+                    for loss in losses
+                ],
+            }
+
+        rows = tables.optimizers(
+            [
+                result("AdamW", 80, [2, 2.2], (2, 3), {}),
+                result("fast", 160, [1, 1.1], (1.96, 2.94), {"adaptive_share": 0.75}),
+                result("slow", 80, [4, 4.2], (1.9, 3.1), {}),
+            ],
+            (0.05, 0.5),
+        )
+        self.assertEqual({len(row) for row in rows}, {15})
+        adamw = ["AdamW", "80", "80", "0.004", "3.5000", "2.1000 ± 0.1414", "∞", ""]
+        self.assertEqual(rows[1][:8], adamw)
+        self.assertEqual(rows[1][8], "55.0 ± 7.1 %")
+        self.assertEqual(rows[1][10:], ["80", "80", "0.2000", "1.5000", ""])
+        # 4 and 6 steps earlier, of two gradients each.
+        self.assertEqual(rows[2][7:8] + rows[2][10:12], ["-50.00 %", "75", "150"])
+        self.assertEqual(rows[2][-1], "75.0 %")
+        self.assertEqual(rows[3][10:12], ["never in 1 of 2", ""])
+
+
+class Tuning(unittest.TestCase):
+    def tune(self, guess, losses):
+        self.tried = []
+
+        def losses_at(rung):
+            self.tried.append(rung)
+            return losses(rung)
+
+        return optimizers.tune(guess, losses_at)
+
+    def test_the_ladder_is_climbed_until_the_best_rung_has_a_worse_one_on_either_side(self):
+        best, known = self.tune(0, lambda rung: [(rung - 3) ** 2, 5])
+        self.assertEqual((best, self.tried), (3, [-1, 0, 1, 2, 3, 4]))
+        self.assertEqual(known[4], [1, 5])
+        self.assertEqual(self.tune(0, lambda rung: [(rung + 2) ** 2])[0], -2)
+        self.assertEqual(self.tried, [-1, 0, 1, -2, -3])
+
+    def test_of_equals_that_next_to_the_guess_is_the_best(self):
+        self.assertEqual(self.tune(5, lambda rung: [1.0])[0], 5)
+        self.assertEqual(self.tried, [4, 5, 6])
+
+    def test_a_rung_that_diverges_is_worse_than_any(self):
+        self.assertEqual(self.tune(1, lambda r: [9 - r, float("inf") if r > 0 else 2])[0], 0)
+
+    def test_nothing_is_known_while_a_rung_is_missing(self):
+        self.assertIsNone(self.tune(1, lambda rung: [rung] if rung < 2 else None))
+
+
 class Runs(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -161,7 +244,7 @@ class Runs(unittest.TestCase):
                 )
             )
         (self.top / "tools/entrain-run").write_text(
-            f'#!/bin/sh\necho "$ENTRAIN_FAULT $*" >> {self.top}/calls\n'
+            f'#!/bin/sh\nall=$*\necho "$ENTRAIN_FAULT $*" >> {self.top}/calls\n'
             'case "$*" in *shuffle*) said=shuffled;; *) said=quiet;; esac\n'
             f'while [ $# -gt 0 ]; do\n  [ "$1" = --log ] && cp {self.top}/$said "$2"\n'
             f'  [ "$1" = --summary ] && echo \'{json.dumps(SUMMARY)}\' > "$2"\n  shift\ndone\n'
@@ -232,6 +315,17 @@ class Runs(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("alas\nexperiments.py: exit code 3 of", done.stderr)
         self.assertFalse((self.top / "out/idle.flags").exists())
+
+    def test_a_learning_rate_that_diverges_is_a_result(self):
+        self.answer(
+            'case "$all" in *"--lr 0.016"*) echo the loss is not finite at step 3; exit 1;; esac'
+        )
+        self.assertEqual(self.call("optimizers").returncode, 0)
+        table = (self.top / "out/optimizers.md").read_text()
+        self.assertIn("| AdamW | 512 | 512 | 0.008 | 1.5000 | 1.5000 ± 0.0000 | ∞ |", table)
+        made = len(self.calls())
+        self.assertEqual(self.call("optimizers").returncode, 0)
+        self.assertEqual(len(self.calls()), made)
 
     def test_missing_programs_are_named(self):
         (self.top / "examples/trainer/entrain-train").unlink()
