@@ -1,9 +1,15 @@
 # The numbered examples: strict C99, nothing but the public headers and the library.
-foreach(name IN ITEMS 01_all_reduce 02_overlap 04_edit 05_acco)
-  add_executable(example_${name} ${CMAKE_CURRENT_LIST_DIR}/${name}.c)
-  target_link_libraries(example_${name} PRIVATE entrain m)
+function(entrain_example name source)
+  add_executable(example_${name} ${CMAKE_CURRENT_LIST_DIR}/${source}.c)
+  target_link_libraries(example_${name} PRIVATE entrain m ${ARGN})
   target_compile_options(example_${name} PRIVATE -Wall -Wextra -Wpedantic -Wshadow $<$<BOOL:${ENTRAIN_WERROR}>:-Werror>)
   if(ENTRAIN_SANITIZE)
     target_link_options(example_${name} PRIVATE -fsanitize=${ENTRAIN_SANITIZE})
   endif()
+endfunction()
+foreach(name IN ITEMS 01_all_reduce 02_overlap 04_edit 05_acco)
+  entrain_example(${name} ${name})
+endforeach()
+foreach(mpi IN LISTS ENTRAIN_MPIS) # one of each
+  entrain_example(03_mpi_launch_${mpi} 03_mpi_launch PkgConfig::${mpi})
 endforeach()
