@@ -9,6 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
+from matplotlib import ticker  # noqa: E402
 
 import compare_tables as tables  # noqa: E402
 
@@ -190,6 +191,14 @@ def differences(entries, base, name):
         return svg(drawn, name)
 
 
+def logarithmic(axis):
+    """Ticks at 1, 2 and 5 times powers of ten, as plain numbers."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.xaxis.set_minor_locator(ticker.NullLocator())
+
+
 def trade(entries, name):
     """Validation loss over bytes per token."""
     points = []
@@ -203,7 +212,7 @@ def trade(entries, name):
         drawn, axis = figure(len(points))
         for entry, sent, mean, wide in points:
             axis.errorbar(sent, mean, wide, fmt="o", color=colour(entry), capsize=3)
-        axis.set_xscale("log")
+        logarithmic(axis)
         axis.grid(alpha=0.25)
         axis.set_xlabel("bytes per token")
         axis.set_ylabel("validation loss")
@@ -247,8 +256,8 @@ def dot_panel(axis, entries, measure):
     axis.set_title(measure.heading, fontsize=10)
     axis.grid(alpha=0.25)
     if measure.scale == "log" and seen and min(seen) > 0:
-        axis.set_xscale("log")
+        logarithmic(axis)
         return
-    axis.xaxis.set_major_locator(plt.MaxNLocator(4))
+    axis.xaxis.set_major_locator(ticker.MaxNLocator(4))
     if measure.scale == "from 0" and seen and max(seen) > 0:
         axis.set_xlim(0, max(seen) * 1.08)

@@ -23,6 +23,8 @@ th, td {{ padding: .25em .7em; text-align: right; white-space: nowrap; }}
 th {{ vertical-align: bottom; border-bottom: 1px solid; white-space: normal; }}
 td {{ border-bottom: 1px solid var(--faint); }}
 td:first-child, th:first-child, .words td, .words th {{ text-align: left; }}
+.about td {{ white-space: normal; overflow-wrap: anywhere; }}
+.about td:first-child {{ white-space: nowrap; }}
 .wide {{ overflow-x: auto; }}
 .pair {{ display: grid; gap: 1em;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }}
