@@ -25,20 +25,16 @@ Books::Books(const Options& options, const char* unit, Session* session, int64_t
 
 void Books::OpenFiles() {
   for (const bool create : {true, false}) {
-    std::string failure;
-    const bool mine =
-        create ? session_->rank() == 0 : session_->shard() == 0 && session_->rank() != 0;
-    try {
+    session_->Agree([&] {
+      const bool mine =
+          create ? session_->rank() == 0 : session_->shard() == 0 && session_->rank() != 0;
       if (mine) {
         log_ = std::make_unique<StepLog>(options_.log, create);
       }
       if (mine && create && !options_.summary.empty()) {
         summary_ = std::make_unique<SummaryFile>(options_.summary);
       }
-    } catch (const Error& error) {
-      failure = error.what();
-    }
-    session_->Agree(failure);
+    });
   }
 }
 

@@ -53,7 +53,8 @@ class ChannelRun {
   int64_t made_before_ = 0;  // likewise, at the record before
   double losses_ = 0.0;      // of these since then
   Traffic kept_;             // training, at the record before
-  int64_t commits_ = 0, commits_before_ = 0, tokens_before_ = 0;  // before: another run's
+  int64_t commits_ = 0;
+  int64_t tokens_before_ = 0;  // of the run that this one goes on from
   int64_t next_save_ = 0;
 };
 
@@ -72,13 +73,7 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Session* sessio
   if (options.wsam.form != "off") {
     sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, &model_);
   }
-  std::string failure;
-  try {
-    conditions_.CheckReplicas();
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session_->Agree(failure);
+  session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
   channel_.AddCursor(&made_);
   if (!options_.resume.empty()) {
@@ -89,27 +84,22 @@ ChannelRun::ChannelRun(const Options& options, const Task& task, Session* sessio
   }
 }
 
-// All ranks fail alike; one of them says why.
 void ChannelRun::Resume() {
-  std::string failure;
-  try {
+  session_->Agree([this] {
     channel_.Load();
     const int64_t steps = options_.total_steps(session_->ranks());
     if (options_.tokens == 0 && channel_.info().commits > steps) {
-      failure = "--resume " + options_.resume + " is of step " +
-                std::to_string(channel_.info().commits) + ", and the run has " +
-                std::to_string(steps);
+      throw Error("--resume " + options_.resume + " is of step " +
+                  std::to_string(channel_.info().commits) + ", and the run has " +
+                  std::to_string(steps));
     }
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session_->Agree(failure);
+  });
   const entrain_acco_info_t info = channel_.info();
   if (options_.checkpoint_kind == "portable") {
     made_ = (info.gradients + session_->ranks() - 1) / session_->ranks();
   }
   made_before_ = made_;
-  commits_ = commits_before_ = info.commits;
+  commits_ = info.commits;
   tokens_before_ = info.tokens;
   books_.Resume(Position(info.commits, info.tokens), info.tokens);
 }
@@ -127,13 +117,7 @@ Traffic ChannelRun::Meter() const {
 void ChannelRun::Save(int64_t commits) {
   char name[32];
   std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(commits));
-  std::string failure;
-  try {
-    channel_.Save(name);
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session_->Agree(failure);
+  session_->Agree([&] { channel_.Save(name); });
 }
 
 // Adds the gradients of the next micro-batch; returns its loss.

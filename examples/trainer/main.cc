@@ -31,14 +31,8 @@ int Complain(const Error& error) {
 void Work(const trainer::Options& options) {
   trainer::Session session;
   session.MakeMesh(options.shard_size);
-  std::string failure;
   std::unique_ptr<trainer::Task> task;
-  try {
-    task = trainer::MakeTask(options);
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session.Agree(failure);
+  session.Agree([&] { task = trainer::MakeTask(options); });
   trainer::Train(options, *task, &session);
 }
 

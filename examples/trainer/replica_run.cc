@@ -87,13 +87,7 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Session* sessio
     sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes);
     model_.SetSharpness(sharpness_.get());
   }
-  std::string failure;
-  try {
-    conditions_.CheckReplicas();
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session_->Agree(failure);
+  session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
   int array = 0;
   for (std::vector<float>& state : inner_.state()) {
@@ -107,20 +101,15 @@ ReplicaRun::ReplicaRun(const Options& options, const Task& task, Session* sessio
   next_save_ = NextSave(steps_before_);
 }
 
-// All ranks fail alike; one of them says why.
 void ReplicaRun::Resume() {
-  std::string failure;
-  try {
+  session_->Agree([this] {
     method_.Load(options_);
     steps_before_ = method_.steps();
     if (steps_before_ > steps_) {
-      failure = "--resume " + options_.resume + " is of step " + std::to_string(steps_before_) +
-                ", and the run has " + std::to_string(steps_);
+      throw Error("--resume " + options_.resume + " is of step " + std::to_string(steps_before_) +
+                  ", and the run has " + std::to_string(steps_));
     }
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session_->Agree(failure);
+  });
   books_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
 }
 
@@ -142,13 +131,7 @@ void ReplicaRun::Save() {
   } else {
     std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(method_.steps()));
   }
-  std::string failure;
-  try {
-    method_.Save(options_, name);
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  session_->Agree(failure);
+  session_->Agree([&] { method_.Save(options_, name); });
 }
 
 Traffic ReplicaRun::Meter() const {

@@ -80,10 +80,12 @@ Session::Session() {
 }
 
 void Session::MakeMesh(int shard_size) {
-  if (ranks_ % shard_size != 0) {
-    Agree("--shard-size " + std::to_string(shard_size) + " does not divide the " +
-          std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks"));
-  }
+  Agree([&] {
+    if (ranks_ % shard_size != 0) {
+      throw Error("--shard-size " + std::to_string(shard_size) + " does not divide the " +
+                  std::to_string(ranks_) + (ranks_ == 1 ? " rank" : " ranks"));
+    }
+  });
   entrain_mesh_config_t config;
   entrain_mesh_config_init(&config);
   config.shard = shard_size;
@@ -102,7 +104,13 @@ void Session::MakeMesh(int shard_size) {
   own_replica_.reset(part);
 }
 
-void Session::Agree(const std::string& failure) {
+void Session::Agree(const std::function<void()>& work) {
+  std::string failure;
+  try {
+    work();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
   int64_t first = failure.empty() ? ranks_ : rank_;
   AllReduce(world_.get(), &first, 1, ENTRAIN_I64, ENTRAIN_MIN);
   if (first < ranks_) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "examples/trainer/api.h"
@@ -22,9 +23,9 @@ class Session {
   // Cuts the world into replicas of `shard_size` ranks. Collective.
   void MakeMesh(int shard_size);
 
-  // Collective: all ranks say what went wrong here ("" when nothing did). When one failed, all
-  // throw; only the lowest that failed has a line to print.
-  void Agree(const std::string& failure);
+  // Does `work`, which may throw Error. Collective: when one rank failed, all throw; only the lowest
+  // that failed has a line to print.
+  void Agree(const std::function<void()>& work);
 
   // Sums over the ranks of this replica, and over all ranks. Collective over those; every rank gets
   // the same bits.
