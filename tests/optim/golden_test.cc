@@ -1,8 +1,9 @@
 // Whole trajectories on small problems, against those of the published classes: the rules in double
 // of reference.h to 1e-11, the fast ones in f32 to 1e-4 (testdata/optimizers.json).
+#include "tests/support/golden.h"
+
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,9 @@ using Doubles = std::vector<double>;
 constexpr double kExact = 1e-11, kSingle = 1e-4;
 constexpr int64_t kSteps = 50;
 
-const json& Golden() {
-  static const json golden = [] {
-    std::ifstream file(ENTRAIN_TESTDATA "/optimizers.json");
-    EXPECT_TRUE(file.is_open());
-    return json::parse(file);
-  }();
-  return golden;
+const json& Trajectories() {
+  static const json all = Golden("optimizers.json");
+  return all;
 }
 
 // The gradient at x: of the Rosenbrock function, or of a quadratic one.
@@ -44,7 +41,7 @@ std::vector<T> Gradient(const std::string& objective, const std::vector<T>& x) {
     }
     return g;
   }
-  const json& quadratic = Golden()["objectives"][objective];
+  const json& quadratic = Trajectories()["objectives"][objective];
   for (size_t i = 0; i < x.size(); ++i) {
     for (size_t j = 0; j < x.size(); ++j) {
       g[i] += quadratic["A"][i][j].get<T>() * x[j];
@@ -65,7 +62,7 @@ double Rosenbrock(const Doubles& x) {
 
 template <typename T>
 std::vector<T> Start(const std::string& objective) {
-  return Golden()["objectives"][objective]["x0"].get<std::vector<T>>();
+  return Trajectories()["objectives"][objective]["x0"].get<std::vector<T>>();
 }
 
 template <typename Xs>
@@ -136,7 +133,7 @@ struct Fast {
 };
 
 TEST(GoldenAgd, TheRuleInDoubleFollowsEveryTrajectory) {
-  for (const json& golden : Golden()["agd"]) {
+  for (const json& golden : Trajectories()["agd"]) {
     SCOPED_TRACE(golden["case"].get<std::string>());
     const OptimizerConfig config = ToConfig("agd", golden["hyper"]);
     const auto lr = golden["hyper"]["lr"].get<double>();
@@ -169,11 +166,11 @@ TEST(GoldenAgd, TheRuleInDoubleFollowsEveryTrajectory) {
     }
     ExpectNear(Doubles{Rosenbrock(x)}, json{golden["f64"]["objective"]}, 1e-9);
   }
-  EXPECT_EQ(Golden()["agd"].size(), 7u);
+  EXPECT_EQ(Trajectories()["agd"].size(), 7u);
 }
 
 TEST(GoldenAgd, TheFastOneFollowsEveryTrajectory) {
-  for (const json& golden : Golden()["agd"]) {
+  for (const json& golden : Trajectories()["agd"]) {
     SCOPED_TRACE(golden["case"].get<std::string>());
     Fast fast(ToConfig("agd", golden["hyper"]), Start<float>("rosen4"));
     for (int64_t step = 1; step <= kSteps; ++step) {
@@ -261,7 +258,7 @@ class ReferenceWorkers {
 };
 
 TEST(GoldenWsam, TheRuleInDoubleFollowsEveryTrajectory) {
-  for (const json& golden : Golden()["wsam"]) {
+  for (const json& golden : Trajectories()["wsam"]) {
     SCOPED_TRACE(golden["case"].get<std::string>());
     ReferenceWorkers alone({"rosen4"}, golden);
     for (int64_t step = 1; step <= kSteps; ++step) {
@@ -274,11 +271,11 @@ TEST(GoldenWsam, TheRuleInDoubleFollowsEveryTrajectory) {
     }
     ExpectNear(Doubles{Rosenbrock(alone.x)}, json{golden["f64"]["objective"]}, 1e-9);
   }
-  EXPECT_EQ(Golden()["wsam"].size(), 6u);
+  EXPECT_EQ(Trajectories()["wsam"].size(), 6u);
 }
 
 TEST(GoldenWsam, TwoWorkersInDoublePerturbLocallyOrGlobally) {
-  const json& golden = Golden()["two_workers"];
+  const json& golden = Trajectories()["two_workers"];
   for (const bool local : {true, false}) {
     ReferenceWorkers both({"quad5", "quad5b"}, golden);
     for (int64_t step = 1; step <= kSteps; ++step) {
@@ -348,7 +345,7 @@ class FastWorkers {
 };
 
 TEST(GoldenWsam, TheFastOneFollowsEveryTrajectory) {
-  for (const json& golden : Golden()["wsam"]) {
+  for (const json& golden : Trajectories()["wsam"]) {
     SCOPED_TRACE(golden["case"].get<std::string>());
     FastWorkers alone({"rosen4"}, golden);
     for (int64_t step = 1; step <= kSteps; ++step) {
@@ -362,7 +359,7 @@ TEST(GoldenWsam, TheFastOneFollowsEveryTrajectory) {
 }
 
 TEST(GoldenWsam, TwoFastWorkersStayTheSameToTheLastBit) {
-  const json& golden = Golden()["two_workers"];
+  const json& golden = Trajectories()["two_workers"];
   for (const bool local : {true, false}) {
     FastWorkers both({"quad5", "quad5b"}, golden);
     for (int64_t step = 1; step <= kSteps; ++step) {

@@ -9,11 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "examples/trainer/random.h"
+#include "tests/trainer/passes.h"
 
 namespace trainer {
 namespace {
-
-using Parameters = std::vector<std::vector<float>>;
 
 Parameters Initial(const MlpConfig& config, uint64_t seed) {
   Parameters params;
@@ -36,14 +35,6 @@ Parameters Rough(const MlpConfig& config, uint64_t seed) {
   return params;
 }
 
-Parameters ZerosLike(const Parameters& params) {
-  Parameters zeros;
-  for (const auto& layer : params) {
-    zeros.emplace_back(layer.size());
-  }
-  return zeros;
-}
-
 Batch Images(int count, uint64_t seed) {
   Random random(seed);
   Batch batch;
@@ -54,19 +45,6 @@ Batch Images(int count, uint64_t seed) {
     batch.targets.push_back(static_cast<uint8_t>(random.Below(kDigits)));
   }
   return batch;
-}
-
-double Loss(Pass* pass, const Parameters& params) {
-  for (size_t l = 0; l < params.size(); ++l) {
-    pass->Forward(static_cast<int>(l), params[l].data());
-  }
-  return pass->loss();
-}
-
-void AddGradient(Pass* pass, const Parameters& params, float scale, Parameters* grads) {
-  for (size_t l = params.size(); l-- > 0;) {
-    pass->Backward(static_cast<int>(l), params[l].data(), scale, (*grads)[l].data());
-  }
 }
 
 struct Judged {

@@ -10,11 +10,10 @@
 
 #include "examples/trainer/kernels.h"
 #include "examples/trainer/random.h"
+#include "tests/trainer/passes.h"
 
 namespace trainer {
 namespace {
-
-using Parameters = std::vector<std::vector<float>>;
 
 Parameters Initial(const ModelConfig& config, uint64_t seed) {
   Parameters params;
@@ -23,27 +22,6 @@ Parameters Initial(const ModelConfig& config, uint64_t seed) {
     InitialiseLayer(config, l, seed, params.back().data());
   }
   return params;
-}
-
-Parameters ZerosLike(const Parameters& params) {
-  Parameters zeros;
-  for (const auto& layer : params) {
-    zeros.emplace_back(layer.size());
-  }
-  return zeros;
-}
-
-double Loss(LanguagePass* pass, const Parameters& params) {
-  for (size_t l = 0; l < params.size(); ++l) {
-    pass->Forward(static_cast<int>(l), params[l].data());
-  }
-  return pass->loss();
-}
-
-void AddGradient(LanguagePass* pass, const Parameters& params, float scale, Parameters* grads) {
-  for (size_t l = params.size(); l-- > 0;) {
-    pass->Backward(static_cast<int>(l), params[l].data(), scale, (*grads)[l].data());
-  }
 }
 
 std::vector<uint8_t> Text(size_t count, uint64_t seed) {
