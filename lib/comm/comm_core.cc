@@ -96,6 +96,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       short_way_(ShortWayPays(topology_, config_.paths)),
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
+      next_untagged_message_(2 * config_.members.size()),
       membership_(config_.rank, static_cast<int>(config_.members.size())) {
   for (const Member& member : config_.members) {
     endpoints_.push_back(member.endpoint);
@@ -105,17 +106,17 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
 
 Wiring CommCore::Number(const Call& call) {
   Wiring wiring{endpoints_, contexts_, config_.context};
-  wiring.user_tag =
-      call.options.user_tag < 0 ? Tag::kUntagged : static_cast<uint32_t>(call.options.user_tag);
-  if (call.kind == CallKind::kSend || call.kind == CallKind::kRecv) {
-    const uint32_t direction = call.kind == CallKind::kSend ? 0 : 1;
-    wiring.point_to_point = true;
+  const bool tagged = call.options.user_tag >= 0;
+  wiring.user_tag = tagged ? static_cast<uint32_t>(call.options.user_tag) : Tag::kUntagged;
+  wiring.point_to_point = IsMessage(call.kind);
+  if (wiring.point_to_point) {
     wiring.sequence =
-        next_message_[{wiring.user_tag, static_cast<uint32_t>(call.root), direction}]++;
+        tagged
+            ? next_message_[{wiring.user_tag, static_cast<uint32_t>(WayOf(call.kind, call.root))}]++
+            : NextMessage(call.kind, call.root);
   } else {
-    wiring.sequence = wiring.user_tag == Tag::kUntagged
-                          ? next_untagged_.fetch_add(1, std::memory_order_relaxed)
-                          : next_call_[wiring.user_tag]++;
+    wiring.sequence = tagged ? next_call_[wiring.user_tag]++
+                             : next_untagged_.fetch_add(1, std::memory_order_relaxed);
   }
   wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
   return wiring;
@@ -255,7 +256,10 @@ absl::Status CommCore::Run(const Call& call) {
 }
 
 std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void* in, void* out) {
-  if (like.kind == CallKind::kSend || like.kind == CallKind::kRecv || !engine_.TakeIfQuiet()) {
+  if (IsMessage(like.kind)) {
+    return RunMessage(like, in, out);
+  }
+  if (!engine_.TakeIfQuiet()) {
     return std::nullopt;
   }
   LastCall& last = LastOf(like.kind);

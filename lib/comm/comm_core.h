@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -92,7 +93,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // Starts it and waits. Small calls go the short way where it pays (express.h).
   absl::Status Run(const Call& call);
   // The same for an untagged call without options that is like one before but for its addresses, which
-  // it checks; nullopt: it is not, or the engine is busy: nothing was done.
+  // it checks, or that is a small send or receive, which it checks wholly; nullopt: it is neither, or
+  // the engine is busy: nothing was done.
   std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(absl::string_view reason);
@@ -143,6 +145,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
  private:
   friend class CallWork;
   enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
+  // RunAgain for a send or receive.
+  std::optional<absl::Status> RunMessage(const Likeness& like, const void* in, void* out);
   // What is combined instead of this rank's contribution, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
   // The plan and the scratch; and all of it.
@@ -154,6 +158,17 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void SetDeadline(Call* call, int64_t now_ns) const;
+  // The next number of an untagged send or receive.
+  uint64_t NextMessage(CallKind kind, int peer) {
+    return next_untagged_message_[WayOf(kind, peer)].fetch_add(1, std::memory_order_relaxed);
+  }
+  static bool IsMessage(CallKind kind) {
+    return kind == CallKind::kSend || kind == CallKind::kRecv;
+  }
+  // To or from a peer.
+  static size_t WayOf(CallKind kind, int peer) {
+    return 2 * static_cast<size_t>(peer) + (kind == CallKind::kSend ? 0 : 1);
+  }
   Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -161,6 +176,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // [driver]:
   // Does as much as goes the short way, an executor the rest. These leave the engine.
   absl::Status RunExpress(const Call& call);
+  absl::Status HandOverMessage(const Call& call, const Wiring& wiring);
   absl::Status HandOver(const Call& call, Admitted admitted, const Progress& progress);
   // A call that went the short way is over.
   absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,
@@ -214,9 +230,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::atomic<uint64_t> next_untagged_{0};
   std::atomic<uint64_t> plans_made_{0};  // how often the planner was told to think again
   absl::flat_hash_map<uint32_t, uint64_t> next_call_
-      ABSL_GUARDED_BY(mutex_);  // user tag -> next number
-  // (user tag, peer, direction) -> next number
-  absl::flat_hash_map<std::array<uint32_t, 3>, uint64_t> next_message_ ABSL_GUARDED_BY(mutex_);
+      ABSL_GUARDED_BY(mutex_);                                // user tag -> next number
+  std::vector<std::atomic<uint64_t>> next_untagged_message_;  // by WayOf
+  // (user tag, WayOf) -> next number
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint64_t> next_message_
+      ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> ended_{false};
   std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver

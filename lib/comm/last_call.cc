@@ -11,6 +11,12 @@ uintptr_t At(const void* address) {
 
 }  // namespace
 
+bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment) {
+  return bytes == 0 ||
+         (buffer != nullptr && (At(buffer) & (static_cast<uintptr_t>(alignment) - 1)) == 0 &&
+          At(buffer) + static_cast<uintptr_t>(bytes) > At(buffer));
+}
+
 bool LastCall::MayRepeat(const Call& call) {
   return call.kind != CallKind::kSend && call.kind != CallKind::kRecv && call.uneven == nullptr &&
          IsBuiltin(call.reduction.op) && call.options.determinism == Determinism::kDefault;
@@ -23,7 +29,7 @@ LastCall::LastCall(const Call& checked, const Descriptor& its_descriptor, const 
       descriptor(its_descriptor),
       wiring(its_wiring),
       plans_made(made),
-      misaligned_(static_cast<uintptr_t>(AlignmentOf(call.dtype)) - 1),
+      alignment_(AlignmentOf(call.dtype)),
       apart_by_(At(call.out.data) - At(call.in.data)),
       apart_(Apart(call.in.data, call.out.data)) {
   call.options = {};
@@ -31,12 +37,9 @@ LastCall::LastCall(const Call& checked, const Descriptor& its_descriptor, const 
 }
 
 bool LastCall::Serves(const void* in, const void* out) const {
-  const auto good = [&](const void* buffer, int64_t bytes) {
-    return bytes == 0 || (buffer != nullptr && (At(buffer) & misaligned_) == 0 &&
-                          At(buffer) + static_cast<uintptr_t>(bytes) > At(buffer));
-  };
   // Buffers that share memory do it as they did before.
-  return good(in, call.in.bytes) && good(out, call.out.bytes) &&
+  return IsGoodBuffer(in, call.in.bytes, alignment_) &&
+         IsGoodBuffer(out, call.out.bytes, alignment_) &&
          (At(out) - At(in) == apart_by_ || (apart_ && Apart(in, out)));
 }
 

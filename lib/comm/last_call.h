@@ -13,6 +13,9 @@
 
 namespace entrain {
 
+// A buffer that a call may have: not null, aligned, not around the end of memory; or empty.
+bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment);
+
 struct LastCall {
   std::shared_ptr<const Plan> plan;  // null: none
   Call call;
@@ -36,9 +39,9 @@ struct LastCall {
  private:
   bool Apart(const void* in, const void* out) const;
 
-  uintptr_t misaligned_ = 0;  // bits that are zero in good addresses
-  uintptr_t apart_by_ = 0;    // out - in
-  bool apart_ = false;        // in and out share no memory
+  int64_t alignment_ = 1;
+  uintptr_t apart_by_ = 0;  // out - in
+  bool apart_ = false;      // in and out share no memory
 };
 
 }  // namespace entrain

@@ -90,4 +90,25 @@ void Express::Keep() {
   }
 }
 
+bool ExpressSend(const Wiring& wiring, const Descriptor& descriptor, int to, ConstBytes data) {
+  return wiring.endpoints[static_cast<size_t>(to)]->TrySend(
+      wiring.EnvelopeTo(to, wiring.LaneOf(0), descriptor), data);
+}
+
+bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descriptor, int from,
+                 Bytes into) {
+  Endpoint& endpoint = *wiring.endpoints[static_cast<size_t>(from)];
+  const Envelope envelope = wiring.EnvelopeFrom(wiring.LaneOf(0), descriptor);
+  Patience patience(engine);
+  while (true) {
+    const Endpoint::Next next = endpoint.TryRecv(envelope, into);
+    if (next != Endpoint::Next::kNothing) {
+      return next == Endpoint::Next::kThis;
+    }
+    if (!patience.Wait()) {
+      return false;
+    }
+  }
+}
+
 }  // namespace entrain

@@ -54,8 +54,7 @@ class Cutter {
 
 // One lane of small messages; in every round at most one receive from each peer.
 bool FitsExpress(const Plan& plan) {
-  constexpr int64_t kMaxBytes = 32 << 10;  // more, no transport sends at once
-  constexpr uint32_t kMaxTransfers = 64;   // bits of Progress::done
+  constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
   const Schedule& schedule = *plan.schedule;
   if (schedule.lanes.size() != 1) {
     return false;
@@ -65,7 +64,7 @@ bool FitsExpress(const Plan& plan) {
     bool fits = round.transfers <= kMaxTransfers;
     for (uint32_t t = 0; fits && t < round.transfers; ++t) {
       const Transfer& transfer = schedule.transfers[round.first_transfer + t];
-      fits = plan.transfers[round.first_transfer + t].bytes <= kMaxBytes;
+      fits = plan.transfers[round.first_transfer + t].bytes <= kMaxExpressBytes;
       if (transfer.direction == Direction::kRecv) {
         from.push_back(transfer.peer);
       }

@@ -22,6 +22,9 @@ struct Place {
   int64_t offset = 0, bytes = 0;
 };
 
+// The largest message that goes the short way: more, no transport sends at once.
+constexpr int64_t kMaxExpressBytes = 32 << 10;
+
 // A schedule with sizes: what is the same for every call of one shape. Immutable once made.
 struct Plan {
   std::shared_ptr<const Schedule> schedule;

@@ -1,0 +1,284 @@
+// The short way of small sends and receives (CommCore::RunMessage): that it matches messages as the
+// long way does, whichever way either side takes, and says the same when something is wrong.
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/support/ranks.h"
+
+namespace entrain {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+using testing::HasSubstr;
+
+// How a message is asked for: as the C API does for one without options, by Run alone, or started.
+enum Way { kShort, kRun, kStart };
+
+Call CallOf(CallKind kind, std::vector<int64_t>& data, int peer) {
+  const BufferView view{data.data(), static_cast<int64_t>(data.size() * sizeof(int64_t)),
+                        MemoryKind::kHost};
+  Call call;
+  call.kind = kind;
+  (kind == CallKind::kSend ? call.in : call.out) = view;
+  call.dtype = DType::kI64;
+  call.count = static_cast<int64_t>(data.size());
+  call.root = peer;
+  return call;
+}
+
+std::optional<absl::Status> RunShort(const Comm& comm, const Call& call) {
+  return comm->RunAgain({call.kind, call.dtype, ReduceOp::kSum, call.root, call.count},
+                        call.in.data, call.out.data);
+}
+
+absl::Status Go(const Comm& comm, const Call& call, Way way) {
+  if (way == kShort) {
+    if (const auto status = RunShort(comm, call)) {
+      return *status;
+    }
+  }
+  if (way != kStart) {
+    return comm->Run(call);
+  }
+  const auto work = comm->Start(call);
+  if (!work.ok()) {
+    return work.status();
+  }
+  (*work)->Wait(Deadline::Never());
+  return (*work)->status();
+}
+
+absl::Status Go(const Comm& comm, CallKind kind, std::vector<int64_t>& data, int peer,
+                Way way = kShort) {
+  return Go(comm, CallOf(kind, data, peer), way);
+}
+
+int64_t Value(int from, int to, int64_t number, size_t i) {
+  return number * 1000000 + from * 10000 + to * 1000 + static_cast<int64_t>(i % 997);
+}
+
+class Message : public testing::TestWithParam<std::string> {
+ protected:
+  RanksOptions Options(int64_t timeout_ns = 20 * kSecond) const {
+    RanksOptions options;
+    options.transports = GetParam();
+    options.timeout_ns = timeout_ns;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Message, testing::Values("inproc", "shm", "tcp"),
+                         [](const auto& test) { return test.param; });
+
+// Elements of one message: none, few, up to what goes the short way and beyond.
+size_t SizeOfMessage(int64_t number) {
+  constexpr size_t kSizes[] = {0, 1, 3, 1, 500, 4096, 4097, 7, 9000, 1};
+  return kSizes[number % 10];
+}
+
+// One thread of rank 0 to 1, and so on round; every message by a way drawn on each side, some late.
+TEST_P(Message, EveryWayMeetsEveryOther) {
+  for (const int size : {2, 3}) {
+    RunRanks(size, Options(), [](const Comm& comm) {
+      const int rank = comm->rank(), ranks = comm->size();
+      const int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
+      std::mt19937 random(static_cast<uint32_t>(rank) + 3);
+      for (int64_t number = 0; number < 600; ++number) {
+        if (random() % 50 == 0) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 700));
+        }
+        std::vector<int64_t> mine(SizeOfMessage(number)), theirs(mine.size(), -1);
+        for (size_t i = 0; i < mine.size(); ++i) {
+          mine[i] = Value(rank, next, number, i);
+        }
+        const auto way = static_cast<Way>(random() % 3), other = static_cast<Way>(random() % 3);
+        // Large messages are sent when they are received: not all may send first.
+        for (const bool send : {rank % 2 == 0, rank % 2 != 0}) {
+          ASSERT_EQ(send ? Go(comm, CallKind::kSend, mine, next, way)
+                         : Go(comm, CallKind::kRecv, theirs, last, other),
+                    absl::OkStatus())
+              << number;
+        }
+        for (size_t i = 0; i < theirs.size(); ++i) {
+          ASSERT_EQ(theirs[i], Value(last, rank, number, i)) << number << " element " << i;
+        }
+      }
+    });
+  }
+}
+
+TEST_P(Message, SmallOnesTakeTheShortWayAndAreCounted) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    const int peer = 1 - comm->rank();
+    const CommStats before = comm->stats();
+    int taken = 0;
+    for (int64_t number = 0; number < 1000; ++number) {
+      std::vector<int64_t> data(3, number);
+      const bool send = (number % 2 == 0) == (comm->rank() == 0);
+      const Call call = CallOf(send ? CallKind::kSend : CallKind::kRecv, data, peer);
+      const auto status = RunShort(comm, call);
+      taken += status ? 1 : 0;
+      ASSERT_EQ(status ? *status : comm->Run(call), absl::OkStatus());
+    }
+    EXPECT_GT(taken, 500);  // at other times the engine's own thread was looking
+    const CommStats after = comm->stats();
+    EXPECT_EQ(after.calls - before.calls, 1000u);
+    EXPECT_EQ(after.bytes_sent - before.bytes_sent, 500u * 24);
+    EXPECT_EQ(after.bytes_received - before.bytes_received, 500u * 24);
+  });
+}
+
+// More than a transport takes without a receive; and other tags and collectives in between.
+TEST_P(Message, ManyAheadOfTheirReceivesKeepTheirOrder) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    constexpr int64_t kMessages = 400;
+    const int peer = 1 - comm->rank();
+    std::vector<int64_t> tagged(2, 77);
+    Call aside = CallOf(comm->rank() == 0 ? CallKind::kSend : CallKind::kRecv, tagged, peer);
+    aside.options.user_tag = 5;
+    if (comm->rank() == 0) {
+      const auto work = comm->Start(aside);
+      ASSERT_TRUE(work.ok()) << work.status();
+      for (int64_t number = 0; number < kMessages; ++number) {
+        std::vector<int64_t> data(1000, number);
+        ASSERT_EQ(Go(comm, CallKind::kSend, data, peer), absl::OkStatus());
+      }
+      ASSERT_TRUE((*work)->Wait(Deadline::After(20 * kSecond)));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      for (int64_t number = 0; number < kMessages; ++number) {
+        std::vector<int64_t> data(1000, -1);
+        ASSERT_EQ(Go(comm, CallKind::kRecv, data, peer), absl::OkStatus());
+        ASSERT_EQ(data, std::vector<int64_t>(1000, number));
+      }
+      tagged.assign(2, 0);
+      ASSERT_EQ(comm->Run(aside), absl::OkStatus());
+      ASSERT_EQ(tagged, std::vector<int64_t>(2, 77));
+    }
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+}
+
+TEST_P(Message, ThreadsThatSendAndReceiveAtOnceDoNotMix) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    const int peer = 1 - comm->rank();
+    std::thread sender([&] {
+      for (int64_t number = 0; number < 2000; ++number) {
+        std::vector<int64_t> data(5, number);
+        ASSERT_EQ(Go(comm, CallKind::kSend, data, peer), absl::OkStatus());
+      }
+    });
+    for (int64_t number = 0; number < 2000; ++number) {
+      std::vector<int64_t> data(5, -1);
+      ASSERT_EQ(Go(comm, CallKind::kRecv, data, peer), absl::OkStatus());
+      ASSERT_EQ(data, std::vector<int64_t>(5, number));
+    }
+    sender.join();
+  });
+}
+
+// They get the long way, which says what is wrong with them; and no number is used up.
+TEST_P(Message, WhatIsNotGoodIsLeftToTheLongWay) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    const int peer = 1 - comm->rank();
+    std::vector<int64_t> data(4, comm->rank());
+    for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
+      const Likeness good{kind, DType::kI64, ReduceOp::kSum, peer, 4};
+      const auto refused = [&](Likeness like, void* buffer) {
+        return !comm->RunAgain(like, buffer, buffer).has_value();
+      };
+      Likeness bad = good;
+      for (const int root : {-1, comm->rank(), 2}) {
+        bad.root = root;
+        EXPECT_TRUE(refused(bad, data.data())) << root;
+      }
+      bad = good;
+      for (const int64_t count : {int64_t{-1}, int64_t{4097}, INT64_MAX, INT64_MIN}) {
+        bad.count = count;
+        EXPECT_TRUE(refused(bad, data.data())) << count;
+      }
+      bad = good;
+      for (const int dtype : {-1, kDTypes}) {
+        bad.dtype = static_cast<DType>(dtype);
+        EXPECT_TRUE(refused(bad, data.data())) << dtype;
+      }
+      EXPECT_TRUE(refused(good, nullptr));
+      EXPECT_TRUE(refused(good, reinterpret_cast<char*>(data.data()) + 4));
+      EXPECT_TRUE(refused(good, reinterpret_cast<void*>(~uintptr_t{0} - 7)));
+    }
+    std::vector<int64_t> theirs(4, -1);
+    ASSERT_EQ(Go(comm, CallKind::kSend, data, peer), absl::OkStatus());
+    ASSERT_EQ(Go(comm, CallKind::kRecv, theirs, peer), absl::OkStatus());
+    EXPECT_EQ(theirs, std::vector<int64_t>(4, peer));
+  });
+}
+
+TEST_P(Message, AnotherLengthIsAMismatchThatNamesBoth) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    std::vector<int64_t> data(comm->rank() == 0 ? 4 : 5, 1);
+    if (comm->rank() == 0) {
+      const absl::Status sent = Go(comm, CallKind::kSend, data, 1);
+      // It was small, and is gone; unless it took the long way and what rank 1 says of it came first.
+      EXPECT_TRUE(sent.ok() || sent.code() == absl::StatusCode::kDataLoss) << sent;
+      EXPECT_EQ(Go(comm, CallKind::kRecv, data, 1).code(), absl::StatusCode::kDataLoss);
+      return;
+    }
+    const absl::Status status = Go(comm, CallKind::kRecv, data, 0);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("4 i64"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("5 i64"));
+    EXPECT_EQ(data, std::vector<int64_t>(5, 1));
+    EXPECT_EQ(Go(comm, CallKind::kSend, data, 0).code(), absl::StatusCode::kDataLoss);
+  });
+}
+
+TEST_P(Message, OneThatDoesNotSendIsNamedAtTheDeadline) {
+  RunRanks(2, Options(300 * kMillisecond), [](const Comm& comm) {
+    std::vector<int64_t> data(4, comm->rank());
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_EQ(
+          Go(comm, comm->rank() == 0 ? CallKind::kRecv : CallKind::kSend, data, 1 - comm->rank()),
+          absl::OkStatus());
+    }
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+      return;
+    }
+    const auto before = std::chrono::steady_clock::now();
+    const absl::Status status = Go(comm, CallKind::kRecv, data, 1);
+    const auto took = std::chrono::steady_clock::now() - before;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("recv #11: timed out"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+    EXPECT_GE(took, std::chrono::milliseconds(300));
+    EXPECT_LT(took, std::chrono::milliseconds(900));
+  });
+}
+
+TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    std::vector<int64_t> data(4, 0);
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (comm->rank() == 0) {
+        comm->Abort("no more of this");
+      }
+    });
+    const absl::Status status = Go(comm, CallKind::kRecv, data, 1 - comm->rank());
+    other.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no more of this"));
+    EXPECT_EQ(Go(comm, CallKind::kSend, data, 1 - comm->rank()).code(), absl::StatusCode::kAborted);
+  });
+}
+
+}  // namespace
+}  // namespace entrain
