@@ -95,5 +95,7 @@ absl::StatusOr<std::shared_ptr<Store>> OpenMemStore(absl::string_view where);
 absl::StatusOr<std::shared_ptr<Store>> OpenFileStore(absl::string_view where, const Stop& stop);
 absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, absl::string_view key,
                                                     const Stop& stop);
+absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name, absl::string_view key,
+                                                      const Stop& stop);
 
 }  // namespace entrain

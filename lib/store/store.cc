@@ -19,9 +19,12 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::st
   if (absl::ConsumePrefix(&where, "tcp://")) {
     return OpenTcpStore(where, key, stop);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("store URL \"", url,
-                   "\": expected mem:NAME, file:DIRECTORY or tcp://HOST:PORT[,HOST:PORT...]"));
+  if (absl::ConsumePrefix(&where, "local:")) {
+    return OpenLocalStore(where, key, stop);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "store URL \"", url,
+      "\": expected mem:NAME, local:NAME, file:DIRECTORY or tcp://HOST:PORT[,HOST:PORT...]"));
 }
 
 }  // namespace entrain

@@ -42,14 +42,16 @@ class Store {
   virtual std::string host() const { return {}; }
 };
 
-// "mem:NAME" (this process; the same name is the same store while somebody holds it), "file:DIRECTORY" (one machine),
+// "mem:NAME" (this process; the same name is the same store while somebody holds it), "local:NAME" (a server among this
+// user's processes on this host; also retried), "file:DIRECTORY" (one machine),
 // "tcp://HOST:PORT[,HOST:PORT...]" (a server elsewhere; connecting retries until `stop` ends it, then the error names
 // the addresses tried). `key`: pre-shared key, empty for none.
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
                                                  const Stop& stop);
 
-// Serves a tcp store from this process, on a thread of its own, until the returned store is destroyed: "tcp://HOST:PORT",
-// port 0: the kernel chooses; url() says which. Port in use: FAILED_PRECONDITION naming it.
+// Serves a tcp or a local store from this process, on a thread of its own, until the returned store is destroyed:
+// "tcp://HOST:PORT", port 0: the kernel chooses, and url() says which; "local:NAME". Port or name in use:
+// FAILED_PRECONDITION naming it.
 absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, absl::string_view key);
 
 }  // namespace entrain

@@ -13,6 +13,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/net/local_socket.h"
 
 namespace entrain {
 namespace {
@@ -79,6 +80,15 @@ TcpStoreServer::TcpStoreServer(Listener listener, absl::string_view key)
   RandomBytes(self_.data(), self_.size());
 }
 
+// Only sockets of the internet have ports.
+bool TcpStoreServer::local() const {
+  return listener_.address.port() == 0;
+}
+
+std::string TcpStoreServer::name() const {
+  return local() ? "of this host" : listener_.address.ToString();
+}
+
 absl::Status TcpStoreServer::Prepare() {
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   stop_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -125,13 +135,17 @@ void TcpStoreServer::AcceptSome() {
     Address from;
     auto fd = Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
-      ENTRAIN_LOG(kWarning, "store server ", listener_.address.ToString(), ": ",
-                  fd.status().message());
+      ENTRAIN_LOG(kWarning, "store server ", name(), ": ", fd.status().message());
       PauseAccepting();
       return;
     }
     if (!fd->valid()) {
       return;
+    }
+    if (const absl::Status same = local() ? CheckSameUser(fd->get()) : absl::OkStatus();
+        !same.ok()) {
+      ENTRAIN_LOG(kInfo, "store server ", name(), ": refused: ", same.message());
+      continue;
     }
     const uint64_t id = next_id_++;
     auto client = std::make_unique<Client>(*std::move(fd), from, self_, key_);
@@ -188,8 +202,8 @@ void TcpStoreServer::DropLateStrangers() {
     }
   }
   for (const uint64_t id : late) {
-    ENTRAIN_LOG(kInfo, "store server ", listener_.address.ToString(), ": ",
-                clients_[id]->address.ToString(), " did not finish the handshake in time");
+    ENTRAIN_LOG(kInfo, "store server ", name(), ": ", clients_[id]->address.ToString(),
+                " did not finish the handshake in time");
     Drop(id);
   }
 }
@@ -241,8 +255,8 @@ bool TcpStoreServer::ConsumeHandshake(Client& client) {
   const absl::Status status = client.handshake.Consume(std::exchange(client.in, std::string()));
   client.out += client.handshake.TakeOutput();
   if (!status.ok()) {
-    ENTRAIN_LOG(kInfo, "store server ", listener_.address.ToString(), ": refused ",
-                client.address.ToString(), ": ", status.message());
+    ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
+                status.message());
     return false;
   }
   strangers_ -= client.handshake.done() ? 1 : 0;

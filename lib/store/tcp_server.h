@@ -1,4 +1,4 @@
-// The server of a tcp store: one thread, epoll, the map of request.h behind the handshake of
+// The server of a tcp or local store: one thread, epoll, the map of request.h behind the handshake of
 // lib/net.
 //
 // Invariants:
@@ -38,13 +38,14 @@ class TcpStoreServer {
                                                                absl::string_view key);
   // Answers clients that wait with kUnavailable, closes all connections, ends the thread.
   ~TcpStoreServer();
-  const Address& address() const { return listener_.address; }
 
  private:
   struct Client;
   using Clients = std::map<uint64_t, std::unique_ptr<Client>>;
 
   TcpStoreServer(Listener listener, absl::string_view key);
+  bool local() const;  // an abstract socket: for this user's processes only
+  std::string name() const;
   absl::Status Prepare();
   void Run();
   void AcceptSome();

@@ -1,4 +1,5 @@
-// The client of a tcp store, and the handle of one that this process serves.
+// The client of a tcp store, and the handle of one that this process serves; and of a local one, which differs in the
+// socket alone.
 //
 // Each call that is under way has a connection of its own, taken from a pool of idle ones or made
 // anew, so that a Get that waits holds up nobody. A connection whose call was cut short is closed:
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include <poll.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,6 +22,7 @@
 #include "lib/net/handshake.h"
 #include "lib/net/interfaces.h"
 #include "lib/net/listener.h"
+#include "lib/net/local_socket.h"
 #include "lib/store/request.h"
 #include "lib/store/tcp_server.h"
 
@@ -36,37 +39,80 @@ Stop Sooner(const Stop& stop, int64_t ns) {
   return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
 }
 
+// What can be dialled: an address, or, when `local` is not empty, that abstract name.
+struct Place {
+  Address address;
+  std::string local;
+  std::string ToString() const {
+    return local.empty() ? address.ToString() : absl::StrCat("\"", local, "\"");
+  }
+};
+
 struct Connection {
   Fd fd;
-  Address address;
+  Place place;
   ServerId server;
 };
 
-absl::StatusOr<Connection> Dial(const Address& address, absl::string_view key, const Stop& stop) {
-  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, Connect(address, stop));
+absl::StatusOr<Connection> Dial(const Place& place, absl::string_view key, const Stop& stop) {
+  ENTRAIN_ASSIGN_OR_RETURN(
+      Fd fd, place.local.empty() ? Connect(place.address, stop) : ConnectLocal(place.local));
   ServerId self;
   RandomBytes(self.data(), self.size());
   Handshake handshake(true, Purpose::kStore, self, key);
   const auto server = RunHandshake(fd.get(), handshake, stop);
   if (!server.ok()) {
-    return Annotate(server.status(), address.ToString());
+    return Annotate(server.status(), place.ToString());
   }
-  return Connection{std::move(fd), address, *server};
+  return Connection{std::move(fd), place, *server};
+}
+
+// Where a server is said to be: a host and port, or NAME of local:NAME.
+struct Server {
+  HostPort host;
+  std::string local;
+  std::string url() const {
+    return local.empty() ? absl::StrCat("tcp://", host.ToString()) : absl::StrCat("local:", local);
+  }
+};
+
+absl::StatusOr<std::string> LocalName(absl::string_view name) {
+  const std::string whole = absl::StrCat("entrain-store-", geteuid(), "-", name);
+  if (name.empty() || whole.size() > kMaxLocalName) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store URL \"local:", name, "\": expected local:NAME with a name of 1 to ",
+                     kMaxLocalName - (whole.size() - name.size()), " bytes"));
+  }
+  return whole;
+}
+
+absl::StatusOr<std::vector<Place>> PlacesOf(const Server& server, const Stop& stop) {
+  std::vector<Place> places;
+  if (!server.local.empty()) {
+    ENTRAIN_ASSIGN_OR_RETURN(std::string name, LocalName(server.local));
+    places.push_back({Address(), std::move(name)});
+    return places;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const auto addresses, Resolve(server.host, stop));
+  for (const Address& address : addresses) {
+    places.push_back({address, ""});
+  }
+  return places;
 }
 
 class TcpStore final : public RequestStore {
  public:
-  TcpStore(HostPort where, Connection first, absl::string_view key,
+  TcpStore(Server where, Connection first, absl::string_view key,
            std::unique_ptr<TcpStoreServer> server)
       : where_(std::move(where)),
-        address_(first.address),
+        place_(first.place),
         server_id_(first.server),
         key_(key),
         server_(std::move(server)) {
     idle_.push_back(std::move(first.fd));
   }
-  std::string url() const override { return absl::StrCat("tcp://", where_.ToString()); }
-  std::string host() const override { return where_.host; }
+  std::string url() const override { return where_.url(); }
+  std::string host() const override { return where_.host.host; }
 
  private:
   absl::StatusOr<std::string> Do(const StoreRequest& request, const Stop& stop) override {
@@ -115,7 +161,7 @@ class TcpStore final : public RequestStore {
         return fd;
       }
     }
-    ENTRAIN_ASSIGN_OR_RETURN(Connection fresh, Dial(address_, key_, stop));
+    ENTRAIN_ASSIGN_OR_RETURN(Connection fresh, Dial(place_, key_, stop));
     if (fresh.server != server_id_) {
       return absl::UnavailableError(
           "the server was replaced by another one, the contents are lost");
@@ -130,8 +176,8 @@ class TcpStore final : public RequestStore {
     }
   }
 
-  const HostPort where_;
-  const Address address_;
+  const Server where_;
+  const Place place_;
   const ServerId server_id_;
   const std::string key_;
   std::mutex mutex_;
@@ -139,22 +185,22 @@ class TcpStore final : public RequestStore {
   const std::unique_ptr<TcpStoreServer> server_;  // when this process serves
 };
 
-// One round over all hosts. `tried` collects what went wrong, one entry an address.
-absl::StatusOr<std::pair<HostPort, Connection>> DialAny(const std::vector<HostPort>& hosts,
-                                                        absl::string_view key, const Stop& stop,
-                                                        std::vector<std::string>* tried) {
+// One round over all servers. `tried` collects what went wrong, one entry an address.
+absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>& servers,
+                                                      absl::string_view key, const Stop& stop,
+                                                      std::vector<std::string>* tried) {
   absl::Status worst = absl::UnavailableError("nobody answered");
   tried->clear();
-  for (const HostPort& host : hosts) {
-    const auto addresses = Resolve(host, Sooner(stop, kAttemptNs));
-    if (!addresses.ok()) {
-      tried->emplace_back(addresses.status().message());
+  for (const Server& server : servers) {
+    const auto places = PlacesOf(server, Sooner(stop, kAttemptNs));
+    if (!places.ok()) {
+      tried->emplace_back(places.status().message());
       continue;
     }
-    for (const Address& address : *addresses) {
-      auto connection = Dial(address, key, Sooner(stop, kAttemptNs));
+    for (const Place& place : *places) {
+      auto connection = Dial(place, key, Sooner(stop, kAttemptNs));
       if (connection.ok()) {
-        return std::make_pair(host, *std::move(connection));
+        return std::make_pair(server, *std::move(connection));
       }
       tried->emplace_back(connection.status().message());
       // Somebody is there and will not have us: trying again cannot help.
@@ -166,13 +212,13 @@ absl::StatusOr<std::pair<HostPort, Connection>> DialAny(const std::vector<HostPo
   return worst;
 }
 
-absl::StatusOr<std::pair<HostPort, Connection>> DialUntil(const std::vector<HostPort>& hosts,
-                                                          absl::string_view where,
-                                                          absl::string_view key, const Stop& stop) {
-  const std::string what = absl::StrCat("cannot reach store tcp://", where);
+absl::StatusOr<std::pair<Server, Connection>> DialUntil(const std::vector<Server>& servers,
+                                                        absl::string_view url,
+                                                        absl::string_view key, const Stop& stop) {
+  const std::string what = absl::StrCat("cannot reach store ", url);
   std::vector<std::string> tried, last;
   for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
-    auto found = DialAny(hosts, key, stop, &tried);
+    auto found = DialAny(servers, key, stop, &tried);
     if (found.ok()) {
       return found;
     }
@@ -236,11 +282,55 @@ std::string PublishedHost(const HostPort& where, const Address& bound) {
   return bound.family() == AF_INET ? "127.0.0.1" : "::1";
 }
 
+// The first that answers.
+absl::StatusOr<std::shared_ptr<Store>> Open(const std::vector<Server>& servers,
+                                            absl::string_view url, absl::string_view key,
+                                            const Stop& stop) {
+  ENTRAIN_ASSIGN_OR_RETURN(auto found, DialUntil(servers, url, key, stop));
+  return std::shared_ptr<Store>(
+      std::make_shared<TcpStore>(std::move(found.first), std::move(found.second), key, nullptr));
+}
+
+absl::StatusOr<std::shared_ptr<Store>> Serve(Server where, const Place& place, Listener listener,
+                                             absl::string_view key) {
+  ENTRAIN_ASSIGN_OR_RETURN(auto server, TcpStoreServer::Start(std::move(listener), key));
+  ENTRAIN_ASSIGN_OR_RETURN(Connection own,
+                           Dial(place, key, Stop{Deadline::After(kAttemptNs), nullptr}));
+  return std::shared_ptr<Store>(
+      std::make_shared<TcpStore>(std::move(where), std::move(own), key, std::move(server)));
+}
+
+absl::StatusOr<std::shared_ptr<Store>> ServeLocal(absl::string_view name, absl::string_view key) {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::string whole, LocalName(name));
+  auto fd = ListenLocal(whole);
+  if (!fd.ok()) {
+    return Annotate(fd.status(), absl::StrCat("cannot serve store local:", name));
+  }
+  return Serve({HostPort(), std::string(name)}, {Address(), whole},
+               Listener{*std::move(fd), Address()}, key);
+}
+
+absl::StatusOr<std::shared_ptr<Store>> ServeTcp(absl::string_view text, absl::string_view key) {
+  auto where = ParseHostPort(text);
+  if (!where.ok()) {
+    return BadUrl(text, where.status());
+  }
+  auto listener = OpenFor(*where);
+  if (!listener.ok()) {
+    return Annotate(listener.status(), absl::StrCat("cannot serve store tcp://", text));
+  }
+  const Address bound = listener->address;
+  ENTRAIN_ASSIGN_OR_RETURN(const Address loopback, Address::FromHost("127.0.0.1", bound.port()));
+  const bool v4_any = bound.IsAny() && bound.family() == AF_INET;
+  Server published{HostPort{PublishedHost(*where, bound), bound.port()}, ""};
+  return Serve(std::move(published), {v4_any ? loopback : bound, ""}, *std::move(listener), key);
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, absl::string_view key,
                                                     const Stop& stop) {
-  std::vector<HostPort> hosts;
+  std::vector<Server> servers;
   for (const absl::string_view part : absl::StrSplit(where, ',')) {
     auto host = ParseHostPort(part);
     if (host.ok() && host->port == 0) {
@@ -249,36 +339,27 @@ absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, abs
     if (!host.ok()) {
       return BadUrl(where, host.status());
     }
-    hosts.push_back(*std::move(host));
+    servers.push_back({*std::move(host), ""});
   }
-  ENTRAIN_ASSIGN_OR_RETURN(auto found, DialUntil(hosts, where, key, stop));
-  return std::shared_ptr<Store>(
-      std::make_shared<TcpStore>(std::move(found.first), std::move(found.second), key, nullptr));
+  return Open(servers, absl::StrCat("tcp://", where), key, stop);
+}
+
+absl::StatusOr<std::shared_ptr<Store>> OpenLocalStore(absl::string_view name, absl::string_view key,
+                                                      const Stop& stop) {
+  ENTRAIN_RETURN_IF_ERROR(LocalName(name).status());
+  return Open({{HostPort(), std::string(name)}}, absl::StrCat("local:", name), key, stop);
 }
 
 absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, absl::string_view key) {
   absl::string_view text = url;
-  if (!absl::ConsumePrefix(&text, "tcp://")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("store URL \"", url, "\": only tcp://HOST:PORT can be served"));
+  if (absl::ConsumePrefix(&text, "local:")) {
+    return ServeLocal(text, key);
   }
-  auto where = ParseHostPort(text);
-  if (!where.ok()) {
-    return BadUrl(text, where.status());
+  if (absl::ConsumePrefix(&text, "tcp://")) {
+    return ServeTcp(text, key);
   }
-  auto listener = OpenFor(*where);
-  if (!listener.ok()) {
-    return Annotate(listener.status(), absl::StrCat("cannot serve store ", url));
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(auto server, TcpStoreServer::Start(*std::move(listener), key));
-  const Address bound = server->address();
-  ENTRAIN_ASSIGN_OR_RETURN(const Address loopback, Address::FromHost("127.0.0.1", bound.port()));
-  const bool v4_any = bound.IsAny() && bound.family() == AF_INET;
-  ENTRAIN_ASSIGN_OR_RETURN(Connection own, Dial(v4_any ? loopback : bound, key,
-                                                Stop{Deadline::After(kAttemptNs), nullptr}));
-  const HostPort published{PublishedHost(*where, bound), bound.port()};
-  return std::shared_ptr<Store>(
-      std::make_shared<TcpStore>(published, std::move(own), key, std::move(server)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("store URL \"", url, "\": only tcp://HOST:PORT and local:NAME can be served"));
 }
 
 }  // namespace entrain

@@ -36,6 +36,9 @@ class Source {
     } else if (kind == "tcp") {
       served_ = *ServeStore("tcp://127.0.0.1:0", kKey);
       url_ = served_->url();
+    } else if (kind == "local") {
+      url_ = "local:contract" + std::to_string(getpid()) + "." + std::to_string(++count);
+      served_ = *ServeStore(url_, kKey);
     } else {
       url_ = "mem:contract" + std::to_string(++count);
     }
@@ -235,7 +238,8 @@ TEST_P(StoreContract, EmptyKeyIsRefused) {
   EXPECT_EQ(a_->Set("", "x", Soon()).code(), absl::StatusCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, StoreContract, ::testing::Values("mem", "file", "tcp", "prefix"),
+INSTANTIATE_TEST_SUITE_P(Every, StoreContract,
+                         ::testing::Values("mem", "file", "local", "tcp", "prefix"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 TEST(PrefixStore, PartsDoNotSeeEachOther) {

@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/net/local_socket.h"
 #include "transports/shm/passing.h"
 
 namespace entrain::shm {
@@ -28,16 +27,6 @@ struct Card {
   uint64_t cookie_address;
   Cookie cookie;
 };
-
-// A leading zero byte makes the name abstract: no file, gone with the socket.
-sockaddr_un AddressOf(absl::string_view name, socklen_t* length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const size_t bytes = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::memcpy(address.sun_path + 1, name.data(), bytes);
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
-  return address;
-}
 
 absl::StatusOr<Fd> NewSocket() {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -69,14 +58,7 @@ absl::StatusOr<Fd> ListenAbstract(std::string* name) {
   RandomBytes(random, sizeof(random));
   *name = absl::StrCat("entrain-", absl::BytesToHexString(absl::string_view(
                                        reinterpret_cast<const char*>(random), sizeof(random))));
-  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
-  socklen_t length;
-  const sockaddr_un address = AddressOf(*name, &length);
-  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      listen(fd.get(), 1024) != 0) {
-    return ErrnoStatus(errno, "listening on a Unix socket");
-  }
-  return fd;
+  return ListenLocal(*name);
 }
 
 absl::StatusOr<Fd> AcceptAbstract(int listener) {
@@ -93,7 +75,7 @@ bool SomebodyListens(absl::string_view name) {
     return true;  // unknown
   }
   socklen_t length;
-  const sockaddr_un address = AddressOf(name, &length);
+  const sockaddr_un address = AbstractAddress(name, &length);
   return connect(fd->get(), reinterpret_cast<const sockaddr*>(&address), length) == 0 ||
          errno != ECONNREFUSED;
 }
@@ -148,7 +130,7 @@ absl::StatusOr<bool> Introduction::StepOnce() {
 absl::StatusOr<bool> Introduction::Dial() {
   ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
   socklen_t length;
-  const sockaddr_un address = AddressOf(name_, &length);
+  const sockaddr_un address = AbstractAddress(name_, &length);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno == EAGAIN || errno == EINTR) {
       return false;  // more dial there than it has accepted
