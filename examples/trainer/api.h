@@ -23,7 +23,6 @@ struct Destroy {
 template <typename T, void (*destroy)(T*)>
 using Handle = std::unique_ptr<T, Destroy<T, destroy>>;
 
-using StoreHandle = Handle<entrain_store_t, entrain_store_destroy>;
 using CommHandle = Handle<entrain_comm_t, entrain_comm_destroy>;
 using MeshHandle = Handle<entrain_mesh_t, entrain_mesh_destroy>;
 using ShardHandle = Handle<entrain_shard_t, entrain_shard_destroy>;

@@ -1,6 +1,5 @@
 #include "examples/trainer/session.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -14,33 +13,6 @@ namespace {
 // Rank variables of torchrun and entrain-run, Open MPI, MPICH, Slurm.
 constexpr std::array<const char*, 4> kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
                                                        "SLURM_PROCID"};
-// One of these means that a launcher started us. An allocation of Slurm alone is none, a step of it
-// is.
-constexpr std::array<const char*, 6> kLaunched = {
-    "ENTRAIN_STORE", "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID"};
-
-bool IsSet(const char* name) {
-  return std::getenv(name) != nullptr;
-}
-
-bool Launched() {
-  return std::any_of(kLaunched.begin(), kLaunched.end(), IsSet);
-}
-
-CommHandle CreateAlone(StoreHandle* store) {
-  entrain_store_t* opened = nullptr;
-  Check(entrain_store_open("mem:entrain-train", 0, &opened));
-  store->reset(opened);
-  entrain_comm_config_t config;
-  entrain_comm_config_init(&config);
-  config.store = opened;
-  config.rank = 0;
-  config.world_size = 1;
-  entrain_comm_t* comm = nullptr;
-  Check(entrain_comm_create(&config, &comm));
-  return CommHandle(comm);
-}
-
 void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dtype,
                entrain_op_t op) {
   Check(entrain_all_reduce(comm, values, values, static_cast<size_t>(count), dtype, op, nullptr,
@@ -65,13 +37,9 @@ int LauncherRank() {
 }
 
 Session::Session() {
-  if (Launched()) {
-    entrain_comm_t* comm = nullptr;
-    Check(entrain_comm_create_from_env(nullptr, &comm));
-    world_.reset(comm);
-  } else {
-    world_ = CreateAlone(&store_);
-  }
+  entrain_comm_t* comm = nullptr;
+  Check(entrain_comm_create_from_env(nullptr, &comm));
+  world_.reset(comm);
   int32_t value = 0;
   Check(entrain_comm_rank(world_.get(), &value));
   rank_ = value;

@@ -49,7 +49,6 @@ class Session {
   uint64_t bytes_sent() const;
 
  private:
-  StoreHandle store_;
   CommHandle world_;
   CommHandle own_replica_;  // apart from the mesh's, so that its traffic can be told apart
   MeshHandle mesh_;

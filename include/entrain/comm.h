@@ -141,8 +141,10 @@ ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* co
 
 /* The same with rank, size and store taken from the environment: ENTRAIN_STORE, and the variables of torchrun
  * (entrain-run sets the same), Open MPI, MPICH/PMI or Slurm. If two launchers disagree: FAILED_PRECONDITION listing
- * both. Under torchrun without ENTRAIN_STORE rank 0 serves a store at MASTER_ADDR on MASTER_PORT + 1; elsewhere
- * ENTRAIN_STORE is required. With none of these variables set the process is a world of one. The store must answer
+ * both. Without ENTRAIN_STORE a rank serves the store itself: rank 0 at MASTER_ADDR on MASTER_PORT + 1, where these are set,
+ * as torchrun does; else, when the launcher started all ranks on one host, rank 0 for the processes of this user there;
+ * else, in a Slurm step, the first task of its first node; else FAILED_PRECONDITION. With none of these variables set the
+ * process is a world of one. The store must answer
  * within 30 s (or the timeout, when that is shorter), then PEER_LOST names its address. `config` may be NULL; its rank, world_size and
  * store are ignored. */
 ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config, entrain_comm_t** comm);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
@@ -61,15 +62,17 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const std::
   }
   const int64_t timeout = std::min(timeout_ns, kStoreTimeout);
   auto store = OpenStore(launch.store_url, key, {.deadline = Deadline::After(timeout)});
-  if (store.ok() || GetEnv("ENTRAIN_STORE").has_value()) {
+  if (store.ok() || launch.store_origin.empty()) {
     return store;
   }
   return WithBlame(
       absl::Status(store.status().code(),
-                   absl::StrCat(store.status().message(),
-                                "; rank 0 serves it there, at MASTER_ADDR on MASTER_PORT + 1: it "
-                                "has not come, or it failed (its own output says why), or another "
-                                "program has that port; ENTRAIN_STORE names another store")),
+                   absl::StrCat(store.status().message(), "; ", launch.store_origin,
+                                ": it has not come, or it failed (its own output says why)",
+                                absl::StartsWith(launch.store_url, "tcp:")
+                                    ? ", or another program has that port"
+                                    : "",
+                                "; ENTRAIN_STORE names another store")),
       BlameOf(store.status()));
 }
 

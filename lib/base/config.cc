@@ -20,7 +20,8 @@ namespace entrain {
 namespace {
 
 constexpr EnvVariable kEnvironment[] = {
-    {"ENTRAIN_STORE", "URL", "the rendezvous store: tcp://HOST:PORT, file:DIRECTORY or mem:NAME"},
+    {"ENTRAIN_STORE", "URL",
+     "the rendezvous store: tcp://HOST:PORT, local:NAME, file:DIRECTORY or mem:NAME"},
     {"ENTRAIN_TRANSPORTS", "names",
      "which transports may be used, comma separated; default: all that work"},
     {"ENTRAIN_ALGORITHMS", "overrides",

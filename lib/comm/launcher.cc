@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 
 #include "lib/base/status.h"
+#include "lib/comm/node_list.h"
 
 namespace entrain {
 namespace {
@@ -123,6 +124,10 @@ absl::Status CheckTorchLocalRank(int rank, int size) {
       "with torchrun or entrain-run, or set LOCAL_RANK too"));
 }
 
+bool IsTorch(const Launch& launch) {
+  return launch.launcher == Kinds().front().name;
+}
+
 // nullopt: this launcher did not start us.
 absl::StatusOr<std::optional<Launch>> Detect(const EnvLookUp& env, const Kind& kind) {
   ENTRAIN_ASSIGN_OR_RETURN(const auto rank, Integer(env, kind.rank, 0, kMost));
@@ -140,9 +145,8 @@ absl::StatusOr<std::optional<Launch>> Detect(const EnvLookUp& env, const Kind& k
   }
   launch.size = *size;
   ENTRAIN_RETURN_IF_ERROR(CheckRank(kind.rank, launch.rank, size_name, launch.size));
-  const bool torch = kind.name == Kinds().front().name;
   ENTRAIN_ASSIGN_OR_RETURN(const auto local_rank, Integer(env, kind.local_rank, 0, kMost));
-  if (torch && !local_rank.has_value()) {
+  if (IsTorch(launch) && !local_rank.has_value()) {
     return CheckTorchLocalRank(launch.rank, launch.size);
   }
   launch.local_rank = local_rank.value_or(-1);
@@ -213,6 +217,15 @@ absl::StatusOr<Launch> DetectOne(const EnvLookUp& env) {
   return *std::move(first);
 }
 
+const char* RankVariableOf(const Launch& launch) {
+  for (const Kind& kind : Kinds()) {
+    if (launch.launcher == kind.name) {
+      return kind.rank;
+    }
+  }
+  return "";
+}
+
 absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
   const auto address = env("MASTER_ADDR");
   ENTRAIN_ASSIGN_OR_RETURN(const auto port, Integer(env, "MASTER_PORT", 1, 65534));
@@ -226,26 +239,112 @@ absl::Status StoreFromMaster(const EnvLookUp& env, Launch* launch) {
   launch->store_url =
       absl::StrCat("tcp://", bare_v6 ? "[" : "", *address, bare_v6 ? "]" : "", ":", *port + 1);
   launch->serve = launch->rank == 0;
+  launch->store_origin = "rank 0 serves it there, at MASTER_ADDR on MASTER_PORT + 1";
   return absl::OkStatus();
+}
+
+absl::Status StoreOfThisHost(const ProcessLookUp& launching_process, Launch* launch) {
+  const auto process = launching_process(RankVariableOf(*launch));
+  if (!process.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        process.status().message(), "; set ENTRAIN_STORE to the URL of one store for all ranks"));
+  }
+  launch->store_url = absl::StrCat("local:", *process);
+  launch->serve = launch->rank == 0;
+  launch->store_origin = "rank 0 serves it, for the ranks of this host";
+  return absl::OkStatus();
+}
+
+// A port that all tasks of a step arrive at, and other steps hardly ever.
+absl::StatusOr<int> SlurmPort(const EnvLookUp& env) {
+  if (const auto reserved = env("SLURM_STEP_RESV_PORTS"); reserved.has_value()) {
+    int port = 0;  // "12000-12003,12010"
+    if (!absl::SimpleAtoi(reserved->substr(0, reserved->find_first_of("-,")), &port) || port < 1 ||
+        port > 65535) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("SLURM_STEP_RESV_PORTS=\"", *reserved, "\" does not begin with a port"));
+    }
+    return port;
+  }
+  uint32_t hash = 2166136261;  // FNV-1a
+  for (const char c : Incarnation(env, Kinds().back())) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
+  }
+  return 20000 + static_cast<int>(hash % 10000);
+}
+
+// Whether the ranks are the tasks of a Slurm step.
+bool IsSlurmStep(const EnvLookUp& env, const Launch& launch) {
+  const auto slurm = Detect(env, Kinds().back());
+  return InSlurmStep(env) && slurm.ok() && slurm->has_value() && (*slurm)->rank == launch.rank &&
+         (*slurm)->size == launch.size;
+}
+
+absl::Status StoreFromSlurm(const EnvLookUp& env, const ProcessLookUp& launching_process,
+                            Launch* launch) {
+  const char* name = env("SLURM_STEP_NODELIST").has_value()  ? "SLURM_STEP_NODELIST"
+                     : env("SLURM_JOB_NODELIST").has_value() ? "SLURM_JOB_NODELIST"
+                                                             : "SLURM_NODELIST";
+  const auto list = env(name);
+  if (!list.has_value()) {
+    return absl::FailedPreconditionError(
+        "this is a Slurm step, but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST is set, so "
+        "there is no telling where to meet; set ENTRAIN_STORE to the URL of one store for all "
+        "ranks, for example ENTRAIN_STORE=tcp://10.0.0.1:4711");
+  }
+  const auto nodes = ExpandNodeList(*list);
+  if (!nodes.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", nodes.status().message()));
+  }
+  if (nodes->size() == 1) {
+    return StoreOfThisHost(launching_process, launch);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const auto node, Integer(env, "SLURM_NODEID", 0, kMost));
+  ENTRAIN_ASSIGN_OR_RETURN(const auto task, Integer(env, "SLURM_LOCALID", 0, kMost));
+  ENTRAIN_ASSIGN_OR_RETURN(const int port, SlurmPort(env));
+  launch->store_url = absl::StrCat("tcp://", nodes->front(), ":", port);
+  // Tasks may be dealt out such that rank 0 is not on the first node.
+  launch->serve =
+      node.has_value() && task.has_value() ? *node == 0 && *task == 0 : launch->rank == 0;
+  launch->store_origin =
+      absl::StrCat("the first task on ", nodes->front(), ", the first of ", name, ", serves it");
+  return absl::OkStatus();
+}
+
+absl::Status FindStore(const EnvLookUp& env, const ProcessLookUp& launching_process,
+                       Launch* launch) {
+  if (const auto url = env("ENTRAIN_STORE"); url.has_value()) {
+    launch->store_url = *url;
+    return absl::OkStatus();
+  }
+  if (IsTorch(*launch) || (env("MASTER_ADDR").has_value() && env("MASTER_PORT").has_value())) {
+    return StoreFromMaster(env, launch);
+  }
+  if (launch->size == 1) {
+    launch->store_url = "mem:launched-alone";
+    return absl::OkStatus();
+  }
+  if (launch->local_size == launch->size) {
+    return StoreOfThisHost(launching_process, launch);
+  }
+  if (IsSlurmStep(env, *launch)) {
+    return StoreFromSlurm(env, launching_process, launch);
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "started by ", launch->launcher, " as rank ", launch->rank, " of ", launch->size,
+      launch->local_size > 0 ? absl::StrCat(", of which ", launch->local_size, " on this host")
+                             : "",
+      ", but nothing says where to meet: give all ranks MASTER_ADDR and MASTER_PORT, the host of "
+      "rank 0 and a port that is free there with the next, or ENTRAIN_STORE, the URL of one store, "
+      "for example ENTRAIN_STORE=tcp://10.0.0.1:4711, or file:DIRECTORY on one machine"));
 }
 
 }  // namespace
 
-absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env) {
+absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env, const ProcessLookUp& launching_process) {
   ENTRAIN_ASSIGN_OR_RETURN(Launch launch, DetectOne(env));
-  const auto url = env("ENTRAIN_STORE");
-  if (url.has_value()) {
-    launch.store_url = *url;
-    return launch;
-  }
-  if (launch.launcher == Kinds().front().name) {
-    ENTRAIN_RETURN_IF_ERROR(StoreFromMaster(env, &launch));
-    return launch;
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("started by ", launch.launcher, " as rank ", launch.rank, " of ", launch.size,
-                   ", but ENTRAIN_STORE is not set: give all ranks the URL of one store, for "
-                   "example ENTRAIN_STORE=tcp://10.0.0.1:4711, or file:DIRECTORY on one machine"));
+  ENTRAIN_RETURN_IF_ERROR(FindStore(env, launching_process, &launch));
+  return launch;
 }
 
 }  // namespace entrain

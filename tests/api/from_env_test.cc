@@ -149,7 +149,7 @@ TEST(FromEnv, AWrongEnvironmentIsOneLineWithItsStatus) {
        {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "OMPI_COMM_WORLD_RANK=0",
         "OMPI_COMM_WORLD_SIZE=2", "ENTRAIN_STORE=mem:x"}},
       {"ENTRAIN_FAILED_PRECONDITION",
-       "ENTRAIN_STORE is not set",
+       "nothing says where to meet",
        {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"}},
       {"ENTRAIN_INVALID_ARGUMENT",
        "RANK=2 is not below WORLD_SIZE=2",

@@ -9,14 +9,19 @@
 namespace entrain {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Env = std::map<std::string, std::string>;
 
 absl::StatusOr<Launch> Detect(const Env& env) {
-  return DetectLaunch([&](const char* name) -> std::optional<std::string> {
-    const auto found = env.find(name);
-    return found == env.end() ? std::nullopt : std::optional<std::string>(found->second);
-  });
+  return DetectLaunch(
+      [&](const char* name) -> std::optional<std::string> {
+        const auto found = env.find(name);
+        return found == env.end() ? std::nullopt : std::optional<std::string>(found->second);
+      },
+      [](const std::string& rank_variable) -> absl::StatusOr<std::string> {
+        return "started-" + rank_variable;
+      });
 }
 std::string Error(const Env& env) {
   const auto launch = Detect(env);
@@ -204,12 +209,138 @@ TEST(Launcher, NothingRecognisedListsWhatWasLookedFor) {
   }
 }
 
-TEST(Launcher, StoreIsRequiredElsewhere) {
+// Of two ranks, both on this host.
+Env OnOneHost(Env env) {
+  for (const char* size :
+       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}) {
+    if (env.count(size) > 0) {
+      env[size] = "4";
+    }
+  }
+  return Without(env, "ENTRAIN_STORE");
+}
+
+TEST(Launcher, OnOneHostRankZeroServesForTheProcessesOfOneLauncher) {
+  const std::pair<Env, const char*> kinds[] = {{OnOneHost(OpenMpi()), "OMPI_COMM_WORLD_RANK"},
+                                               {OnOneHost(Mpich()), "PMI_RANK"}};
+  for (const auto& [env, rank] : kinds) {
+    const auto other = Detect(env);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(other->store_url, std::string("local:started-") + rank);
+    EXPECT_FALSE(other->serve);
+    const auto first = Detect(With(env, {{rank, "0"}}));
+    EXPECT_EQ(first->store_url, other->store_url);
+    EXPECT_TRUE(first->serve);
+  }
+}
+
+TEST(Launcher, WithoutAProcessInCommonThatIsSaid) {
+  const Env env = OnOneHost(OpenMpi());
+  const auto launch = DetectLaunch(
+      [&](const char* name) -> std::optional<std::string> {
+        const auto found = env.find(name);
+        return found == env.end() ? std::nullopt : std::optional<std::string>(found->second);
+      },
+      [](const std::string&) -> absl::StatusOr<std::string> {
+        return absl::FailedPreconditionError("no process above");
+      });
+  EXPECT_EQ(launch.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(launch.status().message()), HasSubstr("no process above"));
+  EXPECT_THAT(std::string(launch.status().message()), HasSubstr("ENTRAIN_STORE"));
+}
+
+TEST(Launcher, MasterMayBeSetUnderAnyLauncher) {
   for (const Env& env : {OpenMpi(), Mpich(), Slurm()}) {
+    const auto launch = Detect(
+        With(Without(env, "ENTRAIN_STORE"), {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "4000"}}));
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_EQ(launch->store_url, "tcp://node1:4001");
+  }
+}
+
+TEST(Launcher, AWorldOfOneNeedsNobody) {
+  for (Env env : {OpenMpi(), Mpich(), Slurm()}) {
+    for (auto& [name, value] : env) {
+      if (name.find("SIZE") != std::string::npos || name == "SLURM_NTASKS" ||
+          name == "MPI_LOCALNRANKS") {
+        value = "1";
+      } else if (name.find("RANK") != std::string::npos || name == "SLURM_PROCID") {
+        value = "0";
+      }
+    }
+    const auto launch = Detect(Without(env, "ENTRAIN_STORE"));
+    ASSERT_TRUE(launch.ok()) << launch.status();
+    EXPECT_THAT(launch->store_url, testing::StartsWith("mem:"));
+    EXPECT_FALSE(launch->serve);
+  }
+}
+
+TEST(Launcher, SeveralHostsWithoutAnAddressAreToldWhatToSet) {
+  for (const Env& env : {OpenMpi(), Mpich()}) {
     const auto launch = Detect(Without(env, "ENTRAIN_STORE"));
     EXPECT_EQ(launch.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(launch.status().message()), HasSubstr("ENTRAIN_STORE=tcp://"));
+    EXPECT_THAT(std::string(launch.status().message()),
+                AllOf(HasSubstr("of which 2 on this host"), HasSubstr("MASTER_ADDR"),
+                      HasSubstr("ENTRAIN_STORE=tcp://")));
   }
+}
+
+// Rank 3 of 8 on the second of the nodes n07 and n08, as srun starts it.
+Env SlurmNodes() {
+  return With(Without(Slurm(), "ENTRAIN_STORE"),
+              {{"SLURM_NODEID", "1"}, {"SLURM_STEP_NODELIST", "n[07-08]"}});
+}
+
+TEST(Launcher, TheFirstTaskOfASlurmStepsFirstNodeServes) {
+  const auto other = Detect(SlurmNodes());
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(other->store_url, testing::MatchesRegex("tcp://n07:2[0-9][0-9][0-9][0-9]"));
+  EXPECT_FALSE(other->serve);
+  EXPECT_THAT(other->store_origin, HasSubstr("SLURM_STEP_NODELIST"));
+  // Rank 3, but dealt out to be the first there.
+  const auto first = Detect(With(SlurmNodes(), {{"SLURM_NODEID", "0"}, {"SLURM_LOCALID", "0"}}));
+  EXPECT_EQ(first->store_url, other->store_url);
+  EXPECT_TRUE(first->serve);
+  // Without the node's number: rank 0.
+  const Env unknown = Without(SlurmNodes(), "SLURM_NODEID");
+  EXPECT_FALSE(Detect(unknown)->serve);
+  EXPECT_TRUE(Detect(With(unknown, {{"SLURM_PROCID", "0"}}))->serve);
+}
+
+TEST(Launcher, SlurmsPortIsTheStepsOrAReservedOne) {
+  const std::string url = Detect(SlurmNodes())->store_url;
+  EXPECT_NE(Detect(With(SlurmNodes(), {{"SLURM_STEP_ID", "1"}}))->store_url, url);
+  EXPECT_NE(Detect(With(SlurmNodes(), {{"SLURM_JOB_ID", "78"}}))->store_url, url);
+  const Env reserved = With(SlurmNodes(), {{"SLURM_STEP_RESV_PORTS", "12000-12003,13000"}});
+  EXPECT_EQ(Detect(reserved)->store_url, "tcp://n07:12000");
+  EXPECT_THAT(Error(With(SlurmNodes(), {{"SLURM_STEP_RESV_PORTS", "many"}})),
+              HasSubstr("SLURM_STEP_RESV_PORTS=\"many\""));
+}
+
+TEST(Launcher, ASlurmStepOfOneNodeNeedsNoPort) {
+  const auto launch = Detect(With(SlurmNodes(), {{"SLURM_STEP_NODELIST", "n[07]"}}));
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->store_url, "local:started-SLURM_PROCID");
+  EXPECT_FALSE(launch->serve);
+}
+
+TEST(Launcher, SlurmsListOfNodesIsTheStepsElseTheJobs) {
+  const Env job = With(SlurmNodes(), {{"SLURM_JOB_NODELIST", "m1,m2"}});
+  EXPECT_THAT(Detect(job)->store_url, testing::StartsWith("tcp://n07:"));
+  EXPECT_THAT(Detect(Without(job, "SLURM_STEP_NODELIST"))->store_url,
+              testing::StartsWith("tcp://m1:"));
+  EXPECT_THAT(Error(Without(SlurmNodes(), "SLURM_STEP_NODELIST")),
+              AllOf(HasSubstr("SLURM_STEP_NODELIST"), HasSubstr("ENTRAIN_STORE")));
+  EXPECT_THAT(Error(With(SlurmNodes(), {{"SLURM_STEP_NODELIST", "n[07-"}})),
+              AllOf(HasSubstr("SLURM_STEP_NODELIST"), HasSubstr("\"n[07-\"")));
+}
+
+TEST(Launcher, TasksOfSlurmsWithPmiVariablesMeetAsSlurmSays) {
+  Env env = With(SlurmNodes(), {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}});  // srun --mpi=pmi2
+  const auto launch = Detect(env);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  EXPECT_EQ(launch->launcher, "MPICH");
+  EXPECT_THAT(launch->store_url, testing::StartsWith("tcp://n07:"));
 }
 
 TEST(Launcher, MalformedNumbersAreNamedWithTheirValue) {
