@@ -30,18 +30,21 @@ using ProcessLookUp = std::function<absl::StatusOr<std::string>(const std::strin
 
 // The store is the first of these that applies:
 //   ENTRAIN_STORE, served by somebody else
-//   MASTER_ADDR and MASTER_PORT, which torchrun sets, and anybody may: rank 0 serves there on MASTER_PORT + 1 (the port
-//     itself is torch's)
+//   MASTER_ADDR and MASTER_PORT, which torchrun sets, and anybody may: rank 0 serves there, on
+//     MASTER_PORT + 1 (the port itself is torch's)
 //   a world of one: of this process
 //   all ranks on this host: "local:", rank 0 serves
-//   a Slurm step: the first task of its first node serves there, on the first of SLURM_STEP_RESV_PORTS, else on a port
-//     from 20000 to 29999 by the numbers of the job and the step
+//   a Slurm step: the first task of its first node serves there, on the first of
+//     SLURM_STEP_RESV_PORTS, else on a port from 20000 to 29999 by the numbers of job and step
+//
 // Slurm may differ from a launcher inside it when its tasks count that launcher's hosts (tasks
 // times local size is the inner size), or when it started no step.
+//
 //   kFailedPrecondition: no launcher recognised (lists what was looked for), two that disagree on
-//   rank or size (lists both), no store, or variables of a launcher that cannot be meant (a
-//   Slurm batch script without srun)
-//   kInvalidArgument: a variable that is malformed or missing beside its partners, named with its value
+//     rank or size (lists both), no store, or variables of a launcher that cannot be meant (a
+//     Slurm batch script without srun)
+//   kInvalidArgument: a variable that is malformed or missing beside its partners, named with its
+//     value
 absl::StatusOr<Launch> DetectLaunch(const EnvLookUp& env,
                                     const ProcessLookUp& launching_process = LaunchingProcess);
 

@@ -33,7 +33,8 @@ bool Has(const std::string& environment, const std::string& variable) {
   return false;
 }
 
-// A number of /proc/PID/stat, counted from 1 as in proc(5). The second, a name in parentheses, may hold anything.
+// A number of /proc/PID/stat, counted from 1 as in proc(5). The second, a name in parentheses, may
+// hold anything.
 std::optional<int64_t> StatNumber(int64_t pid, size_t place) {
   const auto stat = ReadOf(pid, "stat");
   const size_t name_end = stat.has_value() ? stat->rfind(')') : std::string::npos;

@@ -1,5 +1,5 @@
-// Stream sockets with abstract names: for processes of one user on one host (one network namespace). No file; a name is
-// gone with the socket that listens on it.
+// Stream sockets with abstract names: for processes of one user on one host (one network
+// namespace). No file; a name is gone with the socket that listens on it.
 #pragma once
 
 #include <string>
@@ -22,7 +22,8 @@ sockaddr_un AbstractAddress(absl::string_view name, socklen_t* bytes);
 
 // A name that somebody listens on, or one too long: kFailedPrecondition.
 absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog = 1024);
-// Once: nobody listens there, or its queue is full: kUnavailable. Another user does: kFailedPrecondition.
+// Once: nobody listens there, or its queue is full: kUnavailable. Another user does:
+// kFailedPrecondition.
 absl::StatusOr<Fd> ConnectLocal(absl::string_view name);
 // Whether the other end is of this user; kUnavailable when it is gone.
 absl::Status CheckSameUser(int fd);

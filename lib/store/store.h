@@ -1,7 +1,7 @@
 // Rendezvous: a small shared map that ranks use to find each other, and nothing else afterwards.
 //
-// Thread safety: a Store may be used from any thread. Every blocking call ends by its Stop: the deadline
-// (TIMED_OUT naming the key) or the cancel flag (ABORTED).
+// Thread safety: a Store may be used from any thread. Every blocking call ends by its Stop: the
+// deadline (TIMED_OUT naming the key) or the cancel flag (ABORTED).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,8 @@ class Store {
   virtual absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) = 0;
   // Adds to a decimal integer (absent: 0) and returns the sum. Atomic.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) = 0;
-  // Sets the key to `desired` if it holds `expected` (absent counts as empty); returns what it holds afterwards.
+  // Sets the key to `desired` if it holds `expected` (absent counts as empty); returns what it
+  // holds afterwards.
   virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key,
                                                     absl::string_view expected,
                                                     absl::string_view desired,
@@ -42,16 +43,16 @@ class Store {
   virtual std::string host() const { return {}; }
 };
 
-// "mem:NAME" (this process; the same name is the same store while somebody holds it), "local:NAME" (a server among this
-// user's processes on this host; also retried), "file:DIRECTORY" (one machine),
-// "tcp://HOST:PORT[,HOST:PORT...]" (a server elsewhere; connecting retries until `stop` ends it, then the error names
-// the addresses tried). `key`: pre-shared key, empty for none.
+// "mem:NAME" (this process; the same name is the same store while somebody holds it), "local:NAME"
+// (a server among this user's processes on this host; also retried), "file:DIRECTORY" (one
+// machine), "tcp://HOST:PORT[,HOST:PORT...]" (a server elsewhere; connecting retries until `stop`
+// ends it, then the error names the addresses tried). `key`: pre-shared key, empty for none.
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
                                                  const Stop& stop);
 
-// Serves a tcp or a local store from this process, on a thread of its own, until the returned store is destroyed:
-// "tcp://HOST:PORT", port 0: the kernel chooses, and url() says which; "local:NAME". Port or name in use:
-// FAILED_PRECONDITION naming it.
+// Serves a tcp or a local store from this process, on a thread of its own, until the returned store
+// is destroyed: "tcp://HOST:PORT", port 0: the kernel chooses, and url() says which; "local:NAME".
+// Port or name in use: FAILED_PRECONDITION naming it.
 absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, absl::string_view key);
 
 }  // namespace entrain

@@ -1,5 +1,5 @@
-// The server of a tcp or local store: one thread, epoll, the map of request.h behind the handshake of
-// lib/net.
+// The server of a tcp or local store: one thread, epoll, the map of request.h behind the handshake
+// of lib/net.
 //
 // Invariants:
 //   1 Before a connection has proved itself it costs a fixed few hundred bytes, at most

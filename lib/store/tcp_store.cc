@@ -1,5 +1,5 @@
-// The client of a tcp store, and the handle of one that this process serves; and of a local one, which differs in the
-// socket alone.
+// The client of a tcp store, and the handle of one that this process serves; and of a local one,
+// which differs in the socket alone.
 //
 // Each call that is under way has a connection of its own, taken from a pool of idle ones or made
 // anew, so that a Get that waits holds up nobody. A connection whose call was cut short is closed:

@@ -1,5 +1,5 @@
-// entrain-perf and entrain-train as launchers start them: plain programs under the mpirun of each MPI that is here, and
-// under the variables of srun and torchrun. Nothing leaves loopback.
+// entrain-perf and entrain-train as launchers start them: plain programs under the mpirun of each
+// MPI that is here, and under the variables of srun and torchrun. Nothing leaves loopback.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
