@@ -75,4 +75,12 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLin
   return CreateFaultTransport(std::move(link), factory, config, events);
 }
 
+absl::StatusOr<Devices*> OpenDevices() {
+  return absl::UnavailableError("this build has no CUDA");
+}
+
+absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {
+  return absl::UnavailableError("this build has no NCCL");
+}
+
 }  // namespace entrain

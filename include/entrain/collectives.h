@@ -27,8 +27,12 @@ typedef struct entrain_call_options {
   int64_t tag;        /* -1: untagged, matched by program order; 0 .. 2^20 - 2: matched by this number */
   int64_t timeout_ns; /* 0: the communicator's default */
   int32_t wait;       /* ENTRAIN_WAIT_*: how a blocking call, and waits on the work, behave */
-  int32_t memory;     /* ENTRAIN_MEMORY_HOST; other kinds are UNIMPLEMENTED in this version */
-  void* stream;       /* for device memory; must be NULL otherwise */
+  int32_t memory;     /* ENTRAIN_MEMORY_*: where the buffers are. DEVICE: on all ranks alike (MISMATCH otherwise), and all
+                       * buffers of a communicator on one device. Not for a barrier */
+  void* stream;       /* a CUstream (cudaStream_t). The call begins when the device has come to where the stream is now, and
+                       * what is enqueued on the stream afterwards waits until the call is over, also when it has failed;
+                       * with a work the host waits for nothing. DEVICE: NULL is the device's default stream. HOST_PINNED:
+                       * NULL is none. HOST: NULL */
   entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
   entrain_batch_t* batch; /* not NULL: the call is checked and added to it instead of started; `work` must be NULL */
   int32_t determinism;    /* ENTRAIN_DETERMINISM_*; the same on all ranks (MISMATCH otherwise). For reductions */

@@ -92,8 +92,8 @@ enum {
 typedef int32_t entrain_memory_t;
 enum {
   ENTRAIN_MEMORY_HOST = 0,
-  ENTRAIN_MEMORY_DEVICE = 1,     /* refused until a device transport is built in */
-  ENTRAIN_MEMORY_HOST_PINNED = 2 /* likewise */
+  ENTRAIN_MEMORY_DEVICE = 1,     /* of a CUDA device; UNIMPLEMENTED with the reason where there is none */
+  ENTRAIN_MEMORY_HOST_PINNED = 2 /* the host's, page-locked by CUDA */
 };
 
 /* Opaque handles. Whoever created one destroys it; destroying NULL does nothing. */

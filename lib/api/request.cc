@@ -31,11 +31,7 @@ absl::Status CheckOptions(const entrain_call_options_t& options) {
       CheckChoice("options.wait", options.wait, ENTRAIN_WAIT_BACKGROUND, "ENTRAIN_WAIT_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckChoice("options.memory", options.memory, ENTRAIN_MEMORY_HOST_PINNED,
                                       "ENTRAIN_MEMORY_*"));
-  if (options.memory != ENTRAIN_MEMORY_HOST) {
-    return absl::UnimplementedError(
-        absl::StrCat("options.memory ", options.memory, ": this build has host memory only"));
-  }
-  if (options.stream != nullptr) {
+  if (options.memory == ENTRAIN_MEMORY_HOST && options.stream != nullptr) {
     return absl::InvalidArgumentError(
         "options.stream is not NULL, but options.memory is host memory");
   }
@@ -48,6 +44,14 @@ absl::Status ApplyOptions(const entrain_call_options_t& options, Call* call) {
   ENTRAIN_ASSIGN_OR_RETURN(call->options.determinism,
                            CheckDeterminism("options.determinism", options.determinism));
   call->options.background = options.wait == ENTRAIN_WAIT_BACKGROUND;
+  if (call->kind == CallKind::kBarrier && options.memory != ENTRAIN_MEMORY_HOST) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options.memory ", options.memory, ": a barrier has no buffers"));
+  }
+  call->options.device = options.memory == ENTRAIN_MEMORY_DEVICE;
+  // Page-locked memory without a stream is like any other of the host's.
+  call->options.on_stream = options.memory == ENTRAIN_MEMORY_DEVICE || options.stream != nullptr;
+  call->options.stream = options.stream;
   if (options.timeout_ns > 0) {
     call->options.timeout_ns = options.timeout_ns;
     call->options.deadline = Deadline::After(options.timeout_ns);

@@ -236,7 +236,7 @@ std::string ToString(const Descriptor& d) {
     mixed |= static_cast<ReduceOp>(d.op) == ReduceOp::kWeightedMean ||
              static_cast<ReduceOp>(d.op) == ReduceOp::kGta;
   }
-  const auto determinism = static_cast<Determinism>(d.flags >> Descriptor::kDeterminismShift);
+  const auto determinism = static_cast<Determinism>((d.flags >> Descriptor::kDeterminismShift) & 3);
   if (uneven && d.count == 0) {
     absl::StrAppend(&text, " of uneven parts of ", NameOf(static_cast<DType>(d.dtype)));
   } else if (d.kind != CallKind::kBarrier) {
@@ -253,6 +253,9 @@ std::string ToString(const Descriptor& d) {
   }
   if (determinism != Determinism::kDefault) {
     absl::StrAppend(&text, ", determinism ", NameOf(determinism));
+  }
+  if ((d.flags & Descriptor::kDevice) != 0) {
+    absl::StrAppend(&text, " in device memory");
   }
   return text;
 }
@@ -279,6 +282,7 @@ Descriptor Call::descriptor() const {
       d.root = Mix(d.root, *reduction.merging);
     }
   }
+  d.flags |= options.device ? Descriptor::kDevice : 0;
   if (uneven != nullptr) {
     d.flags |= Descriptor::kUneven;
     if (kind == CallKind::kAllGather || kind == CallKind::kReduceScatter) {

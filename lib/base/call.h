@@ -101,12 +101,13 @@ struct Descriptor {
   CallKind kind = CallKind::kBarrier;
   uint8_t dtype = 0;  // DType
   uint8_t op = 0;     // ReduceOp
-  uint8_t flags = 0;  // kInRankOrder, kUneven, and the Determinism above kDeterminismShift
+  // kInRankOrder, kUneven, two bits of Determinism above kDeterminismShift, kDevice
+  uint8_t flags = 0;
   // The root, or a number that stands for what else must agree: a custom reduction's signature, uneven counts; mixed
   // where there are several.
   uint32_t root = 0;
   int64_t count = 0;  // as the caller gave it; uneven: the sum where all know it, else 0
-  static constexpr uint8_t kInRankOrder = 1, kUneven = 2, kDeterminismShift = 2;
+  static constexpr uint8_t kInRankOrder = 1, kUneven = 2, kDeterminismShift = 2, kDevice = 16;
   friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };
 static_assert(sizeof(Descriptor) == 16, "rides in every message");
@@ -131,6 +132,9 @@ struct CallOptions {
   int64_t user_tag = -1;    // -1: untagged, in program order; else 0..2^20-2
   bool background = false;  // the waiter sleeps at once instead of spinning
   Determinism determinism = Determinism::kDefault;  // must agree on all ranks, where Reduces(kind)
+  bool device = false;  // the buffers are in device memory, on all ranks (lib/comm/device_calls.h)
+  bool on_stream = false;  // starts after what is on `stream`, and what follows there waits for it
+  void* stream = nullptr;  // null: the device's default stream
 };
 
 // Elements by rank where parts are uneven. all_gather, reduce_scatter: of every part, the same on all ranks, in both.

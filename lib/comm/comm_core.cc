@@ -6,8 +6,8 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/comm/contribution.h"
 #include "lib/comm/packed_call.h"
-#include "lib/kernels/merge.h"
 
 namespace entrain {
 namespace {
@@ -24,12 +24,6 @@ OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
             std::memory_order_relaxed);
-}
-
-// What is combined is not what the caller has: a factor, or a single rank's weight, comes first.
-bool IsStaged(const Call& call, int size) {
-  return (call.reduction.op == ReduceOp::kPreMultipliedSum && call.reduction.factor != 1) ||
-         (call.reduction.merging != nullptr && !PackedCall::Is(call) && size == 1);
 }
 
 std::vector<std::string> HostIds(const std::vector<Member>& members) {
@@ -127,14 +121,7 @@ absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
     return OwnedBuffer();
   }
   ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer staged, pool_.Take(call->in.bytes));
-  const int64_t count = call->in.bytes / SizeOf(call->dtype);
-  if (call->reduction.merging != nullptr) {
-    const void* const source = call->in.data;
-    Merge(BestKernels(), *call->reduction.merging, call->dtype, staged.data(), {&source, 1}, count);
-  } else {
-    BestKernels().scale_any(call->dtype, staged.data(), call->in.data, count,
-                            call->reduction.factor);
-  }
+  Contribute(*call, staged.data(), call->in.data, call->in.bytes / SizeOf(call->dtype));
   call->in.data = staged.data();
   return staged;
 }
@@ -193,7 +180,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
     return whole;
   }
   OwnedBuffer staged;
-  if (IsStaged(call, size())) {
+  if (ContributionDiffers(call, size())) {
     ENTRAIN_ASSIGN_OR_RETURN(staged, Stage(&call));
   }
   RefPtr<Work> work;
@@ -211,20 +198,24 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   return work;
 }
 
+absl::StatusOr<std::vector<Wiring>> CommCore::TakeNumbers(const Call& call, size_t count) {
+  std::vector<Wiring> numbers;
+  absl::MutexLock lock(&mutex_);
+  if (!status_.ok()) {
+    return status_;
+  }
+  while (numbers.size() < count) {
+    numbers.push_back(Number(call));
+  }
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  return numbers;
+}
+
 absl::StatusOr<RefPtr<Work>> CommCore::StartPacked(const Call& call, int64_t now_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
                            PackedCall::Make(shared_from_this(), call, now_ns));
-  std::vector<Wiring> numbers;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!status_.ok()) {
-      return status_;
-    }
-    for (size_t part = 0; part < packed->parts(); ++part) {
-      numbers.push_back(Number(call));
-    }
-  }
-  calls_.fetch_add(1, std::memory_order_relaxed);
+  ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
+                           TakeNumbers(call, PackedCall::PartsOf(call)));
   if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
     EndHere(status);  // the others wait for it
     return status;
@@ -247,7 +238,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::LaunchPart(const Call& part, const Wiring
 
 absl::Status CommCore::Run(const Call& call) {
   if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
-      IsStaged(call, size()) || PackedCall::Is(call) || !engine_.TakeIfQuiet()) {
+      ContributionDiffers(call, size()) || PackedCall::Is(call) || !engine_.TakeIfQuiet()) {
     ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
     work->Wait(Deadline::Never(), call.options.background);
     return work->status();

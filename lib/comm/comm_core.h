@@ -112,11 +112,16 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);
 
-  // For a call that is made of several (packed_call.h): starts one of them, under a number that the whole has got. On an
+  // For a call that is made of several (packed_call.h, device_calls.h): as many numbers; counted as one call.
+  absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Starts one of them, under a number that the whole has got. On an
   // error nothing was started.
   absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
                                           RefPtr<Work> whole, int64_t started_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the call does not say of its time, from the communicator.
+  void SetDeadline(Call* call, int64_t now_ns) const;
   // Soon ends the communicator on all ranks, by what only this one knows of.
   void EndHere(const absl::Status& why);
 
@@ -157,7 +162,6 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
                            const Progress& from, int64_t now_ns, RefPtr<Work> whole = {});
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetDeadline(Call* call, int64_t now_ns) const;
   // The next number of an untagged send or receive.
   uint64_t NextMessage(CallKind kind, int peer) {
     return next_untagged_message_[WayOf(kind, peer)].fetch_add(1, std::memory_order_relaxed);

@@ -13,6 +13,7 @@
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_core.h"
+#include "lib/comm/device_calls.h"
 #include "lib/comm/probe.h"
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
@@ -89,7 +90,16 @@ Communicator::Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<Com
     : runtime_(std::move(runtime)), core_(std::move(core)) {}
 
 Communicator::~Communicator() {
+  absl::MutexLock lock(&device_mutex_);
+  const size_t open = device_calls_ == nullptr ? 0 : device_calls_->open().size();
+  if (open > 0) {
+    core_->Abort(absl::StrCat("it destroyed the communicator with ", open,
+                              " unfinished calls on device memory"));
+  }
   core_->engine().RunInDriver([this] { core_->Leave(); });
+  if (device_calls_ != nullptr) {
+    device_calls_->Close();
+  }
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
@@ -199,8 +209,29 @@ absl::Status Communicator::MeetAll(const CallOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<DeviceCalls*> Communicator::OnDevice() {
+  absl::MutexLock lock(&device_mutex_);
+  if (device_calls_ == nullptr) {
+    const auto devices = runtime_->devices();
+    if (!devices.ok()) {
+      return absl::UnimplementedError(
+          absl::StrCat("options.memory 1 (device memory): ", devices.status().message()));
+    }
+    device_calls_ = std::make_unique<DeviceCalls>(core_, **devices, runtime_->device_ways());
+  }
+  return device_calls_.get();
+}
+
 absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call) {
-  return core_->Start(call, true);
+  return Start(call, true);
+}
+
+absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call, bool kick) {
+  if (!call.options.device && !call.options.on_stream) {
+    return core_->Start(call, kick);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(DeviceCalls* const calls, OnDevice());
+  return calls->Start(call);
 }
 
 namespace {
@@ -240,7 +271,7 @@ class BatchWork final : public Work {
 RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
   auto batch = RefPtr<BatchWork>::Adopt(new BatchWork(&core_->engine(), calls.size()));
   for (size_t i = 0; i < calls.size(); ++i) {
-    auto part = core_->Start(calls[i], /*kick=*/false);
+    auto part = Start(calls[i], /*kick=*/false);
     if (!part.ok()) {
       batch->PartIsOver(i, part.status());
       continue;
@@ -254,7 +285,12 @@ RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
 }
 
 absl::Status Communicator::Run(const Call& call) {
-  return core_->Run(call);
+  if (!call.options.device && !call.options.on_stream) {
+    return core_->Run(call);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call));
+  work->Wait(Deadline::Never(), call.options.background);
+  return work->status();
 }
 
 std::optional<absl::Status> Communicator::RunAgain(const Likeness& like, const void* in,
@@ -396,7 +432,13 @@ absl::Status Communicator::status() const {
   return core_->status();
 }
 bool Communicator::Drain(Deadline give_up) {
-  return core_->Drain(give_up);
+  std::vector<RefPtr<Work>> works;
+  {
+    absl::MutexLock lock(&device_mutex_);
+    works = device_calls_ == nullptr ? works : device_calls_->open();
+  }
+  return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); }) &&
+         core_->Drain(give_up);
 }
 int Communicator::rank() const {
   return core_->rank();

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 
 #include "lib/base/call.h"
@@ -25,8 +27,9 @@
 
 namespace entrain {
 
-class Runtime;
 class CommCore;
+class DeviceCalls;
+class Runtime;
 class Store;
 struct CoreConfig;
 struct Member;
@@ -123,9 +126,14 @@ class Communicator {
   static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
   absl::Status MeetAll(const CallOptions& options);
   Link LinkTo(const Member& member) const;
+  // What looks after calls on device memory, made with the first one.
+  absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
+  absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);
 
   std::shared_ptr<Runtime> runtime_;
   std::shared_ptr<CommCore> core_;  // shared with the engine and with works that still run
+  mutable absl::Mutex device_mutex_;
+  std::unique_ptr<DeviceCalls> device_calls_ ABSL_GUARDED_BY(device_mutex_);
 };
 
 }  // namespace entrain

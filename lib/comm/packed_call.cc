@@ -92,17 +92,27 @@ PackedCall::PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t
       now_ns_(now_ns),
       packing_(PackingOf(call)),
       slices_(SlicesOf(call, rank_, size_)),
+      parts_(PartsFor(call)),
       to_(At(size_)),
       from_(At(size_)),
-      results_(At(size_)) {
+      results_(At(size_)) {}
+
+std::vector<PackedCall::Part> PackedCall::PartsFor(const Call& call) {
+  const bool sparse = call.reduction.merging->sparsification != Sparsification::kNone;
   const bool gathers = call.kind == CallKind::kAllReduce;
+  std::vector<Part> parts;
   for (const auto& [part, needed] :
-       {std::pair(Part::kLengths, sparse()), std::pair(Part::kSlices, true),
-        std::pair(Part::kResultLengths, sparse() && gathers), std::pair(Part::kResults, gathers)}) {
+       {std::pair(Part::kLengths, sparse), std::pair(Part::kSlices, true),
+        std::pair(Part::kResultLengths, sparse && gathers), std::pair(Part::kResults, gathers)}) {
     if (needed) {
-      parts_.push_back(part);
+      parts.push_back(part);
     }
   }
+  return parts;
+}
+
+size_t PackedCall::PartsOf(const Call& call) {
+  return PartsFor(call).size();
 }
 
 absl::StatusOr<RefPtr<PackedCall>> PackedCall::Make(std::shared_ptr<CommCore> core,

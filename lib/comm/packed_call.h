@@ -41,7 +41,7 @@ class PackedCall final : public Work {
   static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
                                                  int64_t now_ns);
   // How many calls it is; the same on all ranks.
-  size_t parts() const { return parts_.size(); }
+  static size_t PartsOf(const Call& call);
   // `numbers`: one for each part. On an error no part was started.
   absl::Status Begin(std::vector<Wiring> numbers);
 
@@ -49,6 +49,7 @@ class PackedCall final : public Work {
   enum class Part : uint8_t { kLengths, kSlices, kResultLengths, kResults };
 
   PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t now_ns);
+  static std::vector<Part> PartsFor(const Call& call);
   absl::Status PackInput();
   absl::Status PackVector(const void* x);
   absl::Status SubtractPacked(float* owed) const;
@@ -80,7 +81,7 @@ class PackedCall final : public Work {
   const int64_t now_ns_;
   const Packing packing_;
   Layout slices_;  // by owner, of the whole vector
-  std::vector<Part> parts_;
+  const std::vector<Part> parts_;
   size_t next_part_ = 0;
   std::vector<Wiring> numbers_;     // by part
   uint64_t draw_ = 0;               // the reduction's number of this call

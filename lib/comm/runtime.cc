@@ -147,6 +147,24 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Devices*> Runtime::devices() const {
+  return OpenDevices();
+}
+
+DeviceWays Runtime::device_ways() const {
+  const auto may = [this](absl::string_view name) {
+    return std::find(transport_names_.begin(), transport_names_.end(), name) !=
+           transport_names_.end();
+  };
+  DeviceWays ways;
+  ways.direct = may("cuda");
+  const auto library = may("nccl") ? OpenOffloadLibrary() : nullptr;
+  if (library.ok()) {
+    ways.library = *library;
+  }
+  return ways;
+}
+
 int UseCounts::Next(const std::string& store_url, const std::string& name) {
   absl::MutexLock lock(&mutex_);
   const std::string key = absl::StrCat(store_url, "\n", name);

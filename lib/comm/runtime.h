@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "lib/comm/device_side.h"
+#include "lib/device/device.h"
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"
 #include "lib/memory/shared_regions.h"
@@ -63,6 +65,10 @@ class Runtime {
   // After EnsureStarted.
   Engine& engine() { return *engine_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
+  // The process's accelerators; UNAVAILABLE with the reason where there are none.
+  absl::StatusOr<Devices*> devices() const;
+  // What calls on device memory may use, besides staging: what transports names, or all there is.
+  DeviceWays device_ways() const;
   // A number for the next communicator of this name that is made from one store, so that names can
   // be used again. The process's default runtimes, one after the other, count on.
   int NextUse(const std::string& store_url, const std::string& name) {

@@ -1,0 +1,220 @@
+#include "lib/comm/device_call.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/packed_call.h"
+
+namespace entrain {
+
+absl::Status DeviceMark::Record(StreamHandle stream) {
+  if (event_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(event_, device_.CreateEvent());
+  }
+  return device_.Record(event_, stream);
+}
+
+absl::StatusOr<bool> DeviceMark::Reached() const {
+  return event_ == nullptr ? absl::StatusOr<bool>(true) : device_.Reached(event_);
+}
+
+bool DeviceMark::quiet() const {
+  const auto reached = Reached();
+  return !reached.ok() || *reached;
+}
+
+DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
+                       int64_t started_ns)
+    : Work(&core->engine()),
+      core_(std::move(core)),
+      side_(side),
+      device_(side.device()),
+      call_(std::make_shared<const Call>(call)),
+      started_ns_(started_ns),
+      input_(device_),
+      decided_(!MayChoose(call)) {}
+
+bool DeviceCall::MayChoose(const Call& call) {
+  return call.options.device && call.options.user_tag < 0 && call.kind != CallKind::kSend &&
+         call.kind != CallKind::kRecv;
+}
+
+size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
+  return (with_meeting ? kMeetingParts : 0) +
+         std::max(StagedParts(call, size), MayChoose(call) ? kDirectParts : 0);
+}
+
+// ---- Where it is started
+
+absl::Status DeviceCall::Prepare() {
+  return call_->options.on_stream ? input_.Record(call_->options.stream) : absl::OkStatus();
+}
+
+void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
+  numbers_ = std::move(numbers);
+  if (with_meeting) {
+    meeting_ = MakeMeeting(*this);
+  }
+}
+
+absl::Status DeviceCall::HandOverOrHold(bool may_hand_over) {
+  if (may_hand_over && side_.met() && side_.offload() != nullptr &&
+      side_.offload()->Takes(*call_)) {
+    ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this));
+    input_is_ready_ = true;  // it waits on the device
+    decided_.store(true, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  if (!call_->options.on_stream) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(word_, side_.pinned().TakeWord());
+  word_value_ = *word_ + 1;
+  return device().AwaitWord(call_->options.stream, word_, word_value_);
+}
+
+// ---- The runner's
+
+bool DeviceCall::Step(int64_t now_ns, bool* moved) {
+  if (failed_.ok()) {
+    failed_ = core_->status();
+  }
+  if (failed_.ok()) {
+    const auto over = Advance(moved);
+    if (over.ok() && *over) {
+      End(absl::OkStatus());
+      return true;
+    }
+    failed_ = over.status();
+    if (over.ok() && call_->options.deadline.Passed(now_ns)) {
+      const DeviceWay* const way = meeting_ != nullptr ? meeting_.get() : way_.get();
+      const char* const missing = !input_is_ready_ ? "what its stream had to do before"
+                                  : way == nullptr ? "its turn"
+                                                   : way->WaitsFor();
+      failed_ = missing == nullptr ? absl::OkStatus() : TimeIsUp(missing, now_ns);
+    }
+    if (!failed_.ok()) {
+      *moved = true;
+      core_->EndHere(failed_);  // the others wait for it
+      failed_ = core_->status();
+    }
+  }
+  if (failed_.ok()) {
+    return false;
+  }
+  if (Offload* const offload = side_.met() ? side_.offload() : nullptr; offload != nullptr) {
+    offload->Abort();
+  }
+  if ((meeting_ != nullptr && !meeting_->Quiet()) || (way_ != nullptr && !way_->Quiet())) {
+    return false;
+  }
+  End(failed_);
+  return true;
+}
+
+absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
+  if (!input_is_ready_) {
+    ENTRAIN_ASSIGN_OR_RETURN(input_is_ready_, input_.Reached());
+    if (!input_is_ready_) {
+      return false;
+    }
+    *moved = true;
+  }
+  if (meeting_ != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(const bool met, meeting_->Step(moved));
+    if (!met) {
+      return false;
+    }
+    meeting_.reset();
+    first_number_ = kMeetingParts;
+  }
+  if (way_ == nullptr) {
+    *moved = true;
+    Offload* const offload = side_.offload();
+    if (!MayChoose(*call_) || !side_.met()) {
+      way_ = MakeStagedWay(*this);
+    } else if (offload != nullptr && offload->Takes(*call_)) {
+      ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this));
+    } else if (side_.direct() && DirectServes(*call_)) {
+      way_ = MakeDirectWay(*this);
+    } else {
+      way_ = MakeStagedWay(*this);
+    }
+    decided_.store(true, std::memory_order_release);
+  }
+  return way_->Step(moved);
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part) {
+  part.options = call_->options;
+  part.whole = call_;
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
+                           core_->LaunchPart(part, numbers_[first_number_ + number],
+                                             RefPtr<Work>::Share(this), started_ns_));
+  core_->engine().Kick();
+  return work;
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, PackedCall::Make(core_, staged, started_ns_));
+  const auto first = numbers_.begin() + static_cast<std::ptrdiff_t>(first_number_);
+  const auto parts = static_cast<std::ptrdiff_t>(PackedCall::PartsOf(staged));
+  ENTRAIN_RETURN_IF_ERROR(packed->Begin(std::vector<Wiring>(first, first + parts)));
+  core_->engine().Kick();
+  return RefPtr<Work>::Adopt(packed.Leak());
+}
+
+// ---- Its end
+
+// Works are finished by the engine's driver.
+class DeviceCall::FinishJob final : public Job {
+ public:
+  FinishJob(RefPtr<DeviceCall> call, absl::Status status)
+      : call_(std::move(call)), status_(std::move(status)) {}
+  void Run() override {
+    call_->Finish(std::move(status_));
+    delete this;
+  }
+
+ private:
+  const RefPtr<DeviceCall> call_;
+  absl::Status status_;
+};
+
+void DeviceCall::End(absl::Status status) {
+  way_.reset();
+  meeting_.reset();
+  if (word_ != nullptr) {
+    // Release: what the host has written for the device is there before the word is.
+    std::atomic_ref<uint32_t>(*word_).store(word_value_, std::memory_order_release);
+    side_.pinned().GiveWord(std::exchange(word_, nullptr));
+  }
+  Engine& engine = core_->engine();
+  engine.Submit(new FinishJob(RefPtr<DeviceCall>::Share(this), std::move(status)));
+  engine.Kick();
+}
+
+absl::Status DeviceCall::TimeIsUp(const char* missing, int64_t now_ns) const {
+  const Wiring& number = numbers_.front();
+  Blame blame;
+  blame.rank = core_->rank();
+  const absl::string_view name = NameOf(call_->kind);
+  blame.operation.assign(name.data(), name.size());
+  blame.tag = call_->options.user_tag;
+  blame.sequence = number.sequence + 1;
+  blame.phase = Phase::kTransfer;
+  blame.elapsed_ns = now_ns - started_ns_;
+  blame.deadline_ns = call_->options.timeout_ns;
+  return WithBlame(absl::DeadlineExceededError(absl::StrCat(
+                       core_->config().name, ": ", ToString(call_->descriptor()), " #",
+                       blame.sequence, " of rank ", core_->rank(), ": no end after ",
+                       (now_ns - started_ns_) / kMillisecond, " ms: waiting for ", missing,
+                       " on device ", device().ordinal(), " (", device().name(), ")")),
+                   blame);
+}
+
+}  // namespace entrain

@@ -1,0 +1,155 @@
+// One call on device memory under way: see device_calls.h.
+//
+// Thread safety: one thread starts it, then it is the runner's; as a Work, any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "lib/base/call.h"
+#include "lib/comm/device_side.h"
+#include "lib/engine/plan.h"
+#include "lib/engine/work.h"
+
+namespace entrain {
+
+class CommCore;
+class DeviceCall;
+
+// What a call does, in steps that never wait.
+class DeviceWay {
+ public:
+  virtual ~DeviceWay() = default;
+  // True: all is done. After an error, or when the communicator has ended, not called again; but Quiet is.
+  virtual absl::StatusOr<bool> Step(bool* moved) = 0;
+  // Whether the device and the parts have let go of all buffers.
+  virtual bool Quiet() = 0;
+  // What is missing when the time is up; null: a part, which has its own time.
+  virtual const char* WaitsFor() const = 0;
+  // Others may be under way beside it.
+  virtual bool alone() const { return false; }
+};
+
+// An event of the device's, made when it is recorded.
+class DeviceMark {
+ public:
+  explicit DeviceMark(Device& device) : device_(device) {}
+  ~DeviceMark() {
+    if (event_ != nullptr) {
+      device_.DestroyEvent(event_);
+    }
+  }
+  DeviceMark(const DeviceMark&) = delete;
+  DeviceMark& operator=(const DeviceMark&) = delete;
+  absl::Status Record(StreamHandle stream);
+  // True where nothing was recorded.
+  absl::StatusOr<bool> Reached() const;
+  // The same, and an error counts as reached: the device is lost.
+  bool quiet() const;
+  EventHandle event() const { return event_; }
+
+ private:
+  Device& device_;
+  EventHandle event_ = nullptr;
+};
+
+class DeviceCall final : public Work {
+ public:
+  // Checked, with a deadline. `side` outlives it.
+  DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
+             int64_t started_ns);
+
+  // Untagged collectives on device memory may go other ways than staged, once the ranks have met.
+  static bool MayChoose(const Call& call);
+  static size_t NumbersFor(const Call& call, int size, bool with_meeting);
+
+  // ---- Where it is started, in this order
+  // What can fail without harm to others: marks the stream.
+  absl::Status Prepare();
+  void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
+  // Hands it over, if that can be now; else what follows on the stream waits for the end.
+  absl::Status HandOverOrHold(bool may_hand_over);
+
+  // ---- The runner's
+  // What can be done now. True: over, whatever came of it, and Finish is under way.
+  bool Step(int64_t now_ns, bool* moved);
+  // Any thread: whether calls after it may choose their way.
+  bool decided() const { return decided_.load(std::memory_order_acquire); }
+  bool alone() const { return way_ != nullptr && way_->alone(); }
+
+  // ---- For its ways
+  const Call& call() const { return *call_; }
+  CommCore& core() const { return *core_; }
+  DeviceSide& side() const { return side_; }
+  Device& device() const { return device_; }
+  Deadline deadline() const { return call_->options.deadline; }
+  // Null: the input was ready from the beginning.
+  EventHandle input_ready() const { return input_.event(); }
+  // The stream waits for the end as the runner sees it.
+  bool holds_stream() const { return word_ != nullptr; }
+  // Starts the part of this number, from 0, of the meeting or the way; its options and descriptor are the whole's.
+  absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part);
+  // A reduction whose contributions travel packed, of what has been staged: all of its parts.
+  absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
+
+ private:
+  class FinishJob;
+  absl::StatusOr<bool> Advance(bool* moved);
+  void End(absl::Status status);
+  absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
+
+  const std::shared_ptr<CommCore> core_;
+  DeviceSide& side_;  // not after the end
+  Device& device_;
+  const std::shared_ptr<const Call> call_;
+  const int64_t started_ns_;
+  std::vector<Wiring> numbers_;
+  size_t first_number_ = 0;  // of the meeting, then of the way
+  DeviceMark input_;
+  bool input_is_ready_ = false;
+  uint32_t* word_ = nullptr;
+  uint32_t word_value_ = 0;
+  std::unique_ptr<DeviceWay> meeting_, way_;
+  std::atomic<bool> decided_;
+  absl::Status failed_;
+};
+
+std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
+constexpr size_t kMeetingParts = 2;
+// From what all ranks know alike.
+bool DirectServes(const Call& call);
+std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
+constexpr size_t kDirectParts = 3;
+// Enqueued, after what the call's stream had to do before, and so that the stream waits for it if nothing else makes it
+// wait.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call);
+std::unique_ptr<DeviceWay> MakeStagedWay(DeviceCall& call);
+size_t StagedParts(const Call& call, int size);
+
+// A part that may be under way.
+class PartUnderWay {
+ public:
+  void Set(RefPtr<Work> work) { work_ = std::move(work); }
+  bool started() const { return static_cast<bool>(work_); }
+  // Started, and well over.
+  absl::StatusOr<bool> Over() const {
+    if (!work_ || !work_->done()) {
+      return false;
+    }
+    return work_->status().ok() ? absl::StatusOr<bool>(true) : work_->status();
+  }
+  bool quiet() const { return !work_ || work_->done(); }
+  void Clear() { work_ = RefPtr<Work>(); }
+
+ private:
+  RefPtr<Work> work_;
+};
+
+}  // namespace entrain

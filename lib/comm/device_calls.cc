@@ -1,0 +1,170 @@
+#include "lib/comm/device_calls.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/device_call.h"
+
+namespace entrain {
+
+DeviceCalls::DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
+    : core_(std::move(core)), devices_(devices), ways_(ways) {}
+
+DeviceCalls::~DeviceCalls() = default;
+
+absl::StatusOr<Device*> DeviceCalls::DeviceOf(const Call& call) const {
+  Device* device = nullptr;
+  for (const auto& [name, buffer] : {std::pair("in", &call.in), std::pair("out", &call.out)}) {
+    if (buffer->bytes == 0) {
+      continue;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices_.PlaceOf(buffer->data));
+    const MemoryKind said = call.options.device ? MemoryKind::kDevice : MemoryKind::kHostPinned;
+    if (place.kind != said) {
+      constexpr const char* kWords[] = {"ordinary host memory", "device memory",
+                                        "page-locked host memory"};
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %p is %s, but options.memory %d says %s", name, buffer->data,
+                          kWords[static_cast<int>(place.kind)], static_cast<int>(said),
+                          kWords[static_cast<int>(said)]));
+    }
+    if (device != nullptr && place.device != device) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "in is memory of device %d, out of %d", device->ordinal(), place.device->ordinal()));
+    }
+    device = place.device;
+  }
+  return device;
+}
+
+absl::Status DeviceCalls::EnsureSide(Device* device) {
+  if (side_ != nullptr) {
+    return device == nullptr || device == &side_->device()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrFormat(
+                     "the buffers are on device %d, but the first call's on this communicator "
+                     "were on %d",
+                     device->ordinal(), side_->device().ordinal()));
+  }
+  if (device == nullptr) {
+    // Nothing of this rank's takes part, so any will do.
+    ENTRAIN_ASSIGN_OR_RETURN(device, devices_.At(0));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(side_, DeviceSide::Open(*device, ways_));
+  return absl::OkStatus();
+}
+
+bool DeviceCalls::NothingUndecided() const {
+  return std::all_of(calls_.begin(), calls_.end(),
+                     [](const auto& call) { return call->decided(); });
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
+  ENTRAIN_RETURN_IF_ERROR(core_->status());
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
+  const int64_t now = core_->engine().clock().Now();
+  core_->SetDeadline(&call, now);
+  absl::MutexLock lock(&mutex_);
+  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device));
+  auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now));
+  ENTRAIN_RETURN_IF_ERROR(started->Prepare());
+  const bool with_meeting = !meeting_ordered_ && DeviceCall::MayChoose(call);
+  ENTRAIN_ASSIGN_OR_RETURN(
+      std::vector<Wiring> numbers,
+      core_->TakeNumbers(call, DeviceCall::NumbersFor(call, core_->size(), with_meeting)));
+  meeting_ordered_ |= with_meeting;
+  started->SetNumbers(std::move(numbers), with_meeting);
+  if (const absl::Status status =
+          started->HandOverOrHold(DeviceCall::MayChoose(call) && NothingUndecided());
+      !status.ok()) {
+    core_->EndHere(status);  // the others wait for it
+    return status;
+  }
+  calls_.push_back(started);
+  if (!runner_.joinable()) {
+    runner_ = std::thread([this] { Run(); });
+  }
+  return RefPtr<Work>::Adopt(started.Leak());
+}
+
+std::vector<RefPtr<Work>> DeviceCalls::open() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<RefPtr<Work>> works;
+  for (const auto& call : calls_) {
+    works.push_back(RefPtr<Work>::Share(call.get()));
+  }
+  return works;
+}
+
+void DeviceCalls::Close() {
+  std::thread runner;
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+    runner = std::move(runner_);
+  }
+  if (runner.joinable()) {
+    runner.join();
+  }
+}
+
+bool DeviceCalls::Look() {
+  std::vector<RefPtr<DeviceCall>> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    calls.assign(calls_.begin(), calls_.end());
+  }
+  const int64_t now = core_->engine().clock().Now();
+  bool moved = false;
+  bool turn = true;  // of a call that may choose: what it does depends on those before
+  for (const auto& call : calls) {
+    if (!call->decided() && !turn && core_->status().ok() &&
+        !call->call().options.deadline.Passed(now)) {
+      continue;
+    }
+    if (call->Step(now, &moved)) {
+      moved = true;
+      absl::MutexLock lock(&mutex_);
+      calls_.erase(std::find_if(calls_.begin(), calls_.end(),
+                                [&](const auto& one) { return one.get() == call.get(); }));
+    } else {
+      turn &= call->decided() && !call->alone();
+    }
+  }
+  return moved;
+}
+
+void DeviceCalls::Run() {
+  int64_t quiet_since = 0;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return !calls_.empty() || closing_;
+      };
+      mutex_.Await(absl::Condition(&wanted));
+      if (calls_.empty()) {
+        return;
+      }
+    }
+    const int64_t now = core_->engine().clock().Now();
+    if (Look() || quiet_since == 0) {
+      quiet_since = now;
+      continue;
+    }
+    // As long as a hand-over is quicker than a sleep, then in naps of a tenth of what was waited.
+    if (now - quiet_since < 50 * kMicrosecond) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(
+          std::clamp((now - quiet_since) / 10, 10 * kMicrosecond, kMillisecond)));
+    }
+  }
+}
+
+}  // namespace entrain

@@ -1,0 +1,77 @@
+// Calls on device memory, of one communicator. A call gets its numbers where it is started, as many as it may need, on
+// every rank alike; what the hosts exchange for it are parts of it, ordinary calls on host memory under these numbers
+// (as in packed_call.h). Three ways, chosen from what all ranks know alike:
+//
+//   handed   a library does the whole collective (NCCL): enqueued, and watched (device_handed.cc)
+//   direct   the ranks share a host: each opens the others' memory and reads it with kernels of its own
+//            (device_direct.cc)
+//   staged   through page-locked memory, piece by piece, copies and wire overlapped; for everything
+//            (device_staged.cc)
+//
+// The first untagged collective begins with a meeting (device_meeting.cc), where ranks find out which of the first two
+// they all can. Tagged calls, send and recv are always staged.
+//
+// Streams. A call begins when the device has come to where the stream was at its start; what follows on the stream waits
+// until the call is over, also when it failed. The host waits for neither.
+//
+// Threads. One a communicator that has calls on device memory, the runner: it looks after all that are under way, and
+// waits for none of them alone. It sleeps when there are none.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/call.h"
+#include "lib/comm/device_side.h"
+#include "lib/device/device.h"
+#include "lib/engine/work.h"
+
+namespace entrain {
+
+class CommCore;
+class DeviceCall;
+
+class DeviceCalls {
+ public:
+  DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways);
+  ~DeviceCalls();  // after Close
+
+  // The call's options.device says where its buffers are; checked: INVALID_ARGUMENT for those that are not, or are on
+  // another device than the first call's.
+  absl::StatusOr<RefPtr<Work>> Start(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Started and not over.
+  std::vector<RefPtr<Work>> open() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The communicator has ended: what is under way fails soon. Waits for that.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::StatusOr<Device*> DeviceOf(const Call& call) const;
+  // `device`: null where the call has no buffers here.
+  absl::Status EnsureSide(Device* device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a call that starts now may be handed over where it starts.
+  bool NothingUndecided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  // One look at each; true: something was done.
+  bool Look() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::shared_ptr<CommCore> core_;
+  Devices& devices_;
+  const DeviceWays ways_;
+  mutable absl::Mutex mutex_;
+  std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(mutex_);
+  bool meeting_ordered_ ABSL_GUARDED_BY(mutex_) = false;
+  // In the order of their start.
+  std::deque<RefPtr<DeviceCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread runner_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace entrain
