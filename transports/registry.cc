@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "transports/cuda/cuda_devices.h"
 #include "transports/fault/fault_transport.h"
 #include "transports/inproc/inproc_transport.h"
 #include "transports/shm/shm_transport.h"
@@ -76,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLin
 }
 
 absl::StatusOr<Devices*> OpenDevices() {
-  return absl::UnavailableError("this build has no CUDA");
+  return OpenCudaDevices();
 }
 
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {

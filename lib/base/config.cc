@@ -41,6 +41,7 @@ constexpr EnvVariable kEnvironment[] = {
      "which host this process counts to; default: boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path", "file with the pre-shared key of the job; default: none"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
+    {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",
      "a slower network than there is, for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
      "seed=1, "

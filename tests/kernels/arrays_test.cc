@@ -36,7 +36,7 @@ TEST_P(ArraysTest, SumOfSquaresIsTheSameToTheLastBit) {
   for (const int64_t count : kCounts) {
     Array x(DType::kF32, count, count % 7);
     FillNormal(x, random_);
-    EXPECT_EQ(kernels().sum_of_squares(x.floats(), count), ReferenceSquares(x)) << count;
+    EXPECT_SUM(kernels().sum_of_squares(x.floats(), count), ReferenceSquares(x)) << count;
   }
 }
 
@@ -55,7 +55,7 @@ TEST_P(ArraysTest, SumOfSquaredProductsIsTheSameToTheLastBit) {
         sums[lane] += sums[lane + stride];
       }
     }
-    EXPECT_EQ(kernels().sum_of_squared_products(x.floats(), y.floats(), count), sums[0]) << count;
+    EXPECT_SUM(kernels().sum_of_squared_products(x.floats(), y.floats(), count), sums[0]) << count;
   }
 }
 
@@ -81,8 +81,8 @@ TEST_P(ArraysTest, DeltaIsAnchorMinusParams) {
         delta.Set(i, anchor.At<float>(i) - params.At<float>(i));
         want.Set(i, 0.3f * delta.At<float>(i));
       }
-      EXPECT_EQ(kernels().square_of_delta(anchor.floats(), params.floats(), count),
-                ReferenceSquares(delta))
+      EXPECT_SUM(kernels().square_of_delta(anchor.floats(), params.floats(), count),
+                 ReferenceSquares(delta))
           << count;
       Array& got = in_place ? params : apart;
       kernels().weighted_delta(got.floats(), anchor.floats(), params.floats(), 0.3f, count);

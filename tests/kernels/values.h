@@ -210,10 +210,25 @@ class KernelTableTest : public ::testing::TestWithParam<const Kernels*> {
   Random random_{20240229};
 };
 
+// A sum of squares. On a device its order is another; the terms are all positive.
+#if defined(ENTRAIN_TEST_STAGED)
+#define EXPECT_SUM(got, want) EXPECT_NEAR(got, want, 1e-12 * (want))
+#else
+#define EXPECT_SUM(got, want) EXPECT_EQ(got, want)
+#endif
+
+#if defined(ENTRAIN_TEST_STAGED)
+// A device's, instead of the processor's (tests/cuda).
+const Kernels& StagedKernels();
+inline std::vector<const Kernels*> TablesHere() {
+  return {&StagedKernels()};
+}
+#else
 inline std::vector<const Kernels*> TablesHere() {
   const KernelTables tables = AllKernels();
   return {tables.tables, tables.tables + tables.count};
 }
+#endif
 inline std::string TableName(const ::testing::TestParamInfo<const Kernels*>& info) {
   return info.param->name;
 }

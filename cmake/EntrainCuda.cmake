@@ -1,0 +1,43 @@
+# CUDA: AUTO takes it where nvcc is, ON insists on it. Only the toolkit is needed to build, no driver and no device; nothing
+# is linked. Sets entrain_nvcc (empty: none), entrain_cuda_include, and cuda_state for the summary.
+include_guard()
+
+set(entrain_nvcc "")
+set(cuda_state "off")
+if(NOT ENTRAIN_CUDA STREQUAL "OFF")
+  find_program(ENTRAIN_NVCC nvcc
+    HINTS "$ENV{CUDACXX}" "${CMAKE_CUDA_COMPILER}" "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin"
+          "${CUDAToolkit_ROOT}/bin" /usr/local/cuda/bin
+    DOC "The CUDA compiler")
+  # The variables that name the compiler itself.
+  foreach(named IN ITEMS "$ENV{CUDACXX}" "${CMAKE_CUDA_COMPILER}")
+    if(NOT ENTRAIN_NVCC AND EXISTS "${named}")
+      set(ENTRAIN_NVCC "${named}" CACHE FILEPATH "The CUDA compiler" FORCE)
+    endif()
+  endforeach()
+  set(reason "no nvcc found")
+  if(ENTRAIN_NVCC)
+    execute_process(COMMAND ${ENTRAIN_NVCC} --list-gpu-code OUTPUT_VARIABLE codes RESULT_VARIABLE failed ERROR_QUIET)
+    file(REAL_PATH ${ENTRAIN_NVCC} compiler)
+    cmake_path(GET compiler PARENT_PATH toolkit)
+    cmake_path(GET toolkit PARENT_PATH toolkit)
+    find_path(ENTRAIN_CUDA_INCLUDE cuda.h
+      HINTS ${toolkit}/include ${toolkit}/targets/${CMAKE_SYSTEM_PROCESSOR}-linux/include NO_DEFAULT_PATH)
+    if(failed OR NOT codes MATCHES "sm_100")
+      set(reason "${ENTRAIN_NVCC} does not know sm_100 (12.8 does)")
+    elseif(NOT ENTRAIN_CUDA_INCLUDE)
+      set(reason "no cuda.h beside ${ENTRAIN_NVCC}")
+    else()
+      set(entrain_nvcc ${ENTRAIN_NVCC})
+      set(entrain_cuda_include ${ENTRAIN_CUDA_INCLUDE})
+    endif()
+  endif()
+  if(entrain_nvcc)
+    set(cuda_state "${entrain_nvcc}")
+    enable_language(ASM)
+  elseif(ENTRAIN_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "ENTRAIN_CUDA is ON, but ${reason}")
+  else()
+    set(cuda_state "${reason}")
+  endif()
+endif()

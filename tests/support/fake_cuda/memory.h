@@ -1,0 +1,52 @@
+// Memory of the fake devices. What a program gets is an address range that nobody may touch: host
+// code that follows a device pointer dies of it. The bytes are in a memfd that is mapped a second
+// time, where only the "device" looks. Thread safety: any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include <cuda.h>
+
+namespace fake_cuda {
+
+enum class MemoryOrigin { kDevice, kPinned, kOpened };
+
+struct FakeMemory {
+  MemoryOrigin origin = MemoryOrigin::kDevice;
+  uintptr_t begin = 0;
+  size_t bytes = 0;          // as asked for
+  char* seen = nullptr;      // where the device has it; of pinned memory `begin`
+  void* reserved = nullptr;  // the mapping that begin is in
+  size_t mapped = 0;         // of it, and of the one that `seen` is in
+  int fd = -1;
+  int ordinal = 0;
+  int opens = 0;  // kOpened
+  CUipcMemHandle handle = {};
+};
+
+class MemoryMap {
+ public:
+  CUresult Allocate(int ordinal, size_t bytes, CUdeviceptr* out);
+  CUresult AllocatePinned(int ordinal, size_t bytes, void** out);
+  CUresult Free(uintptr_t begin, MemoryOrigin origin);
+  CUresult Export(uintptr_t begin, CUipcMemHandle* out);
+  CUresult Open(int ordinal, const CUipcMemHandle& handle, CUdeviceptr* out);
+  CUresult Close(uintptr_t begin);
+
+  // The allocation that has all of these bytes.
+  bool Find(uintptr_t address, size_t bytes, FakeMemory* out);
+  // Where the device sees them; null: nowhere.
+  char* Seen(uintptr_t address, size_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::map<uintptr_t, FakeMemory> memory_;  // by begin
+  size_t total_ = 0;
+};
+
+MemoryMap& Memory();
+
+}  // namespace fake_cuda

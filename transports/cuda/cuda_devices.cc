@@ -1,0 +1,107 @@
+#include "transports/cuda/cuda_devices.h"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <pthread.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/status.h"
+#include "transports/cuda/cuda_device.h"
+
+namespace entrain {
+namespace {
+
+// Relaxed: a child has one thread, which forked.
+std::atomic<bool> forked{false};
+
+class CudaDevices final : public Devices {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaDevices>> Find() {
+    const int error = pthread_atfork(
+        nullptr, nullptr, +[] { forked.store(true, std::memory_order_relaxed); });
+    if (error != 0) {
+      return ErrnoStatus(error, "pthread_atfork");
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const CudaDriver* const driver, CudaDriver::Load());
+    int count = 0;
+    ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(*driver, cuDeviceGetCount, &count));
+    if (count == 0) {
+      return absl::UnavailableError("the CUDA driver sees no device");
+    }
+    return std::unique_ptr<CudaDevices>(new CudaDevices(*driver, count));
+  }
+
+  int count() const override { return count_; }
+
+  absl::StatusOr<Device*> At(int ordinal) override {
+    ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
+    if (ordinal < 0 || ordinal >= count_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("device ", ordinal, ": this process sees ", count_, " CUDA devices"));
+    }
+    const absl::MutexLock lock(&mutex_);
+    std::unique_ptr<CudaDevice>& device = devices_[static_cast<size_t>(ordinal)];
+    if (device == nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(device, CudaDevice::Create(driver_, ordinal));
+    }
+    return device.get();
+  }
+
+  // Managed memory counts as the device's: its host may read it, but only when nothing runs.
+  absl::StatusOr<Place> PlaceOf(const void* memory) override {
+    ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
+    unsigned type = 0;
+    int ordinal = -1;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void* values[] = {&type, &ordinal};
+    // For memory that the driver does not know, it succeeds and leaves zeros. It asks nothing of
+    // the caller's context.
+    const CUresult result = driver_.cuPointerGetAttributes(2, attributes, values,
+                                                           reinterpret_cast<CUdeviceptr>(memory));
+    if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT || type == 0) {
+      return Place{};
+    }
+    ENTRAIN_RETURN_IF_ERROR(driver_.Check(result, "cuPointerGetAttributes"));
+    Place place;
+    place.kind = type == CU_MEMORYTYPE_HOST ? MemoryKind::kHostPinned : MemoryKind::kDevice;
+    ENTRAIN_ASSIGN_OR_RETURN(place.device, At(ordinal));
+    return place;
+  }
+
+ private:
+  CudaDevices(const CudaDriver& driver, int count)
+      : driver_(driver), count_(count), devices_(static_cast<size_t>(count)) {}
+
+  const CudaDriver& driver_;
+  const int count_;
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<CudaDevice>> devices_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::Status CheckNotForked() {
+  return forked.load(std::memory_order_relaxed)
+             ? absl::FailedPreconditionError(
+                   "this process was forked from one that used CUDA, which does not survive that")
+             : absl::OkStatus();
+}
+
+absl::StatusOr<Devices*> OpenCudaDevices() {
+  static const auto* const devices =
+      new absl::StatusOr<std::unique_ptr<CudaDevices>>(CudaDevices::Find());
+  ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
+  if (!devices->ok()) {
+    return devices->status();
+  }
+  return devices->value().get();
+}
+
+}  // namespace entrain

@@ -1,0 +1,72 @@
+// The CUDA driver, found at run time: a table of its functions, so that one binary serves machines
+// with and without it. Nothing is linked. The functions have the driver's own versioned names, and
+// NVIDIA's header says what they do.
+#pragma once
+
+#include <cuda.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace entrain {
+
+#define ENTRAIN_CUDA_DRIVER(X) \
+  X(cuInit)                    \
+  X(cuGetErrorName)            \
+  X(cuGetErrorString)          \
+  X(cuDeviceGet)               \
+  X(cuDeviceGetCount)          \
+  X(cuDeviceGetName)           \
+  X(cuDeviceGetUuid_v2)        \
+  X(cuDeviceGetAttribute)      \
+  X(cuDevicePrimaryCtxRetain)  \
+  X(cuCtxPushCurrent_v2)       \
+  X(cuCtxPopCurrent_v2)        \
+  X(cuMemAlloc_v2)             \
+  X(cuMemFree_v2)              \
+  X(cuMemHostAlloc)            \
+  X(cuMemFreeHost)             \
+  X(cuMemGetAddressRange_v2)   \
+  X(cuMemcpyAsync)             \
+  X(cuMemsetD8Async)           \
+  X(cuPointerGetAttribute)     \
+  X(cuPointerGetAttributes)    \
+  X(cuStreamCreate)            \
+  X(cuStreamDestroy_v2)        \
+  X(cuStreamWaitEvent)         \
+  X(cuStreamWaitValue32_v2)    \
+  X(cuLaunchHostFunc)          \
+  X(cuEventCreate)             \
+  X(cuEventDestroy_v2)         \
+  X(cuEventRecord)             \
+  X(cuEventQuery)              \
+  X(cuIpcGetMemHandle)         \
+  X(cuIpcOpenMemHandle_v2)     \
+  X(cuIpcCloseMemHandle)       \
+  X(cuModuleLoadData)          \
+  X(cuModuleGetFunction)       \
+  X(cuLaunchKernel)
+
+// Thread safety: any thread.
+struct CudaDriver {
+#define ENTRAIN_CUDA_POINTER(name) decltype(&::name) name;
+  ENTRAIN_CUDA_DRIVER(ENTRAIN_CUDA_POINTER)
+#undef ENTRAIN_CUDA_POINTER
+
+  // What a function returned: OK, or "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
+  // RESOURCE_EXHAUSTED for shortages, INVALID_ARGUMENT for values and handles, UNIMPLEMENTED for
+  // what the device cannot, INTERNAL for all else.
+  absl::Status Check(CUresult result, absl::string_view function) const;
+
+  // From libcuda.so.1, or what ENTRAIN_CUDA_LIBRARY names, and initialised; once per process, at
+  // the first call. UNAVAILABLE with the reason when there is none, it lacks a function, or sees no
+  // device.
+  static absl::StatusOr<const CudaDriver*> Load();
+};
+
+// ENTRAIN_CUDA(driver, cuMemFree_v2, memory): calls, and makes a status of the result.
+#define ENTRAIN_CUDA(driver, function, ...) \
+  (driver).Check((driver).function(__VA_ARGS__), #function)
+
+}  // namespace entrain

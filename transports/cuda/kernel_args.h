@@ -1,0 +1,206 @@
+// What each kernel is launched with. Plain data, for nvcc and the host's compiler alike.
+#pragma once
+
+#include <cstdint>
+
+namespace entrain::device_loops {
+
+constexpr int kThreads = 256;      // of a block
+constexpr int kMostBlocks = 1024;  // of a kernel that returns a number a block
+constexpr int kMostSources = 240;  // that one launch combines: arguments are at most 4 KiB
+
+// The elements before `head` and behind the last whole pack are taken singly, the others in packs,
+// which are aligned in all arrays.
+struct Range {
+  int64_t count, head;
+};
+
+enum class CombineOp : int32_t { kSum, kProd, kMin, kMax, kAnd, kOr, kXor, kMinLoc, kMaxLoc };
+
+// ForEachPointer: where the memory is that the kernel works on, for a host that has to look at it.
+struct CombineArgs {
+  Range range;  // of kAnd, kOr, kXor of bits: in bytes
+  void* out;
+  CombineOp op;
+  int32_t n, divide;  // divide > 1: the sum is divided by it
+  uint64_t any, one;  // of truths: the bits of which one makes an element true; true
+  const void* srcs[kMostSources];
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    for (int j = 0; j < n; ++j) {
+      f(srcs[j]);
+    }
+  }
+};
+
+// Types as their kernels are named.
+enum class FloatType : int32_t { kF32, kF64, kBF16, kF16, kF8E4M3, kF8E5M2 };
+
+struct CastArgs {
+  Range range;
+  void* out;
+  const void* in;
+  FloatType to;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(in);
+  }
+};
+
+struct AccumulateArgs {
+  Range range;
+  float* acc;
+  const void* in;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(acc);
+    f(in);
+  }
+};
+
+struct ScaleArgs {
+  Range range;
+  void* out;
+  const void* in;
+  double factor;   // of floats
+  uint64_t whole;  // of integers, modulo 2^64
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(in);
+  }
+};
+
+struct WeighArgs {
+  Range range;
+  void* out;
+  int32_t n;
+  bool count_votes, normalize;  // of those that agree
+  double least_divisor;
+  const void* srcs[kMostSources];
+  double weights[kMostSources];
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    for (int j = 0; j < n; ++j) {
+      f(srcs[j]);
+    }
+  }
+};
+
+// out = f(a, b, ...): what is not used is null.
+struct FloatsArgs {
+  Range range;
+  float *out, *second;  // second: another result
+  const float *a, *b, *c;
+  float u, v, w, x;
+  bool flag;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(second);
+    f(a);
+    f(b);
+    f(c);
+  }
+};
+
+// Block k of at most kMostBlocks writes results[k].
+struct SumArgs {
+  Range range;  // head: 0, or count where packs are not aligned
+  const float *x, *y;
+  double* results;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(x);
+    f(y);
+    f(results);
+  }
+};
+
+struct FiniteArgs {
+  Range range;
+  const void* in;
+  uint64_t exponent;  // an element with all these bits is not finite
+  int32_t stride;     // of so many values the first is looked at
+  double* results;    // its first word gets 1 when one is found
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(in);
+    f(results);
+  }
+};
+
+struct SgdStepArgs {
+  Range range;
+  float* out;
+  const float *p, *g;
+  float* b;
+  float lr, mu, decay;
+  bool momentum, nesterov, first_step, store;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(p);
+    f(g);
+    f(b);
+  }
+};
+
+struct OuterStepArgs {
+  Range range;
+  float *anchor, *momentum, *params;
+  const float* mean;
+  float beta, eta, mu;
+  bool nesterov, first_step;  // momentum null: none
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(anchor);
+    f(momentum);
+    f(params);
+    f(mean);
+  }
+};
+
+struct AdamwStepArgs {
+  Range range;
+  float* out;
+  const float *p, *g;
+  float *m, *v;
+  float keep, beta1, rest1, beta2, rest2, rate, root2, eps;
+  bool store;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(p);
+    f(g);
+    f(m);
+    f(v);
+  }
+};
+
+struct AgdStepArgs {
+  Range range;
+  float* out;
+  const float *p, *g;
+  float *m, *b, *largest, *z;
+  float keep, coupled, beta1, rest1, beta2, rest2, difference, earlier, floor, clip, rate, shrink,
+      pull, twice_tau;
+  bool first_step, store;
+  double* results;  // as SumArgs: how many elements were adaptive; null: nobody asks
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(p);
+    f(g);
+    f(m);
+    f(b);
+    f(largest);
+    f(z);
+    f(results);
+  }
+};
+
+}  // namespace entrain::device_loops
