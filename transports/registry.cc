@@ -23,10 +23,15 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
+// No paths between hosts, but named like them: what calls on device memory may use (lib/comm/device_calls.h).
+constexpr const char* kForDevices[] = {"cuda", "nccl"};
+
 std::string KnownNames() {
-  return absl::StrJoin(kRegistry, ", ", [](std::string* out, const TransportFactory& factory) {
-    absl::StrAppend(out, factory.name);
-  });
+  return absl::StrJoin(kRegistry, ", ",
+                       [](std::string* out, const TransportFactory& factory) {
+                         absl::StrAppend(out, factory.name);
+                       }) +
+         ", " + absl::StrJoin(kForDevices, ", ");
 }
 
 }  // namespace
@@ -45,7 +50,8 @@ absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text)
   for (size_t i = 0; i < asked.size(); ++i) {
     const bool known =
         std::any_of(std::begin(kRegistry), std::end(kRegistry),
-                    [&](const TransportFactory& factory) { return asked[i] == factory.name; });
+                    [&](const TransportFactory& factory) { return asked[i] == factory.name; }) ||
+        std::count(std::begin(kForDevices), std::end(kForDevices), asked[i]) > 0;
     if (!known) {
       return absl::InvalidArgumentError(absl::StrCat("transports \"", text, "\": \"", asked[i],
                                                      "\" is not a transport of this build (",
@@ -60,6 +66,11 @@ absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text)
   for (const TransportFactory& factory : kRegistry) {
     if (asked.empty() || std::find(asked.begin(), asked.end(), factory.name) != asked.end()) {
       names.emplace_back(factory.name);
+    }
+  }
+  for (const char* const name : kForDevices) {
+    if (asked.empty() || std::find(asked.begin(), asked.end(), name) != asked.end()) {
+      names.emplace_back(name);
     }
   }
   return names;

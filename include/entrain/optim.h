@@ -43,7 +43,10 @@ typedef struct entrain_optim_config {
                                z = (z - a u) / (1 + wd a), tau = 1 / (3 + 2 a wd),
                                p = tau p - 2 tau a u + 2 tau z. decay must be DECOUPLED.
                                0 (default): not */
-  int32_t reserved;         /* 0 */
+  int32_t memory;           /* ENTRAIN_MEMORY_HOST (default) or DEVICE: where all arrays of its calls are, and of a WSAM
+                               object around it. DEVICE: calls enqueue their work on `stream` and return; what gives a
+                               number (entrain_wsam_ascent_sum, agd's steps, which count) waits for it */
+  void* stream;             /* a CUstream; NULL (default): the device's default stream. HOST: NULL */
 } entrain_optim_config_t;
 
 ENTRAIN_API void entrain_optim_config_init(entrain_optim_config_t* config);
@@ -55,7 +58,7 @@ ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
  * entrain_edit_add_state takes the arrays as they are. */
 ENTRAIN_API entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays);
 
-/* One step over `count` elements, in the caller's thread. `params` and the arrays of `state` (zero before the first step)
+/* One step over `count` elements, in the caller's thread (config.memory says more). `params` and the arrays of `state` (zero before the first step)
  * are updated in place. All arrays have type `dtype`: ENTRAIN_F32; others are UNIMPLEMENTED in this version. `step`
  * counts from 1. Any thread; different slices of one vector may be stepped at once. */
 ENTRAIN_API entrain_status_t entrain_optim_step(const entrain_optim_t* optim, void* params, const void* grads,

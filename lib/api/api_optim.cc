@@ -18,10 +18,11 @@ absl::Status Run(const entrain_optim_t* optim, const GivenStep& given, entrain::
   const entrain::Optimizer& optimizer = *optim->optimizer;
   CheckedStep checked;
   ENTRAIN_RETURN_IF_ERROR(CheckStep(given, optimizer, apply, &checked));
-  if (checked.args.count > 0) {
-    optimizer.Step(checked.args, apply);
+  if (checked.args.count == 0) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return RunWhere(optim->place, ArraysOf(given, optimizer),
+                  [&] { optimizer.Step(checked.args, apply); });
 }
 
 absl::StatusOr<entrain::OptimizerConfig> ToConfig(const entrain_optim_config_t& known) {
@@ -31,7 +32,6 @@ absl::StatusOr<entrain::OptimizerConfig> ToConfig(const entrain_optim_config_t& 
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("nesterov", known.nesterov));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("amsgrad", known.amsgrad));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("win", known.win));
-  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", known.reserved));
   return entrain::OptimizerConfig{.kind = entrain::OptimizerKind{known.kind},
                                   .momentum = known.momentum,
                                   .nesterov = known.nesterov != 0,
@@ -69,8 +69,10 @@ entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_optim_config_t"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::OptimizerConfig rule, ToConfig(known));
+    const ArrayPlace place{known.memory, known.stream};
+    ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace(place));
     ENTRAIN_ASSIGN_OR_RETURN(auto made, entrain::MakeOptimizer(rule));
-    *optim = new entrain_optim{std::move(made)};
+    *optim = new entrain_optim{std::move(made), place};
     return absl::OkStatus();
   });
 }

@@ -1,6 +1,5 @@
 // optim.h: WSAM around an optimizer.
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,16 +11,12 @@
 #include "lib/api/step_arguments.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/device/device.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
 
 namespace {
-
-struct NamedArray {
-  const char* name;
-  const void* array;
-};
 
 // What all calls on arrays have in common; the number of elements.
 absl::StatusOr<int64_t> CheckArrays(const entrain_wsam_t* wsam, absl::Span<const NamedArray> arrays,
@@ -63,8 +58,10 @@ absl::Status Run(const entrain_wsam_t* wsam, const GivenStep& given, const doubl
     step.sum = sums[0];
     step.second_sum = sums[1];
   }
-  rule.Step(step, apply);
-  return absl::OkStatus();
+  absl::Status stepped;
+  ENTRAIN_RETURN_IF_ERROR(RunWhere(wsam->place, ArraysOf(given, rule.base()),
+                                   [&] { stepped = rule.Step(step, apply); }));
+  return stepped;
 }
 
 }  // namespace
@@ -97,7 +94,7 @@ entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config, entrai
                                                              .adaptive = known.adaptive != 0,
                                                              .decouple = known.decouple != 0},
                                                             known.base->optimizer));
-    *wsam = new entrain_wsam{std::move(made)};
+    *wsam = new entrain_wsam{std::move(made), known.base->place};
     return absl::OkStatus();
   });
 }
@@ -113,7 +110,11 @@ entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void*
     ENTRAIN_ASSIGN_OR_RETURN(
         const int64_t n, CheckArrays(wsam, {{"params", params}, {"grads", grads}}, count, dtype));
     ENTRAIN_RETURN_IF_ERROR(NotNull(sum, "sum"));
-    *sum = wsam->wsam->AscentSum(Floats(params), Floats(grads), n);
+    double found = 0;
+    ENTRAIN_RETURN_IF_ERROR(RunWhere(wsam->place, {{"params", params}, {"grads", grads}}, [&] {
+      found = wsam->wsam->AscentSum(Floats(params), Floats(grads), n);
+    }));
+    *sum = found;
     return absl::OkStatus();
   });
 }
@@ -127,8 +128,9 @@ entrain_status_t entrain_wsam_ascend(const entrain_wsam_t* wsam, void* params, v
         CheckArrays(wsam, {{"params", params}, {"saved", saved}, {"grads", grads}}, count, dtype));
     ENTRAIN_RETURN_IF_ERROR(CheckApart({params, saved, grads}, n, "params, saved and grads"));
     ENTRAIN_RETURN_IF_ERROR(CheckSum("sum", sum));
-    wsam->wsam->Ascend(Floats(params), Floats(saved), Floats(grads), n, sum);
-    return absl::OkStatus();
+    return RunWhere(wsam->place, {{"params", params}, {"saved", saved}, {"grads", grads}}, [&] {
+      wsam->wsam->Ascend(Floats(params), Floats(saved), Floats(grads), n, sum);
+    });
   });
 }
 
@@ -138,10 +140,9 @@ entrain_status_t entrain_wsam_return(const entrain_wsam_t* wsam, void* params, c
     ENTRAIN_ASSIGN_OR_RETURN(
         const int64_t n, CheckArrays(wsam, {{"params", params}, {"saved", saved}}, count, dtype));
     ENTRAIN_RETURN_IF_ERROR(CheckApart({params, saved}, n, "params and saved"));
-    if (n > 0) {
-      std::memcpy(params, saved, static_cast<size_t>(n) * sizeof(float));
-    }
-    return absl::OkStatus();
+    return RunWhere(wsam->place, {{"params", params}, {"saved", saved}}, [&] {
+      entrain::CopyArray(params, saved, n * static_cast<int64_t>(sizeof(float)));
+    });
   });
 }
 
@@ -164,8 +165,8 @@ entrain_status_t entrain_wsam_combine(const entrain_wsam_t* wsam, const void* gr
           config.decouple ? "decouple is 1: both gradients are needed apart, in the step"
                           : "max_norm is set: both gradients are clipped first, in the step");
     }
-    wsam->wsam->Combine(Floats(out), Floats(grads), Floats(second), n);
-    return absl::OkStatus();
+    return RunWhere(wsam->place, {{"grads", grads}, {"second", second}, {"out", out}},
+                    [&] { wsam->wsam->Combine(Floats(out), Floats(grads), Floats(second), n); });
   });
 }
 

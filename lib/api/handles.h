@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "include/entrain/entrain.h"
+#include "lib/api/array_place.h"
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/mesh.h"
@@ -45,10 +46,12 @@ struct entrain_batch {
 
 struct entrain_optim {
   std::shared_ptr<const entrain::Optimizer> optimizer;
+  entrain::api::ArrayPlace place;
 };
 
 struct entrain_wsam {
   std::unique_ptr<entrain::Wsam> wsam;
+  entrain::api::ArrayPlace place;  // the base optimizer's
 };
 
 struct entrain_mesh {

@@ -26,6 +26,17 @@ absl::Status CheckApart(absl::Span<const void* const> arrays, int64_t count, con
   return absl::OkStatus();
 }
 
+std::vector<NamedArray> ArraysOf(const GivenStep& given, const Optimizer& optimizer) {
+  std::vector<NamedArray> arrays = {{"params", given.params},
+                                    {"grads", given.grads},
+                                    {"second", given.second},
+                                    {"out", given.out}};
+  for (int i = 0; i < optimizer.state_arrays(); ++i) {
+    arrays.push_back({"state", given.state[i]});
+  }
+  return arrays;
+}
+
 absl::Status CheckStep(const GivenStep& given, const Optimizer& optimizer, Apply apply,
                        CheckedStep* checked) {
   ENTRAIN_RETURN_IF_ERROR(CheckF32(given.dtype, "optimizers step arrays of f32"));

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
 #include "include/entrain/types.h"
+#include "lib/api/array_place.h"
 #include "lib/optim/optimizer.h"
 
 namespace entrain::api {
@@ -33,6 +35,9 @@ struct CheckedStep {
   StepArgs args;
   std::array<float*, kMaxStateArrays> state{};
 };
+
+// Its arrays by name, for RunWhere.
+std::vector<NamedArray> ArraysOf(const GivenStep& given, const Optimizer& optimizer);
 
 absl::Status CheckStep(const GivenStep& given, const Optimizer& optimizer, Apply apply,
                        CheckedStep* checked);

@@ -212,10 +212,10 @@ absl::Status Communicator::MeetAll(const CallOptions& options) {
 absl::StatusOr<DeviceCalls*> Communicator::OnDevice() {
   absl::MutexLock lock(&device_mutex_);
   if (device_calls_ == nullptr) {
-    const auto devices = runtime_->devices();
+    const auto devices = ProcessDevices();
     if (!devices.ok()) {
-      return absl::UnimplementedError(
-          absl::StrCat("options.memory 1 (device memory): ", devices.status().message()));
+      return absl::Status(devices.status().code(),
+                          absl::StrCat("options.", devices.status().message()));
     }
     device_calls_ = std::make_unique<DeviceCalls>(core_, **devices, runtime_->device_ways());
   }

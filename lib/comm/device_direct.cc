@@ -143,13 +143,9 @@ class DirectWay final : public DeviceWay {
     return absl::OkStatus();
   }
 
-  bool Here(int rank) const {
-    const std::vector<Member>& members = core_.config().members;
-    return members[At(rank)].id == members[At(rank_)].id;
-  }
   bool OneProcess() const {
     for (int r = 0; r < size_; ++r) {
-      if (!Here(r)) {
+      if (!way_.side().Here(r)) {
         return false;
       }
     }
@@ -165,7 +161,7 @@ class DirectWay final : public DeviceWay {
         if (here == 0) {
           continue;
         }
-        if (Here(r)) {
+        if (way_.side().Here(r)) {
           *found = reinterpret_cast<std::byte*>(here);
         } else {
           ENTRAIN_ASSIGN_OR_RETURN(*found, way_.side().Address(*exported));

@@ -1,7 +1,12 @@
 // Where the ranks of a communicator find out which ways besides staging all of them can go: the first thing its first
 // untagged collective on device memory does. Two all_gathers: what each has, and what each made of the others' memory.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +23,7 @@ constexpr int64_t kSampleBytes = 256;
 constexpr size_t kMostIdBytes = 256;
 
 struct Offer {
+  std::array<uint8_t, 16> process;
   std::array<uint8_t, 16> device;
   DeviceExport sample;  // memory to try
   uint8_t direct;
@@ -31,6 +37,17 @@ struct Verdict {
   uint8_t direct;
 };
 
+// A number of this process, the same for all runtimes that it may have.
+std::array<uint8_t, 16> ThisProcess() {
+  static const std::array<uint8_t, 16> number = [] {
+    std::random_device random;
+    std::array<uint8_t, 16> bytes;
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<uint8_t>(random()); });
+    return bytes;
+  }();
+  return number;
+}
+
 size_t At(int rank) {
   return static_cast<size_t>(rank);
 }
@@ -39,7 +56,6 @@ class Meeting final : public DeviceWay {
  public:
   explicit Meeting(DeviceCall& call)
       : call_(call), core_(call.core()), offers_(At(core_.size())), verdicts_(At(core_.size())) {}
-  ~Meeting() override { call_.device().Free(sample_); }
 
   absl::StatusOr<bool> Step(bool* moved) override {
     for (;;) {
@@ -84,11 +100,12 @@ class Meeting final : public DeviceWay {
   absl::Status MakeOffer() {
     Offer& mine = offers_[At(core_.rank())];
     std::memset(static_cast<void*>(&mine), 0, sizeof(mine));
+    mine.process = ThisProcess();
     mine.device = call_.device().uuid();
     const DeviceWays& ways = call_.side().ways();
     if (ways.direct && core_.topology().hosts == 1) {
-      ENTRAIN_ASSIGN_OR_RETURN(sample_, call_.device().Allocate(kSampleBytes));
-      const auto sample = call_.device().Export(sample_);
+      ENTRAIN_ASSIGN_OR_RETURN(void* const memory, call_.side().Scratch(kSampleBytes));
+      const auto sample = call_.device().Export(memory);
       mine.direct = sample.ok() ? 1 : 0;
       if (sample.ok()) {
         mine.sample = *sample;
@@ -117,24 +134,21 @@ class Meeting final : public DeviceWay {
 
   // Whether this rank can open what all others have offered.
   bool TryMemory() {
-    const std::vector<Member>& members = core_.config().members;
     for (int r = 0; r < core_.size(); ++r) {
       const Offer& theirs = offers_[At(r)];
       if (theirs.direct == 0) {
         return false;
       }
-      if (members[At(r)].id == members[At(core_.rank())].id) {
+      if (theirs.process == ThisProcess()) {
         if (theirs.device != call_.device().uuid()) {
           return false;  // two devices of one process
         }
         continue;
       }
-      const auto opened = call_.device().Open(theirs.sample);
-      if (!opened.ok()) {
+      if (const auto opened = call_.side().Address(theirs.sample); !opened.ok()) {
         Note("direct exchange", opened.status());
         return false;
       }
-      call_.device().Close(theirs.sample);
     }
     return true;
   }
@@ -154,7 +168,11 @@ class Meeting final : public DeviceWay {
     ENTRAIN_LOG(kInfo, core_.config().name, ": device memory: ",
                 offload != nullptr ? call_.side().ways().library->name() : "no library",
                 direct ? ", direct" : "", ", staged");
-    call_.side().Met(direct, std::move(offload));
+    std::vector<bool> here;
+    for (const Offer& one : offers_) {
+      here.push_back(one.process == ThisProcess());
+    }
+    call_.side().Met(direct, std::move(here), std::move(offload));
     return true;
   }
 
@@ -178,7 +196,6 @@ class Meeting final : public DeviceWay {
   CommCore& core_;
   std::vector<Offer> offers_;
   std::vector<Verdict> verdicts_;
-  void* sample_ = nullptr;
   PartUnderWay part_;
   int at_ = 0;
 };

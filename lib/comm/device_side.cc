@@ -87,7 +87,9 @@ DeviceSide::~DeviceSide() {
   for (const Opened& opened : opened_) {
     device_.Close(opened.memory);
   }
-  device_.Free(scratch_);
+  for (void* const scratch : scratch_) {
+    device_.Free(scratch);
+  }
   for (const StreamHandle stream : streams_) {
     if (stream != nullptr) {
       device_.DestroyStream(stream);
@@ -95,8 +97,9 @@ DeviceSide::~DeviceSide() {
   }
 }
 
-void DeviceSide::Met(bool direct, std::unique_ptr<Offload> offload) {
+void DeviceSide::Met(bool direct, std::vector<bool> here, std::unique_ptr<Offload> offload) {
   direct_ = direct;
+  here_ = std::move(here);
   offload_ = std::move(offload);
   met_.store(true, std::memory_order_release);
 }
@@ -106,27 +109,22 @@ absl::StatusOr<std::byte*> DeviceSide::Address(const DeviceExport& memory) {
     return one.memory.allocation == memory.allocation;
   });
   if (found != opened_.end()) {
-    std::rotate(opened_.begin(), found, found + 1);
-    return opened_.front().base + memory.offset;
-  }
-  // Memory that its owner has freed long ago is held by whoever has it open, so not too much of it.
-  constexpr size_t kMostOpened = 64;
-  if (opened_.size() == kMostOpened) {
-    device_.Close(opened_.back().memory);
-    opened_.pop_back();
+    return found->base + memory.offset;
   }
   ENTRAIN_ASSIGN_OR_RETURN(void* const base, device_.Open(memory));
-  opened_.insert(opened_.begin(), {memory, static_cast<std::byte*>(base)});
-  return opened_.front().base + memory.offset;
+  opened_.push_back({memory, static_cast<std::byte*>(base)});
+  return opened_.back().base + memory.offset;
 }
 
 absl::StatusOr<void*> DeviceSide::Scratch(int64_t bytes) {
   if (bytes > scratch_bytes_) {
+    // All of them together are at most as large again as the last.
+    bytes = std::max(bytes, 2 * scratch_bytes_);
     ENTRAIN_ASSIGN_OR_RETURN(void* const memory, device_.Allocate(bytes));
-    device_.Free(std::exchange(scratch_, memory));
+    scratch_.push_back(memory);
     scratch_bytes_ = bytes;
   }
-  return scratch_;
+  return scratch_.back();
 }
 
 }  // namespace entrain

@@ -61,16 +61,19 @@ class DeviceSide {
   StreamHandle work() const { return streams_[2]; }
 
   // ---- What the meeting found. Written once, by the runner.
-  void Met(bool direct, std::unique_ptr<Offload> offload);
+  void Met(bool direct, std::vector<bool> here, std::unique_ptr<Offload> offload);
   bool met() const { return met_.load(std::memory_order_acquire); }
   // Once met.
   bool direct() const { return direct_; }
+  // Whether a rank is in this process: what it has needs no opening.
+  bool Here(int rank) const { return here_[static_cast<size_t>(rank)]; }
   // To be used with the lock held, but for Abort; null: none.
   Offload* offload() const { return offload_.get(); }
   absl::Mutex& offload_mutex() { return offload_mutex_; }
 
-  // ---- The runner's
-  // What another process has exported, here: opened at first, and kept open.
+  // ---- The runner's. Whoever frees device memory, or closes what another process has exported, waits for all streams
+  // of the device, and some wait for calls: so both are kept as long as the communicator lives.
+  // What another process has exported, here: opened at first.
   absl::StatusOr<std::byte*> Address(const DeviceExport& memory);
   // Device memory for what must not be written where it belongs yet; one user at a time.
   absl::StatusOr<void*> Scratch(int64_t bytes);
@@ -90,10 +93,11 @@ class DeviceSide {
   StreamHandle streams_[3] = {};
   std::atomic<bool> met_{false};
   bool direct_ = false;
+  std::vector<bool> here_;  // by rank
   std::unique_ptr<Offload> offload_;
   absl::Mutex offload_mutex_;
   std::vector<Opened> opened_;
-  void* scratch_ = nullptr;
+  std::vector<void*> scratch_;  // the last is the largest
   int64_t scratch_bytes_ = 0;
 };
 

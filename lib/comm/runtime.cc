@@ -147,8 +147,11 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Devices*> Runtime::devices() const {
-  return OpenDevices();
+absl::StatusOr<Devices*> ProcessDevices() {
+  auto devices = OpenDevices();
+  return devices.ok() ? devices
+                      : absl::UnimplementedError(
+                            absl::StrCat("memory 1 (of a device): ", devices.status().message()));
 }
 
 DeviceWays Runtime::device_ways() const {

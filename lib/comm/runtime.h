@@ -65,8 +65,6 @@ class Runtime {
   // After EnsureStarted.
   Engine& engine() { return *engine_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
-  // The process's accelerators; UNAVAILABLE with the reason where there are none.
-  absl::StatusOr<Devices*> devices() const;
   // What calls on device memory may use, besides staging: what transports names, or all there is.
   DeviceWays device_ways() const;
   // A number for the next communicator of this name that is made from one store, so that names can
@@ -91,6 +89,9 @@ class Runtime {
   std::shared_ptr<UseCounts> uses_ = std::make_shared<UseCounts>();
   std::shared_ptr<Engine> engine_;  // shared with communicators, for threads still in a wait
 };
+
+// The process's accelerators; UNIMPLEMENTED with the reason where there are none.
+absl::StatusOr<Devices*> ProcessDevices();
 
 // boot id + network namespace + IPC namespace: processes with the same can share memory and
 // loopback.

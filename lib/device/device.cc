@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
+
+#include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
 
 namespace entrain {
 namespace {
@@ -33,6 +37,11 @@ absl::Status Device::Wait(EventHandle event, Deadline give_up) {
   }
 }
 
+absl::StatusOr<std::unique_ptr<DeviceArray>> DeviceArray::Make(Device& device, int64_t bytes) {
+  ENTRAIN_ASSIGN_OR_RETURN(void* const data, device.Allocate(bytes));
+  return std::unique_ptr<DeviceArray>(new DeviceArray(device, data));
+}
+
 KernelStream::KernelStream(Device& device, StreamHandle stream) : device_(device), stream_(stream) {
   current = this;
 }
@@ -43,6 +52,32 @@ KernelStream::~KernelStream() {
 
 KernelStream* KernelStream::Current() {
   return current;
+}
+
+const Kernels& CurrentKernels() {
+  return current == nullptr ? BestKernels() : current->device().kernels();
+}
+
+void CopyArray(void* dst, const void* src, int64_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  if (current == nullptr) {
+    std::memcpy(dst, src, static_cast<size_t>(bytes));
+  } else {
+    current->Note(current->device().Copy(dst, src, bytes, current->stream()));
+  }
+}
+
+void ZeroArray(void* dst, int64_t bytes) {
+  if (bytes == 0) {
+    return;
+  }
+  if (current == nullptr) {
+    std::memset(dst, 0, static_cast<size_t>(bytes));
+  } else {
+    current->Note(current->device().Fill(dst, 0, bytes, current->stream()));
+  }
 }
 
 void KernelStream::Note(const absl::Status& error) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -78,6 +79,21 @@ class Device {
   virtual const Kernels& kernels() const = 0;
 };
 
+// Memory of a device, freed with the object.
+class DeviceArray {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceArray>> Make(Device& device, int64_t bytes);
+  ~DeviceArray() { device_.Free(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  DeviceArray(Device& device, void* data) : device_(device), data_(data) {}
+  Device& device_;
+  void* const data_;
+};
+
 // While it lives, the calling thread's calls of device.kernels() go to this stream. Not nested; one thread.
 class KernelStream {
  public:
@@ -99,6 +115,12 @@ class KernelStream {
   const StreamHandle stream_;
   absl::Status status_;
 };
+
+// What the calling thread computes with: the kernels of the device whose stream it has bound, else the CPU's best.
+const Kernels& CurrentKernels();
+// Likewise, for arrays that are where those compute: enqueued on the stream, or done at once.
+void CopyArray(void* dst, const void* src, int64_t bytes);
+void ZeroArray(void* dst, int64_t bytes);
 
 // All of the process's.
 class Devices {

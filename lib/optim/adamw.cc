@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
 #include "lib/optim/rules.h"
 
@@ -25,12 +26,12 @@ class Adamw final : public Optimizer {
                             .correction1 = 1 - std::pow(config_.beta1, t),
                             .correction2 = 1 - std::pow(config_.beta2, t)};
     float* const out = apply == Apply::kCommit ? args.master : args.out;
-    kernels_.adamw(rule, out, args.master, args.grads, args.state[0], args.state[1], args.count);
+    CurrentKernels().adamw(rule, out, args.master, args.grads, args.state[0], args.state[1],
+                           args.count);
   }
 
  private:
   const OptimizerConfig config_;
-  const Kernels& kernels_ = BestKernels();
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
 #include "lib/optim/rules.h"
 
@@ -29,7 +30,7 @@ class Agd final : public Optimizer {
                               .b = args.state[1],
                               .largest = config_.amsgrad ? args.state[2] : nullptr,
                               .z = config_.win ? args.state.back() : nullptr};
-    const int64_t adaptive = kernels_.agd(Rule(args.step, args.lr), arrays, args.count);
+    const int64_t adaptive = CurrentKernels().agd(Rule(args.step, args.lr), arrays, args.count);
     if (apply == Apply::kCommit) {
       elements_.fetch_add(args.count, std::memory_order_relaxed);
       adaptive_.fetch_add(adaptive, std::memory_order_relaxed);
@@ -65,7 +66,6 @@ class Agd final : public Optimizer {
   }
 
   const OptimizerConfig config_;
-  const Kernels& kernels_ = BestKernels();
   // Diagnostics: slices may be stepped by several threads at once, and nothing else hangs on them.
   mutable std::atomic<int64_t> elements_{0}, adaptive_{0};
 };

@@ -1,3 +1,4 @@
+#include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
 #include "lib/optim/rules.h"
 
@@ -21,12 +22,11 @@ class Sgd final : public Optimizer {
                           .first_step = args.step == 1};
     float* const out = apply == Apply::kCommit ? args.master : args.out;
     float* const momentum = state_arrays() == 0 ? nullptr : args.state[0];
-    kernels_.sgd(rule, out, args.master, args.grads, momentum, args.count);
+    CurrentKernels().sgd(rule, out, args.master, args.grads, momentum, args.count);
   }
 
  private:
   const OptimizerConfig config_;
-  const Kernels& kernels_ = BestKernels();
 };
 
 }  // namespace

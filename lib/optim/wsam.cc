@@ -8,12 +8,16 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
 
 namespace entrain {
 namespace {
 
 // Elements of a gradient that is made on the way; stays in the first-level cache.
 constexpr int64_t kPart = 4096;
+// The same on a device, where a part is a few launches.
+constexpr int64_t kDevicePart = 1 << 20;
+constexpr int64_t kFloat = sizeof(float);
 constexpr double kClipEps = 1e-6;
 
 absl::Status CheckFrom(absl::string_view name, double value, double least) {
@@ -62,47 +66,64 @@ absl::StatusOr<std::unique_ptr<Wsam>> Wsam::Make(const WsamConfig& config,
 }
 
 double Wsam::AscentSum(const float* params, const float* grads, int64_t count) const {
-  return config_.adaptive ? kernels_.sum_of_squared_products(params, grads, count)
-                          : kernels_.sum_of_squares(grads, count);
+  return config_.adaptive ? CurrentKernels().sum_of_squared_products(params, grads, count)
+                          : CurrentKernels().sum_of_squares(grads, count);
 }
 
 void Wsam::Ascend(float* params, float* saved, const float* grads, int64_t count,
                   double sum) const {
   const auto scale = static_cast<float>(config_.rho / (std::sqrt(sum) + config_.eps));
-  kernels_.ascend(config_.adaptive, scale, params, saved, grads, count);
+  CurrentKernels().ascend(config_.adaptive, scale, params, saved, grads, count);
 }
 
 void Wsam::Combine(float* out, const float* grads, const float* second, int64_t count) const {
   const SharpnessArgs rule = {.keep = 1, .rate = alpha_, .first = 1, .second = 1};
-  kernels_.add_sharpness(rule, out, grads, grads, second, count);
+  CurrentKernels().add_sharpness(rule, out, grads, grads, second, count);
 }
 
 double Wsam::ClipFactor(double sum) const {
   return config_.max_norm == 0 ? 1 : std::min(1.0, config_.max_norm / (std::sqrt(sum) + kClipEps));
 }
 
-void Wsam::Step(const WsamStep& step, Apply apply) const {
+absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
+  KernelStream* const bound = KernelStream::Current();
+  if (bound == nullptr) {
+    alignas(64) float made[kPart];
+    StepParts(step, apply, made, kPart);
+    return absl::OkStatus();
+  }
+  // One after the other also on the device, since all calls of an object are on one stream.
+  absl::MutexLock lock(&made_mutex_);
+  if (made_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(made_, DeviceArray::Make(bound->device(), kDevicePart * kFloat));
+  }
+  StepParts(step, apply, static_cast<float*>(made_->data()), kDevicePart);
+  return absl::OkStatus();
+}
+
+// `made`: room for `most` elements of a gradient.
+void Wsam::StepParts(const WsamStep& step, Apply apply, float* made, int64_t most) const {
+  const Kernels& kernels = CurrentKernels();
   const double first = ClipFactor(step.sum), second = ClipFactor(step.second_sum);
   const SharpnessArgs coupled = {.keep = first, .rate = alpha_, .first = first, .second = second};
   const SharpnessArgs decoupled = {
       .keep = 1, .rate = -step.args.lr * alpha_, .first = first, .second = second};
-  alignas(64) float made[kPart];
-  for (int64_t begin = 0; begin < step.args.count; begin += kPart) {
-    const int64_t count = std::min(kPart, step.args.count - begin);
+  for (int64_t begin = 0; begin < step.args.count; begin += most) {
+    const int64_t count = std::min(most, step.args.count - begin);
     PartOfStep part(step.args, begin, count);
     const float* const g = part.args().grads;
     const float* const g2 = step.second + begin;
     if (!config_.decouple) {
-      kernels_.add_sharpness(coupled, made, g, g, g2, count);
+      kernels.add_sharpness(coupled, made, g, g, g2, count);
       part.args().grads = made;
     } else if (first != 1) {
-      kernels_.scale_any(DType::kF32, made, g, count, first);
+      kernels.scale_any(DType::kF32, made, g, count, first);
       part.args().grads = made;
     }
     base_->Step(part.args(), apply);
     if (config_.decouple) {
       float* const w = apply == Apply::kCommit ? part.args().master : part.args().out;
-      kernels_.add_sharpness(decoupled, w, w, g, g2, count);
+      kernels.add_sharpness(decoupled, w, w, g, g2, count);
     }
   }
 }

@@ -13,9 +13,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
-#include "lib/kernels/kernels.h"
+#include "lib/device/device.h"
 #include "lib/optim/optimizer.h"
 
 namespace entrain {
@@ -49,17 +51,20 @@ class Wsam {
   // out = g + α (g₂ − g); out may be either.
   void Combine(float* out, const float* grads, const float* second, int64_t count) const;
   // From w. As an Optimizer's: a preview writes out and nothing else, bit-identical.
-  void Step(const WsamStep& step, Apply apply) const;
+  // An error only where a stream is bound (lib/device/device.h): there is no memory for a gradient on the way.
+  absl::Status Step(const WsamStep& step, Apply apply) const;
 
  private:
   Wsam(const WsamConfig& config, std::shared_ptr<const Optimizer> base)
       : config_(config), base_(std::move(base)), alpha_(config.gamma / (1 - config.gamma)) {}
   double ClipFactor(double sum) const;
+  void StepParts(const WsamStep& step, Apply apply, float* made, int64_t most) const;
 
   const WsamConfig config_;
   const std::shared_ptr<const Optimizer> base_;
   const double alpha_;
-  const Kernels& kernels_ = BestKernels();
+  mutable absl::Mutex made_mutex_;
+  mutable std::unique_ptr<DeviceArray> made_ ABSL_GUARDED_BY(made_mutex_);
 };
 
 }  // namespace entrain

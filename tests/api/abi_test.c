@@ -111,7 +111,7 @@ static void check_gta_config(void) {
 }
 
 static void check_optim_config(void) {
-  SIZE(entrain_optim_config_t, 88);
+  SIZE(entrain_optim_config_t, 96);
   AT(entrain_optim_config_t, size, 0);
   AT(entrain_optim_config_t, kind, 8);
   AT(entrain_optim_config_t, nesterov, 12);
@@ -125,7 +125,8 @@ static void check_optim_config(void) {
   AT(entrain_optim_config_t, decay, 72);
   AT(entrain_optim_config_t, amsgrad, 76);
   AT(entrain_optim_config_t, win, 80);
-  AT(entrain_optim_config_t, reserved, 84);
+  AT(entrain_optim_config_t, memory, 84);
+  AT(entrain_optim_config_t, stream, 88);
 }
 
 static void check_optim_info(void) {

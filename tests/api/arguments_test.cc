@@ -190,7 +190,7 @@ TEST_F(Arguments, PairsAreAlignedToHalfOfTheirSize) {
 
 TEST_F(Arguments, WhatThisBuildCannotDoIsUnimplemented) {
   options_.memory = ENTRAIN_MEMORY_DEVICE;
-  EXPECT_FAILS(AllReduce(), ENTRAIN_UNIMPLEMENTED, "options.memory 1");
+  EXPECT_FAILS(AllReduce(), ENTRAIN_UNIMPLEMENTED, "options.memory 1 (of a device)");
   entrain_runtime_config_t config;
   entrain_runtime_config_init(&config);
   config.engines = 2;

@@ -121,9 +121,12 @@ TEST(Optim, BadHyperParametersAndArraysAreNamed) {
   config.amsgrad = 5;
   EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "amsgrad 5");
   config.amsgrad = 0;
-  config.reserved = 1;
-  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "reserved 1");
-  config.reserved = 0;
+  config.memory = ENTRAIN_MEMORY_HOST_PINNED;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "memory 2");
+  config.memory = ENTRAIN_MEMORY_HOST;
+  config.stream = &config;
+  EXPECT_FAILS(entrain_optim_create(&config, &optim), ENTRAIN_INVALID_ARGUMENT, "stream");
+  config.stream = nullptr;
   config.kind = ENTRAIN_OPTIM_SGD;
   ASSERT_OK(entrain_optim_create(&config, &optim));
   float params[4] = {}, grads[4] = {}, momentum[4] = {};

@@ -324,7 +324,9 @@ class FastWorkers {
     }
     const std::vector<float> g2 = Mean(second);
     for (Fast& worker : workers) {
-      wsam_->Step({.args = worker.Args(g, step, lr_), .second = g2.data()}, Apply::kCommit);
+      EXPECT_TRUE(
+          wsam_->Step({.args = worker.Args(g, step, lr_), .second = g2.data()}, Apply::kCommit)
+              .ok());
     }
   }
   std::vector<Fast> workers;

@@ -89,17 +89,19 @@ class WsamTest : public testing::TestWithParam<WsamCase> {
     for (Floats& array : states) {
       state.push_back(array.data() + from);
     }
-    wsam_->Step({.args = {.count = static_cast<int64_t>(to - from),
-                          .master = x.data() + from,
-                          .grads = g_.data() + from,
-                          .state = state,
-                          .out = out,
-                          .step = step,
-                          .lr = kRate},
-                 .second = g2_.data() + from,
-                 .sum = SumOfSquares(g_),
-                 .second_sum = SumOfSquares(g2_)},
-                apply);
+    EXPECT_TRUE(wsam_
+                    ->Step({.args = {.count = static_cast<int64_t>(to - from),
+                                     .master = x.data() + from,
+                                     .grads = g_.data() + from,
+                                     .state = state,
+                                     .out = out,
+                                     .step = step,
+                                     .lr = kRate},
+                            .second = g2_.data() + from,
+                            .sum = SumOfSquares(g_),
+                            .second_sum = SumOfSquares(g2_)},
+                           apply)
+                    .ok());
   }
 
   OptimizerConfig base_;
@@ -181,7 +183,7 @@ TEST(Wsam, AtTheEndsOfGammaItIsTheBaseOrSam) {
     const auto wsam = Wsam::Make({.gamma = gamma, .decouple = gamma == 0}, Sgd()).value();
     const StepArgs args = {
         .count = 3, .master = x.data(), .grads = g.data(), .state = state, .step = 1, .lr = 0.1};
-    wsam->Step({.args = args, .second = g2.data()}, Apply::kCommit);
+    EXPECT_TRUE(wsam->Step({.args = args, .second = g2.data()}, Apply::kCommit).ok());
     Sgd()->Step({.count = 3,
                  .master = want.data(),
                  .grads = gamma == 0 ? g.data() : g2.data(),
@@ -202,7 +204,7 @@ TEST(Wsam, CombinedGradientsMakeTheCoupledStep) {
   const auto wsam = Wsam::Make({.gamma = 0.9, .decouple = false}, Sgd()).value();
   const StepArgs args = {
       .count = 3, .master = x.data(), .grads = g.data(), .state = state, .step = 1, .lr = 0.1};
-  wsam->Step({.args = args, .second = g2.data()}, Apply::kCommit);
+  EXPECT_TRUE(wsam->Step({.args = args, .second = g2.data()}, Apply::kCommit).ok());
   wsam->Combine(combined.data(), g.data(), combined.data(), 3);
   EXPECT_NEAR(combined[0], 9 * 1.25 - 8 * 1, 1e-6);
   StepArgs plain = args;

@@ -10,12 +10,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(ParseTransports, EmptyMeansAllInTheOrderOfPreference) {
-  EXPECT_THAT(ParseTransports("").value(), ElementsAre("inproc", "shm", "tcp"));
-  EXPECT_THAT(ParseTransports("  ").value(), ElementsAre("inproc", "shm", "tcp"));
+  EXPECT_THAT(ParseTransports("").value(), ElementsAre("inproc", "shm", "tcp", "cuda", "nccl"));
+  EXPECT_THAT(ParseTransports("  ").value(), ElementsAre("inproc", "shm", "tcp", "cuda", "nccl"));
 }
 
 TEST(ParseTransports, OrderOfTheTextDoesNotMatter) {
   EXPECT_THAT(ParseTransports("tcp, shm").value(), ElementsAre("shm", "tcp"));
+  EXPECT_THAT(ParseTransports("nccl, cuda,shm").value(), ElementsAre("shm", "cuda", "nccl"));
 }
 
 TEST(ParseTransports, RefusesUnknownAndRepeatedNames) {

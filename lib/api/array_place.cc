@@ -1,0 +1,54 @@
+#include "lib/api/array_place.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/runtime.h"
+#include "lib/device/device.h"
+
+namespace entrain::api {
+
+absl::Status CheckArrayPlace(const ArrayPlace& place) {
+  if (place.memory != ENTRAIN_MEMORY_HOST && place.memory != ENTRAIN_MEMORY_DEVICE) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory ", place.memory, " is not ENTRAIN_MEMORY_HOST or ENTRAIN_MEMORY_DEVICE"));
+  }
+  if (place.memory == ENTRAIN_MEMORY_HOST) {
+    return place.stream == nullptr
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError("stream is not NULL, but memory is host memory");
+  }
+  return ProcessDevices().status();
+}
+
+absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
+                      absl::FunctionRef<void()> body) {
+  if (place.memory == ENTRAIN_MEMORY_HOST) {
+    body();
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  Device* device = nullptr;
+  for (const NamedArray& each : arrays) {
+    if (each.array == nullptr) {
+      continue;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place where, devices->PlaceOf(each.array));
+    if (where.kind != MemoryKind::kDevice || (device != nullptr && where.device != device)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s %p is not memory of %s, as memory 1 says", each.name, each.array,
+          device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
+    }
+    device = where.device;
+  }
+  if (device == nullptr) {
+    body();
+    return absl::OkStatus();
+  }
+  KernelStream stream(*device, place.stream);
+  body();
+  return stream.status();
+}
+
+}  // namespace entrain::api

@@ -1,0 +1,35 @@
+// Where the arrays of an object's calls are, and what computes on them: the CPU in the caller's thread, or a device on a
+// stream.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+#include "include/entrain/types.h"
+
+namespace entrain::api {
+
+struct ArrayPlace {
+  entrain_memory_t memory = ENTRAIN_MEMORY_HOST;
+  void* stream = nullptr;
+};
+
+// HOST or DEVICE, and no stream without a device.
+absl::Status CheckArrayPlace(const ArrayPlace& place);
+
+struct NamedArray {
+  const char* name;
+  const void* array;
+};
+
+// Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on `arrays`. INVALID_ARGUMENT for
+// one that is not there; null is nowhere.
+absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
+                      absl::FunctionRef<void()> body);
+
+}  // namespace entrain::api

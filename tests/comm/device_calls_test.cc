@@ -1,0 +1,440 @@
+// Calls on device memory: every collective by every way, against the scalar reference, on streams, in any mixture, and
+// what happens when something is wrong. On the fake driver (tests/support/fake_cuda), whose device memory the host cannot
+// touch, or, where TEST_GPU=1 is set, on the machine's first device.
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/merging.h"
+#include "lib/base/status.h"
+#include "tests/cuda/on_device.h"
+#include "tests/support/ranks.h"
+#include "tests/support/trial.h"
+
+namespace entrain {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+using testing::HasSubstr;
+
+// A trial whose buffers are in device memory; what they share there they share here.
+class DeviceTrial {
+ public:
+  DeviceTrial(const TrialSpec& spec, int rank, int size, StreamHandle stream)
+      : trial_(spec, rank, size), call(trial_.call), stream_(stream) {
+    const auto* const in = static_cast<const std::byte*>(call.in.data);
+    auto* const out = static_cast<std::byte*>(call.out.data);
+    const bool within = out != nullptr && in >= out && in < out + call.out.bytes;
+    out_ = Place(call.out);
+    call.out.data = out_ == nullptr ? nullptr : out_->get();
+    if (within) {
+      call.in.data = out_->get() + (in - out);
+    } else {
+      in_ = Place(call.in);
+      call.in.data = in_ == nullptr ? nullptr : in_->get();
+    }
+    call.options.device = call.options.on_stream = true;
+    call.options.stream = stream;
+  }
+  // Once the stream is through.
+  void Check() {
+    if (out_ != nullptr) {
+      TestStream back(TestDevice());
+      ASSERT_TRUE(
+          TestDevice().Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
+      back.Finish();
+    }
+    trial_.Check();
+  }
+
+ private:
+  std::unique_ptr<TestMemory> Place(const BufferView& host) {
+    if (host.bytes == 0) {
+      return nullptr;
+    }
+    auto memory = std::make_unique<TestMemory>(TestDevice(), host.bytes);
+    EXPECT_TRUE(TestDevice().Copy(memory->get(), host.data, host.bytes, stream_).ok());
+    return memory;
+  }
+
+  Trial trial_;
+
+ public:
+  Call call;
+
+ private:
+  const StreamHandle stream_;
+  std::unique_ptr<TestMemory> in_, out_;
+};
+
+constexpr CallKind kKinds[] = {
+    CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
+    CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
+    CallKind::kScan,      CallKind::kExclusiveScan};
+
+class EveryWay : public testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  void SetUp() override { TestDevices(); }
+  RanksOptions options() const { return {.transports = std::get<0>(GetParam())}; }
+  int size() const { return std::get<1>(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(, EveryWay,
+                         testing::Combine(testing::Values("inproc", "inproc,cuda", "shm,cuda"),
+                                          testing::Values(1, 2, 4)),
+                         [](const auto& info) {
+                           std::string name =
+                               absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param));
+                           std::replace(name.begin(), name.end(), ',', '_');
+                           return name;
+                         });
+
+TEST_P(EveryWay, GivesWhatTheReferenceGives) {
+  RunRanks(size(), options(), [&](const Comm& comm) {
+    TestStream stream(TestDevice());
+    uint32_t number = 0;
+    // Nothing, a little, odd, what goes direct, and several pieces.
+    for (const int64_t count :
+         {int64_t{0}, int64_t{1}, int64_t{1001}, int64_t{40'000}, int64_t{1'300'007} / size()}) {
+      for (const CallKind kind : kKinds) {
+        for (const bool in_place : {false, true}) {
+          for (const bool uneven : {false, true}) {
+            if ((uneven && (!HasParts(kind) || count > 40'000)) || (in_place && count == 0)) {
+              continue;
+            }
+            const TrialSpec spec{kind,     count,  static_cast<int>(number) % size(),
+                                 in_place, uneven, number};
+            ++number;
+            SCOPED_TRACE(absl::StrCat(NameOf(kind), " of ", count, in_place ? " in place" : "",
+                                      uneven ? " uneven" : ""));
+            DeviceTrial trial(spec, comm->rank(), size(), stream.get());
+            ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+            trial.Check();
+          }
+        }
+      }
+    }
+  });
+}
+
+// The host starts everything and waits for nothing but its stream.
+TEST_P(EveryWay, StreamsWaitForCallsAndCallsForStreams) {
+  RunRanks(size(), options(), [&](const Comm& comm) {
+    Device& device = TestDevice();
+    TestStream stream(device);
+    constexpr int64_t kCount = 50'000;
+    const auto bytes = static_cast<int64_t>(kCount * sizeof(int64_t));
+    TestMemory buffer(device, bytes);
+    std::vector<int64_t> values(kCount, comm->rank() + 1);
+    ASSERT_TRUE(device.Copy(buffer.get(), values.data(), bytes, stream.get()).ok());
+    constexpr int kRounds = 5;
+    std::vector<RefPtr<Work>> works;
+    for (int i = 0; i < kRounds; ++i) {
+      Call call;
+      call.kind = CallKind::kAllReduce;
+      call.dtype = DType::kI64;
+      call.in = call.out = {buffer.get(), bytes, MemoryKind::kDevice};
+      call.count = kCount;
+      call.options.device = call.options.on_stream = true;
+      call.options.stream = stream.get();
+      auto work = comm->Start(call);
+      ASSERT_TRUE(work.ok()) << work.status();
+      works.push_back(*std::move(work));
+    }
+    int64_t want = size() * (size() + 1) / 2;
+    for (int i = 1; i < kRounds; ++i) {
+      want *= size();
+    }
+    std::vector<int64_t> result(kCount);
+    // Page-locked, so that the copy is enqueued and not waited for.
+    const auto pinned = device.AllocatePinned(bytes);
+    ASSERT_TRUE(pinned.ok());
+    ASSERT_TRUE(device.Copy(*pinned, buffer.get(), bytes, stream.get()).ok());
+    stream.Finish();
+    std::memcpy(result.data(), *pinned, static_cast<size_t>(bytes));
+    device.FreePinned(*pinned);
+    EXPECT_THAT(result, testing::Each(want));
+    for (const auto& work : works) {
+      EXPECT_TRUE(work->Wait(Deadline::After(10 * kSecond)));
+      EXPECT_EQ(work->status(), absl::OkStatus());
+    }
+  });
+}
+
+TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
+  if (size() == 1) {
+    GTEST_SKIP() << "nobody to send to";
+  }
+  RunRanks(size(), options(), [&](const Comm& comm) {
+    TestStream stream(TestDevice());
+    const int rank = comm->rank();
+    std::vector<std::unique_ptr<DeviceTrial>> trials;
+    std::vector<RefPtr<Work>> works;
+    const auto start = [&](const TrialSpec& spec) {
+      trials.push_back(std::make_unique<DeviceTrial>(spec, rank, size(), stream.get()));
+      auto work = comm->Start(trials.back()->call);
+      ASSERT_TRUE(work.ok()) << work.status();
+      works.push_back(*std::move(work));
+    };
+    constexpr int64_t kLarge = 700'000;  // of more than one piece
+    // Not on the stream of the others: calls that wait for each other's stream could not come in any order.
+    for (int i = 0; i < 6; ++i) {
+      const int tag = rank % 2 == 0 ? i : 5 - i;
+      TrialSpec spec{CallKind::kAllReduce,      tag % 2 == 0 ? kLarge : 100, 0, false, false,
+                     static_cast<uint32_t>(tag)};
+      trials.push_back(std::make_unique<DeviceTrial>(spec, rank, size(), stream.get()));
+      stream.Finish();
+      Call& call = trials.back()->call;
+      call.options.user_tag = tag;
+      call.options.on_stream = false;
+      call.options.stream = nullptr;
+      auto work = comm->Start(call);
+      ASSERT_TRUE(work.ok()) << work.status();
+      works.push_back(*std::move(work));
+    }
+    start({CallKind::kAllReduce, kLarge, 0, true, false, 7});
+    start({CallKind::kAllGather, 30'000, 0, false, false, 8});
+    for (const auto& work : works) {
+      ASSERT_TRUE(work->Wait(Deadline::After(20 * kSecond)));
+      ASSERT_EQ(work->status(), absl::OkStatus());
+    }
+    stream.Finish();
+    for (const auto& trial : trials) {
+      trial->Check();
+    }
+
+    // Around a ring, larger than what goes before its receive is posted.
+    TestMemory out(TestDevice(), kLarge * 8), in(TestDevice(), kLarge * 8);
+    ASSERT_TRUE(TestDevice()
+                    .Fill(out.get(), static_cast<uint8_t>(rank + 1), kLarge * 8, stream.get())
+                    .ok());
+    std::vector<RefPtr<Work>> messages;
+    for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
+      Call call;
+      call.kind = kind;
+      call.count = kLarge * 8;
+      call.options.device = true;
+      call.root = (rank + (kind == CallKind::kSend ? 1 : size() - 1)) % size();
+      BufferView& buffer = kind == CallKind::kSend ? call.in : call.out;
+      buffer = {kind == CallKind::kSend ? out.get() : in.get(), kLarge * 8, MemoryKind::kDevice};
+      if (kind == CallKind::kSend) {
+        stream.Finish();
+      }
+      auto work = comm->Start(call);
+      ASSERT_TRUE(work.ok()) << work.status();
+      messages.push_back(*std::move(work));
+    }
+    for (const auto& work : messages) {
+      ASSERT_TRUE(work->Wait(Deadline::After(20 * kSecond)));
+      ASSERT_EQ(work->status(), absl::OkStatus());
+    }
+    std::vector<uint8_t> got(kLarge * 8);
+    ASSERT_TRUE(TestDevice().Copy(got.data(), in.get(), kLarge * 8, stream.get()).ok());
+    stream.Finish();
+    const auto from = static_cast<uint8_t>((rank + size() - 1) % size() + 1);
+    EXPECT_THAT(got, testing::Each(from));
+  });
+}
+
+// Reductions of other kinds than built-in ones: what the host gives, the device gives, to the bit.
+TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
+  const int n = size();
+  // What calls remember of each other, so one for the host and one for the device each.
+  RunRanks(n, options(), [&](const Comm& comm) {
+    Device& device = TestDevice();
+    TestStream stream(device);
+    constexpr int64_t kCount = 60'001;
+    std::vector<float> values(kCount);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] =
+          static_cast<float>((static_cast<int>(i) * 37 + comm->rank() * 11) % 201 - 100) / 7;
+    }
+    auto weighted = std::make_shared<Merging>();
+    for (int r = 0; r < n; ++r) {
+      weighted->weights.push_back(1 + r * 0.5);
+    }
+    Reduction mean{.op = ReduceOp::kWeightedMean};
+    mean.merging = weighted;
+    Reduction factor{.op = ReduceOp::kPreMultipliedSum};
+    factor.factor = 0.25 * (comm->rank() + 1);
+    for (const Reduction& reduction : {mean, factor}) {
+      std::vector<float> on_host(kCount), on_device(kCount);
+      const auto bytes = static_cast<int64_t>(kCount * sizeof(float));
+      TestMemory in(device, bytes), out(device, bytes);
+      ASSERT_TRUE(device.Copy(in.get(), values.data(), bytes, stream.get()).ok());
+      Call call;
+      call.kind = CallKind::kAllReduce;
+      call.dtype = DType::kF32;
+      call.reduction = reduction;
+      call.count = kCount;
+      call.in = {values.data(), bytes, MemoryKind::kHost};
+      call.out = {on_host.data(), bytes, MemoryKind::kHost};
+      call.options.determinism = Determinism::kRankOrder;
+      ASSERT_EQ(comm->Run(call), absl::OkStatus());
+      call.in = {in.get(), bytes, MemoryKind::kDevice};
+      call.out = {out.get(), bytes, MemoryKind::kDevice};
+      call.options.device = call.options.on_stream = true;
+      call.options.stream = stream.get();
+      ASSERT_EQ(comm->Run(call), absl::OkStatus());
+      ASSERT_TRUE(device.Copy(on_device.data(), out.get(), bytes, stream.get()).ok());
+      stream.Finish();
+      EXPECT_EQ(std::memcmp(on_host.data(), on_device.data(), static_cast<size_t>(bytes)), 0)
+          << NameOf(reduction.op);
+    }
+  });
+}
+
+// ---- What is wrong
+
+TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
+  TestDevices();
+  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+    std::vector<float> host(100);
+    TestMemory memory(TestDevice(), 400);
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    call.in = {host.data(), 400, MemoryKind::kHost};
+    call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options.device = true;
+    const absl::Status refused = comm->Run(call);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("in: "));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("ordinary host memory"));
+    // Nothing was harmed.
+    call.in = call.out;
+    TestStream stream(TestDevice());
+    ASSERT_TRUE(TestDevice().Fill(memory.get(), 0, 400, stream.get()).ok());
+    stream.Finish();
+    EXPECT_EQ(comm->Run(call), absl::OkStatus());
+    if (!OnRealDevice()) {
+      TestMemory other(TestDevice(1), 400);
+      call.in = call.out = {other.get(), 400, MemoryKind::kDevice};
+      EXPECT_THAT(std::string(comm->Run(call).message()), HasSubstr("on device 1"));
+    }
+  });
+}
+
+TEST(DeviceCalls, HostAndDeviceRanksAreAMismatch) {
+  TestDevices();
+  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+    std::vector<float> host(100);
+    TestMemory memory(TestDevice(), 400);
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    const bool device = comm->rank() == 0;
+    call.in = call.out = {device ? static_cast<void*>(memory.get()) : host.data(), 400};
+    call.options.device = device;
+    const absl::Status status = comm->Run(call);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("in device memory"));
+  });
+}
+
+// A stream that never comes to the call: the call's time bounds that too, and everybody is told.
+TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
+  TestDevices();
+  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+    Device& device = TestDevice();
+    TestStream stream(device);
+    const auto word = device.AllocatePinned(64);
+    ASSERT_TRUE(word.ok());
+    auto* const open = static_cast<uint32_t*>(*word);
+    *open = 0;
+    TestMemory memory(device, 400);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 400, stream.get()).ok());
+    if (comm->rank() == 0) {
+      ASSERT_TRUE(device.AwaitWord(stream.get(), open, 1).ok());
+    }
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options = {.deadline = Deadline::After(300 * kMillisecond),
+                    .timeout_ns = 300 * kMillisecond,
+                    .device = true,
+                    .on_stream = true,
+                    .stream = stream.get()};
+    const int64_t begun = Clock::Real().Now();
+    const absl::Status status = comm->Run(call);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_LT(Clock::Real().Now() - begun, 5 * kSecond);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0"));
+    std::atomic_ref<uint32_t>(*open).store(1);
+    stream.Finish();  // what waits for the call does so no more
+    device.FreePinned(*word);
+  });
+}
+
+TEST(DeviceCalls, OfADestroyedCommunicatorAreAborted) {
+  TestDevices();
+  RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+    auto part = comm->Split(0, comm->rank());
+    ASSERT_TRUE(part.ok()) << part.status();
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      return;
+    }
+    TestStream stream(TestDevice());
+    TestMemory memory(TestDevice(), 400);
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options.device = call.options.on_stream = true;
+    call.options.stream = stream.get();
+    auto work = (*part)->Start(call);
+    ASSERT_TRUE(work.ok());
+    part->reset();
+    EXPECT_TRUE((*work)->Wait(Deadline::After(5 * kSecond)));
+    EXPECT_EQ((*work)->status().code(), absl::StatusCode::kAborted);
+    stream.Finish();
+  });
+}
+
+// What the driver refuses ends the communicator with the driver's words, on all ranks.
+TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
+  ENTRAIN_NEEDS_FAKE();
+  TestDevices();
+  static std::atomic<int> failed{0};
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
+    TestMemory memory(TestDevice(), 4 * 40'000);
+    TestStream stream(TestDevice());
+    ASSERT_TRUE(TestDevice().Fill(memory.get(), 0, 4 * 40'000, stream.get()).ok());
+    stream.Finish();
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 40'000;
+    call.in = call.out = {memory.get(), 4 * 40'000, MemoryKind::kDevice};
+    call.options.device = true;
+    ASSERT_EQ(comm->Run(call), absl::OkStatus());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    if (comm->rank() == 0) {
+      FailCall("cuMemcpyAsync", 1, 719);
+    }
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    const absl::Status status = comm->Run(call);
+    failed += status.ok() ? 0 : 1;
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cuMemcpyAsync"));
+  });
+  EXPECT_EQ(failed, 2);
+}
+
+}  // namespace
+}  // namespace entrain
