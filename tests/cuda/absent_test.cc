@@ -39,5 +39,33 @@ TEST_F(CudaAbsent, ALibraryThatIsNoDriverIsNamedWithWhatItLacks) {
               "libc.so.6 is too old: it has no cuInit|built without CUDA");
 }
 
+#if defined(FAKE_CUDA_LIBRARY)
+TEST_F(CudaAbsent, ADriverWithoutADeviceSaysSo) {
+  setenv("FAKE_CUDA_DEVICES", "0", 1);  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EXIT(TryWith(FAKE_CUDA_LIBRARY), ::testing::ExitedWithCode(0),
+              "cuInit: CUDA_ERROR_NO_DEVICE");
+  unsetenv("FAKE_CUDA_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+}
+
+// Ends the process: 0 when the device cannot be used, its reason on standard error.
+[[noreturn]] void TryDevice() {
+  setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
+  const auto devices = OpenDevices();
+  const auto device = devices.ok() ? (*devices)->At(0) : devices.status();
+  std::fprintf(stderr, "%s\n", std::string(device.status().message()).c_str());
+  std::_Exit(devices.ok() && !device.ok() ? 0 : 1);
+}
+
+TEST_F(CudaAbsent, ADeviceThatCannotTakeTheKernelsIsNamedWithTheReason) {
+  setenv("FAKE_CUDA_FAIL", "cuModuleLoadData:1:209", 1);  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EXIT(TryDevice(), ::testing::ExitedWithCode(0),
+              "CUDA device 0: cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU");
+  setenv("FAKE_CUDA_FAIL", "cuModuleGetFunction:3:500", 1);  // NOLINT(concurrency-mt-unsafe)
+  EXPECT_EXIT(TryDevice(), ::testing::ExitedWithCode(0),
+              "CUDA device 0: entrain_combine_bf16: cuModuleGetFunction: CUDA_ERROR_NOT_FOUND");
+  unsetenv("FAKE_CUDA_FAIL");  // NOLINT(concurrency-mt-unsafe)
+}
+#endif
+
 }  // namespace
 }  // namespace entrain

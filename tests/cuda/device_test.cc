@@ -88,6 +88,18 @@ TEST(CudaDevice, MemoryIsAlignedAndItsPlaceIsKnown) {
   device.FreePinned(nullptr);
 }
 
+TEST(CudaDevice, PlacesAreKnownToDriversThatWantAContext) {
+  ENTRAIN_NEEDS_FAKE();
+  const TestMemory memory(TestDevice(), 100);
+  FailCall("cuPointerGetAttributes", 1, 201);  // CUDA_ERROR_INVALID_CONTEXT
+  const auto place = TestDevices().PlaceOf(memory.get());
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ(place->kind, MemoryKind::kDevice);
+  EXPECT_EQ(place->device, &TestDevice());
+  FailCall("cuPointerGetAttributes", 1, 700);
+  EXPECT_TRUE(absl::IsInternal(TestDevices().PlaceOf(memory.get()).status()));
+}
+
 TEST(CudaDevice, AStreamWaitsForAWordAndEventsOrderStreams) {
   Device& device = TestDevice();
   TestStream first(device), second(device);

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// More than 32 blocks of 256 threads with a pack each on each of the fake device's two processors.
+// More than 64 blocks of 256 threads with a pack each on each of the fake device's two processors.
 constexpr int64_t kLarge = 300007;
 
 const Kernels& Base() {

@@ -145,9 +145,17 @@ void CudaDevice::FreePinned(void* memory) {
 // ---- Streams
 
 absl::StatusOr<StreamHandle> CudaDevice::CreateStream() {
+  // Of the highest priority: streams of one priority share few queues of the device, and one that
+  // waits for a word may hold up what lies behind it in its queue, on which the word may depend.
   CUstream stream = nullptr;
-  ENTRAIN_RETURN_IF_ERROR(Within(
-      [&] { return ENTRAIN_CUDA(driver_, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING); }));
+  ENTRAIN_RETURN_IF_ERROR(Within([&] {
+    int lowest = 0, highest = 0;
+    const absl::Status known =
+        ENTRAIN_CUDA(driver_, cuCtxGetStreamPriorityRange, &lowest, &highest);
+    return known.ok() ? ENTRAIN_CUDA(driver_, cuStreamCreateWithPriority, &stream,
+                                     CU_STREAM_NON_BLOCKING, highest)
+                      : known;
+  }));
   return stream;
 }
 
@@ -226,6 +234,16 @@ absl::Status CudaDevice::AwaitEvent(StreamHandle stream, EventHandle event) {
   return Within([&] {
     return ENTRAIN_CUDA(driver_, cuStreamWaitEvent, Stream(stream), Event(event),
                         CU_EVENT_WAIT_DEFAULT);
+  });
+}
+
+// ---- Memory of anybody
+
+absl::Status CudaDevice::Attributes(const void* memory, unsigned count,
+                                    CUpointer_attribute* attributes, void** values) {
+  return Within([&] {
+    return ENTRAIN_CUDA(driver_, cuPointerGetAttributes, count, attributes, values,
+                        Address(memory));
   });
 }
 

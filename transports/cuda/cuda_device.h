@@ -62,7 +62,11 @@ class CudaDevice final : public Device {
 
   const Kernels& kernels() const override;
 
-  // ---- For cuda_kernels.cc.
+  // ---- For cuda_devices.cc: cuPointerGetAttributes with this device's context current.
+  absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
+                          void** values);
+
+  // ---- For cuda_kernels.cc and launch.cc.
   int processors() const { return processors_; }
   // `args`: the kernel's, copied before this returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);

@@ -45,12 +45,7 @@ class CudaDevices final : public Devices {
       return absl::InvalidArgumentError(
           absl::StrCat("device ", ordinal, ": this process sees ", count_, " CUDA devices"));
     }
-    const absl::MutexLock lock(&mutex_);
-    std::unique_ptr<CudaDevice>& device = devices_[static_cast<size_t>(ordinal)];
-    if (device == nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(device, CudaDevice::Create(driver_, ordinal));
-    }
-    return device.get();
+    return DeviceAt(ordinal);
   }
 
   // Managed memory counts as the device's: its host may read it, but only when nothing runs.
@@ -61,14 +56,21 @@ class CudaDevices final : public Devices {
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void* values[] = {&type, &ordinal};
-    // For memory that the driver does not know, it succeeds and leaves zeros. It asks nothing of
-    // the caller's context.
+    // For memory that the driver does not know, it succeeds and leaves zeros.
     const CUresult result = driver_.cuPointerGetAttributes(2, attributes, values,
                                                            reinterpret_cast<CUdeviceptr>(memory));
-    if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CONTEXT || type == 0) {
+    absl::Status known = driver_.Check(result, "cuPointerGetAttributes");
+    if (result == CUDA_ERROR_INVALID_CONTEXT) {
+      // Some drivers answer only with a context. Where none is active, nobody has memory of a
+      // device.
+      ENTRAIN_ASSIGN_OR_RETURN(CudaDevice* const device, ActiveDevice());
+      known =
+          device == nullptr ? absl::OkStatus() : device->Attributes(memory, 2, attributes, values);
+    }
+    if (result == CUDA_ERROR_INVALID_VALUE || (known.ok() && type == 0)) {
       return Place{};
     }
-    ENTRAIN_RETURN_IF_ERROR(driver_.Check(result, "cuPointerGetAttributes"));
+    ENTRAIN_RETURN_IF_ERROR(known);
     Place place;
     place.kind = type == CU_MEMORYTYPE_HOST ? MemoryKind::kHostPinned : MemoryKind::kDevice;
     ENTRAIN_ASSIGN_OR_RETURN(place.device, At(ordinal));
@@ -76,6 +78,31 @@ class CudaDevices final : public Devices {
   }
 
  private:
+  absl::StatusOr<CudaDevice*> DeviceAt(int ordinal) {
+    const absl::MutexLock lock(&mutex_);
+    std::unique_ptr<CudaDevice>& device = devices_[static_cast<size_t>(ordinal)];
+    if (device == nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(device, CudaDevice::Create(driver_, ordinal));
+    }
+    return device.get();
+  }
+
+  // The first whose primary context somebody uses; null: none.
+  absl::StatusOr<CudaDevice*> ActiveDevice() {
+    for (int ordinal = 0; ordinal < count_; ++ordinal) {
+      CUdevice device = 0;
+      unsigned flags = 0;
+      int active = 0;
+      ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuDeviceGet, &device, ordinal));
+      ENTRAIN_RETURN_IF_ERROR(
+          ENTRAIN_CUDA(driver_, cuDevicePrimaryCtxGetState, device, &flags, &active));
+      if (active != 0) {
+        return DeviceAt(ordinal);
+      }
+    }
+    return static_cast<CudaDevice*>(nullptr);
+  }
+
   CudaDevices(const CudaDriver& driver, int count)
       : driver_(driver), count_(count), devices_(static_cast<size_t>(count)) {}
 

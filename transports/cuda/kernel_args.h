@@ -6,7 +6,7 @@
 namespace entrain::device_loops {
 
 constexpr int kThreads = 256;      // of a block
-constexpr int kMostBlocks = 1024;  // of a kernel that returns a number a block
+constexpr int kMostBlocks = 512;   // of a kernel that returns a number a block: all run at once
 constexpr int kMostSources = 240;  // that one launch combines: arguments are at most 4 KiB
 
 // The elements before `head` and behind the last whole pack are taken singly, the others in packs,
@@ -124,7 +124,7 @@ struct FiniteArgs {
   Range range;
   const void* in;
   uint64_t exponent;  // an element with all these bits is not finite
-  int32_t stride;     // of so many values the first is looked at
+  int32_t stride;     // of so many values, 1 or 2, the first is looked at
   double* results;    // its first word gets 1 when one is found
   template <typename F>
   void ForEachPointer(F f) {

@@ -32,7 +32,7 @@ inline int64_t BlocksFor(int64_t shares) {
   return std::max<int64_t>(1, (shares + device_loops::kThreads - 1) / device_loops::kThreads);
 }
 
-// At most 32 blocks a processor, which runs 8 or so at a time.
+// At most 64 blocks a processor, which runs 8 or so at a time.
 template <typename Args>
 bool LaunchKernel(KernelId kernel, const Args& args, int64_t width) {
   const device_loops::Range& range = args.range;
@@ -40,7 +40,7 @@ bool LaunchKernel(KernelId kernel, const Args& args, int64_t width) {
     return true;
   }
   const int64_t blocks = std::min(BlocksFor(std::max(range.head, range.count / width)),
-                                  int64_t{BoundDevice().processors()} * 32);
+                                  int64_t{BoundDevice().processors()} * 64);
   return StartKernel(kernel, &args, sizeof(args), blocks);
 }
 

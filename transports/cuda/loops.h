@@ -23,9 +23,11 @@ namespace entrain::device_loops {
 
 #if defined(__CUDACC__)
 #define ENTRAIN_UNROLL _Pragma("unroll")
+#define ENTRAIN_UNROLL_4 _Pragma("unroll 4")
 #define ENTRAIN_NO_UNROLL _Pragma("unroll 1")
 #else
 #define ENTRAIN_UNROLL
+#define ENTRAIN_UNROLL_4
 #define ENTRAIN_NO_UNROLL
 #endif
 

@@ -122,10 +122,12 @@ ENTRAIN_ANYWHERE void SquaresOf(const SumArgs& args, const Block& block, At at) 
       }
     };
     if (args.range.head == 0) {
+      ENTRAIN_UNROLL_4
       for (int64_t pack = first; pack < packs; pack += threads) {
         add(Access<kWidth, true>(), pack * kWidth);
       }
     } else {
+      ENTRAIN_UNROLL_4
       for (int64_t pack = first; pack < packs; pack += threads) {
         add(Access<kWidth, false>(), pack * kWidth);
       }
@@ -196,7 +198,7 @@ struct FindBad {
       bool bad = false;
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
-        bad |= (x.at[e] & exponent) == exponent && (i + e) % args.stride == 0;
+        bad |= (x.at[e] & exponent) == exponent && ((i + e) & (args.stride - 1)) == 0;
       }
       if (bad) {
         args.results[0] = 1;  // whoever finds one writes the same

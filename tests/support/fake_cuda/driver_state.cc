@@ -70,6 +70,11 @@ CUresult DriverState::Retain(int ordinal, CUcontext* out) {
   return CUDA_SUCCESS;
 }
 
+bool DriverState::IsActive(int ordinal) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return devices_[static_cast<size_t>(ordinal)].retained > 0;
+}
+
 FakeDevice* DriverState::Current() {
   return contexts.empty() ? nullptr : reinterpret_cast<FakeDevice*>(contexts.back());
 }

@@ -34,6 +34,7 @@ class DriverState {
   std::vector<FakeDevice>& devices() { return devices_; }
   Faults& faults() { return faults_; }
   CUresult Retain(int ordinal, CUcontext* out);
+  bool IsActive(int ordinal);
   // The calling thread's; null: none.
   FakeDevice* Current();
   CUresult Push(CUcontext context);

@@ -2,7 +2,9 @@
 // kept strictly: README.md.
 #include "tests/support/fake_cuda/fake_driver.h"
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -114,6 +116,14 @@ char* SeenOrHost(CUdeviceptr address, size_t bytes, bool* pageable) {
   return seen != nullptr ? seen : reinterpret_cast<char*>(address);
 }
 
+// CUDA does not say whether allocating waits for the device, and sometimes it does.
+void DrainIfAllocatingMayWait(const char* function) {
+  static const char* const asked = std::getenv("FAKE_CUDA_ALLOC_WAITS");
+  if (asked != nullptr && std::strcmp(asked, "1") == 0) {
+    DriverState::Get().Drain(function);
+  }
+}
+
 }  // namespace
 
 // ---- For tests
@@ -190,6 +200,16 @@ FAKE_EXPORT CUresult cuDeviceGetAttribute(int* out, CUdevice_attribute attribute
   }
 }
 
+FAKE_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  FAKE_ENTER(false)
+  if (device < 0 || device >= static_cast<int>(DriverState::Get().devices().size())) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  *flags = 0;
+  *active = DriverState::Get().IsActive(device) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 FAKE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   FAKE_ENTER(false)
   return DriverState::Get().Retain(device, out);
@@ -217,6 +237,7 @@ FAKE_EXPORT CUresult cuCtxGetCurrent(CUcontext* out) {
 
 FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   FAKE_ENTER(true)
+  DrainIfAllocatingMayWait(__func__);
   return Memory().Allocate(DriverState::Get().Current()->ordinal, bytes, out);
 }
 
@@ -228,6 +249,7 @@ FAKE_EXPORT CUresult cuMemFree_v2(CUdeviceptr memory) {
 
 FAKE_EXPORT CUresult cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
   FAKE_ENTER(true)
+  DrainIfAllocatingMayWait(__func__);
   constexpr unsigned kNeeded = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
   return (flags & kNeeded) != kNeeded
              ? CUDA_ERROR_INVALID_VALUE  // the driver would give it, for less than we promise
@@ -330,6 +352,19 @@ FAKE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr memory) {
 // ---- Streams and events
 
 FAKE_EXPORT CUresult cuStreamCreate(CUstream* out, unsigned flags) {
+  FAKE_ENTER(true)
+  return flags > CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE
+                                        : DriverState::Get().NewStream(flags == 0, out);
+}
+
+FAKE_EXPORT CUresult cuCtxGetStreamPriorityRange(int* lowest, int* highest) {
+  FAKE_ENTER(true)
+  *lowest = 0;
+  *highest = -5;
+  return CUDA_SUCCESS;
+}
+
+FAKE_EXPORT CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int) {
   FAKE_ENTER(true)
   return flags > CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE
                                         : DriverState::Get().NewStream(flags == 0, out);
