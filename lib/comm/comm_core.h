@@ -92,9 +92,9 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
   // Starts it and waits. Small calls go the short way where it pays (express.h).
   absl::Status Run(const Call& call);
-  // The same for an untagged call without options that is like one before but for its addresses, which
-  // it checks, or that is a small send or receive, which it checks wholly; nullopt: it is neither, or
-  // the engine is busy: nothing was done.
+  // The same for an untagged call without options that is like one before but for its addresses,
+  // which it checks, or that is a small send or receive, which it checks wholly; nullopt: it is
+  // neither, or the engine is busy: nothing was done.
   std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(absl::string_view reason);

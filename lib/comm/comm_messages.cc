@@ -51,8 +51,8 @@ absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring) {
     status = Furnish(call, &admitted);
   }
   if (!status.ok()) {
-    // The communicator has ended: a plan of one transfer without scratch fails by nothing else. So it
-    // does no harm that the number is used up.
+    // The communicator has ended: a plan of one transfer without scratch fails by nothing else. So
+    // it does no harm that the number is used up.
     engine_.Leave();
     return status;
   }

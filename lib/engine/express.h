@@ -40,8 +40,8 @@ class Express {
   absl::InlinedVector<Lent, 8> lent_;  // of this round
 };
 
-// One message of send or recv the same way, of at most kMaxExpressBytes. [driver] False: nothing was
-// done, but perhaps waited; an executor has to see to it.
+// One message of send or recv the same way, of at most kMaxExpressBytes. [driver] False: nothing
+// was done, but perhaps waited; an executor has to see to it.
 bool ExpressSend(const Wiring& wiring, const Descriptor& descriptor, int to, ConstBytes data);
 bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descriptor, int from,
                  Bytes into);

@@ -225,7 +225,7 @@ TEST_P(Message, AnotherLengthIsAMismatchThatNamesBoth) {
     std::vector<int64_t> data(comm->rank() == 0 ? 4 : 5, 1);
     if (comm->rank() == 0) {
       const absl::Status sent = Go(comm, CallKind::kSend, data, 1);
-      // It was small, and is gone; unless it took the long way and what rank 1 says of it came first.
+      // It was small, and is gone; unless it took the long way, and rank 1's word on it came first.
       EXPECT_TRUE(sent.ok() || sent.code() == absl::StatusCode::kDataLoss) << sent;
       EXPECT_EQ(Go(comm, CallKind::kRecv, data, 1).code(), absl::StatusCode::kDataLoss);
       return;

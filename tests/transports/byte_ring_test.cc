@@ -93,6 +93,49 @@ TEST_F(ByteRing, NothingIsSeenBeforePublish) {
   EXPECT_EQ(Read(), "(none)");
 }
 
+TEST_F(ByteRing, AnOpenRecordIsThereForWhoLooksForItAndIsNoneYet) {
+  Write("first");
+  ASSERT_EQ(Read(), "first");
+  const std::string text = Text(300, 1);
+  std::byte* const at = writer.Reserve(text.size());
+  ASSERT_NE(at, nullptr);
+  RingReader::Record record;
+  size_t all = 0;
+  EXPECT_FALSE(reader.PeekOpen(&record, &all));
+  size_t written = 0;
+  for (const size_t now : {size_t{0}, size_t{100}, size_t{128}, size_t{300}}) {
+    std::memcpy(at + written, text.data() + written, now - written);
+    written = now;
+    writer.Open(kKind, now);
+    EXPECT_FALSE(reader.Peek(&record)) << now;
+    EXPECT_FALSE(reader.HasNext());
+    EXPECT_FALSE(reader.MayHaveNext());
+    ASSERT_TRUE(reader.PeekOpen(&record, &all)) << now;
+    EXPECT_EQ(record.kind, kKind);
+    EXPECT_EQ(all, 300u);
+    EXPECT_EQ(record.payload.size(), now / 64 * 64);  // by whole lines
+    EXPECT_EQ(AsText(record.payload), text.substr(0, now / 64 * 64));
+  }
+  writer.Publish(kKind);
+  EXPECT_FALSE(reader.PeekOpen(&record, &all));
+  EXPECT_TRUE(reader.HasNext());
+  EXPECT_EQ(Read(), text);
+  EXPECT_EQ(Read(), "(none)");
+  EXPECT_FALSE(reader.broken());
+}
+
+TEST_F(ByteRing, AnOpenRecordGivesNoMoreThanItsPayload) {
+  RingReader::Record record;
+  size_t all = 0;
+  State(0).store(RingFormat::StateOf(kKind | RingFormat::kOpen, 100, 0xffffff));
+  ASSERT_TRUE(reader.PeekOpen(&record, &all));
+  EXPECT_EQ(all, 100u);
+  EXPECT_EQ(record.payload.size(), 100u);
+  State(0).store(RingFormat::StateOf(kKind | RingFormat::kOpen, kBytes, 1));
+  EXPECT_FALSE(reader.PeekOpen(&record, &all));
+  EXPECT_TRUE(reader.broken());
+}
+
 TEST_F(ByteRing, RefusesWhenFullAndGoesOnWhenReleased) {
   int written = 0;
   while (TryWrite(Text(120, static_cast<size_t>(written)))) {
@@ -289,6 +332,51 @@ TEST_F(ByteRing, TwoThreadsPassEverythingOn) {
     if (i % 3 != 0 && reader.unreleased() > kBytes / 2) {
       reader.Release();
     }
+  }
+  other.join();
+}
+
+// Long records in pieces, some of which are read before the record is one.
+TEST_F(ByteRing, TwoThreadsReadWhatIsBeingWritten) {
+  constexpr int kRecords = 3000;
+  constexpr size_t kPiece = 128;
+  std::thread other([&] {
+    std::mt19937 random(4);
+    for (int i = 0; i < kRecords; ++i) {
+      const std::string text = Text(random() % 1000, static_cast<size_t>(i));
+      std::byte* at;
+      while ((at = writer.Reserve(text.size())) == nullptr) {
+        ASSERT_FALSE(writer.broken());
+        std::this_thread::yield();
+      }
+      for (size_t done = 0; done < text.size(); done += kPiece) {
+        const size_t piece = std::min(kPiece, text.size() - done);
+        std::memcpy(at + done, text.data() + done, piece);
+        writer.Open(kKind, done + piece);
+      }
+      writer.Publish(kKind);
+    }
+  });
+  std::mt19937 random(4);
+  for (int i = 0; i < kRecords; ++i) {
+    const std::string expected = Text(random() % 1000, static_cast<size_t>(i));
+    std::string text;
+    RingReader::Record record;
+    while (!reader.Peek(&record)) {
+      ASSERT_FALSE(reader.broken());
+      size_t all = 0;
+      if (reader.PeekOpen(&record, &all)) {
+        ASSERT_EQ(all, expected.size());
+        const absl::string_view now = AsText(record.payload);
+        text.append(now.data() + text.size(), now.size() - text.size());
+      }
+      std::this_thread::yield();
+    }
+    const absl::string_view whole = AsText(record.payload);
+    text.append(whole.data() + text.size(), whole.size() - text.size());
+    ASSERT_EQ(text, expected) << i;
+    reader.Pop();
+    reader.Release();
   }
   other.join();
 }

@@ -141,6 +141,67 @@ TEST_F(ShmHostile, AProperPeerIsHeard) {
   EXPECT_EQ(controls[0], "hello");
 }
 
+// What is being written is copied by who waits for it and nobody else; it counts when it is whole.
+TEST_F(ShmHostile, AMessageIsTakenWhileItIsWritten) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  std::string text(5000, 'x');
+  text.back() = 'y';
+  const std::string head = Raw(WireEnvelope::Of(Message(3)));
+  std::byte* const at = peer->Reserve(head.size() + text.size());
+  ASSERT_NE(at, nullptr);
+  std::memcpy(at, head.data(), head.size());
+  std::string into(text.size(), '-'), shorter(text.size() - 1, '-'), other(text.size(), '-');
+  const auto try_recv = [&](uint32_t tag, std::string* buffer) {
+    return path->TryRecv(Message(tag),
+                         Bytes(reinterpret_cast<std::byte*>(&(*buffer)[0]), buffer->size()));
+  };
+  peer->Open(kEager, 0);
+  EXPECT_EQ(try_recv(3, &into), Endpoint::Next::kNothing);
+  EXPECT_EQ(into, std::string(text.size(), '-'));
+  std::memcpy(at + head.size(), text.data(), 1000);
+  peer->Open(kEager, 1024);
+  EXPECT_EQ(try_recv(4, &other), Endpoint::Next::kNothing);
+  EXPECT_EQ(try_recv(3, &shorter), Endpoint::Next::kNothing);
+  EXPECT_EQ(other, std::string(other.size(), '-'));
+  EXPECT_EQ(shorter, std::string(shorter.size(), '-'));
+  EXPECT_EQ(transport->Poll(), 0);
+  EXPECT_TRUE(transport->Arm());  // nothing to stay awake for
+  EXPECT_EQ(try_recv(3, &into), Endpoint::Next::kNothing);
+  EXPECT_EQ(into, std::string(1000, 'x') + std::string(4000, '-'));
+  std::memcpy(at + head.size(), text.data(), text.size());
+  peer->Publish(kEager);
+  EXPECT_EQ(try_recv(4, &other), Endpoint::Next::kOther);
+  EXPECT_EQ(try_recv(3, &into), Endpoint::Next::kThis);
+  EXPECT_EQ(into, text);
+  EXPECT_EQ(try_recv(3, &into), Endpoint::Next::kNothing);
+  Write(kControl, "and on it goes");
+  EXPECT_TRUE(PollUntil([&] { return controls.size() == 1; }));
+  EXPECT_TRUE(lost.empty());
+}
+
+// Begun by one who waits, finished by the engine: nothing is lost or counted twice.
+TEST_F(ShmHostile, AMessageThatWasBegunIsDeliveredByPoll) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const std::string text(5000, 'x'), head = Raw(WireEnvelope::Of(Message(3)));
+  std::byte* const at = peer->Reserve(head.size() + text.size());
+  ASSERT_NE(at, nullptr);
+  std::memcpy(at, head.data(), head.size());
+  std::memcpy(at + head.size(), text.data(), text.size());
+  peer->Open(kEager, 2048);
+  std::string into(text.size(), '-');
+  const Bytes bytes(reinterpret_cast<std::byte*>(&into[0]), into.size());
+  EXPECT_EQ(path->TryRecv(Message(3), bytes), Endpoint::Next::kNothing);
+  EXPECT_NE(into, std::string(text.size(), '-'));
+  Transfer done;
+  path->PostRecv(Message(3), bytes, &done);
+  transport->Poll();
+  EXPECT_EQ(done.times, 0);
+  peer->Publish(kEager);
+  ASSERT_TRUE(PollUntil([&] { return done.times == 1; }));
+  EXPECT_EQ(done.status, absl::OkStatus());
+  EXPECT_EQ(into, text);
+}
+
 TEST_F(ShmHostile, RecordsOfUnknownKind) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   Write(99, "what");

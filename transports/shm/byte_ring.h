@@ -20,6 +20,10 @@
 // reads one line, and a tiny message travels in the line that announces it. The writer zeroes the
 // next state before it publishes one, so old bytes are never taken for a record.
 //
+// A long record may be opened before it is published: its state then has the bit kOpen, and instead
+// of lines taken how many lines of the payload are written. It is no record yet (Peek, HasNext); but
+// a reader that knows what it waits for may copy what is there meanwhile (PeekOpen).
+//
 // How far the reader has come, the writer learns in two ways. Each record says how far its writer
 // has read the ring that comes the other way ("lines taken", modulo 2^24; Publish, Learn): in a
 // conversation nothing else is needed, and a writer that asks for it goes back to the front past
@@ -31,7 +35,8 @@
 //   state   writer stores seq_cst, reader loads acquire (Peek): the payload, and the zero in the
 //           next state, are there; and the writer's own reads of the other ring are over before
 //           its lines are written again (Learn). seq_cst instead of release pairs with HasNext,
-//           see "sleeping" in segment.h.
+//           see "sleeping" in segment.h. Of an open record: writer stores release, reader loads
+//           acquire (PeekOpen): so much of the payload is there.
 //   head    reader stores seq_cst (Release), writer loads seq_cst (Reserve): the reader's copies
 //           out of the lines are over before the writer overwrites them. seq_cst instead of
 //           release/acquire for the same reason.
@@ -51,7 +56,8 @@ namespace entrain {
 
 struct RingFormat {
   static constexpr size_t kLine = 64, kStateBytes = 8;
-  static constexpr uint8_t kPad = 1;                // kinds of records begin at 2
+  static constexpr uint8_t kPad = 1;  // kinds of records begin at 2, below kOpen
+  static constexpr uint8_t kOpen = 0x80;
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
   // Where a writer may begin at the front again: so many bytes stay in the first cache.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
@@ -61,6 +67,9 @@ struct RingFormat {
   // The largest payload: with its padding and the next state it fits an empty ring.
   static constexpr size_t MaxPayload(size_t ring_bytes) { return ring_bytes / 4; }
 
+  static constexpr uint64_t StateOf(uint8_t kind, size_t payload, uint64_t lines) {
+    return payload | uint64_t{kind} << 32 | lines << 40;
+  }
   // A state word: in its line, and as the other end sees it.
   static std::atomic_ref<uint64_t> StateAt(std::byte* line) {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(line));
@@ -92,6 +101,13 @@ class RingWriter {
   // Where what the last Reserve gave ends, with the next state, from the beginning of the memory.
   size_t ReservedEnd() const {
     return Offset() + RingFormat::LinesOf(reserved_) + RingFormat::kLine;
+  }
+  // Opens what the last Reserve gave, of which the first `ready` bytes are filled; again when more is.
+  void Open(uint8_t kind, size_t ready) {
+    RingFormat::StateAt(data_ + Offset())
+        .store(RingFormat::StateOf(static_cast<uint8_t>(kind | RingFormat::kOpen), reserved_,
+                                   ready / RingFormat::kLine),
+               std::memory_order_release);  // pairs with RingReader::PeekOpen
   }
   // Publishes what the last Reserve gave and the caller has filled. `taken`: RingReader::taken() of
   // the ring that comes the other way.
@@ -157,7 +173,7 @@ class RingWriter {
     // relaxed: the store below publishes it.
     RingFormat::StateAt(data_ + Offset()).store(0, std::memory_order_relaxed);
     // Pairs with RingReader::Peek (release) and RingReader::HasNext (seq_cst).
-    RingFormat::StateAt(line).store(payload | uint64_t{kind} << 32 | taken << 40,
+    RingFormat::StateAt(line).store(RingFormat::StateOf(kind, payload, taken),
                                     std::memory_order_seq_cst);
     // The record to come zeroes a line that the reader has last; taking it now, off the path, saves
     // a tiny message the wait (measured: 0.36 to 0.29 us one way).
@@ -186,22 +202,36 @@ class RingReader {
 
   // The next record; false when there is none (or the ring is broken). Ends with Pop.
   bool Peek(Record* record) {
-    uint64_t state = State(std::memory_order_acquire);  // pairs with RingWriter::Emit
+    uint64_t state = Load(std::memory_order_acquire);  // pairs with RingWriter::Emit
     if (state != 0 && KindOf(state) == RingFormat::kPad) {
       if (!Check(state) || (state & 0xffffffff) + RingFormat::kStateBytes != bytes_ - Offset()) {
         broken_ = true;
         return false;
       }
       head_at_ += bytes_ - Offset();
-      state = State(std::memory_order_acquire);
+      state = Load(std::memory_order_acquire);
     }
-    if (state == 0 || !Check(state)) {
+    if (state == 0 || !Check(state) || IsOpen(state)) {
       return false;
     }
     payload_ = static_cast<size_t>(state & 0xffffffff);
     *record = {KindOf(state),
                static_cast<uint32_t>(state >> 40),
                {data_ + Offset() + RingFormat::kStateBytes, payload_}};
+    return true;
+  }
+  // The record that is open where the next one will be, with so much of its payload as is there;
+  // false when none is. After Peek has said that there is no next.
+  bool PeekOpen(Record* record, size_t* payload) {
+    const uint64_t state = Load(std::memory_order_acquire);  // pairs with RingWriter::Open
+    if (!IsOpen(state) || !Check(state)) {
+      return false;
+    }
+    *payload = static_cast<size_t>(state & 0xffffffff);
+    const auto ready = std::min(*payload, static_cast<size_t>(state >> 40) * RingFormat::kLine);
+    *record = {static_cast<uint8_t>(KindOf(state) & ~RingFormat::kOpen),
+               0,
+               {data_ + Offset() + RingFormat::kStateBytes, ready}};
     return true;
   }
   // Moves on behind what Peek gave. The writer learns of it by Release.
@@ -220,17 +250,19 @@ class RingReader {
 
   // Whether there is something to Peek. Ordered after whatever seq_cst store the caller made
   // before.
-  bool HasNext() { return State(std::memory_order_seq_cst) != 0; }
+  bool HasNext() { return IsRecord(Load(std::memory_order_seq_cst)); }
   // The same, without the order; for looking often.
-  bool MayHaveNext() { return State(std::memory_order_relaxed) != 0; }
+  bool MayHaveNext() { return IsRecord(Load(std::memory_order_relaxed)); }
   bool broken() const { return broken_; }
 
  private:
   size_t Offset() const { return static_cast<size_t>(head_at_) & (bytes_ - 1); }
   static uint8_t KindOf(uint64_t state) { return static_cast<uint8_t>(state >> 32); }
-  uint64_t State(std::memory_order order) {
+  static bool IsOpen(uint64_t state) { return (KindOf(state) & RingFormat::kOpen) != 0; }
+  uint64_t Load(std::memory_order order) {
     return RingFormat::StateAt(data_ + Offset()).load(order);
   }
+  static bool IsRecord(uint64_t state) { return state != 0 && !IsOpen(state); }
 
   bool Check(uint64_t state) {
     const size_t payload = static_cast<size_t>(state & 0xffffffff);

@@ -17,7 +17,7 @@ class Channel {
  public:
   explicit Channel(Acquaintance peer);
 
-  // Writing. Reserve and Publish as in RingWriter; Publish wakes the peer if it sleeps.
+  // Writing. Reserve, Open and Publish as in RingWriter; Publish wakes the peer if it sleeps.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     std::byte* const at = writer_.Reserve(payload, again_in_front);
     return whole_ || at == nullptr || writer_.ReservedEnd() <= Segment::kFirstOfRing ? at
@@ -29,6 +29,7 @@ class Channel {
       Ring();
     }
   }
+  void Open(Kind kind, size_t ready) { writer_.Open(kind, ready); }
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 

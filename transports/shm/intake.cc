@@ -31,6 +31,13 @@ bool Take(ConstBytes* payload, Wire* wire) {
   payload->remove_prefix(sizeof(Wire));
   return true;
 }
+// A message's head, which is taken.
+bool IsFor(const Envelope& envelope, ConstBytes* payload) {
+  WireEnvelope head;
+  return Take(payload, &head) && head.tag == envelope.tag.bits() &&
+         head.descriptor == envelope.descriptor;
+}
+
 template <typename Wire>
 bool TakeAll(ConstBytes payload, Wire* wire) {
   return Take(&payload, wire) && payload.empty();
@@ -106,19 +113,38 @@ Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::
   }
   RingReader::Record record;
   if (!channel_->Peek(&record)) {
+    TakeEarly(envelope, into);
     return channel_->broken() ? Endpoint::Next::kOther : Endpoint::Next::kNothing;
   }
-  WireEnvelope head;
-  if (record.kind != kEager || record.payload.size() != sizeof(head) + into.size()) {
-    return Endpoint::Next::kOther;
-  }
-  Take(&record.payload, &head);
-  if (head.tag != envelope.tag.bits() || head.descriptor != envelope.descriptor) {
+  if (record.kind != kEager || record.payload.size() != sizeof(WireEnvelope) + into.size() ||
+      !IsFor(envelope, &record.payload)) {
     return Endpoint::Next::kOther;
   }
   *data = record.payload.data();
+  if (const size_t early = EarlyBytes(into); early > 0) {
+    std::memcpy(into.data() + early, *data + early, into.size() - early);
+    *data = into.data();
+  }
   looked_at_ = MatchQueue::CostOf(static_cast<int64_t>(into.size()));
   return Endpoint::Next::kThis;
+}
+
+size_t Intake::EarlyBytes(Bytes into) const {
+  return early_.at == channel_->reader().taken() && early_.into == into.data() ? early_.bytes : 0;
+}
+
+void Intake::TakeEarly(const Envelope& envelope, Bytes into) {
+  RingReader::Record record;
+  size_t all = 0;
+  if (!channel_->reader().PeekOpen(&record, &all) || record.kind != kEager ||
+      all != sizeof(WireEnvelope) + into.size() || !IsFor(envelope, &record.payload)) {
+    return;
+  }
+  const size_t before = EarlyBytes(into), now = record.payload.size();
+  if (now > before) {
+    std::memcpy(into.data() + before, record.payload.data() + before, now - before);
+    early_ = {channel_->reader().taken(), into.data(), now};
+  }
 }
 
 void Intake::LetGo() {

@@ -111,6 +111,10 @@ class Intake {
   void Finish(uint64_t handle);
   void ReturnCredit();
   void LetGo();
+  // How much of the next record TakeEarly has copied there.
+  size_t EarlyBytes(Bytes into) const;
+  // Copies what is there of a message for this receive that is being written.
+  void TakeEarly(const Envelope& envelope, Bytes into);
   // Not after every record: nothing waits for so little room, as any record fits the rest.
   void ReleaseNowAndThen();
 
@@ -133,6 +137,12 @@ class Intake {
   std::string farewell_;
   int64_t looked_at_ =
       0;  // the cost of the message that LookNow gave and that is still in the ring
+  // What TakeEarly has copied of the record that begins where the reader is: where to.
+  struct {
+    uint64_t at = 0;
+    const std::byte* into = nullptr;
+    size_t bytes = 0;
+  } early_;
   bool peer_gone_ = false, ended_ = false;
 };
 

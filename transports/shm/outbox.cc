@@ -9,6 +9,9 @@
 namespace entrain::shm {
 namespace {
 
+// Of a longer message the receiver may take pieces of this while the next are written.
+constexpr size_t kOpenPiece = 4 << 10;
+
 void Append(std::byte** at, const void* from, size_t bytes) {
   if (bytes > 0) {  // an empty span may be null
     std::memcpy(*at, from, bytes);
@@ -72,7 +75,12 @@ bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversin
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
   Append(&at, &head, sizeof(head));
-  Append(&at, bytes.data(), bytes.size());
+  size_t written = 0;
+  for (; bytes.size() - written > kOpenPiece; written += kOpenPiece) {
+    Append(&at, bytes.data() + written, kOpenPiece);
+    channel_->Open(kEager, sizeof(head) + written + kOpenPiece);
+  }
+  Append(&at, bytes.data() + written, bytes.size() - written);
   channel_->Publish(kEager);
   eager_cost_ += static_cast<uint64_t>(MatchQueue::CostOf(static_cast<int64_t>(bytes.size())));
   return true;
