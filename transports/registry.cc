@@ -11,6 +11,7 @@
 #include "transports/cuda/cuda_devices.h"
 #include "transports/fault/fault_transport.h"
 #include "transports/inproc/inproc_transport.h"
+#include "transports/nccl/nccl_library.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
 
@@ -92,7 +93,7 @@ absl::StatusOr<Devices*> OpenDevices() {
 }
 
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {
-  return absl::UnavailableError("this build has no NCCL");
+  return OpenNccl();
 }
 
 }  // namespace entrain

@@ -40,6 +40,8 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_HOST_ID", "text",
      "which host this process counts to; default: boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path", "file with the pre-shared key of the job; default: none"},
+    {"ENTRAIN_NCCL_LIBRARY", "path",
+     "the NCCL that takes collectives on device memory; default: libnccl.so.2, where there is one"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",

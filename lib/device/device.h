@@ -37,6 +37,11 @@ class Device {
   virtual const std::string& name() const = 0;              // "NVIDIA H100 80GB HBM3"
   virtual const std::array<uint8_t, 16>& uuid() const = 0;  // the same in every process
 
+  // For other libraries, which ask the driver which device the calling thread is on: this one,
+  // until Leave puts back what was. Nested like brackets.
+  virtual absl::Status Enter() = 0;
+  virtual void Leave() = 0;
+
   // Memory. At least 256-byte aligned; bytes > 0. Freeing null does nothing; nothing may use it any more.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
   virtual void Free(void* memory) = 0;

@@ -52,10 +52,22 @@ void CUDA_CB WaitForWord(void* argument) {
 
 }  // namespace
 
+absl::Status CudaDevice::Enter() {
+  ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
+  return ENTRAIN_CUDA(driver_, cuCtxPushCurrent_v2, context_);
+}
+
+void CudaDevice::Leave() {
+  CUcontext ours = nullptr;
+  const absl::Status left = ENTRAIN_CUDA(driver_, cuCtxPopCurrent_v2, &ours);
+  if (!left.ok()) {
+    ENTRAIN_LOG(kWarning, "cuda: device ", ordinal_, ": ", left.message());
+  }
+}
+
 template <typename F>
 absl::Status CudaDevice::Within(F f) {
-  ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
-  ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuCtxPushCurrent_v2, context_));
+  ENTRAIN_RETURN_IF_ERROR(Enter());
   absl::Status status = f();
   CUcontext ours = nullptr;
   status.Update(ENTRAIN_CUDA(driver_, cuCtxPopCurrent_v2, &ours));

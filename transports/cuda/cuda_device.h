@@ -39,6 +39,9 @@ class CudaDevice final : public Device {
   const std::string& name() const override { return name_; }
   const std::array<uint8_t, 16>& uuid() const override { return uuid_; }
 
+  absl::Status Enter() override;
+  void Leave() override;
+
   absl::StatusOr<void*> Allocate(int64_t bytes) override;
   void Free(void* memory) override;
   absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;

@@ -1,0 +1,264 @@
+#include "transports/nccl/communicator_handle.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+
+namespace entrain::nccl {
+namespace {
+
+constexpr int64_t kFinalizeNs = 10 * kSecond;    // for what was sent to go out
+constexpr int64_t kCallNs = 100 * kMillisecond;  // for a call that is under way, before it is cut
+constexpr int64_t kExitNs = 5 * kSecond;  // for ends that are under way when the process exits
+
+// The threads that end communicators.
+struct Ends {
+  absl::Mutex mutex;
+  int under_way ABSL_GUARDED_BY(mutex) = 0;
+
+  static Ends& OfThisProcess() {
+    static auto* const ends = [] {
+      std::atexit([] { CommunicatorHandle::AwaitEnds(Deadline::After(kExitNs)); });
+      return new Ends;
+    }();
+    return *ends;
+  }
+  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return under_way == 0; }
+};
+
+// Between two questions: as long as a hand-over is quicker, that; then naps of a tenth of what was
+// waited.
+void Nap(int64_t waited_ns) {
+  if (waited_ns < 50 * kMicrosecond) {
+    std::this_thread::yield();
+  } else {
+    const int64_t nap = std::clamp(waited_ns / 10, 10 * kMicrosecond, kMillisecond);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
+  }
+}
+
+// The device is the calling thread's while it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(Device& device) : device_(device), entered_(device.Enter()) {}
+  ~OnDevice() {
+    if (entered_.ok()) {
+      device_.Leave();
+    }
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  const absl::Status& status() const { return entered_; }
+
+ private:
+  Device& device_;
+  const absl::Status entered_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<CommunicatorHandle>> CommunicatorHandle::Join(
+    const Functions& functions, const UniqueId& id, int rank, int size, Device& device,
+    Deadline give_up) {
+  std::shared_ptr<CommunicatorHandle> handle(new CommunicatorHandle(functions, device));
+  const OnDevice on_device(device);
+  ENTRAIN_RETURN_IF_ERROR(on_device.status());
+  Config config;
+  config.blocking = 0;
+  Comm comm = nullptr;
+  const Result result = functions.ncclCommInitRankConfig(&comm, size, id, rank, &config);
+  {
+    absl::MutexLock lock(&handle->mutex_);
+    handle->comm_ = comm;
+  }
+  absl::Status joined = functions.Check(result, "ncclCommInitRankConfig");
+  if (joined.ok()) {
+    joined = handle->AwaitBegun(give_up);
+  }
+  if (absl::IsDeadlineExceeded(joined)) {
+    joined = absl::DeadlineExceededError(
+        absl::StrCat("NCCL: rank ", rank, " waits for the other ranks of ", size));
+  }
+  if (!joined.ok()) {
+    handle->Abort();
+    return joined;
+  }
+  return handle;
+}
+
+absl::Status CommunicatorHandle::With(absl::FunctionRef<absl::Status(Comm)> f) {
+  const OnDevice on_device(device_);
+  ENTRAIN_RETURN_IF_ERROR(on_device.status());
+  Comm comm = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) {
+      return absl::AbortedError("NCCL: the communicator was aborted");
+    }
+    comm = comm_;
+    in_call_ = true;
+  }
+  const absl::Status done = f(comm);
+  absl::MutexLock lock(&mutex_);
+  in_call_ = false;
+  return aborted_ ? absl::AbortedError("NCCL: the communicator was aborted") : done;
+}
+
+absl::Status CommunicatorHandle::AwaitBegun(Deadline give_up) {
+  const Clock& clock = Clock::Real();
+  const int64_t begun = clock.Now();
+  for (;;) {
+    Result now = kInProgress;
+    ENTRAIN_RETURN_IF_ERROR(With([&](Comm comm) {
+      return functions_.Check(functions_.ncclCommGetAsyncError(comm, &now),
+                              "ncclCommGetAsyncError");
+    }));
+    if (now != kInProgress) {
+      return functions_.Check(now, "NCCL");
+    }
+    const int64_t at = clock.Now();
+    if (give_up.Passed(at)) {
+      return absl::DeadlineExceededError("NCCL has not begun it");
+    }
+    Nap(at - begun);
+  }
+}
+
+absl::Status CommunicatorHandle::AsyncStatus() {
+  return With([&](Comm comm) {
+    Result now = kSuccess;
+    ENTRAIN_RETURN_IF_ERROR(
+        functions_.Check(functions_.ncclCommGetAsyncError(comm, &now), "ncclCommGetAsyncError"));
+    return functions_.Check(now, "NCCL");
+  });
+}
+
+absl::StatusOr<void*> CommunicatorHandle::Borrow(int64_t bytes, StreamHandle stream) {
+  if (rooms_.empty() || rooms_.back().bytes < bytes) {
+    Room room;
+    room.bytes = std::max(bytes, rooms_.empty() ? 0 : 2 * rooms_.back().bytes);
+    ENTRAIN_ASSIGN_OR_RETURN(room.free, device_.CreateEvent());
+    const auto memory = device_.Allocate(room.bytes);
+    if (!memory.ok()) {
+      device_.DestroyEvent(room.free);
+      return memory.status();
+    }
+    room.memory = *memory;
+    rooms_.push_back(room);
+  }
+  ENTRAIN_RETURN_IF_ERROR(device_.AwaitEvent(stream, rooms_.back().free));
+  return rooms_.back().memory;
+}
+
+absl::Status CommunicatorHandle::Release(StreamHandle stream) {
+  return device_.Record(rooms_.back().free, stream);
+}
+
+void CommunicatorHandle::Abort() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(aborted_, true)) {
+      return;
+    }
+  }
+  Start(&CommunicatorHandle::EndAborted);
+}
+
+void CommunicatorHandle::Close() {
+  Start(&CommunicatorHandle::EndClosed);
+}
+
+void CommunicatorHandle::Start(void (CommunicatorHandle::*end)()) {
+  Ends& ends = Ends::OfThisProcess();
+  {
+    absl::MutexLock lock(&ends.mutex);
+    ++ends.under_way;
+  }
+  std::thread([self = shared_from_this(), end, &ends] {
+    ((*self).*end)();
+    absl::MutexLock lock(&ends.mutex);
+    --ends.under_way;
+  }).detach();
+}
+
+// NCCL lets a communicator be aborted under a call, which then returns; one that is merely short is
+// waited for.
+void CommunicatorHandle::EndAborted() {
+  Comm comm = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &CommunicatorHandle::Idle),
+                            absl::Nanoseconds(kCallNs));
+    comm = comm_;
+  }
+  const OnDevice on_device(device_);
+  if (comm != nullptr && on_device.status().ok()) {
+    const absl::Status aborted = functions_.Check(functions_.ncclCommAbort(comm), "ncclCommAbort");
+    if (!aborted.ok()) {
+      ENTRAIN_LOG(kInfo, aborted.message());
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  comm_ = nullptr;
+}
+
+// Rooms go last: what was aborted may have used them to its end.
+void CommunicatorHandle::EndClosed() {
+  Comm comm = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (aborted_) {
+      mutex_.Await(absl::Condition(this, &CommunicatorHandle::Ended));
+    }
+    comm = comm_;
+  }
+  {
+    const OnDevice on_device(device_);
+    if (comm != nullptr && on_device.status().ok() && !Finalize(comm)) {
+      functions_.ncclCommAbort(comm);
+    }
+  }
+  FreeRooms();
+}
+
+// False: the communicator is still there.
+bool CommunicatorHandle::Finalize(Comm comm) {
+  Result now = functions_.ncclCommFinalize(comm);
+  const Clock& clock = Clock::Real();
+  const int64_t begun = clock.Now();
+  while (now == kInProgress && clock.Now() - begun < kFinalizeNs) {
+    Nap(clock.Now() - begun);
+    Result asked = kSuccess;
+    const Result answered = functions_.ncclCommGetAsyncError(comm, &asked);
+    now = answered == kSuccess ? asked : answered;
+  }
+  if (now != kSuccess) {
+    ENTRAIN_LOG(kInfo, "NCCL: a communicator could not be finalized: result ", now);
+    return false;
+  }
+  return functions_.ncclCommDestroy(comm) == kSuccess;
+}
+
+void CommunicatorHandle::FreeRooms() {
+  for (const Room& room : rooms_) {
+    device_.Free(room.memory);
+    device_.DestroyEvent(room.free);
+  }
+  rooms_.clear();
+}
+
+bool CommunicatorHandle::AwaitEnds(Deadline give_up) {
+  Ends& ends = Ends::OfThisProcess();
+  absl::MutexLock lock(&ends.mutex);
+  return ends.mutex.AwaitWithTimeout(absl::Condition(&ends, &Ends::None),
+                                     absl::Nanoseconds(give_up.Left(Clock::Real().Now())));
+}
+
+}  // namespace entrain::nccl
