@@ -220,6 +220,13 @@ FAKE_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
   return DriverState::Get().Push(context);
 }
 
+// For fakes of other libraries.
+FAKE_EXPORT CUresult cuCtxGetDevice(CUdevice* out) {
+  FAKE_ENTER(true)
+  *out = DriverState::Get().Current()->ordinal;
+  return CUDA_SUCCESS;
+}
+
 FAKE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* out) {
   // Not FAKE_ENTER: who pushed can pop, whatever has broken since.
   const CUresult fault = DriverState::Get().faults().Count(__func__);

@@ -1,0 +1,42 @@
+// What the ranks of a communicator of the fake share: a memfd, found through the process that made
+// the id, with a pipe for every two ranks. Thread safety: any thread; a pipe has one writer and one
+// reader at a time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "transports/nccl/nccl_abi.h"
+
+namespace fake_nccl {
+
+constexpr int kMostRanks = 8;
+constexpr size_t kPipeBytes = 32 << 10;
+
+enum class Presence : int32_t { kAbsent = 0, kHere, kAborted, kFinalized };
+
+struct Pipe {
+  std::atomic<uint64_t> written{0}, read{0};
+  char ring[kPipeBytes];
+  // How many bytes went.
+  size_t Write(const char* from, size_t count);
+  size_t Read(char* to, size_t count);
+};
+
+struct Board {
+  std::atomic<Presence> presence[kMostRanks];
+  std::atomic<int32_t> device[kMostRanks], process[kMostRanks];
+  Pipe pipes[kMostRanks][kMostRanks];  // [from][to]
+
+  int Count(Presence at_least) const;
+  // Whether a rank that has been here is no more: aborted, or its process has ended.
+  bool Lost(int rank) const;
+
+  static entrain::nccl::UniqueId Make();
+  // Null: no such id.
+  static std::shared_ptr<Board> Open(const entrain::nccl::UniqueId& id);
+};
+
+}  // namespace fake_nccl

@@ -1,0 +1,9 @@
+// What the fake exports besides NCCL's functions: for tests, found by dlsym.
+#pragma once
+
+extern "C" {
+// Of this process: communicators that are neither destroyed nor aborted, operators that were made
+// and are there.
+int FakeNcclCommunicators();
+int FakeNcclOperators();
+}

@@ -1,0 +1,61 @@
+// One operation of the fake as a stream runs it: what goes to and comes from the other ranks, all
+// at the same time, and what is done before and after.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "transports/nccl/nccl_abi.h"
+
+namespace fake_nccl {
+
+// Memory of the program, on the device or not.
+struct Memory {
+  const void* at = nullptr;
+  size_t bytes = 0;
+  // As the host sees it; null: there is none there.
+  char* Seen() const;
+};
+
+struct Transfer {
+  bool send = false;
+  int peer = 0;
+  Memory memory;                      // or:
+  std::vector<char>* room = nullptr;  // all of it
+};
+
+struct Operation {
+  std::vector<Transfer> transfers;  // to or from one peer in this order
+  // False: memory was not there.
+  std::vector<std::function<bool()>> before, after;
+  std::vector<std::shared_ptr<std::vector<char>>> rooms;
+  void Append(Operation other);
+};
+
+// How contributions are combined: an operator, or the sum of factor * contribution.
+struct Combination {
+  entrain::nccl::DataType type = entrain::nccl::kFloat32;
+  entrain::nccl::RedOp op = entrain::nccl::kSum;
+  bool scaled = false;
+  double factor = 1;
+};
+
+size_t SizeOf(entrain::nccl::DataType type);
+double ReadScalar(const void* scalar, entrain::nccl::DataType type);
+
+// One rank's part of a collective of `size` ranks.
+struct Place {
+  int rank = 0, size = 1;
+};
+// `from` of each rank on every rank of `to` (the root alone when root >= 0), combined in rank
+// order. parts: each rank gets its own of `size` parts of `from`.
+Operation Reduce(Place place, const void* from, void* to, size_t count, Combination how, int root,
+                 bool parts);
+Operation Broadcast(Place place, const void* from, void* to, size_t bytes, int root);
+Operation AllGather(Place place, const void* from, void* to, size_t bytes);
+Operation Send(const void* from, size_t bytes, int peer);
+Operation Receive(void* to, size_t bytes, int peer);
+
+}  // namespace fake_nccl
