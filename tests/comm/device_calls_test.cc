@@ -16,6 +16,7 @@
 
 #include "lib/base/merging.h"
 #include "lib/base/status.h"
+#include "tests/comm/merging_calls.h"
 #include "tests/cuda/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/support/trial.h"
@@ -23,7 +24,6 @@
 namespace entrain {
 namespace {
 
-using Comm = std::shared_ptr<Communicator>;
 using testing::HasSubstr;
 
 // A trial whose buffers are in device memory; what they share there they share here.
@@ -255,7 +255,6 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
 // Reductions of other kinds than built-in ones: what the host gives, the device gives, to the bit.
 TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
   const int n = size();
-  // What calls remember of each other, so one for the host and one for the device each.
   RunRanks(n, options(), [&](const Comm& comm) {
     Device& device = TestDevice();
     TestStream stream(device);
@@ -274,7 +273,12 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
     mean.merging = weighted;
     factor.op = ReduceOp::kPreMultipliedSum;
     factor.factor = 0.25 * (comm->rank() + 1);
-    for (const Reduction& reduction : {mean, factor}) {
+    // Made anew for host and device: they remember what was called before.
+    const auto packed = [] { return Gta(Sparsified(Merging(), Sparsification::kMagnitude, 0.1)); };
+    const auto encoded = [] { return Gta(Encoded(WireFormat::kInt8)); };
+    const std::vector<std::pair<Reduction, Reduction>> pairs = {
+        {mean, mean}, {factor, factor}, {packed(), packed()}, {encoded(), encoded()}};
+    for (const auto& [for_host, for_device] : pairs) {
       std::vector<float> on_host(kCount), on_device(kCount);
       const auto bytes = static_cast<int64_t>(kCount * sizeof(float));
       TestMemory in(device, bytes), out(device, bytes);
@@ -282,7 +286,7 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
       Call call;
       call.kind = CallKind::kAllReduce;
       call.dtype = DType::kF32;
-      call.reduction = reduction;
+      call.reduction = for_host;
       call.count = kCount;
       call.in = {values.data(), bytes, MemoryKind::kHost};
       call.out = {on_host.data(), bytes, MemoryKind::kHost};
@@ -290,13 +294,14 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
       ASSERT_EQ(comm->Run(call), absl::OkStatus());
       call.in = {in.get(), bytes, MemoryKind::kDevice};
       call.out = {out.get(), bytes, MemoryKind::kDevice};
+      call.reduction = for_device;
       call.options.device = call.options.on_stream = true;
       call.options.stream = stream.get();
       ASSERT_EQ(comm->Run(call), absl::OkStatus());
       ASSERT_TRUE(device.Copy(on_device.data(), out.get(), bytes, stream.get()).ok());
       stream.Finish();
       EXPECT_EQ(std::memcmp(on_host.data(), on_device.data(), static_cast<size_t>(bytes)), 0)
-          << NameOf(reduction.op);
+          << NameOf(for_host.op);
     }
   });
 }

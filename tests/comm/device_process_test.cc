@@ -1,0 +1,222 @@
+// Calls on device memory between processes, which open each other's memory. On the fake driver, or, where TEST_GPU=1 is
+// set, with one device for all.
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+#include "lib/comm/communicator.h"
+#include "lib/comm/runtime.h"
+#include "lib/store/store.h"
+#include "tests/cuda/on_device.h"
+
+namespace entrain {
+namespace {
+
+using Body = std::function<bool(Communicator& comm)>;
+
+#define REQUIRE(condition)                                         \
+  do {                                                             \
+    if (!(condition)) {                                            \
+      std::fprintf(stderr, "line %d: " #condition "\n", __LINE__); \
+      return false;                                                \
+    }                                                              \
+  } while (false)
+
+bool RunRank(const std::string& url, int rank, int size, const char* transports, const Body& body) {
+  auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});
+  RuntimeOptions runtime_options;
+  runtime_options.transports = transports;
+  auto runtime = Runtime::Create(runtime_options);
+  REQUIRE(store.ok() && runtime.ok());
+  CommOptions options;
+  options.runtime = *runtime;
+  options.store = *store;
+  options.rank = rank;
+  options.size = size;
+  options.timeout_ns = 30 * kSecond;
+  const auto comm = Communicator::Create(options);
+  REQUIRE(comm.ok());
+  return body(**comm);
+}
+
+// Every rank a process that has not known the driver before: it does not survive a fork.
+void RunProcesses(int size, const char* transports, const Body& body) {
+  char directory[] = "/tmp/entrain_device_XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  const std::string url = absl::StrCat("file:", directory);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      _exit(RunRank(url, rank, size, transports, body) ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  }
+  [[maybe_unused]] const int gone = std::system(absl::StrCat("rm -r ", directory).c_str());
+}
+
+struct Memory {
+  explicit Memory(int64_t bytes) : bytes_(bytes), data(TestDevice().Allocate(bytes).value()) {}
+  ~Memory() { TestDevice().Free(data); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  void Put(const std::vector<int64_t>& values) const {
+    TestStream stream(TestDevice());
+    EXPECT_TRUE(TestDevice().Copy(data, values.data(), bytes_, stream.get()).ok());
+  }
+  std::vector<int64_t> Get() const {
+    std::vector<int64_t> values(static_cast<size_t>(bytes_) / 8);
+    TestStream stream(TestDevice());
+    EXPECT_TRUE(TestDevice().Copy(values.data(), data, bytes_, stream.get()).ok());
+    stream.Finish();
+    return values;
+  }
+  const int64_t bytes_;
+  void* const data;
+};
+
+Call CallOn(CallKind kind, const Memory& in, const Memory& out, int64_t count) {
+  Call call;
+  call.kind = kind;
+  call.dtype = DType::kI64;
+  call.count = count;
+  call.in = {in.data, in.bytes_, MemoryKind::kDevice};
+  call.out = {out.data, out.bytes_, MemoryKind::kDevice};
+  call.options.device = call.options.on_stream = true;
+  return call;
+}
+
+constexpr int64_t kCount = 300'000;
+
+bool ReducesAndGathers(Communicator& comm) {
+  const int size = comm.size();
+  const Memory in(kCount * 8), reduced(kCount * 8), gathered(kCount * 8 * size);
+  std::vector<int64_t> mine(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    mine[static_cast<size_t>(i)] = i * (comm.rank() + 1);
+  }
+  for (int round = 0; round < 3; ++round) {
+    in.Put(mine);
+    REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, in, reduced, kCount)).ok());
+    REQUIRE(comm.Run(CallOn(CallKind::kAllGather, in, gathered, kCount)).ok());
+    REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, in, in, kCount)).ok());
+  }
+  const std::vector<int64_t> sum = reduced.Get(), all = gathered.Get(), in_place = in.Get();
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<size_t>(i);
+    REQUIRE(sum[at] == i * size * (size + 1) / 2 && in_place[at] == sum[at]);
+    for (int r = 0; r < size; ++r) {
+      REQUIRE(all[at + static_cast<size_t>(r * kCount)] == i * (r + 1));
+    }
+  }
+  return true;
+}
+
+class DeviceProcesses : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(, DeviceProcesses, testing::Values(2, 4));
+
+TEST_P(DeviceProcesses, OpenEachOthersMemoryAndNeedNoPageLockedCopies) {
+  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
+    if (!ReducesAndGathers(comm)) {
+      return false;
+    }
+    // What was exchanged directly was opened once, whatever the number of calls.
+    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") > 0);
+    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") <= 4 * (comm.size() - 1));
+    REQUIRE(OnRealDevice() || CallsOf("cuLaunchKernel") > 0);
+    // All have done with it before anybody frees what is open elsewhere.
+    return comm.Barrier().ok();
+  });
+}
+
+TEST_P(DeviceProcesses, WithoutThatGoThroughTheHost) {
+  RunProcesses(GetParam(), "shm", [](Communicator& comm) {
+    if (!ReducesAndGathers(comm)) {
+      return false;
+    }
+    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") == 0);
+    REQUIRE(OnRealDevice() || CallsOf("cuLaunchKernel") == 0);
+    return comm.Barrier().ok();
+  });
+}
+
+// One that cannot open the others' memory decides for all.
+TEST_P(DeviceProcesses, GoThroughTheHostWhenOneCannotOpenMemory) {
+  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
+    if (OnRealDevice()) {
+      return true;
+    }
+    TestDevices();
+    if (comm.rank() == 1) {
+      FailCall("cuIpcOpenMemHandle_v2", 1, 201);
+    }
+    if (!ReducesAndGathers(comm)) {
+      return false;
+    }
+    REQUIRE(CallsOf("cuLaunchKernel") == 0);
+    return comm.Barrier().ok();
+  });
+}
+
+// A rank that dies in the middle: the others' calls and streams end, with its name.
+TEST_P(DeviceProcesses, AKilledRankEndsTheCallsOfTheOthers) {
+  const int last = GetParam() - 1;
+  char directory[] = "/tmp/entrain_device_XXXXXX";
+  ASSERT_NE(mkdtemp(directory), nullptr);
+  const std::string url = absl::StrCat("file:", directory);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank <= last; ++rank) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      _exit(RunRank(url, rank, last + 1, "shm,cuda",
+                    [&](Communicator& comm) {
+                      const Memory in(kCount * 8), out(kCount * 8);
+                      in.Put(std::vector<int64_t>(kCount, 1));
+                      REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, in, out, kCount)).ok());
+                      if (comm.rank() == last) {
+                        std::abort();
+                      }
+                      TestStream stream(TestDevice());
+                      Call call = CallOn(CallKind::kAllReduce, in, out, kCount);
+                      call.options.stream = stream.get();
+                      const absl::Status status = comm.Run(call);
+                      REQUIRE(absl::IsUnavailable(status));
+                      REQUIRE(status.message().find(absl::StrCat("rank ", last)) !=
+                              absl::string_view::npos);
+                      stream.Finish();
+                      return true;
+                    })
+                ? 0
+                : 1);
+    }
+    children.push_back(child);
+  }
+  for (int rank = 0; rank <= last; ++rank) {
+    int status = 0;
+    ASSERT_EQ(waitpid(children[static_cast<size_t>(rank)], &status, 0),
+              children[static_cast<size_t>(rank)]);
+    EXPECT_EQ(WIFEXITED(status) && WEXITSTATUS(status) == 0, rank != last) << rank;
+  }
+  [[maybe_unused]] const int gone = std::system(absl::StrCat("rm -r ", directory).c_str());
+}
+
+}  // namespace
+}  // namespace entrain
