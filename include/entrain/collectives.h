@@ -31,8 +31,9 @@ typedef struct entrain_call_options {
                        * buffers of a communicator on one device. Not for a barrier */
   void* stream;       /* a CUstream (cudaStream_t). The call begins when the device has come to where the stream is now, and
                        * what is enqueued on the stream afterwards waits until the call is over, also when it has failed;
-                       * with a work the host waits for nothing. DEVICE: NULL is the device's default stream. HOST_PINNED:
-                       * NULL is none. HOST: NULL */
+                       * with a work the host waits for nothing. (Whoever frees device memory waits for all streams of the
+                       * process on that device, and so for the calls.) DEVICE: NULL is the device's default stream.
+                       * HOST_PINNED: NULL is none. HOST: NULL */
   entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
   entrain_batch_t* batch; /* not NULL: the call is checked and added to it instead of started; `work` must be NULL */
   int32_t determinism;    /* ENTRAIN_DETERMINISM_*; the same on all ranks (MISMATCH otherwise). For reductions */
