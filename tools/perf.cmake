@@ -15,7 +15,8 @@ add_library(entrain_perf_tune STATIC ${CMAKE_CURRENT_LIST_DIR}/perf/tune.cc)
 target_link_libraries(entrain_perf_tune PUBLIC entrain_perf_loop entrain_tuning entrain_collectives PRIVATE entrain_flags)
 
 add_executable(entrain-perf
-  ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_perf.cc ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_subject.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/device_buffers.cc ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_perf.cc
+  ${CMAKE_CURRENT_LIST_DIR}/perf/entrain_subject.cc
   ${CMAKE_CURRENT_LIST_DIR}/perf/local_job.cc ${CMAKE_CURRENT_LIST_DIR}/perf/measure_rank.cc
   ${CMAKE_CURRENT_LIST_DIR}/perf/options.cc ${CMAKE_CURRENT_LIST_DIR}/perf/tune_rank.cc
   ${CMAKE_CURRENT_LIST_DIR}/labelled_output.cc ${CMAKE_CURRENT_LIST_DIR}/rank_process.cc)

@@ -221,6 +221,24 @@ TEST(EntrainPerf, MeasuresOnMemoryThatThePeersMap) {
   }
 }
 
+#ifdef FAKE_CUDA_LIBRARY
+// What the host looks at is not what calls are given.
+TEST(EntrainPerf, MeasuresAndChecksDeviceMemory) {
+  setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
+  for (const char* collective : {"all_reduce", "all_gather", "send_recv", "broadcast", "barrier"}) {
+    const Ended ended = Perf({collective, "-n", "2", "--memory", "device", "--min-bytes", "4K",
+                              "--max-bytes", "1M", "--factor", "256", "--budget", "0.001"});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_THAT(ended.out, ::testing::HasSubstr("buffers in device memory"));
+  }
+  setenv("ENTRAIN_CUDA_LIBRARY", "/nowhere/libcuda.so", 1);  // NOLINT(concurrency-mt-unsafe)
+  const Ended without = Perf({"all_reduce", "-n", "2", "--memory", "device"});
+  EXPECT_NE(without.code, 0);
+  EXPECT_THAT(without.err, ::testing::HasSubstr("/nowhere/libcuda.so"));
+  unsetenv("ENTRAIN_CUDA_LIBRARY");  // NOLINT(concurrency-mt-unsafe)
+}
+#endif
+
 TEST(EntrainPerf, JsonIsReplacedUnlessAppended) {
   const JsonFile file;
   for (const auto& [flag, lines] : {std::pair("", 1), std::pair("", 1), std::pair("--append", 2)}) {
@@ -380,7 +398,7 @@ INSTANTIATE_TEST_SUITE_P(
                               "op bor reduces integers only, not dtype f16"},
                       BadCall{{"all_reduce", "--dtype", "i32_i32"}, "not op sum"},
                       BadCall{{"all_reduce", "--memory", "2"},
-                              "--memory: \"2\" is not one of private, shared, huge"},
+                              "--memory: \"2\" is not one of private, shared, huge, device"},
                       BadCall{{"all_reduce", "-n", "0"}, "--ranks"},
                       BadCall{{"all_reduce", "--pin"}, "-n"},
                       BadCall{{"all_reduce", "-n", "2", "--json", "/no/such/file"}, "/no/such"},

@@ -8,3 +8,7 @@ entrain_test(perf_tune_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/perf_tune_test.cc
   DEPS entrain_perf_tune LABELS unit)
 entrain_test(perf_pattern_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/perf_pattern_test.cc
   DEPS entrain_perf_loop LABELS unit)
+if(entrain_nvcc)
+  add_dependencies(entrain_perf_test fake_cuda)
+  target_compile_definitions(entrain_perf_test PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:fake_cuda>")
+endif()

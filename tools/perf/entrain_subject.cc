@@ -68,6 +68,9 @@ std::string EntrainSubject::algorithm(const Case& measured) const {
   if (measured.collective == CallKind::kSend) {
     return "point_to_point";
   }
+  if (on_device_ && measured.collective != CallKind::kBarrier) {
+    return "device";
+  }
   const char* name = "?";
   const std::string collective(TitleOf(measured.collective));
   entrain_comm_algorithm(comm_.get(), collective.c_str(), static_cast<size_t>(measured.count),
@@ -95,10 +98,10 @@ entrain_status_t EntrainSubject::PingPong(const Case& measured, const void* in, 
   const auto count = static_cast<size_t>(measured.count);
   const auto dtype = static_cast<entrain_dtype_t>(measured.dtype);
   const auto send = [&] {
-    return entrain_send(comm_.get(), in, count, dtype, peer, nullptr, nullptr);
+    return entrain_send(comm_.get(), in, count, dtype, peer, options(), nullptr);
   };
   const auto recv = [&] {
-    return entrain_recv(comm_.get(), out, count, dtype, peer, nullptr, nullptr);
+    return entrain_recv(comm_.get(), out, count, dtype, peer, options(), nullptr);
   };
   if (rank_ < peer) {
     const entrain_status_t sent = send();
@@ -116,34 +119,34 @@ absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out
   entrain_status_t status = ENTRAIN_OK;
   switch (measured.collective) {
     case CallKind::kAllReduce:
-      status = entrain_all_reduce(comm, in, out, count, dtype, op, nullptr, nullptr);
+      status = entrain_all_reduce(comm, in, out, count, dtype, op, options(), nullptr);
       break;
     case CallKind::kReduceScatter:
-      status = entrain_reduce_scatter(comm, in, out, count, dtype, op, nullptr, nullptr);
+      status = entrain_reduce_scatter(comm, in, out, count, dtype, op, options(), nullptr);
       break;
     case CallKind::kAllGather:
-      status = entrain_all_gather(comm, in, out, count, dtype, nullptr, nullptr);
+      status = entrain_all_gather(comm, in, out, count, dtype, options(), nullptr);
       break;
     case CallKind::kBroadcast:
-      status = entrain_broadcast(comm, out, count, dtype, measured.root, nullptr, nullptr);
+      status = entrain_broadcast(comm, out, count, dtype, measured.root, options(), nullptr);
       break;
     case CallKind::kReduce:
-      status = entrain_reduce(comm, in, out, count, dtype, op, measured.root, nullptr, nullptr);
+      status = entrain_reduce(comm, in, out, count, dtype, op, measured.root, options(), nullptr);
       break;
     case CallKind::kGather:
-      status = entrain_gather(comm, in, out, count, dtype, measured.root, nullptr, nullptr);
+      status = entrain_gather(comm, in, out, count, dtype, measured.root, options(), nullptr);
       break;
     case CallKind::kScatter:
-      status = entrain_scatter(comm, in, out, count, dtype, measured.root, nullptr, nullptr);
+      status = entrain_scatter(comm, in, out, count, dtype, measured.root, options(), nullptr);
       break;
     case CallKind::kAllToAll:
-      status = entrain_all_to_all(comm, in, out, count, dtype, nullptr, nullptr);
+      status = entrain_all_to_all(comm, in, out, count, dtype, options(), nullptr);
       break;
     case CallKind::kScan:
-      status = entrain_scan(comm, in, out, count, dtype, op, nullptr, nullptr);
+      status = entrain_scan(comm, in, out, count, dtype, op, options(), nullptr);
       break;
     case CallKind::kExclusiveScan:
-      status = entrain_exclusive_scan(comm, in, out, count, dtype, op, nullptr, nullptr);
+      status = entrain_exclusive_scan(comm, in, out, count, dtype, op, options(), nullptr);
       break;
     case CallKind::kBarrier:
       status = entrain_barrier(comm, nullptr, nullptr);
@@ -155,6 +158,12 @@ absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out
       return absl::UnimplementedError("not measured");
   }
   return status == ENTRAIN_OK ? absl::OkStatus() : FromC(status);
+}
+
+void EntrainSubject::UseDeviceMemory() {
+  on_device_ = true;
+  entrain_call_options_init(&on_device_options_);
+  on_device_options_.memory = ENTRAIN_MEMORY_DEVICE;
 }
 
 absl::StatusOr<Buffers> EntrainSubject::AllocateBuffers(int64_t bytes, bool huge_pages) {

@@ -47,6 +47,9 @@ class EntrainSubject final : public Subject {
   // Of entrain_mem_alloc. Must not outlive this.
   absl::StatusOr<Buffers> AllocateBuffers(int64_t bytes, bool huge_pages);
 
+  // The buffers of calls are in device memory.
+  void UseDeviceMemory();
+
   entrain_comm_t* comm() const { return comm_.get(); }
   // Collective: a page where all ranks can map one, otherwise the communicator itself.
   absl::StatusOr<std::unique_ptr<Meeting>> Meet(Waiting waiting);
@@ -56,12 +59,17 @@ class EntrainSubject final : public Subject {
  private:
   EntrainSubject(CommPtr comm, int rank, int size, std::string transport)
       : comm_(std::move(comm)), rank_(rank), size_(size), transport_(std::move(transport)) {}
+  const entrain_call_options_t* options() const {
+    return on_device_ ? &on_device_options_ : nullptr;
+  }
   entrain_status_t PingPong(const Case& measured, const void* in, void* out);
 
   CommPtr comm_;
   int rank_, size_;
   std::string transport_;
   std::unique_ptr<SharedPage> page_;
+  bool on_device_ = false;
+  entrain_call_options_t on_device_options_{};  // used if on_device_
 };
 
 }  // namespace entrain::perf

@@ -30,16 +30,18 @@ class Run {
         meeting_(meeting),
         case_(measured),
         pattern_(measured),
-        in_(buffers.in()),
-        out_(buffers.out()) {}
+        buffers_(buffers),
+        in_(buffers.host_in()),
+        out_(buffers.host_out()) {}
 
   absl::StatusOr<Figures> Measure(double budget_s);
 
  private:
   absl::StatusOr<int64_t> Check();
   absl::StatusOr<int64_t> CheckBarrier();
-  absl::Status Call() { return subject_.Run(case_, in_, out_); }
-  void Fill();
+  absl::Status Call() { return subject_.Run(case_, buffers_.in(), buffers_.out()); }
+  absl::Status Fill();
+  absl::StatusOr<int64_t> CountWrong();
   // The slowest rank's seconds of one call after a barrier.
   absl::StatusOr<double> Estimate(double enough);
   absl::StatusOr<std::vector<double>> TimeCalls(int calls);
@@ -50,17 +52,15 @@ class Run {
   Meeting& meeting_;
   const Case case_;
   const Pattern pattern_;
-  void *const in_, *const out_;
+  const Buffers& buffers_;
+  void *const in_, *const out_;  // as the host sees them
 };
 
 double Seconds(int64_t since_ns) {
   return static_cast<double>(Clock::Real().Now() - since_ns) * 1e-9;
 }
 
-void Run::Fill() {
-  if (case_.collective == CallKind::kBarrier) {
-    return;
-  }
+absl::Status Run::Fill() {
   const int64_t width = SizeOf(case_.dtype);
   const int rank = subject_.rank();
   pattern_.FillInput(rank, in_);
@@ -72,6 +72,13 @@ void Run::Fill() {
   } else if (case_.collective == CallKind::kBroadcast && rank == case_.root) {
     pattern_.FillInput(rank, out_);
   }
+  return buffers_.PutThere();
+}
+
+// Over all ranks.
+absl::StatusOr<int64_t> Run::CountWrong() {
+  ENTRAIN_RETURN_IF_ERROR(buffers_.Fetch());
+  return meeting_.Sum(pattern_.CountWrong(subject_.rank(), out_));
 }
 
 absl::StatusOr<int64_t> Run::CheckBarrier() {
@@ -93,10 +100,10 @@ absl::StatusOr<int64_t> Run::Check() {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t sum, meeting_.Sum(std::max<int64_t>(behind, 0)));
     return behind < 0 ? -1 : sum;
   }
-  Fill();
+  ENTRAIN_RETURN_IF_ERROR(Fill());
   ENTRAIN_RETURN_IF_ERROR(meeting_.Barrier());
   ENTRAIN_RETURN_IF_ERROR(Call());
-  return meeting_.Sum(pattern_.CountWrong(subject_.rank(), out_));
+  return CountWrong();
 }
 
 absl::StatusOr<double> Run::Estimate(double enough) {
@@ -155,6 +162,7 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   if (in_place) {
     // Sums in place grow from call to call: from zeros they stay finite.
     std::memset(out_, 0, static_cast<size_t>(case_.bytes));
+    ENTRAIN_RETURN_IF_ERROR(buffers_.PutThere());
   }
   ENTRAIN_ASSIGN_OR_RETURN(const double estimate, Estimate(budget_s));
   const int warm =
@@ -192,8 +200,7 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   figures.busbw_gbs = figures.algbw_gbs * case_.bus_factor();
   if (!in_place && case_.collective != CallKind::kBarrier) {
     // What the last of all these calls left must be right too.
-    ENTRAIN_ASSIGN_OR_RETURN(const int64_t late,
-                             meeting_.Sum(pattern_.CountWrong(subject_.rank(), out_)));
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t late, CountWrong());
     figures.wrong += late;
   }
   return figures;

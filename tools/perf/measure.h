@@ -9,6 +9,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "tools/perf/measured_case.h"
@@ -27,26 +28,48 @@ struct Figures {
   int64_t wrong = 0;  // elements, over all ranks; -1: could not be checked
 };
 
-// Memory of one rank for the largest case: private pages, touched, reused.
+// Memory of one rank for the largest case.
 class Buffers {
  public:
+  // Private pages, touched.
   static absl::StatusOr<Buffers> Allocate(int64_t bytes);
   // Of others, who are told when they are needed no more.
   Buffers(void* in, void* out, std::function<void()> release)
-      : in_(in), out_(out), release_(std::move(release)) {}
+      : in_(in), out_(out), host_in_(in), host_out_(out), release_(std::move(release)) {}
+  // The same, where the loop cannot look at them itself: it fills and checks other ones, which `copy` makes the same, in
+  // either direction.
+  using Copier = std::function<absl::Status(bool to_buffers)>;
+  Buffers SeenAs(void* host_in, void* host_out, Copier copy) && {
+    host_in_ = host_in;
+    host_out_ = host_out;
+    copy_ = std::move(copy);
+    return std::move(*this);
+  }
   Buffers(Buffers&& other) noexcept
-      : in_(other.in_), out_(other.out_), release_(std::exchange(other.release_, nullptr)) {}
+      : in_(other.in_),
+        out_(other.out_),
+        host_in_(other.host_in_),
+        host_out_(other.host_out_),
+        copy_(std::move(other.copy_)),
+        release_(std::exchange(other.release_, nullptr)) {}
   Buffers& operator=(Buffers&&) = delete;
   ~Buffers() {
     if (release_) {
       release_();
     }
   }
+  // What calls are given.
   void* in() const { return in_; }
   void* out() const { return out_; }
+  // What is filled before PutThere, and looked at after Fetch.
+  void* host_in() const { return host_in_; }
+  void* host_out() const { return host_out_; }
+  absl::Status PutThere() const { return copy_ ? copy_(true) : absl::OkStatus(); }
+  absl::Status Fetch() const { return copy_ ? copy_(false) : absl::OkStatus(); }
 
  private:
-  void *in_, *out_;
+  void *in_, *out_, *host_in_, *host_out_;
+  Copier copy_;
   std::function<void()> release_;
 };
 

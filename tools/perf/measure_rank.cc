@@ -14,6 +14,7 @@
 #include "lib/base/config.h"
 #include "lib/base/status.h"
 #include "tools/perf/cores.h"
+#include "tools/perf/device_buffers.h"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/report.h"
@@ -117,16 +118,8 @@ class RankRun {
       if (const auto fault = GetEnv("ENTRAIN_FAULT")) {
         report_->Note("ENTRAIN_FAULT=" + *fault);
       }
-      if (options_.memory != Options::Memory::kPrivate) {
-        report_->Note("buffers of entrain_mem_alloc");
-      }
     }
-    ENTRAIN_ASSIGN_OR_RETURN(
-        const Buffers buffers,
-        options_.memory == Options::Memory::kPrivate
-            ? Buffers::Allocate(cases.back().bytes)
-            : subject.AllocateBuffers(cases.back().bytes,
-                                      options_.memory == Options::Memory::kHuge));
+    ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Allocate(subject, cases.back().bytes));
     for (const Case& one : cases) {
       ENTRAIN_ASSIGN_OR_RETURN(const Figures figures,
                                Measure(subject, *meeting, one, buffers, options_.budget_s));
@@ -139,6 +132,26 @@ class RankRun {
     }
     // Nobody leaves, which would unmap the page, while others still wait in it.
     return FromC(entrain_barrier(subject.comm(), nullptr, nullptr));
+  }
+
+  absl::StatusOr<Buffers> Allocate(EntrainSubject& subject, int64_t bytes) {
+    const auto note = [&](const std::string& text) {
+      if (subject.rank() == 0) {
+        report_->Note(text);
+      }
+    };
+    if (options_.memory == Options::Memory::kPrivate) {
+      return Buffers::Allocate(bytes);
+    }
+    if (options_.memory == Options::Memory::kDevice) {
+      std::string name;
+      ENTRAIN_ASSIGN_OR_RETURN(Buffers buffers, AllocateOnDevice(subject.rank(), bytes, &name));
+      subject.UseDeviceMemory();
+      note("buffers in device memory: " + name);
+      return buffers;
+    }
+    note("buffers of entrain_mem_alloc");
+    return subject.AllocateBuffers(bytes, options_.memory == Options::Memory::kHuge);
   }
 
   const Options& options_;
