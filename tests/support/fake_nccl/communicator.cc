@@ -15,7 +15,7 @@ namespace {
 
 using entrain::nccl::Result;
 
-std::atomic<int> communicators{0}, operators{0};
+std::atomic<int> communicators{0}, operators{0}, launched{0};
 
 const char* Variable(const char* name) {
   return std::getenv(name);
@@ -64,6 +64,9 @@ Communicator::~Communicator() {
 
 int Communicator::live() {
   return communicators.load();
+}
+int Communicator::launches() {
+  return launched.load();
 }
 int Communicator::live_operators() {
   return operators.load();
@@ -119,7 +122,8 @@ Result Communicator::AsyncError() {
 
 void Communicator::Launch() {
   Submitted* const submitted = pending_.release();
-  const int launched = TheCuda().cuLaunchHostFunc(
+  ++launched;
+  const int result = TheCuda().cuLaunchHostFunc(
       submitted->stream,
       [](void* argument) {
         const std::unique_ptr<Submitted> given(static_cast<Submitted*>(argument));
@@ -132,10 +136,10 @@ void Communicator::Launch() {
         self.changed_.notify_all();
       },
       submitted);
-  if (launched != 0) {
+  if (result != 0) {
     delete submitted;
     ++over_;
-    SetLastError("Cuda failure " + std::to_string(launched));
+    SetLastError("Cuda failure " + std::to_string(result));
     state_.store(entrain::nccl::kUnhandledCudaError);
     return;
   }

@@ -50,6 +50,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   static int live();            // communicators
   static int live_operators();  // of all
+  static int launches();
 
  private:
   struct Submitted;

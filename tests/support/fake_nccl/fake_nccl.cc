@@ -158,6 +158,10 @@ FAKE_EXPORT int FakeNcclOperators() {
   return Communicator::live_operators();
 }
 
+FAKE_EXPORT int FakeNcclLaunches() {
+  return Communicator::launches();
+}
+
 // ---- Communicators
 
 FAKE_EXPORT Result ncclGetVersion(int* version) {

@@ -3,7 +3,8 @@
 
 extern "C" {
 // Of this process: communicators that are neither destroyed nor aborted, operators that were made
-// and are there.
+// and are there, and how many groups and single collectives were put on a stream.
 int FakeNcclCommunicators();
 int FakeNcclOperators();
+int FakeNcclLaunches();
 }

@@ -1,0 +1,191 @@
+// Communicators of ours that hand collectives on device memory to NCCL: the fakes of it and of the
+// driver, a device for each rank, and what the reference says.
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+#include "tests/cuda/on_device.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
+#include "tests/support/ranks.h"
+#include "tests/support/trial.h"
+#include "transports/nccl/communicator_handle.h"
+
+namespace entrain {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+
+constexpr int kRanks = 3;
+
+int OfFakeNccl(const char* name) {
+  void* const library = dlopen(FAKE_NCCL_LIBRARY, RTLD_NOW);
+  return reinterpret_cast<int (*)()>(dlsym(library, name))();
+}
+
+class Handed : public testing::Test {
+ protected:
+  Handed() {
+    setenv("FAKE_CUDA_DEVICES", absl::StrCat(kRanks).c_str(), 1);
+    setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);
+    TestDevices();
+  }
+  void TearDown() override {
+    unsetenv("FAKE_NCCL_FAIL");
+    EXPECT_TRUE(nccl::CommunicatorHandle::AwaitEnds(Deadline::After(20 * kSecond)));
+    EXPECT_EQ(OfFakeNccl("FakeNcclOperators"), 0);
+  }
+  static RanksOptions options(int64_t timeout_ns = 20 * kSecond) {
+    return {.transports = "inproc,nccl", .timeout_ns = timeout_ns};
+  }
+};
+
+// The buffers of a trial on a device; what they share they share there.
+class TrialOnDevice {
+ public:
+  TrialOnDevice(const TrialSpec& spec, const Comm& comm, Device& device, StreamHandle stream)
+      : trial_(spec, comm->rank(), comm->size()), device_(device), call(trial_.call) {
+    const auto* const in = static_cast<const std::byte*>(call.in.data);
+    const auto* const out = static_cast<const std::byte*>(call.out.data);
+    const bool within = out != nullptr && in >= out && in < out + call.out.bytes;
+    call.out.data = Place(&out_, call.out, stream);
+    call.in.data = within ? out_->get() + (in - out) : Place(&in_, call.in, stream);
+    call.options.device = call.options.on_stream = true;
+    call.options.stream = stream;
+  }
+  void Check() {
+    if (out_ != nullptr) {
+      TestStream back(device_);
+      ASSERT_TRUE(
+          device_.Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
+      back.Finish();
+    }
+    trial_.Check();
+  }
+
+ private:
+  void* Place(std::unique_ptr<TestMemory>* memory, const BufferView& host, StreamHandle stream) {
+    if (host.bytes == 0) {
+      return nullptr;
+    }
+    *memory = std::make_unique<TestMemory>(device_, host.bytes);
+    EXPECT_TRUE(device_.Copy((*memory)->get(), host.data, host.bytes, stream).ok());
+    return (*memory)->get();
+  }
+
+  Trial trial_;
+  Device& device_;
+  std::unique_ptr<TestMemory> in_, out_;
+
+ public:
+  Call call;
+};
+
+// Handed over or not: each call as its kind, operator and type decide.
+TEST_F(Handed, EveryCollectiveGivesWhatTheReferenceGives) {
+  const int before = OfFakeNccl("FakeNcclLaunches");
+  RunRanks(kRanks, options(), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    uint32_t number = 0;
+    for (const int64_t count : {int64_t{1}, int64_t{1001}, int64_t{40'000}}) {
+      for (const CallKind kind :
+           {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
+            CallKind::kBroadcast, CallKind::kReduce, CallKind::kGather, CallKind::kScatter,
+            CallKind::kAllToAll, CallKind::kScan}) {
+        for (const bool in_place : {false, true}) {
+          for (const bool uneven : {false, true}) {
+            if ((uneven && !HasParts(kind)) || (in_place && count == 0)) {
+              continue;
+            }
+            SCOPED_TRACE(absl::StrCat(NameOf(kind), " of ", count, in_place ? " in place" : "",
+                                      uneven ? " uneven" : ""));
+            TrialOnDevice trial(
+                {kind, count, static_cast<int>(number) % kRanks, in_place, uneven, number}, comm,
+                device, stream.get());
+            ++number;
+            ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+            trial.Check();
+          }
+        }
+      }
+    }
+  });
+  // Most of some hundred calls on each rank.
+  EXPECT_GT(OfFakeNccl("FakeNcclLaunches") - before, kRanks * 50);
+}
+
+Call Sum(const TestMemory& memory, int64_t count, StreamHandle stream) {
+  Call call;
+  call.kind = CallKind::kAllReduce;
+  call.dtype = DType::kF32;
+  call.count = count;
+  call.in = call.out = {memory.get(), count * 4, MemoryKind::kDevice};
+  call.options.device = call.options.on_stream = true;
+  call.options.stream = stream;
+  return call;
+}
+
+TEST_F(Handed, RanksOfOneDeviceDoWithoutIt) {
+  const int before = OfFakeNccl("FakeNcclLaunches");
+  RunRanks(2, options(), [&](const Comm& comm) {
+    TestStream stream(TestDevice());
+    const TestMemory memory(TestDevice(), 4000);
+    std::vector<float> host(1000, 1.5f);
+    ASSERT_TRUE(TestDevice().Copy(memory.get(), host.data(), 4000, stream.get()).ok());
+    ASSERT_EQ(comm->Run(Sum(memory, 1000, stream.get())), absl::OkStatus());
+    ASSERT_TRUE(TestDevice().Copy(host.data(), memory.get(), 4000, stream.get()).ok());
+    stream.Finish();
+    EXPECT_EQ(host, std::vector<float>(1000, 3.f));
+    EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+  EXPECT_EQ(OfFakeNccl("FakeNcclLaunches"), before);
+}
+
+TEST_F(Handed, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
+  setenv("FAKE_NCCL_FAIL", "1:6", 1);
+  RunRanks(2, options(), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const TestMemory memory(device, 4000);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 4000, stream.get()).ok());
+    ASSERT_EQ(comm->Run(Sum(memory, 1000, stream.get())), absl::OkStatus());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    const int64_t begun = Clock::Real().Now();
+    const absl::Status status = comm->Run(Sum(memory, 1000, stream.get()));
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_LT(Clock::Real().Now() - begun, 2 * kSecond);
+    stream.Finish();  // stands still no longer
+  });
+}
+
+TEST_F(Handed, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
+  RunRanks(2, options(kSecond), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const TestMemory memory(device, 160'000);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 160'000, stream.get()).ok());
+    ASSERT_EQ(comm->Run(Sum(memory, 40'000, stream.get())), absl::OkStatus());
+    stream.Finish();
+    if (comm->rank() == 1) {
+      while (comm->status().ok()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      return;
+    }
+    const int64_t begun = Clock::Real().Now();
+    const absl::Status status = comm->Run(Sum(memory, 40'000, stream.get()));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_LT(Clock::Real().Now() - begun, 3 * kSecond);
+    stream.Finish();
+  });
+}
+
+}  // namespace
+}  // namespace entrain
