@@ -402,9 +402,9 @@ int Main(int argc, char** argv) {
       "polling (the median and the least of bursts), and GB/s of messages in a row, eight under "
       "way.",
       "endpoint_bench");
-  app.add_option("--transport", options.transports, "inproc, shm, shm-pushed, tcp (all of them)")
+  app.add_option("--transport", options.transports, "inproc, shm, shm-pushed, tcp (these), ucx")
       ->delimiter(',')
-      ->check(CLI::IsMember({"inproc", "shm", kPushed, "tcp"}));
+      ->check(CLI::IsMember({"inproc", "shm", kPushed, "ucx", "tcp"}));
   app.add_option("--min-bytes", min_bytes, "smallest size (8)");
   app.add_option("--max-bytes", max_bytes, "largest size (64M)");
   app.add_option("--factor", options.factor, "from one size to the next (4)")

@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
-zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev python3-sklearn
+zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev python3-sklearn
 python3-matplotlib"
 deps_demo="dict-gcide python3-tqdm"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich"

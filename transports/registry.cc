@@ -14,13 +14,27 @@
 #include "transports/nccl/nccl_library.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
+#if ENTRAIN_HAVE_UCX
+#include "transports/ucx/ucx_transport.h"
+#endif
 
 namespace entrain {
 namespace {
 
+#if !ENTRAIN_HAVE_UCX
+absl::Status UcxAbsence(bool) {
+  return absl::FailedPreconditionError(
+      "this build was made without it (ENTRAIN_UCX, or no header ucp/api/ucp.h)");
+}
+absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportConfig&, Events*) {
+  return UcxAbsence(true);
+}
+#endif
+
 constexpr TransportFactory kRegistry[] = {
     {"inproc", CreateInprocTransport},
     {"shm", CreateShmTransport},
+    {"ucx", CreateUcxTransport, UcxAbsence},
     {"tcp", CreateTcpTransport},
 };
 

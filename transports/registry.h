@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -21,18 +22,23 @@ struct TransportFactory {
   const char* name;
   absl::StatusOr<std::unique_ptr<Transport>> (*create)(const TransportConfig& config,
                                                        Events* events);
+  // Null: every process has it. Otherwise why this one goes without, or OK; `named`: the user asked
+  // for it by name. What is absent in this way is no failure, unless it was named.
+  absl::Status (*absence)(bool named) = nullptr;
+
+  absl::Status Absence(bool named) const { return absence ? absence(named) : absl::OkStatus(); }
 };
 
-// inproc, shm, tcp: best first. Of two processes, both use the first that both have and that
-// reaches the other.
+// inproc, shm, ucx, tcp: best first. Of two processes, both use the first that both have and that
+// reaches the other. All that this version knows, those included that this build or machine lacks.
 absl::Span<const TransportFactory> TransportRegistry();
 
 // "shm,tcp" to names, each known and named once; empty: all. The order of the text is ignored:
 // preference is fixed.
 absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
 
-// The accelerators of this process, and the library that does whole collectives on them; UNAVAILABLE with the reason
-// where there are none.
+// The accelerators of this process, and the library that does whole collectives on them;
+// UNAVAILABLE with the reason where there are none.
 absl::StatusOr<Devices*> OpenDevices();
 absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
 

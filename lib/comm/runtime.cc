@@ -118,6 +118,14 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
         transport_names_.end()) {
       continue;
     }
+    if (const absl::Status absent = factory.Absence(transports_named_); !absent.ok()) {
+      if (transports_named_) {
+        return Annotate(absent, absl::StrCat("transport ", factory.name));
+      }
+      ENTRAIN_LOG(kDebug, "transport ", factory.name, " is absent: ", absent.message());
+      failures.push_back(absl::StrCat(factory.name, ": ", absent.message()));
+      continue;
+    }
     auto transport = fault != nullptr && fault_->IsFor(factory.name)
                          ? CreateBehind(fault, factory, config, engine.get())
                          : factory.create(config, engine.get());

@@ -15,6 +15,7 @@
 
 #include "lib/base/status.h"
 #include "tests/support/ranks.h"
+#include "tests/support/transports.h"
 
 namespace entrain {
 namespace {
@@ -42,7 +43,7 @@ class Ahead : public testing::TestWithParam<std::string> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Over, Ahead, testing::Values("inproc", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Over, Ahead, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
                          [](const auto& test) { return test.param; });
 
 // More messages than any credit covers: the root has to wait until somebody takes some.

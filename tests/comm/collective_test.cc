@@ -14,6 +14,7 @@
 
 #include "collectives/catalog.h"
 #include "tests/support/ranks.h"
+#include "tests/support/transports.h"
 #include "tests/support/trial.h"
 
 namespace entrain {
@@ -145,7 +146,7 @@ TEST_P(Collective, EveryKindGivesTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Collective,
-                         testing::Combine(testing::Values("inproc", "shm", "tcp"),
+                         testing::Combine(testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
                                           testing::Values(1, 2, 3, 4, 7)),
                          [](const auto& param) {
                            return absl::StrCat(std::get<0>(param.param), "_n",

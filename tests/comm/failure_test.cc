@@ -25,6 +25,7 @@
 #include "lib/comm/tuning.h"
 #include "lib/store/store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/transports.h"
 
 namespace entrain {
 namespace {
@@ -45,7 +46,7 @@ absl::Status AllReduce(const Comm& comm, std::vector<float>& data, int64_t timeo
                          ReduceOp::kSum, options);
 }
 
-class Failure : public testing::TestWithParam<const char*> {
+class Failure : public testing::TestWithParam<std::string> {
  protected:
   RanksOptions Options() const {
     RanksOptions options;
@@ -53,8 +54,8 @@ class Failure : public testing::TestWithParam<const char*> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Over, Failure, testing::Values("inproc", "shm", "tcp"),
-                         [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Over, Failure, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
+                         [](const auto& test) { return test.param; });
 
 TEST_P(Failure, DifferentCountsFailEverywhereNamingBoth) {
   RunRanks(4, Options(), [](const Comm& comm) {
@@ -286,7 +287,7 @@ constexpr const char* kSizeNames[] = {"small", "large", "shared"};
 
 // Ranks as processes over a file store; `victim` is struck with `signal` while all loop over an
 // operation.
-void Strike(Operation operation, int ranks, int victim, int signal, const char* transports,
+void Strike(Operation operation, int ranks, int victim, int signal, const std::string& transports,
             int64_t timeout_ns, Size size, Shared* shared) {
   char directory[] = "/tmp/entrain-failure-XXXXXX";
   ASSERT_NE(mkdtemp(directory), nullptr);
@@ -367,20 +368,20 @@ void Strike(Operation operation, int ranks, int victim, int signal, const char* 
   EXPECT_EQ(std::system(remove.c_str()), 0);
 }
 
-class FailureOfAProcess : public testing::TestWithParam<std::tuple<const char*, Size, Operation>> {
+class FailureOfAProcess : public testing::TestWithParam<std::tuple<std::string, Size, Operation>> {
  protected:
   FailureOfAProcess()
       : shared_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared) {}
   ~FailureOfAProcess() override { munmap(shared_, sizeof(Shared)); }
-  const char* transport() const { return std::get<0>(GetParam()); }
+  std::string transport() const { return std::get<0>(GetParam()); }
   Size size() const { return std::get<1>(GetParam()); }
   Operation operation() const { return std::get<2>(GetParam()); }
   Shared* const shared_;
 };
 INSTANTIATE_TEST_SUITE_P(
     Over, FailureOfAProcess,
-    testing::Combine(testing::Values("shm", "tcp"),
+    testing::Combine(testing::ValuesIn(WithUcx({"shm", "tcp"})),
                      testing::Values(Size::kSmall, Size::kLarge, Size::kShared),
                      testing::Values(Operation::kAllReduce, Operation::kReduceScatter,
                                      Operation::kAllGather, Operation::kBroadcast,

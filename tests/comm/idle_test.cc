@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
+#include "tests/support/transports.h"
 
 namespace entrain {
 namespace {
@@ -26,7 +27,7 @@ void Sleep(double seconds) {
 }
 
 class Idle : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Over, Idle, testing::Values("inproc", "shm", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Over, Idle, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
                          [](const auto& test) { return test.param; });
 
 // CPU time, not time: how busy the machine is does not matter.

@@ -1,6 +1,45 @@
 #include "tests/transports/endpoint_contract.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace entrain {
+namespace {
+
+// How UCX connects the processes of one host, where `name` says it. UCX reads this when a transport
+// is made.
+void SetWay(absl::string_view name) {
+  for (const char* const way : {"tcp", "sm"}) {
+    if (absl::EndsWith(name, absl::StrCat("ucx_", way))) {
+      setenv("UCX_TLS", way, 1);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> EveryTransport() {
+  std::vector<std::string> names;
+  for (const TransportFactory& factory : TransportRegistry()) {
+    if (factory.name != std::string("ucx")) {
+      names.emplace_back(factory.name);
+    } else if (factory.Absence(/*named=*/true).ok()) {
+      names.insert(names.end(), {"ucx_tcp", "ucx_sm"});
+    }
+  }
+  for (size_t i = 0, plain = names.size(); i < plain; ++i) {
+    names.push_back(absl::StrCat("fault_", names[i]));
+  }
+  return names;
+}
+
+std::vector<std::string> EveryTransportOfProcesses() {
+  std::vector<std::string> names = EveryTransport();
+  names.erase(std::remove_if(names.begin(), names.end(),
+                             [](const std::string& name) { return Beneath(name) == "inproc"; }),
+              names.end());
+  return names;
+}
 
 Buffer Pattern(int64_t bytes, uint32_t seed) {
   Buffer buffer(static_cast<size_t>(bytes));
@@ -13,6 +52,7 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
 }
 
 void MakeTransport(absl::string_view name, Node& node) {
+  SetWay(name);
   // Quick enough for a suite that moves much, slow enough that everything waits for a while.
   const FaultPlan plan = {.bytes_per_second = 4'000'000'000,
                           .latency_ns = 30 * kMicrosecond,
@@ -20,7 +60,7 @@ void MakeTransport(absl::string_view name, Node& node) {
   for (const TransportFactory& factory : TransportRegistry()) {
     if (factory.name == Beneath(name)) {
       absl::StatusOr<std::unique_ptr<Transport>> transport =
-          factory.name == name
+          !absl::StartsWith(name, "fault_")
               ? factory.create(node.config, &node.events)
               : CreateBehind(CreateFaultLink(plan, node.config.self[0], *node.config.clock),
                              factory, node.config, &node.events);

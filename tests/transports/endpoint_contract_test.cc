@@ -20,9 +20,7 @@ constexpr int64_t kSizes[] = {0,         1,     7,          64,     4095, 4096, 
                               64 * kKiB, 65537, 256 * kKiB, 262145, kMiB, 3 * kMiB + 5};
 
 // Once for the tests of all files.
-INSTANTIATE_TEST_SUITE_P(Every, EndpointContract,
-                         testing::Values("inproc", "shm", "tcp", "fault_inproc", "fault_shm",
-                                         "fault_tcp"),
+INSTANTIATE_TEST_SUITE_P(Every, EndpointContract, testing::ValuesIn(EveryTransport()),
                          [](const auto& test) { return test.param; });
 
 TEST_P(EndpointContract, AddressIsPrintableAndShort) {

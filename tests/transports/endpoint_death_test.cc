@@ -114,8 +114,7 @@ class EndpointDeath : public testing::TestWithParam<std::string> {
   std::unique_ptr<Endpoint> path;
 };
 
-INSTANTIATE_TEST_SUITE_P(Processes, EndpointDeath,
-                         testing::Values("shm", "tcp", "fault_shm", "fault_tcp"),
+INSTANTIATE_TEST_SUITE_P(Processes, EndpointDeath, testing::ValuesIn(EveryTransportOfProcesses()),
                          [](const auto& test) { return test.param; });
 
 TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedWhilePolling) {
@@ -135,6 +134,20 @@ TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedByASleeperWithoutAnythingPo
   Kill();
   ASSERT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, true));
   EXPECT_LT(Clock::Real().Now() - killed, kSecond);
+}
+
+// Dead, and still in the table of processes.
+TEST_P(EndpointDeath, Invariant8_AKilledPeerThatNobodyWaitedForIsNoticed) {
+  for (const bool sleep : {false, true}) {
+    Start(1, 100);
+    const int64_t killed = Clock::Real().Now();
+    kill(child, SIGKILL);
+    EXPECT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, sleep));
+    EXPECT_LT(Clock::Real().Now() - killed, kSecond);
+    TearDown();
+    path.reset();
+    node.reset();
+  }
 }
 
 TEST_P(EndpointDeath, Invariant8_AKilledPeerIsNoticedInTheMiddleOfLargeTransfers) {

@@ -10,8 +10,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(ParseTransports, EmptyMeansAllInTheOrderOfPreference) {
-  EXPECT_THAT(ParseTransports("").value(), ElementsAre("inproc", "shm", "tcp", "cuda", "nccl"));
-  EXPECT_THAT(ParseTransports("  ").value(), ElementsAre("inproc", "shm", "tcp", "cuda", "nccl"));
+  EXPECT_THAT(ParseTransports("").value(),
+              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl"));
+  EXPECT_THAT(ParseTransports("  ").value(),
+              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl"));
 }
 
 TEST(ParseTransports, OrderOfTheTextDoesNotMatter) {
@@ -23,7 +25,7 @@ TEST(ParseTransports, RefusesUnknownAndRepeatedNames) {
   const auto unknown = ParseTransports("shm,rdma");
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("\"rdma\""));
-  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("inproc, shm, tcp"));
+  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr("inproc, shm, ucx, tcp"));
   EXPECT_THAT(std::string(ParseTransports("tcp,tcp").status().message()), HasSubstr("twice"));
   EXPECT_FALSE(ParseTransports("tcp,").ok());
   EXPECT_FALSE(ParseTransports(",").ok());

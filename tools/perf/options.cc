@@ -107,7 +107,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
       ->option_text("FILE");
   app.add_flag("--pin", words.pin, "with -n: a core for each rank (default when there are enough)");
   app.add_flag("--no-pin", words.no_pin, "with -n: let ranks wander between cores");
-  app.add_flag("--list", options.list, "list the transports and algorithms of this build");
+  app.add_flag("--list", options.list,
+               "list the transports, with why one is absent, and the algorithms");
   // For the ranks of -n; no group: not shown.
   app.add_option("--local-rank", options.local_rank)->group("");
   app.add_option("--local-store", options.local_store)->group("");
@@ -255,9 +256,41 @@ absl::Status Understand(const Words& words, Options& options) {
   return absl::OkStatus();
 }
 
+// Of a transport that is only made and thrown away.
+struct NoEvents final : Events {
+  bool Accepts(Context) override { return false; }
+  void OnEarly(Endpoint&, const Envelope&) override {}
+  void OnControl(Endpoint&, absl::string_view) override {}
+  void OnLost(Endpoint&, const absl::Status&) override {}
+};
+
+// What it is good for, or why it is not here.
+std::string Describe(const TransportFactory& factory) {
+  const absl::Status absence = factory.Absence(/*named=*/true);
+  if (!absence.ok()) {
+    return absl::StrCat("absent: ", absence.message());
+  }
+  NoEvents nobody;
+  const auto transport = factory.create(TransportConfig(), &nobody);
+  if (!transport.ok()) {
+    return absl::StrCat("absent: ", transport.status().message());
+  }
+  const Traits traits = (*transport)->traits();
+  const absl::Status unnamed = factory.Absence(/*named=*/false);
+  return absl::StrCat("about ", static_cast<double>(traits.latency_ns) / 1e3, " us, ",
+                      traits.bytes_per_second / 1e9, " GB/s",
+                      unnamed.ok() ? "" : "; not taken by itself: ", unnamed.message());
+}
+
 void List() {
   for (const TransportFactory& transport : TransportRegistry()) {
-    std::printf("transport %s\n", transport.name);
+    std::printf("transport %s (%s)\n", transport.name, Describe(transport).c_str());
+  }
+  for (const auto& [name, status] : {std::pair("cuda", OpenDevices().status()),
+                                     std::pair("nccl", OpenOffloadLibrary().status())}) {
+    std::printf("transport %s (%s)\n", name,
+                status.ok() ? "for calls on device memory"
+                            : absl::StrCat("absent: ", status.message()).c_str());
   }
   for (const Algorithm& algorithm : Catalog()) {
     std::printf("algorithm %s:%s\n", std::string(NameOf(algorithm.kind)).c_str(), algorithm.name);

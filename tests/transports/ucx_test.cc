@@ -1,0 +1,344 @@
+// Of ucx, what the contract suite cannot see: addresses, devices, order, what a lying peer can do,
+// and what loading UCX does to the process.
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <dlfcn.h>
+
+#include "lib/net/handshake.h"
+#include "tests/transports/endpoint_contract.h"
+#include "transports/ucx/devices.h"
+#include "transports/ucx/library.h"
+#include "transports/ucx/parcel.h"
+#include "transports/ucx/ucx_address.h"
+#include "transports/ucx/ucx_transport.h"
+#include "transports/ucx/wire.h"
+
+namespace entrain::ucx {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string FirstBytes(const char* function) {
+  const auto* const at = static_cast<const char*>(dlsym(RTLD_DEFAULT, function));
+  return at == nullptr ? "" : std::string(at, 16);
+}
+
+// First of all, before another test has loaded it.
+TEST(UcxLibrary, ALoadingLeavesTheProcessAsItIs) {
+  const char* const functions[] = {"mmap", "munmap", "madvise", "sbrk", "shmat"};
+  std::vector<std::string> before;
+  for (const char* function : functions) {
+    before.push_back(FirstBytes(function));
+  }
+  struct sigaction handler_before {
+  }, handler_after{};
+  sigaction(SIGSEGV, nullptr, &handler_before);
+  const auto library = LoadLibrary();
+  if (!library.ok()) {
+    GTEST_SKIP() << library.status();
+  }
+  sigaction(SIGSEGV, nullptr, &handler_after);
+  EXPECT_EQ(handler_before.sa_handler, handler_after.sa_handler);
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_EQ(before[i], FirstBytes(functions[i])) << functions[i];
+  }
+  EXPECT_EQ(getenv("UCX_MEM_EVENTS"), nullptr);
+  EXPECT_GE((*library)->minor, 13u);
+}
+
+TEST(UcxAddress, IsReadAsItWasWritten) {
+  const UcxAddress address = {.version = "1.13",
+                              .pid = 12,
+                              .name = "host",
+                              .pids = "p",
+                              .net = true,
+                              .worker = std::string("\0\xff/x", 4),
+                              .host = "boot/1/2"};
+  const auto parsed = UcxAddress::Parse(address.ToString());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->version, "1.13");
+  EXPECT_EQ(parsed->process(), "12@host");
+  EXPECT_EQ(parsed->pids, "p");
+  EXPECT_TRUE(parsed->net);
+  EXPECT_EQ(parsed->worker, address.worker);
+  EXPECT_EQ(parsed->host, "boot/1/2");
+  for (const char* wrong :
+       {"1.13/1@h/p/lan/AAAA/x", "1.13/1@h/p/net/A*/x", "1.13/1@h/p/net//x", "/1@h/p/net/AAAA/x",
+        "1.13//p/net/AAAA/x", "1.13/0@h/p/net/AAAA/x", "1.13/1@h/p/net/AAAA"}) {
+    EXPECT_FALSE(UcxAddress::Parse(wrong).ok()) << wrong;
+  }
+}
+
+TEST(UcxAddress, ReachesAlikeOnBothSides) {
+  const UcxAddress here = {.version = "1.13",
+                           .pid = 1,
+                           .name = "a",
+                           .pids = "p",
+                           .net = false,
+                           .worker = "w1",
+                           .host = "a"};
+  UcxAddress there = here;
+  const auto reaches = [&] {
+    EXPECT_EQ(here.Reaches(there), there.Reaches(here));
+    return here.Reaches(there);
+  };
+  EXPECT_FALSE(reaches()) << "itself";
+  there.worker = "w2";
+  EXPECT_TRUE(reaches());
+  there.host = "b";
+  EXPECT_FALSE(reaches()) << "another host";
+  there.net = true;
+  EXPECT_FALSE(reaches()) << "from loopback";
+  UcxAddress outside = here;
+  outside.net = true;
+  EXPECT_TRUE(outside.Reaches(there));
+  there.version = "1.14";
+  EXPECT_FALSE(outside.Reaches(there)) << "another release";
+}
+
+// A folder as /sys/class/infiniband.
+class UcxDevices : public testing::Test {
+ protected:
+  UcxDevices() {
+    char name[] = "/tmp/entrain-ucx-XXXXXX";
+    folder = mkdtemp(name);
+    Add("mlx5_0", "1", "4: ACTIVE", "lo");
+    Add("mlx5_0", "2", "1: DOWN", "lo");
+    Add("mlx5_1", "1", "4: ACTIVE", "ib7");
+  }
+  ~UcxDevices() override { std::filesystem::remove_all(folder); }
+  void Add(const std::string& device, const std::string& port, const std::string& state,
+           const std::string& interface) {
+    const std::filesystem::path path = folder / device;
+    std::filesystem::create_directories(path / "ports" / port);
+    std::filesystem::create_directories(path / "device" / "net" / interface);
+    std::ofstream(path / "ports" / port / "state") << state << "\n";
+  }
+  std::filesystem::path folder;
+};
+
+TEST_F(UcxDevices, PortsThatAreUpAreFound) {
+  const std::vector<RdmaPort> ports = ListRdmaPorts(folder.string());
+  ASSERT_EQ(ports.size(), 2u);
+  EXPECT_EQ(ports[0].name, "mlx5_0:1");
+  EXPECT_THAT(ports[0].interfaces, ElementsAre("lo"));
+  EXPECT_EQ(ports[1].name, "mlx5_1:1");
+  EXPECT_THAT(ListRdmaPorts((folder / "none").string()), IsEmpty());
+}
+
+TEST_F(UcxDevices, OnLoopbackThereIsNoRdmaAndNoOtherHost) {
+  const auto devices = ChooseDevices(TransportConfig(), ListRdmaPorts(folder.string()));
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  EXPECT_EQ(devices->names, "lo");
+  EXPECT_FALSE(devices->net);
+}
+
+TEST_F(UcxDevices, AFilterThatNothingPassesIsRefused) {
+  TransportConfig config;
+  config.interface_filter = "nosuch0";
+  const auto devices = ChooseDevices(config, {});
+  EXPECT_THAT(std::string(devices.status().message()), HasSubstr("nosuch0"));
+}
+
+TEST(UcxParcel, LengthsAreChecked) {
+  const auto check = [](ParcelType type, int64_t bytes, size_t payload) {
+    return CheckParcel({.type = type, .bytes = bytes}, payload).ok();
+  };
+  EXPECT_TRUE(check(ParcelType::kEager, 8, 8));
+  EXPECT_FALSE(check(ParcelType::kEager, 8, 7));
+  EXPECT_FALSE(check(ParcelType::kEager, -1, 0));
+  EXPECT_FALSE(check(ParcelType::kData, kParcelBytes + 1, kParcelBytes + 1));
+  EXPECT_TRUE(check(ParcelType::kAnnounce, kMaxMessageBytes, 0));
+  EXPECT_FALSE(check(ParcelType::kAnnounce, kMaxMessageBytes + 1, 0));
+  EXPECT_FALSE(check(ParcelType::kAnnounce, 8, 8));
+  EXPECT_FALSE(check(ParcelType::kGrant, 1, 1));
+  EXPECT_FALSE(check(ParcelType::kHello, 8, 8));
+  EXPECT_FALSE(check(static_cast<ParcelType>(12), 0, 0));
+  EXPECT_FALSE(CheckParcel({.version = 2}, 0).ok());
+  EXPECT_FALSE(CheckParcel({.zero = 1}, 0).ok());
+}
+
+TEST(UcxWire, WhatComesBeforeItsTurnIsKept) {
+  Wire wire(nullptr, PeerId{}, nullptr, nullptr);
+  const auto number = [](uint64_t n) { return Header{.number = n}; };
+  const std::string text = "two";
+  Header header;
+  std::string payload;
+  EXPECT_FALSE(wire.Arrived(number(2), {reinterpret_cast<const std::byte*>(text.data()), 3}));
+  EXPECT_FALSE(wire.Arrived(number(1), {}));
+  EXPECT_FALSE(wire.Next(&header, &payload));
+  EXPECT_TRUE(wire.Arrived(number(0), {}));
+  ASSERT_TRUE(wire.Next(&header, &payload));
+  EXPECT_EQ(header.number, 1u);
+  ASSERT_TRUE(wire.Next(&header, &payload));
+  EXPECT_EQ(header.number, 2u);
+  EXPECT_EQ(payload, "two");
+  EXPECT_FALSE(wire.Next(&header, &payload));
+  EXPECT_TRUE(wire.failure().ok());
+  EXPECT_FALSE(wire.Arrived(number(2), {}));
+  EXPECT_THAT(std::string(wire.failure().message()), HasSubstr("parcel 2 came where 3 was due"));
+}
+
+// A node, and a peer of it that is played by hand, over UCX's shared memory.
+class UcxLiar : public testing::Test, protected Sink {
+ protected:
+  void SetUp() override {
+    setenv("UCX_TLS", "sm", 1);
+    if (const absl::Status absent = UcxAbsence(/*named=*/true); !absent.ok()) {
+      GTEST_SKIP() << absent;
+    }
+    node = MakeNode("ucx_sm", 1);
+    worker = *Worker::Create("", this);
+    me.fill(2);
+    wire = std::make_unique<Wire>(worker.get(), node->config.self, nullptr, nullptr);
+    const auto address = UcxAddress::Parse(node->transport->address());
+    ASSERT_TRUE(wire->Open(address->worker).ok());
+    UcxAddress mine = *address;
+    mine.worker = worker->address();
+    path = *node->transport->Connect(me, mine.ToString());
+  }
+  void TearDown() override {
+    if (path != nullptr) {
+      path->Close(absl::AbortedError("end of test"));
+      path.reset();
+      wire->StartClose();
+      Until([&] {
+        wire->CheckClose();
+        return wire->closed();
+      });
+    }
+  }
+  void OnParcel(const Header& header, ConstBytes payload) override {
+    if (header.type == ParcelType::kHello) {
+      Card card;
+      std::memcpy(&card, payload.data(), sizeof(card));
+      wire->Introduce(card.path);
+      Shake(payload.subspan(sizeof(card)));
+    } else if (header.type == ParcelType::kProof) {
+      Shake(payload);
+    }
+  }
+  void Shake(ConstBytes bytes) {
+    ASSERT_TRUE(shake.Consume({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).ok());
+    if (const std::string proof = shake.TakeOutput(); proves && !proof.empty()) {
+      Say({.type = ParcelType::kProof}, proof);
+    }
+  }
+  void Say(Header header, const std::string& text = "") {
+    if (header.type != ParcelType::kAnnounce && header.bytes == 0) {
+      header.bytes = static_cast<int64_t>(text.size());
+    }
+    wire->Send(header, {reinterpret_cast<const std::byte*>(text.data()), text.size()}, 0);
+  }
+  void Hello(const PeerId& to) {
+    const Card card = {.from = me, .to = to, .path = 77};
+    Say({.type = ParcelType::kHello},
+        std::string(reinterpret_cast<const char*>(&card), sizeof(card)) + shake.TakeOutput());
+  }
+  bool Until(const std::function<bool()>& condition, double seconds = 5) {
+    const Deadline by = Deadline::After(static_cast<int64_t>(seconds * kSecond));
+    while (!condition() && !by.Passed(Clock::Real().Now())) {
+      node->transport->Poll();
+      worker->Progress();
+    }
+    return condition();
+  }
+  std::string LostBecause() {
+    return Until([&] { return !node->events.lost.empty(); })
+               ? std::string(node->events.lost[0].message())
+               : "";
+  }
+
+  std::unique_ptr<Node> node;
+  std::unique_ptr<Worker> worker;
+  std::unique_ptr<Wire> wire;
+  std::unique_ptr<Endpoint> path;
+  PeerId me{};
+  Handshake shake{
+      /*dialer=*/false, Purpose::kData, {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, ""};
+  bool proves = true;
+};
+
+TEST_F(UcxLiar, AnHonestOneIsHeard) {
+  Hello(node->config.self);
+  ASSERT_TRUE(Until([&] { return shake.done(); }));
+  Say({.type = ParcelType::kControl}, "hello");
+  ASSERT_TRUE(Until([&] { return !node->events.controls.empty(); }));
+  EXPECT_THAT(node->events.controls, ElementsAre("hello"));
+}
+
+TEST_F(UcxLiar, AHelloForAnotherProcessIsDropped) {
+  PeerId other;
+  other.fill(9);
+  Hello(other);
+  Say({.type = ParcelType::kControl}, "me too");
+  EXPECT_FALSE(Until([&] { return !node->events.lost.empty() || shake.done(); }, 0.2));
+  EXPECT_TRUE(node->events.controls.empty());
+}
+
+TEST_F(UcxLiar, NothingIsBelievedBeforeTheHandshake) {
+  proves = false;
+  Hello(node->config.self);
+  ASSERT_TRUE(Until([&] { return wire->introduced(); }));
+  Say({.type = ParcelType::kControl}, "believe me");
+  EXPECT_THAT(LostBecause(), HasSubstr("no handshake"));
+  EXPECT_TRUE(node->events.controls.empty());
+}
+
+TEST_F(UcxLiar, EveryBreachEndsThePathAndIsNamed) {
+  struct Lie {
+    const char* what;
+    Header header;
+    std::string payload;
+  };
+  const Lie lies[] = {
+      {"was not granted", {.type = ParcelType::kData, .message = 5}, "data"},
+      {"an announcement without a number", {.type = ParcelType::kAnnounce, .bytes = 8}, ""},
+      {"more credit returned", {.type = ParcelType::kCredit, .credit = 1}, ""},
+      {"of type 99", {.type = static_cast<ParcelType>(99)}, ""},
+      {"a parcel of type 4", {.type = ParcelType::kAnnounce, .bytes = -8, .message = 1}, ""},
+      {"with 3", {.type = ParcelType::kEager, .bytes = 8}, "abc"},
+      {"out of order", {.type = ParcelType::kProof}, std::string(32, 'p')},
+  };
+  for (const Lie& lie : lies) {
+    SCOPED_TRACE(lie.what);
+    Hello(node->config.self);
+    ASSERT_TRUE(Until([&] { return shake.done(); }));
+    Say(lie.header, lie.payload);
+    EXPECT_THAT(LostBecause(), HasSubstr(lie.what));
+    TearDown();
+    shake = Handshake(false, Purpose::kData, me, "");
+    worker.reset();
+    node.reset();
+    SetUp();
+  }
+}
+
+TEST(UcxKey, AnotherKeyLosesThePathOnBothSides) {
+  if (!UcxAbsence(/*named=*/true).ok()) {
+    GTEST_SKIP() << UcxAbsence(true);
+  }
+  const auto a = MakeNode("ucx_sm", 1, "one key"), b = MakeNode("ucx_sm", 2, "another");
+  auto to_b = *a->transport->Connect(b->config.self, b->transport->address());
+  auto to_a = *b->transport->Connect(a->config.self, a->transport->address());
+  const Deadline by = Deadline::After(5 * kSecond);
+  while ((a->events.lost.empty() || b->events.lost.empty()) && !by.Passed(Clock::Real().Now())) {
+    a->transport->Poll();
+    b->transport->Poll();
+  }
+  ASSERT_EQ(a->events.lost.size(), 1u);
+  ASSERT_EQ(b->events.lost.size(), 1u);
+  EXPECT_THAT(std::string(a->events.lost[0].message()) + std::string(b->events.lost[0].message()),
+              HasSubstr("key"));
+  to_b->Close(absl::AbortedError("end"));
+  to_a->Close(absl::AbortedError("end"));
+}
+
+}  // namespace
+}  // namespace entrain::ucx

@@ -1,0 +1,99 @@
+#include "transports/ucx/library.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
+#include "lib/base/config.h"
+
+namespace entrain::ucx {
+namespace {
+
+constexpr char kName[] = "libucp.so.0";
+constexpr unsigned kLeastMajor = 1, kLeastMinor = 13;
+
+// What UCX does to a process as it is loaded can be told it by the environment alone: by default it
+// rewrites the first instructions of mmap, munmap and others, to hear of memory that is freed, and
+// takes over SIGSEGV and its like, to print backtraces. Neither is needed here, nor a library's
+// business.
+constexpr const char* kWhileLoading[] = {"UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=none"};
+
+// The environment with some more variables, while this lives; those that are set stay as they are.
+// Other threads may read variables meanwhile, as the array is not changed but replaced; what one
+// sets meanwhile is lost.
+class LargerEnvironment {
+ public:
+  explicit LargerEnvironment(absl::Span<const char* const> variables) : usual_(environ) {
+    auto* const larger = new std::vector<char*>();  // not freed: a reader may still go through it
+    for (char** each = usual_; each != nullptr && *each != nullptr; ++each) {
+      larger->push_back(*each);
+    }
+    for (const char* const variable : variables) {
+      const std::string name(variable, strchr(variable, '='));
+      if (!GetEnv(name.c_str()).has_value()) {
+        larger->push_back(const_cast<char*>(variable));
+      }
+    }
+    larger->push_back(nullptr);
+    environ = larger->data();
+  }
+  ~LargerEnvironment() { environ = usual_; }
+  LargerEnvironment(const LargerEnvironment&) = delete;
+  LargerEnvironment& operator=(const LargerEnvironment&) = delete;
+
+ private:
+  char** const usual_;
+};
+
+void* Open() {
+  const LargerEnvironment environment(kWhileLoading);
+  return dlopen(kName, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+}
+
+absl::StatusOr<Library> Load() {
+  void* const handle = Open();
+  if (handle == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("UCX cannot be loaded: ", dlerror()));
+  }
+  Library library;
+  const char* missing = nullptr;
+  // Symbols of libucs are found too: libucp is linked with it.
+#define ENTRAIN_UCX_LOOK_UP(name)                                                \
+  library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, #name)); \
+  missing = library.name == nullptr ? #name : missing;
+  ENTRAIN_UCX_FUNCTIONS(ENTRAIN_UCX_LOOK_UP)
+#undef ENTRAIN_UCX_LOOK_UP
+  if (missing != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(kName, " has no function ", missing));
+  }
+  unsigned release = 0;
+  library.ucp_get_version(&library.major, &library.minor, &release);
+  if (library.major != kLeastMajor || library.minor < kLeastMinor) {
+    return absl::FailedPreconditionError(absl::StrCat(kName, " is UCX ", library.major, ".",
+                                                      library.minor, "; needed: ", kLeastMajor, ".",
+                                                      kLeastMinor, " or later of ", kLeastMajor));
+  }
+  return library;
+}
+
+}  // namespace
+
+absl::Status Library::Error(ucs_status_t status, absl::string_view what) const {
+  return absl::UnavailableError(absl::StrCat(what, ": ", ucs_status_string(status)));
+}
+
+absl::StatusOr<const Library*> LoadLibrary() {
+  static const auto* const loaded = new absl::StatusOr<Library>(Load());
+  if (!loaded->ok()) {
+    return loaded->status();
+  }
+  return &**loaded;
+}
+
+}  // namespace entrain::ucx

@@ -1,0 +1,84 @@
+// A ucx path to one peer: getting acquainted, up, ended.
+//
+//   hello of both ──> proof of both ──> up ──Close, CLOSE of the peer, or failure──> ended
+//
+// Both sides know each other's worker address from the start, so both make an endpoint of UCX at
+// once and say hello; nothing else is believed before the handshake (lib/net/handshake.h) is done.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+
+#include "lib/net/handshake.h"
+#include "transports/matching.h"
+#include "transports/transport.h"
+#include "transports/ucx/receiver.h"
+#include "transports/ucx/sender.h"
+#include "transports/ucx/wire.h"
+
+namespace entrain::ucx {
+
+// What endpoints share, and what they tell their transport. Outlives them.
+class Shared {
+ public:
+  explicit Shared(Events* its_engine) : engine(its_engine) {}
+  virtual ~Shared() = default;
+  virtual void OnDestroyed(UcxEndpoint* endpoint) = 0;
+  // How long the last words of a path may take.
+  virtual Deadline DepartBy(const Wire& wire) const = 0;
+
+  Events* const engine;
+  CompletionList completions;
+};
+
+class UcxEndpoint final : public Endpoint {
+ public:
+  UcxEndpoint(Shared* shared, const TransportConfig& config, const PeerId& peer,
+              std::string peer_name);
+  ~UcxEndpoint() override;
+
+  void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void SendControl(absl::string_view message) override;
+  void Revoke(Context mine, Context theirs, const absl::Status& why) override;
+  void Close(const absl::Status& why) override;
+  std::string peer_address() const override { return "ucx " + peer_name_; }
+
+  // For the transport, from Poll or Connect. The wire is the transport's, and outlives this path.
+  Lender* lender() { return &sender_; }
+  void Attach(Wire* wire);
+  void OnHello(ConstBytes hello);
+  void OnParcel(const Header& header, ConstBytes payload);
+  void Lose(const absl::Status& why);  // reported as OnLost by the next Report
+  int Report();
+  int Flush() { return up_ && !ended() ? sender_.Flush() : 0; }
+  // There is something to send that UCX would take.
+  bool can_flush() const { return up_ && !ended() && sender_.pending() && wire_->ready(); }
+  bool reporting() const { return !failed_.ok(); }
+  bool up() const { return up_; }
+  bool ended() const { return !end_.ok(); }
+  Deadline connect_by() const { return connect_by_; }
+
+ private:
+  void SendCard(const TransportConfig& config);
+  absl::Status Consume(ConstBytes bytes);
+  void End(const absl::Status& why);
+
+  Shared* const shared_;
+  const PeerId peer_;
+  const std::string peer_name_;
+  const PeerId self_;
+  const Deadline connect_by_;
+  Wire* wire_ = nullptr;
+  Handshake handshake_;
+  bool up_ = false;
+  absl::Status end_;     // why it has ended
+  absl::Status failed_;  // to be reported as OnLost
+  Sender sender_;
+  Receiver receiver_;
+};
+
+}  // namespace entrain::ucx

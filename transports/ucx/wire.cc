@@ -1,0 +1,260 @@
+#include "transports/ucx/wire.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/net/handshake.h"
+
+namespace entrain::ucx {
+
+namespace {
+
+// UCX keeps the order of what goes over one lane. Should it use several, this many may overtake.
+constexpr size_t kMaxAhead = 4096;
+
+}  // namespace
+
+// UCX's view of a parcel's payload.
+struct Packing {
+  static void* Start(void*, const void* parcel, size_t) { return const_cast<void*>(parcel); }
+  static void* Unpack(void*, void*, size_t) { return nullptr; }
+  static size_t Size(void* parcel) { return static_cast<Wire::Parcel*>(parcel)->bytes; }
+  static size_t Pack(void* state, size_t offset, void* to, size_t most) {
+    const auto* parcel = static_cast<Wire::Parcel*>(state);
+    const size_t bytes = std::min(most, parcel->bytes - offset);
+    std::memcpy(to, parcel->data + offset, bytes);
+    return bytes;
+  }
+  static ucs_status_t NotReceived(void*, size_t, const void*, size_t) {
+    return UCS_ERR_UNSUPPORTED;
+  }
+  static void Finish(void*) {}
+};
+const ucp_generic_dt_ops_t kPacking = {Packing::Start, Packing::Unpack,      Packing::Size,
+                                       Packing::Pack,  Packing::NotReceived, Packing::Finish};
+
+Wire::Wire(Worker* worker, const PeerId& peer, Lender* lender, UcxEndpoint* owner)
+    : worker_(worker), peer_(peer), lender_(lender), owner_(owner) {
+  while (path_ == 0) {
+    RandomBytes(&path_, sizeof(path_));
+  }
+  for (size_t i = 0; i < kInFlight; ++i) {
+    parcels_.push_back(std::make_unique<Parcel>());
+    parcels_.back()->wire = this;
+    free_.push_back(parcels_.back().get());
+  }
+}
+
+absl::Status Wire::Open(const std::string& address) {
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = OnError;
+  params.err_handler.arg = this;
+  const ucs_status_t status = worker_->ucx().ucp_ep_create(worker_->handle(), &params, &endpoint_);
+  if (status != UCS_OK) {
+    endpoint_ = nullptr;
+    return worker_->ucx().Error(status, "ucp_ep_create");
+  }
+  return absl::OkStatus();
+}
+
+bool Wire::Send(Header header, ConstBytes payload, uint64_t message) {
+  Parcel* const parcel = free_.back();
+  header.path = peer_path_;
+  header.number = next_number_++;
+  parcel->header = header;
+  parcel->bytes = payload.size();
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_AM_SEND_FLAG_EAGER;
+  param.cb.send = OnSent;
+  param.user_data = parcel;
+  const bool small = payload.size() <= kSmall;
+  const void* what = parcel;
+  size_t count = 1;
+  if (small) {
+    if (!payload.empty()) {
+      std::memcpy(parcel->small.data(), payload.data(), payload.size());
+    }
+    what = parcel->small.data();
+    count = payload.size();
+    parcel->message = 0;
+  } else {
+    parcel->data = payload.data();
+    parcel->message = message;
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+    param.datatype = worker_->packed();
+  }
+  void* const request = worker_->ucx().ucp_am_send_nbx(endpoint_, kParcels, &parcel->header,
+                                                       sizeof(parcel->header), what, count, &param);
+  if (request == nullptr) {
+    return true;
+  }
+  if (UCS_PTR_IS_ERR(request)) {
+    Fail(worker_->ucx().Error(UCS_PTR_STATUS(request), "sending"));
+    return true;
+  }
+  parcel->busy = true;
+  free_.pop_back();
+  ++pending_;
+  return small;
+}
+
+void Wire::OnSent(void* request, ucs_status_t status, void* user_data) {
+  auto* const parcel = static_cast<Parcel*>(user_data);
+  Wire* const wire = parcel->wire;
+  wire->worker_->ucx().ucp_request_free(request);
+  if (status != UCS_OK) {
+    wire->Fail(wire->worker_->ucx().Error(status, "sending"));
+  }
+  wire->Done(parcel);
+}
+
+void Wire::Done(Parcel* parcel) {
+  --pending_;
+  parcel->busy = false;
+  parcel->copy.reset();
+  free_.push_back(parcel);
+  // Of a failed path everything fails by the end of its endpoint.
+  if (parcel->message != 0 && failure_.ok()) {
+    lender_->OnTaken(parcel->message, static_cast<int64_t>(parcel->bytes));
+  }
+}
+
+void Wire::Recall(uint64_t message) {
+  for (const std::unique_ptr<Parcel>& parcel : parcels_) {
+    if (parcel->busy && parcel->message != 0 && (message == 0 || parcel->message == message)) {
+      parcel->copy = std::make_unique_for_overwrite<std::byte[]>(parcel->bytes);
+      std::memcpy(parcel->copy.get(), parcel->data, parcel->bytes);
+      parcel->data = parcel->copy.get();
+      parcel->message = 0;
+    }
+  }
+}
+
+void Wire::OnError(void* arg, ucp_ep_h, ucs_status_t status) {
+  auto* const wire = static_cast<Wire*>(arg);
+  wire->Fail(wire->worker_->ucx().Error(status, "the connection is gone"));
+}
+
+void Wire::Fail(const absl::Status& why) {
+  if (failure_.ok()) {
+    failure_ = why;
+  }
+}
+
+bool Wire::Arrived(const Header& header, ConstBytes payload) {
+  if (header.number == expected_) {
+    ++expected_;
+    return true;
+  }
+  if (header.number > expected_ && ahead_.size() < kMaxAhead) {
+    ahead_.emplace(header.number,
+                   std::pair(header, std::string(reinterpret_cast<const char*>(payload.data()),
+                                                 payload.size())));
+  } else {
+    Fail(absl::UnavailableError(absl::StrCat("the peer broke the protocol: parcel ", header.number,
+                                             " came where ", expected_, " was due")));
+  }
+  return false;
+}
+
+bool Wire::Next(Header* header, std::string* payload) {
+  const auto next = ahead_.find(expected_);
+  if (next == ahead_.end()) {
+    return false;
+  }
+  ++expected_;
+  *header = next->second.first;
+  *payload = std::move(next->second.second);
+  ahead_.erase(next);
+  return true;
+}
+
+void Wire::Depart(std::deque<std::string> controls, absl::string_view why, Deadline by) {
+  owner_ = nullptr;
+  lender_ = nullptr;
+  departing_ = true;
+  depart_by_ = by;
+  for (std::string& text : controls) {
+    farewell_.emplace_back(ParcelType::kControl, std::move(text));
+  }
+  farewell_.emplace_back(ParcelType::kClose, std::string(why.substr(0, kMaxControlBytes)));
+}
+
+int Wire::Flush(int64_t now) {
+  int sent = 0;
+  while (departing_ && !closing_ && introduced() && ready() && !farewell_.empty()) {
+    const auto& [type, text] = farewell_.front();
+    Header header;
+    header.type = type;
+    header.bytes = static_cast<int64_t>(text.size());
+    const bool taken =
+        Send(header, {reinterpret_cast<const std::byte*>(text.data()), text.size()}, ~uint64_t{0});
+    if (!taken) {
+      Recall(~uint64_t{0});
+    }
+    farewell_.pop_front();
+    ++sent;
+  }
+  if (departing_ && !closing_ &&
+      (!failure_.ok() || (peer_closed_ && said_all()) || depart_by_.Passed(now))) {
+    StartClose();
+  }
+  CheckClose();
+  return sent;
+}
+
+bool Wire::Finished(void** request) const {
+  if (*request != nullptr && worker_->ucx().ucp_request_check_status(*request) != UCS_INPROGRESS) {
+    worker_->ucx().ucp_request_free(std::exchange(*request, nullptr));
+  }
+  return *request == nullptr;
+}
+
+bool Wire::Flushed() {
+  if (closing_ || !failure_.ok() || !introduced()) {
+    return true;
+  }
+  if (!said_all()) {
+    return false;
+  }
+  if (!std::exchange(flushing_, true)) {
+    const ucp_request_param_t param{};
+    void* const request = worker_->ucx().ucp_ep_flush_nbx(endpoint_, &param);
+    flush_request_ = UCS_PTR_IS_PTR(request) ? request : nullptr;
+  }
+  return Finished(&flush_request_);
+}
+
+// By force: UCX's own way to close waits for the peer, and cannot be given up.
+void Wire::StartClose() {
+  if (std::exchange(closing_, true) || endpoint_ == nullptr) {
+    return;
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  void* const request = worker_->ucx().ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param);
+  close_request_ = UCS_PTR_IS_PTR(request) ? request : nullptr;
+}
+
+void Wire::CheckClose() {
+  Finished(&close_request_);
+}
+
+void Wire::Abandon() {
+  for (void** request : {&flush_request_, &close_request_}) {
+    if (*request != nullptr) {
+      worker_->ucx().ucp_request_free(std::exchange(*request, nullptr));
+    }
+  }
+}
+
+}  // namespace entrain::ucx
