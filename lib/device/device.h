@@ -15,9 +15,11 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
+#include "lib/base/dtype.h"
 
 namespace entrain {
 
+class Draws;
 struct Kernels;
 
 // The driver's handles. A null stream is the device's default stream.
@@ -76,6 +78,16 @@ class Device {
   // The allocation's beginning; counted: opening it again gives the same address, and Close undoes one Open.
   virtual absl::StatusOr<void*> Open(const DeviceExport& memory) = 0;
   virtual void Close(const DeviceExport& memory) = 0;
+
+  // What a sparsified contribution keeps of a vector (lib/base/merging.h, lib/kernels/packing.h), enqueued on the stream:
+  // dst = x where it is kept, else 0; dst may be x. The k largest magnitudes, of equal ones the first; the caller waits
+  // until the smallest of them is known. 0 <= k <= count.
+  virtual absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
+                                   StreamHandle stream) = 0;
+  // Those whose draw is below `threshold`; the first element has the place `first`.
+  virtual absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first,
+                                  int64_t count, const Draws& draws, uint64_t threshold,
+                                  StreamHandle stream) = 0;
 
   // The kernel table over device memory: arguments, results and bits as lib/kernels/kernels.h says, but for sums of
   // squares, whose order is another (the same on every device of one kind). Its functions enqueue on the stream that the

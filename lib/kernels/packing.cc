@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/kernels/draws.h"
+
 namespace entrain {
 namespace {
 
@@ -24,13 +26,6 @@ T Get(const std::byte* from) {
   T value;
   std::memcpy(&value, from, sizeof(T));
   return value;
-}
-
-// splitmix64's finish.
-uint64_t Scramble(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 // Calls body(Bits()) with the unsigned integer as wide as an element.
@@ -342,12 +337,12 @@ absl::Status Malformed(absl::string_view what) {
 
 Draws::Draws(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
   for (const uint64_t next : {seed, a, b, c}) {
-    key_ = Scramble(key_ + 0x9e3779b97f4a7c15u + next);
+    key_ = Scramble(key_ + kDrawStep + next);
   }
 }
 
 uint32_t Draws::At(uint64_t place) const {
-  return static_cast<uint32_t>(Scramble(key_ + place * 0x9e3779b97f4a7c15u) >> 32);
+  return DrawAt(key_, place);
 }
 
 Sieve Sieve::Largest(DType dtype, const void* x, int64_t count, int64_t k) {

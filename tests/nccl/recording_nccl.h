@@ -51,6 +51,13 @@ class RecordingDevice final : public Device {
   absl::StatusOr<DeviceExport> Export(const void*) override { return DeviceExport{}; }
   absl::StatusOr<void*> Open(const DeviceExport&) override { return nullptr; }
   void Close(const DeviceExport&) override {}
+  absl::Status KeepLargest(DType, void*, const void*, int64_t, int64_t, StreamHandle) override {
+    return absl::OkStatus();
+  }
+  absl::Status KeepRandom(DType, void*, const void*, int64_t, int64_t, const Draws&, uint64_t,
+                          StreamHandle) override {
+    return absl::OkStatus();
+  }
   const Kernels& kernels() const override;
 
  private:

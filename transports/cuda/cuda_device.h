@@ -21,11 +21,12 @@ namespace entrain {
 // FAILED_PRECONDITION in a child that was forked after the driver was loaded.
 absl::Status CheckNotForked();
 
-// Pinned words that kernels which return numbers write to, and the mark to wait for. Lent to one
-// call at a time.
+// Pinned words for what kernels return, as many of the device for what they count, and the mark to
+// wait for. Lent to one call at a time.
 struct ResultRoom {
   static constexpr int kWords = device_loops::kMostBlocks;
   double* words = nullptr;
+  void* device_words = nullptr;
   EventHandle done = nullptr;
 };
 
@@ -63,13 +64,17 @@ class CudaDevice final : public Device {
   absl::StatusOr<void*> Open(const DeviceExport& memory) override;
   void Close(const DeviceExport& memory) override;
 
+  absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
+                           StreamHandle stream) override;
+  absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first, int64_t count,
+                          const Draws& draws, uint64_t threshold, StreamHandle stream) override;
   const Kernels& kernels() const override;
 
   // ---- For cuda_devices.cc: cuPointerGetAttributes with this device's context current.
   absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
                           void** values);
 
-  // ---- For cuda_kernels.cc and launch.cc.
+  // ---- For cuda_kernels.cc, cuda_sift.cc and launch.cc.
   int processors() const { return processors_; }
   // `args`: the kernel's, copied before this returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);

@@ -31,12 +31,6 @@ static_assert(After(KernelId::agree_f32, DType::kF8E5M2) == KernelId::agree_f8_e
 static_assert(After(KernelId::locate_f32_i32, DType::kI64I64, DType::kF32I32) ==
               KernelId::locate_i64_i64);
 
-// `first` and the kernels behind it are of elements of 1, 2, 4 and 8 bytes.
-KernelId OfWidth(KernelId first, int64_t bytes) {
-  const int32_t step = bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3;
-  return static_cast<KernelId>(static_cast<int32_t>(first) + step);
-}
-
 void Copy(void* dst, const void* src, int64_t bytes) {
   BoundStream().Note(BoundDevice().Copy(dst, src, bytes, BoundStream().stream()));
 }

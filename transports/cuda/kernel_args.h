@@ -203,4 +203,51 @@ struct AgdStepArgs {
   }
 };
 
+// How many magnitudes (elements' bits without the highest) have the bits `known` of `threshold`, by
+// the 8 bits at `low`: results[digit].
+struct DigitsArgs {
+  Range range;
+  const void* in;
+  uint64_t known, threshold;
+  int32_t low;
+  uint64_t* counts;  // kThreads of them, which are added to
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(in);
+    f(counts);
+  }
+};
+
+// How many magnitudes are `threshold`: block k of those of elements [k * part, (k + 1) * part) of
+// the range.
+struct TiesArgs {
+  Range range;  // head: no matter
+  const void* in;
+  uint64_t threshold;
+  int64_t part;
+  double* results;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(in);
+    f(results);
+  }
+};
+
+// out = what is kept of in, and zeros: magnitudes above the threshold, and those at it before
+// element `cut`; or where the draw is below it.
+struct KeepArgs {
+  Range range;
+  void* out;
+  const void* in;
+  uint64_t threshold;
+  int64_t cut;
+  uint64_t key;
+  int64_t first;  // the place of element 0
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(in);
+  }
+};
+
 }  // namespace entrain::device_loops

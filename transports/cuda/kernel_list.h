@@ -77,7 +77,23 @@
   X(sgd_step, SgdStepArgs, SgdStep)                                \
   X(adamw_step, AdamwStepArgs, AdamwStep)                          \
   X(agd_step, AgdStepArgs, AgdStep)                                \
-  X(outer_step, OuterStepArgs, OuterStep)
+  X(outer_step, OuterStepArgs, OuterStep)                          \
+  X(digits_1, DigitsArgs, CountDigits<uint8_t>)                    \
+  X(digits_2, DigitsArgs, CountDigits<uint16_t>)                   \
+  X(digits_4, DigitsArgs, CountDigits<uint32_t>)                   \
+  X(digits_8, DigitsArgs, CountDigits<uint64_t>)                   \
+  X(ties_1, TiesArgs, CountTies<uint8_t>)                          \
+  X(ties_2, TiesArgs, CountTies<uint16_t>)                         \
+  X(ties_4, TiesArgs, CountTies<uint32_t>)                         \
+  X(ties_8, TiesArgs, CountTies<uint64_t>)                         \
+  X(keep_largest_1, KeepArgs, KeepLargest<uint8_t>)                \
+  X(keep_largest_2, KeepArgs, KeepLargest<uint16_t>)               \
+  X(keep_largest_4, KeepArgs, KeepLargest<uint32_t>)               \
+  X(keep_largest_8, KeepArgs, KeepLargest<uint64_t>)               \
+  X(keep_random_1, KeepArgs, KeepRandom<uint8_t>)                  \
+  X(keep_random_2, KeepArgs, KeepRandom<uint16_t>)                 \
+  X(keep_random_4, KeepArgs, KeepRandom<uint32_t>)                 \
+  X(keep_random_8, KeepArgs, KeepRandom<uint64_t>)
 
 namespace entrain {
 

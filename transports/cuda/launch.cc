@@ -19,6 +19,11 @@ device_loops::Range RangeOf(int64_t count, int64_t width, absl::Span<const Opera
   return {count, count};
 }
 
+KernelId OfWidth(KernelId first, int64_t bytes) {
+  const int32_t step = bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3;
+  return static_cast<KernelId>(static_cast<int32_t>(first) + step);
+}
+
 KernelStream& BoundStream() {
   KernelStream* const bound = KernelStream::Current();
   if (bound == nullptr) {

@@ -20,6 +20,9 @@ struct Operand {
 // Packs of `width` elements begin where all operands are aligned for them, or nowhere.
 device_loops::Range RangeOf(int64_t count, int64_t width, absl::Span<const Operand> operands);
 
+// `first` and the three kernels behind it are of elements of 1, 2, 4 and 8 bytes.
+KernelId OfWidth(KernelId first, int64_t bytes);
+
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
@@ -32,16 +35,17 @@ inline int64_t BlocksFor(int64_t shares) {
   return std::max<int64_t>(1, (shares + device_loops::kThreads - 1) / device_loops::kThreads);
 }
 
-// At most 64 blocks a processor, which runs 8 or so at a time.
+// Blocks that go over a range in packs of `width`: at most 64 a processor, which runs 8 or so at a
+// time.
+inline int BlocksOf(const CudaDevice& device, const device_loops::Range& range, int64_t width) {
+  return static_cast<int>(std::min(BlocksFor(std::max(range.head, range.count / width)),
+                                   int64_t{device.processors()} * 64));
+}
+
 template <typename Args>
 bool LaunchKernel(KernelId kernel, const Args& args, int64_t width) {
-  const device_loops::Range& range = args.range;
-  if (range.count == 0) {
-    return true;
-  }
-  const int64_t blocks = std::min(BlocksFor(std::max(range.head, range.count / width)),
-                                  int64_t{BoundDevice().processors()} * 64);
-  return StartKernel(kernel, &args, sizeof(args), blocks);
+  return args.range.count == 0 ||
+         StartKernel(kernel, &args, sizeof(args), BlocksOf(BoundDevice(), args.range, width));
 }
 
 // The sum of the numbers that the blocks write, first to last, once the kernel is done; NaN after

@@ -492,4 +492,5 @@ struct Agree {
 
 }  // namespace entrain::device_loops
 
+#include "transports/cuda/loops_sift.h"
 #include "transports/cuda/loops_updates.h"

@@ -1,0 +1,159 @@
+// What a sparsified contribution keeps, found on the device, against sorting and against the draws
+// one by one.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/kernels/packing.h"
+#include "tests/cuda/on_device.h"
+#include "tests/kernels/values.h"
+
+namespace entrain {
+namespace {
+
+constexpr DType kFloats[] = {DType::kF32, DType::kF64,    DType::kBF16,
+                             DType::kF16, DType::kF8E4M3, DType::kF8E5M2};
+
+uint64_t MagnitudeAt(const Array& x, int64_t i) {
+  return BitsAt(x, i) & ((uint64_t{1} << (8 * SizeOf(x.dtype()) - 1)) - 1);
+}
+
+// x with what is not kept set to zero bits.
+Array Zeroed(const Array& x, const std::vector<bool>& kept) {
+  Array out = x;
+  const auto element = static_cast<size_t>(SizeOf(x.dtype()));
+  for (int64_t i = 0; i < x.count(); ++i) {
+    if (!kept[static_cast<size_t>(i)]) {
+      std::memset(static_cast<char*>(out.data()) + static_cast<size_t>(i) * element, 0, element);
+    }
+  }
+  return out;
+}
+
+std::vector<bool> LargestOf(const Array& x, int64_t k) {
+  std::vector<int64_t> order(static_cast<size_t>(x.count()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return MagnitudeAt(x, a) > MagnitudeAt(x, b); });
+  std::vector<bool> kept(order.size());
+  for (int64_t i = 0; i < k; ++i) {
+    kept[static_cast<size_t>(order[static_cast<size_t>(i)])] = true;
+  }
+  return kept;
+}
+
+class Sift : public ::testing::Test {
+ protected:
+  // Runs sift(dst, src) on the device, over x at an odd place; in place, too.
+  template <typename F>
+  void Check(const Array& x, const std::vector<bool>& kept, F sift) {
+    const int64_t bytes = x.count() * SizeOf(x.dtype()), shift = SizeOf(x.dtype());
+    const TestMemory in(device_, bytes + 64), apart(device_, bytes + 64);
+    const Array want = Zeroed(x, kept);
+    for (char* const dst : {apart.get(), in.get() + shift}) {
+      Array got = x;
+      ASSERT_TRUE(device_.Copy(in.get() + shift, x.data(), bytes, stream_.get()).ok());
+      const absl::Status status = sift(dst, in.get() + shift);
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_TRUE(device_.Copy(got.data(), dst, bytes, stream_.get()).ok());
+      stream_.Finish();
+      ASSERT_TRUE(SameArrays(got, want));
+    }
+  }
+  void CheckLargest(const Array& x, int64_t k) {
+    SCOPED_TRACE(absl::StrCat(NameOf(x.dtype()), ", ", k, " of ", x.count()));
+    Check(x, LargestOf(x, k), [&](void* dst, const void* src) {
+      return device_.KeepLargest(x.dtype(), dst, src, x.count(), k, stream_.get());
+    });
+  }
+
+  Device& device_ = TestDevice();
+  TestStream stream_{device_};
+  Random random_{20260101};
+};
+
+TEST_F(Sift, TheLargestAreThoseThatSortingFinds) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t count : {1, 2, 17, 255, 513, 5003}) {
+      Array x(dtype, count);
+      Fill(x, random_);  // with NaN and infinities
+      for (const int64_t k : {int64_t{0}, int64_t{1}, count / 10, count / 2, count - 1, count}) {
+        CheckLargest(x, k);
+      }
+    }
+  }
+}
+
+TEST_F(Sift, OfEqualOnesTheFirstAreKept) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kF64}) {
+    for (const int64_t count : {7, 512, 513, 3001, 300007}) {
+      Array x(dtype, count);
+      for (int64_t i = 0; i < count; ++i) {
+        SetFloat(x, i, static_cast<double>(random_() % 4) - 1.5);  // two magnitudes
+      }
+      for (const int64_t k : {int64_t{1}, count / 5, count / 2, count - 1}) {
+        CheckLargest(x, k);
+      }
+    }
+  }
+}
+
+TEST_F(Sift, AreThoseOfTheSieve) {
+  Array x(DType::kF32, 4099);
+  Fill(x, random_);
+  constexpr int64_t kKept = 400;
+  const Sieve sieve = Sieve::Largest(DType::kF32, x.data(), x.count(), kKept);
+  std::vector<bool> kept(static_cast<size_t>(x.count()));
+  int64_t ties = sieve.ties;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const bool tie = MagnitudeAt(x, i) == sieve.threshold;
+    kept[static_cast<size_t>(i)] = MagnitudeAt(x, i) > sieve.threshold || (tie && ties > 0);
+    ties -= tie ? 1 : 0;
+  }
+  EXPECT_EQ(kept, LargestOf(x, kKept));
+  CheckLargest(x, kKept);
+}
+
+TEST_F(Sift, ARandomMaskIsTheDraws) {
+  const Draws draws(7, 1, 2, 3);
+  const auto threshold = static_cast<uint64_t>(std::ldexp(0.3, 32));
+  for (const DType dtype : kFloats) {
+    for (const int64_t count : {1, 33, 5003}) {
+      Array x(dtype, count);
+      Fill(x, random_);
+      constexpr int64_t kFirst = 1000003;
+      std::vector<bool> kept;
+      for (int64_t i = 0; i < count; ++i) {
+        kept.push_back(draws.At(static_cast<uint64_t>(kFirst + i)) < threshold);
+      }
+      Check(x, kept, [&](void* dst, const void* src) {
+        return device_.KeepRandom(dtype, dst, src, kFirst, count, draws, threshold, stream_.get());
+      });
+    }
+  }
+}
+
+TEST_F(Sift, NothingOfNothing) {
+  EXPECT_TRUE(device_.KeepLargest(DType::kF32, nullptr, nullptr, 0, 0, stream_.get()).ok());
+  EXPECT_TRUE(
+      device_.KeepRandom(DType::kF32, nullptr, nullptr, 0, 0, Draws(), 1, stream_.get()).ok());
+}
+
+TEST_F(Sift, ErrorsComeBack) {
+  ENTRAIN_NEEDS_FAKE();
+  const TestMemory x(device_, 400);
+  ASSERT_TRUE(device_.Fill(x.get(), 1, 400, stream_.get()).ok());
+  for (const char* const function : {"cuLaunchKernel", "cuEventRecord", "cuMemsetD8Async"}) {
+    FailCall(function, 1, 2);
+    const absl::Status status =
+        device_.KeepLargest(DType::kF32, x.get(), x.get(), 100, 10, stream_.get());
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << function;
+  }
+  EXPECT_TRUE(device_.KeepLargest(DType::kF32, x.get(), x.get(), 100, 10, stream_.get()).ok());
+}
+
+}  // namespace
+}  // namespace entrain

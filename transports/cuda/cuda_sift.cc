@@ -1,0 +1,160 @@
+// What a sparsified contribution keeps of a vector, found on the device.
+#include <algorithm>
+#include <cstring>
+
+#include "lib/base/status.h"
+#include "lib/kernels/packing.h"
+#include "transports/cuda/launch.h"
+
+namespace entrain {
+namespace {
+
+using device_loops::DigitsArgs;
+using device_loops::KeepArgs;
+using device_loops::TiesArgs;
+
+KeepArgs KeepArgsOf(DType dtype, void* dst, const void* x, int64_t count) {
+  const int64_t element = SizeOf(dtype);
+  KeepArgs args = {};
+  args.range = RangeOf(count, 16 / element, {{dst, element}, {x, element}});
+  args.out = dst;
+  args.in = x;
+  return args;
+}
+
+absl::Status LaunchKeep(CudaDevice& device, KernelId first, DType dtype, const KeepArgs& args,
+                        StreamHandle stream) {
+  const int64_t element = SizeOf(dtype);
+  return device.Launch(OfWidth(first, element), &args, BlocksOf(device, args.range, 16 / element),
+                       stream);
+}
+
+// The search for the k-th largest magnitude of a vector.
+class Search {
+ public:
+  Search(CudaDevice& device, ResultRoom room, DType dtype, const void* x, int64_t count,
+         StreamHandle stream)
+      : device_(device),
+        room_(room),
+        element_(SizeOf(dtype)),
+        x_(static_cast<const char*>(x)),
+        count_(count),
+        stream_(stream) {}
+  ~Search() { device_.PutBack(room_); }
+  Search(const Search&) = delete;
+  Search& operator=(const Search&) = delete;
+
+  absl::Status Find(int64_t k) {
+    ties_ = k;
+    uint64_t known = 0, equal = 0;
+    for (int64_t low = 8 * element_ - 1; low > 0;) {
+      low = std::max<int64_t>(0, low - 8);
+      ENTRAIN_RETURN_IF_ERROR(CountDigits(known, static_cast<int32_t>(low)));
+      uint64_t counts[256];
+      std::memcpy(counts, room_.words, sizeof(counts));
+      uint64_t digit = 255;
+      for (; digit > 0 && counts[digit] < static_cast<uint64_t>(ties_); --digit) {
+        ties_ -= static_cast<int64_t>(counts[digit]);
+      }
+      threshold_ |= digit << low;
+      known |= uint64_t{0xff} << low;
+      equal = counts[digit];
+    }
+    cut_ = count_;
+    return equal == static_cast<uint64_t>(ties_) ? absl::OkStatus() : FindCut();
+  }
+  uint64_t threshold() const { return threshold_; }
+  int64_t cut() const { return cut_; }
+
+ private:
+  absl::Status Await() {
+    ENTRAIN_RETURN_IF_ERROR(device_.Record(room_.done, stream_));
+    return device_.Wait(room_.done, Deadline::Never());
+  }
+
+  absl::Status CountDigits(uint64_t known, int32_t low) {
+    constexpr int64_t kBytes = 256 * sizeof(uint64_t);
+    DigitsArgs args = {};
+    args.range = RangeOf(count_, 16 / element_, {{x_, element_}});
+    args.in = x_;
+    args.known = known;
+    args.threshold = threshold_;
+    args.low = low;
+    args.counts = static_cast<uint64_t*>(room_.device_words);
+    ENTRAIN_RETURN_IF_ERROR(device_.Fill(room_.device_words, 0, kBytes, stream_));
+    const int blocks =
+        std::min(BlocksOf(device_, args.range, 16 / element_), device_loops::kMostBlocks);
+    ENTRAIN_RETURN_IF_ERROR(
+        device_.Launch(OfWidth(KernelId::digits_1, element_), &args, blocks, stream_));
+    ENTRAIN_RETURN_IF_ERROR(device_.Copy(room_.words, room_.device_words, kBytes, stream_));
+    return Await();
+  }
+
+  // The place behind the last element at the threshold that is kept: that of the ties_-th of them.
+  absl::Status FindCut() {
+    int64_t begin = 0, length = count_;
+    while (length > 1) {
+      TiesArgs args = {};
+      args.range = {length, 0};
+      args.in = x_ + begin * element_;
+      args.threshold = threshold_;
+      args.part = (length + device_loops::kMostBlocks - 1) / device_loops::kMostBlocks;
+      args.results = room_.words;
+      const int64_t blocks = (length + args.part - 1) / args.part;
+      ENTRAIN_RETURN_IF_ERROR(device_.Launch(OfWidth(KernelId::ties_1, element_), &args,
+                                             static_cast<int>(blocks), stream_));
+      ENTRAIN_RETURN_IF_ERROR(Await());
+      int64_t block = 0;
+      for (; block + 1 < blocks && room_.words[block] < static_cast<double>(ties_); ++block) {
+        ties_ -= static_cast<int64_t>(room_.words[block]);
+      }
+      begin += block * args.part;
+      length = std::min(args.part, length - block * args.part);
+    }
+    cut_ = begin + 1;
+    return absl::OkStatus();
+  }
+
+  CudaDevice& device_;
+  const ResultRoom room_;
+  const int64_t element_;
+  const char* const x_;
+  const int64_t count_;
+  const StreamHandle stream_;
+  uint64_t threshold_ = 0;
+  int64_t ties_ = 0, cut_ = 0;
+};
+
+}  // namespace
+
+absl::Status CudaDevice::KeepLargest(DType dtype, void* dst, const void* x, int64_t count,
+                                     int64_t k, StreamHandle stream) {
+  if (k == count) {
+    return Copy(dst, x, count * SizeOf(dtype), stream);
+  }
+  if (k == 0) {
+    return Fill(dst, 0, count * SizeOf(dtype), stream);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const ResultRoom room, TakeRoom());
+  Search search(*this, room, dtype, x, count, stream);
+  ENTRAIN_RETURN_IF_ERROR(search.Find(k));
+  KeepArgs args = KeepArgsOf(dtype, dst, x, count);
+  args.threshold = search.threshold();
+  args.cut = search.cut();
+  return LaunchKeep(*this, KernelId::keep_largest_1, dtype, args, stream);
+}
+
+absl::Status CudaDevice::KeepRandom(DType dtype, void* dst, const void* x, int64_t first,
+                                    int64_t count, const Draws& draws, uint64_t threshold,
+                                    StreamHandle stream) {
+  if (count == 0) {
+    return CheckNotForked();
+  }
+  KeepArgs args = KeepArgsOf(dtype, dst, x, count);
+  args.threshold = threshold;
+  args.key = draws.key();
+  args.first = first;
+  return LaunchKeep(*this, KernelId::keep_random_1, dtype, args, stream);
+}
+
+}  // namespace entrain
