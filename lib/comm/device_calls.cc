@@ -11,6 +11,23 @@
 #include "lib/comm/device_call.h"
 
 namespace entrain {
+namespace {
+
+// That on which a mark can be put on it.
+absl::StatusOr<Device*> DeviceOfStream(Devices& devices, StreamHandle stream) {
+  absl::Status status;
+  for (int ordinal = 0; ordinal < devices.count(); ++ordinal) {
+    ENTRAIN_ASSIGN_OR_RETURN(Device* const device, devices.At(ordinal));
+    DeviceMark mark(*device);
+    status = mark.Record(stream);
+    if (status.ok()) {
+      return device;
+    }
+  }
+  return Annotate(status, "options.stream");
+}
+
+}  // namespace
 
 DeviceCalls::DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
     : core_(std::move(core)), devices_(devices), ways_(ways) {}
@@ -42,7 +59,7 @@ absl::StatusOr<Device*> DeviceCalls::DeviceOf(const Call& call) const {
   return device;
 }
 
-absl::Status DeviceCalls::EnsureSide(Device* device) {
+absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
   if (side_ != nullptr) {
     return device == nullptr || device == &side_->device()
                ? absl::OkStatus()
@@ -52,8 +69,7 @@ absl::Status DeviceCalls::EnsureSide(Device* device) {
                      device->ordinal(), side_->device().ordinal()));
   }
   if (device == nullptr) {
-    // Nothing of this rank's takes part, so any will do.
-    ENTRAIN_ASSIGN_OR_RETURN(device, devices_.At(0));
+    ENTRAIN_ASSIGN_OR_RETURN(device, DeviceOfStream(devices_, stream));
   }
   ENTRAIN_ASSIGN_OR_RETURN(side_, DeviceSide::Open(*device, ways_));
   return absl::OkStatus();
@@ -70,7 +86,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   const int64_t now = core_->engine().clock().Now();
   core_->SetDeadline(&call, now);
   absl::MutexLock lock(&mutex_);
-  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device));
+  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
   auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now));
   ENTRAIN_RETURN_IF_ERROR(started->Prepare());
   const bool with_meeting = !meeting_ordered_ && DeviceCall::MayChoose(call);

@@ -54,8 +54,9 @@ class DeviceCalls {
 
  private:
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;
-  // `device`: null where the call has no buffers here.
-  absl::Status EnsureSide(Device* device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `device`: null where the call has no buffers here; then that of the stream.
+  absl::Status EnsureSide(Device* device, StreamHandle stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether a call that starts now may be handed over where it starts.
   bool NothingUndecided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -3,6 +3,7 @@
 // touch, or, where TEST_GPU=1 is set, on the machine's first device.
 
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -29,8 +30,8 @@ using testing::HasSubstr;
 // A trial whose buffers are in device memory; what they share there they share here.
 class DeviceTrial {
  public:
-  DeviceTrial(const TrialSpec& spec, int rank, int size, StreamHandle stream)
-      : trial_(spec, rank, size), call(trial_.call), stream_(stream) {
+  DeviceTrial(Device& device, const TrialSpec& spec, int rank, int size, StreamHandle stream)
+      : device_(device), trial_(spec, rank, size), call(trial_.call), stream_(stream) {
     const auto* const in = static_cast<const std::byte*>(call.in.data);
     auto* const out = static_cast<std::byte*>(call.out.data);
     const bool within = out != nullptr && in >= out && in < out + call.out.bytes;
@@ -48,9 +49,9 @@ class DeviceTrial {
   // Once the stream is through.
   void Check() {
     if (out_ != nullptr) {
-      TestStream back(TestDevice());
+      TestStream back(device_);
       ASSERT_TRUE(
-          TestDevice().Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
+          device_.Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
       back.Finish();
     }
     trial_.Check();
@@ -61,11 +62,12 @@ class DeviceTrial {
     if (host.bytes == 0) {
       return nullptr;
     }
-    auto memory = std::make_unique<TestMemory>(TestDevice(), host.bytes);
-    EXPECT_TRUE(TestDevice().Copy(memory->get(), host.data, host.bytes, stream_).ok());
+    auto memory = std::make_unique<TestMemory>(device_, host.bytes);
+    EXPECT_TRUE(device_.Copy(memory->get(), host.data, host.bytes, stream_).ok());
     return memory;
   }
 
+  Device& device_;
   Trial trial_;
 
  public:
@@ -76,6 +78,15 @@ class DeviceTrial {
   std::unique_ptr<TestMemory> in_, out_;
 };
 
+// Before anything is looked for.
+const bool kFakes = [] {
+  if (!OnRealDevice()) {
+    setenv("FAKE_CUDA_DEVICES", "4", 1);                   // NOLINT(concurrency-mt-unsafe)
+    setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
+  }
+  return !OnRealDevice();
+}();
+
 constexpr CallKind kKinds[] = {
     CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
     CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
@@ -83,13 +94,20 @@ constexpr CallKind kKinds[] = {
 
 class EveryWay : public testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
-  void SetUp() override { TestDevices(); }
+  void SetUp() override {
+    if (handed() && size() > TestDevices().count()) {
+      GTEST_SKIP() << "NCCL wants a device for each of " << size() << " ranks";
+    }
+  }
   RanksOptions options() const { return {.transports = std::get<0>(GetParam())}; }
   int size() const { return std::get<1>(GetParam()); }
+  bool handed() const { return options().transports.find("nccl") != std::string::npos; }
+  Device& DeviceOf(const Comm& comm) const { return TestDevice(handed() ? comm->rank() : 0); }
 };
 
 INSTANTIATE_TEST_SUITE_P(, EveryWay,
-                         testing::Combine(testing::Values("inproc", "inproc,cuda", "shm,cuda"),
+                         testing::Combine(testing::Values("inproc", "inproc,cuda", "shm,cuda",
+                                                          "inproc,nccl"),
                                           testing::Values(1, 2, 4)),
                          [](const auto& one) {
                            std::string name =
@@ -100,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(, EveryWay,
 
 TEST_P(EveryWay, GivesWhatTheReferenceGives) {
   RunRanks(size(), options(), [&](const Comm& comm) {
-    TestStream stream(TestDevice());
+    Device& device = DeviceOf(comm);
+    TestStream stream(device);
     uint32_t number = 0;
     // Whoever frees device memory waits for all streams of the process, and here that is those of all ranks: so only
     // while no rank is in a call.
@@ -120,7 +139,7 @@ TEST_P(EveryWay, GivesWhatTheReferenceGives) {
             SCOPED_TRACE(absl::StrCat(NameOf(kind), " of ", count, in_place ? " in place" : "",
                                       uneven ? " uneven" : ""));
             trials.push_back(
-                std::make_unique<DeviceTrial>(spec, comm->rank(), size(), stream.get()));
+                std::make_unique<DeviceTrial>(device, spec, comm->rank(), size(), stream.get()));
             ASSERT_EQ(comm->Run(trials.back()->call), absl::OkStatus());
             trials.back()->Check();
           }
@@ -136,7 +155,7 @@ TEST_P(EveryWay, GivesWhatTheReferenceGives) {
 // The host starts everything and waits for nothing but its stream.
 TEST_P(EveryWay, StreamsWaitForCallsAndCallsForStreams) {
   RunRanks(size(), options(), [&](const Comm& comm) {
-    Device& device = TestDevice();
+    Device& device = DeviceOf(comm);
     TestStream stream(device);
     constexpr int64_t kCount = 50'000;
     const auto bytes = static_cast<int64_t>(kCount * sizeof(int64_t));
@@ -182,12 +201,13 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
     GTEST_SKIP() << "nobody to send to";
   }
   RunRanks(size(), options(), [&](const Comm& comm) {
-    TestStream stream(TestDevice());
+    Device& device = DeviceOf(comm);
+    TestStream stream(device);
     const int rank = comm->rank();
     std::vector<std::unique_ptr<DeviceTrial>> trials;
     std::vector<RefPtr<Work>> works;
     const auto start = [&](const TrialSpec& spec) {
-      trials.push_back(std::make_unique<DeviceTrial>(spec, rank, size(), stream.get()));
+      trials.push_back(std::make_unique<DeviceTrial>(device, spec, rank, size(), stream.get()));
       auto work = comm->Start(trials.back()->call);
       ASSERT_TRUE(work.ok()) << work.status();
       works.push_back(*std::move(work));
@@ -198,7 +218,7 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
       const int tag = rank % 2 == 0 ? i : 5 - i;
       TrialSpec spec{CallKind::kAllReduce,      tag % 2 == 0 ? kLarge : 100, 0, false, false,
                      static_cast<uint32_t>(tag)};
-      trials.push_back(std::make_unique<DeviceTrial>(spec, rank, size(), stream.get()));
+      trials.push_back(std::make_unique<DeviceTrial>(device, spec, rank, size(), stream.get()));
       stream.Finish();
       Call& call = trials.back()->call;
       call.options.user_tag = tag;
@@ -220,10 +240,9 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
     }
 
     // Around a ring, larger than what goes before its receive is posted.
-    TestMemory out(TestDevice(), kLarge * 8), in(TestDevice(), kLarge * 8);
-    ASSERT_TRUE(TestDevice()
-                    .Fill(out.get(), static_cast<uint8_t>(rank + 1), kLarge * 8, stream.get())
-                    .ok());
+    TestMemory out(device, kLarge * 8), in(device, kLarge * 8);
+    ASSERT_TRUE(
+        device.Fill(out.get(), static_cast<uint8_t>(rank + 1), kLarge * 8, stream.get()).ok());
     std::vector<RefPtr<Work>> messages;
     for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
       Call call;
@@ -245,7 +264,7 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
       ASSERT_EQ(work->status(), absl::OkStatus());
     }
     std::vector<uint8_t> got(kLarge * 8);
-    ASSERT_TRUE(TestDevice().Copy(got.data(), in.get(), kLarge * 8, stream.get()).ok());
+    ASSERT_TRUE(device.Copy(got.data(), in.get(), kLarge * 8, stream.get()).ok());
     stream.Finish();
     const auto from = static_cast<uint8_t>((rank + size() - 1) % size() + 1);
     EXPECT_THAT(got, testing::Each(from));
@@ -256,7 +275,7 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
 TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
   const int n = size();
   RunRanks(n, options(), [&](const Comm& comm) {
-    Device& device = TestDevice();
+    Device& device = DeviceOf(comm);
     TestStream stream(device);
     constexpr int64_t kCount = 60'001;
     std::vector<float> values(kCount);
@@ -304,6 +323,28 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
           << NameOf(for_host.op);
     }
   });
+}
+
+// Whose kernels ran, or none.
+TEST_P(EveryWay, IsTheWayThatIsTaken) {
+  ASSERT_EQ(kFakes, !OnRealDevice());
+  ENTRAIN_NEEDS_FAKE();
+  const int before = CallsOf("cuLaunchKernel");
+  RunRanks(size(), options(), [&](const Comm& comm) {
+    Device& device = DeviceOf(comm);
+    TestStream stream(device);
+    const TrialSpec spec{CallKind::kAllReduce, 40'000, 0, false, false, 1};
+    DeviceTrial trial(device, spec, comm->rank(), size(), stream.get());
+    ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+    trial.Check();
+    const int64_t sent = static_cast<int64_t>(comm->stats().bytes_sent);
+    const bool staged = options().transports == "inproc";
+    EXPECT_EQ(staged && size() > 1, sent > 40'000 * 4) << sent;
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+  // Of one rank nothing is combined.
+  const bool direct = options().transports.find("cuda") != std::string::npos && size() > 1;
+  EXPECT_EQ(CallsOf("cuLaunchKernel") > before, direct);
 }
 
 // ---- What is wrong
@@ -424,7 +465,8 @@ TEST(DeviceCalls, OfADestroyedCommunicatorAreAborted) {
 TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
   ENTRAIN_NEEDS_FAKE();
   TestDevices();
-  static std::atomic<int> failed{0};
+  std::atomic<int> failed{0};
+  std::barrier armed(2);  // the library's own would be ended by whoever goes on first
   RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
     TestMemory memory(TestDevice(), 4 * 40'000);
     TestStream stream(TestDevice());
@@ -437,11 +479,11 @@ TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
     call.in = call.out = {memory.get(), 4 * 40'000, MemoryKind::kDevice};
     call.options.device = true;
     ASSERT_EQ(comm->Run(call), absl::OkStatus());
-    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    armed.arrive_and_wait();
     if (comm->rank() == 0) {
       FailCall("cuMemcpyAsync", 1, 719);
     }
-    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    armed.arrive_and_wait();
     const absl::Status status = comm->Run(call);
     failed += status.ok() ? 0 : 1;
     EXPECT_FALSE(status.ok());
