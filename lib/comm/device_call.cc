@@ -50,7 +50,17 @@ size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
 
 // ---- Where it is started
 
+// Sure that it is not, once the ranks have met.
+bool DeviceCall::MayBeStaged() const {
+  return !MayChoose(*call_) || !side_.met() ||
+         !((side_.offload() != nullptr && side_.offload()->Takes(*call_)) ||
+           (side_.direct() && DirectServes(*call_)));
+}
+
 absl::Status DeviceCall::Prepare() {
+  if (MayBeStaged()) {
+    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this));
+  }
   return call_->options.on_stream ? input_.Record(call_->options.stream) : absl::OkStatus();
 }
 
@@ -136,14 +146,15 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
     *moved = true;
     Offload* const offload = side_.offload();
     if (!MayChoose(*call_) || !side_.met()) {
-      way_ = MakeStagedWay(*this);
+      way_ = std::move(staged_);
     } else if (offload != nullptr && offload->Takes(*call_)) {
       ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this));
     } else if (side_.direct() && DirectServes(*call_)) {
       way_ = MakeDirectWay(*this);
     } else {
-      way_ = MakeStagedWay(*this);
+      way_ = std::move(staged_);
     }
+    staged_.reset();
     decided_.store(true, std::memory_order_release);
   }
   return way_->Step(moved);
@@ -188,6 +199,7 @@ class DeviceCall::FinishJob final : public Job {
 void DeviceCall::End(absl::Status status) {
   way_.reset();
   meeting_.reset();
+  staged_.reset();
   if (word_ != nullptr) {
     // Release: what the host has written for the device is there before the word is.
     std::atomic_ref<uint32_t>(*word_).store(word_value_, std::memory_order_release);

@@ -71,7 +71,8 @@ class DeviceCall final : public Work {
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
   // ---- Where it is started, in this order
-  // What can fail without harm to others: marks the stream.
+  // What can fail without harm to others: marks the stream, and finds what memory it may need. Whoever allocates such
+  // memory may wait for streams of the device, and one will wait for the call.
   absl::Status Prepare();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
   // Hands it over, if that can be now; else what follows on the stream waits for the end.
@@ -102,6 +103,7 @@ class DeviceCall final : public Work {
  private:
   class FinishJob;
   absl::StatusOr<bool> Advance(bool* moved);
+  bool MayBeStaged() const;
   void End(absl::Status status);
   absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
 
@@ -117,6 +119,7 @@ class DeviceCall final : public Work {
   uint32_t* word_ = nullptr;
   uint32_t word_value_ = 0;
   std::unique_ptr<DeviceWay> meeting_, way_;
+  std::unique_ptr<DeviceWay> staged_;  // until it is known whether it is the way
   std::atomic<bool> decided_;
   absl::Status failed_;
 };
@@ -130,7 +133,8 @@ constexpr size_t kDirectParts = 3;
 // Enqueued, after what the call's stream had to do before, and so that the stream waits for it if nothing else makes it
 // wait.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call);
-std::unique_ptr<DeviceWay> MakeStagedWay(DeviceCall& call);
+// With all the memory that it will need.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
 
 // A part that may be under way.

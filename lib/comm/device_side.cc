@@ -79,6 +79,8 @@ absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(Device& device,
   for (StreamHandle& stream : side->streams_) {
     ENTRAIN_ASSIGN_OR_RETURN(stream, device.CreateStream());
   }
+  // Before any stream waits for a call: enough for a meeting.
+  ENTRAIN_RETURN_IF_ERROR(side->Scratch(4096).status());
   return side;
 }
 

@@ -63,6 +63,27 @@ class StagedWay final : public DeviceWay {
     }
   }
 
+  // All page-locked memory that it will need.
+  absl::Status Reserve() {
+    const Call& call = call_.call();
+    PinnedPool& pool = call_.side().pinned();
+    for (size_t i = 0; copies_ && i < slots_.size(); ++i) {
+      Slot& slot = slots_[i];
+      slot.piece = static_cast<int64_t>(i);
+      if (slot.piece >= pieces_.count) {
+        break;
+      }
+      ENTRAIN_ASSIGN_OR_RETURN(slot.in, pool.Take(BytesOf(call.in, slot)));
+      if (!broadcast_) {
+        ENTRAIN_ASSIGN_OR_RETURN(slot.out, pool.Take(BytesOf(call.out, slot)));
+      }
+    }
+    if (!copies_ && ContributionDiffers(call, call_.core().size())) {
+      ENTRAIN_ASSIGN_OR_RETURN(slots_[0].in, pool.Take(call.in.bytes));
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<bool> Step(bool* moved) override {
     for (Slot& slot : slots_) {
       // Each as far as it comes; a slot that has become free takes the next piece.
@@ -150,13 +171,6 @@ class StagedWay final : public DeviceWay {
   absl::StatusOr<bool> CopyIn(Slot& slot) {
     const Call& call = call_.call();
     slot.piece = next_++;
-    PinnedPool& pool = call_.side().pinned();
-    if (copies_ && slot.in.data == nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(slot.in, pool.Take(BytesOf(call.in, slot)));
-    }
-    if (copies_ && slot.out.data == nullptr && !broadcast_) {
-      ENTRAIN_ASSIGN_OR_RETURN(slot.out, pool.Take(BytesOf(call.out, slot)));
-    }
     if (reads_) {
       ENTRAIN_RETURN_IF_ERROR(Copy(call.in, slot, slot.in.data, true));
       ENTRAIN_RETURN_IF_ERROR(slot.copied_in->Record(call_.side().copy_in()));
@@ -178,7 +192,9 @@ class StagedWay final : public DeviceWay {
       slot.part.Set(std::move(work));
     } else {
       if (ContributionDiffers(part, call_.core().size()) && part.in.bytes > 0) {
-        ENTRAIN_RETURN_IF_ERROR(TakeContribution(slot, &part));
+        // Not in the caller's buffer, where nothing else is.
+        Contribute(part, slot.in.data, part.in.data, part.in.bytes / SizeOf(part.dtype));
+        part.in.data = slot.in.data;
       }
       ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
                                call_.Launch(static_cast<size_t>(slot.piece), std::move(part)));
@@ -186,16 +202,6 @@ class StagedWay final : public DeviceWay {
     }
     slot.at = At::kWire;
     return true;
-  }
-
-  // Not in the caller's buffer, where nothing else is.
-  absl::Status TakeContribution(Slot& slot, Call* part) {
-    if (slot.in.data == nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(slot.in, call_.side().pinned().Take(part->in.bytes));
-    }
-    Contribute(*part, slot.in.data, part->in.data, part->in.bytes / SizeOf(part->dtype));
-    part->in.data = slot.in.data;
-    return absl::OkStatus();
   }
 
   absl::StatusOr<bool> CopyOut(Slot& slot) {
@@ -223,8 +229,10 @@ size_t StagedParts(const Call& call, int size) {
                               : static_cast<size_t>(PiecesOf(call, size).count);
 }
 
-std::unique_ptr<DeviceWay> MakeStagedWay(DeviceCall& call) {
-  return std::make_unique<StagedWay>(call);
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call) {
+  auto way = std::make_unique<StagedWay>(call);
+  ENTRAIN_RETURN_IF_ERROR(way->Reserve());
+  return way;
 }
 
 }  // namespace entrain
