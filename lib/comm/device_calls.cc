@@ -1,7 +1,6 @@
 #include "lib/comm/device_calls.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -173,13 +172,7 @@ void DeviceCalls::Run() {
       quiet_since = now;
       continue;
     }
-    // As long as a hand-over is quicker than a sleep, then in naps of a tenth of what was waited.
-    if (now - quiet_since < 50 * kMicrosecond) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(
-          std::clamp((now - quiet_since) / 10, 10 * kMicrosecond, kMillisecond)));
-    }
+    PauseAfter(now - quiet_since);
   }
 }
 

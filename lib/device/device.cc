@@ -15,6 +15,15 @@ thread_local KernelStream* current = nullptr;
 
 }  // namespace
 
+void PauseAfter(int64_t waited_ns) {
+  if (waited_ns < 50 * kMicrosecond) {
+    std::this_thread::yield();
+  } else {
+    const int64_t nap = std::clamp(waited_ns / 10, 10 * kMicrosecond, kMillisecond);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
+  }
+}
+
 absl::Status Device::Wait(EventHandle event, Deadline give_up) {
   const Clock& clock = Clock::Real();
   const int64_t begun = clock.Now();
@@ -27,13 +36,7 @@ absl::Status Device::Wait(EventHandle event, Deadline give_up) {
     if (give_up.Passed(now)) {
       return absl::DeadlineExceededError("the device has not come so far");
     }
-    // As long as a hand-over is quicker than a sleep, then in naps of a tenth of what was waited.
-    if (now - begun < 50 * kMicrosecond) {
-      std::this_thread::yield();
-    } else {
-      const int64_t nap = std::clamp((now - begun) / 10, 10 * kMicrosecond, kMillisecond);
-      std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
-    }
+    PauseAfter(now - begun);
   }
 }
 

@@ -96,6 +96,10 @@ class Device {
   virtual const Kernels& kernels() const = 0;
 };
 
+// Between two looks at something that others bring about, after so long: as long as a hand-over of the core is quicker, that;
+// then a nap of a tenth of what was waited, at most 1 ms.
+void PauseAfter(int64_t waited_ns);
+
 // Memory of a device, freed with the object.
 class DeviceArray {
  public:

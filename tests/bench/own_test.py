@@ -89,7 +89,7 @@ class Own(unittest.TestCase):
             self.assertTrue(least <= share <= most, row)
 
     def test_wrong_arguments_are_named(self):
-        for command, says in (([FOLDER / "endpoint_bench", "--transport", "ucx"], "ucx"),
+        for command, says in (([FOLDER / "endpoint_bench", "--transport", "rdma"], "rdma"),
                               ([FOLDER / "endpoint_bench", "--min-bytes", "2", "--max-bytes", "1"], "--min-bytes: 2"),
                               ([FOLDER / "overlap_bench", "--collective", "scan"], '--collective: "scan"'),
                               ([FOLDER / "overlap_bench", "--bytes", "x"], "--bytes"),

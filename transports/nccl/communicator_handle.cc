@@ -33,17 +33,6 @@ struct Ends {
   bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return under_way == 0; }
 };
 
-// Between two questions: as long as a hand-over is quicker, that; then naps of a tenth of what was
-// waited.
-void Nap(int64_t waited_ns) {
-  if (waited_ns < 50 * kMicrosecond) {
-    std::this_thread::yield();
-  } else {
-    const int64_t nap = std::clamp(waited_ns / 10, 10 * kMicrosecond, kMillisecond);
-    std::this_thread::sleep_for(std::chrono::nanoseconds(nap));
-  }
-}
-
 // The device is the calling thread's while it lives.
 class OnDevice {
  public:
@@ -127,7 +116,7 @@ absl::Status CommunicatorHandle::AwaitBegun(Deadline give_up) {
     if (give_up.Passed(at)) {
       return absl::DeadlineExceededError("NCCL has not begun it");
     }
-    Nap(at - begun);
+    PauseAfter(at - begun);
   }
 }
 
@@ -234,7 +223,7 @@ bool CommunicatorHandle::Finalize(Comm comm) {
   const Clock& clock = Clock::Real();
   const int64_t begun = clock.Now();
   while (now == kInProgress && clock.Now() - begun < kFinalizeNs) {
-    Nap(clock.Now() - begun);
+    PauseAfter(clock.Now() - begun);
     Result asked = kSuccess;
     const Result answered = functions_.ncclCommGetAsyncError(comm, &asked);
     now = answered == kSuccess ? asked : answered;

@@ -23,8 +23,9 @@ namespace entrain {
 namespace ucx {
 namespace {
 
-constexpr int64_t kDepartTime = kSecond;            // for the peer's answer to CLOSE
-constexpr int64_t kLastWords = 20 * kMillisecond;   // of the whole transport
+constexpr int64_t kDepartTime = kSecond;             // for the peer's answer to CLOSE
+constexpr int64_t kLastWords = 20 * kMillisecond;    // of the whole transport
+constexpr int64_t kConnecting = 500 * kMillisecond;  // likewise, where a peer has not come yet
 constexpr int64_t kLookAgain = 500 * kMicrosecond;  // UCX tells no sleeper that there is room again
 constexpr int64_t kLookEvery = kMillisecond;        // at processes, when polled and not asleep
 constexpr unsigned kPollsPerClock = 8;
@@ -110,6 +111,8 @@ UcxTransport::~UcxTransport() {
       worker_->Progress();
     }
   };
+  // UCX 1.13 ends the process whose peer goes while the two are still being connected, so this does not.
+  progress_while([](Wire* wire) { return !wire->Connected(); }, kConnecting);
   progress_while(
       [](Wire* wire) {
         wire->Flush(0);

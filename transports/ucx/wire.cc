@@ -204,7 +204,7 @@ int Wire::Flush(int64_t now) {
     ++sent;
   }
   if (departing_ && !closing_ &&
-      (!failure_.ok() || (peer_closed_ && said_all()) || depart_by_.Passed(now))) {
+      (!failure_.ok() || (peer_closed_ && Flushed()) || depart_by_.Passed(now))) {
     StartClose();
   }
   CheckClose();
@@ -216,6 +216,10 @@ bool Wire::Finished(void** request) const {
     worker_->ucx().ucp_request_free(std::exchange(*request, nullptr));
   }
   return *request == nullptr;
+}
+
+bool Wire::Connected() const {
+  return closing_ || !failure_.ok() || introduced();
 }
 
 bool Wire::Flushed() {

@@ -88,7 +88,9 @@ class Wire {
   int Flush(int64_t now);
   // Nothing of it is left in UCX.
   bool closed() const { return closing_ && close_request_ == nullptr && pending_ == 0; }
-  // For the last act of the transport. Whether what was said has left as far as it can; starts
+  // For the last act of the transport. Whether the peer has come, or will not.
+  bool Connected() const;
+  // Whether what was said has left as far as it can; starts
   // that.
   bool Flushed();
   void StartClose();
