@@ -37,6 +37,7 @@ class AllRanks {
   int places() const { return places_; }  // ranks of a replica
   int replicas() const { return replicas_; }
   bool first() const { return rank() == 0; }
+  Deadline deadline() const { return options_.deadline; }
 
   // OK when all bring OK; otherwise the error of the lowest rank that has one, on all of them, with
   // its number.

@@ -22,10 +22,10 @@
 namespace entrain {
 namespace {
 
-// An array that this rank brings, and where it lies.
+// An array that this rank brings, and what of its state it is.
 struct Brought {
   SavedArray array;
-  ConstBytes bytes;
+  const StateItem* item;
 };
 
 class Saver {
@@ -56,6 +56,7 @@ class Saver {
   void Bring();
   bool Brings(const StateItem& item) const;
   SavedArray ArrayOf(const StateItem& item) const;
+  ConstBytes BytesOf(const Brought& brought);
   Manifest Draft() const;
 
   absl::Status SaveFull();
@@ -85,11 +86,12 @@ class Saver {
   const StateList& state_;
   const std::string path_;
   std::vector<Brought> brought_;
+  OwnedBuffer staged_;                        // what comes from a device, one array at a time
   std::unique_ptr<CheckpointWriter> writer_;  // rank 0's: of the file that counts
   Manifest head_;                             // rank 0's
-  absl::Status failed_;               // rank 0's; the others are heard to the end all the same
-  std::vector<SavedFile> old_files_;  // rank 0's: of the checkpoint that is replaced
-  std::string own_name_;              // of this rank's file, while it may have to go again
+  absl::Status failed_;                       // all is sent, and heard, to the end all the same
+  std::vector<SavedFile> old_files_;          // rank 0's: of the checkpoint that is replaced
+  std::string own_name_;                      // of this rank's file, while it may have to go again
   Digest own_digest_{};
   Manifest own_;
 };
@@ -109,7 +111,8 @@ absl::Status Saver::Prepare() {
     }
     ENTRAIN_ASSIGN_OR_RETURN(writer_, CheckpointWriter::Create(path_));
   }
-  return absl::OkStatus();
+  ENTRAIN_ASSIGN_OR_RETURN(staged_, OwnedBuffer::Allocate(state_.staged_bytes()));
+  return state_.Settle(all_.deadline());
 }
 
 // Of what several ranks have, one brings it.
@@ -148,11 +151,17 @@ void Saver::Bring() {
   for (const bool layers : {true, false}) {
     for (const StateItem& item : state_.items()) {
       if ((item.layer >= 0) == layers && Brings(item)) {
-        brought_.push_back(
-            {ArrayOf(item), ConstBytes(item.live, static_cast<size_t>(item.bytes()))});
+        brought_.push_back({ArrayOf(item), &item});
       }
     }
   }
+}
+
+// As many as there are, whatever is in them after an error.
+ConstBytes Saver::BytesOf(const Brought& brought) {
+  const auto bytes = state_.Read(*brought.item, staged_.data(), all_.deadline());
+  failed_.Update(bytes.status());
+  return bytes.value_or(ConstBytes(staged_.data(), static_cast<size_t>(brought.item->bytes())));
 }
 
 Manifest Saver::Draft() const {
@@ -177,7 +186,7 @@ absl::Status Saver::Run() {
 
 absl::Status Saver::SaveFull() {
   ENTRAIN_RETURN_IF_ERROR(all_.first() ? WriteAll() : SendAll());
-  return all_.Agree(all_.first() ? WriteHead() : absl::OkStatus());
+  return all_.Agree(all_.first() ? WriteHead() : failed_);
 }
 
 absl::Status Saver::SendAll() {
@@ -188,7 +197,7 @@ absl::Status Saver::SendAll() {
   const std::string text = ToJson(list);
   ENTRAIN_RETURN_IF_ERROR(all_.Send(AsBytes(text)));
   for (const Brought& brought : brought_) {
-    ENTRAIN_RETURN_IF_ERROR(all_.Send(brought.bytes));
+    ENTRAIN_RETURN_IF_ERROR(all_.Send(BytesOf(brought)));
   }
   return all_.EndSend();
 }
@@ -296,7 +305,7 @@ absl::Status Saver::TakePayload(int rank, Source* source) {
   };
   const size_t at = source->next++;
   if (rank == 0) {
-    append(brought_[at].bytes);
+    append(BytesOf(brought_[at]));
     return absl::OkStatus();
   }
   return all_.Receive(rank, append);
@@ -317,7 +326,8 @@ absl::Status Saver::SaveSharded() {
   if (all_.first()) {
     for (const Brought& brought : brought_) {
       failed_.Update(failed_.ok() ? writer_->Begin(brought.array) : absl::OkStatus());
-      failed_.Update(failed_.ok() ? writer_->Append(brought.bytes) : absl::OkStatus());
+      const ConstBytes bytes = BytesOf(brought);
+      failed_.Update(failed_.ok() ? writer_->Append(bytes) : absl::OkStatus());
     }
   }
   return all_.Agree(all_.first() ? WriteHead() : absl::OkStatus());
@@ -328,7 +338,8 @@ absl::Status Saver::WriteOwn() {
   ENTRAIN_ASSIGN_OR_RETURN(const auto writer, CheckpointWriter::Create(path));
   for (const Brought& brought : brought_) {
     ENTRAIN_RETURN_IF_ERROR(writer->Begin(brought.array));
-    ENTRAIN_RETURN_IF_ERROR(writer->Append(brought.bytes));
+    ENTRAIN_RETURN_IF_ERROR(writer->Append(BytesOf(brought)));
+    ENTRAIN_RETURN_IF_ERROR(failed_);
   }
   ENTRAIN_RETURN_IF_ERROR(writer->Finish(Draft()));
   own_ = writer->manifest();

@@ -123,7 +123,10 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
     return status;
   }
   flags_ = {};
-  state.Apply();
+  if (const absl::Status applied = Annotate(state.Apply(all.deadline()), "acco: load");
+      !applied.ok()) {
+    return Fail(applied);
+  }
   in_flight_ = flags_[0] != 0;
   commits_ = flags_[1] != 0;
   second_half_ = flags_[2] != 0;

@@ -177,7 +177,7 @@ class LayerSync final : public LayerGate {
   absl::Status CheckNothingBehind() const;
   absl::Status PrepareSnapshots();
   void ResumeBehind();
-  void GoOnFrom(CheckpointKind kind, StateList* state);
+  void GoOnFrom(CheckpointKind kind);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
   const std::shared_ptr<Mesh> mesh_;

@@ -134,7 +134,12 @@ absl::Status LayerSync::Load(const CheckpointOptions& options) {
     }
     return status;
   }
-  GoOnFrom(options.kind, &state);
+  if (const absl::Status applied = Annotate(state.Apply(all.deadline()), "edit: load");
+      !applied.ok()) {
+    Fail(applied);
+    return applied;
+  }
+  GoOnFrom(options.kind);
   return absl::OkStatus();
 }
 
@@ -168,9 +173,8 @@ void LayerSync::ResumeBehind() {
   }
 }
 
-void LayerSync::GoOnFrom(CheckpointKind kind, StateList* state) {
+void LayerSync::GoOnFrom(CheckpointKind kind) {
   const bool portable = kind == CheckpointKind::kPortable;
-  state->Apply();
   exchange_.Adopt(/*live=*/portable);
   if (portable) {  // the replicas have just exchanged
     last_sync_step_ = base_step_ = step_;
