@@ -1,5 +1,5 @@
-// Matching: which receive a message belongs to. One MatchQueue per endpoint, shared by inproc, shm
-// and tcp.
+// Matching: which receive a message belongs to. One MatchQueue per endpoint, shared by inproc, shm,
+// tcp and ucx.
 //
 // A message and its receive may come in either order:
 //

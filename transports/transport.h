@@ -1,4 +1,5 @@
-// The contract between the engine, which runs schedules, and the ways bytes move: inproc, shm, tcp.
+// The contract between the engine, which runs schedules, and the ways bytes move: inproc, shm, tcp,
+// ucx.
 //
 // Thread safety: none, and none needed. Everything here is called by whoever drives the engine at the moment (the
 // caller that waits, or the engine's own thread); the engine makes sure that it is one thread at a time and that each

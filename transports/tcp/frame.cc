@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "transports/outgoing.h"
+
 namespace entrain {
 namespace {
 

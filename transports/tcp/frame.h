@@ -27,9 +27,7 @@
 //   CLOSE     -                of the payload        -     why, at most 4 KiB; the last frame
 //
 // `credit`, in every type: that many bytes of eager messages (each counted with 64 for itself) have
-// left the memory for early messages. A sender keeps the sum of what it sent eagerly and got no
-// credit for under kCredit, and announces messages that would exceed it; so announcements are the
-// only thing that grows with what nobody receives.
+// left the memory for early messages (outgoing.h).
 //
 // Unused fields are zero. Anything else is a breach of the protocol and ends the connection.
 #pragma once
@@ -70,8 +68,6 @@ static_assert(sizeof(FrameHeader) == 48, "the layout on the wire");
 
 constexpr uint8_t kFrameVersion = 1;
 constexpr int64_t kFrameBytes = 256 << 10;  // the largest payload
-constexpr int64_t kCredit = 4 << 20;        // of each direction of a pair
-constexpr int64_t kMaxMessageBytes = int64_t{1} << 46;
 
 // Everything about a header that can be checked without knowing what went before.
 absl::Status CheckFrame(const FrameHeader& header);

@@ -83,7 +83,7 @@ void TcpEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
   if (ended()) {
     shared_->completions.Add(done, end_, 0);
   } else {
-    sender_.Post(envelope, bytes, done);
+    sender_.outgoing().Post(envelope, bytes, done);
   }
 }
 

@@ -18,10 +18,6 @@ constexpr int64_t kBytesPerRead = 4 << 20;  // one turn of the loop stays short
 constexpr int64_t kLargeRest = 32 << 10;    // behind so much payload, little is worth staging
 constexpr size_t kBesideLarge = 4 * sizeof(FrameHeader);
 
-absl::Status Breach(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
-}
-
 }  // namespace
 
 TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions,
@@ -29,42 +25,11 @@ TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* com
     : endpoint_(endpoint),
       events_(events),
       sender_(sender),
-      queue_(endpoint, events, completions, kCredit),
+      queue_(endpoint, events, completions, sender),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(kFirstBuffer)) {}
 
-void TcpReceiver::Post(const Envelope& envelope, Bytes into, Completion* done) {
-  if (Incoming* incoming = queue_.Post(envelope, into, done)) {
-    Answer(incoming);
-  }
-  if (!failed_) {
-    sender_->ReturnCredit(queue_.TakeReleased());
-  }
-}
-
-// Grants an announcement that has its receive, refuses one that nobody wants.
-void TcpReceiver::Answer(Incoming* incoming) {
-  if (incoming->dropped()) {
-    sender_->Refuse(incoming->handle());
-    queue_.Abandon(incoming);
-  } else {
-    granted_.push_back(incoming);
-    sender_->Grant(incoming->handle());
-  }
-}
-
-void TcpReceiver::Revoke(Context mine, const absl::Status& why) {
-  refused_.clear();
-  queue_.Revoke(mine, why, &refused_);
-  for (uint64_t message : refused_) {
-    sender_->Refuse(message);
-  }
-  sender_->ReturnCredit(queue_.TakeReleased());
-}
-
 void TcpReceiver::FailAll(const absl::Status& why) {
-  failed_ = true;
   queue_.FailAll(why);
-  granted_.clear();
   current_ = nullptr;
 }
 
@@ -75,7 +40,7 @@ absl::StatusOr<int64_t> TcpReceiver::Read(int fd) {
     total += static_cast<int64_t>(end_ - begin_);
     ENTRAIN_RETURN_IF_ERROR(Parse());
   }
-  while (!drained && !failed_ && total < kBytesPerRead) {
+  while (!drained && !queue_.failed() && total < kBytesPerRead) {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadOnce(fd, &drained));
     total += bytes;
   }
@@ -84,9 +49,9 @@ absl::StatusOr<int64_t> TcpReceiver::Read(int fd) {
 
 Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into) {
   using Next = Endpoint::Next;
-  if (const MatchQueue::Kept kept = queue_.TakeKept(envelope, into);
+  if (const MatchQueue::Kept kept = queue_.matching().TakeKept(envelope, into);
       kept != MatchQueue::Kept::kNothing) {
-    sender_->ReturnCredit(queue_.TakeReleased());
+    queue_.ReturnCredit();
     return kept == MatchQueue::Kept::kWhole ? Next::kThis : Next::kOther;
   }
   const size_t whole = sizeof(FrameHeader) + into.size();
@@ -119,7 +84,7 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
   if (end_ - begin_ < whole) {
     return Next::kNothing;
   }
-  if (!sender_->OnCredit(header.credit).ok()) {
+  if (!sender_->outgoing().OnCredit(header.credit).ok()) {
     return Next::kOther;  // a breach, which Read will meet
   }
   if (!into.empty()) {
@@ -173,9 +138,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
     Moved(moved);
   }
   ENTRAIN_RETURN_IF_ERROR(Parse());
-  if (!failed_) {
-    sender_->ReturnCredit(queue_.TakeReleased());
-  }
+  queue_.ReturnCredit();
   if (!*drained && !large) {
     GrowBuffer(capacity_ + 1);  // more was there than fits
   }
@@ -184,20 +147,15 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
 
 void TcpReceiver::Moved(int64_t bytes) {
   frame_left_ -= bytes;
-  Incoming* incoming = current_;
+  Incoming* const incoming = current_;
   if (frame_left_ == 0) {
     current_ = nullptr;
-  }
-  const uint64_t message = incoming->handle();
-  const bool last = bytes == incoming->left();
-  if (last && message != 0) {
-    ForgetGranted(incoming);
   }
   queue_.Advance(incoming, bytes);
 }
 
 absl::Status TcpReceiver::Parse() {
-  while (!failed_) {
+  while (!queue_.failed()) {
     ENTRAIN_ASSIGN_OR_RETURN(const bool more, ParseFrame());
     if (!more) {
       break;
@@ -242,7 +200,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
     return false;  // texts are handed out whole; they fit in the buffer, once it has grown
   }
   begin_ += sizeof(header);
-  ENTRAIN_RETURN_IF_ERROR(sender_->OnCredit(header.credit));
+  ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnCredit(header.credit));
   last_bytes_ = header.bytes > 0 ? header.bytes : last_bytes_;
   switch (header.type) {
     case FrameType::kEager:
@@ -252,25 +210,26 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
       ENTRAIN_RETURN_IF_ERROR(OnData(header));
       return true;
     case FrameType::kAnnounce:
-      ENTRAIN_RETURN_IF_ERROR(OnAnnounce(header));
+      ENTRAIN_RETURN_IF_ERROR(queue_.OnAnnounce({Tag::FromBits(header.tag), header.descriptor},
+                                                header.bytes, header.message));
       return true;
     case FrameType::kWithdraw:
-      OnWithdraw(header);
+      queue_.OnWithdraw(Tag::FromBits(header.tag), header.message);
       return true;
     case FrameType::kControl:
     case FrameType::kClose:
       ENTRAIN_RETURN_IF_ERROR(OnText(header));
       return true;
     case FrameType::kGrant:
-      ENTRAIN_RETURN_IF_ERROR(sender_->OnGrant(header.message));
+      ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnGrant(header.message));
       return true;
     case FrameType::kRefuse:
-      ENTRAIN_RETURN_IF_ERROR(sender_->OnRefuse(header.message));
+      ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnRefuse(header.message));
       return true;
     case FrameType::kCredit:
       return true;
   }
-  return Breach("an unknown frame");
+  return BreachOfProtocol("an unknown frame");
 }
 
 absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
@@ -279,10 +238,10 @@ absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
   if (end_ - begin_ >= bytes) {
     const ConstBytes payload(buffer_.get() + begin_, bytes);
     begin_ += bytes;
-    return queue_.Deliver(envelope, payload);
+    return queue_.matching().Deliver(envelope, payload);
   }
-  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.Begin(envelope, header.bytes));
-  if (failed_) {
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.matching().Begin(envelope, header.bytes));
+  if (queue_.failed()) {
     return absl::OkStatus();  // an event closed the path: `incoming` is gone
   }
   current_ = incoming;
@@ -299,14 +258,7 @@ absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
 }
 
 absl::Status TcpReceiver::OnData(const FrameHeader& header) {
-  Incoming* incoming = FindGranted(header.message);
-  if (incoming == nullptr) {
-    return Breach("data of a message that was not granted");
-  }
-  if (header.bytes > incoming->left() || (header.bytes == 0 && incoming->bytes() > 0)) {
-    return Breach(absl::StrCat("a data frame of ", header.bytes, " bytes, ", incoming->left(),
-                               " are missing"));
-  }
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.OnData(header.message, header.bytes));
   current_ = incoming;
   frame_left_ = header.bytes;
   const size_t here = std::min(end_ - begin_, static_cast<size_t>(header.bytes));
@@ -318,29 +270,6 @@ absl::Status TcpReceiver::OnData(const FrameHeader& header) {
   return absl::OkStatus();
 }
 
-absl::Status TcpReceiver::OnAnnounce(const FrameHeader& header) {
-  if (header.message == 0) {
-    return Breach("an announcement without a number");
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming,
-                           queue_.Announce({Tag::FromBits(header.tag), header.descriptor},
-                                           header.bytes, header.message));
-  if (incoming != nullptr && !failed_) {
-    Answer(incoming);
-  }
-  return absl::OkStatus();
-}
-
-void TcpReceiver::OnWithdraw(const FrameHeader& header) {
-  const absl::Status why = absl::AbortedError("the sender revoked its communicator");
-  if (Incoming* incoming = FindGranted(header.message)) {
-    ForgetGranted(incoming);
-    queue_.Fail(incoming, why);
-  } else {
-    queue_.Withdraw(Tag::FromBits(header.tag), header.message, why);
-  }
-}
-
 absl::Status TcpReceiver::OnText(const FrameHeader& header) {
   const absl::string_view text(reinterpret_cast<const char*>(buffer_.get() + begin_),
                                static_cast<size_t>(header.bytes));
@@ -350,17 +279,6 @@ absl::Status TcpReceiver::OnText(const FrameHeader& header) {
   }
   events_->OnControl(*endpoint_, text);
   return absl::OkStatus();
-}
-
-Incoming* TcpReceiver::FindGranted(uint64_t message) const {
-  const auto found = std::find_if(granted_.begin(), granted_.end(), [&](const Incoming* incoming) {
-    return incoming->handle() == message;
-  });
-  return found == granted_.end() ? nullptr : *found;
-}
-
-void TcpReceiver::ForgetGranted(Incoming* incoming) {
-  granted_.erase(std::find(granted_.begin(), granted_.end(), incoming));
 }
 
 }  // namespace entrain

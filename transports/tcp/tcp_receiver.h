@@ -8,11 +8,10 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "transports/matching.h"
+#include "transports/granting.h"
 #include "transports/tcp/frame.h"
 #include "transports/tcp/tcp_sender.h"
 #include "transports/transport.h"
@@ -24,8 +23,10 @@ class TcpReceiver {
   // `sender`: the other half, which hears of credit and grants.
   TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender);
 
-  void Post(const Envelope& envelope, Bytes into, Completion* done);
-  void Revoke(Context mine, const absl::Status& why);
+  void Post(const Envelope& envelope, Bytes into, Completion* done) {
+    queue_.Post(envelope, into, done);
+  }
+  void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }
   void FailAll(const absl::Status& why);
 
   // Reads what is there, up to a few MiB; the number of bytes. An error: the connection is over
@@ -37,7 +38,7 @@ class TcpReceiver {
   Endpoint::Next TryRecv(int fd, const Envelope& envelope, Bytes into);
   bool unparsed() const { return unparsed_; }
   // Whether somebody here waits for something that can be read.
-  bool expecting() const { return queue_.expecting(); }
+  bool expecting() const { return queue_.matching().expecting(); }
 
  private:
   static constexpr size_t kFirstBuffer = 4 << 10, kBuffer = 64 << 10;
@@ -51,25 +52,17 @@ class TcpReceiver {
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const FrameHeader& header);
   absl::Status OnData(const FrameHeader& header);
-  absl::Status OnAnnounce(const FrameHeader& header);
-  void OnWithdraw(const FrameHeader& header);
   absl::Status OnText(const FrameHeader& header);
   // `bytes` of the payload under way are at their place.
   void Moved(int64_t bytes);
-  void Answer(Incoming* incoming);
-  Incoming* FindGranted(uint64_t message) const;
-  void ForgetGranted(Incoming* incoming);
 
   Endpoint* const endpoint_;
   Events* const events_;
   TcpSender* const sender_;
-  MatchQueue queue_;
-  bool failed_ = false;
-  std::vector<Incoming*> granted_;  // announced by the peer, on their way
-  Incoming* current_ = nullptr;     // whose payload is under way
-  int64_t last_bytes_ = 0;          // of the message that came last
-  int64_t frame_left_ = 0;          // of that payload
-  std::vector<uint64_t> refused_;   // room for Revoke
+  GrantingQueue queue_;
+  Incoming* current_ = nullptr;  // whose payload is under way
+  int64_t last_bytes_ = 0;       // of the message that came last
+  int64_t frame_left_ = 0;       // of that payload
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = kFirstBuffer;  // of it
   size_t begin_ = 0, end_ = 0;      // what is in it and not parsed

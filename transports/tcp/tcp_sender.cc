@@ -9,20 +9,13 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "absl/strings/str_cat.h"
-
 #include "lib/base/status.h"
 
 namespace entrain {
 namespace {
 
 constexpr int64_t kBytesPerFlush = 4 << 20;  // one turn of the loop stays short
-constexpr int64_t kCreditWorthAFrame = kCredit / 4;
 constexpr int64_t kAtOnceBytes = 32 << 10;
-
-absl::Status Breach(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
-}
 
 // What a write may take of a send buffer, which the kernel counts with structures of its own: about
 // 1 KiB for a segment, and Ethernet's segments are of 1.4 KiB.
@@ -42,31 +35,10 @@ int64_t RoomIn(int fd) {
 
 }  // namespace
 
-void TcpSender::Post(const Envelope& envelope, ConstBytes bytes, Completion* done) {
-  if (free_.empty()) {
-    Send& fresh = sends_.emplace_back();
-    fresh.message = kPlaces + sends_.size() - 1;
-    free_.push_back(&fresh);
-  }
-  Send* send = free_.back();
-  free_.pop_back();
-  const uint64_t message = send->message;
-  *send = Send();
-  send->envelope = envelope;
-  send->data = bytes.data();
-  send->bytes = static_cast<int64_t>(bytes.size());
-  send->done = done;
-  send->message = message;
-  send->state = State::kWaiting;
-  send->queued = true;
-  waiting_.push_back(send);
-}
-
 bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
-  const int64_t cost = MatchQueue::CostOf(size);
-  if (count_ > 0 || !urgent_.empty() || !waiting_.empty() || !granted_.empty() ||
-      size > kAtOnceBytes || credit_used_ + cost > kCredit) {
+  if (count_ > 0 || !urgent_.empty() || !outgoing_.empty() || size > kAtOnceBytes ||
+      !outgoing_.HasCredit(size)) {
     return false;
   }
   const int64_t room = RoomFor(static_cast<int64_t>(sizeof(FrameHeader)) + size);
@@ -87,10 +59,10 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
   if (written < 0) {
     count_ = 0;
     framed_bytes_ = 0;
-    credit_to_return_ += frame.header.credit;
+    outgoing_.ReturnCredit(frame.header.credit);
     return false;
   }
-  credit_used_ += cost;
+  outgoing_.TakeCredit(size);
   if (written < asked) {  // the kernel is short of memory
     frame.owned.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
@@ -98,79 +70,20 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
   return true;
 }
 
-void TcpSender::Free(Send* send) {
-  send->state = State::kFree;
-  send->message += kPlaces;  // a new generation
-  free_.push_back(send);
-}
-
-void TcpSender::Complete(Send* send, const absl::Status& status) {
-  completions_->Add(send->done, status, status.ok() ? send->bytes : 0);
-  Free(send);
-}
-
-TcpSender::Send* TcpSender::Find(uint64_t message) {
-  const uint64_t place = message % kPlaces;
-  if (place >= sends_.size()) {
-    return nullptr;
-  }
-  Send* send = &sends_[place];
-  return send->message == message && send->state != State::kFree ? send : nullptr;
-}
-
 void TcpSender::Urgent(const FrameHeader& header, absl::string_view payload) {
   urgent_.push_back({header, std::string(payload)});
   urgent_.back().header.bytes = static_cast<int64_t>(payload.size());
 }
 
-absl::Status TcpSender::OnCredit(int64_t bytes) {
-  if (bytes > credit_used_) {
-    return Breach("more credit returned than was used");
-  }
-  credit_used_ -= bytes;
-  return absl::OkStatus();
-}
-
-absl::Status TcpSender::OnGrant(uint64_t message) {
-  Send* send = Find(message);
-  if (send == nullptr || send->state == State::kDead) {
-    return absl::OkStatus();  // revoked meanwhile: a withdrawal is on its way
-  }
-  if (send->state != State::kAnnounced) {
-    return Breach("a grant for a message that is not announced");
-  }
-  --announced_;
-  send->state = State::kGranted;
-  send->queued = true;
-  granted_.push_back(send);
-  return absl::OkStatus();
-}
-
-absl::Status TcpSender::OnRefuse(uint64_t message) {
-  Send* send = Find(message);
-  if (send == nullptr || send->state == State::kDead) {
-    return absl::OkStatus();
-  }
-  if (send->state != State::kAnnounced) {
-    return Breach("a refusal of a message that is not announced");
-  }
-  --announced_;
-  Complete(send, absl::OkStatus());  // the buffer is free again; what became of the message is the
-                                     // receiver's matter
-  return absl::OkStatus();
-}
-
 bool TcpSender::pending() const {
-  return count_ > 0 || !urgent_.empty() || !waiting_.empty() || !granted_.empty() ||
-         credit_to_return_ >= kCreditWorthAFrame;
+  return count_ > 0 || !urgent_.empty() || !outgoing_.empty() || outgoing_.credit_is_due();
 }
 
-TcpSender::Frame& TcpSender::NewFrame(const FrameHeader& header, Send* send,
+TcpSender::Frame& TcpSender::NewFrame(const FrameHeader& header, Outgoing* send,
                                       const std::byte* payload) {
   Frame& frame = At(count_++);
   frame.header = header;
-  frame.header.credit = static_cast<uint32_t>(std::min<int64_t>(credit_to_return_, kCredit));
-  credit_to_return_ -= frame.header.credit;
+  frame.header.credit = outgoing_.SayCredit();
   frame.send = send;
   frame.payload = payload;
   framed_bytes_ += frame.size();
@@ -188,60 +101,49 @@ bool TcpSender::FrameNext() {
     urgent_.pop_front();
     return true;
   }
-  for (std::deque<Send*>* queue : {&waiting_, &granted_}) {
-    while (!queue->empty()) {
-      Send* send = queue->front();
-      if (send->state == State::kDead) {
-        queue->pop_front();
-        Free(send);
-        continue;
-      }
-      if (queue == &granted_) {
-        FrameData(send);
-      } else {
-        FrameWaiting(send);
-      }
-      if (!send->queued) {
-        queue->pop_front();
-      }
-      return true;
+  if (Outgoing* const send = outgoing_.Next()) {
+    if (send->state == Outgoing::State::kGranted) {
+      FrameData(send);
+    } else {
+      FrameWaiting(send);
     }
+    return true;
   }
-  if (credit_to_return_ >= kCreditWorthAFrame) {
+  if (outgoing_.credit_is_due()) {
     NewFrame({.type = FrameType::kCredit}, nullptr, nullptr);
     return true;
   }
   return false;
 }
 
-void TcpSender::FrameWaiting(Send* send) {
+void TcpSender::FrameWaiting(Outgoing* send) {
   FrameHeader header;
   header.tag = send->envelope.tag.bits();
   header.descriptor = send->envelope.descriptor;
   header.bytes = send->bytes;
-  send->queued = false;
-  const int64_t cost = MatchQueue::CostOf(send->bytes);
-  if (send->bytes <= kFrameBytes && credit_used_ + cost <= kCredit) {
-    credit_used_ += cost;
+  outgoing_.Dequeue(send);
+  if (send->bytes <= kFrameBytes && outgoing_.TakeCredit(send->bytes)) {
     header.type = FrameType::kEager;
-    send->state = State::kFramed;
+    send->state = Outgoing::State::kGivenAway;
     NewFrame(header, send, send->data);
   } else {
     header.type = FrameType::kAnnounce;
     header.message = send->message;
-    send->state = State::kAnnouncing;
+    send->state = Outgoing::State::kAnnouncing;
     NewFrame(header, send, nullptr);
   }
 }
 
-void TcpSender::FrameData(Send* send) {
+void TcpSender::FrameData(Outgoing* send) {
   FrameHeader header;
   header.type = FrameType::kData;
   header.message = send->message;
-  header.bytes = std::min(send->bytes - send->framed, kFrameBytes);
-  NewFrame(header, send, send->data + send->framed);
-  send->framed += header.bytes;
-  send->queued = send->framed < send->bytes;
+  header.bytes = std::min(send->bytes - send->given, kFrameBytes);
+  NewFrame(header, send, send->data + send->given);
+  send->given += header.bytes;
+  if (send->given == send->bytes) {
+    outgoing_.Dequeue(send);
+  }
 }
 
 absl::StatusOr<int64_t> TcpSender::Flush(int fd) {
@@ -323,22 +225,21 @@ void TcpSender::Written(int64_t bytes) {
 }
 
 void TcpSender::FrameDone(const Frame& frame) {
-  Send* send = frame.send;
+  Outgoing* const send = frame.send;
   if (send == nullptr) {
     return;
   }
   if (frame.header.type == FrameType::kAnnounce) {
-    send->state = State::kAnnounced;
-    ++announced_;
+    outgoing_.Announced(send);
     return;
   }
-  send->written += frame.header.bytes;
-  if (send->written == send->bytes) {
-    Complete(send, absl::OkStatus());
+  send->taken += frame.header.bytes;
+  if (send->taken == send->bytes) {
+    outgoing_.Complete(send);
   }
 }
 
-bool TcpSender::TakeFrames(Send* send) {
+bool TcpSender::TakeFrames(Outgoing* send) {
   bool half_written = false;
   size_t kept = 0;
   for (size_t i = 0; i < count_; ++i) {
@@ -346,9 +247,9 @@ bool TcpSender::TakeFrames(Send* send) {
     const bool started = i == 0 && first_written_ > 0;
     if (frame.send == send && !started) {
       if (frame.header.type == FrameType::kEager) {
-        credit_used_ -= MatchQueue::CostOf(frame.header.bytes);
+        outgoing_.PutCreditBack(frame.header.bytes);
       }
-      credit_to_return_ += frame.header.credit;
+      outgoing_.ReturnCredit(frame.header.credit);
       framed_bytes_ -= frame.size();
       continue;
     }
@@ -367,42 +268,30 @@ bool TcpSender::TakeFrames(Send* send) {
   return half_written;
 }
 
-void TcpSender::TakeBack(Send* send, const absl::Status& why) {
+void TcpSender::TakeBack(Outgoing* send, const absl::Status& why) {
+  using State = Outgoing::State;
   const State state = send->state;
   const bool half_written =
       state != State::kWaiting && state != State::kAnnounced && TakeFrames(send);
-  announced_ -= state == State::kAnnounced ? 1 : 0;
-  if (state == State::kAnnounced || state == State::kGranted ||
-      (state == State::kAnnouncing && half_written)) {
+  if (send->known() || (state == State::kAnnouncing && half_written)) {
     Urgent(
         {.type = FrameType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
         {});
   }
-  completions_->Add(send->done, why, 0);
-  if (send->queued) {
-    send->state = State::kDead;
-  } else {
-    Free(send);
-  }
+  outgoing_.Fail(send, why);
 }
 
 void TcpSender::Revoke(Context theirs, const absl::Status& why) {
-  for (Send& send : sends_) {
-    if (send.state != State::kFree && send.state != State::kDead &&
-        send.envelope.tag.context() == theirs) {
-      TakeBack(&send, why);
+  outgoing_.ForEach([&](Outgoing* send) {
+    if (send->envelope.tag.context() == theirs) {
+      TakeBack(send, why);
     }
-  }
+  });
 }
 
 void TcpSender::FailAll(const absl::Status& why) {
-  for (Send& send : sends_) {
-    if (send.state != State::kFree && send.state != State::kDead) {
-      TakeBack(&send, why);
-    }
-  }
-  waiting_.clear();
-  granted_.clear();
+  outgoing_.ForEach([&](Outgoing* send) { TakeBack(send, why); });
+  outgoing_.Clear();
   std::deque<UrgentFrame> control;
   for (UrgentFrame& frame : urgent_) {
     if (frame.header.type == FrameType::kControl) {

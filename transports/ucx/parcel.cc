@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/net/handshake.h"
+#include "transports/outgoing.h"
 
 namespace entrain::ucx {
 namespace {

@@ -85,8 +85,6 @@ static_assert(sizeof(Card) == 40, "the layout on the wire");
 
 constexpr uint8_t kVersion = 1;
 constexpr int64_t kParcelBytes = 60 << 10;  // the largest payload
-constexpr int64_t kCredit = 4 << 20;        // of each direction of a pair
-constexpr int64_t kMaxMessageBytes = int64_t{1} << 46;
 
 // Everything about a header that can be checked without knowing what went before, with the payload
 // that came with it.

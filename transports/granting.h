@@ -1,0 +1,72 @@
+// Messages that come from a peer that announces what is large, and sends it when it is asked to: a
+// MatchQueue, and what has been granted. One GrantingQueue per endpoint, shared by tcp and ucx; the
+// other side of OutgoingQueue.
+//
+//   announcement --(its receive is there)--> granted --data, ...--> done
+//             \--(nobody wants it)--> refused
+//
+// Thread safety: none; the thread that drives the engine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "transports/matching.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+// How the peer is told.
+class Answers {
+ public:
+  virtual void Grant(uint64_t message) = 0;
+  virtual void Refuse(uint64_t message) = 0;
+  // Credit for eager messages that have left this side's memory.
+  virtual void ReturnCredit(int64_t bytes) = 0;
+
+ protected:
+  ~Answers() = default;
+};
+
+class GrantingQueue {
+ public:
+  // All outlive this.
+  GrantingQueue(Endpoint* endpoint, Events* events, CompletionList* completions, Answers* answers);
+
+  void Post(const Envelope& envelope, Bytes into, Completion* done);
+  void Revoke(Context mine, const absl::Status& why);
+  // No Incoming is to be used any more; nothing is answered from now on.
+  void FailAll(const absl::Status& why);
+  // Also after an event of a call of this closed the path.
+  bool failed() const { return failed_; }
+
+  // What the peer said, with numbers of its own. Errors are breaches of protocol.
+  absl::Status OnAnnounce(const Envelope& envelope, int64_t bytes, uint64_t message);
+  void OnWithdraw(Tag tag, uint64_t message);
+  // So many bytes of it follow: to which they go.
+  absl::StatusOr<Incoming*> OnData(uint64_t message, int64_t bytes);
+  // MatchQueue::Advance, of a granted message or of one from Begin.
+  void Advance(Incoming* incoming, int64_t bytes);
+  // Of what has been delivered since.
+  void ReturnCredit();
+
+  // For what is eager.
+  MatchQueue& matching() { return matching_; }
+  const MatchQueue& matching() const { return matching_; }
+
+ private:
+  void Answer(Incoming* incoming);
+  Incoming* Find(uint64_t message) const;
+  void Forget(Incoming* incoming);
+
+  Answers* const answers_;
+  MatchQueue matching_;
+  bool failed_ = false;
+  std::vector<Incoming*> granted_;
+  std::vector<uint64_t> refused_;  // room for Revoke
+};
+
+}  // namespace entrain

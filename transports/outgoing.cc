@@ -1,0 +1,143 @@
+#include "transports/outgoing.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+
+absl::Status BreachOfProtocol(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
+}
+
+void OutgoingQueue::Post(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+  if (free_.empty()) {
+    Outgoing& fresh = sends_.emplace_back();
+    fresh.message = kPlaces + sends_.size() - 1;
+    free_.push_back(&fresh);
+  }
+  Outgoing* send = free_.back();
+  free_.pop_back();
+  const uint64_t message = send->message;
+  *send = Outgoing();
+  send->envelope = envelope;
+  send->data = bytes.data();
+  send->bytes = static_cast<int64_t>(bytes.size());
+  send->done = done;
+  send->message = message;
+  send->state = State::kWaiting;
+  send->queued = true;
+  waiting_.push_back(send);
+}
+
+void OutgoingQueue::Free(Outgoing* send) {
+  send->state = State::kFree;
+  send->message += kPlaces;  // a new generation
+  free_.push_back(send);
+}
+
+Outgoing* OutgoingQueue::Next() {
+  for (std::deque<Outgoing*>* queue : {&waiting_, &granted_}) {
+    while (!queue->empty()) {
+      Outgoing* const send = queue->front();
+      if (send->state != State::kDead) {
+        return send;
+      }
+      queue->pop_front();
+      Free(send);
+    }
+  }
+  return nullptr;
+}
+
+void OutgoingQueue::Dequeue(Outgoing* send) {
+  (!waiting_.empty() && waiting_.front() == send ? waiting_ : granted_).pop_front();
+  send->queued = false;
+}
+
+void OutgoingQueue::Announced(Outgoing* send) {
+  send->state = State::kAnnounced;
+  ++announced_;
+}
+
+Outgoing* OutgoingQueue::Find(uint64_t message) {
+  const uint64_t place = message % kPlaces;
+  if (place >= sends_.size()) {
+    return nullptr;
+  }
+  Outgoing* const send = &sends_[place];
+  const bool over = send->state == State::kFree || send->state == State::kDead;
+  return send->message == message && !over ? send : nullptr;
+}
+
+void OutgoingQueue::Complete(Outgoing* send) {
+  completions_->Add(send->done, absl::OkStatus(), send->bytes);
+  Free(send);
+}
+
+absl::Status OutgoingQueue::OnCredit(int64_t bytes) {
+  if (bytes > credit_used_) {
+    return BreachOfProtocol("more credit returned than was used");
+  }
+  credit_used_ -= bytes;
+  return absl::OkStatus();
+}
+
+absl::Status OutgoingQueue::OnGrant(uint64_t message) {
+  Outgoing* const send = Find(message);
+  if (send == nullptr) {
+    return absl::OkStatus();  // revoked meanwhile: a withdrawal is on its way
+  }
+  if (send->state != State::kAnnounced) {
+    return BreachOfProtocol("a grant for a message that is not announced");
+  }
+  --announced_;
+  send->state = State::kGranted;
+  send->queued = true;
+  granted_.push_back(send);
+  return absl::OkStatus();
+}
+
+absl::Status OutgoingQueue::OnRefuse(uint64_t message) {
+  Outgoing* const send = Find(message);
+  if (send == nullptr) {
+    return absl::OkStatus();
+  }
+  if (send->state != State::kAnnounced) {
+    return BreachOfProtocol("a refusal of a message that is not announced");
+  }
+  --announced_;
+  Complete(send);  // the buffer is free again; what became of the message is the receiver's matter
+  return absl::OkStatus();
+}
+
+bool OutgoingQueue::TakeCredit(int64_t bytes) {
+  if (!HasCredit(bytes)) {
+    return false;
+  }
+  credit_used_ += MatchQueue::CostOf(bytes);
+  return true;
+}
+
+uint32_t OutgoingQueue::SayCredit() {
+  const int64_t said = std::min(credit_to_return_, kEarlyCredit);
+  credit_to_return_ -= said;
+  return static_cast<uint32_t>(said);
+}
+
+void OutgoingQueue::Fail(Outgoing* send, const absl::Status& why) {
+  announced_ -= send->state == State::kAnnounced ? 1 : 0;
+  completions_->Add(send->done, why, 0);
+  if (send->queued) {
+    send->state = State::kDead;
+  } else {
+    Free(send);
+  }
+}
+
+void OutgoingQueue::Clear() {
+  waiting_.clear();
+  granted_.clear();
+}
+
+}  // namespace entrain
