@@ -34,7 +34,8 @@ if(ENTRAIN_SANITIZE MATCHES "thread")
   set(mutex _ZN4absl7debian35Mutex)
   set(notification absl7debian312Notification)
   foreach(symbol IN ITEMS ${mutex}4LockEv ${mutex}6UnlockEv ${mutex}7TryLockEv ${mutex}10ReaderLockEv
-          ${mutex}12ReaderUnlockEv ${mutex}5AwaitERKNS0_9ConditionE _ZN4${notification}6NotifyEv
+          ${mutex}12ReaderUnlockEv ${mutex}5AwaitERKNS0_9ConditionE
+          ${mutex}16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE _ZN4${notification}6NotifyEv
           _ZNK4${notification}19WaitForNotificationEv
           _ZNK4${notification}30WaitForNotificationWithTimeoutENS0_8DurationE
           _ZN4absl7debian36Status15UnrefNonInlinedEm)

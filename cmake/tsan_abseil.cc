@@ -17,6 +17,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 extern "C" {
@@ -61,6 +62,8 @@ void WrapReaderLock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("10ReaderLockEv"));
 void WrapReaderUnlock(Mutex* mutex) ENTRAIN_WRAP(ENTRAIN_MUTEX("12ReaderUnlockEv"));
 void WrapAwait(Mutex* mutex, const Condition& condition)
     ENTRAIN_WRAP(ENTRAIN_MUTEX("5AwaitERKNS0_9ConditionE"));
+bool WrapAwaitFor(Mutex* mutex, const Condition& condition, absl::Duration timeout)
+    ENTRAIN_WRAP(ENTRAIN_MUTEX("16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE"));
 void WrapNotify(Notification* n) ENTRAIN_WRAP("_ZN4absl7debian312Notification6NotifyEv");
 void WrapWait(const Notification* n)
     ENTRAIN_WRAP("_ZNK4absl7debian312Notification19WaitForNotificationEv");
@@ -102,11 +105,17 @@ void WrapReaderUnlock(Mutex* mutex) {
 }
 
 void WrapAwait(Mutex* mutex, const Condition& condition) {
-  while (!condition.Eval()) {
+  WrapAwaitFor(mutex, condition, absl::InfiniteDuration());
+}
+
+bool WrapAwaitFor(Mutex* mutex, const Condition& condition, absl::Duration timeout) {
+  const absl::Time end = absl::Now() + timeout;
+  while (!condition.Eval() && absl::Now() < end) {
     WrapUnlock(mutex);
     usleep(200);
     WrapLock(mutex);
   }
+  return condition.Eval();
 }
 
 void WrapNotify(Notification* n) {
