@@ -41,3 +41,20 @@ if(NOT ENTRAIN_CUDA STREQUAL "OFF")
     set(cuda_state "${reason}")
   endif()
 endif()
+
+# entrain_cuda_image(IMAGE SOURCE HEADERS...): all kernels of SOURCE in one file for all architectures, and PTX for later ones;
+# a program or library has it as data. Products are rounded before they are added, as everywhere; what else keeps the bits
+# (rounded quotients and roots, subnormal numbers) is nvcc's default.
+function(entrain_cuda_image image source)
+  add_custom_command(
+    OUTPUT ${image}
+    COMMAND ${entrain_nvcc} -fatbin -std=c++20 -O3 -fmad=false --compress-mode=size -ccbin ${CMAKE_CXX_COMPILER}
+            -I${PROJECT_SOURCE_DIR}
+            -gencode arch=compute_80,code=sm_80
+            -gencode arch=compute_90,code=sm_90
+            -gencode arch=compute_100,code=[sm_100,compute_100]
+            -o ${image} ${source}
+    DEPENDS ${source} ${ARGN}
+    COMMENT "Compiling CUDA kernels"
+    VERBATIM)
+endfunction()

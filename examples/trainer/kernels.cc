@@ -20,8 +20,6 @@
 namespace trainer {
 namespace {
 
-constexpr float kNormEpsilon = 1e-5f;
-
 // What the clones call must become part of them (always_inline), or it stays compiled for the least
 // processor.
 
@@ -49,9 +47,6 @@ constexpr float kNormEpsilon = 1e-5f;
 [[gnu::always_inline]] inline float Sigmoid(float x) {
   return 1.0f / (1.0f + FastExp(-x));
 }
-
-// Phi(x) is about Sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), as (1 + tanh) / 2 is a sigmoid.
-constexpr float kGelu = 1.595769122f, kGeluCubic = 0.044715f;
 
 // Probabilities of one row in place; returns the log of the normaliser, so that log p(i) = x(i) -
 // result.

@@ -8,6 +8,11 @@
 
 namespace trainer {
 
+inline constexpr float kNormEpsilon = 1e-5f;  // of RmsNorm
+// Of Gelu: Phi(x) is about Sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 x^3)), as (1 + tanh) / 2 is a
+// sigmoid.
+inline constexpr float kGelu = 1.595769122f, kGeluCubic = 0.044715f;
+
 // y[n, out] = beta * y + x[n, in] * w[out, in]^T
 void Product(const float* x, const float* w, float* y, int n, int in, int out, float beta = 0.0f);
 // dx[n, in] = beta * dx + dy[n, out] * w[out, in]

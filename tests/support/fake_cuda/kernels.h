@@ -1,4 +1,5 @@
-// The kernels that the fake driver has: those of transports/cuda, compiled for the host.
+// The kernels that the fake driver has, compiled for the host: those of transports/cuda and those of
+// examples/trainer.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,9 @@ struct FakeKernel {
   void (*run)(const void* args, int blocks);
 };
 
-// By its name in the module; null: none.
+// By its name in its module; null: none.
 const FakeKernel* FindKernel(const char* name);
+const FakeKernel* FindTrainerKernel(const char* name);
 int ThreadsOfABlock();
 
 }  // namespace fake_cuda

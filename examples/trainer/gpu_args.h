@@ -1,0 +1,174 @@
+// The kernels' names, and what each is launched with. Plain data, for nvcc and the host's compiler
+// alike. ForEachPointer: where the memory is that a kernel works on, for a host that stands in for
+// the device.
+#pragma once
+
+#include <cstdint>
+
+namespace trainer {
+
+inline constexpr int kGpuThreads = 256;          // of a block
+inline constexpr int kGpuMostPartialSums = 512;  // blocks that each write one
+
+// out[i] from out[i] and a[i], as far as a kernel needs them.
+struct GpuVectorArgs {
+  float* out = nullptr;
+  const float* a = nullptr;
+  float factor = 0;
+  int64_t count = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(a);
+  }
+};
+
+// Between f32 and other types.
+struct GpuConvertArgs {
+  void* out = nullptr;
+  const void* in = nullptr;
+  int64_t count = 0;
+  float factor = 0;  // of what comes out
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(in);
+  }
+};
+
+// out[rows, width] from a and b of as many rows, which may be twice as wide.
+struct GpuRowsArgs {
+  float* out = nullptr;
+  const float *a = nullptr, *b = nullptr;
+  const float* gain = nullptr;  // [width]
+  float* row_factor = nullptr;  // [rows]: 1 / rms
+  int32_t rows = 0, width = 0;
+  float factor = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(a);
+    f(b);
+    f(gain);
+    f(row_factor);
+  }
+};
+
+// out[width] += the sum over rows of a, or of a * b * row_factor, where there are such.
+struct GpuColumnSumsArgs {
+  float* out = nullptr;
+  const float *a = nullptr, *b = nullptr, *row_factor = nullptr;
+  int32_t rows = 0, width = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(a);
+    f(b);
+    f(row_factor);
+  }
+};
+
+// The rows of a table [256, width] that the bytes `inputs` name, one a token: out [tokens, width] of
+// the table in; or the other way, the table out of what is added to its rows.
+struct GpuEmbedArgs {
+  float* out = nullptr;
+  const float* in = nullptr;
+  const uint8_t* inputs = nullptr;
+  int32_t tokens = 0, width = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(in);
+    f(inputs);
+  }
+};
+
+// joined[rows * length, parts * heads * head_dim] and split[parts, rows, heads, length, head_dim]:
+// one copied to the other, the first `turned` parts turned by the angles of their positions.
+struct GpuHeadsArgs {
+  float *joined = nullptr, *split = nullptr;
+  const float *cosine = nullptr, *sine = nullptr;  // [length, head_dim / 2]
+  int32_t rows = 0, length = 0, heads = 0, head_dim = 0, parts = 0, turned = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(joined);
+    f(split);
+    f(cosine);
+    f(sine);
+  }
+};
+
+// logits[rows, vocabulary]; a byte says which column a row's target is.
+struct GpuTargetsArgs {
+  float* logits = nullptr;
+  const uint8_t* targets = nullptr;
+  double* of_rows =
+      nullptr;  // [rows, 2]: -log p(target); 1 where that was the most probable, else 0
+  int32_t rows = 0, vocabulary = 0;
+  float factor = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(logits);
+    f(targets);
+    f(of_rows);
+  }
+};
+
+// partial[k] = the sum of squares that block k takes of x.
+struct GpuSquaresArgs {
+  const float* x = nullptr;
+  double* partial = nullptr;
+  int64_t count = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(x);
+    f(partial);
+  }
+};
+
+// total[c] = the sum of values[i, c]; one block.
+struct GpuTotalArgs {
+  const double* values = nullptr;
+  double* total = nullptr;
+  int32_t count = 0, columns = 0;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(values);
+    f(total);
+  }
+};
+
+// Name (in the module "trainer_NAME"), arguments, loop.
+#define TRAINER_GPU_KERNELS(X)                                       \
+  X(add, GpuVectorArgs, GpuAdd)                                      \
+  X(scale, GpuVectorArgs, GpuScale)                                  \
+  X(gelu, GpuVectorArgs, GpuGelu)                                    \
+  X(gelu_backward, GpuVectorArgs, GpuGeluBackward)                   \
+  X(widen, GpuConvertArgs, GpuWiden)                                 \
+  X(narrow, GpuConvertArgs, GpuNarrow)                               \
+  X(from_bytes, GpuConvertArgs, GpuFromBytes)                        \
+  X(repeat_row, GpuRowsArgs, GpuRepeatRow)                           \
+  X(swiglu, GpuRowsArgs, GpuSwiGlu)                                  \
+  X(swiglu_backward, GpuRowsArgs, GpuSwiGluBackward)                 \
+  X(rms_norm, GpuRowsArgs, GpuRmsNorm)                               \
+  X(rms_norm_backward, GpuRowsArgs, GpuRmsNormBackward)              \
+  X(causal_softmax, GpuRowsArgs, GpuCausalSoftmax)                   \
+  X(softmax_backward, GpuRowsArgs, GpuSoftmaxBackward)               \
+  X(column_sums, GpuColumnSumsArgs, GpuColumnSums)                   \
+  X(embed, GpuEmbedArgs, GpuEmbed)                                   \
+  X(embed_backward, GpuEmbedArgs, GpuEmbedBackward)                  \
+  X(split_heads, GpuHeadsArgs, GpuSplitHeads)                        \
+  X(join_heads, GpuHeadsArgs, GpuJoinHeads)                          \
+  X(cross_entropy, GpuTargetsArgs, GpuCrossEntropy)                  \
+  X(cross_entropy_backward, GpuTargetsArgs, GpuCrossEntropyBackward) \
+  X(squares, GpuSquaresArgs, GpuSquares)                             \
+  X(total, GpuTotalArgs, GpuTotal)
+
+enum class GpuKernel : int32_t {
+#define TRAINER_GPU_ID(name, args, loop) name,
+  TRAINER_GPU_KERNELS(TRAINER_GPU_ID)
+#undef TRAINER_GPU_ID
+      kCount
+};
+
+}  // namespace trainer

@@ -1,0 +1,13 @@
+// All there is of --device cuda where nvcc was not found: the reason.
+#include "examples/trainer/device.h"
+#include "examples/trainer/error.h"
+
+namespace trainer {
+
+std::unique_ptr<Device> OpenGpu(int, int) {
+  throw Error(
+      "--device cuda: this program was built without CUDA; build it where nvcc is (CUDA 12.8 "
+      "or later, see CUDACXX in README.md), or set --device cpu");
+}
+
+}  // namespace trainer
