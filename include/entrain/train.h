@@ -376,7 +376,9 @@ enum {                     /* whose an array of the caller's is */
 };
 /* Makes `count` elements at `data` part of the state: saved from there, loaded to there. For the inner optimizer, data
  * cursors, random numbers. All ranks name the same arrays; `name`: 1 to 121 letters, digits and ". _ - /", each once.
- * Lent until the EDiT object is destroyed. Local. */
+ * Lent until the EDiT object is destroyed. Host memory; where the object's own arrays are on a
+ * device, that device's as well: the driver is asked when it is saved or loaded (INVALID_ARGUMENT
+ * for another device's). The bytes in a checkpoint are the same. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 
@@ -428,7 +430,22 @@ ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entra
  *
  * Ranks do as many micro-batches as fit; each weighs the same, wherever it was made. A rank may add while others are
  * slower: only install waits for them. Functions of one channel: one thread at a time. Errors of the network end the
- * channel on all ranks, and every later call has the first. */
+ * channel on all ranks, and every later call has the first.
+ *
+ * On device memory (config.memory) calls are ordered with config.stream: the device does what a
+ * call asks for after what is on the stream, and what is enqueued there afterwards sees it done.
+ * "Added" means that the additions are enqueued. The host waits for the device and other ranks
+ *
+ *     in install    until the round before the one under way is over, and all ranks have handed
+ *                   over what the one under way sums: that is what its counts need. With clip_norm,
+ *                   and with agd, whose steps count, also for the sum. Not for the parameters: the
+ *                   stream does
+ *     in create, save, load and destroy
+ *
+ * and nowhere else. After an error that comes when install has returned (a rank dies while
+ * parameters are gathered) the stream goes on, with whatever is in params; the next install has
+ * the error. A host that runs far ahead of its device adds more to a round than the device will have
+ * time for: max_microbatches bounds it. */
 
 enum { /* entrain_acco_config_t.method; L = padded parameters; each round sends 2 (W-1)/W L elements a rank */
   ENTRAIN_ACCO = 0,      /* half A of a batch at an estimate of the parameters, half B at the parameters; A alone makes the next
@@ -447,7 +464,9 @@ enum { /* units of the schedule and of the limit: what has been committed, of al
 /* One step of an optimizer of the caller's on elements [first, first + count) of this rank's shard, in the channel's
  * thread, piece by piece; must not call the library. `grads`: the mean gradient, clipped; `master`: the parameters; both f32, or f64 if
  * params_dtype is. preview 0: a commit: `master` becomes the new parameters, `out` is NULL. 1: `out` becomes what a commit would make
- * of `master`; master and the optimizer's own state must stay as they are. `step` counts commits from 1. */
+ * of `master`; master and the optimizer's own state must stay as they are.
+ * `step` counts commits from 1. On device memory all three are addresses of the device, and what
+ * the step does is enqueued on entrain_acco_stream. */
 typedef void (*entrain_acco_step_fn)(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
                                      const void* grads, void* master, void* out);
 /* The learning rate when so much has been committed (schedule_unit); the same on all ranks. In the channel's thread. */
@@ -462,7 +481,8 @@ typedef struct entrain_acco_config {
   int32_t grads_dtype;           /* of the accumulator: params_dtype or ENTRAIN_F32; -1 (default): params_dtype */
   int32_t wire_dtype;            /* of gradients on their way: ENTRAIN_F32 or ENTRAIN_BF16 (F64 with F64); -1 (default): params_dtype */
   int32_t method;                /* ENTRAIN_ACCO*; default ENTRAIN_ACCO */
-  const entrain_optim_t* optim;  /* lent; the channel keeps its state arrays; or */
+  const entrain_optim_t* optim;  /* lent; the channel keeps its state arrays, and says where it
+                                    steps: the memory and stream it was made for are not asked; or */
   entrain_acco_step_fn step;     /* of the caller's own; one of them */
   void* user;                    /* its first argument */
   int64_t min_microbatches;      /* >= 1 of this rank in a round; default 1 */
@@ -480,16 +500,28 @@ typedef struct entrain_acco_config {
   entrain_acco_schedule_fn schedule; /* instead of lr, min_lr and both numbers; or NULL */
   void* schedule_user;           /* its first argument */
   int64_t limit;                 /* the run ends at the first commit that reaches it; 0 (default): at entrain_acco_stop */
-  int64_t timeout_ns;            /* of each collective; 0: the communicator's default */
+  int64_t timeout_ns;            /* of each collective, DEVICE: with its wait for the stream; 0: the
+                                    communicator's default */
+  int32_t memory;                /* ENTRAIN_MEMORY_HOST (default) or DEVICE: where params are, the
+                                    accumulator, all that the channel keeps, and what a step of the
+                                    caller's own gets; the same on all ranks */
+  int32_t reserved;              /* 0 */
+  void* stream;                  /* a CUstream; NULL (default): the device's default. HOST: NULL */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init(entrain_acco_config_t* config);
 
-/* Collective over `comm`; blocks. All ranks give the same but params, the step, counts of micro-batches and timeout_ns. Memory beside
- * params, in bytes, with bf16: 4 Psi (f32 accumulator: 6 Psi) + (4 + 4 x optimizer's arrays) Psi / W; with f32: 8 Psi + the same. */
+/* Collective over `comm`; blocks. All ranks give the same but params, the step, counts of
+ * micro-batches, timeout_ns and stream. Memory beside params, in bytes, with bf16: 4 Psi (f32
+ * accumulator: 6 Psi) + (4 + 4 x optimizer's arrays) Psi / W; with f32: 8 Psi + the same; and for
+ * pieces up to 64 KiB, on a device 16 MiB. On a device the collectives of a round are made once for
+ * nothing, so that later ones find all memory that they need. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
 /* Ends a round under way, on all ranks: destroy after the end, or all together. NULL: nothing. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
+/* On device memory the stream of rounds, where a step of the caller's own enqueues what it does;
+ * else NULL. Lent until the channel is destroyed. */
+ENTRAIN_API entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream);
 /* The accumulator: `count` elements of grads_dtype, zero at first. The caller adds to it, and nothing else; install clears
  * it when it must be. Lent until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients);

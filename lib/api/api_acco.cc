@@ -8,6 +8,7 @@
 
 #include "include/entrain/train.h"
 #include "lib/api/arguments.h"
+#include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
@@ -55,6 +56,11 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   ENTRAIN_ASSIGN_OR_RETURN(options.count, CheckCount(config.count, options.params_dtype, 1));
   ENTRAIN_RETURN_IF_ERROR(CheckBuffer(
       "params", config.params, options.count * SizeOf(options.params_dtype), options.params_dtype));
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
+  const ArrayPlace place{config.memory, config.stream};
+  ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace(place));
+  ENTRAIN_ASSIGN_OR_RETURN(options.at.device, DeviceOf(place, {{"params", config.params}}));
+  options.at.stream = config.stream;
   options.method = entrain::DelayMethod{config.method};
   options.params = config.params;
   options.min_microbatches = config.min_microbatches;
@@ -119,6 +125,15 @@ entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients) 
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(gradients, "gradients"));
     *gradients = acco->channel->gradients();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(stream, "stream"));
+    *stream = acco->channel->stream();
     return absl::OkStatus();
   });
 }

@@ -5,7 +5,6 @@
 
 #include "lib/base/status.h"
 #include "lib/comm/runtime.h"
-#include "lib/device/device.h"
 
 namespace entrain::api {
 
@@ -22,14 +21,12 @@ absl::Status CheckArrayPlace(const ArrayPlace& place) {
   return ProcessDevices().status();
 }
 
-absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
-                      absl::FunctionRef<void()> body) {
+absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays) {
+  Device* device = nullptr;
   if (place.memory == ENTRAIN_MEMORY_HOST) {
-    body();
-    return absl::OkStatus();
+    return device;
   }
   ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-  Device* device = nullptr;
   for (const NamedArray& each : arrays) {
     if (each.array == nullptr) {
       continue;
@@ -42,6 +39,12 @@ absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arra
     }
     device = where.device;
   }
+  return device;
+}
+
+absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
+                      absl::FunctionRef<void()> body) {
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(place, arrays));
   if (device == nullptr) {
     body();
     return absl::OkStatus();

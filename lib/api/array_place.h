@@ -8,9 +8,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 #include "include/entrain/types.h"
+#include "lib/device/device.h"
 
 namespace entrain::api {
 
@@ -26,6 +28,10 @@ struct NamedArray {
   const char* name;
   const void* array;
 };
+
+// The device that `arrays` are on; null on the host, and where all are null. INVALID_ARGUMENT for
+// one that is elsewhere.
+absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays);
 
 // Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on `arrays`. INVALID_ARGUMENT for
 // one that is not there; null is nowhere.

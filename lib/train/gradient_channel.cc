@@ -1,9 +1,6 @@
 #include "lib/train/gradient_channel.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,19 +9,18 @@
 #include "lib/comm/agree.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/add_time.h"
-#include "lib/train/penalty.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
 namespace {
 
-constexpr int64_t kPiece = 4096;  // elements of a shard that are stepped at once, in the cache
-// Of collectives that can be under way together.
-constexpr int64_t kCountsTag = 0, kDataTag = 1;
+// Elements of a shard that are stepped at once: what stays in the cache; what is worth a launch.
+constexpr int64_t kHostPiece = 4096, kDevicePiece = 1 << 20;
 
 std::vector<NamedValue> SharedOptions(const ChannelOptions& o) {
   return {{"method", static_cast<double>(o.method)},
           {"count", static_cast<double>(o.count)},
+          {"memory", o.at.device == nullptr ? 0.0 : 1.0},
           {"params_dtype", static_cast<double>(o.params_dtype)},
           {"wire_dtype", static_cast<double>(o.wire_dtype)},
           {"warmup_rounds", static_cast<double>(o.warmup_rounds)},
@@ -65,43 +61,92 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
       method_(static_cast<int64_t>(options.method)) {}
 
 GradientChannel::~GradientChannel() {
-  if (in_flight_ && !over_.load(std::memory_order_acquire)) {
+  if (in_flight_ && over_.load(std::memory_order_acquire) < installs_) {
     comm_->Abort("acco: destroyed during a round");
+  } else {
+    courier_.Drain().IgnoreError();
   }
   courier_.Stop();
+  SettleRound().IgnoreError();  // nothing uses the arrays any more
 }
 
 absl::Status GradientChannel::Allocate() {
   const SlabLayer& layer = slab_.layer(0);
-  const DType params = options_.params_dtype;
+  Device* const device = options_.at.device;
+  ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
+  const DType params = options_.params_dtype, master = options_.master_dtype();
   const int64_t widest = std::max(SizeOf(params), SizeOf(options_.wire_dtype));
+  // On a device as long as com_, for Rehearse.
+  const int64_t held = device == nullptr ? layer.full : layer.padded;
   ENTRAIN_ASSIGN_OR_RETURN(accumulator_,
-                           OwnedBuffer::Allocate(layer.full * SizeOf(options_.grads_dtype)));
-  ENTRAIN_ASSIGN_OR_RETURN(com_, OwnedBuffer::Allocate(layer.padded * widest));
-  ENTRAIN_ASSIGN_OR_RETURN(master_,
-                           OwnedBuffer::Allocate(layer.shard * SizeOf(options_.master_dtype())));
-  std::memset(accumulator_.data(), 0, static_cast<size_t>(accumulator_.size()));
+                           PlacedArray::Allocate(device, held * SizeOf(options_.grads_dtype)));
+  ENTRAIN_ASSIGN_OR_RETURN(com_, PlacedArray::Allocate(device, layer.padded * widest));
+  ENTRAIN_ASSIGN_OR_RETURN(master_, PlacedArray::Allocate(device, layer.shard * SizeOf(master)));
+  piece_ = std::min(layer.shard, device == nullptr ? kHostPiece : kDevicePiece);
+  ENTRAIN_ASSIGN_OR_RETURN(room_, PlacedArray::Allocate(device, 2 * piece_ * SizeOf(master)));
   const int arrays = options_.optimizer != nullptr ? options_.optimizer->state_arrays() : 0;
   for (int i = 0; i < arrays; ++i) {
     ENTRAIN_ASSIGN_OR_RETURN(state_.emplace_back(),
-                             OwnedBuffer::Allocate(layer.shard * SizeOf(DType::kF32)));
-    std::memset(state_.back().data(), 0, static_cast<size_t>(state_.back().size()));
+                             PlacedArray::Allocate(device, layer.shard * SizeOf(DType::kF32)));
   }
+  ENTRAIN_RETURN_IF_ERROR(own_->Follow());
   ENTRAIN_RETURN_IF_ERROR(comm_->Broadcast(options_.params, layer.full, params, 0, Options()));
+  if (device != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(Rehearse());
+  }
   base_bytes_ = comm_->stats().bytes_sent;
-  BestKernels().cast(master_.data(), options_.master_dtype(),
-                     static_cast<std::byte*>(options_.params) + layer.first * SizeOf(params),
-                     params, layer.valid);
-  return absl::OkStatus();
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
+    ZeroArray(accumulator_.data(), accumulator_.size());
+    for (const PlacedArray& array : state_) {
+      ZeroArray(array.data(), array.size());
+    }
+    CurrentKernels().cast(master_.data(), master,
+                          static_cast<std::byte*>(options_.params) + layer.first * SizeOf(params),
+                          params, layer.valid);
+  }));
+  return own_->Lead();
 }
 
+// Calls find the memory that they need where they start, as do kernels that give a number; while a
+// stream waits for a call nobody should have to. So once both calls of a round together, of
+// whatever is in the arrays, and no stream waits for them.
+absl::Status GradientChannel::Rehearse() {
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] {
+    CurrentKernels().sum_of_squares(reinterpret_cast<const float*>(room_.data()), 1);
+  }));
+  Call gather = ParametersCall();
+  gather.out.data = accumulator_.data();
+  gather.in.data = accumulator_.data() + slab_.layer(0).first * SizeOf(options_.params_dtype);
+  for (Call call : {GradientsCall(), gather}) {
+    call.options = Options();
+    call.options.on_stream = false;
+    call.options.stream = nullptr;
+    ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, comm_->Start(call));
+    carried_.push_back({"rehearsal", std::move(work)});
+  }
+  return SettleRound();
+}
+
+// Of a round's data. On a device without a tag, so that they may go all ways
+// (lib/comm/device_calls.h).
 CallOptions GradientChannel::Options() const {
-  return TimedCall(options_.timeout_ns, kDataTag, true);
+  CallOptions options = TimedCall(options_.timeout_ns, on_device() ? -1 : kDataTag, true);
+  options.device = options.on_stream = on_device();
+  options.stream = own_->at().stream;
+  return options;
 }
 
 absl::Status GradientChannel::Fail(const absl::Status& why) {
   status_.Update(why);
   return why;
+}
+
+// What only this rank has met.
+absl::Status GradientChannel::FailAll(const absl::Status& why) {
+  if (!why.ok()) {
+    comm_->EndWith(why);
+  }
+  return Fail(why);
 }
 
 // ---- The caller's side -------------------------------------------------------------------------
@@ -153,7 +198,8 @@ absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
 
 absl::StatusOr<bool> GradientChannel::Poll() const {
   ENTRAIN_RETURN_IF_ERROR(CheckRound());
-  const bool over = !in_flight_ || over_.load(std::memory_order_acquire);
+  const bool over =
+      !in_flight_ || over_.load(std::memory_order_acquire) >= installs_ || !courier_.status().ok();
   return Full() || (round_added_ >= Wanted() && over);
 }
 
@@ -178,7 +224,7 @@ absl::Status GradientChannel::Install() {
     return absl::OkStatus();
   }
   const bool wait = Synchronous();
-  HandOver();
+  ENTRAIN_RETURN_IF_ERROR(HandOver());
   return wait ? Land() : absl::OkStatus();
 }
 
@@ -195,48 +241,75 @@ absl::Status GradientChannel::Land() {
   }
   in_flight_ = false;
   landed_ = made_;
-  landed_.round_ns = round_ns_;
-  std::memcpy(options_.params, com_.data(),
-              static_cast<size_t>(options_.count * SizeOf(options_.params_dtype)));
+  landed_.round_ns = round_ns_.load(std::memory_order_relaxed);
   finished_ = commits_ && Done();
-  return absl::OkStatus();
+  absl::Status taken = own_->Lead();
+  if (taken.ok()) {
+    taken = ComputeAt(options_.at, [&] {
+      CopyArray(options_.params, com_.data(), options_.count * SizeOf(options_.params_dtype));
+    });
+  }
+  return FailAll(Annotate(taken, "acco: install"));
 }
 
 // What has been added begins to travel.
-void GradientChannel::HandOver() {
+absl::Status GradientChannel::HandOver() {
   const bool halves = options_.method == DelayMethod::kAcco && !Synchronous();
   commits_ = !halves || second_half_;
   second_half_ = halves && !second_half_;
   previews_ = !commits_ || (options_.method == DelayMethod::kWp && !Synchronous());
-  const int64_t count = options_.count;
-  const int64_t element = SizeOf(options_.wire_dtype);
-  BestKernels().cast(com_.data(), options_.wire_dtype, accumulator_.data(), options_.grads_dtype,
-                     count);
-  std::memset(com_.data() + count * element, 0,
-              static_cast<size_t>((slab_.layer(0).padded - count) * element));
+  ENTRAIN_RETURN_IF_ERROR(FailAll(Annotate(PassOn(), "acco: install")));
   sent_ = held_;
   sent_.stops = stop_ ? 1 : 0;
   if (commits_) {
-    std::memset(accumulator_.data(), 0, static_cast<size_t>(accumulator_.size()));
     held_ = {};
   }
   round_added_ = 0;
   ++installs_;
   in_flight_ = true;
-  over_.store(false, std::memory_order_relaxed);
-  job_ = courier_.Post([this] {
-    absl::Status status;
-    {
-      const AddTime working(&round_ns_);
-      status = RunRound();
+  PostRound();
+  return absl::OkStatus();
+}
+
+// The gradients, into what travels.
+absl::Status GradientChannel::PassOn() {
+  const int64_t count = options_.count;
+  const int64_t element = SizeOf(options_.wire_dtype);
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(options_.at, [&] {
+    CurrentKernels().cast(com_.data(), options_.wire_dtype, accumulator_.data(),
+                          options_.grads_dtype, count);
+    ZeroArray(com_.data() + count * element, (slab_.layer(0).padded - count) * element);
+    if (commits_) {
+      ZeroArray(accumulator_.data(), accumulator_.size());
     }
-    if (!status.ok()) {
-      status = Annotate(status, absl::StrCat("acco: round ", rounds_ + 1));
-      comm_->EndWith(status);  // so that nobody waits for this rank
-    }
-    over_.store(true, std::memory_order_release);
-    return status;
-  });
+  }));
+  return own_->Follow();
+}
+
+// One job; on a device a second one, for what the first has enqueued.
+void GradientChannel::PostRound() {
+  const auto post = [this](bool last, absl::Status (GradientChannel::*run)()) {
+    return courier_.Post([this, last, run] {
+      uint64_t spent = 0;
+      absl::Status status;
+      {
+        const AddTime working(&spent);
+        status = (this->*run)();
+      }
+      round_ns_.fetch_add(spent, std::memory_order_relaxed);
+      if (!status.ok()) {
+        comm_->EndWith(status);  // so that nobody waits for this rank
+      }
+      if (last || !status.ok()) {
+        over_.fetch_add(1, std::memory_order_release);
+      }
+      return status;
+    });
+  };
+  job_ = post(!on_device(), &GradientChannel::RunRound);
+  if (on_device()) {
+    post(true, &GradientChannel::SettleRound);
+  }
 }
 
 int64_t GradientChannel::Progress(ProgressUnit unit) const {
@@ -255,158 +328,11 @@ ChannelInfo GradientChannel::info() const {
   info.finished = finished_;
   info.exposed_ns = exposed_ns_;
   info.bytes_sent = comm_->stats().bytes_sent - base_bytes_;
-  info.bytes_held = accumulator_.size() + com_.size() + master_.size();
-  for (const OwnedBuffer& array : state_) {
+  info.bytes_held = accumulator_.size() + com_.size() + master_.size() + room_.size();
+  for (const PlacedArray& array : state_) {
     info.bytes_held += array.size();
   }
   return info;
-}
-
-// ---- The courier's side ------------------------------------------------------------------------
-
-absl::Status GradientChannel::RunRound() {
-  Counts all;
-  ENTRAIN_RETURN_IF_ERROR(ShareCounts(&all));
-  const double scale = 1 / static_cast<double>(all.microbatches);
-  ChannelInfo now;
-  now.lr = options_.schedule.At(Progress(options_.schedule.unit));
-  now.clip_factor = 1;
-  if (options_.clip_norm > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(now.grad_norm, Norm(scale));
-    now.clip_factor = ClipFactor(now.grad_norm, options_.clip_norm);
-  }
-  const int64_t step = steps_ + 1;
-  if (commits_) {
-    ++steps_;
-    gradients_ += all.microbatches;
-    tokens_ += all.tokens;
-    stops_ += all.stops;
-  }
-  // At the end everybody has the parameters themselves, not what may become of them.
-  const bool preview = previews_ && !(commits_ && Done());
-  if (options_.master_dtype() == DType::kF64) {
-    StepShard<double>(step, scale * now.clip_factor, now.lr, preview);
-  } else {
-    StepShard<float>(step, scale * now.clip_factor, now.lr, preview);
-  }
-  ENTRAIN_RETURN_IF_ERROR(
-      Annotate(comm_->AllGather(Own(options_.params_dtype), com_.data(), slab_.layer(0).shard,
-                                options_.params_dtype, Options()),
-               "parameters"));
-  now.rounds = ++rounds_;
-  now.commits = steps_;
-  now.gradients = gradients_;
-  now.tokens = tokens_;
-  now.committed = commits_;
-  now.microbatches = all.microbatches;
-  made_ = now;
-  return absl::OkStatus();
-}
-
-// How many micro-batches there are, and the sum of their gradients, of which each rank has its shard; at once.
-absl::Status GradientChannel::ShareCounts(Counts* all) {
-  static_assert(sizeof(Counts) == 3 * sizeof(int64_t));
-  Call counts;
-  counts.kind = CallKind::kAllReduce;
-  counts.dtype = DType::kI64;
-  counts.count = 3;
-  counts.in = {&sent_, sizeof(sent_)};
-  counts.out = {all, sizeof(*all)};
-  counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, comm_->Start(counts));
-  const SlabLayer& layer = slab_.layer(0);
-  const int64_t element = SizeOf(options_.wire_dtype);
-  Call scatter;
-  scatter.kind = CallKind::kReduceScatter;
-  scatter.dtype = options_.wire_dtype;
-  scatter.count = layer.shard;
-  scatter.in = {com_.data(), layer.padded * element};
-  scatter.out = {Own(options_.wire_dtype), layer.shard * element};
-  scatter.options = Options();
-  const absl::Status status = Annotate(comm_->Run(scatter), "gradients");
-  shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
-  ENTRAIN_RETURN_IF_ERROR(status);
-  return Annotate(shared->status(), "counts");
-}
-
-// Of the mean gradient, the same bits on all ranks.
-absl::StatusOr<double> GradientChannel::Norm(double scale) {
-  const int64_t count = slab_.layer(0).valid;
-  const int64_t element = SizeOf(options_.wire_dtype);
-  double square = 0;
-  float piece[kPiece];
-  for (int64_t first = 0; first < count; first += kPiece) {
-    const int64_t here = std::min(kPiece, count - first);
-    BestKernels().cast(piece, DType::kF32, Own(options_.wire_dtype) + first * element,
-                       options_.wire_dtype, here);
-    square += BestKernels().sum_of_squares(piece, here);
-  }
-  std::vector<double> all(static_cast<size_t>(comm_->size()));
-  ENTRAIN_RETURN_IF_ERROR(
-      Annotate(comm_->AllGather(&square, all.data(), 1, DType::kF64, Options()), "norm"));
-  double sum = 0;
-  for (const double one : all) {
-    sum += one;
-  }
-  return std::sqrt(sum) * scale;
-}
-
-// Piece by piece, gradients become parameters in the same place. Where one kind of element is wider than the other, the order
-// is such that nothing is written over before it is read.
-template <typename T>
-void GradientChannel::StepShard(int64_t step, double scale, double lr, bool preview) {
-  const int64_t count = slab_.layer(0).valid;
-  const int64_t pieces = (count + kPiece - 1) / kPiece;
-  const bool backward = SizeOf(options_.params_dtype) > SizeOf(options_.wire_dtype);
-  for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t first = (backward ? pieces - 1 - i : i) * kPiece;
-    StepPiece<T>(step, first, std::min(kPiece, count - first), scale, lr, preview);
-  }
-}
-
-template <typename T>
-void GradientChannel::StepPiece(int64_t step, int64_t first, int64_t count, double scale, double lr,
-                                bool preview) {
-  const Kernels& kernels = BestKernels();
-  const DType type = options_.master_dtype();
-  T grads[kPiece], estimate[kPiece];
-  kernels.cast(grads, type, Own(options_.wire_dtype) + first * SizeOf(options_.wire_dtype),
-               options_.wire_dtype, count);
-  kernels.scale_any(type, grads, grads, count, scale);
-  T* const master = reinterpret_cast<T*>(master_.data()) + first;
-  if (commits_) {
-    StepOnce(step, lr, first, count, grads, master, static_cast<T*>(nullptr));
-  }
-  if (preview) {
-    StepOnce(commits_ ? step + 1 : step, lr, first, count, grads, master, estimate);
-  }
-  kernels.cast(Own(options_.params_dtype) + first * SizeOf(options_.params_dtype),
-               options_.params_dtype, preview ? estimate : master, type, count);
-}
-
-// `out` null: a commit.
-template <typename T>
-void GradientChannel::StepOnce(int64_t step, double lr, int64_t first, int64_t count,
-                               const T* grads, T* master, T* out) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (options_.optimizer != nullptr) {
-      std::vector<float*> state;
-      for (const OwnedBuffer& array : state_) {
-        state.push_back(reinterpret_cast<float*>(array.data()) + first);
-      }
-      options_.optimizer->Step({.count = count,
-                                .master = master,
-                                .grads = grads,
-                                .state = state,
-                                .out = out,
-                                .step = step,
-                                .lr = lr},
-                               out == nullptr ? Apply::kCommit : Apply::kPreview);
-      return;
-    }
-  }
-  options_.step(options_.user, out == nullptr ? 0 : 1, step, lr, static_cast<size_t>(first),
-                static_cast<size_t>(count), grads, master, out);
 }
 
 }  // namespace entrain

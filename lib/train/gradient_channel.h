@@ -13,6 +13,13 @@
 //   wp     commit, and the same step once more as a preview, at which the next gradients are computed
 //   zero1  commit, waited for
 //
+// On a device the courier enqueues a round on a stream of its own when it knows the counts, and
+// install waits for that alone; what it takes and hands over is enqueued on the caller's stream,
+// and the streams wait for each other:
+//
+//   caller's   ... install: params = com, com = acc |  ...gradients...  | params = com, com = acc |
+//   own                                             | reduce-scatter, step, all-gather |
+//
 // All that follows from counts is the same on all ranks, since counts are summed with the gradients; so all end at the same commit.
 //
 // Thread safety: one thread at a time.
@@ -33,11 +40,12 @@
 #include "lib/base/dtype.h"
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/comm/communicator.h"
-#include "lib/memory/buffer.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/callers_arrays.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/courier.h"
+#include "lib/train/own_stream.h"
+#include "lib/train/placed_array.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -66,6 +74,7 @@ struct ChannelOptions {
   DelayMethod method = DelayMethod::kAcco;
   int64_t count = 0;       // Psi
   void* params = nullptr;  // the caller's, lent
+  ArraysAt at;             // where they are, and all arrays of the channel's
   DType params_dtype = DType::kF32;
   DType grads_dtype = DType::kF32;  // of the accumulator
   DType wire_dtype = DType::kF32;   // of gradients on their way
@@ -112,11 +121,13 @@ class GradientChannel {
   // Collective; rank 0's parameters become everybody's.
   static absl::StatusOr<std::unique_ptr<GradientChannel>> Create(Communicator& comm,
                                                                  const ChannelOptions& options);
-  // Ends a round under way, on all ranks.
+  // Ends a round under way, on all ranks; on a device, waits for the one that was taken last.
   ~GradientChannel();
 
   // The accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
+  // Of rounds, for a step of the caller's own; null on the host.
+  StreamHandle stream() const { return own_->at().stream; }
   // So much has been added to it since the last call.
   absl::Status Add(int64_t microbatches, int64_t tokens);
   // Whether Install would not wait for other ranks, or nothing more can be added before it. Never blocks.
@@ -144,15 +155,20 @@ class GradientChannel {
 
   GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options, Slab slab);
   absl::Status Allocate();
+  absl::Status Rehearse();
   absl::Status CheckRound() const;
   bool Synchronous() const;
   bool Full() const;
   int64_t Wanted() const;
   absl::Status Land();
-  void HandOver();
+  absl::Status HandOver();
+  absl::Status PassOn();
+  void PostRound();
   int64_t Progress(ProgressUnit unit) const;
   bool Done() const;
   absl::Status Fail(const absl::Status& why);
+  absl::Status FailAll(const absl::Status& why);
+  bool on_device() const { return options_.at.device != nullptr; }
   // gradient_channel_state.cc:
   ModelPart Part() const;
   void VisitState(StateVisitor& visitor);
@@ -163,26 +179,43 @@ class GradientChannel {
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
-  // The courier's:
+  // gradient_channel_round.cc, the courier's:
+  struct RoundStep {
+    int64_t step = 0;
+    double scale = 1, lr = 0;
+    bool preview = false;
+  };
+  struct Carried {
+    const char* what;
+    RefPtr<Work> work;
+  };
+  // Of collectives that can be under way together.
+  static constexpr int64_t kCountsTag = 0, kDataTag = 1;
   absl::Status RunRound();
+  absl::Status MakeRound();
   absl::Status ShareCounts(Counts* all);
+  absl::Status Carry(const char* what, Call call);
+  absl::Status SettleRound();
+  Call GradientsCall() const;
+  Call ParametersCall() const;
   absl::StatusOr<double> Norm(double scale);
-  template <typename T>
-  void StepShard(int64_t step, double scale, double lr, bool preview);
-  template <typename T>
-  void StepPiece(int64_t step, int64_t first, int64_t count, double scale, double lr, bool preview);
-  template <typename T>
-  void StepOnce(int64_t step, double lr, int64_t first, int64_t count, const T* grads, T* master,
-                T* out);
+  double SumOfSquares() const;
+  void StepShard(const RoundStep& round);
+  void StepPiece(const RoundStep& round, int64_t first, int64_t count);
+  void StepOnce(int64_t step, double lr, int64_t first, int64_t count, const std::byte* grads,
+                std::byte* out);
 
   std::byte* Own(DType dtype) const { return com_.data() + slab_.layer(0).first * SizeOf(dtype); }
   CallOptions Options() const;
 
   const std::shared_ptr<Communicator> comm_;
   const ChannelOptions options_;
-  const Slab slab_;  // one layer
-  OwnedBuffer accumulator_, com_, master_;
-  std::vector<OwnedBuffer> state_;  // the optimizer's, as the shard
+  const Slab slab_;                 // one layer
+  std::unique_ptr<OwnStream> own_;  // the courier's
+  PlacedArray accumulator_, com_, master_;
+  std::vector<PlacedArray> state_;  // the optimizer's, as the shard
+  int64_t piece_ = 0;               // elements of a shard that are stepped at once
+  PlacedArray room_;                // for a piece of the mean gradient, and one of the estimate
 
   // The caller's:
   Counts held_;               // in the accumulator
@@ -210,9 +243,10 @@ class GradientChannel {
   bool commits_ = false, previews_ = false;  // this round
   int64_t steps_ = 0, rounds_ = 0;
   int64_t gradients_ = 0, tokens_ = 0, stops_ = 0;  // committed; steps_ is how often
-  uint64_t round_ns_ = 0;
-  std::atomic<bool> over_{false};
-  ChannelInfo made_;  // by the last round that is over
+  ChannelInfo made_;                                // by the last round that is over, or enqueued
+  std::vector<Carried> carried_;                    // what is on its way
+  std::atomic<uint64_t> round_ns_{0};
+  std::atomic<int64_t> over_{0};  // of installs_, those whose round is over
 
   Courier courier_;  // last: its jobs use the rest
 };

@@ -1,6 +1,4 @@
 // A gradient channel's state: what it is, when it may be saved, and how a run goes on from it.
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
@@ -72,14 +70,15 @@ absl::Status GradientChannel::CheckKind(CheckpointKind kind) const {
              : absl::OkStatus();
 }
 
-// What saving and loading begin with: all ranks may, and nothing is under way.
+// What saving and loading begin with: nothing is under way, and all ranks may. In this order, since
+// on a device the calls of both have no tags.
 absl::Status GradientChannel::Prepare(AllRanks& all, const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
   absl::Status mine = CheckOptions(options);
   mine.Update(CheckKind(options.kind));
   mine.Update(CheckBetweenRounds());
   ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-  ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-  return courier_.Drain();
+  return AgreeOnOptions(all, options);
 }
 
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
@@ -91,7 +90,7 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
     counts_ = {landed_.rounds, landed_.commits, landed_.gradients, landed_.tokens,
                made_.microbatches};
     values_ = {made_.lr, made_.grad_norm, made_.clip_factor};
-    StateList state(slab_, options.kind);
+    StateList state(slab_, options.kind, options_.at);
     VisitState(state);
     return SaveState(all, Part(), options, steps_, state);
   };
@@ -111,7 +110,7 @@ absl::Status GradientChannel::CheckLoaded(const StateList& state) const {
 absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, options.timeout_ns);
-  StateList state(slab_, options.kind);
+  StateList state(slab_, options.kind, options_.at);
   const auto load = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options));
     VisitState(state);
@@ -133,7 +132,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   stops_ = flags_[3] != 0 ? 0 : stops_;  // who loads the end of a run wants it to go on
   finished_ = flags_[3] != 0 && Done();
   job_ = 0;
-  over_.store(true, std::memory_order_release);
+  over_.store(installs_, std::memory_order_release);
   made_ = {};
   made_.rounds = rounds_;
   made_.commits = steps_;
@@ -156,18 +155,26 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
 
 // The parameters are the masters, and nothing has been added to.
 absl::Status GradientChannel::GoOnFromMasters(const AllRanks& all) {
-  std::memset(accumulator_.data(), 0, static_cast<size_t>(accumulator_.size()));
   held_ = {};
   stops_ = 0;
   finished_ = Done();
   const DType type = options_.params_dtype;
-  BestKernels().cast(Own(type), type, master_.data(), options_.master_dtype(),
-                     slab_.layer(0).valid);
-  ENTRAIN_RETURN_IF_ERROR(
-      End(all, comm_->AllGather(Own(type), com_.data(), slab_.layer(0).shard, type, Options()),
-          "load"));
-  std::memcpy(options_.params, com_.data(), static_cast<size_t>(options_.count * SizeOf(type)));
-  return absl::OkStatus();
+  const auto go_on = [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
+      ZeroArray(accumulator_.data(), accumulator_.size());
+      CurrentKernels().cast(Own(type), type, master_.data(), options_.master_dtype(),
+                            slab_.layer(0).valid);
+    }));
+    Call gather = ParametersCall();
+    gather.options = Options();
+    ENTRAIN_RETURN_IF_ERROR(comm_->Run(gather));
+    ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] {
+      CopyArray(options_.params, com_.data(), options_.count * SizeOf(type));
+    }));
+    return own_->Lead();
+  };
+  const absl::Status status = End(all, go_on(), "load");
+  return status.ok() ? status : FailAll(status);
 }
 
 // The error as the caller sees it; when the group has ended with it, so has this object.

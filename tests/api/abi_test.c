@@ -292,7 +292,7 @@ static void check_checkpoint_config(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 184);
+  SIZE(entrain_acco_config_t, 200);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -319,6 +319,9 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, schedule_user, 160);
   AT(entrain_acco_config_t, limit, 168);
   AT(entrain_acco_config_t, timeout_ns, 176);
+  AT(entrain_acco_config_t, memory, 184);
+  AT(entrain_acco_config_t, reserved, 188);
+  AT(entrain_acco_config_t, stream, 192);
 }
 
 static void check_acco_info(void) {

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/kernels/kernels.h"
 #include "tests/api/world.h"
 #include "tests/cuda/on_device.h"
 
@@ -213,6 +214,141 @@ TEST(OnDevice, CollectivesFollowTheCallersStream) {
              TestDevice().FreePinned(*pinned);
            },
            {.transports = "inproc,cuda"});
+}
+
+// ---- ACCO
+
+// SGD by kernels of the device, on the channel's stream.
+void StepOnDevice(void* stream, int32_t preview, int64_t, double lr, size_t, size_t count,
+                  const void* grads, void* master, void* out) {
+  const auto elements = static_cast<int64_t>(count);
+  const entrain::KernelStream bound(TestDevice(), *static_cast<void**>(stream));
+  if (preview != 0) {
+    entrain::CopyArray(out, master, elements * 4);
+  }
+  entrain::CurrentKernels().axpy(static_cast<float*>(preview != 0 ? out : master),
+                                 static_cast<float>(-lr), static_cast<const float*>(grads),
+                                 elements);
+  EXPECT_TRUE(bound.status().ok());
+}
+void StepOnHost(void*, int32_t preview, int64_t, double lr, size_t, size_t count, const void* grads,
+                void* master, void* out) {
+  for (size_t i = 0; i < count; ++i) {
+    auto* const theta = static_cast<float*>(master);
+    const float moved = static_cast<float>(-lr) * static_cast<const float*>(grads)[i];
+    (preview != 0 ? static_cast<float*>(out)[i] : theta[i]) = theta[i] + moved;
+  }
+}
+
+class AccoLoop {
+ public:
+  AccoLoop(const Rank& self, TestStream& stream, bool on_device, entrain_optim_t* optim)
+      : self_(self),
+        stream_(stream),
+        on_device_(on_device),
+        params_(std::vector<float>(kCount, 1), stream.get()) {
+    entrain_acco_config_init(&config_);
+    config_.params = on_device ? params_.device() : static_cast<void*>(params_.host.data());
+    config_.count = kCount;
+    config_.memory = on_device ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;
+    config_.stream = on_device ? stream.get() : nullptr;
+    config_.limit = 3;
+    config_.optim = optim;
+    if (optim == nullptr) {
+      config_.step = on_device ? StepOnDevice : StepOnHost;
+      config_.user = &own_;
+    }
+  }
+  ~AccoLoop() { entrain_acco_destroy(acco_); }
+  entrain_acco_config_t* config() { return &config_; }
+  entrain_acco_t* acco() { return acco_; }
+  void Run() {
+    ASSERT_OK(entrain_acco_create(self_.comm, &config_, &acco_));
+    void* gradients = nullptr;
+    ASSERT_OK(entrain_acco_gradients(acco_, &gradients));
+    ASSERT_OK(entrain_acco_stream(acco_, &own_));
+    EXPECT_EQ(own_ != nullptr, on_device_);
+    for (int32_t finished = 0, round = 0; finished == 0; ++round) {
+      const Twin add(Wave(self_.rank + 2 * round), stream_.get());
+      if (on_device_) {
+        const entrain::KernelStream bound(TestDevice(), stream_.get());
+        TestDevice().kernels().axpy(static_cast<float*>(gradients), 1,
+                                    static_cast<const float*>(add.device()), kCount);
+        ASSERT_TRUE(bound.status().ok());
+      } else {
+        for (size_t i = 0; i < add.host.size(); ++i) {
+          static_cast<float*>(gradients)[i] += add.host[i];
+        }
+      }
+      ASSERT_OK(entrain_acco_add(acco_, 1, 1));
+      ASSERT_OK(entrain_acco_install(acco_, &finished));
+    }
+  }
+  std::vector<float> Params() {
+    if (on_device_) {
+      const auto copied =
+          TestDevice().Copy(params_.host.data(), params_.device(), kBytes, stream_.get());
+      EXPECT_TRUE(copied.ok()) << copied;
+      stream_.Finish();
+    }
+    return params_.host;
+  }
+
+ private:
+  const Rank& self_;
+  TestStream& stream_;
+  const bool on_device_;
+  Twin params_;
+  entrain_acco_config_t config_;
+  entrain_acco_t* acco_ = nullptr;
+  void* own_ = nullptr;
+};
+
+TEST(OnDevice, AccoHasTheBitsOfTheHost) {
+  TestDevice();
+  RunWorld(2,
+           [](const Rank& self) {
+             TestStream stream(TestDevice());
+             entrain_optim_t* const adamw = OptimOf(Rules()[1], nullptr);
+             for (entrain_optim_t* const optim : {adamw, static_cast<entrain_optim_t*>(nullptr)}) {
+               AccoLoop here(self, stream, false, optim), there(self, stream, true, optim);
+               here.Run();
+               there.Run();
+               EXPECT_EQ(there.Params(), here.Params());
+               entrain_acco_info_t info;
+               entrain_acco_info_init(&info);
+               ASSERT_OK(entrain_acco_info(there.acco(), &info));
+               EXPECT_EQ(info.commits, 3);
+               EXPECT_EQ(info.finished, 1);
+             }
+             entrain_optim_destroy(adamw);
+             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+           },
+           {.transports = "inproc,cuda"});
+}
+
+TEST(OnDevice, AccoRefusesMemoryThatIsNotThere) {
+  TestDevice();
+  RunWorld(1, [](const Rank& self) {
+    TestStream stream(TestDevice());
+    const auto with = [&](auto change) {
+      AccoLoop loop(self, stream, true, nullptr);
+      change(loop.config());
+      entrain_acco_t* acco = nullptr;
+      return entrain_acco_create(self.comm, loop.config(), &acco);
+    };
+    const entrain_status_t bad = ENTRAIN_INVALID_ARGUMENT;
+    std::vector<float> host(kCount);
+    EXPECT_FAILS(with([&](auto* c) { c->params = host.data(); }), bad,
+                 "is not memory of a device, as memory 1 says");
+    EXPECT_FAILS(with([&](auto* c) { c->memory = ENTRAIN_MEMORY_HOST_PINNED; }), bad, "memory 2");
+    EXPECT_FAILS(with([&](auto* c) {
+                   c->memory = ENTRAIN_MEMORY_HOST;
+                   c->params = host.data();
+                 }),
+                 bad, "stream is not NULL");
+    EXPECT_FAILS(with([&](auto* c) { c->reserved = 1; }), bad, "reserved");
+  });
 }
 
 }  // namespace

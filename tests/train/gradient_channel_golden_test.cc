@@ -13,6 +13,7 @@
 #include "lib/train/gradient_channel.h"
 #include "tests/support/golden.h"
 #include "tests/support/ranks.h"
+#include "tests/train/arrays.h"
 
 namespace entrain {
 namespace {
@@ -82,18 +83,6 @@ struct Adamw {
   }
 };
 
-ChannelOptions Doubles(DelayMethod method, std::vector<double>* params, Adamw* adamw) {
-  ChannelOptions options;
-  options.method = method;
-  options.count = static_cast<int64_t>(params->size());
-  options.params = params->data();
-  options.params_dtype = options.grads_dtype = options.wire_dtype = DType::kF64;
-  options.step = Adamw::Step;
-  options.user = adamw;
-  options.schedule.lr = 0.05;
-  return options;
-}
-
 void ExpectNear(const std::vector<double>& is, const json& expected, const std::string& what) {
   const std::vector<double> wanted = Vector(expected);
   ASSERT_EQ(is.size(), wanted.size());
@@ -110,23 +99,35 @@ void Meet(Communicator& comm) {
 // A worker of the golden problem on a channel of doubles.
 class Worker {
  public:
-  Worker(Communicator& comm, DelayMethod method, const std::vector<int32_t>& script)
-      : rank_(comm.rank()), theta_(problem_.theta) {
-    ChannelOptions options = Doubles(method, &theta_, &adamw_);
+  Worker(Communicator& comm, bool on_device, DelayMethod method, const std::vector<int32_t>& script)
+      : rank_(comm.rank()), where_(on_device), theta_(where_, problem_.theta) {
+    ChannelOptions options;
+    options.method = method;
+    options.count = static_cast<int64_t>(problem_.theta.size());
+    options.params = theta_.data();
+    options.at = where_.at();
+    options.params_dtype = options.grads_dtype = options.wire_dtype = DType::kF64;
+    step_.GiveTo(&options);
+    options.schedule.lr = 0.05;
     options.scripted = script;
     auto channel = GradientChannel::Create(comm, options);
     EXPECT_TRUE(channel.ok()) << channel.status();
     channel_ = *std::move(channel);
+    step_.Follow(where_, *channel_);
   }
   void Add(int count) {
     for (int i = 0; i < count; ++i) {
-      problem_.AddGradient(theta_.data(), rank_, next_++,
-                           static_cast<double*>(channel_->gradients()));
+      std::vector<double> sum = Read(channel_->gradients(), channel_->slab().layer(0).full);
+      problem_.AddGradient(theta().data(), rank_, next_++, sum.data());
+      where_.Write(channel_->gradients(), sum);
       EXPECT_EQ(channel_->Add(1, 10), absl::OkStatus());
     }
   }
   GradientChannel& channel() { return *channel_; }
-  const std::vector<double>& theta() const { return theta_; }
+  std::vector<double> theta() const { return theta_.Read(); }
+  std::vector<double> Read(const void* array, int64_t count) const {
+    return where_.Read<double>(array, count);
+  }
   // Of all coordinates those that this rank owns.
   void ExpectShard(const void* shard, const json& expected, const std::string& what) const {
     const SlabLayer& layer = channel_->slab().layer(0);
@@ -143,11 +144,16 @@ class Worker {
  private:
   const Problem problem_;
   const int rank_;
-  std::vector<double> theta_;
+  const Arrays where_;
+  const TestArray<double> theta_;
   Adamw adamw_;
+  HostStep<double> step_{Adamw::Step, &adamw_};
   std::unique_ptr<GradientChannel> channel_;
   int64_t next_ = 0;
 };
+
+class GoldenRounds : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(, GoldenRounds, Places(), NameOfPlace);
 
 std::vector<int32_t> Script(int worker) {
   return Rounds()["problem"]["microbatches_per_round"][worker == 0 ? "worker0" : "worker1"]
@@ -161,10 +167,10 @@ std::vector<int32_t> WithTheFirst(int worker) {
   return script;
 }
 
-TEST(GradientChannel, AccoGoldenRounds) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+TEST_P(GoldenRounds, AccoGoldenRounds) {
+  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
     const std::vector<int32_t> script = WithTheFirst(comm->rank());
-    Worker worker(*comm, DelayMethod::kAcco, script);
+    Worker worker(*comm, on_device, DelayMethod::kAcco, script);
     worker.Add(script[0]);
     ASSERT_EQ(worker.channel().Install(), absl::OkStatus());
     const json& rounds = Rounds()["variants"]["acco_intended_f64"]["rounds"];
@@ -187,7 +193,9 @@ TEST(GradientChannel, AccoGoldenRounds) {
       EXPECT_EQ(info.commits, round["opt_step_after"]);
       EXPECT_EQ(info.lr, round["lr"]);
       if (round["kind"] == "commit") {  // the estimate under way leaves them alone
-        worker.ExpectShard(worker.channel().master(), round["master_after"], name + " master");
+        const std::vector<double> master =
+            worker.Read(worker.channel().master(), worker.channel().slab().layer(0).valid);
+        worker.ExpectShard(master.data(), round["master_after"], name + " master");
         worker.ExpectShard(worker.adamw().m.data(), round["exp_avg_after"], name + " m");
         worker.ExpectShard(worker.adamw().v.data(), round["exp_avg_sq_after"], name + " v");
       }
@@ -196,10 +204,10 @@ TEST(GradientChannel, AccoGoldenRounds) {
   });
 }
 
-TEST(GradientChannel, Zero1GoldenRounds) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+TEST_P(GoldenRounds, Zero1GoldenRounds) {
+  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
     const std::vector<int32_t> script = Script(comm->rank());
-    Worker worker(*comm, DelayMethod::kZero1, script);
+    Worker worker(*comm, on_device, DelayMethod::kZero1, script);
     const json& rounds = Rounds()["variants"]["sync_zero1_f64"]["rounds"];
     for (size_t r = 0; r < rounds.size(); ++r) {
       worker.Add(script[r]);
@@ -211,10 +219,10 @@ TEST(GradientChannel, Zero1GoldenRounds) {
   });
 }
 
-TEST(GradientChannel, DpuGoldenRounds) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+TEST_P(GoldenRounds, DpuGoldenRounds) {
+  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
     const std::vector<int32_t> script = WithTheFirst(comm->rank());
-    Worker worker(*comm, DelayMethod::kDpu, script);
+    Worker worker(*comm, on_device, DelayMethod::kDpu, script);
     worker.Add(script[0]);
     ASSERT_EQ(worker.channel().Install(), absl::OkStatus());
     const json& rounds = Rounds()["variants"]["dpu_canonical_f64"]["rounds"];
@@ -230,11 +238,11 @@ TEST(GradientChannel, DpuGoldenRounds) {
 
 // ---- Weight prediction, against its two lines ----------------------------------------------------
 
-TEST(GradientChannel, WpComputesWhereTheSameStepWouldLeadAndEndsAtTheParameters) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
+TEST_P(GoldenRounds, WpComputesWhereTheSameStepWouldLeadAndEndsAtTheParameters) {
+  RunRanks(2, [on_device = GetParam()](const std::shared_ptr<Communicator>& comm) {
     constexpr int kRounds = 6;
     const std::vector<int32_t> script(kRounds + 1, 2);
-    Worker worker(*comm, DelayMethod::kWp, script);
+    Worker worker(*comm, on_device, DelayMethod::kWp, script);
     const Problem problem;
     std::vector<double> theta = problem.theta, at = problem.theta;
     Adamw adamw;

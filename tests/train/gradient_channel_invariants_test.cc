@@ -14,6 +14,7 @@
 
 #include "lib/train/gradient_channel.h"
 #include "tests/support/ranks.h"
+#include "tests/train/arrays.h"
 
 namespace entrain {
 namespace {
@@ -52,31 +53,39 @@ void Look(void* user, int32_t preview, int64_t, double, size_t first, size_t cou
   }
 }
 
-TEST(GradientChannel, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
+class Invariants : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(, Invariants, Places(), NameOfPlace);
+
+TEST_P(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
   for (const DelayMethod method : kMethods) {
     Seen seen;
     int64_t made[kRanks] = {}, dropped[kRanks] = {}, gradients = 0;
     RunRanks(kRanks, [&](const std::shared_ptr<Communicator>& comm) {
       const auto rank = static_cast<size_t>(comm->rank());
-      std::vector<float> params(kRanks * kMost);
+      const Arrays where(GetParam());
+      const TestArray<float> params(where, std::vector<float>(kRanks * kMost));
       Looker looker{&seen, 0};
+      HostStep<float> step(Look, &looker);
       ChannelOptions options;
       options.method = method;
       options.count = kRanks * kMost;
       options.params = params.data();
-      options.step = Look;
-      options.user = &looker;
+      options.at = where.at();
+      step.GiveTo(&options);
       options.limit_unit = ProgressUnit::kGradients;
       options.limit = 120;
       auto channel = GradientChannel::Create(*comm, options);
       ASSERT_TRUE(channel.ok()) << channel.status();
       looker.first = (*channel)->slab().layer(0).first;
-      auto* const sums = static_cast<float*>((*channel)->gradients());
+      step.Follow(where, **channel);
+      void* const sums = (*channel)->gradients();
       while (!(*channel)->info().finished && made[rank] < kMost) {
         // One is fast, one is slow, one is now this and now that.
         const int64_t ms = rank == 0 ? 0 : rank == 1 ? 3 : made[rank] % 4;
         std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-        sums[static_cast<int64_t>(rank) * kMost + made[rank]++] += 1;
+        auto values = where.Read<float>(sums, kRanks * kMost);
+        values[rank * kMost + static_cast<size_t>(made[rank]++)] += 1;
+        where.Write(sums, values);
         ASSERT_EQ((*channel)->Add(1, 1), absl::OkStatus());
         const bool full = made[rank] % 20 == 0;  // or the fast one makes thousands
         while (full && !*(*channel)->Poll()) {
@@ -109,12 +118,14 @@ TEST(GradientChannel, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
 // ---- How many ranks there are does not matter --------------------------------------------------
 
 // Gradients of |theta - target|^2 / 2 with small whole numbers in them, exact in any order of sums.
-std::vector<double> Train(DelayMethod method, int ranks) {
+std::vector<double> Train(bool on_device, DelayMethod method, int ranks) {
   constexpr int64_t kCount = 37, kTogether = 4;  // micro-batches of all ranks in a round
   std::vector<double> result;
   RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
-    std::vector<double> params(kCount, 1.0);
+    const Arrays where(on_device);
+    const TestArray<double> params(where, std::vector<double>(kCount, 1.0));
     ChannelOptions options;
+    options.at = where.at();
     options.method = method;
     options.count = kCount;
     options.params = params.data();
@@ -122,40 +133,46 @@ std::vector<double> Train(DelayMethod method, int ranks) {
     options.scripted.assign(24, static_cast<int32_t>(kTogether / ranks));
     options.limit = 10;
     options.schedule.lr = 0.25;
-    options.step = [](void*, int32_t preview, int64_t, double lr, size_t, size_t count,
-                      const void* grads, void* master, void* out) {
-      const auto* const g = static_cast<const double*>(grads);
-      auto* const theta = static_cast<double*>(master);
-      double* const to = preview != 0 ? static_cast<double*>(out) : theta;
-      for (size_t i = 0; i < count; ++i) {
-        to[i] = theta[i] - lr * g[i];
-      }
-    };
+    HostStep<double> step(
+        [](void*, int32_t preview, int64_t, double lr, size_t, size_t count, const void* grads,
+           void* master, void* out) {
+          const auto* const g = static_cast<const double*>(grads);
+          auto* const theta = static_cast<double*>(master);
+          double* const to = preview != 0 ? static_cast<double*>(out) : theta;
+          for (size_t i = 0; i < count; ++i) {
+            to[i] = theta[i] - lr * g[i];
+          }
+        },
+        nullptr);
+    step.GiveTo(&options);
     auto channel = GradientChannel::Create(*comm, options);
     ASSERT_TRUE(channel.ok()) << channel.status();
-    auto* const sums = static_cast<double*>((*channel)->gradients());
+    step.Follow(where, **channel);
     for (int64_t round = 0; !(*channel)->info().finished; ++round) {
       for (int64_t j = comm->rank(); j < kTogether; j += ranks) {
+        auto sums = where.Read<double>((*channel)->gradients(), kCount);
+        const std::vector<double> theta = params.Read();
         for (int64_t i = 0; i < kCount; ++i) {
           const auto n = static_cast<size_t>(i);
-          sums[n] += params[n] - static_cast<double>((3 * round + 5 * j + i) % 8);
+          sums[n] += theta[n] - static_cast<double>((3 * round + 5 * j + i) % 8);
         }
+        where.Write((*channel)->gradients(), sums);
         ASSERT_EQ((*channel)->Add(1, 1), absl::OkStatus());
       }
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
     }
     if (comm->rank() == 0) {
-      result = params;
+      result = params.Read();
     }
   });
   return result;
 }
 
-TEST(GradientChannel, OneRankIsAsGoodAsManyWithTheSameGradients) {
+TEST_P(Invariants, OneRankIsAsGoodAsManyWithTheSameGradients) {
   for (const DelayMethod method : kMethods) {
-    const std::vector<double> one = Train(method, 1);
+    const std::vector<double> one = Train(GetParam(), method, 1);
     for (const int ranks : {2, 4}) {
-      const std::vector<double> many = Train(method, ranks);
+      const std::vector<double> many = Train(GetParam(), method, ranks);
       ASSERT_EQ(many.size(), one.size());
       for (size_t i = 0; i < one.size(); ++i) {
         EXPECT_NEAR(many[i], one[i], 1e-12) << static_cast<int>(method) << " " << ranks;

@@ -19,6 +19,7 @@
 
 #include "lib/kernels/kernels.h"
 #include "tests/support/ranks.h"
+#include "tests/train/arrays.h"
 #include "tests/train/trainee.h"
 
 namespace entrain {
@@ -44,52 +45,72 @@ float GradientOf(int rank, int64_t j, int64_t i) {
   return static_cast<float>((7 * j + 3 * i + 5 * rank) % 32 - 16) / 64;  // exact in any order
 }
 
+std::vector<float> Initial() {
+  std::vector<float> values;
+  for (int64_t i = 0; i < kCount; ++i) {
+    values.push_back(InitialOf(i));
+  }
+  return values;
+}
+
 struct Floats {
-  std::vector<float> params;
+  const Arrays where;
+  const TestArray<float> array;
   std::unique_ptr<Optimizer> optimizer;
   ChannelOptions options;
 
-  explicit Floats(DelayMethod method, OptimizerKind kind = OptimizerKind::kAdamw) {
-    for (int64_t i = 0; i < kCount; ++i) {
-      params.push_back(InitialOf(i));
-    }
+  Floats(bool on_device, DelayMethod method, OptimizerKind kind = OptimizerKind::kAdamw)
+      : where(on_device), array(where, Initial()) {
     OptimizerConfig config;
     config.kind = kind;
     config.weight_decay = 0.1;
     optimizer = *MakeOptimizer(config);
     options.method = method;
     options.count = kCount;
-    options.params = params.data();
+    options.params = array.data();
+    options.at = where.at();
     options.optimizer = optimizer.get();
     options.schedule.lr = 0.01;
   }
+  std::vector<float> params() const { return array.Read(); }
+  // Adds a micro-batch, each of whose elements is gradient(i).
+  template <typename F>
+  void Add(GradientChannel& channel, int64_t tokens, F gradient) const {
+    auto sum = where.Read<float>(channel.gradients(), kCount);
+    for (int64_t i = 0; i < kCount; ++i) {
+      sum[static_cast<size_t>(i)] += gradient(i);
+    }
+    where.Write(channel.gradients(), sum);
+    ASSERT_EQ(channel.Add(1, tokens), absl::OkStatus());
+  }
 };
 
-void AddTo(GradientChannel& channel, int rank, int64_t j) {
-  auto* const sum = static_cast<float*>(channel.gradients());
-  for (int64_t i = 0; i < kCount; ++i) {
-    sum[i] += GradientOf(rank, j, i);
-  }
-  ASSERT_EQ(channel.Add(1, 3), absl::OkStatus());
+void AddTo(const Floats& floats, GradientChannel& channel, int rank, int64_t j) {
+  floats.Add(channel, 3, [&](int64_t i) { return GradientOf(rank, j, i); });
 }
+
+// The suite's parameter: whether arrays are on a device.
+class Channel : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(, Channel, Places(), NameOfPlace);
 
 // Gradients that do not depend on the parameters: ACCO is synchronous AdamW on the same counts, bit for bit, for any number of
 // ranks.
-TEST(GradientChannel, ThetaIndependentGradientsMakeItSynchronousAdamw) {
+TEST_P(Channel, ThetaIndependentGradientsMakeItSynchronousAdamw) {
   for (const int ranks : {1, 2, 3, 4}) {
     RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
-      Floats acco(DelayMethod::kAcco), alone(DelayMethod::kAcco);
+      Floats acco(GetParam(), DelayMethod::kAcco);
+      std::vector<float> alone = Initial();
       acco.options.limit = 4;  // so that nothing is under way at the end
       auto channel = GradientChannel::Create(*comm, acco.options);
       ASSERT_TRUE(channel.ok()) << channel.status();
       std::vector<float> m(kCount, 0), v(kCount, 0), mean(kCount);
       float* const state[] = {m.data(), v.data()};
-      AddTo(**channel, comm->rank(), 0);
+      AddTo(acco, **channel, comm->rank(), 0);
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       for (int64_t t = 0; t < 4; ++t) {
-        AddTo(**channel, comm->rank(), 2 * t + 1);
+        AddTo(acco, **channel, comm->rank(), 2 * t + 1);
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());  // the estimate
-        AddTo(**channel, comm->rank(), 2 * t + 2);
+        AddTo(acco, **channel, comm->rank(), 2 * t + 2);
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());  // the commit of 2 t and 2 t + 1
         std::fill(mean.begin(), mean.end(), 0.0f);
         for (int rank = 0; rank < ranks; ++rank) {
@@ -99,14 +120,14 @@ TEST(GradientChannel, ThetaIndependentGradientsMakeItSynchronousAdamw) {
           }
         }
         BestKernels().scale_any(DType::kF32, mean.data(), mean.data(), kCount, 1 / (2.0 * ranks));
-        alone.optimizer->Step({.count = kCount,
-                               .master = alone.params.data(),
-                               .grads = mean.data(),
-                               .state = state,
-                               .step = t + 1,
-                               .lr = 0.01},
-                              Apply::kCommit);
-        EXPECT_EQ(acco.params, alone.params) << ranks << " ranks, commit " << t + 1;
+        acco.optimizer->Step({.count = kCount,
+                              .master = alone.data(),
+                              .grads = mean.data(),
+                              .state = state,
+                              .step = t + 1,
+                              .lr = 0.01},
+                             Apply::kCommit);
+        EXPECT_EQ(acco.params(), alone) << ranks << " ranks, commit " << t + 1;
       }
       EXPECT_TRUE((*channel)->info().finished);
       EXPECT_EQ((*channel)->info().tokens, ranks * 3 * 8);
@@ -114,15 +135,16 @@ TEST(GradientChannel, ThetaIndependentGradientsMakeItSynchronousAdamw) {
   }
 }
 
-TEST(GradientChannel, Bf16ParametersHaveTheSameBitsOnAllRanksAndMastersTheirOwn) {
+TEST_P(Channel, Bf16ParametersHaveTheSameBitsOnAllRanksAndMastersTheirOwn) {
   for (const DType held : {DType::kBF16, DType::kF32}) {
     for (const DType wire : {DType::kBF16, DType::kF32}) {
       std::mutex mutex;
       std::set<std::vector<uint16_t>> seen;
       RunRanks(3, [&](const std::shared_ptr<Communicator>& comm) {
-        Floats floats(DelayMethod::kAcco);
-        std::vector<uint16_t> params(kCount);
-        BestKernels().cast(params.data(), DType::kBF16, floats.params.data(), DType::kF32, kCount);
+        Floats floats(GetParam(), DelayMethod::kAcco);
+        std::vector<uint16_t> initial(kCount);
+        BestKernels().cast(initial.data(), DType::kBF16, Initial().data(), DType::kF32, kCount);
+        const TestArray<uint16_t> params(floats.where, initial);
         floats.options.params = params.data();
         floats.options.params_dtype = DType::kBF16;
         floats.options.grads_dtype = held;
@@ -133,48 +155,101 @@ TEST(GradientChannel, Bf16ParametersHaveTheSameBitsOnAllRanksAndMastersTheirOwn)
         ASSERT_TRUE(channel.ok()) << channel.status();
         std::vector<float> sum(kCount);
         for (int64_t j = 0; !(*channel)->info().finished; ++j) {
-          BestKernels().cast(sum.data(), DType::kF32, (*channel)->gradients(), held, kCount);
+          void* const gradients = (*channel)->gradients();
+          auto there = floats.where.Read<uint8_t>(gradients, kCount * SizeOf(held));
+          BestKernels().cast(sum.data(), DType::kF32, there.data(), held, kCount);
           for (int64_t i = 0; i < kCount; ++i) {
             sum[static_cast<size_t>(i)] += GradientOf(comm->rank(), j, i);
           }
-          BestKernels().cast((*channel)->gradients(), held, sum.data(), DType::kF32, kCount);
+          BestKernels().cast(there.data(), held, sum.data(), DType::kF32, kCount);
+          floats.where.Write(gradients, there);
           ASSERT_EQ((*channel)->Add(1, 0), absl::OkStatus());
           ASSERT_EQ((*channel)->Install(), absl::OkStatus());
         }
         const std::lock_guard<std::mutex> lock(mutex);
-        seen.insert(params);
+        seen.insert(params.Read());
         const int64_t shard = (kCount + 2) / 3;
-        EXPECT_EQ((*channel)->info().bytes_held,
-                  SizeOf(held) * kCount + SizeOf(wire) * 3 * shard + 12 * shard);
+        EXPECT_EQ((*channel)->info().bytes_held, SizeOf(held) * (GetParam() ? 3 * shard : kCount) +
+                                                     SizeOf(wire) * 3 * shard + 12 * shard +
+                                                     8 * shard);
       });
       EXPECT_EQ(seen.size(), 1u);
     }
   }
 }
 
+// Gradients that depend on the parameters, in steps of each rule; the norm, which is added up in
+// another order there, apart.
+std::vector<float> TrainedBits(Communicator& comm, bool on_device, DelayMethod method,
+                               OptimizerKind kind, DType wire, double clip_norm) {
+  Floats floats(on_device, method, kind);
+  floats.options.wire_dtype = wire;
+  floats.options.clip_norm = clip_norm;
+  for (int i = 0; i < 5; ++i) {
+    floats.options.scripted.push_back(1 + (i + comm.rank()) % 2);
+  }
+  auto channel = GradientChannel::Create(comm, floats.options);
+  EXPECT_TRUE(channel.ok()) << channel.status();
+  int64_t j = 0;
+  for (const int32_t count : floats.options.scripted) {
+    for (int32_t n = 0; n < count; ++n, ++j) {
+      const std::vector<float> at = floats.params();
+      floats.Add(**channel, 1, [&](int64_t i) {
+        return GradientOf(comm.rank(), j, i) + 0.1f * at[static_cast<size_t>(i)];
+      });
+    }
+    EXPECT_EQ((*channel)->Install(), absl::OkStatus());
+  }
+  Meet(comm);
+  return floats.params();
+}
+
+TEST_P(Channel, HasTheBitsOfTheHostWhereverItIs) {
+  for (const DelayMethod method :
+       {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp, DelayMethod::kZero1}) {
+    for (const OptimizerKind kind :
+         {OptimizerKind::kSgd, OptimizerKind::kAdamw, OptimizerKind::kAgd}) {
+      for (const DType wire : {DType::kF32, DType::kBF16}) {
+        RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+          EXPECT_EQ(TrainedBits(*comm, GetParam(), method, kind, wire, 0),
+                    TrainedBits(*comm, false, method, kind, wire, 0));
+        });
+      }
+    }
+    RunRanks(3, [&](const std::shared_ptr<Communicator>& comm) {
+      const auto here =
+          TrainedBits(*comm, GetParam(), method, OptimizerKind::kAdamw, DType::kF32, 0.5);
+      const auto host = TrainedBits(*comm, false, method, OptimizerKind::kAdamw, DType::kF32, 0.5);
+      for (size_t i = 0; i < host.size(); ++i) {
+        ASSERT_NEAR(here[i], host[i], 1e-5);
+      }
+    });
+  }
+}
+
 // f32 parameters whose gradients travel as bf16: narrower than what replaces them.
-TEST(GradientChannel, GradientsMayTravelNarrowerThanParameters) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
-    Floats wide(DelayMethod::kZero1), narrow(DelayMethod::kZero1);
+TEST_P(Channel, GradientsMayTravelNarrowerThanParameters) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats wide(GetParam(), DelayMethod::kZero1), narrow(GetParam(), DelayMethod::kZero1);
     narrow.options.wire_dtype = DType::kBF16;
     auto a = GradientChannel::Create(*comm, wide.options);
     auto b = GradientChannel::Create(*comm, narrow.options);
     ASSERT_TRUE(a.ok() && b.ok());
     for (int64_t j = 0; j < 3; ++j) {
-      AddTo(**a, comm->rank(), j);
-      AddTo(**b, comm->rank(), j);
+      AddTo(wide, **a, comm->rank(), j);
+      AddTo(narrow, **b, comm->rank(), j);
       ASSERT_EQ((*a)->Install(), absl::OkStatus());
       ASSERT_EQ((*b)->Install(), absl::OkStatus());
     }
     // The sums are small multiples of 1/64, which bf16 has exactly.
-    EXPECT_EQ(wide.params, narrow.params);
+    EXPECT_EQ(wide.params(), narrow.params());
     Meet(*comm);
   });
 }
 
 // ---- Counts, schedules, ends ---------------------------------------------------------------------
 
-TEST(GradientChannel, ScheduleCountsInTheUnitThatIsSaid) {
+TEST_P(Channel, ScheduleCountsInTheUnitThatIsSaid) {
   RateSchedule s;
   s.lr = 2;
   s.min_lr = 1;
@@ -187,15 +262,15 @@ TEST(GradientChannel, ScheduleCountsInTheUnitThatIsSaid) {
   EXPECT_DOUBLE_EQ(s.At(100), 1);
   for (const ProgressUnit unit :
        {ProgressUnit::kCommits, ProgressUnit::kGradients, ProgressUnit::kTokens}) {
-    RunRanks(2, [unit](const std::shared_ptr<Communicator>& comm) {
-      Floats floats(DelayMethod::kZero1);
+    RunRanks(2, [this, unit](const std::shared_ptr<Communicator>& comm) {
+      Floats floats(GetParam(), DelayMethod::kZero1);
       floats.options.schedule.unit = unit;
       floats.options.schedule.warmup = 1000;
       auto channel = GradientChannel::Create(*comm, floats.options);
       ASSERT_TRUE(channel.ok());
       for (int round = 0; round < 3; ++round) {
-        AddTo(**channel, comm->rank(), 0);
-        AddTo(**channel, comm->rank(), 1);
+        AddTo(floats, **channel, comm->rank(), 0);
+        AddTo(floats, **channel, comm->rank(), 1);
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       }
       // Before the third update there were two commits, of four micro-batches of three tokens each.
@@ -207,13 +282,13 @@ TEST(GradientChannel, ScheduleCountsInTheUnitThatIsSaid) {
   }
 }
 
-TEST(GradientChannel, ClippingIsByTheNormOfTheMeanOverAllShards) {
-  RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
-    Floats floats(DelayMethod::kZero1, OptimizerKind::kSgd);
+TEST_P(Channel, ClippingIsByTheNormOfTheMeanOverAllShards) {
+  RunRanks(3, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats floats(GetParam(), DelayMethod::kZero1, OptimizerKind::kSgd);
     floats.options.clip_norm = 2;
     auto channel = GradientChannel::Create(*comm, floats.options);
     ASSERT_TRUE(channel.ok());
-    AddTo(**channel, comm->rank(), comm->rank());
+    AddTo(floats, **channel, comm->rank(), comm->rank());
     ASSERT_EQ((*channel)->Install(), absl::OkStatus());
     double square = 0;
     for (int64_t i = 0; i < kCount; ++i) {
@@ -231,13 +306,13 @@ TEST(GradientChannel, ClippingIsByTheNormOfTheMeanOverAllShards) {
 }
 
 // A rank that is slower contributes less and holds nobody's gradients up; all end at the same commit.
-TEST(GradientChannel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
+TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
   for (const DelayMethod method : {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp}) {
     std::mutex mutex;
     std::vector<ChannelInfo> infos;
     std::set<std::vector<float>> params;
     RunRanks(3, [&](const std::shared_ptr<Communicator>& comm) {
-      Floats floats(method);
+      Floats floats(GetParam(), method);
       floats.options.limit_unit = ProgressUnit::kGradients;
       floats.options.limit = 40;
       auto channel = GradientChannel::Create(*comm, floats.options);
@@ -247,7 +322,7 @@ TEST(GradientChannel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit
         if (comm->rank() == 1) {
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
-        AddTo(**channel, comm->rank(), added++);
+        AddTo(floats, **channel, comm->rank(), added++);
         const absl::StatusOr<bool> ready = (*channel)->Poll();
         ASSERT_TRUE(ready.ok()) << ready.status();
         if (*ready) {
@@ -259,7 +334,7 @@ TEST(GradientChannel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit
       EXPECT_TRUE(absl::IsFailedPrecondition((*channel)->Add(1, 0)));
       const std::lock_guard<std::mutex> lock(mutex);
       infos.push_back(info);
-      params.insert(floats.params);
+      params.insert(floats.params());
     });
     ASSERT_EQ(infos.size(), 3u);
     EXPECT_EQ(params.size(), 1u);
@@ -272,20 +347,20 @@ TEST(GradientChannel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit
   }
 }
 
-TEST(GradientChannel, MinimumAndMaximumOfARound) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
-    Floats floats(DelayMethod::kAcco);
+TEST_P(Channel, MinimumAndMaximumOfARound) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats floats(GetParam(), DelayMethod::kAcco);
     floats.options.min_microbatches = 2;
     floats.options.max_microbatches = 3;
     auto channel = GradientChannel::Create(*comm, floats.options);
     ASSERT_TRUE(channel.ok());
-    AddTo(**channel, comm->rank(), 0);
+    AddTo(floats, **channel, comm->rank(), 0);
     EXPECT_FALSE(*(*channel)->Poll());
     const absl::Status early = (*channel)->Install();
     EXPECT_THAT(std::string(early.message()), HasSubstr("1 of at least 2 micro-batches"));
-    AddTo(**channel, comm->rank(), 1);
+    AddTo(floats, **channel, comm->rank(), 1);
     EXPECT_TRUE(*(*channel)->Poll());  // nothing is under way
-    AddTo(**channel, comm->rank(), 2);
+    AddTo(floats, **channel, comm->rank(), 2);
     EXPECT_TRUE(*(*channel)->Poll());
     EXPECT_THAT(std::string((*channel)->Add(1, 0).message()), HasSubstr("above 3 of this round"));
     EXPECT_EQ((*channel)->Install(), absl::OkStatus());
@@ -293,27 +368,27 @@ TEST(GradientChannel, MinimumAndMaximumOfARound) {
   });
 }
 
-TEST(GradientChannel, WarmupRoundsAreSynchronous) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
-    Floats floats(DelayMethod::kAcco), plain(DelayMethod::kZero1);
+TEST_P(Channel, WarmupRoundsAreSynchronous) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats floats(GetParam(), DelayMethod::kAcco), plain(GetParam(), DelayMethod::kZero1);
     floats.options.warmup_rounds = 2;
     auto channel = GradientChannel::Create(*comm, floats.options);
     auto zero1 = GradientChannel::Create(*comm, plain.options);
     ASSERT_TRUE(channel.ok() && zero1.ok());
     for (int64_t j = 0; j < 2; ++j) {
-      AddTo(**channel, comm->rank(), j);
-      AddTo(**zero1, comm->rank(), j);
+      AddTo(floats, **channel, comm->rank(), j);
+      AddTo(plain, **zero1, comm->rank(), j);
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       ASSERT_EQ((*zero1)->Install(), absl::OkStatus());
-      EXPECT_EQ(floats.params, plain.params);
+      EXPECT_EQ(floats.params(), plain.params());
       EXPECT_EQ((*channel)->info().commits, j + 1);
     }
-    AddTo(**channel, comm->rank(), 2);
+    AddTo(floats, **channel, comm->rank(), 2);
     ASSERT_EQ((*channel)->Install(), absl::OkStatus());  // A_0
-    EXPECT_EQ(floats.params, plain.params);
-    AddTo(**channel, comm->rank(), 3);
+    EXPECT_EQ(floats.params(), plain.params());
+    AddTo(floats, **channel, comm->rank(), 3);
     ASSERT_EQ((*channel)->Install(), absl::OkStatus());
-    EXPECT_NE(floats.params, plain.params);  // the estimate
+    EXPECT_NE(floats.params(), plain.params());  // the estimate
     Meet(*comm);
   });
 }
@@ -321,9 +396,10 @@ TEST(GradientChannel, WarmupRoundsAreSynchronous) {
 // ---- Checkpoints -----------------------------------------------------------------------------------
 
 // A run of `installs` installs, of which `saved` were made before the checkpoint; from it, if `resumes`.
-std::vector<float> RunOf(Communicator& comm, DelayMethod method, OptimizerKind kind, int installs,
-                         int saved, bool resumes, const CheckpointOptions& checkpoint) {
-  Floats floats(method, kind);
+std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method, OptimizerKind kind,
+                         int installs, int saved, bool resumes,
+                         const CheckpointOptions& checkpoint) {
+  Floats floats(on_device, method, kind);
   floats.options.schedule.warmup = 3;
   for (int i = 0; i < installs; ++i) {
     floats.options.scripted.push_back(1 + (i + comm.rank()) % 3);
@@ -337,11 +413,10 @@ std::vector<float> RunOf(Communicator& comm, DelayMethod method, OptimizerKind k
   }
   for (int i = resumes ? saved : 0; i < installs; ++i) {
     for (int32_t n = 0; n < floats.options.scripted[static_cast<size_t>(i)]; ++n) {
-      auto* const sum = static_cast<float*>((*channel)->gradients());
-      for (int64_t k = 0; k < kCount; ++k) {  // at the parameters that are installed
-        sum[k] += GradientOf(comm.rank(), j, k) + 0.1f * floats.params[static_cast<size_t>(k)];
-      }
-      EXPECT_EQ((*channel)->Add(1, 1), absl::OkStatus());
+      const std::vector<float> at = floats.params();  // that are installed
+      floats.Add(**channel, 1, [&](int64_t k) {
+        return GradientOf(comm.rank(), j, k) + 0.1f * at[static_cast<size_t>(k)];
+      });
       ++j;
     }
     if (!resumes && i + 1 == saved) {
@@ -354,10 +429,10 @@ std::vector<float> RunOf(Communicator& comm, DelayMethod method, OptimizerKind k
     }
   }
   Meet(comm);
-  return floats.params;
+  return floats.params();
 }
 
-TEST(GradientChannel, ExactResumeIsBitEqualWithEveryMethodAndOptimizer) {
+TEST_P(Channel, ExactResumeIsBitEqualWithEveryMethodAndOptimizer) {
   for (const DelayMethod method :
        {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp, DelayMethod::kZero1}) {
     for (const OptimizerKind kind :
@@ -367,24 +442,24 @@ TEST(GradientChannel, ExactResumeIsBitEqualWithEveryMethodAndOptimizer) {
         const CheckpointOptions checkpoint =
             To(directory, CheckpointKind::kExact, saved == 3 ? kOneFile : kWays[3]);
         RunRanks(3, [&](const std::shared_ptr<Communicator>& comm) {
-          const auto straight = RunOf(*comm, method, kind, 9, saved, false, checkpoint);
-          EXPECT_EQ(RunOf(*comm, method, kind, 9, saved, true, checkpoint), straight);
+          const auto straight = RunOf(*comm, GetParam(), method, kind, 9, saved, false, checkpoint);
+          EXPECT_EQ(RunOf(*comm, GetParam(), method, kind, 9, saved, true, checkpoint), straight);
         });
       }
     }
   }
 }
 
-TEST(GradientChannel, AnExactCheckpointOfAnotherMethodIsRefusedAndAPortableOneIsNot) {
+TEST_P(Channel, AnExactCheckpointOfAnotherMethodIsRefusedAndAPortableOneIsNot) {
   const Directory directory;
   RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
-    Floats saved(DelayMethod::kZero1), other(DelayMethod::kDpu);
+    Floats saved(GetParam(), DelayMethod::kZero1), other(GetParam(), DelayMethod::kDpu);
     auto zero1 = GradientChannel::Create(*comm, saved.options);
     auto dpu = GradientChannel::Create(*comm, other.options);
     ASSERT_TRUE(zero1.ok() && dpu.ok());
-    AddTo(**zero1, comm->rank(), 0);
+    AddTo(saved, **zero1, comm->rank(), 0);
     ASSERT_EQ((*zero1)->Install(), absl::OkStatus());
-    const std::vector<float> before = other.params;
+    const std::vector<float> before = other.params();
     for (const CheckpointKind kind : {CheckpointKind::kExact, CheckpointKind::kPortable}) {
       const CheckpointOptions checkpoint = To(directory, kind);
       ASSERT_EQ((*zero1)->Save(checkpoint), absl::OkStatus());
@@ -392,24 +467,24 @@ TEST(GradientChannel, AnExactCheckpointOfAnotherMethodIsRefusedAndAPortableOneIs
       if (kind == CheckpointKind::kExact) {
         EXPECT_TRUE(absl::IsFailedPrecondition(loaded)) << loaded;
         EXPECT_THAT(std::string(loaded.message()), HasSubstr("of method 3, and here it is 1"));
-        EXPECT_EQ(other.params, before);
+        EXPECT_EQ(other.params(), before);
       } else {
         EXPECT_EQ(loaded, absl::OkStatus());
-        EXPECT_EQ(other.params, saved.params);
+        EXPECT_EQ(other.params(), saved.params());
       }
     }
     Meet(*comm);
   });
 }
 
-TEST(GradientChannel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
+TEST_P(Channel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
   const Directory directory;
   const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);
   const auto run = [&](int ranks, bool loads) {
     std::vector<float> params;
     std::mutex mutex;
     RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
-      Floats floats(DelayMethod::kAcco);
+      Floats floats(GetParam(), DelayMethod::kAcco);
       floats.options.limit = 3;
       auto channel = GradientChannel::Create(*comm, floats.options);
       ASSERT_TRUE(channel.ok());
@@ -419,14 +494,14 @@ TEST(GradientChannel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
         EXPECT_TRUE((*channel)->info().finished);
       }
       for (int64_t j = 0; !(*channel)->info().finished; ++j) {
-        AddTo(**channel, comm->rank(), j);
+        AddTo(floats, **channel, comm->rank(), j);
         ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       }
       if (!loads) {
         ASSERT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
       }
       const std::lock_guard<std::mutex> lock(mutex);
-      params = floats.params;
+      params = floats.params();
     });
     return params;
   };
@@ -485,7 +560,7 @@ TEST(GradientChannel, OptionsAreRefusedByNameAndValue) {
       {"timeout_ns: -1", [](auto& o) { o.timeout_ns = -1; }},
   };
   for (const Case& c : cases) {
-    Floats floats(DelayMethod::kAcco);
+    Floats floats(false, DelayMethod::kAcco);
     c.change(floats.options);
     const absl::Status status = CheckOptions(floats.options);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.says;
@@ -493,16 +568,16 @@ TEST(GradientChannel, OptionsAreRefusedByNameAndValue) {
   }
 }
 
-TEST(GradientChannel, ARankThatDoesNotComeIsNamedAtTheDeadline) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
-    Floats floats(DelayMethod::kAcco);
+TEST_P(Channel, ARankThatDoesNotComeIsNamedAtTheDeadline) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats floats(GetParam(), DelayMethod::kAcco);
     floats.options.timeout_ns = 200 * kMillisecond;
     auto channel = GradientChannel::Create(*comm, floats.options);
     ASSERT_TRUE(channel.ok());
     if (comm->rank() == 0) {
-      AddTo(**channel, 0, 0);
+      AddTo(floats, **channel, 0, 0);
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
-      AddTo(**channel, 0, 1);
+      AddTo(floats, **channel, 0, 1);
       const absl::Status status = (*channel)->Install();
       EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
       EXPECT_THAT(std::string(status.message()),
@@ -513,21 +588,21 @@ TEST(GradientChannel, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   });
 }
 
-TEST(GradientChannel, DestroyingOneDuringARoundEndsTheOthers) {
-  RunRanks(2, [](const std::shared_ptr<Communicator>& comm) {
-    Floats floats(DelayMethod::kAcco);
+TEST_P(Channel, DestroyingOneDuringARoundEndsTheOthers) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats floats(GetParam(), DelayMethod::kAcco);
     auto channel = GradientChannel::Create(*comm, floats.options);
     ASSERT_TRUE(channel.ok());
     if (comm->rank() == 0) {
-      AddTo(**channel, 0, 0);
+      AddTo(floats, **channel, 0, 0);
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
       channel->reset();  // the other has not begun it
     }
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
     if (comm->rank() == 1) {
-      AddTo(**channel, 1, 0);
+      AddTo(floats, **channel, 1, 0);
       ASSERT_EQ((*channel)->Install(), absl::OkStatus());
-      AddTo(**channel, 1, 1);
+      AddTo(floats, **channel, 1, 1);
       EXPECT_FALSE((*channel)->Install().ok());
     }
   });
