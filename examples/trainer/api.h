@@ -5,6 +5,7 @@
 
 #include <entrain/entrain.h>
 
+#include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
 
 namespace trainer {
@@ -14,6 +15,13 @@ inline void Check(entrain_status_t status) {
   if (status != ENTRAIN_OK) {
     throw Error(entrain_last_error());
   }
+}
+
+// In a config of the library: the arrays of its calls are on the device, in the order of its stream.
+template <typename Config>
+void SetPlace(const Device& device, Config* config) {
+  config->memory = device.is_gpu() ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;
+  config->stream = device.stream();
 }
 
 template <typename T, void (*destroy)(T*)>

@@ -17,15 +17,16 @@ int32_t MethodOf(const std::string& name) {
 }  // namespace
 
 Channel::Channel(const Options& options, Session* session, const InnerOptimizer& inner,
-                 void* params, int64_t count)
+                 const Device& device, WholeModel* model)
     : options_(options),
       steps_(options.total_steps(session->ranks())),
       tokens_per_step_(options.tokens_per_step(session->ranks())) {
   const bool by_tokens = options.tokens > 0;
   entrain_acco_config_t config;
   entrain_acco_config_init(&config);
-  config.params = params;
-  config.count = static_cast<size_t>(count);
+  config.params = model->params();
+  config.count = static_cast<size_t>(model->offset(model->layers()));
+  SetPlace(device, &config);
   config.params_dtype = options.precision == "bf16" ? ENTRAIN_BF16 : ENTRAIN_F32;
   config.grads_dtype = ENTRAIN_F32;
   config.method = MethodOf(options.method);

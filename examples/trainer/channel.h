@@ -9,16 +9,18 @@
 #include "examples/trainer/flags.h"
 #include "examples/trainer/inner_optimizer.h"
 #include "examples/trainer/session.h"
+#include "examples/trainer/whole_model.h"
 
 namespace trainer {
 
 class Channel {
  public:
-  // `params`: all parameters, `count`, in the precision of the options; every rank starts with rank
-  // 0's. They, the options and the optimizer, whose arrays the channel keeps itself, must outlive
-  // the object. Collective. Throws Error with the library's sentence when options contradict.
-  Channel(const Options& options, Session* session, const InnerOptimizer& inner, void* params,
-          int64_t count);
+  // All parameters of `model`, in the precision of the options; every rank starts with rank 0's. They,
+  // the options and the optimizer, whose arrays the channel keeps itself, must outlive the object;
+  // all are on the device. Collective. Throws Error with the library's sentence when options
+  // contradict.
+  Channel(const Options& options, Session* session, const InnerOptimizer& inner,
+          const Device& device, WholeModel* model);
 
   // `count` f32 elements to which gradients are added, until Install takes them.
   float* gradients() const { return gradients_; }

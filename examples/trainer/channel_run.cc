@@ -23,7 +23,7 @@ namespace {
 
 class ChannelRun {
  public:
-  ChannelRun(const Options& options, const Task& task, Session* session);
+  ChannelRun(const Options& options, const Task& task, Device* device, Session* session);
   void Execute();
 
  private:
@@ -42,6 +42,7 @@ class ChannelRun {
   Session* const session_;
   const int64_t tokens_per_step_;
   const Conditions conditions_;
+  Device* const device_;
   WholeModel model_;
   InnerOptimizer inner_;
   std::unique_ptr<CoupledSharpness> sharpness_;  // null: off
@@ -58,20 +59,21 @@ class ChannelRun {
   int64_t next_save_ = 0;
 };
 
-ChannelRun::ChannelRun(const Options& options, const Task& task, Session* session)
+ChannelRun::ChannelRun(const Options& options, const Task& task, Device* device, Session* session)
     : options_(options),
       task_(task),
       session_(session),
       tokens_per_step_(options.tokens_per_step(session->ranks())),
       conditions_(options.conditions, options.seed, session->replicas()),
-      model_(task, options.precision == "bf16"),
-      inner_(options.inner, 0),
-      channel_(options, session, inner_, model_.params(), model_.offset(model_.layers())),
-      pass_(task.NewPass()),
+      device_(device),
+      model_(task, device, options.precision == "bf16"),
+      inner_(options.inner, device, 0),
+      channel_(options, session, inner_, *device, &model_),
+      pass_(task.NewPass(device)),
       books_(options, task.unit(), session, options.total_steps(session->ranks()),
              [this] { return Meter(); }) {
   if (options.wsam.form != "off") {
-    sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, &model_);
+    sharpness_ = std::make_unique<CoupledSharpness>(options.wsam, inner_, device, &model_);
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
@@ -129,9 +131,8 @@ double ChannelRun::Gradients() {
     return sharpness_->Add(pass_.get(), sums);
   }
   model_.Forward(pass_.get());
-  const double loss = pass_->loss();
   model_.Backward(pass_.get(), [&](int layer) { return sums + model_.offset(layer); });
-  return loss;
+  return pass_->loss();
 }
 
 // It takes as long as the emulated conditions want, which speak of as many as the least of a round.
@@ -212,14 +213,14 @@ Summary ChannelRun::Report() {
   s.dropped_microbatches = static_cast<int64_t>(dropped);
   s.bytes_held =
       static_cast<uint64_t>(session_->LargestOfAll(static_cast<double>(info.bytes_held)));
-  Judge(options_, task_, session_, pass_.get(), Evaluate(), model_.Collect(), &s);
+  Judge(options_, task_, session_, {device_, pass_.get()}, Evaluate(), model_.Collect(), &s);
   return s;
 }
 
 }  // namespace
 
-void TrainByChannel(const Options& options, const Task& task, Session* session) {
-  ChannelRun run(options, task, session);
+void TrainByChannel(const Options& options, const Task& task, Device* device, Session* session) {
+  ChannelRun run(options, task, device, session);
   run.Execute();
 }
 

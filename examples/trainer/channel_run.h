@@ -9,6 +9,6 @@
 namespace trainer {
 
 // Trains as the options say and writes what they ask for. Collective. Throws Error.
-void TrainByChannel(const Options& options, const Task& task, Session* session);
+void TrainByChannel(const Options& options, const Task& task, Device* device, Session* session);
 
 }  // namespace trainer

@@ -1,7 +1,5 @@
 #include "examples/trainer/evaluate.h"
 
-#include "examples/trainer/loss_rise.h"
-
 namespace trainer {
 
 Validation Validate(const Task& task, Session* session, Pass* pass,
@@ -28,7 +26,7 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
   return {.loss = sums[0] / sums[2], .accuracy = sums[1] / sums[2]};
 }
 
-void Judge(const Options& options, const Task& task, Session* session, Pass* pass,
+void Judge(const Options& options, const Task& task, Session* session, const Computing& on,
            const Validation& validation, const std::vector<std::vector<float>>& layers,
            Summary* summary) {
   summary->params = task.parameters();
@@ -36,8 +34,8 @@ void Judge(const Options& options, const Task& task, Session* session, Pass* pas
   summary->val_accuracy = validation.accuracy;
   summary->unigram_entropy = task.Entropy();
   const auto sum = [session](double* values, int count) { session->SumOverAll(values, count); };
-  summary->sharpness = LossRises(options.sharpness_rho, task,
-                                 {session->rank(), session->ranks(), sum}, pass, layers);
+  summary->sharpness =
+      LossRises(options.sharpness_rho, task, {session->rank(), session->ranks(), sum}, on, layers);
   if (session->rank() == 0) {
     summary->sample = task.Sample(layers);
   }

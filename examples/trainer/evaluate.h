@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "examples/trainer/flags.h"
+#include "examples/trainer/loss_rise.h"
 #include "examples/trainer/metrics.h"
 #include "examples/trainer/pass.h"
 #include "examples/trainer/session.h"
@@ -24,8 +25,8 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward);
 
 // What a summary says of the model: its size, `validation`, how sharp its minimum is, what it
-// writes. `layers`: all of it, on every rank. Collective.
-void Judge(const Options& options, const Task& task, Session* session, Pass* pass,
+// writes. `layers`: all of it, on every rank, in host memory. Collective.
+void Judge(const Options& options, const Task& task, Session* session, const Computing& on,
            const Validation& validation, const std::vector<std::vector<float>>& layers,
            Summary* summary);
 

@@ -76,6 +76,19 @@ CLI::Validator Suffix() {
       "", "suffix");
 }
 
+CLI::Validator DeviceName() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const std::string number = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
+        const bool digits = !number.empty() && number.size() < 4 &&
+                            number.find_first_not_of("0123456789") == std::string::npos;
+        return text == "cpu" || text == "cuda" || digits
+                   ? ""
+                   : "'" + text + "' is not cpu, cuda or cuda:N";
+      },
+      "{cpu,cuda,cuda:N}");
+}
+
 std::vector<std::string> WithDashes(std::vector<std::string> words) {
   for (auto& word : words) {
     if (word.rfind("--", 0) == 0) {
@@ -132,6 +145,12 @@ CLI::App* AddRun(CLI::App* app, Options* o) {
   group->add_option("--precision", o->precision, "bf16: bf16 parameters, gradients; f32 masters")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
+  group
+      ->add_option("--device", o->device,
+                   "where to compute; cuda: the ranks of a host take its GPUs in turn, cuda:N: all "
+                   "take that one")
+      ->capture_default_str()
+      ->check(DeviceName());
   return group;
 }
 

@@ -16,15 +16,15 @@ double LearningRate(const InnerOptions& options, double step, double steps);
 
 class InnerOptimizer {
  public:
-  InnerOptimizer(const InnerOptions& options, size_t count);
+  // Its arrays, and those of its steps, are on the device. `count`: of the shard.
+  InnerOptimizer(const InnerOptions& options, Device* device, int64_t count);
 
   // One step over the whole shard. `norm` is the gradient norm of the replica; gradients are scaled
   // when it is above the limit. `step` counts from 1.
-  void Step(int64_t step, double lr, double norm, std::vector<float>* params,
-            std::vector<float>* grads);
+  void Step(int64_t step, double lr, double norm, Array<float>* params, Array<float>* grads);
 
   // What it keeps: arrays as long as the shard.
-  std::vector<std::vector<float>>& state() { return state_; }
+  std::vector<Array<float>>& state() { return state_; }
   std::vector<void*> StatePointers();
   entrain_optim_t* handle() const { return optim_.get(); }
 
@@ -34,8 +34,9 @@ class InnerOptimizer {
 
  private:
   const double grad_clip_;
+  Device* const device_;
   OptimHandle optim_;
-  std::vector<std::vector<float>> state_;
+  std::vector<Array<float>> state_;
   entrain_optim_info_t taken_;  // as of the last TakeAdaptiveShare
 };
 

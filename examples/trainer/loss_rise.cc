@@ -8,29 +8,33 @@ namespace {
 constexpr int kNoRank = -1;  // whose batches no run learns from at that number
 
 using Layers = std::vector<std::vector<float>>;
+using Arrays = std::vector<Array<float>>;  // likewise, on the device
 
-// Of one batch.
-double Forward(Pass* pass, const Layers& layers) {
-  for (size_t l = 0; l < layers.size(); ++l) {
-    pass->Forward(static_cast<int>(l), layers[l].data());
+Arrays ArraysLike(const Layers& layers, Device* device) {
+  Arrays arrays;
+  for (const std::vector<float>& layer : layers) {
+    arrays.emplace_back(device, static_cast<int64_t>(layer.size()));
   }
-  return pass->loss();
+  return arrays;
 }
 
 // The mean loss over the batches; with `grads`, adds this rank's share of its gradient to them.
-double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Layers& layers,
-                Layers* grads) {
+double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Arrays& layers,
+                Arrays* grads) {
   const int64_t batches = task.validation_batches();
   double loss = 0.0;
   Batch batch;
   for (int64_t number = sharing.rank; number < batches; number += sharing.ranks) {
     task.DrawTraining(kNoRank, number, &batch);
     pass->SetBatch(batch);
-    loss += Forward(pass, layers) / static_cast<double>(batches);
+    for (size_t l = 0; l < layers.size(); ++l) {
+      pass->Forward(static_cast<int>(l), layers[l].data());
+    }
     for (size_t l = layers.size(); grads != nullptr && l-- > 0;) {
       pass->Backward(static_cast<int>(l), layers[l].data(), 1.0f / static_cast<float>(batches),
                      (*grads)[l].data());
     }
+    loss += pass->loss() / static_cast<double>(batches);
   }
   sharing.sum(&loss, 1);
   return loss;
@@ -54,26 +58,31 @@ double SumAll(const Sharing& sharing, Layers* grads) {
 }  // namespace
 
 std::vector<double> LossRises(const std::vector<double>& rhos, const Task& task,
-                              const Sharing& sharing, Pass* pass, const Layers& layers) {
+                              const Sharing& sharing, const Computing& on, const Layers& layers) {
   std::vector<double> rises;
   if (rhos.empty()) {
     return rises;
   }
-  Layers grads;
-  for (const std::vector<float>& layer : layers) {
-    grads.emplace_back(layer.size());
+  Arrays at = ArraysLike(layers, on.device), shares = ArraysLike(layers, on.device);
+  Layers grads = layers;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    at[l].Upload(layers[l].data());
   }
-  const double here = MeanLoss(task, sharing, pass, layers, &grads);
+  const double here = MeanLoss(task, sharing, on.pass, at, &shares);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    shares[l].Download(grads[l].data());
+  }
   const double norm = SumAll(sharing, &grads);
   for (const double rho : rhos) {
-    Layers moved = layers;
     const double way = norm > 0.0 ? rho / norm : 0.0;
     for (size_t l = 0; l < layers.size(); ++l) {
-      for (size_t i = 0; i < layers[l].size(); ++i) {
-        moved[l][i] += static_cast<float>(way * static_cast<double>(grads[l][i]));
+      std::vector<float> moved = layers[l];
+      for (size_t i = 0; i < moved.size(); ++i) {
+        moved[i] += static_cast<float>(way * static_cast<double>(grads[l][i]));
       }
+      at[l].Upload(moved.data());
     }
-    rises.push_back(MeanLoss(task, sharing, pass, moved, nullptr) - here);
+    rises.push_back(MeanLoss(task, sharing, on.pass, at, nullptr) - here);
   }
   return rises;
 }

@@ -15,11 +15,18 @@ struct Sharing {
   std::function<void(double* values, int count)> sum;
 };
 
+// What computes: a pass of the device.
+struct Computing {
+  Device* device = nullptr;
+  Pass* pass = nullptr;
+};
+
 // For each rho L(w + rho g / |g|) - L(w), where w are all `layers`, and L, with its gradient g, is
 // the mean loss over as many training batches as validation has, the same for all runs of a seed.
-// The same numbers on every rank. Keeps three times the model in memory. Collective.
+// The same numbers on every rank. `layers` are in host memory, which gets another model, and the
+// device two. Collective.
 std::vector<double> LossRises(const std::vector<double>& rhos, const Task& task,
-                              const Sharing& sharing, Pass* pass,
+                              const Sharing& sharing, const Computing& on,
                               const std::vector<std::vector<float>>& layers);
 
 }  // namespace trainer

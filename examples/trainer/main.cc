@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/session.h"
@@ -33,7 +34,10 @@ void Work(const trainer::Options& options) {
   session.MakeMesh(options.shard_size);
   std::unique_ptr<trainer::Task> task;
   session.Agree([&] { task = trainer::MakeTask(options); });
-  trainer::Train(options, *task, &session);
+  std::unique_ptr<trainer::Device> device;
+  session.Agree(
+      [&] { device = trainer::OpenDevice(options.device, trainer::LauncherLocalRank()); });
+  trainer::Train(options, *task, device.get(), &session);
 }
 
 // Moments of parameters that are never used, and probabilities of bytes that never come, fade into

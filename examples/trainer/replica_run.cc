@@ -15,7 +15,6 @@
 #include "examples/trainer/conditions.h"
 #include "examples/trainer/evaluate.h"
 #include "examples/trainer/inner_optimizer.h"
-#include "examples/trainer/kernels.h"
 #include "examples/trainer/method.h"
 #include "examples/trainer/pass.h"
 #include "examples/trainer/sharded_model.h"
@@ -27,7 +26,7 @@ namespace {
 
 class ReplicaRun {
  public:
-  ReplicaRun(const Options& options, const Task& task, Session* session);
+  ReplicaRun(const Options& options, const Task& task, Device* device, Session* session);
   void Execute();
 
  private:
@@ -55,6 +54,7 @@ class ReplicaRun {
   Session* const session_;
   const int64_t steps_;
   const Conditions conditions_;
+  Device* const device_;
   ShardedModel model_;
   Method method_;
   InnerOptimizer inner_;
@@ -68,31 +68,34 @@ class ReplicaRun {
   int64_t next_save_ = 0;     // with --save-every: steps to have been made
 };
 
-ReplicaRun::ReplicaRun(const Options& options, const Task& task, Session* session)
+ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device, Session* session)
     : options_(options),
       task_(task),
       session_(session),
       steps_(options.total_steps(session->ranks())),
       conditions_(options.conditions, options.seed, session->replicas()),
-      model_(session->mesh(), task, options.precision == "bf16", options.shard_prefetch),
+      device_(device),
+      model_(session->mesh(), task, device, options.precision == "bf16", options.shard_prefetch),
       method_(options, task.layers(), session->mesh(), model_.handle()),
-      inner_(options.inner, model_.masters().size()),
-      pass_(task.NewPass()),
+      inner_(options.inner, device, model_.masters().size()),
+      pass_(task.NewPass(device)),
       books_(options, task.unit(), session, steps_, [this] { return Meter(); }) {
   if (options.wsam.form != "off") {
     std::vector<int64_t> sizes;
     for (int layer = 0; layer < task.layers(); ++layer) {
       sizes.push_back(task.layer_size(layer));
     }
-    sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, sizes);
+    sharpness_ = std::make_unique<Sharpness>(options.wsam, options.inner.grad_clip, &inner_, device,
+                                             sizes, model_.masters().size());
     model_.SetSharpness(sharpness_.get());
   }
   session_->Agree([this] { conditions_.CheckReplicas(); });
   books_.OpenFiles();
   int array = 0;
-  for (std::vector<float>& state : inner_.state()) {
+  for (Array<float>& state : inner_.state()) {
     if (options_.method != "ddp") {
-      method_.AddState(("inner/" + std::to_string(array++)).c_str(), state.data(), state.size());
+      method_.AddState(("inner/" + std::to_string(array++)).c_str(), state.data(),
+                       static_cast<size_t>(state.size()));
     }
   }
   if (!options_.resume.empty()) {
@@ -163,8 +166,8 @@ double ReplicaRun::MicroBatches(int64_t step, bool* synced) {
       next_save_ = NextSave(method_.steps());
     }
     model_.Forward(pass_.get(), [this](int layer) { method_.WaitLayer(layer); });
-    loss += pass_->loss() / static_cast<double>(count);
     model_.Backward(pass_.get(), 1.0f / static_cast<float>(count));
+    loss += pass_->loss() / static_cast<double>(count);
   }
   model_.FinishGradients();
   return loss;
@@ -183,13 +186,13 @@ void ReplicaRun::SecondGradient(int64_t step) {
 }
 
 void ReplicaRun::Update(StepRecord* record) {
-  auto& grads = model_.gradients();
-  std::fill(grads.begin(), grads.end(), 0.0f);
+  Array<float>& grads = model_.gradients();
+  grads.Clear();
   const double loss = MicroBatches(record->step, &record->synced);
 
   // The only numbers that leave the rank besides parameters and gradients, and they stay within the
   // replica: its gradient norm and its loss.
-  double sums[2] = {SumOfSquares(grads.data(), static_cast<int64_t>(grads.size())), loss};
+  double sums[2] = {device_->SumOfSquares(grads.data(), grads.size()), loss};
   {
     const Waiting waiting(&sums_waited_s_);
     session_->SumOverReplica(sums, 2);
@@ -315,14 +318,21 @@ Summary ReplicaRun::Report() {
     session_->CheckSameInReplicas(own, "anchors");
     s.anchor_checksum = session_->CombineOverReplica(own);
   }
-  Judge(options_, task_, session_, pass_.get(), Evaluate(), model_.Collect(), &s);
+  Judge(options_, task_, session_, {device_, pass_.get()}, Evaluate(), model_.Collect(), &s);
   return s;
 }
 
 }  // namespace
 
-void TrainReplicas(const Options& options, const Task& task, Session* session) {
-  ReplicaRun run(options, task, session);
+void TrainReplicas(const Options& options, const Task& task, Device* device, Session* session) {
+  session->Agree([&] {
+    if (device->is_gpu()) {
+      throw Error("--device cuda: with --method " + options.method +
+                  " parameters are in host memory; set --method zero1, acco, dpu or wp, or "
+                  "--device cpu");
+    }
+  });
+  ReplicaRun run(options, task, device, session);
   run.Execute();
 }
 

@@ -8,6 +8,6 @@
 namespace trainer {
 
 // Trains as the options say and writes what they ask for. Collective. Throws Error.
-void TrainReplicas(const Options& options, const Task& task, Session* session);
+void TrainReplicas(const Options& options, const Task& task, Device* device, Session* session);
 
 }  // namespace trainer

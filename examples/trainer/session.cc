@@ -10,9 +10,22 @@
 namespace trainer {
 namespace {
 
-// Rank variables of torchrun and entrain-run, Open MPI, MPICH, Slurm.
-constexpr std::array<const char*, 4> kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-                                                       "SLURM_PROCID"};
+// Variables of torchrun and entrain-run, Open MPI, MPICH, Slurm.
+using Variables = std::array<const char*, 4>;
+constexpr Variables kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+constexpr Variables kLocalRankVariables = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "MPI_LOCALRANKID", "SLURM_LOCALID"};
+
+// Of the first that is set; 0: none.
+int FirstOf(const Variables& variables) {
+  for (const char* name : variables) {
+    if (const char* value = std::getenv(name)) {
+      return std::atoi(value);
+    }
+  }
+  return 0;
+}
+
 void AllReduce(entrain_comm_t* comm, void* values, int count, entrain_dtype_t dtype,
                entrain_op_t op) {
   Check(entrain_all_reduce(comm, values, values, static_cast<size_t>(count), dtype, op, nullptr,
@@ -28,12 +41,11 @@ entrain_comm_t* MeshComm(entrain_mesh_t* mesh, int32_t axis) {
 }  // namespace
 
 int LauncherRank() {
-  for (const char* name : kRankVariables) {
-    if (const char* value = std::getenv(name)) {
-      return std::atoi(value);
-    }
-  }
-  return 0;
+  return FirstOf(kRankVariables);
+}
+
+int LauncherLocalRank() {
+  return FirstOf(kLocalRankVariables);
 }
 
 Session::Session() {

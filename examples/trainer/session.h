@@ -13,6 +13,8 @@ namespace trainer {
 // This process's rank as the launcher's variables have it; 0 without a launcher. For deciding who
 // prints an error before there is a communicator.
 int LauncherRank();
+// Likewise, which of its host's processes this one is.
+int LauncherLocalRank();
 
 class Session {
  public:

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "examples/trainer/kernels.h"
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
 
-ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, int prefetch)
-    : task_(task), bf16_(bf16) {
+ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16,
+                           int prefetch)
+    : task_(task), device_(device), bf16_(bf16) {
   std::vector<size_t> counts;
   for (int layer = 0; layer < task.layers(); ++layer) {
     counts.push_back(static_cast<size_t>(task.layer_size(layer)));
@@ -26,12 +26,13 @@ ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, in
 
   size_t slab = 0;
   Check(entrain_shard_slab_count(shard, &slab));
-  masters_.resize(slab);
-  gradients_.resize(slab);
+  masters_ = Array<float>(device, static_cast<int64_t>(slab));
+  gradients_ = Array<float>(device, masters_.size());
   Check(entrain_shard_bind(shard, masters_.data(), gradients_.data(), ENTRAIN_F32));
   if (bf16) {
-    wide_params_.resize(*std::max_element(counts.begin(), counts.end()));
-    wide_grads_.resize(wide_params_.size());
+    const size_t largest = *std::max_element(counts.begin(), counts.end());
+    wide_params_ = Array<float>(device, static_cast<int64_t>(largest));
+    wide_grads_ = Array<float>(device, wide_params_.size());
   }
   Load();
 }
@@ -61,7 +62,8 @@ const float* ShardedModel::Acquire(int layer) {
   }
   const float* at = static_cast<const float*>(params);
   if (bf16_) {
-    WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(), task_.layer_size(layer));
+    device_->WidenBf16(static_cast<const uint16_t*>(params), wide_params_.data(),
+                       task_.layer_size(layer));
     at = wide_params_.data();
   }
   return sharpness_ != nullptr ? sharpness_->Move(layer, at) : at;
@@ -96,10 +98,10 @@ void ShardedModel::BackwardLayer(Pass* pass, int layer, float scale) {
   }
   if (bf16_) {
     const int64_t size = task_.layer_size(layer);
-    std::fill_n(wide_grads_.begin(), size, 0.0f);
+    wide_grads_.Clear();
     pass->Backward(layer, params, scale, wide_grads_.data());
     TellSharpness(layer, params, wide_grads_.data());
-    NarrowBf16(wide_grads_.data(), static_cast<uint16_t*>(grads), size);
+    device_->NarrowBf16(wide_grads_.data(), static_cast<uint16_t*>(grads), size);
   } else {
     pass->Backward(layer, params, scale, static_cast<float*>(grads));
     TellSharpness(layer, params, static_cast<float*>(grads));
@@ -124,8 +126,9 @@ std::vector<std::vector<float>> ShardedModel::Collect() {
   std::vector<std::vector<float>> layers;
   BeginPass(ENTRAIN_PASS_FORWARD);
   for (int layer = 0; layer < task_.layers(); ++layer) {
-    const float* params = Acquire(layer);
-    layers.emplace_back(params, params + task_.layer_size(layer));
+    layers.emplace_back(static_cast<size_t>(task_.layer_size(layer)));
+    device_->Download(layers.back().data(), Acquire(layer),
+                      task_.layer_size(layer) * int64_t{sizeof(float)});
     Release(layer);
   }
   return layers;

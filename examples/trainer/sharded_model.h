@@ -15,9 +15,9 @@ namespace trainer {
 
 class ShardedModel {
  public:
-  // Starts with the parameters of the seed, broadcast from replica 0. `task` must outlive the
-  // object. Collective.
-  ShardedModel(entrain_mesh_t* mesh, const Task& task, bool bf16, int prefetch);
+  // Starts with the parameters of the seed, broadcast from replica 0. On the device, which, and
+  // `task`, must outlive the object. Collective.
+  ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16, int prefetch);
 
   // Runs all layers of `pass`, upwards. `before` is called before each layer is gathered.
   void Forward(Pass* pass, const std::function<void(int layer)>& before);
@@ -30,12 +30,12 @@ class ShardedModel {
   // From here on the passes are those of sharpness-aware steps. Outlives the object.
   void SetSharpness(Sharpness* sharpness) { sharpness_ = sharpness; }
 
-  // The whole model, every layer as f32. Collective over the replica.
+  // The whole model in host memory, every layer as f32. Collective over the replica.
   std::vector<std::vector<float>> Collect();
 
   // This rank's part: f32 masters, and f32 gradients, which are added to and never cleared.
-  std::vector<float>& masters() { return masters_; }
-  std::vector<float>& gradients() { return gradients_; }
+  Array<float>& masters() { return masters_; }
+  Array<float>& gradients() { return gradients_; }
   entrain_shard_t* handle() const { return shard_.get(); }
 
   // Time spent waiting in the calls above, and payload bytes sent by them, since creation.
@@ -56,11 +56,12 @@ class ShardedModel {
   entrain_shard_stats_t Stats() const;
 
   const Task& task_;
+  Device* const device_;
   const bool bf16_;
   Sharpness* sharpness_ = nullptr;
+  Array<float> masters_, gradients_;       // lent to the shard, which goes first
+  Array<float> wide_params_, wide_grads_;  // bf16 only: one layer, widened
   ShardHandle shard_;
-  std::vector<float> masters_, gradients_;
-  std::vector<float> wide_params_, wide_grads_;  // bf16 only: one layer, widened
   double waited_s_ = 0.0;
   uint64_t bytes_sent_init_ = 0;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "examples/trainer/kernels.h"
 #include "examples/trainer/stopwatch.h"
 
 namespace trainer {
@@ -27,19 +26,23 @@ WsamHandle Create(const WsamOptions& options, double max_norm, const InnerOptimi
 }  // namespace
 
 Sharpness::Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
-                     const std::vector<int64_t>& layer_sizes)
+                     Device* device, const std::vector<int64_t>& layer_sizes, int64_t part)
     : local_(options.perturbation == "local"),
       max_norm_(max_norm),
       base_(base),
-      wsam_(Create(options, max_norm, *base)) {
-  if (local_) {
-    for (const int64_t size : layer_sizes) {
-      own_.emplace_back(static_cast<size_t>(size));
-      moved_.resize(std::max(moved_.size(), own_.back().size()));
-    }
-    own_sums_.resize(own_.size());
-    unmoved_.resize(moved_.size());
+      device_(device),
+      wsam_(Create(options, max_norm, *base)),
+      first_(device, part) {
+  if (!local_) {
+    saved_ = Array<float>(device, part);
+    return;
   }
+  for (const int64_t size : layer_sizes) {
+    own_.emplace_back(device, size);
+  }
+  own_sums_.resize(own_.size());
+  moved_ = Array<float>(device, *std::max_element(layer_sizes.begin(), layer_sizes.end()));
+  unmoved_ = Array<float>(device, moved_.size());
 }
 
 void Sharpness::Sum(Session* session, double* values, int count) {
@@ -51,27 +54,27 @@ void Sharpness::AddOwn(int layer, const float* params, const float* grads) {
   if (!local_ || second_) {
     return;
   }
-  std::vector<float>& own = own_[static_cast<size_t>(layer)];
-  Add(own.data(), grads, static_cast<int64_t>(own.size()));
+  Array<float>& own = own_[static_cast<size_t>(layer)];
+  device_->Add(own.data(), grads, own.size());
   // With several micro-batches the last one's counts.
-  Check(entrain_wsam_ascent_sum(wsam_.get(), params, own.data(), own.size(), ENTRAIN_F32,
-                                &own_sums_[static_cast<size_t>(layer)]));
+  Check(entrain_wsam_ascent_sum(wsam_.get(), params, own.data(), static_cast<size_t>(own.size()),
+                                ENTRAIN_F32, &own_sums_[static_cast<size_t>(layer)]));
 }
 
 const float* Sharpness::Move(int layer, const float* params) {
   if (!local_ || !second_) {
     return params;
   }
-  const std::vector<float>& own = own_[static_cast<size_t>(layer)];
-  std::copy_n(params, own.size(), moved_.begin());
-  Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), own.data(), own.size(),
-                            ENTRAIN_F32, own_sum_));
+  const Array<float>& own = own_[static_cast<size_t>(layer)];
+  device_->Copy(moved_.data(), params, own.bytes());
+  Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), own.data(),
+                            static_cast<size_t>(own.size()), ENTRAIN_F32, own_sum_));
   return moved_.data();
 }
 
-void Sharpness::Ascend(Session* session, std::vector<float>* masters, std::vector<float>* grads) {
-  first_ = *grads;
-  std::fill(grads->begin(), grads->end(), 0.0f);
+void Sharpness::Ascend(Session* session, Array<float>* masters, Array<float>* grads) {
+  device_->Copy(first_.data(), grads->data(), first_.bytes());
+  grads->Clear();
   second_ = true;
   if (local_) {
     own_sum_ = 0.0;
@@ -80,73 +83,76 @@ void Sharpness::Ascend(Session* session, std::vector<float>* masters, std::vecto
     }
     return;
   }
+  const auto count = static_cast<size_t>(first_.size());
   double sum = 0.0;
-  Check(entrain_wsam_ascent_sum(wsam_.get(), masters->data(), first_.data(), first_.size(),
-                                ENTRAIN_F32, &sum));
+  Check(entrain_wsam_ascent_sum(wsam_.get(), masters->data(), first_.data(), count, ENTRAIN_F32,
+                                &sum));
   Sum(session, &sum, 1);
-  saved_.resize(masters->size());
-  Check(entrain_wsam_ascend(wsam_.get(), masters->data(), saved_.data(), first_.data(),
-                            first_.size(), ENTRAIN_F32, sum));
+  Check(entrain_wsam_ascend(wsam_.get(), masters->data(), saved_.data(), first_.data(), count,
+                            ENTRAIN_F32, sum));
 }
 
-void Sharpness::Step(int64_t step, double lr, Session* session, std::vector<float>* masters,
-                     const std::vector<float>& grads) {
+void Sharpness::Step(int64_t step, double lr, Session* session, Array<float>* masters,
+                     const Array<float>& grads) {
+  const auto count = static_cast<size_t>(grads.size());
   second_ = false;
-  for (std::vector<float>& own : own_) {
-    std::fill(own.begin(), own.end(), 0.0f);
+  for (Array<float>& own : own_) {
+    own.Clear();
   }
   if (!local_) {
-    Check(entrain_wsam_return(wsam_.get(), masters->data(), saved_.data(), masters->size(),
-                              ENTRAIN_F32));
+    Check(entrain_wsam_return(wsam_.get(), masters->data(), saved_.data(), count, ENTRAIN_F32));
   }
-  const auto count = static_cast<int64_t>(grads.size());
-  double sums[2] = {SumOfSquares(first_.data(), count), SumOfSquares(grads.data(), count)};
+  double sums[2] = {device_->SumOfSquares(first_.data(), grads.size()),
+                    device_->SumOfSquares(grads.data(), grads.size())};
   if (max_norm_ > 0.0) {
     Sum(session, sums, 2);
   }
   Check(entrain_wsam_step(wsam_.get(), masters->data(), first_.data(), grads.data(), sums,
-                          base_->StatePointers().data(), grads.size(), ENTRAIN_F32, step, lr));
+                          base_->StatePointers().data(), count, ENTRAIN_F32, step, lr));
 }
 
 CoupledSharpness::CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base,
-                                   WholeModel* model)
-    : model_(model),
+                                   Device* device, WholeModel* model)
+    : device_(device),
+      model_(model),
       wsam_(Create(options, 0.0, base)),
-      first_(static_cast<size_t>(model->offset(model->layers()))) {
+      first_(device, model->offset(model->layers())) {
+  int64_t largest = 0;
   for (int layer = 0; layer < model->layers(); ++layer) {
-    second_.resize(std::max(second_.size(), static_cast<size_t>(model->size(layer))));
+    largest = std::max(largest, model->size(layer));
   }
-  moved_.resize(second_.size());
-  unmoved_.resize(second_.size());
+  for (Array<float>* const array : {&second_, &moved_, &unmoved_}) {
+    *array = Array<float>(device, largest);
+  }
 }
 
 double CoupledSharpness::Add(Pass* pass, float* sums) {
   const auto g = [this](int layer) { return first_.data() + model_->offset(layer); };
   const auto count = [this](int layer) { return static_cast<size_t>(model_->size(layer)); };
-  std::fill(first_.begin(), first_.end(), 0.0f);
+  first_.Clear();
   model_->Forward(pass);
-  const double loss = pass->loss();
   double sum = 0.0;
   model_->Backward(pass, g, nullptr, [&](int layer, const float* params) {
     double part = 0.0;
     Check(entrain_wsam_ascent_sum(wsam_.get(), params, g(layer), count(layer), ENTRAIN_F32, &part));
     sum += part;
   });
+  const double loss = pass->loss();
   const WholeModel::Moved move = [&](int layer, const float* params) {
-    std::copy_n(params, count(layer), moved_.begin());
+    device_->Copy(moved_.data(), params, model_->size(layer) * int64_t{sizeof(float)});
     Check(entrain_wsam_ascend(wsam_.get(), moved_.data(), unmoved_.data(), g(layer), count(layer),
                               ENTRAIN_F32, sum));
     return moved_.data();
   };
   model_->Forward(pass, move);
   const auto zeros = [&](int layer) {
-    std::fill_n(second_.begin(), count(layer), 0.0f);
+    device_->Clear(second_.data(), model_->size(layer) * int64_t{sizeof(float)});
     return second_.data();
   };
   model_->Backward(pass, zeros, move, [&](int layer, const float*) {
     Check(entrain_wsam_combine(wsam_.get(), g(layer), second_.data(), second_.data(), count(layer),
                                ENTRAIN_F32));
-    trainer::Add(sums + model_->offset(layer), second_.data(), model_->size(layer));
+    device_->Add(sums + model_->offset(layer), second_.data(), model_->size(layer));
   });
   return loss;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "examples/trainer/api.h"
+#include "examples/trainer/device.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/inner_optimizer.h"
 #include "examples/trainer/pass.h"
@@ -20,10 +21,10 @@ namespace trainer {
 // averaged over the replica (synchronous steps: over all ranks), on the rank's part of the masters.
 class Sharpness {
  public:
-  // `base`, whose steps these become, must outlive the object. Gradients are clipped to
-  // `max_norm` (0: not).
-  Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base,
-            const std::vector<int64_t>& layer_sizes);
+  // `base`, whose steps these become, and the device, on which all arrays are, must outlive the
+  // object. Gradients are clipped to `max_norm` (0: not). `part`: elements of the rank's part.
+  Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base, Device* device,
+            const std::vector<int64_t>& layer_sizes, int64_t part);
 
   // Of each layer of each backward pass of the first gradient, local: what it added, and the
   // parameters it was taken at.
@@ -33,10 +34,10 @@ class Sharpness {
   const float* Move(int layer, const float* params);
 
   // Between both gradients: keeps the first, which leaves *grads zero, and ascends.
-  void Ascend(Session* session, std::vector<float>* masters, std::vector<float>* grads);
+  void Ascend(Session* session, Array<float>* masters, Array<float>* grads);
   // After the second one: returns to w, and steps.
-  void Step(int64_t step, double lr, Session* session, std::vector<float>* masters,
-            const std::vector<float>& grads);
+  void Step(int64_t step, double lr, Session* session, Array<float>* masters,
+            const Array<float>& grads);
 
   // Time spent waiting for sums over the replica.
   double waited_s() const { return waited_s_; }
@@ -47,13 +48,14 @@ class Sharpness {
   const bool local_;
   const double max_norm_;
   InnerOptimizer* const base_;
+  Device* const device_;
   WsamHandle wsam_;
-  bool second_ = false;                  // between Ascend and Step
-  std::vector<float> first_, saved_;     // of the rank's part: the first gradient; global: w
-  std::vector<std::vector<float>> own_;  // local: the first gradient of this rank, by layer
-  std::vector<double> own_sums_;         // of each layer of it, for the norm
+  bool second_ = false;            // between Ascend and Step
+  Array<float> first_, saved_;     // of the rank's part: the first gradient; global: w
+  std::vector<Array<float>> own_;  // local: the first gradient of this rank, by layer
+  std::vector<double> own_sums_;   // of each layer of it, for the norm
   double own_sum_ = 0.0;
-  std::vector<float> moved_, unmoved_;  // local: one layer at w + e, and what it was before
+  Array<float> moved_, unmoved_;  // local: one layer at w + e, and what it was before
   double waited_s_ = 0.0;
 };
 
@@ -61,18 +63,20 @@ class Sharpness {
 // optimizer steps with, the sum of what Add makes.
 class CoupledSharpness {
  public:
-  // `base` and `model` must outlive the object.
-  CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, WholeModel* model);
+  // `base`, `device` and `model` must outlive the object.
+  CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, Device* device,
+                   WholeModel* model);
 
   // Adds alpha g2 + (1 - alpha) g of the batch that the pass has to `sums`, of the whole model: g at
   // its parameters, g2 at w + e. Returns the loss of the first pass.
   double Add(Pass* pass, float* sums);
 
  private:
+  Device* const device_;
   WholeModel* const model_;
   WsamHandle wsam_;
-  std::vector<float> first_;                     // g, of the whole model
-  std::vector<float> second_, moved_, unmoved_;  // one layer: g2; w + e; w
+  Array<float> first_;                     // g, of the whole model
+  Array<float> second_, moved_, unmoved_;  // one layer: g2; w + e; w
 };
 
 }  // namespace trainer

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/trainer/device.h"
 #include "examples/trainer/flags.h"
 #include "examples/trainer/pass.h"
 
@@ -25,7 +26,7 @@ class Task {
   // The starting parameters of a layer: a function of the model, the layer and --seed only.
   virtual void InitialiseLayer(int layer, float* params) const = 0;
   // For batches of this task.
-  virtual std::unique_ptr<Pass> NewPass() const = 0;
+  virtual std::unique_ptr<Pass> NewPass(Device* device) const = 0;
 
   // Batch number `draw` of `rank`, --batch-size large: a function of these and --seed only.
   virtual void DrawTraining(int rank, int64_t draw, Batch* batch) const = 0;

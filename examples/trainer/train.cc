@@ -5,11 +5,11 @@
 
 namespace trainer {
 
-void Train(const Options& options, const Task& task, Session* session) {
+void Train(const Options& options, const Task& task, Device* device, Session* session) {
   if (options.by_channel()) {
-    TrainByChannel(options, task, session);
+    TrainByChannel(options, task, device, session);
   } else {
-    TrainReplicas(options, task, session);
+    TrainReplicas(options, task, device, session);
   }
 }
 

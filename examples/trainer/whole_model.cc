@@ -2,22 +2,24 @@
 
 #include <algorithm>
 
-#include "examples/trainer/kernels.h"
-
 namespace trainer {
 
-WholeModel::WholeModel(const Task& task, bool bf16) : bf16_(bf16), offsets_(1, 0) {
+WholeModel::WholeModel(const Task& task, Device* device, bool bf16)
+    : device_(device), bf16_(bf16), offsets_(1, 0) {
   int64_t largest = 0;
   for (int layer = 0; layer < task.layers(); ++layer) {
     largest = std::max(largest, task.layer_size(layer));
     offsets_.push_back(offsets_.back() + task.layer_size(layer));
   }
-  narrow_.resize(bf16 ? static_cast<size_t>(offsets_.back()) : 0);
-  wide_.resize(static_cast<size_t>(bf16 ? largest : offsets_.back()));
+  narrow_ = Array<uint16_t>(device, bf16 ? offsets_.back() : 0);
+  wide_ = Array<float>(device, bf16 ? largest : offsets_.back());
+  std::vector<float> start(static_cast<size_t>(largest));
   for (int layer = 0; layer < layers(); ++layer) {
-    task.InitialiseLayer(layer, wide_.data() + (bf16 ? 0 : offset(layer)));
+    task.InitialiseLayer(layer, start.data());
+    device->Upload(wide_.data() + (bf16 ? 0 : offset(layer)), start.data(),
+                   size(layer) * int64_t{sizeof(float)});
     if (bf16) {
-      NarrowBf16(wide_.data(), narrow_.data() + offset(layer), size(layer));
+      device->NarrowBf16(wide_.data(), narrow_.data() + offset(layer), size(layer));
     }
   }
 }
@@ -26,7 +28,7 @@ const float* WholeModel::Layer(int layer) {
   if (!bf16_) {
     return wide_.data() + offset(layer);
   }
-  WidenBf16(narrow_.data() + offset(layer), wide_.data(), size(layer));
+  device_->WidenBf16(narrow_.data() + offset(layer), wide_.data(), size(layer));
   return wide_.data();
 }
 
@@ -51,8 +53,8 @@ void WholeModel::Backward(Pass* pass, const std::function<float*(int layer)>& pl
 std::vector<std::vector<float>> WholeModel::Collect() {
   std::vector<std::vector<float>> all;
   for (int layer = 0; layer < layers(); ++layer) {
-    const float* const params = Layer(layer);
-    all.emplace_back(params, params + size(layer));
+    all.emplace_back(static_cast<size_t>(size(layer)));
+    device_->Download(all.back().data(), Layer(layer), size(layer) * int64_t{sizeof(float)});
   }
   return all;
 }

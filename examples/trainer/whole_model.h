@@ -6,15 +6,15 @@
 #include <functional>
 #include <vector>
 
-#include "examples/trainer/pass.h"
+#include "examples/trainer/device.h"
 #include "examples/trainer/task.h"
 
 namespace trainer {
 
 class WholeModel {
  public:
-  // The starting parameters; in bf16 they are rounded to it.
-  WholeModel(const Task& task, bool bf16);
+  // The starting parameters, on the device; in bf16 they are rounded to it.
+  WholeModel(const Task& task, Device* device, bool bf16);
 
   int layers() const { return static_cast<int>(offsets_.size()) - 1; }
   int64_t size(int layer) const { return offset(layer + 1) - offset(layer); }
@@ -37,14 +37,15 @@ class WholeModel {
   void Backward(Pass* pass, const std::function<float*(int layer)>& place,
                 const Moved& moved = nullptr, const Seen& seen = nullptr);
 
-  // Every layer as f32.
+  // Every layer as f32, in host memory.
   std::vector<std::vector<float>> Collect();
 
  private:
+  Device* const device_;
   const bool bf16_;
   std::vector<int64_t> offsets_;  // of layers, and the end
-  std::vector<uint16_t> narrow_;  // bf16: the parameters
-  std::vector<float> wide_;       // f32: the parameters; bf16: one layer
+  Array<uint16_t> narrow_;        // bf16: the parameters
+  Array<float> wide_;             // f32: the parameters; bf16: one layer
 };
 
 }  // namespace trainer

@@ -20,7 +20,11 @@ namespace trainer {
 namespace {
 
 using testing::HasSubstr;
-using trainer_test::TestGpu;
+
+std::unique_ptr<Device> TestGpu() {
+  trainer_test::UseFakesUnlessReal();
+  return OpenDevice("cuda:0", 0);
+}
 
 std::vector<float> Normals(int64_t count, uint64_t seed) {
   Random random(seed);

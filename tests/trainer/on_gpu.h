@@ -7,7 +7,6 @@
 
 #include <dlfcn.h>
 
-#include "examples/trainer/device.h"
 #include "tests/support/fake_cuda/fake_driver.h"
 
 namespace trainer_test {
@@ -23,11 +22,6 @@ inline void UseFakesUnlessReal() {
     setenv("ENTRAIN_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);      // NOLINT(concurrency-mt-unsafe)
     setenv("TRAINER_CUBLAS_LIBRARY", FAKE_CUBLAS_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
   }
-}
-
-inline std::unique_ptr<trainer::Device> TestGpu() {
-  UseFakesUnlessReal();
-  return trainer::OpenDevice("cuda:0", 0);
 }
 
 // A function that the fake driver exports (fake_driver.h).

@@ -391,6 +391,9 @@ TEST_F(TrainTest, WhatIsWrongIsSaidOnceByOneRank) {
   // Before the first step, not after the last.
   once("--data " + Path("text") + " --summary /nowhere/y --steps 1000000000",
        "cannot write '/nowhere/y'");
+  // Built without CUDA, it says that.
+  setenv("ENTRAIN_CUDA_LIBRARY", "/nowhere/libcuda.so", 1);
+  once("--data " + Path("text") + " --device cuda", "entrain-train: --device cuda: ");
 }
 
 }  // namespace

@@ -1,0 +1,101 @@
+// entrain-train --device cuda as a user starts it, against --device cpu with the same seed: on the
+// fake driver and the fake cuBLAS, or, where TEST_GPU=1 is set, on the machine's GPUs.
+#include <cmath>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/trainer/on_gpu.h"
+#include "tests/trainer/train_fixture.h"
+
+namespace trainer_test {
+namespace {
+
+using testing::HasSubstr;
+
+class CudaTrainTest : public TrainTest {
+ protected:
+  CudaTrainTest() { UseFakesUnlessReal(); }
+
+  // Runs it on both devices; every record and the summary must say the same but for rounding.
+  void RunOnBoth(const std::string& name, int ranks, const std::string& flags) const {
+    Run(name, ranks, flags + " --device cpu");
+    Run(name + "-cuda", ranks, flags + " --device cuda");
+    const auto cpu = Log(name), cuda = Log(name + "-cuda");
+    ASSERT_EQ(cuda.size(), cpu.size());
+    for (const auto& [key, record] : cpu) {
+      EXPECT_NEAR(cuda.at(key)["loss"].get<double>(), record["loss"].get<double>(), kRounding)
+          << name << ", step " << key.first;
+      EXPECT_EQ(cuda.at(key)["synced"], record["synced"]) << name << ", step " << key.first;
+    }
+    for (const char* field : {"val_loss", "final_train_loss"}) {
+      EXPECT_NEAR(Summary(name + "-cuda")[field].get<double>(), Summary(name)[field].get<double>(),
+                  kRounding)
+          << name;
+    }
+    for (const char* field : {"steps", "tokens", "syncs", "bytes_sent_shard"}) {
+      EXPECT_EQ(Summary(name + "-cuda")[field], Summary(name)[field]) << name << " " << field;
+    }
+  }
+
+  static constexpr double kRounding = 5e-3;  // of bf16 at its worst, after a dozen steps
+};
+
+TEST_F(CudaTrainTest, AccoIsTheCpusAndGoesOnBitForBit) {
+  const std::string flags =
+      "--method acco --steps 8 --max-microbatches 1 --warmup-rounds 2 --seed 5 ";
+  RunOnBoth("acco", 2, flags);
+  Run("straight", 2, flags + "--device cuda --save-every 4 --save-dir " + Path("saves"));
+  Run("resumed", 2, flags + "--device cuda --resume " + Path("saves/step-00000004.ckpt"));
+  EXPECT_EQ(Summary("resumed")["val_loss"], Summary("straight")["val_loss"]);
+  EXPECT_EQ(LossesAfter(0, Log("resumed")), LossesAfter(4, Log("straight")));
+}
+
+TEST_F(CudaTrainTest, DigitsInBf16WithSharpnessAwareStepsAreTheCpus) {
+  {
+    std::ofstream file(Path("digits"));
+    uint32_t state = 1;
+    for (int image = 0; image < 300; ++image) {
+      const int digit = image % 10;
+      for (int pixel = 0; pixel < 64; ++pixel) {
+        state = state * 1664525u + 1013904223u;
+        file << (pixel % 10 == digit ? 12 : (state >> 16) % 6) << ' ';
+      }
+      file << digit << '\n';
+    }
+  }
+  const auto run = [&](const std::string& device) {
+    const Outcome outcome =
+        Shell(Launch(2) + "--task digits --layers 2 --data " + Path("digits") +
+              " --method zero1 --steps 30 --batch-size 16 --lr 0.01 --precision bf16 "
+              "--wsam coupled --sharpness-rho 0.05 --summary " +
+              Path(device + ".json") + " --device " + device);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return Summary(device);
+  };
+  const json cpu = run("cpu"), cuda = run("cuda");
+  EXPECT_GT(cuda["val_accuracy"], 0.9);
+  EXPECT_NEAR(cuda["val_loss"].get<double>(), cpu["val_loss"].get<double>(), kRounding);
+  const double rise = cpu["sharpness"][0];
+  EXPECT_GT(rise, 0.0);
+  EXPECT_NEAR(cuda["sharpness"][0].get<double>(), rise, 0.05 * rise);
+}
+
+TEST_F(CudaTrainTest, WhatIsMissingIsSaidOnceByOneRank) {
+  const auto once = [&](const std::string& settings, const std::string& flags,
+                        const std::string& line) {
+    const Outcome outcome =
+        Shell("env " + settings + " " + Launch(2) + "--data " + Path("text") + " " + flags);
+    EXPECT_NE(outcome.code, 0) << flags;
+    EXPECT_EQ(Count(outcome.output, line), 1) << outcome.output;
+    EXPECT_EQ(Count(outcome.output, "entrain-train: "), 1) << outcome.output;
+  };
+  once("ENTRAIN_CUDA_LIBRARY=/nowhere/libcuda.so", "--device cuda", "no CUDA driver here");
+  once("TRAINER_CUBLAS_LIBRARY=/nowhere/libcublas.so", "--device cuda", "no cuBLAS here");
+  once("A=1", "--device cuda:999", "--device cuda:999 is none of the ");
+  once("A=1", "--device gpu", "'gpu' is not cpu, cuda or cuda:N");
+}
+
+}  // namespace
+}  // namespace trainer_test
