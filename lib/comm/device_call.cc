@@ -11,22 +11,6 @@
 
 namespace entrain {
 
-absl::Status DeviceMark::Record(StreamHandle stream) {
-  if (event_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(event_, device_.CreateEvent());
-  }
-  return device_.Record(event_, stream);
-}
-
-absl::StatusOr<bool> DeviceMark::Reached() const {
-  return event_ == nullptr ? absl::StatusOr<bool>(true) : device_.Reached(event_);
-}
-
-bool DeviceMark::quiet() const {
-  const auto reached = Reached();
-  return !reached.ok() || *reached;
-}
-
 DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
                        int64_t started_ns)
     : Work(&core->engine()),

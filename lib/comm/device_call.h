@@ -37,29 +37,6 @@ class DeviceWay {
   virtual bool alone() const { return false; }
 };
 
-// An event of the device's, made when it is recorded.
-class DeviceMark {
- public:
-  explicit DeviceMark(Device& device) : device_(device) {}
-  ~DeviceMark() {
-    if (event_ != nullptr) {
-      device_.DestroyEvent(event_);
-    }
-  }
-  DeviceMark(const DeviceMark&) = delete;
-  DeviceMark& operator=(const DeviceMark&) = delete;
-  absl::Status Record(StreamHandle stream);
-  // True where nothing was recorded.
-  absl::StatusOr<bool> Reached() const;
-  // The same, and an error counts as reached: the device is lost.
-  bool quiet() const;
-  EventHandle event() const { return event_; }
-
- private:
-  Device& device_;
-  EventHandle event_ = nullptr;
-};
-
 class DeviceCall final : public Work {
  public:
   // Checked, with a deadline. `side` outlives it.

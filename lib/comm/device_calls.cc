@@ -107,6 +107,20 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   return RefPtr<Work>::Adopt(started.Leak());
 }
 
+absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
+  absl::MutexLock lock(&mutex_);
+  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
+  std::vector<std::unique_ptr<DeviceWay>> ways;  // give it back when they go
+  std::vector<RefPtr<DeviceCall>> calls;
+  for (int i = 0; i < at_once; ++i) {
+    calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0)));
+    ENTRAIN_ASSIGN_OR_RETURN(auto way, MakeStagedWay(*calls.back()));
+    ways.push_back(std::move(way));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<RefPtr<Work>> DeviceCalls::open() const {
   absl::MutexLock lock(&mutex_);
   std::vector<RefPtr<Work>> works;

@@ -45,6 +45,22 @@ absl::StatusOr<std::unique_ptr<DeviceArray>> DeviceArray::Make(Device& device, i
   return std::unique_ptr<DeviceArray>(new DeviceArray(device, data));
 }
 
+absl::Status DeviceMark::Record(StreamHandle stream) {
+  if (event_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(event_, device_.CreateEvent());
+  }
+  return device_.Record(event_, stream);
+}
+
+absl::StatusOr<bool> DeviceMark::Reached() const {
+  return event_ == nullptr ? absl::StatusOr<bool>(true) : device_.Reached(event_);
+}
+
+bool DeviceMark::quiet() const {
+  const auto reached = Reached();
+  return !reached.ok() || *reached;
+}
+
 KernelStream::KernelStream(Device& device, StreamHandle stream) : device_(device), stream_(stream) {
   current = this;
 }

@@ -89,6 +89,10 @@ class Device {
                                   int64_t count, const Draws& draws, uint64_t threshold,
                                   StreamHandle stream) = 0;
 
+  // Of the bits of 32-bit words: differs, but for chance, where one of them does; the same on every device. The caller
+  // waits for it.
+  virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream) = 0;
+
   // The kernel table over device memory: arguments, results and bits as lib/kernels/kernels.h says, but for sums of
   // squares, whose order is another (the same on every device of one kind). Its functions enqueue on the stream that the
   // calling thread has bound (KernelStream); those that return a number wait for it. Arrays of pointers and weights are
@@ -113,6 +117,29 @@ class DeviceArray {
   DeviceArray(Device& device, void* data) : device_(device), data_(data) {}
   Device& device_;
   void* const data_;
+};
+
+// An event of the device's, made when it is recorded.
+class DeviceMark {
+ public:
+  explicit DeviceMark(Device& device) : device_(device) {}
+  ~DeviceMark() {
+    if (event_ != nullptr) {
+      device_.DestroyEvent(event_);
+    }
+  }
+  DeviceMark(const DeviceMark&) = delete;
+  DeviceMark& operator=(const DeviceMark&) = delete;
+  absl::Status Record(StreamHandle stream);
+  // True where nothing was recorded.
+  absl::StatusOr<bool> Reached() const;
+  // The same, and an error counts as reached: the device is lost.
+  bool quiet() const;
+  EventHandle event() const { return event_; }
+
+ private:
+  Device& device_;
+  EventHandle event_ = nullptr;
 };
 
 // While it lives, the calling thread's calls of device.kernels() go to this stream. Not nested; one thread.

@@ -142,6 +142,30 @@ TEST_F(Sift, NothingOfNothing) {
       device_.KeepRandom(DType::kF32, nullptr, nullptr, 0, 0, Draws(), 1, stream_.get()).ok());
 }
 
+TEST_F(Sift, AHashIsOfTheBitsAndTheirPlaces) {
+  for (const int64_t count : {int64_t{1}, int64_t{5}, int64_t{1000}, int64_t{600'001}}) {
+    std::vector<uint32_t> words(static_cast<size_t>(count));
+    std::iota(words.begin(), words.end(), 7u);
+    // At two places, of which one is not aligned for packs.
+    const TestMemory x(device_, 4 * count + 64);
+    const auto hash = [&](int64_t shift) {
+      EXPECT_TRUE(device_.Copy(x.get() + shift, words.data(), 4 * count, stream_.get()).ok());
+      const auto got = device_.Hash(x.get() + shift, count, stream_.get());
+      EXPECT_TRUE(got.ok()) << got.status();
+      return got.value_or(0);
+    };
+    const uint64_t first = hash(0);
+    EXPECT_EQ(hash(4), first);
+    words.back() ^= 0x80000000u;  // a sign
+    EXPECT_NE(hash(0), first);
+    words.back() ^= 0x80000000u;
+    if (count > 1) {
+      std::swap(words[0], words[static_cast<size_t>(count) / 2]);
+      EXPECT_NE(hash(0), first);
+    }
+  }
+}
+
 TEST_F(Sift, ErrorsComeBack) {
   ENTRAIN_NEEDS_FAKE();
   const TestMemory x(device_, 400);

@@ -54,6 +54,9 @@ class RecordingDevice final : public Device {
   absl::Status KeepLargest(DType, void*, const void*, int64_t, int64_t, StreamHandle) override {
     return absl::OkStatus();
   }
+  absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle) override {
+    return absl::UnimplementedError("Hash");
+  }
   absl::Status KeepRandom(DType, void*, const void*, int64_t, int64_t, const Draws&, uint64_t,
                           StreamHandle) override {
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// What a sparsified contribution keeps of a vector, found on the device.
+// What a sparsified contribution keeps of a vector, and hashes, found on the device.
 #include <algorithm>
 #include <cstring>
 
@@ -10,6 +10,7 @@ namespace entrain {
 namespace {
 
 using device_loops::DigitsArgs;
+using device_loops::HashArgs;
 using device_loops::KeepArgs;
 using device_loops::TiesArgs;
 
@@ -155,6 +156,28 @@ absl::Status CudaDevice::KeepRandom(DType dtype, void* dst, const void* x, int64
   args.key = draws.key();
   args.first = first;
   return LaunchKeep(*this, KernelId::keep_random_1, dtype, args, stream);
+}
+
+absl::StatusOr<uint64_t> CudaDevice::Hash(const void* words, int64_t count, StreamHandle stream) {
+  if (count == 0) {
+    return 0;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const ResultRoom room, TakeRoom());
+  HashArgs args = {};
+  args.range = {count, 0};
+  args.words = static_cast<const uint32_t*>(words);
+  args.results = reinterpret_cast<uint64_t*>(room.words);
+  const int blocks =
+      static_cast<int>(std::min<int64_t>(BlocksFor(count / 4), device_loops::kMostBlocks));
+  absl::Status status = Launch(KernelId::hash_words, &args, blocks, stream);
+  status.Update(status.ok() ? Record(room.done, stream) : status);
+  status.Update(status.ok() ? Wait(room.done, Deadline::Never()) : status);
+  uint64_t hash = 0;
+  for (int i = 0; status.ok() && i < blocks; ++i) {
+    hash += args.results[i];
+  }
+  PutBack(room);
+  return status.ok() ? absl::StatusOr<uint64_t>(hash) : status;
 }
 
 }  // namespace entrain

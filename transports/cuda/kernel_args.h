@@ -233,6 +233,18 @@ struct TiesArgs {
   }
 };
 
+// A part of the hash of the words (Device::Hash) by each block.
+struct HashArgs {
+  Range range;  // head: no matter
+  const uint32_t* words;
+  uint64_t* results;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(words);
+    f(results);
+  }
+};
+
 // out = what is kept of in, and zeros: magnitudes above the threshold, and those at it before
 // element `cut`; or where the draw is below it.
 struct KeepArgs {

@@ -93,7 +93,8 @@
   X(keep_random_1, KeepArgs, KeepRandom<uint8_t>)                  \
   X(keep_random_2, KeepArgs, KeepRandom<uint16_t>)                 \
   X(keep_random_4, KeepArgs, KeepRandom<uint32_t>)                 \
-  X(keep_random_8, KeepArgs, KeepRandom<uint64_t>)
+  X(keep_random_8, KeepArgs, KeepRandom<uint64_t>)                 \
+  X(hash_words, HashArgs, HashWords)
 
 namespace entrain {
 
