@@ -81,8 +81,20 @@ typedef struct entrain_shard_config {
                                       weights of a norm, say), 0: each has a part of its own; NULL: all have. A layer that
                                       is replicated counts once in norms, so that it is judged, weighed and clipped the
                                       same way on all of them; keeping its gradients alike is the caller's */
+  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where the slabs are, and everything that
+                     is lent. See below */
+  void* stream;   /* a CUstream of that device; NULL (default): its default stream. HOST: NULL */
 } entrain_shard_config_t;
 ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
+
+/* On device memory. Calls of the object are ordered with `stream`: their effects begin when the device has come to where the
+ * stream was at the call, and what is enqueued on it afterwards sees them; that a call waits means that the stream does.
+ * The host waits for neither the device nor other ranks, but in bind, load, broadcast and destroy. So an error of the
+ * network, or of the device, comes out of a later call, and what the stream computes until then may be of no use; none of
+ * it goes to other replicas. Time limits count from the call, also while the device is busy with what the stream had to
+ * do before. All ranks of the shard group gather layers in the same order, and reduce them in the same order. Memory that
+ * is lent is used again when the stream has come to where it was at the release, and stays until destroy, which waits
+ * for all streams of the device. */
 
 /* Collective. The mesh must outlive the shard. All ranks must give the same layers. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
@@ -105,14 +117,15 @@ ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* sha
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
 /* Lends the slab of parameters (the masters) and the slab of gradients, each entrain_shard_slab_count() elements of
- * `dtype`, until the shard is destroyed. `dtype` is ENTRAIN_F32; others are UNIMPLEMENTED in this version. Once, before
+ * `dtype`, where config.memory says, until the shard is destroyed. `dtype` is ENTRAIN_F32; others are UNIMPLEMENTED in this version. Once, before
  * anything below. The library reads params, and EDiT writes them, only inside the calls of this header and until their
  * waits; gradients are added to, never cleared. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                                 entrain_dtype_t dtype);
 
 /* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into the parameter slab,
- * converted to the slab's type and padded with zeros. Local. Other types: UNIMPLEMENTED. */
+ * converted to the slab's type and padded with zeros. Local. Other types: UNIMPLEMENTED. With slabs on a device `full` may be
+ * there or on the host. */
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
 /* Copies the parameter slab of replica 0 to all replicas, so that they start alike. Collective; blocks. */

@@ -88,6 +88,9 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   result.grad_dtype = DType{config.grad_dtype};
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   result.timeout_ns = config.timeout_ns;
+  ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace({config.memory, config.stream}));
+  result.device = config.memory == ENTRAIN_MEMORY_DEVICE;
+  result.stream = config.stream;
   return result;
 }
 

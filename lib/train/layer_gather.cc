@@ -6,6 +6,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -20,6 +21,7 @@ LayerGather::LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Com
       slots_(static_cast<size_t>(slab.layers())) {}
 
 LayerGather::~LayerGather() {
+  courier_.reset();
   absl::MutexLock lock(&mutex_);
   for (Slot& slot : slots_) {
     if (slot.work && !slot.work->done()) {
@@ -27,6 +29,11 @@ LayerGather::~LayerGather() {
       slot.work->Wait(Deadline::Never());  // the call writes to the slot's buffer
     }
   }
+}
+
+void LayerGather::SetGate(LayerGate* gate) {
+  absl::MutexLock lock(&gate_mutex_);
+  gate_ = gate;
 }
 
 absl::Status LayerGather::Start(int layer) {
@@ -38,7 +45,9 @@ absl::Status LayerGather::Start(int layer) {
     slot(layer).state = State::kGated;
     slot(layer).status = absl::OkStatus();
   }
-  if (gate_ == nullptr) {
+  if (room_ != nullptr) {
+    BeginOnDevice(layer);
+  } else if (gate_ == nullptr) {
     Begin(layer, absl::OkStatus());
   } else {
     gate_->WhenOpen(layer, [this, layer](const absl::Status& gate) { Begin(layer, gate); });
@@ -61,31 +70,42 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
 absl::Status LayerGather::Send(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
   const float* const masters = params_ + l.offset;
-  if (l.padded == 0 || (comm_ == nullptr && dtype_ == DType::kF32)) {
+  if (LendsSlab(l)) {
     slot->params = const_cast<float*>(masters);  // for reading only, as the contract says
     return absl::OkStatus();
   }
-  const int64_t element = SizeOf(dtype_);
-  ENTRAIN_ASSIGN_OR_RETURN(slot->buffer, pool_.Take(l.padded * element));
+  ENTRAIN_ASSIGN_OR_RETURN(slot->buffer, pool_.Take(l.padded * SizeOf(dtype_)));
   slot->params = slot->buffer.data();
-  std::byte* const own = slot->buffer.data() + l.first * element;
-  kernels_.cast(own, dtype_, masters, DType::kF32, l.shard);
+  BestKernels().cast(slot->buffer.data() + l.first * SizeOf(dtype_), dtype_, masters, DType::kF32,
+                     l.shard);
   if (comm_ == nullptr) {
     return absl::OkStatus();
   }
-  Call call;
-  call.kind = CallKind::kAllGather;
-  call.dtype = dtype_;
-  call.count = l.shard;
-  call.in = {own, l.shard * element};
-  call.out = {slot->buffer.data(), l.padded * element};
-  call.options = TimedCall(timeout_ns_, layer, false);
+  Call call = AllGather(l, slot->buffer.data());
+  call.options.user_tag = layer;
   ENTRAIN_ASSIGN_OR_RETURN(slot->work, comm_->Start(call));
   return absl::OkStatus();
 }
 
+// In place; the own part is there.
+Call LayerGather::AllGather(const SlabLayer& layer, std::byte* buffer) const {
+  const int64_t element = SizeOf(dtype_);
+  Call call;
+  call.kind = CallKind::kAllGather;
+  call.dtype = dtype_;
+  call.count = layer.shard;
+  call.in = {buffer + layer.first * element, layer.shard * element};
+  call.out = {buffer, layer.padded * element};
+  call.options = TimedCall(timeout_ns_, -1, room_ != nullptr);
+  call.options.device = room_ != nullptr;
+  return call;
+}
+
 absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
   ENTRAIN_RETURN_IF_ERROR(Start(layer));
+  if (room_ != nullptr) {
+    return WaitOnDevice(layer);
+  }
   if (gate_ != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(gate_->WaitOpen(layer));
   }
@@ -130,8 +150,84 @@ absl::Status LayerGather::Release(int layer) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = this->slot(layer);
   pool_.Give(std::move(slot.buffer));
+  if (room_ != nullptr && status.ok()) {  // after an error nobody knows what still uses it
+    room_->Give(slot.block);
+  }
   slot = Slot();
   return status;
+}
+
+// ---- On device memory
+
+absl::Status LayerGather::BindOnDevice(const float* params, DeviceRoom* room) {
+  Bind(params);
+  room_ = room;
+  const int64_t limit_ns = TimeLimit(timeout_ns_, comm_.get());
+  ENTRAIN_ASSIGN_OR_RETURN(courier_,
+                           DeviceCourier::Make(room, limit_ns, [this](const absl::Status& why) {
+                             if (comm_ != nullptr) {
+                               comm_->EndWith(why);
+                             }
+                           }));
+  auto* const anywhere = reinterpret_cast<std::byte*>(const_cast<float*>(params));
+  Call call = AllGather(slab_.largest(), anywhere);
+  call.in.data = anywhere;
+  return comm_ == nullptr ? absl::OkStatus() : comm_->Reserve(call, 1);
+}
+
+void LayerGather::BeginOnDevice(int layer) {
+  Slot filled;
+  filled.status = Annotate(PostSend(layer, &filled), absl::StrCat("layer ", layer, " gather"));
+  filled.state = State::kTravelling;
+  absl::MutexLock lock(&mutex_);
+  status_.Update(filled.status);
+  slot(layer) = std::move(filled);
+}
+
+absl::Status LayerGather::PostSend(int layer, Slot* slot) {
+  const SlabLayer& l = slab_.layer(layer);
+  if (LendsSlab(l)) {
+    slot->params = const_cast<float*>(params_ + l.offset);  // as in Send
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->Take(l.padded * SizeOf(dtype_)));
+  slot->params = slot->block.data;
+  const uint32_t begun = gate_ == nullptr ? 0 : gate_->BegunSoFar(layer);
+  ENTRAIN_ASSIGN_OR_RETURN(slot->job, courier_->Post([this, layer, begun,
+                                                      buffer = slot->block.data] {
+    return Annotate(SendFromDevice(layer, begun, buffer), absl::StrCat("layer ", layer, " gather"));
+  }));
+  return absl::OkStatus();
+}
+
+// On the courier.
+absl::Status LayerGather::SendFromDevice(int layer, uint32_t begun, std::byte* buffer) {
+  const SlabLayer& l = slab_.layer(layer);
+  {
+    absl::MutexLock lock(&gate_mutex_);
+    if (gate_ != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(gate_->WaitOver(layer, begun));
+    }
+  }
+  CurrentKernels().cast(buffer + l.first * SizeOf(dtype_), dtype_, params_ + l.offset, DType::kF32,
+                        l.shard);
+  ENTRAIN_RETURN_IF_ERROR(AwaitOwnStream());
+  return comm_ == nullptr ? absl::OkStatus() : comm_->Run(AllGather(l, buffer));
+}
+
+absl::StatusOr<void*> LayerGather::WaitOnDevice(int layer) {
+  if (gate_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(gate_->WaitOpen(layer));
+  }
+  absl::MutexLock lock(&mutex_);
+  Slot& slot = this->slot(layer);
+  if (slot.status.ok() && slot.state != State::kHeld && slot.job != 0) {
+    slot.status = courier_->Hold(slot.job);
+    status_.Update(slot.status);
+  }
+  slot.state = State::kHeld;
+  ENTRAIN_RETURN_IF_ERROR(slot.status);
+  return slot.params;
 }
 
 int LayerGather::FirstHeld() const {
@@ -146,7 +242,7 @@ int LayerGather::FirstHeld() const {
 
 absl::Status LayerGather::status() const {
   absl::MutexLock lock(&mutex_);
-  return status_;
+  return status_.ok() && courier_ != nullptr ? courier_->status() : status_;
 }
 
 }  // namespace entrain

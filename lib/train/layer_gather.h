@@ -6,6 +6,9 @@
 // A group of one gathers nothing: with f32 parameters it lends the slab itself. Nor does anybody a
 // layer without elements.
 //
+// On device memory a courier does what follows Start, one layer after the other, and Wait only makes the caller's stream
+// wait; there a slot is never gated.
+//
 // Thread safety: Start, Wait, Release from one thread at a time; the gate may open on another.
 #pragma once
 
@@ -19,8 +22,8 @@
 
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
-#include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
+#include "lib/train/device_courier.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/slab.h"
 
@@ -37,8 +40,10 @@ class LayerGather {
 
   // The f32 masters; before any Start.
   void Bind(const float* params) { params_ = params; }
+  // Instead, on the device of `room`, which outlives this.
+  absl::Status BindOnDevice(const float* params, DeviceRoom* room);
   // Null: none. Only while no layer is gated or travelling.
-  void SetGate(LayerGate* gate) { gate_ = gate; }
+  void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
 
   // Starts gathering unless that has been done since the last Release; never blocks.
   absl::Status Start(int layer);
@@ -49,7 +54,7 @@ class LayerGather {
   absl::Status Release(int layer);
   // The first layer that is not free; -1: none.
   int FirstHeld() const;
-  // The first error of any gather.
+  // The first error of any gather. Any thread.
   absl::Status status() const;
 
  private:
@@ -57,7 +62,9 @@ class LayerGather {
   struct Slot {
     State state = State::kFree;
     OwnedBuffer buffer;
-    RefPtr<Work> work;  // null: nothing travels
+    DeviceRoom::Block block;  // instead, on a device
+    uint32_t job = 0;         // on a device; 0: none
+    RefPtr<Work> work;        // null: nothing travels
     void* params = nullptr;
     absl::Status status;
   };
@@ -65,6 +72,14 @@ class LayerGather {
   // Behind the gate: on whatever thread opened it.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
+  bool LendsSlab(const SlabLayer& layer) const {
+    return layer.padded == 0 || (comm_ == nullptr && dtype_ == DType::kF32);
+  }
+  Call AllGather(const SlabLayer& layer, std::byte* buffer) const;
+  void BeginOnDevice(int layer);
+  absl::Status PostSend(int layer, Slot* slot);
+  absl::Status SendFromDevice(int layer, uint32_t begun, std::byte* buffer);
+  absl::StatusOr<void*> WaitOnDevice(int layer);
   Slot& slot(int layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return slots_[static_cast<size_t>(layer)];
   }
@@ -74,13 +89,16 @@ class LayerGather {
   const std::shared_ptr<Communicator> comm_;
   const DType dtype_;
   const int64_t timeout_ns_;
-  const Kernels& kernels_ = BestKernels();
   const float* params_ = nullptr;
+  DeviceRoom* room_ = nullptr;  // null: on the host
   LayerGate* gate_ = nullptr;
+  absl::Mutex
+      gate_mutex_;  // on a device: held by the courier where it waits for the gate, and to change it
 
   mutable absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<DeviceCourier> courier_;  // on a device; last: its jobs use the rest
 };
 
 }  // namespace entrain

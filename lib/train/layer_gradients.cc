@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -23,6 +24,7 @@ LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool,
       lent_(static_cast<size_t>(slab.layers())) {}
 
 LayerGradients::~LayerGradients() {
+  onto_.reset();
   if (!courier_.idle()) {
     Abandon(
         absl::AbortedError("the sharded model was destroyed while gradients were being reduced"));
@@ -30,29 +32,84 @@ LayerGradients::~LayerGradients() {
   courier_.Stop();
 }
 
-absl::StatusOr<void*> LayerGradients::Lend(int layer) {
-  OwnedBuffer& lent = lent_[static_cast<size_t>(layer)];
-  if (lent.size() == 0) {
-    const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
-    // Never empty, which means not lent: a layer may have no elements.
-    ENTRAIN_ASSIGN_OR_RETURN(lent, pool_.Take(std::max<int64_t>(bytes, 1)));
-    std::memset(lent.data(), 0, static_cast<size_t>(bytes));
+absl::Status LayerGradients::BindOnDevice(float* grads, DeviceRoom* room,
+                                          absl::AnyInvocable<absl::Status() const> sound) {
+  Bind(grads);
+  room_ = room;
+  sound_ = std::move(sound);
+  lent_blocks_.resize(lent_.size());
+  const Communicator* const any = shard_ != nullptr ? shard_.get() : sync_.get();
+  ENTRAIN_ASSIGN_OR_RETURN(onto_,
+                           DeviceCourier::Make(room, TimeLimit(timeout_ns_, any),
+                                               [this](const absl::Status& why) { Abandon(why); }));
+  const SlabLayer& largest = slab_.largest();
+  if (dtype_ != DType::kF32) {
+    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const floats,
+                             room_->Keep(largest.shard * static_cast<int64_t>(sizeof(float))));
+    floats_ = reinterpret_cast<float*>(floats);
   }
-  return lent.data();
+  auto* const anywhere = reinterpret_cast<std::byte*>(grads_);
+  if (shard_ != nullptr) {
+    Call call = ReduceScatter(largest, anywhere);
+    call.out.data = anywhere;
+    ENTRAIN_RETURN_IF_ERROR(shard_->Reserve(call, 1));
+  }
+  return sync_ == nullptr ? absl::OkStatus()
+                          : sync_->Reserve(AllReduce(largest.shard, anywhere), 1);
+}
+
+bool LayerGradients::Lent(int layer) const {
+  const auto at = static_cast<size_t>(layer);
+  return room_ != nullptr ? lent_blocks_[at].data != nullptr : lent_[at].size() != 0;
+}
+
+absl::StatusOr<void*> LayerGradients::Lend(int layer) {
+  const auto at = static_cast<size_t>(layer);
+  const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
+  // Never empty, which means not lent: a layer may have no elements.
+  const int64_t room_for = std::max<int64_t>(bytes, 1);
+  if (room_ == nullptr) {
+    OwnedBuffer& lent = lent_[at];
+    if (!Lent(layer)) {
+      ENTRAIN_ASSIGN_OR_RETURN(lent, pool_.Take(room_for));
+      std::memset(lent.data(), 0, static_cast<size_t>(bytes));
+    }
+    return lent.data();
+  }
+  DeviceRoom::Block& lent = lent_blocks_[at];
+  if (!Lent(layer)) {
+    ENTRAIN_ASSIGN_OR_RETURN(lent, room_->Take(room_for));
+    ENTRAIN_RETURN_IF_ERROR(room_->device().Fill(lent.data, 0, bytes, room_->callers()));
+  }
+  return lent.data;
 }
 
 absl::Status LayerGradients::Reduce(int layer, bool global) {
+  if (!Lent(layer)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("layer ", layer, " has no gradient buffer to reduce"));
+  }
   Flight flight;
   flight.layer = layer;
   flight.global = global && sync_ != nullptr;
   std::swap(flight.buffer, lent_[static_cast<size_t>(layer)]);
-  if (flight.buffer.size() == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("layer ", layer, " has no gradient buffer to reduce"));
+  if (room_ != nullptr) {
+    std::swap(flight.block, lent_blocks_[static_cast<size_t>(layer)]);
+    return onto_
+        ->Post([this, flight = std::move(flight)]() mutable {
+          absl::Status status = sound_();
+          status.Update(status.ok() ? Scatter(&flight) : status);
+          status.Update(status.ok() ? Land(flight) : status);
+          status.Update(status.ok() ? AwaitOwnStream() : status);
+          if (status.ok()) {
+            room_->Give(flight.block);
+          }
+          return Annotate(status, absl::StrCat("layer ", flight.layer, " gradients"));
+        })
+        .status();
   }
-  if (shard_ != nullptr && slab_.layer(layer).padded > 0) {
-    ENTRAIN_RETURN_IF_ERROR(Scatter(&flight));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      Annotate(Scatter(&flight), absl::StrCat("layer ", flight.layer, " gradients")));
   courier_.Post([this, flight = std::move(flight)]() mutable {
     absl::Status status = Land(flight);
     if (!status.ok()) {
@@ -65,6 +122,10 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   return absl::OkStatus();
 }
 
+absl::Status LayerGradients::Hold() {
+  return onto_->last() == 0 ? onto_->status() : onto_->Hold(onto_->last());
+}
+
 // One that is dropped was abandoned before, so this ends soon; until then the call uses the buffer.
 LayerGradients::Flight::~Flight() {
   if (scatter) {
@@ -73,23 +134,42 @@ LayerGradients::Flight::~Flight() {
 }
 
 std::byte* LayerGradients::Own(const Flight& flight) const {
-  return flight.buffer.data() + slab_.layer(flight.layer).first * SizeOf(dtype_);
+  return flight.data() + slab_.layer(flight.layer).first * SizeOf(dtype_);
+}
+
+// Into the own part of the buffer.
+Call LayerGradients::ReduceScatter(const SlabLayer& layer, std::byte* buffer) const {
+  Call call;
+  call.kind = CallKind::kReduceScatter;
+  call.dtype = dtype_;
+  call.count = layer.shard;
+  call.in = {buffer, layer.padded * SizeOf(dtype_)};
+  call.out = {buffer + layer.first * SizeOf(dtype_), layer.shard * SizeOf(dtype_)};
+  call.options = TimedCall(timeout_ns_, -1, true);
+  call.options.device = room_ != nullptr;
+  return call;
+}
+
+Call LayerGradients::AllReduce(int64_t count, std::byte* own) const {
+  Call call;
+  call.kind = CallKind::kAllReduce;
+  call.dtype = dtype_;
+  call.count = count;
+  call.in = call.out = {own, count * SizeOf(dtype_)};
+  call.options = TimedCall(timeout_ns_, -1, true);
+  call.options.device = room_ != nullptr;
+  return call;
 }
 
 absl::Status LayerGradients::Scatter(Flight* flight) {
   const SlabLayer& l = slab_.layer(flight->layer);
-  Call call;
-  call.kind = CallKind::kReduceScatter;
-  call.dtype = dtype_;
-  call.count = l.shard;
-  call.in = {flight->buffer.data(), l.padded * SizeOf(dtype_)};
-  call.out = {Own(*flight), l.shard * SizeOf(dtype_)};
-  call.options = TimedCall(timeout_ns_, flight->layer, true);
-  auto work = shard_->Start(call);
-  if (!work.ok()) {
-    return Annotate(work.status(), absl::StrCat("layer ", flight->layer, " gradients"));
+  if (shard_ == nullptr || l.padded == 0) {
+    return absl::OkStatus();
   }
-  flight->scatter = *std::move(work);
+  Call call = ReduceScatter(l, flight->data());
+  // On a device all ranks have the same order, so that the call may go any way.
+  call.options.user_tag = room_ == nullptr ? flight->layer : -1;
+  ENTRAIN_ASSIGN_OR_RETURN(flight->scatter, shard_->Start(call));
   return absl::OkStatus();
 }
 
@@ -101,8 +181,9 @@ absl::Status LayerGradients::Land(Flight& flight) {
   std::byte* const own = Own(flight);
   const int64_t valid = slab_.layer(flight.layer).valid;  // the same in all of the sync group
   if (flight.global && valid > 0) {
-    ENTRAIN_RETURN_IF_ERROR(sync_->AllReduce(own, own, valid, dtype_, ReduceOp::kSum,
-                                             TimedCall(timeout_ns_, flight.layer, true)));
+    Call call = AllReduce(valid, own);
+    call.options.user_tag = room_ == nullptr ? flight.layer : -1;
+    ENTRAIN_RETURN_IF_ERROR(sync_->Run(call));
   }
   return AddToSlab(flight, own);
 }
@@ -114,18 +195,27 @@ absl::Status LayerGradients::AddToSlab(const Flight& flight, const std::byte* ow
   }
   const int ranks = slab_.slots() * (flight.global ? sync_->size() : 1);
   const float share = 1.0f / static_cast<float>(ranks);
+  const Kernels& kernels = CurrentKernels();
   float* const grads = grads_ + l.offset;
   if (dtype_ == DType::kF32) {
-    kernels_.axpy(grads, share, reinterpret_cast<const float*>(own), l.valid);
+    kernels.axpy(grads, share, reinterpret_cast<const float*>(own), l.valid);
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer wide,
-                           pool_.Take(l.shard * static_cast<int64_t>(sizeof(float))));
-  auto* const values = reinterpret_cast<float*>(wide.data());
-  kernels_.cast(values, DType::kF32, own, dtype_, l.valid);
-  kernels_.axpy(grads, share, values, l.valid);
-  pool_.Give(std::move(wide));
+  OwnedBuffer buffer;
+  ENTRAIN_ASSIGN_OR_RETURN(float* const values, RoomForFloats(l.shard, &buffer));
+  kernels.cast(values, DType::kF32, own, dtype_, l.valid);
+  kernels.axpy(grads, share, values, l.valid);
+  pool_.Give(std::move(buffer));
   return absl::OkStatus();
+}
+
+// On the host in `buffer`.
+absl::StatusOr<float*> LayerGradients::RoomForFloats(int64_t count, OwnedBuffer* buffer) {
+  if (room_ != nullptr) {
+    return floats_;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(*buffer, pool_.Take(count * static_cast<int64_t>(sizeof(float))));
+  return reinterpret_cast<float*>(buffer->data());
 }
 
 // A rank that gives up tells the others of both groups, so that nobody waits for it.

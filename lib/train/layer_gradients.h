@@ -4,7 +4,8 @@
 //   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l)
 //          [global: --all-reduce, sync group--> p_l] --divide by M or M N, in f32--> += slab
 //
-// Ranks of a sync group take their layers in the same order; else any order will do.
+// Ranks of a sync group take their layers in the same order; else any order will do. On device memory those of a shard
+// group do so too, and a layer's reduction begins when that of the layer before is over.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -12,14 +13,15 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
-#include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/courier.h"
+#include "lib/train/device_courier.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -33,17 +35,21 @@ class LayerGradients {
   // Ends what is under way, on all ranks.
   ~LayerGradients();
 
-  // The f32 slab that gradients are added to; before any Reduce.
+  // The f32 slab that gradients are added to; before any Lend.
   void Bind(float* grads) { grads_ = grads; }
+  // Instead, on the device of `room`, which outlives this. Nothing is sent any more once `sound` has given an error: what
+  // the caller's stream has made of such parameters is of no use.
+  absl::Status BindOnDevice(float* grads, DeviceRoom* room,
+                            absl::AnyInvocable<absl::Status() const> sound);
   // M p_l zeros, or what was lent since the last Reduce of the layer.
   absl::StatusOr<void*> Lend(int layer);
   // Takes the buffer back and starts its reduction; does not block. kFailedPrecondition when no
   // buffer was lent.
   absl::Status Reduce(int layer, bool global);
-  // Blocks until everything is in the slab.
-  absl::Status Finish() { return courier_.Drain(); }
-  // The first error so far.
-  absl::Status status() const { return courier_.status(); }
+  // Blocks until everything is in the slab; on device memory the caller's stream does.
+  absl::Status Finish() { return room_ == nullptr ? courier_.Drain() : Hold(); }
+  // The first error so far. Any thread.
+  absl::Status status() const { return room_ == nullptr ? courier_.status() : onto_->status(); }
 
  private:
   // A buffer whose reduction has started.
@@ -54,11 +60,18 @@ class LayerGradients {
     int layer = 0;
     bool global = false;
     OwnedBuffer buffer;
-    RefPtr<Work> scatter;  // null when there is nothing to scatter
+    DeviceRoom::Block block;  // instead, on a device
+    RefPtr<Work> scatter;     // null when there is nothing to scatter
+    std::byte* data() const { return block.data != nullptr ? block.data : buffer.data(); }
   };
+  bool Lent(int layer) const;
   absl::Status Scatter(Flight* flight);
+  Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
+  Call AllReduce(int64_t count, std::byte* own) const;
+  absl::Status Hold();
   // On the courier:
   absl::Status Land(Flight& flight);
+  absl::StatusOr<float*> RoomForFloats(int64_t count, OwnedBuffer* buffer);
   absl::Status AddToSlab(const Flight& flight, const std::byte* own);
   void Abandon(const absl::Status& why);
   std::byte* Own(const Flight& flight) const;
@@ -68,10 +81,16 @@ class LayerGradients {
   const std::shared_ptr<Communicator> shard_, sync_;
   const DType dtype_;
   const int64_t timeout_ns_;
-  const Kernels& kernels_ = BestKernels();
   float* grads_ = nullptr;
-  std::vector<OwnedBuffer> lent_;  // by layer; empty: not lent
-  Courier courier_;                // last: its jobs use the rest
+  std::vector<OwnedBuffer> lent_;               // by layer; empty: not lent
+  DeviceRoom* room_ = nullptr;                  // null: on the host
+  std::vector<DeviceRoom::Block> lent_blocks_;  // as lent_, on a device
+  absl::AnyInvocable<absl::Status() const> sound_;
+  float* floats_ =
+      nullptr;  // on a device, the courier's: the largest shard, where gradients are not f32
+  // Last: their jobs use the rest. One of them is used.
+  Courier courier_;
+  std::unique_ptr<DeviceCourier> onto_;
 };
 
 }  // namespace entrain

@@ -1,13 +1,16 @@
 #include "lib/train/layer_shards.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
+#include "lib/comm/runtime.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/timed_call.h"
 
@@ -108,6 +111,7 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
       {"layers", static_cast<double>(config.layer_counts.size())},
       {"param_dtype", static_cast<double>(config.param_dtype)},
       {"grad_dtype", static_cast<double>(config.grad_dtype)},
+      {"memory", config.device ? 1.0 : 0.0},
       {"shard groups' size", static_cast<double>(mesh.length(Axis::kShard))}};
   std::vector<NamedValue> counts;
   for (size_t l = 0; l < config.layer_counts.size(); ++l) {
@@ -129,9 +133,14 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::CheckBound() const {
+absl::Status LayerShards::broken() const {
   absl::Status status = gradients_.status();
   status.Update(gather_.status());
+  return status;
+}
+
+absl::Status LayerShards::CheckBound() const {
+  absl::Status status = broken();
   if (status.ok() && params_ == nullptr) {
     status = absl::FailedPreconditionError("no slabs are bound yet");
   }
@@ -164,11 +173,32 @@ absl::Status LayerShards::Bind(float* params, float* grads) {
   if (params_ != nullptr) {
     return absl::FailedPreconditionError("shard: slabs are bound already");
   }
+  if (config_.device) {
+    ENTRAIN_RETURN_IF_ERROR(Annotate(BindOnDevice(params, grads), "shard"));
+  } else {
+    gather_.Bind(params);
+    gradients_.Bind(grads);
+  }
   params_ = params;
   grads_ = grads;
-  gather_.Bind(params);
-  gradients_.Bind(grads);
   return absl::OkStatus();
+}
+
+absl::Status LayerShards::BindOnDevice(float* params, float* grads) {
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  Device* device = nullptr;
+  for (const auto& [name, slab] : {std::pair("params", params), std::pair("grads", grads)}) {
+    ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(slab));
+    if (place.kind != MemoryKind::kDevice || (device != nullptr && place.device != device)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s %p is not memory of %s, as memory 1 says", name, slab,
+          device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
+    }
+    device = place.device;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(room_, DeviceRoom::Open(*device, config_.stream));
+  ENTRAIN_RETURN_IF_ERROR(gather_.BindOnDevice(params, room_.get()));
+  return gradients_.BindOnDevice(grads, room_.get(), [this] { return gather_.status(); });
 }
 
 absl::Status LayerShards::Load(int layer, const void* full, DType from) {
@@ -176,6 +206,9 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   const SlabLayer& l = slab_.layer(layer);
   if (full == nullptr && l.full > 0) {
     return absl::InvalidArgumentError("shard: full is null");
+  }
+  if (room_ != nullptr) {
+    return Annotate(LoadToDevice(l, full, from), "shard");
   }
   float* const shard = params_ + l.offset;
   if (l.valid > 0) {
@@ -186,12 +219,48 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   return absl::OkStatus();
 }
 
+absl::Status LayerShards::LoadToDevice(const SlabLayer& layer, const void* full, DType from) {
+  const StreamHandle stream = room_->callers();
+  const KernelStream on(room_->device(), stream);
+  float* const shard = params_ + layer.offset;
+  const auto padding = (layer.shard - layer.valid) * static_cast<int64_t>(sizeof(float));
+  ZeroArray(shard + layer.valid, padding);
+  if (layer.valid == 0) {
+    return on.status();
+  }
+  const auto* const own = static_cast<const std::byte*>(full) + layer.first * SizeOf(from);
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(full));
+  if (place.kind == MemoryKind::kDevice) {
+    if (place.device != &room_->device()) {
+      return absl::InvalidArgumentError(absl::StrFormat("full %p is on device %d, the slabs on %d",
+                                                        full, place.device->ordinal(),
+                                                        room_->device().ordinal()));
+    }
+    CurrentKernels().cast(shard, DType::kF32, own, from, layer.valid);
+    return on.status();
+  }
+  const int64_t bytes = layer.valid * static_cast<int64_t>(sizeof(float));
+  ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer values, OwnedBuffer::Allocate(bytes));
+  BestKernels().cast(values.data(), DType::kF32, own, from, layer.valid);
+  CopyArray(shard, values.data(), bytes);
+  ENTRAIN_RETURN_IF_ERROR(on.status());
+  DeviceMark copied(room_->device());
+  ENTRAIN_RETURN_IF_ERROR(copied.Record(stream));
+  return AwaitMark(copied, TimeLimit(config_.timeout_ns, comms_.scatter.get()),
+                   [this] { return broken(); });
+}
+
 absl::Status LayerShards::Broadcast() {
   ENTRAIN_RETURN_IF_ERROR(CheckBound());
   if (comms_.sync == nullptr) {
     return absl::OkStatus();
   }
-  const CallOptions options = TimedCall(config_.timeout_ns, kMostLayers, false);
+  CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
+  if (room_ != nullptr) {
+    options.device = options.on_stream = true;
+    options.stream = room_->callers();
+  }
   return Annotate(comms_.sync->Broadcast(params_, slab_.count(), DType::kF32, 0, options),
                   "shard: broadcast");
 }

@@ -22,6 +22,7 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/mesh.h"
 #include "lib/memory/buffer.h"
+#include "lib/train/device_room.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_gather.h"
 #include "lib/train/layer_gradients.h"
@@ -38,6 +39,8 @@ struct ShardConfig {
   DType param_dtype = DType::kF32;  // kF32 or kBF16: what gather delivers and what travels
   DType grad_dtype = DType::kF32;   // likewise
   int64_t timeout_ns = 0;           // of each collective; 0: the communicators' default
+  bool device = false;              // slabs and all that is lent are in device memory ...
+  StreamHandle stream = nullptr;    // ... and calls are in the order of this stream
 };
 
 // Values are the C ABI's (train.h).
@@ -58,10 +61,15 @@ class LayerShards {
   const Slab& slab() const { return slab_; }
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  // Both slab().count() floats; once, before anything below.
+  // Both slab().count() floats; once, before anything below. On a device: whose memory they are.
   absl::Status Bind(float* params, float* grads);
   float* params() const { return params_; }  // null: not bound
-  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab.
+  // Null: slabs are on the host, or not bound.
+  DeviceRoom* room() const { return room_.get(); }
+  // What has ended it. Any thread.
+  absl::Status broken() const;
+  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab. With slabs on a device, from
+  // there or from the host; the latter is waited for.
   absl::Status Load(int layer, const void* full, DType from = DType::kF32);
   // Collective; blocks: replica 0's slab to all replicas.
   absl::Status Broadcast();
@@ -99,6 +107,8 @@ class LayerShards {
   absl::Status Check(int layer) const;
   absl::Status CheckHasGradients(int layer) const;
   absl::Status CheckBound() const;
+  absl::Status BindOnDevice(float* params, float* grads);
+  absl::Status LoadToDevice(const SlabLayer& layer, const void* full, DType from);
 
   const std::shared_ptr<Mesh> mesh_;
   const ShardConfig config_;
@@ -113,6 +123,7 @@ class LayerShards {
   uint64_t reductions_ = 0;
   uint64_t base_shard_ = 0;  // bytes sent while this was created
   uint64_t base_sync_ = 0;
+  std::unique_ptr<DeviceRoom> room_;
   LayerGather gather_;
   LayerGradients gradients_;
 };

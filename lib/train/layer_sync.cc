@@ -87,6 +87,9 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   if (shards.mesh().get() != &mesh) {
     return absl::InvalidArgumentError("shard: it was made on another mesh");
   }
+  if (shards.room() != nullptr) {
+    return absl::UnimplementedError("shard: its slabs are in device memory");
+  }
   if (shards.slab().training().empty()) {
     return absl::InvalidArgumentError("shard: no layer of it trains, there is nothing to exchange");
   }
@@ -403,6 +406,14 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));
   }
   return exchange_.report(layer);
+}
+
+uint32_t LayerSync::BegunSoFar(int /*layer*/) const {
+  return 0;
+}
+
+absl::Status LayerSync::WaitOver(int /*layer*/, uint32_t /*begun*/) {
+  return absl::UnimplementedError("edit: on device memory");
 }
 
 void LayerSync::WhenOpen(int layer, Continuation then) {

@@ -106,6 +106,8 @@ class LayerSync final : public LayerGate {
   // LayerGate
   void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) override;
   absl::Status WaitOpen(int layer) override { return WaitLayer(layer); }
+  uint32_t BegunSoFar(int layer) const override;
+  absl::Status WaitOver(int layer, uint32_t begun) override;
 
  private:
   using Continuation = absl::AnyInvocable<void(const absl::Status&)>;

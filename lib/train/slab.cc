@@ -45,12 +45,10 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
   return slab;
 }
 
-int64_t Slab::largest_padded() const {
-  int64_t largest = 0;
-  for (const SlabLayer& layer : layers_) {
-    largest = std::max(largest, layer.padded);
-  }
-  return largest;
+const SlabLayer& Slab::largest() const {
+  return *std::max_element(
+      layers_.begin(), layers_.end(),
+      [](const SlabLayer& a, const SlabLayer& b) { return a.padded < b.padded; });
 }
 
 }  // namespace entrain

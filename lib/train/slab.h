@@ -47,8 +47,9 @@ class Slab {
   int64_t count() const { return count_; }
   int slots() const { return slots_; }
   int slot() const { return slot_; }
-  // Elements of the largest layer, padded.
-  int64_t largest_padded() const;
+  const SlabLayer& largest() const;
+  // Its elements, padded.
+  int64_t largest_padded() const { return largest().padded; }
 
  private:
   std::vector<SlabLayer> layers_;

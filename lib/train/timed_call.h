@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "lib/base/call.h"
+#include "lib/comm/communicator.h"
 
 namespace entrain {
 
@@ -19,6 +20,12 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   options.user_tag = tag;
   options.background = background;
   return options;
+}
+
+// What that comes to. `comm` null: a rank alone, which waits for nobody but its device.
+inline int64_t TimeLimit(int64_t timeout_ns, const Communicator* comm) {
+  constexpr int64_t kAlone = 300 * kSecond;
+  return timeout_ns > 0 ? timeout_ns : comm == nullptr ? kAlone : comm->timeout_ns();
 }
 
 }  // namespace entrain

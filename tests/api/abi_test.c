@@ -160,7 +160,7 @@ static void check_mesh_config(void) {
 }
 
 static void check_shard_config(void) {
-  SIZE(entrain_shard_config_t, 56);
+  SIZE(entrain_shard_config_t, 72);
   AT(entrain_shard_config_t, size, 0);
   AT(entrain_shard_config_t, layers, 8);
   AT(entrain_shard_config_t, prefetch, 12);
@@ -170,6 +170,8 @@ static void check_shard_config(void) {
   AT(entrain_shard_config_t, timeout_ns, 32);
   AT(entrain_shard_config_t, layer_frozen, 40);
   AT(entrain_shard_config_t, layer_replicated, 48);
+  AT(entrain_shard_config_t, memory, 56);
+  AT(entrain_shard_config_t, stream, 64);
 }
 
 static void check_shard_layer(void) {

@@ -22,6 +22,13 @@ EditOptions Weighed();
 // The same with a detector, which judges from the third exchange on.
 EditOptions Judged();
 
+// ---- Where they are
+
+// True: slabs, and all that is lent, are in the memory of the test device (tests/cuda/on_device.h), each rank with a stream
+// of its own. In programs that are made with ENTRAIN_REPLICAS_ON_DEVICE, from the beginning.
+bool OnDevice();
+void SetOnDevice(bool on_device);
+
 // ---- Ranks
 
 struct Grid {
@@ -32,17 +39,33 @@ struct Grid {
 // A rank's model. Layer l's element i begins as Initial(l, i), the same on all replicas.
 class Replica {
  public:
-  Replica(std::shared_ptr<Mesh> mesh, const ShardConfig& config);
+  Replica(std::shared_ptr<Mesh> mesh, ShardConfig config);
+  ~Replica();
 
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
-  LayerShards& shards() { return *shards_; }
+  LayerShards& shards() {
+    Push();
+    return *shards_;
+  }
   int replica() const { return mesh_->coordinate(Axis::kSync); }
   int slot() const { return mesh_->coordinate(Axis::kShard); }
-  std::vector<float>& params() { return params_; }
-  std::vector<float>& grads() { return grads_; }
+  // The slabs; on a device a copy of each: made when it is asked for, and brought back, if it was changed, before anything
+  // else is done with the replica.
+  std::vector<float>& params() { return Pull(params_); }
+  std::vector<float>& grads() { return Pull(grads_); }
+  // What was lent, and something in its place.
+  std::vector<std::byte> Fetch(const void* lent, int64_t bytes);
+  void Store(void* lent, const std::vector<std::byte>& values);
+  // On a device: waits for the rank's stream.
+  void FinishStream();
+  void* stream() const;
+  void* params_memory() const { return params_.memory; }
   // Creates the EDiT object; fails the test when it cannot.
   LayerSync& Edit(const EditOptions& options);
-  LayerSync& edit() { return *edit_; }
+  LayerSync& edit() {
+    Push();
+    return *edit_;
+  }
   void DestroyEdit() { edit_.reset(); }
   void DestroyShards() { shards_.reset(); }
 
@@ -57,14 +80,25 @@ class Replica {
   void MeetAll();
   // A step that does nothing but count.
   void EndStep();
-  std::vector<float> Anchor() const;
+  std::vector<float> Anchor();
 
   static float Initial(int layer, int64_t element);
 
  private:
+  struct Slab {
+    std::vector<float> host, brought;  // what the test sees; what of it is on the device
+    void* memory = nullptr;            // that of host, or of the device
+    bool seen = false;                 // and maybe changed
+  };
+  class Place;  // on a device: memory and stream
+  void Make(Slab& slab, size_t count, float value);
+  std::vector<float>& Pull(Slab& slab);
+  void Push();
+
   const std::shared_ptr<Mesh> mesh_;
+  std::unique_ptr<Place> place_;
   std::unique_ptr<LayerShards> shards_;
-  std::vector<float> params_, grads_;
+  Slab params_, grads_;
   std::unique_ptr<LayerSync> edit_;
 };
 

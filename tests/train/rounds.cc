@@ -75,33 +75,38 @@ void SgdStep::Run(Replica& r, int step) const {
     ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
     const auto params = r.shards().Wait(l);
     ASSERT_TRUE(params.ok()) << params.status();
-    const auto* values = static_cast<const float*>(*params);
-    layers.emplace_back(values, values + r.shards().slab().layer(l).full);
+    const int64_t full = r.shards().slab().layer(l).full;
+    layers.emplace_back(static_cast<size_t>(full));
+    const auto values = r.Fetch(*params, full * static_cast<int64_t>(sizeof(float)));
+    std::memcpy(layers.back().data(), values.data(), values.size());
     ASSERT_EQ(r.shards().Release(l), absl::OkStatus());
   }
   for (int l = r.shards().slab().layers() - 1; l >= 0; --l) {
     const auto grads = r.shards().Gradients(l);
     ASSERT_TRUE(grads.ok()) << grads.status();
     const std::vector<float>& theta = layers[static_cast<size_t>(l)];
+    auto bytes = r.Fetch(*grads, static_cast<int64_t>(theta.size() * sizeof(float)));
+    auto* const sums = reinterpret_cast<float*>(bytes.data());
     for (size_t i = 0; i < theta.size(); ++i) {
       for (int stream = first; stream < first + share; ++stream) {
-        static_cast<float*>(*grads)[i] +=
-            Gradient(theta[i], stream, step, l, static_cast<int64_t>(i)) /
-            static_cast<float>(share);
+        sums[i] += Gradient(theta[i], stream, step, l, static_cast<int64_t>(i)) /
+                   static_cast<float>(share);
       }
     }
+    r.Store(*grads, bytes);
     ASSERT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
   }
   ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
-  for (size_t i = 0; i < r.params().size(); ++i) {
-    float step_by = r.grads()[i];
+  std::vector<float>&params = r.params(), &grads = r.grads();
+  for (size_t i = 0; i < params.size(); ++i) {
+    float step_by = grads[i];
     if (velocity != nullptr) {
-      velocity->resize(r.params().size());
+      velocity->resize(params.size());
       step_by += 0.9f * (*velocity)[i];
       (*velocity)[i] = step_by;
     }
-    r.params()[i] -= lr * step_by;
-    r.grads()[i] = 0;
+    params[i] -= lr * step_by;
+    grads[i] = 0;
   }
   r.EndStep();
 }

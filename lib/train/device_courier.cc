@@ -1,0 +1,91 @@
+#include "lib/train/device_courier.h"
+
+#include <utility>
+
+#include "lib/base/status.h"
+
+namespace entrain {
+
+absl::StatusOr<std::unique_ptr<DeviceCourier>> DeviceCourier::Make(
+    DeviceRoom* room, int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up) {
+  ENTRAIN_ASSIGN_OR_RETURN(const StreamHandle stream, room->AddStream());
+  ENTRAIN_ASSIGN_OR_RETURN(std::byte* const word, room->KeepPinned(sizeof(uint32_t)));
+  return std::unique_ptr<DeviceCourier>(new DeviceCourier(
+      room, limit_ns, std::move(give_up), stream, StreamWord(reinterpret_cast<uint32_t*>(word))));
+}
+
+DeviceCourier::~DeviceCourier() {
+  Stop(absl::AbortedError("the object was destroyed"));
+}
+
+absl::StatusOr<uint32_t> DeviceCourier::Post(Job job) {
+  auto mark = std::make_unique<DeviceMark>(room_->device());
+  ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
+  uint32_t number = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    ENTRAIN_RETURN_IF_ERROR(status_);
+    number = ++posted_;
+  }
+  courier_.Post([this, number, mark = std::move(mark), job = std::move(job)]() mutable {
+    const absl::Status status = Run(*mark, job);
+    if (!status.ok()) {
+      End(status);
+      return status;
+    }
+    absl::MutexLock lock(&mutex_);
+    if (status_.ok()) {
+      done_.Set(number);
+    }
+    return status;
+  });
+  return number;
+}
+
+absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
+  ENTRAIN_RETURN_IF_ERROR(AwaitMark(mark, limit_ns_, [this] { return wanted(); }));
+  const KernelStream on(room_->device(), stream_);
+  ENTRAIN_RETURN_IF_ERROR(job());
+  return AwaitOwnStream();
+}
+
+absl::Status DeviceCourier::Hold(uint32_t number) {
+  absl::MutexLock lock(&mutex_);
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  held_ = number;
+  return done_.Hold(room_->device(), room_->callers(), number);
+}
+
+uint32_t DeviceCourier::last() const {
+  absl::MutexLock lock(&mutex_);
+  return posted_;
+}
+
+absl::Status DeviceCourier::status() const {
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+// Others are told first: who lets the caller's stream go on may be destroyed next.
+void DeviceCourier::End(const absl::Status& why) {
+  give_up_(why);
+  absl::MutexLock lock(&mutex_);
+  status_.Update(why);
+  done_.Set(posted_);
+}
+
+void DeviceCourier::Stop(const absl::Status& why) {
+  bool waited_for = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    waited_for = held_ == posted_;
+  }
+  if (waited_for) {
+    Drain().IgnoreError();
+  } else if (!courier_.idle()) {
+    End(why);
+  }
+  courier_.Stop();
+}
+
+}  // namespace entrain

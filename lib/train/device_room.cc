@@ -1,0 +1,111 @@
+#include "lib/train/device_room.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+
+namespace entrain {
+
+absl::StatusOr<std::unique_ptr<DeviceRoom>> DeviceRoom::Open(Device& device, StreamHandle callers) {
+  DeviceMark mark(device);
+  if (const absl::Status status = mark.Record(callers); !status.ok()) {
+    return Annotate(status, absl::StrCat("stream: not one of device ", device.ordinal()));
+  }
+  return std::unique_ptr<DeviceRoom>(new DeviceRoom(device, callers));
+}
+
+DeviceRoom::~DeviceRoom() {
+  absl::MutexLock lock(&mutex_);
+  for (void* const memory : memory_) {
+    device_.Free(memory);
+  }
+  for (void* const memory : pinned_) {
+    device_.FreePinned(memory);
+  }
+  for (const StreamHandle stream : streams_) {
+    device_.DestroyStream(stream);
+  }
+}
+
+absl::StatusOr<StreamHandle> DeviceRoom::AddStream() {
+  ENTRAIN_ASSIGN_OR_RETURN(const StreamHandle stream, device_.CreateStream());
+  absl::MutexLock lock(&mutex_);
+  streams_.push_back(stream);
+  return stream;
+}
+
+absl::StatusOr<std::byte*> DeviceRoom::Keep(int64_t bytes) {
+  ENTRAIN_ASSIGN_OR_RETURN(void* const memory, device_.Allocate(bytes));
+  absl::MutexLock lock(&mutex_);
+  memory_.push_back(memory);
+  return static_cast<std::byte*>(memory);
+}
+
+absl::StatusOr<std::byte*> DeviceRoom::KeepPinned(int64_t bytes) {
+  ENTRAIN_ASSIGN_OR_RETURN(void* const memory, device_.AllocatePinned(bytes));
+  std::memset(memory, 0, static_cast<size_t>(bytes));
+  absl::MutexLock lock(&mutex_);
+  pinned_.push_back(memory);
+  return static_cast<std::byte*>(memory);
+}
+
+absl::StatusOr<DeviceRoom::Block> DeviceRoom::Take(int64_t bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto best = idle_.end();
+    for (auto one = idle_.begin(); one != idle_.end(); ++one) {
+      if (one->bytes >= bytes && (best == idle_.end() || one->bytes < best->bytes)) {
+        best = one;
+      }
+    }
+    // Of much larger ones little would be left for who needs them.
+    if (best != idle_.end() && best->bytes / 4 <= bytes) {
+      const Block taken = *best;
+      idle_.erase(best);
+      return taken;
+    }
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(std::byte* const memory, Keep(bytes));
+  return Block{memory, bytes};
+}
+
+void DeviceRoom::Give(Block block) {
+  if (block.data != nullptr) {
+    absl::MutexLock lock(&mutex_);
+    idle_.push_back(block);
+  }
+}
+
+absl::Status AwaitMark(const DeviceMark& mark, int64_t timeout_ns,
+                       absl::FunctionRef<absl::Status()> may_go_on) {
+  const Clock& clock = Clock::Real();
+  const int64_t begun = clock.Now();
+  for (;;) {
+    const auto reached = mark.Reached();
+    if (!reached.ok() || *reached) {
+      return reached.status();
+    }
+    ENTRAIN_RETURN_IF_ERROR(may_go_on());
+    const int64_t waited = clock.Now() - begun;
+    if (waited > timeout_ns) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the device has not come to where the caller's stream was, after ",
+                       waited / kMillisecond, " ms"));
+    }
+    PauseAfter(waited);
+  }
+}
+
+absl::Status AwaitOwnStream() {
+  KernelStream& on = *KernelStream::Current();
+  ENTRAIN_RETURN_IF_ERROR(on.status());
+  DeviceMark mark(on.device());
+  ENTRAIN_RETURN_IF_ERROR(mark.Record(on.stream()));
+  return on.device().Wait(mark.event(), Deadline::Never());
+}
+
+}  // namespace entrain

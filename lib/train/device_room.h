@@ -1,0 +1,75 @@
+// What an object of training has on a device: memory and streams, which stay until the object goes: whoever frees waits
+// for all streams of the device, and the caller's may wait for us.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/device/device.h"
+
+namespace entrain {
+
+class DeviceRoom {
+ public:
+  // kInvalidArgument when `callers` is no stream of the device.
+  static absl::StatusOr<std::unique_ptr<DeviceRoom>> Open(Device& device, StreamHandle callers);
+  ~DeviceRoom();
+
+  Device& device() const { return device_; }
+  StreamHandle callers() const { return callers_; }  // the caller's stream
+  absl::StatusOr<StreamHandle> AddStream() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::byte*> Keep(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Page-locked, and zero; the device can read and write it.
+  absl::StatusOr<std::byte*> KeepPinned(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Memory that is used again: after what the caller's stream had to do when it was given back.
+  struct Block {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+  absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  DeviceRoom(Device& device, StreamHandle callers) : device_(device), callers_(callers) {}
+
+  Device& device_;
+  const StreamHandle callers_;
+  absl::Mutex mutex_;
+  std::vector<StreamHandle> streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> memory_ ABSL_GUARDED_BY(mutex_), pinned_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A word that streams wait for. It only grows, modulo 2^32. The driver does not see what that depends on: who is to set
+// it neither frees nor allocates before, and no stream of ours waits for one, so that ours always drain.
+class StreamWord {
+ public:
+  explicit StreamWord(uint32_t* word) : word_(word) {}  // page-locked
+  // What follows on the stream waits until the word has come so far.
+  absl::Status Hold(Device& device, StreamHandle stream, uint32_t until) const {
+    return device.AwaitWord(stream, word_, until);
+  }
+  // Release: what the host has written for the device is there before the word is.
+  void Set(uint32_t value) { __atomic_store_n(word_, value, __ATOMIC_RELEASE); }
+
+ private:
+  uint32_t* word_;
+};
+
+// Blocks until the mark is reached; an error of `may_go_on` ends it early. kDeadlineExceeded: the caller's stream is late.
+absl::Status AwaitMark(const DeviceMark& mark, int64_t timeout_ns,
+                       absl::FunctionRef<absl::Status()> may_go_on);
+// Blocks until the device is through with what the calling thread has enqueued (KernelStream). For streams of ours.
+absl::Status AwaitOwnStream();
+
+}  // namespace entrain
