@@ -325,13 +325,6 @@ Summary ReplicaRun::Report() {
 }  // namespace
 
 void TrainReplicas(const Options& options, const Task& task, Device* device, Session* session) {
-  session->Agree([&] {
-    if (device->is_gpu()) {
-      throw Error("--device cuda: with --method " + options.method +
-                  " parameters are in host memory; set --method zero1, acco, dpu or wp, or "
-                  "--device cpu");
-    }
-  });
   ReplicaRun run(options, task, device, session);
   run.Execute();
 }

@@ -20,6 +20,7 @@ ShardedModel::ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* devic
   shard_config.prefetch = prefetch;
   shard_config.param_dtype = bf16 ? ENTRAIN_BF16 : ENTRAIN_F32;
   shard_config.grad_dtype = shard_config.param_dtype;
+  SetPlace(*device, &shard_config);
   entrain_shard_t* shard = nullptr;
   Check(entrain_shard_create(mesh, &shard_config, &shard));
   shard_.reset(shard);
