@@ -39,7 +39,7 @@ constexpr TransportFactory kRegistry[] = {
 };
 
 // No paths between hosts, but named like them: what calls on device memory may use (lib/comm/device_calls.h).
-constexpr const char* kForDevices[] = {"cuda", "nccl"};
+constexpr const char* kForDevices[] = {"cuda", "nccl", "islands"};
 
 std::string KnownNames() {
   return absl::StrJoin(kRegistry, ", ",

@@ -59,9 +59,11 @@ Call CallLike(CallKind kind, int64_t count, DType dtype) {
 // ---- CallWork
 
 CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call,
-                   OwnedBuffer staged, const Progress& from, int64_t started_ns, RefPtr<Work> whole)
+                   OwnedBuffer staged, const Progress& from, int64_t started_ns, RefPtr<Work> whole,
+                   const PartGroup* among)
     : Work(&core->engine()),
       core_(std::move(core)),
+      among_(among),
       call_(call),
       wiring_(admitted.wiring),
       started_ns_(started_ns),
@@ -74,6 +76,11 @@ CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call
                 }),
       staged_(std::move(staged)),
       whole_(std::move(whole)) {}
+
+int CallWork::WaitingFor() const {
+  const int place = executor_.WaitingFor();
+  return among_ == nullptr || place < 0 ? place : among_->group.ranks[static_cast<size_t>(place)];
+}
 
 void CallWork::Run() {
   core_->StartWork(this);
@@ -126,11 +133,11 @@ absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
   return staged;
 }
 
-absl::Status CommCore::Furnish(const Call& call, Admitted* admitted) {
+absl::Status CommCore::Furnish(Planner& planner, const Call& call, Admitted* admitted) {
   if (!status_.ok()) {
     return status_;
   }
-  ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner_.PlanFor(call));
+  ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner.PlanFor(call));
   const Plan& plan = *admitted->plan;
   if (plan.slot_bytes > 0) {
     ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(plan.slot_bytes * plan.window));
@@ -140,17 +147,18 @@ absl::Status CommCore::Furnish(const Call& call, Admitted* admitted) {
 
 absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
   // Before the call gets its number: a shortage here harms this call only.
-  ENTRAIN_RETURN_IF_ERROR(Furnish(call, admitted));
+  ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
   admitted->wiring = Number(call);
   return absl::OkStatus();
 }
 
 RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
-                                   const Progress& from, int64_t now_ns, RefPtr<Work> whole) {
+                                   const Progress& from, int64_t now_ns, RefPtr<Work> whole,
+                                   const PartGroup* among) {
   const bool is_part = static_cast<bool>(whole);
-  auto work =
-      RefPtr<CallWork>::Adopt(new CallWork(shared_from_this(), std::move(admitted), call,
-                                           std::move(staged), from, now_ns, std::move(whole)));
+  auto work = RefPtr<CallWork>::Adopt(new CallWork(shared_from_this(), std::move(admitted), call,
+                                                   std::move(staged), from, now_ns,
+                                                   std::move(whole), among));
   work->AddRef();  // the engine's, given up in FinishWork
   engine_.CountOpenWork(1);
   calls_.fetch_add(is_part ? 0 : 1, std::memory_order_relaxed);
@@ -224,16 +232,38 @@ absl::StatusOr<RefPtr<Work>> CommCore::StartPacked(const Call& call, int64_t now
 }
 
 absl::StatusOr<RefPtr<Work>> CommCore::LaunchPart(const Call& part, const Wiring& number,
-                                                  RefPtr<Work> whole, int64_t started_ns) {
+                                                  RefPtr<Work> whole, int64_t started_ns,
+                                                  PartGroup* among) {
   Admitted admitted;
   {
     absl::MutexLock lock(&mutex_);
-    ENTRAIN_RETURN_IF_ERROR(Furnish(part, &admitted));
+    ENTRAIN_RETURN_IF_ERROR(Furnish(among == nullptr ? planner_ : among->planner, part, &admitted));
   }
   admitted.wiring = number;
-  auto work = Prepare(part, std::move(admitted), {}, {}, started_ns, std::move(whole));
+  if (among != nullptr) {
+    admitted.wiring.endpoints = among->endpoints;
+    admitted.wiring.contexts = among->contexts;
+  }
+  auto work = Prepare(part, std::move(admitted), {}, {}, started_ns, std::move(whole), among);
   engine_.Submit(work.get());
   return RefPtr<Work>::Adopt(work.Leak());
+}
+
+PartGroup* CommCore::AddGroup(Group group) {
+  std::vector<std::string> hosts;
+  std::vector<Endpoint*> endpoints;
+  std::vector<Context> contexts;
+  for (const int rank : group.ranks) {
+    hosts.push_back(config_.members[static_cast<size_t>(rank)].host_id);
+    endpoints.push_back(endpoints_[static_cast<size_t>(rank)]);
+    contexts.push_back(contexts_[static_cast<size_t>(rank)]);
+  }
+  absl::MutexLock lock(&mutex_);
+  Planner planner(group.me, Topology::FromHostIds(hosts), config_.overrides, config_.tuning,
+                  planner_.paths(), config_.determinism);
+  groups_.push_back(std::make_unique<PartGroup>(
+      PartGroup{std::move(group), std::move(endpoints), std::move(contexts), std::move(planner)}));
+  return groups_.back().get();
 }
 
 absl::Status CommCore::Run(const Call& call) {
@@ -534,7 +564,7 @@ void CommCore::CompleteReady() {
       continue;
     }
     const absl::Status& cause = work->executor_.status();
-    const int peer = work->executor_.WaitingFor();
+    const int peer = work->WaitingFor();
     const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
                       cause.code() == absl::StatusCode::kAborted;
     if (gone && peer >= 0 && !membership_.left(peer)) {

@@ -62,18 +62,30 @@ struct Admitted {
   Wiring wiring;
 };
 
+// Some of the ranks, for parts of calls that only these exchange, under numbers that all ranks have taken.
+struct PartGroup {
+  Group group;
+  std::vector<Endpoint*> endpoints;  // by place in the group; shared with wirings
+  std::vector<Context> contexts;     // likewise
+  Planner planner;                   // the communicator's mutex guards it
+};
+
 // One started call: a job that starts it on the driver, and the work that its caller waits for.
 class CallWork final : public Work, public Job {
  public:
   // `staged`: what the call's input points to when that is not the caller's buffer. `from`: what of
-  // it is done. `whole`: the work of which this is a part, or null.
+  // it is done. `whole`: the work of which this is a part, or null; `among`: null: all ranks.
   CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call, OwnedBuffer staged,
-           const Progress& from, int64_t started_ns, RefPtr<Work> whole);
+           const Progress& from, int64_t started_ns, RefPtr<Work> whole, const PartGroup* among);
   void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
 
  private:
   friend class CommCore;
+  // The rank that it waits for; -1: none.
+  int WaitingFor() const;
+
   const std::shared_ptr<CommCore> core_;
+  const PartGroup* const among_;
   const Call call_;
   const Wiring wiring_;
   const int64_t started_ns_;
@@ -115,11 +127,13 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // For a call that is made of several (packed_call.h, device_calls.h): as many numbers; counted as one call.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts one of them, under a number that the whole has got. On an
-  // error nothing was started.
+  // Starts one of them, under a number that the whole has got. `among`: whose ranks exchange it; its root is a place
+  // among them; null: all. On an error nothing was started.
   absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
-                                          RefPtr<Work> whole, int64_t started_ns)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                                          RefPtr<Work> whole, int64_t started_ns,
+                                          PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For LaunchPart; lives as long as this.
+  PartGroup* AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
   // What the call does not say of its time, from the communicator.
   void SetDeadline(Call* call, int64_t now_ns) const;
   // Soon ends the communicator on all ranks, by what only this one knows of.
@@ -155,11 +169,13 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // What is combined instead of this rank's contribution, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
   // The plan and the scratch; and all of it.
-  absl::Status Furnish(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Furnish(Planner& planner, const Call& call, Admitted* admitted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Counted, with the engine's reference; to be submitted, or started by the driver.
   RefPtr<CallWork> Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
-                           const Progress& from, int64_t now_ns, RefPtr<Work> whole = {});
+                           const Progress& from, int64_t now_ns, RefPtr<Work> whole = {},
+                           const PartGroup* among = nullptr);
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The next number of an untagged send or receive.
@@ -231,6 +247,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Planner planner_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> next_untagged_{0};
   std::atomic<uint64_t> plans_made_{0};  // how often the planner was told to think again
   absl::flat_hash_map<uint32_t, uint64_t> next_call_

@@ -48,7 +48,7 @@ absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring) {
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    status = Furnish(call, &admitted);
+    status = Furnish(planner_, call, &admitted);
   }
   if (!status.ok()) {
     // The communicator has ended: a plan of one transfer without scratch fails by nothing else. So

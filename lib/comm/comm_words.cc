@@ -53,7 +53,7 @@ absl::Status CommCore::Disagreement(int rank, const Descriptor& theirs, const Ow
 }
 
 absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) const {
-  const int guilty = work.executor_.WaitingFor();
+  const int guilty = work.WaitingFor();
   const bool mismatch = cause.code() == absl::StatusCode::kDataLoss;
   // Other ranks are told the same, so who "here" is has to be said.
   const std::string does =

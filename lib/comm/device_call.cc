@@ -10,6 +10,12 @@
 #include "lib/comm/packed_call.h"
 
 namespace entrain {
+namespace {
+
+// What a library may take to begin a call where it is started: as a rule a moment.
+constexpr int64_t kPatienceNs = 100 * kMicrosecond;
+
+}  // namespace
 
 DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
                        int64_t started_ns)
@@ -20,7 +26,7 @@ DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const C
       call_(std::make_shared<const Call>(call)),
       started_ns_(started_ns),
       input_(device_),
-      decided_(!MayChoose(call)) {}
+      settled_(!MayChoose(call)) {}
 
 bool DeviceCall::MayChoose(const Call& call) {
   return call.options.device && call.options.user_tag < 0 && call.kind != CallKind::kSend &&
@@ -34,17 +40,51 @@ size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
 
 // ---- Where it is started
 
-// Sure that it is not, once the ranks have met.
-bool DeviceCall::MayBeStaged() const {
-  return !MayChoose(*call_) || !side_.met() ||
-         !((side_.offload() != nullptr && side_.offload()->Takes(*call_)) ||
-           (side_.direct() && DirectServes(*call_)));
+// An override by name: the algorithm that does the same on host memory.
+bool DeviceCall::PrefersIslands() const {
+  const int64_t bytes =
+      call_->count * SizeOf(call_->dtype) * (HasParts(call_->kind) ? core_->size() : 1);
+  for (const Override& one : core_->config().overrides) {
+    if (one.Covers(call_->kind, bytes)) {
+      return one.algorithm == "composed";
+    }
+  }
+  return false;
 }
 
-absl::Status DeviceCall::Prepare() {
-  if (MayBeStaged()) {
+DeviceCall::Way DeviceCall::WayOnceMet() const {
+  if (!MayChoose(*call_)) {
+    return Way::kStaged;
+  }
+  const bool islands = side_.islands() != nullptr && IslandsServe(*call_, *side_.shape()) &&
+                       side_.islands()->offload->Takes(*call_);
+  const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
+  return islands && (!whole || PrefersIslands())  ? Way::kIslands
+         : whole                                  ? Way::kHanded
+         : side_.direct() && DirectServes(*call_) ? Way::kDirect
+                                                  : Way::kStaged;
+}
+
+absl::Status DeviceCall::Reserve() {
+  int64_t scratch = 0;
+  if (!MayChoose(*call_) || MayGo(Way::kStaged)) {
     ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this));
   }
+  if (MayGo(Way::kIslands) && side_.shape() && IslandsServe(*call_, *side_.shape())) {
+    ENTRAIN_ASSIGN_OR_RETURN(islands_, MakeIslandsWay(*this, *side_.shape()));
+    scratch = IslandsScratch(*call_, *side_.shape());
+  }
+  if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_)) {
+    scratch = std::max(scratch, DirectScratch(*call_));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(scratch));
+  if (call_->options.on_stream) {
+    ENTRAIN_ASSIGN_OR_RETURN(word_, side_.words().Take());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceCall::MarkInput() {
   return call_->options.on_stream ? input_.Record(call_->options.stream) : absl::OkStatus();
 }
 
@@ -56,19 +96,19 @@ void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
 }
 
 absl::Status DeviceCall::HandOverOrHold(bool may_hand_over) {
-  if (may_hand_over && side_.met() && side_.offload() != nullptr &&
-      side_.offload()->Takes(*call_)) {
-    ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this));
+  if (may_hand_over && side_.met() && WayOnceMet() == Way::kHanded) {
     input_is_ready_ = true;  // it waits on the device
-    decided_.store(true, std::memory_order_release);
-    return absl::OkStatus();
+    ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this, *side_.whole(), kPatienceNs));
+    if (way_->settled()) {
+      settled_.store(true, std::memory_order_release);
+      return absl::OkStatus();
+    }
   }
   if (!call_->options.on_stream) {
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(word_, side_.pinned().TakeWord());
-  word_value_ = *word_ + 1;
-  return device().AwaitWord(call_->options.stream, word_, word_value_);
+  holds_ = true;
+  return device().AwaitWord(call_->options.stream, word_, *word_ + 1);
 }
 
 // ---- The runner's
@@ -100,9 +140,7 @@ bool DeviceCall::Step(int64_t now_ns, bool* moved) {
   if (failed_.ok()) {
     return false;
   }
-  if (Offload* const offload = side_.met() ? side_.offload() : nullptr; offload != nullptr) {
-    offload->Abort();
-  }
+  side_.AbortOffloads();
   if ((meeting_ != nullptr && !meeting_->Quiet()) || (way_ != nullptr && !way_->Quiet())) {
     return false;
   }
@@ -128,28 +166,37 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
   }
   if (way_ == nullptr) {
     *moved = true;
-    Offload* const offload = side_.offload();
-    if (!MayChoose(*call_) || !side_.met()) {
-      way_ = std::move(staged_);
-    } else if (offload != nullptr && offload->Takes(*call_)) {
-      ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this));
-    } else if (side_.direct() && DirectServes(*call_)) {
-      way_ = MakeDirectWay(*this);
-    } else {
-      way_ = std::move(staged_);
-    }
+    ENTRAIN_ASSIGN_OR_RETURN(way_, TakeWay());
     staged_.reset();
-    decided_.store(true, std::memory_order_release);
+    islands_.reset();
   }
-  return way_->Step(moved);
+  ENTRAIN_ASSIGN_OR_RETURN(const bool over, way_->Step(moved));
+  if (way_->settled()) {
+    settled_.store(true, std::memory_order_release);
+  }
+  return over;
 }
 
-absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part) {
+absl::StatusOr<std::unique_ptr<DeviceWay>> DeviceCall::TakeWay() {
+  switch (side_.met() ? WayOnceMet() : Way::kStaged) {
+    case Way::kHanded:
+      return MakeHandedWay(*this, *side_.whole(), 0);
+    case Way::kIslands:
+      return std::move(islands_);
+    case Way::kDirect:
+      return MakeDirectWay(*this);
+    case Way::kStaged:
+      break;
+  }
+  return std::move(staged_);
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGroup* among) {
   part.options = call_->options;
   part.whole = call_;
   ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
                            core_->LaunchPart(part, numbers_[first_number_ + number],
-                                             RefPtr<Work>::Share(this), started_ns_));
+                                             RefPtr<Work>::Share(this), started_ns_, among));
   core_->engine().Kick();
   return work;
 }
@@ -184,14 +231,24 @@ void DeviceCall::End(absl::Status status) {
   way_.reset();
   meeting_.reset();
   staged_.reset();
-  if (word_ != nullptr) {
+  islands_.reset();
+  if (holds_) {
     // Release: what the host has written for the device is there before the word is.
-    std::atomic_ref<uint32_t>(*word_).store(word_value_, std::memory_order_release);
-    side_.pinned().GiveWord(std::exchange(word_, nullptr));
+    std::atomic_ref<uint32_t>(*word_).fetch_add(1, std::memory_order_release);
   }
+  GiveBack();
   Engine& engine = core_->engine();
   engine.Submit(new FinishJob(RefPtr<DeviceCall>::Share(this), std::move(status)));
   engine.Kick();
+}
+
+void DeviceCall::GiveBack() {
+  if (scratch_.data != nullptr) {
+    side_.scratch().Give(std::exchange(scratch_, {}));
+  }
+  if (word_ != nullptr) {
+    side_.words().Give(std::exchange(word_, nullptr));
+  }
 }
 
 absl::Status DeviceCall::TimeIsUp(const char* missing, int64_t now_ns) const {

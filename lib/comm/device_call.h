@@ -22,6 +22,7 @@ namespace entrain {
 
 class CommCore;
 class DeviceCall;
+struct PartGroup;
 
 // What a call does, in steps that never wait.
 class DeviceWay {
@@ -33,8 +34,9 @@ class DeviceWay {
   virtual bool Quiet() = 0;
   // What is missing when the time is up; null: a part, which has its own time.
   virtual const char* WaitsFor() const = 0;
-  // Others may be under way beside it.
-  virtual bool alone() const { return false; }
+  // Whether calls after it may choose their way and begin: it gives nothing more to streams and libraries that all share,
+  // where the order is the same on all ranks.
+  virtual bool settled() const { return true; }
 };
 
 class DeviceCall final : public Work {
@@ -42,25 +44,28 @@ class DeviceCall final : public Work {
   // Checked, with a deadline. `side` outlives it.
   DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
              int64_t started_ns);
+  ~DeviceCall() override { GiveBack(); }
 
   // Untagged collectives on device memory may go other ways than staged, once the ranks have met.
   static bool MayChoose(const Call& call);
   static size_t NumbersFor(const Call& call, int size, bool with_meeting);
 
   // ---- Where it is started, in this order
-  // What can fail without harm to others: marks the stream, and finds what memory it may need. Whoever allocates such
-  // memory may wait for streams of the device, and one will wait for the call.
-  absl::Status Prepare();
+  // Finds what memory it may need. Whoever allocates such memory may wait for streams of the device, and one will wait for
+  // the call.
+  absl::Status Reserve();
+  // The rest of what can fail without harm to others: marks the stream.
+  absl::Status MarkInput();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
-  // Hands it over, if that can be now; else what follows on the stream waits for the end.
+  // Hands it over, if that can be now; else what follows on the stream waits for the end. After an error it is the
+  // runner's like any other.
   absl::Status HandOverOrHold(bool may_hand_over);
 
   // ---- The runner's
   // What can be done now. True: over, whatever came of it, and Finish is under way.
   bool Step(int64_t now_ns, bool* moved);
-  // Any thread: whether calls after it may choose their way.
-  bool decided() const { return decided_.load(std::memory_order_acquire); }
-  bool alone() const { return way_ != nullptr && way_->alone(); }
+  // Any thread: whether calls after it may choose their way and begin.
+  bool settled() const { return settled_.load(std::memory_order_acquire); }
 
   // ---- For its ways
   const Call& call() const { return *call_; }
@@ -71,16 +76,26 @@ class DeviceCall final : public Work {
   // Null: the input was ready from the beginning.
   EventHandle input_ready() const { return input_.event(); }
   // The stream waits for the end as the runner sees it.
-  bool holds_stream() const { return word_ != nullptr; }
+  bool holds_stream() const { return holds_; }
+  // Device memory for what must not be written where it belongs yet; as much as its way has asked for.
+  std::byte* scratch() const { return scratch_.data; }
   // Starts the part of this number, from 0, of the meeting or the way; its options and descriptor are the whole's.
-  absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part);
+  // `among`: whose ranks exchange it; null: all.
+  absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
   // A reduction whose contributions travel packed, of what has been staged: all of its parts.
   absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
 
  private:
   class FinishJob;
+  void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
-  bool MayBeStaged() const;
+  enum class Way { kStaged, kHanded, kIslands, kDirect };
+  // From what all ranks know alike, once they have met.
+  Way WayOnceMet() const;
+  // Whether it is this way, or may yet be.
+  bool MayGo(Way way) const { return !side_.met() ? MayChoose(*call_) : WayOnceMet() == way; }
+  bool PrefersIslands() const;
+  absl::StatusOr<std::unique_ptr<DeviceWay>> TakeWay();
   void End(absl::Status status);
   absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
 
@@ -93,26 +108,36 @@ class DeviceCall final : public Work {
   size_t first_number_ = 0;  // of the meeting, then of the way
   DeviceMark input_;
   bool input_is_ready_ = false;
-  uint32_t* word_ = nullptr;
-  uint32_t word_value_ = 0;
+  uint32_t* word_ = nullptr;  // for who follows on the stream
+  bool holds_ = false;
+  BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  std::unique_ptr<DeviceWay> staged_;  // until it is known whether it is the way
-  std::atomic<bool> decided_;
+  std::unique_ptr<DeviceWay> staged_, islands_;  // until it is known whether it is the way
+  std::atomic<bool> settled_;
   absl::Status failed_;
 };
 
 std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call);
 constexpr size_t kMeetingParts = 2;
+// Below this a call is bound by what hosts tell each other, which is least when it is staged. A guess: never measured.
+constexpr int64_t kLeastDeviceBytes = 128 << 10;
 // From what all ranks know alike.
 bool DirectServes(const Call& call);
+int64_t DirectScratch(const Call& call);  // in bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 3;
-// Enqueued, after what the call's stream had to do before, and so that the stream waits for it if nothing else makes it
-// wait.
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call);
+// Given to the library, behind what the call's stream had to do before. Where that has begun within the patience, the
+// stream waits for it, unless something else makes it wait.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call, DeviceOffload& to,
+                                                         int64_t patience_ns);
 // With all the memory that it will need.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
+// With all the page-locked memory that it will need; what the island's library takes of it is asked besides.
+bool IslandsServe(const Call& call, const Islands& islands);
+int64_t IslandsScratch(const Call& call, const Islands& islands);
+// `islands` outlives it. No more parts than the staged way has.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeIslandsWay(DeviceCall& call, const Islands& islands);
 
 // A part that may be under way.
 class PartUnderWay {

@@ -70,13 +70,15 @@ absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
   if (device == nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(device, DeviceOfStream(devices_, stream));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(side_, DeviceSide::Open(*device, ways_));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      side_, DeviceSide::Open(*device, ways_, Islands::Of(core_->topology(), core_->rank())));
   return absl::OkStatus();
 }
 
-bool DeviceCalls::NothingUndecided() const {
+bool DeviceCalls::AllSettled() const {
+  absl::MutexLock lock(&mutex_);
   return std::all_of(calls_.begin(), calls_.end(),
-                     [](const auto& call) { return call->decided(); });
+                     [](const auto& call) { return call->settled(); });
 }
 
 absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
@@ -84,10 +86,11 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   const int64_t now = core_->engine().clock().Now();
   core_->SetDeadline(&call, now);
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
   auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now));
-  ENTRAIN_RETURN_IF_ERROR(started->Prepare());
+  ENTRAIN_RETURN_IF_ERROR(started->Reserve());
+  ENTRAIN_RETURN_IF_ERROR(started->MarkInput());
   const bool with_meeting = !meeting_ordered_ && DeviceCall::MayChoose(call);
   ENTRAIN_ASSIGN_OR_RETURN(
       std::vector<Wiring> numbers,
@@ -95,11 +98,12 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   meeting_ordered_ |= with_meeting;
   started->SetNumbers(std::move(numbers), with_meeting);
   if (const absl::Status status =
-          started->HandOverOrHold(DeviceCall::MayChoose(call) && NothingUndecided());
+          started->HandOverOrHold(DeviceCall::MayChoose(call) && AllSettled());
       !status.ok()) {
-    core_->EndHere(status);  // the others wait for it
-    return status;
+    // The others wait for it. The device may have some of it, so its end is the runner's to find.
+    core_->EndHere(status);
   }
+  absl::MutexLock lock(&mutex_);
   calls_.push_back(started);
   if (!runner_.joinable()) {
     runner_ = std::thread([this] { Run(); });
@@ -109,14 +113,12 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
 
 absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
-  std::vector<std::unique_ptr<DeviceWay>> ways;  // give it back when they go
-  std::vector<RefPtr<DeviceCall>> calls;
+  std::vector<RefPtr<DeviceCall>> calls;  // give it back when they go
   for (int i = 0; i < at_once; ++i) {
     calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0)));
-    ENTRAIN_ASSIGN_OR_RETURN(auto way, MakeStagedWay(*calls.back()));
-    ways.push_back(std::move(way));
+    ENTRAIN_RETURN_IF_ERROR(calls.back()->Reserve());
   }
   return absl::OkStatus();
 }
@@ -152,7 +154,7 @@ bool DeviceCalls::Look() {
   bool moved = false;
   bool turn = true;  // of a call that may choose: what it does depends on those before
   for (const auto& call : calls) {
-    if (!call->decided() && !turn && core_->status().ok() &&
+    if (!call->settled() && !turn && core_->status().ok() &&
         !call->call().options.deadline.Passed(now)) {
       continue;
     }
@@ -162,7 +164,7 @@ bool DeviceCalls::Look() {
       calls_.erase(std::find_if(calls_.begin(), calls_.end(),
                                 [&](const auto& one) { return one.get() == call.get(); }));
     } else {
-      turn &= call->decided() && !call->alone();
+      turn &= call->settled();
     }
   }
   return moved;

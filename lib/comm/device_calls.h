@@ -46,10 +46,10 @@ class DeviceCalls {
 
   // The call's options.device says where its buffers are; checked: INVALID_ARGUMENT for those that are not, or are on
   // another device than the first call's.
-  absl::StatusOr<RefPtr<Work>> Start(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What so many calls like this one under way at once will need of page-locked memory, so that starting them allocates
-  // none. Nothing is sent.
-  absl::Status Reserve(const Call& call, int at_once) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<RefPtr<Work>> Start(Call call) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
+  // What so many calls like this one under way at once will need of page-locked and other memory, so that starting them
+  // allocates none. Nothing is sent.
+  absl::Status Reserve(const Call& call, int at_once) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
   // Started and not over.
   std::vector<RefPtr<Work>> open() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The communicator has ended: what is under way fails soon. Waits for that.
@@ -59,9 +59,9 @@ class DeviceCalls {
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;
   // `device`: null where the call has no buffers here; then that of the stream.
   absl::Status EnsureSide(Device* device, StreamHandle stream)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
   // Whether a call that starts now may be handed over where it starts.
-  bool NothingUndecided() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AllSettled() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // One look at each; true: something was done.
   bool Look() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -69,9 +69,11 @@ class DeviceCalls {
   const std::shared_ptr<CommCore> core_;
   Devices& devices_;
   const DeviceWays ways_;
-  mutable absl::Mutex mutex_;
-  std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(mutex_);
-  bool meeting_ordered_ ABSL_GUARDED_BY(mutex_) = false;
+  // Who starts a call may have to wait for the device, and so for calls before: the runner goes on without this one.
+  absl::Mutex starting_;
+  std::unique_ptr<DeviceSide> side_ ABSL_GUARDED_BY(starting_);
+  bool meeting_ordered_ ABSL_GUARDED_BY(starting_) = false;
+  mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(starting_);
   // In the order of their start.
   std::deque<RefPtr<DeviceCall>> calls_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

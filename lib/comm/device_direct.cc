@@ -21,9 +21,6 @@
 namespace entrain {
 namespace {
 
-// Below this a call is bound by what hosts tell each other, which is least when it is staged. A guess: never measured.
-constexpr int64_t kLeastBytes = 128 << 10;
-
 // A rank's buffers, as it tells the others. Of memory that is not there, all is 0.
 struct Whereabouts {
   DeviceExport in, out;
@@ -52,7 +49,7 @@ class DirectWay final : public DeviceWay {
         buffers_(At(size_)),
         done_(call.device()) {}
 
-  bool alone() const override { return true; }
+  bool settled() const override { return false; }
 
   absl::StatusOr<bool> Step(bool* moved) override {
     for (;;) {
@@ -224,12 +221,8 @@ class DirectWay final : public DeviceWay {
   absl::Status Read() {
     std::byte* out = buffers_[At(rank_)].out;
     const auto [mine, part_bytes] = Part(rank_);
-    const bool aside = (call_.kind == CallKind::kAllToAll || call_.kind == CallKind::kScan ||
-                        call_.kind == CallKind::kExclusiveScan) &&
-                       call_.in.data == call_.out.data;
-    if (aside) {
-      ENTRAIN_ASSIGN_OR_RETURN(void* const scratch, way_.side().Scratch(call_.out.bytes));
-      out = aside_ = static_cast<std::byte*>(scratch);
+    if (DirectScratch(call_) > 0) {
+      out = aside_ = way_.scratch();
     }
     switch (call_.kind) {
       case CallKind::kAllReduce: {
@@ -315,7 +308,15 @@ bool DirectServes(const Call& call) {
   const bool by_kernel =
       !Reduces(call.kind) ||
       (op != ReduceOp::kCustom && op != ReduceOp::kPreMultipliedSum && !PackedCall::Is(call));
-  return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastBytes;
+  return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
+}
+
+// Of calls that would write what others still read.
+int64_t DirectScratch(const Call& call) {
+  const bool aside = (call.kind == CallKind::kAllToAll || call.kind == CallKind::kScan ||
+                      call.kind == CallKind::kExclusiveScan) &&
+                     call.in.data == call.out.data;
+  return aside ? call.out.bytes : 0;
 }
 
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call) {

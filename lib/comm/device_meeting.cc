@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,18 +20,25 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kSampleBytes = 256;
 constexpr size_t kMostIdBytes = 256;
+
+struct LibraryId {
+  uint16_t size;
+  std::array<char, kMostIdBytes> bytes;
+  std::string text() const {
+    return std::string(bytes.data(), std::min<size_t>(size, kMostIdBytes));
+  }
+};
 
 struct Offer {
   std::array<uint8_t, 16> process;
   std::array<uint8_t, 16> device;
   DeviceExport sample;  // memory to try
   uint8_t direct;
-  uint8_t library;
-  uint8_t id_bytes_high, id_bytes_low;  // of rank 0
-  std::array<char, 32> version;         // of the library; rank 0's must be everybody's
-  std::array<char, kMostIdBytes> id;
+  uint8_t whole, islands;        // what it would give to the library
+  std::array<char, 32> version;  // of the library; the same for all who join
+  LibraryId whole_id;            // of rank 0
+  LibraryId island_id;           // of the first rank of an island
 };
 
 struct Verdict {
@@ -57,6 +65,14 @@ class Meeting final : public DeviceWay {
   explicit Meeting(DeviceCall& call)
       : call_(call), core_(call.core()), offers_(At(core_.size())), verdicts_(At(core_.size())) {}
 
+  ~Meeting() override {
+    for (const auto* const one : {&whole_, &island_}) {
+      if (*one != nullptr) {
+        (*one)->Abort();
+      }
+    }
+  }
+
   absl::StatusOr<bool> Step(bool* moved) override {
     for (;;) {
       if (part_.started()) {
@@ -66,23 +82,33 @@ class Meeting final : public DeviceWay {
         }
         part_.Clear();
       }
+      ENTRAIN_ASSIGN_OR_RETURN(const bool joined, Joined());
+      if (!joined) {
+        return false;
+      }
       *moved = true;
       switch (at_++) {
         case 0:
-          ENTRAIN_RETURN_IF_ERROR(MakeOffer());
+          MakeOffer();
           ENTRAIN_RETURN_IF_ERROR(Gather(0, offers_));
           break;
         case 1:
           verdicts_[At(core_.rank())].direct = TryMemory() ? 1 : 0;
           ENTRAIN_RETURN_IF_ERROR(Gather(1, verdicts_));
           break;
+        case 2:
+          ENTRAIN_RETURN_IF_ERROR(Join());
+          break;
         default:
-          return Conclude();
+          Conclude();
+          return true;
       }
     }
   }
   bool Quiet() override { return part_.quiet(); }
-  const char* WaitsFor() const override { return nullptr; }
+  const char* WaitsFor() const override {
+    return part_.started() ? nullptr : "the other ranks in NCCL";
+  }
 
  private:
   template <typename Record>
@@ -97,15 +123,14 @@ class Meeting final : public DeviceWay {
     return absl::OkStatus();
   }
 
-  absl::Status MakeOffer() {
+  void MakeOffer() {
     Offer& mine = offers_[At(core_.rank())];
     std::memset(static_cast<void*>(&mine), 0, sizeof(mine));
     mine.process = ThisProcess();
     mine.device = call_.device().uuid();
     const DeviceWays& ways = call_.side().ways();
     if (ways.direct && core_.topology().hosts == 1) {
-      ENTRAIN_ASSIGN_OR_RETURN(void* const memory, call_.side().Scratch(kSampleBytes));
-      const auto sample = call_.device().Export(memory);
+      const auto sample = call_.device().Export(call_.side().sample());
       mine.direct = sample.ok() ? 1 : 0;
       if (sample.ok()) {
         mine.sample = *sample;
@@ -116,20 +141,22 @@ class Meeting final : public DeviceWay {
     if (ways.library != nullptr) {
       const std::string version = ways.library->version();
       version.copy(mine.version.data(), mine.version.size());
-      mine.library = 1;
-      if (core_.rank() == 0) {
-        const auto id = ways.library->NewId();
-        mine.library = id.ok() && id->size() <= kMostIdBytes ? 1 : 0;
-        if (mine.library != 0) {
-          id->copy(mine.id.data(), kMostIdBytes);
-          mine.id_bytes_high = static_cast<uint8_t>(id->size() >> 8);
-          mine.id_bytes_low = static_cast<uint8_t>(id->size());
-        } else {
-          Note(ways.library->name(), id.status());
-        }
-      }
+      const auto& shape = call_.side().shape();
+      mine.whole = ways.whole && (core_.rank() > 0 || MakeId(&mine.whole_id)) ? 1 : 0;
+      mine.islands =
+          ways.islands && shape && (shape->inside.me > 0 || MakeId(&mine.island_id)) ? 1 : 0;
     }
-    return absl::OkStatus();
+  }
+
+  bool MakeId(LibraryId* out) {
+    const auto id = call_.side().ways().library->NewId();
+    if (!id.ok() || id->size() > kMostIdBytes) {
+      Note(call_.side().ways().library->name(), id.status());
+      return false;
+    }
+    out->size = static_cast<uint16_t>(id->size());
+    id->copy(out->bytes.data(), kMostIdBytes);
+    return true;
   }
 
   // Whether this rank can open what all others have offered.
@@ -153,39 +180,81 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  absl::StatusOr<bool> Conclude() {
-    const bool direct = std::all_of(verdicts_.begin(), verdicts_.end(),
-                                    [](const Verdict& one) { return one.direct != 0; });
-    std::unique_ptr<Offload> offload;
-    if (AllHaveTheLibrary()) {
-      const Offer& first = offers_[0];
-      const size_t bytes = std::min<size_t>(
-          static_cast<size_t>(first.id_bytes_high) << 8 | first.id_bytes_low, kMostIdBytes);
-      ENTRAIN_ASSIGN_OR_RETURN(offload, call_.side().ways().library->Join(
-                                            std::string(first.id.data(), bytes), core_.rank(),
-                                            core_.size(), call_.device(), call_.deadline()));
+  // By the library, all together, and each island where not all can or where the user has said so.
+  absl::Status Join() {
+    OffloadLibrary* const library = call_.side().ways().library;
+    std::vector<int> all(offers_.size());
+    std::iota(all.begin(), all.end(), 0);
+    if (CanJoin(all, &Offer::whole)) {
+      ENTRAIN_ASSIGN_OR_RETURN(whole_, library->Join(offers_[0].whole_id.text(), core_.rank(),
+                                                     core_.size(), call_.device()));
     }
-    ENTRAIN_LOG(kInfo, core_.config().name, ": device memory: ",
-                offload != nullptr ? call_.side().ways().library->name() : "no library",
-                direct ? ", direct" : "", ", staged");
-    std::vector<bool> here;
-    for (const Offer& one : offers_) {
-      here.push_back(one.process == ThisProcess());
+    if (IslandsCanJoin() && (whole_ == nullptr || SomeArePreferredByIslands())) {
+      const Group& inside = call_.side().shape()->inside;
+      ENTRAIN_ASSIGN_OR_RETURN(island_, library->Join(offers_[At(inside.ranks[0])].island_id.text(),
+                                                      inside.me, inside.size(), call_.device()));
     }
-    call_.side().Met(direct, std::move(here), std::move(offload));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Joined() {
+    for (const auto* const one : {&whole_, &island_}) {
+      if (*one != nullptr) {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool joined, (*one)->Begun());
+        if (!joined) {
+          return false;
+        }
+      }
+    }
     return true;
   }
 
-  // The same version, and a device each: the library refuses ranks that share one.
-  bool AllHaveTheLibrary() const {
+  void Conclude() {
+    DeviceSide::Ways ways;
+    ways.direct = std::all_of(verdicts_.begin(), verdicts_.end(),
+                              [](const Verdict& one) { return one.direct != 0; });
+    const bool library = whole_ != nullptr || island_ != nullptr;
+    ENTRAIN_LOG(kInfo, core_.config().name,
+                ": device memory: ", library ? call_.side().ways().library->name() : "no library",
+                whole_ != nullptr ? " for all" : "", island_ != nullptr ? " for islands" : "",
+                ways.direct ? ", direct" : "", ", staged");
     for (const Offer& one : offers_) {
-      const auto same_device = [&](const Offer& other) { return other.device == one.device; };
-      if (one.library == 0 || one.version != offers_[0].version ||
-          std::count_if(offers_.begin(), offers_.end(), same_device) > 1) {
+      ways.here.push_back(one.process == ThisProcess());
+    }
+    if (island_ != nullptr) {
+      ways.across = core_.AddGroup(call_.side().shape()->across);
+    }
+    ways.whole = std::move(whole_);
+    ways.island = std::move(island_);
+    call_.side().Met(std::move(ways));
+  }
+
+  // The same version, and a device each: the library refuses ranks that share one.
+  bool CanJoin(const std::vector<int>& ranks, uint8_t Offer::*offered) const {
+    for (const int rank : ranks) {
+      const Offer& one = offers_[At(rank)];
+      const auto same_device = [&](int other) { return offers_[At(other)].device == one.device; };
+      if (one.*offered == 0 || one.version != offers_[At(ranks[0])].version ||
+          std::count_if(ranks.begin(), ranks.end(), same_device) > 1) {
         return false;
       }
     }
     return true;
+  }
+
+  bool IslandsCanJoin() const {
+    for (int r = 0; r < core_.size(); ++r) {
+      if (!call_.side().shape() || !CanJoin(core_.topology().Local(r).ranks, &Offer::islands)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool SomeArePreferredByIslands() const {
+    const auto& overrides = core_.config().overrides;
+    return std::any_of(overrides.begin(), overrides.end(),
+                       [](const Override& one) { return one.algorithm == "composed"; });
   }
 
   void Note(absl::string_view what, const absl::Status& why) const {
@@ -197,6 +266,7 @@ class Meeting final : public DeviceWay {
   std::vector<Offer> offers_;
   std::vector<Verdict> verdicts_;
   PartUnderWay part_;
+  std::unique_ptr<Offload> whole_, island_;  // being joined
   int at_ = 0;
 };
 

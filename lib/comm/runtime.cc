@@ -169,7 +169,9 @@ DeviceWays Runtime::device_ways() const {
   };
   DeviceWays ways;
   ways.direct = may("cuda");
-  const auto library = may("nccl") ? OpenOffloadLibrary() : nullptr;
+  ways.whole = may("nccl");
+  ways.islands = may("islands");
+  const auto library = ways.whole || ways.islands ? OpenOffloadLibrary() : nullptr;
   if (library.ok()) {
     ways.library = *library;
   }

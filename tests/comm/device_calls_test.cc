@@ -18,65 +18,15 @@
 #include "lib/base/merging.h"
 #include "lib/base/status.h"
 #include "tests/comm/merging_calls.h"
+#include "tests/cuda/device_trial.h"
 #include "tests/cuda/on_device.h"
 #include "tests/support/ranks.h"
-#include "tests/support/trial.h"
+#include "transports/nccl/communicator_handle.h"
 
 namespace entrain {
 namespace {
 
 using testing::HasSubstr;
-
-// A trial whose buffers are in device memory; what they share there they share here.
-class DeviceTrial {
- public:
-  DeviceTrial(Device& device, const TrialSpec& spec, int rank, int size, StreamHandle stream)
-      : device_(device), trial_(spec, rank, size), call(trial_.call), stream_(stream) {
-    const auto* const in = static_cast<const std::byte*>(call.in.data);
-    auto* const out = static_cast<std::byte*>(call.out.data);
-    const bool within = out != nullptr && in >= out && in < out + call.out.bytes;
-    out_ = Place(call.out);
-    call.out.data = out_ == nullptr ? nullptr : out_->get();
-    if (within) {
-      call.in.data = out_->get() + (in - out);
-    } else {
-      in_ = Place(call.in);
-      call.in.data = in_ == nullptr ? nullptr : in_->get();
-    }
-    call.options.device = call.options.on_stream = true;
-    call.options.stream = stream;
-  }
-  // Once the stream is through.
-  void Check() {
-    if (out_ != nullptr) {
-      TestStream back(device_);
-      ASSERT_TRUE(
-          device_.Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
-      back.Finish();
-    }
-    trial_.Check();
-  }
-
- private:
-  std::unique_ptr<TestMemory> Place(const BufferView& host) {
-    if (host.bytes == 0) {
-      return nullptr;
-    }
-    auto memory = std::make_unique<TestMemory>(device_, host.bytes);
-    EXPECT_TRUE(device_.Copy(memory->get(), host.data, host.bytes, stream_).ok());
-    return memory;
-  }
-
-  Device& device_;
-  Trial trial_;
-
- public:
-  Call call;
-
- private:
-  const StreamHandle stream_;
-  std::unique_ptr<TestMemory> in_, out_;
-};
 
 // Before anything is looked for.
 const bool kFakes = [] {
@@ -347,6 +297,32 @@ TEST_P(EveryWay, IsTheWayThatIsTaken) {
   EXPECT_EQ(CallsOf("cuLaunchKernel") > before, direct);
 }
 
+// What the process keeps it has after the first time.
+TEST_P(EveryWay, LeavesNothingBehind) {
+  ENTRAIN_NEEDS_FAKE();
+  std::vector<int> live[2];
+  for (std::vector<int>& after : live) {
+    RunRanks(size(), options(), [&](const Comm& comm) {
+      Device& device = DeviceOf(comm);
+      TestStream stream(device);
+      std::vector<std::unique_ptr<DeviceTrial>> trials;
+      for (const CallKind kind :
+           {CallKind::kAllReduce, CallKind::kScan, CallKind::kAllToAll, CallKind::kBroadcast}) {
+        const TrialSpec spec{kind, 40'000, 0, true, false, 1};
+        trials.push_back(
+            std::make_unique<DeviceTrial>(device, spec, comm->rank(), size(), stream.get()));
+        ASSERT_EQ(comm->Run(trials.back()->call), absl::OkStatus());
+      }
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      trials.clear();
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    });
+    ASSERT_TRUE(nccl::CommunicatorHandle::AwaitEnds(Deadline::After(20 * kSecond)));
+    after = LiveOnFake();
+  }
+  EXPECT_EQ(live[0], live[1]);
+}
+
 // ---- What is wrong
 
 TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
@@ -397,11 +373,12 @@ TEST(DeviceCalls, HostAndDeviceRanksAreAMismatch) {
   });
 }
 
-// A stream that never comes to the call: the call's time bounds that too, and everybody is told.
+// A stream that never comes to the call: the call's time bounds that too, and everybody is told. Not the first call of its
+// kind, which finds memory, for which the driver may wait for all streams.
 TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
   TestDevices();
   RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
-    Device& device = TestDevice();
+    Device& device = TestDevice(OnRealDevice() ? 0 : comm->rank());
     TestStream stream(device);
     const auto word = device.AllocatePinned(64);
     ASSERT_TRUE(word.ok());
@@ -409,14 +386,18 @@ TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
     *open = 0;
     TestMemory memory(device, 400);
     ASSERT_TRUE(device.Fill(memory.get(), 0, 400, stream.get()).ok());
-    if (comm->rank() == 0) {
-      ASSERT_TRUE(device.AwaitWord(stream.get(), open, 1).ok());
-    }
     Call call;
     call.kind = CallKind::kAllReduce;
     call.dtype = DType::kF32;
     call.count = 100;
     call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options.device = call.options.on_stream = true;
+    call.options.stream = stream.get();
+    ASSERT_EQ(comm->Run(call), absl::OkStatus());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    if (comm->rank() == 0) {
+      ASSERT_TRUE(device.AwaitWord(stream.get(), open, 1).ok());
+    }
     const int64_t timeout = (comm->rank() == 0 ? 200 : 2000) * kMillisecond;
     call.options = {.deadline = Deadline::After(timeout),
                     .timeout_ns = timeout,

@@ -60,6 +60,15 @@ inline int CallsOf(const char* function) {
   return OfFake<decltype(FakeCudaCalls)>("FakeCudaCalls")(function);
 }
 
+// Of everything that must be given back, how much there is.
+inline std::vector<int> LiveOnFake() {
+  std::vector<int> live;
+  for (const char* const what : {"stream", "event", "device memory", "pinned memory", "import"}) {
+    live.push_back(OfFake<decltype(FakeCudaLive)>("FakeCudaLive")(what));
+  }
+  return live;
+}
+
 #define ENTRAIN_NEEDS_FAKE()                                        \
   if (OnRealDevice()) {                                             \
     GTEST_SKIP() << "asks the fake driver for what no other gives"; \

@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/cuda/on_device.h"
+#include "tests/nccl/begun.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "transports/nccl/communicator_handle.h"
 #include "transports/nccl/nccl_library.h"
@@ -97,9 +98,10 @@ class NcclCollectives : public testing::Test {
     const std::string id = Id();
     Each(size, [&](int r) {
       Rank me{r, size, &TestDevice(r), nullptr, nullptr};
-      auto joined = library_->Join(id, r, size, *me.device, Deadline::After(20 * kSecond));
+      auto joined = library_->Join(id, r, size, *me.device);
       ASSERT_TRUE(joined.ok()) << joined.status();
       me.offload = *std::move(joined);
+      ASSERT_EQ(AwaitBegun(*me.offload), absl::OkStatus());
       me.stream = std::make_unique<TestStream>(*me.device);
       body(me);
     });
@@ -189,6 +191,7 @@ std::vector<int32_t> SumOf(int size, int to, int64_t count) {
 void Enqueue(Rank& me, const Call& call) {
   const absl::Status status = me.offload->Enqueue(call, me.stream->get());
   EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(AwaitBegun(*me.offload), absl::OkStatus());
 }
 
 TEST_F(NcclCollectives, Reductions) {
@@ -379,31 +382,35 @@ TEST_F(NcclCollectives, StreamsKeepTheirOrder) {
 TEST_F(NcclCollectives, TwoRanksOnOneDeviceAreRefused) {
   const std::string id = Id();
   Each(2, [&](int r) {
-    const auto joined = library_->Join(id, r, 2, TestDevice(0), Deadline::After(20 * kSecond));
-    EXPECT_EQ(joined.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(joined.status().message()), HasSubstr("Duplicate GPU"));
+    const auto offload = library_->Join(id, r, 2, TestDevice(0));
+    ASSERT_TRUE(offload.ok()) << offload.status();
+    const absl::Status joined = AwaitBegun(**offload);
+    EXPECT_EQ(joined.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(joined.message()), HasSubstr("Duplicate GPU"));
+    (*offload)->Abort();
   });
 }
 
-TEST_F(NcclCollectives, JoiningEndsByItsDeadline) {
-  const int64_t begun = Clock::Real().Now();
-  const auto alone = library_->Join(Id(), 0, 2, TestDevice(0), Deadline::After(kSecond / 5));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(alone.status())) << alone.status();
-  EXPECT_LT(Clock::Real().Now() - begun, 5 * kSecond);
+TEST_F(NcclCollectives, JoiningWaitsForAllAndCanBeAborted) {
+  const auto alone = library_->Join(Id(), 0, 2, TestDevice(0));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(AwaitBegun(**alone, Deadline::After(kSecond / 5))));
+  (*alone)->Abort();
+  EXPECT_TRUE(absl::IsAborted((*alone)->Begun().status()));
   const Setting hang("FAKE_NCCL_HANG", "1");
   const std::string id = Id();
   Each(2, [&](int r) {
-    const auto joined = library_->Join(id, r, 2, TestDevice(r), Deadline::After(kSecond / 5));
-    EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
+    const auto joining = library_->Join(id, r, 2, TestDevice(r));
+    ASSERT_TRUE(joining.ok()) << joining.status();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(AwaitBegun(**joining, Deadline::After(kSecond / 5))));
+    (*joining)->Abort();
   });
 }
 
 TEST_F(NcclCollectives, IdsOfOthersAreRefused) {
-  EXPECT_EQ(library_->Join("short", 0, 1, TestDevice(0), Deadline::After(kSecond)).status().code(),
+  EXPECT_EQ(library_->Join("short", 0, 1, TestDevice(0)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(library_->Join(std::string(128, 'x'), 0, 1, TestDevice(0), Deadline::After(kSecond))
-                .status()
-                .code(),
+  EXPECT_EQ(library_->Join(std::string(128, 'x'), 0, 1, TestDevice(0)).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -491,9 +498,10 @@ constexpr char kIdVariable[] = "NCCL_TEST_ID", kDieVariable[] = "NCCL_TEST_DIES"
 
 void OfTwoProcesses(OffloadLibrary& library, int rank, const std::string& id) {
   Rank me{rank, 2, &TestDevice(rank), nullptr, nullptr};
-  auto joined = library.Join(id, rank, 2, *me.device, Deadline::After(20 * kSecond));
+  auto joined = library.Join(id, rank, 2, *me.device);
   ASSERT_TRUE(joined.ok()) << joined.status();
   me.offload = *std::move(joined);
+  ASSERT_EQ(AwaitBegun(*me.offload), absl::OkStatus());
   me.stream = std::make_unique<TestStream>(*me.device);
   OnDevice in(me, Bytes(Part(rank, 0, 30000)));
   const Call call = Of(CallKind::kAllReduce, 30000, in.view(), in.view());

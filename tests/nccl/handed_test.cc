@@ -1,7 +1,6 @@
 // Communicators of ours that hand collectives on device memory to NCCL: the fakes of it and of the
 // driver, a device for each rank, and what the reference says.
 #include <chrono>
-#include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -11,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
+#include "tests/cuda/device_trial.h"
 #include "tests/cuda/on_device.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/ranks.h"
-#include "tests/support/trial.h"
 #include "transports/nccl/communicator_handle.h"
 
 namespace entrain {
@@ -37,54 +36,15 @@ class Handed : public testing::Test {
     TestDevices();
   }
   void TearDown() override {
-    unsetenv("FAKE_NCCL_FAIL");
+    for (const char* const name : {"FAKE_NCCL_FAIL", "FAKE_NCCL_CONNECT", "FAKE_NCCL_HANG"}) {
+      unsetenv(name);
+    }
     EXPECT_TRUE(nccl::CommunicatorHandle::AwaitEnds(Deadline::After(20 * kSecond)));
     EXPECT_EQ(OfFakeNccl("FakeNcclOperators"), 0);
   }
   static RanksOptions options(int64_t timeout_ns = 20 * kSecond) {
     return {.transports = "inproc,nccl", .timeout_ns = timeout_ns};
   }
-};
-
-// The buffers of a trial on a device; what they share they share there.
-class TrialOnDevice {
- public:
-  TrialOnDevice(const TrialSpec& spec, const Comm& comm, Device& device, StreamHandle stream)
-      : trial_(spec, comm->rank(), comm->size()), device_(device), call(trial_.call) {
-    const auto* const in = static_cast<const std::byte*>(call.in.data);
-    const auto* const out = static_cast<const std::byte*>(call.out.data);
-    const bool within = out != nullptr && in >= out && in < out + call.out.bytes;
-    call.out.data = Place(&out_, call.out, stream);
-    call.in.data = within ? out_->get() + (in - out) : Place(&in_, call.in, stream);
-    call.options.device = call.options.on_stream = true;
-    call.options.stream = stream;
-  }
-  void Check() {
-    if (out_ != nullptr) {
-      TestStream back(device_);
-      ASSERT_TRUE(
-          device_.Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
-      back.Finish();
-    }
-    trial_.Check();
-  }
-
- private:
-  void* Place(std::unique_ptr<TestMemory>* memory, const BufferView& host, StreamHandle stream) {
-    if (host.bytes == 0) {
-      return nullptr;
-    }
-    *memory = std::make_unique<TestMemory>(device_, host.bytes);
-    EXPECT_TRUE(device_.Copy((*memory)->get(), host.data, host.bytes, stream).ok());
-    return (*memory)->get();
-  }
-
-  Trial trial_;
-  Device& device_;
-  std::unique_ptr<TestMemory> in_, out_;
-
- public:
-  Call call;
 };
 
 // Handed over or not: each call as its kind, operator and type decide.
@@ -106,9 +66,9 @@ TEST_F(Handed, EveryCollectiveGivesWhatTheReferenceGives) {
             }
             SCOPED_TRACE(absl::StrCat(NameOf(kind), " of ", count, in_place ? " in place" : "",
                                       uneven ? " uneven" : ""));
-            TrialOnDevice trial(
-                {kind, count, static_cast<int>(number) % kRanks, in_place, uneven, number}, comm,
-                device, stream.get());
+            DeviceTrial trial(
+                device, {kind, count, static_cast<int>(number) % kRanks, in_place, uneven, number},
+                comm->rank(), kRanks, stream.get());
             ++number;
             ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
             trial.Check();
@@ -162,6 +122,96 @@ TEST_F(Handed, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_LT(Clock::Real().Now() - begun, 2 * kSecond);
     stream.Finish();  // stands still no longer
+  });
+}
+
+Call ScanOf(const TestMemory& memory, int64_t count, StreamHandle stream) {
+  Call call = Sum(memory, count, stream);
+  call.kind = CallKind::kScan;  // not taken
+  return call;
+}
+
+// NCCL begins when all have come, and one of them comes when another call is over.
+TEST_F(Handed, ACallThatHasNotBegunHoldsUpNoOther) {
+  setenv("FAKE_NCCL_CONNECT", "1", 1);
+  RunRanks(2, options(), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device), other(device);
+    const TestMemory memory(device, 4000), tagged(device, 4000);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 4000, stream.get()).ok());
+    ASSERT_TRUE(device.Fill(tagged.get(), 0, 4000, other.get()).ok());
+    ASSERT_EQ(comm->Run(ScanOf(memory, 1000, stream.get())), absl::OkStatus());
+    RefPtr<Work> first;
+    if (comm->rank() == 0) {
+      const int64_t begun = Clock::Real().Now();
+      auto started = comm->Start(Sum(memory, 1000, stream.get()));
+      ASSERT_TRUE(started.ok()) << started.status();
+      EXPECT_LT(Clock::Real().Now() - begun, 2 * kSecond);
+      first = *std::move(started);
+    }
+    Call call = Sum(tagged, 1000, other.get());
+    call.options.user_tag = 3;
+    ASSERT_EQ(comm->Run(call), absl::OkStatus());
+    if (comm->rank() == 0) {
+      ASSERT_TRUE(first->Wait(Deadline::After(10 * kSecond)));
+      EXPECT_EQ(first->status(), absl::OkStatus());
+    } else {
+      ASSERT_EQ(comm->Run(Sum(memory, 1000, stream.get())), absl::OkStatus());
+    }
+    stream.Finish();
+  });
+}
+
+// Who waits in NCCL for ranks that will not come is ended by what ends the communicator.
+void AbortedWhileOneWaits(const RanksOptions& options, bool meets_first) {
+  RunRanks(2, options, [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const TestMemory memory(device, 4000);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 4000, stream.get()).ok());
+    if (meets_first) {
+      ASSERT_EQ(comm->Run(ScanOf(memory, 1000, stream.get())), absl::OkStatus());
+    }
+    if (comm->rank() == 1 && meets_first) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm->Abort("enough");
+      return;
+    }
+    const int64_t begun = Clock::Real().Now();
+    auto work = comm->Start(Sum(memory, 1000, stream.get()));
+    ASSERT_TRUE(work.ok()) << work.status();
+    if (comm->rank() == 1) {
+      EXPECT_FALSE((*work)->Wait(Deadline::After(100 * kMillisecond)));
+      comm->Abort("enough");
+    }
+    ASSERT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
+    EXPECT_TRUE(absl::IsAborted((*work)->status())) << (*work)->status();
+    EXPECT_LT(Clock::Real().Now() - begun, 5 * kSecond);
+    stream.Finish();
+  });
+}
+
+TEST_F(Handed, ACallThatHasNotBegunEndsWithTheCommunicator) {
+  setenv("FAKE_NCCL_CONNECT", "1", 1);
+  AbortedWhileOneWaits(options(), true);
+}
+
+TEST_F(Handed, JoiningEndsWithTheCommunicator) {
+  setenv("FAKE_NCCL_HANG", "1", 1);
+  AbortedWhileOneWaits(options(), false);
+}
+
+TEST_F(Handed, JoiningEndsByTheCallsDeadline) {
+  setenv("FAKE_NCCL_HANG", "1", 1);
+  RunRanks(2, options(kSecond / 2), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const TestMemory memory(device, 4000);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 4000, stream.get()).ok());
+    const absl::Status status = comm->Run(Sum(memory, 1000, stream.get()));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_NE(status.message().find("the other ranks in NCCL"), absl::string_view::npos) << status;
+    stream.Finish();
   });
 }
 

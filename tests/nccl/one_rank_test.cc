@@ -9,6 +9,7 @@
 
 #include "lib/device/offload.h"
 #include "tests/cuda/on_device.h"
+#include "tests/nccl/begun.h"
 
 namespace entrain {
 namespace {
@@ -29,9 +30,10 @@ TEST(NcclOfOneRank, EveryCallComesOut) {
               device.name().c_str());
   const auto id = (*library)->NewId();
   ASSERT_TRUE(id.ok()) << id.status();
-  auto joined = (*library)->Join(*id, 0, 1, device, Deadline::After(60 * kSecond));
+  auto joined = (*library)->Join(*id, 0, 1, device);
   ASSERT_TRUE(joined.ok()) << joined.status();
   const std::unique_ptr<Offload> offload = *std::move(joined);
+  ASSERT_EQ(AwaitBegun(*offload, Deadline::After(60 * kSecond)), absl::OkStatus());
 
   TestStream stream(device);
   const TestMemory in(device, kBytes), out(device, kBytes);
@@ -62,6 +64,7 @@ TEST(NcclOfOneRank, EveryCallComesOut) {
       ASSERT_TRUE(device.Fill(out.get(), 0xff, kBytes, stream.get()).ok());
       const absl::Status status = offload->Enqueue(call, stream.get());
       ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(AwaitBegun(*offload, Deadline::After(60 * kSecond)), absl::OkStatus());
       ASSERT_TRUE(device.Copy(got.data(), out.get(), kBytes, stream.get()).ok());
       stream.Finish();
       ASSERT_TRUE(offload->AsyncStatus().ok());

@@ -286,8 +286,9 @@ void List() {
   for (const TransportFactory& transport : TransportRegistry()) {
     std::printf("transport %s (%s)\n", transport.name, Describe(transport).c_str());
   }
-  for (const auto& [name, status] : {std::pair("cuda", OpenDevices().status()),
-                                     std::pair("nccl", OpenOffloadLibrary().status())}) {
+  for (const auto& [name, status] :
+       {std::pair("cuda", OpenDevices().status()), std::pair("nccl", OpenOffloadLibrary().status()),
+        std::pair("islands", OpenOffloadLibrary().status())}) {
     std::printf("transport %s (%s)\n", name,
                 status.ok() ? "for calls on device memory"
                             : absl::StrCat("absent: ", status.message()).c_str());

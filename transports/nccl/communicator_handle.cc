@@ -54,8 +54,7 @@ class OnDevice {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<CommunicatorHandle>> CommunicatorHandle::Join(
-    const Functions& functions, const UniqueId& id, int rank, int size, Device& device,
-    Deadline give_up) {
+    const Functions& functions, const UniqueId& id, int rank, int size, Device& device) {
   std::shared_ptr<CommunicatorHandle> handle(new CommunicatorHandle(functions, device));
   const OnDevice on_device(device);
   ENTRAIN_RETURN_IF_ERROR(on_device.status());
@@ -67,17 +66,10 @@ absl::StatusOr<std::shared_ptr<CommunicatorHandle>> CommunicatorHandle::Join(
     absl::MutexLock lock(&handle->mutex_);
     handle->comm_ = comm;
   }
-  absl::Status joined = functions.Check(result, "ncclCommInitRankConfig");
-  if (joined.ok()) {
-    joined = handle->AwaitBegun(give_up);
-  }
-  if (absl::IsDeadlineExceeded(joined)) {
-    joined = absl::DeadlineExceededError(
-        absl::StrCat("NCCL: rank ", rank, " waits for the other ranks of ", size));
-  }
-  if (!joined.ok()) {
+  if (const absl::Status joining = functions.Check(result, "ncclCommInitRankConfig");
+      !joining.ok()) {
     handle->Abort();
-    return joined;
+    return joining;
   }
   return handle;
 }
@@ -100,33 +92,15 @@ absl::Status CommunicatorHandle::With(absl::FunctionRef<absl::Status(Comm)> f) {
   return aborted_ ? absl::AbortedError("NCCL: the communicator was aborted") : done;
 }
 
-absl::Status CommunicatorHandle::AwaitBegun(Deadline give_up) {
-  const Clock& clock = Clock::Real();
-  const int64_t begun = clock.Now();
-  for (;;) {
-    Result now = kInProgress;
-    ENTRAIN_RETURN_IF_ERROR(With([&](Comm comm) {
-      return functions_.Check(functions_.ncclCommGetAsyncError(comm, &now),
-                              "ncclCommGetAsyncError");
-    }));
-    if (now != kInProgress) {
-      return functions_.Check(now, "NCCL");
-    }
-    const int64_t at = clock.Now();
-    if (give_up.Passed(at)) {
-      return absl::DeadlineExceededError("NCCL has not begun it");
-    }
-    PauseAfter(at - begun);
-  }
-}
-
-absl::Status CommunicatorHandle::AsyncStatus() {
-  return With([&](Comm comm) {
-    Result now = kSuccess;
+absl::StatusOr<bool> CommunicatorHandle::Begun() {
+  Result now = kInProgress;
+  const absl::Status status = With([&](Comm comm) {
     ENTRAIN_RETURN_IF_ERROR(
         functions_.Check(functions_.ncclCommGetAsyncError(comm, &now), "ncclCommGetAsyncError"));
     return functions_.Check(now, "NCCL");
   });
+  ENTRAIN_RETURN_IF_ERROR(status);
+  return now != kInProgress;
 }
 
 absl::StatusOr<void*> CommunicatorHandle::Borrow(int64_t bytes, StreamHandle stream) {
@@ -158,6 +132,11 @@ void CommunicatorHandle::Abort() {
     }
   }
   Start(&CommunicatorHandle::EndAborted);
+}
+
+bool CommunicatorHandle::Gone() {
+  absl::MutexLock lock(&mutex_);
+  return Ended();
 }
 
 void CommunicatorHandle::Close() {

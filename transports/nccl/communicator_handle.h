@@ -18,22 +18,19 @@
 
 namespace entrain::nccl {
 
-// Thread safety: Abort by any thread; everything else by one at a time.
+// Thread safety: Abort and Gone by any thread; everything else by one at a time.
 class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandle> {
  public:
-  // Returns by `give_up`, or a moment later. DEADLINE_EXCEEDED: not all ranks have come.
+  // Returns at once; Begun says when all ranks have come.
   static absl::StatusOr<std::shared_ptr<CommunicatorHandle>> Join(const Functions& functions,
                                                                   const UniqueId& id, int rank,
-                                                                  int size, Device& device,
-                                                                  Deadline give_up);
+                                                                  int size, Device& device);
 
   // f(communicator), with the device current. ABORTED after Abort.
   absl::Status With(absl::FunctionRef<absl::Status(Comm)> f);
-  // Until NCCL has begun what it was given: connections are made at their first use, so the others
-  // may have to come for it. What has gone wrong meanwhile; DEADLINE_EXCEEDED.
-  absl::Status AwaitBegun(Deadline give_up);
-  // OK while nothing has gone wrong.
-  absl::Status AsyncStatus();
+  // Whether NCCL has begun what it was given: connections are made at their first use, so the others
+  // may have to come for it. What has gone wrong meanwhile.
+  absl::StatusOr<bool> Begun();
   // Room on the device for `bytes`, for operations that are enqueued on `stream` until Release.
   // Streams take turns.
   absl::StatusOr<void*> Borrow(int64_t bytes, StreamHandle stream);
@@ -41,6 +38,8 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
 
   // Returns at once. What is under way ends soon. Idempotent.
   void Abort();
+  // After Abort: it has ended.
+  bool Gone();
   // The last call. Returns at once; what was sent still goes out, unless it was aborted.
   void Close();
 

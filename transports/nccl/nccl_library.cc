@@ -31,16 +31,15 @@ class NcclLibrary final : public OffloadLibrary {
   }
 
   absl::StatusOr<std::unique_ptr<Offload>> Join(const std::string& id, int rank, int size,
-                                                Device& device, Deadline give_up) override {
+                                                Device& device) override {
     if (id.size() != sizeof(UniqueId)) {
       return absl::InvalidArgumentError(
           absl::StrCat("an id of ", id.size(), " bytes is none of NCCL's"));
     }
     UniqueId unique;
     std::memcpy(unique.bytes, id.data(), sizeof(unique.bytes));
-    ENTRAIN_ASSIGN_OR_RETURN(
-        std::shared_ptr<CommunicatorHandle> handle,
-        CommunicatorHandle::Join(functions_, unique, rank, size, device, give_up));
+    ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<CommunicatorHandle> handle,
+                             CommunicatorHandle::Join(functions_, unique, rank, size, device));
     return std::unique_ptr<Offload>(
         std::make_unique<NcclOffload>(functions_, std::move(handle), rank, size, device));
   }

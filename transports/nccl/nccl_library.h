@@ -12,8 +12,8 @@ namespace entrain {
 // The same object at every call, for ever. From libnccl.so.2, or what ENTRAIN_NCCL_LIBRARY names.
 // UNAVAILABLE with the reason: there is none, or it is too old. Thread safety: any thread.
 //
-// All ranks need the same version, and a device each: Join answers FAILED_PRECONDITION where two
-// share one.
+// All ranks need the same version, and a device each: where two share one, joining ends
+// FAILED_PRECONDITION.
 absl::StatusOr<OffloadLibrary*> OpenNccl();
 
 namespace nccl {

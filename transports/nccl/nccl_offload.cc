@@ -1,6 +1,7 @@
 #include "transports/nccl/nccl_offload.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -51,15 +52,24 @@ absl::Status NcclOffload::Enqueue(const Call& call, StreamHandle stream) {
     order.comm = comm;
     return Begin(order);
   }));
-  // What follows on the stream may be enqueued once NCCL has enqueued its own.
-  ENTRAIN_RETURN_IF_ERROR(handle_->AwaitBegun(call.options.deadline));
-  if (NeedsCopy(call)) {
-    ENTRAIN_RETURN_IF_ERROR(handle_->Release(stream));
-  }
-  if (Scales(call)) {
-    return handle_->With([&](Comm comm) { return ENTRAIN_NCCL(ncclRedOpDestroy, order.op, comm); });
-  }
+  rest_ = {NeedsCopy(call), stream, Scales(call) ? std::optional(order.op) : std::nullopt};
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> NcclOffload::Begun() {
+  ENTRAIN_ASSIGN_OR_RETURN(const bool begun, handle_->Begun());
+  if (!begun) {
+    return false;
+  }
+  const Rest rest = std::exchange(rest_, {});
+  if (rest.releases) {
+    ENTRAIN_RETURN_IF_ERROR(handle_->Release(rest.stream));
+  }
+  if (rest.op) {
+    ENTRAIN_RETURN_IF_ERROR(
+        handle_->With([&](Comm comm) { return ENTRAIN_NCCL(ncclRedOpDestroy, *rest.op, comm); }));
+  }
+  return true;
 }
 
 absl::Status NcclOffload::Begin(Order& order) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -25,8 +26,10 @@ class NcclOffload final : public Offload {
 
   bool Takes(const Call& call) const override;
   absl::Status Enqueue(const Call& call, StreamHandle stream) override;
-  absl::Status AsyncStatus() override { return handle_->AsyncStatus(); }
+  absl::StatusOr<bool> Begun() override;
+  absl::Status AsyncStatus() override { return handle_->Begun().status(); }
   void Abort() override { handle_->Abort(); }
+  bool Gone() override { return handle_->Gone(); }
 
  private:
   // Where each rank's part lies, in bytes from the beginning: one more than there are ranks.
@@ -58,6 +61,13 @@ class NcclOffload final : public Offload {
   const std::shared_ptr<CommunicatorHandle> handle_;
   const int rank_, size_;
   Device& device_;
+  // What is to be done when the call given last has begun.
+  struct Rest {
+    bool releases = false;
+    StreamHandle stream = nullptr;
+    std::optional<RedOp> op;  // made for it
+  };
+  Rest rest_;
 };
 
 }  // namespace entrain::nccl

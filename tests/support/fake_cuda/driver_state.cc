@@ -186,6 +186,11 @@ CUresult DriverState::Record(CUevent event, const std::shared_ptr<FakeStream>& s
   return CUDA_SUCCESS;
 }
 
+int DriverState::Live(bool streams) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(streams ? streams_.size() : events_.size());
+}
+
 CUresult DriverState::MarkOf(CUevent event, Mark* out) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = events_.find(event);

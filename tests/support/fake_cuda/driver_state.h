@@ -55,6 +55,8 @@ class DriverState {
   CUresult DropEvent(CUevent event);
   CUresult Record(CUevent event, const std::shared_ptr<FakeStream>& stream);
   CUresult MarkOf(CUevent event, Mark* out);
+  // How many streams, or events, have not been destroyed.
+  int Live(bool streams);
 
   // After an operation has failed, everything does, as after an illegal address on a device.
   void Break(CUresult why) { broken_.store(why); }

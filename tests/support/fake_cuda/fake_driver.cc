@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -133,6 +134,14 @@ FAKE_EXPORT void FakeCudaFail(const char* function, int nth, int result) {
 }
 FAKE_EXPORT int FakeCudaCalls(const char* function) {
   return DriverState::Get().faults().Calls(function);
+}
+FAKE_EXPORT int FakeCudaLive(const char* what) {
+  const std::string kind(what);
+  return kind == "stream" || kind == "event" ? DriverState::Get().Live(kind == "stream")
+         : kind == "device memory"           ? Memory().Live(MemoryOrigin::kDevice)
+         : kind == "pinned memory"           ? Memory().Live(MemoryOrigin::kPinned)
+         : kind == "import"                  ? Memory().Live(MemoryOrigin::kOpened)
+                                             : -1;
 }
 FAKE_EXPORT void* FakeCudaSeen(const void* memory, size_t bytes) {
   return Memory().Seen(reinterpret_cast<uintptr_t>(memory), bytes);

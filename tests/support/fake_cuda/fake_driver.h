@@ -11,6 +11,8 @@ extern "C" {
 void FakeCudaFail(const char* function, int nth, int result);
 // How often a function was called.
 int FakeCudaCalls(const char* function);
+// How many there are of "stream", "event", "device memory", "pinned memory", "import"; -1: of what?
+int FakeCudaLive(const char* what);
 // Where the device sees memory of a program; null: nowhere. For fakes of other libraries that work
 // on device memory.
 void* FakeCudaSeen(const void* memory, size_t bytes);

@@ -197,6 +197,15 @@ bool MemoryMap::Find(uintptr_t address, size_t bytes, FakeMemory* out) {
   return true;
 }
 
+int MemoryMap::Live(MemoryOrigin origin) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int live = 0;
+  for (const auto& [begin, memory] : memory_) {
+    live += memory.origin == origin ? 1 : 0;
+  }
+  return live;
+}
+
 char* MemoryMap::Seen(uintptr_t address, size_t bytes) {
   FakeMemory memory;
   return Find(address, bytes, &memory) ? memory.seen + (address - memory.begin) : nullptr;

@@ -38,6 +38,7 @@ class MemoryMap {
 
   // The allocation that has all of these bytes.
   bool Find(uintptr_t address, size_t bytes, FakeMemory* out);
+  int Live(MemoryOrigin origin);
   // Where the device sees them; null: nowhere.
   char* Seen(uintptr_t address, size_t bytes);
 

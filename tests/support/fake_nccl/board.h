@@ -28,7 +28,8 @@ struct Pipe {
 struct Board {
   std::atomic<Presence> presence[kMostRanks];
   std::atomic<int32_t> device[kMostRanks], process[kMostRanks];
-  Pipe pipes[kMostRanks][kMostRanks];  // [from][to]
+  std::atomic<int32_t> came[kMostRanks];  // has been given its first collective
+  Pipe pipes[kMostRanks][kMostRanks];     // [from][to]
 
   int Count(Presence at_least) const;
   // Whether a rank that has been here is no more: aborted, or its process has ended.

@@ -43,6 +43,7 @@ Settings Settings::Read() {
     settings.polls = std::atoi(polls);
   }
   settings.hangs = Variable("FAKE_NCCL_HANG") != nullptr;
+  settings.connects = Variable("FAKE_NCCL_CONNECT") != nullptr;
   if (const char* const fail = Variable("FAKE_NCCL_FAIL")) {
     int failure = 0;
     if (std::sscanf(fail, "%d:%d", &settings.fail_after, &failure) == 2) {
@@ -106,7 +107,8 @@ Result Communicator::Submit(Operation operation, void* stream) {
       Submitted{shared_from_this(), ++submitted_, std::move(operation), stream});
   state_.store(entrain::nccl::kInProgress);
   polls_left_ = settings_.polls;
-  if (polls_left_ == 0) {
+  board_->came[place_.rank].store(1);
+  if (polls_left_ == 0 && Connected()) {
     Launch();
   }
   return state_.load();
@@ -114,10 +116,19 @@ Result Communicator::Submit(Operation operation, void* stream) {
 
 Result Communicator::AsyncError() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (pending_ != nullptr && --polls_left_ <= 0) {
+  if (pending_ != nullptr && --polls_left_ <= 0 && Connected()) {
     Launch();
   }
   return state_.load();
+}
+
+bool Communicator::Connected() const {
+  for (int r = 0; r < place_.size && settings_.connects; ++r) {
+    if (board_->came[r].load() == 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void Communicator::Launch() {

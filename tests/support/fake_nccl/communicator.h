@@ -17,9 +17,10 @@ namespace fake_nccl {
 // What tests ask for, from the environment: README.md.
 struct Settings {
   int version = 22809;
-  int polls = 2;        // so many questions are answered with kInProgress before anything begins
-  bool hangs = false;   // joining
-  int fail_after = -1;  // operations; the next one fails
+  int polls = 2;          // so many questions are answered with kInProgress before anything begins
+  bool hangs = false;     // joining
+  bool connects = false;  // the first operation begins when all ranks have been given theirs
+  int fail_after = -1;    // operations; the next one fails
   entrain::nccl::Result failure = entrain::nccl::kRemoteError;
   static Settings Read();
 };
@@ -54,6 +55,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   struct Submitted;
+  bool Connected() const;
   void Launch();
   bool Run(uint64_t number, Operation& operation);
   bool Pump(Operation& operation);

@@ -1,0 +1,378 @@
+// The way of islands: a library inside each of them (NCCL), the hosts' transports between them, where each place of the
+// islands looks after a slice of its own:
+//
+//                    inside, on the device      between equal places       inside, on the device
+//   all_reduce       reduce_scatter             all_reduce of the slice    all_gather
+//   reduce           reduce_scatter             reduce to the root's       gather, on the root's island
+//   broadcast        broadcast, on the root's   broadcast of the slice     all_gather, on the others
+//   reduce_scatter   one for each island        reduce_scatter             -
+//   all_gather       of the own island          all_gather                 one for each other island
+//
+// What goes between is staged as in device_pieces.h. The first three are cut into chunks of a piece for each place, and
+// all of the first step is on the stream before any of the last, so that the library has the same calls in the same order
+// on all ranks of an island while pieces come in any order. Of m ranks an island, I islands and S bytes a rank sends
+// 2 S (I - 1) / (I m) bytes between islands for an all_reduce by an algorithm that sends the least.
+//
+// An average is one of averages: the library's of its island, then that of the islands, which are of one size.
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/device_call.h"
+#include "lib/comm/device_pieces.h"
+
+namespace entrain {
+namespace {
+
+// Null where the rank has no such buffer.
+std::byte* At(const BufferView& buffer, int64_t offset) {
+  return buffer.data == nullptr ? nullptr : static_cast<std::byte*>(buffer.data) + offset;
+}
+
+class IslandsWay final : public DeviceWay, private PiecewiseCall {
+ public:
+  explicit IslandsWay(DeviceCall& call, const Islands& islands)
+      : way_(call),
+        call_(call.call()),
+        islands_(islands),
+        place_(islands.inside.me),
+        width_(SizeOf(call_.dtype)),
+        sliced_(!HasParts(call_.kind)),
+        root_island_(islands.AcrossOf(call.core().topology(), call_.root)),
+        at_root_(islands.across.me == root_island_),
+        piece_(
+            PieceElements(width_, sliced_ ? 1 : islands.count,
+                          sliced_ ? (call_.count + islands.size - 1) / islands.size : call_.count)),
+        pieces_((call_.count + chunk() - 1) / chunk()),
+        over_(static_cast<size_t>(pieces_)),
+        pipe_(call.side(), *this) {}
+
+  absl::Status Reserve() { return pipe_.Reserve(); }
+
+  absl::StatusOr<bool> Step(bool* moved) override {
+    if (steps_.empty()) {
+      Plan();
+    }
+    ENTRAIN_RETURN_IF_ERROR(HandOver(moved));
+    ENTRAIN_ASSIGN_OR_RETURN(const bool exchanged, pipe_.Step(moved));
+    if (!exchanged || marks_.size() < steps_.size()) {
+      return false;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const bool done, marks_.back()->Reached());
+    *moved |= done;
+    return done;
+  }
+  // What has not begun when it is aborted may have been about to.
+  bool Quiet() override {
+    return pipe_.Quiet() && (marks_.empty() || marks_.back()->quiet()) &&
+           (!given_ || way_.side().islands()->offload->Gone());
+  }
+  const char* WaitsFor() const override {
+    return pipe_.on_wire() ? nullptr : "the ranks of its island, or copies";
+  }
+  bool settled() const override { return false; }
+
+ private:
+  // A call inside the island, and how many of the first pieces must be over before it.
+  struct Inside {
+    Call call;
+    int64_t after = 0;
+  };
+
+  // ---- Inside the island
+
+  // As long as there are some to give: each once the one before is on the stream.
+  absl::Status HandOver(bool* moved) {
+    DeviceOffload& to = *way_.side().islands();
+    absl::MutexLock lock(&to.mutex);
+    if (!given_) {
+      ENTRAIN_RETURN_IF_ERROR(to.offload->AsyncStatus());
+    }
+    const StreamHandle stream = way_.side().work();
+    for (;;) {
+      if (given_) {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool begun, to.offload->Begun());
+        if (!begun) {
+          return absl::OkStatus();
+        }
+        given_ = false;
+        marks_.push_back(std::make_unique<DeviceMark>(way_.device()));
+        ENTRAIN_RETURN_IF_ERROR(marks_.back()->Record(stream));
+        *moved = true;
+      }
+      if (marks_.size() == steps_.size() || steps_[marks_.size()].after > first_open_) {
+        return absl::OkStatus();
+      }
+      given_ = true;
+      ENTRAIN_RETURN_IF_ERROR(to.offload->Enqueue(steps_[marks_.size()].call, stream));
+    }
+  }
+
+  void Plan() {
+    switch (call_.kind) {
+      case CallKind::kReduceScatter:
+        for (int i = 0; i < islands_.count; ++i) {
+          Add(CallKind::kReduceScatter, At(call_.in, i * islands_.size * part()),
+              way_.scratch() + i * part(), call_.count, 0);
+        }
+        before_pieces_ = steps_.size();
+        return;
+      case CallKind::kAllGather:
+        Add(CallKind::kAllGather, At(call_.in, 0), IslandsParts(islands_.mine), call_.count, 0);
+        for (int i = 0; i < islands_.count; ++i) {
+          if (i != islands_.mine) {
+            Add(CallKind::kAllGather, IslandsParts(i) + place_ * part(), IslandsParts(i),
+                call_.count, pieces_);
+          }
+        }
+        return;
+      default:
+        for (int64_t k = 0; k < pieces_; ++k) {
+          PlanFirst(k);
+        }
+        before_pieces_ = steps_.size();
+        for (int64_t k = 0; k < pieces_; ++k) {
+          PlanLast(k);
+        }
+    }
+  }
+  void PlanFirst(int64_t k) {
+    if (call_.kind != CallKind::kBroadcast) {
+      AddSliced(CallKind::kReduceScatter, At(call_.in, chunk_first(k) * width_), Slice(k), k, 0);
+    } else if (at_root_) {
+      Add(CallKind::kBroadcast, At(call_.in, chunk_first(k) * width_),
+          At(call_.out, chunk_first(k) * width_), chunk_count(k), 0);
+      steps_.back().call.root = RootsPlace();
+    }
+  }
+  void PlanLast(int64_t k) {
+    std::byte* const out = At(call_.out, chunk_first(k) * width_);
+    if (call_.kind == CallKind::kAllReduce || (call_.kind == CallKind::kBroadcast && !at_root_)) {
+      AddSliced(CallKind::kAllGather, Slice(k), out, k, k + 1);
+    } else if (call_.kind == CallKind::kReduce && at_root_) {
+      AddSliced(CallKind::kGather, Slice(k), out, k, k + 1);
+      steps_.back().call.root = RootsPlace();
+    }
+  }
+
+  // `count`: of a part, or of a broadcast's buffer.
+  void Add(CallKind kind, std::byte* in, std::byte* out, int64_t count, int64_t after) {
+    const int64_t bytes = count * width_, whole = bytes * islands_.size;
+    Call inside;
+    inside.kind = kind;
+    inside.reduction = call_.reduction;
+    inside.dtype = call_.dtype;
+    inside.in = {in, kind == CallKind::kReduceScatter ? whole : bytes, MemoryKind::kDevice};
+    inside.out = {out,
+                  kind == CallKind::kReduceScatter || kind == CallKind::kBroadcast ? bytes : whole,
+                  MemoryKind::kDevice};
+    inside.count = count;
+    inside.options = call_.options;
+    steps_.push_back({std::move(inside), after});
+  }
+  // A call whose parts are the slices of chunk k.
+  void AddSliced(CallKind kind, std::byte* in, std::byte* out, int64_t k, int64_t after) {
+    Add(kind, in, out, chunk_count(k) / islands_.size, after);
+    if (chunk_count(k) % islands_.size == 0) {
+      return;
+    }
+    Call& inside = steps_.back().call;
+    PartCounts counts;
+    for (int place = 0; place < islands_.size; ++place) {
+      counts.in.push_back(slice_count(k, place));
+    }
+    counts.out = counts.in;
+    inside.uneven = std::make_shared<const PartCounts>(std::move(counts));
+    inside.count = chunk_count(k);
+    const bool scatters = kind == CallKind::kReduceScatter;
+    (scatters ? inside.out : inside.in).bytes = slice_count(k, place_) * width_;
+    (scatters ? inside.in : inside.out).bytes = chunk_count(k) * width_;
+  }
+
+  // Where what this place looks after of chunk k is on the device.
+  std::byte* Slice(int64_t k) const {
+    return call_.kind == CallKind::kReduce
+               ? way_.scratch() + k * piece_ * width_
+               : At(call_.kind == CallKind::kBroadcast && is_root() ? call_.in : call_.out,
+                    (chunk_first(k) + slice_first(k, place_)) * width_);
+  }
+  std::byte* IslandsParts(int island) const {
+    return At(call_.out, island * islands_.size * part());
+  }
+  int RootsPlace() const {
+    const auto& ranks = islands_.inside.ranks;
+    return static_cast<int>(std::find(ranks.begin(), ranks.end(), call_.root) - ranks.begin());
+  }
+
+  // ---- Between islands: PiecewiseCall
+
+  int64_t pieces() const override { return pieces_; }
+  int64_t InBytes(int64_t piece) const override {
+    return elements(piece) * width_ * (call_.kind == CallKind::kReduceScatter ? islands_.count : 1);
+  }
+  int64_t OutBytes(int64_t piece) const override {
+    return call_.kind == CallKind::kBroadcast
+               ? 0
+               : elements(piece) * width_ *
+                     (call_.kind == CallKind::kAllGather ? islands_.count : 1);
+  }
+  // Behind all that comes before on the stream of the library.
+  bool MayBegin(int64_t piece) const override {
+    return BehindOf(piece) <= static_cast<int64_t>(marks_.size());
+  }
+  void IsOver(int64_t piece) override {
+    over_[static_cast<size_t>(piece)] = true;
+    while (first_open_ < pieces_ && over_[static_cast<size_t>(first_open_)]) {
+      ++first_open_;
+    }
+  }
+
+  absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) override {
+    const int64_t bytes = elements(piece) * width_;
+    if (bytes == 0 || (call_.kind == CallKind::kBroadcast && !at_root_)) {
+      return false;
+    }
+    const StreamHandle stream = way_.side().copy_in();
+    if (const int64_t behind = BehindOf(piece); behind > 0) {
+      ENTRAIN_RETURN_IF_ERROR(
+          way_.device().AwaitEvent(stream, marks_[static_cast<size_t>(behind - 1)]->event()));
+    }
+    if (sliced_) {
+      ENTRAIN_RETURN_IF_ERROR(way_.device().Copy(in, Slice(piece), bytes, stream));
+    } else if (call_.kind == CallKind::kAllGather) {
+      ENTRAIN_RETURN_IF_ERROR(
+          way_.device().Copy(in, At(call_.in, piece * piece_ * width_), bytes, stream));
+    } else {
+      for (int i = 0; i < islands_.count; ++i) {
+        ENTRAIN_RETURN_IF_ERROR(way_.device().Copy(
+            in + i * bytes, way_.scratch() + i * part() + piece * piece_ * width_, bytes, stream));
+      }
+    }
+    return true;
+  }
+
+  absl::StatusOr<RefPtr<Work>> Exchange(int64_t piece, std::byte* in, std::byte* out) override {
+    if (elements(piece) == 0) {
+      return RefPtr<Work>();
+    }
+    Call between;
+    between.kind = call_.kind;
+    between.reduction = call_.reduction;
+    if (call_.reduction.op == ReduceOp::kPreMultipliedSum) {
+      between.reduction = {};  // multiplied inside
+    }
+    between.dtype = call_.dtype;
+    between.count = elements(piece);
+    between.root = root_island_;
+    between.in = {in, InBytes(piece), MemoryKind::kHost};
+    between.out = {call_.kind == CallKind::kBroadcast ? in : out,
+                   call_.kind == CallKind::kBroadcast ? InBytes(piece) : OutBytes(piece),
+                   MemoryKind::kHost};
+    return way_.Launch(static_cast<size_t>(piece), std::move(between), way_.side().across());
+  }
+
+  absl::StatusOr<bool> CopyOut(int64_t piece, const std::byte* in, const std::byte* out) override {
+    const int64_t bytes = elements(piece) * width_;
+    const bool keeps = (call_.kind == CallKind::kBroadcast && at_root_) ||
+                       (call_.kind == CallKind::kReduce && !at_root_);
+    if (bytes == 0 || keeps) {
+      return false;
+    }
+    const StreamHandle stream = way_.side().copy_out();
+    if (sliced_) {
+      ENTRAIN_RETURN_IF_ERROR(way_.device().Copy(
+          Slice(piece), call_.kind == CallKind::kBroadcast ? in : out, bytes, stream));
+    } else if (call_.kind == CallKind::kReduceScatter) {
+      ENTRAIN_RETURN_IF_ERROR(
+          way_.device().Copy(At(call_.out, piece * piece_ * width_), out, bytes, stream));
+    } else {
+      for (int i = 0; i < islands_.count; ++i) {
+        if (i != islands_.mine) {
+          ENTRAIN_RETURN_IF_ERROR(
+              way_.device().Copy(IslandsParts(i) + place_ * part() + piece * piece_ * width_,
+                                 out + i * bytes, bytes, stream));
+        }
+      }
+    }
+    return true;
+  }
+
+  // ---- Sizes
+
+  bool is_root() const { return way_.core().rank() == call_.root; }
+  int64_t part() const { return call_.count * width_; }
+  // How many of the steps inside must have begun before the piece.
+  int64_t BehindOf(int64_t piece) const {
+    return before_pieces_ == 0                      ? 0
+           : call_.kind == CallKind::kReduceScatter ? static_cast<int64_t>(before_pieces_)
+                                                    : piece + 1;
+  }
+  // Chunks: a piece for each place. Of calls with parts, a piece is one of each part.
+  int64_t chunk() const { return sliced_ ? piece_ * islands_.size : piece_; }
+  int64_t chunk_first(int64_t k) const { return k * chunk(); }
+  int64_t chunk_count(int64_t k) const { return std::min(chunk(), call_.count - chunk_first(k)); }
+  int64_t slice_count(int64_t k, int place) const {
+    return chunk_count(k) / islands_.size + (place < chunk_count(k) % islands_.size ? 1 : 0);
+  }
+  int64_t slice_first(int64_t k, int place) const {
+    return place * (chunk_count(k) / islands_.size) +
+           std::min<int64_t>(place, chunk_count(k) % islands_.size);
+  }
+  int64_t elements(int64_t piece) const {
+    return sliced_ ? slice_count(piece, place_) : chunk_count(piece);
+  }
+
+  DeviceCall& way_;
+  const Call& call_;
+  const Islands& islands_;
+  const int place_;
+  const int64_t width_;
+  const bool sliced_;
+  const int root_island_;  // its place in islands_.across
+  const bool at_root_;     // this rank's island is the root's
+  const int64_t piece_, pieces_;
+  std::vector<Inside> steps_;
+  size_t before_pieces_ = 0;                        // how many of them come before pieces
+  std::vector<std::unique_ptr<DeviceMark>> marks_;  // behind each of them that has begun
+  bool given_ = false;                              // the one behind those
+  std::vector<bool> over_;                          // pieces
+  int64_t first_open_ = 0;
+  PiecePipe pipe_;
+};
+
+}  // namespace
+
+bool IslandsServe(const Call& call, const Islands& islands) {
+  switch (call.kind) {
+    case CallKind::kAllReduce:
+    case CallKind::kReduce:
+    case CallKind::kBroadcast:
+      return call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
+    case CallKind::kReduceScatter:
+    case CallKind::kAllGather:
+      return islands.consecutive && call.uneven == nullptr &&
+             call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
+    default:
+      return false;
+  }
+}
+
+int64_t IslandsScratch(const Call& call, const Islands& islands) {
+  const int64_t bytes = call.count * SizeOf(call.dtype);
+  return call.kind == CallKind::kReduceScatter ? bytes * islands.count
+         : call.kind == CallKind::kReduce      ? bytes / islands.size + 64 * SizeOf(call.dtype)
+                                               : 0;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeIslandsWay(DeviceCall& call,
+                                                          const Islands& islands) {
+  auto way = std::make_unique<IslandsWay>(call, islands);
+  ENTRAIN_RETURN_IF_ERROR(way->Reserve());
+  return way;
+}
+
+}  // namespace entrain
