@@ -20,6 +20,10 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
   if (bytes == 0) {
     return Block();
   }
+  int64_t rounded = 4096;
+  while (rounded < bytes) {
+    rounded *= 2;
+  }
   {
     absl::MutexLock lock(&mutex_);
     auto best = idle_.end();
@@ -29,15 +33,11 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
       }
     }
     // Of much larger ones little would be left for who needs them.
-    if (best != idle_.end() && best->bytes / 4 <= bytes) {
+    if (best != idle_.end() && best->bytes <= 4 * rounded) {
       const Block taken = *best;
       idle_.erase(best);
       return taken;
     }
-  }
-  int64_t rounded = 4096;
-  while (rounded < bytes) {
-    rounded *= 2;
   }
   ENTRAIN_ASSIGN_OR_RETURN(void* const memory, kind_ == MemoryKind::kDevice
                                                    ? device_.Allocate(rounded)

@@ -323,6 +323,33 @@ TEST_P(EveryWay, LeavesNothingBehind) {
   EXPECT_EQ(live[0], live[1]);
 }
 
+// Nor does any call after the first of its size find more memory.
+TEST_P(EveryWay, CallsOfOneSizeFindTheirMemoryOnce) {
+  ENTRAIN_NEEDS_FAKE();
+  RunRanks(size(), options(), [&](const Comm& comm) {
+    Device& device = DeviceOf(comm);
+    TestStream stream(device);
+    std::vector<std::unique_ptr<DeviceTrial>> trials;
+    for (const int64_t count : {1, 100, 40'000}) {
+      for (const CallKind kind : {CallKind::kAllReduce, CallKind::kScan, CallKind::kAllToAll}) {
+        const TrialSpec spec{kind, count, 0, true, false, 1};
+        trials.push_back(
+            std::make_unique<DeviceTrial>(device, spec, comm->rank(), size(), stream.get()));
+      }
+    }
+    std::vector<int> found;
+    for (int round = 0; round < 3; ++round) {
+      for (const auto& trial : trials) {
+        ASSERT_EQ(comm->Run(trial->call), absl::OkStatus());
+      }
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      found.push_back(CallsOf("cuMemAlloc_v2") + CallsOf("cuMemHostAlloc"));
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    }
+    EXPECT_EQ(found[1], found[2]);
+  });
+}
+
 // ---- What is wrong
 
 TEST(DeviceCalls, RefuseWhatIsNotWhereTheCallSays) {
