@@ -81,20 +81,22 @@ typedef struct entrain_shard_config {
                                       weights of a norm, say), 0: each has a part of its own; NULL: all have. A layer that
                                       is replicated counts once in norms, so that it is judged, weighed and clipped the
                                       same way on all of them; keeping its gradients alike is the caller's */
-  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where the slabs are, and everything that
-                     is lent. See below */
+  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where the slabs are,
+                     and everything that is lent. See below */
   void* stream;   /* a CUstream of that device; NULL (default): its default stream. HOST: NULL */
 } entrain_shard_config_t;
 ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
 
-/* On device memory. Calls of the object are ordered with `stream`: their effects begin when the device has come to where the
- * stream was at the call, and what is enqueued on it afterwards sees them; that a call waits means that the stream does.
- * The host waits for neither the device nor other ranks, but in bind, load, broadcast and destroy. So an error of the
- * network, or of the device, comes out of a later call, and what the stream computes until then may be of no use; none of
- * it goes to other replicas. Time limits count from the call, also while the device is busy with what the stream had to
- * do before. All ranks of the shard group gather layers in the same order, and reduce them in the same order. Memory that
- * is lent is used again when the stream has come to where it was at the release, and stays until destroy, which waits
- * for all streams of the device. */
+/* On device memory. Calls of the object, and of an EDiT object on it, are ordered with `stream`:
+ * their effects begin when the device has come to where the stream was at the call, and what is
+ * enqueued on it afterwards sees them; that a call waits means that the stream does. The host
+ * waits for neither the device nor other ranks, but where it is said, and in bind, load,
+ * broadcast and destroy. So an error of the network, or of the device, comes out of a later call,
+ * and what the stream computes until then may be of no use; none of it goes to other replicas. A
+ * time limit also bounds how late the stream may come to where it was: let it cover how far the
+ * host runs ahead. All ranks of the shard group gather layers in the same order, and reduce them
+ * in the same order. Memory that is lent is used again when the stream has come to where it was
+ * at the release, and stays until destroy, which waits for all streams of the device. */
 
 /* Collective. The mesh must outlive the shard. All ranks must give the same layers. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
@@ -117,15 +119,16 @@ ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* sha
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
 /* Lends the slab of parameters (the masters) and the slab of gradients, each entrain_shard_slab_count() elements of
- * `dtype`, where config.memory says, until the shard is destroyed. `dtype` is ENTRAIN_F32; others are UNIMPLEMENTED in this version. Once, before
- * anything below. The library reads params, and EDiT writes them, only inside the calls of this header and until their
+ * `dtype`, where config.memory says, until the shard is destroyed. `dtype` is ENTRAIN_F32; others
+ * are UNIMPLEMENTED in this version. Once, before anything below. The library reads params, and EDiT
+ * writes them, only inside the calls of this header and until their
  * waits; gradients are added to, never cleared. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                                 entrain_dtype_t dtype);
 
 /* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into the parameter slab,
- * converted to the slab's type and padded with zeros. Local. Other types: UNIMPLEMENTED. With slabs on a device `full` may be
- * there or on the host. */
+ * converted to the slab's type and padded with zeros. Local. Other types: UNIMPLEMENTED. With slabs
+ * on a device `full` may be there or on the host. */
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
 /* Copies the parameter slab of replica 0 to all replicas, so that they start alike. Collective; blocks. */
@@ -180,8 +183,10 @@ enum { /* entrain_edit_config_t.outer_optimizer */
 };
 /* The caller's outer step of one layer: moves this rank's `count` elements of the anchor, in place, against the combined
  * and clipped pseudo-gradient `grad`. `step`: 1 for the layer's first, then one more each time. Called for one layer at a
- * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. Ranks of a sync group
- * get the same bits and must make the same bits of them: a difference is found at the next exchange. */
+ * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. On
+ * device memory they are addresses of the device, what the step does is enqueued on
+ * entrain_edit_stream, and it must not call the library. Ranks of a sync group get the same bits and
+ * must make the same bits of them: a difference is found at the next exchange. */
 typedef void (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
                                       size_t count);
 enum { /* entrain_edit_config_t.reducer */
@@ -210,7 +215,8 @@ enum { /* fragment_pattern */
 };
 typedef struct entrain_edit_config {
   size_t size;
-  entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object */
+  entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object, whose memory and
+                                          stream are the model's */
   int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
   int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local one, >= 0; default 0 */
   int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1; end_step insists on it */
@@ -224,7 +230,8 @@ typedef struct entrain_edit_config {
   double outer_lr;                     /* eta > 0; default 0.7 */
   double outer_momentum;               /* mu, 0 <= mu < 1; default 0.8 */
   double outer_weight_decay;           /* >= 0; default 0 */
-  int32_t prefetch;                    /* layers whose exchange runs ahead of use; default 1; 0: each in its wait */
+  int32_t prefetch;                    /* layers whose exchange runs ahead of use; default 1; 0: each in its wait.
+                                          On device memory all run ahead; 0: one after the other */
   int32_t use_async;                   /* 1: A-EDiT; 0 (default): EDiT */
   int64_t timeout_ns;                  /* of each collective inside; 0: the communicators' default. At a rendezvous it
                                           bounds the wait for the slowest replica */
@@ -244,7 +251,10 @@ typedef struct entrain_edit_config {
   double outer_beta1, outer_beta2, outer_eps; /* of adamw: [0, 1), default 0.9; [0, 1), 0.999; >= 1e-37, 1e-8 */
   entrain_outer_step_fn outer_step;    /* with ENTRAIN_OUTER_CALLBACK, else NULL */
   void* outer_user;                    /* its first argument; the caller's */
-  int32_t cpu_offload;                 /* accepted, without effect: anchors and outer state are in host memory */
+  int32_t cpu_offload;                 /* 1: with device memory, anchors and outer state are in
+                                          page-locked memory of the host, which the device reads and
+                                          writes over the bus, a layer at a time. On host memory
+                                          without effect */
   int32_t is_debug;                    /* 1: a line in the log, whatever its level, of each layer and exchange: norm, z-score
                                           and limit, verdict, weight, clip factor; by the first rank of each replica */
   int32_t compat;                      /* 1: the arithmetic of the published code, to compare with it: rejected replicas
@@ -287,6 +297,15 @@ ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
+/* On device memory the stream of exchanges, where a step of the caller's own enqueues what it does;
+ * else NULL. Lent until the object is destroyed. */
+ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream);
+
+/* On device memory the host waits in begin_forward with use_async for the rendezvous, and for a
+ * merge that is due; in leave, save and load; in layer_report and layer_score for the exchange.
+ * Anchors, outer state and what an exchange needs are allocated by create, and stay until
+ * destroy. entrain_edit_info tells of exchanges that are over, which the host may not know of at
+ * once. */
 
 /* Before each forward pass. When training is 1, first_microbatch is 1 and the trigger says so, starts the exchange, first
  * layer first, and sets *syncing to 1; returns without waiting for it (with use_async: waits for the other replicas, see
@@ -361,7 +380,8 @@ ENTRAIN_API void entrain_edit_info_init(entrain_edit_info_t* info);
 /* The state as of the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Copies this rank's anchors: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64, bf16 or f16;
+/* Copies this rank's anchors, to where the slabs are: slab_count elements, laid out as the slab,
+ * converted to `dtype` (f32, f64, bf16 or f16;
  * others: UNIMPLEMENTED); where a layer is frozen, its live parameters. FAILED_PRECONDITION before they exist or while an exchange is under
  * way. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);

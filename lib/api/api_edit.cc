@@ -193,6 +193,15 @@ void entrain_edit_destroy(entrain_edit_t* edit) {
   }
 }
 
+entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(stream, "stream"));
+    *stream = edit->edit->stream();
+    return absl::OkStatus();
+  });
+}
+
 entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                             int32_t first_microbatch, int32_t* syncing) {
   return Guard(__func__, [&]() -> absl::Status {

@@ -89,8 +89,8 @@ class Device {
                                   int64_t count, const Draws& draws, uint64_t threshold,
                                   StreamHandle stream) = 0;
 
-  // Of the bits of 32-bit words: differs, but for chance, where one of them does; the same on every device. The caller
-  // waits for it.
+  // Of the bits of 32-bit words: differs, but for chance, where one of them does; the same on every
+  // device. The caller waits for it.
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream) = 0;
 
   // The kernel table over device memory: arguments, results and bits as lib/kernels/kernels.h says, but for sums of

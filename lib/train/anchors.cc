@@ -1,6 +1,8 @@
 #include "lib/train/anchors.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,41 +54,73 @@ uint64_t ArrayHash::Total() const {
   return Spread(hash);
 }
 
-Anchors::Anchors(const Slab& slab) : slab_(slab), offsets_(static_cast<size_t>(slab.layers())) {
+Anchors::Anchors(const Slab& slab, DeviceRoom* room, bool offload)
+    : slab_(slab), room_(room), offload_(offload), offsets_(static_cast<size_t>(slab.layers())) {
   for (const int l : slab_.training()) {
     offsets_[static_cast<size_t>(l)] = count_;
     count_ += slab_.layer(l).shard;
   }
 }
 
-absl::Status Anchors::Create(const float* params, int outer_arrays) {
+absl::StatusOr<Anchors::Array> Anchors::Make() const {
   const int64_t bytes = count_ * static_cast<int64_t>(sizeof(float));
-  ENTRAIN_ASSIGN_OR_RETURN(anchor_, OwnedBuffer::Allocate(bytes));
-  std::memset(anchor_.data(), 0, static_cast<size_t>(bytes));
-  for (int array = 0; array < outer_arrays; ++array) {
-    ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer outer, OwnedBuffer::Allocate(bytes));
-    std::memset(outer.data(), 0, static_cast<size_t>(bytes));
-    outer_.push_back(std::move(outer));
+  Array array;
+  if (room_ != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(array.data, offload_ ? room_->KeepPinned(bytes) : room_->Keep(bytes));
+  } else {
+    ENTRAIN_ASSIGN_OR_RETURN(array.host, OwnedBuffer::Allocate(bytes));
+    array.data = array.host.data();
   }
-  seals_.assign(static_cast<size_t>(slab_.layers()), 0);
-  for (const int l : slab_.training()) {
-    const SlabLayer& layer = slab_.layer(l);
-    if (layer.valid > 0) {
-      std::memcpy(anchor(l), params + layer.offset,
-                  static_cast<size_t>(layer.valid) * sizeof(float));
-    }
-    Seal(l);
+  return array;
+}
+
+absl::Status Anchors::Reserve(int outer_arrays) {
+  while (static_cast<int>(reserved_.size()) < 1 + outer_arrays) {
+    ENTRAIN_ASSIGN_OR_RETURN(Array array, Make());
+    reserved_.push_back(std::move(array));
   }
   return absl::OkStatus();
 }
 
-float* Anchors::Part(const OwnedBuffer& buffer, int layer) const {
-  return buffer.size() == 0
+absl::Status Anchors::Create(const float* params, int outer_arrays) {
+  ENTRAIN_RETURN_IF_ERROR(Reserve(outer_arrays));
+  for (Array& array : reserved_) {
+    ZeroArray(array.data, count_ * static_cast<int64_t>(sizeof(float)));
+    (anchor_.data == nullptr ? anchor_ : outer_.emplace_back()) = std::move(array);
+  }
+  reserved_.clear();
+  exist_ = true;
+  seals_.assign(static_cast<size_t>(slab_.layers()), 0);
+  for (const int l : slab_.training()) {
+    const SlabLayer& layer = slab_.layer(l);
+    CopyArray(anchor(l), params + layer.offset, layer.valid * static_cast<int64_t>(sizeof(float)));
+  }
+  if (room_ == nullptr) {
+    SealAll();
+  }
+  return absl::OkStatus();
+}
+
+void Anchors::SealAll() {
+  for (const int l : slab_.training()) {
+    Seal(l);
+  }
+}
+
+float* Anchors::Part(const Array& array, int layer) const {
+  return array.data == nullptr
              ? nullptr
-             : reinterpret_cast<float*>(buffer.data()) + offsets_[static_cast<size_t>(layer)];
+             : reinterpret_cast<float*>(array.data) + offsets_[static_cast<size_t>(layer)];
 }
 
 void Anchors::Seal(int layer) {
+  if (room_ != nullptr) {
+    KernelStream& on = *KernelStream::Current();
+    const auto hash = on.device().Hash(anchor(layer), slab_.layer(layer).shard, on.stream());
+    on.Note(hash.status());
+    seals_[static_cast<size_t>(layer)] = hash.value_or(0);
+    return;
+  }
   ArrayHash hash;
   hash.Add(anchor(layer), slab_.layer(layer).shard);
   Seal(layer, hash);
@@ -97,7 +131,12 @@ void Anchors::Seal(int layer, const ArrayHash& hash) {
 }
 
 void Anchors::Drop() {
-  anchor_ = OwnedBuffer();
+  exist_ = false;
+  if (room_ != nullptr && anchor_.data != nullptr) {  // what it has there stays
+    reserved_.push_back(std::move(anchor_));
+    std::move(outer_.begin(), outer_.end(), std::back_inserter(reserved_));
+  }
+  anchor_ = Array();
   outer_.clear();
 }
 

@@ -2,6 +2,8 @@
 // replicas last agreed, and what the outer optimizer keeps (sgd: its momentum b; adamw: two
 // moments). f32, for the layers that train; 4 P / M bytes each.
 //
+// On device memory functions that work on it are called where its kernels are bound (KernelStream).
+//
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -12,6 +14,7 @@
 
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
+#include "lib/train/device_room.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -31,12 +34,18 @@ class ArrayHash {
 
 class Anchors {
  public:
-  explicit Anchors(const Slab& slab);
+  // `room`, if not null: of the device they are on, outlives this; `offload`: in page-locked memory
+  // of the host, which the device reads and writes over the bus.
+  Anchors(const Slab& slab, DeviceRoom* room, bool offload = false);
 
-  // a := params, and `outer_arrays` arrays of zeros. Padding is zero whatever params has there.
+  // The memory that Create will need.
+  absl::Status Reserve(int outer_arrays);
+  // a := params, and `outer_arrays` arrays of zeros. Padding is zero whatever params has there. On
+  // a device they are still to be sealed, where that may wait.
   absl::Status Create(const float* params, int outer_arrays);
+  void SealAll();
   void Drop();
-  bool exist() const { return anchor_.size() != 0; }
+  bool exist() const { return exist_; }
   // The part of a layer that trains; null when there is no such array.
   float* anchor(int layer) { return Part(anchor_, layer); }
   const float* anchor(int layer) const { return Part(anchor_, layer); }
@@ -57,13 +66,23 @@ class Anchors {
   uint64_t checksum() const;
 
  private:
-  float* Part(const OwnedBuffer& buffer, int layer) const;
+  // Of all layers that train.
+  struct Array {
+    OwnedBuffer host;
+    std::byte* data = nullptr;
+  };
+  absl::StatusOr<Array> Make() const;
+  float* Part(const Array& array, int layer) const;
 
   const Slab& slab_;
+  DeviceRoom* const room_;
+  const bool offload_;
   std::vector<int64_t> offsets_;  // by layer: where its part begins
   int64_t count_ = 0;             // elements of each array
-  OwnedBuffer anchor_;
-  std::vector<OwnedBuffer> outer_;
+  std::vector<Array> reserved_;
+  Array anchor_;
+  std::vector<Array> outer_;
+  bool exist_ = false;
   std::vector<uint64_t> seals_;  // by layer
 };
 

@@ -1,5 +1,6 @@
 #include "lib/train/device_courier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lib/base/status.h"
@@ -52,7 +53,7 @@ absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
 absl::Status DeviceCourier::Hold(uint32_t number) {
   absl::MutexLock lock(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
-  held_ = number;
+  held_ = std::max(held_, number);
   return done_.Hold(room_->device(), room_->callers(), number);
 }
 

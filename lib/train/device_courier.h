@@ -1,11 +1,12 @@
-// A courier for what a caller orders by a stream of a device. A job begins when the device has come to where the caller's
-// stream was when it was posted; what the caller puts on its stream later can be made to wait for a job. The host waits
-// for neither.
+// A courier for what a caller orders by a stream of a device. A job begins when the device has come
+// to where the caller's stream was when it was posted; what the caller puts on its stream later can
+// be made to wait for a job. The host waits for neither.
 //
 //   caller's stream   ... | mark   more work ...            | word >= 1   what needs the job
 //   courier               posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
 //
-// The first job that fails ends the work (courier.h); then nothing holds the caller's stream any more.
+// The first job that fails ends the work (courier.h); then nothing holds the caller's stream any
+// more.
 //
 // Thread safety: one thread posts, holds and stops; jobs are on another.
 #pragma once
@@ -28,27 +29,30 @@ class DeviceCourier {
  public:
   using Job = absl::AnyInvocable<absl::Status()>;
 
-  // `room` outlives this. `limit_ns`: how late the caller's stream may be. `give_up`, before anybody is let go: makes other
-  // ranks' calls, and the job that runs, fail.
+  // `room` outlives this. `limit_ns`: how late the caller's stream may be. `give_up`, before
+  // anybody is let go: makes other ranks' calls, and the job that runs, fail.
   static absl::StatusOr<std::unique_ptr<DeviceCourier>> Make(
       DeviceRoom* room, int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up);
   ~DeviceCourier();
 
-  // Gives the job's number, from 1. The job runs with its own stream bound (KernelStream), and has the device through with
-  // all that it enqueues there before the caller's stream goes on.
+  // Gives the job's number, from 1. The job runs with its own stream bound (KernelStream), and has
+  // the device through with all that it enqueues there before the caller's stream goes on.
   absl::StatusOr<uint32_t> Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What follows on the caller's stream waits for the job of this number, and so for all before it. Or the first error.
+  // What follows on the caller's stream waits for the job of this number, and so for all before it.
+  // Or the first error.
   absl::Status Hold(uint32_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until the job is done. The first error of any. Any thread.
   absl::Status Wait(uint32_t number) { return courier_.Wait(number); }
   absl::Status Drain() { return courier_.Drain(); }
+  // Where jobs are.
+  StreamHandle stream() const { return stream_; }
   uint32_t last() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The first error so far. Any thread.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Where a job blocks: not OK when it should end. Any thread.
   absl::Status wanted() const { return status(); }
-  // Ends it: `why` to whoever asks, and to jobs that have not begun. But where the caller's stream waits for the last job
-  // all are done first.
+  // Ends it: `why` to whoever asks, and to jobs that have not begun. But where the caller's stream
+  // waits for the last job all are done first.
   void Stop(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -1,5 +1,5 @@
-// What an object of training has on a device: memory and streams, which stay until the object goes: whoever frees waits
-// for all streams of the device, and the caller's may wait for us.
+// What an object of training has on a device: memory and streams, which stay until the object goes:
+// whoever frees waits for all streams of the device, and the caller's may wait for us.
 //
 // Thread safety: any thread.
 #pragma once
@@ -31,7 +31,8 @@ class DeviceRoom {
   // Page-locked, and zero; the device can read and write it.
   absl::StatusOr<std::byte*> KeepPinned(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // ---- Memory that is used again: after what the caller's stream had to do when it was given back.
+  // ---- Memory that is used again: after what the caller's stream had to do when it was given
+  // back.
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
@@ -50,8 +51,9 @@ class DeviceRoom {
   std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A word that streams wait for. It only grows, modulo 2^32. The driver does not see what that depends on: who is to set
-// it neither frees nor allocates before, and no stream of ours waits for one, so that ours always drain.
+// A word that streams wait for. It only grows, modulo 2^32. The driver does not see what that
+// depends on: who is to set it neither frees nor allocates before, and no stream of ours waits for
+// one, so that ours always drain.
 class StreamWord {
  public:
   explicit StreamWord(uint32_t* word) : word_(word) {}  // page-locked
@@ -66,10 +68,12 @@ class StreamWord {
   uint32_t* word_;
 };
 
-// Blocks until the mark is reached; an error of `may_go_on` ends it early. kDeadlineExceeded: the caller's stream is late.
+// Blocks until the mark is reached; an error of `may_go_on` ends it early. kDeadlineExceeded: the
+// caller's stream is late.
 absl::Status AwaitMark(const DeviceMark& mark, int64_t timeout_ns,
                        absl::FunctionRef<absl::Status()> may_go_on);
-// Blocks until the device is through with what the calling thread has enqueued (KernelStream). For streams of ours.
+// Blocks until the device is through with what the calling thread has enqueued (KernelStream). For
+// streams of ours.
 absl::Status AwaitOwnStream();
 
 }  // namespace entrain

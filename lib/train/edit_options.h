@@ -61,7 +61,7 @@ struct EditOptions {
   int64_t ewma_warmup_steps = 120;  // unit: exchanges
   double ewma_threshold = 3;
   bool ewma_from_zero = false;  // as in compat; for comparisons
-  bool cpu_offload = false;     // anchors are in host memory anyway
+  bool cpu_offload = false;     // on a device: anchors and outer state are on the host
   bool is_debug = false;
   bool compat = false;  // arithmetic of the published code
   int32_t prefetch = 1;
@@ -87,6 +87,14 @@ struct EditOptions {
   // Whether the outer step depends on norms of what goes into it.
   bool scales_outer() const {
     return clip_pseudo_grad > 0 || staleness_penalty || outer_momentum_clip > 0;
+  }
+  // On a device, deltas under way at once at most: two keep the link busy while one of them is finished. But
+  // calls that draw at random draw in the order in which they are copied to the host, so there is only one.
+  int in_flight() const {
+    const bool draws = sparsification_method == Sparsification::kRandom ||
+                       sparsification_method == Sparsification::kRescaledRandom ||
+                       wire_rounding == WireRounding::kStochastic;
+    return draws || (prefetch == 0 && overlap_steps == 0) ? 1 : 2;
   }
   // How deltas are merged and travel, but for the weights.
   Merging merging() const;

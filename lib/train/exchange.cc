@@ -12,6 +12,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -61,14 +62,16 @@ AnomalyOptions DetectorOf(const EditOptions& options) {
 
 }  // namespace
 
-Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups)
+Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups,
+                   DeviceRoom* room)
     : slab_(slab),
       params_(params),
       options_(options),
       groups_(std::move(groups)),
+      room_(room),
       reducer_(ReducerOf(options)),
       me_(groups_.sync == nullptr ? 0 : groups_.sync->rank()),
-      anchors_(slab),
+      anchors_(slab, room, options.cpu_offload),
       outer_(slab, options),
       empty_rounds_(static_cast<size_t>(slab.layers()), 0),
       brought_(static_cast<size_t>(slab.layers()), 0),
@@ -101,8 +104,49 @@ CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
   return TimedCall(std::min(usual, room) + patience_ns, tag, true);
 }
 
+// On a device deltas have the same order on all ranks, so that their calls may go any way; and
+// nothing but the call waits for them, so they need no stream.
+CallOptions Exchange::OptionsOfDelta(int layer) const {
+  CallOptions options = Options(room_ == nullptr ? layer : -1);
+  options.device = room_ != nullptr;
+  return options;
+}
+
+// That what has been computed is that, before it is told to others.
+absl::Status Exchange::CheckDevice() const {
+  return room_ == nullptr ? absl::OkStatus() : KernelStream::Current()->status();
+}
+
+absl::Status Exchange::Reserve() {
+  const int64_t most = slab_.largest().shard;
+  for (int i = 0; i < options_.in_flight(); ++i) {
+    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const delta, room_->Keep(most * kFloat));
+    idle_deltas_.push_back(reinterpret_cast<float*>(delta));
+  }
+  if (!options_.plain()) {
+    ENTRAIN_RETURN_IF_ERROR(anchors_.Reserve(options_.outer_arrays()));
+  }
+  if (options_.overlap_steps > 0) {
+    ENTRAIN_RETURN_IF_ERROR(ReserveSnapshots());
+  }
+  if (groups_.sync == nullptr) {
+    return absl::OkStatus();
+  }
+  const auto replicas = static_cast<size_t>(groups_.sync->size());
+  const std::vector<double> weights(replicas, 1.0 / static_cast<double>(replicas));
+  const Call call = reducer_->AllReduce(
+      weights, absl::MakeSpan(idle_deltas_[0], static_cast<size_t>(most)), OptionsOfDelta(0));
+  return groups_.sync->Reserve(call, options_.in_flight());
+}
+
 absl::Status Exchange::CreateAnchors() {
   return anchors_.Create(params_, options_.outer_arrays());
+}
+
+void Exchange::SealAnchors() {
+  if (anchors_.exist()) {
+    anchors_.SealAll();
+  }
 }
 
 void Exchange::VisitState(StateVisitor& visitor) {
@@ -123,7 +167,7 @@ void Exchange::VisitState(StateVisitor& visitor) {
   if (options_.overlap_steps > 0 && visitor.kind() == CheckpointKind::kExact) {
     visitor.Array("behind/finite", Holder::kReplica, DType::kI32, finite_.data(),
                   static_cast<int64_t>(finite_.size()));
-    visitor.Array("behind/taken", Holder::kRank, DType::kF32, snapshot_.data(), slab_.count());
+    visitor.Array("behind/taken", Holder::kRank, DType::kF32, taken_, slab_.count());
   }
   visitor.Array("layers/brought", Holder::kAll, DType::kI64, brought_.data(), slab_.layers());
   visitor.Array("layers/accepted", Holder::kAll, DType::kI64, accepted_.data(), slab_.layers());
@@ -155,8 +199,8 @@ void Exchange::Adopt(bool live) {
     if (anchors_.exist()) {
       const SlabLayer& l = slab_.layer(layer);
       anchors_.Seal(layer);
-      if (live && l.valid > 0) {
-        std::memcpy(Live(layer), anchors_.anchor(layer), static_cast<size_t>(l.valid * kFloat));
+      if (live) {
+        CopyArray(Live(layer), anchors_.anchor(layer), l.valid * kFloat);
       }
     }
   }
@@ -180,6 +224,7 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
   for (const int l : layers) {
     values.push_back(Share(l, SquareOfShard(l)));
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
                                mine->metric_weight, static_cast<double>(mine->flags)});
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(slab_.layers(), values));
@@ -208,8 +253,9 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
 // anchor, of theta, to see whether it is finite.
 double Exchange::SquareOfShard(int layer) const {
   const int64_t count = slab_.layer(layer).valid;
-  return anchors_.exist() ? kernels_.square_of_delta(anchors_.anchor(layer), Source(layer), count)
-                          : kernels_.sum_of_squares(Source(layer), count);
+  const Kernels& kernels = CurrentKernels();
+  return anchors_.exist() ? kernels.square_of_delta(anchors_.anchor(layer), Source(layer), count)
+                          : kernels.sum_of_squares(Source(layer), count);
 }
 
 // What each rank of the replica has, in rank order: whoever adds it up in that order, in double,
@@ -329,14 +375,35 @@ absl::Status Exchange::Begin(int layer) {
     return absl::OkStatus();
   }
   Flight& flight = flights_[at];
-  ENTRAIN_ASSIGN_OR_RETURN(flight.buffer, pool_.Take(valid * kFloat));
-  auto* const delta = reinterpret_cast<float*>(flight.buffer.data());
-  FillDelta(layer, delta);
-  ENTRAIN_ASSIGN_OR_RETURN(
-      flight.work,
-      reducer_->Begin(groups_.sync.get(), verdicts_[at].weights,
-                      absl::MakeSpan(delta, static_cast<size_t>(valid)), Options(layer)));
+  ENTRAIN_RETURN_IF_ERROR(TakeDelta(valid, &flight));
+  FillDelta(layer, flight.delta);
+  if (room_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(AwaitOwnStream());
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(flight.work,
+                           reducer_->Begin(groups_.sync.get(), verdicts_[at].weights,
+                                           absl::MakeSpan(flight.delta, static_cast<size_t>(valid)),
+                                           OptionsOfDelta(layer)));
   return absl::OkStatus();
+}
+
+absl::Status Exchange::TakeDelta(int64_t count, Flight* flight) {
+  if (room_ != nullptr) {  // as many as are ever under way were reserved
+    flight->delta = idle_deltas_.back();
+    idle_deltas_.pop_back();
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(flight->buffer, pool_.Take(count * kFloat));
+  flight->delta = reinterpret_cast<float*>(flight->buffer.data());
+  return absl::OkStatus();
+}
+
+// Whoever takes it next, on a device, uses it behind what has been enqueued so far.
+void Exchange::GiveDelta(Flight flight) {
+  if (room_ != nullptr && flight.delta != nullptr) {
+    idle_deltas_.push_back(flight.delta);
+  }
+  pool_.Give(std::move(flight.buffer));
 }
 
 void Exchange::FillDelta(int layer, float* delta) const {
@@ -345,11 +412,11 @@ void Exchange::FillDelta(int layer, float* delta) const {
   const float factor = reducer_->Factor(groups_.sync.get(), weights);
   if (weights[static_cast<size_t>(me_)] == 0) {
     // Assigned: what is not finite stays so when multiplied by zero.
-    std::memset(delta, 0, static_cast<size_t>(valid * kFloat));
+    ZeroArray(delta, valid * kFloat);
   } else if (!anchors_.exist()) {
-    kernels_.scale_any(DType::kF32, delta, Source(layer), valid, factor);
+    CurrentKernels().scale_any(DType::kF32, delta, Source(layer), valid, factor);
   } else {
-    kernels_.weighted_delta(delta, anchors_.anchor(layer), Source(layer), factor, valid);
+    CurrentKernels().weighted_delta(delta, anchors_.anchor(layer), Source(layer), factor, valid);
   }
 }
 
@@ -360,16 +427,18 @@ absl::Status Exchange::Finish(int layer) {
   }
   if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
     // What was taken has been sent. Merge asks how far this replica has come from the anchor that it went on from.
-    std::memcpy(Taken(layer), anchors_.anchor(layer),
-                static_cast<size_t>(slab_.layer(layer).valid * kFloat));
+    CopyArray(Taken(layer), anchors_.anchor(layer), slab_.layer(layer).valid * kFloat);
   }
   if (verdicts_[at].accepted == 0) {
     RollBack(layer);
   } else {
     Flight flight = std::move(flights_[at]);
     ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
-    ENTRAIN_RETURN_IF_ERROR(Combine(layer, reinterpret_cast<float*>(flight.buffer.data())));
-    pool_.Give(std::move(flight.buffer));
+    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta));
+    GiveDelta(std::move(flight));
+  }
+  if (room_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(AwaitOwnStream());
   }
   if (options_.is_debug && (groups_.model == nullptr || groups_.model->rank() == 0)) {
     LogDecision(layer);
@@ -404,9 +473,7 @@ absl::Status Exchange::Combine(int layer, float* mean) {
     scales = ScalesOf(layer, squares);
   }
   if (!anchors_.exist()) {
-    if (l.valid > 0) {
-      std::memcpy(Live(layer), mean, static_cast<size_t>(l.valid * kFloat));
-    }
+    CopyArray(Live(layer), mean, l.valid * kFloat);
   } else if (options_.compat && options_.skip_anomaly && Vanishes(layer, mean)) {
     RollBack(layer);
   } else {
@@ -420,13 +487,15 @@ absl::Status Exchange::Combine(int layer, float* mean) {
 // ||b||² and ||b - mean||².
 absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
   const int64_t count = slab_.layer(layer).valid;
-  std::vector<double> squares = {Share(layer, kernels_.sum_of_squares(mean, count))};
+  const Kernels& kernels = CurrentKernels();
+  std::vector<double> squares = {Share(layer, kernels.sum_of_squares(mean, count))};
   if ((options_.staleness_penalty || options_.outer_momentum_clip > 0) &&
       options_.outer_arrays() > 0) {
     const float* const momentum = anchors_.outer(0, layer);
-    squares.push_back(Share(layer, kernels_.sum_of_squares(momentum, count)));
-    squares.push_back(Share(layer, kernels_.square_of_delta(momentum, mean, count)));
+    squares.push_back(Share(layer, kernels.sum_of_squares(momentum, count)));
+    squares.push_back(Share(layer, kernels.square_of_delta(momentum, mean, count)));
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   const size_t width = squares.size();
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(layer, squares));
   for (size_t i = 0; i < width; ++i) {
@@ -473,8 +542,16 @@ OuterOptimizer::Scales Exchange::ScalesOf(int layer, const std::vector<double>& 
 
 // How the published code finds out that all were rejected: on each shard for itself.
 bool Exchange::Vanishes(int layer, const float* mean) const {
+  const int64_t count = slab_.layer(layer).valid;
+  std::vector<float> here;
+  if (room_ != nullptr) {
+    here.resize(static_cast<size_t>(count));
+    CopyArray(here.data(), mean, count * kFloat);
+    KernelStream::Current()->Note(AwaitOwnStream());
+    mean = here.data();
+  }
   double sum = 0;
-  for (int64_t i = 0; i < slab_.layer(layer).valid; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     sum += std::abs(mean[i]);
   }
   return sum < 1e-6;
@@ -483,10 +560,9 @@ bool Exchange::Vanishes(int layer, const float* mean) const {
 // Nobody brought anything usable: back to where all agreed, a and b untouched. Plain averaging has
 // nothing to go back to.
 void Exchange::RollBack(int layer) {
-  const SlabLayer& l = slab_.layer(layer);
   reports_[static_cast<size_t>(layer)].rolled_back = true;
-  if (anchors_.exist() && l.valid > 0 && !overlapped(layer)) {
-    std::memcpy(Live(layer), anchors_.anchor(layer), static_cast<size_t>(l.valid * kFloat));
+  if (anchors_.exist() && !overlapped(layer)) {
+    CopyArray(Live(layer), anchors_.anchor(layer), slab_.layer(layer).valid * kFloat);
   }
 }
 

@@ -11,6 +11,10 @@
 //
 // Thread safety: one thread at a time: the caller's while nothing is under way, else the courier.
 // But while the courier works on some layers, the caller may take and merge snapshots of others.
+//
+// On device memory whoever calls has bound the device's kernels (KernelStream): the caller's thread
+// to the caller's stream, for CreateAnchors, Snapshot and Adopt; the courier to one of its own, for
+// the rest. Begin and Finish return when the device is through.
 #pragma once
 
 #include <memory>
@@ -19,10 +23,10 @@
 #include "absl/status/status.h"
 
 #include "lib/comm/communicator.h"
-#include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
 #include "lib/train/anomaly.h"
+#include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/outer_optimizer.h"
 #include "lib/train/penalty.h"
@@ -53,13 +57,19 @@ class Exchange {
     int copies = 1;                             // ranks of the model group with the same parameters
     int tensor = 1;                             // as many again, of layers that are replicated
   };
-  // `slab` and `params` outlive this.
-  Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups);
+  // `slab`, `params` and `room` outlive this. `room`: of the device that params are on; null: on
+  // the host.
+  Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups,
+           DeviceRoom* room);
   // Ends what is under way, on all ranks.
   ~Exchange();
 
+  // On a device, once, before all else: the memory that this will need.
+  absl::Status Reserve();
   // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
   absl::Status CreateAnchors();
+  // On a device, what of that may wait.
+  void SealAnchors();
 
   void VisitState(StateVisitor& visitor);
   // For loading: CreateAnchors makes room for those that come; if they do not come, this takes it back.
@@ -76,9 +86,12 @@ class Exchange {
   // No layer is between Begin and Finish: frees what they travelled in.
   void FreeBuffers() { pool_.Clear(); }
 
-  // For an exchange behind further steps: takes what the live parameters of these layers are now to be what is exchanged,
-  // from Judge on until Merge; Begin and Finish leave the live parameters alone. kRestart: they go on from the anchor.
+  // For an exchange behind further steps: takes what the live parameters of these layers are now.
+  // kRestart: they go on from the anchor.
   absl::Status Snapshot(const std::vector<int>& layers);
+  // That is what is exchanged, from Judge on until Merge; Begin and Finish leave the live
+  // parameters alone.
+  void UseSnapshot(const std::vector<int>& layers);
   // The live parameters from the new anchor and what this replica has done since the snapshot, as overlap_merge says. A layer
   // that was not finite becomes the anchor.
   void Merge(const std::vector<int>& layers);
@@ -100,8 +113,12 @@ class Exchange {
   // A layer between Begin and Finish.
   struct Flight {
     OwnedBuffer buffer;
+    float* delta = nullptr;  // there, or on a device
     RefPtr<Work> work;
   };
+
+  absl::Status TakeDelta(int64_t count, Flight* flight);
+  void GiveDelta(Flight flight);
 
   void VisitReducer(StateVisitor& visitor);
   double SquareOfShard(int layer) const;
@@ -124,18 +141,18 @@ class Exchange {
   void LogDecision(int layer) const;
 
   float* Live(int layer) const { return params_ + slab_.layer(layer).offset; }
-  float* Taken(int layer) const {
-    return reinterpret_cast<float*>(snapshot_.data()) + slab_.layer(layer).offset;
-  }
+  float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
   // What is exchanged.
   const float* Source(int layer) const { return overlapped(layer) ? Taken(layer) : Live(layer); }
   CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
+  CallOptions OptionsOfDelta(int layer) const;
+  absl::Status CheckDevice() const;
 
   const Slab& slab_;
   float* const params_;
   const EditOptions options_;
   const Groups groups_;
-  const Kernels& kernels_ = BestKernels();
+  DeviceRoom* const room_;
   const std::unique_ptr<DeltaReducer> reducer_;
   const int me_;  // this replica
   Anchors anchors_;
@@ -145,10 +162,12 @@ class Exchange {
   std::vector<int64_t> brought_, accepted_;  // by layer: the report's ..._ever
   std::vector<Standing> standings_;
   StalenessGaps gaps_;
-  OwnedBuffer snapshot_;  // as the slab; from the first Snapshot on
+  OwnedBuffer snapshot_;    // as the slab; from the first Snapshot on
+  float* taken_ = nullptr;  // there, or on a device
   // By layer, for whole words are written by one thread each: a snapshot of it is in use; what was taken was finite.
   std::vector<int32_t> overlapped_, finite_;
   BufferPool pool_;
+  std::vector<float*> idle_deltas_;   // on a device
   std::vector<Verdict> verdicts_;     // by layer
   std::vector<LayerReport> reports_;  // by layer
   std::vector<Flight> flights_;       // by layer

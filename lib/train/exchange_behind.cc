@@ -1,22 +1,31 @@
 // Exchanges behind further steps: what is taken from the live parameters, and how what comes of it is merged with them.
-#include <cstring>
-
 #include "lib/base/status.h"
+#include "lib/kernels/kernels.h"
 #include "lib/train/exchange.h"
 
 namespace entrain {
 namespace {
 
-size_t BytesOf(int64_t floats) {
-  return static_cast<size_t>(floats) * sizeof(float);
+constexpr int64_t kFloat = sizeof(float);
+
+// out = x + b y + c z, in this order.
+void AddThree(float* out, const float* x, double b, const float* y, double c, const float* z,
+              int64_t count) {
+  const void* const arrays[] = {x, y, z};
+  const double weights[] = {1, b, c};
+  CurrentKernels().combine_weighted(DType::kF32, out, arrays, weights, 3, count);
 }
 
 }  // namespace
 
 absl::Status Exchange::ReserveSnapshots() {
-  if (snapshot_.size() == 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(
-        snapshot_, OwnedBuffer::Allocate(slab_.count() * static_cast<int64_t>(sizeof(float))));
+  const int64_t bytes = slab_.count() * kFloat;
+  if (taken_ == nullptr && room_ != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const memory, room_->Keep(bytes));
+    taken_ = reinterpret_cast<float*>(memory);
+  } else if (taken_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(snapshot_, OwnedBuffer::Allocate(bytes));
+    taken_ = reinterpret_cast<float*>(snapshot_.data());
   }
   return absl::OkStatus();
 }
@@ -24,14 +33,19 @@ absl::Status Exchange::ReserveSnapshots() {
 absl::Status Exchange::Snapshot(const std::vector<int>& layers) {
   ENTRAIN_RETURN_IF_ERROR(ReserveSnapshots());
   for (const int layer : layers) {
-    const auto bytes = BytesOf(slab_.layer(layer).valid);
-    std::memcpy(Taken(layer), Live(layer), bytes);
+    const int64_t bytes = slab_.layer(layer).valid * kFloat;
+    CopyArray(Taken(layer), Live(layer), bytes);
     if (options_.overlap_merge == OverlapMerge::kRestart) {
-      std::memcpy(Live(layer), anchors_.anchor(layer), bytes);
+      CopyArray(Live(layer), anchors_.anchor(layer), bytes);
     }
-    overlapped_[static_cast<size_t>(layer)] = 1;
   }
   return absl::OkStatus();
+}
+
+void Exchange::UseSnapshot(const std::vector<int>& layers) {
+  for (const int layer : layers) {
+    overlapped_[static_cast<size_t>(layer)] = 1;
+  }
 }
 
 void Exchange::Merge(const std::vector<int>& layers) {
@@ -39,20 +53,17 @@ void Exchange::Merge(const std::vector<int>& layers) {
   for (const int layer : layers) {
     const int64_t count = slab_.layer(layer).valid;
     const float* const anchor = anchors_.anchor(layer);
-    const float* const then = Taken(layer);
     float* const live = Live(layer);
     // What restarted from the anchor was finite then, whatever had been taken.
     if (options_.overlap_merge != OverlapMerge::kRestart &&
         finite_[static_cast<size_t>(layer)] == 0) {
-      std::memcpy(live, anchor, BytesOf(count));
+      CopyArray(live, anchor, count * kFloat);
     } else if (options_.overlap_merge == OverlapMerge::kMix) {
-      for (int64_t i = 0; i < count; ++i) {
-        live[i] = keep * live[i] + (1 - keep) * anchor[i];
-      }
+      const void* const arrays[] = {live, anchor};
+      const double weights[] = {keep, 1 - keep};
+      CurrentKernels().combine_weighted(DType::kF32, live, arrays, weights, 2, count);
     } else {
-      for (int64_t i = 0; i < count; ++i) {
-        live[i] = anchor[i] + (live[i] - then[i]);
-      }
+      AddThree(live, live, -1, Taken(layer), 1, anchor, count);
     }
     overlapped_[static_cast<size_t>(layer)] = 0;
   }
@@ -61,13 +72,8 @@ void Exchange::Merge(const std::vector<int>& layers) {
 void Exchange::DropSnapshot(const std::vector<int>& layers) {
   for (const int layer : layers) {
     if (options_.overlap_merge == OverlapMerge::kRestart) {
-      const int64_t count = slab_.layer(layer).valid;
-      const float* const anchor = anchors_.anchor(layer);
-      const float* const then = Taken(layer);
       float* const live = Live(layer);
-      for (int64_t i = 0; i < count; ++i) {
-        live[i] = then[i] + (live[i] - anchor[i]);
-      }
+      AddThree(live, live, -1, anchors_.anchor(layer), 1, Taken(layer), slab_.layer(layer).valid);
     }
     overlapped_[static_cast<size_t>(layer)] = 0;
   }

@@ -17,10 +17,11 @@ class LayerGate {
   // Calls `then` exactly once with how it ended: before returning when nothing is under way for the
   // layer, otherwise later from another thread, where it must not block.
   virtual void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) = 0;
-  // Blocks until nothing is under way for the layer. On device memory the caller's stream waits instead.
+  // Blocks until nothing is under way for the layer. On device memory the caller's stream waits
+  // instead.
   virtual absl::Status WaitOpen(int layer) = 0;
-  // On device memory, in the caller's thread: the last exchange of the layer that has been begun so far; and, in another
-  // thread, blocks until it is over.
+  // On device memory, in the caller's thread: the last exchange of the layer that has been begun so
+  // far; and, in another thread, blocks until it is over.
   virtual uint32_t BegunSoFar(int layer) const = 0;
   virtual absl::Status WaitOver(int layer, uint32_t begun) = 0;
 };

@@ -6,8 +6,8 @@
 // A group of one gathers nothing: with f32 parameters it lends the slab itself. Nor does anybody a
 // layer without elements.
 //
-// On device memory a courier does what follows Start, one layer after the other, and Wait only makes the caller's stream
-// wait; there a slot is never gated.
+// On device memory a courier does what follows Start, one layer after the other, and Wait only
+// makes the caller's stream wait; there a slot is never gated.
 //
 // Thread safety: Start, Wait, Release from one thread at a time; the gate may open on another.
 #pragma once
@@ -92,8 +92,8 @@ class LayerGather {
   const float* params_ = nullptr;
   DeviceRoom* room_ = nullptr;  // null: on the host
   LayerGate* gate_ = nullptr;
-  absl::Mutex
-      gate_mutex_;  // on a device: held by the courier where it waits for the gate, and to change it
+  // On a device: held by the courier where it waits for the gate, and to change it.
+  absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);

@@ -4,8 +4,9 @@
 //   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l)
 //          [global: --all-reduce, sync group--> p_l] --divide by M or M N, in f32--> += slab
 //
-// Ranks of a sync group take their layers in the same order; else any order will do. On device memory those of a shard
-// group do so too, and a layer's reduction begins when that of the layer before is over.
+// Ranks of a sync group take their layers in the same order; else any order will do. On device
+// memory those of a shard group do so too, and a layer's reduction begins when that of the layer
+// before is over.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -37,8 +38,8 @@ class LayerGradients {
 
   // The f32 slab that gradients are added to; before any Lend.
   void Bind(float* grads) { grads_ = grads; }
-  // Instead, on the device of `room`, which outlives this. Nothing is sent any more once `sound` has given an error: what
-  // the caller's stream has made of such parameters is of no use.
+  // Instead, on the device of `room`, which outlives this. Nothing is sent any more once `sound`
+  // has given an error: what the caller's stream has made of such parameters is of no use.
   absl::Status BindOnDevice(float* grads, DeviceRoom* room,
                             absl::AnyInvocable<absl::Status() const> sound);
   // M p_l zeros, or what was lent since the last Reduce of the layer.

@@ -68,8 +68,8 @@ class LayerShards {
   DeviceRoom* room() const { return room_.get(); }
   // What has ended it. Any thread.
   absl::Status broken() const;
-  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab. With slabs on a device, from
-  // there or from the host; the latter is waited for.
+  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab. With slabs
+  // on a device, from there or from the host; the latter is waited for.
   absl::Status Load(int layer, const void* full, DType from = DType::kF32);
   // Collective; blocks: replica 0's slab to all replicas.
   absl::Status Broadcast();

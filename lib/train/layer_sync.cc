@@ -4,13 +4,17 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
+#include "lib/comm/runtime.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/add_time.h"
+#include "lib/train/timed_call.h"
 
 namespace entrain {
 namespace {
@@ -87,9 +91,6 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   if (shards.mesh().get() != &mesh) {
     return absl::InvalidArgumentError("shard: it was made on another mesh");
   }
-  if (shards.room() != nullptr) {
-    return absl::UnimplementedError("shard: its slabs are in device memory");
-  }
   if (shards.slab().training().empty()) {
     return absl::InvalidArgumentError("shard: no layer of it trains, there is nothing to exchange");
   }
@@ -113,9 +114,15 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups,
                              MakeGroups(*mesh, shards->slab(), *schedule, options));
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
+    std::unique_ptr<DeviceRoom> room;
+    if (shards->room() != nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(
+          room, DeviceRoom::Open(shards->room()->device(), shards->room()->callers()));
+    }
     std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), shards, options,
                                                   std::move(groups), std::move(schedule),
-                                                  std::move(trigger)));
+                                                  std::move(trigger), std::move(room)));
+    ENTRAIN_RETURN_IF_ERROR(edit->StartCourier());
     ENTRAIN_RETURN_IF_ERROR(shards->SetGate(edit.get()));
     ENTRAIN_RETURN_IF_ERROR(shards->SetGradients(
         options.local_sgd_warmup_steps > 0 ? GradientScope::kGlobal : GradientScope::kLocal));
@@ -127,30 +134,54 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
 
 LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
                      Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
-                     std::unique_ptr<SyncTrigger> trigger)
+                     std::unique_ptr<SyncTrigger> trigger, std::unique_ptr<DeviceRoom> room)
     : mesh_(std::move(mesh)),
       shards_(shards),
       options_(options),
       schedule_(std::move(schedule)),
       trigger_(std::move(trigger)),
       layers_(shards->slab().layers()),
+      room_(std::move(room)),
       begun_behind_(static_cast<size_t>(layers_), -1),
-      exchange_(shards->slab(), shards->params(), options, std::move(groups)),
+      jobs_(static_cast<size_t>(layers_), 0),
+      exchange_(shards->slab(), shards->params(), options, std::move(groups), room_.get()),
       states_(static_cast<size_t>(layers_)) {
   reductions_ = shards->reductions();
   base_shard_ = BytesSent(false);
   base_sync_ = BytesSent(true);
 }
 
+absl::Status LayerSync::StartCourier() {
+  if (room_ == nullptr) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(
+      onto_, DeviceCourier::Make(room_.get(), limit_ns(), [this](const absl::Status& why) {
+        Fail(absl::StartsWith(why.message(), "edit: ") ? why : Annotate(why, "edit"));
+      }));
+  return exchange_.Reserve();
+}
+
+int64_t LayerSync::limit_ns() const {
+  const Exchange::Groups& groups = exchange_.groups();
+  const auto& any = groups.sync != nullptr ? groups.sync : groups.model;
+  return TimeLimit(options_.timeout_ns, any.get());
+}
+
 LayerSync::~LayerSync() {
-  const bool behind =
-      std::any_of(behind_.begin(), behind_.end(), [](const std::shared_ptr<Round>& round) {
-        return !round->arrived.load(std::memory_order_acquire);
-      });
-  if (behind || FirstPending() >= 0) {
+  const auto over = [](const std::shared_ptr<Round>& round) {
+    return round->arrived.load(std::memory_order_acquire);
+  };
+  if (FirstPending() >= 0 || !std::all_of(behind_.begin(), behind_.end(), over)) {
     Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
   courier_.Stop();
+  if (onto_ != nullptr) {
+    if (status().ok()) {
+      onto_->Drain().IgnoreError();  // the caller has waited for it, and others count on it
+    }
+    onto_->Stop(absl::AbortedError("edit: destroyed"));
+  }
   if (shards_->gate() == this) {
     shards_->SetGate(nullptr).IgnoreError();
   }
@@ -255,14 +286,29 @@ absl::Status LayerSync::StartFirst() {
                      ": begin_forward was not called with training and first_microbatch set"));
   }
   if (!options_.plain()) {
-    ENTRAIN_RETURN_IF_ERROR(exchange_.CreateAnchors());
+    ENTRAIN_RETURN_IF_ERROR(OnStream([this] { return exchange_.CreateAnchors(); }));
   }
   last_sync_step_ = base_step_ = step_;
   tokens_ = 0;
   trigger_->Met();
-  absl::MutexLock lock(&mutex_);
-  finished_ = {.last_sync_step = step_, .anchor_checksum = exchange_.anchors().checksum()};
+  {
+    absl::MutexLock lock(&mutex_);
+    finished_ = {.last_sync_step = step_, .anchor_checksum = exchange_.anchors().checksum()};
+  }
+  if (room_ != nullptr) {
+    Post(&LayerSync::SealFirst, std::make_shared<Round>());
+  }
   return absl::OkStatus();
+}
+
+// On a device: enqueues on the caller's stream.
+absl::Status LayerSync::OnStream(absl::FunctionRef<absl::Status()> body) const {
+  if (room_ == nullptr) {
+    return body();
+  }
+  const KernelStream on(room_->device(), room_->callers());
+  ENTRAIN_RETURN_IF_ERROR(body());
+  return on.status();
 }
 
 absl::Status LayerSync::WaitLayer(int layer) {
@@ -271,7 +317,28 @@ absl::Status LayerSync::WaitLayer(int layer) {
   return Block(layer);
 }
 
+// On a device: of the caller.
+absl::Status LayerSync::HoldStream(int layer) {
+  {
+    absl::MutexLock lock(&mutex_);
+    bool& pending = states_[static_cast<size_t>(layer)].pending;
+    if (!std::exchange(pending, false)) {
+      return status_;
+    }
+  }
+  const absl::Status held = onto_->Hold(BegunSoFar(layer));
+  const absl::Status why = status();
+  return why.ok() ? Annotate(held, "edit") : why;
+}
+
+absl::Status LayerSync::WaitOver(int /*layer*/, uint32_t begun) {
+  return begun == 0 ? status() : onto_->Wait(begun);
+}
+
 absl::Status LayerSync::Block(int layer) {
+  if (room_ != nullptr) {
+    return HoldStream(layer);
+  }
   const auto at = static_cast<size_t>(layer);
   bool exchanging = false;
   {
@@ -381,14 +448,30 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  for (int l = 0; l < layers_; ++l) {
-    const SlabLayer& layer = shards_->slab().layer(l);
-    const float* const from =
-        layer.trains() ? exchange_.anchors().anchor(l) : shards_->params() + layer.offset;
-    auto* const at = static_cast<std::byte*>(anchor) + layer.offset * SizeOf(to);
-    BestKernels().cast(at, to, from, DType::kF32, layer.shard);
+  ENTRAIN_RETURN_IF_ERROR(CheckOnDevice("anchor", anchor));
+  return OnStream([&] {
+    for (int l = 0; l < layers_; ++l) {
+      const SlabLayer& layer = shards_->slab().layer(l);
+      const float* const from =
+          layer.trains() ? exchange_.anchors().anchor(l) : shards_->params() + layer.offset;
+      auto* const at = static_cast<std::byte*>(anchor) + layer.offset * SizeOf(to);
+      CurrentKernels().cast(at, to, from, DType::kF32, layer.shard);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status LayerSync::CheckOnDevice(const char* name, const void* array) const {
+  if (room_ == nullptr) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
+  return place.kind == MemoryKind::kDevice && place.device == &room_->device()
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrFormat("edit: %s %p is not memory of device %d, as memory 1 says", name,
+                                   array, room_->device().ordinal()));
 }
 
 absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
@@ -401,19 +484,14 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
+  if (onto_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(onto_->Drain());  // nobody else has waited for it
+  }
   if (exchange_.report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));
   }
   return exchange_.report(layer);
-}
-
-uint32_t LayerSync::BegunSoFar(int /*layer*/) const {
-  return 0;
-}
-
-absl::Status LayerSync::WaitOver(int /*layer*/, uint32_t /*begun*/) {
-  return absl::UnimplementedError("edit: on device memory");
 }
 
 void LayerSync::WhenOpen(int layer, Continuation then) {

@@ -18,6 +18,13 @@
 // layer is exchanged in its own wait. Gathers of layers still in exchange are held back and start
 // on the courier, the moment the layer is done.
 //
+// On device memory the caller's thread only enqueues and posts; layers are jobs of a DeviceCourier,
+// which the caller's stream waits for, and nobody holds the courier back:
+//
+//   caller   begin_forward  wait(0)  compute 0  wait(1)  compute 1 ...   at once
+//   stream   ...           |~~~~~~~~| compute 0 |~~~| compute 1
+//   courier                 Judge, 0 | layer 1      | layer 2
+//
 // Every error begins with "edit: "; once an exchange has failed, it is told to all ranks and every
 // later call fails with it.
 //
@@ -32,6 +39,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -42,11 +50,13 @@
 #include "lib/train/callers_arrays.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/courier.h"
+#include "lib/train/device_courier.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/exchange.h"
 #include "lib/train/fragments.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_shards.h"
+#include "lib/train/placed_array.h"
 #include "lib/train/trigger.h"
 
 namespace entrain {
@@ -95,6 +105,8 @@ class LayerSync final : public LayerGate {
   // Collective. kFailedPrecondition while an exchange is under way or a layer is gathered.
   absl::Status Load(const CheckpointOptions& options);
 
+  // On a device: of exchanges; else null.
+  StreamHandle stream() const { return onto_ == nullptr ? nullptr : onto_->stream(); }
   EditInfo info() const;
   // By replica, as of the last rendezvous that is over; empty before the first.
   std::vector<Standing> standings() const;
@@ -106,7 +118,7 @@ class LayerSync final : public LayerGate {
   // LayerGate
   void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) override;
   absl::Status WaitOpen(int layer) override { return WaitLayer(layer); }
-  uint32_t BegunSoFar(int layer) const override;
+  uint32_t BegunSoFar(int layer) const override { return jobs_[static_cast<size_t>(layer)]; }
   absl::Status WaitOver(int layer, uint32_t begun) override;
 
  private:
@@ -116,16 +128,19 @@ class LayerSync final : public LayerGate {
     std::vector<int> order;  // turn -> layer
     Standing standing;       // what this rank says; its steps: when it began
     int64_t patience_ns = 0;
+    bool behind = false;                  // further steps
     bool exchanges = false;               // what Judge has found
     int next_begin = 0, next_finish = 0;  // turns; the courier's
     // Behind further steps:
-    uint64_t job = 0;                  // its last one; 0: it was over when it was loaded
-    std::atomic<bool> arrived{false};  // it is over
+    uint64_t job = 0;  // its last one; 0: it was over when it was loaded
+    // It is over; on a device, of those that layers wait for too.
+    std::atomic<bool> arrived{false};
     int last_turn() const { return static_cast<int>(order.size()) - 1; }
     int64_t begun() const { return static_cast<int64_t>(standing.steps); }
   };
   struct LayerState {
-    bool pending = false;  // its exchange is under way or yet to begin
+    // Its exchange is under way or yet to begin; on a device, and nobody has waited for it.
+    bool pending = false;
     std::vector<Continuation> then;
   };
   // The part of EditInfo that changes when an exchange ends.
@@ -137,13 +152,18 @@ class LayerSync final : public LayerGate {
 
   LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
             Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
-            std::unique_ptr<SyncTrigger> trigger);
+            std::unique_ptr<SyncTrigger> trigger, std::unique_ptr<DeviceRoom> room);
+  absl::Status StartCourier();
   absl::Status CheckLayer(int layer) const;
   absl::Status CountMicrobatch(bool first);
   absl::StatusOr<bool> StartIfDue();
   absl::Status StartFirst();
   bool UnderWay() const { return !behind_.empty() || FirstPending() >= 0; }
   absl::Status Block(int layer);
+  absl::Status HoldStream(int layer);
+  absl::Status OnStream(absl::FunctionRef<absl::Status()> body) const;
+  absl::Status CheckOnDevice(const char* name, const void* array) const;
+  int64_t limit_ns() const;
   int FirstPending() const;
   absl::Status status() const;
   uint64_t BytesSent(bool sync) const;
@@ -162,10 +182,20 @@ class LayerSync final : public LayerGate {
   void TakeBack(const Round& round);
   absl::Status StayForRound(bool* all);
   // The courier's:
-  uint64_t Post(absl::Status (LayerSync::*job)(Round&), std::shared_ptr<Round> round);
+  using RoundJob = absl::Status (LayerSync::*)(Round&);
+  // Its number; after the end: of the last.
+  uint64_t Post(RoundJob job, std::shared_ptr<Round> round);
+  absl::Status WaitFor(uint64_t job);
+  absl::Status Drain();
+  absl::Status RunJob(RoundJob job, Round& round);
   absl::Status Judge(Round& round);
   absl::Status RunAllowed(Round& round);
   absl::Status RunBehind(Round& round);
+  // On a device, as many times as the round has turns.
+  absl::Status RunNextTurn(Round& round);
+  absl::Status SealFirst(Round& round);
+  absl::Status MergeBehind(Round& round);
+  void PostTurns(const std::shared_ptr<Round>& round);
   absl::Status RunTurn(Round& round, int allowed);
   void Publish(const Round& round, int layer);
   // From any thread; the first reason counts.
@@ -174,6 +204,8 @@ class LayerSync final : public LayerGate {
   // layer_sync_state.cc:
   void VisitState(StateVisitor& visitor);
   absl::Status CheckQuiet() const;
+  absl::Status ComeToRest(int64_t timeout_ns);
+  ArraysAt Place() const;
   absl::Status CheckRendezvous(CheckpointKind kind) const;
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status CheckNothingBehind() const;
@@ -188,6 +220,7 @@ class LayerSync final : public LayerGate {
   const std::unique_ptr<const FragmentSchedule> schedule_;  // layers that do not train are in none
   const std::unique_ptr<SyncTrigger> trigger_;
   const int layers_;
+  const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
   // The caller's:
   int64_t step_ = 0;  // g
@@ -204,7 +237,9 @@ class LayerSync final : public LayerGate {
   std::shared_ptr<Round> round_;               // the last that layers wait for, or had to
   std::deque<std::shared_ptr<Round>> behind_;  // those behind further steps that are not merged
   std::vector<int64_t>
-      begun_behind_;         // by layer, when its round there began, or -1; for checkpoints
+      begun_behind_;  // by layer, when its round there began, or -1; for checkpoints
+  // On a device, by layer: the job that ends its last exchange that layers wait for; 0: none.
+  std::vector<uint32_t> jobs_;
   uint64_t reductions_ = 0;  // of the shards when the step began
   CallersArrays callers_;
   uint64_t exposed_ns_ = 0;
@@ -224,7 +259,9 @@ class LayerSync final : public LayerGate {
   std::vector<Standing> standings_ ABSL_GUARDED_BY(mutex_);
   int64_t met_ ABSL_GUARDED_BY(mutex_) = 0;  // rendezvous that are over
 
-  Courier courier_;  // last: its jobs use the rest
+  // Last: their jobs use the rest. One of them is used.
+  Courier courier_;
+  std::unique_ptr<DeviceCourier> onto_;
 };
 
 }  // namespace entrain

@@ -37,8 +37,10 @@ std::shared_ptr<LayerSync::Round> LayerSync::NewRound(std::vector<int> layers) {
 absl::Status LayerSync::StartExchange(std::vector<int> layers) {
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  // All layers of the last exchange are done, but the courier may not have put its things away.
-  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+  if (room_ == nullptr) {
+    // All layers of the last exchange are done, but the courier may not have put its things away.
+    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+  }
   round_ = NewRound(std::move(layers));
   return absl::OkStatus();
 }
@@ -46,10 +48,11 @@ absl::Status LayerSync::StartExchange(std::vector<int> layers) {
 // The rendezvous by itself, and whether there is an exchange now.
 absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
   round_->patience_ns = patience_ns;
-  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(Post(&LayerSync::Judge, round_)));
+  ENTRAIN_RETURN_IF_ERROR(WaitFor(Post(&LayerSync::Judge, round_)));
   trigger_->Met();
   if (!round_->exchanges) {
     TakeBack(*round_);
+    round_->arrived.store(true, std::memory_order_release);
     return false;
   }
   BeginTurns();
@@ -70,7 +73,22 @@ void LayerSync::BeginTurns() {
     }
     allowed_ = -1;
   }
-  Allow(options_.prefetch - 1);
+  if (room_ == nullptr) {
+    Allow(options_.prefetch - 1);
+  } else {
+    PostTurns(round_);
+  }
+}
+
+// On a device nothing is gained by waiting for the caller, who says ahead of time what its stream
+// will wait for.
+void LayerSync::PostTurns(const std::shared_ptr<Round>& round) {
+  for (const int layer : round->order) {
+    round->job = Post(&LayerSync::RunNextTurn, round);
+    if (round == round_) {
+      jobs_[static_cast<size_t>(layer)] = static_cast<uint32_t>(round->job);
+    }
+  }
 }
 
 void LayerSync::Allow(int turn) {
@@ -88,10 +106,18 @@ void LayerSync::Allow(int turn) {
 absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   // Those that restart from the anchor would keep their old parameters if they were gathered.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  ENTRAIN_RETURN_IF_ERROR(Annotate(exchange_.Snapshot(layers), "edit"));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(OnStream([&] { return exchange_.Snapshot(layers); }), "edit"));
   const std::shared_ptr<Round> round = NewRound(std::move(layers));
+  round->behind = true;
+  if (room_ == nullptr) {
+    exchange_.UseSnapshot(round->order);
+  }
   Post(&LayerSync::Judge, round);
-  round->job = Post(&LayerSync::RunBehind, round);
+  if (room_ == nullptr) {
+    round->job = Post(&LayerSync::RunBehind, round);
+  } else {
+    PostTurns(round);
+  }
   behind_.push_back(round);
   return absl::OkStatus();
 }
@@ -125,10 +151,21 @@ absl::Status LayerSync::Settle() {
   const std::shared_ptr<Round> round = behind_.front();
   // A layer that was gathered before would keep its old parameters.
   ENTRAIN_RETURN_IF_ERROR(Annotate(shards_->CheckAllReleased(), "edit"));
-  ENTRAIN_RETURN_IF_ERROR(round->job == 0 ? status() : courier_.Wait(round->job));
+  // On a device the stream waits, except where only the rendezvous will tell whether there is an
+  // exchange.
+  if (round->job != 0 && (room_ == nullptr || options_.use_async)) {
+    ENTRAIN_RETURN_IF_ERROR(WaitFor(round->job));
+  }
+  ENTRAIN_RETURN_IF_ERROR(status());
   behind_.pop_front();
   trigger_->Met();
-  if (round->exchanges) {
+  if (room_ != nullptr) {
+    const uint64_t merged = Post(&LayerSync::MergeBehind, round);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(onto_->Hold(static_cast<uint32_t>(merged)), "edit"));
+    if (options_.use_async && !round->exchanges) {
+      TakeBack(*round);
+    }
+  } else if (round->exchanges) {
     exchange_.Merge(round->order);
   } else {
     exchange_.DropSnapshot(round->order);
@@ -175,7 +212,12 @@ absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(StartExchange(schedule_->all()));
   ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
                            Meet(options_.use_async ? options_.interval_ns() : 0));
-  if (exchanges) {
+  if (exchanges && room_ != nullptr) {
+    for (const int layer : round_->order) {
+      ENTRAIN_RETURN_IF_ERROR(HoldStream(layer));
+    }
+    ENTRAIN_RETURN_IF_ERROR(Drain());
+  } else if (exchanges) {
     ENTRAIN_RETURN_IF_ERROR(Block(round_->order.back()));
   }
   *all = AllLeave(standings());
@@ -184,24 +226,49 @@ absl::Status LayerSync::StayForRound(bool* all) {
 
 // ---- The courier's side ------------------------------------------------------------------------
 
-uint64_t LayerSync::Post(absl::Status (LayerSync::*job)(Round&), std::shared_ptr<Round> round) {
-  return courier_.Post([this, job, round = std::move(round)] {
-    uint64_t spent = 0;
-    absl::Status status;
-    {
-      const AddTime stopwatch(&spent);
-      status = (this->*job)(*round);
-    }
-    sync_ns_.fetch_add(spent, std::memory_order_relaxed);
-    if (!status.ok()) {
-      status = Annotate(status, absl::StrCat("edit: exchange ", syncs_ + 1));
-      Fail(status);
-    }
-    return status;
-  });
+uint64_t LayerSync::Post(RoundJob job, std::shared_ptr<Round> round) {
+  if (room_ == nullptr) {
+    return courier_.Post([this, job, round = std::move(round)] { return RunJob(job, *round); });
+  }
+  const auto number =
+      onto_->Post([this, job, round = std::move(round)] { return RunJob(job, *round); });
+  if (!number.ok() && status().ok()) {  // the stream could not be marked
+    Fail(Annotate(number.status(), "edit"));
+  }
+  return number.ok() ? *number : onto_->last();
+}
+
+absl::Status LayerSync::RunJob(RoundJob job, Round& round) {
+  uint64_t spent = 0;
+  absl::Status status;
+  {
+    const AddTime stopwatch(&spent);
+    status = (this->*job)(round);
+  }
+  sync_ns_.fetch_add(spent, std::memory_order_relaxed);
+  if (!status.ok()) {
+    status = Annotate(status, absl::StrCat("edit: exchange ", syncs_ + 1));
+    Fail(status);
+  }
+  return status;
+}
+
+absl::Status LayerSync::WaitFor(uint64_t job) {
+  return room_ == nullptr ? courier_.Wait(job) : onto_->Wait(static_cast<uint32_t>(job));
+}
+
+absl::Status LayerSync::Drain() {
+  return room_ == nullptr ? courier_.Drain() : onto_->Drain();
 }
 
 absl::Status LayerSync::Judge(Round& round) {
+  if (room_ != nullptr) {
+    // What the stream has made of layers that never came is of no use to others.
+    ENTRAIN_RETURN_IF_ERROR(shards_->broken());
+    if (round.behind) {
+      exchange_.UseSnapshot(round.order);
+    }
+  }
   const absl::StatusOr<bool> exchanges =
       exchange_.Judge(round.order, round.standing, round.patience_ns);
   if (!exchanges.ok()) {
@@ -239,6 +306,34 @@ absl::Status LayerSync::RunBehind(Round& round) {
   return absl::OkStatus();
 }
 
+absl::Status LayerSync::RunNextTurn(Round& round) {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  if (round.exchanges) {
+    const int ahead = options_.in_flight() - 1;
+    ENTRAIN_RETURN_IF_ERROR(RunTurn(round, std::min(round.next_finish + ahead, round.last_turn())));
+  }
+  if (!round.exchanges || round.next_finish > round.last_turn()) {
+    round.arrived.store(true, std::memory_order_release);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerSync::SealFirst(Round& /*round*/) {
+  exchange_.SealAnchors();
+  absl::MutexLock lock(&mutex_);
+  finished_.anchor_checksum = exchange_.anchors().checksum();
+  return absl::OkStatus();
+}
+
+absl::Status LayerSync::MergeBehind(Round& round) {
+  if (round.exchanges) {
+    exchange_.Merge(round.order);
+  } else {
+    exchange_.DropSnapshot(round.order);
+  }
+  return absl::OkStatus();
+}
+
 // Finishes the next layer in turn, with the one after it begun if that is allowed.
 absl::Status LayerSync::RunTurn(Round& round, int allowed) {
   while (round.next_begin <= std::min(allowed, round.next_finish + kInFlight - 1)) {
@@ -268,7 +363,9 @@ void LayerSync::Publish(const Round& round, int layer) {
     if (last) {
       finished_ = {syncs_, round.begun(), exchange_.anchors().checksum(), rejections_, rollbacks_};
     }
-    states_[static_cast<size_t>(layer)].pending = false;
+    if (room_ == nullptr) {
+      states_[static_cast<size_t>(layer)].pending = false;
+    }
     then.swap(states_[static_cast<size_t>(layer)].then);
   }
   for (Continuation& next : then) {

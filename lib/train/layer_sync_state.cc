@@ -93,12 +93,13 @@ absl::Status LayerSync::Save(const CheckpointOptions& options) {
   AllRanks all(exchange_.groups().model, exchange_.groups().sync, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
     absl::Status mine = CheckOptions(options);
+    mine.Update(ComeToRest(options.timeout_ns));
     mine.Update(CheckRendezvous(options.kind));
     mine.Update(PrepareSnapshots());
     ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
-    StateList state(shards_->slab(), options.kind);
+    ENTRAIN_RETURN_IF_ERROR(Drain());
+    StateList state(shards_->slab(), options.kind, Place());
     VisitState(state);
     return SaveState(all, PartOf(*mesh_, shards_->slab()), options, step_, state);
   };
@@ -108,21 +109,22 @@ absl::Status LayerSync::Save(const CheckpointOptions& options) {
 absl::Status LayerSync::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status());
   AllRanks all(exchange_.groups().model, exchange_.groups().sync, options.timeout_ns);
-  StateList state(shards_->slab(), options.kind);
+  StateList state(shards_->slab(), options.kind, Place());
   // Memory for them; they count when something was loaded into them.
   const bool creates = !options_.plain() && !exchange_.anchors().exist();
   const auto load = [&]() -> absl::Status {
     absl::Status mine = CheckOptions(options);
+    mine.Update(ComeToRest(options.timeout_ns));
     mine.Update(CheckQuiet());
     mine.Update(CheckNothingBehind());
     mine.Update(shards_->CheckAllReleased());
     mine.Update(PrepareSnapshots());
     if (mine.ok() && creates) {
-      mine = exchange_.CreateAnchors();
+      mine = OnStream([this] { return exchange_.CreateAnchors(); });
     }
     ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
-    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    ENTRAIN_RETURN_IF_ERROR(Drain());
     VisitState(state);
     ENTRAIN_RETURN_IF_ERROR(LoadState(all, PartOf(*mesh_, shards_->slab()), options, &state));
     return all.Agree(CheckLoaded(state));
@@ -139,8 +141,29 @@ absl::Status LayerSync::Load(const CheckpointOptions& options) {
     Fail(applied);
     return applied;
   }
-  GoOnFrom(options.kind);
-  return absl::OkStatus();
+  const absl::Status gone_on = OnStream([&] {
+    GoOnFrom(options.kind);
+    return absl::OkStatus();
+  });
+  if (!gone_on.ok()) {
+    Fail(gone_on);
+  }
+  return gone_on;
+}
+
+// On a device: what layers wait for is over, and so is what the stream had to do.
+absl::Status LayerSync::ComeToRest(int64_t timeout_ns) {
+  if (room_ == nullptr) {
+    return absl::OkStatus();
+  }
+  if (FirstPending() < 0) {
+    ENTRAIN_RETURN_IF_ERROR(Drain());
+  }
+  return FinishStream(Place(), Deadline::After(timeout_ns > 0 ? timeout_ns : limit_ns()));
+}
+
+ArraysAt LayerSync::Place() const {
+  return room_ == nullptr ? ArraysAt() : ArraysAt{&room_->device(), room_->callers()};
 }
 
 // So that VisitState can show what runs behind further steps.

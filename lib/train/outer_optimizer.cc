@@ -1,13 +1,16 @@
 #include "lib/train/outer_optimizer.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "lib/device/device.h"
+#include "lib/kernels/kernels.h"
 
 namespace entrain {
 namespace {
 
 // A multiple of 8 (ArrayHash); five arrays of it fit a core's own cache.
 constexpr int64_t kPiece = 4096;
+constexpr int64_t kFloat = sizeof(float);
 
 }  // namespace
 
@@ -31,23 +34,27 @@ void OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors*
   if (l.valid > 0 && options_.outer_optimizer == OuterKind::kCallback) {
     float* const anchor = anchors->anchor(layer);
     if (factor != 1) {
-      kernels_.scale_any(DType::kF32, mean, mean, l.valid, factor);
+      CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, factor);
     }
     options_.outer_step(options_.outer_user, layer, step, anchor, mean,
                         static_cast<size_t>(l.valid));
-    std::memcpy(live, anchor, static_cast<size_t>(l.valid) * sizeof(float));
+    CopyArray(live, anchor, l.valid * kFloat);
     anchors->Seal(layer);
     return;
   }
+  const bool on_device = KernelStream::Current() != nullptr;
   ArrayHash hash;
-  for (int64_t first = 0; first < l.valid; first += kPiece) {
-    const Piece piece = PieceOf(layer, first, mean, anchors, live);
+  for (int64_t first = 0; first < l.valid;) {
+    Piece piece = PieceOf(layer, first, mean, anchors, live);
+    piece.count = on_device ? l.valid : piece.count;
     adamw_ == nullptr ? Sgd(piece, scales) : Adamw(piece, factor, step);
-    const bool last = first + piece.count == l.valid;
-    hash.Add(piece.anchor, last ? l.shard - first : piece.count);
+    first += piece.count;
+    if (!on_device) {
+      hash.Add(piece.anchor, piece.count + (first == l.valid ? l.shard - l.valid : 0));
+    }
   }
   if (l.valid > 0) {
-    anchors->Seal(layer, hash);
+    on_device ? anchors->Seal(layer) : anchors->Seal(layer, hash);
   }
 }
 
@@ -66,7 +73,7 @@ OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* m
 
 void OuterOptimizer::Adamw(const Piece& piece, float beta, int64_t step) const {
   if (beta != 1) {
-    kernels_.scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
+    CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
   }
   adamw_->Step({.count = piece.count,
                 .master = piece.anchor,
@@ -75,7 +82,7 @@ void OuterOptimizer::Adamw(const Piece& piece, float beta, int64_t step) const {
                 .step = step,
                 .lr = options_.outer_lr},
                Apply::kCommit);
-  std::memcpy(piece.live, piece.anchor, static_cast<size_t>(piece.count) * sizeof(float));
+  CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 
 // Also the plain step: eta 1, no momentum.
@@ -88,15 +95,15 @@ void OuterOptimizer::Sgd(const Piece& piece, const Scales& scales) const {
     args.momentum = options_.outer_momentum * scales.momentum;
     args.nesterov = options_.outer_nesterov;
     if (options_.outer_weight_decay > 0) {
-      kernels_.scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
-      kernels_.axpy(piece.mean, static_cast<float>(options_.outer_weight_decay), piece.anchor,
-                    piece.count);
+      CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
+      CurrentKernels().axpy(piece.mean, static_cast<float>(options_.outer_weight_decay),
+                            piece.anchor, piece.count);
       beta = 1;
     }
   }
   // b is zero before the first step, which makes b ← mu b + g the first step's b ← g.
-  kernels_.outer_step(args, beta, piece.anchor, piece.outer[0], piece.live, piece.mean,
-                      piece.count);
+  CurrentKernels().outer_step(args, beta, piece.anchor, piece.outer[0], piece.live, piece.mean,
+                              piece.count);
 }
 
 }  // namespace entrain

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lib/checkpoint/state_visitor.h"
-#include "lib/kernels/kernels.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/anchors.h"
 #include "lib/train/edit_options.h"
@@ -38,7 +37,7 @@ class OuterOptimizer {
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
 
  private:
-  // A run of elements that stays in the cache for all that is done to it.
+  // A run of elements that stays in the cache for all that is done to it; on a device, all.
   struct Piece {
     float *mean, *anchor, *outer[2], *live;
     int64_t count;
@@ -49,7 +48,6 @@ class OuterOptimizer {
 
   const Slab& slab_;
   const EditOptions options_;
-  const Kernels& kernels_ = BestKernels();
   std::unique_ptr<Optimizer> adamw_;  // null: another one
   std::vector<int64_t> steps_;        // by layer
 };

@@ -6,8 +6,7 @@
 namespace entrain {
 namespace {
 
-absl::StatusOr<RefPtr<Work>> AllReduce(Communicator* across, absl::Span<float> delta,
-                                       Reduction reduction, const CallOptions& options) {
+Call AllReduceOf(absl::Span<float> delta, Reduction reduction, const CallOptions& options) {
   Call call;
   call.kind = CallKind::kAllReduce;
   call.dtype = DType::kF32;
@@ -15,10 +14,17 @@ absl::StatusOr<RefPtr<Work>> AllReduce(Communicator* across, absl::Span<float> d
   call.count = static_cast<int64_t>(delta.size());
   call.in = call.out = {delta.data(), call.count * static_cast<int64_t>(sizeof(float))};
   call.options = options;
-  return across->Start(call);
+  return call;
 }
 
 }  // namespace
+
+absl::StatusOr<RefPtr<Work>> DeltaReducer::Begin(Communicator* across,
+                                                 absl::Span<const double> weights,
+                                                 absl::Span<float> delta,
+                                                 const CallOptions& options) const {
+  return across == nullptr ? RefPtr<Work>() : across->Start(AllReduce(weights, delta, options));
+}
 
 absl::Status DeltaReducer::Finish(const RefPtr<Work>& begun) const {
   if (!begun) {
@@ -33,11 +39,9 @@ float LinearReducer::Factor(const Communicator* across, absl::Span<const double>
   return static_cast<float>(weights[static_cast<size_t>(me)]);
 }
 
-absl::StatusOr<RefPtr<Work>> LinearReducer::Begin(Communicator* across,
-                                                  absl::Span<const double> /*weights*/,
-                                                  absl::Span<float> delta,
-                                                  const CallOptions& options) const {
-  return across == nullptr ? RefPtr<Work>() : AllReduce(across, delta, {}, options);
+Call LinearReducer::AllReduce(absl::Span<const double> /*weights*/, absl::Span<float> delta,
+                              const CallOptions& options) const {
+  return AllReduceOf(delta, {}, options);
 }
 
 GtaReducer::GtaReducer(const Merging& settings) : reduction_(*MakeGta(settings)) {}
@@ -47,18 +51,13 @@ float GtaReducer::Factor(const Communicator* across, absl::Span<const double> we
   return across != nullptr || reduction_.merging->normalize ? 1 : static_cast<float>(weights[0]);
 }
 
-absl::StatusOr<RefPtr<Work>> GtaReducer::Begin(Communicator* across,
-                                               absl::Span<const double> weights,
-                                               absl::Span<float> delta,
-                                               const CallOptions& options) const {
-  if (across == nullptr) {
-    return RefPtr<Work>();
-  }
+Call GtaReducer::AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
+                           const CallOptions& options) const {
   auto merging = std::make_shared<Merging>(*reduction_.merging);
   merging->weights.assign(weights.begin(), weights.end());
   Reduction reduction = reduction_;
   reduction.merging = std::move(merging);
-  return AllReduce(across, delta, std::move(reduction), options);
+  return AllReduceOf(delta, std::move(reduction), options);
 }
 
 }  // namespace entrain

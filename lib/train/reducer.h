@@ -20,12 +20,13 @@ class DeltaReducer {
   // What this rank multiplies its delta by before Begin, as it writes it. `weights`: by rank of
   // `across`, the same on all. `across` null: alone.
   virtual float Factor(const Communicator* across, absl::Span<const double> weights) const = 0;
-  // Starts the travel of this rank's `delta`; blocks for nobody. Whose weight is 0 must bring
-  // zeros. The delta is lent until Finish; the result, in its place, has the same bits on all
-  // ranks.
-  virtual absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
-                                             absl::Span<float> delta,
-                                             const CallOptions& options) const = 0;
+  // The all-reduce of this rank's `delta`. Whose weight is 0 must bring zeros. The result, in the
+  // delta's place, has the same bits on all ranks.
+  virtual Call AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
+                         const CallOptions& options) const = 0;
+  // Starts it, and blocks for nobody. The delta is lent until Finish.
+  absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
+                                     absl::Span<float> delta, const CallOptions& options) const;
   absl::Status Finish(const RefPtr<Work>& begun) const;
   // What it remembers between exchanges; null: nothing.
   virtual MergeState* state() const { return nullptr; }
@@ -35,9 +36,8 @@ class DeltaReducer {
 class LinearReducer final : public DeltaReducer {
  public:
   float Factor(const Communicator* across, absl::Span<const double> weights) const override;
-  absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
-                                     absl::Span<float> delta,
-                                     const CallOptions& options) const override;
+  Call AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
+                 const CallOptions& options) const override;
 };
 
 // Generalised task arithmetic: the same, element by element over the replicas that agree with the
@@ -47,9 +47,8 @@ class GtaReducer final : public DeltaReducer {
   // `settings`: checked; its weights are not used.
   explicit GtaReducer(const Merging& settings);
   float Factor(const Communicator* across, absl::Span<const double> weights) const override;
-  absl::StatusOr<RefPtr<Work>> Begin(Communicator* across, absl::Span<const double> weights,
-                                     absl::Span<float> delta,
-                                     const CallOptions& options) const override;
+  Call AllReduce(absl::Span<const double> weights, absl::Span<float> delta,
+                 const CallOptions& options) const override;
   MergeState* state() const override { return reduction_.merge_state.get(); }
 
  private:

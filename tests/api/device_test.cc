@@ -351,5 +351,167 @@ TEST(OnDevice, AccoRefusesMemoryThatIsNotThere) {
   });
 }
 
+// ---- EDiT
+
+// a <- a - grad / 2, on the stream of exchanges or at once.
+void OuterOnDevice(void* stream, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
+  const entrain::KernelStream bound(TestDevice(), *static_cast<void**>(stream));
+  TestDevice().kernels().axpy(anchor, -0.5f, grad, static_cast<int64_t>(count));
+  EXPECT_TRUE(bound.status().ok());
+}
+void OuterOnHost(void*, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    anchor[i] += -0.5f * grad[i];
+  }
+}
+
+// A model of two layers, an optimizer inside, and an exchange every other step.
+class EditLoop {
+ public:
+  EditLoop(const Rank& self, TestStream& stream, bool on_device)
+      : self_(self),
+        stream_(stream),
+        on_device_(on_device),
+        params_(std::vector<float>(kCount), stream.get()),
+        grads_(std::vector<float>(kCount), stream.get()),
+        optim_(OptimOf(Rules()[1], on_device ? stream.get() : nullptr)) {
+    entrain_mesh_config_t mesh;
+    entrain_mesh_config_init(&mesh);
+    EXPECT_OK(entrain_mesh_create(self.comm, &mesh, &mesh_));
+    entrain_shard_config_init(&shard_config_);
+    shard_config_.layers = 2;
+    shard_config_.layer_counts = kLayerCounts;
+    shard_config_.memory = on_device ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;
+    shard_config_.stream = on_device ? stream.get() : nullptr;
+    EXPECT_OK(entrain_shard_create(mesh_, &shard_config_, &shard_));
+    EXPECT_OK(entrain_shard_bind(shard_, Place(params_), Place(grads_), ENTRAIN_F32));
+    const std::vector<float> start = Wave(0);
+    for (int32_t layer = 0; layer < 2; ++layer) {
+      EXPECT_OK(entrain_shard_load(shard_, layer, start.data(), ENTRAIN_F32));
+    }
+    entrain_edit_config_init(&config_);
+    config_.shard = shard_;
+    config_.local_sgd_sync_interval = 2;
+    config_.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
+    config_.outer_step = on_device ? OuterOnDevice : OuterOnHost;
+    config_.outer_user = &own_;
+  }
+  ~EditLoop() {
+    entrain_edit_destroy(edit_);
+    entrain_shard_destroy(shard_);
+    entrain_mesh_destroy(mesh_);
+    entrain_optim_destroy(optim_);
+  }
+  entrain_edit_config_t* config() { return &config_; }
+  entrain_edit_t* edit() { return edit_; }
+  entrain_shard_t* shard() { return shard_; }
+  void Run(int steps) {
+    ASSERT_OK(entrain_edit_create(mesh_, &config_, &edit_));
+    ASSERT_OK(entrain_edit_stream(edit_, &own_));
+    EXPECT_EQ(own_ != nullptr, on_device_);
+    Twin m(std::vector<float>(kCount), stream_.get()), v(std::vector<float>(kCount), stream_.get());
+    void* const state[] = {Place(m), Place(v)};
+    for (int step = 1; step <= steps; ++step) {
+      int32_t syncing = 0;
+      ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+      EXPECT_EQ(syncing != 0, step > 1 && step % 2 == 1);
+      for (int32_t layer = 0; layer < 2; ++layer) {
+        void* whole = nullptr;
+        ASSERT_OK(entrain_edit_wait_layer(edit_, layer));
+        ASSERT_OK(entrain_shard_wait(shard_, layer, &whole));
+        ASSERT_OK(entrain_shard_release(shard_, layer));
+      }
+      // Kept: freeing device memory would wait for the streams of both ranks.
+      gradients_.push_back(std::make_unique<Twin>(Wave(step + 10 * self_.rank), stream_.get()));
+      ASSERT_OK(entrain_optim_step(optim_, Place(params_), Place(*gradients_.back()), state, kCount,
+                                   ENTRAIN_F32, step, 0.01));
+      ASSERT_OK(entrain_edit_end_step(edit_));
+    }
+    ASSERT_OK(entrain_edit_leave(edit_));
+  }
+  std::vector<float> Params() {
+    if (on_device_) {
+      const auto copied =
+          TestDevice().Copy(params_.host.data(), params_.device(), kBytes, stream_.get());
+      EXPECT_TRUE(copied.ok()) << copied;
+      stream_.Finish();
+    }
+    return params_.host;
+  }
+
+ private:
+  static constexpr size_t kLayerCounts[] = {3000, 2003};
+  void* Place(Twin& twin) const {
+    return on_device_ ? twin.device() : static_cast<void*>(twin.host.data());
+  }
+
+  const Rank& self_;
+  TestStream& stream_;
+  const bool on_device_;
+  Twin params_, grads_;
+  std::vector<std::unique_ptr<Twin>> gradients_;
+  entrain_optim_t* const optim_;
+  entrain_mesh_t* mesh_ = nullptr;
+  entrain_shard_config_t shard_config_;
+  entrain_shard_t* shard_ = nullptr;
+  entrain_edit_config_t config_;
+  entrain_edit_t* edit_ = nullptr;
+  void* own_ = nullptr;
+};
+
+TEST(OnDevice, EditHasTheBitsOfTheHost) {
+  TestDevice();
+  RunWorld(2,
+           [](const Rank& self) {
+             TestStream stream(TestDevice());
+             EditLoop here(self, stream, false), there(self, stream, true);
+             here.Run(6);
+             there.Run(6);
+             EXPECT_EQ(there.Params(), here.Params());
+             entrain_edit_info_t info;
+             entrain_edit_info_init(&info);
+             ASSERT_OK(entrain_edit_info(there.edit(), &info));
+             EXPECT_EQ(info.syncs, 3);
+             EXPECT_NE(info.anchor_checksum, 0u);
+             std::vector<float> host(kCount);
+             EXPECT_FAILS(entrain_edit_anchor(there.edit(), host.data(), ENTRAIN_F32),
+                          ENTRAIN_INVALID_ARGUMENT, "is not memory of device 0, as memory 1 says");
+             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+           },
+           {.transports = "inproc,cuda"});
+}
+
+TEST(OnDevice, ShardsRefuseMemoryThatIsNotThere) {
+  TestDevice();
+  RunWorld(1, [](const Rank& self) {
+    entrain_mesh_config_t mesh_config;
+    entrain_mesh_config_init(&mesh_config);
+    entrain_mesh_t* mesh = nullptr;
+    ASSERT_OK(entrain_mesh_create(self.comm, &mesh_config, &mesh));
+    const size_t counts[] = {kCount};
+    entrain_shard_config_t config;
+    entrain_shard_config_init(&config);
+    config.layers = 1;
+    config.layer_counts = counts;
+    config.memory = ENTRAIN_MEMORY_HOST_PINNED;
+    entrain_shard_t* shard = nullptr;
+    const entrain_status_t bad = ENTRAIN_INVALID_ARGUMENT;
+    EXPECT_FAILS(entrain_shard_create(mesh, &config, &shard), bad, "memory 2");
+    config.memory = ENTRAIN_MEMORY_HOST;
+    config.stream = &config;
+    EXPECT_FAILS(entrain_shard_create(mesh, &config, &shard), bad, "stream is not NULL");
+    config.memory = ENTRAIN_MEMORY_DEVICE;
+    config.stream = nullptr;
+    ASSERT_OK(entrain_shard_create(mesh, &config, &shard));
+    std::vector<float> host(kCount);
+    const TestMemory there(TestDevice(), kBytes);
+    EXPECT_FAILS(entrain_shard_bind(shard, host.data(), there.get(), ENTRAIN_F32), bad,
+                 "params 0x");
+    EXPECT_FAILS(entrain_shard_bind(shard, there.get(), host.data(), ENTRAIN_F32), bad, "grads 0x");
+    entrain_shard_destroy(shard);
+    entrain_mesh_destroy(mesh);
+  });
+}
+
 }  // namespace
 }  // namespace entrain_test

@@ -223,6 +223,7 @@ bool Replica::Forward(bool training, bool first_microbatch) {
   for (int l = 0; l < shards_->slab().layers(); ++l) {
     EXPECT_EQ(edit_->WaitLayer(l), absl::OkStatus());
   }
+  FinishStream();  // so that what is told of the exchange is of its end
   return syncing.ok() && *syncing;
 }
 

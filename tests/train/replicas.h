@@ -24,8 +24,9 @@ EditOptions Judged();
 
 // ---- Where they are
 
-// True: slabs, and all that is lent, are in the memory of the test device (tests/cuda/on_device.h), each rank with a stream
-// of its own. In programs that are made with ENTRAIN_REPLICAS_ON_DEVICE, from the beginning.
+// True: slabs, and all that is lent, are in the memory of the test device (tests/cuda/on_device.h),
+// each rank with a stream of its own. In programs that are made with ENTRAIN_REPLICAS_ON_DEVICE,
+// from the beginning.
 bool OnDevice();
 void SetOnDevice(bool on_device);
 
@@ -49,8 +50,8 @@ class Replica {
   }
   int replica() const { return mesh_->coordinate(Axis::kSync); }
   int slot() const { return mesh_->coordinate(Axis::kShard); }
-  // The slabs; on a device a copy of each: made when it is asked for, and brought back, if it was changed, before anything
-  // else is done with the replica.
+  // The slabs; on a device a copy of each: made when it is asked for, and brought back, if it was
+  // changed, before anything else is done with the replica.
   std::vector<float>& params() { return Pull(params_); }
   std::vector<float>& grads() { return Pull(grads_); }
   // What was lent, and something in its place.
