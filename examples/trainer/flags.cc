@@ -362,7 +362,8 @@ CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
       ->add_option("--ewma-threshold,--local-sgd-ewma-threshold", o->ewma_threshold,
                    "in deviations (default 3)")
       ->check(Real(0.0, true));
-  group->add_flag("--cpu-offload", o->cpu_offload, "accepted; anchors are in host memory anyway");
+  group->add_flag("--cpu-offload", o->cpu_offload,
+                  "with --device cuda: anchors and outer state in host memory");
   group->add_flag("--is-debug", o->is_debug, "a line for each layer and exchange");
   group
       ->add_option("--outer-optimizer", o->outer_optimizer,

@@ -131,7 +131,8 @@ entrain_edit_config_t ConfigOf(const Options& options, int layers, entrain_shard
 
 }  // namespace
 
-Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard) {
+Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard)
+    : on_gpu_(options.device != "cpu") {
   if (options.method == "ddp") {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
     return;
@@ -189,7 +190,16 @@ bool Method::Finish(int layers) {
   Check(entrain_edit_request_sync(edit_.get()));
   BeginForward(true, true);
   WaitAll(layers);
+  AwaitExchange();
   return true;
+}
+
+// Asking for what it decided waits for it. That it is refused before there was one, or while one is
+// under way, does not matter; errors of an exchange come out of the next call, too.
+void Method::AwaitExchange() const {
+  if (edit_ != nullptr && on_gpu_) {
+    (void)entrain_edit_layer_report(edit_.get(), 0, nullptr, nullptr, nullptr);
+  }
 }
 
 void Method::AddState(const char* name, float* data, size_t count) {
@@ -247,6 +257,7 @@ std::vector<int64_t> Method::StepsWhenMet(int replicas) const {
 }
 
 uint64_t Method::anchor_checksum() const {
+  AwaitExchange();
   return edit_ ? Info().anchor_checksum : 0;
 }
 

@@ -52,7 +52,8 @@ class Method {
   // What each replica had made when they last met (a-edit); empty before they have.
   std::vector<int64_t> StepsWhenMet(int replicas) const;
 
-  // Of this rank's anchors; 0: none.
+  // Of this rank's anchors as of the last exchange; 0: none. On a GPU, where exchanges go on behind
+  // the host, it waits for one whose layers have all been waited for.
   uint64_t anchor_checksum() const;
   // What the replicas have agreed on so far: exchanges, and how often this one's layers were left
   // out of one.
@@ -65,8 +66,10 @@ class Method {
 
  private:
   entrain_edit_info_t Info() const;
+  void AwaitExchange() const;
 
   EditHandle edit_;  // null: ddp
+  const bool on_gpu_;
   bool by_time_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;

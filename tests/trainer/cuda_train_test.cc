@@ -30,6 +30,7 @@ class CudaTrainTest : public TrainTest {
       EXPECT_NEAR(cuda.at(key)["loss"].get<double>(), record["loss"].get<double>(), kRounding)
           << name << ", step " << key.first;
       EXPECT_EQ(cuda.at(key)["synced"], record["synced"]) << name << ", step " << key.first;
+      EXPECT_EQ(cuda.at(key).contains("anchor_checksum"), record.contains("anchor_checksum"));
     }
     for (const char* field : {"val_loss", "final_train_loss"}) {
       EXPECT_NEAR(Summary(name + "-cuda")[field].get<double>(), Summary(name)[field].get<double>(),
@@ -55,6 +56,23 @@ TEST_F(CudaTrainTest, SynchronousStepsOfAReplicaAreTheCpus) {
             "--lr 5e-4 --gradient-accumulation-steps 2");
 }
 
+TEST_F(CudaTrainTest, EditIsTheCpusAndGoesOnBitForBit) {
+  const std::string flags =
+      "--method edit --steps 12 --local-sgd-sync-interval 3 "
+      "--local-sgd-warmup-steps 2 --seed 5 ";
+  RunOnBoth("edit", 2, flags);
+  Run("straight", 2, flags + "--device cuda --save-every 6 --save-dir " + Path("saves"));
+  EXPECT_EQ(Losses("straight"), Losses("edit-cuda"));
+  std::string first;
+  for (const auto& entry : std::filesystem::directory_iterator(Path("saves"))) {
+    first = first.empty() ? entry.path().string() : std::min(first, entry.path().string());
+  }
+  Run("resumed", 2, flags + "--device cuda --resume " + first);
+  for (const char* field : {"val_loss", "anchor_checksum"}) {
+    EXPECT_EQ(Summary("resumed")[field], Summary("straight")[field]) << field;
+  }
+}
+
 TEST_F(CudaTrainTest, AccoIsTheCpusAndGoesOnBitForBit) {
   const std::string flags =
       "--method acco --steps 8 --max-microbatches 1 "
@@ -64,6 +82,25 @@ TEST_F(CudaTrainTest, AccoIsTheCpusAndGoesOnBitForBit) {
   Run("resumed", 2, flags + "--device cuda --resume " + Path("saves/step-00000004.ckpt"));
   EXPECT_EQ(Summary("resumed")["val_loss"], Summary("straight")["val_loss"]);
   EXPECT_EQ(LossesAfter(0, Log("resumed")), LossesAfter(4, Log("straight")));
+}
+
+TEST_F(CudaTrainTest, TheOtherMethodsAreTheCpus) {
+  for (const std::string method : {"post-local-sgd", "diloco", "streaming-diloco", "co2"}) {
+    RunOnBoth(method, 2, "--method " + method + " --steps 9 --local-sgd-sync-interval 3");
+  }
+  for (const std::string method : {"dpu", "wp"}) {
+    RunOnBoth(method, 2, "--method " + method + " --steps 6 --max-microbatches 1");
+  }
+  Run("offload", 2,
+      "--method edit --steps 9 --local-sgd-sync-interval 3 --device cuda --cpu-offload");
+  Run("edit", 2, "--method edit --steps 9 --local-sgd-sync-interval 3 --device cuda");
+  EXPECT_EQ(Losses("offload"), Losses("edit"));
+  // When replicas meet is a matter of time.
+  Run("a-edit", 2,
+      "--method a-edit --steps 40 --local-sgd-sync-time 0.05 --min-total-global-steps 4 --lr 0.01 "
+      "--device cuda");
+  EXPECT_GT(Summary("a-edit")["syncs"], 0);
+  EXPECT_LT(Summary("a-edit")["val_loss"], Summary("a-edit")["unigram_entropy"]);
 }
 
 TEST_F(CudaTrainTest, DigitsInBf16WithSharpnessAwareStepsAreTheCpus) {
@@ -109,6 +146,20 @@ TEST_F(CudaTrainTest, WhatIsMissingIsSaidOnceByOneRank) {
   once("TRAINER_CUBLAS_LIBRARY=/nowhere/libcublas.so", "--device cuda", "no cuBLAS here");
   once("A=1", "--device cuda:999", "--device cuda:999 is none of the ");
   once("A=1", "--device gpu", "'gpu' is not cpu, cuda or cuda:N");
+}
+
+TEST_F(CudaTrainTest, AnErrorOfTheGpuEndsTheRunAndIsNamed) {
+  if (OnRealGpu()) {
+    GTEST_SKIP() << "asks the fake driver for what no other gives";
+  }
+  for (const std::string method : {"ddp", "acco"}) {
+    const Outcome outcome =
+        Shell("FAKE_CUDA_FAIL=cuLaunchKernel:800:700 " + Launch(2) + "--data " + Path("text") +
+              " --hidden-size 32 --layers 2 --steps 1000 --device cuda --method " + method);
+    EXPECT_EQ(outcome.code, 1) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("entrain-train: --device cuda: trainer_"));
+    EXPECT_THAT(outcome.output, HasSubstr(": CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory"));
+  }
 }
 
 }  // namespace
