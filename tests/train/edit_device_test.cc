@@ -3,6 +3,7 @@
 // is set, on the machine's first device.
 
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "lib/kernels/kernels.h"
 #include "tests/cuda/on_device.h"
 #include "tests/train/rounds.h"
+#include "tests/train/trainee.h"
 
 namespace entrain {
 namespace {
@@ -261,6 +263,56 @@ TEST(EditOnDevice, WhatTheStreamDidBeforeIsExchangedAndWhatItDoesAfterIsNot) {
     });
     r.MeetAll();
   });
+}
+
+// ---- Checkpoints -------------------------------------------------------------------------------
+
+// Up to so many steps; `at_four` at the exchange of step 4.
+void GoOn(Replica& r, Trainee& trainee, int64_t until, const std::function<void()>& at_four) {
+  while (r.edit().info().steps < until) {
+    trainee.Step([&] {
+      if (at_four && r.edit().info().steps == 4) {
+        at_four();
+      }
+    });
+  }
+}
+
+TEST(EditOnDevice, ARunGoesOnFromACheckpointWithTheSameBitsHereAndThere) {
+  for (const bool offload : {false, true}) {
+    const Directory directory;
+    const CheckpointOptions exact = To(directory, CheckpointKind::kExact);
+    EditOptions options = Averaging();
+    options.local_sgd_sync_interval = 2;
+    options.outer_momentum = 0.8;
+    options.cpu_offload = offload;
+    const Grid grid{2, 2};
+    All whole, there, here;
+    const auto run = [&](All& all, bool on_device, bool load) {
+      SetOnDevice(on_device);
+      RunReplicas(grid, Layers(), [&](Replica& r) {
+        Trainee trainee(r, options);
+        if (load) {
+          ASSERT_EQ(r.edit().Load(exact), absl::OkStatus());
+          EXPECT_EQ(r.edit().info().steps, 4);
+        }
+        GoOn(
+            r, trainee, 9, load ? std::function<void()>() : [&] {
+              EXPECT_EQ(r.edit().Save(exact), absl::OkStatus());
+            });
+        Seen seen = Look(r, trainee);
+        seen.checksum = 0;  // of other bits on a device
+        all.Put(r, std::move(seen));
+        r.MeetAll();
+      });
+    };
+    run(whole, true, false);
+    run(there, true, true);
+    EXPECT_EQ(there.seen(), whole.seen());
+    run(here, false, true);
+    EXPECT_EQ(here.seen(), whole.seen());
+    SetOnDevice(true);
+  }
 }
 
 // ---- Errors ------------------------------------------------------------------------------------

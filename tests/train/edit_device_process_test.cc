@@ -1,0 +1,124 @@
+// EDiT on device memory between processes: replicas that read each other's memory, and one that is
+// killed. On the fake driver, or, where TEST_GPU=1 is set, with one device for all.
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+#include "lib/comm/runtime.h"
+#include "lib/store/store.h"
+#include "tests/cuda/on_device.h"
+#include "tests/train/replicas.h"
+
+namespace entrain {
+namespace {
+
+using Body = std::function<void(const std::shared_ptr<Mesh>& mesh)>;
+
+void RunRank(const std::string& url, int rank, int size, const Body& body) {
+  auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});
+  RuntimeOptions runtime_options;
+  runtime_options.transports = "shm,cuda";
+  auto runtime = Runtime::Create(runtime_options);
+  ASSERT_TRUE(store.ok() && runtime.ok());
+  CommOptions options;
+  options.runtime = *runtime;
+  options.store = *store;
+  options.rank = rank;
+  options.size = size;
+  options.timeout_ns = 30 * kSecond;
+  const auto comm = Communicator::Create(options);
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  const auto mesh = Mesh::Create(*comm, {});
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  body(*mesh);
+}
+
+// Every rank a process that has not known the driver before: it does not survive a fork. What became
+// of each, as waitpid says.
+std::vector<int> RunProcesses(int size, const Body& body) {
+  char directory[] = "/tmp/entrain_edit_device_XXXXXX";
+  EXPECT_NE(mkdtemp(directory), nullptr);
+  const std::string url = absl::StrCat("file:", directory);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      RunRank(url, rank, size, body);
+      std::fflush(nullptr);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  std::vector<int> ends;
+  for (const pid_t child : children) {
+    ends.emplace_back();
+    EXPECT_EQ(waitpid(child, &ends.back(), 0), child);
+  }
+  EXPECT_EQ(std::system(absl::StrCat("rm -r ", directory).c_str()), 0);  // NOLINT
+  return ends;
+}
+
+ShardConfig OneLargeLayer() {
+  ShardConfig config;
+  config.layer_counts = {8, 100'003};  // the second by each other's memory
+  return config;
+}
+
+TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
+  const std::vector<int> ends = RunProcesses(3, [](const std::shared_ptr<Mesh>& mesh) {
+    Replica r(mesh, OneLargeLayer());
+    r.Edit(Averaging());
+    r.Forward();
+    for (int round = 1; round <= 3; ++round) {
+      r.ForEach(r.params(),
+                [&](int, int64_t, float& value) { value += static_cast<float>(r.replica()); });
+      r.EndStep();
+      EXPECT_TRUE(r.Forward());
+      r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+        ASSERT_NEAR(value, Replica::Initial(l, i) + static_cast<float>(round), 1e-4);
+      });
+    }
+    r.MeetAll();
+  });
+  EXPECT_EQ(ends, (std::vector<int>{0, 0, 0}));
+}
+
+TEST(EditOnDeviceProcesses, AKilledReplicaIsNamedAndTheStreamGoesOn) {
+  const std::vector<int> ends = RunProcesses(2, [](const std::shared_ptr<Mesh>& mesh) {
+    Replica r(mesh, OneLargeLayer());
+    r.Edit(Averaging());
+    r.Forward();
+    r.EndStep();
+    r.MeetAll();
+    if (r.replica() == 1) {
+      usleep(200'000);  // the other has left the barrier
+      raise(SIGKILL);
+    }
+    const int64_t begun = Clock::Real().Now();
+    absl::Status status = r.edit().BeginForward(true, true).status();
+    for (int l = 0; l < 2; ++l) {
+      status.Update(r.edit().WaitLayer(l));
+    }
+    r.FinishStream();
+    status.Update(r.edit().RequestSync());
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.message().find("rank 1"), absl::string_view::npos) << status;
+    EXPECT_LT(Clock::Real().Now() - begun, 10 * kSecond);
+  });
+  EXPECT_EQ(ends[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(ends[1]));
+}
+
+}  // namespace
+}  // namespace entrain
