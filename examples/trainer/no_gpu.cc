@@ -6,8 +6,8 @@ namespace trainer {
 
 std::unique_ptr<Device> OpenGpu(int, int) {
   throw Error(
-      "--device cuda: this program was built without CUDA; build it where nvcc is (CUDA 12.8 "
-      "or later, see CUDACXX in README.md), or set --device cpu");
+      "--device cuda: this program was built without CUDA; build it where nvcc is (of CUDA 12.8 or "
+      "later), or set --device cpu");
 }
 
 }  // namespace trainer

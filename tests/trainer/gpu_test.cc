@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -12,12 +13,36 @@
 #include "examples/trainer/device.h"
 #include "examples/trainer/digits.h"
 #include "examples/trainer/error.h"
+#include "examples/trainer/gpu_driver.h"
 #include "examples/trainer/random.h"
 #include "tests/trainer/on_gpu.h"
 #include "tests/trainer/passes.h"
+#if __has_include(<cublas_v2.h>)
+#include <cublas_v2.h>
+#endif
 
 namespace trainer {
 namespace {
+
+#if __has_include(<cublas_v2.h>)
+// What gpu_driver.h declares, against NVIDIA's header: as many arguments, of the same sizes.
+template <typename... A, typename... B>
+constexpr bool Alike(int (*)(A...), cublasStatus_t (*)(B...)) {
+  if constexpr (sizeof...(A) == sizeof...(B)) {
+    return ((sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>)&&...);
+  }
+  return false;
+}
+using Declared = CublasFunctions;
+static_assert(Alike(decltype(Declared::cublasCreate_v2){}, &::cublasCreate_v2));
+static_assert(Alike(decltype(Declared::cublasDestroy_v2){}, &::cublasDestroy_v2));
+static_assert(Alike(decltype(Declared::cublasSetStream_v2){}, &::cublasSetStream_v2));
+static_assert(Alike(decltype(Declared::cublasSetWorkspace_v2){}, &::cublasSetWorkspace_v2));
+static_assert(Alike(decltype(Declared::cublasSgemm_v2){}, &::cublasSgemm_v2));
+static_assert(Alike(decltype(Declared::cublasSgemmStridedBatched){}, &::cublasSgemmStridedBatched));
+static_assert(int{CUBLAS_OP_N} == kCublasAsIs && int{CUBLAS_OP_T} == kCublasTransposed);
+static_assert(CUBLAS_STATUS_SUCCESS == 0);
+#endif
 
 using testing::HasSubstr;
 
