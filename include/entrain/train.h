@@ -550,7 +550,8 @@ ENTRAIN_API void entrain_acco_config_init(entrain_acco_config_t* config);
  * nothing, so that later ones find all memory that they need. */
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
-/* Ends a round under way, on all ranks: destroy after the end, or all together. NULL: nothing. */
+/* Ends a round under way, on all ranks: destroy after the end, or all together (on device memory:
+ * when the streams of all are through with their last install). NULL: nothing. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* On device memory the stream of rounds, where a step of the caller's own enqueues what it does;
  * else NULL. Lent until the channel is destroyed. */

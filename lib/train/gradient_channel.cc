@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<GradientChannel>> GradientChannel::Create(
     ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(layers, own->size(), own->rank()));
     std::unique_ptr<GradientChannel> channel(
         new GradientChannel(std::move(own), options, std::move(slab)));
-    ENTRAIN_RETURN_IF_ERROR(channel->Allocate());
+    ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
     return channel;
   };
   auto channel = create();
@@ -76,10 +76,8 @@ absl::Status GradientChannel::Allocate() {
   ENTRAIN_ASSIGN_OR_RETURN(own_, OwnStream::Make(options_.at));
   const DType params = options_.params_dtype, master = options_.master_dtype();
   const int64_t widest = std::max(SizeOf(params), SizeOf(options_.wire_dtype));
-  // On a device as long as com_, for Rehearse.
-  const int64_t held = device == nullptr ? layer.full : layer.padded;
-  ENTRAIN_ASSIGN_OR_RETURN(accumulator_,
-                           PlacedArray::Allocate(device, held * SizeOf(options_.grads_dtype)));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      accumulator_, PlacedArray::Allocate(device, layer.full * SizeOf(options_.grads_dtype)));
   ENTRAIN_ASSIGN_OR_RETURN(com_, PlacedArray::Allocate(device, layer.padded * widest));
   ENTRAIN_ASSIGN_OR_RETURN(master_, PlacedArray::Allocate(device, layer.shard * SizeOf(master)));
   piece_ = std::min(layer.shard, device == nullptr ? kHostPiece : kDevicePiece);
@@ -89,8 +87,10 @@ absl::Status GradientChannel::Allocate() {
     ENTRAIN_ASSIGN_OR_RETURN(state_.emplace_back(),
                              PlacedArray::Allocate(device, layer.shard * SizeOf(DType::kF32)));
   }
-  ENTRAIN_RETURN_IF_ERROR(own_->Follow());
-  ENTRAIN_RETURN_IF_ERROR(comm_->Broadcast(options_.params, layer.full, params, 0, Options()));
+  const int64_t time = options_.timeout_ns > 0 ? options_.timeout_ns : comm_->timeout_ns();
+  ENTRAIN_RETURN_IF_ERROR(FinishStream(options_.at, Deadline::After(time)));
+  ENTRAIN_RETURN_IF_ERROR(
+      comm_->Broadcast(options_.params, layer.full, params, 0, Options(/*on_stream=*/false)));
   if (device != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(Rehearse());
   }
@@ -107,32 +107,31 @@ absl::Status GradientChannel::Allocate() {
   return own_->Lead();
 }
 
-// Calls find the memory that they need where they start, as do kernels that give a number; while a
-// stream waits for a call nobody should have to. So once both calls of a round together, of
-// whatever is in the arrays, and no stream waits for them.
+// Calls find the memory that they need where they start or at their first time, as do kernels that
+// give a number; while a stream waits for a call nobody should have to. So once all of a round,
+// with whatever is in the arrays, while no stream waits.
 absl::Status GradientChannel::Rehearse() {
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [this] {
     CurrentKernels().sum_of_squares(reinterpret_cast<const float*>(room_.data()), 1);
   }));
-  Call gather = ParametersCall();
-  gather.out.data = accumulator_.data();
-  gather.in.data = accumulator_.data() + slab_.layer(0).first * SizeOf(options_.params_dtype);
-  for (Call call : {GradientsCall(), gather}) {
-    call.options = Options();
-    call.options.on_stream = false;
-    call.options.stream = nullptr;
-    ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, comm_->Start(call));
-    carried_.push_back({"rehearsal", std::move(work)});
+  for (Call call : {GradientsCall(), ParametersCall()}) {
+    call.options = Options(/*on_stream=*/false);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->Run(call), "rehearsal"));
   }
-  return SettleRound();
+  // One begins before the other is over; they differ in the width of elements.
+  Call wider = SizeOf(options_.params_dtype) >= SizeOf(options_.wire_dtype) ? ParametersCall()
+                                                                            : GradientsCall();
+  wider.options = Options();
+  return comm_->Reserve(wider, 2);
 }
 
 // Of a round's data. On a device without a tag, so that they may go all ways
 // (lib/comm/device_calls.h).
-CallOptions GradientChannel::Options() const {
+CallOptions GradientChannel::Options(bool on_stream) const {
   CallOptions options = TimedCall(options_.timeout_ns, on_device() ? -1 : kDataTag, true);
-  options.device = options.on_stream = on_device();
-  options.stream = own_->at().stream;
+  options.device = on_device();
+  options.on_stream = on_device() && on_stream;
+  options.stream = options.on_stream ? own_->at().stream : nullptr;
   return options;
 }
 

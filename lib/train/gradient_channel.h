@@ -206,7 +206,7 @@ class GradientChannel {
                 std::byte* out);
 
   std::byte* Own(DType dtype) const { return com_.data() + slab_.layer(0).first * SizeOf(dtype); }
-  CallOptions Options() const;
+  CallOptions Options(bool on_stream = true) const;
 
   const std::shared_ptr<Communicator> comm_;
   const ChannelOptions options_;

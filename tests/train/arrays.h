@@ -22,14 +22,14 @@ namespace entrain {
 // A place, and the caller's stream there.
 class Arrays {
  public:
-  explicit Arrays(bool on_device) {
+  explicit Arrays(bool on_device, int ordinal = 0) {
 #ifdef FAKE_CUDA_LIBRARY
     if (on_device) {
-      stream_ = std::make_unique<TestStream>(TestDevice());
-      at_ = {&TestDevice(), stream_->get()};
+      stream_ = std::make_unique<TestStream>(TestDevice(ordinal));
+      at_ = {&TestDevice(ordinal), stream_->get()};
     }
 #else
-    EXPECT_FALSE(on_device);
+    EXPECT_FALSE(on_device || ordinal != 0);
 #endif
   }
   const ArraysAt& at() const {
@@ -120,13 +120,9 @@ class HostStep {
 
 // For INSTANTIATE_TEST_SUITE_P of suites whose parameter is whether arrays are on a device.
 #ifdef FAKE_CUDA_LIBRARY
-inline auto Places() {
-  return testing::Values(false, true);
-}
+inline const std::vector<bool> kPlaces = {false, true};
 #else
-inline auto Places() {
-  return testing::Values(false);
-}
+inline const std::vector<bool> kPlaces = {false};
 #endif
 inline std::string NameOfPlace(const testing::TestParamInfo<bool>& info) {
   return info.param ? "device" : "host";

@@ -153,7 +153,7 @@ class Worker {
 };
 
 class GoldenRounds : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(, GoldenRounds, Places(), NameOfPlace);
+INSTANTIATE_TEST_SUITE_P(, GoldenRounds, testing::ValuesIn(kPlaces), NameOfPlace);
 
 std::vector<int32_t> Script(int worker) {
   return Rounds()["problem"]["microbatches_per_round"][worker == 0 ? "worker0" : "worker1"]

@@ -54,7 +54,7 @@ void Look(void* user, int32_t preview, int64_t, double, size_t first, size_t cou
 }
 
 class Invariants : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(, Invariants, Places(), NameOfPlace);
+INSTANTIATE_TEST_SUITE_P(, Invariants, testing::ValuesIn(kPlaces), NameOfPlace);
 
 TEST_P(Invariants, EveryMicroBatchIsInExactlyOneCommitOrDropped) {
   for (const DelayMethod method : kMethods) {

@@ -91,7 +91,7 @@ void AddTo(const Floats& floats, GradientChannel& channel, int rank, int64_t j) 
 
 // The suite's parameter: whether arrays are on a device.
 class Channel : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(, Channel, Places(), NameOfPlace);
+INSTANTIATE_TEST_SUITE_P(, Channel, testing::ValuesIn(kPlaces), NameOfPlace);
 
 // Gradients that do not depend on the parameters: ACCO is synchronous AdamW on the same counts, bit for bit, for any number of
 // ranks.
@@ -169,9 +169,8 @@ TEST_P(Channel, Bf16ParametersHaveTheSameBitsOnAllRanksAndMastersTheirOwn) {
         const std::lock_guard<std::mutex> lock(mutex);
         seen.insert(params.Read());
         const int64_t shard = (kCount + 2) / 3;
-        EXPECT_EQ((*channel)->info().bytes_held, SizeOf(held) * (GetParam() ? 3 * shard : kCount) +
-                                                     SizeOf(wire) * 3 * shard + 12 * shard +
-                                                     8 * shard);
+        EXPECT_EQ((*channel)->info().bytes_held,
+                  SizeOf(held) * kCount + SizeOf(wire) * 3 * shard + 12 * shard + 8 * shard);
       });
       EXPECT_EQ(seen.size(), 1u);
     }
@@ -200,8 +199,9 @@ std::vector<float> TrainedBits(Communicator& comm, bool on_device, DelayMethod m
     }
     EXPECT_EQ((*channel)->Install(), absl::OkStatus());
   }
+  std::vector<float> params = floats.params();  // once the device has them
   Meet(comm);
-  return floats.params();
+  return params;
 }
 
 TEST_P(Channel, HasTheBitsOfTheHostWhereverItIs) {
@@ -428,8 +428,9 @@ std::vector<float> RunOf(Communicator& comm, bool on_device, DelayMethod method,
       EXPECT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
     }
   }
+  std::vector<float> params = floats.params();  // once the device has them
   Meet(comm);
-  return floats.params();
+  return params;
 }
 
 TEST_P(Channel, ExactResumeIsBitEqualWithEveryMethodAndOptimizer) {
@@ -443,7 +444,11 @@ TEST_P(Channel, ExactResumeIsBitEqualWithEveryMethodAndOptimizer) {
             To(directory, CheckpointKind::kExact, saved == 3 ? kOneFile : kWays[3]);
         RunRanks(3, [&](const std::shared_ptr<Communicator>& comm) {
           const auto straight = RunOf(*comm, GetParam(), method, kind, 9, saved, false, checkpoint);
-          EXPECT_EQ(RunOf(*comm, GetParam(), method, kind, 9, saved, true, checkpoint), straight);
+          for (const bool on_device : kPlaces) {  // wherever it was saved
+            EXPECT_EQ(RunOf(*comm, on_device, method, kind, 9, saved, true, checkpoint), straight)
+                << static_cast<int>(method) << " " << static_cast<int>(kind) << " " << saved
+                << (on_device ? " on the device" : "");
+          }
         });
       }
     }
@@ -480,11 +485,11 @@ TEST_P(Channel, AnExactCheckpointOfAnotherMethodIsRefusedAndAPortableOneIsNot) {
 TEST_P(Channel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
   const Directory directory;
   const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);
-  const auto run = [&](int ranks, bool loads) {
+  const auto run = [&](int ranks, bool on_device, bool loads) {
     std::vector<float> params;
     std::mutex mutex;
     RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
-      Floats floats(GetParam(), DelayMethod::kAcco);
+      Floats floats(on_device, DelayMethod::kAcco);
       floats.options.limit = 3;
       auto channel = GradientChannel::Create(*comm, floats.options);
       ASSERT_TRUE(channel.ok());
@@ -505,9 +510,11 @@ TEST_P(Channel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
     });
     return params;
   };
-  const std::vector<float> saved = run(2, false);
-  for (const int ranks : {1, 2, 5}) {
-    EXPECT_EQ(run(ranks, true), saved) << ranks;
+  const std::vector<float> saved = run(2, GetParam(), false);
+  for (const bool on_device : kPlaces) {
+    for (const int ranks : {1, 2, 5}) {
+      EXPECT_EQ(run(ranks, on_device, true), saved) << ranks;
+    }
   }
 }
 

@@ -1,0 +1,251 @@
+// ACCO and its baselines on device memory: by every way that data can go, without the host waiting, and when the driver fails.
+// What holds on a host and a device alike is in the other tests of gradient_channel.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/kernels/kernels.h"
+#include "lib/train/gradient_channel.h"
+#include "tests/support/ranks.h"
+#include "tests/train/arrays.h"
+
+namespace entrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Before anything is looked for.
+const bool kFakes = [] {
+  if (!OnRealDevice()) {
+    setenv("FAKE_CUDA_DEVICES", "4", 1);                   // NOLINT(concurrency-mt-unsafe)
+    setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);  // NOLINT(concurrency-mt-unsafe)
+  }
+  return !OnRealDevice();
+}();
+
+constexpr DelayMethod kMethods[] = {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp,
+                                    DelayMethod::kZero1};
+
+// Gradients of each round that the device adds by itself, so that the host need not wait for a copy.
+class Learner {
+ public:
+  Learner(bool on_device, int ordinal, int rank, int64_t count, int rounds, DelayMethod method)
+      : where(on_device, ordinal),
+        count_(count),
+        params_(where, std::vector<float>(static_cast<size_t>(count), 1)) {
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<float> values;
+      for (int64_t i = 0; i < count; ++i) {  // exact in any order
+        values.push_back(static_cast<float>((7 * round + 3 * i + 5 * rank) % 32 - 16) / 64);
+      }
+      gradients_.push_back(std::make_unique<TestArray<float>>(where, values));
+    }
+    OptimizerConfig config;
+    config.kind = OptimizerKind::kAdamw;
+    optimizer_ = *MakeOptimizer(config);
+    options.method = method;
+    options.count = count;
+    options.params = params_.data();
+    options.at = where.at();
+    options.optimizer = optimizer_.get();
+  }
+  absl::Status Create(Communicator& comm) {
+    auto made = GradientChannel::Create(comm, options);
+    if (made.ok()) {
+      channel = *std::move(made);
+    }
+    return made.status();
+  }
+  // The next round's gradients.
+  void Add() {
+    const void* const gradient = gradients_[next_++ % gradients_.size()]->data();
+    EXPECT_EQ(ComputeAt(where.at(),
+                        [&] {
+                          CurrentKernels().axpy(static_cast<float*>(channel->gradients()), 1,
+                                                static_cast<const float*>(gradient), count_);
+                        }),
+              absl::OkStatus());
+    ASSERT_EQ(channel->Add(1, 1), absl::OkStatus());
+  }
+  std::vector<float> Params() const { return params_.Read(); }
+
+  const Arrays where;
+  ChannelOptions options;
+
+ private:
+  const int64_t count_;
+  const TestArray<float> params_;
+  std::vector<std::unique_ptr<TestArray<float>>> gradients_;
+  std::unique_ptr<Optimizer> optimizer_;
+  size_t next_ = 0;
+
+ public:
+  std::unique_ptr<GradientChannel> channel;  // goes before what it uses
+};
+
+// ---- Ways --------------------------------------------------------------------------------------
+
+TEST(ChannelOnDevice, DataGoesByEveryWay) {
+  for (const char* const transports : {"inproc", "inproc,cuda", "shm,cuda", "inproc,nccl"}) {
+    const bool handed = std::string(transports) == "inproc,nccl";
+    for (const int ranks : {1, 2, 4}) {
+      if (handed && ranks > TestDevices().count()) {
+        continue;  // NCCL wants a device for each
+      }
+      RunRanks(ranks, {.transports = transports}, [&](const std::shared_ptr<Communicator>& comm) {
+        constexpr int kRounds = 6;
+        constexpr int64_t kCount = 150'001;  // more than the least that goes direct
+        Learner here(false, 0, comm->rank(), kCount, kRounds, DelayMethod::kAcco);
+        Learner there(true, handed ? comm->rank() : 0, comm->rank(), kCount, kRounds,
+                      DelayMethod::kAcco);
+        for (Learner* const run : {&here, &there}) {
+          ASSERT_EQ(run->Create(*comm), absl::OkStatus());
+          for (int round = 0; round < kRounds; ++round) {
+            run->Add();
+            ASSERT_EQ(run->channel->Install(), absl::OkStatus());
+          }
+        }
+        EXPECT_EQ(there.Params(), here.Params()) << transports << ", " << ranks << " ranks";
+        EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+      });
+    }
+  }
+}
+
+// ---- The host waits for nothing but counts --------------------------------------------------------
+
+// A word that a stream waits for.
+class Gate {
+ public:
+  explicit Gate(const Arrays& where) : device_(*where.at().device) {
+    const auto memory = device_.AllocatePinned(4096);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    word_ = static_cast<uint32_t*>(*memory);
+    *word_ = 0;
+    EXPECT_EQ(device_.AwaitWord(where.at().stream, word_, 1), absl::OkStatus());
+  }
+  void Open() { std::atomic_ref<uint32_t>(*word_).store(1, std::memory_order_release); }
+  ~Gate() { device_.FreePinned(word_); }
+
+ private:
+  Device& device_;
+  uint32_t* word_ = nullptr;
+};
+
+TEST(ChannelOnDevice, TheHostIsARoundAheadOfADeviceThatStandsStill) {
+  for (const DelayMethod method : kMethods) {
+    RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+      constexpr int kRounds = 4;
+      Learner here(false, 0, comm->rank(), 1001, kRounds, method);
+      Learner there(true, 0, comm->rank(), 1001, kRounds, method);
+      ASSERT_EQ(here.Create(*comm), absl::OkStatus());
+      ASSERT_EQ(there.Create(*comm), absl::OkStatus());
+      for (int round = 0; round < kRounds; ++round) {
+        here.Add();
+        ASSERT_EQ(here.channel->Install(), absl::OkStatus());
+      }
+      const std::vector<float> begun = there.Params();
+      {
+        Gate gate(there.where);
+        const bool waits = method == DelayMethod::kZero1;
+        there.Add();
+        EXPECT_TRUE(*there.channel->Poll());  // nothing is under way
+        ASSERT_EQ(there.channel->Install(), absl::OkStatus());
+        EXPECT_EQ(there.channel->info().rounds, waits ? 1 : 0);
+        there.Add();
+        EXPECT_EQ(*there.channel->Poll(), waits);  // its own round has been taken
+        if (!waits) {
+          ASSERT_EQ(there.channel->Install(), absl::OkStatus());  // counts go between hosts
+          EXPECT_EQ(there.channel->info().rounds, 1);
+          EXPECT_EQ(there.channel->info().microbatches, 2);
+          there.Add();
+          EXPECT_FALSE(*there.channel->Poll());
+        }
+        ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+        gate.Open();
+        ASSERT_EQ(there.channel->Install(), absl::OkStatus());
+        for (int round = waits ? 2 : 3; round < kRounds; ++round) {
+          there.Add();
+          ASSERT_EQ(there.channel->Install(), absl::OkStatus());
+        }
+        EXPECT_EQ(there.Params(), here.Params());
+        EXPECT_NE(there.Params(), begun);
+        ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      }
+    });
+  }
+}
+
+// ---- Errors ------------------------------------------------------------------------------------
+
+constexpr int kLaunchFailed = 719;
+
+// Whichever rank meets it, all learn of it, and nobody hangs.
+TEST(ChannelOnDevice, AnErrorOfTheDriverEndsARoundOnAllRanks) {
+  ENTRAIN_NEEDS_FAKE();
+  for (const char* const function :
+       {"cuMemcpyAsync", "cuMemsetD8Async", "cuLaunchKernel", "cuEventRecord", "cuStreamWaitEvent",
+        "cuStreamWaitValue32_v2", "cuEventQuery"}) {
+    for (const int nth : {1, 2, 3, 5, 8}) {
+      SCOPED_TRACE(std::string(function) + " " + std::to_string(nth));
+      std::atomic<int> named{0};
+      RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+        Learner run(true, 0, comm->rank(), 1001, 1, DelayMethod::kAcco);
+        ASSERT_EQ(run.Create(*comm), absl::OkStatus());
+        ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+        if (comm->rank() == 0) {
+          FailCall(function, nth, kLaunchFailed);
+        }
+        ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+        absl::Status status;
+        for (int round = 0; round < 20 && status.ok(); ++round) {
+          status = run.channel->Add(1, 1);  // without gradients: only the channel asks the driver
+          status.Update(run.channel->Install());
+        }
+        EXPECT_FALSE(status.ok());
+        named += std::string(status.message()).find(function) != std::string::npos ? 1 : 0;
+        EXPECT_EQ(run.channel->Add(1, 1), status);
+        EXPECT_EQ(comm->Barrier(), absl::OkStatus());  // it was a communicator of its own
+        FailCall(function, 0, 0);
+      });
+      EXPECT_GT(named, 0);
+    }
+  }
+}
+
+TEST(ChannelOnDevice, AnErrorWhileItIsCreatedIsThatOfAllRanks) {
+  ENTRAIN_NEEDS_FAKE();
+  for (const char* const function : {"cuMemAlloc_v2", "cuStreamCreateWithPriority", "cuEventCreate",
+                                     "cuMemHostAlloc", "cuLaunchKernel"}) {
+    SCOPED_TRACE(function);
+    RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+      Learner run(true, 0, comm->rank(), 1001, 1, DelayMethod::kAcco);
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      if (comm->rank() == 0) {
+        FailCall(function, 1, 2);  // CUDA_ERROR_OUT_OF_MEMORY
+      }
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      const absl::Status status = run.Create(*comm);
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(std::string(status.message()), HasSubstr(function));
+      FailCall(function, 0, 0);
+      EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+    });
+  }
+}
+
+TEST(ChannelOnDevice, RanksThatDisagreeOnMemoryAreTold) {
+  RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+    Learner run(comm->rank() == 0, 0, comm->rank(), 1001, 1, DelayMethod::kAcco);
+    const absl::Status status = run.Create(*comm);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("memory"));
+  });
+}
+
+}  // namespace
+}  // namespace entrain
