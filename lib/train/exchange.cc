@@ -104,49 +104,8 @@ CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
   return TimedCall(std::min(usual, room) + patience_ns, tag, true);
 }
 
-// On a device deltas have the same order on all ranks, so that their calls may go any way; and
-// nothing but the call waits for them, so they need no stream.
-CallOptions Exchange::OptionsOfDelta(int layer) const {
-  CallOptions options = Options(room_ == nullptr ? layer : -1);
-  options.device = room_ != nullptr;
-  return options;
-}
-
-// That what has been computed is that, before it is told to others.
-absl::Status Exchange::CheckDevice() const {
-  return room_ == nullptr ? absl::OkStatus() : KernelStream::Current()->status();
-}
-
-absl::Status Exchange::Reserve() {
-  const int64_t most = slab_.largest().shard;
-  for (int i = 0; i < options_.in_flight(); ++i) {
-    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const delta, room_->Keep(most * kFloat));
-    idle_deltas_.push_back(reinterpret_cast<float*>(delta));
-  }
-  if (!options_.plain()) {
-    ENTRAIN_RETURN_IF_ERROR(anchors_.Reserve(options_.outer_arrays()));
-  }
-  if (options_.overlap_steps > 0) {
-    ENTRAIN_RETURN_IF_ERROR(ReserveSnapshots());
-  }
-  if (groups_.sync == nullptr) {
-    return absl::OkStatus();
-  }
-  const auto replicas = static_cast<size_t>(groups_.sync->size());
-  const std::vector<double> weights(replicas, 1.0 / static_cast<double>(replicas));
-  const Call call = reducer_->AllReduce(
-      weights, absl::MakeSpan(idle_deltas_[0], static_cast<size_t>(most)), OptionsOfDelta(0));
-  return groups_.sync->Reserve(call, options_.in_flight());
-}
-
 absl::Status Exchange::CreateAnchors() {
   return anchors_.Create(params_, options_.outer_arrays());
-}
-
-void Exchange::SealAnchors() {
-  if (anchors_.exist()) {
-    anchors_.SealAll();
-  }
 }
 
 void Exchange::VisitState(StateVisitor& visitor) {
@@ -385,25 +344,6 @@ absl::Status Exchange::Begin(int layer) {
                                            absl::MakeSpan(flight.delta, static_cast<size_t>(valid)),
                                            OptionsOfDelta(layer)));
   return absl::OkStatus();
-}
-
-absl::Status Exchange::TakeDelta(int64_t count, Flight* flight) {
-  if (room_ != nullptr) {  // as many as are ever under way were reserved
-    flight->delta = idle_deltas_.back();
-    idle_deltas_.pop_back();
-    return absl::OkStatus();
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(flight->buffer, pool_.Take(count * kFloat));
-  flight->delta = reinterpret_cast<float*>(flight->buffer.data());
-  return absl::OkStatus();
-}
-
-// Whoever takes it next, on a device, uses it behind what has been enqueued so far.
-void Exchange::GiveDelta(Flight flight) {
-  if (room_ != nullptr && flight.delta != nullptr) {
-    idle_deltas_.push_back(flight.delta);
-  }
-  pool_.Give(std::move(flight.buffer));
 }
 
 void Exchange::FillDelta(int layer, float* delta) const {
