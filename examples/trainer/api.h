@@ -17,7 +17,8 @@ inline void Check(entrain_status_t status) {
   }
 }
 
-// In a config of the library: the arrays of its calls are on the device, in the order of its stream.
+// In a config of the library: the arrays of its calls are on the device, in the order of its
+// stream.
 template <typename Config>
 void SetPlace(const Device& device, Config* config) {
   config->memory = device.is_gpu() ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;

@@ -15,10 +15,10 @@ namespace trainer {
 
 class Channel {
  public:
-  // All parameters of `model`, in the precision of the options; every rank starts with rank 0's. They,
-  // the options and the optimizer, whose arrays the channel keeps itself, must outlive the object;
-  // all are on the device. Collective. Throws Error with the library's sentence when options
-  // contradict.
+  // All parameters of `model`, in the precision of the options; every rank starts with rank 0's.
+  // They, the options and the optimizer, whose arrays the channel keeps itself, must outlive the
+  // object; all are on the device. Collective. Throws Error with the library's sentence when
+  // options contradict.
   Channel(const Options& options, Session* session, const InnerOptimizer& inner,
           const Device& device, WholeModel* model);
 

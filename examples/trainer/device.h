@@ -1,7 +1,7 @@
-// Where a run computes: the CPU, or a GPU and one stream of it. The memory that models, gradients and
-// optimizers are in, and the loops over whole vectors that a step needs besides its passes and its
-// optimizer. On a GPU everything is enqueued on the stream and the host goes on, unless a function
-// says that it waits. One thread.
+// Where a run computes: the CPU, or a GPU and one stream of it. The memory that models, gradients
+// and optimizers are in, and the loops over whole vectors that a step needs besides its passes and
+// its optimizer. On a GPU everything is enqueued on the stream and the host goes on, unless a
+// function says that it waits. One thread.
 #pragma once
 
 #include <cstdint>

@@ -183,7 +183,7 @@ void Gpu::Start(GpuKernel kernel, void* args, int64_t blocks) {
   cuda_.Check(result, kKernelNames[i]);
 }
 
-// cuBLAS goes by columns: what is row by row is the transpose to it, so it computes out^T = b^T a^T.
+// cuBLAS goes by columns; what is row by row is transposed to it: it computes out^T = b^T a^T.
 void Gpu::Multiply(const GpuProduct& p) {
   const auto operation = [](const GpuMatrix& m) {
     return m.transposed ? kCublasTransposed : kCublasAsIs;

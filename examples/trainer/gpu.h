@@ -1,6 +1,6 @@
 // One GPU: its primary context, which the library uses too, one stream on which everything goes in
-// order, the kernels of gpu_args.h, and cuBLAS. One thread: the one that opens it, which is on the GPU
-// from then on.
+// order, the kernels of gpu_args.h, and cuBLAS. One thread: the one that opens it, which is on the
+// GPU from then on.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace trainer {
 
-// A factor of a product: a matrix whose rows are `width` apart, as it is or transposed; with several
-// in a batch they are `stride` apart.
+// A factor of a product: a matrix whose rows are `width` apart, as it is or transposed; with
+// several in a batch they are `stride` apart.
 struct GpuMatrix {
   const float* at;
   int width;

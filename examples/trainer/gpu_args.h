@@ -68,8 +68,8 @@ struct GpuColumnSumsArgs {
   }
 };
 
-// The rows of a table [256, width] that the bytes `inputs` name, one a token: out [tokens, width] of
-// the table in; or the other way, the table out of what is added to its rows.
+// The rows of a table [256, width] that the bytes `inputs` name, one a token: out [tokens, width]
+// of the table in; or the other way, the table out of what is added to its rows.
 struct GpuEmbedArgs {
   float* out = nullptr;
   const float* in = nullptr;

@@ -48,8 +48,8 @@ struct CudaFunctions {
   static CudaFunctions Load();
 };
 
-// cuBLAS's binary interface as far as it is used, so that its header is not needed to build; matrices
-// are stored column by column.
+// cuBLAS's binary interface as far as it is used, so that its header is not needed to build;
+// matrices are stored column by column.
 enum CublasOperation : int { kCublasAsIs = 0, kCublasTransposed = 1 };
 struct CublasFunctions {
   int (*cublasCreate_v2)(void** handle);

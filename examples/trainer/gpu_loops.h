@@ -257,8 +257,8 @@ TRAINER_ANYWHERE void LargestOfRow(const Block& block, const float* x, int count
   });
 }
 
-// out[rows, width], width rows a matrix: row r of a matrix keeps columns 0 .. r as probabilities, and
-// the rest becomes 0.
+// out[rows, width], width rows a matrix: row r of a matrix keeps columns 0 .. r as probabilities,
+// and the rest becomes 0.
 struct GpuCausalSoftmax {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -391,8 +391,8 @@ struct GpuEmbedBackward {
 
 // ---- Heads
 
-// f(low, high, at, turned) of every pair (i, i + head_dim / 2): where its low half is in `joined` and
-// in `split`, and the place of its angle, below 0: it is not turned.
+// f(joined, split, angle) of every pair (i, i + head_dim / 2): where its low half is in `joined`
+// and in `split`, and the place of its angle, below 0: it is not turned.
 template <typename Block, typename F>
 TRAINER_ANYWHERE void ForPairs(const GpuHeadsArgs& args, const Block& block, F f) {
   const int half = args.head_dim / 2, width = args.heads * args.head_dim;

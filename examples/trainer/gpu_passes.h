@@ -1,6 +1,6 @@
-// The passes of model.h and mlp.h on a GPU: parameters and gradients are addresses there, activations
-// stay there, and all that comes back is the loss and the hits, when somebody asks. What a block
-// computes is said in block.h.
+// The passes of model.h and mlp.h on a GPU: parameters and gradients are addresses there,
+// activations stay there, and all that comes back is the loss and the hits, when somebody asks.
+// What a block computes is said in block.h.
 #pragma once
 
 #include <cstdint>

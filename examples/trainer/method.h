@@ -34,8 +34,9 @@ class Method {
 
   // What else a checkpoint holds: `count` elements at `data`, lent for good.
   void AddState(const char* name, float* data, size_t count);
-  // Asks for a checkpoint where replicas do not meet at steps that all know (a-edit): all see at the
-  // same rendezvous that somebody wants it, and that nobody is leaving, who would not take part.
+  // Asks for a checkpoint where replicas do not meet at steps that all know (a-edit): all see at
+  // the same rendezvous that somebody wants it, and that nobody is leaving, who would not take
+  // part.
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }

@@ -12,8 +12,9 @@ struct Batch {
 };
 
 // Usage: SetBatch; Forward of all layers upwards; then, to train, Backward of all layers downwards.
-// Parameters and gradients are where the pass computes (device.h). The caller brings the parameters of one layer at a time and may take
-// them away again between calls; a pass keeps activations only. Not thread safe; deterministic.
+// Parameters and gradients are where the pass computes (device.h). The caller brings the parameters
+// of one layer at a time and may take them away again between calls; a pass keeps activations only.
+// Not thread safe; deterministic.
 class Pass {
  public:
   virtual ~Pass() = default;
@@ -25,8 +26,9 @@ class Pass {
   // Forward.
   virtual void Backward(int layer, const float* params, float scale, float* grads) = 0;
 
-  // After the last layer's Forward: the mean -log p(target) in nats, until the next one; and how many
-  // targets were the most probable, until Backward. On a GPU these wait, and nothing else does.
+  // After the last layer's Forward: the mean -log p(target) in nats, until the next one; and how
+  // many targets were the most probable, until Backward. On a GPU these wait, and nothing else
+  // does.
   virtual double loss() const = 0;
   virtual int64_t hits() const = 0;
 };

@@ -25,8 +25,8 @@ class Session {
   // Cuts the world into replicas of `shard_size` ranks. Collective.
   void MakeMesh(int shard_size);
 
-  // Does `work`, which may throw Error. Collective: when one rank failed, all throw; only the lowest
-  // that failed has a line to print.
+  // Does `work`, which may throw Error. Collective: when one rank failed, all throw; only the
+  // lowest that failed has a line to print.
   void Agree(const std::function<void()>& work);
 
   // Sums over the ranks of this replica, and over all ranks. Collective over those; every rank gets

@@ -67,8 +67,8 @@ class CoupledSharpness {
   CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, Device* device,
                    WholeModel* model);
 
-  // Adds alpha g2 + (1 - alpha) g of the batch that the pass has to `sums`, of the whole model: g at
-  // its parameters, g2 at w + e. Returns the loss of the first pass.
+  // Adds alpha g2 + (1 - alpha) g of the batch that the pass has to `sums`, of the whole model: g
+  // at its parameters, g2 at w + e. Returns the loss of the first pass.
   double Add(Pass* pass, float* sums);
 
  private:

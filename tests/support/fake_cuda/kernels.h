@@ -1,5 +1,5 @@
-// The kernels that the fake driver has, compiled for the host: those of transports/cuda and those of
-// examples/trainer.
+// The kernels that the fake driver has, compiled for the host: those of transports/cuda and those
+// of examples/trainer.
 #pragma once
 
 #include <cstddef>
