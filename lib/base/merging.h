@@ -61,6 +61,8 @@ struct Merging {
   bool Packs() const {
     return sparsification != Sparsification::kNone || wire_format != WireFormat::kFull;
   }
+  // Random sparsification: what draws of 32 bits must be below.
+  uint64_t DrawsBelow() const { return static_cast<uint64_t>(density * 4294967296.0); }
   // kMagnitude: how many of n elements.
   int64_t Kept(int64_t n) const { return static_cast<int64_t>(density * static_cast<double>(n)); }
 };

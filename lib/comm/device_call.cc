@@ -69,13 +69,17 @@ absl::Status DeviceCall::Reserve() {
   int64_t scratch = 0;
   if (!MayChoose(*call_) || MayGo(Way::kStaged)) {
     ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this));
+    scratch = StagedScratch(*call_, core_->rank());
   }
   if (MayGo(Way::kIslands) && side_.shape() && IslandsServe(*call_, *side_.shape())) {
     ENTRAIN_ASSIGN_OR_RETURN(islands_, MakeIslandsWay(*this, *side_.shape()));
-    scratch = IslandsScratch(*call_, *side_.shape());
+    scratch = std::max(scratch, IslandsScratch(*call_, *side_.shape()));
   }
   if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_)) {
     scratch = std::max(scratch, DirectScratch(*call_));
+  }
+  if (MayGo(Way::kHanded) && side_.ways().library != nullptr) {
+    scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));
   }
   ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(scratch));
   if (call_->options.on_stream) {
@@ -201,8 +205,9 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGr
   return work;
 }
 
-absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, PackedCall::Make(core_, staged, started_ns_));
+absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged, const Sifted* sifted) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
+                           PackedCall::Make(core_, staged, started_ns_, sifted));
   const auto first = numbers_.begin() + static_cast<std::ptrdiff_t>(first_number_);
   const auto parts = static_cast<std::ptrdiff_t>(PackedCall::PartsOf(staged));
   ENTRAIN_RETURN_IF_ERROR(packed->Begin(std::vector<Wiring>(first, first + parts)));

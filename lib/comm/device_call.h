@@ -23,6 +23,7 @@ namespace entrain {
 class CommCore;
 class DeviceCall;
 struct PartGroup;
+struct Sifted;
 
 // What a call does, in steps that never wait.
 class DeviceWay {
@@ -83,7 +84,8 @@ class DeviceCall final : public Work {
   // `among`: whose ranks exchange it; null: all.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
   // A reduction whose contributions travel packed, of what has been staged: all of its parts.
-  absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
+  // `sifted`: what of it, in place of its input.
+  absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged, const Sifted* sifted);
 
  private:
   class FinishJob;
@@ -133,6 +135,7 @@ absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call, Devic
 // With all the memory that it will need.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
+int64_t StagedScratch(const Call& call, int rank);  // in bytes
 // With all the page-locked memory that it will need; what the island's library takes of it is asked besides.
 bool IslandsServe(const Call& call, const Islands& islands);
 int64_t IslandsScratch(const Call& call, const Islands& islands);

@@ -17,7 +17,7 @@ class HandedWay final : public DeviceWay {
       ENTRAIN_RETURN_IF_ERROR(call_.device().AwaitEvent(stream, call_.input_ready()));
     }
     absl::MutexLock lock(&to_.mutex);
-    return to_.offload->Enqueue(call_.call(), stream);
+    return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
   }
   // Whether the call is on the stream; then the caller's waits for it, unless it does so for something else.
   absl::Status Begin() {

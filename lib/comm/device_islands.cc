@@ -108,7 +108,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
         return absl::OkStatus();
       }
       given_ = true;
-      ENTRAIN_RETURN_IF_ERROR(to.offload->Enqueue(steps_[marks_.size()].call, stream));
+      ENTRAIN_RETURN_IF_ERROR(to.offload->Enqueue(steps_[marks_.size()].call, stream, nullptr));
     }
   }
 

@@ -49,10 +49,12 @@ class DeviceSide {
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
   WordPool& words() { return words_; }
-  // Streams that wait for nobody: copies to the host, copies from it, kernels and what is handed over.
+  // Streams of ours: copies to the host, copies from it, kernels and what is handed over; kernels that the runner waits
+  // for, which wait for nobody.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
   StreamHandle work() const { return streams_[2]; }
+  StreamHandle sift() const { return streams_[3]; }
 
   // ---- What the meeting found. Written once, by the runner.
   struct Ways {
@@ -100,7 +102,7 @@ class DeviceSide {
   const std::optional<Islands> shape_;
   BlockPool pinned_, scratch_;
   WordPool words_;
-  StreamHandle streams_[3] = {};
+  StreamHandle streams_[4] = {};
   std::atomic<bool> met_{false};
   Ways met_ways_;
   std::unique_ptr<DeviceOffload> whole_, island_;

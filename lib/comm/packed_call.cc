@@ -50,7 +50,7 @@ Layout SlicesOf(const Call& call, int rank, int size) {
                                 : UnevenLayout(spec, call.uneven->in);
 }
 
-absl::Status Check(const Call& call, int64_t elements) {
+absl::Status CheckElements(const Call& call, int64_t elements) {
   const Merging& merging = *call.reduction.merging;
   if (call.kind != CallKind::kAllReduce && call.kind != CallKind::kReduceScatter) {
     return absl::InvalidArgumentError(
@@ -74,6 +74,10 @@ absl::Status Check(const Call& call, int64_t elements) {
 enum : uint64_t { kMask = 1, kRounding = 2, kResultRounding = 3 };
 
 }  // namespace
+
+Draws MaskDraws(const Merging& merging, int rank, uint64_t draw) {
+  return Draws(merging.seed, static_cast<uint64_t>(rank), draw, kMask);
+}
 
 // ---- The thread that starts the call
 
@@ -115,11 +119,16 @@ size_t PackedCall::PartsOf(const Call& call) {
   return PartsFor(call).size();
 }
 
+absl::Status PackedCall::Check(const Call& call, int size) {
+  return CheckElements(call, SlicesOf(call, 0, size).first.back());
+}
+
 absl::StatusOr<RefPtr<PackedCall>> PackedCall::Make(std::shared_ptr<CommCore> core,
-                                                    const Call& call, int64_t now_ns) {
+                                                    const Call& call, int64_t now_ns,
+                                                    const Sifted* sifted) {
+  ENTRAIN_RETURN_IF_ERROR(Check(call, core->size()));
   auto packed = RefPtr<PackedCall>::Adopt(new PackedCall(std::move(core), call, now_ns));
-  ENTRAIN_RETURN_IF_ERROR(Check(call, packed->slices_.first.back()));
-  ENTRAIN_RETURN_IF_ERROR(packed->PackInput());
+  ENTRAIN_RETURN_IF_ERROR(packed->PackInput(sifted));
   return packed;
 }
 
@@ -131,8 +140,8 @@ Draws PackedCall::DrawsFor(uint64_t purpose) const {
   return Draws(merging_.seed, static_cast<uint64_t>(rank_), draw_, purpose);
 }
 
-absl::Status PackedCall::PackInput() {
-  draw_ = call_->reduction.merge_state->NextCall();
+absl::Status PackedCall::PackInput(const Sifted* sifted) {
+  draw_ = sifted != nullptr ? sifted->draw : call_->reduction.merge_state->NextCall();
   // Lengths that everybody knows.
   for (int r = 0; r < size_; ++r) {
     to_[At(r)] = contributes(rank_) ? DenseBytes(packing_, elements(r)) : 0;
@@ -142,15 +151,18 @@ absl::Status PackedCall::PackInput() {
   if (!contributes(rank_)) {
     return absl::OkStatus();
   }
+  if (sifted != nullptr) {
+    return PackSifted(*sifted);
+  }
   const auto* const input = static_cast<const float*>(call_->in.data);
   const int64_t count = slices_.first.back();
   absl::Status status;
   if (!merging_.error_feedback) {
-    return PackVector(call_->in.data);
+    return PackVector(call_->in.data, SieveFor(call_->in.data));
   }
   call_->reduction.merge_state->Settle(call_->options.user_tag, count, [&](float* owed) {
     kernels_.axpy(owed, 1, input, count);
-    status = PackVector(owed);
+    status = PackVector(owed, SieveFor(owed));
     if (status.ok()) {
       status = SubtractPacked(owed);
     }
@@ -158,25 +170,40 @@ absl::Status PackedCall::PackInput() {
   return status;
 }
 
-absl::Status PackedCall::PackVector(const void* x) {
-  const int64_t width = SizeOf(call_->dtype);
+absl::Status PackedCall::PackSifted(const Sifted& sifted) {
   const int64_t count = slices_.first.back();
+  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer dense,
+                           core_->pool().Take(std::max<int64_t>(count * SizeOf(call_->dtype), 1)));
+  Spread(call_->dtype, sifted.words, sifted.values, count, dense.data());
   Sieve sieve;
-  double factor = 1;
+  sieve.kind = Sieve::kNonzero;
+  const absl::Status packed = PackVector(dense.data(), sieve);
+  core_->pool().Give(std::move(dense));
+  return packed;
+}
+
+Sieve PackedCall::SieveFor(const void* x) const {
+  const int64_t count = slices_.first.back();
   switch (merging_.sparsification) {
     case Sparsification::kNone:
-      break;
+      return {};
     case Sparsification::kMagnitude:
-      sieve = Sieve::Largest(call_->dtype, x, count, merging_.Kept(count));
-      break;
+      return Sieve::Largest(call_->dtype, x, count, merging_.Kept(count));
     case Sparsification::kRescaledRandom:
-      factor = 1 / merging_.density;
-      [[fallthrough]];
     case Sparsification::kRandom:
-      sieve.kind = Sieve::kRandom;
-      sieve.threshold = static_cast<uint64_t>(std::ldexp(merging_.density, 32));
-      sieve.draws = DrawsFor(kMask);
+      break;
   }
+  Sieve sieve;
+  sieve.kind = Sieve::kRandom;
+  sieve.threshold = merging_.DrawsBelow();
+  sieve.draws = MaskDraws(merging_, rank_, draw_);
+  return sieve;
+}
+
+absl::Status PackedCall::PackVector(const void* x, Sieve sieve) {
+  const int64_t width = SizeOf(call_->dtype);
+  const double factor =
+      merging_.sparsification == Sparsification::kRescaledRandom ? 1 / merging_.density : 1;
   const auto slice = [&](int owner) {
     return static_cast<const std::byte*>(x) + first(owner) * width;
   };

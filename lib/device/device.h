@@ -93,6 +93,12 @@ class Device {
   // device. The caller waits for it.
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream) = 0;
 
+  // What is not zero of x: a bit an element in `words` of 64, the first in the lowest, and in `values` these elements one
+  // after the other. Both of the device, for all of `count`. How many there are; the caller waits until that is known.
+  virtual absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count,
+                                              uint64_t* words, void* values,
+                                              StreamHandle stream) = 0;
+
   // The kernel table over device memory: arguments, results and bits as lib/kernels/kernels.h says, but for sums of
   // squares, whose order is another (the same on every device of one kind). Its functions enqueue on the stream that the
   // calling thread has bound (KernelStream); those that return a number wait for it. Arrays of pointers and weights are

@@ -22,8 +22,9 @@ class Offload {
   virtual bool Takes(const Call& call) const = 0;
   // Enqueues the call on the stream: its input is read, and its output written, in that order with what else is there.
   // The same calls in the same order on every rank. Returns at once; before Begun has said so, nothing else may be given
-  // to this, nor put behind it on the stream. An error ends the communicator.
-  virtual absl::Status Enqueue(const Call& call, StreamHandle stream) = 0;
+  // to this, nor put behind it on the stream. An error ends the communicator. `scratch`: of the library's ScratchBytes,
+  // until the stream is through.
+  virtual absl::Status Enqueue(const Call& call, StreamHandle stream, void* scratch) = 0;
   // Whether what was given last is on the stream. Connections are made at their first use, so the other ranks may have to
   // come for it.
   virtual absl::StatusOr<bool> Begun() = 0;
@@ -40,6 +41,8 @@ class OffloadLibrary {
   virtual ~OffloadLibrary() = default;
   virtual const char* name() const = 0;     // "nccl"
   virtual std::string version() const = 0;  // "2.27.7"
+  // Device memory that a call needs besides its buffers.
+  virtual int64_t ScratchBytes(const Call& call) const = 0;
   // By one rank, for all: what they join by. Any bytes, at most 256.
   virtual absl::StatusOr<std::string> NewId() = 0;
   // Collective; returns at once. Nothing may be given to it before its Begun has said that all have come.

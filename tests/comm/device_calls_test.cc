@@ -17,6 +17,7 @@
 
 #include "lib/base/merging.h"
 #include "lib/base/status.h"
+#include "lib/comm/merge_state.h"
 #include "tests/comm/merging_calls.h"
 #include "tests/cuda/device_trial.h"
 #include "tests/cuda/on_device.h"
@@ -272,6 +273,91 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
       EXPECT_EQ(std::memcmp(on_host.data(), on_device.data(), static_cast<size_t>(bytes)), 0)
           << NameOf(for_host.op);
     }
+  });
+}
+
+// Sparsified contributions are sifted on the device: the same elements are kept, again and again.
+TEST_P(EveryWay, SparsifiedReductionsKeepWhatTheHostKeeps) {
+  const int n = size();
+  const int before = OnRealDevice() ? 0 : CallsOf("cuLaunchKernel");
+  RunRanks(n, options(), [&](const Comm& comm) {
+    Device& device = DeviceOf(comm);
+    TestStream stream(device);
+    std::vector<Merging> settings = {
+        Sparsified(Merging(), Sparsification::kMagnitude, 0.07),
+        Sparsified(Merging(), Sparsification::kRandom, 0.2, 11),
+        Sparsified(Merging(), Sparsification::kRescaledRandom, 0.2, 12),
+        Sparsified(Encoded(WireFormat::kInt8), Sparsification::kMagnitude, 0.3),
+        Sparsified(Merging(), Sparsification::kMagnitude, 0.1)};
+    settings.back().error_feedback = true;
+    if (n > 1) {
+      settings.push_back(Sparsified(Merging(), Sparsification::kRandom, 0.5));
+      settings.back().weights.assign(static_cast<size_t>(n), 1);
+      settings.back().weights[0] = 0;
+    }
+    for (const Merging& merging : settings) {
+      for (const CallKind kind : {CallKind::kAllReduce, CallKind::kReduceScatter}) {
+        const Reduction for_host = Gta(merging), for_device = Gta(merging);
+        const int64_t count = 10'007, in_count = kind == CallKind::kAllReduce ? count : count * n;
+        const auto in_bytes = static_cast<int64_t>(sizeof(float)) * in_count,
+                   out_bytes = static_cast<int64_t>(sizeof(float)) * count;
+        TestMemory in(device, in_bytes), out(device, out_bytes);
+        for (int round = 0; round < 3; ++round) {
+          std::vector<float> values(static_cast<size_t>(in_count)),
+              on_host(static_cast<size_t>(count)), on_device(on_host.size());
+          for (size_t i = 0; i < values.size(); ++i) {
+            values[i] = static_cast<float>(
+                            (static_cast<int>(i) * 37 + comm->rank() * 11 + round) % 201 - 100) /
+                        8;
+          }
+          ASSERT_TRUE(device.Copy(in.get(), values.data(), in_bytes, stream.get()).ok());
+          Call call;
+          call.kind = kind;
+          call.dtype = DType::kF32;
+          call.count = count;
+          call.reduction = for_host;
+          call.in = {values.data(), in_bytes, MemoryKind::kHost};
+          call.out = {on_host.data(), out_bytes, MemoryKind::kHost};
+          ASSERT_EQ(comm->Run(call), absl::OkStatus());
+          call.reduction = for_device;
+          call.in = {in.get(), in_bytes, MemoryKind::kDevice};
+          call.out = {out.get(), out_bytes, MemoryKind::kDevice};
+          call.options.device = call.options.on_stream = true;
+          call.options.stream = stream.get();
+          ASSERT_EQ(comm->Run(call), absl::OkStatus());
+          ASSERT_TRUE(device.Copy(on_device.data(), out.get(), out_bytes, stream.get()).ok());
+          stream.Finish();
+          ASSERT_EQ(std::memcmp(on_host.data(), on_device.data(), static_cast<size_t>(out_bytes)),
+                    0)
+              << Describe(merging, DType::kF32, n, static_cast<size_t>(count)) << ", round "
+              << round;
+        }
+        EXPECT_EQ(for_host.merge_state->Save(), for_device.merge_state->Save());
+      }
+    }
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+  });
+  EXPECT_TRUE(OnRealDevice() || CallsOf("cuLaunchKernel") > before);
+}
+
+TEST(DeviceCalls, ADensityThatKeepsNothingHarmsNobody) {
+  TestDevices();
+  RunRanks(2, {.transports = "inproc"}, [&](const Comm& comm) {
+    TestStream stream(TestDevice());
+    TestMemory memory(TestDevice(), 400);
+    ASSERT_TRUE(TestDevice().Fill(memory.get(), 0, 400, stream.get()).ok());
+    stream.Finish();
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options.device = true;
+    call.reduction = Gta(Sparsified(Merging(), Sparsification::kMagnitude, 0.001));
+    const absl::Status refused = comm->Run(call);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    call.reduction = {};
+    EXPECT_EQ(comm->Run(call), absl::OkStatus());
   });
 }
 

@@ -198,6 +198,53 @@ TEST_P(DeviceProcesses, GoThroughTheHostWhenOneCannotOpenMemory) {
   });
 }
 
+// What is read directly and what NCCL takes, in turns on one stream and with a device for each rank: nothing is handed
+// over behind a call that has more to enqueue.
+TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
+  if (OnRealDevice()) {
+    GTEST_SKIP() << "wants a device for each rank";
+  }
+  setenv("FAKE_CUDA_DEVICES", "4", 1);
+  setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);
+  RunProcesses(GetParam(), "shm,cuda,nccl", [](Communicator& comm) {
+    constexpr int64_t kFloats = 100'000;
+    Device& device = TestDevice(comm.rank());
+    TestStream stream(device);
+    const TestMemory memory(device, kFloats * 4);
+    std::vector<float> values(kFloats, static_cast<float>(comm.rank() + 1));
+    REQUIRE(device.Copy(memory.get(), values.data(), kFloats * 4, stream.get()).ok());
+    std::vector<RefPtr<Work>> works;
+    for (int i = 0; i < 12; ++i) {
+      Call call;
+      call.kind = CallKind::kAllReduce;
+      call.dtype = DType::kF32;
+      // NCCL is not given the least of floats.
+      call.reduction.op = i % 3 == 2 ? ReduceOp::kSum : ReduceOp::kMin;
+      call.count = kFloats;
+      call.in = call.out = {memory.get(), kFloats * 4, MemoryKind::kDevice};
+      call.options.device = call.options.on_stream = true;
+      call.options.stream = stream.get();
+      auto work = comm.Start(call);
+      REQUIRE(work.ok());
+      works.push_back(*std::move(work));
+    }
+    for (const auto& work : works) {
+      REQUIRE(work->Wait(Deadline::After(20 * kSecond)));
+      REQUIRE(work->status().ok());
+    }
+    REQUIRE(device.Copy(values.data(), memory.get(), kFloats * 4, stream.get()).ok());
+    stream.Finish();
+    float want = 1;
+    for (int i = 0; i < 4; ++i) {
+      want *= static_cast<float>(comm.size());
+    }
+    REQUIRE(values == std::vector<float>(kFloats, want));
+    REQUIRE(CallsOf("cuIpcOpenMemHandle_v2") > 0 && comm.stats().bytes_sent < kFloats);
+    return comm.Barrier().ok();
+  });
+  unsetenv("FAKE_CUDA_DEVICES");
+}
+
 // A rank that dies in the middle: the others' calls and streams end, with its name.
 TEST_P(DeviceProcesses, AKilledRankEndsTheCallsOfTheOthers) {
   const int last = GetParam() - 1;

@@ -136,6 +136,43 @@ TEST_F(Sift, ARandomMaskIsTheDraws) {
   }
 }
 
+// Found on the device and spread again on the host: the vector itself, but that zeros have no sign.
+TEST_F(Sift, WhatIsNotZeroIsPacked) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t count : {int64_t{1}, int64_t{64}, int64_t{65}, int64_t{5003},
+                                SizeOf(dtype) == 1 ? int64_t{9'000'001} : int64_t{300'007}}) {
+      SCOPED_TRACE(absl::StrCat(NameOf(dtype), ", ", count));
+      Array x(dtype, count);
+      const int64_t bytes = count * SizeOf(dtype);
+      std::memset(x.data(), 0, static_cast<size_t>(bytes));
+      int64_t kept = 0;
+      for (int64_t i = 0; i < count; i += 1 + static_cast<int64_t>(random_() % 20)) {
+        SetFloat(x, i, static_cast<double>(random_() % 7) + 1);
+        ++kept;
+      }
+      const int64_t word_bytes = (count + 63) / 64 * 8;
+      const TestMemory in(device_, bytes), words(device_, word_bytes), values(device_, bytes);
+      ASSERT_TRUE(device_.Copy(in.get(), x.data(), bytes, stream_.get()).ok());
+      const auto found =
+          device_.PackNonzero(dtype, in.get(), count, reinterpret_cast<uint64_t*>(words.get()),
+                              values.get(), stream_.get());
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_EQ(*found, kept);
+      std::vector<uint64_t> host_words(static_cast<size_t>(word_bytes) / 8);
+      std::vector<char> host_values(static_cast<size_t>(*found * SizeOf(dtype)));
+      ASSERT_TRUE(device_.Copy(host_words.data(), words.get(), word_bytes, stream_.get()).ok());
+      ASSERT_TRUE(device_
+                      .Copy(host_values.data(), values.get(),
+                            static_cast<int64_t>(host_values.size()), stream_.get())
+                      .ok());
+      stream_.Finish();
+      Array got(dtype, count);
+      Spread(dtype, host_words.data(), host_values.data(), count, got.data());
+      EXPECT_TRUE(SameArrays(got, x));
+    }
+  }
+}
+
 TEST_F(Sift, NothingOfNothing) {
   EXPECT_TRUE(device_.KeepLargest(DType::kF32, nullptr, nullptr, 0, 0, stream_.get()).ok());
   EXPECT_TRUE(

@@ -1,5 +1,6 @@
 // Collectives on device memory by the fake NCCL: what comes out, in which order with what else is
 // on the streams, and how they end.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -23,6 +24,7 @@
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "transports/nccl/communicator_handle.h"
 #include "transports/nccl/nccl_library.h"
+#include "transports/nccl/nccl_offload.h"
 
 namespace entrain::nccl {
 namespace {
@@ -55,6 +57,7 @@ struct Rank {
   int rank = 0, size = 1;
   Device* device = nullptr;
   std::unique_ptr<Offload> offload;
+  std::vector<std::unique_ptr<TestMemory>> scratch = {};  // of its calls
   std::unique_ptr<TestStream> stream;
 };
 
@@ -97,7 +100,7 @@ class NcclCollectives : public testing::Test {
   void Run(int size, const std::function<void(Rank&)>& body) {
     const std::string id = Id();
     Each(size, [&](int r) {
-      Rank me{r, size, &TestDevice(r), nullptr, nullptr};
+      Rank me{r, size, &TestDevice(r), nullptr, {}, nullptr};
       auto joined = library_->Join(id, r, size, *me.device);
       ASSERT_TRUE(joined.ok()) << joined.status();
       me.offload = *std::move(joined);
@@ -189,7 +192,9 @@ std::vector<int32_t> SumOf(int size, int to, int64_t count) {
 }
 
 void Enqueue(Rank& me, const Call& call) {
-  const absl::Status status = me.offload->Enqueue(call, me.stream->get());
+  const int64_t bytes = std::max<int64_t>(ScratchBytes(call), 1);
+  me.scratch.push_back(std::make_unique<TestMemory>(*me.device, bytes));
+  const absl::Status status = me.offload->Enqueue(call, me.stream->get(), me.scratch.back()->get());
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(AwaitBegun(*me.offload), absl::OkStatus());
 }
@@ -497,7 +502,7 @@ TEST_F(NcclCollectives, TheEnvironmentNamesTheLibrary) {
 constexpr char kIdVariable[] = "NCCL_TEST_ID", kDieVariable[] = "NCCL_TEST_DIES";
 
 void OfTwoProcesses(OffloadLibrary& library, int rank, const std::string& id) {
-  Rank me{rank, 2, &TestDevice(rank), nullptr, nullptr};
+  Rank me{rank, 2, &TestDevice(rank), nullptr, {}, nullptr};
   auto joined = library.Join(id, rank, 2, *me.device);
   ASSERT_TRUE(joined.ok()) << joined.status();
   me.offload = *std::move(joined);

@@ -62,7 +62,7 @@ TEST(NcclOfOneRank, EveryCallComesOut) {
         call.reduction.factor = factor;
       }
       ASSERT_TRUE(device.Fill(out.get(), 0xff, kBytes, stream.get()).ok());
-      const absl::Status status = offload->Enqueue(call, stream.get());
+      const absl::Status status = offload->Enqueue(call, stream.get(), nullptr);
       ASSERT_TRUE(status.ok()) << status;
       ASSERT_EQ(AwaitBegun(*offload, Deadline::After(60 * kSecond)), absl::OkStatus());
       ASSERT_TRUE(device.Copy(got.data(), out.get(), kBytes, stream.get()).ok());

@@ -61,6 +61,10 @@ class RecordingDevice final : public Device {
                           StreamHandle) override {
     return absl::OkStatus();
   }
+  absl::StatusOr<int64_t> PackNonzero(DType, const void*, int64_t, uint64_t*, void*,
+                                      StreamHandle) override {
+    return 0;
+  }
   const Kernels& kernels() const override;
 
  private:

@@ -105,8 +105,14 @@ absl::Status CudaDevice::Prepare() {
                                        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
   ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuDevicePrimaryCtxRetain, &context_, device));
   ENTRAIN_RETURN_IF_ERROR(LoadKernels());
-  ENTRAIN_ASSIGN_OR_RETURN(ResultRoom room, TakeRoom());
-  PutBack(room);
+  // More than are in use at a time, as a rule: whoever needs one later may have to find it while a stream waits.
+  std::array<ResultRoom, 4> rooms;
+  for (ResultRoom& room : rooms) {
+    ENTRAIN_ASSIGN_OR_RETURN(room, TakeRoom());
+  }
+  for (const ResultRoom& room : rooms) {
+    PutBack(room);
+  }
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // What a sparsified contribution keeps of a vector, and hashes, found on the device.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lib/base/status.h"
 #include "lib/kernels/packing.h"
@@ -10,8 +11,10 @@ namespace entrain {
 namespace {
 
 using device_loops::DigitsArgs;
+using device_loops::GatherArgs;
 using device_loops::HashArgs;
 using device_loops::KeepArgs;
+using device_loops::MarkArgs;
 using device_loops::TiesArgs;
 
 KeepArgs KeepArgsOf(DType dtype, void* dst, const void* x, int64_t count) {
@@ -126,6 +129,41 @@ class Search {
   int64_t ties_ = 0, cut_ = 0;
 };
 
+struct ToPack {
+  DType dtype;
+  const void* x;
+  int64_t count;
+  uint64_t* words;
+  void* values;
+};
+
+absl::StatusOr<int64_t> PackInto(CudaDevice& device, const ResultRoom& room, const ToPack& what,
+                                 StreamHandle stream) {
+  const auto await = [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(device.Record(room.done, stream));
+    return device.Wait(room.done, Deadline::Never());
+  };
+  const int64_t element = SizeOf(what.dtype), words = (what.count + 63) / 64;
+  // A thread has a word at least.
+  const int64_t part = std::max<int64_t>(
+      device_loops::kThreads, (words + device_loops::kMostBlocks - 1) / device_loops::kMostBlocks);
+  const auto blocks = static_cast<int>((words + part - 1) / part);
+  const MarkArgs mark = {{what.count, 0}, what.x, part, what.words, room.words};
+  ENTRAIN_RETURN_IF_ERROR(device.Launch(OfWidth(KernelId::mark_1, element), &mark, blocks, stream));
+  ENTRAIN_RETURN_IF_ERROR(await());
+  double found = 0;
+  for (int block = 0; block < blocks; ++block) {
+    const double here = std::exchange(room.words[block], found);
+    found += here;
+  }
+  const GatherArgs gather = {{what.count, 0}, what.x, part, what.words, room.words, what.values};
+  ENTRAIN_RETURN_IF_ERROR(
+      device.Launch(OfWidth(KernelId::gather_1, element), &gather, blocks, stream));
+  // Who takes the room next writes to it.
+  ENTRAIN_RETURN_IF_ERROR(await());
+  return static_cast<int64_t>(found);
+}
+
 }  // namespace
 
 absl::Status CudaDevice::KeepLargest(DType dtype, void* dst, const void* x, int64_t count,
@@ -178,6 +216,18 @@ absl::StatusOr<uint64_t> CudaDevice::Hash(const void* words, int64_t count, Stre
   }
   PutBack(room);
   return status.ok() ? absl::StatusOr<uint64_t>(hash) : status;
+}
+
+absl::StatusOr<int64_t> CudaDevice::PackNonzero(DType dtype, const void* x, int64_t count,
+                                                uint64_t* words, void* values,
+                                                StreamHandle stream) {
+  if (count == 0) {
+    return 0;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const ResultRoom room, TakeRoom());
+  const auto packed = PackInto(*this, room, {dtype, x, count, words, values}, stream);
+  PutBack(room);
+  return packed;
 }
 
 }  // namespace entrain

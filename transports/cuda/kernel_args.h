@@ -245,6 +245,39 @@ struct HashArgs {
   }
 };
 
+// What of `in` is not zero: a bit an element in words of 64, the first in the lowest. Block k does words [k * part,
+// (k + 1) * part), and says how many it has found.
+struct MarkArgs {
+  Range range;  // head: no matter
+  const void* in;
+  int64_t part;
+  uint64_t* words;
+  double* results;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(in);
+    f(words);
+    f(results);
+  }
+};
+
+// The elements that are marked so, one after the other: those of block k from element starts[k] on.
+struct GatherArgs {
+  Range range;  // likewise
+  const void* in;
+  int64_t part;
+  const uint64_t* words;
+  const double* starts;
+  void* out;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(in);
+    f(words);
+    f(starts);
+    f(out);
+  }
+};
+
 // out = what is kept of in, and zeros: magnitudes above the threshold, and those at it before
 // element `cut`; or where the draw is below it.
 struct KeepArgs {

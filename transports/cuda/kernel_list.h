@@ -94,7 +94,15 @@
   X(keep_random_2, KeepArgs, KeepRandom<uint16_t>)                 \
   X(keep_random_4, KeepArgs, KeepRandom<uint32_t>)                 \
   X(keep_random_8, KeepArgs, KeepRandom<uint64_t>)                 \
-  X(hash_words, HashArgs, HashWords)
+  X(hash_words, HashArgs, HashWords)                               \
+  X(mark_1, MarkArgs, MarkNonzero<uint8_t>)                        \
+  X(mark_2, MarkArgs, MarkNonzero<uint16_t>)                       \
+  X(mark_4, MarkArgs, MarkNonzero<uint32_t>)                       \
+  X(mark_8, MarkArgs, MarkNonzero<uint64_t>)                       \
+  X(gather_1, GatherArgs, GatherMarked<uint8_t>)                   \
+  X(gather_2, GatherArgs, GatherMarked<uint16_t>)                  \
+  X(gather_4, GatherArgs, GatherMarked<uint32_t>)                  \
+  X(gather_8, GatherArgs, GatherMarked<uint64_t>)
 
 namespace entrain {
 

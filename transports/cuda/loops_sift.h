@@ -133,4 +133,81 @@ struct HashWords {
   }
 };
 
+ENTRAIN_ANYWHERE inline int OnesOf(uint64_t word) {
+#if defined(__CUDA_ARCH__)
+  return __popcll(static_cast<unsigned long long>(word));
+#else
+  return __builtin_popcountll(word);
+#endif
+}
+
+// Words [begin, end) of a block's part, of `count` elements.
+struct WordsOfBlock {
+  int64_t begin, end;
+  template <typename Block>
+  ENTRAIN_ANYWHERE static WordsOfBlock Of(const Block& block, int64_t part, int64_t count) {
+    const int64_t words = (count + 63) / 64, begin = block.index * part;
+    return {begin, begin + part < words ? begin + part : words};
+  }
+};
+
+template <typename Bits>
+struct MarkNonzero {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const MarkArgs& args, const Block& block) {
+    const WordsOfBlock words = WordsOfBlock::Of(block, args.part, args.range.count);
+    SumOfBlock(block, args.results, [&](int thread) {
+      int64_t found = 0;
+      for (int64_t w = words.begin + thread; w < words.end; w += kThreads) {
+        const int64_t rest = args.range.count - w * 64;
+        const int64_t count = rest < 64 ? rest : 64;
+        uint64_t word = 0;
+        for (int64_t i = 0; i < count; ++i) {
+          const Bits x = static_cast<const Bits*>(args.in)[w * 64 + i];
+          word |= static_cast<uint64_t>(MagnitudeOf(x) != 0 ? 1 : 0) << i;
+        }
+        args.words[w] = word;
+        found += OnesOf(word);
+      }
+      return static_cast<double>(found);
+    });
+  }
+};
+
+// Each thread has words that follow each other, and counts what those before it have.
+template <typename Bits>
+struct GatherMarked {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const GatherArgs& args, const Block& block) {
+    const WordsOfBlock words = WordsOfBlock::Of(block, args.part, args.range.count);
+    const int64_t each = (args.part + kThreads - 1) / kThreads;
+    const auto first = [&](int thread) { return words.begin + thread * each; };
+    const auto last = [&](int thread) {
+      const int64_t end = first(thread) + each;
+      return end < words.end ? end : words.end;
+    };
+    block.Each([&](int thread) {
+      int64_t found = 0;
+      for (int64_t w = first(thread); w < last(thread); ++w) {
+        found += OnesOf(args.words[w]);
+      }
+      block.shared[thread] = static_cast<double>(found);
+    });
+    block.Last([&](int thread) {
+      auto at = static_cast<int64_t>(args.starts[block.index]);
+      for (int t = 0; t < thread; ++t) {
+        at += static_cast<int64_t>(block.shared[t]);
+      }
+      for (int64_t w = first(thread); w < last(thread); ++w) {
+        const uint64_t word = args.words[w];
+        for (int i = 0; i < 64; ++i) {
+          if ((word >> i & 1) != 0) {
+            static_cast<Bits*>(args.out)[at++] = static_cast<const Bits*>(args.in)[w * 64 + i];
+          }
+        }
+      }
+    });
+  }
+};
+
 }  // namespace entrain::device_loops

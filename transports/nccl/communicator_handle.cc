@@ -1,6 +1,5 @@
 #include "transports/nccl/communicator_handle.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -103,27 +102,6 @@ absl::StatusOr<bool> CommunicatorHandle::Begun() {
   return now != kInProgress;
 }
 
-absl::StatusOr<void*> CommunicatorHandle::Borrow(int64_t bytes, StreamHandle stream) {
-  if (rooms_.empty() || rooms_.back().bytes < bytes) {
-    Room room;
-    room.bytes = std::max(bytes, rooms_.empty() ? 0 : 2 * rooms_.back().bytes);
-    ENTRAIN_ASSIGN_OR_RETURN(room.free, device_.CreateEvent());
-    const auto memory = device_.Allocate(room.bytes);
-    if (!memory.ok()) {
-      device_.DestroyEvent(room.free);
-      return memory.status();
-    }
-    room.memory = *memory;
-    rooms_.push_back(room);
-  }
-  ENTRAIN_RETURN_IF_ERROR(device_.AwaitEvent(stream, rooms_.back().free));
-  return rooms_.back().memory;
-}
-
-absl::Status CommunicatorHandle::Release(StreamHandle stream) {
-  return device_.Record(rooms_.back().free, stream);
-}
-
 void CommunicatorHandle::Abort() {
   {
     absl::MutexLock lock(&mutex_);
@@ -177,7 +155,6 @@ void CommunicatorHandle::EndAborted() {
   comm_ = nullptr;
 }
 
-// Rooms go last: what was aborted may have used them to its end.
 void CommunicatorHandle::EndClosed() {
   Comm comm = nullptr;
   {
@@ -187,13 +164,10 @@ void CommunicatorHandle::EndClosed() {
     }
     comm = comm_;
   }
-  {
-    const OnDevice on_device(device_);
-    if (comm != nullptr && on_device.status().ok() && !Finalize(comm)) {
-      functions_.ncclCommAbort(comm);
-    }
+  const OnDevice on_device(device_);
+  if (comm != nullptr && on_device.status().ok() && !Finalize(comm)) {
+    functions_.ncclCommAbort(comm);
   }
-  FreeRooms();
 }
 
 // False: the communicator is still there.
@@ -212,14 +186,6 @@ bool CommunicatorHandle::Finalize(Comm comm) {
     return false;
   }
   return functions_.ncclCommDestroy(comm) == kSuccess;
-}
-
-void CommunicatorHandle::FreeRooms() {
-  for (const Room& room : rooms_) {
-    device_.Free(room.memory);
-    device_.DestroyEvent(room.free);
-  }
-  rooms_.clear();
 }
 
 bool CommunicatorHandle::AwaitEnds(Deadline give_up) {

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -31,10 +30,6 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   // Whether NCCL has begun what it was given: connections are made at their first use, so the others
   // may have to come for it. What has gone wrong meanwhile.
   absl::StatusOr<bool> Begun();
-  // Room on the device for `bytes`, for operations that are enqueued on `stream` until Release.
-  // Streams take turns.
-  absl::StatusOr<void*> Borrow(int64_t bytes, StreamHandle stream);
-  absl::Status Release(StreamHandle stream);
 
   // Returns at once. What is under way ends soon. Idempotent.
   void Abort();
@@ -56,7 +51,6 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   void EndAborted();
   void EndClosed();
   bool Finalize(Comm comm);
-  void FreeRooms();
 
   const Functions functions_;
   Device& device_;
@@ -64,15 +58,6 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   absl::Mutex mutex_;
   Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null: none yet, or none any more
   bool in_call_ ABSL_GUARDED_BY(mutex_) = false, aborted_ ABSL_GUARDED_BY(mutex_) = false;
-
-  // The room, and those of half its size and less that it has replaced: freeing one would wait for
-  // the device. Each with the mark after which nobody uses it.
-  struct Room {
-    void* memory = nullptr;
-    int64_t bytes = 0;
-    EventHandle free = nullptr;
-  };
-  std::vector<Room> rooms_;  // the last is in use
 };
 
 }  // namespace entrain::nccl

@@ -24,6 +24,8 @@ class NcclLibrary final : public OffloadLibrary {
   const char* name() const override { return "nccl"; }
   std::string version() const override { return VersionText(functions_.version); }
 
+  int64_t ScratchBytes(const Call& call) const override { return nccl::ScratchBytes(call); }
+
   absl::StatusOr<std::string> NewId() override {
     UniqueId id;
     ENTRAIN_RETURN_IF_ERROR(functions_.Check(functions_.ncclGetUniqueId(&id), "ncclGetUniqueId"));

@@ -22,12 +22,11 @@ bool Scales(const Call& call) {
   return Reduces(call.kind) && call.reduction.op == ReduceOp::kPreMultipliedSum;
 }
 
-// What is sent would be overwritten by what is received.
-bool NeedsCopy(const Call& call) {
-  return call.kind == CallKind::kAllToAll && call.in.data == call.out.data && call.in.bytes > 0;
-}
-
 }  // namespace
+
+int64_t ScratchBytes(const Call& call) {
+  return call.kind == CallKind::kAllToAll && call.in.data == call.out.data ? call.in.bytes : 0;
+}
 
 NcclOffload::~NcclOffload() {
   handle_->Close();
@@ -37,39 +36,34 @@ bool NcclOffload::Takes(const Call& call) const {
   return nccl::Takes(call, size_);
 }
 
-absl::Status NcclOffload::Enqueue(const Call& call, StreamHandle stream) {
+absl::Status NcclOffload::Enqueue(const Call& call, StreamHandle stream, void* scratch) {
   if (!Takes(call)) {
     return absl::InternalError(
         absl::StrCat("NCCL was given what it does not take: ", ToString(call.descriptor())));
   }
   Order order{call, nullptr, stream, OperatorOf(call.reduction.op), At(call.in)};
-  if (NeedsCopy(call)) {
-    ENTRAIN_ASSIGN_OR_RETURN(void* const copy, handle_->Borrow(call.in.bytes, stream));
-    ENTRAIN_RETURN_IF_ERROR(device_.Copy(copy, call.in.data, call.in.bytes, stream));
-    order.in = static_cast<const char*>(copy);
+  if (ScratchBytes(call) > 0) {
+    ENTRAIN_RETURN_IF_ERROR(device_.Copy(scratch, call.in.data, call.in.bytes, stream));
+    order.in = static_cast<const char*>(scratch);
   }
   ENTRAIN_RETURN_IF_ERROR(handle_->With([&](Comm comm) {
     order.comm = comm;
     return Begin(order);
   }));
-  rest_ = {NeedsCopy(call), stream, Scales(call) ? std::optional(order.op) : std::nullopt};
+  if (Scales(call)) {
+    made_ = order.op;
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> NcclOffload::Begun() {
   ENTRAIN_ASSIGN_OR_RETURN(const bool begun, handle_->Begun());
-  if (!begun) {
-    return false;
-  }
-  const Rest rest = std::exchange(rest_, {});
-  if (rest.releases) {
-    ENTRAIN_RETURN_IF_ERROR(handle_->Release(rest.stream));
-  }
-  if (rest.op) {
+  if (begun && made_) {
+    const RedOp op = *std::exchange(made_, std::nullopt);
     ENTRAIN_RETURN_IF_ERROR(
-        handle_->With([&](Comm comm) { return ENTRAIN_NCCL(ncclRedOpDestroy, *rest.op, comm); }));
+        handle_->With([&](Comm comm) { return ENTRAIN_NCCL(ncclRedOpDestroy, op, comm); }));
   }
-  return true;
+  return begun;
 }
 
 absl::Status NcclOffload::Begin(Order& order) {

@@ -13,6 +13,9 @@
 
 namespace entrain::nccl {
 
+// Of calls that would overwrite what they send: a copy.
+int64_t ScratchBytes(const Call& call);
+
 class NcclOffload final : public Offload {
  public:
   NcclOffload(const Functions& functions, std::shared_ptr<CommunicatorHandle> handle, int rank,
@@ -25,7 +28,7 @@ class NcclOffload final : public Offload {
   ~NcclOffload() override;
 
   bool Takes(const Call& call) const override;
-  absl::Status Enqueue(const Call& call, StreamHandle stream) override;
+  absl::Status Enqueue(const Call& call, StreamHandle stream, void* scratch) override;
   absl::StatusOr<bool> Begun() override;
   absl::Status AsyncStatus() override { return handle_->Begun().status(); }
   void Abort() override { handle_->Abort(); }
@@ -61,13 +64,7 @@ class NcclOffload final : public Offload {
   const std::shared_ptr<CommunicatorHandle> handle_;
   const int rank_, size_;
   Device& device_;
-  // What is to be done when the call given last has begun.
-  struct Rest {
-    bool releases = false;
-    StreamHandle stream = nullptr;
-    std::optional<RedOp> op;  // made for it
-  };
-  Rest rest_;
+  std::optional<RedOp> made_;  // for the call given last, until it has begun
 };
 
 }  // namespace entrain::nccl

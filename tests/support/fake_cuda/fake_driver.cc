@@ -354,9 +354,8 @@ FAKE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr memory) 
 FAKE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle,
                                            unsigned flags) {
   FAKE_ENTER(true)
-  return flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-             ? CUDA_ERROR_INVALID_VALUE
-             : Memory().Open(DriverState::Get().Current()->ordinal, handle, out);
+  return flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ? CUDA_ERROR_INVALID_VALUE
+                                                     : Memory().Open(handle, out);
 }
 
 FAKE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr memory) {

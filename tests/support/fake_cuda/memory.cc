@@ -134,10 +134,10 @@ CUresult MemoryMap::Export(uintptr_t begin, CUipcMemHandle* out) {
   return CUDA_SUCCESS;
 }
 
-CUresult MemoryMap::Open(int ordinal, const CUipcMemHandle& raw, CUdeviceptr* out) {
+CUresult MemoryMap::Open(const CUipcMemHandle& raw, CUdeviceptr* out) {
   Handle handle;
   std::memcpy(&handle, &raw, sizeof(handle));
-  if (handle.magic != kMagic || handle.ordinal != ordinal) {
+  if (handle.magic != kMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (handle.pid == getpid()) {
@@ -154,7 +154,7 @@ CUresult MemoryMap::Open(int ordinal, const CUipcMemHandle& raw, CUdeviceptr* ou
   }
   FakeMemory memory;
   memory.origin = MemoryOrigin::kOpened;
-  memory.ordinal = ordinal;
+  memory.ordinal = handle.ordinal;
   memory.bytes = handle.bytes;
   memory.opens = 1;
   memory.handle = raw;

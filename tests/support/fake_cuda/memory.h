@@ -33,7 +33,7 @@ class MemoryMap {
   CUresult AllocatePinned(int ordinal, size_t bytes, void** out);
   CUresult Free(uintptr_t begin, MemoryOrigin origin);
   CUresult Export(uintptr_t begin, CUipcMemHandle* out);
-  CUresult Open(int ordinal, const CUipcMemHandle& handle, CUdeviceptr* out);
+  CUresult Open(const CUipcMemHandle& handle, CUdeviceptr* out);
   CUresult Close(uintptr_t begin);
 
   // The allocation that has all of these bytes.
