@@ -1,6 +1,7 @@
 #include "transports/ucx/library.h"
 
 #include <cstring>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ constexpr const char* kWhileLoading[] = {"UCX_MEM_EVENTS=n", "UCX_HANDLE_ERRORS=
 class LargerEnvironment {
  public:
   explicit LargerEnvironment(absl::Span<const char* const> variables) : usual_(environ) {
-    auto* const larger = new std::vector<char*>();  // not freed: a reader may still go through it
+    static auto* const kept = new std::deque<std::vector<char*>>();  // a reader may go through one
+    std::vector<char*>* const larger = &kept->emplace_back();
     for (char** each = usual_; each != nullptr && *each != nullptr; ++each) {
       larger->push_back(*each);
     }
