@@ -232,6 +232,9 @@ class LayerSync final : public LayerGate {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
+  // Though no step was made since: a mixed merge has kept something of this replica's own, or the
+  // last rendezvous was about some layers only.
+  bool unshared_ = false;
   int64_t last_sync_step_ = -1;                // when the last rendezvous began
   int64_t rendezvous_ = 0;                     // begun
   std::shared_ptr<Round> round_;               // the last that layers wait for, or had to

@@ -23,9 +23,14 @@ std::shared_ptr<LayerSync::Round> LayerSync::NewRound(std::vector<int> layers) {
   auto round = std::make_shared<Round>();
   round->order = std::move(layers);
   last_sync_step_ = step_;
+  int64_t since = step_ - std::exchange(base_step_, step_);
+  if (left_ && since == 0 && unshared_) {
+    since = 1;  // so that it is exchanged: there will be no other time
+  }
+  unshared_ = round->order.size() < shards_->slab().training().size();
   round->standing = {.round = static_cast<uint64_t>(rendezvous_++),
                      .steps = static_cast<uint64_t>(step_),
-                     .steps_since = static_cast<uint64_t>(step_ - std::exchange(base_step_, step_)),
+                     .steps_since = static_cast<uint64_t>(since),
                      .tokens_since = static_cast<uint64_t>(std::exchange(tokens_, 0)),
                      .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0),
                      .metric_sum = std::exchange(metric_sum_, 0),
@@ -159,6 +164,7 @@ absl::Status LayerSync::Settle() {
   ENTRAIN_RETURN_IF_ERROR(status());
   behind_.pop_front();
   trigger_->Met();
+  unshared_ = unshared_ || options_.overlap_merge == OverlapMerge::kMix;
   if (room_ != nullptr) {
     const uint64_t merged = Post(&LayerSync::MergeBehind, round);
     ENTRAIN_RETURN_IF_ERROR(Annotate(onto_->Hold(static_cast<uint32_t>(merged)), "edit"));

@@ -124,6 +124,32 @@ TEST(Overlap, AnchorsHaveTheSameBitsAndARequestBringsAllThere) {
   });
 }
 
+// What a merge has kept of a replica's own, or what another fragment has not exchanged yet, though no step follows.
+TEST(Overlap, WhoLeavesWhereAnExchangeHasJustBegunIsLeftWithTheAnchor) {
+  for (const int32_t fragments : {1, 2}) {
+    for (const int32_t behind : {0, 2}) {
+      RunReplicas({1, 2}, Layers(), [&](Replica& r) {
+        EditOptions options = Overlapped(4, behind);
+        options.overlap_merge = behind > 0 ? OverlapMerge::kMix : OverlapMerge::kAdd;
+        options.fragments = fragments;
+        r.Edit(options);
+        EXPECT_FALSE(r.Forward());
+        bool began = false;
+        while (r.edit().info().steps < 8) {
+          r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+            value += Noise(l, i) * static_cast<float>(1 + r.replica());
+          });
+          r.EndStep();
+          began = r.Forward();
+        }
+        EXPECT_TRUE(began);
+        EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+        EXPECT_EQ(r.params(), r.Anchor());
+      });
+    }
+  }
+}
+
 TEST(Overlap, WhatWasNotANumberBecomesTheAnchor) {
   RunReplicas({1, 2}, Layers(), [](Replica& r) {
     r.Edit(Overlapped(2, 1));
