@@ -11,9 +11,9 @@ using testing::HasSubstr;
 
 TEST(ParseTransports, EmptyMeansAllInTheOrderOfPreference) {
   EXPECT_THAT(ParseTransports("").value(),
-              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl"));
+              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "islands"));
   EXPECT_THAT(ParseTransports("  ").value(),
-              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl"));
+              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "islands"));
 }
 
 TEST(ParseTransports, OrderOfTheTextDoesNotMatter) {
