@@ -22,12 +22,11 @@ DeviceCourier::~DeviceCourier() {
 absl::StatusOr<uint32_t> DeviceCourier::Post(Job job) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
-  uint32_t number = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    ENTRAIN_RETURN_IF_ERROR(status_);
-    number = ++posted_;
-  }
+  // Held until it is posted: a job that fails meanwhile would end the courier before that, and
+  // nobody would ever come to this number.
+  absl::MutexLock posting(&mutex_);
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  const uint32_t number = ++posted_;
   courier_.Post([this, number, mark = std::move(mark), job = std::move(job)]() mutable {
     const absl::Status status = Run(*mark, job);
     if (!status.ok()) {
