@@ -472,7 +472,7 @@ ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entra
  *     in install    until the round before the one under way is over, and all ranks have handed
  *                   over what the one under way sums: that is what its counts need. With clip_norm,
  *                   and with agd, whose steps count, also for the sum. Not for the parameters: the
- *                   stream does
+ *                   stream does; but in the install that ends the run for all of its last round
  *     in create, save, load and destroy
  *
  * and nowhere else. After an error that comes when install has returned (a rank dies while

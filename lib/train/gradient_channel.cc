@@ -233,7 +233,10 @@ absl::Status GradientChannel::Land() {
     return absl::OkStatus();
   }
   if (job_ != 0) {  // else it was over when it was loaded
-    const absl::Status status = courier_.Wait(job_);
+    absl::Status status = courier_.Wait(job_);
+    if (status.ok() && commits_ && Done()) {
+      status = courier_.Drain();  // no later call would have the error of the second job
+    }
     if (!status.ok()) {
       return Fail(status);
     }

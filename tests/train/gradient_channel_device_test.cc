@@ -122,18 +122,19 @@ TEST(ChannelOnDevice, DataGoesByEveryWay) {
 // A word that a stream waits for.
 class Gate {
  public:
-  explicit Gate(const Arrays& where) : device_(*where.at().device) {
+  explicit Gate(const ArraysAt& at) : device_(*at.device), stream_(at.stream) {
     const auto memory = device_.AllocatePinned(4096);
     EXPECT_TRUE(memory.ok()) << memory.status();
     word_ = static_cast<uint32_t*>(*memory);
     *word_ = 0;
-    EXPECT_EQ(device_.AwaitWord(where.at().stream, word_, 1), absl::OkStatus());
   }
+  void Hold() { EXPECT_EQ(device_.AwaitWord(stream_, word_, 1), absl::OkStatus()); }
   void Open() { std::atomic_ref<uint32_t>(*word_).store(1, std::memory_order_release); }
   ~Gate() { device_.FreePinned(word_); }
 
  private:
   Device& device_;
+  const StreamHandle stream_;
   uint32_t* word_ = nullptr;
 };
 
@@ -151,7 +152,8 @@ TEST(ChannelOnDevice, TheHostIsARoundAheadOfADeviceThatStandsStill) {
       }
       const std::vector<float> begun = there.Params();
       {
-        Gate gate(there.where);
+        Gate gate(there.where.at());
+        gate.Hold();
         const bool waits = method == DelayMethod::kZero1;
         there.Add();
         EXPECT_TRUE(*there.channel->Poll());  // nothing is under way
@@ -215,6 +217,41 @@ TEST(ChannelOnDevice, AnErrorOfTheDriverEndsARoundOnAllRanks) {
       });
       EXPECT_GT(named, 0);
     }
+  }
+}
+
+// The install that ends the run has nobody after it who could tell.
+TEST(ChannelOnDevice, TheInstallThatEndsTheRunHasTheErrorOfTheLastRoundsParameters) {
+  for (const DelayMethod method : kMethods) {
+    RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+      Learner run(true, 0, comm->rank(), 1001, 1, method);
+      run.options.optimizer = nullptr;
+      // Enqueues what never comes on the stream that the parameters are to go out on.
+      run.options.step = [](void* gate, int32_t preview, int64_t, double, size_t, size_t,
+                            const void*, void*, void*) {
+        if (preview == 0 && gate != nullptr) {
+          static_cast<std::unique_ptr<Gate>*>(gate)->get()->Hold();
+        }
+      };
+      run.options.limit = 1;
+      run.options.timeout_ns = 500 * kMillisecond;
+      std::unique_ptr<Gate> gate;
+      run.options.user = comm->rank() == 1 ? &gate : nullptr;
+      ASSERT_EQ(run.Create(*comm), absl::OkStatus());
+      gate = std::make_unique<Gate>(ArraysAt{run.where.at().device, run.channel->stream()});
+      absl::Status status;
+      while (status.ok() && !run.channel->info().finished) {
+        run.Add();
+        status = run.channel->Install();
+      }
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("parameters"));
+      EXPECT_EQ(run.channel->Stop(), status);
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      gate->Open();
+      ASSERT_EQ(FinishStream(run.where.at(), Deadline::After(10 * kSecond)), absl::OkStatus());
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    });
   }
 }
 
