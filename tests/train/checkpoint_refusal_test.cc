@@ -258,6 +258,31 @@ TEST(Saving, RefusesWhatRanksGiveDifferently) {
   });
 }
 
+TEST(Checkpoints, AreRefusedDuringAnExchangeWhichGoesOn) {
+  const Directory directory;
+  const CheckpointOptions exact = To(directory, CheckpointKind::kExact);
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    r.Edit(Judged());
+    r.Forward();
+    for (int round = 1; round <= 20; ++round) {
+      r.DriftFromAnchor([&](int l, int64_t i) { return Noise(r.replica(), round, l, i); });
+      r.EndStep();
+      ASSERT_TRUE(*r.edit().BeginForward(true, true));
+      for (const absl::Status& status : {r.edit().Save(exact), r.edit().Load(exact)}) {
+        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("is under way; wait for all layers first"));
+      }
+      for (int l = 0; l < static_cast<int>(kLayers.size()); ++l) {
+        ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
+      }
+      r.FinishStream();
+      EXPECT_EQ(r.edit().info().syncs, round);
+      ASSERT_EQ(r.params(), r.Anchor());
+    }
+    EXPECT_EQ(r.edit().Save(exact), absl::OkStatus());
+  });
+}
+
 TEST(Loading, RefusesTheCallersArrayOfAnotherSize) {
   const Directory directory;
   const auto with = [&](int64_t count, DType dtype, bool save) {
