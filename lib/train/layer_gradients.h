@@ -49,6 +49,8 @@ class LayerGradients {
   absl::Status Reduce(int layer, bool global);
   // Blocks until everything is in the slab; on device memory the caller's stream does.
   absl::Status Finish() { return room_ == nullptr ? courier_.Drain() : Hold(); }
+  // Blocks there too.
+  absl::Status Drain() { return room_ == nullptr ? courier_.Drain() : onto_->Drain(); }
   // The first error so far. Any thread.
   absl::Status status() const { return room_ == nullptr ? courier_.status() : onto_->status(); }
 

@@ -12,6 +12,7 @@
 #include "lib/comm/agree.h"
 #include "lib/comm/runtime.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/placed_array.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -258,11 +259,21 @@ absl::Status LayerShards::Broadcast() {
   }
   CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
   if (room_ != nullptr) {
-    options.device = options.on_stream = true;
-    options.stream = room_->callers();
+    ENTRAIN_RETURN_IF_ERROR(Annotate(ComeToRest(), "shard: broadcast"));
+    options.device = true;
   }
   return Annotate(comms_.sync->Broadcast(params_, slab_.count(), DType::kF32, 0, options),
                   "shard: broadcast");
+}
+
+// On a device: gradients have crossed replicas, by calls that have no tags either, and the stream is
+// through with what it had to do.
+absl::Status LayerShards::ComeToRest() {
+  ENTRAIN_RETURN_IF_ERROR(gradients_.Drain());
+  ENTRAIN_RETURN_IF_ERROR(
+      FinishStream({&room_->device(), room_->callers()},
+                   Deadline::After(TimeLimit(config_.timeout_ns, comms_.sync.get()))));
+  return broken();
 }
 
 absl::Status LayerShards::BeginPass(Pass pass) {

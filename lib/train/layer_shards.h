@@ -109,6 +109,7 @@ class LayerShards {
   absl::Status CheckBound() const;
   absl::Status BindOnDevice(float* params, float* grads);
   absl::Status LoadToDevice(const SlabLayer& layer, const void* full, DType from);
+  absl::Status ComeToRest();
 
   const std::shared_ptr<Mesh> mesh_;
   const ShardConfig config_;

@@ -154,6 +154,32 @@ TEST_P(Shards, BroadcastGivesReplicaZerosParametersToAll) {
   });
 }
 
+// On device memory nobody has waited for the gradients, and both cross replicas.
+TEST(LayerShards, ABroadcastComesAfterTheGradientsThatAreUnderWay) {
+  RunReplicas({2, 2}, ConfigOf(DType::kF32), [&](Replica& r) {
+    for (int round = 1; round <= 4; ++round) {
+      r.ForEach(r.params(),
+                [&](int, int64_t, float& value) { value += static_cast<float>(r.replica()); });
+      Reduce(r, DType::kF32, 2 * r.replica() + r.slot(), 0);
+      ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+      if (r.replica() == round % 2) {
+        r.FinishStream();
+      }
+      ASSERT_EQ(r.shards().Broadcast(), absl::OkStatus());
+      r.ForEach(r.params(), [&](int layer, int64_t i, float& value) {
+        ASSERT_EQ(value, Replica::Initial(layer, i));
+      });
+      r.ForEach(r.grads(), [&](int layer, int64_t i, float& got) {
+        float sum = 0;
+        for (int64_t rank = 0; rank < 4; ++rank) {
+          sum += Gradient(rank, layer, i, 0);
+        }
+        ASSERT_NEAR(got, static_cast<float>(round) * sum / 4, 1e-6);
+      });
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Shards,
                          testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 2),
                                           testing::Values(DType::kF32, DType::kBF16)),
