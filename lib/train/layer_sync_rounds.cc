@@ -325,6 +325,7 @@ absl::Status LayerSync::RunNextTurn(Round& round) {
 }
 
 absl::Status LayerSync::SealFirst(Round& /*round*/) {
+  ENTRAIN_RETURN_IF_ERROR(shards_->broken());
   exchange_.SealAnchors();
   absl::MutexLock lock(&mutex_);
   finished_.anchor_checksum = exchange_.anchors().checksum();

@@ -152,13 +152,16 @@ absl::Status LayerSync::Load(const CheckpointOptions& options) {
 }
 
 // On a device, where nobody holds the courier back: it makes no more calls, which have no tags
-// there, nor have those that follow here; and the stream is through with what it had to do.
+// there, nor have those that follow here; the stream is through with what it had to do; and that was
+// done with parameters that had come.
 absl::Status LayerSync::ComeToRest(int64_t timeout_ns) {
   if (room_ == nullptr) {
     return absl::OkStatus();
   }
   ENTRAIN_RETURN_IF_ERROR(Drain());
-  return FinishStream(Place(), Deadline::After(timeout_ns > 0 ? timeout_ns : limit_ns()));
+  ENTRAIN_RETURN_IF_ERROR(
+      FinishStream(Place(), Deadline::After(timeout_ns > 0 ? timeout_ns : limit_ns())));
+  return shards_->broken();
 }
 
 ArraysAt LayerSync::Place() const {

@@ -315,6 +315,32 @@ TEST(EditOnDevice, ARunGoesOnFromACheckpointWithTheSameBitsHereAndThere) {
   }
 }
 
+TEST(EditOnDevice, NoCheckpointIsMadeOfWhatNeverCame) {
+  const Directory directory;
+  ShardConfig config = FourLayers();
+  config.timeout_ns = 300 * kMillisecond;
+  RunReplicas({1, 2}, config, [&](Replica& r) {
+    EditOptions options = Averaging();
+    options.local_sgd_warmup_steps = 1;
+    r.Edit(options);
+    EXPECT_FALSE(r.Forward());
+    if (r.replica() == 0) {  // the other has none
+      ASSERT_TRUE(r.shards().Gradients(2).ok());
+      ASSERT_EQ(r.shards().ReduceGradients(2), absl::OkStatus());
+      ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+      r.FinishStream();  // goes on without them
+    }
+    r.EndStep();
+    r.MeetAll();
+    EXPECT_FALSE(*r.edit().BeginForward(true, true));  // makes anchors of what there is
+    const absl::Status status = r.edit().Save(To(directory, CheckpointKind::kExact));
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("layer 2 gradients"));
+    EXPECT_THAT(directory.Files(), testing::IsEmpty());
+    r.MeetAll();
+  });
+}
+
 // ---- Errors ------------------------------------------------------------------------------------
 
 TEST(EditOnDevice, MemoryThatIsNotThereIsNamed) {
