@@ -142,6 +142,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
       trigger_(std::move(trigger)),
       layers_(shards->slab().layers()),
       room_(std::move(room)),
+      unshared_(static_cast<size_t>(layers_), 0),
       begun_behind_(static_cast<size_t>(layers_), -1),
       jobs_(static_cast<size_t>(layers_), 0),
       exchange_(shards->slab(), shards->params(), options, std::move(groups), room_.get()),

@@ -181,6 +181,7 @@ class LayerSync final : public LayerGate {
   absl::Status SettleAll();
   void TakeBack(const Round& round);
   absl::Status StayForRound(bool* all);
+  std::vector<int> LeftOver() const;
   // The courier's:
   using RoundJob = absl::Status (LayerSync::*)(Round&);
   // Its number; after the end: of the last.
@@ -232,9 +233,9 @@ class LayerSync final : public LayerGate {
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;
-  // Though no step was made since: a mixed merge has kept something of this replica's own, or the
-  // last rendezvous was about some layers only.
-  bool unshared_ = false;
+  // By layer, 1: though no step was made since the last rendezvous, this replica may have something
+  // of its own there: it was about other layers, or a mixed merge has kept it.
+  std::vector<int64_t> unshared_;
   int64_t last_sync_step_ = -1;                // when the last rendezvous began
   int64_t rendezvous_ = 0;                     // begun
   std::shared_ptr<Round> round_;               // the last that layers wait for, or had to

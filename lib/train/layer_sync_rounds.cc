@@ -24,10 +24,18 @@ std::shared_ptr<LayerSync::Round> LayerSync::NewRound(std::vector<int> layers) {
   round->order = std::move(layers);
   last_sync_step_ = step_;
   int64_t since = step_ - std::exchange(base_step_, step_);
-  if (left_ && since == 0 && unshared_) {
-    since = 1;  // so that it is exchanged: there will be no other time
+  if (since > 0) {
+    for (const int layer : schedule_->all()) {
+      unshared_[static_cast<size_t>(layer)] = 1;
+    }
   }
-  unshared_ = round->order.size() < shards_->slab().training().size();
+  for (const int layer : round->order) {
+    int64_t& unshared = unshared_[static_cast<size_t>(layer)];
+    if (left_ && unshared != 0) {
+      since = std::max<int64_t>(since, 1);  // so that it is exchanged: there will be no other time
+    }
+    unshared = 0;
+  }
   round->standing = {.round = static_cast<uint64_t>(rendezvous_++),
                      .steps = static_cast<uint64_t>(step_),
                      .steps_since = static_cast<uint64_t>(since),
@@ -164,7 +172,11 @@ absl::Status LayerSync::Settle() {
   ENTRAIN_RETURN_IF_ERROR(status());
   behind_.pop_front();
   trigger_->Met();
-  unshared_ = unshared_ || options_.overlap_merge == OverlapMerge::kMix;
+  if (options_.overlap_merge == OverlapMerge::kMix) {
+    for (const int layer : round->order) {
+      unshared_[static_cast<size_t>(layer)] = 1;
+    }
+  }
   if (room_ != nullptr) {
     const uint64_t merged = Post(&LayerSync::MergeBehind, round);
     ENTRAIN_RETURN_IF_ERROR(Annotate(onto_->Hold(static_cast<uint32_t>(merged)), "edit"));
@@ -212,10 +224,23 @@ absl::Status LayerSync::Leave() {
   return absl::OkStatus();
 }
 
+// What a replica that leaves has to exchange: where the others' layers have just been, a second time
+// would let the outer momentum take a free step. All, if there is nothing: the rendezvous is about
+// leaving.
+std::vector<int> LayerSync::LeftOver() const {
+  std::vector<int> layers;
+  for (const int layer : schedule_->all()) {
+    if (step_ > base_step_ || unshared_[static_cast<size_t>(layer)] != 0) {
+      layers.push_back(layer);
+    }
+  }
+  return layers.empty() ? schedule_->all() : layers;
+}
+
 // One more rendezvous, with those who still train: they come when their time is up, and not before.
 absl::Status LayerSync::StayForRound(bool* all) {
   ENTRAIN_RETURN_IF_ERROR(SettleAll());
-  ENTRAIN_RETURN_IF_ERROR(StartExchange(schedule_->all()));
+  ENTRAIN_RETURN_IF_ERROR(StartExchange(LeftOver()));
   ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
                            Meet(options_.use_async ? options_.interval_ns() : 0));
   if (exchanges && room_ != nullptr) {

@@ -150,6 +150,38 @@ TEST(Overlap, WhoLeavesWhereAnExchangeHasJustBegunIsLeftWithTheAnchor) {
   }
 }
 
+// What has just been exchanged would let the momentum take a free step.
+TEST(Overlap, WhoLeavesAtAFragmentsStepExchangesTheOthersAlone) {
+  RunReplicas({2, 2}, Layers(), [](Replica& r) {
+    EditOptions options = Overlapped(4, 0);
+    options.fragments = 2;
+    options.outer_momentum = 0.8;
+    r.Edit(options);
+    EXPECT_FALSE(r.Forward());
+    bool began = false;
+    for (int step = 1; step <= 8; ++step) {
+      r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+        value += Noise(r.replica(), step, l, i) / 8;
+      });
+      r.EndStep();
+      began = r.Forward();
+    }
+    EXPECT_TRUE(began);  // of layer 2
+    std::vector<float> before = r.Anchor();
+    EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+    std::vector<float> after = r.Anchor();
+    EXPECT_EQ(r.params(), after);
+    std::vector<float> moved[3];
+    r.ForEach(before, [&](int l, int64_t, float& value) { moved[l].push_back(value); });
+    r.ForEach(after, [&, at = std::vector<size_t>(3)](int l, int64_t, float& value) mutable {
+      moved[l][at[static_cast<size_t>(l)]++] -= value;
+    });
+    for (int l = 0; l < 3; ++l) {
+      EXPECT_EQ(moved[l] == std::vector<float>(moved[l].size()), l == 2) << "layer " << l;
+    }
+  });
+}
+
 TEST(Overlap, WhatWasNotANumberBecomesTheAnchor) {
   RunReplicas({1, 2}, Layers(), [](Replica& r) {
     r.Edit(Overlapped(2, 1));
