@@ -26,6 +26,10 @@ void LayerSync::VisitState(StateVisitor& visitor) {
   if (options_.overlap_steps > 0 && visitor.kind() == CheckpointKind::kExact) {
     visitor.Array("behind/begun", Holder::kReplica, DType::kI64, begun_behind_.data(), layers_);
   }
+  const bool leaves_over = options_.fragments > 1 || options_.overlap_merge == OverlapMerge::kMix;
+  if (leaves_over && visitor.kind() == CheckpointKind::kExact) {
+    visitor.Array("unshared", Holder::kReplica, DType::kI64, unshared_.data(), layers_);
+  }
   exchange_.VisitState(visitor);
   float* const live = shards_->params();
   for (int l = 0; l < layers_; ++l) {
@@ -205,6 +209,7 @@ void LayerSync::GoOnFrom(CheckpointKind kind) {
     last_sync_step_ = base_step_ = step_;
     tokens_ = 0;
     metric_sum_ = metric_weight_ = 0;
+    std::fill(unshared_.begin(), unshared_.end(), 0);
   }
   ResumeBehind();  // nothing, if it is portable
   microbatches_ = 0;

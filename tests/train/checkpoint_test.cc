@@ -150,6 +150,39 @@ INSTANTIATE_TEST_SUITE_P(Merges, ExactResumeBehind,
                                                               OverlapMerge::kRestart),
                                             ::testing::Values(kOneFile, kWays[3])));
 
+// What another fragment has left over, or a mixed merge has kept, is shared by who leaves, though no step follows.
+TEST(ExactResume, WhoLeavesRightAwaySharesWhatIsLeft) {
+  for (const int32_t behind : {0, 2}) {
+    EditOptions options = Averaging();
+    options.outer_momentum = 0.8;
+    options.local_sgd_sync_interval = 4;
+    options.overlap_steps = behind;
+    options.fragments = behind > 0 ? 1 : 2;
+    options.overlap_merge = behind > 0 ? OverlapMerge::kMix : OverlapMerge::kAdd;
+    const Directory directory;
+    const CheckpointOptions checkpoint = To(directory, CheckpointKind::kExact);
+    All straight, resumed;
+    RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+      Trainee trainee(r, options);
+      while (r.edit().info().steps < 8) {
+        trainee.Step();
+      }
+      EXPECT_TRUE(r.Forward());
+      EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+      EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+      EXPECT_EQ(r.params(), r.Anchor());
+      straight.Put(r, Look(r, trainee));
+    });
+    RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+      Trainee trainee(r, options);
+      ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+      EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+      resumed.Put(r, Look(r, trainee));
+    });
+    EXPECT_EQ(resumed.seen(), straight.seen()) << behind;
+  }
+}
+
 // ---- The portable kind -------------------------------------------------------------------------
 
 // What a portable checkpoint in one file says of the model: arrays by name, part and layer.
@@ -164,6 +197,34 @@ std::map<std::tuple<std::string, int, int>, std::string> Contents(const std::str
     }
   }
   return contents;
+}
+
+// The replicas are alike: what was left over here before is of another run, and sharing it again would let the momentum take
+// a free step.
+TEST(PortableResume, WhoLeavesRightAwayHasNothingToShare) {
+  EditOptions options = Averaging();
+  options.outer_momentum = 0.8;
+  options.local_sgd_sync_interval = 4;
+  options.fragments = 2;
+  const Directory directory;
+  const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, options);
+    while (r.edit().info().steps < 6) {
+      trainee.Step([&] {
+        if (r.edit().info().steps == 4) {
+          EXPECT_EQ(r.edit().Save(checkpoint), absl::OkStatus());
+        }
+      });
+    }
+    EXPECT_TRUE(r.Forward());
+    ASSERT_EQ(r.edit().Load(checkpoint), absl::OkStatus());
+    const std::vector<float> loaded = r.Anchor();
+    EXPECT_EQ(r.params(), loaded);
+    EXPECT_EQ(r.edit().Leave(), absl::OkStatus());
+    EXPECT_EQ(r.params(), loaded);
+    EXPECT_EQ(r.Anchor(), loaded);
+  });
 }
 
 class PortableResume : public ::testing::TestWithParam<std::tuple<Grid, Grid, Way>> {};
