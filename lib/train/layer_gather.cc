@@ -160,8 +160,6 @@ absl::Status LayerGather::Release(int layer) {
 // ---- On device memory
 
 absl::Status LayerGather::BindOnDevice(const float* params, DeviceRoom* room) {
-  Bind(params);
-  room_ = room;
   const int64_t limit_ns = TimeLimit(timeout_ns_, comm_.get());
   ENTRAIN_ASSIGN_OR_RETURN(courier_,
                            DeviceCourier::Make(room, limit_ns, [this](const absl::Status& why) {
@@ -169,6 +167,8 @@ absl::Status LayerGather::BindOnDevice(const float* params, DeviceRoom* room) {
                                comm_->EndWith(why);
                              }
                            }));
+  Bind(params);
+  room_ = room;
   auto* const anywhere = reinterpret_cast<std::byte*>(const_cast<float*>(params));
   Call call = AllGather(slab_.largest(), anywhere);
   call.in.data = anywhere;

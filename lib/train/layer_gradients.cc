@@ -34,14 +34,14 @@ LayerGradients::~LayerGradients() {
 
 absl::Status LayerGradients::BindOnDevice(float* grads, DeviceRoom* room,
                                           absl::AnyInvocable<absl::Status() const> sound) {
-  Bind(grads);
-  room_ = room;
-  sound_ = std::move(sound);
-  lent_blocks_.resize(lent_.size());
   const Communicator* const any = shard_ != nullptr ? shard_.get() : sync_.get();
   ENTRAIN_ASSIGN_OR_RETURN(onto_,
                            DeviceCourier::Make(room, TimeLimit(timeout_ns_, any),
                                                [this](const absl::Status& why) { Abandon(why); }));
+  Bind(grads);
+  room_ = room;
+  sound_ = std::move(sound);
+  lent_blocks_.resize(lent_.size());
   const SlabLayer& largest = slab_.largest();
   if (dtype_ != DType::kF32) {
     ENTRAIN_ASSIGN_OR_RETURN(std::byte* const floats,

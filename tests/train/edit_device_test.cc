@@ -343,6 +343,40 @@ TEST(EditOnDevice, NoCheckpointIsMadeOfWhatNeverCame) {
 
 // ---- Errors ------------------------------------------------------------------------------------
 
+TEST(EditOnDevice, WhoCouldNotBindIsNotBound) {
+  ENTRAIN_NEEDS_FAKE();
+  for (const char* const function :
+       {"cuStreamCreateWithPriority", "cuMemHostAlloc", "cuMemAlloc_v2"}) {
+    for (int nth = 1; nth <= 6; ++nth) {
+      RunMesh({1, 1}, [&](const std::shared_ptr<Mesh>& mesh) {
+        const TestMemory params(TestDevice(), 4096), grads(TestDevice(), 4096);
+        const TestStream stream(TestDevice());
+        ShardConfig config = FourLayers();
+        config.device = true;
+        config.stream = stream.get();
+        config.param_dtype = config.grad_dtype = DType::kBF16;
+        auto shards = LayerShards::Create(mesh, config);
+        ASSERT_TRUE(shards.ok()) << shards.status();
+        const auto bind = [&] {
+          return (*shards)->Bind(reinterpret_cast<float*>(params.get()),
+                                 reinterpret_cast<float*>(grads.get()));
+        };
+        FailCall(function, nth, 2);
+        const absl::Status status = bind();
+        FailCall(function, 0, 0);
+        if (!status.ok()) {
+          EXPECT_THAT(std::string(status.message()), HasSubstr(function));
+          EXPECT_TRUE(absl::IsFailedPrecondition((*shards)->Wait(0).status()));
+          EXPECT_EQ((*shards)->broken(), absl::OkStatus());
+          ASSERT_EQ(bind(), absl::OkStatus());
+        }
+        EXPECT_TRUE((*shards)->Wait(0).ok());
+        EXPECT_EQ((*shards)->Release(0), absl::OkStatus());
+      });
+    }
+  }
+}
+
 TEST(EditOnDevice, MemoryThatIsNotThereIsNamed) {
   RunMesh({1, 1}, [](const std::shared_ptr<Mesh>& mesh) {
     const TestMemory there(TestDevice(), 4096);
