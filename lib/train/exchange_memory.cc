@@ -13,9 +13,10 @@ constexpr int64_t kFloat = sizeof(float);
 }  // namespace
 
 // On a device deltas have the same order on all ranks, so that their calls may go any way; and
-// nothing but the call waits for them, so they need no stream.
+// nothing but the call waits for them, so they need no stream. Those that travel packed go one way
+// only, and what they owe is kept by tag.
 CallOptions Exchange::OptionsOfDelta(int layer) const {
-  CallOptions options = Options(room_ == nullptr ? layer : -1);
+  CallOptions options = Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
   options.device = room_ != nullptr;
   return options;
 }

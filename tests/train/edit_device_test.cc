@@ -4,8 +4,11 @@
 
 #include <cstring>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -109,6 +112,36 @@ TEST(EditOnDevice, ExchangesGiveWhatTheyGiveOnTheHost) {
       got.ExpectAlike();
       ExpectSame(got.Whole(1), want.Whole(0), c.exact);
     }
+  }
+}
+
+// Though layers are alike.
+TEST(EditOnDevice, WhatIsNotSentIsOwedByTheLayer) {
+  EditOptions options = Averaging();
+  options.wire_format = WireFormat::kInt4;
+  options.error_feedback = true;
+  std::map<std::pair<bool, int>, std::vector<float>> params;
+  std::mutex mutex;
+  for (const bool on_device : {false, true}) {
+    SetOnDevice(on_device);
+    ShardConfig config;
+    config.layer_counts = {20, 20, 20};
+    RunReplicas({1, 2}, config, [&](Replica& r) {
+      r.Edit(options);
+      r.Forward();
+      for (int step = 1; step <= 4; ++step) {
+        r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+          value += Noise(r.replica(), step, l, i) / 8;
+        });
+        r.EndStep();
+        r.Forward();
+      }
+      const std::lock_guard<std::mutex> lock(mutex);
+      params[{on_device, r.replica()}] = r.params();
+    });
+  }
+  for (const int replica : {0, 1}) {
+    EXPECT_EQ((params[{true, replica}]), (params[{false, replica}]));
   }
 }
 
