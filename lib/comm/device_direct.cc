@@ -192,8 +192,11 @@ class DirectWay final : public DeviceWay {
     if (count == 0) {
       return;
     }
-    if (call_.reduction.merging != nullptr) {
-      Merge(kernels, *call_.reduction.merging, call_.dtype, dst, sources, count);
+    const Merging* const merging = call_.reduction.merging.get();
+    if (merging != nullptr && !AnyCounts(*merging, sources.size())) {
+      ZeroArray(dst, count * width_);
+    } else if (merging != nullptr) {
+      Merge(kernels, *merging, call_.dtype, dst, sources, count);
     } else {
       kernels.combine(call_.reduction.op, call_.dtype, dst, sources.data(), ranks, count,
                       call_.reduction.op == ReduceOp::kAvg ? size_ : 1);

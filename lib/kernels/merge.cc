@@ -1,11 +1,19 @@
 #include "lib/kernels/merge.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "absl/container/inlined_vector.h"
 
 namespace entrain {
+
+bool AnyCounts(const Merging& merging, size_t ranks) {
+  const auto end = merging.weights.begin() +
+                   static_cast<std::ptrdiff_t>(std::min(ranks, merging.weights.size()));
+  return merging.weights.empty() ||
+         std::any_of(merging.weights.begin(), end, [](double weight) { return weight != 0; });
+}
 
 void Merge(const Kernels& kernels, const Merging& merging, DType dtype, void* dst,
            absl::Span<const void* const> sources, int64_t count) {

@@ -238,16 +238,20 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
     for (int r = 0; r < n; ++r) {
       weighted->weights.push_back(1 + r * 0.5);
     }
-    Reduction mean, factor;
-    mean.op = ReduceOp::kWeightedMean;
+    Merging none;
+    none.weights.assign(static_cast<size_t>(n), 0);
+    Reduction mean, factor, nothing;
+    mean.op = nothing.op = ReduceOp::kWeightedMean;
     mean.merging = weighted;
+    nothing.merging = std::make_shared<const Merging>(none);
     factor.op = ReduceOp::kPreMultipliedSum;
     factor.factor = 0.25 * (comm->rank() + 1);
     // Made anew for host and device: they remember what was called before.
     const auto packed = [] { return Gta(Sparsified(Merging(), Sparsification::kMagnitude, 0.1)); };
     const auto encoded = [] { return Gta(Encoded(WireFormat::kInt8)); };
     const std::vector<std::pair<Reduction, Reduction>> pairs = {
-        {mean, mean}, {factor, factor}, {packed(), packed()}, {encoded(), encoded()}};
+        {mean, mean},           {factor, factor},   {packed(), packed()},
+        {encoded(), encoded()}, {nothing, nothing}, {Gta(none), Gta(none)}};
     for (const auto& [for_host, for_device] : pairs) {
       std::vector<float> on_host(kCount), on_device(kCount);
       const auto bytes = static_cast<int64_t>(kCount * sizeof(float));
