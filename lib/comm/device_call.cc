@@ -99,20 +99,35 @@ void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
   }
 }
 
+absl::Status DeviceCall::HandOver() {
+  input_is_ready_ = true;  // it waits on the device
+  way_ = MakeHandedWay(*this, *side_.whole());
+  const Clock& clock = Clock::Real();
+  const int64_t since = clock.Now();
+  for (int64_t now = since;; now = clock.Now()) {
+    bool moved = false;
+    ENTRAIN_RETURN_IF_ERROR(way_->Step(&moved).status());
+    if (way_->settled() || now - since >= kPatienceNs) {
+      return absl::OkStatus();
+    }
+    PauseAfter(now - since);
+  }
+}
+
 absl::Status DeviceCall::HandOverOrHold(bool may_hand_over) {
+  absl::Status status;
   if (may_hand_over && side_.met() && WayOnceMet() == Way::kHanded) {
-    input_is_ready_ = true;  // it waits on the device
-    ENTRAIN_ASSIGN_OR_RETURN(way_, MakeHandedWay(*this, *side_.whole(), kPatienceNs));
-    if (way_->settled()) {
+    status = HandOver();
+    if (status.ok() && way_->settled()) {
       settled_.store(true, std::memory_order_release);
       return absl::OkStatus();
     }
   }
-  if (!call_->options.on_stream) {
-    return absl::OkStatus();
+  if (call_->options.on_stream) {
+    holds_ = true;
+    status.Update(device().AwaitWord(call_->options.stream, word_, *word_ + 1));
   }
-  holds_ = true;
-  return device().AwaitWord(call_->options.stream, word_, *word_ + 1);
+  return status;
 }
 
 // ---- The runner's
@@ -170,7 +185,7 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
   }
   if (way_ == nullptr) {
     *moved = true;
-    ENTRAIN_ASSIGN_OR_RETURN(way_, TakeWay());
+    way_ = TakeWay();
     staged_.reset();
     islands_.reset();
   }
@@ -181,10 +196,10 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
   return over;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWay>> DeviceCall::TakeWay() {
+std::unique_ptr<DeviceWay> DeviceCall::TakeWay() {
   switch (side_.met() ? WayOnceMet() : Way::kStaged) {
     case Way::kHanded:
-      return MakeHandedWay(*this, *side_.whole(), 0);
+      return MakeHandedWay(*this, *side_.whole());
     case Way::kIslands:
       return std::move(islands_);
     case Way::kDirect:

@@ -58,8 +58,8 @@ class DeviceCall final : public Work {
   // The rest of what can fail without harm to others: marks the stream.
   absl::Status MarkInput();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
-  // Hands it over, if that can be now; else what follows on the stream waits for the end. After an error it is the
-  // runner's like any other.
+  // Hands it over, if that can be now; else, also after an error, what follows on the stream waits for the end. After an
+  // error the communicator is to be ended, and the call is the runner's like any other.
   absl::Status HandOverOrHold(bool may_hand_over);
 
   // ---- The runner's
@@ -97,7 +97,9 @@ class DeviceCall final : public Work {
   // Whether it is this way, or may yet be.
   bool MayGo(Way way) const { return !side_.met() ? MayChoose(*call_) : WayOnceMet() == way; }
   bool PrefersIslands() const;
-  absl::StatusOr<std::unique_ptr<DeviceWay>> TakeWay();
+  // As far as it comes within the patience.
+  absl::Status HandOver();
+  std::unique_ptr<DeviceWay> TakeWay();
   void End(absl::Status status);
   absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
 
@@ -128,10 +130,9 @@ bool DirectServes(const Call& call);
 int64_t DirectScratch(const Call& call);  // in bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 3;
-// Given to the library, behind what the call's stream had to do before. Where that has begun within the patience, the
+// Its first step gives the call to the library, behind what the call's stream had to do before. Once that has begun, the
 // stream waits for it, unless something else makes it wait.
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call, DeviceOffload& to,
-                                                         int64_t patience_ns);
+std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to);
 // With all the memory that it will need.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);

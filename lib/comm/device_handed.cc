@@ -11,41 +11,10 @@ class HandedWay final : public DeviceWay {
  public:
   HandedWay(DeviceCall& call, DeviceOffload& to) : call_(call), to_(to), done_(call.device()) {}
 
-  absl::Status Enqueue() {
-    const StreamHandle stream = call_.side().work();
-    if (call_.input_ready() != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(call_.device().AwaitEvent(stream, call_.input_ready()));
-    }
-    absl::MutexLock lock(&to_.mutex);
-    return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
-  }
-  // Whether the call is on the stream; then the caller's waits for it, unless it does so for something else.
-  absl::Status Begin() {
-    {
-      absl::MutexLock lock(&to_.mutex);
-      ENTRAIN_ASSIGN_OR_RETURN(begun_, to_.offload->Begun());
-    }
-    if (!begun_) {
-      return absl::OkStatus();
-    }
-    ENTRAIN_RETURN_IF_ERROR(done_.Record(call_.side().work()));
-    const CallOptions& options = call_.call().options;
-    return options.on_stream && !call_.holds_stream()
-               ? call_.device().AwaitEvent(options.stream, done_.event())
-               : absl::OkStatus();
-  }
-  absl::Status AwaitBegin(int64_t patience_ns) {
-    const Clock& clock = Clock::Real();
-    const int64_t since = clock.Now();
-    ENTRAIN_RETURN_IF_ERROR(Begin());
-    for (int64_t now = since; !begun_ && now - since < patience_ns; now = clock.Now()) {
-      PauseAfter(now - since);
-      ENTRAIN_RETURN_IF_ERROR(Begin());
-    }
-    return absl::OkStatus();
-  }
-
   absl::StatusOr<bool> Step(bool* moved) override {
+    if (!given_) {
+      ENTRAIN_RETURN_IF_ERROR(Give());
+    }
     if (!begun_) {
       ENTRAIN_RETURN_IF_ERROR(Begin());
       *moved |= begun_;
@@ -60,27 +29,54 @@ class HandedWay final : public DeviceWay {
     return done;
   }
   // What has not begun when it is aborted may have been about to.
-  bool Quiet() override { return begun_ ? done_.quiet() : to_.offload->Gone(); }
+  bool Quiet() override { return !given_ || ((begun_ || to_.offload->Gone()) && done_.quiet()); }
   const char* WaitsFor() const override {
     return begun_ ? "the collective that was handed over" : "the other ranks to hand over theirs";
   }
   bool settled() const override { return begun_; }
 
  private:
+  absl::Status Give() {
+    const StreamHandle stream = call_.side().work();
+    if (call_.input_ready() != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(call_.device().AwaitEvent(stream, call_.input_ready()));
+    }
+    absl::MutexLock lock(&to_.mutex);
+    given_ = true;
+    absl::Status status = to_.offload->Enqueue(call_.call(), stream, call_.scratch());
+    if (!status.ok()) {
+      status.Update(done_.Record(stream));  // behind what it has put there
+    }
+    return status;
+  }
+  // Whether the call is on the stream; then the caller's waits for it, unless it does so for something else.
+  absl::Status Begin() {
+    {
+      absl::MutexLock lock(&to_.mutex);
+      ENTRAIN_ASSIGN_OR_RETURN(const bool begun, to_.offload->Begun());
+      if (!begun) {
+        return absl::OkStatus();
+      }
+    }
+    ENTRAIN_RETURN_IF_ERROR(done_.Record(call_.side().work()));
+    begun_ = true;
+    const CallOptions& options = call_.call().options;
+    return options.on_stream && !call_.holds_stream()
+               ? call_.device().AwaitEvent(options.stream, done_.event())
+               : absl::OkStatus();
+  }
+
   DeviceCall& call_;
   DeviceOffload& to_;
-  bool begun_ = false;
+  bool given_ = false;  // to the library
+  bool begun_ = false;  // on the stream, with a mark behind it
   DeviceMark done_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeHandedWay(DeviceCall& call, DeviceOffload& to,
-                                                         int64_t patience_ns) {
-  auto way = std::make_unique<HandedWay>(call, to);
-  ENTRAIN_RETURN_IF_ERROR(way->Enqueue());
-  ENTRAIN_RETURN_IF_ERROR(way->AwaitBegin(patience_ns));
-  return way;
+std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to) {
+  return std::make_unique<HandedWay>(call, to);
 }
 
 }  // namespace entrain

@@ -99,9 +99,9 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
         if (!begun) {
           return absl::OkStatus();
         }
-        given_ = false;
         marks_.push_back(std::make_unique<DeviceMark>(way_.device()));
         ENTRAIN_RETURN_IF_ERROR(marks_.back()->Record(stream));
+        given_ = false;
         *moved = true;
       }
       if (marks_.size() == steps_.size() || steps_[marks_.size()].after > first_open_) {

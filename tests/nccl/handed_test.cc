@@ -1,5 +1,6 @@
 // Communicators of ours that hand collectives on device memory to NCCL: the fakes of it and of the
 // driver, a device for each rank, and what the reference says.
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -36,7 +37,8 @@ class Handed : public testing::Test {
     TestDevices();
   }
   void TearDown() override {
-    for (const char* const name : {"FAKE_NCCL_FAIL", "FAKE_NCCL_CONNECT", "FAKE_NCCL_HANG"}) {
+    for (const char* const name :
+         {"FAKE_NCCL_FAIL", "FAKE_NCCL_CONNECT", "FAKE_NCCL_HANG", "FAKE_NCCL_ABORT_MS"}) {
       unsetenv(name);
     }
     EXPECT_TRUE(nccl::CommunicatorHandle::AwaitEnds(Deadline::After(20 * kSecond)));
@@ -234,6 +236,40 @@ TEST_F(Handed, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     EXPECT_LT(Clock::Real().Now() - begun, 3 * kSecond);
     stream.Finish();
+  });
+}
+
+// Whatever goes wrong once NCCL has a call: buffers and stream are the caller's when NCCL has let go of them.
+class HandedHalfway : public Handed, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, HandedHalfway, testing::Values("cuEventRecord", "cuStreamWaitEvent"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(HandedHalfway, ACallThatFailsIsOverWhenNcclIsGone) {
+  setenv("FAKE_NCCL_ABORT_MS", "300", 1);
+  std::barrier together(2);
+  RunRanks(2, options(), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const TestMemory memory(device, 4000);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 4000, stream.get()).ok());
+    ASSERT_EQ(comm->Run(Sum(memory, 1000, stream.get())), absl::OkStatus());
+    stream.Finish();
+    together.arrive_and_wait();
+    if (comm->rank() == 1) {
+      together.arrive_and_wait();
+      return;
+    }
+    // The input's, then what comes behind the library's.
+    FailCall(GetParam(), 2, 719);
+    const auto work = comm->Start(Sum(memory, 1000, stream.get()));
+    ASSERT_TRUE(work.ok()) << work.status();
+    stream.Finish();
+    EXPECT_EQ(OfFakeNccl("FakeNcclOperations"), 0) << "the stream went on";
+    ASSERT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
+    EXPECT_EQ(OfFakeNccl("FakeNcclOperations"), 0) << "the call is over";
+    EXPECT_NE((*work)->status().message().find(GetParam()), absl::string_view::npos)
+        << (*work)->status();
+    together.arrive_and_wait();
   });
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using entrain::nccl::Result;
 
-std::atomic<int> communicators{0}, operators{0}, launched{0};
+std::atomic<int> communicators{0}, operators{0}, launched{0}, under_way{0};
 
 const char* Variable(const char* name) {
   return std::getenv(name);
@@ -44,6 +44,9 @@ Settings Settings::Read() {
   }
   settings.hangs = Variable("FAKE_NCCL_HANG") != nullptr;
   settings.connects = Variable("FAKE_NCCL_CONNECT") != nullptr;
+  if (const char* const abort_ms = Variable("FAKE_NCCL_ABORT_MS")) {
+    settings.abort_ms = std::atoi(abort_ms);
+  }
   if (const char* const fail = Variable("FAKE_NCCL_FAIL")) {
     int failure = 0;
     if (std::sscanf(fail, "%d:%d", &settings.fail_after, &failure) == 2) {
@@ -68,6 +71,9 @@ int Communicator::live() {
 }
 int Communicator::launches() {
   return launched.load();
+}
+int Communicator::operations() {
+  return under_way.load();
 }
 int Communicator::live_operators() {
   return operators.load();
@@ -105,6 +111,7 @@ Result Communicator::Submit(Operation operation, void* stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   pending_ = std::make_unique<Submitted>(
       Submitted{shared_from_this(), ++submitted_, std::move(operation), stream});
+  ++under_way;
   state_.store(entrain::nccl::kInProgress);
   polls_left_ = settings_.polls;
   board_->came[place_.rank].store(1);
@@ -144,12 +151,14 @@ void Communicator::Launch() {
         }
         const std::lock_guard<std::mutex> lock(self.mutex_);
         ++self.over_;
+        --under_way;
         self.changed_.notify_all();
       },
       submitted);
   if (result != 0) {
     delete submitted;
     ++over_;
+    --under_way;
     SetLastError("Cuda failure " + std::to_string(result));
     state_.store(entrain::nccl::kUnhandledCudaError);
     return;
@@ -289,12 +298,14 @@ Result Communicator::Finalize() {
 }
 
 void Communicator::Abort() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(settings_.abort_ms));
   std::unique_lock<std::mutex> lock(mutex_);
   aborted_.store(true);
   board_->presence[place_.rank].store(Presence::kAborted);
   if (pending_ != nullptr) {
     pending_.reset();
     ++over_;
+    --under_way;
   }
   changed_.notify_all();
   changed_.wait(lock, [&] { return over_ == submitted_; });

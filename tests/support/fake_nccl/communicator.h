@@ -20,6 +20,7 @@ struct Settings {
   int polls = 2;          // so many questions are answered with kInProgress before anything begins
   bool hangs = false;     // joining
   bool connects = false;  // the first operation begins when all ranks have been given theirs
+  int abort_ms = 0;       // so long what is under way goes on after ncclCommAbort
   int fail_after = -1;    // operations; the next one fails
   entrain::nccl::Result failure = entrain::nccl::kRemoteError;
   static Settings Read();
@@ -52,6 +53,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static int live();            // communicators
   static int live_operators();  // of all
   static int launches();
+  static int operations();  // under way
 
  private:
   struct Submitted;

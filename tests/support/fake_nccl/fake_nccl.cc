@@ -162,6 +162,10 @@ FAKE_EXPORT int FakeNcclLaunches() {
   return Communicator::launches();
 }
 
+FAKE_EXPORT int FakeNcclOperations() {
+  return Communicator::operations();
+}
+
 // ---- Communicators
 
 FAKE_EXPORT Result ncclGetVersion(int* version) {

@@ -7,4 +7,6 @@ extern "C" {
 int FakeNcclCommunicators();
 int FakeNcclOperators();
 int FakeNcclLaunches();
+// Groups and single collectives that were given and have not ended.
+int FakeNcclOperations();
 }
