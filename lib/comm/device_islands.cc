@@ -220,9 +220,13 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
                : elements(piece) * width_ *
                      (call_.kind == CallKind::kAllGather ? islands_.count : 1);
   }
-  // Behind all that comes before on the stream of the library.
-  bool MayBegin(int64_t piece) const override {
-    return BehindOf(piece) <= static_cast<int64_t>(marks_.size());
+  // When all is over that comes before on the stream of the library. A copy that waited for it there would hold up those
+  // of all other calls, for ranks of the island that may wait for these first.
+  absl::StatusOr<bool> MayBegin(int64_t piece) const override {
+    const auto behind = static_cast<size_t>(BehindOf(piece));
+    return behind == 0              ? absl::StatusOr<bool>(true)
+           : behind > marks_.size() ? absl::StatusOr<bool>(false)
+                                    : marks_[behind - 1]->Reached();
   }
   void IsOver(int64_t piece) override {
     over_[static_cast<size_t>(piece)] = true;
@@ -237,10 +241,6 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
       return false;
     }
     const StreamHandle stream = way_.side().copy_in();
-    if (const int64_t behind = BehindOf(piece); behind > 0) {
-      ENTRAIN_RETURN_IF_ERROR(
-          way_.device().AwaitEvent(stream, marks_[static_cast<size_t>(behind - 1)]->event()));
-    }
     if (sliced_) {
       ENTRAIN_RETURN_IF_ERROR(way_.device().Copy(in, Slice(piece), bytes, stream));
     } else if (call_.kind == CallKind::kAllGather) {
@@ -305,7 +305,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
 
   bool is_root() const { return way_.core().rank() == call_.root; }
   int64_t part() const { return call_.count * width_; }
-  // How many of the steps inside must have begun before the piece.
+  // How many of the steps inside must be over before the piece.
   int64_t BehindOf(int64_t piece) const {
     return before_pieces_ == 0                      ? 0
            : call_.kind == CallKind::kReduceScatter ? static_cast<int64_t>(before_pieces_)

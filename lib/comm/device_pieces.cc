@@ -24,17 +24,21 @@ PiecePipe::~PiecePipe() {
 }
 
 absl::Status PiecePipe::Reserve() {
-  const auto slots = std::min(call_.pieces(), static_cast<int64_t>(slots_.size()));
-  for (int64_t piece = 0; piece < slots; ++piece) {
-    Slot& slot = slots_[static_cast<size_t>(piece)];
-    ENTRAIN_ASSIGN_OR_RETURN(slot.in, side_.pinned().Take(call_.InBytes(piece)));
-    ENTRAIN_ASSIGN_OR_RETURN(slot.out, side_.pinned().Take(call_.OutBytes(piece)));
+  // Any piece may come to any slot, and the first is one of the largest.
+  for (Slot& slot : slots()) {
+    ENTRAIN_ASSIGN_OR_RETURN(slot.in, side_.pinned().Take(call_.InBytes(0)));
+    ENTRAIN_ASSIGN_OR_RETURN(slot.out, side_.pinned().Take(call_.OutBytes(0)));
   }
   return absl::OkStatus();
 }
 
+absl::Span<PiecePipe::Slot> PiecePipe::slots() {
+  return absl::MakeSpan(slots_).first(
+      static_cast<size_t>(std::min(call_.pieces(), static_cast<int64_t>(slots_.size()))));
+}
+
 absl::StatusOr<bool> PiecePipe::Step(bool* moved) {
-  for (Slot& slot : slots_) {
+  for (Slot& slot : slots()) {
     // Each as far as it comes; a slot that has become free takes the next piece.
     for (bool further = true; further;) {
       ENTRAIN_ASSIGN_OR_RETURN(further, Advance(slot));
@@ -57,9 +61,13 @@ bool PiecePipe::on_wire() const {
 
 absl::StatusOr<bool> PiecePipe::Advance(Slot& slot) {
   switch (slot.at) {
-    case At::kFree:
-      return next_ < call_.pieces() && call_.MayBegin(next_) ? Begin(slot)
-                                                             : absl::StatusOr<bool>(false);
+    case At::kFree: {
+      if (next_ == call_.pieces()) {
+        return false;
+      }
+      ENTRAIN_ASSIGN_OR_RETURN(const bool may, call_.MayBegin(next_));
+      return may ? Begin(slot) : absl::StatusOr<bool>(false);
+    }
     case At::kIn: {
       ENTRAIN_ASSIGN_OR_RETURN(const bool copied, slot.copied_in.Reached());
       if (copied) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "lib/comm/device_call.h"
 #include "lib/comm/device_pools.h"
@@ -32,8 +33,8 @@ class PiecewiseCall {
   // Page-locked memory for a piece.
   virtual int64_t InBytes(int64_t piece) const = 0;
   virtual int64_t OutBytes(int64_t piece) const = 0;
-  // Whether its input can be copied once the stream comes to it.
-  virtual bool MayBegin(int64_t piece) const = 0;
+  // Whether its input is there to be copied.
+  virtual absl::StatusOr<bool> MayBegin(int64_t piece) const = 0;
   // Enqueue copies on side.copy_in(), side.copy_out(); false: there is nothing to copy.
   virtual absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) = 0;
   virtual absl::StatusOr<bool> CopyOut(int64_t piece, const std::byte* in,
@@ -69,6 +70,8 @@ class PiecePipe {
     DeviceMark copied_in, copied_out;
     PartUnderWay part;
   };
+  // Those that are used: no more than there are pieces.
+  absl::Span<Slot> slots();
   absl::StatusOr<bool> Advance(Slot& slot);
   absl::StatusOr<bool> Begin(Slot& slot);
   absl::Status Exchange(Slot& slot);

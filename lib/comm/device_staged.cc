@@ -73,7 +73,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   int64_t OutBytes(int64_t piece) const override {
     return copies_ && !broadcast_ ? BytesOf(call_.out, piece) : 0;
   }
-  bool MayBegin(int64_t) const override { return true; }
+  absl::StatusOr<bool> MayBegin(int64_t) const override { return true; }
   void IsOver(int64_t) override {}
 
   absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) override {

@@ -287,6 +287,43 @@ TEST_F(IslandsTest, PartsOfACommunicatorHaveTheirOwn) {
   });
 }
 
+// What waits for the ranks of its island holds up nothing that they may wait for first.
+TEST_F(IslandsTest, AMessagePassesACallThatOthersHaveNotMade) {
+  auto options = OnHosts(kTwoOfTwo);
+  options.timeout_ns = 5 * kSecond;
+  RunRanks(4, options, [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device), other(device);
+    constexpr int64_t kCount = 100'003;
+    const TestMemory memory(device, kCount * 4), message(device, 400);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, kCount * 4, stream.get()).ok());
+    ASSERT_TRUE(device.Fill(message.get(), 0, 400, other.get()).ok());
+    const Call all = CallOn(CallKind::kAllReduce, memory, kCount, stream.get());
+    ASSERT_EQ(comm->Run(all), absl::OkStatus());
+    const bool sends = comm->rank() == 0;
+    Call to = CallOn(sends ? CallKind::kSend : CallKind::kRecv, message, 100, other.get());
+    to.root = 1 - comm->rank();
+    (sends ? to.out : to.in) = {};
+    RefPtr<Work> first;
+    if (sends) {
+      auto started = comm->Start(all);
+      ASSERT_TRUE(started.ok()) << started.status();
+      first = *std::move(started);
+      // It comes as far as it can.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    if (comm->rank() < 2) {
+      ASSERT_EQ(comm->Run(to), absl::OkStatus());
+    }
+    if (comm->rank() > 0) {
+      ASSERT_EQ(comm->Run(all), absl::OkStatus());
+    } else {
+      ASSERT_TRUE(first->Wait(Deadline::After(10 * kSecond)));
+      EXPECT_EQ(first->status(), absl::OkStatus());
+    }
+  });
+}
+
 TEST_F(IslandsTest, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
   setenv("FAKE_NCCL_FAIL", "3:6", 1);
   RunRanks(4, OnHosts(kTwoOfTwo), [&](const Comm& comm) {
