@@ -173,9 +173,10 @@ class DirectWay final : public DeviceWay {
   template <typename Body>
   absl::Status OnDevice(Body body) {
     KernelStream stream(way_.device(), way_.side().work());
-    ENTRAIN_RETURN_IF_ERROR(body());
-    ENTRAIN_RETURN_IF_ERROR(stream.status());
-    return done_.Record(way_.side().work());
+    absl::Status status = body();
+    status.Update(stream.status());
+    status.Update(done_.Record(way_.side().work()));  // behind what is there, also after an error
+    return status;
   }
 
   absl::Status Copy(void* dst, const void* src, int64_t bytes) const {

@@ -5,6 +5,16 @@
 #include "lib/base/status.h"
 
 namespace entrain {
+namespace {
+
+// Behind what there is of them, also after an error.
+absl::Status MarkCopies(const absl::StatusOr<bool>& copies, DeviceMark& mark, StreamHandle stream) {
+  absl::Status status = copies.status();
+  status.Update(copies.ok() && !*copies ? absl::OkStatus() : mark.Record(stream));
+  return status;
+}
+
+}  // namespace
 
 int64_t PieceElements(int64_t width, int64_t parts, int64_t count) {
   const int64_t most = kPieceBytes / (width * parts);
@@ -98,10 +108,8 @@ absl::StatusOr<bool> PiecePipe::Advance(Slot& slot) {
 
 absl::StatusOr<bool> PiecePipe::Begin(Slot& slot) {
   slot.piece = next_++;
-  ENTRAIN_ASSIGN_OR_RETURN(const bool copies, call_.CopyIn(slot.piece, slot.in.data));
-  if (copies) {
-    ENTRAIN_RETURN_IF_ERROR(slot.copied_in.Record(side_.copy_in()));
-  }
+  ENTRAIN_RETURN_IF_ERROR(
+      MarkCopies(call_.CopyIn(slot.piece, slot.in.data), slot.copied_in, side_.copy_in()));
   slot.at = At::kIn;
   return true;
 }
@@ -116,11 +124,8 @@ absl::Status PiecePipe::Exchange(Slot& slot) {
 
 absl::Status PiecePipe::CopyOut(Slot& slot) {
   slot.part.Clear();
-  ENTRAIN_ASSIGN_OR_RETURN(const bool copies,
-                           call_.CopyOut(slot.piece, slot.in.data, slot.out.data));
-  if (copies) {
-    ENTRAIN_RETURN_IF_ERROR(slot.copied_out.Record(side_.copy_out()));
-  }
+  ENTRAIN_RETURN_IF_ERROR(MarkCopies(call_.CopyOut(slot.piece, slot.in.data, slot.out.data),
+                                     slot.copied_out, side_.copy_out()));
   slot.at = At::kOut;
   return absl::OkStatus();
 }

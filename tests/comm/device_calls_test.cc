@@ -590,5 +590,51 @@ TEST(DeviceCalls, EndWithWhatTheDriverSaid) {
   EXPECT_EQ(failed, 2);
 }
 
+// An error does not let go of what the device was given before it.
+void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
+  TestDevices();
+  std::barrier together(2);
+  RunRanks(2, {.transports = transports}, [&](const Comm& comm) {
+    Device& device = TestDevice();
+    TestStream stream(device);
+    const TrialSpec spec{kind, 300'000, 0, false, false, 1};
+    DeviceTrial trial(device, spec, comm->rank(), 2, stream.get());
+    ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+    stream.Finish();
+    trial.call.options.on_stream = false;
+    trial.call.options.stream = nullptr;
+    together.arrive_and_wait();
+    if (comm->rank() == 1 && kind != CallKind::kGather) {
+      together.arrive_and_wait();
+      return;
+    }
+    if (comm->rank() == 0) {
+      FailCall("cuMemcpyAsync", 2, 719);
+      PauseFake(true);
+    }
+    if (kind == CallKind::kGather) {
+      together.arrive_and_wait();
+    }
+    const auto work = comm->Start(trial.call);
+    ASSERT_TRUE(work.ok()) << work.status();
+    EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
+    EXPECT_TRUE(comm->rank() == 1 || !comm->status().ok());
+    together.arrive_and_wait();
+    PauseFake(false);
+    EXPECT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
+    EXPECT_THAT(std::string((*work)->status().message()), HasSubstr("cuMemcpyAsync"));
+  });
+}
+
+TEST(DeviceCalls, AreNotOverBeforeCopiesToTheHost) {
+  ENTRAIN_NEEDS_FAKE();
+  OverWhenTheDeviceHasDone(CallKind::kAllToAll, "inproc");
+}
+
+TEST(DeviceCalls, AreNotOverBeforeWhatTheyReadOfOthers) {
+  ENTRAIN_NEEDS_FAKE();
+  OverWhenTheDeviceHasDone(CallKind::kGather, "inproc,cuda");
+}
+
 }  // namespace
 }  // namespace entrain

@@ -60,6 +60,10 @@ inline int CallsOf(const char* function) {
   return OfFake<decltype(FakeCudaCalls)>("FakeCudaCalls")(function);
 }
 
+inline void PauseFake(bool paused) {
+  OfFake<decltype(FakeCudaPause)>("FakeCudaPause")(paused ? 1 : 0);
+}
+
 // Of everything that must be given back, how much there is.
 inline std::vector<int> LiveOnFake() {
   std::vector<int> live;

@@ -143,6 +143,9 @@ FAKE_EXPORT int FakeCudaLive(const char* what) {
          : kind == "import"                  ? Memory().Live(MemoryOrigin::kOpened)
                                              : -1;
 }
+FAKE_EXPORT void FakeCudaPause(int paused) {
+  fake_cuda::FakeStream::Pause(paused != 0);
+}
 FAKE_EXPORT void* FakeCudaSeen(const void* memory, size_t bytes) {
   return Memory().Seen(reinterpret_cast<uintptr_t>(memory), bytes);
 }

@@ -13,6 +13,8 @@ void FakeCudaFail(const char* function, int nth, int result);
 int FakeCudaCalls(const char* function);
 // How many there are of "stream", "event", "device memory", "pinned memory", "import"; -1: of what?
 int FakeCudaLive(const char* what);
+// 1: streams begin nothing more, until 0.
+void FakeCudaPause(int paused);
 // Where the device sees memory of a program; null: nowhere. For fakes of other libraries that work
 // on device memory.
 void* FakeCudaSeen(const void* memory, size_t bytes);

@@ -9,6 +9,10 @@
 namespace fake_cuda {
 namespace {
 
+std::mutex pause_mutex;
+std::condition_variable resumed;
+bool paused = false;
+
 unsigned Setting(const char* name, unsigned otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
@@ -48,6 +52,10 @@ void FakeStream::Run(std::shared_ptr<FakeStream> self) {
       mark.stream->changed_.wait(lock, [&] { return mark.stream->completed_ >= mark.operations; });
     }
     self->Delay();
+    {
+      std::unique_lock<std::mutex> lock(pause_mutex);
+      resumed.wait(lock, [] { return !paused; });
+    }
     operation.run();
     operation = {};  // whoever waits may count on its going
     const std::lock_guard<std::mutex> lock(self->mutex_);
@@ -71,6 +79,12 @@ Mark FakeStream::Here(const std::shared_ptr<FakeStream>& self) {
 bool FakeStream::Reached(uint64_t operations) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return completed_ >= operations;
+}
+
+void FakeStream::Pause(bool pause) {
+  const std::lock_guard<std::mutex> lock(pause_mutex);
+  paused = pause;
+  resumed.notify_all();
 }
 
 void FakeStream::Await(uint64_t operations, const char* why) {

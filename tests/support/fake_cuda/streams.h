@@ -33,6 +33,8 @@ class FakeStream {
   void Enqueue(std::function<void()> run, std::vector<Mark> after);
   Mark Here(const std::shared_ptr<FakeStream>& self);
   bool Reached(uint64_t operations);
+  // Streams of all devices begin nothing while it is so.
+  static void Pause(bool paused);
   // Waits; dies after a minute, with `why`.
   void Await(uint64_t operations, const char* why);
   // The thread ends when the queue is empty.
