@@ -105,6 +105,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   }
   absl::MutexLock lock(&mutex_);
   calls_.push_back(started);
+  ++started_;
   if (!runner_.joinable()) {
     runner_ = std::thread([this] { Run(); });
   }
@@ -172,7 +173,9 @@ bool DeviceCalls::Look() {
 
 void DeviceCalls::Run() {
   int64_t quiet_since = 0;
+  uint64_t known = 0;
   for (;;) {
+    bool fresh = false;
     {
       absl::MutexLock lock(&mutex_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -182,9 +185,10 @@ void DeviceCalls::Run() {
       if (calls_.empty()) {
         return;
       }
+      fresh = std::exchange(known, started_) != started_;
     }
     const int64_t now = core_->engine().clock().Now();
-    if (Look() || quiet_since == 0) {
+    if (Look() || fresh) {
       quiet_since = now;
       continue;
     }

@@ -76,6 +76,7 @@ class DeviceCalls {
   mutable absl::Mutex mutex_ ABSL_ACQUIRED_AFTER(starting_);
   // In the order of their start.
   std::deque<RefPtr<DeviceCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;  // how many
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread runner_ ABSL_GUARDED_BY(mutex_);
 };
