@@ -295,5 +295,16 @@ TEST_F(OffloadCalls, WhatCannotBeFinalizedIsAborted) {
   EXPECT_THAT(recorded_.lines, ElementsAre("Finalize", "Abort"));
 }
 
+TEST_F(OffloadCalls, WhatWasDestroyedIsNotTouchedAgain) {
+  for (const Result result : {kInProgress, kInternalError}) {
+    ASSERT_TRUE(Join().ok());
+    recorded_.lines.clear();
+    recorded_.destroy = result;
+    offload_.reset();
+    AwaitEnds();
+    EXPECT_THAT(recorded_.lines, ElementsAre("Finalize", "Destroy"));
+  }
+}
+
 }  // namespace
 }  // namespace entrain::nccl

@@ -100,7 +100,8 @@ Functions RecordingFunctions() {
   f.ncclCommDestroy = [](Comm) {
     Note("Destroy");
     Gone();
-    return kSuccess;
+    const std::lock_guard<std::mutex> lock(mutex);
+    return recorded.destroy;
   };
   f.ncclCommAbort = [](Comm) {
     Note("Abort");

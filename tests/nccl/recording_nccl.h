@@ -15,7 +15,7 @@ struct Recorded {
   int entered = 0;                 // Enter without Leave
   bool outside = false;            // NCCL was called without the device
   // Answers.
-  Result init = kInProgress, async = kSuccess, call = kSuccess;
+  Result init = kInProgress, async = kSuccess, call = kSuccess, destroy = kSuccess;
   int polls_in_progress = 0;  // so many questions are answered with kInProgress first
   int communicators = 0;      // that have neither been destroyed nor aborted
 };

@@ -185,7 +185,12 @@ bool CommunicatorHandle::Finalize(Comm comm) {
     ENTRAIN_LOG(kInfo, "NCCL: a communicator could not be finalized: result ", now);
     return false;
   }
-  return functions_.ncclCommDestroy(comm) == kSuccess;
+  // Whatever comes of it, the communicator may not be touched any more.
+  if (const Result destroyed = functions_.ncclCommDestroy(comm); destroyed != kSuccess) {
+    ENTRAIN_LOG(kInfo, "NCCL: ncclCommDestroy of a communicator that was finalized: result ",
+                destroyed);
+  }
+  return true;
 }
 
 bool CommunicatorHandle::AwaitEnds(Deadline give_up) {
