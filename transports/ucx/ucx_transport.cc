@@ -319,6 +319,7 @@ int UcxTransport::TendWires() {
       }
       by_path_.erase(wire->path());
       by_peer_[wire->peer()] = nullptr;
+      wire->Abandon();
       wires_.erase(wires_.begin() + static_cast<ptrdiff_t>(i));
     } else {
       ++i;

@@ -95,7 +95,7 @@ class Wire {
   bool Flushed();
   void StartClose();
   void CheckClose();
-  // Before the worker is destroyed, which insists on it.
+  // Requests that nobody will ask for any more, before it goes: one for a flush may outlast the close.
   void Abandon();
 
  private:
