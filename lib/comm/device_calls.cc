@@ -10,23 +10,6 @@
 #include "lib/comm/device_call.h"
 
 namespace entrain {
-namespace {
-
-// That on which a mark can be put on it.
-absl::StatusOr<Device*> DeviceOfStream(Devices& devices, StreamHandle stream) {
-  absl::Status status;
-  for (int ordinal = 0; ordinal < devices.count(); ++ordinal) {
-    ENTRAIN_ASSIGN_OR_RETURN(Device* const device, devices.At(ordinal));
-    DeviceMark mark(*device);
-    status = mark.Record(stream);
-    if (status.ok()) {
-      return device;
-    }
-  }
-  return Annotate(status, "options.stream");
-}
-
-}  // namespace
 
 DeviceCalls::DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
     : core_(std::move(core)), devices_(devices), ways_(ways) {}
@@ -68,7 +51,9 @@ absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
                      device->ordinal(), side_->device().ordinal()));
   }
   if (device == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(device, DeviceOfStream(devices_, stream));
+    const auto found = devices_.OfStream(stream);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(found.status(), "options.stream"));
+    device = *found;
   }
   ENTRAIN_ASSIGN_OR_RETURN(
       side_, DeviceSide::Open(*device, ways_, Islands::Of(core_->topology(), core_->rank())));

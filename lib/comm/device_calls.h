@@ -57,7 +57,7 @@ class DeviceCalls {
 
  private:
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;
-  // `device`: null where the call has no buffers here; then that of the stream.
+  // `device`: null where the call has no buffers here; then that of the stream, on which the communicator is from then on.
   absl::Status EnsureSide(Device* device, StreamHandle stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
   // Whether a call that starts now may be handed over where it starts.

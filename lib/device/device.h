@@ -189,6 +189,8 @@ class Devices {
     Device* device = nullptr;
   };
   virtual absl::StatusOr<Place> PlaceOf(const void* memory) = 0;
+  // On which device a stream is. Null: that of the calling thread; the first, unless the thread has chosen.
+  virtual absl::StatusOr<Device*> OfStream(StreamHandle stream) = 0;
 };
 
 }  // namespace entrain

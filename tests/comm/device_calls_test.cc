@@ -636,6 +636,35 @@ TEST(DeviceCalls, AreNotOverBeforeWhatTheyReadOfOthers) {
   OverWhenTheDeviceHasDone(CallKind::kGather, "inproc,cuda");
 }
 
+// Nothing but the stream, or the thread, says on which device a rank is that has no bytes.
+TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
+  ENTRAIN_NEEDS_FAKE();
+  for (const bool has_stream : {false, true}) {
+    TestDevices();
+    RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
+      Device& device = TestDevice(2 + comm->rank());
+      TestStream stream(device);
+      Call call;
+      call.kind = CallKind::kAllReduce;
+      call.dtype = DType::kF32;
+      call.options.device = call.options.on_stream = true;
+      call.options.stream = has_stream ? stream.get() : nullptr;
+      ASSERT_TRUE(has_stream || device.Enter().ok());
+      ASSERT_EQ(comm->Run(call), absl::OkStatus());
+      if (!has_stream) {
+        device.Leave();
+      }
+      TestMemory memory(device, 400);
+      ASSERT_TRUE(device.Fill(memory.get(), 0, 400, stream.get()).ok());
+      call.count = 100;
+      call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+      call.options.stream = stream.get();
+      EXPECT_EQ(comm->Run(call), absl::OkStatus());
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    });
+  }
+}
+
 // Who looks after calls naps the longer the longer nothing has happened, but not on account of a time when there was no call.
 TEST(DeviceCalls, AfterAPauseAreAsQuickAsBefore) {
   ENTRAIN_NEEDS_FAKE();

@@ -44,6 +44,18 @@ TEST(CudaDevice, HasANameAndAnIdentity) {
   }
 }
 
+TEST(CudaDevice, IsKnownByItsStreams) {
+  Device& last = TestDevice(TestDevices().count() - 1);
+  TestStream stream(last);
+  EXPECT_EQ(TestDevices().OfStream(stream.get()).value(), &last);
+  std::thread([&] {
+    EXPECT_EQ(TestDevices().OfStream(nullptr).value(), &TestDevice(0));
+    ASSERT_TRUE(last.Enter().ok());
+    EXPECT_EQ(TestDevices().OfStream(nullptr).value(), &last);
+    last.Leave();
+  }).join();
+}
+
 TEST(CudaDevice, CopiesBetweenAllKindsOfMemory) {
   Device& device = TestDevice();
   TestStream stream(device);

@@ -77,6 +77,34 @@ class CudaDevices final : public Devices {
     return place;
   }
 
+  // By its context, so that no other device is touched. A thread without one is on the first, as the CUDA runtime has it.
+  absl::StatusOr<Device*> OfStream(StreamHandle stream) override {
+    ENTRAIN_RETURN_IF_ERROR(CheckNotForked());
+    auto* const handle = static_cast<CUstream>(stream);
+    CUcontext context = nullptr;
+    if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+      ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuCtxGetCurrent, &context));
+      if (context == nullptr) {
+        return At(0);
+      }
+    } else {
+      ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuStreamGetCtx, handle, &context));
+    }
+    CUdevice on = 0;
+    ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuCtxPushCurrent_v2, context));
+    absl::Status known = ENTRAIN_CUDA(driver_, cuCtxGetDevice, &on);
+    known.Update(ENTRAIN_CUDA(driver_, cuCtxPopCurrent_v2, &context));
+    ENTRAIN_RETURN_IF_ERROR(known);
+    for (int ordinal = 0; ordinal < count_; ++ordinal) {
+      CUdevice device = 0;
+      ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuDeviceGet, &device, ordinal));
+      if (device == on) {
+        return At(ordinal);
+      }
+    }
+    return absl::InvalidArgumentError("it is on none of the devices that this process sees");
+  }
+
  private:
   absl::StatusOr<CudaDevice*> DeviceAt(int ordinal) {
     const absl::MutexLock lock(&mutex_);

@@ -25,6 +25,8 @@ namespace entrain {
   X(cuCtxGetStreamPriorityRange) \
   X(cuCtxPushCurrent_v2)         \
   X(cuCtxPopCurrent_v2)          \
+  X(cuCtxGetCurrent)             \
+  X(cuCtxGetDevice)              \
   X(cuMemAlloc_v2)               \
   X(cuMemFree_v2)                \
   X(cuMemHostAlloc)              \
@@ -36,6 +38,7 @@ namespace entrain {
   X(cuPointerGetAttributes)      \
   X(cuStreamCreateWithPriority)  \
   X(cuStreamDestroy_v2)          \
+  X(cuStreamGetCtx)              \
   X(cuStreamWaitEvent)           \
   X(cuStreamWaitValue32_v2)      \
   X(cuLaunchHostFunc)            \

@@ -119,6 +119,16 @@ CUresult DriverState::DropStream(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
+FakeDevice* DriverState::DeviceOf(CUstream stream) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) {
+    return Current();
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = streams_.find(stream);
+  return found == streams_.end() ? nullptr
+                                 : &devices_[static_cast<size_t>(found->second->ordinal())];
+}
+
 std::shared_ptr<FakeStream> DriverState::StreamOf(CUstream stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stream == nullptr || stream == CU_STREAM_LEGACY) {

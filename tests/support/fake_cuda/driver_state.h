@@ -42,6 +42,8 @@ class DriverState {
 
   CUresult NewStream(bool blocking, CUstream* out);
   CUresult DropStream(CUstream stream);
+  // Of whatever device; null: it is none.
+  FakeDevice* DeviceOf(CUstream stream);
   // A stream of the current device, null and CU_STREAM_LEGACY being its default one; null: it is
   // none.
   std::shared_ptr<FakeStream> StreamOf(CUstream stream);

@@ -232,7 +232,6 @@ FAKE_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
   return DriverState::Get().Push(context);
 }
 
-// For fakes of other libraries.
 FAKE_EXPORT CUresult cuCtxGetDevice(CUdevice* out) {
   FAKE_ENTER(true)
   *out = DriverState::Get().Current()->ordinal;
@@ -399,6 +398,16 @@ FAKE_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
   DriverState::Get().Enqueue(stream, [] {});
   stream->Await(stream->Here(stream).operations, __func__);
   return DriverState::Get().broken();
+}
+
+// Of the default stream: the thread's context, which there must be.
+FAKE_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* out) {
+  FAKE_ENTER(false)
+  auto* const device = DriverState::Get().DeviceOf(stream);
+  *out = reinterpret_cast<CUcontext>(device);
+  return device != nullptr   ? CUDA_SUCCESS
+         : stream == nullptr ? CUDA_ERROR_INVALID_CONTEXT
+                             : CUDA_ERROR_INVALID_HANDLE;
 }
 
 FAKE_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
