@@ -59,10 +59,10 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
   const bool islands = side_.islands() != nullptr && IslandsServe(*call_, *side_.shape()) &&
                        side_.islands()->offload->Takes(*call_);
   const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
-  return islands && (!whole || PrefersIslands())  ? Way::kIslands
-         : whole                                  ? Way::kHanded
-         : side_.direct() && DirectServes(*call_) ? Way::kDirect
-                                                  : Way::kStaged;
+  return islands && (!whole || PrefersIslands())                          ? Way::kIslands
+         : whole                                                          ? Way::kHanded
+         : side_.direct() && DirectServes(*call_, core_->size(), device_) ? Way::kDirect
+                                                                          : Way::kStaged;
 }
 
 absl::Status DeviceCall::Reserve() {
@@ -75,7 +75,7 @@ absl::Status DeviceCall::Reserve() {
     ENTRAIN_ASSIGN_OR_RETURN(islands_, MakeIslandsWay(*this, *side_.shape()));
     scratch = std::max(scratch, IslandsScratch(*call_, *side_.shape()));
   }
-  if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_)) {
+  if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
     scratch = std::max(scratch, DirectScratch(*call_));
   }
   if (MayGo(Way::kHanded) && side_.ways().library != nullptr) {

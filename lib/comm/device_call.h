@@ -126,7 +126,7 @@ constexpr size_t kMeetingParts = 2;
 // Below this a call is bound by what hosts tell each other, which is least when it is staged. A guess: never measured.
 constexpr int64_t kLeastDeviceBytes = 128 << 10;
 // From what all ranks know alike.
-bool DirectServes(const Call& call);
+bool DirectServes(const Call& call, int size, const Device& device);
 int64_t DirectScratch(const Call& call);  // in bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
 constexpr size_t kDirectParts = 3;

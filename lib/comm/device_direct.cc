@@ -305,13 +305,13 @@ class DirectWay final : public DeviceWay {
 
 }  // namespace
 
-bool DirectServes(const Call& call) {
+bool DirectServes(const Call& call, int size, const Device& device) {
   const bool counts_known = call.uneven == nullptr || call.kind == CallKind::kAllGather ||
                             call.kind == CallKind::kReduceScatter;
   const ReduceOp op = call.reduction.op;
   const bool by_kernel =
-      !Reduces(call.kind) ||
-      (op != ReduceOp::kCustom && op != ReduceOp::kPreMultipliedSum && !PackedCall::Is(call));
+      !Reduces(call.kind) || (size <= device.most_sources() && op != ReduceOp::kCustom &&
+                              op != ReduceOp::kPreMultipliedSum && !PackedCall::Is(call));
   return counts_known && by_kernel && call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
 }
 

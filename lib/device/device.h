@@ -99,6 +99,8 @@ class Device {
                                               uint64_t* words, void* values,
                                               StreamHandle stream) = 0;
 
+  // How many sources its kernels combine.
+  virtual int most_sources() const = 0;
   // The kernel table over device memory: arguments, results and bits as lib/kernels/kernels.h says, but for sums of
   // squares, whose order is another (the same on every device of one kind). Its functions enqueue on the stream that the
   // calling thread has bound (KernelStream); those that return a number wait for it. Arrays of pointers and weights are

@@ -17,6 +17,7 @@
 
 #include "lib/base/merging.h"
 #include "lib/base/status.h"
+#include "lib/comm/device_call.h"
 #include "lib/comm/merge_state.h"
 #include "tests/comm/merging_calls.h"
 #include "tests/cuda/device_trial.h"
@@ -438,6 +439,20 @@ TEST_P(EveryWay, CallsOfOneSizeFindTheirMemoryOnce) {
     }
     EXPECT_EQ(found[1], found[2]);
   });
+}
+
+// What a device cannot combine at once goes another way: all ranks know it before they begin.
+TEST(DeviceCalls, AreDirectOfAsManyRanksAsADeviceCombines) {
+  const Device& device = TestDevice();
+  Call call;
+  call.dtype = DType::kF32;
+  call.count = 100'000;
+  for (const CallKind kind : kKinds) {
+    call.kind = kind;
+    EXPECT_TRUE(DirectServes(call, device.most_sources(), device)) << NameOf(kind);
+    EXPECT_EQ(DirectServes(call, device.most_sources() + 1, device), !Reduces(kind))
+        << NameOf(kind);
+  }
 }
 
 // ---- What is wrong

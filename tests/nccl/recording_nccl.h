@@ -65,6 +65,7 @@ class RecordingDevice final : public Device {
                                       StreamHandle) override {
     return 0;
   }
+  int most_sources() const override { return 1; }
   const Kernels& kernels() const override;
 
  private:

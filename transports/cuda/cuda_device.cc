@@ -325,6 +325,10 @@ void CudaDevice::Close(const DeviceExport& memory) {
 
 // ---- Kernels
 
+int CudaDevice::most_sources() const {
+  return device_loops::kMostSources;
+}
+
 const Kernels& CudaDevice::kernels() const {
   return CudaKernels();
 }

@@ -71,6 +71,7 @@ class CudaDevice final : public Device {
                           const Draws& draws, uint64_t threshold, StreamHandle stream) override;
   absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count, uint64_t* words,
                                       void* values, StreamHandle stream) override;
+  int most_sources() const override;
   const Kernels& kernels() const override;
 
   // ---- For cuda_devices.cc: cuPointerGetAttributes with this device's context current.
