@@ -28,7 +28,10 @@ typedef struct entrain_call_options {
   int64_t timeout_ns; /* 0: the communicator's default */
   int32_t wait;       /* ENTRAIN_WAIT_*: how a blocking call, and waits on the work, behave */
   int32_t memory;     /* ENTRAIN_MEMORY_*: where the buffers are. DEVICE: on all ranks alike (MISMATCH otherwise), and all
-                       * buffers of a communicator on one device. Not for a barrier */
+                       * buffers of a communicator on one device. Not for a barrier. Other processes of the host may keep
+                       * DEVICE buffers open until the communicator is destroyed there, or they see other memory at the
+                       * same addresses; until then freed ones stay occupied, and CUDA calls what comes of freeing them
+                       * undefined. So free them after the communicator; never while any rank is in a call on them */
   void* stream;       /* a CUstream (cudaStream_t). The call begins when the device has come to where the stream is now, and
                        * what is enqueued on the stream afterwards waits until the call is over, also when it has failed;
                        * with a work the host waits for nothing. (Whoever frees device memory waits for all streams of the

@@ -35,7 +35,9 @@ bool DeviceCall::MayChoose(const Call& call) {
 
 size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
   return (with_meeting ? kMeetingParts : 0) +
-         std::max(StagedParts(call, size), MayChoose(call) ? kDirectParts : 0);
+         (MayChoose(call)
+              ? std::max(StagedParts(call, size) + kDirectPartsBeforeStaging, kDirectParts)
+              : StagedParts(call, size));
 }
 
 // ---- Where it is started
@@ -68,7 +70,7 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
 absl::Status DeviceCall::Reserve() {
   int64_t scratch = 0;
   if (!MayChoose(*call_) || MayGo(Way::kStaged)) {
-    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this));
+    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this, side_.pinned()));
     scratch = StagedScratch(*call_, core_->rank());
   }
   if (MayGo(Way::kIslands) && side_.shape() && IslandsServe(*call_, *side_.shape())) {
@@ -77,6 +79,8 @@ absl::Status DeviceCall::Reserve() {
   }
   if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
     scratch = std::max(scratch, DirectScratch(*call_));
+    // It is found, and given back until it is needed: calls go that way one after the other.
+    ENTRAIN_RETURN_IF_ERROR(MakeStagedWay(*this, side_.spare()).status());
   }
   if (MayGo(Way::kHanded) && side_.ways().library != nullptr) {
     scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));

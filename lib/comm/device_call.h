@@ -80,6 +80,8 @@ class DeviceCall final : public Work {
   bool holds_stream() const { return holds_; }
   // Device memory for what must not be written where it belongs yet; as much as its way has asked for.
   std::byte* scratch() const { return scratch_.data; }
+  // Numbers of parts begin behind so many from now on: what has had these gives way to another.
+  void LeaveBehind(size_t parts) { first_number_ += parts; }
   // Starts the part of this number, from 0, of the meeting or the way; its options and descriptor are the whole's.
   // `among`: whose ranks exchange it; null: all.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
@@ -129,12 +131,13 @@ constexpr int64_t kLeastDeviceBytes = 128 << 10;
 bool DirectServes(const Call& call, int size, const Device& device);
 int64_t DirectScratch(const Call& call);  // in bytes
 std::unique_ptr<DeviceWay> MakeDirectWay(DeviceCall& call);
-constexpr size_t kDirectParts = 3;
+constexpr size_t kDirectParts = 4;
+constexpr size_t kDirectPartsBeforeStaging = 2;  // where that is what comes of it
 // Its first step gives the call to the library, behind what the call's stream had to do before. Once that has begun, the
 // stream waits for it, unless something else makes it wait.
 std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to);
-// With all the memory that it will need.
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
+// With all the memory that it will need, of the pool the page-locked.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned);
 size_t StagedParts(const Call& call, int size);
 int64_t StagedScratch(const Call& call, int rank);  // in bytes
 // With all the page-locked memory that it will need; what the island's library takes of it is asked besides.

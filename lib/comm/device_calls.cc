@@ -66,6 +66,11 @@ bool DeviceCalls::AllSettled() const {
                      [](const auto& call) { return call->settled(); });
 }
 
+bool DeviceCalls::NoneOpen() const {
+  absl::MutexLock lock(&mutex_);
+  return calls_.empty();
+}
+
 absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   ENTRAIN_RETURN_IF_ERROR(core_->status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
@@ -73,6 +78,9 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   core_->SetDeadline(&call, now);
   absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
+  if (NoneOpen()) {
+    side_->CloseStale();
+  }
   auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now));
   ENTRAIN_RETURN_IF_ERROR(started->Reserve());
   ENTRAIN_RETURN_IF_ERROR(started->MarkInput());

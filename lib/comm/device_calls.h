@@ -62,6 +62,7 @@ class DeviceCalls {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
   // Whether a call that starts now may be handed over where it starts.
   bool AllSettled() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool NoneOpen() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // One look at each; true: something was done.
   bool Look() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,16 +1,23 @@
 // The direct way: every rank opens what it reads of the others, and reads it with kernels and copies of its own.
 //
 //   part 0   all_gather of where each rank's buffers are      now all inputs are ready
+//   part 1   where one has memory that the others do not know yet: whether all have opened it
 //   read     the own result, or for all_reduce the own slice of it
-//   part 1   all_gather of nothing: all have read              now inputs may be written
+//   part 2   all_gather of nothing: all have read              now inputs may be written
 //   finish   all_reduce: the other slices; in place: what was kept aside
-//   part 2   all_reduce only: all have read                    now outputs may be written
+//   part 3   all_reduce only: all have read                    now outputs may be written
+//
+// Memory that the driver cannot export (of a pool, mapped by hand), or another rank cannot open, makes the call a staged
+// one, for all, after part 0 or 1.
 //
 // Contributions are combined in rank order, by one kernel, so that all ranks have the same bits.
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/comm/device_call.h"
@@ -25,6 +32,8 @@ namespace {
 struct Whereabouts {
   DeviceExport in, out;
   uint64_t in_here, out_here;  // addresses, for ranks of the same process
+  uint8_t hidden;              // some of it cannot be exported
+  uint8_t fresh;               // some of it is not known yet
 };
 
 // Where the buffers of a rank are here; null: nowhere.
@@ -52,7 +61,7 @@ class DirectWay final : public DeviceWay {
   bool settled() const override { return false; }
 
   absl::StatusOr<bool> Step(bool* moved) override {
-    for (;;) {
+    while (staged_ == nullptr) {
       bool over = false;
       if (part_.started()) {
         ENTRAIN_ASSIGN_OR_RETURN(over, part_.Over());
@@ -69,14 +78,19 @@ class DirectWay final : public DeviceWay {
         return true;
       }
     }
+    return staged_->Step(moved);
   }
-  bool Quiet() override { return part_.quiet() && done_.quiet(); }
+  bool Quiet() override {
+    return part_.quiet() && done_.quiet() && (staged_ == nullptr || staged_->Quiet());
+  }
   const char* WaitsFor() const override {
-    return part_.started() ? nullptr : "its kernels and copies";
+    return staged_ != nullptr ? staged_->WaitsFor()
+           : part_.started()  ? nullptr
+                              : "its kernels and copies";
   }
 
  private:
-  enum class Stage { kBegin, kTold, kRead, kAllRead, kFinished, kOver };
+  enum class Stage { kBegin, kTold, kOpened, kRead, kAllRead, kFinished, kOver };
 
   absl::StatusOr<bool> Next() {
     switch (at_) {
@@ -84,14 +98,35 @@ class DirectWay final : public DeviceWay {
         at_ = Stage::kTold;
         ENTRAIN_RETURN_IF_ERROR(Tell());
         return false;
-      case Stage::kTold:
+      case Stage::kTold: {
+        if (Any(&Whereabouts::hidden)) {
+          ENTRAIN_RETURN_IF_ERROR(GiveWay(1));
+          return false;
+        }
+        const absl::Status found = FindBuffers();
+        if (Any(&Whereabouts::fresh)) {
+          at_ = Stage::kOpened;
+          Note(found);
+          ENTRAIN_RETURN_IF_ERROR(Meet(1, found.ok()));
+          return false;
+        }
         at_ = Stage::kRead;
-        ENTRAIN_RETURN_IF_ERROR(FindBuffers());
+        ENTRAIN_RETURN_IF_ERROR(found);
+        ENTRAIN_RETURN_IF_ERROR(OnDevice([this] { return Read(); }));
+        return false;
+      }
+      case Stage::kOpened:
+        if (std::count(marks_.begin(), marks_.end(), 1) < size_) {
+          ENTRAIN_RETURN_IF_ERROR(GiveWay(2));
+          return false;
+        }
+        NoteKnown();
+        at_ = Stage::kRead;
         ENTRAIN_RETURN_IF_ERROR(OnDevice([this] { return Read(); }));
         return false;
       case Stage::kRead:
         at_ = Stage::kAllRead;
-        ENTRAIN_RETURN_IF_ERROR(Meet(1));
+        ENTRAIN_RETURN_IF_ERROR(Meet(2, true));
         return false;
       case Stage::kAllRead:
         at_ = call_.kind == CallKind::kAllReduce ? Stage::kFinished : Stage::kOver;
@@ -99,7 +134,7 @@ class DirectWay final : public DeviceWay {
         return false;
       case Stage::kFinished:
         at_ = Stage::kOver;
-        ENTRAIN_RETURN_IF_ERROR(Meet(2));
+        ENTRAIN_RETURN_IF_ERROR(Meet(3, true));
         return false;
       case Stage::kOver:
         return true;
@@ -119,14 +154,25 @@ class DirectWay final : public DeviceWay {
         continue;
       }
       *here = reinterpret_cast<uint64_t>(buffer->data);
-      if (!OneProcess()) {
-        ENTRAIN_ASSIGN_OR_RETURN(*exported, way_.device().Export(buffer->data));
+      if (OneProcess()) {
+        continue;
+      }
+      const auto made = way_.device().Export(buffer->data);
+      Note(made.status());
+      if (!made.ok()) {
+        mine.hidden = 1;
+        continue;
+      }
+      *exported = *made;
+      if (!way_.side().Known(*made)) {
+        mine.fresh = 1;
       }
     }
     return Gather(0, &mine, all_.data(), sizeof(Whereabouts));
   }
-  absl::Status Meet(size_t number) {
-    marks_.resize(At(size_));
+  absl::Status Meet(size_t number, bool well) {
+    marks_.assign(At(size_), 0);
+    marks_[At(rank_)] = well ? 1 : 0;
     return Gather(number, &marks_[At(rank_)], marks_.data(), 1);
   }
   absl::Status Gather(size_t number, void* mine, void* all, size_t bytes) {
@@ -149,7 +195,34 @@ class DirectWay final : public DeviceWay {
     return true;
   }
 
+  bool Any(uint8_t Whereabouts::*what) const {
+    return std::any_of(all_.begin(), all_.end(),
+                       [&](const Whereabouts& one) { return one.*what != 0; });
+  }
+  void NoteKnown() {
+    const Whereabouts& mine = all_[At(rank_)];
+    for (const auto& [exported, here] :
+         {std::pair(&mine.in, mine.in_here), std::pair(&mine.out, mine.out_here)}) {
+      if (here != 0 && !OneProcess() && !way_.side().Known(*exported)) {
+        way_.side().SetKnown(*exported);
+      }
+    }
+  }
+  void Note(const absl::Status& why) const {
+    if (!why.ok()) {
+      ENTRAIN_LOG(kInfo, core_.config().name, ": a direct call is staged: ", why.message());
+    }
+  }
+  // All ranks do, after so many parts.
+  absl::Status GiveWay(size_t parts) {
+    way_.LeaveBehind(parts);
+    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(way_, way_.side().spare()));
+    return absl::OkStatus();
+  }
+
+  // Also behind what cannot be opened: what is in the way of the rest is found too.
   absl::Status FindBuffers() {
+    absl::Status status;
     for (int r = 0; r < size_; ++r) {
       const Whereabouts& theirs = all_[At(r)];
       for (const auto& [found, exported, here] :
@@ -161,11 +234,13 @@ class DirectWay final : public DeviceWay {
         if (way_.side().Here(r)) {
           *found = reinterpret_cast<std::byte*>(here);
         } else {
-          ENTRAIN_ASSIGN_OR_RETURN(*found, way_.side().Address(*exported));
+          const auto opened = way_.side().Address(r, *exported);
+          *found = opened.value_or(nullptr);
+          status.Update(opened.status());
         }
       }
     }
-    return absl::OkStatus();
+    return status;
   }
 
   // ---- On the device
@@ -301,6 +376,7 @@ class DirectWay final : public DeviceWay {
   std::vector<uint8_t> marks_;
   std::byte* aside_ = nullptr;
   DeviceMark done_;
+  std::unique_ptr<DeviceWay> staged_;  // once it has come to that
 };
 
 }  // namespace

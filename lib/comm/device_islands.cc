@@ -49,7 +49,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
                           sliced_ ? (call_.count + islands.size - 1) / islands.size : call_.count)),
         pieces_((call_.count + chunk() - 1) / chunk()),
         over_(static_cast<size_t>(pieces_)),
-        pipe_(call.side(), *this) {}
+        pipe_(call.side(), call.side().pinned(), *this) {}
 
   absl::Status Reserve() { return pipe_.Reserve(); }
 

@@ -172,7 +172,7 @@ class Meeting final : public DeviceWay {
         }
         continue;
       }
-      if (const auto opened = call_.side().Address(theirs.sample); !opened.ok()) {
+      if (const auto opened = call_.side().Address(r, theirs.sample); !opened.ok()) {
         Note("direct exchange", opened.status());
         return false;
       }

@@ -6,6 +6,19 @@
 #include "lib/base/status.h"
 
 namespace entrain {
+namespace {
+
+bool Same(const DeviceExport& a, const DeviceExport& b) {
+  return a.allocation == b.allocation;
+}
+
+// Of one process: they have not been there at the same time.
+bool Excludes(const DeviceExport& a, const DeviceExport& b) {
+  return !Same(a, b) && a.begin < b.begin + static_cast<uint64_t>(b.bytes) &&
+         b.begin < a.begin + static_cast<uint64_t>(a.bytes);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(Device& device, const DeviceWays& ways,
                                                              const std::optional<Islands>& shape) {
@@ -25,6 +38,9 @@ DeviceSide::~DeviceSide() {
   island_.reset();
   for (const Opened& opened : opened_) {
     device_.Close(opened.memory);
+  }
+  for (const DeviceExport& memory : stale_) {
+    device_.Close(memory);
   }
   scratch_.Give(sample_);
   for (const StreamHandle stream : streams_) {
@@ -56,16 +72,44 @@ void DeviceSide::AbortOffloads() const {
   }
 }
 
-absl::StatusOr<std::byte*> DeviceSide::Address(const DeviceExport& memory) {
+absl::StatusOr<std::byte*> DeviceSide::Address(int rank, const DeviceExport& memory) {
   const auto found = std::find_if(opened_.begin(), opened_.end(), [&](const Opened& one) {
-    return one.memory.allocation == memory.allocation;
+    return one.rank == rank && Same(one.memory, memory);
   });
   if (found != opened_.end()) {
     return found->base + memory.offset;
   }
+  for (auto one = opened_.begin(); one != opened_.end();) {
+    if (one->rank == rank && Excludes(one->memory, memory)) {
+      absl::MutexLock lock(&mutex_);
+      stale_.push_back(one->memory);
+      one = opened_.erase(one);
+    } else {
+      ++one;
+    }
+  }
   ENTRAIN_ASSIGN_OR_RETURN(void* const base, device_.Open(memory));
-  opened_.push_back({memory, static_cast<std::byte*>(base)});
+  opened_.push_back({rank, memory, static_cast<std::byte*>(base)});
   return opened_.back().base + memory.offset;
+}
+
+bool DeviceSide::Known(const DeviceExport& mine) {
+  known_.erase(std::remove_if(known_.begin(), known_.end(),
+                              [&](const DeviceExport& one) { return Excludes(one, mine); }),
+               known_.end());
+  return std::any_of(known_.begin(), known_.end(),
+                     [&](const DeviceExport& one) { return Same(one, mine); });
+}
+
+void DeviceSide::CloseStale() {
+  if (!met() || std::count(met_ways_.here.begin(), met_ways_.here.end(), true) > 1) {
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  for (const DeviceExport& memory : stale_) {
+    device_.Close(memory);
+  }
+  stale_.clear();
 }
 
 }  // namespace entrain

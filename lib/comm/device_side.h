@@ -48,6 +48,8 @@ class DeviceSide {
   const std::optional<Islands>& shape() const { return shape_; }
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
+  // For the one direct call that finds that it has to be staged: as much as each of them may need is there.
+  BlockPool& spare() { return spare_; }
   WordPool& words() { return words_; }
   // Streams of ours: copies to the host, copies from it, kernels and what is handed over; kernels that the runner waits
   // for, which wait for nobody.
@@ -76,10 +78,18 @@ class DeviceSide {
   // What has been handed over ends soon.
   void AbortOffloads() const;
 
+  // ---- Where a call is started, when none is under way
+  // Closes what others have freed. Not where other ranks of this process may have calls on the device, for which that
+  // would wait.
+  void CloseStale();
+
   // ---- The runner's.
-  // What another process has exported, here: opened at first, and kept as long as the communicator lives, since closing
-  // it would wait for all streams of the device.
-  absl::StatusOr<std::byte*> Address(const DeviceExport& memory);
+  // What a rank of another process has exported, here: opened at first, and kept, since closing it waits for all streams
+  // of the device. What the rank had at these addresses before is gone there: CloseStale's.
+  absl::StatusOr<std::byte*> Address(int rank, const DeviceExport& memory);
+  // Of what this process exports: whether all other ranks have opened it, since what was there before it.
+  bool Known(const DeviceExport& mine);
+  void SetKnown(const DeviceExport& mine) { known_.push_back(mine); }
   // Some device memory for others to try to open.
   void* sample() const { return sample_.data; }
 
@@ -89,10 +99,12 @@ class DeviceSide {
         ways_(ways),
         shape_(shape),
         pinned_(device, MemoryKind::kHostPinned),
+        spare_(device, MemoryKind::kHostPinned),
         scratch_(device, MemoryKind::kDevice),
         words_(device) {}
 
   struct Opened {
+    int rank;
     DeviceExport memory;
     std::byte* base;
   };
@@ -100,7 +112,7 @@ class DeviceSide {
   Device& device_;
   const DeviceWays ways_;
   const std::optional<Islands> shape_;
-  BlockPool pinned_, scratch_;
+  BlockPool pinned_, spare_, scratch_;
   WordPool words_;
   StreamHandle streams_[4] = {};
   std::atomic<bool> met_{false};
@@ -108,6 +120,9 @@ class DeviceSide {
   std::unique_ptr<DeviceOffload> whole_, island_;
   BlockPool::Block sample_;
   std::vector<Opened> opened_;
+  std::vector<DeviceExport> known_;
+  absl::Mutex mutex_;
+  std::vector<DeviceExport> stale_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace entrain

@@ -36,7 +36,7 @@ bool KeepsOut(const Call& call, int rank) {
 
 class StagedWay final : public DeviceWay, private PiecewiseCall {
  public:
-  explicit StagedWay(DeviceCall& call)
+  StagedWay(DeviceCall& call, BlockPool& pinned)
       : way_(call),
         call_(call.call()),
         piece_(ElementsOf(call_, call.core().size())),
@@ -48,7 +48,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
         broadcast_(call_.kind == CallKind::kBroadcast),
         reads_(copies_ && call_.in.bytes > 0 && (!broadcast_ || call_.root == call.core().rank())),
         writes_(copies_ && call_.out.bytes > 0 && !KeepsOut(call_, call.core().rank())),
-        pipe_(call.side(), *this) {}
+        pipe_(call.side(), pinned, *this) {}
 
   absl::Status Reserve() {
     ENTRAIN_RETURN_IF_ERROR(PackedCall::Is(call_) ? PackedCall::Check(call_, way_.core().size())
@@ -158,8 +158,8 @@ int64_t StagedScratch(const Call& call, int rank) {
   return DeviceSift::Serves(call, rank) ? DeviceSift::ScratchBytes(call) : 0;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call) {
-  auto way = std::make_unique<StagedWay>(call);
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned) {
+  auto way = std::make_unique<StagedWay>(call, pinned);
   ENTRAIN_RETURN_IF_ERROR(way->Reserve());
   return way;
 }

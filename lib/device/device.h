@@ -29,6 +29,8 @@ using EventHandle = void*;
 // Device memory as another process of this host can open it.
 struct DeviceExport {
   std::array<uint8_t, 64> allocation{};  // the driver's handle of the whole allocation
+  uint64_t begin = 0;                    // its address in the process that has it
+  int64_t bytes = 0;                     // of it
   int64_t offset = 0;                    // of the memory in it, in bytes
 };
 

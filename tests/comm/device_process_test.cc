@@ -1,6 +1,7 @@
 // Calls on device memory between processes, which open each other's memory. On the fake driver, or, where TEST_GPU=1 is
 // set, with one device for all.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -72,8 +73,21 @@ void RunProcesses(int size, const char* transports, const Body& body) {
   [[maybe_unused]] const int gone = std::system(absl::StrCat("rm -r ", directory).c_str());
 }
 
+// As cudaMallocAsync gives it: nobody else can open it.
+void* AllocateOfPool(int64_t bytes) {
+  uintptr_t memory = 0;
+  EXPECT_TRUE(TestDevice().Enter().ok());
+  EXPECT_EQ(OfFake<int(uintptr_t*, size_t, void*)>("cuMemAllocAsync")(
+                &memory, static_cast<size_t>(bytes), nullptr),
+            0);
+  TestDevice().Leave();
+  return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr)
+}
+
 struct Memory {
-  explicit Memory(int64_t bytes) : bytes_(bytes), data(TestDevice().Allocate(bytes).value()) {}
+  explicit Memory(int64_t bytes, bool of_pool = false)
+      : bytes_(bytes),
+        data(of_pool ? AllocateOfPool(bytes) : TestDevice().Allocate(bytes).value()) {}
   ~Memory() { TestDevice().Free(data); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -160,9 +174,10 @@ TEST_P(DeviceProcesses, OpenEachOthersMemoryAndNeedNoPageLockedCopies) {
     if (!ReducesAndGathers(comm) || !ExchangesInPlace(comm)) {
       return false;
     }
-    // What was exchanged directly was opened once, whatever the number of calls.
+    // What was exchanged directly was opened once, whatever the number of calls; and before that tried in vain, where
+    // what had been there was in the way.
     REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") > 0);
-    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") <= 6 * (comm.size() - 1));
+    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") <= 8 * (comm.size() - 1));
     REQUIRE(OnRealDevice() || CallsOf("cuLaunchKernel") > 0);
     // All have done with it before anybody frees what is open elsewhere.
     return comm.Barrier().ok();
@@ -195,6 +210,71 @@ TEST_P(DeviceProcesses, GoThroughTheHostWhenOneCannotOpenMemory) {
     }
     REQUIRE(CallsOf("cuLaunchKernel") == 0);
     return comm.Barrier().ok();
+  });
+}
+
+bool SumsUp(Communicator& comm, const Memory& memory) {
+  memory.Put(std::vector<int64_t>(kCount, comm.rank() + 1));
+  REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, memory, memory, kCount)).ok());
+  REQUIRE(memory.Get() == std::vector<int64_t>(kCount, comm.size() * (comm.size() + 1) / 2));
+  return true;
+}
+
+// Whether a call is direct depends on its buffers too, those of all ranks.
+TEST_P(DeviceProcesses, WhatOneCannotExportAllSendThroughTheHost) {
+  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
+    if (OnRealDevice()) {
+      return true;
+    }
+    const Memory memory(kCount * 8), of_pool(kCount * 8, comm.rank() == 1);
+    for (int round = 0; round < 3; ++round) {
+      int before = CallsOf("cuLaunchKernel");
+      REQUIRE(SumsUp(comm, of_pool));
+      REQUIRE(CallsOf("cuLaunchKernel") == before);
+      REQUIRE(SumsUp(comm, memory));
+      REQUIRE(CallsOf("cuLaunchKernel") > before);
+    }
+    return comm.Barrier().ok();
+  });
+}
+
+TEST_P(DeviceProcesses, WhatOneCannotOpenAllSendThroughTheHost) {
+  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
+    if (OnRealDevice()) {
+      return true;
+    }
+    const Memory known(kCount * 8), memory(kCount * 8);
+    REQUIRE(SumsUp(comm, known));
+    const int before = CallsOf("cuLaunchKernel");
+    if (comm.rank() == 1) {
+      FailCall("cuIpcOpenMemHandle_v2", 1, 2);
+    }
+    REQUIRE(SumsUp(comm, memory));
+    REQUIRE(CallsOf("cuLaunchKernel") == before);
+    REQUIRE(SumsUp(comm, memory));
+    REQUIRE(CallsOf("cuLaunchKernel") > before);
+    return comm.Barrier().ok();
+  });
+}
+
+// What one has freed is closed by the others once they see what has come to its place.
+TEST_P(DeviceProcesses, OpenNoMoreThanThereIs) {
+  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
+    if (OnRealDevice()) {
+      return true;
+    }
+    int most = 0;
+    for (int round = 0; round < 20; ++round) {
+      const Memory memory(kCount * 8);
+      REQUIRE(SumsUp(comm, memory));
+      REQUIRE(SumsUp(comm, memory));
+      REQUIRE(comm.Barrier().ok());
+      most = std::max(most, LiveOnFake().back());
+    }
+    REQUIRE(CallsOf("cuLaunchKernel") >= 20);
+    // The one to try, what there is, and what is in its way.
+    REQUIRE(most <= 3 * (comm.size() - 1));
+    return true;
   });
 }
 

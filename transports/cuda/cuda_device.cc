@@ -286,6 +286,8 @@ absl::StatusOr<DeviceExport> CudaDevice::Export(const void* memory) {
     ENTRAIN_RETURN_IF_ERROR(ENTRAIN_CUDA(driver_, cuIpcGetMemHandle, &handle, base));
     static_assert(sizeof(handle) == sizeof(result.allocation));
     std::memcpy(result.allocation.data(), &handle, sizeof(handle));
+    result.begin = base;
+    result.bytes = static_cast<int64_t>(bytes);
     result.offset = static_cast<int64_t>(Address(memory) - base);
     return absl::OkStatus();
   });

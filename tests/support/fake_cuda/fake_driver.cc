@@ -53,6 +53,7 @@ constexpr NamedResult kResults[] = {
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU",
      "no kernel image is available for execution on the device"},
+    {CUDA_ERROR_ALREADY_MAPPED, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
@@ -83,7 +84,7 @@ bool AttributeOf(const FakeMemory& memory, CUpointer_attribute attribute, void* 
       std::memcpy(out, &memory.ordinal, sizeof(int));
       return true;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: {
-      const int capable = memory.origin == MemoryOrigin::kDevice ? 1 : 0;
+      const int capable = memory.origin == MemoryOrigin::kDevice && memory.exportable ? 1 : 0;
       std::memcpy(out, &capable, sizeof(capable));
       return true;
     }
@@ -257,6 +258,13 @@ FAKE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   FAKE_ENTER(true)
   DrainIfAllocatingMayWait(__func__);
   return Memory().Allocate(DriverState::Get().Current()->ordinal, bytes, out);
+}
+
+// Of a pool: no handle of another process's opens it.
+FAKE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream handle) {
+  FAKE_ENTER(true)
+  FAKE_STREAM(stream, handle)
+  return Memory().Allocate(stream->ordinal(), bytes, out, /*exportable=*/false);
 }
 
 FAKE_EXPORT CUresult cuMemFree_v2(CUdeviceptr memory) {

@@ -22,8 +22,9 @@ constexpr uint32_t kMagic = 0x43495046;
 struct Handle {
   uint32_t magic;
   int32_t pid, fd, ordinal;
-  uint64_t inode, bytes;
+  uint64_t begin, inode, bytes;
 };
+static_assert(sizeof(Handle) <= sizeof(CUipcMemHandle));
 
 // Both views of the file, each followed by a page that nobody may touch.
 bool Map(FakeMemory& memory) {
@@ -55,7 +56,7 @@ uint64_t InodeOf(int fd) {
 
 }  // namespace
 
-CUresult MemoryMap::Allocate(int ordinal, size_t bytes, CUdeviceptr* out) {
+CUresult MemoryMap::Allocate(int ordinal, size_t bytes, CUdeviceptr* out, bool exportable) {
   if (bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -65,6 +66,7 @@ CUresult MemoryMap::Allocate(int ordinal, size_t bytes, CUdeviceptr* out) {
   }
   FakeMemory memory;
   memory.ordinal = ordinal;
+  memory.exportable = exportable;
   memory.bytes = bytes;
   memory.fd = memfd_create("fake_cuda", MFD_CLOEXEC);
   const auto length = static_cast<off_t>((kBegin + bytes + kPage - 1) / kPage * kPage);
@@ -123,12 +125,13 @@ CUresult MemoryMap::Free(uintptr_t begin, MemoryOrigin origin) {
 CUresult MemoryMap::Export(uintptr_t begin, CUipcMemHandle* out) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = memory_.find(begin);
-  if (found == memory_.end() || found->second.origin != MemoryOrigin::kDevice) {
+  if (found == memory_.end() || found->second.origin != MemoryOrigin::kDevice ||
+      !found->second.exportable) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const FakeMemory& memory = found->second;
-  const Handle handle = {kMagic,         getpid(),           memory.fd,
-                         memory.ordinal, InodeOf(memory.fd), memory.bytes};
+  const Handle handle = {kMagic,       getpid(),           memory.fd,   memory.ordinal,
+                         memory.begin, InodeOf(memory.fd), memory.bytes};
   *out = {};
   std::memcpy(out, &handle, sizeof(handle));
   return CUDA_SUCCESS;
@@ -150,6 +153,15 @@ CUresult MemoryMap::Open(const CUipcMemHandle& raw, CUdeviceptr* out) {
       ++memory.opens;
       *out = begin;
       return CUDA_SUCCESS;
+    }
+  }
+  // What the exporter had at these addresses before is still open here.
+  for (const auto& [begin, memory] : memory_) {
+    Handle other;
+    std::memcpy(&other, &memory.handle, sizeof(other));
+    if (memory.origin == MemoryOrigin::kOpened && other.pid == handle.pid &&
+        other.begin < handle.begin + handle.bytes && handle.begin < other.begin + other.bytes) {
+      return CUDA_ERROR_ALREADY_MAPPED;
     }
   }
   FakeMemory memory;

@@ -23,13 +23,14 @@ struct FakeMemory {
   size_t mapped = 0;         // of it, and of the one that `seen` is in
   int fd = -1;
   int ordinal = 0;
+  bool exportable = true;
   int opens = 0;  // kOpened
   CUipcMemHandle handle = {};
 };
 
 class MemoryMap {
  public:
-  CUresult Allocate(int ordinal, size_t bytes, CUdeviceptr* out);
+  CUresult Allocate(int ordinal, size_t bytes, CUdeviceptr* out, bool exportable = true);
   CUresult AllocatePinned(int ordinal, size_t bytes, void** out);
   CUresult Free(uintptr_t begin, MemoryOrigin origin);
   CUresult Export(uintptr_t begin, CUipcMemHandle* out);
