@@ -71,8 +71,8 @@ class Communicator {
   // library's own; this checks what concerns the communicator. An options.deadline of Never with
   // timeout_ns 0 takes the communicator's default.
   absl::StatusOr<RefPtr<Work>> Start(const Call& call);
-  // For a call on device memory: finds now what so many of them under way at once will need of
-  // page-locked memory. For who must not allocate when it starts them. Local.
+  // For a call on device memory: finds now what so many of them, or smaller ones, under way at once
+  // will need of page-locked and other memory. For who must not allocate when it starts them. Local.
   absl::Status Reserve(const Call& call, int at_once);
   // All of them, numbered in this order, with one turn of the engine. The work is over when all are; its status is the
   // first failure in this order.

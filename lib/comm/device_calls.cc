@@ -114,6 +114,9 @@ absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
     calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0)));
     ENTRAIN_RETURN_IF_ERROR(calls.back()->Reserve());
   }
+  calls.clear();
+  side_->pinned().ReserveIdle();
+  side_->scratch().ReserveIdle();
   return absl::OkStatus();
 }
 

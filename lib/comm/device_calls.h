@@ -47,8 +47,8 @@ class DeviceCalls {
   // The call's options.device says where its buffers are; checked: INVALID_ARGUMENT for those that are not, or are on
   // another device than the first call's.
   absl::StatusOr<RefPtr<Work>> Start(Call call) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
-  // What so many calls like this one under way at once will need of page-locked and other memory, so that starting them
-  // allocates none. Nothing is sent.
+  // What so many calls like this one, or smaller, under way at once will need of page-locked and other memory, so that
+  // starting them allocates none. Nothing is sent.
   absl::Status Reserve(const Call& call, int at_once) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
   // Started and not over.
   std::vector<RefPtr<Work>> open() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -28,12 +28,13 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
     absl::MutexLock lock(&mutex_);
     auto best = idle_.end();
     for (auto block = idle_.begin(); block != idle_.end(); ++block) {
-      if (block->bytes >= bytes && (best == idle_.end() || block->bytes < best->bytes)) {
+      // Of much larger ones little would be left for who needs them, unless there are enough.
+      const bool fits = block->bytes >= bytes && (block->bytes <= 4 * rounded || block->reserved);
+      if (fits && (best == idle_.end() || block->bytes < best->bytes)) {
         best = block;
       }
     }
-    // Of much larger ones little would be left for who needs them.
-    if (best != idle_.end() && best->bytes <= 4 * rounded) {
+    if (best != idle_.end()) {
       const Block taken = *best;
       idle_.erase(best);
       return taken;
@@ -49,6 +50,13 @@ void BlockPool::Give(Block block) {
   if (block.data != nullptr) {
     absl::MutexLock lock(&mutex_);
     idle_.push_back(block);
+  }
+}
+
+void BlockPool::ReserveIdle() {
+  absl::MutexLock lock(&mutex_);
+  for (Block& block : idle_) {
+    block.reserved = true;
   }
 }
 

@@ -25,10 +25,13 @@ class BlockPool {
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
+    bool reserved = false;
   };
   // At least so many bytes; of 0: null.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is idle now serves any smaller request from now on, however small.
+  void ReserveIdle() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   Device& device_;

@@ -25,7 +25,7 @@ namespace {
 
 using Body = std::function<void(const std::shared_ptr<Mesh>& mesh)>;
 
-void RunRank(const std::string& url, int rank, int size, const Body& body) {
+void RunRank(const std::string& url, int rank, const Grid& grid, const Body& body) {
   auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});
   RuntimeOptions runtime_options;
   runtime_options.transports = "shm,cuda";
@@ -35,26 +35,28 @@ void RunRank(const std::string& url, int rank, int size, const Body& body) {
   options.runtime = *runtime;
   options.store = *store;
   options.rank = rank;
-  options.size = size;
+  options.size = grid.ranks();
   options.timeout_ns = 30 * kSecond;
   const auto comm = Communicator::Create(options);
   ASSERT_TRUE(comm.ok()) << comm.status();
-  const auto mesh = Mesh::Create(*comm, {});
+  MeshConfig config;
+  config.lengths[static_cast<size_t>(Axis::kShard)] = grid.shards;
+  const auto mesh = Mesh::Create(*comm, config);
   ASSERT_TRUE(mesh.ok()) << mesh.status();
   body(*mesh);
 }
 
 // Every rank a process that has not known the driver before: it does not survive a fork. What became
 // of each, as waitpid says.
-std::vector<int> RunProcesses(int size, const Body& body) {
+std::vector<int> RunProcesses(const Grid& grid, const Body& body) {
   char directory[] = "/tmp/entrain_edit_device_XXXXXX";
   EXPECT_NE(mkdtemp(directory), nullptr);
   const std::string url = absl::StrCat("file:", directory);
   std::vector<pid_t> children;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < grid.ranks(); ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      RunRank(url, rank, size, body);
+      RunRank(url, rank, grid, body);
       std::fflush(nullptr);
       _exit(testing::Test::HasFailure() ? 1 : 0);
     }
@@ -76,7 +78,7 @@ ShardConfig OneLargeLayer() {
 }
 
 TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
-  const std::vector<int> ends = RunProcesses(3, [](const std::shared_ptr<Mesh>& mesh) {
+  const std::vector<int> ends = RunProcesses({1, 3}, [](const std::shared_ptr<Mesh>& mesh) {
     Replica r(mesh, OneLargeLayer());
     r.Edit(Averaging());
     r.Forward();
@@ -94,8 +96,43 @@ TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0}));
 }
 
+// Where allocating waits for the device (FAKE_CUDA_ALLOC_WAITS), couriers that do it would wait for the stream that waits for them.
+TEST(EditOnDeviceProcesses, CouriersFindAllTheirMemory) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::vector<int> ends = RunProcesses({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
+      ShardConfig config = OneLargeLayer();
+      config.layer_counts.push_back(2000);
+      config.param_dtype = config.grad_dtype = dtype;
+      Replica r(mesh, config);
+      EditOptions options = Weighed();
+      options.local_sgd_warmup_steps = 2;
+      r.Edit(options);
+      for (int step = 0; step < 6; ++step) {  // nobody waits for the stream
+        ASSERT_EQ(r.edit().BeginForward(true, true).value(), step > 2);
+        ASSERT_EQ(r.shards().BeginPass(Pass::kForward), absl::OkStatus());
+        for (int l = 0; l < 3; ++l) {
+          ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
+          ASSERT_TRUE(r.shards().Wait(l).ok());
+          ASSERT_EQ(r.shards().Release(l), absl::OkStatus());
+        }
+        for (int l = 2; l >= 0; --l) {
+          ASSERT_TRUE(r.shards().Gradients(l).ok());
+          ASSERT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
+        }
+        ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+        r.EndStep();
+      }
+      r.FinishStream();
+      EXPECT_EQ(r.edit().info().syncs, 3);
+      EXPECT_EQ(r.shards().broken(), absl::OkStatus());
+      r.MeetAll();
+    });
+    EXPECT_EQ(ends, (std::vector<int>{0, 0, 0, 0}));
+  }
+}
+
 TEST(EditOnDeviceProcesses, AKilledReplicaIsNamedAndTheStreamGoesOn) {
-  const std::vector<int> ends = RunProcesses(2, [](const std::shared_ptr<Mesh>& mesh) {
+  const std::vector<int> ends = RunProcesses({1, 2}, [](const std::shared_ptr<Mesh>& mesh) {
     Replica r(mesh, OneLargeLayer());
     r.Edit(Averaging());
     r.Forward();
