@@ -4,22 +4,23 @@
 #include <utility>
 
 #include "lib/base/status.h"
+#include "lib/train/placed_array.h"
 
 namespace entrain {
 
 absl::StatusOr<std::unique_ptr<DeviceCourier>> DeviceCourier::Make(
-    DeviceRoom* room, int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up) {
+    DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up) {
   ENTRAIN_ASSIGN_OR_RETURN(const StreamHandle stream, room->AddStream());
   ENTRAIN_ASSIGN_OR_RETURN(std::byte* const word, room->KeepPinned(sizeof(uint32_t)));
   return std::unique_ptr<DeviceCourier>(new DeviceCourier(
-      room, limit_ns, std::move(give_up), stream, StreamWord(reinterpret_cast<uint32_t*>(word))));
+      room, std::move(give_up), stream, StreamWord(reinterpret_cast<uint32_t*>(word))));
 }
 
 DeviceCourier::~DeviceCourier() {
   Stop(absl::AbortedError("the object was destroyed"));
 }
 
-absl::StatusOr<uint32_t> DeviceCourier::Post(Job job) {
+absl::StatusOr<uint32_t> DeviceCourier::Post(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
   // Held until it is posted: a job that fails meanwhile would end the courier before that, and
@@ -27,11 +28,15 @@ absl::StatusOr<uint32_t> DeviceCourier::Post(Job job) {
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   const uint32_t number = ++posted_;
-  courier_.Post([this, number, mark = std::move(mark), job = std::move(job)]() mutable {
+  courier_.Post([this, number, mark = std::move(mark), job = std::move(job),
+                 then = std::move(then)]() mutable {
     const absl::Status status = Run(*mark, job);
     if (!status.ok()) {
       End(status);
       return status;
+    }
+    if (then) {
+      then();
     }
     absl::MutexLock lock(&mutex_);
     if (status_.ok()) {
@@ -43,10 +48,11 @@ absl::StatusOr<uint32_t> DeviceCourier::Post(Job job) {
 }
 
 absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
-  ENTRAIN_RETURN_IF_ERROR(AwaitMark(mark, limit_ns_, [this] { return wanted(); }));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(AwaitMark(mark, room_->limit(), [this] { return status(); }),
+                                   "where the caller's stream was"));
   const KernelStream on(room_->device(), stream_);
   ENTRAIN_RETURN_IF_ERROR(job());
-  return AwaitOwnStream();
+  return FinishKernels(room_->limit());
 }
 
 absl::Status DeviceCourier::Hold(uint32_t number) {

@@ -29,15 +29,18 @@ class DeviceCourier {
  public:
   using Job = absl::AnyInvocable<absl::Status()>;
 
-  // `room` outlives this. `limit_ns`: how late the caller's stream may be. `give_up`, before
-  // anybody is let go: makes other ranks' calls, and the job that runs, fail.
+  // `room` outlives this; its limit is for how late the caller's stream may be, and for the device
+  // with a job. `give_up`, before anybody is let go: makes other ranks' calls, and the job that
+  // runs, fail.
   static absl::StatusOr<std::unique_ptr<DeviceCourier>> Make(
-      DeviceRoom* room, int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up);
+      DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up);
   ~DeviceCourier();
 
   // Gives the job's number, from 1. The job runs with its own stream bound (KernelStream), and has
-  // the device through with all that it enqueues there before the caller's stream goes on.
-  absl::StatusOr<uint32_t> Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // the device through with all that it enqueues there before the caller's stream goes on. `then`:
+  // between the two, unless it failed.
+  absl::StatusOr<uint32_t> Post(Job job, absl::AnyInvocable<void()> then = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // What follows on the caller's stream waits for the job of this number, and so for all before it.
   // Or the first error.
   absl::Status Hold(uint32_t number) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -49,26 +52,18 @@ class DeviceCourier {
   uint32_t last() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The first error so far. Any thread.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Where a job blocks: not OK when it should end. Any thread.
-  absl::Status wanted() const { return status(); }
   // Ends it: `why` to whoever asks, and to jobs that have not begun. But where the caller's stream
   // waits for the last job all are done first.
   void Stop(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  DeviceCourier(DeviceRoom* room, int64_t limit_ns,
-                absl::AnyInvocable<void(const absl::Status&)> give_up, StreamHandle stream,
-                StreamWord done)
-      : room_(room),
-        limit_ns_(limit_ns),
-        give_up_(std::move(give_up)),
-        stream_(stream),
-        done_(done) {}
+  DeviceCourier(DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
+                StreamHandle stream, StreamWord done)
+      : room_(room), give_up_(std::move(give_up)), stream_(stream), done_(done) {}
   absl::Status Run(const DeviceMark& mark, Job& job);
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   DeviceRoom* const room_;
-  const int64_t limit_ns_;
   absl::AnyInvocable<void(const absl::Status&)> give_up_;
   const StreamHandle stream_;
   mutable absl::Mutex mutex_;

@@ -5,17 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/clock.h"
 #include "lib/base/status.h"
 
 namespace entrain {
 
-absl::StatusOr<std::unique_ptr<DeviceRoom>> DeviceRoom::Open(Device& device, StreamHandle callers) {
+absl::StatusOr<std::unique_ptr<DeviceRoom>> DeviceRoom::Open(Device& device, StreamHandle callers,
+                                                             int64_t limit_ns) {
   DeviceMark mark(device);
   if (const absl::Status status = mark.Record(callers); !status.ok()) {
     return Annotate(status, absl::StrCat("stream: not one of device ", device.ordinal()));
   }
-  return std::unique_ptr<DeviceRoom>(new DeviceRoom(device, callers));
+  return std::unique_ptr<DeviceRoom>(new DeviceRoom(device, callers, limit_ns));
 }
 
 DeviceRoom::~DeviceRoom() {
@@ -78,34 +78,6 @@ void DeviceRoom::Give(Block block) {
     absl::MutexLock lock(&mutex_);
     idle_.push_back(block);
   }
-}
-
-absl::Status AwaitMark(const DeviceMark& mark, int64_t timeout_ns,
-                       absl::FunctionRef<absl::Status()> may_go_on) {
-  const Clock& clock = Clock::Real();
-  const int64_t begun = clock.Now();
-  for (;;) {
-    const auto reached = mark.Reached();
-    if (!reached.ok() || *reached) {
-      return reached.status();
-    }
-    ENTRAIN_RETURN_IF_ERROR(may_go_on());
-    const int64_t waited = clock.Now() - begun;
-    if (waited > timeout_ns) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the device has not come to where the caller's stream was, after ",
-                       waited / kMillisecond, " ms"));
-    }
-    PauseAfter(waited);
-  }
-}
-
-absl::Status AwaitOwnStream() {
-  KernelStream& on = *KernelStream::Current();
-  ENTRAIN_RETURN_IF_ERROR(on.status());
-  DeviceMark mark(on.device());
-  ENTRAIN_RETURN_IF_ERROR(mark.Record(on.stream()));
-  return on.device().Wait(mark.event(), Deadline::Never());
 }
 
 }  // namespace entrain

@@ -9,23 +9,27 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "lib/base/clock.h"
 #include "lib/device/device.h"
 
 namespace entrain {
 
 class DeviceRoom {
  public:
-  // kInvalidArgument when `callers` is no stream of the device.
-  static absl::StatusOr<std::unique_ptr<DeviceRoom>> Open(Device& device, StreamHandle callers);
+  // kInvalidArgument when `callers` is no stream of the device. `limit_ns`: how long the object
+  // waits for a stream, at most.
+  static absl::StatusOr<std::unique_ptr<DeviceRoom>> Open(Device& device, StreamHandle callers,
+                                                          int64_t limit_ns);
   ~DeviceRoom();
 
   Device& device() const { return device_; }
   StreamHandle callers() const { return callers_; }  // the caller's stream
+  // When who begins to wait now gives up.
+  Deadline limit() const { return Deadline::After(limit_ns_); }
   absl::StatusOr<StreamHandle> AddStream() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::byte*> Keep(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Page-locked, and zero; the device can read and write it.
@@ -41,10 +45,12 @@ class DeviceRoom {
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  DeviceRoom(Device& device, StreamHandle callers) : device_(device), callers_(callers) {}
+  DeviceRoom(Device& device, StreamHandle callers, int64_t limit_ns)
+      : device_(device), callers_(callers), limit_ns_(limit_ns) {}
 
   Device& device_;
   const StreamHandle callers_;
+  const int64_t limit_ns_;
   absl::Mutex mutex_;
   std::vector<StreamHandle> streams_ ABSL_GUARDED_BY(mutex_);
   std::vector<void*> memory_ ABSL_GUARDED_BY(mutex_), pinned_ ABSL_GUARDED_BY(mutex_);
@@ -67,13 +73,5 @@ class StreamWord {
  private:
   uint32_t* word_;
 };
-
-// Blocks until the mark is reached; an error of `may_go_on` ends it early. kDeadlineExceeded: the
-// caller's stream is late.
-absl::Status AwaitMark(const DeviceMark& mark, int64_t timeout_ns,
-                       absl::FunctionRef<absl::Status()> may_go_on);
-// Blocks until the device is through with what the calling thread has enqueued (KernelStream). For
-// streams of ours.
-absl::Status AwaitOwnStream();
 
 }  // namespace entrain

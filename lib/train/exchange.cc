@@ -13,6 +13,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/placed_array.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -337,7 +338,7 @@ absl::Status Exchange::Begin(int layer) {
   ENTRAIN_RETURN_IF_ERROR(TakeDelta(valid, &flight));
   FillDelta(layer, flight.delta);
   if (room_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(AwaitOwnStream());
+    ENTRAIN_RETURN_IF_ERROR(FinishKernels(room_->limit()));
   }
   ENTRAIN_ASSIGN_OR_RETURN(flight.work,
                            reducer_->Begin(groups_.sync.get(), verdicts_[at].weights,
@@ -377,9 +378,7 @@ absl::Status Exchange::Finish(int layer) {
     ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta));
     GiveDelta(std::move(flight));
   }
-  if (room_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(AwaitOwnStream());
-  }
+  ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   if (options_.is_debug && (groups_.model == nullptr || groups_.model->rank() == 0)) {
     LogDecision(layer);
   }
@@ -487,7 +486,7 @@ bool Exchange::Vanishes(int layer, const float* mean) const {
   if (room_ != nullptr) {
     here.resize(static_cast<size_t>(count));
     CopyArray(here.data(), mean, count * kFloat);
-    KernelStream::Current()->Note(AwaitOwnStream());
+    KernelStream::Current()->Note(FinishKernels(room_->limit()));
     mean = here.data();
   }
   double sum = 0;

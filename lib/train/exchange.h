@@ -14,7 +14,7 @@
 //
 // On device memory whoever calls has bound the device's kernels (KernelStream): the caller's thread
 // to the caller's stream, for CreateAnchors, Snapshot and Adopt; the courier to one of its own, for
-// the rest. Begin and Finish return when the device is through.
+// the rest. What they enqueue may not be over when they return.
 #pragma once
 
 #include <memory>

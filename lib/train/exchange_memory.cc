@@ -21,7 +21,7 @@ CallOptions Exchange::OptionsOfDelta(int layer) const {
   return options;
 }
 
-// That what has been computed is that, before it is told to others.
+// That what has been enqueued is that.
 absl::Status Exchange::CheckDevice() const {
   return room_ == nullptr ? absl::OkStatus() : KernelStream::Current()->status();
 }

@@ -7,6 +7,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/placed_array.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -160,9 +161,7 @@ absl::Status LayerGather::Release(int layer) {
 // ---- On device memory
 
 absl::Status LayerGather::BindOnDevice(const float* params, DeviceRoom* room) {
-  const int64_t limit_ns = TimeLimit(timeout_ns_, comm_.get());
-  ENTRAIN_ASSIGN_OR_RETURN(courier_,
-                           DeviceCourier::Make(room, limit_ns, [this](const absl::Status& why) {
+  ENTRAIN_ASSIGN_OR_RETURN(courier_, DeviceCourier::Make(room, [this](const absl::Status& why) {
                              if (comm_ != nullptr) {
                                comm_->EndWith(why);
                              }
@@ -211,8 +210,11 @@ absl::Status LayerGather::SendFromDevice(int layer, uint32_t begun, std::byte* b
   }
   CurrentKernels().cast(buffer + l.first * SizeOf(dtype_), dtype_, params_ + l.offset, DType::kF32,
                         l.shard);
-  ENTRAIN_RETURN_IF_ERROR(AwaitOwnStream());
-  return comm_ == nullptr ? absl::OkStatus() : comm_->Run(AllGather(l, buffer));
+  if (comm_ == nullptr) {
+    return KernelStream::Current()->status();
+  }
+  ENTRAIN_RETURN_IF_ERROR(FinishKernels(room_->limit()));
+  return comm_->Run(AllGather(l, buffer));
 }
 
 absl::StatusOr<void*> LayerGather::WaitOnDevice(int layer) {

@@ -34,10 +34,8 @@ LayerGradients::~LayerGradients() {
 
 absl::Status LayerGradients::BindOnDevice(float* grads, DeviceRoom* room,
                                           absl::AnyInvocable<absl::Status() const> sound) {
-  const Communicator* const any = shard_ != nullptr ? shard_.get() : sync_.get();
-  ENTRAIN_ASSIGN_OR_RETURN(onto_,
-                           DeviceCourier::Make(room, TimeLimit(timeout_ns_, any),
-                                               [this](const absl::Status& why) { Abandon(why); }));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      onto_, DeviceCourier::Make(room, [this](const absl::Status& why) { Abandon(why); }));
   Bind(grads);
   room_ = room;
   sound_ = std::move(sound);
@@ -95,17 +93,17 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   std::swap(flight.buffer, lent_[static_cast<size_t>(layer)]);
   if (room_ != nullptr) {
     std::swap(flight.block, lent_blocks_[static_cast<size_t>(layer)]);
+    const DeviceRoom::Block block = flight.block;
     return onto_
-        ->Post([this, flight = std::move(flight)]() mutable {
-          absl::Status status = sound_();
-          status.Update(status.ok() ? Scatter(&flight) : status);
-          status.Update(status.ok() ? Land(flight) : status);
-          status.Update(status.ok() ? AwaitOwnStream() : status);
-          if (status.ok()) {
-            room_->Give(flight.block);
-          }
-          return Annotate(status, absl::StrCat("layer ", flight.layer, " gradients"));
-        })
+        ->Post(
+            [this, flight = std::move(flight)]() mutable {
+              absl::Status status = sound_();
+              status.Update(status.ok() ? Scatter(&flight) : status);
+              status.Update(status.ok() ? Land(flight) : status);
+              status.Update(KernelStream::Current()->status());
+              return Annotate(status, absl::StrCat("layer ", flight.layer, " gradients"));
+            },
+            [this, block] { room_->Give(block); })
         .status();
   }
   ENTRAIN_RETURN_IF_ERROR(

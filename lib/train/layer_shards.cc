@@ -197,7 +197,8 @@ absl::Status LayerShards::BindOnDevice(float* params, float* grads) {
     }
     device = place.device;
   }
-  ENTRAIN_ASSIGN_OR_RETURN(room_, DeviceRoom::Open(*device, config_.stream));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      room_, DeviceRoom::Open(*device, config_.stream, TimeLimit(config_.timeout_ns, *mesh_)));
   ENTRAIN_RETURN_IF_ERROR(gather_.BindOnDevice(params, room_.get()));
   return gradients_.BindOnDevice(grads, room_.get(), [this] { return gather_.status(); });
 }
@@ -246,10 +247,7 @@ absl::Status LayerShards::LoadToDevice(const SlabLayer& layer, const void* full,
   BestKernels().cast(values.data(), DType::kF32, own, from, layer.valid);
   CopyArray(shard, values.data(), bytes);
   ENTRAIN_RETURN_IF_ERROR(on.status());
-  DeviceMark copied(room_->device());
-  ENTRAIN_RETURN_IF_ERROR(copied.Record(stream));
-  return AwaitMark(copied, TimeLimit(config_.timeout_ns, comms_.scatter.get()),
-                   [this] { return broken(); });
+  return FinishStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
 }
 
 absl::Status LayerShards::Broadcast() {
@@ -270,9 +268,7 @@ absl::Status LayerShards::Broadcast() {
 // through with what it had to do.
 absl::Status LayerShards::ComeToRest() {
   ENTRAIN_RETURN_IF_ERROR(gradients_.Drain());
-  ENTRAIN_RETURN_IF_ERROR(
-      FinishStream({&room_->device(), room_->callers()},
-                   Deadline::After(TimeLimit(config_.timeout_ns, comms_.sync.get()))));
+  ENTRAIN_RETURN_IF_ERROR(FinishStream({&room_->device(), room_->callers()}, room_->limit()));
   return broken();
 }
 

@@ -116,8 +116,9 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
     std::unique_ptr<DeviceRoom> room;
     if (shards->room() != nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(
-          room, DeviceRoom::Open(shards->room()->device(), shards->room()->callers()));
+      ENTRAIN_ASSIGN_OR_RETURN(room,
+                               DeviceRoom::Open(shards->room()->device(), shards->room()->callers(),
+                                                TimeLimit(options.timeout_ns, *mesh)));
     }
     std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), shards, options,
                                                   std::move(groups), std::move(schedule),
@@ -157,16 +158,10 @@ absl::Status LayerSync::StartCourier() {
     return absl::OkStatus();
   }
   ENTRAIN_ASSIGN_OR_RETURN(
-      onto_, DeviceCourier::Make(room_.get(), limit_ns(), [this](const absl::Status& why) {
+      onto_, DeviceCourier::Make(room_.get(), [this](const absl::Status& why) {
         Fail(absl::StartsWith(why.message(), "edit: ") ? why : Annotate(why, "edit"));
       }));
   return exchange_.Reserve();
-}
-
-int64_t LayerSync::limit_ns() const {
-  const Exchange::Groups& groups = exchange_.groups();
-  const auto& any = groups.sync != nullptr ? groups.sync : groups.model;
-  return TimeLimit(options_.timeout_ns, any.get());
 }
 
 LayerSync::~LayerSync() {

@@ -163,7 +163,6 @@ class LayerSync final : public LayerGate {
   absl::Status HoldStream(int layer);
   absl::Status OnStream(absl::FunctionRef<absl::Status()> body) const;
   absl::Status CheckOnDevice(const char* name, const void* array) const;
-  int64_t limit_ns() const;
   int FirstPending() const;
   absl::Status status() const;
   uint64_t BytesSent(bool sync) const;

@@ -164,7 +164,7 @@ absl::Status LayerSync::ComeToRest(int64_t timeout_ns) {
   }
   ENTRAIN_RETURN_IF_ERROR(Drain());
   ENTRAIN_RETURN_IF_ERROR(
-      FinishStream(Place(), Deadline::After(timeout_ns > 0 ? timeout_ns : limit_ns())));
+      FinishStream(Place(), timeout_ns > 0 ? Deadline::After(timeout_ns) : room_->limit()));
   return shards_->broken();
 }
 

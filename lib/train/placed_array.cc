@@ -35,17 +35,40 @@ absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body) {
   return bound.status();
 }
 
-absl::Status FinishStream(const ArraysAt& at, Deadline give_up) {
+absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
+                       absl::FunctionRef<absl::Status()> may_go_on) {
+  const Clock& clock = Clock::Real();
+  const int64_t begun = clock.Now();
+  for (;;) {
+    const auto reached = mark.Reached();
+    if (!reached.ok() || *reached) {
+      return reached.status();
+    }
+    ENTRAIN_RETURN_IF_ERROR(may_go_on());
+    const int64_t now = clock.Now();
+    if (give_up.Passed(now)) {
+      return absl::DeadlineExceededError(absl::StrCat("the device has not come so far after ",
+                                                      (now - begun) / kMillisecond, " ms"));
+    }
+    PauseAfter(now - begun);
+  }
+}
+
+absl::Status FinishStream(const ArraysAt& at, Deadline give_up,
+                          absl::FunctionRef<absl::Status()> may_go_on) {
   if (at.device == nullptr) {
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(const EventHandle event, at.device->CreateEvent());
-  absl::Status status = at.device->Record(event, at.stream);
-  if (status.ok()) {
-    status = at.device->Wait(event, give_up);
-  }
-  at.device->DestroyEvent(event);
+  DeviceMark mark(*at.device);
+  absl::Status status = mark.Record(at.stream);
+  status.Update(status.ok() ? AwaitMark(mark, give_up, may_go_on) : status);
   return Annotate(status, absl::StrCat("the stream on device ", at.device->ordinal()));
+}
+
+absl::Status FinishKernels(Deadline give_up) {
+  const KernelStream& on = *KernelStream::Current();
+  ENTRAIN_RETURN_IF_ERROR(on.status());
+  return FinishStream({&on.device(), on.stream()}, give_up);
 }
 
 }  // namespace entrain

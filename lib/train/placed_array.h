@@ -55,7 +55,14 @@ class PlacedArray {
 // it returns, or enqueued on the stream. The first error of the device. Not nested.
 absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body);
 
-// The host waits until the stream is through with what is on it; at once where there is none.
-absl::Status FinishStream(const ArraysAt& at, Deadline give_up);
+// The host waits until the mark is reached. An error of `may_go_on` ends that early.
+// kDeadlineExceeded when the time is up.
+absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
+                       absl::FunctionRef<absl::Status()> may_go_on);
+// The same until the stream is through with what is on it; at once where there is none.
+absl::Status FinishStream(const ArraysAt& at, Deadline give_up,
+                          absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
+// The same with the stream that the calling thread has bound (KernelStream); its first error.
+absl::Status FinishKernels(Deadline give_up);
 
 }  // namespace entrain

@@ -1,11 +1,12 @@
-// How the calls of training objects are made: with the object's own time limit and a user tag, so
-// that ranks need not start them in the same order.
+// How the calls of training objects are made: with the object's own time limit, and a user tag where
+// ranks need not start them in the same order; on device memory most have none, and one order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "lib/base/call.h"
-#include "lib/comm/communicator.h"
+#include "lib/comm/mesh.h"
 
 namespace entrain {
 
@@ -22,10 +23,11 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// What that comes to. `comm` null: a rank alone, which waits for nobody but its device.
-inline int64_t TimeLimit(int64_t timeout_ns, const Communicator* comm) {
-  constexpr int64_t kAlone = 300 * kSecond;
-  return timeout_ns > 0 ? timeout_ns : comm == nullptr ? kAlone : comm->timeout_ns();
+// What that comes to for who waits for a device. 0: the longer default of the two groups.
+inline int64_t TimeLimit(int64_t timeout_ns, const Mesh& mesh) {
+  return timeout_ns > 0 ? timeout_ns
+                        : std::max(mesh.comm(Axis::kModel)->timeout_ns(),
+                                   mesh.comm(Axis::kSync)->timeout_ns());
 }
 
 }  // namespace entrain

@@ -2,15 +2,23 @@
 // where TEST_GPU=1 is set, on the machine's first device.
 #include "lib/train/device_courier.h"
 
+#include <memory>
+#include <string>
+
 #include <unistd.h>
 
 #include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/status.h"
+#include "lib/train/placed_array.h"
 #include "tests/cuda/on_device.h"
 
 namespace entrain {
 namespace {
+
+using testing::HasSubstr;
 
 // A job that lets the one before it fail while it is being posted, which takes a while.
 class Slow {
@@ -29,24 +37,86 @@ class Slow {
   int moves_ = 0;
 };
 
-TEST(DeviceCourier, AJobThatIsPostedWhileTheOneBeforeItFailsEndsToo) {
-  TestStream stream(TestDevice());
-  const auto room = DeviceRoom::Open(TestDevice(), stream.get());
-  ASSERT_TRUE(room.ok()) << room.status();
-  const auto courier =
-      DeviceCourier::Make(room->get(), 10 * kSecond, [](const absl::Status& /*why*/) {});
-  ASSERT_TRUE(courier.ok()) << courier.status();
+class DeviceCouriers : public testing::Test {
+ protected:
+  explicit DeviceCouriers(int64_t limit_ns = 10 * kSecond)
+      : room_(*DeviceRoom::Open(TestDevice(), stream_.get(), limit_ns)),
+        courier_(*DeviceCourier::Make(room_.get(), [](const absl::Status& /*why*/) {})),
+        word_(reinterpret_cast<uint32_t*>(*room_->KeepPinned(sizeof(uint32_t)))) {}
+  ~DeviceCouriers() override { word_.Set(1); }
+  // What is enqueued there afterwards waits, until the word is set.
+  absl::Status Hold(StreamHandle stream) { return word_.Hold(TestDevice(), stream, 1); }
+
+  TestStream stream_{TestDevice()};
+  const std::unique_ptr<DeviceRoom> room_;
+  const std::unique_ptr<DeviceCourier> courier_;
+  StreamWord word_;
+};
+
+class ImpatientCouriers : public DeviceCouriers {
+ protected:
+  ImpatientCouriers() : DeviceCouriers(100 * kMillisecond) {}
+};
+
+TEST_F(DeviceCouriers, AJobThatIsPostedWhileTheOneBeforeItFailsEndsToo) {
   absl::Notification go;
-  ASSERT_TRUE((*courier)
+  ASSERT_TRUE(courier_
                   ->Post([&] {
                     go.WaitForNotification();
                     return absl::InternalError("first");
                   })
                   .ok());
-  const auto second = (*courier)->Post(Slow(&go));
+  const auto second = courier_->Post(Slow(&go));
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ((*courier)->Wait(*second).message(), "first");
-  EXPECT_EQ((*courier)->Post([] { return absl::OkStatus(); }).status().message(), "first");
+  EXPECT_EQ(courier_->Wait(*second).message(), "first");
+  EXPECT_EQ(courier_->Post([] { return absl::OkStatus(); }).status().message(), "first");
+}
+
+TEST_F(DeviceCouriers, WhatFollowsAJobComesWhenTheDeviceIsThroughWithIt) {
+  DeviceMark mark(TestDevice());
+  bool through = false;
+  const auto number = courier_->Post(
+      [&] {
+        ENTRAIN_RETURN_IF_ERROR(Hold(courier_->stream()));
+        return mark.Record(courier_->stream());
+      },
+      [&] { through = mark.Reached().value(); });
+  ASSERT_TRUE(number.ok()) << number.status();
+  usleep(20'000);
+  word_.Set(1);
+  EXPECT_EQ(courier_->Wait(*number), absl::OkStatus());
+  EXPECT_TRUE(through);
+}
+
+TEST_F(ImpatientCouriers, AStreamThatIsLateIsATimeout) {
+  ASSERT_EQ(Hold(stream_.get()), absl::OkStatus());
+  const auto number = courier_->Post([] { return absl::OkStatus(); });
+  ASSERT_TRUE(number.ok()) << number.status();
+  const absl::Status status = courier_->Wait(*number);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the caller's stream"));
+}
+
+TEST_F(ImpatientCouriers, AJobThatTheDeviceIsNotThroughWithIsATimeout) {
+  bool through = false;
+  const auto number =
+      courier_->Post([&] { return Hold(courier_->stream()); }, [&] { through = true; });
+  ASSERT_TRUE(number.ok()) << number.status();
+  const absl::Status status = courier_->Wait(*number);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_FALSE(through);
+  EXPECT_EQ(courier_->status(), status);
+}
+
+TEST_F(ImpatientCouriers, WhoWaitsForAStreamMayBeToldToGiveUp) {
+  ASSERT_EQ(Hold(stream_.get()), absl::OkStatus());
+  const ArraysAt at{&TestDevice(), stream_.get()};
+  EXPECT_TRUE(absl::IsDeadlineExceeded(FinishStream(at, room_->limit())));
+  const absl::Status told =
+      FinishStream(at, Deadline::Never(), [] { return absl::AbortedError("enough"); });
+  EXPECT_TRUE(absl::IsAborted(told)) << told;
+  word_.Set(1);
+  EXPECT_EQ(FinishStream(at, Deadline::After(10 * kSecond)), absl::OkStatus());
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "lib/base/clock.h"
 #include "lib/kernels/kernels.h"
 #include "tests/cuda/on_device.h"
+#include "tests/support/ranks.h"
 #include "tests/train/rounds.h"
 #include "tests/train/trainee.h"
 
@@ -177,7 +178,7 @@ TEST(EditOnDevice, ExchangesBehindStepsGiveWhatTheyGiveOnTheHost) {
 TEST(EditOnDevice, WhatIsOffloadedIsInPageLockedMemory) {
   const Slab slab = *Slab::Make({5, 3}, 1, 0);
   TestStream stream(TestDevice());
-  const auto room = DeviceRoom::Open(TestDevice(), stream.get());
+  const auto room = DeviceRoom::Open(TestDevice(), stream.get(), kSecond);
   ASSERT_TRUE(room.ok()) << room.status();
   const TestMemory params(TestDevice(), slab.count() * static_cast<int64_t>(sizeof(float)));
   for (const bool offload : {false, true}) {
@@ -482,6 +483,29 @@ TEST(EditOnDevice, AReplicaThatNeverComesIsATimeoutAndTheStreamGoesOn) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
       EXPECT_LT(Clock::Real().Now() - begun, 10 * kSecond);
     }
+    r.MeetAll();
+  });
+}
+
+// Of a rank that gathers from nobody, too.
+TEST(EditOnDevice, TheLimitOfAStreamIsTheCommunicators) {
+  RunRanks(2, {.timeout_ns = 2 * kSecond}, [](const std::shared_ptr<Communicator>& comm) {
+    const auto mesh = Mesh::Create(comm, {});
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    ShardConfig config = FourLayers();
+    config.param_dtype = DType::kBF16;  // else the slab itself is lent
+    Replica r(*mesh, config);
+    Hold hold(r);
+    ASSERT_EQ(r.shards().Gather(0), absl::OkStatus());
+    const int64_t begun = Clock::Real().Now();
+    absl::Status status;
+    while (status.ok() && Clock::Real().Now() - begun < 20 * kSecond) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      status = r.shards().BeginPass(Pass::kForward);
+    }
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    hold.LetGo();
+    r.FinishStream();
     r.MeetAll();
   });
 }
