@@ -289,7 +289,10 @@ absl::Status LayerSync::StartFirst() {
   trigger_->Met();
   {
     absl::MutexLock lock(&mutex_);
-    finished_ = {.last_sync_step = step_, .anchor_checksum = exchange_.anchors().checksum()};
+    finished_ = {.last_sync_step = step_};
+    if (room_ == nullptr) {  // there they are still to be sealed
+      finished_.anchor_checksum = exchange_.anchors().checksum();
+    }
   }
   if (room_ != nullptr) {
     Post(&LayerSync::SealFirst, std::make_shared<Round>());

@@ -133,8 +133,7 @@ class LayerSync final : public LayerGate {
     int next_begin = 0, next_finish = 0;  // turns; the courier's
     // Behind further steps:
     uint64_t job = 0;  // its last one; 0: it was over when it was loaded
-    // It is over; on a device, of those that layers wait for too.
-    std::atomic<bool> arrived{false};
+    std::atomic<bool> arrived{false};  // it is over
     int last_turn() const { return static_cast<int>(order.size()) - 1; }
     int64_t begun() const { return static_cast<int64_t>(standing.steps); }
   };

@@ -65,7 +65,6 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
   trigger_->Met();
   if (!round_->exchanges) {
     TakeBack(*round_);
-    round_->arrived.store(true, std::memory_order_release);
     return false;
   }
   BeginTurns();

@@ -266,6 +266,27 @@ TEST(EditOnDevice, TheHostWaitsForNothingWhileItsStreamIsHeld) {
   }
 }
 
+TEST(EditOnDevice, TheAnchorsHaveNoChecksumBeforeTheyAreThere) {
+  RunReplicas({1, 2}, FourLayers(), [&](Replica& r) {
+    r.Edit(Averaging());
+    Hold hold(r);
+    ASSERT_FALSE(r.edit().BeginForward(true, true).value());
+    EXPECT_EQ(r.edit().info().anchor_checksum, 0u);
+    hold.LetGo();
+    r.FinishStream();
+    const int64_t begun = Clock::Real().Now();
+    while (r.edit().info().anchor_checksum == 0 && Clock::Real().Now() - begun < 10 * kSecond) {
+      std::this_thread::yield();
+    }
+    const uint64_t first = r.edit().info().anchor_checksum;
+    EXPECT_NE(first, 0u);
+    r.EndStep();
+    EXPECT_TRUE(r.Forward());  // of the same parameters
+    EXPECT_EQ(r.edit().info().anchor_checksum, first);
+    r.MeetAll();
+  });
+}
+
 TEST(EditOnDevice, WhatTheStreamDidBeforeIsExchangedAndWhatItDoesAfterIsNot) {
   RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
     r.Edit(Averaging());
