@@ -5,9 +5,9 @@
 //   Begin(l)   Delta ← w_n (a - theta); its all-reduce starts                               (eq. 3)
 //   Finish(l)  beta ← min(1, phi / (||mean|| + eps)); a ← outer(a, beta mean); theta ← a    (eq. 4)
 //
-// Only layers that train take part, and of those the ones that Judge is given. Collectives carry
-// tags (the layer; for Judge the number of layers), so ranks may interleave Begin and Finish
-// differently.
+// Only layers that train take part, and of those the ones that Judge is given. On the host
+// collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
+// and Finish differently; on a device the deltas have none, and one order on all ranks.
 //
 // Thread safety: one thread at a time: the caller's while nothing is under way, else the courier.
 // But while the courier works on some layers, the caller may take and merge snapshots of others.

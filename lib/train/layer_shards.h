@@ -3,8 +3,9 @@
 // Behind entrain_shard_*; include/entrain/train.h has the contract of each function.
 //
 // The object makes its own parts of the mesh's communicators, so its calls have a numbering of
-// their own; each carries its layer's number as tag, gathers and reductions on different
-// communicators, so that no order matters.
+// their own, gathers and reductions on different ones. On the host each carries its layer's number
+// as tag, so that no order matters; on a device none does, so that it may go any way, and the order
+// is the same on all ranks.
 //
 // Every error begins with "shard: " and names the layer; once a collective has failed, every later
 // call fails with the first error.
