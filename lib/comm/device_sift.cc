@@ -60,10 +60,10 @@ absl::Status DeviceSift::Find(std::byte* host) {
   sifted_.draw = call_.reduction.merge_state->NextCall();
   ENTRAIN_RETURN_IF_ERROR(Keep(kept));
   const StreamHandle stream = way_.side().sift();
-  ENTRAIN_ASSIGN_OR_RETURN(
-      const int64_t count,
-      way_.device().PackNonzero(call_.dtype, kept, ElementsOf(call_),
-                                reinterpret_cast<uint64_t*>(words), values, stream));
+  ENTRAIN_ASSIGN_OR_RETURN(const int64_t count,
+                           way_.device().PackNonzero(call_.dtype, kept, ElementsOf(call_),
+                                                     reinterpret_cast<uint64_t*>(words), values,
+                                                     stream, way_.deadline()));
   const StreamHandle copies = way_.side().copy_in();
   ENTRAIN_RETURN_IF_ERROR(way_.device().Copy(host, words, WordBytes(call_), copies));
   sifted_.words = reinterpret_cast<const uint64_t*>(host);
@@ -79,7 +79,7 @@ absl::Status DeviceSift::Keep(void* kept) {
   const StreamHandle stream = way_.side().sift();
   return merging.sparsification == Sparsification::kMagnitude
              ? way_.device().KeepLargest(call_.dtype, kept, call_.in.data, count,
-                                         merging.Kept(count), stream)
+                                         merging.Kept(count), stream, way_.deadline())
              : way_.device().KeepRandom(call_.dtype, kept, call_.in.data, 0, count,
                                         MaskDraws(merging, way_.core().rank(), sifted_.draw),
                                         merging.DrawsBelow(), stream);

@@ -1,6 +1,7 @@
 // What a sparsified contribution keeps, found on the device, against sorting and against the draws
 // one by one.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -66,7 +67,8 @@ class Sift : public ::testing::Test {
   void CheckLargest(const Array& x, int64_t k) {
     SCOPED_TRACE(absl::StrCat(NameOf(x.dtype()), ", ", k, " of ", x.count()));
     Check(x, LargestOf(x, k), [&](void* dst, const void* src) {
-      return device_.KeepLargest(x.dtype(), dst, src, x.count(), k, stream_.get());
+      return device_.KeepLargest(x.dtype(), dst, src, x.count(), k, stream_.get(),
+                                 Deadline::Never());
     });
   }
 
@@ -136,6 +138,45 @@ TEST_F(Sift, ARandomMaskIsTheDraws) {
   }
 }
 
+// What the device does later than anybody waits for it disturbs nobody.
+TEST_F(Sift, NobodyWaitsForLongerThanTheirTime) {
+  Array x(DType::kF32, 5003), got(DType::kF32, 5003);
+  Fill(x, random_);
+  const Array want = Zeroed(x, LargestOf(x, 100));
+  const int64_t bytes = x.count() * 4;
+  const TestMemory in(device_, bytes), words(device_, bytes), values(device_, bytes),
+      apart(device_, bytes);
+  const auto word = device_.AllocatePinned(64);
+  ASSERT_TRUE(word.ok());
+  const std::atomic_ref<uint32_t> open(*static_cast<uint32_t*>(*word));
+  open.store(0);
+  TestStream held(device_);
+  ASSERT_TRUE(device_.Copy(in.get(), x.data(), bytes, held.get()).ok());
+  ASSERT_TRUE(device_.AwaitWord(held.get(), static_cast<uint32_t*>(*word), 1).ok());
+  const Deadline soon = Deadline::After(50 * kMillisecond);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      device_.KeepLargest(DType::kF32, apart.get(), in.get(), x.count(), 10, held.get(), soon)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(device_
+                                           .PackNonzero(DType::kF32, in.get(), x.count(),
+                                                        reinterpret_cast<uint64_t*>(words.get()),
+                                                        values.get(), held.get(), soon)
+                                           .status()));
+  for (int i = 0; i < 30; ++i) {
+    if (i == 15) {
+      open.store(1);
+    }
+    ASSERT_TRUE(device_
+                    .KeepLargest(DType::kF32, apart.get(), in.get(), x.count(), 100, stream_.get(),
+                                 Deadline::Never())
+                    .ok());
+    ASSERT_TRUE(device_.Copy(got.data(), apart.get(), bytes, stream_.get()).ok());
+    stream_.Finish();
+    ASSERT_TRUE(SameArrays(got, want)) << i;
+  }
+  held.Finish();
+  device_.FreePinned(*word);
+}
+
 // Found on the device and spread again on the host: the vector itself, but that zeros have no sign.
 TEST_F(Sift, WhatIsNotZeroIsPacked) {
   for (const DType dtype : kFloats) {
@@ -155,7 +196,7 @@ TEST_F(Sift, WhatIsNotZeroIsPacked) {
       ASSERT_TRUE(device_.Copy(in.get(), x.data(), bytes, stream_.get()).ok());
       const auto found =
           device_.PackNonzero(dtype, in.get(), count, reinterpret_cast<uint64_t*>(words.get()),
-                              values.get(), stream_.get());
+                              values.get(), stream_.get(), Deadline::Never());
       ASSERT_TRUE(found.ok()) << found.status();
       EXPECT_EQ(*found, kept);
       std::vector<uint64_t> host_words(static_cast<size_t>(word_bytes) / 8);
@@ -174,7 +215,9 @@ TEST_F(Sift, WhatIsNotZeroIsPacked) {
 }
 
 TEST_F(Sift, NothingOfNothing) {
-  EXPECT_TRUE(device_.KeepLargest(DType::kF32, nullptr, nullptr, 0, 0, stream_.get()).ok());
+  EXPECT_TRUE(
+      device_.KeepLargest(DType::kF32, nullptr, nullptr, 0, 0, stream_.get(), Deadline::Never())
+          .ok());
   EXPECT_TRUE(
       device_.KeepRandom(DType::kF32, nullptr, nullptr, 0, 0, Draws(), 1, stream_.get()).ok());
 }
@@ -209,11 +252,13 @@ TEST_F(Sift, ErrorsComeBack) {
   ASSERT_TRUE(device_.Fill(x.get(), 1, 400, stream_.get()).ok());
   for (const char* const function : {"cuLaunchKernel", "cuEventRecord", "cuMemsetD8Async"}) {
     FailCall(function, 1, 2);
-    const absl::Status status =
-        device_.KeepLargest(DType::kF32, x.get(), x.get(), 100, 10, stream_.get());
+    const absl::Status status = device_.KeepLargest(DType::kF32, x.get(), x.get(), 100, 10,
+                                                    stream_.get(), Deadline::Never());
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << function;
   }
-  EXPECT_TRUE(device_.KeepLargest(DType::kF32, x.get(), x.get(), 100, 10, stream_.get()).ok());
+  EXPECT_TRUE(
+      device_.KeepLargest(DType::kF32, x.get(), x.get(), 100, 10, stream_.get(), Deadline::Never())
+          .ok());
 }
 
 }  // namespace

@@ -350,6 +350,10 @@ absl::Status CudaDevice::Launch(KernelId kernel, const void* args, int blocks,
 absl::StatusOr<ResultRoom> CudaDevice::TakeRoom() {
   {
     const absl::MutexLock lock(&mutex_);
+    if (!late_.empty() && Reached(late_.front().done).value_or(false)) {
+      rooms_.push_back(late_.front());
+      late_.erase(late_.begin());
+    }
     if (!rooms_.empty()) {
       const ResultRoom room = rooms_.back();
       rooms_.pop_back();
@@ -368,9 +372,9 @@ absl::StatusOr<ResultRoom> CudaDevice::TakeRoom() {
   return ResultRoom{static_cast<double*>(*words), *device_words, done};
 }
 
-void CudaDevice::PutBack(ResultRoom room) {
+void CudaDevice::PutBack(ResultRoom room, bool late) {
   const absl::MutexLock lock(&mutex_);
-  rooms_.push_back(room);
+  (late ? late_ : rooms_).push_back(room);
 }
 
 }  // namespace entrain

@@ -65,12 +65,12 @@ class CudaDevice final : public Device {
   void Close(const DeviceExport& memory) override;
 
   absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
-                           StreamHandle stream) override;
+                           StreamHandle stream, Deadline give_up) override;
   absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream) override;
   absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first, int64_t count,
                           const Draws& draws, uint64_t threshold, StreamHandle stream) override;
   absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count, uint64_t* words,
-                                      void* values, StreamHandle stream) override;
+                                      void* values, StreamHandle stream, Deadline give_up) override;
   int most_sources() const override;
   const Kernels& kernels() const override;
 
@@ -83,7 +83,8 @@ class CudaDevice final : public Device {
   // `args`: the kernel's, copied before this returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);
   absl::StatusOr<ResultRoom> TakeRoom();
-  void PutBack(ResultRoom room);
+  // `late`: the device may still write to it, until the mark.
+  void PutBack(ResultRoom room, bool late = false);
 
  private:
   CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
@@ -111,7 +112,7 @@ class CudaDevice final : public Device {
 
   absl::Mutex mutex_;
   std::map<std::array<uint8_t, 64>, Opened> opened_ ABSL_GUARDED_BY(mutex_);
-  std::vector<ResultRoom> rooms_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ResultRoom> rooms_ ABSL_GUARDED_BY(mutex_), late_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace entrain

@@ -37,14 +37,15 @@ absl::Status LaunchKeep(CudaDevice& device, KernelId first, DType dtype, const K
 class Search {
  public:
   Search(CudaDevice& device, ResultRoom room, DType dtype, const void* x, int64_t count,
-         StreamHandle stream)
+         StreamHandle stream, Deadline give_up)
       : device_(device),
         room_(room),
         element_(SizeOf(dtype)),
         x_(static_cast<const char*>(x)),
         count_(count),
-        stream_(stream) {}
-  ~Search() { device_.PutBack(room_); }
+        stream_(stream),
+        give_up_(give_up) {}
+  ~Search() { device_.PutBack(room_, late_); }
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
@@ -73,7 +74,9 @@ class Search {
  private:
   absl::Status Await() {
     ENTRAIN_RETURN_IF_ERROR(device_.Record(room_.done, stream_));
-    return device_.Wait(room_.done, Deadline::Never());
+    const absl::Status waited = device_.Wait(room_.done, give_up_);
+    late_ = !waited.ok();
+    return waited;
   }
 
   absl::Status CountDigits(uint64_t known, int32_t low) {
@@ -125,6 +128,8 @@ class Search {
   const char* const x_;
   const int64_t count_;
   const StreamHandle stream_;
+  const Deadline give_up_;
+  bool late_ = false;
   uint64_t threshold_ = 0;
   int64_t ties_ = 0, cut_ = 0;
 };
@@ -135,13 +140,14 @@ struct ToPack {
   int64_t count;
   uint64_t* words;
   void* values;
+  Deadline give_up;
 };
 
 absl::StatusOr<int64_t> PackInto(CudaDevice& device, const ResultRoom& room, const ToPack& what,
                                  StreamHandle stream) {
   const auto await = [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(device.Record(room.done, stream));
-    return device.Wait(room.done, Deadline::Never());
+    return device.Wait(room.done, what.give_up);
   };
   const int64_t element = SizeOf(what.dtype), words = (what.count + 63) / 64;
   // A thread has a word at least.
@@ -167,7 +173,7 @@ absl::StatusOr<int64_t> PackInto(CudaDevice& device, const ResultRoom& room, con
 }  // namespace
 
 absl::Status CudaDevice::KeepLargest(DType dtype, void* dst, const void* x, int64_t count,
-                                     int64_t k, StreamHandle stream) {
+                                     int64_t k, StreamHandle stream, Deadline give_up) {
   if (k == count) {
     return Copy(dst, x, count * SizeOf(dtype), stream);
   }
@@ -175,7 +181,7 @@ absl::Status CudaDevice::KeepLargest(DType dtype, void* dst, const void* x, int6
     return Fill(dst, 0, count * SizeOf(dtype), stream);
   }
   ENTRAIN_ASSIGN_OR_RETURN(const ResultRoom room, TakeRoom());
-  Search search(*this, room, dtype, x, count, stream);
+  Search search(*this, room, dtype, x, count, stream, give_up);
   ENTRAIN_RETURN_IF_ERROR(search.Find(k));
   KeepArgs args = KeepArgsOf(dtype, dst, x, count);
   args.threshold = search.threshold();
@@ -219,14 +225,14 @@ absl::StatusOr<uint64_t> CudaDevice::Hash(const void* words, int64_t count, Stre
 }
 
 absl::StatusOr<int64_t> CudaDevice::PackNonzero(DType dtype, const void* x, int64_t count,
-                                                uint64_t* words, void* values,
-                                                StreamHandle stream) {
+                                                uint64_t* words, void* values, StreamHandle stream,
+                                                Deadline give_up) {
   if (count == 0) {
     return 0;
   }
   ENTRAIN_ASSIGN_OR_RETURN(const ResultRoom room, TakeRoom());
-  const auto packed = PackInto(*this, room, {dtype, x, count, words, values}, stream);
-  PutBack(room);
+  const auto packed = PackInto(*this, room, {dtype, x, count, words, values, give_up}, stream);
+  PutBack(room, !packed.ok());
   return packed;
 }
 
