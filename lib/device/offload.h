@@ -32,7 +32,8 @@ class Offload {
   virtual absl::Status AsyncStatus() = 0;
   // What is under way ends soon, with whatever in its buffers. Idempotent.
   virtual void Abort() = 0;
-  // After Abort: whether the library puts nothing on streams any more, and what it had put there has ended.
+  // After Abort: whether the library puts nothing on streams any more, and what it had put there has ended. Also while
+  // some stream waits for the caller.
   virtual bool Gone() = 0;
 };
 

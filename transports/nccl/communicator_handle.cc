@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kFinalizeNs = 10 * kSecond;    // for what was sent to go out
 constexpr int64_t kCallNs = 100 * kMillisecond;  // for a call that is under way, before it is cut
+constexpr int64_t kStopNs =
+    kSecond;  // for what is on streams, once aborted: NCCL's kernels look out for that
 constexpr int64_t kExitNs = 5 * kSecond;  // for ends that are under way when the process exits
 
 // The threads that end communicators.
@@ -108,13 +110,15 @@ void CommunicatorHandle::Abort() {
     if (std::exchange(aborted_, true)) {
       return;
     }
+    aborted_ns_ = Clock::Real().Now();
   }
   Start(&CommunicatorHandle::EndAborted);
 }
 
+// NCCL frees memory in the end, which waits for all streams of the device, and one of them may wait for who asks here.
 bool CommunicatorHandle::Gone() {
   absl::MutexLock lock(&mutex_);
-  return Ended();
+  return Ended() || (aborted_ && Clock::Real().Now() - aborted_ns_ >= kStopNs);
 }
 
 void CommunicatorHandle::Close() {

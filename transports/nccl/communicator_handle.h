@@ -33,7 +33,7 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
 
   // Returns at once. What is under way ends soon. Idempotent.
   void Abort();
-  // After Abort: it has ended.
+  // After Abort: it has ended, or has had the time to end what is on streams and only frees memory.
   bool Gone();
   // The last call. Returns at once; what was sent still goes out, unless it was aborted.
   void Close();
@@ -58,6 +58,7 @@ class CommunicatorHandle : public std::enable_shared_from_this<CommunicatorHandl
   absl::Mutex mutex_;
   Comm comm_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null: none yet, or none any more
   bool in_call_ ABSL_GUARDED_BY(mutex_) = false, aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t aborted_ns_ ABSL_GUARDED_BY(mutex_) = 0;  // when
 };
 
 }  // namespace entrain::nccl

@@ -79,7 +79,37 @@ int Communicator::live_operators() {
   return operators.load();
 }
 
+void Communicator::FindMemory() {
+  uintptr_t memory = 0;
+  void* ours = nullptr;
+  TheCuda().cuCtxPushCurrent_v2(context_);
+  TheCuda().cuMemAlloc_v2(&memory, 4096);
+  TheCuda().cuCtxPopCurrent_v2(&ours);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memory_ = memory;
+  }
+  if (Gone()) {
+    FreeMemory();
+  }
+}
+
+void Communicator::FreeMemory() {
+  uintptr_t memory = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memory = std::exchange(memory_, 0);
+  }
+  void* ours = nullptr;
+  if (memory != 0) {
+    TheCuda().cuCtxPushCurrent_v2(context_);
+    TheCuda().cuMemFree_v2(memory);
+    TheCuda().cuCtxPopCurrent_v2(&ours);
+  }
+}
+
 void Communicator::Join(int device) {
+  TheCuda().cuCtxGetCurrent(&context_);
   board_->device[place_.rank].store(device);
   board_->process[place_.rank].store(getpid());
   board_->presence[place_.rank].store(Presence::kHere);
@@ -101,6 +131,7 @@ void Communicator::Join(int device) {
         }
       }
     }
+    self->FindMemory();
     const std::lock_guard<std::mutex> lock(self->mutex_);
     self->polls_left_ = 0;
     self->state_.store(entrain::nccl::kSuccess);
@@ -299,16 +330,19 @@ Result Communicator::Finalize() {
 
 void Communicator::Abort() {
   std::this_thread::sleep_for(std::chrono::milliseconds(settings_.abort_ms));
-  std::unique_lock<std::mutex> lock(mutex_);
-  aborted_.store(true);
-  board_->presence[place_.rank].store(Presence::kAborted);
-  if (pending_ != nullptr) {
-    pending_.reset();
-    ++over_;
-    --under_way;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    aborted_.store(true);
+    board_->presence[place_.rank].store(Presence::kAborted);
+    if (pending_ != nullptr) {
+      pending_.reset();
+      ++over_;
+      --under_way;
+    }
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return over_ == submitted_; });
   }
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return over_ == submitted_; });
+  FreeMemory();
 }
 
 entrain::nccl::RedOp Communicator::AddOperator(Combination how) {

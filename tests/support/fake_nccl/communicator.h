@@ -41,8 +41,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool Ready() const { return state_.load() == entrain::nccl::kSuccess; }
   entrain::nccl::Result Finalize();
   bool finalized() const { return finalized_.load(); }
-  // Operations end where they are; waits for that.
+  // Operations end where they are; waits for that, and for the device.
   void Abort();
+  // As whoever frees memory of the device, this waits for it.
+  void FreeMemory();
 
   Place place() const { return place_; }
   entrain::nccl::RedOp AddOperator(Combination how);
@@ -57,6 +59,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   struct Submitted;
+  void FindMemory();
   bool Connected() const;
   void Launch();
   bool Run(uint64_t number, Operation& operation);
@@ -73,8 +76,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<entrain::nccl::Result> state_{entrain::nccl::kInProgress};
   std::atomic<bool> aborted_{false}, finalized_{false};
 
+  void* context_ = nullptr;  // of the driver
+
   std::mutex mutex_;
   std::condition_variable changed_;
+  uintptr_t memory_ = 0;  // on the device
   std::unique_ptr<Submitted> pending_;
   int polls_left_ = 0;
   uint64_t submitted_ = 0, over_ = 0;

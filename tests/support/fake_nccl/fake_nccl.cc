@@ -129,6 +129,11 @@ const Cuda& TheCuda() {
       };
       find(found.cuLaunchHostFunc, "cuLaunchHostFunc");
       find(found.cuCtxGetDevice, "cuCtxGetDevice");
+      find(found.cuCtxGetCurrent, "cuCtxGetCurrent");
+      find(found.cuCtxPushCurrent_v2, "cuCtxPushCurrent_v2");
+      find(found.cuCtxPopCurrent_v2, "cuCtxPopCurrent_v2");
+      find(found.cuMemAlloc_v2, "cuMemAlloc_v2");
+      find(found.cuMemFree_v2, "cuMemFree_v2");
       find(found.Seen, "FakeCudaSeen");
     }
     return found;
@@ -254,7 +259,7 @@ FAKE_EXPORT Result ncclCommDestroy(Comm comm) {
   if (communicator == nullptr || !communicator->finalized()) {
     return Refuse(kInvalidUsage, "no such communicator, or not finalized: NCCL would wait");
   }
-  fake_nccl::Take(comm);
+  fake_nccl::Take(comm)->FreeMemory();
   return kSuccess;
 }
 
