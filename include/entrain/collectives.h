@@ -33,10 +33,13 @@ typedef struct entrain_call_options {
                        * same addresses; until then freed ones stay occupied, and CUDA calls what comes of freeing them
                        * undefined. So free them after the communicator; never while any rank is in a call on them */
   void* stream;       /* a CUstream (cudaStream_t). The call begins when the device has come to where the stream is now, and
-                       * what is enqueued on the stream afterwards waits until the call is over, also when it has failed;
-                       * with a work the host waits for nothing. (Whoever frees device memory waits for all streams of the
-                       * process on that device, and so for the calls.) DEVICE: NULL is the device's default stream.
-                       * HOST_PINNED: NULL is none. HOST: NULL */
+                       * what is enqueued on the stream once the function has returned waits until the call is over, also
+                       * when it has failed; with a work the host waits for nothing. Ranks that are threads of one process
+                       * and share a device need a stream each for calls with a work: on one, theirs would wait for each
+                       * other. The first untagged collective of a communicator had better be without a work where NCCL
+                       * may take it: NCCL begins in it, and may wait for all streams of the device. (Whoever frees device
+                       * memory waits for all streams of the process on that device, and so for the calls.) DEVICE: NULL is
+                       * the device's default stream. HOST_PINNED: NULL is none. HOST: NULL */
   entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
   entrain_batch_t* batch; /* not NULL: the call is checked and added to it instead of started; `work` must be NULL */
   int32_t determinism;    /* ENTRAIN_DETERMINISM_*; the same on all ranks (MISMATCH otherwise). For reductions */

@@ -236,7 +236,7 @@ absl::StatusOr<RefPtr<Work>> Communicator::Start(const Call& call, bool kick) {
     return core_->Start(call, kick);
   }
   ENTRAIN_ASSIGN_OR_RETURN(DeviceCalls* const calls, OnDevice());
-  return calls->Start(call);
+  return calls->Start(call, /*blocks=*/false);
 }
 
 namespace {
@@ -293,7 +293,8 @@ absl::Status Communicator::Run(const Call& call) {
   if (!call.options.device && !call.options.on_stream) {
     return core_->Run(call);
   }
-  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call));
+  ENTRAIN_ASSIGN_OR_RETURN(DeviceCalls* const calls, OnDevice());
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, calls->Start(call, /*blocks=*/true));
   work->Wait(Deadline::Never(), call.options.background);
   return work->status();
 }

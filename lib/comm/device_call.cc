@@ -18,7 +18,7 @@ constexpr int64_t kPatienceNs = 100 * kMicrosecond;
 }  // namespace
 
 DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
-                       int64_t started_ns)
+                       int64_t started_ns, bool holds)
     : Work(&core->engine()),
       core_(std::move(core)),
       side_(side),
@@ -26,6 +26,7 @@ DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const C
       call_(std::make_shared<const Call>(call)),
       started_ns_(started_ns),
       input_(device_),
+      must_hold_(holds && call.options.on_stream),
       settled_(!MayChoose(call)) {}
 
 bool DeviceCall::MayChoose(const Call& call) {
@@ -86,7 +87,7 @@ absl::Status DeviceCall::Reserve() {
     scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));
   }
   ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(scratch));
-  if (call_->options.on_stream) {
+  if (must_hold_) {
     ENTRAIN_ASSIGN_OR_RETURN(word_, side_.words().Take());
   }
   return absl::OkStatus();
@@ -127,7 +128,7 @@ absl::Status DeviceCall::HandOverOrHold(bool may_hand_over) {
       return absl::OkStatus();
     }
   }
-  if (call_->options.on_stream) {
+  if (std::exchange(must_hold_, false)) {
     holds_ = true;
     status.Update(device().AwaitWord(call_->options.stream, word_, *word_ + 1));
   }

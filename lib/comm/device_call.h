@@ -42,9 +42,9 @@ class DeviceWay {
 
 class DeviceCall final : public Work {
  public:
-  // Checked, with a deadline. `side` outlives it.
-  DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
-             int64_t started_ns);
+  // Checked, with a deadline. `side` outlives it. `holds`: what follows on the call's stream, if there is one, waits.
+  DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call, int64_t started_ns,
+             bool holds);
   ~DeviceCall() override { GiveBack(); }
 
   // Untagged collectives on device memory may go other ways than staged, once the ranks have met.
@@ -76,8 +76,8 @@ class DeviceCall final : public Work {
   Deadline deadline() const { return call_->options.deadline; }
   // Null: the input was ready from the beginning.
   EventHandle input_ready() const { return input_.event(); }
-  // The stream waits for the end as the runner sees it.
-  bool holds_stream() const { return holds_; }
+  // The stream has yet to be made to wait for the call.
+  bool must_hold() const { return must_hold_; }
   // Device memory for what must not be written where it belongs yet; as much as its way has asked for.
   std::byte* scratch() const { return scratch_.data; }
   // Numbers of parts begin behind so many from now on: what has had these gives way to another.
@@ -115,7 +115,8 @@ class DeviceCall final : public Work {
   DeviceMark input_;
   bool input_is_ready_ = false;
   uint32_t* word_ = nullptr;  // for who follows on the stream
-  bool holds_ = false;
+  bool must_hold_;            // the stream, which
+  bool holds_ = false;        // waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
   std::unique_ptr<DeviceWay> staged_, islands_;  // until it is known whether it is the way

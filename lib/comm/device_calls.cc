@@ -71,7 +71,7 @@ bool DeviceCalls::NoneOpen() const {
   return calls_.empty();
 }
 
-absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
+absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call, bool blocks) {
   ENTRAIN_RETURN_IF_ERROR(core_->status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   const int64_t now = core_->engine().clock().Now();
@@ -81,7 +81,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call) {
   if (NoneOpen()) {
     side_->CloseStale();
   }
-  auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now));
+  auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now, !blocks));
   ENTRAIN_RETURN_IF_ERROR(started->Reserve());
   ENTRAIN_RETURN_IF_ERROR(started->MarkInput());
   const bool with_meeting = !meeting_ordered_ && DeviceCall::MayChoose(call);
@@ -111,7 +111,7 @@ absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
   std::vector<RefPtr<DeviceCall>> calls;  // give it back when they go
   for (int i = 0; i < at_once; ++i) {
-    calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0)));
+    calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0, true)));
     ENTRAIN_RETURN_IF_ERROR(calls.back()->Reserve());
   }
   calls.clear();

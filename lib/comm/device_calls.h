@@ -12,7 +12,8 @@
 // they all can. Tagged calls, send and recv are always staged.
 //
 // Streams. A call begins when the device has come to where the stream was at its start; what follows on the stream waits
-// until the call is over, also when it failed. The host waits for neither.
+// until the call is over, also when it failed. The host waits for neither; where it does, in a blocking call, nothing needs
+// to wait on the stream.
 //
 // Threads. One a communicator that has calls on device memory, the runner: it looks after all that are under way, and
 // waits for none of them alone. It sleeps when there are none.
@@ -45,8 +46,8 @@ class DeviceCalls {
   ~DeviceCalls();  // after Close
 
   // The call's options.device says where its buffers are; checked: INVALID_ARGUMENT for those that are not, or are on
-  // another device than the first call's.
-  absl::StatusOr<RefPtr<Work>> Start(Call call) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
+  // another device than the first call's. `blocks`: the caller waits for the end at once, so the call holds no stream.
+  absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
   // What so many calls like this one, or smaller, under way at once will need of page-locked and other memory, so that
   // starting them allocates none. Nothing is sent.
   absl::Status Reserve(const Call& call, int at_once) ABSL_LOCKS_EXCLUDED(starting_, mutex_);

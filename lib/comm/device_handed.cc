@@ -60,10 +60,8 @@ class HandedWay final : public DeviceWay {
     }
     ENTRAIN_RETURN_IF_ERROR(done_.Record(call_.side().work()));
     begun_ = true;
-    const CallOptions& options = call_.call().options;
-    return options.on_stream && !call_.holds_stream()
-               ? call_.device().AwaitEvent(options.stream, done_.event())
-               : absl::OkStatus();
+    return call_.must_hold() ? call_.device().AwaitEvent(call_.call().options.stream, done_.event())
+                             : absl::OkStatus();
   }
 
   DeviceCall& call_;

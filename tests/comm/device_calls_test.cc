@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -39,6 +40,11 @@ const bool kFakes = [] {
   return !OnRealDevice();
 }();
 
+bool AllocatingWaits() {
+  const char* const waits = std::getenv("FAKE_CUDA_ALLOC_WAITS");  // NOLINT(concurrency-mt-unsafe)
+  return waits != nullptr && std::string(waits) == "1";
+}
+
 constexpr CallKind kKinds[] = {
     CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
     CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
@@ -55,6 +61,22 @@ class EveryWay : public testing::TestWithParam<std::tuple<const char*, int>> {
   int size() const { return std::get<1>(GetParam()); }
   bool handed() const { return options().transports.find("nccl") != std::string::npos; }
   Device& DeviceOf(const Comm& comm) const { return TestDevice(handed() ? comm->rank() : 0); }
+  // NCCL is joined in the first call; where its allocating waits for the device, that must not hold a stream.
+  void MeetFirst(const Comm& comm, Device& device, StreamHandle stream) const {
+    if (!handed() || !AllocatingWaits()) {
+      return;
+    }
+    TestMemory memory(device, 400);
+    ASSERT_TRUE(device.Fill(memory.get(), 0, 400, stream).ok());
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = 100;
+    call.in = call.out = {memory.get(), 400, MemoryKind::kDevice};
+    call.options.device = call.options.on_stream = true;
+    call.options.stream = stream;
+    ASSERT_EQ(comm->Run(call), absl::OkStatus());
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(, EveryWay,
@@ -114,6 +136,7 @@ TEST_P(EveryWay, StreamsWaitForCallsAndCallsForStreams) {
     TestMemory buffer(device, bytes);
     std::vector<int64_t> values(kCount, comm->rank() + 1);
     ASSERT_TRUE(device.Copy(buffer.get(), values.data(), bytes, stream.get()).ok());
+    MeetFirst(comm, device, stream.get());
     constexpr int kRounds = 5;
     std::vector<RefPtr<Work>> works;
     for (int i = 0; i < kRounds; ++i) {
@@ -156,6 +179,7 @@ TEST_P(EveryWay, ManyAtOnceWithTagsInAnyOrderAndSendsBetweenThem) {
     Device& device = DeviceOf(comm);
     TestStream stream(device);
     const int rank = comm->rank();
+    MeetFirst(comm, device, stream.get());
     std::vector<std::unique_ptr<DeviceTrial>> trials;
     std::vector<RefPtr<Work>> works;
     const auto start = [&](const TrialSpec& spec) {
@@ -678,6 +702,26 @@ TEST(DeviceCalls, WithoutBuffersAreOnTheDeviceOfTheirStream) {
       ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     });
   }
+}
+
+// Whose caller waits, nothing else has to: not even the other rank's call behind it on the default stream.
+TEST(DeviceCalls, ThatBlockHoldNoStream) {
+  TestDevices();
+  RunRanks(2, {.transports = "inproc,cuda", .timeout_ns = 5 * kSecond}, [&](const Comm& comm) {
+    TestMemory memory(TestDevice(), 400'000);
+    ASSERT_TRUE(TestDevice().Fill(memory.get(), 0, 400'000, nullptr).ok());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.options.device = call.options.on_stream = true;
+    for (const int64_t count : {100, 100'000, 100, 100'000}) {
+      call.count = count;
+      call.in = call.out = {memory.get(), count * 4, MemoryKind::kDevice};
+      EXPECT_EQ(comm->Run(call), absl::OkStatus());
+    }
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+  });
 }
 
 // Who looks after calls naps the longer the longer nothing has happened, but not on account of a time when there was no call.
