@@ -116,6 +116,7 @@ absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
   }
   calls.clear();
   side_->pinned().ReserveIdle();
+  side_->spare().ReserveIdle();
   side_->scratch().ReserveIdle();
   return absl::OkStatus();
 }
