@@ -2,75 +2,27 @@
 // set, with one device for all.
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/communicator.h"
-#include "lib/comm/runtime.h"
-#include "lib/store/store.h"
 #include "tests/cuda/on_device.h"
+#include "tests/support/ranks.h"
 
 namespace entrain {
 namespace {
 
-using Body = std::function<bool(Communicator& comm)>;
-
-#define REQUIRE(condition)                                         \
-  do {                                                             \
-    if (!(condition)) {                                            \
-      std::fprintf(stderr, "line %d: " #condition "\n", __LINE__); \
-      return false;                                                \
-    }                                                              \
-  } while (false)
-
-bool RunRank(const std::string& url, int rank, int size, const char* transports, const Body& body) {
-  auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});
-  RuntimeOptions runtime_options;
-  runtime_options.transports = transports;
-  auto runtime = Runtime::Create(runtime_options);
-  REQUIRE(store.ok() && runtime.ok());
-  CommOptions options;
-  options.runtime = *runtime;
-  options.store = *store;
-  options.rank = rank;
-  options.size = size;
+// A process a rank, all of which end well.
+void RunProcesses(int size, const char* transports, const RankBody& body) {
+  RanksOptions options;
+  options.transports = transports;
   options.timeout_ns = 30 * kSecond;
-  const auto comm = Communicator::Create(options);
-  REQUIRE(comm.ok());
-  return body(**comm);
-}
-
-// Every rank a process that has not known the driver before: it does not survive a fork.
-void RunProcesses(int size, const char* transports, const Body& body) {
-  char directory[] = "/tmp/entrain_device_XXXXXX";
-  ASSERT_NE(mkdtemp(directory), nullptr);
-  const std::string url = absl::StrCat("file:", directory);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < size; ++rank) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      _exit(RunRank(url, rank, size, transports, body) ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  for (const pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
-  }
-  [[maybe_unused]] const int gone = std::system(absl::StrCat("rm -r ", directory).c_str());
+  EXPECT_EQ(RunRankProcesses(size, options, body), std::vector<int>(static_cast<size_t>(size)));
 }
 
 // As cudaMallocAsync gives it: nobody else can open it.
@@ -84,35 +36,40 @@ void* AllocateOfPool(int64_t bytes) {
   return reinterpret_cast<void*>(memory);  // NOLINT(performance-no-int-to-ptr)
 }
 
-struct Memory {
-  explicit Memory(int64_t bytes, bool of_pool = false)
-      : bytes_(bytes),
-        data(of_pool ? AllocateOfPool(bytes) : TestDevice().Allocate(bytes).value()) {}
-  ~Memory() { TestDevice().Free(data); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+// On the device, in the rank's own words.
+class Words {
+ public:
+  explicit Words(int64_t count, bool of_pool = false)
+      : count_(count),
+        data_(of_pool ? AllocateOfPool(count * 8) : TestDevice().Allocate(count * 8).value()) {}
+  ~Words() { TestDevice().Free(data_); }
+  Words(const Words&) = delete;
+  Words& operator=(const Words&) = delete;
+  BufferView buffer() const { return {data_, count_ * 8, MemoryKind::kDevice}; }
   void Put(const std::vector<int64_t>& values) const {
     TestStream stream(TestDevice());
-    EXPECT_TRUE(TestDevice().Copy(data, values.data(), bytes_, stream.get()).ok());
+    EXPECT_TRUE(TestDevice().Copy(data_, values.data(), count_ * 8, stream.get()).ok());
   }
   std::vector<int64_t> Get() const {
-    std::vector<int64_t> values(static_cast<size_t>(bytes_) / 8);
+    std::vector<int64_t> values(static_cast<size_t>(count_));
     TestStream stream(TestDevice());
-    EXPECT_TRUE(TestDevice().Copy(values.data(), data, bytes_, stream.get()).ok());
+    EXPECT_TRUE(TestDevice().Copy(values.data(), data_, count_ * 8, stream.get()).ok());
     stream.Finish();
     return values;
   }
-  const int64_t bytes_;
-  void* const data;
+
+ private:
+  const int64_t count_;
+  void* const data_;
 };
 
-Call CallOn(CallKind kind, const Memory& in, const Memory& out, int64_t count) {
+Call CallOn(CallKind kind, const Words& in, const Words& out, int64_t count) {
   Call call;
   call.kind = kind;
   call.dtype = DType::kI64;
   call.count = count;
-  call.in = {in.data, in.bytes_, MemoryKind::kDevice};
-  call.out = {out.data, out.bytes_, MemoryKind::kDevice};
+  call.in = in.buffer();
+  call.out = out.buffer();
   call.options.device = call.options.on_stream = true;
   return call;
 }
@@ -120,161 +77,146 @@ Call CallOn(CallKind kind, const Memory& in, const Memory& out, int64_t count) {
 constexpr int64_t kCount = 300'000;
 
 // What is written where others still read is kept aside first.
-bool ExchangesInPlace(Communicator& comm) {
+void ExchangeInPlace(Communicator& comm) {
   const int size = comm.size();
-  const Memory parts(kCount * 8 * size), sums(kCount * 8);
+  const Words parts(kCount * size), sums(kCount);
   std::vector<int64_t> mine(static_cast<size_t>(kCount * size));
   for (size_t i = 0; i < mine.size(); ++i) {
     mine[i] = static_cast<int64_t>(i) * (comm.rank() + 1);
   }
   parts.Put(mine);
   sums.Put(std::vector<int64_t>(kCount, comm.rank() + 1));
-  REQUIRE(comm.Run(CallOn(CallKind::kAllToAll, parts, parts, kCount)).ok());
-  REQUIRE(comm.Run(CallOn(CallKind::kScan, sums, sums, kCount)).ok());
+  ASSERT_TRUE(comm.Run(CallOn(CallKind::kAllToAll, parts, parts, kCount)).ok());
+  ASSERT_TRUE(comm.Run(CallOn(CallKind::kScan, sums, sums, kCount)).ok());
   const std::vector<int64_t> got = parts.Get(), scanned = sums.Get();
   const int64_t upto = (comm.rank() + 1) * (comm.rank() + 2) / 2;
   for (int64_t i = 0; i < kCount; ++i) {
-    REQUIRE(scanned[static_cast<size_t>(i)] == upto);
+    ASSERT_EQ(scanned[static_cast<size_t>(i)], upto) << i;
     for (int r = 0; r < size; ++r) {
-      REQUIRE(got[static_cast<size_t>(r * kCount + i)] == (comm.rank() * kCount + i) * (r + 1));
+      ASSERT_EQ(got[static_cast<size_t>(r * kCount + i)], (comm.rank() * kCount + i) * (r + 1))
+          << i;
     }
   }
-  return true;
 }
 
-bool ReducesAndGathers(Communicator& comm) {
+void ReduceAndGather(Communicator& comm) {
   const int size = comm.size();
-  const Memory in(kCount * 8), reduced(kCount * 8), gathered(kCount * 8 * size);
+  const Words in(kCount), reduced(kCount), gathered(kCount * size);
   std::vector<int64_t> mine(kCount);
   for (int64_t i = 0; i < kCount; ++i) {
     mine[static_cast<size_t>(i)] = i * (comm.rank() + 1);
   }
   for (int round = 0; round < 3; ++round) {
     in.Put(mine);
-    REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, in, reduced, kCount)).ok());
-    REQUIRE(comm.Run(CallOn(CallKind::kAllGather, in, gathered, kCount)).ok());
-    REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, in, in, kCount)).ok());
+    ASSERT_TRUE(comm.Run(CallOn(CallKind::kAllReduce, in, reduced, kCount)).ok());
+    ASSERT_TRUE(comm.Run(CallOn(CallKind::kAllGather, in, gathered, kCount)).ok());
+    ASSERT_TRUE(comm.Run(CallOn(CallKind::kAllReduce, in, in, kCount)).ok());
   }
   const std::vector<int64_t> sum = reduced.Get(), all = gathered.Get(), in_place = in.Get();
   for (int64_t i = 0; i < kCount; ++i) {
     const auto at = static_cast<size_t>(i);
-    REQUIRE(sum[at] == i * size * (size + 1) / 2 && in_place[at] == sum[at]);
+    ASSERT_EQ(sum[at], i * size * (size + 1) / 2) << i;
+    ASSERT_EQ(in_place[at], sum[at]) << i;
     for (int r = 0; r < size; ++r) {
-      REQUIRE(all[at + static_cast<size_t>(r * kCount)] == i * (r + 1));
+      ASSERT_EQ(all[at + static_cast<size_t>(r * kCount)], i * (r + 1)) << i;
     }
   }
-  return true;
 }
 
 class DeviceProcesses : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(, DeviceProcesses, testing::Values(2, 4));
 
 TEST_P(DeviceProcesses, OpenEachOthersMemoryAndNeedNoPageLockedCopies) {
-  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
-    if (!ReducesAndGathers(comm) || !ExchangesInPlace(comm)) {
-      return false;
-    }
+  RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
+    ReduceAndGather(*comm);
+    ExchangeInPlace(*comm);
     // What was exchanged directly was opened once, whatever the number of calls; and before that tried in vain, where
     // what had been there was in the way.
-    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") > 0);
-    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") <= 8 * (comm.size() - 1));
-    REQUIRE(OnRealDevice() || CallsOf("cuLaunchKernel") > 0);
+    EXPECT_TRUE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") > 0);
+    EXPECT_TRUE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") <= 8 * (comm->size() - 1));
+    EXPECT_TRUE(OnRealDevice() || CallsOf("cuLaunchKernel") > 0);
     // All have done with it before anybody frees what is open elsewhere.
-    return comm.Barrier().ok();
+    EXPECT_TRUE(comm->Barrier().ok());
   });
 }
 
 TEST_P(DeviceProcesses, WithoutThatGoThroughTheHost) {
-  RunProcesses(GetParam(), "shm", [](Communicator& comm) {
-    if (!ReducesAndGathers(comm)) {
-      return false;
-    }
-    REQUIRE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") == 0);
-    REQUIRE(OnRealDevice() || CallsOf("cuLaunchKernel") == 0);
-    return comm.Barrier().ok();
+  RunProcesses(GetParam(), "shm", [](const std::shared_ptr<Communicator>& comm) {
+    ReduceAndGather(*comm);
+    EXPECT_TRUE(OnRealDevice() || CallsOf("cuIpcOpenMemHandle_v2") == 0);
+    EXPECT_TRUE(OnRealDevice() || CallsOf("cuLaunchKernel") == 0);
+    EXPECT_TRUE(comm->Barrier().ok());
   });
 }
 
 // One that cannot open the others' memory decides for all.
 TEST_P(DeviceProcesses, GoThroughTheHostWhenOneCannotOpenMemory) {
-  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
-    if (OnRealDevice()) {
-      return true;
-    }
+  ENTRAIN_NEEDS_FAKE();
+  RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
     TestDevices();
-    if (comm.rank() == 1) {
+    if (comm->rank() == 1) {
       FailCall("cuIpcOpenMemHandle_v2", 1, 201);
     }
-    if (!ReducesAndGathers(comm)) {
-      return false;
-    }
-    REQUIRE(CallsOf("cuLaunchKernel") == 0);
-    return comm.Barrier().ok();
+    ReduceAndGather(*comm);
+    EXPECT_EQ(CallsOf("cuLaunchKernel"), 0);
+    EXPECT_TRUE(comm->Barrier().ok());
   });
 }
 
-bool SumsUp(Communicator& comm, const Memory& memory) {
-  memory.Put(std::vector<int64_t>(kCount, comm.rank() + 1));
-  REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, memory, memory, kCount)).ok());
-  REQUIRE(memory.Get() == std::vector<int64_t>(kCount, comm.size() * (comm.size() + 1) / 2));
-  return true;
+void SumsUp(Communicator& comm, const Words& words) {
+  words.Put(std::vector<int64_t>(kCount, comm.rank() + 1));
+  ASSERT_TRUE(comm.Run(CallOn(CallKind::kAllReduce, words, words, kCount)).ok());
+  EXPECT_EQ(words.Get(), std::vector<int64_t>(kCount, comm.size() * (comm.size() + 1) / 2));
 }
 
 // Whether a call is direct depends on its buffers too, those of all ranks.
 TEST_P(DeviceProcesses, WhatOneCannotExportAllSendThroughTheHost) {
-  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
-    if (OnRealDevice()) {
-      return true;
-    }
-    const Memory memory(kCount * 8), of_pool(kCount * 8, comm.rank() == 1);
+  ENTRAIN_NEEDS_FAKE();
+  RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
+    const Words words(kCount), of_pool(kCount, comm->rank() == 1);
     for (int round = 0; round < 3; ++round) {
-      int before = CallsOf("cuLaunchKernel");
-      REQUIRE(SumsUp(comm, of_pool));
-      REQUIRE(CallsOf("cuLaunchKernel") == before);
-      REQUIRE(SumsUp(comm, memory));
-      REQUIRE(CallsOf("cuLaunchKernel") > before);
+      const int before = CallsOf("cuLaunchKernel");
+      SumsUp(*comm, of_pool);
+      EXPECT_EQ(CallsOf("cuLaunchKernel"), before);
+      SumsUp(*comm, words);
+      EXPECT_GT(CallsOf("cuLaunchKernel"), before);
     }
-    return comm.Barrier().ok();
+    EXPECT_TRUE(comm->Barrier().ok());
   });
 }
 
 TEST_P(DeviceProcesses, WhatOneCannotOpenAllSendThroughTheHost) {
-  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
-    if (OnRealDevice()) {
-      return true;
-    }
-    const Memory known(kCount * 8), memory(kCount * 8);
-    REQUIRE(SumsUp(comm, known));
+  ENTRAIN_NEEDS_FAKE();
+  RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
+    const Words known(kCount), words(kCount);
+    SumsUp(*comm, known);
     const int before = CallsOf("cuLaunchKernel");
-    if (comm.rank() == 1) {
+    if (comm->rank() == 1) {
       FailCall("cuIpcOpenMemHandle_v2", 1, 2);
     }
-    REQUIRE(SumsUp(comm, memory));
-    REQUIRE(CallsOf("cuLaunchKernel") == before);
-    REQUIRE(SumsUp(comm, memory));
-    REQUIRE(CallsOf("cuLaunchKernel") > before);
-    return comm.Barrier().ok();
+    SumsUp(*comm, words);
+    EXPECT_EQ(CallsOf("cuLaunchKernel"), before);
+    SumsUp(*comm, words);
+    EXPECT_GT(CallsOf("cuLaunchKernel"), before);
+    EXPECT_TRUE(comm->Barrier().ok());
   });
 }
 
 // What one has freed is closed by the others once they see what has come to its place.
 TEST_P(DeviceProcesses, OpenNoMoreThanThereIs) {
-  RunProcesses(GetParam(), "shm,cuda", [](Communicator& comm) {
-    if (OnRealDevice()) {
-      return true;
-    }
+  ENTRAIN_NEEDS_FAKE();
+  RunProcesses(GetParam(), "shm,cuda", [](const std::shared_ptr<Communicator>& comm) {
     int most = 0;
     for (int round = 0; round < 20; ++round) {
-      const Memory memory(kCount * 8);
-      REQUIRE(SumsUp(comm, memory));
-      REQUIRE(SumsUp(comm, memory));
-      REQUIRE(comm.Barrier().ok());
+      const Words words(kCount);
+      SumsUp(*comm, words);
+      SumsUp(*comm, words);
+      ASSERT_TRUE(comm->Barrier().ok());
       most = std::max(most, LiveOnFake().back());
     }
-    REQUIRE(CallsOf("cuLaunchKernel") >= 20);
+    EXPECT_GE(CallsOf("cuLaunchKernel"), 20);
     // The one to try, what there is, and what is in its way.
-    REQUIRE(most <= 3 * (comm.size() - 1));
-    return true;
+    EXPECT_LE(most, 3 * (comm->size() - 1));
   });
 }
 
@@ -286,13 +228,13 @@ TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
   }
   setenv("FAKE_CUDA_DEVICES", "4", 1);
   setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);
-  RunProcesses(GetParam(), "shm,cuda,nccl", [](Communicator& comm) {
+  RunProcesses(GetParam(), "shm,cuda,nccl", [](const std::shared_ptr<Communicator>& comm) {
     constexpr int64_t kFloats = 100'000;
-    Device& device = TestDevice(comm.rank());
+    Device& device = TestDevice(comm->rank());
     TestStream stream(device);
     const TestMemory memory(device, kFloats * 4);
-    std::vector<float> values(kFloats, static_cast<float>(comm.rank() + 1));
-    REQUIRE(device.Copy(memory.get(), values.data(), kFloats * 4, stream.get()).ok());
+    std::vector<float> values(kFloats, static_cast<float>(comm->rank() + 1));
+    ASSERT_TRUE(device.Copy(memory.get(), values.data(), kFloats * 4, stream.get()).ok());
     std::vector<RefPtr<Work>> works;
     for (int i = 0; i < 12; ++i) {
       Call call;
@@ -305,26 +247,27 @@ TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
       call.options.device = call.options.on_stream = true;
       call.options.stream = stream.get();
       if (i == 0) {
-        REQUIRE(comm.Run(call).ok());  // NCCL is joined in it, which may wait for all streams
+        ASSERT_TRUE(comm->Run(call).ok());  // NCCL is joined in it, which may wait for all streams
         continue;
       }
-      auto work = comm.Start(call);
-      REQUIRE(work.ok());
+      auto work = comm->Start(call);
+      ASSERT_TRUE(work.ok()) << work.status();
       works.push_back(*std::move(work));
     }
     for (const auto& work : works) {
-      REQUIRE(work->Wait(Deadline::After(20 * kSecond)));
-      REQUIRE(work->status().ok());
+      ASSERT_TRUE(work->Wait(Deadline::After(20 * kSecond)));
+      ASSERT_TRUE(work->status().ok()) << work->status();
     }
-    REQUIRE(device.Copy(values.data(), memory.get(), kFloats * 4, stream.get()).ok());
+    ASSERT_TRUE(device.Copy(values.data(), memory.get(), kFloats * 4, stream.get()).ok());
     stream.Finish();
     float want = 1;
     for (int i = 0; i < 4; ++i) {
-      want *= static_cast<float>(comm.size());
+      want *= static_cast<float>(comm->size());
     }
-    REQUIRE(values == std::vector<float>(kFloats, want));
-    REQUIRE(CallsOf("cuIpcOpenMemHandle_v2") > 0 && comm.stats().bytes_sent < kFloats);
-    return comm.Barrier().ok();
+    EXPECT_EQ(values, std::vector<float>(kFloats, want));
+    EXPECT_GT(CallsOf("cuIpcOpenMemHandle_v2"), 0);
+    EXPECT_LT(comm->stats().bytes_sent, kFloats);
+    EXPECT_TRUE(comm->Barrier().ok());
   });
   unsetenv("FAKE_CUDA_DEVICES");
 }
@@ -332,44 +275,28 @@ TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
 // A rank that dies in the middle: the others' calls and streams end, with its name.
 TEST_P(DeviceProcesses, AKilledRankEndsTheCallsOfTheOthers) {
   const int last = GetParam() - 1;
-  char directory[] = "/tmp/entrain_device_XXXXXX";
-  ASSERT_NE(mkdtemp(directory), nullptr);
-  const std::string url = absl::StrCat("file:", directory);
-  std::vector<pid_t> children;
+  RanksOptions options;
+  options.transports = "shm,cuda";
+  options.timeout_ns = 30 * kSecond;
+  const std::vector<int> ends =
+      RunRankProcesses(last + 1, options, [&](const std::shared_ptr<Communicator>& comm) {
+        const Words in(kCount), out(kCount);
+        in.Put(std::vector<int64_t>(kCount, 1));
+        ASSERT_TRUE(comm->Run(CallOn(CallKind::kAllReduce, in, out, kCount)).ok());
+        if (comm->rank() == last) {
+          std::abort();
+        }
+        TestStream stream(TestDevice());
+        Call call = CallOn(CallKind::kAllReduce, in, out, kCount);
+        call.options.stream = stream.get();
+        const absl::Status status = comm->Run(call);
+        EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+        EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("rank ", last))) << status;
+        stream.Finish();
+      });
   for (int rank = 0; rank <= last; ++rank) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      _exit(RunRank(url, rank, last + 1, "shm,cuda",
-                    [&](Communicator& comm) {
-                      const Memory in(kCount * 8), out(kCount * 8);
-                      in.Put(std::vector<int64_t>(kCount, 1));
-                      REQUIRE(comm.Run(CallOn(CallKind::kAllReduce, in, out, kCount)).ok());
-                      if (comm.rank() == last) {
-                        std::abort();
-                      }
-                      TestStream stream(TestDevice());
-                      Call call = CallOn(CallKind::kAllReduce, in, out, kCount);
-                      call.options.stream = stream.get();
-                      const absl::Status status = comm.Run(call);
-                      REQUIRE(absl::IsUnavailable(status));
-                      REQUIRE(status.message().find(absl::StrCat("rank ", last)) !=
-                              absl::string_view::npos);
-                      stream.Finish();
-                      return true;
-                    })
-                ? 0
-                : 1);
-    }
-    children.push_back(child);
+    EXPECT_EQ(ends[static_cast<size_t>(rank)] == 0, rank != last) << rank;
   }
-  for (int rank = 0; rank <= last; ++rank) {
-    int status = 0;
-    ASSERT_EQ(waitpid(children[static_cast<size_t>(rank)], &status, 0),
-              children[static_cast<size_t>(rank)]);
-    EXPECT_EQ(WIFEXITED(status) && WEXITSTATUS(status) == 0, rank != last) << rank;
-  }
-  [[maybe_unused]] const int gone = std::system(absl::StrCat("rm -r ", directory).c_str());
 }
 
 }  // namespace

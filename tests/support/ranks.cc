@@ -2,18 +2,59 @@
 
 #include <atomic>
 #include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
-#include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "lib/store/store.h"
 
 namespace entrain {
+namespace {
 
-void RunRanks(int size, const RanksOptions& options,
-              const std::function<void(const std::shared_ptr<Communicator>& comm)>& body) {
+absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
+                                                   const std::shared_ptr<Store>& store, int rank,
+                                                   int size) {
+  RuntimeOptions runtime_options;
+  runtime_options.transports = options.transports;
+  runtime_options.own_thread = options.own_thread;
+  runtime_options.host_id = options.host_id ? options.host_id(rank) : "";
+  auto runtime = Runtime::Create(runtime_options);
+  if (!runtime.ok()) {
+    return runtime.status();
+  }
+  CommOptions comm_options;
+  comm_options.runtime = *runtime;
+  comm_options.store = store;
+  comm_options.rank = rank;
+  comm_options.size = size;
+  comm_options.algorithms = options.algorithms;
+  comm_options.tuning = options.tuning;
+  comm_options.determinism = options.determinism;
+  comm_options.timeout_ns = options.timeout_ns;
+  return Communicator::Create(comm_options);
+}
+
+// In the rank's own process.
+void RunRankProcess(const std::string& url, int rank, int size, const RanksOptions& options,
+                    const RankBody& body) {
+  auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto comm = Join(options, *std::move(store), rank, size);
+  ASSERT_TRUE(comm.ok()) << "rank " << rank << ": " << comm.status();
+  body(*comm);
+}
+
+}  // namespace
+
+void RunRanks(int size, const RanksOptions& options, const RankBody& body) {
   static std::atomic<int> runs{0};
   const auto store =
       OpenStore(absl::StrCat("mem:ranks", runs.fetch_add(1)), "", {Deadline::After(kSecond)});
@@ -22,22 +63,7 @@ void RunRanks(int size, const RanksOptions& options,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      RuntimeOptions runtime_options;
-      runtime_options.transports = options.transports;
-      runtime_options.own_thread = options.own_thread;
-      runtime_options.host_id = options.host_id ? options.host_id(rank) : "";
-      auto runtime = Runtime::Create(runtime_options);
-      ASSERT_TRUE(runtime.ok()) << runtime.status();
-      CommOptions comm_options;
-      comm_options.runtime = *runtime;
-      comm_options.store = *store;
-      comm_options.rank = rank;
-      comm_options.size = size;
-      comm_options.algorithms = options.algorithms;
-      comm_options.tuning = options.tuning;
-      comm_options.determinism = options.determinism;
-      comm_options.timeout_ns = options.timeout_ns;
-      auto comm = Communicator::Create(comm_options);
+      const auto comm = Join(options, *store, rank, size);
       created.arrive_and_wait();
       ASSERT_TRUE(comm.ok()) << "rank " << rank << ": " << comm.status();
       body(*comm);
@@ -46,6 +72,29 @@ void RunRanks(int size, const RanksOptions& options,
   for (std::thread& thread : threads) {
     thread.join();
   }
+}
+
+std::vector<int> RunRankProcesses(int size, const RanksOptions& options, const RankBody& body) {
+  std::string directory = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
+  EXPECT_NE(mkdtemp(directory.data()), nullptr);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    EXPECT_GE(child, 0);
+    if (child == 0) {
+      RunRankProcess(absl::StrCat("file:", directory), rank, size, options, body);
+      std::fflush(nullptr);
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  std::vector<int> ends;
+  for (const pid_t child : children) {
+    ends.emplace_back(-1);
+    EXPECT_EQ(waitpid(child, &ends.back(), 0), child);
+  }
+  std::filesystem::remove_all(directory);
+  return ends;
 }
 
 }  // namespace entrain

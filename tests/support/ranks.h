@@ -1,10 +1,11 @@
-// Runs a test body as N ranks of one communicator. Ranks are threads of this process, each with a
-// runtime of its own, and meet in an in-process store; so a sanitizer sees all of them.
+// Runs a test body as N ranks of one communicator, each with a runtime of its own: as threads of this
+// process, which meet in an in-process store, so that a sanitizer sees all of them; or as processes.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lib/comm/communicator.h"
 #include "lib/comm/runtime.h"
@@ -22,12 +23,16 @@ struct RanksOptions {
   std::function<std::string(int rank)> host_id = {};
 };
 
+using RankBody = std::function<void(const std::shared_ptr<Communicator>& comm)>;
+
 // Returns when all bodies have returned. A communicator that cannot be created fails the test.
-void RunRanks(int size, const RanksOptions& options,
-              const std::function<void(const std::shared_ptr<Communicator>& comm)>& body);
-inline void RunRanks(int size,
-                     const std::function<void(const std::shared_ptr<Communicator>& comm)>& body) {
+void RunRanks(int size, const RanksOptions& options, const RankBody& body);
+inline void RunRanks(int size, const RankBody& body) {
   RunRanks(size, {}, body);
 }
+
+// Each rank a process, forked from the caller's only thread before that has used a device. Returns
+// when all have ended: what became of each, as waitpid says; 0 where nothing failed.
+std::vector<int> RunRankProcesses(int size, const RanksOptions& options, const RankBody& body);
 
 }  // namespace entrain

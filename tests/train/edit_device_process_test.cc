@@ -2,73 +2,33 @@
 // killed. On the fake driver, or, where TEST_GPU=1 is set, with one device for all.
 
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-#include "lib/comm/runtime.h"
-#include "lib/store/store.h"
-#include "tests/cuda/on_device.h"
+#include "tests/support/ranks.h"
 #include "tests/train/replicas.h"
 
 namespace entrain {
 namespace {
 
-using Body = std::function<void(const std::shared_ptr<Mesh>& mesh)>;
-
-void RunRank(const std::string& url, int rank, const Grid& grid, const Body& body) {
-  auto store = OpenStore(url, "", {Deadline::After(5 * kSecond)});
-  RuntimeOptions runtime_options;
-  runtime_options.transports = "shm,cuda";
-  auto runtime = Runtime::Create(runtime_options);
-  ASSERT_TRUE(store.ok() && runtime.ok());
-  CommOptions options;
-  options.runtime = *runtime;
-  options.store = *store;
-  options.rank = rank;
-  options.size = grid.ranks();
+std::vector<int> RunMeshes(const Grid& grid,
+                           const std::function<void(const std::shared_ptr<Mesh>& mesh)>& body) {
+  RanksOptions options;
+  options.transports = "shm,cuda";
   options.timeout_ns = 30 * kSecond;
-  const auto comm = Communicator::Create(options);
-  ASSERT_TRUE(comm.ok()) << comm.status();
-  MeshConfig config;
-  config.lengths[static_cast<size_t>(Axis::kShard)] = grid.shards;
-  const auto mesh = Mesh::Create(*comm, config);
-  ASSERT_TRUE(mesh.ok()) << mesh.status();
-  body(*mesh);
-}
-
-// Every rank a process that has not known the driver before: it does not survive a fork. What became
-// of each, as waitpid says.
-std::vector<int> RunProcesses(const Grid& grid, const Body& body) {
-  char directory[] = "/tmp/entrain_edit_device_XXXXXX";
-  EXPECT_NE(mkdtemp(directory), nullptr);
-  const std::string url = absl::StrCat("file:", directory);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < grid.ranks(); ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      RunRank(url, rank, grid, body);
-      std::fflush(nullptr);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  std::vector<int> ends;
-  for (const pid_t child : children) {
-    ends.emplace_back();
-    EXPECT_EQ(waitpid(child, &ends.back(), 0), child);
-  }
-  EXPECT_EQ(std::system(absl::StrCat("rm -r ", directory).c_str()), 0);  // NOLINT
-  return ends;
+  return RunRankProcesses(grid.ranks(), options, [&](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig config;
+    config.lengths[static_cast<size_t>(Axis::kShard)] = grid.shards;
+    const auto mesh = Mesh::Create(comm, config);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    body(*mesh);
+  });
 }
 
 ShardConfig OneLargeLayer() {
@@ -78,7 +38,7 @@ ShardConfig OneLargeLayer() {
 }
 
 TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
-  const std::vector<int> ends = RunProcesses({1, 3}, [](const std::shared_ptr<Mesh>& mesh) {
+  const std::vector<int> ends = RunMeshes({1, 3}, [](const std::shared_ptr<Mesh>& mesh) {
     Replica r(mesh, OneLargeLayer());
     r.Edit(Averaging());
     r.Forward();
@@ -99,7 +59,7 @@ TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
 // Where allocating waits for the device (FAKE_CUDA_ALLOC_WAITS), couriers that do it would wait for the stream that waits for them.
 TEST(EditOnDeviceProcesses, CouriersFindAllTheirMemory) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const std::vector<int> ends = RunProcesses({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
+    const std::vector<int> ends = RunMeshes({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
       ShardConfig config = OneLargeLayer();
       config.layer_counts.push_back(2000);
       config.param_dtype = config.grad_dtype = dtype;
@@ -132,7 +92,7 @@ TEST(EditOnDeviceProcesses, CouriersFindAllTheirMemory) {
 }
 
 TEST(EditOnDeviceProcesses, AKilledReplicaIsNamedAndTheStreamGoesOn) {
-  const std::vector<int> ends = RunProcesses({1, 2}, [](const std::shared_ptr<Mesh>& mesh) {
+  const std::vector<int> ends = RunMeshes({1, 2}, [](const std::shared_ptr<Mesh>& mesh) {
     Replica r(mesh, OneLargeLayer());
     r.Edit(Averaging());
     r.Forward();

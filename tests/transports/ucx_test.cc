@@ -10,9 +10,9 @@
 
 #include "lib/net/handshake.h"
 #include "tests/transports/endpoint_contract.h"
+#include "transports/outgoing.h"
 #include "transports/ucx/devices.h"
 #include "transports/ucx/library.h"
-#include "transports/outgoing.h"
 #include "transports/ucx/parcel.h"
 #include "transports/ucx/ucx_address.h"
 #include "transports/ucx/ucx_transport.h"
