@@ -30,12 +30,12 @@ Channel::Channel(Acquaintance peer)
       reader_(segment_.ring(1 - peer.side), segment_.ring_bytes(), &mine_->head),
       side_(peer.side) {}
 
-std::byte* Channel::Grow(std::byte* at) {
+bool Channel::Grow() {
   if (shortage_.ok()) {
     shortage_ = segment_.ReserveRing(side_);
     whole_ = shortage_.ok();
   }
-  return whole_ ? at : nullptr;
+  return whole_;
 }
 
 void Channel::Ring() {

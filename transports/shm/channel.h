@@ -19,9 +19,9 @@ class Channel {
 
   // Writing. Reserve, Open and Publish as in RingWriter; Publish wakes the peer if it sleeps.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
-    std::byte* const at = writer_.Reserve(payload, again_in_front);
-    return whole_ || at == nullptr || writer_.ReservedEnd() <= Segment::kFirstOfRing ? at
-                                                                                     : Grow(at);
+    return whole_ || writer_.EndOf(payload, again_in_front) <= Segment::kFirstOfRing || Grow()
+               ? writer_.Reserve(payload, again_in_front)
+               : nullptr;
   }
   void Publish(Kind kind) {
     writer_.Publish(kind, reader_.taken());
@@ -93,7 +93,7 @@ class Channel {
  private:
   void Ring();
   // The first time that a record goes beyond the ring's first bytes.
-  std::byte* Grow(std::byte* at);
+  bool Grow();
 
   Fd socket_, doorbell_;
   Segment segment_;

@@ -19,8 +19,9 @@
 //               look at the state (or head)    |          look at sleeping: not kAwake? ring the
 //               doorbell
 //
-// All four accesses are seq_cst, so they have one order for both, and at least one of the two sees
-// the other's store: either the sleeper sees the record, or the peer rings.
+// All four accesses are seq_cst, or have a full fence between them (a record's state), so they have one
+// order for both, and at least one of the two sees the other's store: either the sleeper sees the
+// record, or the peer rings.
 //
 // Revocation. A side that takes back a buffer it announced sets the bit of that context in its
 // `revoked` words, then passes a full fence, and only then gives the buffer back to its owner. A
