@@ -25,6 +25,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -110,6 +111,12 @@ class Events {
 constexpr int64_t kMaxControlBytes = 4096;
 
 // A path to one peer process: reliable, whole messages. Made by Transport::Connect; destroyed only after Close.
+// A message that TryLend has sent and that has not been taken yet.
+struct Ticket {
+  uint64_t number = 0;  // the transport's
+  int64_t bytes = 0;
+};
+
 class Endpoint {
  public:
   virtual ~Endpoint() = default;  // frees, never blocks
@@ -128,10 +135,12 @@ class Endpoint {
   // Not OK: the sender took its memory back meanwhile (invariant 7), so what was read there may not be the message.
   // Once for each that was lent, whatever has been revoked or closed.
   virtual absl::Status EndLoan(Loan*) { return absl::OkStatus(); }
-  // ---- At once or not at all, for small messages: nothing is lent, nothing completes later. For who polls nothing
-  // meanwhile. A transport that cannot keeps these, which never do anything.
-  // Sends a copy. False: it would have to wait; nothing was done.
+  // ---- At once or not at all, for who polls nothing meanwhile. A transport that cannot keeps these, which never do
+  // anything.
+  // Sends a copy of a small message. False: it would have to wait; nothing was done.
   virtual bool TrySend(const Envelope&, ConstBytes) { return false; }
+  // Sends what is no small message: the peer takes it from where it lies. No ticket: not at once; nothing was done.
+  virtual std::optional<Ticket> TryLend(const Envelope&, ConstBytes) { return std::nullopt; }
   enum class Next { kNothing, kThis, kOther };
   // What there is for a receive of this envelope. kThis: a whole message of exactly this envelope and length; it is in
   // `into`, and taken. kNothing: nothing has come, so far. kOther: Poll must see to it (what has come is something else,
@@ -143,6 +152,11 @@ class Endpoint {
     *data = into.data();
     return TryRecv(envelope, into);
   }
+  // Whether what was lent may be written again. kThis: it may, and the ticket is used up. kOther: Poll must see to it:
+  // then Await.
+  virtual Next TryReturn(Ticket) { return Next::kOther; }
+  // From now on `done` says so, as if the message had been posted with it.
+  virtual void Await(Ticket, Completion*) {}
 
   // At most kMaxControlBytes, copied. In order among control messages; needs no receive and no credit. Never fails
   // visibly: after a failure it is dropped.

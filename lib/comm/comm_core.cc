@@ -505,7 +505,12 @@ void CommCore::Open() {
 void CommCore::StartWork(CallWork* work) {
   open_.push_back(work);
   if (ended_.load(std::memory_order_acquire)) {
-    FinishWork(work, status());
+    if (!work->from_.lent.empty()) {
+      Fail(status(), true);  // the peers must not take what the caller is about to have back
+    }
+    if (std::find(open_.begin(), open_.end(), work) != open_.end()) {
+      FinishWork(work, status());
+    }
     return;
   }
   CheckEarly(work->wiring_, work->call_.descriptor());

@@ -32,18 +32,18 @@ std::optional<absl::Status> CommCore::RunMessage(const Likeness& like, const voi
   wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
   const Descriptor descriptor = call.descriptor();
   const Bytes data(static_cast<std::byte*>(buffer.data), static_cast<size_t>(bytes));
-  if (!(sends ? ExpressSend(wiring, descriptor, like.root, data)
-              : ExpressRecv(engine_, wiring, descriptor, like.root, data))) {
-    return HandOverMessage(call, wiring);
-  }
   Progress progress;
-  (sends ? progress.bytes_sent : progress.bytes_received) = bytes;
+  if (!(sends ? ExpressSend(engine_, wiring, descriptor, like.root, data, &progress)
+              : ExpressRecv(engine_, wiring, descriptor, like.root, data, &progress))) {
+    return HandOverMessage(call, wiring, progress);
+  }
   const absl::Status status = TakeNote(descriptor, wiring, progress);
   engine_.Leave();
   return status;
 }
 
-absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring) {
+absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring,
+                                       const Progress& progress) {
   Admitted admitted;
   absl::Status status;
   {
@@ -52,12 +52,15 @@ absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring) {
   }
   if (!status.ok()) {
     // The communicator has ended: a plan of one transfer without scratch fails by nothing else. So
-    // it does no harm that the number is used up.
+    // it does no harm that the number is used up. What is lent is taken back from the peer first.
+    if (!progress.lent.empty()) {
+      Fail(status, true);
+    }
     engine_.Leave();
     return status;
   }
   admitted.wiring = wiring;
-  return HandOver(call, std::move(admitted), {});
+  return HandOver(call, std::move(admitted), progress);
 }
 
 }  // namespace entrain

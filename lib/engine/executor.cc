@@ -23,7 +23,7 @@ Executor::Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wir
 void Executor::Start(const Progress& from) {
   bytes_sent_ = from.bytes_sent;
   bytes_received_ = from.bytes_received;
-  skip_ = from.done;
+  before_ = &from;
   for (size_t i = 0; i < runs_.size(); ++i) {
     runs_[i].scratch = scratch_.data() == nullptr
                            ? nullptr
@@ -142,25 +142,34 @@ bool Executor::Advance() {
 void Executor::PostRound(LaneRun& run) {
   const Round& round =
       schedule_.rounds[schedule_.lanes[static_cast<size_t>(run.lane)].first_round + run.round];
-  const uint64_t skip = std::exchange(skip_, 0);
+  const Progress* const before = std::exchange(before_, nullptr);
+  const uint64_t skip = before == nullptr ? 0 : before->done;
   const auto done = [&](uint32_t t) {
     return skip != 0 && ((skip >> (t - round.first_transfer)) & 1) != 0;
   };
+  const auto lent = [&](uint32_t t) -> const Ticket* {
+    for (size_t i = 0; before != nullptr && i < before->lent.size(); ++i) {
+      if (before->lent[i].transfer == t - round.first_transfer) {
+        return &before->lent[i].ticket;
+      }
+    }
+    return nullptr;
+  };
   run.outstanding = static_cast<int>(round.transfers) - std::popcount(skip);
   run.receives = 0;
-  run.ops_done = false;
+  run.ops_done = before != nullptr && before->ops_done;
   pending_ += run.outstanding;
   // Receives first: what is expected then finds its place at once.
   for (const Direction direction : {Direction::kRecv, Direction::kSend}) {
     for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
       if (schedule_.transfers[t].direction == direction && !done(t)) {
-        PostTransfer(run, t);
+        PostTransfer(run, t, lent(t));
       }
     }
   }
 }
 
-void Executor::PostTransfer(LaneRun& run, uint32_t index) {
+void Executor::PostTransfer(LaneRun& run, uint32_t index, const Ticket* lent) {
   const Transfer& transfer = schedule_.transfers[index];
   Pending& slot = slots_[index];
   slot.done = &Executor::OnDone;
@@ -174,6 +183,10 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index) {
   Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
   if (transfer.direction == Direction::kSend) {
     bytes_sent_ += static_cast<int64_t>(data.size());
+    if (lent != nullptr) {
+      endpoint.Await(*lent, &slot);
+      return;
+    }
     endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), data, &slot);
   } else if (plan_->may_be_lent[index]) {
     endpoint.PostLoan(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot, &slot.loan);

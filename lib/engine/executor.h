@@ -24,10 +24,16 @@
 namespace entrain {
 
 // How far a call of one lane has come: `round` is under way, and of its transfers those are done
-// whose bit is set, from the first.
+// whose bit is set, from the first. Those that are lent are sent, but may not be written yet.
 struct Progress {
+  struct LentSend {
+    uint32_t transfer;  // of the round
+    Ticket ticket;
+  };
   uint32_t round = 0;
   uint64_t done = 0;
+  std::vector<LentSend> lent{};
+  bool ops_done = false;  // of the round, while its sends are under way
   int64_t bytes_sent = 0, bytes_received = 0;
 };
 
@@ -78,7 +84,8 @@ class Executor {
 
   static void OnDone(Completion* self, const absl::Status& status, int64_t bytes);
   void PostRound(LaneRun& run);
-  void PostTransfer(LaneRun& run, uint32_t transfer);
+  // `lent`: of a send that somebody else has begun.
+  void PostTransfer(LaneRun& run, uint32_t transfer, const Ticket* lent);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
   // The operations of the lane's round, and the end of what was lent for them.
@@ -99,7 +106,7 @@ class Executor {
   absl::InlinedVector<LaneRun, 2> runs_;
   absl::InlinedVector<Pending, 8> slots_;  // one per transfer of the schedule
   int next_lane_ = 0;
-  uint64_t skip_ = 0;  // of the first round that is posted: done before
+  const Progress* before_ = nullptr;  // what of the first round has been done or begun; in Start
   int lanes_left_ = 0;
   int pending_ = 0;
   int64_t bytes_sent_ = 0, bytes_received_ = 0;

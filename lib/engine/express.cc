@@ -22,8 +22,19 @@ bool Express::Run(Engine& engine) {
       Keep();
       return false;
     }
+    if (!progress_.lent.empty() && !plan_.ops_before_sends[lane_.first_round + progress_.round]) {
+      Keep();  // the endpoint is asked again
+      if (!TakeBackAll(round, patience)) {
+        return false;
+      }
+    }
     binding_.RunOps(scratch_, round, lent_);
     lent_.clear();
+    progress_.ops_done = true;
+    if (!TakeBackAll(round, patience)) {
+      return false;
+    }
+    progress_.ops_done = false;
     progress_.done = 0;
   }
   return true;
@@ -36,12 +47,37 @@ bool Express::SendAll(const Round& round) {
       continue;
     }
     const Bytes data = binding_.Span(scratch_, plan_.transfers[round.first_transfer + t]);
-    if (!wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TrySend(
-            wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_), data)) {
+    Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
+    const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
+    if (endpoint.TrySend(envelope, data)) {
+      progress_.done |= uint64_t{1} << t;
+      progress_.bytes_sent += static_cast<int64_t>(data.size());
+    } else if (const auto ticket = endpoint.TryLend(envelope, data)) {
+      progress_.lent.push_back({t, *ticket});
+    } else {
       return false;
     }
-    progress_.done |= uint64_t{1} << t;
-    progress_.bytes_sent += static_cast<int64_t>(data.size());
+  }
+  return true;
+}
+
+bool Express::TakeBackAll(const Round& round, Patience& patience) {
+  while (!progress_.lent.empty()) {
+    const auto [t, ticket] = progress_.lent.back();
+    const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
+    switch (wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TryReturn(ticket)) {
+      case Endpoint::Next::kThis:
+        progress_.done |= uint64_t{1} << t;
+        progress_.bytes_sent += ticket.bytes;
+        progress_.lent.pop_back();
+        break;
+      case Endpoint::Next::kOther:
+        return false;
+      case Endpoint::Next::kNothing:
+        if (!patience.Wait()) {
+          return false;
+        }
+    }
   }
   return true;
 }
@@ -88,22 +124,45 @@ void Express::Keep() {
     const Bytes into = binding_.Span(scratch_, one.place);
     std::memcpy(into.data(), one.data, into.size());
   }
+  lent_.clear();
 }
 
-bool ExpressSend(const Wiring& wiring, const Descriptor& descriptor, int to, ConstBytes data) {
-  return wiring.endpoints[static_cast<size_t>(to)]->TrySend(
-      wiring.EnvelopeTo(to, wiring.LaneOf(0), descriptor), data);
+bool ExpressSend(Engine& engine, const Wiring& wiring, const Descriptor& descriptor, int to,
+                 ConstBytes data, Progress* progress) {
+  Endpoint& endpoint = *wiring.endpoints[static_cast<size_t>(to)];
+  const Envelope envelope = wiring.EnvelopeTo(to, wiring.LaneOf(0), descriptor);
+  if (!endpoint.TrySend(envelope, data)) {
+    const auto ticket = endpoint.TryLend(envelope, data);
+    if (!ticket) {
+      return false;
+    }
+    Patience patience(engine);
+    Endpoint::Next next = endpoint.TryReturn(*ticket);
+    while (next == Endpoint::Next::kNothing && patience.Wait()) {
+      next = endpoint.TryReturn(*ticket);
+    }
+    if (next != Endpoint::Next::kThis) {
+      progress->lent.push_back({0, *ticket});
+      return false;
+    }
+  }
+  progress->bytes_sent = static_cast<int64_t>(data.size());
+  return true;
 }
 
 bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descriptor, int from,
-                 Bytes into) {
+                 Bytes into, Progress* progress) {
   Endpoint& endpoint = *wiring.endpoints[static_cast<size_t>(from)];
   const Envelope envelope = wiring.EnvelopeFrom(wiring.LaneOf(0), descriptor);
   Patience patience(engine);
   while (true) {
     const Endpoint::Next next = endpoint.TryRecv(envelope, into);
-    if (next != Endpoint::Next::kNothing) {
-      return next == Endpoint::Next::kThis;
+    if (next == Endpoint::Next::kThis) {
+      progress->bytes_received = static_cast<int64_t>(into.size());
+      return true;
+    }
+    if (next == Endpoint::Next::kOther) {
+      return false;
     }
     if (!patience.Wait()) {
       return false;

@@ -26,6 +26,8 @@ class Express {
  private:
   bool SendAll(const Round& round);
   bool ReceiveAll(const Round& round, Patience& patience);
+  // Waits for what was lent.
+  bool TakeBackAll(const Round& round, Patience& patience);
   // Copies to the scratch what of this round's messages still lies where it came.
   void Keep();
 
@@ -40,10 +42,11 @@ class Express {
   absl::InlinedVector<Lent, 8> lent_;  // of this round
 };
 
-// One message of send or recv the same way, of at most kMaxExpressBytes. [driver] False: nothing
-// was done, but perhaps waited; an executor has to see to it.
-bool ExpressSend(const Wiring& wiring, const Descriptor& descriptor, int to, ConstBytes data);
+// One message of send or recv the same way, of at most kMaxExpressBytes. [driver] False: an executor
+// has to go on from `progress`.
+bool ExpressSend(Engine& engine, const Wiring& wiring, const Descriptor& descriptor, int to,
+                 ConstBytes data, Progress* progress);
 bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descriptor, int from,
-                 Bytes into);
+                 Bytes into, Progress* progress);
 
 }  // namespace entrain

@@ -22,8 +22,8 @@ struct Place {
   int64_t offset = 0, bytes = 0;
 };
 
-// The largest message that goes the short way: more, no transport sends at once.
-constexpr int64_t kMaxExpressBytes = 32 << 10;
+// The largest message that goes the short way: more, no transport sends or takes at once.
+constexpr int64_t kMaxExpressBytes = 256 << 10;
 
 // A schedule with sizes: what is the same for every call of one shape. Immutable once made.
 struct Plan {

@@ -24,7 +24,8 @@ struct Case {
   std::vector<int64_t> in, out;
   Call call;
 
-  Case(const Comm& comm, uint64_t number, int64_t count) {
+  // `in_place`: where the kind has one buffer of input and one of output of the same length.
+  Case(const Comm& comm, uint64_t number, int64_t count, bool in_place = false) {
     const int size = comm->size();
     const CallKind kinds[] = {CallKind::kAllReduce, CallKind::kAllGather, CallKind::kBroadcast,
                               CallKind::kAllToAll, CallKind::kBarrier};
@@ -45,7 +46,11 @@ struct Case {
       }
       call.in = View(out);
     } else {
-      call.in = View(in);
+      const bool one_buffer = in_place && in.size() == out.size();
+      if (one_buffer) {
+        out = in;
+      }
+      call.in = View(one_buffer ? out : in);
     }
     call.out = View(out);
   }
@@ -76,8 +81,9 @@ struct Case {
   }
 };
 
-void RunOne(const Comm& comm, uint64_t number, int64_t count, bool blocking) {
-  Case one(comm, number, count);
+void RunOne(const Comm& comm, uint64_t number, int64_t count, bool blocking,
+            bool in_place = false) {
+  Case one(comm, number, count, in_place);
   if (blocking) {
     ASSERT_EQ(comm->Run(one.call), absl::OkStatus()) << number;
   } else {
@@ -112,6 +118,23 @@ TEST_P(Express, BlockingStartedAndLateRanksAreAtOne) {
         }
         ASSERT_NO_FATAL_FAILURE(
             RunOne(comm, number, int64_t{1} << (number % 11), random() % 3 != 0));
+      }
+    });
+  }
+}
+
+// The same with messages that are too long to be copied: what is sent may not be written before the
+// others have taken it, and what has been combined may not be combined again.
+TEST_P(Express, WhatIsLentIsTakenBackInTime) {
+  for (const int size : {2, 3, 5}) {
+    RunRanks(size, Options(), [](const Comm& comm) {
+      std::mt19937 random(static_cast<uint32_t>(comm->rank()) + 11);
+      for (uint64_t number = 0; number < 300; ++number) {
+        if (random() % 20 == 0) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 700));
+        }
+        ASSERT_NO_FATAL_FAILURE(
+            RunOne(comm, number, int64_t{900} << (number % 6), random() % 8 != 0, number % 2 == 0));
       }
     });
   }
@@ -210,6 +233,38 @@ TEST_P(Express, AbortFromAnotherThreadEndsIt) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     other.join();
     EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
+  });
+}
+
+TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    std::vector<char> data(200'000, 1);
+    const auto message = [&](CallKind kind, int other) {
+      Call call;
+      call.kind = kind;
+      call.dtype = DType::kU8;
+      call.count = static_cast<int64_t>(data.size());
+      call.root = other;
+      call.in = call.out = {data.data(), call.count, MemoryKind::kHost};
+      return call;
+    };
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_FALSE(comm->Run(message(CallKind::kRecv, 0)).ok());
+      return;
+    }
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      comm->Abort("no more of this");
+    });
+    const absl::Status status = comm->Run(message(CallKind::kSend, 1));
+    other.join();
+    if (!status.ok()) {  // tcp may have taken all of it
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    }
+    std::fill(data.begin(), data.end(), 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
   });
 }
 

@@ -200,7 +200,7 @@ TEST_P(Message, WhatIsNotGoodIsLeftToTheLongWay) {
         EXPECT_TRUE(refused(bad, data.data())) << root;
       }
       bad = good;
-      for (const int64_t count : {int64_t{-1}, int64_t{4097}, INT64_MAX, INT64_MIN}) {
+      for (const int64_t count : {int64_t{-1}, int64_t{32769}, INT64_MAX, INT64_MIN}) {
         bad.count = count;
         EXPECT_TRUE(refused(bad, data.data())) << count;
       }

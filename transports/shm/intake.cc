@@ -112,9 +112,13 @@ Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::
       break;
   }
   RingReader::Record record;
-  if (!channel_->Peek(&record)) {
+  if (!PeekPastEnds(&record)) {
     TakeEarly(envelope, into);
     return channel_->broken() ? Endpoint::Next::kOther : Endpoint::Next::kNothing;
+  }
+  if (record.kind == kAnnounce) {
+    *data = into.data();
+    return ReadNow(envelope, record.payload, into) ? Endpoint::Next::kThis : Endpoint::Next::kOther;
   }
   if (record.kind != kEager || record.payload.size() != sizeof(WireEnvelope) + into.size() ||
       !IsFor(envelope, &record.payload)) {
@@ -127,6 +131,56 @@ Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::
   }
   looked_at_ = MatchQueue::CostOf(static_cast<int64_t>(into.size()));
   return Endpoint::Next::kThis;
+}
+
+bool Intake::PeekPastEnds(RingReader::Record* record) {
+  while (channel_->Peek(record)) {
+    WireDone wire;
+    // A breach is left to Poll, which ends the connection.
+    if (record->kind != kDone || !TakeAll(record->payload, &wire) || !outbox_->OnDone(wire).ok()) {
+      return true;
+    }
+    channel_->reader().Pop();
+    ReleaseNowAndThen();
+  }
+  return false;
+}
+
+Endpoint::Next Intake::HearNow(Ticket ticket) {
+  RingReader::Record record;
+  const bool more = channel_ != nullptr && PeekPastEnds(&record);
+  return outbox_->IsBack(ticket)                             ? Endpoint::Next::kThis
+         : more || channel_ == nullptr || channel_->broken() ? Endpoint::Next::kOther
+                                                             : Endpoint::Next::kNothing;
+}
+
+bool Intake::ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into) {
+  WireAnnounce wire;
+  if (!TakeAll(payload, &wire) || wire.envelope.tag != envelope.tag.bits() ||
+      wire.envelope.descriptor != envelope.descriptor || wire.bytes != into.size() ||
+      wire.region != 0 || !channel_->can_pull() || into.empty() ||
+      into.size() > limits_.piece_bytes || outbox_->waiting()) {
+    return false;
+  }
+  if (Shares(wire.bytes)) {
+    share_next_ = true;
+    return false;
+  }
+  size_t got = 0;
+  const bool timed = into.size() >= limits_.share_bytes;
+  const int64_t start = timed ? clock_->Now() : 0;
+  const PeerProcess::Read read = channel_->process().ReadMemoryProved(wire.address, into, &got);
+  if (timed) {
+    pace_.Took(Pace::kRead, into.size(), clock_->Now() - start);
+  }
+  // Invariant 7, as in PullPiece; what went wrong is found out again there.
+  if (read != PeerProcess::Read::kSome || got != into.size() || channel_->ClosedByPeer() ||
+      channel_->RevokedByPeer(envelope.tag.context()) || !outbox_->DoneNow({wire.handle})) {
+    return false;
+  }
+  channel_->reader().Pop();
+  ReleaseNowAndThen();
+  return true;
 }
 
 size_t Intake::EarlyBytes(Bytes into) const {
@@ -286,23 +340,37 @@ absl::Status Intake::TakeOffers() {
 }
 
 // Where the sender is awake, has a core of its own, and does not fetch from here itself, it copies
-// too: of a single message half, of several every other one.
-uint64_t Intake::Decide(const Remote& remote) {
-  const uint64_t all = remote.bytes;
-  if (remote.region != nullptr || all == 0) {
+// too: of a single message half, of several every other one. Of a long single message all, where that
+// is the quickest, with a core of its own or without.
+uint64_t Intake::Decide(Remote* remote) {
+  const uint64_t all = remote->bytes;
+  if (remote->region != nullptr || all == 0) {
     return all;
   }
   if (!channel_->can_pull()) {
     return 0;
   }
-  if (all < limits_.share_bytes || !*spare_cores_ || outbox_->announced() ||
-      !channel_->PeerPolls() || !pace_.RingIsQuicker()) {
+  const bool alone = fresh_.size() == 1 && pulling_ + pushing_ == 0;
+  const bool shares = Shares(all);
+  if (alone && all >= Pace::kLong && !outbox_->announced() && channel_->PeerPolls()) {
+    remote->way = pace_.WayOfLong(shares ? Pace::kHalf : Pace::kWhole);
+    remote->since = clock_->Now();
+    if (remote->way == Pace::kRing) {
+      return 0;
+    }
+  }
+  if (!shares) {
     return all;
   }
-  if (fresh_.size() == 1 && pulling_ + pushing_ == 0) {
-    return all / 2 - (remote.address + all / 2) % kPage;
+  if (alone) {
+    return all / 2 - (remote->address + all / 2) % kPage;
   }
   return pushing_ <= pulling_ ? 0 : all;  // reading in smaller pieces costs more
+}
+
+bool Intake::Shares(uint64_t bytes) {
+  return bytes >= limits_.share_bytes && *spare_cores_ && !outbox_->announced() &&
+         channel_->PeerPolls() && (std::exchange(share_next_, false) || pace_.RingIsQuicker());
 }
 
 void Intake::AskForPush(Remote* remote, uint64_t handle, uint64_t from) {
@@ -335,7 +403,7 @@ int Intake::Pull() {
     if (remote == nullptr) {  // withdrawn
       continue;
     }
-    const uint64_t front = remote->incoming->dropped() ? remote->bytes : Decide(*remote);
+    const uint64_t front = remote->incoming->dropped() ? remote->bytes : Decide(remote);
     pulling_ += remote->pulling = front;
     pushing_ += remote->pushing = remote->bytes - front;
     if (front < remote->bytes) {
@@ -418,6 +486,9 @@ void Intake::Proceed(Remote* remote, uint64_t handle) {
   }
   if (remote->read == remote->front) {
     queue_.Advance(remote->incoming, remote->incoming->left());
+    if (remote->way.has_value()) {
+      pace_.Came(*remote->way, remote->bytes, clock_->Now() - remote->since);
+    }
     if (remote->last) {
       Forget(handle);  // the sender knows that it has sent all
     } else {

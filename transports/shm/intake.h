@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Intake {
   // As Endpoint::TryRecv and TryRead. Settle ends what the latter gave.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into);
   Endpoint::Next LookNow(const Envelope& envelope, Bytes into, const std::byte** data);
+  // As Endpoint::TryReturn.
+  Endpoint::Next HearNow(Ticket ticket);
   void Settle() {
     if (looked_at_ > 0 && channel_ != nullptr) {
       LetGo();
@@ -87,6 +90,8 @@ class Intake {
     uint64_t pulling = 0, pushing = 0;  // as counted below
     bool unreadable = false;            // what is left of the front must be asked for too
     bool last = false;                  // asked for in the end: the sender does not wait for kDone
+    std::optional<Pace::Way> way{};     // it is long and came alone: timed
+    int64_t since = 0;
     const std::byte* data() const { return region->memory.data() + (address - region->address); }
   };
   absl::Status Handle(const RingReader::Record& record);
@@ -98,7 +103,7 @@ class Intake {
   void Fetch(Incoming* incoming);
   bool Fetching() const { return !fresh_.empty() || !pulls_.empty(); }
   // How much of it to read from the sender's memory; the rest goes through the ring.
-  uint64_t Decide(const Remote& remote);
+  uint64_t Decide(Remote* remote);
   // What is left of its front from `from` on.
   void AskForPush(Remote* remote, uint64_t handle, uint64_t from);
   void Forget(uint64_t handle);
@@ -111,6 +116,12 @@ class Intake {
   void Finish(uint64_t handle);
   void ReturnCredit();
   void LetGo();
+  // The next record that is not the end of a message of ours; those are taken. False: there is none.
+  bool PeekPastEnds(RingReader::Record* record);
+  // Reads a message that is announced by the next record, and takes that. False: Poll must see to it.
+  bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
+  // Whether a message of this length is to come both ways at once.
+  bool Shares(uint64_t bytes);
   // How much of the next record TakeEarly has copied there.
   size_t EarlyBytes(Bytes into) const;
   // Copies what is there of a message for this receive that is being written.
@@ -130,6 +141,7 @@ class Intake {
   HandleTable<Remote> remotes_;         // its numbers are the MatchQueue's handles
   uint64_t pulling_ = 0, pushing_ = 0;  // bytes of messages under way, by how they come
   Pace pace_;
+  bool share_next_ = false;  // it has been asked, and said so
   unsigned fragments_ = 0;
   std::vector<uint64_t> fresh_;    // matched since the last Pull
   std::list<uint64_t> pulls_;      // whose front is read

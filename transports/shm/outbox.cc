@@ -30,6 +30,7 @@ void Outbox::Attach(Channel* channel) {
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.eager_bytes = std::min(limits_.eager_bytes, most);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
+  eager_now_ = limits_.eager_bytes;
 }
 
 void Outbox::Send(const Envelope& envelope, ConstBytes bytes, Completion* done) {
@@ -52,8 +53,13 @@ bool Outbox::TrySend(const Waiting& message) {
 }
 
 bool Outbox::IsEager(ConstBytes bytes) {
-  return bytes.size() <= limits_.eager_bytes &&
+  return bytes.size() <= eager_now_ &&
          Credit() >= MatchQueue::CostOf(static_cast<int64_t>(bytes.size()));
+}
+
+void Outbox::SetSpareCores(bool spare) {
+  eager_now_ = spare && channel_->can_pull() ? std::min(limits_.quick_bytes, limits_.eager_bytes)
+                                             : limits_.eager_bytes;
 }
 
 int64_t Outbox::Credit() {
@@ -101,6 +107,11 @@ bool Outbox::TryAnnounce(const Waiting& message) {
   if (at == nullptr) {
     return false;
   }
+  Announce(at, message);
+  return true;
+}
+
+uint64_t Outbox::Announce(std::byte* at, const Waiting& message) {
   const uint64_t handle =
       announced_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
   const WireAnnounce wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
@@ -108,6 +119,37 @@ bool Outbox::TryAnnounce(const Waiting& message) {
                           Offer(message.bytes)};
   Append(&at, &wire, sizeof(wire));
   channel_->Publish(kAnnounce);
+  return handle;
+}
+
+std::optional<Ticket> Outbox::LendNow(const Envelope& envelope, ConstBytes bytes) {
+  const Context context = envelope.tag.context();
+  if (channel_ == nullptr || waiting() || !channel_->CanRevoke(context) ||
+      channel_->Revoked(context)) {
+    return std::nullopt;
+  }
+  std::byte* at = channel_->Reserve(sizeof(WireAnnounce), true);
+  if (at == nullptr) {
+    return std::nullopt;
+  }
+  return Ticket{Announce(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
+}
+
+void Outbox::Await(Ticket ticket, Completion* done) {
+  if (Announced* const message = announced_.Find(ticket.number)) {
+    message->done = done;
+  } else {
+    completions_->Add(done, absl::OkStatus(), ticket.bytes);
+  }
+}
+
+bool Outbox::DoneNow(const WireDone& wire) {
+  std::byte* at = waiting() ? nullptr : channel_->Reserve(sizeof(wire), true);
+  if (at == nullptr) {
+    return false;
+  }
+  Append(&at, &wire, sizeof(wire));
+  channel_->Publish(kDone);
   return true;
 }
 
@@ -197,7 +239,9 @@ int Outbox::Push() {
 
 void Outbox::Conclude(uint64_t handle, const absl::Status& status, size_t moved) {
   const Announced& message = *announced_.Find(handle);
-  completions_->Add(message.done, status, static_cast<int64_t>(moved));
+  if (message.done != nullptr) {
+    completions_->Add(message.done, status, static_cast<int64_t>(moved));
+  }
   announced_.Remove(handle);
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "lib/base/bytes.h"
 #include "transports/matching.h"
 #include "transports/shm/channel.h"
+#include "transports/shm/pace.h"
 #include "transports/shm/wire.h"
 
 namespace entrain::shm {
@@ -26,6 +28,8 @@ namespace entrain::shm {
 struct Limits {
   size_t ring_bytes = 512 << 10;
   size_t eager_bytes = 32 << 10;  // the largest message that is copied through the ring
+  // The same where processes have cores of their own and may read each other's memory.
+  size_t quick_bytes = RingPaysUpTo();
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one system call
@@ -38,6 +42,8 @@ class Outbox {
   Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions);
   // The connection stands. Until then everything waits.
   void Attach(Channel* channel);
+  // Whether every process that is connected can have a core; once attached.
+  void SetSpareCores(bool spare);
 
   // As Endpoint::PostSend.
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
@@ -45,6 +51,12 @@ class Outbox {
   bool SendNow(const Envelope& envelope, ConstBytes bytes) {
     return channel_ != nullptr && !waiting() && IsEager(bytes) && TryEager(envelope, bytes, true);
   }
+  // As Endpoint::TryLend, TryReturn (whether it is back) and Await.
+  std::optional<Ticket> LendNow(const Envelope& envelope, ConstBytes bytes);
+  bool IsBack(Ticket ticket) { return announced_.Find(ticket.number) == nullptr; }
+  void Await(Ticket ticket, Completion* done);
+  // Says at once that a message has been read. False: no room; nothing was done.
+  bool DoneNow(const WireDone& wire);
   // Any record without a buffer; copied.
   void Control(Kind kind, ConstBytes payload);
   template <typename Wire>
@@ -82,7 +94,7 @@ class Outbox {
   struct Announced {
     Tag tag;
     ConstBytes bytes;
-    Completion* done = nullptr;
+    Completion* done = nullptr;  // null: somebody asks IsBack
     uint64_t to = 0;             // kFragment
     size_t next = 0, until = 0;  // asked for, not yet sent
     bool last = false;           // done when they are
@@ -98,6 +110,8 @@ class Outbox {
   // `conversing`: the sender waits for an answer, so the ring may begin again.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryAnnounce(const Waiting& message);
+  // The room is reserved at `at`.
+  uint64_t Announce(std::byte* at, const Waiting& message);
   // The region that the bytes lie in, known to the peer from now on; 0: none.
   uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
@@ -109,6 +123,7 @@ class Outbox {
   CompletionList* const completions_;
   const SharedRegions* const regions_;
   Limits limits_;
+  size_t eager_now_ = 0;  // of the limits, which counts
   Channel* channel_ = nullptr;
   // Lists, as most paths never have anything that waits: a deque takes its first block when made.
   std::list<Record> controls_;

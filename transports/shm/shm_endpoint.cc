@@ -75,6 +75,26 @@ bool ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
   return outbox_.SendNow(envelope, bytes);
 }
 
+std::optional<Ticket> ShmEndpoint::TryLend(const Envelope& envelope, ConstBytes bytes) {
+  if (stage_ != Stage::kUp) {
+    return std::nullopt;
+  }
+  intake_.Settle();
+  return outbox_.LendNow(envelope, bytes);
+}
+
+Endpoint::Next ShmEndpoint::TryReturn(Ticket ticket) {
+  if (stage_ != Stage::kUp) {
+    return Next::kOther;
+  }
+  intake_.Settle();
+  return intake_.HearNow(ticket);
+}
+
+void ShmEndpoint::Await(Ticket ticket, Completion* done) {
+  outbox_.Await(ticket, done);  // after the end too: then it was back before
+}
+
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
   return stage_ == Stage::kUp ? intake_.TakeNow(envelope, into) : Next::kOther;
 }
@@ -136,6 +156,11 @@ void ShmEndpoint::End(const absl::Status& why) {
 void ShmEndpoint::CountStanding(int change) {
   shared_->standing += change;
   shared_->spare_cores = shared_->standing + 1 <= sysconf(_SC_NPROCESSORS_ONLN);
+  for (ShmEndpoint* const endpoint : shared_->endpoints) {
+    if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
+      endpoint->outbox_.SetSpareCores(shared_->spare_cores);
+    }
+  }
 }
 
 void ShmEndpoint::Lose(const absl::Status& why) {
@@ -212,9 +237,9 @@ void ShmEndpoint::Stand() {
     Watch(channel_->process().death_fd(), EPOLLIN);
   }
   stage_ = Stage::kUp;
-  CountStanding(1);
   outbox_.Attach(&*channel_);
   intake_.Attach(&*channel_);
+  CountStanding(1);
   outbox_.Flush();
 }
 

@@ -32,8 +32,8 @@ struct Shared {
   Limits limits;
   std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
-  int standing = 0;  // connections
-  bool spare_cores = false;
+  int standing = 0;                           // connections
+  bool spare_cores = false;                   // every process that is connected can have a core
   std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
   // Of endpoints that were closed while they dialled: their peers must learn of it.
   std::vector<std::unique_ptr<Introduction>> leaving;
@@ -52,6 +52,9 @@ class ShmEndpoint final : public Endpoint {
   void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override;
   absl::Status EndLoan(Loan* loan) override;
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
+  std::optional<Ticket> TryLend(const Envelope& envelope, ConstBytes bytes) override;
+  Next TryReturn(Ticket ticket) override;
+  void Await(Ticket ticket, Completion* done) override;
   Next TryRecv(const Envelope& envelope, Bytes into) override;
   Next TryRead(const Envelope& envelope, Bytes into, const std::byte** data) override;
   void SendControl(absl::string_view message) override;
