@@ -6,7 +6,9 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kPieceBytes = 256 << 10;
+// Of a lane's messages: what is combined should stay in cache until then. Where nothing is, and
+// all send at once, longer ones are quicker.
+constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
 constexpr int kMaxLanes = 128;
 // More are not run one by one on a timeline.
 constexpr int kRehearsedLanes = 4 * kWindow;
@@ -17,6 +19,13 @@ bool SendsWholeLanes(const Algorithm& algorithm) {
   const absl::string_view name(algorithm.name);
   return !HasParts(algorithm.kind) && (algorithm.kind != CallKind::kAllReduce &&
                                        name != "two_step" && name != "halving_doubling");
+}
+
+int64_t PieceOf(const Algorithm& algorithm) {
+  const bool exchanges =
+      algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kAllToAll;
+  return exchanges && absl::string_view(algorithm.name) == "direct" ? kExchangedPieceBytes
+                                                                    : kPieceBytes;
 }
 
 int64_t Picos(double us) {
@@ -52,7 +61,7 @@ bool IsCrowded(const Crowd& crowd, const Paths& paths) {
 
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const int64_t pieces = SendsWholeLanes(algorithm) ? 1 : ranks;
-  return static_cast<int>(std::clamp<int64_t>(bytes / (pieces * kPieceBytes), 1, kMaxLanes));
+  return static_cast<int>(std::clamp<int64_t>(bytes / (pieces * PieceOf(algorithm)), 1, kMaxLanes));
 }
 
 Crowd Crowd::Of(absl::Span<const int> hosts) {
