@@ -83,7 +83,7 @@ class Program {
     Waiting waiting = crowded ? Waiting::kYield : Waiting::kSpin;
     if (peer_.HasThreads(algorithm)) {
       waiting = Waiting::kSleep;
-    } else if (!crowded) {
+    } else {
       PinToCore(rank);  // before the library starts anything that should be there too
     }
     const auto meeting = page.Join(rank, waiting, nullptr);

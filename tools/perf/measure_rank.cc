@@ -165,7 +165,7 @@ class RankRun {
 }  // namespace
 
 void PinIfAsked(const Options& options, const RankPlace& place) {
-  if (options.local_ranks > 0 && options.pin.value_or(options.local_ranks <= Cores())) {
+  if (options.local_ranks > 0 && options.pin.value_or(true)) {
     PinToCore(place.rank);
   }
 }
