@@ -196,8 +196,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // [driver]:
   // Does as much as goes the short way, an executor the rest. These leave the engine.
   absl::Status RunExpress(const Call& call);
-  absl::Status HandOverMessage(const Call& call, const Wiring& wiring,
-                               const Progress& progress);
+  absl::Status HandOverMessage(const Call& call, const Wiring& wiring, const Progress& progress);
   absl::Status HandOver(const Call& call, Admitted admitted, const Progress& progress);
   // A call that went the short way is over.
   absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,

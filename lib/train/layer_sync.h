@@ -132,7 +132,7 @@ class LayerSync final : public LayerGate {
     bool exchanges = false;               // what Judge has found
     int next_begin = 0, next_finish = 0;  // turns; the courier's
     // Behind further steps:
-    uint64_t job = 0;  // its last one; 0: it was over when it was loaded
+    uint64_t job = 0;                  // its last one; 0: it was over when it was loaded
     std::atomic<bool> arrived{false};  // it is over
     int last_turn() const { return static_cast<int>(order.size()) - 1; }
     int64_t begun() const { return static_cast<int64_t>(standing.steps); }

@@ -270,7 +270,8 @@ TEST(Checkpoints, AreRefusedDuringAnExchangeWhichGoesOn) {
       ASSERT_TRUE(*r.edit().BeginForward(true, true));
       for (const absl::Status& status : {r.edit().Save(exact), r.edit().Load(exact)}) {
         EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-        EXPECT_THAT(std::string(status.message()), HasSubstr("is under way; wait for all layers first"));
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr("is under way; wait for all layers first"));
       }
       for (int l = 0; l < static_cast<int>(kLayers.size()); ++l) {
         ASSERT_EQ(r.edit().WaitLayer(l), absl::OkStatus());

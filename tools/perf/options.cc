@@ -105,7 +105,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
          "instead of COLLECTIVE: measure all of them by every algorithm, and put a model of "
          "the links into FILE, for ENTRAIN_TUNING")
       ->option_text("FILE");
-  app.add_flag("--pin", words.pin, "with -n: a core for each rank, taken in turn where ranks are more (default)");
+  app.add_flag("--pin", words.pin,
+               "with -n: a core for each rank, taken in turn where ranks are more (default)");
   app.add_flag("--no-pin", words.no_pin, "with -n: let ranks wander between cores");
   app.add_flag("--list", options.list,
                "list the transports, with why one is absent, and the algorithms");
