@@ -158,8 +158,22 @@ bool Intake::ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into) {
   WireAnnounce wire;
   if (!TakeAll(payload, &wire) || wire.envelope.tag != envelope.tag.bits() ||
       wire.envelope.descriptor != envelope.descriptor || wire.bytes != into.size() ||
-      wire.region != 0 || !channel_->can_pull() || into.empty() ||
-      into.size() > limits_.piece_bytes || outbox_->waiting()) {
+      into.empty() || into.size() > limits_.piece_bytes || outbox_->waiting()) {
+    return false;
+  }
+  // Invariant 7, as in PullPiece; what went wrong is found out again there.
+  if (!(wire.region != 0 ? CopyMapped(wire, into) : ReadWhole(wire, into)) ||
+      channel_->ClosedByPeer() || channel_->RevokedByPeer(envelope.tag.context()) ||
+      !outbox_->DoneNow({wire.handle})) {
+    return false;
+  }
+  channel_->reader().Pop();
+  ReleaseNowAndThen();
+  return true;
+}
+
+bool Intake::ReadWhole(const WireAnnounce& wire, Bytes into) {
+  if (!channel_->can_pull()) {
     return false;
   }
   if (Shares(wire.bytes)) {
@@ -173,13 +187,19 @@ bool Intake::ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into) {
   if (timed) {
     pace_.Took(Pace::kRead, into.size(), clock_->Now() - start);
   }
-  // Invariant 7, as in PullPiece; what went wrong is found out again there.
-  if (read != PeerProcess::Read::kSome || got != into.size() || channel_->ClosedByPeer() ||
-      channel_->RevokedByPeer(envelope.tag.context()) || !outbox_->DoneNow({wire.handle})) {
+  return read == PeerProcess::Read::kSome && got == into.size();
+}
+
+bool Intake::CopyMapped(const WireAnnounce& wire, Bytes into) {
+  if (into.size() >= limits_.share_bytes || !regions_.Has(wire.region)) {
+    return false;  // a long one may be lent instead
+  }
+  const auto region = regions_.Find(wire.region, wire.address, wire.bytes);
+  if (!region.ok()) {
     return false;
   }
-  channel_->reader().Pop();
-  ReleaseNowAndThen();
+  std::memcpy(into.data(), (*region)->memory.data() + (wire.address - (*region)->address),
+              into.size());
   return true;
 }
 
