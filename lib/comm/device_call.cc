@@ -253,6 +253,7 @@ class DeviceCall::FinishJob final : public Job {
 };
 
 void DeviceCall::End(absl::Status status) {
+  over_.store(true, std::memory_order_release);
   way_.reset();
   meeting_.reset();
   staged_.reset();

@@ -67,6 +67,8 @@ class DeviceCall final : public Work {
   bool Step(int64_t now_ns, bool* moved);
   // Any thread: whether calls after it may choose their way and begin.
   bool settled() const { return settled_.load(std::memory_order_acquire); }
+  // Its end has begun: before its stream goes on, or its work is done.
+  bool over() const { return over_.load(std::memory_order_acquire); }
 
   // ---- For its ways
   const Call& call() const { return *call_; }
@@ -121,6 +123,7 @@ class DeviceCall final : public Work {
   std::unique_ptr<DeviceWay> meeting_, way_;
   std::unique_ptr<DeviceWay> staged_, islands_;  // until it is known whether it is the way
   std::atomic<bool> settled_;
+  std::atomic<bool> over_{false};
   absl::Status failed_;
 };
 

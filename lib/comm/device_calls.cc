@@ -125,7 +125,9 @@ std::vector<RefPtr<Work>> DeviceCalls::open() const {
   absl::MutexLock lock(&mutex_);
   std::vector<RefPtr<Work>> works;
   for (const auto& call : calls_) {
-    works.push_back(RefPtr<Work>::Share(call.get()));
+    if (!call->over()) {  // the runner may not have come to strike it out
+      works.push_back(RefPtr<Work>::Share(call.get()));
+    }
   }
   return works;
 }

@@ -656,8 +656,11 @@ void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
     }
     const auto work = comm->Start(trial.call);
     ASSERT_TRUE(work.ok()) << work.status();
-    EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
-    EXPECT_TRUE(comm->rank() == 1 || !comm->status().ok());
+    if (comm->rank() ==
+        0) {  // the other may hear of the end before it has given the device anything
+      EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
+      EXPECT_FALSE(comm->status().ok());
+    }
     together.arrive_and_wait();
     PauseFake(false);
     EXPECT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
