@@ -231,7 +231,8 @@ ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain
 
 /* To and from one peer, which makes the opposite call with the same count and type. Matched by tag, and within one tag
  * (or untagged) in program order per pair and direction; independent of the order of collectives. A send is done when
- * its buffer may be reused. `peer` must be another rank. */
+ * its buffer may be reused; whatever its length, that may be after the peer has called its receive. So ranks that
+ * send to each other at once take works or a batch. `peer` must be another rank. */
 ENTRAIN_API entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
