@@ -36,6 +36,10 @@ void WatchForGoneHosts(int fd) {
 // decides better.
 constexpr int kSendBuffer = 512 << 10;
 
+// There is nothing to be fair to either: who paces what it sends (BBR, where the host's default)
+// takes twice the time of who does not. Every kernel has this one, and lets anybody choose it.
+constexpr absl::string_view kCongestionControl = "reno";
+
 bool OfOneHost(int fd) {
   sockaddr_storage here{}, there{};
   socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
@@ -179,6 +183,8 @@ void TcpEndpoint::Attach(Fd fd) {
   SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
   if (OfOneHost(fd_.get())) {
     SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
+    (void)setsockopt(fd_.get(), IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
+                     kCongestionControl.size());
   }
   if (const absl::Status status = shared_->waiter->Add(fd_.get(), EPOLLIN); !status.ok()) {
     Lose(status);

@@ -1,0 +1,52 @@
+// What a path over tcp asks of its sockets.
+#include <string>
+#include <vector>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "tests/transports/endpoint_contract.h"
+
+namespace entrain {
+namespace {
+
+// By descriptor, of every connection that this process has.
+std::vector<std::string> CongestionControlsOfConnections() {
+  std::vector<std::string> names;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t peer_bytes = sizeof(peer);
+    char name[16] = "";
+    socklen_t name_bytes = sizeof(name);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) == 0 &&
+        (peer.ss_family == AF_INET || peer.ss_family == AF_INET6) &&
+        getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &name_bytes) == 0) {
+      names.emplace_back(name);
+    }
+  }
+  return names;
+}
+
+TEST(TcpSocket, BetweenProcessesOfOneHostNothingIsPaced) {
+  const std::unique_ptr<Node> a = MakeNode("tcp", 1), b = MakeNode("tcp", 2);
+  const auto to_b = a->transport->Connect(b->config.self, b->transport->address()).value();
+  const auto to_a = b->transport->Connect(a->config.self, a->transport->address()).value();
+  const Buffer out = Pattern(1 << 20, 1);
+  Buffer in(out.size());
+  Transfer send, receive;
+  to_b->PostSend(Message(1), Of(out), &send);
+  to_a->PostRecv(Message(1), Of(in), &receive);
+  const Deadline deadline = Deadline::After(10 * kSecond);
+  while ((send.times == 0 || receive.times == 0) && !deadline.Passed(Clock::Real().Now())) {
+    a->transport->Poll();
+    b->transport->Poll();
+  }
+  ASSERT_TRUE(receive.status.ok()) << receive.status;
+  EXPECT_EQ(CongestionControlsOfConnections(), std::vector<std::string>(2, "reno"));
+  to_b->Close(absl::AbortedError("end"));
+  to_a->Close(absl::AbortedError("end"));
+}
+
+}  // namespace
+}  // namespace entrain
