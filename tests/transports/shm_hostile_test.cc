@@ -60,7 +60,7 @@ class ShmHostile : public testing::Test, public Events {
     config.self.fill(2);  // the larger id: it is dialled
     config.host_id = "here";
     config.key = key;
-    transport = CreateTransport(config, this, {}).value();
+    transport = CreateTransport(config, this, options).value();
     const std::vector<std::string> parts = absl::StrSplit(transport->address(), '/');
     name = parts.at(2);
     peer_id.fill(1);
@@ -117,6 +117,7 @@ class ShmHostile : public testing::Test, public Events {
   }
 
   std::string key;
+  Options options;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Endpoint> path;
   std::string name;
@@ -273,6 +274,36 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
     peer.reset();
     SetUp();
   }
+}
+
+// We may read its memory, which does not say that it may read ours.
+TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+    GTEST_SKIP() << "needs a core for each side";
+  }
+  TearDown();
+  options.limits.quick_bytes = 4096;
+  SetUp();
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const std::vector<std::byte> out(8000, std::byte{1});
+  EXPECT_FALSE(path->TrySend(Message(1), out));
+  Transfer send;
+  path->PostSend(Message(1), out, &send);
+  RingReader::Record record;
+  ASSERT_TRUE(peer->reader().Peek(&record));
+  ASSERT_EQ(record.kind, kAnnounce);
+  WireAnnounce announced;
+  std::memcpy(&announced, record.payload.data(), sizeof(announced));
+  peer->reader().Pop();
+  Write(kPush, Raw(WirePush{announced.handle, 77, 0, out.size(), 1}));
+  ASSERT_TRUE(PollUntil([&] { return send.times == 1; }));
+  ASSERT_TRUE(peer->reader().Peek(&record));
+  EXPECT_EQ(record.kind, kFragment);
+  peer->reader().Pop();
+  EXPECT_TRUE(path->TrySend(Message(1), out));
+  ASSERT_TRUE(peer->reader().Peek(&record));
+  EXPECT_EQ(record.kind, kEager);
+  EXPECT_TRUE(lost.empty());
 }
 
 // A message that is read in part is done when its receiver says so, not when the rest is sent.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,8 @@ void Outbox::Attach(Channel* channel) {
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
   limits_.eager_bytes = std::min(limits_.eager_bytes, most);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
-  eager_now_ = limits_.eager_bytes;
+  peer_reads_ = channel->can_pull();
+  ChooseEager();
 }
 
 void Outbox::Send(const Envelope& envelope, ConstBytes bytes, Completion* done) {
@@ -58,8 +60,13 @@ bool Outbox::IsEager(ConstBytes bytes) {
 }
 
 void Outbox::SetSpareCores(bool spare) {
-  eager_now_ = spare && channel_->can_pull() ? std::min(limits_.quick_bytes, limits_.eager_bytes)
-                                             : limits_.eager_bytes;
+  spare_cores_ = spare;
+  ChooseEager();
+}
+
+void Outbox::ChooseEager() {
+  eager_now_ = spare_cores_ && peer_reads_ ? std::min(limits_.quick_bytes, limits_.eager_bytes)
+                                           : limits_.eager_bytes;
 }
 
 int64_t Outbox::Credit() {
@@ -281,6 +288,9 @@ absl::Status Outbox::OnPush(const WirePush& wire) {
     message->until = message->next + static_cast<size_t>(wire.bytes);
     message->last = wire.last != 0;
     pushes_.push_back(wire.handle);
+    if (message->bytes.size() <= limits_.eager_bytes && std::exchange(peer_reads_, false)) {
+      ChooseEager();
+    }
   }
   return absl::OkStatus();
 }

@@ -28,7 +28,7 @@ namespace entrain::shm {
 struct Limits {
   size_t ring_bytes = 512 << 10;
   size_t eager_bytes = 32 << 10;  // the largest message that is copied through the ring
-  // The same where processes have cores of their own and may read each other's memory.
+  // The same where processes have cores of their own and the receiver may read the sender's memory.
   size_t quick_bytes = RingPaysUpTo();
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
@@ -115,6 +115,7 @@ class Outbox {
   // The region that the bytes lie in, known to the peer from now on; 0: none.
   uint64_t Offer(ConstBytes bytes);
   bool TryControl(Kind kind, ConstBytes payload);
+  void ChooseEager();
   int Push();
   // It is over for the peer too.
   void Conclude(uint64_t handle, const absl::Status& status, size_t moved);
@@ -124,6 +125,8 @@ class Outbox {
   const SharedRegions* const regions_;
   Limits limits_;
   size_t eager_now_ = 0;  // of the limits, which counts
+  bool spare_cores_ = false;
+  bool peer_reads_ = false;  // our memory: as we read its, until it asks for a small one instead
   Channel* channel_ = nullptr;
   // Lists, as most paths never have anything that waits: a deque takes its first block when made.
   std::list<Record> controls_;
