@@ -203,6 +203,26 @@ TEST_F(ShmHostile, AMessageThatWasBegunIsDeliveredByPoll) {
   EXPECT_EQ(into, text);
 }
 
+// What was copied of a record counts for a receive of its length only: the peer may publish another
+// in its place.
+TEST_F(ShmHostile, AMessageThatWasBegunAndIsAnotherInTheEnd) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const std::string text(5000, 'x'), head = Raw(WireEnvelope::Of(Message(3)));
+  std::byte* const at = peer->Reserve(head.size() + text.size());
+  ASSERT_NE(at, nullptr);
+  std::memcpy(at, head.data(), head.size());
+  std::memcpy(at + head.size(), text.data(), text.size());
+  peer->Open(kEager, 4096);
+  std::string into(text.size(), '-');
+  const auto try_recv = [&](size_t bytes) {
+    return path->TryRecv(Message(3), Bytes(reinterpret_cast<std::byte*>(&into[0]), bytes));
+  };
+  EXPECT_EQ(try_recv(text.size()), Endpoint::Next::kNothing);
+  Write(kEager, head + "other");
+  EXPECT_EQ(try_recv(5), Endpoint::Next::kThis);
+  EXPECT_EQ(into.substr(0, 5), "other");
+}
+
 TEST_F(ShmHostile, RecordsOfUnknownKind) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   Write(99, "what");

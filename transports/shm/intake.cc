@@ -204,7 +204,9 @@ bool Intake::CopyMapped(const WireAnnounce& wire, Bytes into) {
 }
 
 size_t Intake::EarlyBytes(Bytes into) const {
-  return early_.at == channel_->reader().taken() && early_.into == into.data() ? early_.bytes : 0;
+  const bool same = early_.at == channel_->reader().taken() && early_.into.data() == into.data() &&
+                    early_.into.size() == into.size();
+  return same ? early_.bytes : 0;
 }
 
 void Intake::TakeEarly(const Envelope& envelope, Bytes into) {
@@ -217,7 +219,7 @@ void Intake::TakeEarly(const Envelope& envelope, Bytes into) {
   const size_t before = EarlyBytes(into), now = record.payload.size();
   if (now > before) {
     std::memcpy(into.data() + before, record.payload.data() + before, now - before);
-    early_ = {channel_->reader().taken(), into.data(), now};
+    early_ = {channel_->reader().taken(), into, now};
   }
 }
 

@@ -152,10 +152,10 @@ class Intake {
   std::string farewell_;
   int64_t looked_at_ =
       0;  // the cost of the message that LookNow gave and that is still in the ring
-  // What TakeEarly has copied of the record that begins where the reader is: where to.
+  // What TakeEarly has copied of the record that begins `at`, for which receive.
   struct {
     uint64_t at = 0;
-    const std::byte* into = nullptr;
+    Bytes into;
     size_t bytes = 0;
   } early_;
   bool peer_gone_ = false, ended_ = false;
