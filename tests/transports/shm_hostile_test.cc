@@ -553,6 +553,12 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
     EXPECT_EQ(received.status, absl::OkStatus());
     EXPECT_EQ(loan.lent, nullptr);
     EXPECT_EQ(in, out);
+    // Likewise where it is taken at once.
+    std::vector<std::byte> part(50'000);
+    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(99)), part.size(), address,
+                                      100 + region, region}));
+    EXPECT_EQ(path->TryRecv(Message(99), absl::MakeSpan(part)), Endpoint::Next::kThis);
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), out.begin()));
   }
   EXPECT_EQ(OpenDescriptors(), before);
   EXPECT_TRUE(lost.empty());

@@ -162,7 +162,7 @@ bool Intake::ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into) {
     return false;
   }
   // Invariant 7, as in PullPiece; what went wrong is found out again there.
-  if (!(wire.region != 0 ? CopyMapped(wire, into) : ReadWhole(wire, into)) ||
+  if (!(wire.region != 0 ? CopyMapped(wire, into) : ReadWhole(wire.address, into)) ||
       channel_->ClosedByPeer() || channel_->RevokedByPeer(envelope.tag.context()) ||
       !outbox_->DoneNow({wire.handle})) {
     return false;
@@ -172,22 +172,25 @@ bool Intake::ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into) {
   return true;
 }
 
-bool Intake::ReadWhole(const WireAnnounce& wire, Bytes into) {
+bool Intake::ReadWhole(uint64_t address, Bytes into) {
   if (!channel_->can_pull()) {
     return false;
   }
-  if (Shares(wire.bytes)) {
+  if (Shares(into.size())) {
     share_next_ = true;
     return false;
   }
   size_t got = 0;
   const bool timed = into.size() >= limits_.share_bytes;
   const int64_t start = timed ? clock_->Now() : 0;
-  const PeerProcess::Read read = channel_->process().ReadMemoryProved(wire.address, into, &got);
-  if (timed) {
-    pace_.Took(Pace::kRead, into.size(), clock_->Now() - start);
+  const PeerProcess::Read read = channel_->process().ReadMemoryProved(address, into, &got);
+  if (read != PeerProcess::Read::kSome || got < into.size()) {
+    return false;
   }
-  return read == PeerProcess::Read::kSome && got == into.size();
+  if (timed) {
+    pace_.Took(Pace::kRead, got, clock_->Now() - start);
+  }
+  return true;
 }
 
 bool Intake::CopyMapped(const WireAnnounce& wire, Bytes into) {
@@ -197,6 +200,9 @@ bool Intake::CopyMapped(const WireAnnounce& wire, Bytes into) {
   const auto region = regions_.Find(wire.region, wire.address, wire.bytes);
   if (!region.ok()) {
     return false;
+  }
+  if (*region == nullptr) {  // cannot be mapped here
+    return ReadWhole(wire.address, into);
   }
   std::memcpy(into.data(), (*region)->memory.data() + (wire.address - (*region)->address),
               into.size());

@@ -120,8 +120,8 @@ class Intake {
   bool PeekPastEnds(RingReader::Record* record);
   // Reads a message that is announced by the next record, and takes that. False: Poll must see to it.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
-  // Its bytes: from the sender's memory, from a region that is mapped here.
-  bool ReadWhole(const WireAnnounce& wire, Bytes into);
+  // Its bytes: from the sender's memory; from its region, which is mapped here if that goes.
+  bool ReadWhole(uint64_t address, Bytes into);
   bool CopyMapped(const WireAnnounce& wire, Bytes into);
   // Whether a message of this length is to come both ways at once.
   bool Shares(uint64_t bytes);
