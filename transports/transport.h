@@ -110,13 +110,13 @@ class Events {
 
 constexpr int64_t kMaxControlBytes = 4096;
 
-// A path to one peer process: reliable, whole messages. Made by Transport::Connect; destroyed only after Close.
 // A message that TryLend has sent and that has not been taken yet.
 struct Ticket {
   uint64_t number = 0;  // the transport's
   int64_t bytes = 0;
 };
 
+// A path to one peer process: reliable, whole messages. Made by Transport::Connect; destroyed only after Close.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;  // frees, never blocks

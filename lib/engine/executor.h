@@ -2,8 +2,9 @@
 //
 // Everything here is [driver] (lib/engine/engine.h). A lane's transfers run concurrently; when the
 // last of a round has completed the lane is ready, and Advance does its local operations (where they
-// write nothing that is being sent: when the last receive has completed) and posts the next round. At most `window` lanes are active; scratch belongs to window slots, so it stays
-// in cache however long the call is.
+// write nothing that is being sent: when the last receive has completed) and posts the next round.
+// At most `window` lanes are active; scratch belongs to window slots, so it stays in cache however
+// long the call is.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct Progress {
   };
   uint32_t round = 0;
   uint64_t done = 0;
-  std::vector<LentSend> lent{};
+  absl::InlinedVector<LentSend, 2> lent{};
   bool ops_done = false;  // of the round, while its sends are under way
   int64_t bytes_sent = 0, bytes_received = 0;
 };
