@@ -280,5 +280,39 @@ TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
   });
 }
 
+// What a call has lent is the caller's again when it returns, also by an abort: a receive that says OK
+// has the bytes of before.
+TEST_P(Message, AnAbortNeverLetsAReceiveSeeWhatIsWrittenAfterwards) {
+  RunRanks(2, Options(), [](const Comm& world) {
+    std::mt19937 random(17);  // the same on both: the sizes are
+    for (int round = 0; round < 60; ++round) {
+      const auto part = world->Split(0, world->rank());
+      ASSERT_TRUE(part.ok()) << part.status();
+      const Comm& comm = *part;
+      const size_t elements = 600 + random() % 31000;
+      const auto pause = std::chrono::microseconds(random() % 2500);
+      std::thread other([&] {
+        std::this_thread::sleep_for(pause);
+        if (comm->rank() == round % 2) {
+          comm->Abort("no more of this");
+        }
+      });
+      std::vector<int64_t> data(elements);
+      absl::Status status;
+      for (int64_t number = 0; status.ok(); ++number) {
+        const bool send = (comm->rank() == 0) == (number % 5 != 0);
+        std::fill(data.begin(), data.end(), send ? number : -1);
+        status = Go(comm, send ? CallKind::kSend : CallKind::kRecv, data, 1 - comm->rank());
+        if (status.ok()) {
+          ASSERT_EQ(data, std::vector<int64_t>(elements, number)) << "in round " << round;
+        }
+      }
+      std::fill(data.begin(), data.end(), -2);
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      other.join();
+    }
+  });
+}
+
 }  // namespace
 }  // namespace entrain
