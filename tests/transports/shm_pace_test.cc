@@ -1,3 +1,15 @@
+#include <cerrno>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "gtest/gtest.h"
 
 #include "transports/shm/pace.h"
@@ -42,6 +54,39 @@ TEST(Pace, OneCopyThatWasInterruptedChangesNothing) {
   Pace pace;
   pace.Took(Pace::kTake, kBytes, 20'000'000);
   EXPECT_EQ(ByRing(pace), 63);
+}
+
+// In a process of its own, which has measured nothing yet.
+bool InAChild(const std::function<bool()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(body() ? 0 : 1);
+  }
+  int status = 1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+bool ForbidReading() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(RingPaysUpTo, IsAPowerOfTwoInItsLimits) {
+  EXPECT_TRUE(InAChild([] {
+    const size_t pays = RingPaysUpTo();
+    return pays >= 4 << 10 && pays <= 32 << 10 && (pays & (pays - 1)) == 0;
+  }));
+}
+
+TEST(RingPaysUpTo, IsTheLargestWhereNothingCanBeRead) {
+  EXPECT_TRUE(InAChild([] { return ForbidReading() && RingPaysUpTo() == 32 << 10; }));
 }
 
 }  // namespace
