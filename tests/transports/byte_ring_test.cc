@@ -12,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "transports/shm/line_copy.h"
+
 namespace entrain {
 namespace {
 
@@ -379,6 +381,27 @@ TEST_F(ByteRing, TwoThreadsReadWhatIsBeingWritten) {
     reader.Release();
   }
   other.join();
+}
+
+TEST(LineCopy, AnyLengthAtAnyPlaceAndNothingBeside) {
+  constexpr std::byte kUntouched{0xee};
+  std::array<std::byte, 400> from{}, to{};
+  for (size_t i = 0; i < from.size(); ++i) {
+    from[i] = static_cast<std::byte>(i % 199);
+  }
+  for (const auto copy : {shm::CopyIntoLines, shm::CopyOutOfLines}) {
+    for (size_t bytes = 0; bytes <= 260; ++bytes) {
+      for (const size_t at : {0, 1, 32, 63}) {
+        to.fill(kUntouched);
+        copy(to.data() + at, from.data() + 7, bytes);
+        shm::FetchLines(from.data() + at, bytes);
+        for (size_t i = 0; i < to.size(); ++i) {
+          const bool inside = i >= at && i < at + bytes;
+          ASSERT_EQ(to[i], inside ? from[i - at + 7] : kUntouched) << bytes << " at " << at;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

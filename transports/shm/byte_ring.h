@@ -61,6 +61,8 @@ struct RingFormat {
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
   // Where a writer may begin at the front again: so many bytes stay in the first cache.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
+  // Up to this length all lines of the next record are taken when one is published.
+  static constexpr size_t kTakenAhead = 2048 + kLine;
   static constexpr size_t LinesOf(size_t payload) {
     return (payload + kStateBytes + kLine - 1) & ~(kLine - 1);
   }
@@ -190,9 +192,13 @@ class RingWriter {
     RingFormat::StateAt(line).store(RingFormat::StateOf(kind, reserved_, taken),
                                     std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    // The record to come zeroes a line that the reader has last; taking it now, off the path, saves
-    // a tiny message the wait (measured: 0.36 to 0.29 us one way).
-    TakeLine(data_ + ((static_cast<size_t>(tail_) + RingFormat::kLine) & (bytes_ - 1)));
+    // The record to come is likely to be like this one, and its lines and the zero behind it are
+    // where the reader has been last. Taking them now, off the path, saves it the wait.
+    const size_t lines = RingFormat::LinesOf(reserved_);
+    const size_t ahead = lines <= RingFormat::kTakenAhead ? lines : RingFormat::kLine;
+    for (size_t at = RingFormat::kLine; at <= ahead; at += RingFormat::kLine) {
+      TakeLine(data_ + ((static_cast<size_t>(tail_) + at) & (bytes_ - 1)));
+    }
   }
 
   std::byte* const data_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "transports/shm/line_copy.h"
 
 namespace entrain::shm {
 namespace {
@@ -86,9 +87,11 @@ absl::StatusOr<int> Intake::Read() {
 
 Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
   const std::byte* data = nullptr;
-  const Endpoint::Next next = LookNow(envelope, into, &data);
+  const Endpoint::Next next = FindNow(envelope, into, &data);
   if (next == Endpoint::Next::kThis) {
-    if (data != into.data() && !into.empty()) {
+    if (data != into.data() && into.size() <= kByLines) {
+      CopyOutOfLines(into.data(), data, into.size());
+    } else if (data != into.data()) {
       std::memcpy(into.data(), data, into.size());
     }
     Settle();
@@ -97,6 +100,14 @@ Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
 }
 
 Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::byte** data) {
+  const Endpoint::Next next = FindNow(envelope, into, data);
+  if (next == Endpoint::Next::kThis && *data != into.data() && into.size() <= kByLines) {
+    FetchLines(*data, into.size());
+  }
+  return next;
+}
+
+Endpoint::Next Intake::FindNow(const Envelope& envelope, Bytes into, const std::byte** data) {
   if (channel_ == nullptr || ended_) {
     return Endpoint::Next::kOther;
   }

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "transports/shm/line_copy.h"
+
 namespace entrain::shm {
 namespace {
 
@@ -87,13 +89,19 @@ bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversin
     return false;
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
-  Append(&at, &head, sizeof(head));
-  size_t written = 0;
-  for (; bytes.size() - written > kOpenPiece; written += kOpenPiece) {
-    Append(&at, bytes.data() + written, kOpenPiece);
-    channel_->Open(kEager, sizeof(head) + written + kOpenPiece);
+  if (bytes.size() <= kByLines) {
+    // And the head behind it: all that is in the first line comes last.
+    CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
+    std::memcpy(at, &head, sizeof(head));
+  } else {
+    Append(&at, &head, sizeof(head));
+    size_t written = 0;
+    for (; bytes.size() - written > kOpenPiece; written += kOpenPiece) {
+      Append(&at, bytes.data() + written, kOpenPiece);
+      channel_->Open(kEager, sizeof(head) + written + kOpenPiece);
+    }
+    Append(&at, bytes.data() + written, bytes.size() - written);
   }
-  Append(&at, bytes.data() + written, bytes.size() - written);
   channel_->Publish(kEager);
   eager_cost_ += static_cast<uint64_t>(MatchQueue::CostOf(static_cast<int64_t>(bytes.size())));
   return true;
