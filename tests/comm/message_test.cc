@@ -262,6 +262,31 @@ TEST_P(Message, OneThatDoesNotSendIsNamedAtTheDeadline) {
   });
 }
 
+// What it was to receive is the sender's again then.
+TEST_P(Message, OneThatDoesNotReceiveIsNamedAtTheDeadline) {
+  if (GetParam() == "tcp") {
+    GTEST_SKIP() << "tcp sends what nobody receives yet";
+  }
+  RunRanks(2, Options(300 * kMillisecond), [](const Comm& comm) {
+    std::vector<int64_t> data(25000, comm->rank());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+      EXPECT_FALSE(Go(comm, CallKind::kRecv, data, 0).ok());
+      EXPECT_EQ(data, std::vector<int64_t>(25000, 1));
+      return;
+    }
+    const auto before = std::chrono::steady_clock::now();
+    const absl::Status status = Go(comm, CallKind::kSend, data, 1);
+    const auto took = std::chrono::steady_clock::now() - before;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("send #1: timed out"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
+    EXPECT_GE(took, std::chrono::milliseconds(300));
+    EXPECT_LT(took, std::chrono::milliseconds(900));
+  });
+}
+
 TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
   RunRanks(2, Options(), [](const Comm& comm) {
     std::vector<int64_t> data(4, 0);

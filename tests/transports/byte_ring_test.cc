@@ -290,6 +290,40 @@ TEST(TwoRings, AConversationStaysInTheFirstLines) {
   EXPECT_LT(furthest, RingFormat::kHotBytes + RingFormat::kRoomInFront + 2048);
 }
 
+// What a record says of the other ring begins anew every 2^24 lines; and a ring that is never released
+// is full when what has not been read fills it, there too.
+TEST(TwoRings, LearnFollowsTheReaderRoundAllNumbersOfLines) {
+  constexpr size_t kLarge = 32 << 10, kPayload = 4000;
+  const auto memory = std::make_unique<std::array<std::byte, kLarge + 64>>();
+  void* at = memory->data();
+  size_t space = memory->size();
+  auto* const ring = static_cast<std::byte*>(std::align(64, kLarge, at, space));
+  std::fill(memory->begin(), memory->end(), std::byte{});
+  std::atomic<uint64_t> head{0};
+  RingWriter writer(ring, kLarge, &head);
+  RingReader reader(ring, kLarge, &head);
+  std::mt19937 random(5);
+  uint64_t written = 0, read = 0;
+  while (reader.taken() < (uint64_t{1} << 24) + 10000) {
+    while (std::byte* const to = writer.Reserve(kPayload, random() % 2 == 0)) {
+      ++written;
+      std::memcpy(to, &written, sizeof(written));
+      writer.Publish(kKind);
+    }
+    ASSERT_FALSE(writer.broken());
+    ASSERT_GT(written, read);
+    for (uint64_t some = 1 + random() % (written - read); some > 0; --some) {
+      RingReader::Record record;
+      ASSERT_TRUE(reader.Peek(&record));
+      uint64_t number;
+      std::memcpy(&number, record.payload.data(), sizeof(number));
+      ASSERT_EQ(number, ++read);
+      reader.Pop();
+    }
+    writer.Learn(static_cast<uint32_t>(reader.taken() & RingFormat::kTakenMask));
+  }
+}
+
 // Whatever it claims, no more is overwritten than it could have read.
 TEST_F(ByteRing, AReaderThatTalksNonsenseHarmsOnlyItself) {
   std::mt19937 random(3);

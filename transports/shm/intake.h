@@ -7,6 +7,7 @@
 //                     │              anything was read
 //                     └──> lent      (it is mapped here, and the receive takes a loan)
 //                                    ──EndLoan──> kDone
+//   announced by the next record, while TakeNow waits for it ──> read whole, at once ──> kDone
 //
 // The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
 // within the credit that the sender has.
