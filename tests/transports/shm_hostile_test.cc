@@ -262,6 +262,29 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
   }
 }
 
+// An end that comes again is legal (it may have crossed a revocation), but nobody who waits for a
+// message is to read them for ever.
+TEST_F(ShmHostile, MoreEndsThanMessages) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const std::vector<std::byte> out(100'000);
+  const auto ticket = path->TryLend(Message(1), out);
+  ASSERT_TRUE(ticket.has_value());
+  for (int i = 0; i < 200; ++i) {
+    Write(kDone, Raw(WireDone{ticket->number}));
+  }
+  Write(kEager, Raw(WireEnvelope::Of(Message(3))) + "abc");
+  std::string into(3, '-');
+  const auto try_recv = [&] {
+    return path->TryRecv(Message(3), Bytes(reinterpret_cast<std::byte*>(&into[0]), into.size()));
+  };
+  EXPECT_EQ(try_recv(), Endpoint::Next::kOther);
+  EXPECT_EQ(path->TryReturn(*ticket), Endpoint::Next::kThis);
+  ASSERT_TRUE(PollUntil([&] { return early == 1; }));
+  EXPECT_EQ(try_recv(), Endpoint::Next::kThis);
+  EXPECT_EQ(into, "abc");
+  EXPECT_TRUE(lost.empty());
+}
+
 TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
   const std::vector<WirePush> asked[] = {
       {{0, 0, 0, 100'001, 0}},

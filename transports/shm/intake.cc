@@ -145,10 +145,12 @@ Endpoint::Next Intake::FindNow(const Envelope& envelope, Bytes into, const std::
 }
 
 bool Intake::PeekPastEnds(RingReader::Record* record) {
-  while (channel_->Peek(record)) {
+  for (int ends = 0; channel_->Peek(record); ++ends) {
     WireDone wire;
-    // A breach is left to Poll, which ends the connection.
-    if (record->kind != kDone || !TakeAll(record->payload, &wire) || !outbox_->OnDone(wire).ok()) {
+    // A breach is left to Poll, which ends the connection; and so is a peer that writes as fast as
+    // this reads.
+    if (ends == kRecordsPerRead || record->kind != kDone || !TakeAll(record->payload, &wire) ||
+        !outbox_->OnDone(wire).ok()) {
       return true;
     }
     channel_->reader().Pop();

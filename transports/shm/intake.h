@@ -119,7 +119,8 @@ class Intake {
   void LetGo();
   // LookNow, but for fetching what it has found.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
-  // The next record that is not the end of a message of ours; those are taken. False: there is none.
+  // The next record that is not the end of a message of ours; those are taken, but not without end.
+  // False: there is none.
   bool PeekPastEnds(RingReader::Record* record);
   // Reads a message that is announced by the next record, and takes that. False: Poll must see to it.
   bool ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into);
