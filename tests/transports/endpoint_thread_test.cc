@@ -1,8 +1,14 @@
 // The contract with each side driven by a thread of its own, as engines do, asleep on wait_fd when
 // there is nothing to do. Run under the thread sanitizer.
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <deque>
+#include <memory>
+#include <optional>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "tests/transports/endpoint_contract.h"
 
@@ -85,21 +91,156 @@ TEST_P(EndpointContract, TwoThreadsExchangeEverySize) {
   other.join();
 }
 
+// One side of a conversation in which every message goes out and is taken in a way drawn on the spot:
+// at once, lent at once, posted; and begun in one way and ended in another.
+class EveryWay {
+ public:
+  EveryWay(Node& node, Endpoint& path, uint32_t seed)
+      : node_(node), path_(path), random_(seed), seed_(seed) {
+    region_ = *node.regions->Allocate(kMost, SealedMemory::Pages::kUsual);
+  }
+  ~EveryWay() {
+    node_.transport->Retire(*region_);
+    node_.regions->Remove(*region_);
+  }
+  // Sends and receives message `i`; `others`: the seed of the other side.
+  void Exchange(uint32_t i, int64_t bytes, uint32_t others) {
+    Buffer own = Pattern(bytes, i + seed_), in(own.size(), 0);
+    const bool shared = random_() % 3 == 0;
+    if (shared) {
+      std::copy(own.begin(), own.end(), reinterpret_cast<uint8_t*>(region_->memory.data()));
+    }
+    const Bytes out = shared ? Bytes(region_->memory.data(), own.size()) : Of(own);
+    Transfer sent, received;
+    Loan loan;
+    const bool send_first = random_() % 2 == 0;
+    std::optional<Ticket> ticket;
+    if (send_first) {
+      ticket = Send(i, out, &sent);
+    }
+    const bool taken = TryReceive(i, Of(in));
+    if (!taken) {
+      random_() % 2 == 0 ? path_.PostRecv(Message(i % 3), Of(in), &received)
+                         : path_.PostLoan(Message(i % 3), Of(in), &received, &loan);
+    }
+    if (!send_first) {
+      ticket = Send(i, out, &sent);
+    }
+    if (ticket) {
+      TakeBack(*ticket, &sent);
+    }
+    if (!taken) {
+      ASSERT_TRUE(Drive(*node_.transport, [&] { return received.times > 0; })) << i;
+      ASSERT_EQ(received.status, absl::OkStatus());
+      if (loan.lent != nullptr) {
+        std::memcpy(in.data(), loan.lent, in.size());
+        ASSERT_EQ(path_.EndLoan(&loan), absl::OkStatus());
+      }
+    }
+    ASSERT_TRUE(in == Pattern(bytes, i + others)) << i << ", " << bytes << " bytes";
+    ASSERT_TRUE(Drive(*node_.transport, [&] { return sent.times > 0; })) << i;
+    ASSERT_EQ(sent.status, absl::OkStatus());
+    std::fill(out.begin(), out.end(), std::byte{0xDD});
+  }
+
+ private:
+  static constexpr int64_t kMost = 320 << 10;
+
+  std::optional<Ticket> Send(uint32_t i, ConstBytes out, Transfer* sent) {
+    const auto way = random_() % 3;
+    if (way == 0 && path_.TrySend(Message(i % 3), out)) {
+      sent->times = 1;
+      sent->status = absl::OkStatus();
+      return std::nullopt;
+    }
+    if (way != 2) {
+      if (const auto ticket = path_.TryLend(Message(i % 3), out)) {
+        return ticket;
+      }
+    }
+    path_.PostSend(Message(i % 3), out, sent);
+    return std::nullopt;
+  }
+  bool TryReceive(uint32_t i, Bytes in) {
+    auto next = Endpoint::Next::kNothing;
+    const bool looks = random_() % 2 == 0;
+    const std::byte* data = in.data();
+    for (auto turns = random_() % 300; turns > 0 && next == Endpoint::Next::kNothing; --turns) {
+      next = looks ? path_.TryRead(Message(i % 3), in, &data) : path_.TryRecv(Message(i % 3), in);
+    }
+    if (next == Endpoint::Next::kThis && data != in.data() && !in.empty()) {
+      std::memcpy(in.data(), data, in.size());
+    }
+    return next == Endpoint::Next::kThis;
+  }
+  void TakeBack(Ticket ticket, Transfer* sent) {
+    auto next = Endpoint::Next::kNothing;
+    for (auto turns = random_() % 300; turns > 0 && next == Endpoint::Next::kNothing; --turns) {
+      next = path_.TryReturn(ticket);
+    }
+    if (next == Endpoint::Next::kThis) {
+      sent->times = 1;
+      sent->status = absl::OkStatus();
+    } else {
+      path_.Await(ticket, sent);
+    }
+  }
+
+  Node& node_;
+  Endpoint& path_;
+  std::mt19937 random_;
+  const uint32_t seed_;
+  std::shared_ptr<const SharedRegion> region_;
+};
+
+TEST_P(EndpointContract, EveryWayOfSendingMeetsEveryWayOfReceiving) {
+  Connect();
+  const auto play = [](Node& node, Endpoint& path, uint32_t seed) {
+    EveryWay side(node, path, seed);
+    std::mt19937 sizes(4);  // the same on both sides
+    for (uint32_t i = 0; i < 300; ++i) {
+      const int64_t bytes =
+          i % 20 == 0 ? 0 : (int64_t{1} << (sizes() % 19)) + static_cast<int64_t>(sizes() % 100);
+      ASSERT_NO_FATAL_FAILURE(side.Exchange(i, bytes, 1000 - seed));
+    }
+  };
+  std::thread other([&] { play(*b, *to_a, 1000); });
+  play(*a, *to_b, 0);
+  other.join();
+}
+
 // The sender revokes, overwrites and frees its buffer while the other thread is copying from it.
 TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
   Connect();
-  constexpr int kRounds = 240;
-  // Most of one piece: what is revoked in its middle has nothing behind it that could fail.
-  const auto large = [](int i) { return i % 8 < 2; };
-  const auto bytes_of = [&](int i) { return large(i) ? size_t{6} << 20 : size_t{240} << 10; };
+  constexpr int kRounds = 360;
+  // Some lent and taken at once, where that goes. Of the others most are of one piece: what is
+  // revoked in its middle has nothing behind it that could fail.
+  const auto at_once = [](int i) { return i % 3 == 2; };
+  const auto large = [&](int i) { return i % 8 < 2 && !at_once(i); };
+  const auto bytes_of = [&](int i) {
+    return at_once(i) ? size_t{60} << 10 : large(i) ? size_t{6} << 20 : size_t{240} << 10;
+  };
   std::atomic<int> revoked{0};  // rounds that the sender has ended
-  std::atomic<int> received{0};
+  std::atomic<int> received{0}, waiting{-1};
   std::thread other([&] {
     for (int i = 0; i < kRounds; ++i) {
       const auto context = static_cast<Context>(100 + i);
       Buffer in(bytes_of(i), 0);
       Transfer receive;
-      to_a->PostRecv(Message(1, context), Of(in), &receive);
+      // What was said last would be in the way.
+      ASSERT_TRUE(Drive(*b->transport,
+                        [&] { return b->events.controls.size() >= static_cast<size_t>(i); }));
+      auto next = at_once(i) ? Endpoint::Next::kNothing : Endpoint::Next::kOther;
+      waiting.store(i);
+      while (next == Endpoint::Next::kNothing && revoked.load() <= i) {
+        next = to_a->TryRecv(Message(1, context), Of(in));
+      }
+      if (next == Endpoint::Next::kThis) {
+        receive.times = 1;
+        receive.status = absl::OkStatus();
+      } else {
+        to_a->PostRecv(Message(1, context), Of(in), &receive);
+      }
       ASSERT_TRUE(Drive(*b->transport, [&] {
         if (revoked.load() > i && receive.times == 0) {
           to_a->Revoke(context, context, absl::AbortedError("revoked"));
@@ -124,12 +265,22 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
                                                      SealedMemory::Pages::kUsual);
     const Bytes out = region == nullptr ? Of(*own) : Bytes(region->memory.data(), own->size());
     std::fill(out.begin(), out.end(), std::byte{0x11});
+    while (at_once(i) && waiting.load() < i && !HasFailure()) {
+      a->transport->Poll();  // what was said may not have gone yet
+    }
     Transfer send;
-    to_b->PostSend(Message(1, context), out, &send);
-    const Deadline until =
-        Deadline::After(large(i) ? i * 25 * kMicrosecond : i % 60 * 2 * kMicrosecond);
+    if (at_once(i) && to_b->TryLend(Message(1, context), out).has_value()) {
+      send.times = 1;  // nobody asks for its end
+    } else {
+      to_b->PostSend(Message(1, context), out, &send);
+    }
+    const Deadline until = Deadline::After(at_once(i) ? i % 40 * kMicrosecond
+                                           : large(i) ? i * 25 * kMicrosecond
+                                                      : i % 60 * 2 * kMicrosecond);
     while (!until.Passed(Clock::Real().Now())) {
-      a->transport->Poll();
+      if (!at_once(i)) {
+        a->transport->Poll();
+      }
     }
     to_b->Revoke(context, context, absl::AbortedError("revoked"));
     std::fill(out.begin(), out.end(), std::byte{0xDD});
