@@ -6,9 +6,11 @@
 namespace entrain {
 namespace {
 
-// Of a lane's messages: what is combined should stay in cache until then. Where nothing is, and
-// all send at once, longer ones are quicker.
-constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
+// Of a lane's messages: what is combined should stay in cache until then, and what is passed on be
+// passed on soon. Where nothing is and all send at once, longer ones are quicker; where one rank
+// receives and the others only send, messages as long as that are left whole, as the transport finds
+// out by which way they come the quickest.
+constexpr int64_t kPieceBytes = 256 << 10, kLongBytes = 1 << 20;
 constexpr int kMaxLanes = 128;
 // More are not run one by one on a timeline.
 constexpr int kRehearsedLanes = 4 * kWindow;
@@ -21,11 +23,16 @@ bool SendsWholeLanes(const Algorithm& algorithm) {
                                        name != "two_step" && name != "halving_doubling");
 }
 
-int64_t PieceOf(const Algorithm& algorithm) {
+// Of messages of so many bytes.
+int64_t PieceOf(const Algorithm& algorithm, int ranks, int64_t message) {
+  const bool direct = absl::string_view(algorithm.name) == "direct" || ranks == 2;
   const bool exchanges =
       algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kAllToAll;
-  return exchanges && absl::string_view(algorithm.name) == "direct" ? kExchangedPieceBytes
-                                                                    : kPieceBytes;
+  const bool one_receives =
+      algorithm.kind == CallKind::kGather || (algorithm.kind == CallKind::kBroadcast && ranks == 2);
+  return direct && exchanges                               ? kLongBytes
+         : direct && one_receives && message >= kLongBytes ? message
+                                                           : kPieceBytes;
 }
 
 int64_t Picos(double us) {
@@ -60,8 +67,9 @@ bool IsCrowded(const Crowd& crowd, const Paths& paths) {
 }  // namespace
 
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes) {
-  const int64_t pieces = SendsWholeLanes(algorithm) ? 1 : ranks;
-  return static_cast<int>(std::clamp<int64_t>(bytes / (pieces * PieceOf(algorithm)), 1, kMaxLanes));
+  const int64_t message = bytes / (SendsWholeLanes(algorithm) ? 1 : ranks);
+  return static_cast<int>(
+      std::clamp<int64_t>(message / PieceOf(algorithm, ranks, message), 1, kMaxLanes));
 }
 
 Crowd Crowd::Of(absl::Span<const int> hosts) {

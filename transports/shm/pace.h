@@ -28,7 +28,14 @@ class Pace {
   static constexpr size_t kLeast = 16 << 10;
   // `bytes` took `ns`. Far too long: something else had the core; that counts little.
   void Took(Copy copy, size_t bytes, int64_t ns) { Note(bytes, ns, &ns_per_kib_[copy]); }
-  void Came(Way way, size_t bytes, int64_t ns) { Note(bytes, ns, &long_ns_per_kib_[way]); }
+  void Came(Way way, size_t bytes, int64_t ns) {
+    // The first few count in full: of messages so long there may be no more.
+    if (came_[way]++ == 0) {
+      long_ns_per_kib_[way] = PerKib(bytes, ns);
+    } else {
+      Note(bytes, ns, &long_ns_per_kib_[way], std::max(kWeight, 1.0 / came_[way]));
+    }
+  }
 
   // Whether the receiver has less to do with what comes through the ring. Asked once a message.
   bool RingIsQuicker() {
@@ -36,24 +43,31 @@ class Pace {
     return (ns_per_kib_[kTake] < 0.9 * ns_per_kib_[kRead]) != now;
   }
 
-  // For a message of at least kLong that comes alone: `reading` or the ring.
+  // For a message of at least kLong that comes alone: `reading` or the ring. The slower of the two is
+  // tried again at the 2nd, 4th, 8th ... and every 64th.
   static constexpr size_t kLong = 1 << 20;
   Way WayOfLong(Way reading) {
-    const bool ring = long_ns_per_kib_[kRing] < long_ns_per_kib_[reading];
-    return ring != (++long_ % kTryEvery == kTryEvery / 4) ? kRing : reading;
+    ++long_;
+    const Way quicker =
+        came_[kRing] > 0 && long_ns_per_kib_[kRing] < long_ns_per_kib_[reading] ? kRing : reading;
+    const bool try_other = long_ > 1 && ((long_ & (long_ - 1)) == 0 || long_ % kTryEvery == 0);
+    return try_other == (quicker == kRing) ? reading : kRing;
   }
 
  private:
   static constexpr unsigned kTryEvery = 64;
+  static constexpr double kWeight = 1.0 / 8;  // of what comes, in what is usual
 
-  static void Note(size_t bytes, int64_t ns, double* usual) {
-    const double now = static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
-    *usual += (std::min(now, 4 * *usual) - *usual) / 8;
+  static double PerKib(size_t bytes, int64_t ns) {
+    return static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
+  }
+  static void Note(size_t bytes, int64_t ns, double* usual, double weight = kWeight) {
+    *usual += (std::min(PerKib(bytes, ns), 4 * *usual) - *usual) * weight;
   }
 
   double ns_per_kib_[2] = {65, 30};
   double long_ns_per_kib_[3] = {100, 100, 100};
-  unsigned asked_ = 0, long_ = 0;
+  unsigned asked_ = 0, long_ = 0, came_[3] = {};
 };
 
 }  // namespace entrain::shm
