@@ -320,9 +320,9 @@ TEST(CudaDevice, ErrorsNameTheFunctionAndWhatTheDriverSaid) {
   const absl::Status lost = device.Record(*event, nullptr);
   EXPECT_TRUE(absl::IsInternal(lost));
   EXPECT_THAT(std::string(lost.message()), HasSubstr("cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS"));
-  FailCall("cuEventQuery", 1, 9999);
+  FailCall("cuEventQuery", 1, 998);  // no error of that number, but one that the type holds
   EXPECT_THAT(std::string(device.Reached(*event).status().message()),
-              HasSubstr("cuEventQuery: unknown error 9999"));
+              HasSubstr("cuEventQuery: unknown error 998"));
   device.DestroyEvent(*event);
 
   int no_stream = 0;

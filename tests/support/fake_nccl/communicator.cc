@@ -236,7 +236,10 @@ bool Communicator::Pump(Operation& operation) {
     std::vector<char>* const room = transfer.room;
     char* const seen = room != nullptr ? room->data() : transfer.memory.Seen();
     const size_t bytes = room != nullptr ? room->size() : transfer.memory.bytes;
-    if (seen == nullptr && bytes > 0) {
+    if (bytes == 0) {
+      continue;
+    }
+    if (seen == nullptr) {
       Fail(entrain::nccl::kUnhandledCudaError, "an address that is none of the device");
       return false;
     }

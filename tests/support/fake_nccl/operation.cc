@@ -109,12 +109,14 @@ Room Copied(Operation* operation, Memory memory) {
   auto room = std::make_shared<std::vector<char>>(memory.bytes);
   operation->rooms.push_back(room);
   operation->before.push_back([room, memory] {
-    const char* const seen = memory.Seen();
-    if (seen == nullptr) {
-      return memory.bytes == 0;
+    if (memory.bytes == 0) {
+      return true;  // an empty room has no memory
     }
-    std::memcpy(room->data(), seen, memory.bytes);
-    return true;
+    const char* const seen = memory.Seen();
+    if (seen != nullptr) {
+      std::memcpy(room->data(), seen, memory.bytes);
+    }
+    return seen != nullptr;
   });
   return room;
 }
@@ -139,12 +141,14 @@ Room Empty(Operation* operation, size_t bytes) {
 
 void PutAfter(Operation* operation, Room room, Memory to) {
   operation->after.push_back([room = std::move(room), to] {
-    char* const seen = to.Seen();
-    if (seen == nullptr) {
-      return to.bytes == 0;
+    if (to.bytes == 0) {
+      return true;
     }
-    std::memcpy(seen, room->data(), to.bytes);
-    return true;
+    char* const seen = to.Seen();
+    if (seen != nullptr) {
+      std::memcpy(seen, room->data(), to.bytes);
+    }
+    return seen != nullptr;
   });
 }
 
