@@ -61,7 +61,7 @@ struct RingFormat {
   static constexpr uint64_t kTakenMask = 0xffffff;  // lines; far more than a ring has
   // Where a writer may begin at the front again: so many bytes stay in the first cache.
   static constexpr size_t kHotBytes = 4096, kRoomInFront = 2048;
-  // Up to this length all lines of the next record are taken when one is published.
+  // At most so much of the next record is taken when one is published.
   static constexpr size_t kTakenAhead = 2048 + kLine;
   static constexpr size_t LinesOf(size_t payload) {
     return (payload + kStateBytes + kLine - 1) & ~(kLine - 1);
@@ -132,6 +132,8 @@ class RingWriter {
     return HasRoom(lines > to_end ? to_end + lines : lines);
   }
   bool broken() const { return broken_; }
+  // Lines of the next record are taken ahead behind records whose payload is at most this.
+  void TakeAheadUpTo(size_t payload) { most_like_ = RingFormat::LinesOf(payload); }
 
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
@@ -195,8 +197,9 @@ class RingWriter {
     // The record to come is likely to be like this one, and its lines and the zero behind it are
     // where the reader has been last. Taking them now, off the path, saves it the wait.
     const size_t lines = RingFormat::LinesOf(reserved_);
-    const size_t ahead = lines <= RingFormat::kTakenAhead ? lines : RingFormat::kLine;
-    for (size_t at = RingFormat::kLine; at <= ahead; at += RingFormat::kLine) {
+    const size_t ahead = lines <= most_like_ ? lines : RingFormat::kLine;
+    for (size_t at = RingFormat::kLine; at <= std::min(ahead, RingFormat::kTakenAhead);
+         at += RingFormat::kLine) {
       TakeLine(data_ + ((static_cast<size_t>(tail_) + at) & (bytes_ - 1)));
     }
   }
@@ -205,7 +208,7 @@ class RingWriter {
   const size_t bytes_;
   std::atomic<uint64_t>* const head_;
   uint64_t tail_ = 0, known_head_ = 0, released_ = 0;  // released_: as last read
-  size_t reserved_ = 0;
+  size_t reserved_ = 0, most_like_ = RingFormat::kTakenAhead;
   uint64_t taken_ = 0;  // as last published
   bool broken_ = false;
 };

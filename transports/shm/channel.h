@@ -17,7 +17,7 @@ class Channel {
  public:
   explicit Channel(Acquaintance peer);
 
-  // Writing. Reserve, Open and Publish as in RingWriter; Publish wakes the peer if it sleeps.
+  // Writing. Reserve, Open, Publish and TakeAheadUpTo as in RingWriter; Publish wakes the peer if it sleeps.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     return whole_ || writer_.EndOf(payload, again_in_front) <= Segment::kFirstOfRing || Grow()
                ? writer_.Reserve(payload, again_in_front)
@@ -30,6 +30,7 @@ class Channel {
     }
   }
   void Open(Kind kind, size_t ready) { writer_.Open(kind, ready); }
+  void TakeAheadUpTo(size_t payload) { writer_.TakeAheadUpTo(payload); }
   bool HasRoomFor(size_t payload) { return writer_.HasRoomFor(payload); }
   size_t MaxPayload() const { return RingFormat::MaxPayload(segment_.ring_bytes()); }
 

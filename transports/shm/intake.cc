@@ -89,7 +89,7 @@ Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
   const std::byte* data = nullptr;
   const Endpoint::Next next = FindNow(envelope, into, &data);
   if (next == Endpoint::Next::kThis) {
-    if (data != into.data() && into.size() <= kByLines) {
+    if (data != into.data() && into.size() <= MostByLines(*spare_cores_)) {
       CopyOutOfLines(into.data(), data, into.size());
     } else if (data != into.data()) {
       std::memcpy(into.data(), data, into.size());
@@ -101,7 +101,8 @@ Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
 
 Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::byte** data) {
   const Endpoint::Next next = FindNow(envelope, into, data);
-  if (next == Endpoint::Next::kThis && *data != into.data() && into.size() <= kByLines) {
+  if (next == Endpoint::Next::kThis && *data != into.data() &&
+      into.size() <= MostByLines(*spare_cores_)) {
     FetchLines(*data, into.size());
   }
   return next;

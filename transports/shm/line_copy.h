@@ -10,8 +10,11 @@
 namespace entrain::shm {
 
 inline constexpr size_t kCopyUnit = 16;
-// Up to this length they are quicker than memcpy.
-inline constexpr size_t kByLines = 2048;
+// Up to this length they are quicker than memcpy. Where processes share a core, many a line need not
+// come from another.
+inline constexpr size_t MostByLines(bool spare_cores) {
+  return spare_cores ? 4096 : 2048;
+}
 
 inline void CopyUnit(std::byte* to, const std::byte* from) {
   std::memcpy(to, from, kCopyUnit);

@@ -63,6 +63,7 @@ bool Outbox::IsEager(ConstBytes bytes) {
 
 void Outbox::SetSpareCores(bool spare) {
   spare_cores_ = spare;
+  channel_->TakeAheadUpTo(sizeof(WireEnvelope) + MostByLines(spare));
   ChooseEager();
 }
 
@@ -89,7 +90,7 @@ bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversin
     return false;
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
-  if (bytes.size() <= kByLines) {
+  if (bytes.size() <= MostByLines(spare_cores_)) {
     // And the head behind it: all that is in the first line comes last.
     CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
     std::memcpy(at, &head, sizeof(head));
