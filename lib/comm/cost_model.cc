@@ -7,10 +7,11 @@ namespace entrain {
 namespace {
 
 // Of a lane's messages: what is combined should stay in cache until then, and what is passed on be
-// passed on soon. Where nothing is and all send at once, longer ones are quicker; where one rank
-// receives and the others only send, messages as long as that are left whole, as the transport finds
-// out by which way they come the quickest.
-constexpr int64_t kPieceBytes = 256 << 10, kLongBytes = 1 << 20;
+// passed on soon. Where nothing is and all send at once, longer ones are quicker.
+constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
+// Where one rank receives and the others only send, messages from here on are left whole: the
+// transport takes them in pieces, and finds out by which way they come the quickest.
+constexpr int64_t kWholeBytes = 1 << 20;
 constexpr int kMaxLanes = 128;
 // More are not run one by one on a timeline.
 constexpr int kRehearsedLanes = 4 * kWindow;
@@ -23,16 +24,28 @@ bool SendsWholeLanes(const Algorithm& algorithm) {
                                        name != "two_step" && name != "halving_doubling");
 }
 
-// Of messages of so many bytes.
-int64_t PieceOf(const Algorithm& algorithm, int ranks, int64_t message) {
-  const bool direct = absl::string_view(algorithm.name) == "direct" || ranks == 2;
+bool IsDirect(const Algorithm& algorithm) {
+  return absl::string_view(algorithm.name) == "direct";
+}
+
+// Of the longest that a rank sends to another.
+int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
+  return bytes / (SendsWholeLanes(algorithm) ? 1 : ranks);
+}
+
+int Pieces(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool exchanges =
       algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kAllToAll;
+  const int64_t piece = exchanges && IsDirect(algorithm) ? kExchangedPieceBytes : kPieceBytes;
+  return static_cast<int>(
+      std::clamp<int64_t>(MessageBytes(algorithm, ranks, bytes) / piece, 1, kMaxLanes));
+}
+
+bool LeftWhole(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool one_receives =
       algorithm.kind == CallKind::kGather || (algorithm.kind == CallKind::kBroadcast && ranks == 2);
-  return direct && exchanges                               ? kLongBytes
-         : direct && one_receives && message >= kLongBytes ? message
-                                                           : kPieceBytes;
+  return one_receives && IsDirect(algorithm) &&
+         MessageBytes(algorithm, ranks, bytes) >= kWholeBytes;
 }
 
 int64_t Picos(double us) {
@@ -67,9 +80,7 @@ bool IsCrowded(const Crowd& crowd, const Paths& paths) {
 }  // namespace
 
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes) {
-  const int64_t message = bytes / (SendsWholeLanes(algorithm) ? 1 : ranks);
-  return static_cast<int>(
-      std::clamp<int64_t>(message / PieceOf(algorithm, ranks, message), 1, kMaxLanes));
+  return LeftWhole(algorithm, ranks, bytes) ? 1 : Pieces(algorithm, ranks, bytes);
 }
 
 Crowd Crowd::Of(absl::Span<const int> hosts) {
@@ -116,7 +127,7 @@ Rehearsal::Rehearsal(const Algorithm& algorithm, const Spec& spec, absl::Span<co
                      int64_t bytes)
     : hosts_(hosts.begin(), hosts.end()),
       bytes_(bytes),
-      lanes_(spec.uneven ? 1 : LanesFor(algorithm, spec.size, bytes)) {
+      lanes_(spec.uneven ? 1 : Pieces(algorithm, spec.size, bytes)) {
   const int lanes = std::min(lanes_, kRehearsedLanes);
   cut_ = Make(algorithm, spec, lanes, bytes * lanes / lanes_);
   if (lanes < lanes_) {

@@ -70,7 +70,7 @@ class Rehearsal {
 
   const std::vector<int> hosts_;
   int64_t bytes_ = 0;
-  int lanes_ = 1;  // of the call
+  int lanes_ = 1;  // of the call; pieces of a message that is left whole count as lanes
   // All its lanes; or, where these are many, some of them and half of those: lanes that follow each
   // other take equally long.
   Cut cut_, half_;

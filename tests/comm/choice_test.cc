@@ -137,6 +137,22 @@ TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
   });
 }
 
+// Though it is one lane: the transport takes a long message in pieces.
+TEST(Choice, ALongGatherGoesDirectWithItsMessagesWhole) {
+  for (const int ranks : {2, 3, 4, 8}) {
+    const std::vector<std::string> hosts(static_cast<size_t>(ranks), "a");
+    Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {Link::kShm, 2});
+    Call call;
+    call.kind = CallKind::kGather;
+    call.dtype = DType::kF32;
+    call.count = (int64_t{16} << 20) / ranks;
+    const auto plan = planner.PlanFor(call);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(std::string((*plan)->algorithm), "direct") << ranks << " ranks";
+    EXPECT_THAT((*plan)->schedule->lanes, SizeIs(1)) << ranks << " ranks";
+  }
+}
+
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {
   const Topology topology = Topology::FromHostIds({"a", "a", "a", "a"});
   Planner planner(0, topology, {}, BuiltinTuning(), {Link::kShm, 2});
