@@ -133,7 +133,7 @@ class RingWriter {
   }
   bool broken() const { return broken_; }
   // Lines of the next record are taken ahead behind records whose payload is at most this.
-  void TakeAheadUpTo(size_t payload) { most_like_ = RingFormat::LinesOf(payload); }
+  void TakeAheadUpTo(size_t payload) { longest_alike_ = RingFormat::LinesOf(payload); }
 
  private:
   size_t Offset() const { return static_cast<size_t>(tail_) & (bytes_ - 1); }
@@ -197,7 +197,7 @@ class RingWriter {
     // The record to come is likely to be like this one, and its lines and the zero behind it are
     // where the reader has been last. Taking them now, off the path, saves it the wait.
     const size_t lines = RingFormat::LinesOf(reserved_);
-    const size_t ahead = lines <= most_like_ ? lines : RingFormat::kLine;
+    const size_t ahead = lines <= longest_alike_ ? lines : RingFormat::kLine;
     for (size_t at = RingFormat::kLine; at <= std::min(ahead, RingFormat::kTakenAhead);
          at += RingFormat::kLine) {
       TakeLine(data_ + ((static_cast<size_t>(tail_) + at) & (bytes_ - 1)));
@@ -208,7 +208,7 @@ class RingWriter {
   const size_t bytes_;
   std::atomic<uint64_t>* const head_;
   uint64_t tail_ = 0, known_head_ = 0, released_ = 0;  // released_: as last read
-  size_t reserved_ = 0, most_like_ = RingFormat::kTakenAhead;
+  size_t reserved_ = 0, longest_alike_ = RingFormat::kTakenAhead;
   uint64_t taken_ = 0;  // as last published
   bool broken_ = false;
 };

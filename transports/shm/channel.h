@@ -17,7 +17,8 @@ class Channel {
  public:
   explicit Channel(Acquaintance peer);
 
-  // Writing. Reserve, Open, Publish and TakeAheadUpTo as in RingWriter; Publish wakes the peer if it sleeps.
+  // Writing. Reserve, Open, Publish and TakeAheadUpTo as in RingWriter; Publish wakes the peer if it
+  // sleeps.
   std::byte* Reserve(size_t payload, bool again_in_front = false) {
     return whole_ || writer_.EndOf(payload, again_in_front) <= Segment::kFirstOfRing || Grow()
                ? writer_.Reserve(payload, again_in_front)

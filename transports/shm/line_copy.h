@@ -7,14 +7,17 @@
 #include <cstdint>
 #include <cstring>
 
+#include "transports/shm/byte_ring.h"
+
 namespace entrain::shm {
 
-inline constexpr size_t kCopyUnit = 16;
-// Up to this length they are quicker than memcpy. Where processes share a core, many a line need not
-// come from another.
-inline constexpr size_t MostByLines(bool spare_cores) {
+// The length up to which what is here is quicker than memcpy: less where processes share a core, as
+// many a line need not come from another.
+constexpr size_t MostByLines(bool spare_cores) {
   return spare_cores ? 4096 : 2048;
 }
+
+constexpr size_t kCopyUnit = 16;
 
 inline void CopyUnit(std::byte* to, const std::byte* from) {
   std::memcpy(to, from, kCopyUnit);
@@ -47,7 +50,7 @@ inline void CopyOutOfLines(std::byte* to, const std::byte* from, size_t bytes) {
 
 // Asks for the lines of what is to be read, but the first: that is here.
 inline void FetchLines(const std::byte* from, size_t bytes) {
-  constexpr size_t kLine = 64;
+  constexpr size_t kLine = RingFormat::kLine;
   for (size_t at = kLine - reinterpret_cast<uintptr_t>(from) % kLine; at < bytes; at += kLine) {
     __builtin_prefetch(from + at);
   }
