@@ -98,6 +98,13 @@ class ShmHostile : public testing::Test, public Events {
     std::memcpy(at, payload.data(), payload.size());
     peer->Publish(static_cast<Kind>(kind));
   }
+  // The first `ready` bytes can be read, the record is not finished.
+  void Begin(const std::string& payload, size_t ready) {
+    std::byte* at = peer->Reserve(payload.size());
+    ASSERT_NE(at, nullptr);
+    std::memcpy(at, payload.data(), payload.size());
+    peer->Open(kEager, ready);
+  }
   template <typename Wire>
   static std::string Raw(const Wire& wire) {
     return std::string(reinterpret_cast<const char*>(&wire), sizeof(wire));
@@ -183,12 +190,8 @@ TEST_F(ShmHostile, AMessageIsTakenWhileItIsWritten) {
 // Begun by one who waits, finished by the engine: nothing is lost or counted twice.
 TEST_F(ShmHostile, AMessageThatWasBegunIsDeliveredByPoll) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
-  const std::string text(5000, 'x'), head = Raw(WireEnvelope::Of(Message(3)));
-  std::byte* const at = peer->Reserve(head.size() + text.size());
-  ASSERT_NE(at, nullptr);
-  std::memcpy(at, head.data(), head.size());
-  std::memcpy(at + head.size(), text.data(), text.size());
-  peer->Open(kEager, 2048);
+  const std::string text(5000, 'x');
+  ASSERT_NO_FATAL_FAILURE(Begin(Raw(WireEnvelope::Of(Message(3))) + text, 2048));
   std::string into(text.size(), '-');
   const Bytes bytes(reinterpret_cast<std::byte*>(&into[0]), into.size());
   EXPECT_EQ(path->TryRecv(Message(3), bytes), Endpoint::Next::kNothing);
@@ -208,11 +211,7 @@ TEST_F(ShmHostile, AMessageThatWasBegunIsDeliveredByPoll) {
 TEST_F(ShmHostile, AMessageThatWasBegunAndIsAnotherInTheEnd) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::string text(5000, 'x'), head = Raw(WireEnvelope::Of(Message(3)));
-  std::byte* const at = peer->Reserve(head.size() + text.size());
-  ASSERT_NE(at, nullptr);
-  std::memcpy(at, head.data(), head.size());
-  std::memcpy(at + head.size(), text.data(), text.size());
-  peer->Open(kEager, 4096);
+  ASSERT_NO_FATAL_FAILURE(Begin(head + text, 4096));
   std::string into(text.size(), '-');
   const auto try_recv = [&](size_t bytes) {
     return path->TryRecv(Message(3), Bytes(reinterpret_cast<std::byte*>(&into[0]), bytes));

@@ -1,17 +1,12 @@
-#include <cerrno>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "gtest/gtest.h"
 
+#include "tests/support/forbid_reading.h"
 #include "transports/shm/pace.h"
 
 namespace entrain::shm {
@@ -100,18 +95,6 @@ bool InAChild(const std::function<bool()>& body) {
   }
   int status = 1;
   return waitpid(child, &status, 0) == child && status == 0;
-}
-
-bool ForbidReading() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{std::size(filter), filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 TEST(RingPaysUpTo, IsAPowerOfTwoInItsLimits) {

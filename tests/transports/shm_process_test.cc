@@ -1,29 +1,26 @@
 // The shm transport between real processes: what one process cannot show.
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/forbid_reading.h"
 #include "transports/shm/shm_transport.h"
 
 namespace entrain {
@@ -158,19 +155,6 @@ class Child {
   pid_t pid_ = 0;
   int socket_ = -1;
 };
-
-// From here on process_vm_readv gives EPERM in this process, as where a container forbids it.
-void ForbidReading() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{std::size(filter), filter};
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
-}
 
 constexpr int64_t kSizes[] = {0,         1,      64,         8 * kKiB,       8 * kKiB + 1,
                               32 * kKiB, 100000, 256 * kKiB, 256 * kKiB + 3, 2 * kMiB + 1};
