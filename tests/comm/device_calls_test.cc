@@ -656,8 +656,8 @@ void OverWhenTheDeviceHasDone(CallKind kind, const char* transports) {
     }
     const auto work = comm->Start(trial.call);
     ASSERT_TRUE(work.ok()) << work.status();
-    if (comm->rank() ==
-        0) {  // the other may hear of the end before it has given the device anything
+    // The other may hear of the end before it has given the device anything.
+    if (comm->rank() == 0) {
       EXPECT_FALSE((*work)->Wait(Deadline::After(300 * kMillisecond)));
       EXPECT_FALSE(comm->status().ok());
     }
