@@ -81,6 +81,29 @@ void Exchange(Replica& r, const EditOptions& options) {
   }
 }
 
+// As many calls at once as an exchange ever has under way: how many it has, and so how much scratch
+// the runtime keeps, depends on whose thread ran when.
+void CallManyAtOnce(Replica& r) {
+  constexpr int kCalls = 8;
+  Communicator& comm = *r.mesh()->comm(Axis::kSync);
+  const int64_t count = kElements / r.mesh()->comm(Axis::kShard)->size(), bytes = 4 * count;
+  std::vector<float> sums(static_cast<size_t>(kCalls * count));
+  std::vector<RefPtr<Work>> all;
+  for (int i = 0; i < kCalls; ++i) {
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kF32;
+    call.count = count;
+    call.in = call.out = {&sums[static_cast<size_t>(i * count)], bytes};
+    auto work = comm.Start(call);
+    ASSERT_TRUE(work.ok()) << work.status();
+    all.push_back(*std::move(work));
+  }
+  for (const auto& work : all) {
+    EXPECT_TRUE(work->Wait(Deadline::After(60 * kSecond)));
+  }
+}
+
 // What runtimes keep for calls of this size, whoever makes them, does not count.
 void WarmUp(Replica& r) {
   EditOptions plain;
@@ -92,6 +115,7 @@ void WarmUp(Replica& r) {
   }
   r.MeetAll();
   r.DestroyEdit();
+  CallManyAtOnce(r);
 }
 
 void Measure(Replica& r, const EditOptions& options, std::atomic<int64_t>* before, Use* use) {
