@@ -141,10 +141,11 @@ class Endpoint {
   virtual bool TrySend(const Envelope&, ConstBytes) { return false; }
   // Sends what is no small message: the peer takes it from where it lies. No ticket: not at once; nothing was done.
   virtual std::optional<Ticket> TryLend(const Envelope&, ConstBytes) { return std::nullopt; }
-  enum class Next { kNothing, kThis, kOther };
+  enum class Next { kNothing, kPart, kThis, kOther };
   // What there is for a receive of this envelope. kThis: a whole message of exactly this envelope and length; it is in
-  // `into`, and taken. kNothing: nothing has come, so far. kOther: Poll must see to it (what has come is something else,
-  // or a receive of this tag is posted); nothing was done.
+  // `into`, and taken. kNothing: nothing has come, so far. kPart: some more of it has, and the rest
+  // is being written. kOther: Poll must see to it (what has come is something else, or a receive of this tag is posted);
+  // nothing was done.
   virtual Next TryRecv(const Envelope&, Bytes) { return Next::kOther; }
   // The same, but the message may stay where it lies: `*data` is it, in `into` or in memory of the
   // endpoint until the next call to this endpoint or of Poll.

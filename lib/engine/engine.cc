@@ -245,7 +245,9 @@ bool Patience::Wait() {
   if (!engine_.jobs_.Empty()) {
     return false;
   }
-  if (++turns_ <= kSpinPolls && !engine_.crowded_.load(std::memory_order_relaxed)) {
+  if (expecting_ > 0 ||
+      (++turns_ <= kSpinPolls && !engine_.crowded_.load(std::memory_order_relaxed))) {
+    expecting_ -= expecting_ > 0 ? 1 : 0;
     CpuPause();
     return true;
   }

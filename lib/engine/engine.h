@@ -236,10 +236,14 @@ class Patience {
   explicit Patience(Engine& engine) : engine_(engine) {}
   // A moment, on this core or for others on it; false: enough, or somebody needs the engine.
   bool Wait();
+  // What is waited for is on its way: for the next few times nobody else gets the core.
+  void Expect() { expecting_ = kExpectPolls; }
 
  private:
+  static constexpr int kExpectPolls = 16;
+
   Engine& engine_;
-  int turns_ = 0;
+  int turns_ = 0, expecting_ = 0;
   int64_t yielding_since_ = 0;
 };
 

@@ -73,6 +73,7 @@ bool Express::TakeBackAll(const Round& round, Patience& patience) {
         break;
       case Endpoint::Next::kOther:
         return false;
+      case Endpoint::Next::kPart:
       case Endpoint::Next::kNothing:
         if (!patience.Wait()) {
           return false;
@@ -85,7 +86,8 @@ bool Express::TakeBackAll(const Round& round, Patience& patience) {
 bool Express::ReceiveAll(const Round& round, Patience& patience) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
   while (true) {
-    bool missing = false;
+    int missing = 0;
+    bool part = false;
     for (uint32_t t = 0; t < round.transfers; ++t) {
       const uint64_t bit = uint64_t{1} << t;
       const uint32_t index = round.first_transfer + t;
@@ -108,10 +110,14 @@ bool Express::ReceiveAll(const Round& round, Patience& patience) {
       } else if (next == Endpoint::Next::kOther) {
         return false;
       }
-      missing |= next == Endpoint::Next::kNothing;
+      missing += next != Endpoint::Next::kThis ? 1 : 0;
+      part |= next == Endpoint::Next::kPart;
     }
-    if (!missing) {
+    if (missing == 0) {
       return true;
+    }
+    if (part && missing == 1) {  // else another process may need the core for what is missing
+      patience.Expect();
     }
     if (!patience.Wait()) {
       return false;
@@ -161,10 +167,10 @@ bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descrip
       progress->bytes_received = static_cast<int64_t>(into.size());
       return true;
     }
-    if (next == Endpoint::Next::kOther) {
-      return false;
+    if (next == Endpoint::Next::kPart) {
+      patience.Expect();
     }
-    if (!patience.Wait()) {
+    if (next == Endpoint::Next::kOther || !patience.Wait()) {
       return false;
     }
   }

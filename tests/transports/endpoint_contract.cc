@@ -146,7 +146,7 @@ void EndpointContract::Settle() {
 Endpoint::Next EndpointContract::Take(const Envelope& envelope, Bytes into) {
   const Deadline deadline = Deadline::After(20 * kSecond);
   Endpoint::Next next = to_a->TryRecv(envelope, into);
-  while (next == Endpoint::Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
+  while (IsToCome(next) && !deadline.Passed(Clock::Real().Now())) {
     a->transport->Poll();
     next = to_a->TryRecv(envelope, into);
   }

@@ -97,6 +97,11 @@ void MakeTransport(absl::string_view name, Node& node);
 // A node of the transport called `name`; `index` makes peer ids that compare like it.
 std::unique_ptr<Node> MakeNode(absl::string_view name, uint8_t index, absl::string_view key = "");
 
+// Of TryRecv and the like: it is to be asked again.
+inline bool IsToCome(Endpoint::Next next) {
+  return next == Endpoint::Next::kNothing || next == Endpoint::Next::kPart;
+}
+
 // What a driver does when it has nothing to do: sleeps on wait_fd for at most `ms`.
 void SleepOn(Transport& transport, int ms);
 

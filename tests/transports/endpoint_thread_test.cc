@@ -165,7 +165,7 @@ class EveryWay {
     auto next = Endpoint::Next::kNothing;
     const bool looks = random_() % 2 == 0;
     const std::byte* data = in.data();
-    for (auto turns = random_() % 300; turns > 0 && next == Endpoint::Next::kNothing; --turns) {
+    for (auto turns = random_() % 300; turns > 0 && IsToCome(next); --turns) {
       next = looks ? path_.TryRead(Message(i % 3), in, &data) : path_.TryRecv(Message(i % 3), in);
     }
     if (next == Endpoint::Next::kThis && data != in.data() && !in.empty()) {
@@ -232,7 +232,7 @@ TEST_P(EndpointContract, Invariant7_RevokeRacesWithTheCopyingPeer) {
                         [&] { return b->events.controls.size() >= static_cast<size_t>(i); }));
       auto next = at_once(i) ? Endpoint::Next::kNothing : Endpoint::Next::kOther;
       waiting.store(i);
-      while (next == Endpoint::Next::kNothing && revoked.load() <= i) {
+      while (IsToCome(next) && revoked.load() <= i) {
         next = to_a->TryRecv(Message(1, context), Of(in));
       }
       if (next == Endpoint::Next::kThis) {

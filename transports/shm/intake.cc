@@ -125,8 +125,9 @@ Endpoint::Next Intake::FindNow(const Envelope& envelope, Bytes into, const std::
   }
   RingReader::Record record;
   if (!PeekPastEnds(&record)) {
-    TakeEarly(envelope, into);
-    return channel_->broken() ? Endpoint::Next::kOther : Endpoint::Next::kNothing;
+    return TakeEarly(envelope, into) ? Endpoint::Next::kPart
+           : channel_->broken()      ? Endpoint::Next::kOther
+                                     : Endpoint::Next::kNothing;
   }
   if (record.kind == kAnnounce) {
     *data = into.data();
@@ -229,18 +230,20 @@ size_t Intake::EarlyBytes(Bytes into) const {
   return same ? early_.bytes : 0;
 }
 
-void Intake::TakeEarly(const Envelope& envelope, Bytes into) {
+bool Intake::TakeEarly(const Envelope& envelope, Bytes into) {
   RingReader::Record record;
   size_t all = 0;
   if (!channel_->reader().PeekOpen(&record, &all) || record.kind != kEager ||
       all != sizeof(WireEnvelope) + into.size() || !IsFor(envelope, &record.payload)) {
-    return;
+    return false;
   }
   const size_t before = EarlyBytes(into), now = record.payload.size();
-  if (now > before) {
-    std::memcpy(into.data() + before, record.payload.data() + before, now - before);
-    early_ = {channel_->reader().taken(), into, now};
+  if (now <= before) {
+    return false;
   }
+  std::memcpy(into.data() + before, record.payload.data() + before, now - before);
+  early_ = {channel_->reader().taken(), into, now};
+  return true;
 }
 
 void Intake::LetGo() {

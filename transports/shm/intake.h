@@ -131,8 +131,8 @@ class Intake {
   bool Shares(uint64_t bytes);
   // How much of the next record TakeEarly has copied there.
   size_t EarlyBytes(Bytes into) const;
-  // Copies what is there of a message for this receive that is being written.
-  void TakeEarly(const Envelope& envelope, Bytes into);
+  // Copies what is there of a message for this receive that is being written. False: nothing new.
+  bool TakeEarly(const Envelope& envelope, Bytes into);
   // Not after every record: nothing waits for so little room, as any record fits the rest.
   void ReleaseNowAndThen();
 
