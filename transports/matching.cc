@@ -246,7 +246,7 @@ MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes
   return Match::kTaken;
 }
 
-Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done, Loan* loan) {
+Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done, Wish wish) {
   if (!end_.ok()) {
     const Line* kept = Find(envelope.tag);
     if (kept == nullptr || kept->first_early == nullptr) {
@@ -258,7 +258,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
   Incoming* incoming = line->first_early;
   if (incoming == nullptr) {
     Posted* posted = posted_pool_.Take(&Posted::next);
-    *posted = {envelope, into, done, loan, nullptr};
+    *posted = {envelope, into, done, wish, nullptr};
     (line->last_posted == nullptr ? line->first_posted : line->last_posted->next) = posted;
     line->last_posted = posted;
     ++posted_;
@@ -275,7 +275,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
                       MismatchError(envelope, expected, incoming->envelope_, incoming->bytes_), 0);
     incoming->dropped_ = true;
   } else {
-    Claim(incoming, {envelope, into, done, loan, nullptr});
+    Claim(incoming, {envelope, into, done, wish, nullptr});
   }
   if (!incoming->withdrawn_.ok()) {
     Fail(incoming, incoming->withdrawn_);
@@ -329,7 +329,7 @@ void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
   }
   incoming->claimed_ = true;
   incoming->done_ = receive.done;
-  incoming->loan_ = receive.loan;
+  incoming->wish_ = receive.wish;
 }
 
 absl::Status MatchQueue::Deliver(const Envelope& envelope, ConstBytes payload) {

@@ -59,6 +59,12 @@ class CompletionList {
   std::vector<Due> due_, running_;
 };
 
+// What a receive says about its bytes, see Endpoint.
+struct Wish {
+  Loan* loan = nullptr;  // PostLoan
+  bool cold = false;     // PostCold
+};
+
 // A message between its header and its last byte, or one kept early. Made and owned by MatchQueue.
 class Incoming {
  public:
@@ -70,7 +76,9 @@ class Incoming {
   // Nobody wants it (revoked, mismatched): read the rest to nowhere and Advance, or Abandon it.
   bool dropped() const { return dropped_; }
   // Not null: of an announced message whose receive may be lent the bytes where they lie.
-  Loan* loan() const { return loan_; }
+  Loan* loan() const { return wish_.loan; }
+  // Of a claimed message: nothing reads its bytes soon.
+  bool cold() const { return wish_.cold; }
   // Where the next bytes go: the rest of the receive's buffer, or of the memory that keeps it
   // early; left() bytes. Empty when dropped. Ask again after every call of anything else: a claim
   // or a revocation changes it.
@@ -86,7 +94,7 @@ class Incoming {
   uint64_t handle_ = 0;
   std::byte* target_ = nullptr;
   Completion* done_ = nullptr;  // of the receive that has claimed it
-  Loan* loan_ = nullptr;        // likewise
+  Wish wish_;                   // likewise
   Incoming* next_ = nullptr;    // in its tag's line of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
   int64_t capacity_ = 0;    // of storage_
@@ -117,10 +125,10 @@ class MatchQueue {
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // PostRecv, or with `loan` PostLoan. Null mostly. Not null: this receive met an announcement,
+  // PostRecv, PostLoan, PostCold. Null mostly. Not null: this receive met an announcement,
   // which the transport must get moving: grant or copy it, and Advance; or, if dropped() (they do
   // not match: the receive has failed), refuse it and Abandon.
-  Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, Loan* loan = nullptr);
+  Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, Wish wish = {});
 
   // What is kept of this tag. kWhole: the first message has this envelope and length; it is in
   // `into`, and taken. kOther: something else, or a receive is posted; nothing was done.
@@ -172,7 +180,7 @@ class MatchQueue {
     Envelope envelope;
     Bytes into;
     Completion* done;
-    Loan* loan;
+    Wish wish;
     Posted* next;
   };
   // The line of one tag: receives or messages (invariant a). Gone when empty.

@@ -125,7 +125,12 @@ class Endpoint {
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
   // Takes exactly bytes.size() bytes with an equal envelope.
   virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) = 0;
-  // The same for bytes that are only read, soon and here: when `done` runs, they are in `bytes` or, if loan->lent says so,
+  // As PostRecv, for bytes of a result so large that the caches will not hold it, which nothing reads soon: a transport
+  // that copies may write them past the caches.
+  virtual void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) {
+    PostRecv(envelope, bytes, done);
+  }
+  // As PostRecv, for bytes that are only read, soon and here: when `done` runs, they are in `bytes` or, if loan->lent says so,
   // there. What was lent is given back by EndLoan, from wherever posting is allowed; until then the send is not complete.
   // A transport that never lends keeps these.
   virtual void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {

@@ -83,6 +83,10 @@ int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes) {
   return LeftWhole(algorithm, ranks, bytes) ? 1 : Pieces(algorithm, ranks, bytes);
 }
 
+int WindowOf(const Schedule& schedule) {
+  return schedule.scratch_like.empty() ? kWindowWithoutScratch : kWindow;
+}
+
 Crowd Crowd::Of(absl::Span<const int> hosts) {
   Crowd crowd;
   crowd.ranks = static_cast<int>(hosts.size());
@@ -156,7 +160,11 @@ Rehearsal::Cut Rehearsal::Make(const Algorithm& algorithm, Spec spec, int lanes,
 }
 
 int64_t Rehearsal::Time(const Cut& cut, const MachineModel& machine) const {
-  return RunTimeline(cut.schedules, hosts_, cut.layout, kElementBytes, kWindow, machine);
+  int window = kWindowWithoutScratch;
+  for (const Schedule& schedule : cut.schedules) {
+    window = std::min(window, WindowOf(schedule));
+  }
+  return RunTimeline(cut.schedules, hosts_, cut.layout, kElementBytes, window, machine);
 }
 
 int64_t Rehearsal::Picoseconds(const CostModel& model) const {

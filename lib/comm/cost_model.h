@@ -13,8 +13,9 @@
 
 namespace entrain {
 
-// Lanes of a call that are active at a time.
-constexpr int kWindow = 4;
+// Lanes of a call that are active at a time. Lanes with scratch are few, so that it stays in cache.
+constexpr int kWindow = 4, kWindowWithoutScratch = 16;
+int WindowOf(const Schedule& schedule);
 
 // Of a call whose larger buffer has `bytes`: pieces are to stay in the second-level cache.
 int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes);

@@ -24,6 +24,10 @@ constexpr int kMaxDirectRanks = 64;
 // There, parts of an all_to_all below this size travel in company.
 constexpr int64_t kSmallPartBytes = 1 << 10;
 
+// Results of the ranks of one host that are more than this together: when somebody reads them, the
+// caches hold none of it any more. (lib/comm/README.md, "Large results")
+constexpr int64_t kHostCacheBytes = 64 << 20;
+
 // A rank exchanges messages with all others, and nothing but its part is theirs.
 bool TalksToEverybody(const Algorithm& algorithm) {
   const absl::string_view name(algorithm.name);
@@ -219,8 +223,8 @@ std::shared_ptr<const Plan> Planner::PointToPoint(const Shape& shape, Direction 
   schedule->lanes.push_back({0, 1, 0, 0});
   Layout layout;
   layout.first = {0, shape.count};
-  return std::make_shared<const Plan>(
-      Plan::Make(std::move(schedule), "point_to_point", layout, layout, shape.element_bytes, 1));
+  return std::make_shared<const Plan>(Plan::Make(std::move(schedule), "point_to_point", layout,
+                                                 layout, shape.element_bytes, 1, kHostCacheBytes));
 }
 
 Spec Planner::SpecOf(const Shape& shape, const PartCounts* uneven) const {
@@ -240,8 +244,17 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   const Layout in =
       uneven == nullptr ? UniformLayout(spec, shape.count) : UnevenLayout(spec, uneven->in);
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
-  return std::make_shared<const Plan>(Plan::Make(ScheduleFor(*algorithm, spec), algorithm->name, in,
-                                                 out, shape.element_bytes, kWindow));
+  auto schedule = ScheduleFor(*algorithm, spec);
+  const int window = WindowOf(*schedule);
+  return std::make_shared<const Plan>(Plan::Make(std::move(schedule), algorithm->name, in, out,
+                                                 shape.element_bytes, window, ColdBytes(spec)));
+}
+
+int64_t Planner::ColdBytes(const Spec& spec) const {
+  const bool one_has_it = spec.kind == CallKind::kGather || spec.kind == CallKind::kReduce;
+  const std::vector<int>& hosts = topology_.host_of;
+  const auto here = std::count(hosts.begin(), hosts.end(), hosts[static_cast<size_t>(rank_)]);
+  return kHostCacheBytes / (one_has_it ? 2 : here);  // what the others send to one is as much again
 }
 
 Order Planner::OrderOf(const Call& call) const {

@@ -45,6 +45,8 @@ class Planner {
   absl::StatusOr<std::string> Explain(const Call& call);
 
  private:
+  // A result of this rank's is cold from here on, see Plan::Make.
+  int64_t ColdBytes(const Spec& spec) const;
   // How contributions must be combined.
   Order OrderOf(const Call& call) const;
   struct Shape {

@@ -190,6 +190,8 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index, const Ticket* lent) {
     endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), data, &slot);
   } else if (plan_->may_be_lent[index]) {
     endpoint.PostLoan(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot, &slot.loan);
+  } else if (plan_->cold_transfers[index]) {
+    endpoint.PostCold(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);
   } else {
     endpoint.PostRecv(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);
   }

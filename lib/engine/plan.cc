@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 
+#include "lib/base/stream_copy.h"
 #include "lib/kernels/merge.h"
 
 namespace entrain {
@@ -174,10 +175,75 @@ void FindReadOnce(Plan* plan) {
   }
 }
 
+// Whether the lane reads any of `region` from operation `op` of round `r` on.
+bool ReadFrom(const Schedule& schedule, const Lane& lane, uint32_t r, uint32_t op,
+              const Region& region) {
+  const auto reads = [&](const Round& round, uint32_t first_op) {
+    for (uint32_t o = first_op; o < round.first_op + round.ops; ++o) {
+      for (uint32_t i = 0; i < schedule.ops[o].operands; ++i) {
+        if (MayAlias(schedule.operands[schedule.ops[o].first_operand + i], region)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  };
+  if (reads(schedule.rounds[r], op)) {
+    return true;
+  }
+  while (++r < lane.first_round + lane.rounds) {
+    const Round& round = schedule.rounds[r];
+    for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+      const Transfer& transfer = schedule.transfers[t];
+      if (transfer.direction == Direction::kSend && MayAlias(transfer.region, region)) {
+        return true;
+      }
+    }
+    if (reads(round, round.first_op)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t ResultBytes(const Plan& plan) {
+  int64_t end = 0;
+  for (const std::vector<Place>* places : {&plan.transfers, &plan.ops}) {
+    for (const Place& place : *places) {
+      end = std::max(end, place.slot == Slot::kOut ? place.offset + place.bytes : 0);
+    }
+  }
+  return end;
+}
+
+void FindCold(Plan* plan, int64_t cold_bytes) {
+  const Schedule& schedule = *plan->schedule;
+  plan->cold_transfers.resize(schedule.transfers.size());
+  plan->cold_ops.resize(schedule.ops.size());
+  if (ResultBytes(*plan) < cold_bytes) {
+    return;
+  }
+  for (const Lane& lane : schedule.lanes) {
+    for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
+      const Round& round = schedule.rounds[r];
+      for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+        const Transfer& transfer = schedule.transfers[t];
+        plan->cold_transfers[t] = transfer.direction == Direction::kRecv &&
+                                  transfer.region.slot == Slot::kOut &&
+                                  !ReadFrom(schedule, lane, r, round.first_op, transfer.region);
+      }
+      for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+        const Region& dst = schedule.ops[o].dst;
+        plan->cold_ops[o] = dst.slot == Slot::kOut && !ReadFrom(schedule, lane, r, o + 1, dst);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, const Layout& in,
-                const Layout& out, int64_t element_bytes, int window) {
+                const Layout& out, int64_t element_bytes, int window, int64_t cold_bytes) {
   Plan plan;
   plan.algorithm = algorithm;
   plan.element_bytes = element_bytes;
@@ -209,6 +275,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
     plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
   }
   FindReadOnce(&plan);
+  FindCold(&plan, cold_bytes);
   return plan;
 }
 
@@ -241,7 +308,11 @@ void Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Le
     const Bytes dst = Span(scratch, plan_.ops[o]);
     const std::byte* const from = Source(scratch, plan_.operands[op.first_operand], lent);
     if (dst.data() != from && !dst.empty()) {
-      std::memcpy(dst.data(), from, dst.size());
+      if (plan_.cold_ops[o]) {
+        StreamCopy(dst.data(), from, dst.size());
+      } else {
+        std::memcpy(dst.data(), from, dst.size());
+      }
     }
   }
 }

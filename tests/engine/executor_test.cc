@@ -92,7 +92,7 @@ class Stage {
       const Spec spec{kind, r, ranks, 0, lanes};
       auto plan = std::make_shared<const Plan>(
           Plan::Make(std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm,
-                     UniformLayout(spec, count), UniformLayout(spec, count), 8, window));
+                     UniformLayout(spec, count), UniformLayout(spec, count), 8, window, 1 << 20));
       Call call;
       call.kind = kind;
       call.dtype = DType::kI64;
@@ -287,6 +287,41 @@ TEST(Executor, WhatIsLentToACallThatIsStoppedIsGivenBack) {
   }
   stage.executors()[0]->Stop(absl::AbortedError("enough"));
   EXPECT_EQ(stage.End(0, 1)->ended.size(), 1u);
+}
+
+// Of a call of 1 MiB on rank 1 of 4: which of its receives and operations are cold, in the order of
+// the schedule, 'r' and 'o', or '-'.
+std::string ColdOf(CallKind kind, const char* algorithm, int64_t cold_bytes) {
+  const std::vector<int> hosts(4, 0);
+  const Spec spec{kind, 1, 4, 0, 1};
+  const int64_t count = (1 << 20) / 8 / (HasParts(kind) ? 4 : 1);
+  const Plan plan = Plan::Make(
+      std::make_shared<const Schedule>(FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
+      algorithm, UniformLayout(spec, count), UniformLayout(spec, count), 8, 1, cold_bytes);
+  std::string cold;
+  for (const Round& round : plan.schedule->rounds) {
+    for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+      if (plan.schedule->transfers[t].direction == Direction::kRecv) {
+        cold += plan.cold_transfers[t] ? 'r' : '-';
+      }
+    }
+    for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+      cold += plan.cold_ops[o] ? 'o' : '-';
+    }
+  }
+  return cold;
+}
+
+TEST(Plan, ColdIsWhatALargeResultReceivesAndNobodyReadsOn) {
+  constexpr int64_t kAll = 1 << 20;
+  EXPECT_EQ(ColdOf(CallKind::kAllGather, "direct", kAll), "rrro");
+  EXPECT_EQ(ColdOf(CallKind::kAllGather, "direct", kAll + 1), "----") << "not large";
+  EXPECT_EQ(ColdOf(CallKind::kBroadcast, "direct", kAll), "r");
+  EXPECT_EQ(ColdOf(CallKind::kBroadcast, "ring", kAll), "-") << "is passed on";
+  // What is combined lies in scratch; the sum of one's own part is sent to all; theirs are cold.
+  EXPECT_EQ(ColdOf(CallKind::kAllReduce, "two_step", kAll), "----rrr");
+  // All but the last part that comes round is passed on.
+  EXPECT_EQ(ColdOf(CallKind::kAllGather, "ring", kAll), "--ro");
 }
 
 TEST(Executor, NeverHasMoreLanesUnderWayThanTheWindow) {

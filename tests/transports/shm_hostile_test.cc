@@ -50,6 +50,7 @@ size_t OpenDescriptors() {
 // A transport under test, and a peer that is made of this test's own hands.
 class ShmHostile : public testing::Test, public Events {
  protected:
+  ShmHostile() { options.limits.cores = 8; }
   bool Accepts(Context) override { return true; }
   void OnEarly(Endpoint&, const Envelope&) override { ++early; }
   void OnControl(Endpoint&, absl::string_view text) override { controls.emplace_back(text); }
@@ -246,7 +247,7 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
   const std::pair<uint8_t, std::string> records[] = {
       {kDone, Raw(WireDone{12345})},
       {kPush, Raw(WirePush{7, 0, 0, 1, 1})},
-      {kFragment, Raw(WireFragment{0xffffffffffffffff}) + "data"},
+      {kFragment, Raw(WireFragment{0xffffffffffffffff, 0, 0}) + "data"},
       {kWithdraw, Raw(WireWithdraw{1 << 20})},
       {kRetire, Raw(WireRetire{3})},
   };
@@ -422,7 +423,7 @@ TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
             while (!peer->HasRoomFor(sizeof(WireFragment) + piece)) {
               transport->Poll();
             }
-            Write(kFragment, Raw(WireFragment{push.to}) + std::string(piece, 3));
+            Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(piece, 3));
             sent += piece;
           }
         }
@@ -448,6 +449,49 @@ TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
 
 // A single one is read from its front while its rest comes through the ring; and what turns out
 // unreadable is asked for when the rest is there.
+class ShmHostileOnOneCore : public ShmHostile {
+ protected:
+  ShmHostileOnOneCore() { options.limits.cores = 1; }
+};
+
+// Of messages that no cache will hold 1 MiB is read, then as much asked for; and as the sender says
+// that its copies take for ever, the rest is read.
+TEST_F(ShmHostileOnOneCore, ASenderThatSaysItIsSlowIsAskedToPushOnce) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  constexpr size_t kBytes = 256 << 10, kMessages = 20;
+  const std::vector<std::byte> out(kBytes, std::byte{3});
+  std::vector<uint64_t> asked;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    std::vector<std::byte> in(kBytes);
+    Transfer received;
+    path->PostCold(Message(i), absl::MakeSpan(in), &received);
+    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(i)), kBytes,
+                                      reinterpret_cast<uint64_t>(out.data()), 100 + i, 0}));
+    ASSERT_TRUE(PollUntil([&] {
+      RingReader::Record record;
+      while (peer->reader().Peek(&record)) {
+        if (record.kind == kPush) {
+          WirePush push;
+          std::memcpy(&push, record.payload.data(), sizeof(push));
+          asked.push_back(push.handle);
+          for (size_t sent = 0; sent < kBytes; sent += 16 << 10) {
+            EXPECT_TRUE(PollUntil([&] { return peer->HasRoomFor(20'000); }));
+            Write(kFragment,
+                  Raw(WireFragment{push.to, 0xffffffff, 0xffffffff}) + std::string(16 << 10, 3));
+          }
+        }
+        peer->reader().Pop();
+        peer->Release();
+      }
+      return received.times > 0;
+    }));
+    EXPECT_EQ(received.status, absl::OkStatus());
+    EXPECT_EQ(in, out) << i;
+  }
+  EXPECT_EQ(asked, std::vector<uint64_t>({104, 105, 106, 107}));
+  EXPECT_TRUE(lost.empty());
+}
+
 TEST_F(ShmHostile, OfASingleMessageTheSenderPushesTheRest) {
   if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
     GTEST_SKIP() << "needs a core for each side";
@@ -475,7 +519,7 @@ TEST_F(ShmHostile, OfASingleMessageTheSenderPushesTheRest) {
       for (size_t sent = 0; sent < push.bytes;) {
         const size_t piece = std::min<size_t>(8'000, push.bytes - sent);
         ASSERT_TRUE(PollUntil([&] { return peer->HasRoomFor(sizeof(WireFragment) + piece); }));
-        Write(kFragment, Raw(WireFragment{push.to}) + std::string(piece, 3));
+        Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(piece, 3));
         sent += piece;
       }
     };
@@ -665,11 +709,11 @@ TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
   EXPECT_EQ(push.handle, 5u);
   EXPECT_EQ(push.offset, 0u);
   EXPECT_EQ(push.bytes, in.size());
-  Write(kFragment, Raw(WireFragment{push.to}) + std::string(16000, 'x'));
+  Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(16000, 'x'));
   transport->Poll();
   EXPECT_EQ(in[15999], std::byte{'x'});
   for (int i = 0; i < 6; ++i) {  // 112000 bytes in all
-    Write(kFragment, Raw(WireFragment{push.to}) + std::string(16000, 'x'));
+    Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(16000, 'x'));
     transport->Poll();
     peer->Release();
   }

@@ -160,14 +160,18 @@ constexpr int64_t kSizes[] = {0,         1,      64,         8 * kKiB,       8 *
                               32 * kKiB, 100000, 256 * kKiB, 256 * kKiB + 3, 2 * kMiB + 1};
 
 // Both sides send and receive all sizes at once and check them.
-bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs) {
+bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs, bool cold) {
   std::deque<Buffer> outs, ins;
   std::deque<Transfer> transfers;
   for (uint32_t i = 0; i < std::size(kSizes); ++i) {
     outs.push_back(Pattern(kSizes[i], mine + i));
     ins.emplace_back(outs.back().size());
     rank.path->PostSend(Message(i), Of(outs.back()), &transfers.emplace_back());
-    rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back());
+    if (cold) {
+      rank.path->PostCold(Message(i), Of(ins.back()), &transfers.emplace_back());
+    } else {
+      rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back());
+    }
   }
   const bool done = rank.PollUntil([&] {
     return std::all_of(transfers.begin(), transfers.end(),
@@ -186,6 +190,8 @@ struct Way {
   bool forbid_before, forbid_after;  // in the child: before or after it has connected
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
+  bool cold = false;  // PostCold
+  int64_t cores = 8;  // as if the machine had so many
 };
 
 class ShmWays : public testing::TestWithParam<Way> {};
@@ -194,7 +200,10 @@ INSTANTIATE_TEST_SUITE_P(Every, ShmWays,
                                          Way{"push", false, false, false, 512 << 10},
                                          Way{"push_small_ring", false, false, false, 32 << 10},
                                          Way{"one_forbidden", true, false, true, 512 << 10},
-                                         Way{"forbidden_later", false, true, true, 128 << 10}),
+                                         Way{"forbidden_later", false, true, true, 128 << 10},
+                                         Way{"cold", false, false, true, 512 << 10, true},
+                                         Way{"on_one_core", false, false, true, 512 << 10, true,
+                                             1}),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
@@ -202,6 +211,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   shm::Options options;
   options.pull = way.pull;
   options.limits.ring_bytes = way.ring_bytes;
+  options.limits.cores = way.cores;
   Child child([&](int socket) {
     if (way.forbid_before) {
       ForbidReading();
@@ -213,7 +223,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
       ForbidReading();
     }
     for (int i = 0; i < 3; ++i) {
-      good = good && ExchangeAll(rank, 100, 500);
+      good = good && ExchangeAll(rank, 100, 500, way.cold);
     }
     rank.path->SendControl("bye");
     rank.Hear("bye");
@@ -223,8 +233,51 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   ASSERT_TRUE(rank.Join(child.socket(), true, options));
   rank.path->SendControl("connected");
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(ExchangeAll(rank, 500, 100)) << testing::PrintToString(rank.lost);
+    EXPECT_TRUE(ExchangeAll(rank, 500, 100, way.cold)) << testing::PrintToString(rank.lost);
   }
+  EXPECT_TRUE(rank.Hear("bye"));
+  rank.path->SendControl("bye");
+  rank.PollUntil([&] { return !rank.lost.empty(); });
+  EXPECT_TRUE(child.EndedWell());
+}
+
+// Long ones, one at a time: so each way is tried.
+TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
+  const Way& way = GetParam();
+  shm::Options options;
+  options.pull = way.pull;
+  options.limits.ring_bytes = way.ring_bytes;
+  options.limits.cores = way.cores;
+  constexpr int64_t kBytes = 8 * kMiB + 5;
+  constexpr uint32_t kTimes = 11;
+  const auto pass = [&](Rank& rank, uint32_t turn) {
+    for (uint32_t i = 0; i < kTimes; ++i) {
+      Buffer buffer = i % 2 == turn ? Pattern(kBytes, i) : Buffer(static_cast<size_t>(kBytes));
+      Transfer transfer;
+      if (i % 2 == turn) {
+        rank.path->PostSend(Message(i), Of(buffer), &transfer);
+      } else {
+        rank.path->PostRecv(Message(i), Of(buffer), &transfer);
+      }
+      if (!rank.PollUntil([&] { return transfer.times == 1; }) || !transfer.status.ok() ||
+          buffer != Pattern(kBytes, i)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  Child child([&](int socket) {
+    if (way.forbid_before) {
+      ForbidReading();
+    }
+    Rank rank;
+    const bool good = rank.Join(socket, false, options) && pass(rank, 0);
+    rank.path->SendControl("bye");
+    return rank.Hear("bye") && good;
+  });
+  Rank rank;
+  ASSERT_TRUE(rank.Join(child.socket(), true, options));
+  EXPECT_TRUE(pass(rank, 1)) << testing::PrintToString(rank.lost);
   EXPECT_TRUE(rank.Hear("bye"));
   rank.path->SendControl("bye");
   rank.PollUntil([&] { return !rank.lost.empty(); });

@@ -40,6 +40,9 @@ class FaultEndpoint final : public Endpoint {
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override {
     beneath_->PostRecv(envelope, bytes, done);
   }
+  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override {
+    beneath_->PostCold(envelope, bytes, done);
+  }
   void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override {
     beneath_->PostLoan(envelope, bytes, done, loan);
   }

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/stream_copy.h"
+
 namespace entrain {
 namespace {
 
@@ -130,9 +132,9 @@ void InprocEndpoint::Revoke(LentMessage* lent, const absl::Status& why) {
   Finish(lent, why);
 }
 
-void InprocEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
+void InprocEndpoint::Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish) {
   // Also after the end: what the peer sent before it went is kept.
-  if (Incoming* incoming = queue_.Post(envelope, bytes, done)) {
+  if (Incoming* incoming = queue_.Post(envelope, bytes, done, wish)) {
     copying_.push_back(incoming);
   }
   if (!ended()) {
@@ -297,7 +299,9 @@ int InprocEndpoint::CopyPieces() {
       }
       const Bytes into = incoming->writable();
       const size_t piece = std::min<size_t>(into.size(), kPieceBytes);
-      if (piece > 0) {
+      if (piece > 0 && incoming->cold()) {
+        StreamCopy(into.data(), lent->data + incoming->received(), piece);
+      } else if (piece > 0) {
         std::memcpy(into.data(), lent->data + incoming->received(), piece);
       }
       lent->state.store(LentMessage::kIdle, std::memory_order_release);  // pairs with TakeBack

@@ -34,8 +34,17 @@ bool Channel::Grow() {
   if (shortage_.ok()) {
     shortage_ = segment_.ReserveRing(side_);
     whole_ = shortage_.ok();
+    if (whole_) {
+      segment_.MapRing(side_);
+    }
   }
   return whole_;
+}
+
+void Channel::MapTheirRing() {
+  if (!std::exchange(theirs_mapped_, true)) {
+    segment_.MapRing(1 - side_);
+  }
 }
 
 void Channel::Ring() {

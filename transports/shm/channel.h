@@ -46,6 +46,8 @@ class Channel {
     return true;
   }
   void Release();
+  // Long messages come this way: see Segment::MapRing. At once from the second time on.
+  void MapTheirRing();
 
   // Before sleeping; afterwards the caller looks once more at what it wants to be woken for.
   void Sleep(Sleeping what) { mine_->sleeping.store(what, std::memory_order_seq_cst); }
@@ -107,6 +109,7 @@ class Channel {
   uint64_t consumed_ = 0;
   const int side_;
   bool whole_ = false, words_ = false;  // all of the ring, of the words exists
+  bool theirs_mapped_ = false;
   absl::Status shortage_;
 };
 

@@ -8,13 +8,14 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/base/stream_copy.h"
 #include "transports/shm/line_copy.h"
 
 namespace entrain::shm {
 namespace {
 
 constexpr int kRecordsPerRead = 64;
-constexpr unsigned kTimeEvery = 4;  // fragments
+constexpr unsigned kTimeEvery = 2;  // fragments
 constexpr size_t kMaxFarewell = 1024;
 constexpr uint64_t kPage = 4096;
 
@@ -39,6 +40,15 @@ bool IsFor(const Envelope& envelope, ConstBytes* payload) {
          head.descriptor == envelope.descriptor;
 }
 
+// A part of a message.
+void CopyTo(const Incoming& incoming, std::byte* to, const std::byte* from, size_t bytes) {
+  if (incoming.cold()) {
+    StreamCopy(to, from, bytes);
+  } else if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 template <typename Wire>
 bool TakeAll(ConstBytes payload, Wire* wire) {
   return Take(&payload, wire) && payload.empty();
@@ -47,17 +57,16 @@ bool TakeAll(ConstBytes payload, Wire* wire) {
 }  // namespace
 
 Intake::Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
-               const Limits& limits, const bool* spare_cores, const Clock* clock)
+               const Limits& limits, Surroundings* around)
     : events_(events),
       endpoint_(endpoint),
       outbox_(outbox),
       limits_(limits),
-      clock_(clock),
-      spare_cores_(spare_cores),
+      around_(around),
       queue_(endpoint, events, completions, limits.credit) {}
 
-void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
-  if (Incoming* incoming = queue_.Post(envelope, bytes, done, loan)) {
+void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish) {
+  if (Incoming* incoming = queue_.Post(envelope, bytes, done, wish)) {
     Fetch(incoming);
   }
   if (!ended_) {
@@ -89,7 +98,7 @@ Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
   const std::byte* data = nullptr;
   const Endpoint::Next next = FindNow(envelope, into, &data);
   if (next == Endpoint::Next::kThis) {
-    if (data != into.data() && into.size() <= MostByLines(*spare_cores_)) {
+    if (data != into.data() && into.size() <= MostByLines(around_->spare_cores)) {
       CopyOutOfLines(into.data(), data, into.size());
     } else if (data != into.data()) {
       std::memcpy(into.data(), data, into.size());
@@ -102,7 +111,7 @@ Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
 Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::byte** data) {
   const Endpoint::Next next = FindNow(envelope, into, data);
   if (next == Endpoint::Next::kThis && *data != into.data() &&
-      into.size() <= MostByLines(*spare_cores_)) {
+      into.size() <= MostByLines(around_->spare_cores)) {
     FetchLines(*data, into.size());
   }
   return next;
@@ -197,13 +206,13 @@ bool Intake::ReadWhole(uint64_t address, Bytes into) {
   }
   size_t got = 0;
   const bool timed = into.size() >= limits_.share_bytes;
-  const int64_t start = timed ? clock_->Now() : 0;
+  const int64_t start = timed ? around_->clock->Now() : 0;
   const PeerProcess::Read read = channel_->process().ReadMemoryProved(address, into, &got);
   if (read != PeerProcess::Read::kSome || got < into.size()) {
     return false;
   }
   if (timed) {
-    pace_.Took(Pace::kRead, got, clock_->Now() - start);
+    pace_.Took(Pace::kRead, got, around_->clock->Now() - start);
   }
   return true;
 }
@@ -327,6 +336,7 @@ absl::Status Intake::OnAnnounce(const WireAnnounce& wire) {
     }
     ENTRAIN_ASSIGN_OR_RETURN(remote.region, regions_.Find(wire.region, wire.address, wire.bytes));
   }
+  around_->receiving += remotes_.size() == 0 ? 1 : 0;
   const uint64_t handle = remotes_.Add(std::move(remote));
   ENTRAIN_ASSIGN_OR_RETURN(Incoming* const incoming,
                            queue_.Announce(envelope, static_cast<int64_t>(wire.bytes), handle));
@@ -385,8 +395,9 @@ absl::Status Intake::TakeOffers() {
 }
 
 // Where the sender is awake, has a core of its own, and does not fetch from here itself, it copies
-// too: of a single message half, of several every other one. Of a long single message all, where that
-// is the quickest, with a core of its own or without.
+// too: of a single message half, of several every other one, of a long single message all where that
+// is the quickest, with a core of its own or without. Of what no cache holds, where cores are shared, all
+// where that is less work.
 uint64_t Intake::Decide(Remote* remote) {
   const uint64_t all = remote->bytes;
   if (remote->region != nullptr || all == 0) {
@@ -396,10 +407,15 @@ uint64_t Intake::Decide(Remote* remote) {
     return 0;
   }
   const bool alone = fresh_.size() == 1 && pulling_ + pushing_ == 0;
+  if (!around_->spare_cores && channel_->PeerPolls() &&
+      (remote->incoming->cold() || (alone && all >= Pace::kVeryLong))) {
+    remote->weighed = true;
+    return pace_.RingIsLessWork(all, around_->receiving, around_->sending > 0) ? 0 : all;
+  }
   const bool shares = Shares(all);
   if (alone && all >= Pace::kLong && !outbox_->announced() && channel_->PeerPolls()) {
     remote->way = pace_.WayOfLong(shares ? Pace::kHalf : Pace::kWhole);
-    remote->since = clock_->Now();
+    remote->since = around_->clock->Now();
     if (remote->way == Pace::kRing) {
       return 0;
     }
@@ -414,7 +430,7 @@ uint64_t Intake::Decide(Remote* remote) {
 }
 
 bool Intake::Shares(uint64_t bytes) {
-  return bytes >= limits_.share_bytes && *spare_cores_ && !outbox_->announced() &&
+  return bytes >= limits_.share_bytes && around_->spare_cores && !outbox_->announced() &&
          channel_->PeerPolls() && (std::exchange(share_next_, false) || pace_.RingIsQuicker());
 }
 
@@ -434,6 +450,7 @@ void Intake::Forget(uint64_t handle) {
   pulling_ -= remote.pulling;
   pushing_ -= remote.pushing;
   remotes_.Remove(handle);
+  around_->receiving -= remotes_.size() == 0 ? 1 : 0;
 }
 
 void Intake::Finish(uint64_t handle) {
@@ -490,10 +507,10 @@ void Intake::PullPiece(Remote* remote, uint64_t handle) {
   const Bytes into = incoming->writable().subspan(
       remote->read, std::min<uint64_t>(limits_.piece_bytes, remote->front - remote->read));
   size_t got = 0;
-  const int64_t start = clock_->Now();
+  const int64_t start = around_->clock->Now();
   const auto read = ReadPiece(*remote, into, &got);
   if (got >= Pace::kLeast && remote->region == nullptr) {
-    pace_.Took(Pace::kRead, got, clock_->Now() - start);
+    Timed(*remote, Pace::kRead, got, start);
   }
   if (channel_->ClosedByPeer() || read == PeerProcess::Read::kGone) {
     peer_gone_ = true;
@@ -512,9 +529,17 @@ void Intake::PullPiece(Remote* remote, uint64_t handle) {
   Proceed(remote, handle);
 }
 
+void Intake::Timed(const Remote& remote, Pace::Copy copy, size_t bytes, int64_t start) {
+  const int64_t ns = around_->clock->Now() - start;
+  pace_.Took(copy, bytes, ns);
+  if (remote.weighed) {
+    pace_.Worked(copy, bytes, ns);
+  }
+}
+
 PeerProcess::Read Intake::ReadPiece(const Remote& remote, Bytes into, size_t* got) const {
   if (remote.region != nullptr) {
-    std::memcpy(into.data(), remote.data() + remote.read, into.size());
+    CopyTo(*remote.incoming, into.data(), remote.data() + remote.read, into.size());
     *got = into.size();
     return PeerProcess::Read::kSome;
   }
@@ -532,7 +557,7 @@ void Intake::Proceed(Remote* remote, uint64_t handle) {
   if (remote->read == remote->front) {
     queue_.Advance(remote->incoming, remote->incoming->left());
     if (remote->way.has_value()) {
-      pace_.Came(*remote->way, remote->bytes, clock_->Now() - remote->since);
+      pace_.Came(*remote->way, remote->bytes, around_->clock->Now() - remote->since);
     }
     if (remote->last) {
       Forget(handle);  // the sender knows that it has sent all
@@ -562,13 +587,13 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
     Finish(head.to);
     return absl::OkStatus();
   }
+  channel_->MapTheirRing();
   const bool timed = payload.size() >= Pace::kLeast && ++fragments_ % kTimeEvery == 0;
-  const int64_t start = timed ? clock_->Now() : 0;
-  if (!payload.empty()) {
-    std::memcpy(incoming->writable().data() + remote->next, payload.data(), payload.size());
-  }
+  const int64_t start = timed ? around_->clock->Now() : 0;
+  CopyTo(*incoming, incoming->writable().data() + remote->next, payload.data(), payload.size());
   if (timed) {
-    pace_.Took(Pace::kTake, payload.size(), clock_->Now() - start);
+    Timed(*remote, Pace::kTake, payload.size(), start);
+    pace_.Puts(CopyTime::Of(head.put_ns_per_mib), head.receivers);
   }
   remote->next += payload.size();
   Proceed(remote, head.to);

@@ -37,11 +37,11 @@ namespace entrain::shm {
 class Intake {
  public:
   Intake(Endpoint* endpoint, Events* events, CompletionList* completions, Outbox* outbox,
-         const Limits& limits, const bool* spare_cores, const Clock* clock);
+         const Limits& limits, Surroundings* around);
   void Attach(Channel* channel) { channel_ = channel; }
 
-  // As Endpoint::PostRecv; with `loan` as PostLoan.
-  void Post(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan = nullptr);
+  // As Endpoint::PostRecv, PostCold, PostLoan.
+  void Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish = {});
   // As Endpoint::EndLoan.
   absl::Status EndLoan(Loan* loan);
   // Memory that the peer has passed. An error: it broke the protocol.
@@ -91,6 +91,7 @@ class Intake {
     uint64_t pulling = 0, pushing = 0;  // as counted below
     bool unreadable = false;            // what is left of the front must be asked for too
     bool last = false;                  // asked for in the end: the sender does not wait for kDone
+    bool weighed = false;               // the work was: so its copies are timed for that
     std::optional<Pace::Way> way{};     // it is long and came alone: timed
     int64_t since = 0;
     const std::byte* data() const { return region->memory.data() + (address - region->address); }
@@ -110,6 +111,8 @@ class Intake {
   void Forget(uint64_t handle);
   void Lend(Remote* remote, uint64_t handle);
   void PullPiece(Remote* remote, uint64_t handle);
+  // Such a copy of its bytes took from `start` to now.
+  void Timed(const Remote& remote, Pace::Copy copy, size_t bytes, int64_t start);
   PeerProcess::Read ReadPiece(const Remote& remote, Bytes into, size_t* got) const;
   // After more of it has come, or turned out unreadable. Ends it when all is here.
   void Proceed(Remote* remote, uint64_t handle);
@@ -140,8 +143,7 @@ class Intake {
   Endpoint* const endpoint_;
   Outbox* const outbox_;
   const Limits limits_;
-  const Clock* const clock_;
-  const bool* const spare_cores_;  // every process of the host that is connected can have a core
+  Surroundings* const around_;
   Channel* channel_ = nullptr;
   MatchQueue queue_;
   PeerRegions regions_;

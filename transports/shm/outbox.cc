@@ -14,6 +14,7 @@ namespace {
 
 // Of a longer message the receiver may take pieces of this while the next are written.
 constexpr size_t kOpenPiece = 4 << 10;
+constexpr unsigned kTimeEvery = 2;  // fragments
 
 void Append(std::byte** at, const void* from, size_t bytes) {
   if (bytes > 0) {  // an empty span may be null
@@ -24,8 +25,9 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 }  // namespace
 
-Outbox::Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions)
-    : completions_(completions), regions_(regions), limits_(limits) {}
+Outbox::Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions,
+               Surroundings* around)
+    : completions_(completions), regions_(regions), around_(around), limits_(limits) {}
 
 void Outbox::Attach(Channel* channel) {
   channel_ = channel;
@@ -61,15 +63,15 @@ bool Outbox::IsEager(ConstBytes bytes) {
          Credit() >= MatchQueue::CostOf(static_cast<int64_t>(bytes.size()));
 }
 
-void Outbox::SetSpareCores(bool spare) {
-  spare_cores_ = spare;
-  channel_->TakeAheadUpTo(sizeof(WireEnvelope) + MostByLines(spare));
+void Outbox::OnCores() {
+  channel_->TakeAheadUpTo(sizeof(WireEnvelope) + MostByLines(around_->spare_cores));
   ChooseEager();
 }
 
 void Outbox::ChooseEager() {
-  eager_now_ = spare_cores_ && peer_reads_ ? std::min(limits_.quick_bytes, limits_.eager_bytes)
-                                           : limits_.eager_bytes;
+  eager_now_ = around_->spare_cores && peer_reads_
+                   ? std::min(limits_.quick_bytes, limits_.eager_bytes)
+                   : limits_.eager_bytes;
 }
 
 int64_t Outbox::Credit() {
@@ -90,7 +92,7 @@ bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversin
     return false;
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
-  if (bytes.size() <= MostByLines(spare_cores_)) {
+  if (bytes.size() <= MostByLines(around_->spare_cores)) {
     // And the head behind it: all that is in the first line comes last.
     CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
     std::memcpy(at, &head, sizeof(head));
@@ -128,6 +130,7 @@ bool Outbox::TryAnnounce(const Waiting& message) {
 }
 
 uint64_t Outbox::Announce(std::byte* at, const Waiting& message) {
+  around_->sending += announced() ? 0 : 1;
   const uint64_t handle =
       announced_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
   const WireAnnounce wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
@@ -236,9 +239,15 @@ int Outbox::Push() {
     if (at == nullptr) {
       break;
     }
-    const WireFragment head{message->to};
+    const WireFragment head{message->to, put_.ns_per_mib(),
+                            static_cast<uint32_t>(around_->sending)};
     Append(&at, &head, sizeof(head));
+    const bool timed = ++fragments_ % kTimeEvery == 0;
+    const int64_t start = timed ? around_->clock->Now() : 0;
     Append(&at, message->bytes.data() + message->next, piece);
+    if (timed) {
+      put_.Note(piece, around_->clock->Now() - start);
+    }
     channel_->Publish(kFragment);
     ++events;
     message->next += piece;
@@ -259,6 +268,7 @@ void Outbox::Conclude(uint64_t handle, const absl::Status& status, size_t moved)
     completions_->Add(message.done, status, static_cast<int64_t>(moved));
   }
   announced_.Remove(handle);
+  around_->sending -= announced() ? 0 : 1;
 }
 
 bool Outbox::CanFlush() {

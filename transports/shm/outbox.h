@@ -15,6 +15,8 @@
 #include <set>
 #include <string>
 
+#include <unistd.h>
+
 #include "absl/status/status.h"
 
 #include "lib/base/bytes.h"
@@ -34,16 +36,26 @@ struct Limits {
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one system call
   size_t share_bytes = 64 << 10;   // messages from this size may come in both ways at once
+  int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+};
+
+// What the endpoints of one transport know together.
+struct Surroundings {
+  const Clock* clock = nullptr;
+  bool spare_cores = false;  // every process that is connected can have a core
+  // Endpoints with announcements that are not over: of our messages, of the peer's.
+  int sending = 0, receiving = 0;
 };
 
 class Outbox {
  public:
   // `regions`: of this process, to be offered to the peer; may be null.
-  Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions);
+  Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions,
+         Surroundings* around);
   // The connection stands. Until then everything waits.
   void Attach(Channel* channel);
-  // Whether every process that is connected can have a core; once attached.
-  void SetSpareCores(bool spare);
+  // Surroundings::spare_cores may have changed; once attached.
+  void OnCores();
 
   // As Endpoint::PostSend.
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
@@ -123,17 +135,19 @@ class Outbox {
 
   CompletionList* const completions_;
   const SharedRegions* const regions_;
+  Surroundings* const around_;
   Limits limits_;
-  size_t eager_now_ = 0;  // of the limits, which counts
-  bool spare_cores_ = false;
+  size_t eager_now_ = 0;     // of the limits, which counts
   bool peer_reads_ = false;  // our memory: as we read its, until it asks for a small one instead
   Channel* channel_ = nullptr;
   // Lists, as most paths never have anything that waits: a deque takes its first block when made.
   std::list<Record> controls_;
   std::list<Waiting> sends_;
   HandleTable<Announced> announced_;
-  std::set<uint64_t> offered_;   // regions that the peer knows
-  std::list<uint64_t> pushes_;   // handles of those asked for through the ring
+  std::set<uint64_t> offered_;  // regions that the peer knows
+  std::list<uint64_t> pushes_;  // handles of those asked for through the ring
+  unsigned fragments_ = 0;
+  CopyTime put_;                 // into the ring, of fragments
   uint64_t eager_cost_ = 0;      // of all eager messages ever sent
   uint64_t known_consumed_ = 0;  // of those, what the peer is known to have taken
 };

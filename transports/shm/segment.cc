@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include <sys/mman.h>
+
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
@@ -11,7 +13,7 @@ namespace entrain::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x31'4d'48'53'54'4e'45'00;  // "\0ENTSHM1"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kFirstSideAt = 128, kSecondSideAt = 2048;
 
 struct Header {
@@ -94,6 +96,11 @@ absl::Status Segment::Reserve(const void* part, size_t bytes) const {
 
 absl::Status Segment::ReserveRing(int writer) const {
   return Reserve(ring(writer), ring_bytes_);
+}
+
+void Segment::MapRing(int writer) const {
+  // An error: an older kernel. Then the pages come one by one.
+  [[maybe_unused]] const int ignored = madvise(ring(writer), ring_bytes_, MADV_POPULATE_WRITE);
 }
 
 absl::Status Segment::ReserveWords(int number) const {

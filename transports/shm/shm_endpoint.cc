@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -25,9 +24,9 @@ ShmEndpoint::ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid,
       name_(name),
       connect_by_(connect_by),
       pid_(published_pid),
-      outbox_(&shared->completions, shared->limits, shared->regions.get()),
+      outbox_(&shared->completions, shared->limits, shared->regions.get(), &shared->around),
       intake_(this, shared->events, &shared->completions, &outbox_, shared->limits,
-              &shared->spare_cores, shared->clock) {
+              &shared->around) {
   if (dial) {
     introduction_ = std::make_unique<Introduction>(&shared->self, name);
   }
@@ -52,9 +51,13 @@ void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
   intake_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
 }
 
+void ShmEndpoint::PostCold(const Envelope& envelope, Bytes bytes, Completion* done) {
+  intake_.Post(envelope, bytes, done, {.cold = true});
+}
+
 void ShmEndpoint::PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
   *loan = Loan();
-  intake_.Post(envelope, bytes, done, loan);
+  intake_.Post(envelope, bytes, done, {.loan = loan});
 }
 
 absl::Status ShmEndpoint::EndLoan(Loan* loan) {
@@ -155,10 +158,10 @@ void ShmEndpoint::End(const absl::Status& why) {
 
 void ShmEndpoint::CountStanding(int change) {
   shared_->standing += change;
-  shared_->spare_cores = shared_->standing + 1 <= sysconf(_SC_NPROCESSORS_ONLN);
+  shared_->around.spare_cores = shared_->standing + 1 <= shared_->limits.cores;
   for (ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
-      endpoint->outbox_.SetSpareCores(shared_->spare_cores);
+      endpoint->outbox_.OnCores();
     }
   }
 }
@@ -204,7 +207,7 @@ int ShmEndpoint::Connecting() {
 }
 
 absl::StatusOr<bool> ShmEndpoint::Introduce() {
-  const int64_t now = shared_->clock->Now();
+  const int64_t now = shared_->around.clock->Now();
   if (connect_by_.Passed(now)) {
     return absl::UnavailableError("it did not answer in time");
   }

@@ -26,14 +26,13 @@ namespace entrain::shm {
 // What the endpoints of one transport share. Outlives them.
 struct Shared {
   Events* events = nullptr;
-  const Clock* clock = nullptr;
   TimedWait* wait = nullptr;
   Self self;
   Limits limits;
   std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
-  int standing = 0;                           // connections
-  bool spare_cores = false;                   // every process that is connected can have a core
+  int standing = 0;  // connections
+  Surroundings around;
   std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
   // Of endpoints that were closed while they dialled: their peers must learn of it.
   std::vector<std::unique_ptr<Introduction>> leaving;
@@ -49,6 +48,7 @@ class ShmEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override;
   void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override;
   absl::Status EndLoan(Loan* loan) override;
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;

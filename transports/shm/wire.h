@@ -69,6 +69,8 @@ struct WirePush {
 };
 struct WireFragment {
   uint64_t to;
+  uint32_t put_ns_per_mib;  // what such a copy takes the sender; 0: not known
+  uint32_t receivers;       // peers that it sends to just now
 };
 struct WireWithdraw {
   uint64_t context;  // of the receiver
