@@ -133,7 +133,7 @@ class EveryWay {
       ASSERT_TRUE(Drive(*node_.transport, [&] { return received.times > 0; })) << i;
       ASSERT_EQ(received.status, absl::OkStatus());
       if (loan.lent != nullptr) {
-        std::memcpy(in.data(), loan.lent, in.size());
+        std::copy_n(reinterpret_cast<const uint8_t*>(loan.lent), in.size(), in.begin());
         ASSERT_EQ(path_.EndLoan(&loan), absl::OkStatus());
       }
     }
