@@ -160,11 +160,7 @@ Rehearsal::Cut Rehearsal::Make(const Algorithm& algorithm, Spec spec, int lanes,
 }
 
 int64_t Rehearsal::Time(const Cut& cut, const MachineModel& machine) const {
-  int window = kWindowWithoutScratch;
-  for (const Schedule& schedule : cut.schedules) {
-    window = std::min(window, WindowOf(schedule));
-  }
-  return RunTimeline(cut.schedules, hosts_, cut.layout, kElementBytes, window, machine);
+  return RunTimeline(cut.schedules, hosts_, cut.layout, kElementBytes, kWindow, machine);
 }
 
 int64_t Rehearsal::Picoseconds(const CostModel& model) const {

@@ -13,7 +13,8 @@
 
 namespace entrain {
 
-// Lanes of a call that are active at a time. Lanes with scratch are few, so that it stays in cache.
+// Lanes of a call that are active at a time on a rank. With scratch they are few, so that it stays in
+// cache; all estimates are of so few, as what more lanes are good for is not in them.
 constexpr int kWindow = 4, kWindowWithoutScratch = 16;
 int WindowOf(const Schedule& schedule);
 

@@ -24,7 +24,7 @@ constexpr int kMaxDirectRanks = 64;
 // There, parts of an all_to_all below this size travel in company.
 constexpr int64_t kSmallPartBytes = 1 << 10;
 
-// Results of the ranks of one host that are more than this together: when somebody reads them, the
+// Results of the ranks of one host that are at least this together: when somebody reads them, the
 // caches hold none of it any more. (lib/comm/README.md, "Large results")
 constexpr int64_t kHostCacheBytes = 64 << 20;
 

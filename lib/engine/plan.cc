@@ -233,8 +233,9 @@ void FindCold(Plan* plan, int64_t cold_bytes) {
                                   !ReadFrom(schedule, lane, r, round.first_op, transfer.region);
       }
       for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
-        const Region& dst = schedule.ops[o].dst;
-        plan->cold_ops[o] = dst.slot == Slot::kOut && !ReadFrom(schedule, lane, r, o + 1, dst);
+        const LocalOp& op = schedule.ops[o];
+        plan->cold_ops[o] = op.kind == LocalKind::kCopy && op.dst.slot == Slot::kOut &&
+                            !ReadFrom(schedule, lane, r, o + 1, op.dst);
       }
     }
   }

@@ -44,8 +44,8 @@ struct Plan {
   // be lent. (Two ranks that lend each other something and wait for their sends first would wait for
   // ever.)
   std::vector<bool> may_be_lent;
-  // Per transfer and per operation: whether it receives, or copies, into a cold result what this rank
-  // does not read any more in its lane.
+  // Per transfer and per operation: whether it receives, or copies (and does not combine), into a cold
+  // result what this rank does not read any more in its lane.
   std::vector<bool> cold_transfers, cold_ops;
 
   // A result of at least `cold_bytes` is cold: no cache holds it until somebody reads it.

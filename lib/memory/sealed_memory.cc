@@ -148,6 +148,11 @@ absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
   return absl::OkStatus();
 }
 
+void SealedMemory::Populate(int64_t offset, int64_t bytes) const {
+  [[maybe_unused]] const int ignored =
+      madvise(data_ + offset, static_cast<size_t>(bytes), MADV_POPULATE_WRITE);
+}
+
 absl::Status SealedMemory::KeepFromChildren() const {
   return madvise(data_, static_cast<size_t>(size_), MADV_DONTFORK) == 0
              ? absl::OkStatus()

@@ -1,5 +1,6 @@
 // What ranks choose by: what they agreed on when they had met (paths, links that were probed), and nothing
 // that differs between them.
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -151,6 +152,34 @@ TEST(Choice, ALongGatherGoesDirectWithItsMessagesWhole) {
     EXPECT_EQ(std::string((*plan)->algorithm), "direct") << ranks << " ranks";
     EXPECT_THAT((*plan)->schedule->lanes, SizeIs(1)) << ranks << " ranks";
   }
+}
+
+// Results of 64 MiB on a host are cold; a gather's, which is on one rank, from 32. Hosts do not count
+// together. Lanes that need no scratch are 16 at a time.
+TEST(Choice, LargeResultsAreColdAndLanesWithoutScratchMany) {
+  const auto plan = [](CallKind kind, const std::vector<std::string>& hosts, int64_t bytes) {
+    Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {Link::kShm, 2});
+    Call call;
+    call.kind = kind;
+    call.dtype = DType::kF32;
+    call.count = bytes / 4;
+    auto made = planner.PlanFor(call);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  };
+  const auto colds = [](const Plan& made) {
+    return std::count(made.cold_transfers.begin(), made.cold_transfers.end(), true);
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  const std::vector<std::string> one = {"a", "a", "a", "a"}, two = {"a", "a", "b", "b"};
+  EXPECT_GT(colds(*plan(CallKind::kAllGather, one, 4 * kMiB)), 0);
+  EXPECT_EQ(colds(*plan(CallKind::kAllGather, one, 4 * kMiB - 4)), 0);
+  EXPECT_EQ(colds(*plan(CallKind::kAllGather, two, 4 * kMiB)), 0);
+  EXPECT_GT(colds(*plan(CallKind::kAllGather, two, 8 * kMiB)), 0);
+  EXPECT_GT(colds(*plan(CallKind::kGather, one, 8 * kMiB)), 0);
+  EXPECT_EQ(colds(*plan(CallKind::kGather, one, 8 * kMiB - 4)), 0);
+  EXPECT_EQ(plan(CallKind::kAllGather, one, 64 * kMiB)->window, 16);
+  EXPECT_EQ(plan(CallKind::kAllReduce, one, 64 * kMiB)->window, 4);
 }
 
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {

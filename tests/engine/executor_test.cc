@@ -48,6 +48,10 @@ class PlayedEndpoint final : public Endpoint {
     *loan = Loan();
     receives.push_back({envelope, bytes.data(), bytes.size(), done, lends ? loan : nullptr});
   }
+  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override {
+    ++colds;
+    PostRecv(envelope, bytes, done);
+  }
   absl::Status EndLoan(Loan* loan) override {
     Lending& lending = lent.at(loan->handle);
     std::fill(lending.bytes.begin(), lending.bytes.end(), std::byte{0xee});
@@ -62,6 +66,7 @@ class PlayedEndpoint final : public Endpoint {
   std::string peer_address() const override { return "played"; }
 
   std::deque<Posted> sends, receives;
+  int colds = 0;
   bool lends = false;
   absl::Status end;                  // what EndLoan gives
   std::map<uint64_t, Lending> lent;  // by handle
@@ -71,8 +76,10 @@ class PlayedEndpoint final : public Endpoint {
 // N ranks, their endpoints and executors.
 class Stage {
  public:
-  Stage(int ranks, const char* algorithm, CallKind kind, int64_t count, int lanes, int window)
+  Stage(int ranks, const char* algorithm, CallKind kind, int64_t count, int lanes, int window,
+        int64_t cold_bytes = 1 << 20)
       : ranks_(ranks) {
+    const int64_t results = count * (kind == CallKind::kAllGather ? ranks : 1);
     const std::vector<int> hosts(static_cast<size_t>(ranks), 0);
     for (int r = 0; r < ranks; ++r) {
       endpoints_.emplace_back();
@@ -82,7 +89,7 @@ class Stage {
       }
       contexts_.emplace_back(static_cast<size_t>(ranks), Context{7});
       data_.emplace_back(static_cast<size_t>(count));
-      out_.emplace_back(static_cast<size_t>(count), -1);
+      out_.emplace_back(static_cast<size_t>(results), -1);
       for (int64_t i = 0; i < count; ++i) {
         data_.back()[static_cast<size_t>(i)] = i + r;
       }
@@ -90,15 +97,15 @@ class Stage {
     const Algorithm* const found = FindAlgorithm(kind, algorithm).value();
     for (int r = 0; r < ranks; ++r) {
       const Spec spec{kind, r, ranks, 0, lanes};
-      auto plan = std::make_shared<const Plan>(
-          Plan::Make(std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm,
-                     UniformLayout(spec, count), UniformLayout(spec, count), 8, window, 1 << 20));
+      auto plan = std::make_shared<const Plan>(Plan::Make(
+          std::make_shared<const Schedule>(found->build(spec, hosts)), algorithm,
+          UniformLayout(spec, count), UniformLayout(spec, count), 8, window, cold_bytes));
       Call call;
       call.kind = kind;
       call.dtype = DType::kI64;
       call.count = count;
       call.in = {data_[static_cast<size_t>(r)].data(), count * 8};
-      call.out = {out_[static_cast<size_t>(r)].data(), count * 8};
+      call.out = {out_[static_cast<size_t>(r)].data(), results * 8};
       Wiring wiring{endpoints_[static_cast<size_t>(r)], contexts_[static_cast<size_t>(r)], 7};
       OwnedBuffer scratch = *OwnedBuffer::Allocate(plan->slot_bytes * plan->window);
       executors_.push_back(std::make_unique<Executor>(plan, call, wiring, BestKernels(),
@@ -113,6 +120,13 @@ class Stage {
     }
   }
   int lendings() const { return lendings_; }
+  int colds() const {
+    int sum = 0;
+    for (const auto& endpoint : owned_) {
+      sum += endpoint->colds;
+    }
+    return sum;
+  }
 
   // Moves one message between a random pair that has one, or ends a send that was lent; false when there is none.
   bool MoveOne(std::mt19937& random) {
@@ -287,6 +301,27 @@ TEST(Executor, WhatIsLentToACallThatIsStoppedIsGivenBack) {
   }
   stage.executors()[0]->Stop(absl::AbortedError("enough"));
   EXPECT_EQ(stage.End(0, 1)->ended.size(), 1u);
+}
+
+TEST(Executor, GivesTheSameOfWhatIsCold) {
+  for (const int64_t cold_bytes : {1, 4 * 37 * 8, 4 * 37 * 8 + 1}) {
+    std::mt19937 random(1);
+    Stage stage(4, "direct", CallKind::kAllGather, 37, 3, 2, cold_bytes);
+    for (auto& executor : stage.executors()) {
+      executor->Start();
+    }
+    while (stage.MoveOne(random)) {
+      for (auto& executor : stage.executors()) {
+        executor->Advance();
+      }
+    }
+    for (const auto& out : stage.out()) {
+      for (int64_t i = 0; i < 4 * 37; ++i) {
+        ASSERT_EQ(out[static_cast<size_t>(i)], i % 37 + i / 37) << i;
+      }
+    }
+    EXPECT_EQ(stage.colds(), cold_bytes <= 4 * 37 * 8 ? 4 * 3 * 3 : 0) << "ranks, peers, lanes";
+  }
 }
 
 // Of a call of 1 MiB on rank 1 of 4: which of its receives and operations are cold, in the order of

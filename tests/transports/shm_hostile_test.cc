@@ -322,9 +322,6 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
 
 // We may read its memory, which does not say that it may read ours.
 TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
-  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
-    GTEST_SKIP() << "needs a core for each side";
-  }
   TearDown();
   options.limits.quick_bytes = 4096;
   SetUp();
@@ -391,9 +388,6 @@ TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
 
 // Of several large messages one way, half are read and half asked for, unless the sender sleeps.
 TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
-  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
-    GTEST_SKIP() << "needs a core for each side";
-  }
   for (const bool sleeps : {true, false}) {
     SCOPED_TRACE(sleeps);
     ASSERT_NO_FATAL_FAILURE(Introduce());
@@ -447,8 +441,6 @@ TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
   }
 }
 
-// A single one is read from its front while its rest comes through the ring; and what turns out
-// unreadable is asked for when the rest is there.
 class ShmHostileOnOneCore : public ShmHostile {
  protected:
   ShmHostileOnOneCore() { options.limits.cores = 1; }
@@ -492,10 +484,9 @@ TEST_F(ShmHostileOnOneCore, ASenderThatSaysItIsSlowIsAskedToPushOnce) {
   EXPECT_TRUE(lost.empty());
 }
 
+// A single one is read from its front while its rest comes through the ring; and what turns out
+// unreadable is asked for when the rest is there.
 TEST_F(ShmHostile, OfASingleMessageTheSenderPushesTheRest) {
-  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
-    GTEST_SKIP() << "needs a core for each side";
-  }
   constexpr size_t kBytes = 200'000;
   std::vector<std::byte> out(kBytes, std::byte{3});
   for (const bool readable : {true, false}) {

@@ -395,9 +395,9 @@ absl::Status Intake::TakeOffers() {
 }
 
 // Where the sender is awake, has a core of its own, and does not fetch from here itself, it copies
-// too: of a single message half, of several every other one, of a long single message all where that
-// is the quickest, with a core of its own or without. Of what no cache holds, where cores are shared, all
-// where that is less work.
+// too: of a single message half, of several every other one. Of a long single message all, where that is
+// the quickest, with a core of its own or without. Where cores are shared, all of a very long single one
+// and of what no cache holds, where that is less work.
 uint64_t Intake::Decide(Remote* remote) {
   const uint64_t all = remote->bytes;
   if (remote->region != nullptr || all == 0) {
@@ -531,7 +531,9 @@ void Intake::PullPiece(Remote* remote, uint64_t handle) {
 
 void Intake::Timed(const Remote& remote, Pace::Copy copy, size_t bytes, int64_t start) {
   const int64_t ns = around_->clock->Now() - start;
-  pace_.Took(copy, bytes, ns);
+  if (!remote.incoming->cold()) {
+    pace_.Took(copy, bytes, ns);
+  }
   if (remote.weighed) {
     pace_.Worked(copy, bytes, ns);
   }
@@ -587,7 +589,9 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
     Finish(head.to);
     return absl::OkStatus();
   }
-  channel_->MapTheirRing();
+  if (payload.size() >= Pace::kLeast) {  // beyond the ring's first bytes, so all of it exists
+    channel_->MapTheirRing();
+  }
   const bool timed = payload.size() >= Pace::kLeast && ++fragments_ % kTimeEvery == 0;
   const int64_t start = timed ? around_->clock->Now() : 0;
   CopyTo(*incoming, incoming->writable().data() + remote->next, payload.data(), payload.size());

@@ -242,7 +242,7 @@ int Outbox::Push() {
     const WireFragment head{message->to, put_.ns_per_mib(),
                             static_cast<uint32_t>(around_->sending)};
     Append(&at, &head, sizeof(head));
-    const bool timed = ++fragments_ % kTimeEvery == 0;
+    const bool timed = piece >= Pace::kLeast && ++fragments_ % kTimeEvery == 0;
     const int64_t start = timed ? around_->clock->Now() : 0;
     Append(&at, message->bytes.data() + message->next, piece);
     if (timed) {

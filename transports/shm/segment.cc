@@ -3,8 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include <sys/mman.h>
-
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
@@ -99,8 +97,7 @@ absl::Status Segment::ReserveRing(int writer) const {
 }
 
 void Segment::MapRing(int writer) const {
-  // An error: an older kernel. Then the pages come one by one.
-  [[maybe_unused]] const int ignored = madvise(ring(writer), ring_bytes_, MADV_POPULATE_WRITE);
+  memory_.Populate(ring(writer) - memory_.data(), static_cast<int64_t>(ring_bytes_));
 }
 
 absl::Status Segment::ReserveWords(int number) const {

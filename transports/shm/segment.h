@@ -80,8 +80,8 @@ class Segment {
   // Makes the whole ring exist, not only its first bytes. By its writer, before it goes beyond
   // them.
   absl::Status ReserveRing(int writer) const;
-  // Enters the pages of a ring that exists in this process's tables at once, where the kernel can:
-  // else the first copies take a fault a page, as long as the copy. By its writer and by its reader.
+  // A ring that exists as a whole: its pages are entered here at once (SealedMemory::Populate), as the
+  // first copies would take a fault a page, longer than the copy. By its writer and by its reader.
   void MapRing(int writer) const;
   // Makes the revocation words of all contexts exist, not only of the first Side::kFirstContexts.
   // By their side, before it uses one beyond.
