@@ -194,7 +194,16 @@ struct Way {
   int64_t cores = 8;  // as if the machine had so many
 };
 
-class ShmWays : public testing::TestWithParam<Way> {};
+class ShmWays : public testing::TestWithParam<Way> {
+ protected:
+  static shm::Options OptionsOf(const Way& way) {
+    shm::Options options;
+    options.pull = way.pull;
+    options.limits.ring_bytes = way.ring_bytes;
+    options.limits.cores = way.cores;
+    return options;
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Every, ShmWays,
                          testing::Values(Way{"pull", false, false, true, 512 << 10},
                                          Way{"push", false, false, false, 512 << 10},
@@ -208,10 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ShmWays,
 
 TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   const Way& way = GetParam();
-  shm::Options options;
-  options.pull = way.pull;
-  options.limits.ring_bytes = way.ring_bytes;
-  options.limits.cores = way.cores;
+  const shm::Options options = OptionsOf(way);
   Child child([&](int socket) {
     if (way.forbid_before) {
       ForbidReading();
@@ -244,10 +250,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
 // Long ones, one at a time: each way may be tried.
 TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
   const Way& way = GetParam();
-  shm::Options options;
-  options.pull = way.pull;
-  options.limits.ring_bytes = way.ring_bytes;
-  options.limits.cores = way.cores;
+  const shm::Options options = OptionsOf(way);
   constexpr int64_t kBytes = 8 * kMiB + 5;
   constexpr uint32_t kTimes = 11;
   const auto pass = [&](Rank& rank, uint32_t turn) {
@@ -287,9 +290,7 @@ TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
 }
 
 TEST_P(ShmWays, KillingTheSenderInTheMiddleFailsTheReceiveSoon) {
-  shm::Options options;
-  options.pull = GetParam().pull;
-  options.limits.ring_bytes = GetParam().ring_bytes;
+  const shm::Options options = OptionsOf(GetParam());
   for (int polls : {0, 1, 3, 10}) {  // a poll takes 2 MiB at most, so some is left
     Child child([&](int socket) {
       Rank rank;

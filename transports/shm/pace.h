@@ -3,8 +3,8 @@
 // ring five times longer. So the copies that are made are timed, and now and then the other way is
 // taken, to have it timed too. Likewise with long messages that come alone, as a whole: half in either
 // way is the quickest on one machine, all through the ring, in which both cores copy, on another
-// (README.md). Where processes share cores, the work of both sides
-// is compared instead, of very long messages and of what no cache holds.
+// (README.md). Where processes share cores, the work of both sides is compared instead, of very long
+// messages and of what no cache holds.
 //
 // Thread safety: none.
 #pragma once
