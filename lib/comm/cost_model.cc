@@ -12,6 +12,9 @@ constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
 // Where one rank receives and the others only send, messages from here on are left whole: the
 // transport takes them in pieces, and finds out by which way they come the quickest.
 constexpr int64_t kWholeBytes = 1 << 20;
+// And where a message is read from its sender's memory at once (lib/engine/express.h), so are those up
+// to here of a scatter, and between two ranks.
+constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
 // More are not run one by one on a timeline.
 constexpr int kRehearsedLanes = 4 * kWindow;
@@ -41,11 +44,13 @@ int Pieces(const Algorithm& algorithm, int ranks, int64_t bytes) {
       std::clamp<int64_t>(MessageBytes(algorithm, ranks, bytes) / piece, 1, kMaxLanes));
 }
 
-bool LeftWhole(const Algorithm& algorithm, int ranks, int64_t bytes) {
+bool LeftWhole(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once) {
   const bool one_receives =
       algorithm.kind == CallKind::kGather || (algorithm.kind == CallKind::kBroadcast && ranks == 2);
-  return one_receives && IsDirect(algorithm) &&
-         MessageBytes(algorithm, ranks, bytes) >= kWholeBytes;
+  const int64_t message = MessageBytes(algorithm, ranks, bytes);
+  return (one_receives && IsDirect(algorithm) && message >= kWholeBytes) ||
+         (at_once && algorithm.kind == CallKind::kScatter && message <= kScatteredBytes) ||
+         (at_once && ranks == 2 && message <= kPairBytes);
 }
 
 int64_t Picos(double us) {
@@ -79,8 +84,8 @@ bool IsCrowded(const Crowd& crowd, const Paths& paths) {
 
 }  // namespace
 
-int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes) {
-  return LeftWhole(algorithm, ranks, bytes) ? 1 : Pieces(algorithm, ranks, bytes);
+int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once) {
+  return LeftWhole(algorithm, ranks, bytes, at_once) ? 1 : Pieces(algorithm, ranks, bytes);
 }
 
 int WindowOf(const Schedule& schedule) {

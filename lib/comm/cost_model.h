@@ -18,8 +18,9 @@ namespace entrain {
 constexpr int kWindow = 4, kWindowWithoutScratch = 16;
 int WindowOf(const Schedule& schedule);
 
-// Of a call whose larger buffer has `bytes`: pieces are to stay in the second-level cache.
-int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes);
+// Of a call whose larger buffer has `bytes`: pieces are to stay in the second-level cache. `at_once`:
+// all ranks read each other's memory.
+int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once);
 
 // How the ranks of a communicator reach each other, agreed by all of them.
 struct Paths {

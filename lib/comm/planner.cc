@@ -240,7 +240,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   Spec spec = SpecOf(shape, uneven);
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* algorithm, Choose(shape, spec, nullptr));
   // Ranks that do not know the whole could not agree on more lanes.
-  spec.lanes = spec.uneven ? 1 : LanesFor(*algorithm, spec.size, DataBytes(shape));
+  const bool at_once = topology_.hosts == 1 && paths_.inside == Link::kShm;
+  spec.lanes = spec.uneven ? 1 : LanesFor(*algorithm, spec.size, DataBytes(shape), at_once);
   const Layout in =
       uneven == nullptr ? UniformLayout(spec, shape.count) : UnevenLayout(spec, uneven->in);
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);

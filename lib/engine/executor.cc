@@ -96,7 +96,7 @@ void Executor::DoOps(LaneRun& run) {
   absl::InlinedVector<Lent, 4> lent;
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
     if (slots_[t].loan.lent != nullptr) {
-      lent.push_back({plan_->transfers[t], slots_[t].loan.lent});
+      lent.push_back({binding_.PlaceOf(t), slots_[t].loan.lent});
     }
   }
   binding_.RunOps(run.scratch, round, lent);
@@ -178,7 +178,7 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index, const Ticket* lent) {
   slot.transfer = index;
   slot.posted = true;
   run.receives += transfer.direction == Direction::kRecv ? 1 : 0;
-  const Bytes data = binding_.Span(run.scratch, plan_->transfers[index]);
+  const Bytes data = binding_.Span(run.scratch, binding_.PlaceOf(index));
   const uint8_t lane = wiring_.LaneOf(run.lane);
   Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
   if (transfer.direction == Direction::kSend) {

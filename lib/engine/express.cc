@@ -46,7 +46,7 @@ bool Express::SendAll(const Round& round) {
     if (transfer.direction != Direction::kSend) {
       continue;
     }
-    const Bytes data = binding_.Span(scratch_, plan_.transfers[round.first_transfer + t]);
+    const Bytes data = binding_.Span(scratch_, binding_.PlaceOf(round.first_transfer + t));
     Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
     const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
     if (endpoint.TrySend(envelope, data)) {
@@ -96,14 +96,14 @@ bool Express::ReceiveAll(const Round& round, Patience& patience) {
         continue;
       }
       Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
-      const Bytes into = binding_.Span(scratch_, plan_.transfers[index]);
+      const Bytes into = binding_.Span(scratch_, binding_.PlaceOf(index));
       const std::byte* data = into.data();
       const Endpoint::Next next = look_ && plan_.read_once[index]
                                       ? endpoint.TryRead(envelope, into, &data)
                                       : endpoint.TryRecv(envelope, into);
       if (next == Endpoint::Next::kThis) {
         if (data != into.data() && !into.empty()) {
-          lent_.push_back({plan_.transfers[index], data});
+          lent_.push_back({binding_.PlaceOf(index), data});
         }
         progress_.done |= bit;
         progress_.bytes_received += static_cast<int64_t>(into.size());

@@ -65,7 +65,7 @@ bool FitsExpress(const Plan& plan) {
     bool fits = round.transfers <= kMaxTransfers;
     for (uint32_t t = 0; fits && t < round.transfers; ++t) {
       const Transfer& transfer = schedule.transfers[round.first_transfer + t];
-      fits = plan.transfers[round.first_transfer + t].bytes <= kMaxExpressBytes;
+      fits = plan.places.transfers[round.first_transfer + t].bytes <= kMaxExpressBytes;
       if (transfer.direction == Direction::kRecv) {
         from.push_back(transfer.peer);
       }
@@ -175,6 +175,72 @@ void FindReadOnce(Plan* plan) {
   }
 }
 
+// Whether nothing in this round touches the result of operation `index` but that.
+bool OnlyResult(const Schedule& schedule, const Round& round, uint32_t index) {
+  const Region& dst = schedule.ops[index].dst;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    if (Overlap(schedule.transfers[t].region, dst)) {
+      return false;
+    }
+  }
+  for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+    const LocalOp& op = schedule.ops[o];
+    for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
+      if (Overlap(schedule.operands[i], dst)) {
+        return false;
+      }
+    }
+    if (o != index && Overlap(op.dst, dst)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The operand that reads what transfer `t` receives, where that is all that happens to it; else -1.
+int64_t OnlyReader(const Schedule& schedule, const Round& round, const LocalOp& op, uint32_t t) {
+  int64_t reader = -1;
+  for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+    const LocalOp& other = schedule.ops[o];
+    for (uint32_t i = other.first_operand; i < other.first_operand + other.operands; ++i) {
+      if (Overlap(schedule.operands[i], schedule.transfers[t].region)) {
+        if (&other != &op || reader >= 0) {
+          return -1;
+        }
+        reader = i;
+      }
+    }
+  }
+  return reader;
+}
+
+// Of the messages that an operation combines into the result, one may lie there until then.
+void FindApart(Plan* plan) {
+  const Schedule& schedule = *plan->schedule;
+  Plan::Places apart = plan->places;
+  bool any = false;
+  for (const Round& round : schedule.rounds) {
+    for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+      const LocalOp& op = schedule.ops[o];
+      if (op.kind != LocalKind::kCombine || op.dst.slot != Slot::kOut ||
+          !OnlyResult(schedule, round, o)) {
+        continue;
+      }
+      for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+        const int64_t reader = plan->read_once[t] ? OnlyReader(schedule, round, op, t) : -1;
+        if (reader >= 0 && plan->places.transfers[t].bytes == plan->ops[o].bytes) {
+          apart.transfers[t] = apart.operands[static_cast<size_t>(reader)] = plan->ops[o];
+          any = true;
+          break;
+        }
+      }
+    }
+  }
+  if (any) {
+    plan->apart = std::move(apart);
+  }
+}
+
 // Whether the lane reads any of `region` from operation `op` of round `r` on.
 bool ReadFrom(const Schedule& schedule, const Lane& lane, uint32_t r, uint32_t op,
               const Region& region) {
@@ -208,7 +274,7 @@ bool ReadFrom(const Schedule& schedule, const Lane& lane, uint32_t r, uint32_t o
 
 int64_t ResultBytes(const Plan& plan) {
   int64_t end = 0;
-  for (const std::vector<Place>* places : {&plan.transfers, &plan.ops}) {
+  for (const std::vector<Place>* places : {&plan.places.transfers, &plan.ops}) {
     for (const Place& place : *places) {
       end = std::max(end, place.slot == Slot::kOut ? place.offset + place.bytes : 0);
     }
@@ -241,6 +307,17 @@ void FindCold(Plan* plan, int64_t cold_bytes) {
   }
 }
 
+// Whether the call's operations may write to its result while its input is still needed, or while
+// other parts of the result are.
+bool MayUseApart(const Call& call) {
+  const auto in = reinterpret_cast<uintptr_t>(call.in.data),
+             out = reinterpret_cast<uintptr_t>(call.out.data);
+  const bool overlap = in < out + static_cast<uint64_t>(call.out.bytes) &&
+                       out < in + static_cast<uint64_t>(call.in.bytes);
+  // Neither the caller's function nor a merge need bear that the result is one of what is combined.
+  return !overlap && call.reduction.op != ReduceOp::kCustom && call.reduction.merging == nullptr;
+}
+
 }  // namespace
 
 Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm, const Layout& in,
@@ -249,9 +326,9 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   plan.algorithm = algorithm;
   plan.element_bytes = element_bytes;
   plan.window = std::min(window, static_cast<int>(schedule->lanes.size()));
-  plan.transfers.resize(schedule->transfers.size());
+  plan.places.transfers.resize(schedule->transfers.size());
   plan.ops.resize(schedule->ops.size());
-  plan.operands.resize(schedule->operands.size());
+  plan.places.operands.resize(schedule->operands.size());
   Cutter cutter(*schedule, in, out, element_bytes);
   for (const Lane& lane : schedule->lanes) {
     // Lanes begin at cache lines.
@@ -259,13 +336,13 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
     for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
       const Round& round = schedule->rounds[r];
       for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
-        plan.transfers[t] = cutter.At(schedule->transfers[t].region);
+        plan.places.transfers[t] = cutter.At(schedule->transfers[t].region);
       }
       for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
         const LocalOp& op = schedule->ops[o];
         plan.ops[o] = cutter.At(op.dst);
         for (uint32_t i = op.first_operand; i < op.first_operand + op.operands; ++i) {
-          plan.operands[i] = cutter.At(schedule->operands[i]);
+          plan.places.operands[i] = cutter.At(schedule->operands[i]);
         }
       }
     }
@@ -276,6 +353,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
     plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
   }
   FindReadOnce(&plan);
+  FindApart(&plan);
   FindCold(&plan, cold_bytes);
   return plan;
 }
@@ -286,7 +364,8 @@ Binding::Binding(const Plan& plan, const Call& call, const Kernels& kernels)
       call_(call),
       kernels_(kernels),
       in_(static_cast<std::byte*>(call.in.data)),
-      out_(static_cast<std::byte*>(call.out.data)) {}
+      out_(static_cast<std::byte*>(call.out.data)),
+      places_(!plan.apart.transfers.empty() && MayUseApart(call) ? plan.apart : plan.places) {}
 
 const std::byte* Binding::Source(std::byte* scratch, const Place& place,
                                  absl::Span<const Lent> lent) const {
@@ -307,7 +386,7 @@ void Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Le
       continue;
     }
     const Bytes dst = Span(scratch, plan_.ops[o]);
-    const std::byte* const from = Source(scratch, plan_.operands[op.first_operand], lent);
+    const std::byte* const from = Source(scratch, places_.operands[op.first_operand], lent);
     if (dst.data() != from && !dst.empty()) {
       if (plan_.cold_ops[o]) {
         StreamCopy(dst.data(), from, dst.size());
@@ -328,7 +407,7 @@ void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent>
   std::byte* const dst = Address(scratch, to);
   absl::InlinedVector<const void*, 16> sources;
   for (uint32_t i = 0; i < op.operands; ++i) {
-    sources.push_back(Source(scratch, plan_.operands[op.first_operand + i], lent));
+    sources.push_back(Source(scratch, places_.operands[op.first_operand + i], lent));
   }
   const ReduceOp reduce = call_.reduction.op;
   if (reduce == ReduceOp::kCustom) {

@@ -23,7 +23,7 @@ struct Place {
 };
 
 // The largest message that goes the short way: more, no transport sends or takes at once.
-constexpr int64_t kMaxExpressBytes = 256 << 10;
+constexpr int64_t kMaxExpressBytes = 1 << 20;
 
 // A schedule with sizes: what is the same for every call of one shape. Immutable once made.
 struct Plan {
@@ -31,8 +31,14 @@ struct Plan {
   const char* algorithm = "";
   int64_t element_bytes = 1;
   int window = 1;
-  // Of each of the schedule's transfers, operations (the destination) and operands.
-  std::vector<Place> transfers, ops, operands;
+  // Of each of the schedule's operations: the destination.
+  std::vector<Place> ops;
+  // Of its transfers and operands. A call whose buffers do not overlap may use `apart`: what is
+  // received only to be combined into the result comes where that will be. Empty: no different.
+  struct Places {
+    std::vector<Place> transfers, operands;
+  };
+  Places places, apart;
   int64_t slot_bytes = 0;  // scratch of the largest lane
   bool express = false;    // may go the short way, see express.h
   // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
@@ -95,6 +101,8 @@ class Binding {
   Bytes Span(std::byte* scratch, const Place& place) const {
     return {Address(scratch, place), static_cast<size_t>(place.bytes)};
   }
+  // Where a transfer's bytes are.
+  const Place& PlaceOf(uint32_t transfer) const { return places_.transfers[transfer]; }
   void RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent = {}) const;
 
  private:
@@ -110,6 +118,7 @@ class Binding {
   const Call& call_;
   const Kernels& kernels_;
   std::byte *const in_, *const out_;
+  const Plan::Places& places_;
 };
 
 }  // namespace entrain

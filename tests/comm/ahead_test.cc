@@ -207,7 +207,7 @@ TEST_P(Ahead, CallsThatWaitForEachOtherAreToldApartAtTheDeadline) {
       std::vector<int64_t> data(4, comm->rank());
       const int64_t begin = Clock::Real().Now();
       const absl::Status status = CallOddly(comm, odd, comm->rank() == 0, data);
-      EXPECT_LT(Clock::Real().Now() - begin, 700 * kMillisecond);
+      EXPECT_LT(Clock::Real().Now() - begin, 5 * kSecond) << "not at its deadline";
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
       EXPECT_THAT(
           std::string(status.message()),

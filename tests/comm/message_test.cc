@@ -11,6 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/engine/plan.h"
+
 #include "tests/support/ranks.h"
 
 namespace entrain {
@@ -200,7 +202,7 @@ TEST_P(Message, WhatIsNotGoodIsLeftToTheLongWay) {
         EXPECT_TRUE(refused(bad, data.data())) << root;
       }
       bad = good;
-      for (const int64_t count : {int64_t{-1}, int64_t{32769}, INT64_MAX, INT64_MIN}) {
+      for (const int64_t count : {int64_t{-1}, kMaxExpressBytes / 8 + 1, INT64_MAX, INT64_MIN}) {
         bad.count = count;
         EXPECT_TRUE(refused(bad, data.data())) << count;
       }

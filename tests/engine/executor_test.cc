@@ -77,7 +77,7 @@ class PlayedEndpoint final : public Endpoint {
 class Stage {
  public:
   Stage(int ranks, const char* algorithm, CallKind kind, int64_t count, int lanes, int window,
-        int64_t cold_bytes = 1 << 20)
+        int64_t cold_bytes = 1 << 20, bool in_place = false)
       : ranks_(ranks) {
     const int64_t results = count * (kind == CallKind::kAllGather ? ranks : 1);
     const std::vector<int> hosts(static_cast<size_t>(ranks), 0);
@@ -106,6 +106,10 @@ class Stage {
       call.count = count;
       call.in = {data_[static_cast<size_t>(r)].data(), count * 8};
       call.out = {out_[static_cast<size_t>(r)].data(), results * 8};
+      if (in_place) {
+        call.in = call.out;
+        out_[static_cast<size_t>(r)] = data_[static_cast<size_t>(r)];
+      }
       Wiring wiring{endpoints_[static_cast<size_t>(r)], contexts_[static_cast<size_t>(r)], 7};
       OwnedBuffer scratch = *OwnedBuffer::Allocate(plan->slot_bytes * plan->window);
       executors_.push_back(std::make_unique<Executor>(plan, call, wiring, BestKernels(),
@@ -192,6 +196,24 @@ class Stage {
   }
   std::vector<std::unique_ptr<Executor>>& executors() { return executors_; }
   const std::vector<std::vector<int64_t>>& out() const { return out_; }
+  // Whether receives that are posted write to their rank's result.
+  bool ReceivesIntoResults() {
+    for (int r = 0; r < ranks_; ++r) {
+      const auto* const out = reinterpret_cast<std::byte*>(out_[static_cast<size_t>(r)].data());
+      const auto* const end = out + out_[static_cast<size_t>(r)].size() * 8;
+      for (Endpoint* endpoint : endpoints_[static_cast<size_t>(r)]) {
+        if (endpoint == nullptr) {
+          continue;
+        }
+        for (const Posted& receive : static_cast<PlayedEndpoint*>(endpoint)->receives) {
+          if (receive.data >= out && receive.data < end) {
+            return true;
+          }
+        }
+      }
+    }
+    return false;
+  }
   int ready() const { return ready_; }
 
  private:
@@ -230,6 +252,37 @@ TEST(Executor, GivesTheSumInEveryOrderOfCompletions) {
         EXPECT_EQ(stage.executors()[r]->status(), absl::OkStatus());
         for (int64_t i = 0; i < 37; ++i) {
           ASSERT_EQ(stage.out()[r][static_cast<size_t>(i)], 4 * i + 6);
+        }
+      }
+    }
+  }
+}
+
+// What is combined into a result comes there, where the call's buffers are apart; in place it must not.
+TEST(Executor, GivesTheSameInPlaceAndApart) {
+  for (const char* algorithm :
+       {"ring", "halving_doubling", "direct", "two_step", "recursive_doubling"}) {
+    for (const int ranks : {2, 3, 4, 7}) {
+      for (const bool in_place : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(algorithm, ", ", ranks, " ranks", in_place ? ", in place" : ""));
+        std::mt19937 random(static_cast<unsigned>(ranks));
+        Stage stage(ranks, algorithm, CallKind::kAllReduce, 37, 2, 2, 1 << 20, in_place);
+        for (auto& executor : stage.executors()) {
+          executor->Start();
+        }
+        if (absl::string_view(algorithm) == "two_step" ||
+            absl::string_view(algorithm) == "direct") {
+          EXPECT_EQ(stage.ReceivesIntoResults(), !in_place);
+        }
+        while (stage.MoveOne(random)) {
+          for (auto& executor : stage.executors()) {
+            executor->Advance();
+          }
+        }
+        for (const auto& out : stage.out()) {
+          for (int64_t i = 0; i < 37; ++i) {
+            ASSERT_EQ(out[static_cast<size_t>(i)], ranks * i + ranks * (ranks - 1) / 2);
+          }
         }
       }
     }
@@ -357,6 +410,34 @@ TEST(Plan, ColdIsWhatALargeResultReceivesAndNobodyReadsOn) {
   EXPECT_EQ(ColdOf(CallKind::kAllReduce, "two_step", kAll), "----rrr");
   // All but the last part that comes round is passed on.
   EXPECT_EQ(ColdOf(CallKind::kAllGather, "ring", kAll), "--ro");
+}
+
+// Of a call on rank 1 of `size`: for each receive, in the order of the schedule, 'o' where it comes to the result
+// that it is combined into, when the call's buffers are apart, or '-'.
+std::string ApartOf(CallKind kind, const char* algorithm, int size) {
+  const std::vector<int> hosts(static_cast<size_t>(size), 0);
+  const Spec spec{kind, 1, size, 1, 1};
+  const Plan plan = Plan::Make(
+      std::make_shared<const Schedule>(FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
+      algorithm, UniformLayout(spec, 64), UniformLayout(spec, 64), 8, 1, 1 << 20);
+  std::string apart;
+  for (size_t t = 0; t < plan.schedule->transfers.size(); ++t) {
+    if (plan.schedule->transfers[t].direction == Direction::kRecv) {
+      const bool moves = !plan.apart.transfers.empty() &&
+                         plan.apart.transfers[t].slot != plan.places.transfers[t].slot;
+      EXPECT_TRUE(!moves || plan.apart.transfers[t].slot == Slot::kOut);
+      apart += moves ? 'o' : '-';
+    }
+  }
+  return apart;
+}
+
+TEST(Plan, WhatOneResultTakesComesThereOnce) {
+  EXPECT_EQ(ApartOf(CallKind::kReduce, "direct", 4), "o--");
+  EXPECT_EQ(ApartOf(CallKind::kReduceScatter, "direct", 3), "o-");
+  EXPECT_EQ(ApartOf(CallKind::kAllReduce, "direct", 2), "o");
+  EXPECT_EQ(ApartOf(CallKind::kAllReduce, "two_step", 3), "o---") << "the others' sums come last";
+  EXPECT_EQ(ApartOf(CallKind::kAllGather, "ring", 3), "--") << "nothing is combined";
 }
 
 TEST(Executor, NeverHasMoreLanesUnderWayThanTheWindow) {
