@@ -17,20 +17,30 @@ Express::Express(const Plan& plan, const Call& call, const Descriptor& descripto
 bool Express::Run(Engine& engine) {
   Patience patience(engine);
   for (; progress_.round < lane_.rounds; ++progress_.round) {
-    const Round& round = plan_.schedule->rounds[lane_.first_round + progress_.round];
-    if (!SendAll(round) || !ReceiveAll(round, patience)) {
+    const uint32_t index = lane_.first_round + progress_.round;
+    const Round& round = plan_.schedule->rounds[index];
+    if (!SendAll(round)) {
+      return false;
+    }
+    if (plan_.copies_first[index]) {
+      binding_.RunOps(scratch_, round);
+      progress_.ops_done = true;
+    }
+    if (!ReceiveAll(round, patience)) {
       Keep();
       return false;
     }
-    if (!progress_.lent.empty() && !plan_.ops_before_sends[lane_.first_round + progress_.round]) {
-      Keep();  // the endpoint is asked again
-      if (!TakeBackAll(round, patience)) {
-        return false;
+    if (!progress_.ops_done) {
+      if (!progress_.lent.empty() && !plan_.ops_before_sends[index]) {
+        Keep();  // the endpoint is asked again
+        if (!TakeBackAll(round, patience)) {
+          return false;
+        }
       }
+      binding_.RunOps(scratch_, round, lent_);
+      lent_.clear();
+      progress_.ops_done = true;
     }
-    binding_.RunOps(scratch_, round, lent_);
-    lent_.clear();
-    progress_.ops_done = true;
     if (!TakeBackAll(round, patience)) {
       return false;
     }

@@ -125,6 +125,31 @@ bool OpsBeforeSends(const Schedule& schedule, const Round& round) {
   return true;
 }
 
+bool CopiesFirst(const Plan& plan, const Round& round) {
+  constexpr int64_t kLeast = 1024;  // of less the messages are there as soon
+  const Schedule& schedule = *plan.schedule;
+  bool sends = false, receives = false;
+  for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
+    const Transfer& transfer = schedule.transfers[t];
+    const bool receive = transfer.direction == Direction::kRecv;
+    (receive ? receives : sends) = true;
+    if (receive && transfer.region.slot != Slot::kOut) {
+      return false;
+    }
+    for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
+      const LocalOp& op = schedule.ops[o];
+      const Region& from = schedule.operands[op.first_operand];
+      // What stays where it is, in place, may be sent from there.
+      const bool stays = from.first == op.dst.first && from.blocks == op.dst.blocks;
+      if (op.kind != LocalKind::kCopy || (receive && MayAlias(transfer.region, from)) ||
+          (MayAlias(transfer.region, op.dst) && (receive || !stays))) {
+        return false;
+      }
+    }
+  }
+  return sends && receives && round.ops > 0 && plan.ops[round.first_op].bytes >= kLeast;
+}
+
 enum class Touch { kNone, kRewritten, kOther };
 Touch TouchIn(const Schedule& schedule, const Round& round, const Region& region) {
   Touch touch = Touch::kNone;
@@ -351,6 +376,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   plan.express = FitsExpress(plan);
   for (const Round& round : plan.schedule->rounds) {
     plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
+    plan.copies_first.push_back(CopiesFirst(plan, round));
   }
   FindReadOnce(&plan);
   FindApart(&plan);

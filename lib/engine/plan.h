@@ -43,6 +43,9 @@ struct Plan {
   bool express = false;    // may go the short way, see express.h
   // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
   std::vector<bool> ops_before_sends;
+  // Per round: whether its operations only copy, and do not wait for its messages: of an exchange, where others copy
+  // as much at the same time. Then who moves messages himself copies first, and they have time to come.
+  std::vector<bool> copies_first;
   // Per transfer: whether it receives what is only read, by the operations of its own round, and so
   // need not lie in the scratch.
   std::vector<bool> read_once;

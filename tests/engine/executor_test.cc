@@ -440,6 +440,25 @@ TEST(Plan, WhatOneResultTakesComesThereOnce) {
   EXPECT_EQ(ApartOf(CallKind::kAllGather, "ring", 3), "--") << "nothing is combined";
 }
 
+bool CopiesFirst(CallKind kind, const char* algorithm, int64_t count) {
+  const std::vector<int> hosts(3, 0);
+  const Spec spec{kind, 1, 3, 1, 1};
+  return Plan::Make(std::make_shared<const Schedule>(
+                        FindAlgorithm(kind, algorithm).value()->build(spec, hosts)),
+                    algorithm, UniformLayout(spec, count), UniformLayout(spec, count), 8, 1,
+                    1 << 20)
+      .copies_first[0];
+}
+
+TEST(Plan, CopiesComeFirstInExchangesThatDoNotWait) {
+  EXPECT_TRUE(CopiesFirst(CallKind::kAllGather, "direct", 128));
+  EXPECT_TRUE(CopiesFirst(CallKind::kAllToAll, "direct", 128));
+  EXPECT_FALSE(CopiesFirst(CallKind::kAllGather, "direct", 127)) << "less than 1 KiB";
+  EXPECT_FALSE(CopiesFirst(CallKind::kGather, "direct", 128)) << "the others wait for the root";
+  EXPECT_FALSE(CopiesFirst(CallKind::kScatter, "direct", 128)) << "nothing comes";
+  EXPECT_FALSE(CopiesFirst(CallKind::kReduceScatter, "direct", 128)) << "combines what comes";
+}
+
 TEST(Executor, NeverHasMoreLanesUnderWayThanTheWindow) {
   Stage stage(2, "ring", CallKind::kAllReduce, 64, 8, 2);
   stage.executors()[0]->Start();
