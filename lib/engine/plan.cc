@@ -53,25 +53,31 @@ class Cutter {
   std::vector<int64_t> scratch_;
 };
 
-// One lane of small messages; in every round at most one receive from each peer.
+// One lane of small messages; in every round at most one receive from each peer. Long messages from
+// several peers are better taken side by side.
 bool FitsExpress(const Plan& plan) {
-  constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
+  constexpr uint32_t kMaxTransfers = 64;       // bits of Progress::done
+  constexpr int64_t kMostOfSeveral = 1 << 20;  // and not that
   const Schedule& schedule = *plan.schedule;
   if (schedule.lanes.size() != 1) {
     return false;
   }
   return std::all_of(schedule.rounds.begin(), schedule.rounds.end(), [&](const Round& round) {
     std::vector<int> from;
+    int64_t longest = 0;
     bool fits = round.transfers <= kMaxTransfers;
     for (uint32_t t = 0; fits && t < round.transfers; ++t) {
       const Transfer& transfer = schedule.transfers[round.first_transfer + t];
-      fits = plan.places.transfers[round.first_transfer + t].bytes <= kMaxExpressBytes;
+      const int64_t bytes = plan.places.transfers[round.first_transfer + t].bytes;
+      fits = bytes <= kMaxExpressBytes;
       if (transfer.direction == Direction::kRecv) {
         from.push_back(transfer.peer);
+        longest = std::max(longest, bytes);
       }
     }
     std::sort(from.begin(), from.end());
-    return fits && std::adjacent_find(from.begin(), from.end()) == from.end();
+    return fits && (from.size() < 2 || longest < kMostOfSeveral) &&
+           std::adjacent_find(from.begin(), from.end()) == from.end();
   });
 }
 

@@ -23,7 +23,7 @@ struct Place {
 };
 
 // The largest message that goes the short way: more, no transport sends or takes at once.
-constexpr int64_t kMaxExpressBytes = 1 << 20;
+constexpr int64_t kMaxExpressBytes = 2 << 20;
 
 // A schedule with sizes: what is the same for every call of one shape. Immutable once made.
 struct Plan {

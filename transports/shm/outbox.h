@@ -35,8 +35,9 @@ struct Limits {
   size_t fragment_bytes = 32 << 10;
   int64_t credit = 1 << 20;        // cost of eager messages that the receiver has not taken
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one turn of Poll
-  size_t at_once_bytes = 1 << 20;  // the same by who waits for just this message
-  size_t share_bytes = 64 << 10;   // messages from this size may come in both ways at once
+  // The same by who waits for just this message; where the sender may as well get the core meanwhile.
+  size_t at_once_bytes = 1 << 20, crowded_at_once_bytes = 2 << 20;
+  size_t share_bytes = 64 << 10;  // messages from this size may come in both ways at once
   int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
 };
 
