@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,40 +54,86 @@ TEST(Pace, OneCopyThatWasInterruptedChangesNothing) {
   EXPECT_EQ(ByRing(pace), 63);
 }
 
-// Of `messages` long ones, which take so long by reading and through the ring, how many would come
-// through the ring.
-int LongByRing(Pace& pace, int messages, int64_t read_ns, int64_t ring_ns) {
-  int yes = 0;
+// What a message that comes alone takes by each way, in ns a KiB. The ways of the next `messages`, as
+// 'w', 'h' and 'r'.
+struct Takes {
+  int64_t whole, half, ring;
+};
+std::string WaysOf(LoneMessages& alone, const Takes& takes, int messages, uint64_t bytes,
+                   bool halves = true) {
+  std::string ways;
   for (int i = 0; i < messages; ++i) {
-    const Pace::Way way = pace.WayOfLong(Pace::kWhole);
-    pace.Came(way, Pace::kLong, way == Pace::kRing ? ring_ns : read_ns);
-    yes += way == Pace::kRing ? 1 : 0;
+    const LoneMessages::Way way = alone.Next(bytes, halves);
+    const int64_t kib[] = {takes.whole, takes.half, takes.ring};
+    alone.Came(way, bytes, kib[way] * static_cast<int64_t>(bytes >> 10));
+    ways += "whr"[way];
   }
-  return yes;
+  return ways;
+}
+constexpr uint64_t kNearBytes = 1 << 20, kFarBytes = 8 << 20;
+
+TEST(LoneMessages, ARunOfEachWayIsTriedThenTheQuickestIsTaken) {
+  LoneMessages whole, half, ring, two;
+  EXPECT_EQ(WaysOf(whole, {50, 60, 70}, 20, kNearBytes), "wwwhhhrrr" + std::string(11, 'w'));
+  EXPECT_EQ(WaysOf(half, {50, 40, 70}, 20, kNearBytes), "wwwhhhrrr" + std::string(11, 'h'));
+  EXPECT_EQ(WaysOf(ring, {50, 40, 30}, 20, kNearBytes), "wwwhhhrrr" + std::string(11, 'r'));
+  EXPECT_EQ(WaysOf(two, {50, 1, 30}, 20, kNearBytes, false), "wwwrrr" + std::string(14, 'r'));
 }
 
-TEST(Pace, KnowsTheWayOfLongMessagesAfterTwo) {
-  Pace ring;
-  EXPECT_EQ(LongByRing(ring, 2, 200'000, 100'000), 1);
-  EXPECT_EQ(LongByRing(ring, 10, 200'000, 100'000), 8);  // the 4th and the 8th are read
-  Pace read;
-  EXPECT_EQ(LongByRing(read, 2, 100'000, 200'000), 1);
-  EXPECT_EQ(LongByRing(read, 10, 100'000, 200'000), 2);
+TEST(LoneMessages, OfThoseThatNoCacheHoldsOneOfEachIsEnough) {
+  LoneMessages alone;
+  EXPECT_EQ(WaysOf(alone, {100, 95, 90}, 20, kFarBytes), "whr" + std::string(17, 'r'));
 }
 
-TEST(Pace, TriesTheOtherWayOfLongMessagesOnceInAWhile) {
+TEST(LoneMessages, WhereTheCachesHoldThemTheRingMustBeClearlyQuicker) {
+  LoneMessages near, far;
+  EXPECT_EQ(WaysOf(near, {100, 90, 95}, 20, kNearBytes).back(), 'w');
+  EXPECT_EQ(WaysOf(far, {100, 90, 95}, 20, 2 * kNearBytes).back(), 'h');
+}
+
+TEST(LoneMessages, OnlyTheThirdOfARunCounts) {
+  LoneMessages alone;
+  std::string ways;
+  for (int i = 0; i < 20; ++i) {
+    const LoneMessages::Way way = alone.Next(kNearBytes, true);
+    const bool first = ways.size() < 2 || "whr"[way] != ways[ways.size() - 2];
+    alone.Came(way, kNearBytes, first ? 1 : way == LoneMessages::kHalf ? 40'000 : 60'000);
+    ways += "whr"[way];
+  }
+  EXPECT_EQ(ways, "wwwhhhrrr" + std::string(11, 'h'));
+}
+
+TEST(LoneMessages, TheOthersAreTriedNowAndThenAndFoundOut) {
+  LoneMessages alone;
+  const std::string ways = WaysOf(alone, {50, 60, 70}, 1024, kNearBytes);
+  std::string expected = "wwwhhhrrr" + std::string(1024 - 9, 'w');
+  for (const auto& [at, run] : {std::pair{32, "hhh"},
+                                {64, "rrr"},
+                                {128, "hhh"},
+                                {256, "rrr"},
+                                {512, "hhh"},
+                                {768, "rrr"}}) {
+    expected.replace(static_cast<size_t>(at), 3, run);
+  }
+  EXPECT_EQ(ways, expected);
+  EXPECT_EQ(WaysOf(alone, {50, 60, 20}, 1024, kNearBytes).back(), 'r');
+  EXPECT_EQ(WaysOf(alone, {20, 60, 70}, 1024, kNearBytes).back(), 'w');
+  EXPECT_EQ(WaysOf(alone, {50, 10, 70}, 1024, kNearBytes, false).find('h'), std::string::npos);
+}
+
+TEST(LoneMessages, OneThatWasInterruptedChangesNothing) {
+  LoneMessages alone;
+  WaysOf(alone, {50, 150, 150}, 20, kNearBytes);
+  alone.Came(LoneMessages::kWhole, kNearBytes, 20'000'000'000);
+  EXPECT_EQ(WaysOf(alone, {50, 150, 150}, 10, kNearBytes), std::string(10, 'w'));
+}
+
+TEST(Pace, EachPowerOfTwoLearnsForItself) {
   Pace pace;
-  LongByRing(pace, 64, 200'000, 100'000);
-  EXPECT_EQ(LongByRing(pace, 64, 200'000, 100'000), 63);
-  EXPECT_LT(LongByRing(pace, 64 * 12, 100'000, 200'000), 64 * 12 / 2);  // and finds out
-  EXPECT_EQ(LongByRing(pace, 64, 100'000, 200'000), 1);
-}
-
-TEST(Pace, ALongMessageThatWasInterruptedChangesNothing) {
-  Pace pace;
-  LongByRing(pace, 64, 100'000, 200'000);
-  pace.Came(Pace::kWhole, Pace::kLong, 20'000'000);
-  EXPECT_EQ(LongByRing(pace, 64, 100'000, 200'000), 1);
+  EXPECT_EQ(WaysOf(pace.Alone(1 << 20), {90, 50, 90}, 20, 1 << 20).back(), 'h');
+  EXPECT_EQ(WaysOf(pace.Alone((2 << 20) - 1), {90, 50, 90}, 1, (2 << 20) - 1), "h");
+  EXPECT_EQ(WaysOf(pace.Alone(2 << 20), {90, 50, 90}, 1, 2 << 20), "w") << "not known yet";
+  EXPECT_EQ(&pace.Alone(uint64_t{1} << 40), &pace.Alone(~uint64_t{0}));
 }
 
 TEST(CopyTime, FollowsWhatIsQuickerSoonAndWhatIsSlowerSlowly) {

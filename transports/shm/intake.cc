@@ -203,19 +203,27 @@ bool Intake::ReadWhole(uint64_t address, Bytes into) {
   if (!channel_->can_pull()) {
     return false;
   }
-  if (Shares(into.size())) {
-    share_next_ = true;
-    return false;
+  const bool timed = into.size() >= limits_.share_bytes;
+  const bool chosen = timed && around_->spare_cores && SenderMayCopy();
+  if (chosen) {
+    way_next_ = pace_.Alone(into.size()).Next(into.size(), /*halves=*/true);
+    if (way_next_ != LoneMessages::kWhole) {
+      return false;  // Decide goes on from that
+    }
+    way_next_.reset();
   }
   size_t got = 0;
-  const bool timed = into.size() >= limits_.share_bytes;
   const int64_t start = timed ? around_->clock->Now() : 0;
   const PeerProcess::Read read = channel_->process().ReadMemoryProved(address, into, &got);
   if (read != PeerProcess::Read::kSome || got < into.size()) {
     return false;
   }
   if (timed) {
-    pace_.Took(Pace::kRead, got, around_->clock->Now() - start);
+    const int64_t ns = around_->clock->Now() - start;
+    pace_.Took(Pace::kRead, got, ns);
+    if (chosen) {
+      pace_.Alone(got).Came(LoneMessages::kWhole, got, ns);
+    }
   }
   return true;
 }
@@ -398,9 +406,9 @@ absl::Status Intake::TakeOffers() {
 }
 
 // Where the sender is awake, has a core of its own, and does not fetch from here itself, it copies
-// too: of a single message half, of several every other one. Of a long single message all, where that is
-// the quickest, with a core of its own or without. Where cores are shared, all of a very long single one
-// and of what no cache holds, where that is less work.
+// too: of a single message half or all, if that is the quickest, of several every other one. Where cores
+// are shared, all of a long single one, if that is the quickest; and of a very long one and of what no
+// cache holds, if that is less work.
 uint64_t Intake::Decide(Remote* remote) {
   const uint64_t all = remote->bytes;
   if (remote->region != nullptr || all == 0) {
@@ -415,26 +423,26 @@ uint64_t Intake::Decide(Remote* remote) {
     remote->weighed = true;
     return pace_.RingIsLessWork(all, around_->receiving, around_->sending > 0) ? 0 : all;
   }
-  const bool shares = Shares(all);
-  if (alone && all >= Pace::kLong && !outbox_->announced() && channel_->PeerPolls()) {
-    remote->way = pace_.WayOfLong(shares ? Pace::kHalf : Pace::kWhole);
+  const auto asked = std::exchange(way_next_, std::nullopt);
+  const bool halves = around_->spare_cores;
+  if (alone && all >= (halves ? limits_.share_bytes : Pace::kLong) && SenderMayCopy()) {
+    remote->way = asked.has_value() ? *asked : pace_.Alone(all).Next(all, halves);
     remote->since = around_->clock->Now();
-    if (remote->way == Pace::kRing) {
-      return 0;
-    }
+    return remote->way == LoneMessages::kWhole  ? all
+           : remote->way == LoneMessages::kHalf ? all / 2 - (remote->address + all / 2) % kPage
+                                                : 0;
   }
-  if (!shares) {
-    return all;
-  }
-  if (alone) {
-    return all / 2 - (remote->address + all / 2) % kPage;
-  }
-  return pushing_ <= pulling_ ? 0 : all;  // reading in smaller pieces costs more
+  // Reading in smaller pieces costs more.
+  return !alone && Shares(all) && pushing_ <= pulling_ ? 0 : all;
+}
+
+bool Intake::SenderMayCopy() const {
+  return !outbox_->announced() && channel_->PeerPolls();
 }
 
 bool Intake::Shares(uint64_t bytes) {
-  return bytes >= limits_.share_bytes && around_->spare_cores && !outbox_->announced() &&
-         channel_->PeerPolls() && (std::exchange(share_next_, false) || pace_.RingIsQuicker());
+  return bytes >= limits_.share_bytes && around_->spare_cores && SenderMayCopy() &&
+         pace_.RingIsQuicker();
 }
 
 void Intake::AskForPush(Remote* remote, uint64_t handle, uint64_t from) {
@@ -562,7 +570,8 @@ void Intake::Proceed(Remote* remote, uint64_t handle) {
   if (remote->read == remote->front) {
     queue_.Advance(remote->incoming, remote->incoming->left());
     if (remote->way.has_value()) {
-      pace_.Came(*remote->way, remote->bytes, around_->clock->Now() - remote->since);
+      pace_.Alone(remote->bytes)
+          .Came(*remote->way, remote->bytes, around_->clock->Now() - remote->since);
     }
     if (remote->last) {
       Forget(handle);  // the sender knows that it has sent all

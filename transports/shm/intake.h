@@ -92,7 +92,7 @@ class Intake {
     bool unreadable = false;            // what is left of the front must be asked for too
     bool last = false;                  // asked for in the end: the sender does not wait for kDone
     bool weighed = false;               // the work was: so its copies are timed for that
-    std::optional<Pace::Way> way{};     // it is long and came alone: timed
+    std::optional<LoneMessages::Way> way{};  // it came alone: timed
     int64_t since = 0;
     const std::byte* data() const { return region->memory.data() + (address - region->address); }
   };
@@ -132,6 +132,8 @@ class Intake {
   bool CopyMapped(const WireAnnounce& wire, Bytes into);
   // Whether a message of this length is to come both ways at once.
   bool Shares(uint64_t bytes);
+  // Whether the sender can copy too: it waits, has a core, and does not fetch from here itself.
+  bool SenderMayCopy() const;
   // How much of the next record TakeEarly has copied there.
   size_t EarlyBytes(Bytes into) const;
   // Copies what is there of a message for this receive that is being written. False: nothing new.
@@ -150,7 +152,7 @@ class Intake {
   HandleTable<Remote> remotes_;         // its numbers are the MatchQueue's handles
   uint64_t pulling_ = 0, pushing_ = 0;  // bytes of messages under way, by how they come
   Pace pace_;
-  bool share_next_ = false;  // it has been asked, and said so
+  std::optional<LoneMessages::Way> way_next_;  // it has been asked, and said so
   unsigned fragments_ = 0;
   std::vector<uint64_t> fresh_;    // matched since the last Pull
   std::list<uint64_t> pulls_;      // whose front is read

@@ -1,17 +1,20 @@
 // How quick the ways of a large message are just now: reading the sender's memory, and copying out of
 // the ring. Where virtual cores share no cache for a while, reading takes as long as before and the
 // ring five times longer. So the copies that are made are timed, and now and then the other way is
-// taken, to have it timed too. Likewise with long messages that come alone, as a whole: half in either
-// way is the quickest on one machine, all through the ring, in which both cores copy, on another
-// (README.md). Where processes share cores, the work of both sides is compared instead, of very long
-// messages and of what no cache holds.
+// taken, to have it timed too. Messages that come alone are timed as a whole, those of each power of
+// two of bytes for themselves (LoneMessages): as long as the caches hold them reading is the quickest on
+// one machine and half in either way on another, and of longer ones all through the ring, in which both
+// cores copy (README.md). Where processes share cores, the work of both sides is compared instead, of
+// very long messages and of what no cache holds.
 //
 // Thread safety: none.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -48,10 +51,75 @@ class CopyTime {
   double ns_per_kib_ = 0;
 };
 
+// Messages of about one length that come alone: what they take by each way.
+class LoneMessages {
+ public:
+  enum Way { kWhole, kHalf, kRing };  // read all of it, half, none
+  static constexpr int kWays = 3;
+  // Which way of a trial finds the caches as it leaves them itself: the third. Of messages so long that no
+  // cache holds them it is the first, and there may be few.
+  static constexpr unsigned kRun = 3;
+  static constexpr uint64_t kLongest = 4 << 20;
+
+  // The way of the next. `halves`: whether half is one. At first a run of each is tried, then the
+  // quickest is taken, and now and then a run of one of the others.
+  Way Next(uint64_t bytes, bool halves) {
+    const unsigned run = bytes < kLongest ? kRun : 1, now = asked_++;
+    const Way others[] = {halves ? kHalf : kRing, kRing};
+    if (now < run) {
+      return Take(kWhole);
+    }
+    if (now < (halves ? 3 : 2) * run) {
+      return Take(others[now / run - 1]);
+    }
+    const Way best = Quickest(bytes, halves);
+    const unsigned since = now < kTryEvery ? std::bit_floor(now) : now - now % kTryEvery;
+    if (since < kTryFirst || now - since >= run) {
+      return Take(best);
+    }
+    // One other, then the other one: the bits of `since` below kTryEvery take turns, and so do those above.
+    const unsigned turn = since < kTryEvery ? std::bit_width(since) : since / kTryEvery;
+    const auto other = static_cast<Way>((best + 1 + turn % 2) % kWays);
+    return Take(other != kHalf || halves ? other : best == kRing ? kWhole : kRing);
+  }
+  // Such a message took `ns`.
+  void Came(Way way, uint64_t bytes, int64_t ns) {
+    if (way != last_ || ++settled_ < (bytes < kLongest ? kRun : 1)) {
+      return;
+    }
+    const double now = static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
+    double& usual = ns_per_kib_[way];
+    // Longer: something may have come between, so that counts little.
+    usual = usual == 0 || now < usual ? now : usual + (std::min(now, 4 * usual) - usual) * kWeight;
+  }
+
+ private:
+  static constexpr uint64_t kNear = 2 << 20;
+  static constexpr unsigned kTryFirst = 32, kTryEvery = 256;
+  static constexpr double kWeight = 1.0 / 8, kClearly = 0.85;
+
+  Way Take(Way way) {
+    settled_ = way == last_ ? settled_ : 0;
+    return last_ = way;
+  }
+  // What goes through the ring takes room in the caches from what the other side reads at its turn: of
+  // messages that the caches hold all are quicker when all are read, though a first one seems not to be.
+  Way Quickest(uint64_t bytes, bool halves) const {
+    const double half = ns_per_kib_[kHalf], ring = ns_per_kib_[kRing];
+    const Way other = halves && half > 0 && (ring == 0 || half < ring) ? kHalf : kRing;
+    const bool clearly = ns_per_kib_[other] > 0 &&
+                         ns_per_kib_[other] < (bytes < kNear ? kClearly : 1) * ns_per_kib_[kWhole];
+    return clearly ? other : kWhole;
+  }
+
+  double ns_per_kib_[kWays] = {};     // 0: not known
+  unsigned asked_ = 0, settled_ = 0;  // settled_: messages by the last way in a row
+  Way last_ = kWhole;
+};
+
 class Pace {
  public:
-  enum Copy { kRead, kTake };         // from the peer's memory, out of the ring
-  enum Way { kWhole, kHalf, kRing };  // of a long message: read all of it, half, none
+  enum Copy { kRead, kTake };  // from the peer's memory, out of the ring
 
   // Copies below this say little.
   static constexpr size_t kLeast = 16 << 10;
@@ -64,13 +132,9 @@ class Pace {
     put_ = put;
     receivers_ = receivers;
   }
-  void Came(Way way, size_t bytes, int64_t ns) {
-    // The first few count in full: of messages so long there may be no more.
-    if (came_[way]++ == 0) {
-      long_ns_per_kib_[way] = PerKib(bytes, ns);
-    } else {
-      Note(bytes, ns, &long_ns_per_kib_[way], std::max(kWeight, 1.0 / came_[way]));
-    }
+  // Of a message that comes alone.
+  LoneMessages& Alone(uint64_t bytes) {
+    return alone_[std::min<size_t>(std::bit_width(bytes), std::size(alone_)) - 1];
   }
 
   // Whether the receiver has less to do with what comes through the ring. Asked once a message.
@@ -96,15 +160,7 @@ class Pace {
     return less != IsRareTrial(std::exchange(parts_, parts_ + parts));
   }
 
-  // For a message of at least kLong that comes alone: `reading` or the ring. The slower of the two is
-  // tried again at the 2nd, 4th, 8th ... and every 64th.
   static constexpr size_t kLong = 1 << 20, kVeryLong = 8 << 20;
-  Way WayOfLong(Way reading) {
-    ++long_;
-    const Way quicker =
-        came_[kRing] > 0 && long_ns_per_kib_[kRing] < long_ns_per_kib_[reading] ? kRing : reading;
-    return IsTrial(long_) == (quicker == kRing) ? reading : kRing;
-  }
 
  private:
   static constexpr unsigned kTryEvery = 64;
@@ -113,27 +169,22 @@ class Pace {
   static constexpr unsigned kRun = 4;
   static constexpr uint64_t kPart = 256 << 10;
 
-  static bool IsTrial(unsigned asked) {
-    return asked > 1 && ((asked & (asked - 1)) == 0 || asked % kTryEvery == 0);
-  }
   // Of messages of 1 MiB together, as the first few find in the caches what the other way left there.
   static bool IsRareTrial(unsigned asked) {
     return asked / kRun == 1 || asked / kRun == 8 ||
            (asked >= kTryRarely && asked % kTryRarely < kRun);
   }
 
-  static double PerKib(size_t bytes, int64_t ns) {
-    return static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
-  }
-  static void Note(size_t bytes, int64_t ns, double* usual, double weight = kWeight) {
-    *usual += (std::min(PerKib(bytes, ns), 4 * *usual) - *usual) * weight;
+  static void Note(size_t bytes, int64_t ns, double* usual) {
+    const double now = static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
+    *usual += (std::min(now, 4 * *usual) - *usual) * kWeight;
   }
 
   double ns_per_kib_[2] = {65, 30};
   CopyTime work_[2], put_;
   uint32_t receivers_ = 1;
-  double long_ns_per_kib_[3] = {100, 100, 100};
-  unsigned asked_ = 0, long_ = 0, came_[3] = {};
+  LoneMessages alone_[32];  // by powers of two
+  unsigned asked_ = 0;
   unsigned parts_ = 0;  // of the messages asked about, each kRun at most
 };
 
