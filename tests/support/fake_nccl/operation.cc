@@ -139,7 +139,12 @@ Room Empty(Operation* operation, size_t bytes) {
   return room;
 }
 
-void PutAfter(Operation* operation, Room room, Memory to) {
+// In place there is nothing to put: NCCL writes nothing there, or, through NVLink's switches, the
+// same bytes, which does no harm to who reads it at the same time.
+void PutAfter(Operation* operation, Room room, const void* from, Memory to) {
+  if (to.at == from) {
+    return;
+  }
   operation->after.push_back([room = std::move(room), to] {
     if (to.bytes == 0) {
       return true;
@@ -265,7 +270,7 @@ Operation Broadcast(Place place, const void* from, void* to, size_t bytes, int r
       operation.transfers.push_back({true, r, {}, room.get()});
     }
   }
-  PutAfter(&operation, room, {to, bytes});
+  PutAfter(&operation, room, from, {to, bytes});
   return operation;
 }
 
@@ -278,7 +283,7 @@ Operation AllGather(Place place, const void* from, void* to, size_t bytes) {
       operation.transfers.push_back({false, r, {Part(to, bytes, r), bytes}});
     }
   }
-  PutAfter(&operation, room, {Part(to, bytes, place.rank), bytes});
+  PutAfter(&operation, room, from, {Part(to, bytes, place.rank), bytes});
   return operation;
 }
 
