@@ -28,8 +28,14 @@ class HandedWay final : public DeviceWay {
     *moved |= done;
     return done;
   }
-  // What has not begun when it is aborted may have been about to.
-  bool Quiet() override { return !given_ || ((begun_ || to_.offload->Gone()) && done_.quiet()); }
+  // What has not begun when it is aborted may have been about to, and what it copies is on the stream.
+  bool Quiet() override {
+    if (given_ && !begun_ && to_.offload->Gone()) {
+      begun_ = true;
+      done_.Record(call_.side().work()).IgnoreError();  // the device is lost
+    }
+    return !given_ || (begun_ && done_.quiet());
+  }
   const char* WaitsFor() const override {
     return begun_ ? "the collective that was handed over" : "the other ranks to hand over theirs";
   }
@@ -43,11 +49,7 @@ class HandedWay final : public DeviceWay {
     }
     absl::MutexLock lock(&to_.mutex);
     given_ = true;
-    absl::Status status = to_.offload->Enqueue(call_.call(), stream, call_.scratch());
-    if (!status.ok()) {
-      status.Update(done_.Record(stream));  // behind what it has put there
-    }
-    return status;
+    return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
   }
   // Whether the call is on the stream; then the caller's waits for it, unless it does so for something else.
   absl::Status Begin() {

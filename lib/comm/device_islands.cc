@@ -66,10 +66,14 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
     *moved |= done;
     return done;
   }
-  // What has not begun when it is aborted may have been about to.
+  // What has not begun when it is aborted may have been about to, and what it copies is on the stream.
   bool Quiet() override {
-    return pipe_.Quiet() && (marks_.empty() || marks_.back()->quiet()) &&
-           (!given_ || way_.side().islands()->offload->Gone());
+    if (given_ && way_.side().islands()->offload->Gone()) {
+      given_ = false;
+      marks_.push_back(std::make_unique<DeviceMark>(way_.device()));
+      marks_.back()->Record(way_.side().work()).IgnoreError();  // the device is lost
+    }
+    return pipe_.Quiet() && !given_ && (marks_.empty() || marks_.back()->quiet());
   }
   const char* WaitsFor() const override {
     return pipe_.on_wire() ? nullptr : "the ranks of its island, or copies";
@@ -122,6 +126,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
         before_pieces_ = steps_.size();
         return;
       case CallKind::kAllGather:
+        // In place, pieces are copied from this rank's part meanwhile: what NCCL may write there are the same bytes.
         Add(CallKind::kAllGather, At(call_.in, 0), IslandsParts(islands_.mine), call_.count, 0);
         for (int i = 0; i < islands_.count; ++i) {
           if (i != islands_.mine) {

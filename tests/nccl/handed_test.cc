@@ -1,7 +1,9 @@
 // Communicators of ours that hand collectives on device memory to NCCL: the fakes of it and of the
 // driver, a device for each rank, and what the reference says.
+#include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -196,6 +198,40 @@ void AbortedWhileOneWaits(const RanksOptions& options, bool meets_first) {
 TEST_F(Handed, ACallThatHasNotBegunEndsWithTheCommunicator) {
   setenv("FAKE_NCCL_CONNECT", "1", 1);
   AbortedWhileOneWaits(options(), true);
+}
+
+// What was copied for NCCL waits on the stream for the caller's, though NCCL has not begun and is gone.
+TEST_F(Handed, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
+  setenv("FAKE_NCCL_CONNECT", "1", 1);
+  RunRanks(2, options(), [&](const Comm& comm) {
+    Device& device = TestDevice(comm->rank());
+    TestStream stream(device);
+    const TestMemory in(device, 8000), out(device, 8000);
+    ASSERT_TRUE(device.Fill(in.get(), 1, 8000, stream.get()).ok());
+    ASSERT_TRUE(device.Fill(out.get(), 2, 8000, stream.get()).ok());
+    ASSERT_EQ(comm->Run(ScanOf(in, 1000, stream.get())), absl::OkStatus());
+    if (comm->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm->Abort("enough");
+      return;
+    }
+    auto* const word = static_cast<uint32_t*>(*device.AllocatePinned(sizeof(uint32_t)));
+    *word = 0;
+    ASSERT_TRUE(device.AwaitWord(stream.get(), word, 1).ok());
+    Call call = Sum(in, 1000, stream.get());
+    call.kind = CallKind::kAllToAll;
+    call.in.bytes = 8000;
+    call.out = {out.get(), 8000, MemoryKind::kDevice};
+    const auto work = comm->Start(call);
+    ASSERT_TRUE(work.ok()) << work.status();
+    // Longer than NCCL has when it is aborted.
+    EXPECT_FALSE((*work)->Wait(Deadline::After(3 * kSecond))) << (*work)->status();
+    std::atomic_ref<uint32_t>(*word).store(1);
+    ASSERT_TRUE((*work)->Wait(Deadline::After(10 * kSecond)));
+    EXPECT_TRUE(absl::IsAborted((*work)->status())) << (*work)->status();
+    stream.Finish();
+    device.FreePinned(word);
+  });
 }
 
 TEST_F(Handed, JoiningEndsWithTheCommunicator) {
