@@ -338,13 +338,12 @@ void FindCold(Plan* plan, int64_t cold_bytes) {
   }
 }
 
-// Whether the call's operations may write to its result while its input is still needed, or while
-// other parts of the result are.
+// Whether messages may come to the call's result before it is computed: no input lies there.
 bool MayUseApart(const Call& call) {
   const auto in = reinterpret_cast<uintptr_t>(call.in.data),
              out = reinterpret_cast<uintptr_t>(call.out.data);
-  const bool overlap = in < out + static_cast<uint64_t>(call.out.bytes) &&
-                       out < in + static_cast<uint64_t>(call.in.bytes);
+  const bool overlap = in == out || (in < out + static_cast<uint64_t>(call.out.bytes) &&
+                                     out < in + static_cast<uint64_t>(call.in.bytes));
   // Neither the caller's function nor a merge need bear that the result is one of what is combined.
   return !overlap && call.reduction.op != ReduceOp::kCustom && call.reduction.merging == nullptr;
 }

@@ -37,7 +37,8 @@ struct Limits {
   size_t piece_bytes = 256 << 10;  // read from the peer's memory in one turn of Poll
   // The same by who waits for just this message; where the sender may as well get the core meanwhile.
   size_t at_once_bytes = 1 << 20, crowded_at_once_bytes = 2 << 20;
-  size_t share_bytes = 64 << 10;  // messages from this size may come in both ways at once
+  // Messages from this size may come in both ways at once.
+  size_t share_bytes = Pace::kLeastAlone;
   int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
 };
 

@@ -132,9 +132,10 @@ class Pace {
     put_ = put;
     receivers_ = receivers;
   }
-  // Of a message that comes alone.
+  // Of a message that comes alone, of at least kLeastAlone.
   LoneMessages& Alone(uint64_t bytes) {
-    return alone_[std::min<size_t>(std::bit_width(bytes), std::size(alone_)) - 1];
+    const auto power = static_cast<size_t>(std::bit_width(bytes / kLeastAlone));
+    return alone_[std::clamp<size_t>(power, 1, std::size(alone_)) - 1];
   }
 
   // Whether the receiver has less to do with what comes through the ring. Asked once a message.
@@ -160,7 +161,7 @@ class Pace {
     return less != IsRareTrial(std::exchange(parts_, parts_ + parts));
   }
 
-  static constexpr size_t kLong = 1 << 20, kVeryLong = 8 << 20;
+  static constexpr size_t kLeastAlone = 64 << 10, kLong = 1 << 20, kVeryLong = 8 << 20;
 
  private:
   static constexpr unsigned kTryEvery = 64;
@@ -183,7 +184,7 @@ class Pace {
   double ns_per_kib_[2] = {65, 30};
   CopyTime work_[2], put_;
   uint32_t receivers_ = 1;
-  LoneMessages alone_[32];  // by powers of two
+  LoneMessages alone_[12];  // by powers of two
   unsigned asked_ = 0;
   unsigned parts_ = 0;  // of the messages asked about, each kRun at most
 };
