@@ -56,8 +56,8 @@ class Cutter {
 // One lane of small messages; in every round at most one receive from each peer. Long messages from
 // several peers are better taken side by side.
 bool FitsExpress(const Plan& plan) {
-  constexpr uint32_t kMaxTransfers = 64;       // bits of Progress::done
-  constexpr int64_t kMostOfSeveral = 1 << 20;  // and not that
+  constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
+  constexpr int64_t kLongOfSeveral = 1 << 20;
   const Schedule& schedule = *plan.schedule;
   if (schedule.lanes.size() != 1) {
     return false;
@@ -76,7 +76,7 @@ bool FitsExpress(const Plan& plan) {
       }
     }
     std::sort(from.begin(), from.end());
-    return fits && (from.size() < 2 || longest < kMostOfSeveral) &&
+    return fits && (from.size() < 2 || longest < kLongOfSeveral) &&
            std::adjacent_find(from.begin(), from.end()) == from.end();
   });
 }

@@ -182,6 +182,37 @@ TEST(Choice, LargeResultsAreColdAndLanesWithoutScratchMany) {
   EXPECT_EQ(plan(CallKind::kAllReduce, one, 64 * kMiB)->window, 4);
 }
 
+// Where messages are read at once they are not cut: of a scatter to 1 MiB, between two ranks to 512 KiB.
+// And a rank moves its messages itself to 2 MiB, but not several of 1 MiB.
+TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
+  const auto plan = [](CallKind kind, size_t ranks, Link link, int64_t bytes) {
+    const std::vector<std::string> hosts(ranks, "a");
+    Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {link, 2});
+    Call call;
+    call.kind = kind;
+    call.dtype = DType::kF32;
+    call.count = bytes / 4;
+    auto made = planner.PlanFor(call);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  };
+  const auto lanes = [&](CallKind kind, size_t ranks, Link link, int64_t bytes) {
+    return plan(kind, ranks, link, bytes)->schedule->lanes.size();
+  };
+  constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+  EXPECT_EQ(lanes(CallKind::kScatter, 4, Link::kShm, kMiB), 1u);
+  EXPECT_GT(lanes(CallKind::kScatter, 4, Link::kShm, kMiB + 4), 1u);
+  EXPECT_GT(lanes(CallKind::kScatter, 4, Link::kTcpInside, kMiB), 1u);
+  EXPECT_EQ(lanes(CallKind::kReduceScatter, 2, Link::kShm, 512 * kKiB), 1u);
+  EXPECT_GT(lanes(CallKind::kReduceScatter, 2, Link::kShm, 512 * kKiB + 4), 1u);
+  EXPECT_GT(lanes(CallKind::kReduceScatter, 2, Link::kTcpInside, 512 * kKiB), 1u);
+  EXPECT_GT(lanes(CallKind::kReduceScatter, 4, Link::kShm, 512 * kKiB), 1u);
+  EXPECT_TRUE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB)->express);
+  EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB + 4)->express);
+  EXPECT_TRUE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB - 4)->express);
+  EXPECT_FALSE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB)->express);
+}
+
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {
   const Topology topology = Topology::FromHostIds({"a", "a", "a", "a"});
   Planner planner(0, topology, {}, BuiltinTuning(), {Link::kShm, 2});

@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 
 #include "lib/engine/plan.h"
-
 #include "tests/support/ranks.h"
 
 namespace entrain {

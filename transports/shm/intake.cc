@@ -179,13 +179,11 @@ Endpoint::Next Intake::HearNow(Ticket ticket) {
 }
 
 bool Intake::ReadNow(const Envelope& envelope, ConstBytes payload, Bytes into) {
+  const size_t most = around_->spare_cores ? limits_.at_once_bytes : limits_.crowded_at_once_bytes;
   WireAnnounce wire;
   if (!TakeAll(payload, &wire) || wire.envelope.tag != envelope.tag.bits() ||
       wire.envelope.descriptor != envelope.descriptor || wire.bytes != into.size() ||
-      into.empty() ||
-      into.size() >
-          (around_->spare_cores ? limits_.at_once_bytes : limits_.crowded_at_once_bytes) ||
-      outbox_->waiting()) {
+      into.empty() || into.size() > most || outbox_->waiting()) {
     return false;
   }
   // Invariant 7, as in PullPiece; what went wrong is found out again there.

@@ -26,13 +26,13 @@ namespace entrain::shm {
 size_t RingPaysUpTo();
 
 // What copies of one kind take when nothing comes between: new pages, somebody else who has the core.
-// So it follows quicker ones soon and slower ones slowly.
+// So it follows quicker ones at once and slower ones slowly.
 class CopyTime {
  public:
   void Note(size_t bytes, int64_t ns) {
     const double now = static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
-    const double more = std::min(now, 4 * ns_per_kib_) - ns_per_kib_;
-    ns_per_kib_ = known() ? ns_per_kib_ + more / (more < 0 ? 2 : 8) : now;
+    const bool quicker = !known() || now < ns_per_kib_;
+    ns_per_kib_ = quicker ? now : ns_per_kib_ + (std::min(now, 4 * ns_per_kib_) - ns_per_kib_) / 8;
   }
   // As noted somewhere else. 0: not known.
   static CopyTime Of(uint32_t ns_per_mib) {
@@ -87,16 +87,13 @@ class LoneMessages {
     if (way != last_ || ++settled_ < (bytes < kLongest ? kRun : 1)) {
       return;
     }
-    const double now = static_cast<double>(ns) * 1024 / static_cast<double>(bytes);
-    double& usual = ns_per_kib_[way];
-    // Longer: something may have come between, so that counts little.
-    usual = usual == 0 || now < usual ? now : usual + (std::min(now, 4 * usual) - usual) * kWeight;
+    times_[way].Note(bytes, ns);
   }
 
  private:
   static constexpr uint64_t kNear = 2 << 20;
   static constexpr unsigned kTryFirst = 32, kTryEvery = 256;
-  static constexpr double kWeight = 1.0 / 8, kClearly = 0.85;
+  static constexpr double kClearly = 0.85;
 
   Way Take(Way way) {
     settled_ = way == last_ ? settled_ : 0;
@@ -105,14 +102,16 @@ class LoneMessages {
   // What goes through the ring takes room in the caches from what the other side reads at its turn: of
   // messages that the caches hold all are quicker when all are read, though a first one seems not to be.
   Way Quickest(uint64_t bytes, bool halves) const {
-    const double half = ns_per_kib_[kHalf], ring = ns_per_kib_[kRing];
-    const Way other = halves && half > 0 && (ring == 0 || half < ring) ? kHalf : kRing;
-    const bool clearly = ns_per_kib_[other] > 0 &&
-                         ns_per_kib_[other] < (bytes < kNear ? kClearly : 1) * ns_per_kib_[kWhole];
-    return clearly ? other : kWhole;
+    const CopyTime &half = times_[kHalf], &ring = times_[kRing];
+    const bool half_is =
+        halves && half.known() && (!ring.known() || half.ns_per_kib() < ring.ns_per_kib());
+    const CopyTime& best = half_is ? half : ring;
+    const bool clearly = best.known() && best.ns_per_kib() < (bytes < kNear ? kClearly : 1) *
+                                                                 times_[kWhole].ns_per_kib();
+    return !clearly ? kWhole : half_is ? kHalf : kRing;
   }
 
-  double ns_per_kib_[kWays] = {};     // 0: not known
+  CopyTime times_[kWays];
   unsigned asked_ = 0, settled_ = 0;  // settled_: messages by the last way in a row
   Way last_ = kWhole;
 };
