@@ -1,5 +1,6 @@
 // The short way of small blocking calls (lib/engine/express.h): that ranks which take it and ranks
 // which do not, or stop on the way, are at one; and that it says what the long way says.
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <random>
@@ -183,12 +184,12 @@ TEST_P(Express, ManyCommunicatorsAndThreadsDoNotMix) {
 }
 
 TEST_P(Express, DifferentCallsAreAMismatchForAll) {
-  RunRanks(3, Options(), [](const Comm& comm) {
+  std::barrier together(3);  // what ends the communicator would end a slower rank's last call too
+  RunRanks(3, Options(), [&](const Comm& comm) {
     for (uint64_t number = 0; number < 20; ++number) {
       ASSERT_NO_FATAL_FAILURE(RunOne(comm, number, 4, true));
     }
-    // What ends the communicator would end a slower rank's last call too.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    together.arrive_and_wait();
     int64_t value[2] = {1, 2}, sum[2];
     const absl::Status status =
         comm->AllReduce(value, sum, comm->rank() == 1 ? 2 : 1, DType::kI64, ReduceOp::kSum);
@@ -219,8 +220,10 @@ TEST_P(Express, OneThatDoesNotComeIsNamedAtTheDeadline) {
 }
 
 TEST_P(Express, AbortFromAnotherThreadEndsIt) {
-  RunRanks(2, Options(), [](const Comm& comm) {
+  std::barrier together(2);
+  RunRanks(2, Options(), [&](const Comm& comm) {
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    together.arrive_and_wait();
     if (comm->rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       return;
@@ -237,7 +240,8 @@ TEST_P(Express, AbortFromAnotherThreadEndsIt) {
 }
 
 TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
-  RunRanks(2, Options(), [](const Comm& comm) {
+  std::barrier together(2);
+  RunRanks(2, Options(), [&](const Comm& comm) {
     std::vector<char> data(200'000, 1);
     const auto message = [&](CallKind kind, int other) {
       Call call;
@@ -249,6 +253,7 @@ TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
       return call;
     };
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    together.arrive_and_wait();
     if (comm->rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       EXPECT_FALSE(comm->Run(message(CallKind::kRecv, 0)).ok());

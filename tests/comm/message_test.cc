@@ -1,5 +1,6 @@
 // The short way of small sends and receives (CommCore::RunMessage): that it matches messages as the
 // long way does, whichever way either side takes, and says the same when something is wrong.
+#include <barrier>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -289,9 +290,11 @@ TEST_P(Message, OneThatDoesNotReceiveIsNamedAtTheDeadline) {
 }
 
 TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
-  RunRanks(2, Options(), [](const Comm& comm) {
+  std::barrier together(2);  // the abort would end a slower rank's barrier too
+  RunRanks(2, Options(), [&](const Comm& comm) {
     std::vector<int64_t> data(4, 0);
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    together.arrive_and_wait();
     std::thread other([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       if (comm->rank() == 0) {
