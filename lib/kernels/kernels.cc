@@ -30,6 +30,11 @@ bool HasAvx512Bf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return HasAvx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
 }
+
+bool HasAvx512Fp16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return HasAvx512Bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & 1u << 23) != 0;
+}
 #endif
 
 KernelTables FindKernels() {
@@ -42,6 +47,9 @@ KernelTables FindKernels() {
       found.tables[found.count++] = &avx512::kKernels;
       if (HasAvx512Bf16()) {
         found.tables[found.count++] = &avx512bf16::kKernels;
+        if (HasAvx512Fp16()) {
+          found.tables[found.count++] = &avx512fp16::kKernels;
+        }
       }
     }
   }

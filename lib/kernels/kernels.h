@@ -105,7 +105,7 @@ struct Kernels {
 const Kernels& BestKernels();
 // Every table this CPU can run, for tests; the first is "base".
 struct KernelTables {
-  const Kernels* tables[4];
+  const Kernels* tables[5];
   int count;
 };
 KernelTables AllKernels();

@@ -18,6 +18,9 @@ extern const Kernels kKernels;
 namespace avx512bf16 {
 extern const Kernels kKernels;
 }
+namespace avx512fp16 {
+extern const Kernels kKernels;
+}
 namespace neon {
 extern const Kernels kKernels;
 }

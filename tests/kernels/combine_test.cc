@@ -253,6 +253,46 @@ TEST_P(CombineTest, OfOneToNineAgrees) {
   }
 }
 
+// Long enough that the elements before the first whole cache line go apart, and that sources are asked for ahead.
+TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
+  for (const DType dtype : AllTypes()) {
+    const int64_t count = 16384 / SizeOf(dtype) + 100;
+    for (const ReduceOp op : OpsOf(dtype)) {
+      for (const int64_t offset : {0, 1, 7}) {
+        Check({dtype, op, 2, count, offset, -1, 1});
+        Check({dtype, op, 3, count, offset, 1, 1});
+      }
+    }
+    if (CheckReduction(ReduceOp::kAvg, dtype).ok()) {
+      Check({dtype, ReduceOp::kSum, 2, count, 1, 0, 3});
+    }
+  }
+}
+
+// Every number of 16 bits, with some of the others.
+TEST_P(CombineTest, SumsAndProductsOfSmallFloatsAreRoundedOnce) {
+  constexpr int64_t kNumbers = 1 << 16;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd}) {
+      Sources in(2, Array(dtype, kNumbers));
+      for (int64_t i = 0; i < kNumbers; ++i) {
+        in[0].Set(i, static_cast<uint16_t>(i));
+      }
+      for (int round = 0; round < 8; ++round) {
+        const uint64_t by = random_() | 1, plus = random_();
+        for (int64_t i = 0; i < kNumbers; ++i) {  // each number once
+          in[1].Set(i, static_cast<uint16_t>(static_cast<uint64_t>(i) * by + plus));
+        }
+        Array want(dtype, kNumbers), got(dtype, kNumbers);
+        Reference(op, want, in, 1);
+        const void* const pointers[] = {in[0].data(), in[1].data()};
+        kernels().combine(op, dtype, got.data(), pointers, 2, kNumbers, 1);
+        ASSERT_TRUE(SameArrays(got, want)) << NameOf(op) << " of " << NameOf(dtype);
+      }
+    }
+  }
+}
+
 TEST_P(CombineTest, IntoAnyOfItsSourcesAgrees) {
   for (const DType dtype : AllTypes()) {
     for (const ReduceOp op : OpsOf(dtype)) {
