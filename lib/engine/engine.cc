@@ -22,10 +22,10 @@ namespace entrain {
 namespace {
 
 // How long a waiter polls before it gives the core away, and how long it goes on yielding before it
-// sleeps. Waking a sleeper costs tens of microseconds on a virtual machine; a waiter that does not
-// yield costs a scheduler slice.
+// sleeps. Waking a sleeper costs up to a hundred microseconds on a virtual machine; a waiter that does
+// not yield costs a scheduler slice. A peer that reads some MiB is waited for without sleeping.
 constexpr int kSpinPolls = 64;
-constexpr int64_t kYieldNs = 150 * kMicrosecond;
+constexpr int64_t kYieldNs = kMillisecond;
 constexpr int64_t kIdleNapNs = 50 * kMillisecond;
 constexpr uint32_t kPollsPerDeadlineCheck = 64;
 constexpr int kPollsPerGiveUpCheck = 16;
