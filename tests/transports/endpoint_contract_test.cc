@@ -424,7 +424,7 @@ TEST_P(EndpointContract, EarlyMessagesAreReportedOnceEach) {
 
 TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClosed) {
   Connect();
-  const Buffer small = Pattern(10, 1), medium = Pattern(3000, 2);  // eager on every transport
+  const Buffer small = Pattern(10, 1), medium = Pattern(1000, 2);  // eager on every transport
   Transfer sends[2];
   to_b->PostSend(Message(1), Of(small), &sends[0]);
   to_b->PostSend(Message(2), Of(medium), &sends[1]);

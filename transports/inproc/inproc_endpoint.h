@@ -23,7 +23,7 @@ struct InprocShared {
 
 class InprocEndpoint final : public Endpoint {
  public:
-  static constexpr int64_t kEagerBytes = 4096;
+  static constexpr int64_t kEagerBytes = 1024;
   static constexpr int64_t kCredit =
       1 << 20;  // cost of eager messages that the receiver has not taken yet
   static constexpr int64_t kPieceBytes = 256 << 10;  // what a revoking sender may have to wait for

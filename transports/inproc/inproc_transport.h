@@ -1,4 +1,4 @@
-// Ranks as threads of one process. Messages up to 4 KiB are copied into the receiver's inbox while
+// Ranks as threads of one process. Messages up to 1 KiB are copied into the receiver's inbox while
 // credit lasts; all others are announced, and the receiver copies them from the sender's buffer
 // into its own, once, in pieces.
 #pragma once
