@@ -246,7 +246,7 @@ bool Patience::Wait() {
     return false;
   }
   if (expecting_ > 0 ||
-      (++turns_ <= kSpinPolls && !engine_.crowded_.load(std::memory_order_relaxed))) {
+      (++turns_ <= kSpinPolls && !engine_.crowded())) {
     expecting_ -= expecting_ > 0 ? 1 : 0;
     CpuPause();
     return true;
@@ -404,7 +404,7 @@ void Engine::DriveUntil(const Work& work, Deadline give_up, bool background) {
       continue;
     }
     ++idle;
-    if (!background && idle < kSpinPolls && !crowded_.load(std::memory_order_relaxed)) {
+    if (!background && idle < kSpinPolls && !crowded()) {
       CpuPause();
       continue;
     }

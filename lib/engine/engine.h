@@ -106,6 +106,7 @@ class Engine final : public Events {
   void Stay(const Work& work);
   // More local ranks than cores: waiters give the core away at once.
   void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
+  bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
 
   // A context number nobody used; 0: all are used up. Messages for it are kept from now on.
   Context ReserveContext();

@@ -1,6 +1,7 @@
 #include "lib/engine/express.h"
 
 #include <cstring>
+#include <optional>
 
 namespace entrain {
 
@@ -19,7 +20,7 @@ bool Express::Run(Engine& engine) {
   for (; progress_.round < lane_.rounds; ++progress_.round) {
     const uint32_t index = lane_.first_round + progress_.round;
     const Round& round = plan_.schedule->rounds[index];
-    if (!SendAll(round)) {
+    if (!SendAll(round, engine.crowded())) {
       return false;
     }
     if (plan_.copies_first[index]) {
@@ -50,7 +51,9 @@ bool Express::Run(Engine& engine) {
   return true;
 }
 
-bool Express::SendAll(const Round& round) {
+bool Express::SendAll(const Round& round, bool crowded) {
+  // Where processes share cores a copy is made twice by the same core, and there is nothing to be done meanwhile.
+  constexpr size_t kLentFrom = 24 << 10;
   for (uint32_t t = 0; t < round.transfers; ++t) {
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
     if (transfer.direction != Direction::kSend) {
@@ -59,14 +62,18 @@ bool Express::SendAll(const Round& round) {
     const Bytes data = binding_.Span(scratch_, binding_.PlaceOf(round.first_transfer + t));
     Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
     const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
-    if (endpoint.TrySend(envelope, data)) {
+    const bool lend = crowded && plan_.only_moves && data.size() >= kLentFrom;
+    std::optional<Ticket> ticket = lend ? endpoint.TryLend(envelope, data) : std::nullopt;
+    if (!ticket && endpoint.TrySend(envelope, data)) {
       progress_.done |= uint64_t{1} << t;
       progress_.bytes_sent += static_cast<int64_t>(data.size());
-    } else if (const auto ticket = endpoint.TryLend(envelope, data)) {
-      progress_.lent.push_back({t, *ticket});
-    } else {
+      continue;
+    }
+    ticket = ticket ? ticket : endpoint.TryLend(envelope, data);
+    if (!ticket) {
       return false;
     }
+    progress_.lent.push_back({t, *ticket});
   }
   return true;
 }

@@ -24,7 +24,7 @@ class Express {
   const Progress& progress() const { return progress_; }
 
  private:
-  bool SendAll(const Round& round);
+  bool SendAll(const Round& round, bool crowded);
   bool ReceiveAll(const Round& round, Patience& patience);
   // Waits for what was lent.
   bool TakeBackAll(const Round& round, Patience& patience);

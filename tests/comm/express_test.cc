@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
+#include "tests/support/trial.h"
 
 namespace entrain {
 namespace {
@@ -179,6 +180,33 @@ TEST_P(Express, ManyCommunicatorsAndThreadsDoNotMix) {
     }
     for (std::thread& thread : threads) {
       thread.join();
+    }
+  });
+}
+
+// Parts that are sent or lent: by who shares cores the larger ones are lent where they are only moved. Some ranks start
+// the call instead, and find the same messages.
+TEST_P(Express, PartsOfAnySizeComeHoweverTheyAreSent) {
+  RunRanks(4, Options(), [](const Comm& comm) {
+    uint32_t number = 0;
+    for (const int64_t count : {2000, 3000, 3100, 4096, 4200, 9000}) {
+      for (const CallKind kind : {CallKind::kGather, CallKind::kScatter, CallKind::kAllToAll,
+                                  CallKind::kAllGather, CallKind::kReduceScatter}) {
+        for (const bool uneven : {false, true}) {
+          ++number;
+          Trial trial({kind, count, static_cast<int>(number % 4), number % 3 == 0, uneven, number},
+                      comm->rank(), 4);
+          if ((number + static_cast<uint32_t>(comm->rank())) % 5 == 0) {
+            auto work = comm->Start(trial.call);
+            ASSERT_TRUE(work.ok()) << work.status();
+            ASSERT_TRUE((*work)->Wait(Deadline::After(20 * kSecond)));
+            ASSERT_EQ((*work)->status(), absl::OkStatus());
+          } else {
+            ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+          }
+          ASSERT_NO_FATAL_FAILURE(trial.Check()) << NameOf(kind) << " of " << count;
+        }
+      }
     }
   });
 }

@@ -144,7 +144,7 @@ uint64_t Outbox::Announce(std::byte* at, const Waiting& message) {
 std::optional<Ticket> Outbox::LendNow(const Envelope& envelope, ConstBytes bytes) {
   const Context context = envelope.tag.context();
   if (channel_ == nullptr || waiting() || !channel_->CanRevoke(context) ||
-      channel_->Revoked(context)) {
+      channel_->Revoked(context) || (!peer_reads_ && IsEager(bytes))) {
     return std::nullopt;
   }
   std::byte* at = channel_->Reserve(sizeof(WireAnnounce), true);
