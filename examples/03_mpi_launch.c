@@ -50,8 +50,8 @@ int main(int argc, char** argv) {
   for (i = 0; i < 3; i++) {
     expected = size * (size - 1) / 2 + size * i;
     if (rank != mpi_rank || size != mpi_size || sum[i] != (float)expected) {
-      fprintf(stderr, "rank %d of %d: element %d is %g, expected %d\n", (int)rank, (int)size, i, (double)sum[i],
-              expected);
+      fprintf(stderr, "rank %d of %d: element %d is %g, expected %d\n", (int)rank, (int)size, i,
+              (double)sum[i], expected);
       return 1;
     }
   }

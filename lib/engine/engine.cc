@@ -245,8 +245,7 @@ bool Patience::Wait() {
   if (!engine_.jobs_.Empty()) {
     return false;
   }
-  if (expecting_ > 0 ||
-      (++turns_ <= kSpinPolls && !engine_.crowded())) {
+  if (expecting_ > 0 || (++turns_ <= kSpinPolls && !engine_.crowded())) {
     expecting_ -= expecting_ > 0 ? 1 : 0;
     CpuPause();
     return true;
