@@ -16,11 +16,12 @@ Express::Express(const Plan& plan, const Call& call, const Descriptor& descripto
       scratch_(scratch) {}
 
 bool Express::Run(Engine& engine) {
+  crowded_ = engine.crowded();
   Patience patience(engine);
   for (; progress_.round < lane_.rounds; ++progress_.round) {
     const uint32_t index = lane_.first_round + progress_.round;
     const Round& round = plan_.schedule->rounds[index];
-    if (!SendAll(round, engine.crowded())) {
+    if (!SendAll(round)) {
       return false;
     }
     if (plan_.copies_first[index]) {
@@ -51,18 +52,20 @@ bool Express::Run(Engine& engine) {
   return true;
 }
 
-bool Express::SendAll(const Round& round, bool crowded) {
+bool Express::SendAll(const Round& round) {
   // Where processes share cores a copy is made twice by the same core, and there is nothing to be done meanwhile.
   constexpr size_t kLentFrom = 24 << 10;
+  sends_ = false;
   for (uint32_t t = 0; t < round.transfers; ++t) {
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
     if (transfer.direction != Direction::kSend) {
       continue;
     }
+    sends_ = true;
     const Bytes data = binding_.Span(scratch_, binding_.PlaceOf(round.first_transfer + t));
     Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
     const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
-    const bool lend = crowded && plan_.only_moves && data.size() >= kLentFrom;
+    const bool lend = crowded_ && plan_.only_moves && data.size() >= kLentFrom;
     std::optional<Ticket> ticket = lend ? endpoint.TryLend(envelope, data) : std::nullopt;
     if (!ticket && endpoint.TrySend(envelope, data)) {
       progress_.done |= uint64_t{1} << t;
@@ -102,6 +105,8 @@ bool Express::TakeBackAll(const Round& round, Patience& patience) {
 
 bool Express::ReceiveAll(const Round& round, Patience& patience) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
+  // Of an exchange all is needed, and looking for the rest takes from the core that somebody may send it on.
+  const bool in_turn = crowded_ && sends_;
   while (true) {
     int missing = 0;
     bool part = false;
@@ -129,6 +134,9 @@ bool Express::ReceiveAll(const Round& round, Patience& patience) {
       }
       missing += next != Endpoint::Next::kThis ? 1 : 0;
       part |= next == Endpoint::Next::kPart;
+      if (next == Endpoint::Next::kNothing && in_turn) {
+        break;
+      }
     }
     if (missing == 0) {
       return true;

@@ -24,7 +24,7 @@ class Express {
   const Progress& progress() const { return progress_; }
 
  private:
-  bool SendAll(const Round& round, bool crowded);
+  bool SendAll(const Round& round);
   bool ReceiveAll(const Round& round, Patience& patience);
   // Waits for what was lent.
   bool TakeBackAll(const Round& round, Patience& patience);
@@ -39,7 +39,8 @@ class Express {
   const bool look_;  // messages that are only combined may stay where they came
   std::byte* const scratch_;
   Progress progress_;
-  absl::InlinedVector<Lent, 8> lent_;  // of this round
+  absl::InlinedVector<Lent, 8> lent_;     // of this round
+  bool crowded_ = false, sends_ = false;  // sends_: in this round
 };
 
 // One message of send or recv the same way, of at most kMaxExpressBytes. [driver] False: an executor

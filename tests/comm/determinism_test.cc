@@ -195,8 +195,8 @@ TEST(Determinism, EveryRankGetsTheSameBitsOfAnyAlgorithm) {
     for (const auto& [dtype, op] :
          {std::tuple(DType::kF32, ReduceOp::kSum), std::tuple(DType::kF32, ReduceOp::kMax),
           std::tuple(DType::kF32, ReduceOp::kProd), std::tuple(DType::kBF16, ReduceOp::kSum),
-          std::tuple(DType::kF16, ReduceOp::kMin), std::tuple(DType::kF64, ReduceOp::kAvg),
-          std::tuple(DType::kF8E4M3, ReduceOp::kSum)}) {
+          std::tuple(DType::kF16, ReduceOp::kSum), std::tuple(DType::kF16, ReduceOp::kMin),
+          std::tuple(DType::kF64, ReduceOp::kAvg), std::tuple(DType::kF8E4M3, ReduceOp::kSum)}) {
       std::vector<Raw> results(kRanks);
       RunRanks(kRanks, options, [&](const Comm& comm) {
         const auto width = static_cast<size_t>(SizeOf(dtype));

@@ -253,7 +253,7 @@ TEST_P(CombineTest, OfOneToNineAgrees) {
   }
 }
 
-// Long enough that the elements before the first whole cache line go apart, and that sources are asked for ahead.
+// Long enough that sources are asked for ahead.
 TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
   for (const DType dtype : AllTypes()) {
     const int64_t count = 16384 / SizeOf(dtype) + 100;
