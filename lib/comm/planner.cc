@@ -247,11 +247,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::Make(const Shape& shape,
   const Layout out = uneven == nullptr ? in : UnevenLayout(spec, uneven->out);
   auto schedule = ScheduleFor(*algorithm, spec);
   const int window = WindowOf(*schedule);
-  Plan plan = Plan::Make(std::move(schedule), algorithm->name, in, out, shape.element_bytes, window,
-                         ColdBytes(spec));
-  plan.only_moves = spec.kind == CallKind::kGather || spec.kind == CallKind::kScatter ||
-                    spec.kind == CallKind::kAllToAll;
-  return std::make_shared<const Plan>(std::move(plan));
+  return std::make_shared<const Plan>(Plan::Make(std::move(schedule), algorithm->name, in, out,
+                                                 shape.element_bytes, window, ColdBytes(spec)));
 }
 
 int64_t Planner::ColdBytes(const Spec& spec) const {

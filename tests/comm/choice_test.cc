@@ -138,63 +138,52 @@ TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
   });
 }
 
+// Rank 0's plan of a call of f32.
+std::shared_ptr<const Plan> PlanOf(CallKind kind, const std::vector<std::string>& hosts,
+                                   int64_t bytes, Link link = Link::kShm) {
+  Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {link, 2});
+  Call call;
+  call.kind = kind;
+  call.dtype = DType::kF32;
+  call.count = bytes / 4;
+  auto plan = planner.PlanFor(call);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
 // Though it is one lane: the transport takes a long message in pieces.
 TEST(Choice, ALongGatherGoesDirectWithItsMessagesWhole) {
-  for (const int ranks : {2, 3, 4, 8}) {
-    const std::vector<std::string> hosts(static_cast<size_t>(ranks), "a");
-    Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {Link::kShm, 2});
-    Call call;
-    call.kind = CallKind::kGather;
-    call.dtype = DType::kF32;
-    call.count = (int64_t{16} << 20) / ranks;
-    const auto plan = planner.PlanFor(call);
-    ASSERT_TRUE(plan.ok()) << plan.status();
-    EXPECT_EQ(std::string((*plan)->algorithm), "direct") << ranks << " ranks";
-    EXPECT_THAT((*plan)->schedule->lanes, SizeIs(1)) << ranks << " ranks";
+  for (const size_t ranks : {2, 3, 4, 8}) {
+    const auto plan = PlanOf(CallKind::kGather, std::vector<std::string>(ranks, "a"),
+                             (int64_t{64} << 20) / static_cast<int64_t>(ranks));
+    EXPECT_EQ(std::string(plan->algorithm), "direct") << ranks << " ranks";
+    EXPECT_THAT(plan->schedule->lanes, SizeIs(1)) << ranks << " ranks";
   }
 }
 
 // Results of 64 MiB on a host are cold; a gather's, which is on one rank, from 32. Hosts do not count
 // together. Lanes that need no scratch are 16 at a time.
 TEST(Choice, LargeResultsAreColdAndLanesWithoutScratchMany) {
-  const auto plan = [](CallKind kind, const std::vector<std::string>& hosts, int64_t bytes) {
-    Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {Link::kShm, 2});
-    Call call;
-    call.kind = kind;
-    call.dtype = DType::kF32;
-    call.count = bytes / 4;
-    auto made = planner.PlanFor(call);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
-  };
   const auto colds = [](const Plan& made) {
     return std::count(made.cold_transfers.begin(), made.cold_transfers.end(), true);
   };
   constexpr int64_t kMiB = 1 << 20;
   const std::vector<std::string> one = {"a", "a", "a", "a"}, two = {"a", "a", "b", "b"};
-  EXPECT_GT(colds(*plan(CallKind::kAllGather, one, 4 * kMiB)), 0);
-  EXPECT_EQ(colds(*plan(CallKind::kAllGather, one, 4 * kMiB - 4)), 0);
-  EXPECT_EQ(colds(*plan(CallKind::kAllGather, two, 4 * kMiB)), 0);
-  EXPECT_GT(colds(*plan(CallKind::kAllGather, two, 8 * kMiB)), 0);
-  EXPECT_GT(colds(*plan(CallKind::kGather, one, 8 * kMiB)), 0);
-  EXPECT_EQ(colds(*plan(CallKind::kGather, one, 8 * kMiB - 4)), 0);
-  EXPECT_EQ(plan(CallKind::kAllGather, one, 64 * kMiB)->window, 16);
-  EXPECT_EQ(plan(CallKind::kAllReduce, one, 64 * kMiB)->window, 4);
+  EXPECT_GT(colds(*PlanOf(CallKind::kAllGather, one, 4 * kMiB)), 0);
+  EXPECT_EQ(colds(*PlanOf(CallKind::kAllGather, one, 4 * kMiB - 4)), 0);
+  EXPECT_EQ(colds(*PlanOf(CallKind::kAllGather, two, 4 * kMiB)), 0);
+  EXPECT_GT(colds(*PlanOf(CallKind::kAllGather, two, 8 * kMiB)), 0);
+  EXPECT_GT(colds(*PlanOf(CallKind::kGather, one, 8 * kMiB)), 0);
+  EXPECT_EQ(colds(*PlanOf(CallKind::kGather, one, 8 * kMiB - 4)), 0);
+  EXPECT_EQ(PlanOf(CallKind::kAllGather, one, 64 * kMiB)->window, 16);
+  EXPECT_EQ(PlanOf(CallKind::kAllReduce, one, 64 * kMiB)->window, 4);
 }
 
 // Where messages are read at once they are not cut: of a scatter to 1 MiB, between two ranks to 512 KiB.
 // And a rank moves its messages itself to 2 MiB, but not several of 1 MiB.
 TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   const auto plan = [](CallKind kind, size_t ranks, Link link, int64_t bytes) {
-    const std::vector<std::string> hosts(ranks, "a");
-    Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {link, 2});
-    Call call;
-    call.kind = kind;
-    call.dtype = DType::kF32;
-    call.count = bytes / 4;
-    auto made = planner.PlanFor(call);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
+    return PlanOf(kind, std::vector<std::string>(ranks, "a"), bytes, link);
   };
   const auto lanes = [&](CallKind kind, size_t ranks, Link link, int64_t bytes) {
     return plan(kind, ranks, link, bytes)->schedule->lanes.size();
@@ -211,6 +200,17 @@ TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB + 4)->express);
   EXPECT_TRUE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB - 4)->express);
   EXPECT_FALSE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB)->express);
+}
+
+TEST(Choice, PlansKnowWhetherTheyOnlyMoveParts) {
+  const std::vector<std::string> hosts(4, "a");
+  for (const CallKind kind : {CallKind::kGather, CallKind::kScatter, CallKind::kAllToAll}) {
+    EXPECT_TRUE(PlanOf(kind, hosts, 32 << 10)->only_moves) << NameOf(kind);
+  }
+  for (const CallKind kind : {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
+                              CallKind::kBroadcast, CallKind::kReduce}) {
+    EXPECT_FALSE(PlanOf(kind, hosts, 32 << 10)->only_moves) << NameOf(kind);
+  }
 }
 
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {
