@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kCardVersion = 2;
+constexpr uint32_t kCardVersion = 3;
 constexpr int64_t kPoisonSliceNs = 50 * kMillisecond;
 
 // Publishes an error that all ranks should end with, and returns it.
@@ -188,6 +188,7 @@ std::string Card::Encode() const {
   for (const auto& [transport, address] : addresses) {
     writer.PutText(transport).PutText(address);
   }
+  writer.PutText(cpus.bits());
   return writer.Take();
 }
 
@@ -212,6 +213,7 @@ absl::StatusOr<Card> Card::Decode(absl::string_view bytes) {
     std::string transport(reader.GetText(64));
     card.addresses.emplace_back(std::move(transport), std::string(reader.GetText(1024)));
   }
+  card.cpus = CpuSet::FromBits(reader.GetText(CpuSet::kMostBytes));
   if (!reader.Finished()) {
     return absl::DataLossError("creating the communicator: a rank's card is malformed");
   }
@@ -252,6 +254,7 @@ absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
     member.host_id = card.host_id;
     member.context = card.context;
     member.world_rank = card.rank;
+    member.cpus = card.cpus;
     if (card.rank != rank) {
       const std::optional<size_t> transport = ChooseTransport(engine, card);
       if (!transport) {

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "lib/base/config.h"
+#include "lib/base/cpu_set.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
@@ -27,22 +28,22 @@ BufferView View(const void* data, int64_t bytes) {
 
 constexpr absl::string_view kProbe = "probe";
 
-int32_t Cores() {
-  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
-// More ranks on this host than cores: whoever waits should give its core away at once.
-void NoteCrowding(CommCore& core) {
-  if (core.topology().Local(core.rank()).size() > Cores()) {
-    core.engine().SetCrowded(true);
+// How many cores the members of each host have together.
+std::map<absl::string_view, int> CoresByHost(const std::vector<Member>& members) {
+  std::map<absl::string_view, CpuSet> sets;
+  for (const Member& member : members) {
+    sets[member.host_id].Add(member.cpus);
   }
+  std::map<absl::string_view, int> cores;
+  for (const auto& [host, set] : sets) {
+    cores[host] = std::max(1, set.Count());
+  }
+  return cores;
 }
 
 // What ranks that meet tell each other.
 struct MeetRecord {
   Link inside;  // the slowest to a rank of this host
-  uint8_t reserved[3];
-  int32_t cores;  // of this host
 };
 
 // What the ranks of a parent tell each other to form parts.
@@ -78,6 +79,7 @@ Card CardOf(const CommOptions& options, const Tuning& tuning) {
                    "; tuning=", tuning.Fingerprint(), options.tuning == kProbe ? " probed" : "");
   card.tuning = tuning.source;
   card.context = engine.ReserveContext();
+  card.cpus = CpuSet::OfThisThread();
   for (const auto& transport : engine.transports()) {
     card.addresses.emplace_back(transport->traits().name, transport->address());
   }
@@ -167,9 +169,18 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
 
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
+  const auto cores = CoresByHost(config.members);
+  const int here = cores.at(config.members[static_cast<size_t>(config.rank)].host_id);
+  config.paths.cores = here;
+  for (const auto& [host, count] : cores) {
+    config.paths.cores = std::min(config.paths.cores, count);
+  }
   auto core =
       std::make_shared<CommCore>(runtime->shared_engine(), runtime->pool(), std::move(config));
-  NoteCrowding(*core);
+  // More ranks on this host than cores: whoever waits should give its core away at once.
+  if (core->topology().Local(core->rank()).size() > here) {
+    core->engine().SetCrowded(true);
+  }
   core->engine().RunInDriver([&] { core->Open(); });
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
@@ -184,7 +195,7 @@ Link Communicator::LinkTo(const Member& member) const {
 
 absl::Status Communicator::MeetAll(const CallOptions& options) {
   // All-gather by the direct algorithm: one message between every two ranks.
-  MeetRecord mine{Link::kInproc, {}, Cores()};
+  MeetRecord mine{Link::kInproc};
   for (const Member& member : core_->config().members) {
     const Link link = member.endpoint == nullptr ? Link::kInproc : LinkTo(member);
     mine.inside = link == Link::kTcpAcross ? mine.inside : std::max(mine.inside, link);
@@ -197,13 +208,13 @@ absl::Status Communicator::MeetAll(const CallOptions& options) {
   call.count = sizeof(mine);
   call.options = options;
   ENTRAIN_RETURN_IF_ERROR(Run(call));
-  Paths paths{mine.inside, mine.cores};
+  Paths paths = core_->paths();
+  paths.inside = mine.inside;
   for (const MeetRecord& one : all) {
-    if (one.inside > Link::kTcpInside || one.cores < 1) {
+    if (one.inside > Link::kTcpInside) {
       return absl::DataLossError("a rank tells of paths that this version does not know");
     }
     paths.inside = std::max(paths.inside, one.inside);
-    paths.cores = std::min(paths.cores, one.cores);
   }
   core_->SetPaths(paths);
   return absl::OkStatus();

@@ -7,11 +7,14 @@
 #include <string>
 #include <vector>
 
+#include <sched.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/cpu_set.h"
 #include "lib/comm/planner.h"
 #include "lib/comm/tuning.h"
 #include "tests/support/ranks.h"
@@ -60,6 +63,53 @@ TEST(Paths, AreTheSlowestOfAllRanks) {
   EXPECT_THAT(model(2, {.transports = "tcp",
                         .host_id = [](int rank) { return absl::StrCat("host", rank); }}),
               HasSubstr("for tcp_across ranks 2 "));
+}
+
+// Threads of this process, each on one of its cores.
+void StayOn(int core) {
+  cpu_set_t allowed, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  int cpu = 0;
+  for (int skip = core; skip > 0 || !CPU_ISSET(cpu, &allowed); ++cpu) {
+    skip -= CPU_ISSET(cpu, &allowed) ? 1 : 0;
+  }
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
+TEST(Paths, CountTheCoresThatTheRanksOfAHostMayUse) {
+  if (CpuSet::OfThisThread().Count() < 2) {
+    GTEST_SKIP() << "needs two cores";
+  }
+  const auto model = [](int cores, const RanksOptions& like) {
+    RanksOptions options = like;
+    options.before = [cores](int rank) { StayOn(rank % cores); };
+    Models models;
+    RunRanks(4, options, [&](const auto& comm) { models.Add(*comm); });
+    return models.Only();
+  };
+  EXPECT_THAT(model(1, {.transports = "shm"}), HasSubstr(" crowded on 1 cores"));
+  EXPECT_THAT(model(2, {.transports = "shm"}), HasSubstr(" crowded on 2 cores"));
+  // Ranks 0 and 2 are host0 and on one core.
+  const auto host = [](int rank) { return absl::StrCat("host", rank % 2); };
+  EXPECT_THAT(model(2, {.transports = "tcp", .host_id = host}),
+              HasSubstr(" on 2 hosts on 1 cores"));
+}
+
+TEST(Paths, OfAPartCountTheCoresOfItsRanks) {
+  if (CpuSet::OfThisThread().Count() < 2) {
+    GTEST_SKIP() << "needs two cores";
+  }
+  for (const bool together : {false, true}) {
+    Models models;
+    RunRanks(4, {.before = [](int rank) { StayOn(rank % 2); }}, [&](const auto& comm) {
+      const auto part = comm->Split(together ? comm->rank() % 2 : comm->rank() / 2, 0);
+      ASSERT_TRUE(part.ok()) << part.status();
+      models.Add(**part);
+    });
+    EXPECT_THAT(models.Only(), HasSubstr(together ? " crowded on 1 cores" : " free on 2 cores"));
+  }
 }
 
 TEST(Paths, PartsChooseByTheirOwnShape) {

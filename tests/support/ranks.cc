@@ -25,6 +25,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
   RuntimeOptions runtime_options;
   runtime_options.transports = options.transports;
   runtime_options.own_thread = options.own_thread;
+  if (options.before) {
+    options.before(rank);
+  }
   runtime_options.host_id = options.host_id ? options.host_id(rank) : "";
   auto runtime = Runtime::Create(runtime_options);
   if (!runtime.ok()) {

@@ -21,6 +21,8 @@ struct RanksOptions {
   bool own_thread = true;             // false: progress only inside calls
   // Host id of each rank; empty: all on this host.
   std::function<std::string(int rank)> host_id = {};
+  // By each rank's thread, before anything is made.
+  std::function<void(int rank)> before = {};
 };
 
 using RankBody = std::function<void(const std::shared_ptr<Communicator>& comm)>;

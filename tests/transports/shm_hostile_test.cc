@@ -50,7 +50,7 @@ size_t OpenDescriptors() {
 // A transport under test, and a peer that is made of this test's own hands.
 class ShmHostile : public testing::Test, public Events {
  protected:
-  ShmHostile() { options.limits.cores = 8; }
+  ShmHostile() { options.cpus = CpuSet::First(8); }
   bool Accepts(Context) override { return true; }
   void OnEarly(Endpoint&, const Envelope&) override { ++early; }
   void OnControl(Endpoint&, absl::string_view text) override { controls.emplace_back(text); }
@@ -347,6 +347,21 @@ TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
   EXPECT_TRUE(lost.empty());
 }
 
+// A message of this size is announced where the two have cores of their own, and copied where they share one.
+TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
+  const std::vector<std::byte> out(8000, std::byte{1});
+  for (const bool same : {true, false}) {
+    TearDown();
+    peer.reset();
+    options.limits.quick_bytes = 4096;
+    options.cpus = CpuSet::FromBits("\x04");
+    SetUp();
+    self.cpus = CpuSet::FromBits(same ? "\x04" : "\x10");
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    EXPECT_EQ(path->TrySend(Message(1), out), same);
+  }
+}
+
 // A message that is read in part is done when its receiver says so, not when the rest is sent.
 TEST_F(ShmHostile, ASendLastsUntilBothItsPartsAreThere) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
@@ -443,7 +458,7 @@ TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
 
 class ShmHostileOnOneCore : public ShmHostile {
  protected:
-  ShmHostileOnOneCore() { options.limits.cores = 1; }
+  ShmHostileOnOneCore() { options.cpus = CpuSet::First(1); }
 };
 
 // Of messages that no cache will hold 1 MiB is read, then as much asked for; and as the sender says

@@ -191,7 +191,7 @@ struct Way {
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
   bool cold = false;  // PostCold
-  int64_t cores = 8;  // as if the machine had so many
+  int cores = 8;      // as if they might use so many
 };
 
 class ShmWays : public testing::TestWithParam<Way> {
@@ -200,7 +200,7 @@ class ShmWays : public testing::TestWithParam<Way> {
     shm::Options options;
     options.pull = way.pull;
     options.limits.ring_bytes = way.ring_bytes;
-    options.limits.cores = way.cores;
+    options.cpus = CpuSet::First(way.cores);
     return options;
   }
 };

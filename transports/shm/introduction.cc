@@ -19,13 +19,14 @@
 namespace entrain::shm {
 namespace {
 
-constexpr uint64_t kCardMagic = 0x31'44'52'41'43'4d'48'53;  // "SHMCARD1"
+constexpr uint64_t kCardMagic = 0x32'44'52'41'43'4d'48'53;  // "SHMCARD2"
 
 // One machine, two builds of possibly different versions: fixed size, version first.
 struct Card {
   uint64_t magic;
   uint64_t cookie_address;
   Cookie cookie;
+  char cpus[CpuSet::kMostBytes];  // as CpuSet::bits
 };
 
 absl::StatusOr<Fd> NewSocket() {
@@ -40,7 +41,7 @@ absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
 
-// A few hundred bytes on a fresh socket, which always has room for them.
+// A kilobyte or two on a fresh socket, which always has room for them.
 absl::Status SendAll(int fd, const void* data, size_t bytes, absl::Span<const int> descriptors) {
   const ssize_t sent = SendWith(fd, data, bytes, descriptors);
   if (sent < 0) {
@@ -203,7 +204,8 @@ absl::StatusOr<bool> Introduction::Answer() {
 }
 
 absl::Status Introduction::SendCard(int with_segment) {
-  Card card{kCardMagic, reinterpret_cast<uint64_t>(self_->cookie.data()), self_->cookie};
+  Card card{kCardMagic, reinterpret_cast<uint64_t>(self_->cookie.data()), self_->cookie, {}};
+  self_->cpus.bits().copy(card.cpus, sizeof(card.cpus));
   const int fds[kMaxDescriptors] = {self_->doorbell, with_segment};
   return SendAll(socket_.get(), &card, sizeof(card),
                  absl::MakeSpan(fds, with_segment >= 0 ? 2 : 1));
@@ -216,6 +218,7 @@ absl::Status Introduction::CheckCard() {
   if (card.magic != kCardMagic || descriptors_.size() != expected) {
     return absl::UnavailableError("the peer introduces itself in an unknown way");
   }
+  result_.cpus = CpuSet::FromBits({card.cpus, sizeof(card.cpus)});
   result_.doorbell = std::move(descriptors_[0]);
   if ((fcntl(result_.doorbell.get(), F_GETFL) & O_NONBLOCK) == 0) {
     return absl::UnavailableError("the peer's doorbell could block its ringer");

@@ -15,8 +15,6 @@
 #include <set>
 #include <string>
 
-#include <unistd.h>
-
 #include "absl/status/status.h"
 
 #include "lib/base/bytes.h"
@@ -39,13 +37,12 @@ struct Limits {
   size_t at_once_bytes = 1 << 20, crowded_at_once_bytes = 2 << 20;
   // Messages from this size may come in both ways at once.
   size_t share_bytes = Pace::kLeastAlone;
-  int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
 };
 
 // What the endpoints of one transport know together.
 struct Surroundings {
   const Clock* clock = nullptr;
-  bool spare_cores = false;  // every process that is connected can have a core
+  bool spare_cores = false;  // every process that is connected can have a core of its own
   // Endpoints with announcements that are not over: of our messages, of the peer's.
   int sending = 0, receiving = 0;
 };

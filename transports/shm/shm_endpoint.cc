@@ -138,10 +138,9 @@ std::string ShmEndpoint::peer_address() const {
 // Everything of the peer's is let go but the mapping: this may be called while a record is looked
 // at.
 void ShmEndpoint::End(const absl::Status& why) {
-  if (stage_ == Stage::kUp) {
+  if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
     CountStanding(-1);
   }
-  stage_ = Stage::kEnded;
   end_ = why;
   outbox_.FailAll(why);
   intake_.FailAll(why);
@@ -158,7 +157,13 @@ void ShmEndpoint::End(const absl::Status& why) {
 
 void ShmEndpoint::CountStanding(int change) {
   shared_->standing += change;
-  shared_->around.spare_cores = shared_->standing + 1 <= shared_->limits.cores;
+  CpuSet cpus = shared_->self.cpus;
+  for (const ShmEndpoint* const endpoint : shared_->endpoints) {
+    if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
+      cpus.Add(endpoint->cpus_);
+    }
+  }
+  shared_->around.spare_cores = shared_->standing + 1 <= cpus.Count();
   for (ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
       endpoint->outbox_.OnCores();
@@ -232,7 +237,9 @@ absl::StatusOr<bool> ShmEndpoint::Introduce() {
 
 void ShmEndpoint::Stand() {
   Unwatch();
-  channel_.emplace(introduction_->Take());
+  Acquaintance acquaintance = introduction_->Take();
+  cpus_ = acquaintance.cpus;
+  channel_.emplace(std::move(acquaintance));
   introduction_.reset();
   pid_ = channel_->process().pid();
   Watch(channel_->socket(), EPOLLIN | EPOLLRDHUP);

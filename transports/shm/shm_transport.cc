@@ -63,6 +63,7 @@ class ShmTransport final : public Transport {
     shared_.self.key = config.key;
     shared_.self.ring_bytes = options.limits.ring_bytes;
     shared_.self.pull = options.pull;
+    shared_.self.cpus = options.cpus;
     RandomBytes(shared_.self.cookie.data(), shared_.self.cookie.size());
   }
   absl::Status Open(const std::string& host_id);
