@@ -61,7 +61,8 @@ bool DeviceMark::quiet() const {
   return !reached.ok() || *reached;
 }
 
-KernelStream::KernelStream(Device& device, StreamHandle stream) : device_(device), stream_(stream) {
+KernelStream::KernelStream(Device& device, StreamHandle stream, int64_t limit_ns)
+    : device_(device), stream_(stream), limit_ns_(limit_ns) {
   current = this;
 }
 

@@ -92,8 +92,9 @@ class Device {
                                   StreamHandle stream) = 0;
 
   // Of the bits of 32-bit words: differs, but for chance, where one of them does; the same on every
-  // device. The caller waits for it.
-  virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream) = 0;
+  // device. The caller waits for it, as above.
+  virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
+                                        Deadline give_up) = 0;
 
   // What is not zero of x: a bit an element in `words` of 64, the first in the lowest, and in `values` these elements one
   // after the other. Both of the device, for all of `count`. How many there are; the caller waits until that is known,
@@ -106,8 +107,8 @@ class Device {
   virtual int most_sources() const = 0;
   // The kernel table over device memory: arguments, results and bits as lib/kernels/kernels.h says, but for sums of
   // squares, whose order is another (the same on every device of one kind). Its functions enqueue on the stream that the
-  // calling thread has bound (KernelStream); those that return a number wait for it. Arrays of pointers and weights are
-  // read before they return.
+  // calling thread has bound (KernelStream); those that return a number wait for it, no longer than that allows. Arrays
+  // of pointers and weights are read before they return.
   virtual const Kernels& kernels() const = 0;
 };
 
@@ -156,7 +157,10 @@ class DeviceMark {
 // While it lives, the calling thread's calls of device.kernels() go to this stream. Not nested; one thread.
 class KernelStream {
  public:
-  KernelStream(Device& device, StreamHandle stream);
+  // As operations by default.
+  static constexpr int64_t kDefaultLimitNs = 1800 * kSecond;
+  // `limit_ns`: how long one kernel that returns a number is waited for.
+  KernelStream(Device& device, StreamHandle stream, int64_t limit_ns = kDefaultLimitNs);
   ~KernelStream();
   KernelStream(const KernelStream&) = delete;
   KernelStream& operator=(const KernelStream&) = delete;
@@ -165,6 +169,8 @@ class KernelStream {
   static KernelStream* Current();
   Device& device() const { return device_; }
   StreamHandle stream() const { return stream_; }
+  // When who begins to wait now gives up: DEADLINE_EXCEEDED, the kernel under way.
+  Deadline limit() const { return Deadline::After(limit_ns_); }
   // The first error of a kernel since the object was made: kernels have no status of their own.
   const absl::Status& status() const { return status_; }
   void Note(const absl::Status& error);
@@ -172,6 +178,7 @@ class KernelStream {
  private:
   Device& device_;
   const StreamHandle stream_;
+  const int64_t limit_ns_;
   absl::Status status_;
 };
 

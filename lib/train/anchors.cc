@@ -116,7 +116,8 @@ float* Anchors::Part(const Array& array, int layer) const {
 void Anchors::Seal(int layer) {
   if (room_ != nullptr) {
     KernelStream& on = *KernelStream::Current();
-    const auto hash = on.device().Hash(anchor(layer), slab_.layer(layer).shard, on.stream());
+    const auto hash =
+        on.device().Hash(anchor(layer), slab_.layer(layer).shard, on.stream(), on.limit());
     on.Note(hash.status());
     seals_[static_cast<size_t>(layer)] = hash.value_or(0);
     return;

@@ -50,7 +50,7 @@ absl::StatusOr<uint32_t> DeviceCourier::Post(Job job, absl::AnyInvocable<void()>
 absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
   ENTRAIN_RETURN_IF_ERROR(Annotate(AwaitMark(mark, room_->limit(), [this] { return status(); }),
                                    "where the caller's stream was"));
-  const KernelStream on(room_->device(), stream_);
+  const KernelStream on(room_->device(), stream_, room_->limit_ns());
   ENTRAIN_RETURN_IF_ERROR(job());
   return FinishKernels(room_->limit());
 }

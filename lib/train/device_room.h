@@ -30,6 +30,7 @@ class DeviceRoom {
   StreamHandle callers() const { return callers_; }  // the caller's stream
   // When who begins to wait now gives up.
   Deadline limit() const { return Deadline::After(limit_ns_); }
+  int64_t limit_ns() const { return limit_ns_; }
   absl::StatusOr<StreamHandle> AddStream() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::byte*> Keep(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Page-locked, and zero; the device can read and write it.

@@ -44,8 +44,10 @@ absl::StatusOr<std::unique_ptr<GradientChannel>> GradientChannel::Create(
     ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedOptions(options)));
     const std::vector<int64_t> layers = {options.count};
     ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(layers, own->size(), own->rank()));
+    ChannelOptions known = options;
+    known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : own->timeout_ns();
     std::unique_ptr<GradientChannel> channel(
-        new GradientChannel(std::move(own), options, std::move(slab)));
+        new GradientChannel(std::move(own), known, std::move(slab)));
     ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
     return channel;
   };
@@ -87,8 +89,7 @@ absl::Status GradientChannel::Allocate() {
     ENTRAIN_ASSIGN_OR_RETURN(state_.emplace_back(),
                              PlacedArray::Allocate(device, layer.shard * SizeOf(DType::kF32)));
   }
-  const int64_t time = options_.timeout_ns > 0 ? options_.timeout_ns : comm_->timeout_ns();
-  ENTRAIN_RETURN_IF_ERROR(FinishStream(options_.at, Deadline::After(time)));
+  ENTRAIN_RETURN_IF_ERROR(FinishStream(options_.at, Deadline::After(options_.at.limit_ns)));
   ENTRAIN_RETURN_IF_ERROR(
       comm_->Broadcast(options_.params, layer.full, params, 0, Options(/*on_stream=*/false)));
   if (device != nullptr) {

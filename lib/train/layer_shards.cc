@@ -223,7 +223,7 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
 
 absl::Status LayerShards::LoadToDevice(const SlabLayer& layer, const void* full, DType from) {
   const StreamHandle stream = room_->callers();
-  const KernelStream on(room_->device(), stream);
+  const KernelStream on(room_->device(), stream, room_->limit_ns());
   float* const shard = params_ + layer.offset;
   const auto padding = (layer.shard - layer.valid) * static_cast<int64_t>(sizeof(float));
   ZeroArray(shard + layer.valid, padding);

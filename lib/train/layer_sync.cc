@@ -305,7 +305,7 @@ absl::Status LayerSync::OnStream(absl::FunctionRef<absl::Status()> body) const {
   if (room_ == nullptr) {
     return body();
   }
-  const KernelStream on(room_->device(), room_->callers());
+  const KernelStream on(room_->device(), room_->callers(), room_->limit_ns());
   ENTRAIN_RETURN_IF_ERROR(body());
   return on.status();
 }

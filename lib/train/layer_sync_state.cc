@@ -169,7 +169,8 @@ absl::Status LayerSync::ComeToRest(int64_t timeout_ns) {
 }
 
 ArraysAt LayerSync::Place() const {
-  return room_ == nullptr ? ArraysAt() : ArraysAt{&room_->device(), room_->callers()};
+  return room_ == nullptr ? ArraysAt()
+                          : ArraysAt{&room_->device(), room_->callers(), room_->limit_ns()};
 }
 
 // So that VisitState can show what runs behind further steps.

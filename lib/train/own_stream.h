@@ -29,7 +29,8 @@ class OwnStream {
   absl::Status Lead() { return Order(callers_.stream, own_.stream); }
 
  private:
-  explicit OwnStream(const ArraysAt& callers) : callers_(callers), own_{callers.device, nullptr} {}
+  explicit OwnStream(const ArraysAt& callers)
+      : callers_(callers), own_{callers.device, nullptr, callers.limit_ns} {}
   absl::Status Order(StreamHandle later, StreamHandle earlier);
 
   const ArraysAt callers_;

@@ -30,7 +30,7 @@ absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body) {
     body();
     return absl::OkStatus();
   }
-  KernelStream bound(*at.device, at.stream);
+  KernelStream bound(*at.device, at.stream, at.limit_ns);
   body();
   return bound.status();
 }

@@ -167,6 +167,46 @@ TEST(CudaKernels, RunInTheOrderOfTheirStream) {
   device.FreePinned(*pinned);
 }
 
+// And what they write to when they come at last is nobody else's.
+TEST(CudaKernels, ThoseThatReturnANumberAreWaitedForAsLongAsTheStreamAllows) {
+  Device& device = TestDevice();
+  TestStream held(device), stream(device);
+  const TestMemory twos(device, 4096), ones(device, 4096);
+  const auto pinned = device.AllocatePinned(8192);
+  ASSERT_TRUE(pinned.ok());
+  auto* const word = static_cast<uint32_t*>(*pinned);
+  auto* const numbers = reinterpret_cast<float*>(word + 16);
+  *word = 0;
+  for (const auto& [memory, value] : {std::pair(&twos, 2.0f), std::pair(&ones, 1.0f)}) {
+    std::fill_n(numbers, 1024, value);
+    ASSERT_TRUE(device.Copy(memory->get(), numbers, 4096, stream.get()).ok());
+    stream.Finish();
+  }
+  const auto* const x = reinterpret_cast<const float*>(twos.get());
+  ASSERT_TRUE(device.AwaitWord(held.get(), word, 1).ok());
+  {
+    KernelStream bound(device, held.get(), 20 * kMillisecond);
+    EXPECT_TRUE(std::isnan(device.kernels().sum_of_squares(x, 1024)));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(bound.status())) << bound.status();
+  }
+  {
+    KernelStream bound(device, held.get(), 20 * kMillisecond);
+    EXPECT_FALSE(device.kernels().all_finite(x, DType::kF32, 1024));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(bound.status())) << bound.status();
+  }
+  KernelStream bound(device, stream.get());
+  for (int i = 0; i < 20; ++i) {
+    if (i == 10) {
+      __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    }
+    EXPECT_EQ(device.kernels().sum_of_squares(reinterpret_cast<const float*>(ones.get()), 1024),
+              1024);
+  }
+  EXPECT_TRUE(bound.status().ok()) << bound.status();
+  held.Finish();
+  device.FreePinned(*pinned);
+}
+
 TEST(CudaKernels, MoreContributionsThanALaunchTakesAreRefused) {
   Device& device = TestDevice();
   TestStream stream(device);

@@ -161,6 +161,8 @@ TEST_F(Sift, NobodyWaitsForLongerThanTheirTime) {
                                                         reinterpret_cast<uint64_t*>(words.get()),
                                                         values.get(), held.get(), soon)
                                            .status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      device_.Hash(in.get(), x.count(), held.get(), Deadline::After(50 * kMillisecond)).status()));
   for (int i = 0; i < 30; ++i) {
     if (i == 15) {
       open.store(1);
@@ -230,7 +232,7 @@ TEST_F(Sift, AHashIsOfTheBitsAndTheirPlaces) {
     const TestMemory x(device_, 4 * count + 64);
     const auto hash = [&](int64_t shift) {
       EXPECT_TRUE(device_.Copy(x.get() + shift, words.data(), 4 * count, stream_.get()).ok());
-      const auto got = device_.Hash(x.get() + shift, count, stream_.get());
+      const auto got = device_.Hash(x.get() + shift, count, stream_.get(), Deadline::Never());
       EXPECT_TRUE(got.ok()) << got.status();
       return got.value_or(0);
     };

@@ -55,7 +55,7 @@ class RecordingDevice final : public Device {
                            Deadline) override {
     return absl::OkStatus();
   }
-  absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle) override {
+  absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle, Deadline) override {
     return absl::UnimplementedError("Hash");
   }
   absl::Status KeepRandom(DType, void*, const void*, int64_t, int64_t, const Draws&, uint64_t,

@@ -66,7 +66,8 @@ class CudaDevice final : public Device {
 
   absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
                            StreamHandle stream, Deadline give_up) override;
-  absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream) override;
+  absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
+                                Deadline give_up) override;
   absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first, int64_t count,
                           const Draws& draws, uint64_t threshold, StreamHandle stream) override;
   absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count, uint64_t* words,

@@ -295,7 +295,7 @@ bool AllFinite(const void* x, DType dtype, int64_t count) {
   const bool done =
       LaunchKernel(OfWidth(KernelId::find_bad_1, value), args, width) && AwaitKernel(*room);
   const bool finite = done && room->words[0] == 0;
-  BoundDevice().PutBack(*room);
+  BoundDevice().PutBack(*room, !done);
   return finite;
 }
 

@@ -202,7 +202,8 @@ absl::Status CudaDevice::KeepRandom(DType dtype, void* dst, const void* x, int64
   return LaunchKeep(*this, KernelId::keep_random_1, dtype, args, stream);
 }
 
-absl::StatusOr<uint64_t> CudaDevice::Hash(const void* words, int64_t count, StreamHandle stream) {
+absl::StatusOr<uint64_t> CudaDevice::Hash(const void* words, int64_t count, StreamHandle stream,
+                                          Deadline give_up) {
   if (count == 0) {
     return 0;
   }
@@ -215,12 +216,12 @@ absl::StatusOr<uint64_t> CudaDevice::Hash(const void* words, int64_t count, Stre
       static_cast<int>(std::min<int64_t>(BlocksFor(count / 4), device_loops::kMostBlocks));
   absl::Status status = Launch(KernelId::hash_words, &args, blocks, stream);
   status.Update(status.ok() ? Record(room.done, stream) : status);
-  status.Update(status.ok() ? Wait(room.done, Deadline::Never()) : status);
+  status.Update(status.ok() ? Wait(room.done, give_up) : status);
   uint64_t hash = 0;
   for (int i = 0; status.ok() && i < blocks; ++i) {
     hash += args.results[i];
   }
-  PutBack(room);
+  PutBack(room, !status.ok());
   return status.ok() ? absl::StatusOr<uint64_t>(hash) : status;
 }
 

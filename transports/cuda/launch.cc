@@ -49,7 +49,7 @@ bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t b
 bool AwaitKernel(const ResultRoom& room) {
   absl::Status status = BoundDevice().Record(room.done, BoundStream().stream());
   if (status.ok()) {
-    status = BoundDevice().Wait(room.done, Deadline::Never());
+    status = BoundDevice().Wait(room.done, BoundStream().limit());
   }
   BoundStream().Note(status);
   return status.ok();

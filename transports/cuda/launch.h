@@ -26,7 +26,7 @@ KernelId OfWidth(KernelId first, int64_t bytes);
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
-// Errors are noted at the stream; false after one.
+// Errors are noted at the stream; false after one. A room that was not awaited to the end is put back as late.
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks);
 bool AwaitKernel(const ResultRoom& room);
 
@@ -64,13 +64,14 @@ double SumOfKernel(KernelId kernel, Args args, int64_t width) {
   args.results = room->words;
   const int64_t blocks =
       std::min<int64_t>(BlocksFor(args.range.count / width), device_loops::kMostBlocks);
-  if (StartKernel(kernel, &args, sizeof(args), blocks) && AwaitKernel(*room)) {
+  const bool done = StartKernel(kernel, &args, sizeof(args), blocks) && AwaitKernel(*room);
+  if (done) {
     total = 0;
     for (int64_t i = 0; i < blocks; ++i) {
       total += room->words[i];
     }
   }
-  BoundDevice().PutBack(*room);
+  BoundDevice().PutBack(*room, !done);
   return total;
 }
 
