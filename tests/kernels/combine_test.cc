@@ -197,6 +197,12 @@ struct Case {
   int divide;
 };
 
+Array Holding(DType dtype, int64_t count, int64_t offset, const std::vector<std::byte>& bits) {
+  Array array(dtype, count, offset);
+  std::memcpy(array.data(), bits.data(), bits.size());
+  return array;
+}
+
 class CombineTest : public KernelTableTest {
  protected:
   void Check(const Case& c) {
@@ -253,10 +259,10 @@ TEST_P(CombineTest, OfOneToNineAgrees) {
   }
 }
 
-// Long enough that sources are asked for ahead.
+// Long enough that sources are asked for ahead, and for narrower registers.
 TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
   for (const DType dtype : AllTypes()) {
-    const int64_t count = 16384 / SizeOf(dtype) + 100;
+    const int64_t count = 32768 / SizeOf(dtype) + 100;
     for (const ReduceOp op : OpsOf(dtype)) {
       for (const int64_t offset : {0, 1, 7}) {
         Check({dtype, op, 2, count, offset, -1, 1});
@@ -265,6 +271,39 @@ TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
     }
     if (CheckReduction(ReduceOp::kAvg, dtype).ok()) {
       Check({dtype, ReduceOp::kSum, 2, count, 1, 0, 3});
+    }
+  }
+}
+
+// Where two NaN meet it is up to the instruction which one stays. Ranks whose buffers begin elsewhere must get the same.
+TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
+  for (const DType dtype : kFloats) {
+    const int64_t bytes = SizeOf(dtype);
+    for (const int64_t count : {int64_t{70}, 4096 / bytes + 5, 32768 / bytes + 100}) {
+      std::vector<std::byte> bits[2];
+      for (auto& one : bits) {
+        for (int64_t i = 0; i < count * bytes; ++i) {
+          // The last byte of an element has the sign and the exponent's first bits, the one before it the others.
+          const int64_t behind = bytes - 1 - i % bytes;
+          const unsigned exponent = behind == 0 ? 0x7f : behind == 1 ? 0xf0 : 0;
+          one.push_back(static_cast<std::byte>(exponent | (random_() & 0xff)));
+        }
+      }
+      for (const ReduceOp op : kNumberOps) {
+        Array first(dtype, count);
+        for (const int64_t offset : {0, 1, 7, 16}) {
+          const Array a = Holding(dtype, count, offset, bits[0]);
+          const Array b = Holding(dtype, count, 2 * offset, bits[1]);
+          Array out(dtype, count, 3 * offset);
+          const void* const sources[] = {a.data(), b.data()};
+          kernels().combine(op, dtype, out.data(), sources, 2, count, 1);
+          if (offset == 0) {
+            first = out;
+          }
+          EXPECT_EQ(std::memcmp(out.data(), first.data(), static_cast<size_t>(count * bytes)), 0)
+              << NameOf(op) << " of " << count << " " << NameOf(dtype) << ", offset " << offset;
+        }
+      }
     }
   }
 }
