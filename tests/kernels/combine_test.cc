@@ -270,7 +270,9 @@ TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
       }
     }
     if (CheckReduction(ReduceOp::kAvg, dtype).ok()) {
-      Check({dtype, ReduceOp::kSum, 2, count, 1, 0, 3});
+      for (const int divide : {2, 3, 4, 64, 100}) {
+        Check({dtype, ReduceOp::kSum, 2, count, 1, 0, divide});
+      }
     }
   }
 }
