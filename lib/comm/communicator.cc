@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -28,17 +29,31 @@ BufferView View(const void* data, int64_t bytes) {
 
 constexpr absl::string_view kProbe = "probe";
 
-// How many cores the members of each host have together.
-std::map<absl::string_view, int> CoresByHost(const std::vector<Member>& members) {
-  std::map<absl::string_view, CpuSet> sets;
+// The members of a host, and the cores that they may use together.
+struct HostCrowd {
+  int ranks = 0;
+  CpuSet cpus;
+  int cores() const { return std::max(1, cpus.Count()); }
+  bool crowded() const { return ranks > cores(); }
+};
+std::map<absl::string_view, HostCrowd> CrowdsOf(const std::vector<Member>& members) {
+  std::map<absl::string_view, HostCrowd> crowds;
   for (const Member& member : members) {
-    sets[member.host_id].Add(member.cpus);
+    ++crowds[member.host_id].ranks;
+    crowds[member.host_id].cpus.Add(member.cpus);
   }
-  std::map<absl::string_view, int> cores;
-  for (const auto& [host, set] : sets) {
-    cores[host] = std::max(1, set.Count());
+  return crowds;
+}
+// As Paths::cores.
+int FewestCores(const std::map<absl::string_view, HostCrowd>& crowds) {
+  const bool crowded = std::any_of(crowds.begin(), crowds.end(),
+                                   [](const auto& host) { return host.second.crowded(); });
+  int fewest = std::numeric_limits<int>::max(), most_ranks = 0;
+  for (const auto& [id, host] : crowds) {
+    fewest = host.crowded() == crowded ? std::min(fewest, host.cores()) : fewest;
+    most_ranks = std::max(most_ranks, host.ranks);
   }
-  return cores;
+  return crowded ? fewest : std::max(fewest, most_ranks);
 }
 
 // What ranks that meet tell each other.
@@ -169,16 +184,14 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
 
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
-  const auto cores = CoresByHost(config.members);
-  const int here = cores.at(config.members[static_cast<size_t>(config.rank)].host_id);
-  config.paths.cores = here;
-  for (const auto& [host, count] : cores) {
-    config.paths.cores = std::min(config.paths.cores, count);
-  }
+  const auto crowds = CrowdsOf(config.members);
+  const bool crowded =
+      crowds.at(config.members[static_cast<size_t>(config.rank)].host_id).crowded();
+  config.paths.cores = FewestCores(crowds);
   auto core =
       std::make_shared<CommCore>(runtime->shared_engine(), runtime->pool(), std::move(config));
   // More ranks on this host than cores: whoever waits should give its core away at once.
-  if (core->topology().Local(core->rank()).size() > here) {
+  if (crowded) {
     core->engine().SetCrowded(true);
   }
   core->engine().RunInDriver([&] { core->Open(); });

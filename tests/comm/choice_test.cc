@@ -97,6 +97,22 @@ TEST(Paths, CountTheCoresThatTheRanksOfAHostMayUse) {
               HasSubstr(" on 2 hosts on 1 cores"));
 }
 
+// Two ranks on two cores of one host, one on one of another: nobody shares.
+TEST(Paths, CompareAHostsRanksWithItsOwnCores) {
+  if (CpuSet::OfThisThread().Count() < 2) {
+    GTEST_SKIP() << "needs two cores";
+  }
+  for (const bool shared : {false, true}) {
+    RanksOptions options{.transports = "tcp",
+                         .host_id = [](int rank) { return absl::StrCat("host", rank / 2); }};
+    options.before = [shared](int rank) { StayOn(shared ? 0 : rank % 2); };
+    Models models;
+    RunRanks(3, options, [&](const auto& comm) { models.Add(*comm); });
+    EXPECT_THAT(models.Only(),
+                HasSubstr(shared ? " on 2 hosts on 1 cores" : " on 2 hosts on 2 cores"));
+  }
+}
+
 TEST(Paths, OfAPartCountTheCoresOfItsRanks) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";

@@ -4,11 +4,12 @@
 
 #include <sched.h>
 
+#include "lib/base/cpu_set.h"
+
 namespace entrain::perf {
 
 int Cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  return std::max(1, CpuSet::OfThisThread().Count());
 }
 
 void PinToCore(int rank) {

@@ -1,12 +1,15 @@
 #include "tools/perf/entrain_subject.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "lib/base/status.h"
@@ -88,6 +91,21 @@ absl::StatusOr<std::string> EntrainSubject::Explain(const Case& measured) const 
       entrain_comm_explain(comm_.get(), collective.c_str(), static_cast<size_t>(measured.count),
                            static_cast<entrain_dtype_t>(measured.dtype), text, sizeof(text))));
   return text;
+}
+
+absl::StatusOr<int> EntrainSubject::Cores() const {
+  char text[4096];
+  ENTRAIN_RETURN_IF_ERROR(
+      FromC(entrain_comm_explain(comm_.get(), "all_reduce", 1, ENTRAIN_F32, text, sizeof(text))));
+  int cores = 0;
+  const char* const from = std::strstr(text, " cores, from ");
+  const char* before = from;
+  while (before != nullptr && before > text && std::isdigit(before[-1]) != 0) {
+    --before;
+  }
+  return from != nullptr && absl::SimpleAtoi({before, static_cast<size_t>(from - before)}, &cores)
+             ? absl::StatusOr<int>(cores)
+             : absl::InternalError(absl::StrCat("the library does not say its cores: ", text));
 }
 
 entrain_status_t EntrainSubject::PingPong(const Case& measured, const void* in, void* out) {

@@ -51,6 +51,8 @@ class EntrainSubject final : public Subject {
   void UseDeviceMemory();
 
   entrain_comm_t* comm() const { return comm_.get(); }
+  // That the ranks of a host share, as the library counts them (entrain_comm_explain).
+  absl::StatusOr<int> Cores() const;
   // Collective: a page where all ranks can map one, otherwise the communicator itself.
   absl::StatusOr<std::unique_ptr<Meeting>> Meet(Waiting waiting);
   // Tells the other ranks to end.

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include <unistd.h>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -24,11 +22,7 @@ namespace {
 
 class RankRun {
  public:
-  RankRun(const Options& options, const RankPlace& place)
-      : options_(options),
-        place_(place),
-        cores_(place.store == nullptr ? static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) : Cores()) {
-  }
+  RankRun(const Options& options, const RankPlace& place) : options_(options), place_(place) {}
 
   absl::Status All() {
     PinIfAsked(options_, place_);
@@ -103,9 +97,10 @@ class RankRun {
     const std::vector<Case> cases =
         Case::Sweep(like, options_.min_bytes, options_.max_bytes, options_.factor);
     ENTRAIN_RETURN_IF_ERROR(CheckTaken(subject, algorithm, cases));
+    ENTRAIN_ASSIGN_OR_RETURN(const int cores, subject.Cores());
     ENTRAIN_ASSIGN_OR_RETURN(
         const auto meeting,
-        subject.Meet(subject.size() > cores_ ? Waiting::kYield : Waiting::kSpin));
+        subject.Meet(subject.size() > cores ? Waiting::kYield : Waiting::kSpin));
     if (subject.rank() == 0) {
       if (!report_.has_value()) {
         ENTRAIN_ASSIGN_OR_RETURN(Report report,
@@ -156,7 +151,6 @@ class RankRun {
 
   const Options& options_;
   const RankPlace place_;
-  const int cores_;
   int comms_ = 0;
   int64_t wrong_ = 0;
   std::optional<Report> report_;

@@ -175,7 +175,12 @@ absl::StatusOr<bool> Introduction::Offer() {
 }
 
 absl::StatusOr<bool> Introduction::ReadCard() {
-  ENTRAIN_ASSIGN_OR_RETURN(const bool full, Fill(sizeof(Card), true));
+  // Of another version no more may come.
+  ENTRAIN_ASSIGN_OR_RETURN(bool full, Fill(sizeof(Card::magic), true));
+  if (full && std::memcmp(inbox_.data(), &kCardMagic, sizeof(kCardMagic)) != 0) {
+    return absl::UnavailableError("the peer introduces itself in an unknown way");
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(full, Fill(sizeof(Card), true));
   if (!full) {
     return false;
   }
@@ -215,7 +220,7 @@ absl::Status Introduction::CheckCard() {
   Card card;
   std::memcpy(&card, inbox_.data(), sizeof(card));
   const size_t expected = dialer_ ? 1 : 2;
-  if (card.magic != kCardMagic || descriptors_.size() != expected) {
+  if (descriptors_.size() != expected) {
     return absl::UnavailableError("the peer introduces itself in an unknown way");
   }
   result_.cpus = CpuSet::FromBits({card.cpus, sizeof(card.cpus)});
