@@ -46,7 +46,7 @@ typedef struct entrain_optim_config {
   int32_t memory;           /* ENTRAIN_MEMORY_HOST (default) or DEVICE: where all arrays of its calls are, and of a WSAM
                                object around it. DEVICE: calls enqueue their work on `stream` and return; what gives a
                                number (entrain_wsam_ascent_sum, agd's steps, which count) waits for it, 30 min at
-                               most: TIMED_OUT */
+                               most: TIMED_OUT, and what was enqueued may still be done, so do not step again */
   void* stream;             /* a CUstream; NULL (default): the device's default stream. HOST: NULL */
 } entrain_optim_config_t;
 

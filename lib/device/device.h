@@ -169,7 +169,7 @@ class KernelStream {
   static KernelStream* Current();
   Device& device() const { return device_; }
   StreamHandle stream() const { return stream_; }
-  // When who begins to wait now gives up: DEADLINE_EXCEEDED, the kernel under way.
+  // When who begins to wait now gives up: DEADLINE_EXCEEDED, the kernel under way. After any error no more are started.
   Deadline limit() const { return Deadline::After(limit_ns_); }
   // The first error of a kernel since the object was made: kernels have no status of their own.
   const absl::Status& status() const { return status_; }

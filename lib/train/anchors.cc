@@ -116,6 +116,9 @@ float* Anchors::Part(const Array& array, int layer) const {
 void Anchors::Seal(int layer) {
   if (room_ != nullptr) {
     KernelStream& on = *KernelStream::Current();
+    if (!on.status().ok()) {
+      return;
+    }
     const auto hash =
         on.device().Hash(anchor(layer), slab_.layer(layer).shard, on.stream(), on.limit());
     on.Note(hash.status());

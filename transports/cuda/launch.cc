@@ -40,6 +40,9 @@ bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t b
   if (arg_bytes != kKernelArgBytes[static_cast<size_t>(kernel)]) {
     __builtin_trap();  // another kernel's arguments
   }
+  if (!BoundStream().status().ok()) {
+    return false;  // a stream that is stuck is waited for once
+  }
   const absl::Status status =
       BoundDevice().Launch(kernel, args, static_cast<int>(blocks), BoundStream().stream());
   BoundStream().Note(status);
