@@ -12,11 +12,13 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
 
-# Warnings, sanitizers and the include root, for every target of ours.
+# Warnings, sanitizers, arithmetic and the include root, for every target of ours.
 add_library(entrain_flags INTERFACE)
 target_include_directories(entrain_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(entrain_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>
                        $<$<BOOL:${ENTRAIN_WERROR}>:-Werror>)
+# A product is rounded before it is added, on every machine: where it is one instruction to do both, as on Arm, compilers take that.
+target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(ENTRAIN_SANITIZE)
   # vptr looks into type information, which the units are compiled without.
   target_compile_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE} -fno-sanitize=vptr

@@ -27,10 +27,16 @@ END
   mv "$build/root.part" "$build/root"
 fi
 
-# The flags that CMake gives them.
-loops=$(sed -n 's/^set(loop_options \(.*\))$/\1/p' lib/kernels/CMakeLists.txt)
-[ -n "$loops" ] || { echo "neon.sh: lib/kernels/CMakeLists.txt has no loop_options" >&2; exit 1; }
-common="-std=c++20 -Wall -Wextra -Werror -I. -isystem $build/root/usr/include -DENTRAIN_KERNELS_ARM"
+# What CMake compiles, and the flags that it gives.
+value() { # NAME: what lib/kernels/CMakeLists.txt sets it to
+  found=$(sed -n "s/^set($1 \(.*\))\$/\1/p" lib/kernels/CMakeLists.txt)
+  [ -n "$found" ] || { echo "neon.sh: lib/kernels/CMakeLists.txt does not set $1" >&2; exit 1; }
+  echo "$found"
+}
+loops=$(value loop_options)
+sources="$(value sources) kernels_neon.cc"
+# As cmake/EntrainUnits.cmake has them.
+common="-std=c++20 -ffp-contract=off -Wall -Wextra -Werror -I. -isystem $build/root/usr/include -DENTRAIN_KERNELS_ARM"
 
 compile() { # SOURCE FLAGS...: the object's name
   source=$1
@@ -43,10 +49,14 @@ compile() { # SOURCE FLAGS...: the object's name
   echo "$object"
 }
 
-objects=$(compile lib/kernels/kernels.cc -O2)
-for one in "base" "neon -DENTRAIN_NEON"; do
-  set -- $one
-  objects="$objects $(compile "lib/kernels/kernels_$1.cc" "$loops" "${2:-}")"
+objects=
+for source in $sources; do
+  case $source in
+    kernels_neon.cc) flags="$loops -DENTRAIN_NEON" ;;
+    kernels_base.cc | packing.cc) flags=$loops ;;
+    *) flags=-O2 ;;
+  esac
+  objects="$objects $(compile "lib/kernels/$source" "$flags")"
 done
 for source in lib/base/*.cc tests/kernels/*_test.cc; do
   objects="$objects $(compile "$source" -O2)"
