@@ -1,9 +1,11 @@
-// What a communicator costs that nobody uses.
+// What a communicator costs that nobody uses, and what waiting costs where ranks share a core.
 #include <chrono>
 #include <cstdint>
 #include <ctime>
 #include <string>
 #include <thread>
+
+#include <sched.h>
 
 #include "gtest/gtest.h"
 
@@ -48,6 +50,44 @@ TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
     const double share = (CpuSecondsOfProcess() - before) / 2 / kRanks;
     EXPECT_LT(share, kShare);
     RecordProperty("share", std::to_string(share));
+  });
+}
+
+// Keeps the calling thread, and those it starts, on one core, the same for all.
+void StayOnOneCore() {
+  cpu_set_t allowed, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &allowed)) {
+    ++cpu;
+  }
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+}
+
+// Who waits and keeps the core has it for a slice, of some milliseconds, before the one that it waits for.
+TEST_P(Idle, WaitersOnOneCoreWaitNoSlices) {
+  RanksOptions options;
+  options.transports = GetParam();
+  options.before = [](int /*rank*/) { StayOnOneCore(); };
+  RunRanks(kRanks, options, [](const std::shared_ptr<Communicator>& comm) {
+    constexpr int kCalls = 200;
+    constexpr double kSlice = 3e-3;
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    const double before = CpuSecondsOfProcess();
+    for (int i = 0; i < kCalls; ++i) {
+      int64_t value = i, sum = 0;
+      ASSERT_EQ(comm->AllReduce(&value, &sum, 1, DType::kI64, ReduceOp::kSum), absl::OkStatus());
+      ASSERT_EQ(sum, kRanks * i);
+    }
+    const double each = (CpuSecondsOfProcess() - before) / kCalls;
+    EXPECT_LT(each, kSlice);
+    RecordProperty("us", std::to_string(each * 1e6));
+    if (comm->rank() == 0) {
+      std::printf("%.1f us a call\n", each * 1e6);
+    }
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }
 

@@ -1,7 +1,9 @@
 #include "tests/support/trial.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "gtest/gtest.h"
 
@@ -14,10 +16,44 @@ int64_t Value(uint32_t trial, int rank, int64_t i) {
   return (static_cast<int64_t>(trial) * 131 + rank * 17 + i) % 1009 - 300;
 }
 
-BufferView View(std::vector<int64_t>& data, int64_t first = 0) {
-  return {data.data() + first,
-          static_cast<int64_t>((data.size() - static_cast<size_t>(first)) * sizeof(int64_t)),
-          MemoryKind::kHost};
+BufferView View(std::vector<std::byte>& data) {
+  return {data.data(), static_cast<int64_t>(data.size()), MemoryKind::kHost};
+}
+
+// Of i64. The order of the ranks shows in the one, and not in the other.
+void KeepFirst(void* /*dst*/, const void* /*src*/, size_t /*count*/, int32_t /*dtype*/, void*) {}
+void AddUp(void* dst, const void* src, size_t count, int32_t /*dtype*/, void*) {
+  auto* const sums = static_cast<int64_t*>(dst);
+  for (size_t i = 0; i < count; ++i) {
+    sums[i] += static_cast<const int64_t*>(src)[i];
+  }
+}
+
+struct Operator {
+  DType dtype;
+  ReduceOp op;
+  void (*combine)(void*, const void*, size_t, int32_t, void*) = nullptr;
+};
+constexpr Operator kOperators[] = {
+    {DType::kI64, ReduceOp::kSum},
+    {DType::kI64, ReduceOp::kMax},
+    {DType::kF32, ReduceOp::kSum},
+    {DType::kF64, ReduceOp::kMin},
+    {DType::kI32, ReduceOp::kProd},
+    {DType::kF32, ReduceOp::kPreMultipliedSum},
+    {DType::kI64, ReduceOp::kCustom, KeepFirst},
+    {DType::kI16, ReduceOp::kBitXor},
+    {DType::kF32, ReduceOp::kAvg},
+    {DType::kI64, ReduceOp::kCustom, AddUp},
+    {DType::kF64, ReduceOp::kSum},
+    {DType::kI32, ReduceOp::kBitAnd},
+    {DType::kF32, ReduceOp::kMax},
+};
+
+template <typename T>
+void Append(T value, std::vector<std::byte>* to) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+  to->insert(to->end(), bytes, bytes + sizeof(T));
 }
 
 }  // namespace
@@ -25,19 +61,21 @@ BufferView View(std::vector<int64_t>& data, int64_t first = 0) {
 Trial::Trial(const TrialSpec& spec, int rank, int size) : spec_(spec), rank_(rank), size_(size) {
   spec_.uneven = spec.uneven && HasParts(spec.kind);
   call.kind = spec.kind;
-  call.dtype = DType::kI64;
-  call.reduction.op = spec.number % 3 == 0 ? ReduceOp::kMax : ReduceOp::kSum;
+  DrawOperator();
+  if (spec.kind == CallKind::kSend) {
+    takes_part_ = IsMessage();
+    return;
+  }
   call.root = HasRoot(spec.kind) ? spec.root : 0;
   call.count = spec.kind == CallKind::kBarrier ? 0 : spec.count;
   spec_.count = call.count;
   if (spec_.uneven) {
     CountParts();
   }
-  in_.resize(static_cast<size_t>(InElements()));
-  for (size_t i = 0; i < in_.size(); ++i) {
-    in_[i] = Value(spec.number, rank, static_cast<int64_t>(i));
-  }
-  out_.assign(static_cast<size_t>(OutElements()), kUnset);
+  std::vector<int64_t> values;
+  AppendValues(rank, 0, InElements(), &values);
+  in_ = Stored(values, 1);
+  out_ = Stored(std::vector<int64_t>(static_cast<size_t>(OutElements()), kUnset), 1);
   const bool alike =
       in_.size() == out_.size() && (spec.kind != CallKind::kAllToAll || !spec_.uneven);
   if (spec.kind == CallKind::kBroadcast) {
@@ -49,14 +87,72 @@ Trial::Trial(const TrialSpec& spec, int rank, int size) : spec_(spec), rank_(ran
     out_ = in_;
     call.in = call.out = View(out_);
   } else if (spec.in_place && spec.kind == CallKind::kAllGather) {
-    const int64_t before = PartsOf(0, 0, rank);
+    const int64_t before = PartsOf(0, 0, rank) * SizeOf(call.dtype);
     std::copy(in_.begin(), in_.end(), out_.begin() + before);
     call.out = View(out_);
-    call.in = {out_.data() + before, static_cast<int64_t>(in_.size()) * 8, MemoryKind::kHost};
+    call.in = {out_.data() + before, static_cast<int64_t>(in_.size()), MemoryKind::kHost};
   } else {
     call.in = View(in_);
     call.out = View(out_);
   }
+}
+
+void Trial::DrawOperator() {
+  const Operator& drawn = kOperators[spec_.number % std::size(kOperators)];
+  call.dtype = drawn.dtype;
+  if (!Reduces(spec_.kind)) {
+    return;
+  }
+  const bool scans = spec_.kind == CallKind::kScan || spec_.kind == CallKind::kExclusiveScan;
+  call.reduction.op = scans && drawn.op == ReduceOp::kAvg ? ReduceOp::kSum : drawn.op;
+  call.reduction.combine = drawn.combine;
+  call.reduction.commutative = drawn.combine != KeepFirst;
+  call.reduction.signature = drawn.combine == nullptr ? 0 : drawn.combine == AddUp ? 1 : 2;
+  call.reduction.factor = drawn.op == ReduceOp::kPreMultipliedSum ? rank_ + 1 : 1;
+}
+
+bool Trial::IsMessage() {
+  const int from = spec_.root, to = (spec_.root + 1) % size_;
+  if (from == to || (rank_ != from && rank_ != to)) {
+    return false;
+  }
+  const bool sends = rank_ == from;
+  call.kind = sends ? CallKind::kSend : CallKind::kRecv;
+  call.root = sends ? to : from;
+  call.count = spec_.count;
+  std::vector<int64_t> values;
+  AppendValues(from, 0, spec_.count, &values);
+  if (sends) {
+    in_ = Stored(values, 1);
+    call.in = View(in_);
+  } else {
+    out_ = Stored(std::vector<int64_t>(values.size(), kUnset), 1);
+    call.out = View(out_);
+  }
+  return true;
+}
+
+std::vector<std::byte> Trial::Stored(const std::vector<int64_t>& values, int divisor) const {
+  std::vector<std::byte> stored;
+  for (const int64_t value : values) {
+    switch (call.dtype) {
+      case DType::kI16:
+        Append(static_cast<int16_t>(value), &stored);
+        break;
+      case DType::kI32:
+        Append(static_cast<int32_t>(value), &stored);
+        break;
+      case DType::kF32:
+        Append(static_cast<float>(value) / static_cast<float>(divisor), &stored);
+        break;
+      case DType::kF64:
+        Append(static_cast<double>(value) / divisor, &stored);
+        break;
+      default:
+        Append(value, &stored);
+    }
+  }
+  return stored;
 }
 
 int64_t Trial::PartOf(int from, int to) const {
@@ -109,10 +205,32 @@ int64_t Trial::OutElements() const {
 }
 
 int64_t Trial::Combined(int ranks, int64_t i) const {
+  const bool scales = call.reduction.op == ReduceOp::kPreMultipliedSum;
   int64_t result = Value(spec_.number, 0, i);
   for (int r = 1; r < ranks; ++r) {
     const int64_t value = Value(spec_.number, r, i);
-    result = call.reduction.op == ReduceOp::kMax ? std::max(result, value) : result + value;
+    switch (call.reduction.op) {
+      case ReduceOp::kMax:
+        result = std::max(result, value);
+        break;
+      case ReduceOp::kMin:
+        result = std::min(result, value);
+        break;
+      case ReduceOp::kProd:  // of a narrow type the low bits, which depend on low bits only
+        result = static_cast<int64_t>(static_cast<uint64_t>(result) * static_cast<uint64_t>(value));
+        break;
+      case ReduceOp::kBitAnd:
+        result &= value;
+        break;
+      case ReduceOp::kBitXor:
+        result ^= value;
+        break;
+      case ReduceOp::kCustom:
+        result += call.reduction.combine == AddUp ? value : 0;
+        break;
+      default:
+        result += (scales ? r + 1 : 1) * value;
+    }
   }
   return result;
 }
@@ -155,8 +273,9 @@ std::vector<int64_t> Trial::Wanted() const {
         combine(rank_, 0, spec_.count);
       }
       break;
+    case CallKind::kSend:
     case CallKind::kBroadcast:
-      AppendValues(call.root, 0, spec_.count, &wanted);
+      AppendValues(spec_.root, 0, spec_.count, &wanted);
       break;
     case CallKind::kScatter:
       AppendValues(call.root, PartsOf(call.root, 0, rank_), PartOf(call.root, rank_), &wanted);
@@ -179,11 +298,14 @@ std::vector<int64_t> Trial::Wanted() const {
 }
 
 void Trial::Check() const {
-  const std::vector<int64_t> wanted = Wanted();
-  for (size_t i = 0; i < out_.size(); ++i) {
-    ASSERT_EQ(out_[i], wanted[i]) << NameOf(spec_.kind) << " " << spec_.number << " of "
-                                  << spec_.count << (spec_.uneven ? " at most" : "") << ", rank "
-                                  << rank_ << " of " << size_ << ", element " << i;
+  const bool averages = Reduces(spec_.kind) && call.reduction.op == ReduceOp::kAvg;
+  const std::vector<std::byte> wanted = Stored(Wanted(), averages ? size_ : 1);
+  const auto width = static_cast<size_t>(SizeOf(call.dtype));
+  for (size_t at = 0; at < out_.size(); at += width) {
+    ASSERT_EQ(std::memcmp(&out_[at], &wanted[at], width), 0)
+        << NameOf(spec_.kind) << " " << NameOf(call.reduction.op) << " " << spec_.number << " of "
+        << spec_.count << (spec_.uneven ? " at most " : " ") << NameOf(call.dtype) << ", rank "
+        << rank_ << " of " << size_ << ", element " << at / width;
   }
 }
 
