@@ -1,4 +1,4 @@
-"""limits_bench, endpoint_bench, overlap_bench, reduction_bench and layer_sync_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without
+"""limits_bench, kernel_bench, endpoint_bench, overlap_bench, reduction_bench and layer_sync_bench from outside: own_test.py FOLDER ENTRAIN_RUN; without
 arguments, exit code 77: skipped."""
 
 import csv
@@ -33,6 +33,15 @@ class Own(unittest.TestCase):
             self.assertGreater(line["median"], 0)
             worst_first = line["best"] <= line["median"] if line["unit"] in ("ns", "us") else line["best"] >= line["median"]
             self.assertTrue(worst_first, line)
+
+    def test_kernels_of_every_table(self):
+        done = subprocess.run([FOLDER / "kernel_bench", "--benchmark_filter=/combine._sum/f32/(1024|65536)$",
+                               "--benchmark_min_time=0.001", "--benchmark_format=json"], capture_output=True, text=True, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(done.stdout)["benchmarks"]
+        self.assertIn("base/combine2_sum/f32/65536", [row["name"] for row in rows])
+        for row in rows:
+            self.assertGreater(row["bytes_per_second"], 0, row)
 
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "needs two cores")
     def test_endpoints_of_every_transport(self):

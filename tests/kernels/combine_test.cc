@@ -197,12 +197,6 @@ struct Case {
   int divide;
 };
 
-Array Holding(DType dtype, int64_t count, int64_t offset, const std::vector<std::byte>& bits) {
-  Array array(dtype, count, offset);
-  std::memcpy(array.data(), bits.data(), bits.size());
-  return array;
-}
-
 class CombineTest : public KernelTableTest {
  protected:
   void Check(const Case& c) {
@@ -277,6 +271,14 @@ TEST_P(CombineTest, OfMuchFromAnyStartAgrees) {
   }
 }
 
+// A device has rules of its own for NaN, and the fake one those of a compiler.
+#if !defined(ENTRAIN_TEST_STAGED)
+Array Holding(DType dtype, int64_t count, int64_t offset, const std::vector<std::byte>& bits) {
+  Array array(dtype, count, offset);
+  std::memcpy(array.data(), bits.data(), bits.size());
+  return array;
+}
+
 // Where two NaN meet it is up to the instruction which one stays. Ranks whose buffers begin elsewhere must get the same.
 TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
   for (const DType dtype : kFloats) {
@@ -291,24 +293,29 @@ TEST_P(CombineTest, OfTwoNaNTheSameOneStaysFromAnyStart) {
           one.push_back(static_cast<std::byte>(exponent | (random_() & 0xff)));
         }
       }
-      for (const ReduceOp op : kNumberOps) {
+      for (const auto& [op, divide] :
+           {std::pair(ReduceOp::kSum, 1), std::pair(ReduceOp::kSum, 2),
+            std::pair(ReduceOp::kSum, 3), std::pair(ReduceOp::kProd, 1),
+            std::pair(ReduceOp::kMin, 1), std::pair(ReduceOp::kMax, 1)}) {
         Array first(dtype, count);
         for (const int64_t offset : {0, 1, 7, 16}) {
           const Array a = Holding(dtype, count, offset, bits[0]);
           const Array b = Holding(dtype, count, 2 * offset, bits[1]);
           Array out(dtype, count, 3 * offset);
           const void* const sources[] = {a.data(), b.data()};
-          kernels().combine(op, dtype, out.data(), sources, 2, count, 1);
+          kernels().combine(op, dtype, out.data(), sources, 2, count, divide);
           if (offset == 0) {
             first = out;
           }
           EXPECT_EQ(std::memcmp(out.data(), first.data(), static_cast<size_t>(count * bytes)), 0)
-              << NameOf(op) << " of " << count << " " << NameOf(dtype) << ", offset " << offset;
+              << NameOf(op) << " of " << count << " " << NameOf(dtype) << ", divide " << divide
+              << ", offset " << offset;
         }
       }
     }
   }
 }
+#endif
 
 // Every number of 16 bits, with some of the others.
 TEST_P(CombineTest, SumsAndProductsOfSmallFloatsAreRoundedOnce) {

@@ -270,6 +270,22 @@ TEST(EntrainPerf, ExplainsChoicesAndEstimates) {
                                HasSubstr("; estimates in us: "), HasSubstr(" ring ")));
 }
 
+TEST(EntrainPerf, TheEnvironmentOverridesTheChoice) {
+  for (const char* const algorithm : {"ring", "recursive_doubling"}) {
+    setenv("ENTRAIN_ALGORITHMS", absl::StrCat("all_reduce:", algorithm).c_str(), 1);
+    const JsonFile file;
+    const Ended ended =
+        Perf({"all_reduce", "-n", "2", "--transport", "shm", "--min-bytes", "64", "--max-bytes",
+              "1M", "--factor", "1024", "--budget", "0", "--explain", "--json", file.path()});
+    unsetenv("ENTRAIN_ALGORITHMS");
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_THAT(file.Lines(), SizeIs(3));
+    for (const json& line : file.Lines()) {
+      EXPECT_EQ(line.at("algorithm"), algorithm) << line.at("bytes");
+    }
+  }
+}
+
 TEST(EntrainPerf, TunesAFileThatIsThenChosenBy) {
   const JsonFile file;
   std::filesystem::remove(file.path());
