@@ -76,6 +76,7 @@ Trial::Trial(const TrialSpec& spec, int rank, int size) : spec_(spec), rank_(ran
   AppendValues(rank, 0, InElements(), &values);
   in_ = Stored(values, 1);
   out_ = Stored(std::vector<int64_t>(static_cast<size_t>(OutElements()), kUnset), 1);
+  const int64_t before = PartsOf(0, 0, rank) * SizeOf(call.dtype);
   const bool alike =
       in_.size() == out_.size() && (spec.kind != CallKind::kAllToAll || !spec_.uneven);
   if (spec.kind == CallKind::kBroadcast) {
@@ -83,18 +84,29 @@ Trial::Trial(const TrialSpec& spec, int rank, int size) : spec_(spec), rank_(ran
       out_ = in_;
     }
     call.in = call.out = View(out_);
-  } else if (spec.in_place && alike) {
-    out_ = in_;
-    call.in = call.out = View(out_);
-  } else if (spec.in_place && spec.kind == CallKind::kAllGather) {
-    const int64_t before = PartsOf(0, 0, rank) * SizeOf(call.dtype);
+  } else if (spec.in_place && OwnPartIsIn()) {
+    call.in = View(in_);
+    call.out = {in_.data() + before, static_cast<int64_t>(out_.size()), MemoryKind::kHost};
+  } else if (spec.in_place && OwnPartIsOut()) {
     std::copy(in_.begin(), in_.end(), out_.begin() + before);
     call.out = View(out_);
     call.in = {out_.data() + before, static_cast<int64_t>(in_.size()), MemoryKind::kHost};
+  } else if (spec.in_place && alike) {
+    out_ = in_;
+    call.in = call.out = View(out_);
   } else {
     call.in = View(in_);
     call.out = View(out_);
   }
+}
+
+bool Trial::OwnPartIsIn() const {
+  return spec_.kind == CallKind::kReduceScatter ||
+         (spec_.kind == CallKind::kScatter && rank_ == call.root);
+}
+bool Trial::OwnPartIsOut() const {
+  return spec_.kind == CallKind::kAllGather ||
+         (spec_.kind == CallKind::kGather && rank_ == call.root);
 }
 
 void Trial::DrawOperator() {
@@ -274,6 +286,8 @@ std::vector<int64_t> Trial::Wanted() const {
       }
       break;
     case CallKind::kSend:
+      AppendValues(spec_.root, 0, call.kind == CallKind::kRecv ? spec_.count : 0, &wanted);
+      break;
     case CallKind::kBroadcast:
       AppendValues(spec_.root, 0, spec_.count, &wanted);
       break;
@@ -301,8 +315,10 @@ void Trial::Check() const {
   const bool averages = Reduces(spec_.kind) && call.reduction.op == ReduceOp::kAvg;
   const std::vector<std::byte> wanted = Stored(Wanted(), averages ? size_ : 1);
   const auto width = static_cast<size_t>(SizeOf(call.dtype));
-  for (size_t at = 0; at < out_.size(); at += width) {
-    ASSERT_EQ(std::memcmp(&out_[at], &wanted[at], width), 0)
+  const auto* const out = static_cast<const std::byte*>(call.out.data);
+  ASSERT_EQ(wanted.size(), static_cast<size_t>(call.out.bytes));
+  for (size_t at = 0; at < wanted.size(); at += width) {
+    ASSERT_EQ(std::memcmp(out + at, &wanted[at], width), 0)
         << NameOf(spec_.kind) << " " << NameOf(call.reduction.op) << " " << spec_.number << " of "
         << spec_.count << (spec_.uneven ? " at most " : " ") << NameOf(call.dtype) << ", rank "
         << rank_ << " of " << size_ << ", element " << at / width;

@@ -37,6 +37,9 @@ class Trial {
   // Elements that rank `from` has for rank `to`: parts by their owner, but in an all_to_all by both.
   int64_t PartOf(int from, int to) const;
   int64_t PartsOf(int from, int first_to, int last_to) const;
+  // In place, `out` is a part of `in`, or `in` one of `out`.
+  bool OwnPartIsIn() const;
+  bool OwnPartIsOut() const;
   void DrawOperator();
   // A send or receive; false: neither is this rank's.
   bool IsMessage();
