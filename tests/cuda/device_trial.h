@@ -19,21 +19,28 @@ class DeviceTrial {
       : device_(device), trial_(spec, rank, size), call(trial_.call), stream_(stream) {
     const auto* const in = static_cast<const std::byte*>(call.in.data);
     auto* const out = static_cast<std::byte*>(call.out.data);
-    const bool within = out != nullptr && in >= out && in < out + call.out.bytes;
-    out_ = Place(call.out);
-    call.out.data = out_ == nullptr ? nullptr : out_->get();
-    if (within) {
-      call.in.data = out_->get() + (in - out);
-    } else {
+    const bool smaller_in = call.in.bytes <= call.out.bytes;
+    const bool in_of_out = smaller_in && out != nullptr && in >= out && in < out + call.out.bytes;
+    const bool out_of_in = !smaller_in && in != nullptr && out >= in && out < in + call.in.bytes;
+    if (!out_of_in) {
+      out_ = Place(call.out);
+      call.out.data = out_ == nullptr ? nullptr : out_->get();
+    }
+    if (!in_of_out) {
       in_ = Place(call.in);
       call.in.data = in_ == nullptr ? nullptr : in_->get();
+    }
+    if (in_of_out) {
+      call.in.data = out_->get() + (in - out);
+    } else if (out_of_in) {
+      call.out.data = in_->get() + (out - in);
     }
     call.options.device = call.options.on_stream = true;
     call.options.stream = stream;
   }
   // Once the stream is through.
   void Check() {
-    if (out_ != nullptr) {
+    if (call.out.bytes > 0) {
       TestStream back(device_);
       ASSERT_TRUE(
           device_.Copy(trial_.call.out.data, call.out.data, call.out.bytes, back.get()).ok());
