@@ -11,6 +11,8 @@ namespace entrain {
 constexpr int64_t kMicrosecond = 1000;
 constexpr int64_t kMillisecond = 1000 * kMicrosecond;
 constexpr int64_t kSecond = 1000 * kMillisecond;
+// Of what is waited for, where nobody says.
+constexpr int64_t kDefaultTimeoutNs = 1800 * kSecond;
 
 // Monotonic nanoseconds. Thread safety: Now() may be called from any thread.
 class Clock {

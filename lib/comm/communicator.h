@@ -53,9 +53,9 @@ struct CommOptions {
   std::shared_ptr<Store> store;
   std::string name = "world";
   int rank = 0, size = 1;
-  std::string algorithms;               // see overrides.h; empty: by cost
-  std::string tuning;                   // a file, see tuning.h; "probe"; empty: the library's own
-  int64_t timeout_ns = 1800 * kSecond;  // default of operations, and of creation
+  std::string algorithms;  // see overrides.h; empty: by cost
+  std::string tuning;      // a file, see tuning.h; "probe"; empty: the library's own
+  int64_t timeout_ns = kDefaultTimeoutNs;           // default of operations, and of creation
   Determinism determinism = Determinism::kDefault;  // of calls that do not say; parts inherit it
 };
 

@@ -25,7 +25,8 @@ int LanesFor(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_once)
 // How the ranks of a communicator reach each other, agreed by all of them.
 struct Paths {
   Link inside = Link::kTcpInside;  // the slowest between two ranks of a host
-  // Of the host that has fewest, of those with more ranks than cores if there are any; 0: enough for all.
+  // Of the host that has fewest, of those with more ranks than cores. If there are none: at least as many as a host has
+  // ranks. 0: not known, as if there were enough.
   int cores = 0;
 };
 

@@ -157,10 +157,8 @@ class DeviceMark {
 // While it lives, the calling thread's calls of device.kernels() go to this stream. Not nested; one thread.
 class KernelStream {
  public:
-  // As operations by default.
-  static constexpr int64_t kDefaultLimitNs = 1800 * kSecond;
   // `limit_ns`: how long one kernel that returns a number is waited for.
-  KernelStream(Device& device, StreamHandle stream, int64_t limit_ns = kDefaultLimitNs);
+  KernelStream(Device& device, StreamHandle stream, int64_t limit_ns = kDefaultTimeoutNs);
   ~KernelStream();
   KernelStream(const KernelStream&) = delete;
   KernelStream& operator=(const KernelStream&) = delete;

@@ -21,7 +21,7 @@ namespace entrain {
 struct ArraysAt {
   Device* device = nullptr;  // null: in host memory
   StreamHandle stream = nullptr;
-  int64_t limit_ns = KernelStream::kDefaultLimitNs;  // of a wait for a kernel
+  int64_t limit_ns = kDefaultTimeoutNs;  // of a wait for a kernel
 };
 
 // Memory of the object's own, there. Not initialised. Freeing device memory waits for all streams of the device.

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <sched.h>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
@@ -65,26 +63,13 @@ TEST(Paths, AreTheSlowestOfAllRanks) {
               HasSubstr("for tcp_across ranks 2 "));
 }
 
-// Threads of this process, each on one of its cores.
-void StayOn(int core) {
-  cpu_set_t allowed, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
-  int cpu = 0;
-  for (int skip = core; skip > 0 || !CPU_ISSET(cpu, &allowed); ++cpu) {
-    skip -= CPU_ISSET(cpu, &allowed) ? 1 : 0;
-  }
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-}
-
 TEST(Paths, CountTheCoresThatTheRanksOfAHostMayUse) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";
   }
   const auto model = [](int cores, const RanksOptions& like) {
     RanksOptions options = like;
-    options.before = [cores](int rank) { StayOn(rank % cores); };
+    options.core = [cores](int rank) { return rank % cores; };
     Models models;
     RunRanks(4, options, [&](const auto& comm) { models.Add(*comm); });
     return models.Only();
@@ -105,7 +90,7 @@ TEST(Paths, CompareAHostsRanksWithItsOwnCores) {
   for (const bool shared : {false, true}) {
     RanksOptions options{.transports = "tcp",
                          .host_id = [](int rank) { return absl::StrCat("host", rank / 2); }};
-    options.before = [shared](int rank) { StayOn(shared ? 0 : rank % 2); };
+    options.core = [shared](int rank) { return shared ? 0 : rank % 2; };
     Models models;
     RunRanks(3, options, [&](const auto& comm) { models.Add(*comm); });
     EXPECT_THAT(models.Only(),
@@ -119,7 +104,7 @@ TEST(Paths, OfAPartCountTheCoresOfItsRanks) {
   }
   for (const bool together : {false, true}) {
     Models models;
-    RunRanks(4, {.before = [](int rank) { StayOn(rank % 2); }}, [&](const auto& comm) {
+    RunRanks(4, {.core = [](int rank) { return rank % 2; }}, [&](const auto& comm) {
       const auto part = comm->Split(together ? comm->rank() % 2 : comm->rank() / 2, 0);
       ASSERT_TRUE(part.ok()) << part.status();
       models.Add(**part);

@@ -5,8 +5,6 @@
 #include <string>
 #include <thread>
 
-#include <sched.h>
-
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
@@ -53,24 +51,11 @@ TEST_P(Idle, TakesNoMoreThanHalfAPercentOfACore) {
   });
 }
 
-// Keeps the calling thread, and those it starts, on one core, the same for all.
-void StayOnOneCore() {
-  cpu_set_t allowed, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
-  int cpu = 0;
-  while (!CPU_ISSET(cpu, &allowed)) {
-    ++cpu;
-  }
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-}
-
 // Who waits and keeps the core has it for a slice, of some milliseconds, before the one that it waits for.
 TEST_P(Idle, WaitersOnOneCoreWaitNoSlices) {
   RanksOptions options;
   options.transports = GetParam();
-  options.before = [](int /*rank*/) { StayOnOneCore(); };
+  options.core = [](int /*rank*/) { return 0; };
   RunRanks(kRanks, options, [](const std::shared_ptr<Communicator>& comm) {
     constexpr int kCalls = 200;
     constexpr double kSlice = 3e-3;
@@ -84,9 +69,6 @@ TEST_P(Idle, WaitersOnOneCoreWaitNoSlices) {
     const double each = (CpuSecondsOfProcess() - before) / kCalls;
     EXPECT_LT(each, kSlice);
     RecordProperty("us", std::to_string(each * 1e6));
-    if (comm->rank() == 0) {
-      std::printf("%.1f us a call\n", each * 1e6);
-    }
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 
 #include "lib/store/store.h"
+#include "tools/perf/cores.h"
 
 namespace entrain {
 namespace {
@@ -25,8 +26,8 @@ absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
   RuntimeOptions runtime_options;
   runtime_options.transports = options.transports;
   runtime_options.own_thread = options.own_thread;
-  if (options.before) {
-    options.before(rank);
+  if (options.core) {
+    perf::PinToCore(options.core(rank));
   }
   runtime_options.host_id = options.host_id ? options.host_id(rank) : "";
   auto runtime = Runtime::Create(runtime_options);

@@ -21,8 +21,8 @@ struct RanksOptions {
   bool own_thread = true;             // false: progress only inside calls
   // Host id of each rank; empty: all on this host.
   std::function<std::string(int rank)> host_id = {};
-  // By each rank's thread, before anything is made.
-  std::function<void(int rank)> before = {};
+  // Which of this process's cores each rank's thread stays on; empty: any.
+  std::function<int(int rank)> core = {};
 };
 
 using RankBody = std::function<void(const std::shared_ptr<Communicator>& comm)>;

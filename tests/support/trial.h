@@ -29,7 +29,8 @@ class Trial {
   // False: the call is none of this rank's.
   bool takes_part() const { return takes_part_; }
   // After the call: every element of the output is what a loop over the ranks gives.
-  void Check() const;
+  // `near`: averages may stray by so much, as a library of others' may add up quotients.
+  void Check(float near = 0) const;
 
   Call call;
 

@@ -1,7 +1,6 @@
 #include "tools/perf/entrain_subject.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <set>
@@ -94,16 +93,12 @@ absl::StatusOr<std::string> EntrainSubject::Explain(const Case& measured) const 
 }
 
 absl::StatusOr<int> EntrainSubject::Cores() const {
-  char text[4096];
-  ENTRAIN_RETURN_IF_ERROR(
-      FromC(entrain_comm_explain(comm_.get(), "all_reduce", 1, ENTRAIN_F32, text, sizeof(text))));
+  Case one;
+  one.count = 1;
+  ENTRAIN_ASSIGN_OR_RETURN(const std::string text, Explain(one));
+  const std::string before = text.substr(0, text.find(" cores, from "));
   int cores = 0;
-  const char* const from = std::strstr(text, " cores, from ");
-  const char* before = from;
-  while (before != nullptr && before > text && std::isdigit(before[-1]) != 0) {
-    --before;
-  }
-  return from != nullptr && absl::SimpleAtoi({before, static_cast<size_t>(from - before)}, &cores)
+  return absl::SimpleAtoi(before.substr(before.rfind(' ') + 1), &cores)
              ? absl::StatusOr<int>(cores)
              : absl::InternalError(absl::StrCat("the library does not say its cores: ", text));
 }

@@ -78,14 +78,15 @@ class Tuner {
     if (subjects_[0]->size() < 2) {
       return absl::InvalidArgumentError("--tune needs at least 2 ranks");
     }
-    char text[2048], link[16], crowding[16];
-    ENTRAIN_RETURN_IF_ERROR(FromC(entrain_comm_explain(subjects_[0]->comm(), "all_reduce", 1,
-                                                       ENTRAIN_F32, text, sizeof(text))));
-    const std::string explained(text);
+    char link[16], crowding[16];
+    Case one;
+    one.count = 1;
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string explained, subjects_[0]->Explain(one));
+    ENTRAIN_ASSIGN_OR_RETURN(cores_, subjects_[0]->Cores());
     const size_t line = explained.find("\nfor ");
     if (line == std::string::npos ||
-        std::sscanf(explained.c_str() + line, "\nfor %15s ranks %d %15s on %d cores", link,
-                    &where_.ranks, crowding, &cores_) != 4) {
+        std::sscanf(explained.c_str() + line, "\nfor %15s ranks %d %15s on ", link, &where_.ranks,
+                    crowding) != 3) {
       return absl::InvalidArgumentError(
           "--tune: all ranks must be on one host, or each on a host of its own");
     }

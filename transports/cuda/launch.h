@@ -26,7 +26,8 @@ KernelId OfWidth(KernelId first, int64_t bytes);
 KernelStream& BoundStream();
 CudaDevice& BoundDevice();
 
-// Errors are noted at the stream; false after one, and nothing is done any more. A room that was not awaited to the end is put back as late.
+// Errors are noted at the stream; false after one, and nothing is done any more. A room that was not awaited to the end is
+// put back as late.
 bool StartKernel(KernelId kernel, const void* args, int64_t arg_bytes, int64_t blocks);
 bool AwaitKernel(const ResultRoom& room);
 

@@ -139,7 +139,7 @@ std::string ShmEndpoint::peer_address() const {
 // at.
 void ShmEndpoint::End(const absl::Status& why) {
   if (std::exchange(stage_, Stage::kEnded) == Stage::kUp) {
-    CountStanding(-1);
+    CountCores();
   }
   end_ = why;
   outbox_.FailAll(why);
@@ -155,15 +155,16 @@ void ShmEndpoint::End(const absl::Status& why) {
   }
 }
 
-void ShmEndpoint::CountStanding(int change) {
-  shared_->standing += change;
+void ShmEndpoint::CountCores() {
+  int processes = 1;
   CpuSet cpus = shared_->self.cpus;
   for (const ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
+      ++processes;
       cpus.Add(endpoint->cpus_);
     }
   }
-  shared_->around.spare_cores = shared_->standing + 1 <= cpus.Count();
+  shared_->around.spare_cores = processes <= cpus.Count();
   for (ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
       endpoint->outbox_.OnCores();
@@ -249,7 +250,7 @@ void ShmEndpoint::Stand() {
   stage_ = Stage::kUp;
   outbox_.Attach(&*channel_);
   intake_.Attach(&*channel_);
-  CountStanding(1);
+  CountCores();
   outbox_.Flush();
 }
 

@@ -32,7 +32,6 @@ struct Shared {
   Limits limits;
   std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
-  int standing = 0;  // connections
   Surroundings around;
   std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
   // Of endpoints that were closed while they dialled: their peers must learn of it.
@@ -87,7 +86,8 @@ class ShmEndpoint final : public Endpoint {
   void Unwatch();
   absl::Status PeerEnded() const;
   int Move();
-  void CountStanding(int change);
+  // After a connection has come or gone.
+  void CountCores();
   void End(const absl::Status& why);
   void Lose(const absl::Status& why);
 
