@@ -3,21 +3,25 @@
 # by tbf. Runs a command once in every node, as rank I of N (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and takes all
 # away again. Without a command: all_reduce of 16 and 64 MiB beside the bound of a ring.
 #
-#   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--burst BYTES] [--build build/release] [COMMAND ARGUMENTS...]
+#   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--connection RATE] [--burst BYTES] [--build build/release]
+#                    [COMMAND ARGUMENTS...]
 #
 # The bound: 2 (N-1)/N of the bytes at the rate, of which 1448 of 1514 are payload. A burst of 256 KiB passes unshaped,
-# so what is smaller is not limited, and 1 MiB by a little less than the rate says.
+# so what is smaller is not limited, and 1 MiB by a little less than the rate says. --connection: no more than this for
+# each connection, as clouds have it (one of 256 classes by the sum of its ports, so two of many may share a class).
 set -eu
 cd "$(dirname "$0")/.."
 
-nodes=4 rates=1gbit,100mbit burst=262144 build=build/release
+nodes=4 rates=1gbit,100mbit connection= burst=262144 build=build/release
 while [ $# -gt 0 ]; do
   case $1 in
-    --nodes | --rate | --burst | --build)
+    --nodes | --rate | --connection | --burst | --build)
       [ $# -gt 1 ] || { echo "cluster.sh: $1: needs a value" >&2; exit 2; }
-      case $1 in --nodes) nodes=$2 ;; --rate) rates=$2 ;; --burst) burst=$2 ;; --build) build=$2 ;; esac
+      case $1 in
+        --nodes) nodes=$2 ;; --rate) rates=$2 ;; --connection) connection=$2 ;; --burst) burst=$2 ;; --build) build=$2 ;;
+      esac
       shift 2 ;;
-    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "cluster.sh: $1: no such option" >&2; exit 2 ;;
     *) break ;;
   esac
@@ -56,12 +60,29 @@ up() {
   done
 }
 
+each_connection() { # RATE; commands for tc
+  echo "qdisc replace dev eth0 root handle 1: htb default 2 r2q 1000"
+  echo "class add dev eth0 parent 1: classid 1:1 htb rate $1 burst $burst"
+  echo "class add dev eth0 parent 1:1 classid 1:2 htb rate $1 burst $burst"
+  local class
+  for ((class = 256; class < 512; ++class)); do
+    printf 'class add dev eth0 parent 1:1 classid 1:%x htb rate %s burst %s\n' "$class" "$connection" "$burst"
+  done
+  # Class 1:100 and the lower byte of (source port + destination port), of a packet without IP options.
+  echo 'filter add dev eth0 parent 1: prio 1 protocol ip bpf bytecode' \
+    '"7,40 0 0 34,7 0 0 0,40 0 0 36,12 0 0 0,84 0 0 255,68 0 0 65792,22 0 0 0"'
+}
+
 shape() { # RATE
   # What waits in a queue of tbf waits this long at most; slow links get more of it.
   local latency=50ms
   case $1 in *kbit | ?mbit | ??mbit | 100mbit) latency=200ms ;; esac
   for ((i = 0; i < nodes; ++i)); do
-    tc -n "$name-$i" qdisc replace dev eth0 root tbf rate "$1" burst "$burst" latency "$latency"
+    if [ -n "$connection" ]; then
+      each_connection "$1" | tc -n "$name-$i" -batch -
+    else
+      tc -n "$name-$i" qdisc replace dev eth0 root tbf rate "$1" burst "$burst" latency "$latency"
+    fi
     tc -n "$switch" qdisc replace dev "port$i" root tbf rate "$1" burst "$burst" latency "$latency"
   done
 }

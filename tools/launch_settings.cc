@@ -11,6 +11,7 @@
 #include "lib/net/key_file.h"
 #include "lib/net/listener.h"
 #include "transports/registry.h"
+#include "transports/tcp/tcp_transport.h"
 
 namespace entrain {
 namespace {
@@ -34,6 +35,7 @@ constexpr Check kChecks[] = {
     {"ENTRAIN_TIMEOUT", [](const std::string& v) { return ParseDuration(v).status(); }},
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},
+    {"ENTRAIN_TCP_STREAMS", [](const std::string& v) { return ParseTcpStreams(v).status(); }},
     {"ENTRAIN_KEY_FILE", [](const std::string& v) { return ReadKeyFile(v).status(); }},
     {"ENTRAIN_FAULT", [](const std::string& v) { return ParseFaultPlan(v).status(); }},
 };

@@ -67,16 +67,18 @@ void GrantingQueue::OnWithdraw(Tag tag, uint64_t message) {
   }
 }
 
-absl::StatusOr<Incoming*> GrantingQueue::OnData(uint64_t message, int64_t bytes) {
+absl::StatusOr<Part> GrantingQueue::OnData(uint64_t message, int64_t bytes) {
   Incoming* const incoming = Find(message);
   if (incoming == nullptr) {
     return BreachOfProtocol("data of a message that was not granted");
   }
-  if (bytes > incoming->left() || (bytes == 0 && incoming->bytes() > 0)) {
-    return BreachOfProtocol(
-        absl::StrCat(bytes, " bytes of a message of which ", incoming->left(), " are missing"));
+  const int64_t at = incoming->begun();
+  if (bytes > incoming->bytes() - at || (bytes == 0 && incoming->bytes() > 0)) {
+    return BreachOfProtocol(absl::StrCat(bytes, " bytes of a message of which ",
+                                         incoming->bytes() - at, " are missing"));
   }
-  return incoming;
+  incoming->Begin(bytes);
+  return Part{incoming, at, bytes};
 }
 
 void GrantingQueue::Advance(Incoming* incoming, int64_t bytes) {

@@ -31,6 +31,12 @@ class Answers {
   ~Answers() = default;
 };
 
+// Bytes of a message that are under way.
+struct Part {
+  Incoming* incoming = nullptr;
+  int64_t at = 0, left = 0;  // where the next of them goes; of them
+};
+
 class GrantingQueue {
  public:
   // All outlive this.
@@ -46,8 +52,8 @@ class GrantingQueue {
   // What the peer said, with numbers of its own. Errors are breaches of protocol.
   absl::Status OnAnnounce(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
-  // So many bytes of it follow: to which they go.
-  absl::StatusOr<Incoming*> OnData(uint64_t message, int64_t bytes);
+  // So many bytes of it follow: where they go.
+  absl::StatusOr<Part> OnData(uint64_t message, int64_t bytes);
   // MatchQueue::Advance, of a granted message or of one from Begin.
   void Advance(Incoming* incoming, int64_t bytes);
   // Of what has been delivered since.

@@ -321,7 +321,9 @@ Incoming* MatchQueue::Unline(Line* line) {
 // Gives an early message its receive: what has arrived is copied, the rest goes straight to the
 // receive's buffer.
 void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
-  Copy(receive.into.data(), incoming->target_, static_cast<size_t>(incoming->received_));
+  // Of one that comes in parts, any bytes may be there.
+  const int64_t there = incoming->begun_ > 0 ? incoming->bytes_ : incoming->received_;
+  Copy(receive.into.data(), incoming->target_, static_cast<size_t>(there));
   incoming->target_ = receive.into.data();
   if (!incoming->announced_ && !incoming->held_) {
     completions_->Add(receive.done, absl::OkStatus(), incoming->bytes_);

@@ -82,15 +82,20 @@ class Incoming {
   // Where the next bytes go: the rest of the receive's buffer, or of the memory that keeps it
   // early; left() bytes. Empty when dropped. Ask again after every call of anything else: a claim
   // or a revocation changes it.
-  Bytes writable() const {
-    return dropped_ ? Bytes() : Bytes(target_ + received_, static_cast<size_t>(left()));
+  Bytes writable() const { return writable(received_); }
+  // Likewise, from byte `at` on.
+  Bytes writable(int64_t at) const {
+    return dropped_ ? Bytes() : Bytes(target_ + at, static_cast<size_t>(bytes_ - at));
   }
+  // For who moves it in parts that may end in another order: how many bytes all parts that have begun will bring.
+  int64_t begun() const { return begun_; }
+  void Begin(int64_t bytes) { begun_ += bytes; }
 
  private:
   friend class MatchQueue;
 
   Envelope envelope_;
-  int64_t bytes_ = 0, received_ = 0;
+  int64_t bytes_ = 0, received_ = 0, begun_ = 0;
   uint64_t handle_ = 0;
   std::byte* target_ = nullptr;
   Completion* done_ = nullptr;  // of the receive that has claimed it

@@ -75,6 +75,13 @@ void OutgoingQueue::Complete(Outgoing* send) {
   Free(send);
 }
 
+void OutgoingQueue::Taken(Outgoing* send, int64_t bytes) {
+  send->taken += bytes;
+  if (send->taken == send->bytes) {
+    Complete(send);
+  }
+}
+
 absl::Status OutgoingQueue::OnCredit(int64_t bytes) {
   if (bytes > credit_used_) {
     return BreachOfProtocol("more credit returned than was used");

@@ -78,6 +78,8 @@ class OutgoingQueue {
   Outgoing* Find(uint64_t message);
   // All of it has been taken.
   void Complete(Outgoing* send);
+  // So many bytes of its data have been; with the last it is complete.
+  void Taken(Outgoing* send, int64_t bytes);
 
   // What the peer said. Errors are breaches of protocol.
   absl::Status OnCredit(int64_t bytes);

@@ -190,6 +190,7 @@ struct TransportConfig {
   std::string interface_filter;  // ENTRAIN_INTERFACE, lib/net/interfaces
   std::string ports;             // ENTRAIN_PORTS: "LOW-HIGH"; empty: the kernel chooses
   std::string key;               // pre-shared key for the handshake; empty: none
+  std::string tcp_streams;       // ENTRAIN_TCP_STREAMS, see transports/tcp/tcp_transport.h
   // The store's host, to choose the interface that leads there; empty: unknown.
   std::string route_to;
   const Clock* clock = &Clock::Real();

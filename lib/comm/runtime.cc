@@ -102,6 +102,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   config.host_id = host_id_;
   config.interface_filter = Setting(options_.interface_filter, "ENTRAIN_INTERFACE");
   config.ports = Setting(options_.ports, "ENTRAIN_PORTS");
+  config.tcp_streams = GetEnv("ENTRAIN_TCP_STREAMS").value_or("");
   config.key = key_;
   config.route_to = route_to;
   config.regions = regions_;

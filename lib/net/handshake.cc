@@ -20,10 +20,10 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kMagic = "ENTRAIN1";
-constexpr uint16_t kVersionLow = 1, kVersionHigh = 1;
+constexpr uint16_t kVersionLow = 2, kVersionHigh = 2;
 constexpr uint16_t kKeyInUse = 1;
 constexpr size_t kPeerIdAt = 16, kPeerIdBytes = 16;
-constexpr size_t kNonceBytes = 16;
+constexpr size_t kNonceAt = 32, kFurtherToAt = 48;
 
 struct Hello {
   uint16_t low, high, purpose, flags;
@@ -49,6 +49,12 @@ std::string PurposeName(uint16_t purpose) {
       return "shared memory";
   }
   return absl::StrCat("unknown purpose ", purpose);
+}
+
+ConnectionId IdAt(absl::string_view hello, size_t at) {
+  ConnectionId id{};
+  std::memcpy(id.data(), hello.data() + at, id.size());
+  return id;
 }
 
 // 'd' proves that the dialer, 'l' that the listener knows the key, so a proof sent back to its
@@ -96,16 +102,16 @@ void RandomBytes(void* out, size_t bytes) {
 }
 
 Handshake::Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
-                     absl::string_view key)
+                     absl::string_view key, const ConnectionId& further_to)
     : dialer_(dialer), purpose_(purpose), key_(key) {
-  char nonce[kNonceBytes];
-  RandomBytes(nonce, sizeof(nonce));
+  ConnectionId nonce;
+  RandomBytes(nonce.data(), nonce.size());
   Writer out;
   out.PutRaw(kMagic.data(), kMagic.size());
   out.Put(kVersionLow).Put(kVersionHigh).Put(purpose).Put(key_.empty() ? uint16_t{0} : kKeyInUse);
-  out.PutRaw(self.data(), self.size()).PutRaw(nonce, sizeof(nonce));
+  out.PutRaw(self.data(), self.size()).PutRaw(nonce.data(), nonce.size());
+  out.PutRaw(further_to.data(), further_to.size());
   mine_ = out.Take();
-  mine_.resize(kHelloBytes, '\0');
   output_ = mine_;
 }
 
@@ -123,6 +129,14 @@ bool Handshake::done() const {
 
 const std::array<uint8_t, 16>& Handshake::peer() const {
   return peer_;
+}
+
+ConnectionId Handshake::connection() const {
+  return IdAt(dialer_ ? mine_ : theirs_, kNonceAt);
+}
+
+ConnectionId Handshake::further_to() const {
+  return IdAt(dialer_ ? mine_ : theirs_, kFurtherToAt);
 }
 
 absl::Status Handshake::Consume(absl::string_view bytes) {

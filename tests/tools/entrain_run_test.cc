@@ -279,6 +279,7 @@ TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
                              {"ENTRAIN_ALGORITHMS", "all_reduce:magic", "no algorithm 'magic'"},
                              {"ENTRAIN_INTERFACE", "no-such-interface", "no-such-interface"},
                              {"ENTRAIN_PORTS", "9-1", "\"9-1\": expected LOW-HIGH"},
+                             {"ENTRAIN_TCP_STREAMS", "17", "\"17\": expected a number from 1"},
                              {"ENTRAIN_KEY_FILE", "/no/such/key", "/no/such/key"},
                              {"ENTRAIN_FAULT", "rate=fast", "\"fast\" is not a rate"}}) {
     setenv(wrong.name, wrong.value, 1);

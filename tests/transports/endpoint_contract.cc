@@ -23,6 +23,9 @@ std::vector<std::string> EveryTransport() {
   for (const TransportFactory& factory : TransportRegistry()) {
     if (factory.name != std::string("ucx")) {
       names.emplace_back(factory.name);
+      if (names.back() == "tcp") {
+        names.emplace_back("tcp_streams");
+      }
     } else if (factory.Absence(/*named=*/true).ok()) {
       names.insert(names.end(), {"ucx_tcp", "ucx_sm"});
     }
@@ -53,6 +56,7 @@ Buffer Pattern(int64_t bytes, uint32_t seed) {
 
 void MakeTransport(absl::string_view name, Node& node) {
   SetWay(name);
+  node.config.tcp_streams = absl::EndsWith(name, "_streams") ? "3" : "";
   // Quick enough for a suite that moves much, slow enough that everything waits for a while.
   const FaultPlan plan = {.bytes_per_second = 4'000'000'000,
                           .latency_ns = 30 * kMicrosecond,
@@ -101,6 +105,9 @@ void EndpointContract::Connect(bool wait) {
   to_a = *std::move(ba);
   if (wait) {
     ExpectGood();
+    if (absl::EndsWith(GetParam(), "_streams")) {
+      Settle();  // until they stand
+    }
     b->events.early.clear();
     a->events.early.clear();
   }

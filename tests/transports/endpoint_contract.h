@@ -82,14 +82,15 @@ inline Envelope Message(uint32_t user_tag, Context context = kContext, int64_t c
           {.kind = CallKind::kSend, .dtype = 0, .count = count}};
 }
 
-// What the suite runs over: the transports of the registry that are here, ucx as "ucx_tcp" and
-// "ucx_sm" by the way that UCX takes, and each behind an emulated link as "fault_NAME".
+// What the suite runs over: the transports of the registry that are here, tcp also with further connections as
+// "tcp_streams", ucx as "ucx_tcp" and "ucx_sm" by the way that UCX takes, and each behind an emulated link as "fault_NAME".
 std::vector<std::string> EveryTransport();
 // The same without inproc.
 std::vector<std::string> EveryTransportOfProcesses();
 // The transport's own name.
 inline std::string Beneath(absl::string_view name) {
   absl::ConsumePrefix(&name, "fault_");
+  absl::ConsumeSuffix(&name, "_streams");
   return std::string(absl::StartsWith(name, "ucx_") ? "ucx" : name);
 }
 // Node::transport by that name, of its config.

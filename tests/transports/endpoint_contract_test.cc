@@ -447,7 +447,7 @@ TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClos
 // TrySend and TryRecv: at once or not at all.
 using Next = Endpoint::Next;
 bool HasShortWay(const std::string& transport) {
-  return transport == "shm" || transport == "tcp";
+  return transport == "shm" || transport == "tcp" || transport == "tcp_streams";
 }
 
 TEST_P(EndpointContract, AtOnceMovesOnlyWhatIsMeantAndFits) {

@@ -252,6 +252,20 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
   header = {};
   header.credit = 100;
   add("credit that was not used", header);
+  header = eager;
+  header.bytes = 8;
+  header.streams = 1;
+  add("a payload by a stream that there is not", header);
+  header.streams = 0x8000;
+  add("a payload by the last stream", header);
+  header.streams = 0xffff;
+  add("more slices than bytes", header);
+  header = {};
+  header.streams = 1;
+  add("credit by a stream", header);
+  header = {};
+  header.type = FrameType::kStands;
+  add("a stream that nobody dialled", header);
   for (auto& [name, headers] : cases) {
     SCOPED_TRACE(name);
     b = MakeNode("tcp", 2);
@@ -308,7 +322,11 @@ TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
     }
     for (int i = 0; i < 300 && b->events.lost.empty(); ++i) {
       FrameHeader header;
-      header.type = static_cast<FrameType>(1 + random() % 8);
+      header.type = static_cast<FrameType>(1 + random() % 10);
+      if (header.type == FrameType::kClose) {
+        header.type = FrameType::kStands;
+      }
+      header.streams = random() % 50 == 0 ? static_cast<uint16_t>(random()) : 0;
       header.tag = Message(random() % 4).tag.bits();
       header.descriptor = Message(0).descriptor;
       header.message = random() % 2 == 0 ? random() % 8 : (1 << 24) + random() % 12;

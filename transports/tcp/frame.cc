@@ -1,5 +1,7 @@
 #include "transports/tcp/frame.h"
 
+#include <bit>
+
 #include "absl/strings/str_cat.h"
 
 #include "transports/outgoing.h"
@@ -22,6 +24,8 @@ int64_t LimitOf(FrameType type) {
     case FrameType::kRefuse:
     case FrameType::kWithdraw:
     case FrameType::kCredit:
+    case FrameType::kWant:
+    case FrameType::kStands:
       return 0;
   }
   return -1;
@@ -32,10 +36,16 @@ int64_t LimitOf(FrameType type) {
 absl::Status CheckFrame(const FrameHeader& header) {
   const int64_t limit = LimitOf(header.type);
   const auto type = static_cast<int>(header.type);
-  if (limit < 0 || header.version != kFrameVersion || header.zero != 0) {
+  if (limit < 0 || header.version != kFrameVersion) {
     return absl::UnavailableError(absl::StrCat("the peer broke the protocol: a frame of type ",
                                                type, ", version ", static_cast<int>(header.version),
                                                " (known: ", static_cast<int>(kFrameVersion), ")"));
+  }
+  const bool by_stream = header.type == FrameType::kEager || header.type == FrameType::kData;
+  if (header.streams != 0 && (!by_stream || header.bytes < std::popcount(header.streams))) {
+    return absl::UnavailableError(absl::StrCat("the peer broke the protocol: a frame of type ",
+                                               type, " with ", header.bytes, " bytes by ",
+                                               std::popcount(header.streams), " streams"));
   }
   if (header.bytes < 0 || header.bytes > limit) {
     return absl::UnavailableError(absl::StrCat("the peer broke the protocol: a frame of type ",
@@ -46,7 +56,7 @@ absl::Status CheckFrame(const FrameHeader& header) {
 }
 
 int64_t PayloadOf(const FrameHeader& header) {
-  return header.type == FrameType::kAnnounce ? 0 : header.bytes;
+  return header.type == FrameType::kAnnounce || header.streams != 0 ? 0 : header.bytes;
 }
 
 }  // namespace entrain

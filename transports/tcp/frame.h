@@ -3,7 +3,7 @@
 //
 //    0        1        2        3        4                 8
 //   +--------+--------+--------+--------+-----------------+
-//   |  type  | version|  zero  |  zero  |     credit      |
+//   |  type  | version|     streams     |     credit      |
 //   +--------+--------+--------+--------+-----------------+
 //   |                        tag                          |  8   transport.h
 //   +-----------------------------------------------------+
@@ -24,10 +24,16 @@
 //   WITHDRAW  the tag only     0                    yes    -  it will not come: revoked
 //   CONTROL   -                of the payload        -     the text, at most 4 KiB
 //   CREDIT    -                0                     -     -
+//   WANT      -                0                  number  -  of streams, to who dials; 0: there may be some
+//   STANDS    -                0                  number  -  its sender reads from this stream, counted from 0
 //   CLOSE     -                of the payload        -     why, at most 4 KiB; the last frame
 //
 // `credit`, in every type: that many bytes of eager messages (each counted with 64 for itself) have
 // left the memory for early messages (outgoing.h).
+//
+// `streams`, of EAGER and DATA: 0, and the payload follows the header; or bit i: the payload is cut into as many slices as
+// there are bits, of nearly one length, and the next one comes by stream i (tcp_streams.h). CONTROL, WITHDRAW and CLOSE mean
+// that everything sent before has come: they wait for the streams.
 //
 // Unused fields are zero. Anything else is a breach of the protocol and ends the connection.
 #pragma once
@@ -52,12 +58,14 @@ enum class FrameType : uint8_t {
   kControl = 7,
   kCredit = 8,
   kClose = 9,
+  kWant = 10,
+  kStands = 11,
 };
 
 struct FrameHeader {
   FrameType type = FrameType::kCredit;
-  uint8_t version = 1;
-  uint16_t zero = 0;
+  uint8_t version = 2;
+  uint16_t streams = 0;
   uint32_t credit = 0;
   uint64_t tag = 0;
   Descriptor descriptor{};
@@ -66,12 +74,12 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 48, "the layout on the wire");
 
-constexpr uint8_t kFrameVersion = 1;
+constexpr uint8_t kFrameVersion = 2;
 constexpr int64_t kFrameBytes = 256 << 10;  // the largest payload
 
 // Everything about a header that can be checked without knowing what went before.
 absl::Status CheckFrame(const FrameHeader& header);
-// The bytes that follow a (checked) header.
+// The bytes that follow a (checked) header on its connection.
 int64_t PayloadOf(const FrameHeader& header);
 
 }  // namespace entrain

@@ -13,20 +13,20 @@ static_assert(Handshake::kHelloBytes <= 64 && Handshake::kProofBytes <= 64,
               "they fit in Greeting::input_");
 
 Greeting::Greeting(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline)
-    : Greeting(std::move(fd), from, config, deadline, false) {}
+    : Greeting(std::move(fd), from, config, deadline, false, {}) {}
 
 Greeting::Greeting(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline,
-                   bool dialer)
+                   bool dialer, const ConnectionId& further_to)
     : fd_(std::move(fd)),
       address_(to),
       deadline_(deadline),
-      handshake_(dialer, Purpose::kData, config.self, config.key),
+      handshake_(dialer, Purpose::kData, config.self, config.key, further_to),
       connecting_(dialer) {}
 
 absl::StatusOr<Greeting> Greeting::Dial(const Address& to, const TransportConfig& config,
-                                        Deadline deadline) {
+                                        Deadline deadline, const ConnectionId& further_to) {
   ENTRAIN_ASSIGN_OR_RETURN(Fd fd, StartConnect(to));
-  return Greeting(std::move(fd), to, config, deadline, true);
+  return Greeting(std::move(fd), to, config, deadline, true, further_to);
 }
 
 uint32_t Greeting::interest() const {

@@ -21,12 +21,15 @@ class Greeting {
   Greeting(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline);
   // One that is being dialled.
   static absl::StatusOr<Greeting> Dial(const Address& to, const TransportConfig& config,
-                                       Deadline deadline);
+                                       Deadline deadline, const ConnectionId& further_to = {});
 
   // Goes on as far as it can without blocking; true once the handshake is done.
   absl::StatusOr<bool> Progress();
   bool done() const { return !connecting_ && handshake_.done() && output_.empty(); }
+  // Of one that is done.
   const PeerId& peer() const { return handshake_.peer(); }
+  ConnectionId connection() const { return handshake_.connection(); }
+  ConnectionId further_to() const { return handshake_.further_to(); }
   const Address& address() const { return address_; }
   Deadline deadline() const { return deadline_; }
   int fd() const { return fd_.get(); }
@@ -36,7 +39,8 @@ class Greeting {
   Fd Take() { return std::move(fd_); }
 
  private:
-  Greeting(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline, bool dialer);
+  Greeting(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline, bool dialer,
+           const ConnectionId& further_to);
   absl::Status Read();
   absl::Status Write();
 

@@ -1,6 +1,7 @@
 #include "transports/tcp/lobby.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,13 +37,37 @@ void Lobby::Dial(TcpEndpoint* endpoint, const Address& to) {
                                       .farewell = {}}));
 }
 
+void Lobby::DialStream(TcpEndpoint* endpoint) {
+  const Deadline by = Deadline::After(kHandshakeTime, *config_.clock);
+  absl::StatusOr<Greeting> greeting =
+      Greeting::Dial(endpoint->address(), config_, by, endpoint->connection());
+  if (!greeting.ok()) {
+    endpoint->OnStreamDialled(greeting.status());
+    return;
+  }
+  Watch(std::make_unique<Guest>(Guest{.greeting = *std::move(greeting),
+                                      .dialled = true,
+                                      .further = true,
+                                      .expected = endpoint->peer(),
+                                      .endpoint = endpoint,
+                                      .farewell = {}}));
+}
+
+void Lobby::Forget(const TcpEndpoint* endpoint) {
+  for (const std::unique_ptr<Guest>& guest : guests_) {
+    if (guest->endpoint == endpoint) {
+      guest->endpoint = nullptr;
+    }
+  }
+}
+
 void Lobby::Expect(TcpEndpoint* endpoint) {
   const auto here = unclaimed_.find(endpoint->peer());
   if (here == unclaimed_.end()) {
     expected_[endpoint->peer()] = endpoint;
     return;
   }
-  shared_->OnConnected(endpoint, std::move(here->second.fd));
+  shared_->OnConnected(endpoint, std::move(here->second.fd), here->second.connection);
   unclaimed_.erase(here);
 }
 
@@ -107,11 +132,19 @@ void Lobby::EvictOldestStranger() {
 // Ends a connection before its handshake is done.
 void Lobby::Refuse(Guest* guest, const absl::Status& why) {
   shared_->waiter->Remove(guest->greeting.fd());
-  if (guest->endpoint != nullptr) {
-    guest->endpoint->Lose(why);
-  } else if (!guest->dialled) {
+  if (guest->dialled) {
+    Fail(*guest, why);
+  } else {
     ENTRAIN_LOG(kInfo, "tcp: dropped a connection from ", guest->greeting.address().ToString(),
                 ": ", why.message());
+  }
+}
+
+void Lobby::Fail(const Guest& guest, const absl::Status& why) {
+  if (guest.endpoint != nullptr && guest.further) {
+    guest.endpoint->OnStreamDialled(why);
+  } else if (guest.endpoint != nullptr) {
+    guest.endpoint->Lose(why);
   }
 }
 
@@ -140,30 +173,40 @@ bool Lobby::Greet(Guest* guest) {
 
 void Lobby::Greeted(Guest* guest) {
   const PeerId peer = guest->greeting.peer();
+  const ConnectionId connection = guest->greeting.connection();
+  const ConnectionId further_to = guest->greeting.further_to();
   if (!guest->dialled) {
-    Admit(peer, guest->greeting.Take());
+    if (further_to == ConnectionId()) {
+      Admit(peer, connection, guest->greeting.Take());
+    } else {
+      shared_->OnFurther(peer, further_to, guest->greeting.Take());
+    }
   } else if (peer != guest->expected) {
-    Refuse(guest,
-           absl::UnavailableError(
-               "another process answers at this address; the one that published it is gone"));
-  } else if (guest->endpoint != nullptr) {
-    shared_->OnConnected(guest->endpoint, guest->greeting.Take());
+    Fail(*guest, absl::UnavailableError(
+                     "another process answers at this address; the one that published it is gone"));
+  } else if (guest->endpoint == nullptr) {
+    if (!guest->further) {
+      SayGoodbye(guest->greeting.Take(), guest->farewell);
+    }
+  } else if (guest->further) {
+    guest->endpoint->OnStreamDialled(guest->greeting.Take());
   } else {
-    SayGoodbye(guest->greeting.Take(), guest->farewell);
+    shared_->OnConnected(guest->endpoint, guest->greeting.Take(), connection);
   }
 }
 
 // A peer that has dialled and proved itself.
-void Lobby::Admit(const PeerId& peer, Fd fd) {
+void Lobby::Admit(const PeerId& peer, const ConnectionId& connection, Fd fd) {
   if (const auto farewell = farewells_.find(peer); farewell != farewells_.end()) {
     SayGoodbye(std::move(fd), farewell->second);
     farewells_.erase(farewell);
   } else if (const auto expected = expected_.find(peer); expected != expected_.end()) {
     TcpEndpoint* endpoint = expected->second;
     expected_.erase(expected);
-    shared_->OnConnected(endpoint, std::move(fd));
+    shared_->OnConnected(endpoint, std::move(fd), connection);
   } else if (unclaimed_.size() < kMaxUnclaimed && config_.self > peer) {
-    unclaimed_[peer] = {std::move(fd), Deadline::After(config_.connect_timeout_ns, *config_.clock)};
+    unclaimed_[peer] = {std::move(fd), connection,
+                        Deadline::After(config_.connect_timeout_ns, *config_.clock)};
   }
 }
 
@@ -200,7 +243,9 @@ int Lobby::Progress(bool knocked) {
       std::swap(guests_[kept++], guests_[i]);
     }
   }
-  guests_.resize(kept);
+  // Behind them are those that an endpoint has dialled meanwhile.
+  guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(kept),
+                guests_.begin() + static_cast<std::ptrdiff_t>(before));
   return static_cast<int>(before - kept) + CheckDeadlines();
 }
 

@@ -38,6 +38,10 @@ class Lobby {
 
   // An endpoint that dials, one that is dialled. They are lost when it fails or takes too long.
   void Dial(TcpEndpoint* endpoint, const Address& to);
+  // A further connection of an endpoint that is connected; it hears by OnStreamDialled.
+  void DialStream(TcpEndpoint* endpoint);
+  // An endpoint that was connected is going: its further connections are not wanted any more.
+  void Forget(const TcpEndpoint* endpoint);
   void Expect(TcpEndpoint* endpoint);
   // The endpoint closes before its connection stood.
   void Leave(TcpEndpoint* endpoint, const absl::Status& why);
@@ -54,7 +58,7 @@ class Lobby {
   // A connection whose handshake is under way.
   struct Guest {
     Greeting greeting;
-    bool dialled = false;
+    bool dialled = false, further = false;
     PeerId expected{};                // dialled: who should answer
     TcpEndpoint* endpoint = nullptr;  // dialled: for whom; null when it has closed meanwhile
     std::string farewell;             // ... and why
@@ -62,6 +66,7 @@ class Lobby {
   };
   struct Unclaimed {
     Fd fd;
+    ConnectionId connection;
     Deadline deadline;
   };
 
@@ -71,8 +76,10 @@ class Lobby {
   // True when the guest is gone: greeted, refused or too late.
   bool Greet(Guest* guest);
   void Greeted(Guest* guest);
-  void Admit(const PeerId& peer, Fd fd);
+  void Admit(const PeerId& peer, const ConnectionId& connection, Fd fd);
   void Refuse(Guest* guest, const absl::Status& why);
+  // Of one that was dialled: what its endpoint is told.
+  static void Fail(const Guest& guest, const absl::Status& why);
   int CheckDeadlines();
 
   const TransportConfig& config_;

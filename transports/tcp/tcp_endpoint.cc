@@ -36,9 +36,20 @@ void WatchForGoneHosts(int fd) {
 // decides better.
 constexpr int kSendBuffer = 512 << 10;
 
+// Of a stream that has ended, about which epoll is not asked any more.
+constexpr uint32_t kNoMore = ~uint32_t{0};
+
+// So often what a peer has said is read when writing to it fails.
+constexpr int kLastReads = 64;
+
 // There is nothing to be fair to either: who paces what it sends (BBR, where the host's default)
 // takes twice the time of who does not. Every kernel has this one, and lets anybody choose it.
 constexpr absl::string_view kCongestionControl = "reno";
+
+void PaceNothing(int fd) {
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
+                   kCongestionControl.size());
+}
 
 bool OfOneHost(int fd) {
   sockaddr_storage here{}, there{};
@@ -62,21 +73,25 @@ void Shut(int fd) {
 
 void SayGoodbye(Fd fd, absl::string_view why) {
   CompletionList none;
-  TcpSender sender(&none);
+  TcpStreams no_streams;
+  TcpSender sender(&none, &no_streams);
   sender.Last(why);
   if (sender.Flush(fd.get()).ok()) {
     Shut(fd.get());
   }
 }
 
-TcpEndpoint::TcpEndpoint(TcpShared* shared, const PeerId& peer, std::string address,
-                         Deadline connect_by)
+TcpEndpoint::TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
+                         int streams, Deadline connect_by)
     : shared_(shared),
       peer_(peer),
-      address_(std::move(address)),
+      address_(address),
+      dials_(dials),
+      stream_setting_(streams),
       connect_by_(connect_by),
-      sender_(&shared->completions),
-      receiver_(this, shared->engine, &shared->completions, &sender_) {}
+      sender_(&shared->completions, &streams_),
+      keeper_(&streams_, &sender_),
+      receiver_(this, shared->engine, &shared->completions, &sender_, &keeper_) {}
 
 TcpEndpoint::~TcpEndpoint() {
   Close(absl::AbortedError("endpoint destroyed"));
@@ -133,6 +148,10 @@ void TcpEndpoint::End(const absl::Status& why) {
 void TcpEndpoint::Disconnect() {
   if (fd_.valid()) {
     shared_->OnDisconnected(this);
+    for (int i = 0; i < watched_streams_; ++i) {
+      shared_->waiter->Remove(streams_.fd(i));
+    }
+    streams_.CloseAll();
     shared_->waiter->Remove(fd_.get());
     fd_.Reset();
   }
@@ -152,6 +171,9 @@ void TcpEndpoint::Close(const absl::Status& why) {
   }
   sender_.Last(reason.message());
   if (sender_.Flush(fd_.get()).ok()) {
+    for (int i = 0; i < streams_.count(); ++i) {
+      Shut(streams_.fd(i));
+    }
     Shut(fd_.get());
   }
   Disconnect();
@@ -175,19 +197,63 @@ int TcpEndpoint::Report() {
   return 1;
 }
 
-void TcpEndpoint::Attach(Fd fd) {
+void TcpEndpoint::Attach(Fd fd, const ConnectionId& connection) {
   fd_ = std::move(fd);
+  connection_ = connection;
   WatchForGoneHosts(fd_.get());
   // Else a setting of the host may bound what is not sent, and the socket takes less than it has
   // room for.
   SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
-  if (OfOneHost(fd_.get())) {
+  const bool one_host = OfOneHost(fd_.get());
+  if (one_host) {
     SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
-    (void)setsockopt(fd_.get(), IPPROTO_TCP, TCP_CONGESTION, kCongestionControl.data(),
-                     kCongestionControl.size());
+    PaceNothing(fd_.get());
   }
-  if (const absl::Status status = shared_->waiter->Add(fd_.get(), EPOLLIN); !status.ok()) {
+  watched_ = EPOLLIN;
+  if (const absl::Status status = shared_->waiter->Add(fd_.get(), watched_); !status.ok()) {
     Lose(status);
+    return;
+  }
+  keeper_.Begin(dials_, stream_setting_, one_host);
+  TendStreams();
+}
+
+void TcpEndpoint::OnStreamDialled(absl::StatusOr<Fd> fd) {
+  if (fd.ok()) {
+    keeper_.OnDialled(*std::move(fd));
+    TendStreams();
+  } else {
+    ENTRAIN_LOG(kInfo, peer_address(), ": no further connection: ", fd.status().message());
+    keeper_.OnNotDialled();
+  }
+}
+
+void TcpEndpoint::OnStreamAccepted(Fd fd) {
+  if (keeper_.OnAccepted(std::move(fd))) {
+    TendStreams();
+  }
+}
+
+void TcpEndpoint::TendStreams() {
+  if (!connected()) {
+    return;
+  }
+  for (; watched_streams_ < streams_.count(); ++watched_streams_) {
+    const int fd = streams_.fd(watched_streams_);
+    WatchForGoneHosts(fd);
+    // The less waits in them unsent, the more evenly they are used.
+    SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 128 << 10);
+    if (OfOneHost(fd)) {
+      PaceNothing(fd);
+    }
+    if (const absl::Status status = shared_->waiter->Add(fd, 0); !status.ok()) {
+      Lose(status);
+      return;
+    }
+    shared_->OnStream(this, fd);
+  }
+  if (keeper_.Tend(fd_.get())) {
+    shared_->DialStream(this);
   }
 }
 
@@ -195,18 +261,19 @@ int TcpEndpoint::Flush() {
   const absl::StatusOr<int64_t> written = Write();
   if (!written.ok()) {
     // What the peer said before it went says more than that writing failed.
-    Read();
+    for (int i = 0; i < kLastReads && Read() > 0 && connected(); ++i) {
+    }
     Lose(written.status());
     return 1;
   }
+  TendStreams();
   return *written > 0 ? 1 : 0;
 }
 
 absl::StatusOr<int64_t> TcpEndpoint::Write() {
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t written, sender_.Flush(fd_.get()));
-  blocked_ = sender_.pending();
-  if (!blocked_) {
-    WatchWritable(false);
+  if (!sender_.framed() && (watched_ & EPOLLOUT) != 0) {
+    Watch(/*only=*/true);
   }
   return written;
 }
@@ -217,30 +284,53 @@ int TcpEndpoint::Read() {
     Lose(bytes.status());
     return 1;
   }
+  TendStreams();
+  Watch(/*only=*/false);
   return *bytes > 0 ? 1 : 0;
 }
 
-bool TcpEndpoint::Arm() {
-  if (unparsed()) {
-    return false;
+int TcpEndpoint::OnReady(int fd) {
+  const int events = Read();
+  for (int i = 0; i < watched_streams_ && connected(); ++i) {
+    // Whoever closes says so by the first connection, soon; else the next payload finds it out.
+    if (streams_.fd(i) == fd && streams_.Interest(i) == 0 && streams_.IsOver(i)) {
+      shared_->waiter->Remove(fd);
+      streams_.watched(i) = kNoMore;
+    }
   }
-  if (!pending()) {
+  return events;
+}
+
+bool TcpEndpoint::Arm() {
+  if (!connected()) {
     return true;
   }
-  if (!blocked_) {
+  if (unparsed() || (pending() && !sender_.stuck())) {
     return false;
   }
-  WatchWritable(true);
+  Watch(/*only=*/true);
   return connected();
 }
 
-void TcpEndpoint::WatchWritable(bool watch) {
-  if (watch == watching_ || !fd_.valid()) {
+void TcpEndpoint::Watch(bool only) {
+  if (!connected()) {
     return;
   }
-  watching_ = watch;
-  const uint32_t events = EPOLLIN | (watch ? static_cast<uint32_t>(EPOLLOUT) : 0);
-  if (const absl::Status status = shared_->waiter->Change(fd_.get(), events); !status.ok()) {
+  const uint32_t in = receiver_.held_back() ? 0 : static_cast<uint32_t>(EPOLLIN);
+  const uint32_t out = sender_.framed() ? static_cast<uint32_t>(EPOLLOUT) : 0;
+  Watch(fd_.get(), in | (only ? out : watched_), &watched_);
+  for (int i = 0; i < watched_streams_ && connected(); ++i) {
+    uint32_t& watched = streams_.watched(i);
+    Watch(streams_.fd(i), streams_.Interest(i) | (only ? 0 : watched), &watched);
+  }
+}
+
+void TcpEndpoint::Watch(int fd, uint32_t events, uint32_t* watched) {
+  if (events == *watched || *watched == kNoMore) {
+    return;
+  }
+  *watched = events;
+  if (const absl::Status status = shared_->waiter->Change(fd, events); !status.ok()) {
     Lose(status);
   }
 }

@@ -1,8 +1,10 @@
 #include "transports/tcp/tcp_receiver.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -21,30 +23,70 @@ constexpr size_t kBesideLarge = 4 * sizeof(FrameHeader);
 }  // namespace
 
 TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions,
-                         TcpSender* sender)
+                         TcpSender* sender, StreamKeeper* keeper)
     : endpoint_(endpoint),
       events_(events),
       sender_(sender),
       queue_(endpoint, events, completions, sender),
+      keeper_(keeper),
       buffer_(std::make_unique_for_overwrite<std::byte[]>(kFirstBuffer)) {}
 
 void TcpReceiver::FailAll(const absl::Status& why) {
   queue_.FailAll(why);
-  current_ = nullptr;
+  current_ = Part();
+  keeper_->streams().ForgetExpected();
 }
 
 absl::StatusOr<int64_t> TcpReceiver::Read(int fd) {
+  int64_t total = 0;
+  if (!held_back()) {
+    ENTRAIN_ASSIGN_OR_RETURN(total, ReadFrames(fd));
+  }
+  if (!queue_.failed() && keeper_->streams().receiving()) {
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadStreams(fd));
+    total += bytes;
+  }
+  return total;
+}
+
+absl::StatusOr<int64_t> TcpReceiver::ReadFrames(int fd) {
   int64_t total = 0;
   bool drained = false;
   if (unparsed_) {
     total += static_cast<int64_t>(end_ - begin_);
     ENTRAIN_RETURN_IF_ERROR(Parse());
   }
-  while (!drained && !queue_.failed() && total < kBytesPerRead) {
-    ENTRAIN_ASSIGN_OR_RETURN(const int64_t bytes, ReadOnce(fd, &drained));
-    total += bytes;
+  while (!drained && !queue_.failed() && !held_back_ && total < kBytesPerRead) {
+    const absl::StatusOr<int64_t> bytes = ReadOnce(fd, &drained);
+    if (!bytes.ok() && keeper_->streams().receiving()) {
+      ended_ = bytes.status();
+      break;
+    }
+    ENTRAIN_RETURN_IF_ERROR(bytes.status());
+    total += *bytes;
   }
   return total;
+}
+
+absl::StatusOr<int64_t> TcpReceiver::ReadStreams(int fd) {
+  TcpStreams& streams = keeper_->streams();
+  const absl::StatusOr<int64_t> bytes = streams.Read(&queue_);
+  queue_.ReturnCredit();
+  if (!bytes.ok()) {
+    streams.ForgetExpected();  // nothing more will come
+  }
+  if (streams.receiving()) {
+    return *bytes;
+  }
+  ENTRAIN_RETURN_IF_ERROR(ended_);
+  if (std::exchange(held_back_, false)) {
+    ENTRAIN_RETURN_IF_ERROR(Parse());
+  }
+  if (!bytes.ok()) {
+    bool drained = false;  // what the peer says of it says more
+    ENTRAIN_RETURN_IF_ERROR(ReadOnce(fd, &drained).status());
+  }
+  return bytes;
 }
 
 Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into) {
@@ -55,7 +97,7 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
     return kept == MatchQueue::Kept::kWhole ? Next::kThis : Next::kOther;
   }
   const size_t whole = sizeof(FrameHeader) + into.size();
-  if (current_ != nullptr || whole > kBuffer) {
+  if (current_.incoming != nullptr || held_back() || whole > kBuffer) {
     return Next::kOther;
   }
   if (end_ - begin_ < whole) {
@@ -76,8 +118,8 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
   }
   FrameHeader header;
   std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
-  if (header.type != FrameType::kEager || header.tag != envelope.tag.bits() ||
-      header.descriptor != envelope.descriptor ||
+  if (header.type != FrameType::kEager || header.streams != 0 ||
+      header.tag != envelope.tag.bits() || header.descriptor != envelope.descriptor ||
       header.bytes != static_cast<int64_t>(into.size()) || !CheckFrame(header).ok()) {
     return Next::kOther;
   }
@@ -102,18 +144,20 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
 absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   // A payload that nobody wants goes through the buffer like anything else, and is skipped there.
   // (The buffer is empty while a payload is under way.)
-  const bool direct = current_ != nullptr && !current_->dropped();
-  const int64_t rest = direct ? frame_left_ : 0;
+  const bool under_way = current_.incoming != nullptr;
+  const bool direct = under_way && !current_.incoming->dropped();
+  const int64_t rest = direct ? current_.left : 0;
   if (end_ == capacity_) {
     GrowBuffer(capacity_ + 1);  // with a text that is longer
   }
   // What follows a large payload is little, and what follows a large message is likely large: then
   // it pays to see its header alone, and read the payload to its place.
-  const bool at_header = current_ == nullptr && end_ < sizeof(FrameHeader);
+  const bool at_header = !under_way && end_ < sizeof(FrameHeader);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
   iovec parts[2];
-  parts[0] = {direct ? current_->writable().data() : nullptr, static_cast<size_t>(rest)};
+  parts[0] = {direct ? current_.incoming->writable(current_.at).data() : nullptr,
+              static_cast<size_t>(rest)};
   parts[1] = {buffer_.get() + end_, room};
   msghdr message{};
   message.msg_iov = direct ? parts : parts + 1;
@@ -132,8 +176,8 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   }
   *drained = got < rest + static_cast<int64_t>(room);
   end_ += static_cast<size_t>(std::max<int64_t>(got - rest, 0));
-  if (current_ != nullptr) {
-    const int64_t moved = std::min(got, frame_left_);
+  if (under_way) {
+    const int64_t moved = std::min(got, current_.left);
     begin_ += direct ? 0 : static_cast<size_t>(moved);
     Moved(moved);
   }
@@ -146,10 +190,11 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
 }
 
 void TcpReceiver::Moved(int64_t bytes) {
-  frame_left_ -= bytes;
-  Incoming* const incoming = current_;
-  if (frame_left_ == 0) {
-    current_ = nullptr;
+  current_.at += bytes;
+  current_.left -= bytes;
+  Incoming* const incoming = current_.incoming;
+  if (current_.left == 0) {
+    current_ = Part();
   }
   queue_.Advance(incoming, bytes);
 }
@@ -189,7 +234,7 @@ void TcpReceiver::GrowBuffer(size_t least) {
 }
 
 absl::StatusOr<bool> TcpReceiver::ParseFrame() {
-  if (current_ != nullptr || end_ - begin_ < sizeof(FrameHeader)) {
+  if (current_.incoming != nullptr || end_ - begin_ < sizeof(FrameHeader)) {
     return false;
   }
   FrameHeader header;
@@ -198,6 +243,10 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   const bool text = header.type == FrameType::kControl || header.type == FrameType::kClose;
   if (text && end_ - begin_ - sizeof(header) < static_cast<size_t>(header.bytes)) {
     return false;  // texts are handed out whole; they fit in the buffer, once it has grown
+  }
+  held_back_ = (text || header.type == FrameType::kWithdraw) && keeper_->streams().receiving();
+  if (held_back_) {
+    return false;
   }
   begin_ += sizeof(header);
   ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnCredit(header.credit));
@@ -228,6 +277,12 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
       return true;
     case FrameType::kCredit:
       return true;
+    case FrameType::kWant:
+      keeper_->OnWant(header.message);
+      return true;
+    case FrameType::kStands:
+      ENTRAIN_RETURN_IF_ERROR(keeper_->OnStands(header.message));
+      return true;
   }
   return BreachOfProtocol("an unknown frame");
 }
@@ -235,7 +290,7 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
 absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
   const Envelope envelope{Tag::FromBits(header.tag), header.descriptor};
   const auto bytes = static_cast<size_t>(header.bytes);
-  if (end_ - begin_ >= bytes) {
+  if (header.streams == 0 && end_ - begin_ >= bytes) {
     const ConstBytes payload(buffer_.get() + begin_, bytes);
     begin_ += bytes;
     return queue_.matching().Deliver(envelope, payload);
@@ -244,29 +299,36 @@ absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
   if (queue_.failed()) {
     return absl::OkStatus();  // an event closed the path: `incoming` is gone
   }
-  current_ = incoming;
-  frame_left_ = header.bytes;
-  const size_t here = end_ - begin_;
-  if (here > 0) {
-    if (!incoming->dropped()) {
-      std::memcpy(incoming->writable().data(), buffer_.get() + begin_, here);
-    }
-    begin_ += here;
-    Moved(static_cast<int64_t>(here));
+  if (header.streams != 0) {
+    incoming->Begin(header.bytes);
   }
-  return absl::OkStatus();
+  return Expect(header, {incoming, 0, header.bytes});
 }
 
 absl::Status TcpReceiver::OnData(const FrameHeader& header) {
-  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.OnData(header.message, header.bytes));
-  current_ = incoming;
-  frame_left_ = header.bytes;
-  const size_t here = std::min(end_ - begin_, static_cast<size_t>(header.bytes));
-  if (here > 0 && !incoming->dropped()) {
-    std::memcpy(incoming->writable().data(), buffer_.get() + begin_, here);
+  ENTRAIN_ASSIGN_OR_RETURN(const Part part, queue_.OnData(header.message, header.bytes));
+  return Expect(header, part);
+}
+
+absl::Status TcpReceiver::Expect(const FrameHeader& header, const Part& part) {
+  TcpStreams& streams = keeper_->streams();
+  if (std::bit_width(header.streams) > streams.count()) {
+    return BreachOfProtocol(absl::StrCat("a payload by stream ", std::bit_width(header.streams),
+                                         " of ", streams.count()));
+  }
+  if (header.streams != 0) {
+    streams.Expect(header.streams, part);
+    return absl::OkStatus();
+  }
+  current_ = part;
+  const size_t here = std::min(end_ - begin_, static_cast<size_t>(part.left));
+  if (here > 0 && !part.incoming->dropped()) {
+    std::memcpy(part.incoming->writable(part.at).data(), buffer_.get() + begin_, here);
   }
   begin_ += here;
-  Moved(static_cast<int64_t>(here));
+  if (here > 0 || part.left == 0) {
+    Moved(static_cast<int64_t>(here));
+  }
   return absl::OkStatus();
 }
 

@@ -1,4 +1,6 @@
-// The receiving half of a tcp path: the stream cut into frames, payloads to where they belong.
+// The receiving half of a tcp path: the first connection's bytes cut into frames, payloads to where they belong.
+//
+// What says that everything before it has come (control, the end) waits until the streams have brought it.
 //
 // A read asks for the rest of the payload that is under way, straight into the receive's buffer,
 // and with the same system call for what follows it, into a buffer from which small frames are
@@ -13,6 +15,7 @@
 
 #include "transports/granting.h"
 #include "transports/tcp/frame.h"
+#include "transports/tcp/stream_keeper.h"
 #include "transports/tcp/tcp_sender.h"
 #include "transports/transport.h"
 
@@ -20,8 +23,9 @@ namespace entrain {
 
 class TcpReceiver {
  public:
-  // `sender`: the other half, which hears of credit and grants.
-  TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender);
+  // `sender`: the other half, which hears of credit and grants; `keeper` what is said of streams.
+  TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender,
+              StreamKeeper* keeper);
 
   void Post(const Envelope& envelope, Bytes into, Completion* done) {
     queue_.Post(envelope, into, done);
@@ -37,21 +41,28 @@ class TcpReceiver {
   // buffer until Read, which must be called soon while there is something.
   Endpoint::Next TryRecv(int fd, const Envelope& envelope, Bytes into);
   bool unparsed() const { return unparsed_; }
+  // Frames wait for streams; until these have brought what they carry, nothing more is read from `fd`.
+  bool held_back() const { return held_back_ || !ended_.ok(); }
   // Whether somebody here waits for something that can be read.
   bool expecting() const { return queue_.matching().expecting(); }
 
  private:
   static constexpr size_t kFirstBuffer = 4 << 10, kBuffer = 64 << 10;
 
+  // The first connection, and what was read from it before.
+  absl::StatusOr<int64_t> ReadFrames(int fd);
+  absl::StatusOr<int64_t> ReadStreams(int fd);
   absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
   absl::Status Parse();
   void Compact();
   // The buffer is full, or has less room than that.
   void GrowBuffer(size_t least);
-  // Header and payload so far; false: more must be read first.
+  // Header and payload so far; false: more must be read first, or come by streams.
   absl::StatusOr<bool> ParseFrame();
   absl::Status OnMessage(const FrameHeader& header);
   absl::Status OnData(const FrameHeader& header);
+  // The payload of a frame whose header was the last that was parsed.
+  absl::Status Expect(const FrameHeader& header, const Part& part);
   absl::Status OnText(const FrameHeader& header);
   // `bytes` of the payload under way are at their place.
   void Moved(int64_t bytes);
@@ -60,13 +71,15 @@ class TcpReceiver {
   Events* const events_;
   TcpSender* const sender_;
   GrantingQueue queue_;
-  Incoming* current_ = nullptr;  // whose payload is under way
-  int64_t last_bytes_ = 0;       // of the message that came last
-  int64_t frame_left_ = 0;       // of that payload
+  StreamKeeper* const keeper_;
+  Part current_;            // the payload under way; no message: none
+  int64_t last_bytes_ = 0;  // of the message that came last
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = kFirstBuffer;  // of it
   size_t begin_ = 0, end_ = 0;      // what is in it and not parsed
   bool unparsed_ = false;           // Parse has not seen it all
+  bool held_back_ = false;          // Parse waits for streams
+  absl::Status ended_;              // how the connection has, while streams bring the rest
 };
 
 }  // namespace entrain

@@ -76,7 +76,8 @@ void TcpSender::Urgent(const FrameHeader& header, absl::string_view payload) {
 }
 
 bool TcpSender::pending() const {
-  return count_ > 0 || !urgent_.empty() || !outgoing_.empty() || outgoing_.credit_is_due();
+  return count_ > 0 || !urgent_.empty() || !outgoing_.empty() || outgoing_.credit_is_due() ||
+         streams_->sending();
 }
 
 TcpSender::Frame& TcpSender::NewFrame(const FrameHeader& header, Outgoing* send,
@@ -101,12 +102,9 @@ bool TcpSender::FrameNext() {
     urgent_.pop_front();
     return true;
   }
-  if (Outgoing* const send = outgoing_.Next()) {
-    if (send->state == Outgoing::State::kGranted) {
-      FrameData(send);
-    } else {
-      FrameWaiting(send);
-    }
+  Outgoing* const send = outgoing_.Next();
+  if (send != nullptr &&
+      (send->state == Outgoing::State::kGranted ? FrameData(send) : FrameWaiting(send))) {
     return true;
   }
   if (outgoing_.credit_is_due()) {
@@ -116,56 +114,87 @@ bool TcpSender::FrameNext() {
   return false;
 }
 
-void TcpSender::FrameWaiting(Outgoing* send) {
+bool TcpSender::FrameWaiting(Outgoing* send) {
   FrameHeader header;
   header.tag = send->envelope.tag.bits();
   header.descriptor = send->envelope.descriptor;
   header.bytes = send->bytes;
-  outgoing_.Dequeue(send);
-  if (send->bytes <= kFrameBytes && outgoing_.TakeCredit(send->bytes)) {
-    header.type = FrameType::kEager;
-    send->state = Outgoing::State::kGivenAway;
-    NewFrame(header, send, send->data);
-  } else {
+  if (send->bytes > kFrameBytes || !outgoing_.HasCredit(send->bytes)) {
+    outgoing_.Dequeue(send);
     header.type = FrameType::kAnnounce;
     header.message = send->message;
     send->state = Outgoing::State::kAnnouncing;
     NewFrame(header, send, nullptr);
+    return true;
   }
+  header.type = FrameType::kEager;
+  if (!ChooseStreams(&header)) {
+    return false;
+  }
+  outgoing_.TakeCredit(send->bytes);
+  outgoing_.Dequeue(send);
+  send->state = Outgoing::State::kGivenAway;
+  FramePayload(header, send, send->data);
+  return true;
 }
 
-void TcpSender::FrameData(Outgoing* send) {
+bool TcpSender::FrameData(Outgoing* send) {
   FrameHeader header;
   header.type = FrameType::kData;
   header.message = send->message;
   header.bytes = std::min(send->bytes - send->given, kFrameBytes);
-  NewFrame(header, send, send->data + send->given);
+  if (!ChooseStreams(&header)) {
+    return false;
+  }
+  FramePayload(header, send, send->data + send->given);
   send->given += header.bytes;
   if (send->given == send->bytes) {
     outgoing_.Dequeue(send);
+  }
+  return true;
+}
+
+bool TcpSender::ChooseStreams(FrameHeader* header) {
+  if (!streams_->Carry(header->bytes)) {
+    return true;
+  }
+  header->streams = streams_->For(header->bytes);
+  return header->streams != 0;
+}
+
+void TcpSender::FramePayload(const FrameHeader& header, Outgoing* send, const std::byte* payload) {
+  large_bytes_ += header.bytes >= TcpStreams::kLeastPayload ? header.bytes : 0;
+  if (header.streams == 0) {
+    NewFrame(header, send, payload);
+  } else {
+    NewFrame(header, nullptr, nullptr);
+    streams_->Give(header.streams, send, {payload, static_cast<size_t>(header.bytes)});
   }
 }
 
 absl::StatusOr<int64_t> TcpSender::Flush(int fd) {
   int64_t total = 0;
-  while (total < kBytesPerFlush) {
+  stuck_ = false;
+  while (total < kBytesPerFlush && !stuck_) {
     Fill();
-    if (count_ == 0) {
-      break;
-    }
-    int64_t asked = 0;
-    const int64_t written = WriteFrames(fd, &asked);
-    if (written < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
-        break;
+    int64_t asked = 0, written = 0;
+    if (count_ > 0) {
+      written = WriteFrames(fd, &asked);
+      if (written < 0) {
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+          return ErrnoStatus(errno, "sending");
+        }
+        written = 0;
+      } else {
+        Written(written);
       }
-      return ErrnoStatus(errno, "sending");
     }
-    total += written;
-    Written(written);
-    if (written < asked) {
+    ENTRAIN_ASSIGN_OR_RETURN(const int64_t carried, streams_->Write(&outgoing_));
+    total += written + carried;
+    if (!pending()) {
       break;
     }
+    stuck_ = written < asked || written + carried == 0;
   }
   return total;
 }
@@ -225,6 +254,7 @@ void TcpSender::Written(int64_t bytes) {
 }
 
 void TcpSender::FrameDone(const Frame& frame) {
+  streams_->Start(frame.header.streams);
   Outgoing* const send = frame.send;
   if (send == nullptr) {
     return;
@@ -233,10 +263,7 @@ void TcpSender::FrameDone(const Frame& frame) {
     outgoing_.Announced(send);
     return;
   }
-  send->taken += frame.header.bytes;
-  if (send->taken == send->bytes) {
-    outgoing_.Complete(send);
-  }
+  outgoing_.Taken(send, frame.header.bytes);
 }
 
 bool TcpSender::TakeFrames(Outgoing* send) {
@@ -265,7 +292,7 @@ bool TcpSender::TakeFrames(Outgoing* send) {
     ++kept;
   }
   count_ = kept;
-  return half_written;
+  return streams_->Disown(send) || half_written;
 }
 
 void TcpSender::TakeBack(Outgoing* send, const absl::Status& why) {

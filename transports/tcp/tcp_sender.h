@@ -16,13 +16,16 @@
 #include "transports/granting.h"
 #include "transports/outgoing.h"
 #include "transports/tcp/frame.h"
+#include "transports/tcp/tcp_streams.h"
 #include "transports/transport.h"
 
 namespace entrain {
 
 class TcpSender final : public Answers {
  public:
-  explicit TcpSender(CompletionList* completions) : outgoing_(completions) {}
+  // `streams` outlives this.
+  TcpSender(CompletionList* completions, TcpStreams* streams)
+      : outgoing_(completions), streams_(streams) {}
 
   // Messages: to post, and for what the peer says of them.
   OutgoingQueue& outgoing() { return outgoing_; }
@@ -39,11 +42,23 @@ class TcpSender final : public Answers {
     Urgent({.type = FrameType::kRefuse, .message = message}, {});
   }
   void ReturnCredit(int64_t bytes) override { outgoing_.ReturnCredit(bytes); }
+  // Of streams.
+  void Want(int streams) {
+    Urgent({.type = FrameType::kWant, .message = static_cast<uint64_t>(streams)}, {});
+  }
+  void Stands(int stream) {
+    Urgent({.type = FrameType::kStands, .message = static_cast<uint64_t>(stream)}, {});
+  }
 
-  // Writes as much as the socket takes, up to a few MiB; returns bytes written.
+  // Writes as much as the sockets take, up to a few MiB; returns bytes written.
   absl::StatusOr<int64_t> Flush(int fd);
   // Whether there is something to write.
   bool pending() const;
+  // Whether the last Flush ended because the sockets take no more, and `fd` among them.
+  bool stuck() const { return stuck_; }
+  bool framed() const { return count_ > 0; }
+  // Payloads that are worth a stream, since the path began.
+  int64_t large_bytes() const { return large_bytes_; }
 
   // Sends with the peer's number `theirs` fail with `why`; what is half written is finished from a
   // copy.
@@ -78,9 +93,14 @@ class TcpSender final : public Answers {
   Frame& At(size_t i) { return frames_[(first_ + i) % kFrames]; }
   // Makes frames of what is to be sent, until the ring is full or holds a few MiB.
   void Fill();
+  // False: nothing goes now.
   bool FrameNext();
-  void FrameWaiting(Outgoing* send);
-  void FrameData(Outgoing* send);
+  bool FrameWaiting(Outgoing* send);
+  bool FrameData(Outgoing* send);
+  // By which streams its payload goes, if by some; false: by some, and not yet.
+  bool ChooseStreams(FrameHeader* header);
+  // A frame with a payload of a message.
+  void FramePayload(const FrameHeader& header, Outgoing* send, const std::byte* payload);
   int64_t WriteFrames(int fd, int64_t* asked);
   int64_t WriteFrame(int fd, const Frame& frame);
   void Written(int64_t bytes);
@@ -91,11 +111,14 @@ class TcpSender final : public Answers {
   bool TakeFrames(Outgoing* send);
 
   OutgoingQueue outgoing_;
+  TcpStreams* const streams_;
   std::deque<UrgentFrame> urgent_;
   std::array<Frame, kFrames> frames_;  // a ring
   size_t first_ = 0, count_ = 0;
   int64_t first_written_ = 0;  // of the first frame, header included
   int64_t framed_bytes_ = 0;
+  bool stuck_ = false;
+  int64_t large_bytes_ = 0;
   int64_t room_ = 0;  // in the socket, at least: what it was when last asked, less what was written
 };
 

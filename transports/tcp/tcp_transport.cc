@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
 #include "lib/net/interfaces.h"
@@ -23,10 +25,11 @@ constexpr unsigned kScanEvery = 32;  // every so many turns epoll is asked about
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
-  TcpTransport(const TransportConfig& config, Events* events, std::unique_ptr<TimedWait> wait,
-               Listener listener)
+  TcpTransport(const TransportConfig& config, int streams, Events* events,
+               std::unique_ptr<TimedWait> wait, Listener listener)
       : TcpShared(events, std::move(wait)),
         config_(config),
+        streams_(streams),
         address_(TcpAddress::OfListener(listener.address)),
         lobby_(config_, this, std::move(listener)) {}
   absl::Status Open() { return lobby_.Open(); }
@@ -44,11 +47,14 @@ class TcpTransport final : public Transport, public TcpShared {
   int wait_fd() const override { return waiter->fd(); }
 
  private:
-  void OnConnected(TcpEndpoint* endpoint, Fd fd) override;
+  void OnConnected(TcpEndpoint* endpoint, Fd fd, const ConnectionId& connection) override;
+  void OnFurther(const PeerId& peer, const ConnectionId& connection, Fd fd) override;
+  void DialStream(TcpEndpoint* endpoint) override { lobby_.DialStream(endpoint); }
+  void OnStream(TcpEndpoint* endpoint, int fd) override { by_fd_[fd] = endpoint; }
   void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) override {
     lobby_.Leave(endpoint, why);
   }
-  void OnDisconnected(TcpEndpoint* endpoint) override { by_fd_.erase(endpoint->fd()); }
+  void OnDisconnected(TcpEndpoint* endpoint) override;
   void OnDestroyed(TcpEndpoint* endpoint) override;
 
   int FlushPending();
@@ -58,6 +64,7 @@ class TcpTransport final : public Transport, public TcpShared {
   int Report();
 
   const TransportConfig config_;
+  const int streams_;
   const TcpAddress address_;
   Lobby lobby_;
   std::vector<TcpEndpoint*> endpoints_;  // null: destroyed
@@ -70,9 +77,10 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
                                                                 absl::string_view remote) {
   ENTRAIN_ASSIGN_OR_RETURN(const TcpAddress parsed, TcpAddress::Parse(remote));
   const Deadline by = Deadline::After(config_.connect_timeout_ns, *config_.clock);
-  auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address.ToString(), by);
+  const bool dials = config_.self < peer;
+  auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address, dials, streams_, by);
   endpoints_.push_back(endpoint.get());
-  if (config_.self < peer) {
+  if (dials) {
     lobby_.Dial(endpoint.get(), parsed.address);
   } else {
     lobby_.Expect(endpoint.get());
@@ -80,9 +88,27 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-void TcpTransport::OnConnected(TcpEndpoint* endpoint, Fd fd) {
+void TcpTransport::OnConnected(TcpEndpoint* endpoint, Fd fd, const ConnectionId& connection) {
   by_fd_[fd.get()] = endpoint;
-  endpoint->Attach(std::move(fd));
+  endpoint->Attach(std::move(fd), connection);
+}
+
+void TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Fd fd) {
+  for (TcpEndpoint* endpoint : endpoints_) {
+    if (endpoint != nullptr && endpoint->connected() && endpoint->peer() == peer &&
+        endpoint->connection() == connection) {
+      endpoint->OnStreamAccepted(std::move(fd));
+      return;
+    }
+  }
+}
+
+void TcpTransport::OnDisconnected(TcpEndpoint* endpoint) {
+  lobby_.Forget(endpoint);
+  by_fd_.erase(endpoint->fd());
+  for (int i = 0; i < endpoint->streams().count(); ++i) {
+    by_fd_.erase(endpoint->streams().fd(i));
+  }
 }
 
 void TcpTransport::OnDestroyed(TcpEndpoint* endpoint) {
@@ -140,7 +166,7 @@ int TcpTransport::Scan() {
   bool knocked = false;
   waiter->ForEachReady([&](int fd) {
     if (const auto path = by_fd_.find(fd); path != by_fd_.end()) {
-      events += path->second->Read();
+      events += path->second->OnReady(fd);
     } else if (fd == lobby_.listener_fd()) {
       knocked = true;
     }
@@ -186,16 +212,30 @@ bool TcpTransport::Arm() {
 
 }  // namespace
 
+absl::StatusOr<int> ParseTcpStreams(absl::string_view text) {
+  int streams = 0;
+  if (!text.empty() &&
+      (!absl::SimpleAtoi(text, &streams) || streams < 1 || streams > TcpStreams::kMost)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\": expected a number from 1 to ", TcpStreams::kMost));
+  }
+  return streams;
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportConfig& config,
                                                               Events* events) {
   const Stop stop{Deadline::After(config.connect_timeout_ns)};
   ENTRAIN_ASSIGN_OR_RETURN(const Address local,
                            ChooseLocalAddress(config.interface_filter, config.route_to, stop));
+  const absl::StatusOr<int> streams = ParseTcpStreams(config.tcp_streams);
+  if (!streams.ok()) {
+    return Annotate(streams.status(), "ENTRAIN_TCP_STREAMS");
+  }
   ENTRAIN_ASSIGN_OR_RETURN(const PortRange ports, ParsePorts(config.ports));
   ENTRAIN_ASSIGN_OR_RETURN(Listener listener, OpenListener(local, ports));
   ENTRAIN_ASSIGN_OR_RETURN(std::unique_ptr<TimedWait> wait, TimedWait::Create());
-  auto transport =
-      std::make_unique<TcpTransport>(config, events, std::move(wait), std::move(listener));
+  auto transport = std::make_unique<TcpTransport>(config, *streams, events, std::move(wait),
+                                                  std::move(listener));
   ENTRAIN_RETURN_IF_ERROR(transport->Open());
   return transport;
 }

@@ -50,11 +50,11 @@ absl::Status Receiver::Sort(const Header& header, ConstBytes payload) {
 }
 
 absl::Status Receiver::OnData(const Header& header, ConstBytes payload) {
-  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, queue_.OnData(header.message, header.bytes));
-  if (!incoming->dropped() && !payload.empty()) {
-    std::memcpy(incoming->writable().data(), payload.data(), payload.size());
+  ENTRAIN_ASSIGN_OR_RETURN(const Part part, queue_.OnData(header.message, header.bytes));
+  if (!part.incoming->dropped() && !payload.empty()) {
+    std::memcpy(part.incoming->writable(part.at).data(), payload.data(), payload.size());
   }
-  queue_.Advance(incoming, header.bytes);
+  queue_.Advance(part.incoming, header.bytes);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,93 @@
+// How many streams are taken on networks of several kinds. What the kernel would count is made up here.
+#include "transports/tcp/stream_choice.h"
+
+#include <algorithm>
+#include <random>
+
+#include "gtest/gtest.h"
+
+#include "lib/base/clock.h"
+
+namespace entrain {
+namespace {
+
+// Bytes a second.
+struct Network {
+  double link, connection;
+  double noise = 0;  // a measurement strays by at most this share
+};
+
+class StreamChoiceTest : public testing::Test {
+ protected:
+  // A mebibyte at a time, as long as that takes.
+  void Send(const Network& network, int64_t bytes) {
+    std::uniform_real_distribution<double> stray(1 - network.noise, 1 + network.noise);
+    for (int64_t sent = 0; sent < bytes; sent += 1 << 20) {
+      const int connections = std::max(choice.streams(), 1);
+      most = std::max(most, choice.streams());
+      const double rate = std::min(network.link, connections * network.connection) * stray(random);
+      choice.OnMeasured(1 << 20, static_cast<int64_t>((1 << 20) / rate * kSecond));
+    }
+  }
+
+  StreamChoice choice;
+  std::mt19937 random{1};
+  int most = 0;  // that was tried
+};
+
+constexpr int64_t kMuch = 1 << 30;
+
+TEST_F(StreamChoiceTest, WithNothingSentThereAreNone) {
+  EXPECT_EQ(choice.streams(), 0);
+  Send({125e6, 25e6}, 1 << 20);
+  EXPECT_EQ(choice.streams(), 0) << "too little to know";
+}
+
+TEST_F(StreamChoiceTest, ALimitForEachConnectionIsMadeUpFor) {
+  Send({1e9, 25e6}, kMuch);
+  EXPECT_EQ(choice.streams(), StreamChoice::kMost);
+}
+
+TEST_F(StreamChoiceTest, NoMoreThanBringSomething) {
+  Send({55e6, 25e6, 0.01}, kMuch);
+  EXPECT_EQ(choice.streams(), 4) << "of 2.2 connections' worth";
+  StreamChoice of_two;
+  choice = of_two;
+  Send({50e6, 25e6, 0.01}, kMuch);
+  EXPECT_EQ(choice.streams(), 2);
+}
+
+TEST_F(StreamChoiceTest, WhereTheLinkIsTheLimitItStaysAtOneConnection) {
+  Send({125e6, 125e6, 0.03}, kMuch);
+  EXPECT_EQ(choice.streams(), 0);
+  EXPECT_EQ(most, 2) << "it was tried";
+}
+
+TEST_F(StreamChoiceTest, TriesAreRareWhereTheyDoNotPay) {
+  int tries = 0, before = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    Send({125e6, 125e6, 0.03}, 1 << 20);
+    tries += before == 0 && choice.streams() > 0 ? 1 : 0;
+    before = choice.streams();
+  }
+  EXPECT_GE(tries, 2) << "a network changes";
+  EXPECT_LE(tries, 8);
+}
+
+TEST_F(StreamChoiceTest, ANetworkThatBecomesLimitedIsFoundOut) {
+  Send({125e6, 125e6, 0.03}, kMuch);
+  ASSERT_EQ(choice.streams(), 0);
+  Send({125e6, 25e6, 0.03}, 4 * kMuch);
+  EXPECT_GE(choice.streams(), 4);
+}
+
+TEST_F(StreamChoiceTest, ShortMeasurementsAddUp) {
+  for (int i = 0; i < 100'000; ++i) {
+    const int connections = std::max(choice.streams(), 1);
+    choice.OnMeasured(25'000 * connections, kMillisecond);
+  }
+  EXPECT_EQ(choice.streams(), StreamChoice::kMost);
+}
+
+}  // namespace
+}  // namespace entrain

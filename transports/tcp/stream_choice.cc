@@ -1,0 +1,65 @@
+#include "transports/tcp/stream_choice.h"
+
+#include <algorithm>
+
+#include "lib/base/clock.h"
+
+namespace entrain {
+namespace {
+
+// The kernel counts the time in ticks of 1 to 10 ms.
+constexpr int64_t kLeastTime = 100 * kMillisecond;
+constexpr int64_t kLeastBytes = 2 << 20;
+
+}  // namespace
+
+void StreamChoice::OnMeasured(int64_t bytes, int64_t busy_ns) {
+  bytes_ += bytes;
+  busy_ns_ += busy_ns;
+  if (bytes_ < kLeastBytes || busy_ns_ < kLeastTime) {
+    return;
+  }
+  const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_ns_);
+  bytes_ = busy_ns_ = 0;
+  if (skip_) {
+    skip_ = false;
+  } else {
+    OnRate(rate);
+  }
+}
+
+void StreamChoice::OnRate(double bytes_per_ns) {
+  if (trying_ == best_) {
+    best_rate_ = bytes_per_ns;
+    if (wait_ > 0) {
+      --wait_;
+    } else if (best_ < kMost) {
+      Try(std::max(2, 2 * best_));
+    }
+    return;
+  }
+  if (bytes_per_ns < kPays * best_rate_) {
+    Try(best_);
+    Settle();
+    return;
+  }
+  best_ = trying_;
+  best_rate_ = bytes_per_ns;
+  if (best_ < kMost) {
+    Try(2 * best_);
+  } else {
+    Settle();
+  }
+}
+
+void StreamChoice::Try(int streams) {
+  trying_ = streams;
+  skip_ = true;
+}
+
+void StreamChoice::Settle() {
+  wait_ = patience_;
+  patience_ = std::min(2 * patience_, kMostPatience);
+}
+
+}  // namespace entrain

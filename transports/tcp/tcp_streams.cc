@@ -1,0 +1,221 @@
+#include "transports/tcp/tcp_streams.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kBytesPerRead = 4 << 20;  // one turn of the loop stays short
+
+// Calls `each(stream, at, bytes)` for every slice of `payload` bytes, in order.
+template <typename Each>
+void ForSlices(unsigned streams, int64_t payload, Each each) {
+  const int64_t slices = std::popcount(streams);
+  for (int64_t i = 0; streams != 0; ++i, streams &= streams - 1) {
+    const int64_t at = payload * i / slices;
+    each(std::countr_zero(streams), at, payload * (i + 1) / slices - at);
+  }
+}
+
+bool WouldWait(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+}  // namespace
+
+void TcpStreams::Add(Fd fd) {
+  streams_.push_back(std::make_unique<Stream>());
+  streams_.back()->fd = std::move(fd);
+}
+
+void TcpStreams::CloseAll() {
+  streams_.clear();
+  in_use_ = 0;
+  expected_ = 0;
+}
+
+uint16_t TcpStreams::For(int64_t payload) const {
+  struct Free {
+    int on_its_way, stream;
+  };
+  Free free[kMost];
+  int count = 0;
+  for (int i = 0; i < in_use_; ++i) {
+    if (At(i).slice.empty()) {
+      int on_its_way = 0;
+      (void)ioctl(fd(i), SIOCOUTQ, &on_its_way);  // if it fails, writing will tell
+      free[count++] = {on_its_way, i};
+    }
+  }
+  const auto slices = static_cast<int>(std::min<int64_t>(in_use_, payload / kLeastPayload));
+  if (2 * count < slices) {
+    return 0;
+  }
+  std::sort(free, free + count,
+            [](const Free& x, const Free& y) { return x.on_its_way < y.on_its_way; });
+  unsigned chosen = 0;
+  for (int i = 0; i < std::min(count, slices); ++i) {
+    chosen |= 1u << free[i].stream;
+  }
+  return static_cast<uint16_t>(chosen);
+}
+
+void TcpStreams::Give(uint16_t streams, Outgoing* send, ConstBytes payload) {
+  ForSlices(streams, static_cast<int64_t>(payload.size()),
+            [&](int stream, int64_t at, int64_t bytes) {
+              Stream& to = At(stream);
+              to.slice = payload.subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+              to.whole = bytes;
+              to.send = send;
+              to.started = false;
+            });
+}
+
+void TcpStreams::Start(uint16_t streams) {
+  ForSlices(streams, 0, [&](int stream, int64_t, int64_t) { At(stream).started = true; });
+}
+
+bool TcpStreams::sending() const {
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const auto& stream) { return !stream->slice.empty(); });
+}
+
+absl::StatusOr<int64_t> TcpStreams::Write(OutgoingQueue* queue) {
+  int64_t total = 0;
+  for (const std::unique_ptr<Stream>& each : streams_) {
+    Stream& stream = *each;
+    if (stream.slice.empty() || !stream.started) {
+      continue;
+    }
+    const ssize_t written = send(stream.fd.get(), stream.slice.data(), stream.slice.size(),
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0) {
+      if (WouldWait(errno)) {
+        continue;
+      }
+      return ErrnoStatus(errno, "sending by a stream");
+    }
+    total += written;
+    stream.slice = stream.slice.subspan(static_cast<size_t>(written));
+    if (stream.slice.empty()) {
+      if (stream.send != nullptr) {
+        queue->Taken(std::exchange(stream.send, nullptr), stream.whole);
+      }
+      stream.owned = std::string();
+    }
+  }
+  return total;
+}
+
+bool TcpStreams::Disown(const Outgoing* send) {
+  bool any = false;
+  for (const std::unique_ptr<Stream>& each : streams_) {
+    Stream& stream = *each;
+    if (!stream.slice.empty() && stream.send == send) {
+      stream.owned.assign(reinterpret_cast<const char*>(stream.slice.data()), stream.slice.size());
+      stream.slice = {reinterpret_cast<const std::byte*>(stream.owned.data()), stream.owned.size()};
+      stream.send = nullptr;
+      any = true;
+    }
+  }
+  return any;
+}
+
+void TcpStreams::Expect(uint16_t streams, const Part& part) {
+  ForSlices(streams, part.left, [&](int stream, int64_t at, int64_t bytes) {
+    At(stream).expected.push_back({part.incoming, part.at + at, bytes});
+    ++expected_;
+  });
+}
+
+absl::StatusOr<int64_t> TcpStreams::Read(GrantingQueue* queue) {
+  int64_t total = 0;
+  for (const std::unique_ptr<Stream>& each : streams_) {
+    Stream& stream = *each;
+    while (!stream.expected.empty() && total < kBytesPerRead) {
+      Part& part = stream.expected.front();
+      const Bytes into = part.incoming->writable(part.at);
+      // What nobody wants is read to nowhere (MSG_TRUNC).
+      const ssize_t got =
+          recv(stream.fd.get(), into.data(), static_cast<size_t>(part.left),
+               MSG_DONTWAIT | (part.incoming->dropped() ? static_cast<int>(MSG_TRUNC) : 0));
+      if (got < 0) {
+        if (WouldWait(errno)) {
+          break;
+        }
+        return ErrnoStatus(errno, "receiving by a stream");
+      }
+      if (got == 0) {
+        return absl::UnavailableError("a stream was closed before all had come by it");
+      }
+      total += got;
+      Incoming* const incoming = part.incoming;
+      part.at += got;
+      part.left -= got;
+      const bool more = part.left > 0;
+      if (!more) {
+        stream.expected.pop_front();
+        --expected_;
+      }
+      queue->Advance(incoming, got);
+      if (more) {
+        break;
+      }
+    }
+  }
+  return total;
+}
+
+void TcpStreams::ForgetExpected() {
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    stream->expected.clear();
+  }
+  expected_ = 0;
+}
+
+bool TcpStreams::IsOver(int stream) const {
+  char byte;
+  const ssize_t got = recv(fd(stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && !WouldWait(errno));
+}
+
+uint32_t TcpStreams::Interest(int stream) const {
+  const Stream& of = At(stream);
+  return (of.expected.empty() ? 0 : static_cast<uint32_t>(EPOLLIN)) |
+         (of.slice.empty() || !of.started ? 0 : static_cast<uint32_t>(EPOLLOUT));
+}
+
+TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {
+  Progress progress;
+  const auto add = [&](int fd) {
+    tcp_info info{};
+    socklen_t bytes = sizeof(info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0) {
+      progress.bytes += static_cast<int64_t>(info.tcpi_bytes_acked);
+      progress.busy_ns =
+          std::max(progress.busy_ns, static_cast<int64_t>(info.tcpi_busy_time) * kMicrosecond);
+    }
+  };
+  if (streams == 0) {
+    add(first);
+  }
+  for (int i = 0; i < streams; ++i) {
+    add(fd(i));
+  }
+  return progress;
+}
+
+}  // namespace entrain
