@@ -137,8 +137,8 @@ ENTRAIN_API void entrain_comm_config_init(entrain_comm_config_t* config);
 /* Creates a communicator of world_size ranks that meet in the store. Blocks until all have come and can reach each
  * other, or until timeout_ns: then TIMED_OUT names the ranks that did not come. Two processes with one rank:
  * FAILED_PRECONDITION on all. Ranks whose settings that must agree differ: MISMATCH naming both. How ranks of a host wait, and
- * what algorithms they choose, depends on the cores that the calling threads may run on together, when the runtime makes
- * its first communicator: pin before. */
+ * what algorithms they choose, depends on the cores that the calling threads may run on together, as far as the CPU quotas
+ * of their cgroups reach, when the runtime makes its first communicator: pin before. */
 ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm);
 
 /* The same with rank, size and store taken from the environment: ENTRAIN_STORE, and the variables of torchrun

@@ -12,7 +12,7 @@
 namespace entrain {
 namespace {
 
-constexpr uint32_t kCardVersion = 3;
+constexpr uint32_t kCardVersion = 4;
 constexpr int64_t kPoisonSliceNs = 50 * kMillisecond;
 
 // Publishes an error that all ranks should end with, and returns it.
@@ -188,7 +188,8 @@ std::string Card::Encode() const {
   for (const auto& [transport, address] : addresses) {
     writer.PutText(transport).PutText(address);
   }
-  writer.PutText(cpus.bits());
+  writer.PutText(cpus.set.bits());
+  writer.Put(cpus.quota.device).Put(cpus.quota.inode).Put(cpus.quota.millicores);
   return writer.Take();
 }
 
@@ -213,7 +214,10 @@ absl::StatusOr<Card> Card::Decode(absl::string_view bytes) {
     std::string transport(reader.GetText(64));
     card.addresses.emplace_back(std::move(transport), std::string(reader.GetText(1024)));
   }
-  card.cpus = CpuSet::FromBits(reader.GetText(CpuSet::kMostBytes));
+  card.cpus.set = CpuSet::FromBits(reader.GetText(CpuSet::kMostBytes));
+  card.cpus.quota.device = reader.Get<uint64_t>();
+  card.cpus.quota.inode = reader.Get<uint64_t>();
+  card.cpus.quota.millicores = reader.Get<uint32_t>();
   if (!reader.Finished()) {
     return absl::DataLossError("creating the communicator: a rank's card is malformed");
   }

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 
 #include "lib/base/clock.h"
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 #include "lib/comm/comm_core.h"
 #include "lib/comm/runtime.h"
 #include "lib/store/store.h"
@@ -36,7 +36,7 @@ struct Card {
   std::string settings;  // what must be the same everywhere
   std::string tuning;    // where that is from, for the message that it is not the same
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
-  CpuSet cpus;                                                 // that it may run on
+  CpuShare cpus;
 
   std::string Encode() const;
   static absl::StatusOr<Card> Decode(absl::string_view bytes);

@@ -18,7 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 #include "lib/base/status.h"
 #include "lib/comm/call_notes.h"
 #include "lib/comm/communicator.h"
@@ -40,7 +40,7 @@ struct Member {
   size_t transport = 0;          // index in the engine's transports; unused for oneself
   std::string address;           // by that transport
   Endpoint* endpoint = nullptr;  // null for oneself
-  CpuSet cpus;                   // that it may run on
+  CpuShare cpus;
 };
 
 struct CoreConfig {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 
 #include "lib/base/config.h"
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
@@ -29,29 +29,25 @@ BufferView View(const void* data, int64_t bytes) {
 
 constexpr absl::string_view kProbe = "probe";
 
-// The members of a host, and the cores that they may use together.
-struct HostCrowd {
-  int ranks = 0;
-  CpuSet cpus;
-  int cores() const { return std::max(1, cpus.Count()); }
-  bool crowded() const { return ranks > cores(); }
-};
-std::map<absl::string_view, HostCrowd> CrowdsOf(const std::vector<Member>& members) {
-  std::map<absl::string_view, HostCrowd> crowds;
+// The members of each host.
+std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& members) {
+  std::map<absl::string_view, CpuCrowd> crowds;
   for (const Member& member : members) {
-    ++crowds[member.host_id].ranks;
-    crowds[member.host_id].cpus.Add(member.cpus);
+    crowds[member.host_id].Add(member.cpus);
   }
   return crowds;
 }
+bool Crowded(const CpuCrowd& host) {
+  return host.size() > host.Cores();
+}
 // As Paths::cores.
-int FewestCores(const std::map<absl::string_view, HostCrowd>& crowds) {
+int FewestCores(const std::map<absl::string_view, CpuCrowd>& crowds) {
   const bool crowded = std::any_of(crowds.begin(), crowds.end(),
-                                   [](const auto& host) { return host.second.crowded(); });
+                                   [](const auto& host) { return Crowded(host.second); });
   int fewest = std::numeric_limits<int>::max(), most_ranks = 0;
   for (const auto& [id, host] : crowds) {
-    fewest = host.crowded() == crowded ? std::min(fewest, host.cores()) : fewest;
-    most_ranks = std::max(most_ranks, host.ranks);
+    fewest = Crowded(host) == crowded ? std::min(fewest, host.Cores()) : fewest;
+    most_ranks = std::max(most_ranks, host.size());
   }
   return crowded ? fewest : std::max(fewest, most_ranks);
 }
@@ -94,7 +90,7 @@ Card CardOf(const CommOptions& options, const Tuning& tuning) {
                    "; tuning=", tuning.Fingerprint(), options.tuning == kProbe ? " probed" : "");
   card.tuning = tuning.source;
   card.context = engine.ReserveContext();
-  card.cpus = CpuSet::OfThisThread();
+  card.cpus = options.cpus;
   for (const auto& transport : engine.transports()) {
     card.addresses.emplace_back(transport->traits().name, transport->address());
   }
@@ -185,8 +181,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
   const auto crowds = CrowdsOf(config.members);
-  const bool crowded =
-      crowds.at(config.members[static_cast<size_t>(config.rank)].host_id).crowded();
+  const bool crowded = Crowded(crowds.at(config.members[static_cast<size_t>(config.rank)].host_id));
   config.paths.cores = FewestCores(crowds);
   auto core =
       std::make_shared<CommCore>(runtime->shared_engine(), runtime->pool(), std::move(config));

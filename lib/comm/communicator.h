@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 
 #include "lib/base/call.h"
+#include "lib/base/cpu_share.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
 #include "lib/memory/sealed_memory.h"
@@ -57,6 +58,7 @@ struct CommOptions {
   std::string tuning;      // a file, see tuning.h; "probe"; empty: the library's own
   int64_t timeout_ns = kDefaultTimeoutNs;           // default of operations, and of creation
   Determinism determinism = Determinism::kDefault;  // of calls that do not say; parts inherit it
+  CpuShare cpus = CpuShare::OfThisThread();         // that this rank says it has
 };
 
 class Communicator {

@@ -98,6 +98,22 @@ TEST(Paths, CompareAHostsRanksWithItsOwnCores) {
   }
 }
 
+TEST(Paths, CountNoMoreCoresThanTheRanksOfAHostHaveTimeFor) {
+  if (CpuSet::OfThisThread().Count() < 2) {
+    GTEST_SKIP() << "needs two cores";
+  }
+  // Each on a core; both in a cgroup that may take one's time, or each in such a one.
+  for (const bool together : {true, false}) {
+    RanksOptions options{.core = [](int rank) { return rank; }};
+    options.quota = [together](int rank) {
+      return CpuQuota{1, together ? 1 : static_cast<uint64_t>(rank), 1000};
+    };
+    Models models;
+    RunRanks(2, options, [&](const auto& comm) { models.Add(*comm); });
+    EXPECT_THAT(models.Only(), HasSubstr(together ? " crowded on 1 cores" : " free on 2 cores"));
+  }
+}
+
 TEST(Paths, OfAPartCountTheCoresOfItsRanks) {
   if (CpuSet::OfThisThread().Count() < 2) {
     GTEST_SKIP() << "needs two cores";

@@ -632,10 +632,15 @@ TEST(Creation, CardSurvivesTheWireAndRefusesGarbage) {
   card.context = 9;
   card.settings = "s";
   card.addresses = {{"tcp", "127.0.0.1:1"}};
+  card.cpus = {CpuSet::First(5), {6, 7, 1500}};
   const std::string bytes = card.Encode();
   const auto back = Card::Decode(bytes);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->Encode(), bytes);
+  EXPECT_EQ(back->cpus.set.Count(), 5);
+  EXPECT_EQ(back->cpus.quota.inode, 7u);
+  EXPECT_EQ(back->cpus.quota.millicores, 1500u);
+  EXPECT_FALSE(Card::Decode(bytes + '\0').ok());
   for (size_t cut = 0; cut < bytes.size(); ++cut) {
     EXPECT_FALSE(Card::Decode(bytes.substr(0, cut)).ok()) << cut;
   }

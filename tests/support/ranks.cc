@@ -35,6 +35,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
     return runtime.status();
   }
   CommOptions comm_options;
+  comm_options.cpus.quota = options.quota ? options.quota(rank) : CpuQuota();
   comm_options.runtime = *runtime;
   comm_options.store = store;
   comm_options.rank = rank;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/cpu_quota.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/runtime.h"
 
@@ -23,6 +24,8 @@ struct RanksOptions {
   std::function<std::string(int rank)> host_id = {};
   // Which of this process's cores each rank's thread stays on; empty: any.
   std::function<int(int rank)> core = {};
+  // What limits each rank's CPU time; empty: nothing.
+  std::function<CpuQuota(int rank)> quota = {};
 };
 
 using RankBody = std::function<void(const std::shared_ptr<Communicator>& comm)>;

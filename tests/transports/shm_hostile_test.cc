@@ -362,6 +362,25 @@ TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
   }
 }
 
+// Nor more than the cgroups of both have time for, whatever a peer says of its own.
+TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
+  const std::vector<std::byte> out(8000, std::byte{1});
+  const CpuQuota most{~uint64_t{0}, ~uint64_t{0}, ~uint32_t{0}};
+  for (const auto& [theirs, shared] : {std::pair(CpuQuota{1, 2, 1999}, true),
+                                       {CpuQuota{1, 3, 1000}, false},
+                                       {CpuQuota{1, 2, 2000}, true},
+                                       {most, false}}) {
+    TearDown();
+    peer.reset();
+    options.limits.quick_bytes = 4096;
+    options.cpus.quota = {1, 2, 1999};
+    SetUp();
+    self.cpus = {CpuSet::First(8), theirs};
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    EXPECT_EQ(path->TrySend(Message(1), out), shared) << theirs.inode;
+  }
+}
+
 // A message that is read in part is done when its receiver says so, not when the rest is sent.
 TEST_F(ShmHostile, ASendLastsUntilBothItsPartsAreThere) {
   ASSERT_NO_FATAL_FAILURE(Introduce());

@@ -4,12 +4,14 @@
 
 #include <sched.h>
 
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 
 namespace entrain::perf {
 
 int Cores() {
-  return std::max(1, CpuSet::OfThisThread().Count());
+  CpuCrowd alone;
+  alone.Add(CpuShare::OfThisThread());
+  return alone.Cores();
 }
 
 void PinToCore(int rank) {

@@ -3,7 +3,7 @@
 
 namespace entrain::perf {
 
-// How many this process may use.
+// How many this process may use, as the library counts.
 int Cores();
 // Keeps the calling thread, and those it starts, on one core.
 void PinToCore(int rank);

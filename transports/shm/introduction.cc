@@ -19,7 +19,7 @@
 namespace entrain::shm {
 namespace {
 
-constexpr uint64_t kCardMagic = 0x32'44'52'41'43'4d'48'53;  // "SHMCARD2"
+constexpr uint64_t kCardMagic = 0x33'44'52'41'43'4d'48'53;  // "SHMCARD3"
 
 // One machine, two builds of possibly different versions: fixed size, version first.
 struct Card {
@@ -27,6 +27,8 @@ struct Card {
   uint64_t cookie_address;
   Cookie cookie;
   char cpus[CpuSet::kMostBytes];  // as CpuSet::bits
+  uint64_t quota_device, quota_inode;
+  uint32_t quota_millicores, reserved;
 };
 
 absl::StatusOr<Fd> NewSocket() {
@@ -209,8 +211,14 @@ absl::StatusOr<bool> Introduction::Answer() {
 }
 
 absl::Status Introduction::SendCard(int with_segment) {
-  Card card{kCardMagic, reinterpret_cast<uint64_t>(self_->cookie.data()), self_->cookie, {}};
-  self_->cpus.bits().copy(card.cpus, sizeof(card.cpus));
+  Card card{};
+  card.magic = kCardMagic;
+  card.cookie_address = reinterpret_cast<uint64_t>(self_->cookie.data());
+  card.cookie = self_->cookie;
+  self_->cpus.set.bits().copy(card.cpus, sizeof(card.cpus));
+  card.quota_device = self_->cpus.quota.device;
+  card.quota_inode = self_->cpus.quota.inode;
+  card.quota_millicores = self_->cpus.quota.millicores;
   const int fds[kMaxDescriptors] = {self_->doorbell, with_segment};
   return SendAll(socket_.get(), &card, sizeof(card),
                  absl::MakeSpan(fds, with_segment >= 0 ? 2 : 1));
@@ -223,7 +231,8 @@ absl::Status Introduction::CheckCard() {
   if (descriptors_.size() != expected) {
     return absl::UnavailableError("the peer introduces itself in an unknown way");
   }
-  result_.cpus = CpuSet::FromBits({card.cpus, sizeof(card.cpus)});
+  result_.cpus = {CpuSet::FromBits({card.cpus, sizeof(card.cpus)}),
+                  {card.quota_device, card.quota_inode, card.quota_millicores}};
   result_.doorbell = std::move(descriptors_[0]);
   if ((fcntl(result_.doorbell.get(), F_GETFL) & O_NONBLOCK) == 0) {
     return absl::UnavailableError("the peer's doorbell could block its ringer");

@@ -25,7 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 #include "lib/net/handshake.h"
 #include "lib/net/socket.h"
 #include "transports/shm/peer_process.h"
@@ -42,7 +42,7 @@ struct Self {
   int doorbell = -1;  // eventfd
   size_t ring_bytes = 0;
   bool pull = true;  // false: never read the peer's memory
-  CpuSet cpus;       // that this process may run on
+  CpuShare cpus;     // of this process
 };
 
 // What an introduction ends with.
@@ -52,7 +52,7 @@ struct Acquaintance {
   int side = 0;  // mine
   PeerProcess process;
   bool pull = false;  // the peer's memory can be read
-  CpuSet cpus;        // that the peer may run on
+  CpuShare cpus;      // the peer's
 };
 
 // A non-blocking, close-on-exec listening socket of a random abstract name, which is returned in

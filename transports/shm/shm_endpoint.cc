@@ -156,15 +156,14 @@ void ShmEndpoint::End(const absl::Status& why) {
 }
 
 void ShmEndpoint::CountCores() {
-  int processes = 1;
-  CpuSet cpus = shared_->self.cpus;
+  CpuCrowd all;
+  all.Add(shared_->self.cpus);
   for (const ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
-      ++processes;
-      cpus.Add(endpoint->cpus_);
+      all.Add(endpoint->cpus_);
     }
   }
-  shared_->around.spare_cores = processes <= cpus.Count();
+  shared_->around.spare_cores = all.size() <= all.Cores();
   for (ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
       endpoint->outbox_.OnCores();

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 #include "transports/matching.h"
 #include "transports/shm/channel.h"
 #include "transports/shm/intake.h"
@@ -101,7 +101,7 @@ class ShmEndpoint final : public Endpoint {
   std::optional<Channel> channel_;
   Outbox outbox_;
   Intake intake_;
-  CpuSet cpus_;  // that the peer may run on
+  CpuShare cpus_;  // the peer's
   std::vector<int> watched_;
   Stage stage_ = Stage::kConnecting;
   bool peer_ended_ = false;  // closed or died; what it left in the ring comes first

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "lib/base/cpu_set.h"
+#include "lib/base/cpu_share.h"
 #include "transports/shm/outbox.h"
 #include "transports/transport.h"
 
@@ -21,8 +21,8 @@ namespace shm {
 
 struct Options {
   Limits limits;
-  bool pull = true;                      // false: as where reading the peer's memory is forbidden
-  CpuSet cpus = CpuSet::OfThisThread();  // that this process may run on
+  bool pull = true;  // false: as where reading the peer's memory is forbidden
+  CpuShare cpus = CpuShare::OfThisThread();
 };
 // For tests, and for measuring.
 absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const TransportConfig& config,
