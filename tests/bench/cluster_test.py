@@ -1,0 +1,90 @@
+"""bench/cluster.sh from outside: cluster_test.py ENTRAIN_PERF; exit code 77: skipped, where no such cluster can be made."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "bench" / "cluster.sh"
+PERF = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else None
+
+
+def namespaces():
+    said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True, timeout=10).stdout
+    return [line.split()[0] for line in said.splitlines() if line]
+
+
+def obstacle():
+    """Why there can be no cluster here, in one line; "": nothing is in its way."""
+    for tool in ("bash", "ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool}"
+    name = f"entrain-try-{os.getpid()}"
+    try:
+        for command in (f"ip netns add {name}", f"ip -n {name} link add bridge type bridge",
+                        f"ip -n {name} link add one type veth peer name other",
+                        f"tc -n {name} qdisc replace dev one root tbf rate 1gbit burst 262144 latency 50ms",
+                        f"ip netns exec {name} true"):
+            done = subprocess.run(command.split(), capture_output=True, text=True, timeout=10)
+            if done.returncode != 0:
+                return f"{command}: {done.stderr.strip()}"
+        return ""
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=10)
+
+
+class Cluster(unittest.TestCase):
+    def start(self, *arguments):
+        return subprocess.Popen(["bash", SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def end(self, process):
+        """What it said on stdout and stderr, when nothing of it is left."""
+        said = process.communicate(timeout=60)
+        self.assertEqual([name for name in namespaces() if name.startswith(f"ent{process.pid}")], [])
+        return said
+
+    def test_a_command_runs_once_a_node(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "lines")
+            process = self.start("--nodes", "2", "--rate", "1gbit", PERF, "all_reduce", "--transport", "tcp",
+                                 "--min-bytes", "8", "--max-bytes", "128K", "--factor", "128", "--budget", "0.01", "--json", file)
+            _, errors = self.end(process)
+            self.assertEqual((process.returncode, errors), (0, ""))
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+        self.assertEqual([line["bytes"] for line in lines], [8, 1 << 10, 128 << 10])
+        for line in lines:
+            self.assertEqual((line["ranks"], line["transport"], line["wrong"]), (2, "tcp", 0))
+
+    def test_nothing_is_left_when_a_node_fails(self):
+        process = self.start("--nodes", "2", "--rate", "1gbit", "sh", "-c", "exit $((RANK * 3))")
+        self.end(process)
+        self.assertEqual(process.returncode, 3)
+
+    def test_nothing_is_left_when_it_is_ended(self):
+        process = self.start("--nodes", "2", "--rate", "1gbit", "sh", "-c", "echo up; exec sleep 60")
+        self.assertEqual(process.stdout.readline(), "up\n")
+        process.send_signal(signal.SIGTERM)
+        self.end(process)
+        self.assertEqual(process.returncode, 143)
+
+    def test_wrong_arguments_are_named(self):
+        for option, value in (("--nodes", "1"), ("--nodes", "x"), ("--nodes", "65"), ("--rate", "fast"), ("--rate", "1gbit,x"),
+                              ("--rate", "0mbit"), ("--burst", "-1"), ("--burst", "much"), ("--speed", "1")):
+            process = self.start(option, value, "true")
+            output, errors = self.end(process)
+            self.assertEqual((process.returncode, output), (2, ""), errors)
+            self.assertTrue(errors.startswith(f"cluster.sh: {option}: "), errors)
+            self.assertIn(value.split(",")[-1] if option != "--speed" else "no such option", errors)
+
+
+if __name__ == "__main__":
+    why = obstacle()
+    if why:
+        print("skipped:", why)
+        sys.exit(77)
+    unittest.main()
