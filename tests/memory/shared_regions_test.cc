@@ -1,7 +1,11 @@
 // Memory that several processes map, and the list of it.
 #include "lib/memory/shared_regions.h"
 
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,12 +13,16 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -68,6 +76,79 @@ TEST(SealedMemory, HugePagesOrNoneItIsMemory) {
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(other->size(), memory.size());
   EXPECT_EQ(other->data()[bytes - 1], std::byte{0x5a});
+}
+
+constexpr int64_t kHugePage = 2 << 20;
+
+// How much of the mapping that begins at `data` is in huge pages.
+int64_t BytesInHugePages(const void* data) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool here = false;
+  int64_t kib = 0, mapped = 0, resident = 0, page = 0;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t begin, end;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
+      here = begin == reinterpret_cast<uintptr_t>(data);
+      mapped = here ? static_cast<int64_t>(end - begin) : mapped;
+    } else if (here && std::sscanf(line.c_str(), "ShmemPmdMapped: %" SCNd64, &kib) == 1) {
+      resident = kib << 10;
+    } else if (here && std::sscanf(line.c_str(), "KernelPageSize: %" SCNd64, &kib) == 1) {
+      page = kib << 10;
+    }
+  }
+  return page >= kHugePage ? mapped : resident;
+}
+
+std::string FirstLine(const std::string& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line;
+}
+
+// Why shared memory cannot be had in so many huge pages here; "": it can.
+std::string WhyNoHugePages(int pages) {
+  const std::string reserved = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  if (std::atoi(FirstLine(reserved + "free_hugepages").c_str()) -
+          std::atoi(FirstLine(reserved + "resv_hugepages").c_str()) >=
+      pages) {
+    return "";
+  }
+  const std::string none = "none are reserved, and ", mm = "/sys/kernel/mm/transparent_hugepage/";
+  // Newer kernels have a setting for each size too.
+  const std::string all = FirstLine(mm + "shmem_enabled");
+  const std::string own = FirstLine(mm + "hugepages-2048kB/shmem_enabled");
+  const std::string& setting =
+      own.empty() || absl::StrContains(own, "[inherit]") || absl::StrContains(all, "[deny]") ? all
+                                                                                             : own;
+  if (setting.empty() || absl::StrContains(setting, "[never]") ||
+      absl::StrContains(setting, "[deny]")) {
+    return absl::StrCat(none, mm, "shmem_enabled says \"", setting, "\"");
+  }
+  if (prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) != 0) {
+    return none + "transparent ones are switched off for this process";
+  }
+  if (madvise(nullptr, 0, 23 /* MADV_POPULATE_WRITE */) != 0) {
+    return none + "this kernel has no MADV_POPULATE_WRITE";
+  }
+  // The last columns: free blocks of 2^9 and 2^10 pages.
+  int blocks = 0;
+  std::ifstream zones("/proc/buddyinfo");
+  for (std::string zone; std::getline(zones, zone);) {
+    const std::vector<std::string> words = absl::StrSplit(zone, ' ', absl::SkipEmpty());
+    for (size_t order = 9; words.size() > 4 + order; ++order) {
+      blocks += std::atoi(words[4 + order].c_str()) << (order - 9);
+    }
+  }
+  return blocks >= 8 * pages ? "" : absl::StrCat(none, "only ", blocks, " are free");
+}
+
+TEST(SealedMemory, IsInHugePagesWhereTheSystemHasThem) {
+  constexpr int kPages = 8;
+  if (const std::string why = WhyNoHugePages(kPages); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+  const SealedMemory memory = Make(kPages * kHugePage, Pages::kHuge);
+  EXPECT_EQ(BytesInHugePages(memory.data()), kPages * kHugePage);
 }
 
 TEST(SealedMemory, AShortageNamesTheSize) {
