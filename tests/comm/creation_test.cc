@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include <time.h>
+
 #include "gtest/gtest.h"
 
 #include "lib/comm/communicator.h"
@@ -16,6 +18,13 @@
 
 namespace entrain {
 namespace {
+
+// lib/comm/README.md has what it takes; under sanitizers 310 to 440 ms were seen.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kQuick = 1000 * kMillisecond;
+#else
+constexpr int64_t kQuick = 200 * kMillisecond;
+#endif
 
 // From the moment all ranks begin, without a runtime, until the last has its communicator.
 int64_t TimeToCreate(int ranks, const std::string& store_name) {
@@ -48,16 +57,33 @@ int64_t TimeToCreate(int ranks, const std::string& store_name) {
          *std::min_element(begun.begin(), begun.end());
 }
 
+// How many times as long as alone on a core this thread takes just now, since others run there too.
+double Crowding() {
+  const auto cpu_ns = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * kSecond + time.tv_nsec;
+  };
+  const int64_t begun = Clock::Real().Now(), work = 20 * kMillisecond, until = cpu_ns() + work;
+  while (cpu_ns() < until) {
+  }
+  return std::max(1.0,
+                  static_cast<double>(Clock::Real().Now() - begun) / static_cast<double>(work));
+}
+
+// One attempt in time shows that it can be; what is too long is counted as on a machine without others.
 TEST(Creation, OfSixtyFourLocalRanksIsQuick) {
+  constexpr int kAttempts = 10;
   int64_t best = 20 * kSecond;
-  for (int repeat = 0; repeat < 5; ++repeat) {
-    const int64_t took = TimeToCreate(64, "quick" + std::to_string(repeat));
-    std::cout << "64 ranks in " << static_cast<double>(took) * 1e-6 << " ms\n";
-    best = std::min(best, took);
+  for (int i = 0; i < kAttempts && best >= kQuick; ++i) {
+    const int64_t took = TimeToCreate(64, "quick" + std::to_string(i));
+    const double crowding = took < kQuick ? 1 : Crowding();
+    std::cout << "64 ranks in " << static_cast<double>(took) * 1e-6
+              << " ms, beside others that take " << crowding - 1 << " times as much\n";
+    best = std::min(best, static_cast<int64_t>(static_cast<double>(took) / crowding));
   }
   RecordProperty("best_us", std::to_string(best / 1000));
-  EXPECT_LT(best,
-            2 * kSecond);  // a sanitizer on a busy machine; lib/comm/README.md has what it takes
+  EXPECT_LT(best, kQuick);
 }
 
 }  // namespace
