@@ -283,6 +283,7 @@ int RunPeer(Peer& peer, int argc, char** argv) {
       "--algorithm", algorithms,
       absl::StrCat("which, with commas; all_reduce: ",
                    absl::StrJoin(peer.Algorithms(CallKind::kAllReduce), ", "), " (all of them)"));
+  peer.AddOptions(app);
   app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
       ->check(CLI::Range(0.0, 3600.0));
   app.add_option("--timeout", options.timeout_s, "seconds an algorithm may take (60)")
