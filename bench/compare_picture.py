@@ -9,9 +9,10 @@ import compare_tables as tables  # noqa: E402
 
 CURVES = [("Entrain shm", "C0-", lambda cell: tables.ours(cell, "shm")),
           ("best peer, shared memory", "C1-", lambda cell: tables.best_peer(cell, "shm")[0]),
-          ("bare exchange", "k:", tables.floor),
+          ("bare exchange, shared memory", "k-", lambda cell: tables.floor(cell, "shm")),
           ("Entrain tcp", "C0--", lambda cell: tables.ours(cell, "tcp")),
-          ("best peer, tcp", "C1--", lambda cell: tables.best_peer(cell, "tcp")[0])]
+          ("best peer, tcp", "C1--", lambda cell: tables.best_peer(cell, "tcp")[0]),
+          ("bare exchange, tcp", "k--", lambda cell: tables.floor(cell, "tcp"))]
 
 
 def draw(lines, path):

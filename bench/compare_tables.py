@@ -6,6 +6,7 @@ import io
 import statistics
 
 OURS, FLOOR = "entrain", "floor"
+TRANSPORTS = ("shm", "tcp")
 EVEN = 1.05  # up to here a time counts as the same
 FLOOR_GOAL = 1.15
 FAR = 2  # times the usual meeting
@@ -56,8 +57,9 @@ def ours(cell, transport):
     return min(times, default=None)
 
 
-def floor(cell):
-    return min((median(got) for (library, _, _), got in cell.items() if library == FLOOR), default=None)
+def floor(cell, transport):
+    times = [median(got) for (library, over, _), got in cell.items() if library == FLOOR and over == transport]
+    return min(times, default=None)
 
 
 def best_peer(cell, transport):
@@ -89,46 +91,55 @@ def table(lines, collective, ranks):
     found = cells(lines, collective, ranks)
     rounds = 1 + max((line["round"] for line in measured(lines)), default=0)
     yield f"\n{collective}, {ranks} ranks, f32, median us of {rounds} round{'s' if rounds != 1 else ''}\n"
-    yield "| size | shm | best peer | ratio | bare | ratio | tcp | best peer | ratio |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| size" + "".join(f" | {over} | best peer | ratio | bare | ratio" for over in TRANSPORTS) + " |"
+    yield "|---" + "|---|---|---|---|---" * len(TRANSPORTS) + "|"
     for size, cell in found.items():
-        shared, sockets, bare = ours(cell, "shm"), ours(cell, "tcp"), floor(cell)
-        (near, near_name), (far, far_name) = best_peer(cell, "shm"), best_peer(cell, "tcp")
-        row = [human(size), time_text(shared), f"{time_text(near)} {near_name}".strip(), ratio_text(shared, near),
-               time_text(bare), ratio_text(shared, bare, FLOOR_GOAL), time_text(sockets),
-               f"{time_text(far)} {far_name}".strip(), ratio_text(sockets, far)]
+        row = [human(size)]
+        for over in TRANSPORTS:
+            mine, (best, name), bare = ours(cell, over), best_peer(cell, over), floor(cell, over)
+            row += [time_text(mine), f"{time_text(best)} {name}".strip(), ratio_text(mine, best), time_text(bare),
+                    ratio_text(mine, bare, FLOOR_GOAL)]
         yield "| " + " | ".join(row) + " |"
 
 
 def summary(lines):
-    """How many cells we win, by transport, and each that we lose."""
+    """How many cells we win beside the peers, by transport, and each that we lose; how many are near the bare exchange."""
     taken = sum(len(got) for part in parts(lines) for cell in cells(lines, *part).values() for got in cell.values())
     if taken < len(measured(lines)):
         yield f"{len(measured(lines)) - taken} of {len(measured(lines))} times left out: the cores were far apart"
-    for transport in ("shm", "tcp"):
-        yield from count(lines, f"{transport}, beside the best peer", EVEN, lambda cell, over=transport: (
-            ours(cell, over), best_peer(cell, over)[0]))
-    yield from count(lines, "shm, beside the bare exchange", FLOOR_GOAL, lambda cell: (ours(cell, "shm"), floor(cell)))
+    for transport in TRANSPORTS:
+        yield from count(lines, transport)
+    near_floor = []
+    for transport in TRANSPORTS:
+        found = ratios(lines, lambda cell, over=transport: (ours(cell, over), floor(cell, over)))
+        if found:
+            near_floor.append(f"{transport} in {sum(ratio <= FLOOR_GOAL for ratio, _ in found)} of {len(found)} cells")
+    if near_floor:
+        yield f"up to {FLOOR_GOAL} times the bare exchange's time: {', '.join(near_floor)}"
 
 
-def count(lines, title, even, pair):
-    ahead, same, behind = 0, 0, []
+def ratios(lines, pair):
+    """(ours over the other's, what of) for each cell in which both are."""
+    found = []
     for collective, ranks in parts(lines):
         for size, cell in cells(lines, collective, ranks).items():
             mine, other = pair(cell)
-            if mine is None or other is None:
-                continue
-            ratio = mine / other
-            ahead += ratio < 1
-            same += 1 <= ratio <= even
-            if ratio > even:
-                behind.append((ratio, f"{collective} {human(size)} on {ranks}: {ratio:.2f}"))
-    if ahead + same + len(behind) == 0:
+            if mine is not None and other is not None:
+                found.append((mine / other, f"{collective} {human(size)} on {ranks}"))
+    return found
+
+
+def count(lines, transport):
+    found = ratios(lines, lambda cell: (ours(cell, transport), best_peer(cell, transport)[0]))
+    ahead = sum(ratio < 1 for ratio, _ in found)
+    same = sum(1 <= ratio <= EVEN for ratio, _ in found)
+    behind = sorted((one for one in found if one[0] > EVEN), reverse=True)
+    if not found:
         return
-    yield (f"{title}: ahead in {ahead} of {ahead + same + len(behind)} cells, up to {even} times its time in {same}, "
-           f"behind in {len(behind)}" + (":" if behind else ""))
+    yield (f"{transport}, beside the best peer: ahead in {ahead} of {len(found)} cells, up to {EVEN} times its time in "
+           f"{same}, behind in {len(behind)}" + (":" if behind else ""))
     if behind:
-        yield "  " + ", ".join(text for _, text in sorted(behind, reverse=True))
+        yield "  " + ", ".join(f"{what}: {ratio:.2f}" for ratio, what in behind)
 
 
 def csv_text(lines):
