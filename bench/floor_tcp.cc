@@ -25,15 +25,19 @@ namespace entrain::perf {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kPiece = 256 << 10;        // of what is summed, and of one send or receive
-constexpr size_t kCrowdedPiece = 48 << 10;  // ... where ranks share cores, and caches
+constexpr size_t kPiece = 256 << 10;       // of what is summed
+constexpr size_t kTurn = 1 << 20;          // of one send or receive
+constexpr size_t kCrowdedTurn = 48 << 10;  // of either, where ranks share cores and caches
 // What goes whole to all others, or from all others to the root; more goes in shares. As was quickest
 // on the Xeon of bench/README.md.
 constexpr size_t kMostToAll = 128 << 10, kMostToRoot = 256 << 10;
+constexpr size_t kMostPacked = 16 << 10;    // of all_to_all, with what others send
 constexpr size_t kMostExpected = 32 << 10;  // ExpectAlone
 constexpr int64_t kMeetingNs = 30 * kSecond;
-// As the library's paths within a host: one that paces would take twice as long now and then.
+// As the library's paths within a host: one that paces would take twice as long now and then, and
+// what lies in the kernel stays in a cache.
 constexpr char kCongestionControl[] = "reno";
+constexpr int kSendBuffer = 512 << 10;
 
 // TCP_QUICKACK. Data that go one way only are acknowledged by the receive that takes them, which so
 // takes a microsecond longer, unless the connection is told that an answer will carry that (kLater);
@@ -50,7 +54,8 @@ class TcpSubject final : public Subject {
       : rank_(rank),
         ranks_(static_cast<int>(fds.size())),
         crowded_(crowded),
-        piece_(crowded ? kCrowdedPiece : kPiece),
+        turn_(crowded ? kCrowdedTurn : kTurn),
+        piece_(std::min(turn_, kPiece)),
         wires_(fds.size()),
         pieces_(fds.size() * kPiece),
         sources_(fds.size()) {
@@ -183,7 +188,7 @@ class TcpSubject final : public Subject {
   absl::Status SendSome(Wire& wire) {
     if (wire.out_left > 0) {
       ENTRAIN_ASSIGN_OR_RETURN(const size_t sent,
-                               WriteSome(wire.fd.get(), wire.out, std::min(wire.out_left, piece_)));
+                               WriteSome(wire.fd.get(), wire.out, std::min(wire.out_left, turn_)));
       wire.out += sent;
       wire.out_left -= sent;
       left_ -= sent;
@@ -192,7 +197,7 @@ class TcpSubject final : public Subject {
     const size_t gone = result_bytes_ - wire.result_left;
     if (wire.result_left > 0 && gone < result_done_) {
       ENTRAIN_ASSIGN_OR_RETURN(const size_t sent, WriteSome(wire.fd.get(), result_ + gone,
-                                                            std::min(result_done_ - gone, piece_)));
+                                                            std::min(result_done_ - gone, turn_)));
       wire.result_left -= sent;
       left_ -= sent;
     }
@@ -216,7 +221,7 @@ class TcpSubject final : public Subject {
       }
     } else if (wire.in_left > 0) {
       ENTRAIN_ASSIGN_OR_RETURN(const size_t got,
-                               ReadSome(wire.fd.get(), wire.in, std::min(wire.in_left, piece_)));
+                               ReadSome(wire.fd.get(), wire.in, std::min(wire.in_left, turn_)));
       wire.in += got;
       wire.in_left -= got;
       left_ -= got;
@@ -306,7 +311,27 @@ class TcpSubject final : public Subject {
     return absl::OkStatus();
   }
 
+  absl::Status HalvingReduceScatter(const std::byte* source, std::byte* target, size_t part) {
+    int first = 0;  // part in `source`, and later in what is summed of it
+    for (int distance = ranks_ / 2; distance > 0; distance /= 2) {
+      const int peer = rank_ ^ distance, kept = rank_ & -distance;
+      const size_t bytes = static_cast<size_t>(distance) * part;
+      Send(peer, PartOf(source, (peer & -distance) - first, part), bytes);
+      Receive(peer, PieceOf(peer), bytes);
+      ENTRAIN_RETURN_IF_ERROR(Move());
+      const void* sources[] = {PartOf(source, kept - first, part), PieceOf(peer)};
+      std::byte* const sum = distance == 1 ? target : PieceOf(rank_);
+      Sum(sum, sources, 2, bytes);
+      source = sum;
+      first = kept;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ReduceScatter(const std::byte* source, std::byte* target, size_t part) {
+    if (PowerOfTwo() && ForOthers(part) <= kMostToAll) {
+      return HalvingReduceScatter(source, target, part);
+    }
     SetResult(target, part);
     SumHere(PartOf(source, rank_, part));
     for (int step = 1; step < ranks_; ++step) {
@@ -418,7 +443,37 @@ class TcpSubject final : public Subject {
     return absl::OkStatus();
   }
 
+  // By one bit of the ranks after the other, all parts on their way to the other half together. Place
+  // k has what goes to the ranks that are like k in the bits still to come, and is from those that are
+  // like it in the others.
+  absl::Status DoublingAllToAll(const std::byte* source, std::byte* target, size_t part) {
+    std::memcpy(target, source, part * static_cast<size_t>(ranks_));
+    const size_t half = part * static_cast<size_t>(ranks_ / 2);
+    for (int distance = 1; distance < ranks_; distance *= 2) {
+      const int peer = rank_ ^ distance;
+      const auto each = [&](auto move) {
+        int at = 0;
+        for (int k = 0; k < ranks_; ++k) {
+          if (((k ^ rank_) & distance) != 0) {
+            move(PartOf(target, k, part), at++);
+          }
+        }
+      };
+      each([&](const std::byte* from, int at) {
+        std::memcpy(PartOf(PieceOf(rank_), at, part), from, part);
+      });
+      Send(peer, PieceOf(rank_), half);
+      Receive(peer, PieceOf(peer), half);
+      ENTRAIN_RETURN_IF_ERROR(Move());
+      each([&](std::byte* to, int at) { std::memcpy(to, PartOf(PieceOf(peer), at, part), part); });
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status AllToAll(const std::byte* source, std::byte* target, size_t part) {
+    if (PowerOfTwo() && ranks_ > 2 && ForOthers(part) <= kMostPacked) {
+      return DoublingAllToAll(source, target, part);
+    }
     std::memcpy(PartOf(target, rank_, part), PartOf(source, rank_, part), part);
     for (int step = 1; step < ranks_; ++step) {
       Send(Other(step), PartOf(source, Other(step), part), part);
@@ -457,7 +512,7 @@ class TcpSubject final : public Subject {
 
   const int rank_, ranks_;
   const bool crowded_;
-  const size_t piece_;
+  const size_t turn_, piece_;
   const Kernels& kernels_ = BestKernels();
   std::vector<Wire> wires_;  // by rank; the own one is empty
   size_t left_ = 0;          // bytes, out and in, of the call
@@ -502,6 +557,7 @@ class TcpFloor final : public Floor {
     for (const Fd& fd : fds) {
       (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, kCongestionControl,
                        sizeof(kCongestionControl) - 1);
+      (void)setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof(kSendBuffer));
     }
     return std::make_unique<TcpSubject>(std::move(fds), rank, crowded);
   }
