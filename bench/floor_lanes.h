@@ -32,7 +32,7 @@ class FloorLanes : private FloorRank {
     const size_t bytes = BytesOf(measured);
     // Where all write at once and share cores, lines are more often in one's own.
     const bool lone = HasRoot(collective) || collective == CallKind::kSend;
-    most_by_lines_ = crowded_ && lone ? MostInLanes(collective) : shm::MostByLines(!crowded_);
+    most_by_lines_ = crowded_ && lone ? kLaneBytes : shm::MostByLines(!crowded_);
     return collective != CallKind::kBarrier && bytes <= MostInLanes(collective) &&
            (parts ? Packed(bytes) : bytes) <= kLaneBytes;
   }
