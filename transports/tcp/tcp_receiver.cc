@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -18,6 +20,9 @@ namespace {
 
 constexpr int64_t kBytesPerRead = 4 << 20;  // one turn of the loop stays short
 constexpr int64_t kLargeRest = 32 << 10;    // behind so much payload, little is worth staging
+// So many looks in vain, then what came before is acknowledged. Where cores are shared the first ones are in vain as
+// the sender has not run, and the time is its.
+constexpr int kLooks = 3;
 constexpr size_t kBesideLarge = 4 * sizeof(FrameHeader);
 
 }  // namespace
@@ -109,6 +114,12 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
     if (got > 0) {
       end_ += static_cast<size_t>(got);
       unparsed_ = true;
+      looks_ = kLooks;
+      written_ = sender_->written_bytes();
+    } else if (got < 0 && looks_ > 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (--looks_ == 0) {
+        AcknowledgeUnlessSent(fd);
+      }
     } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
       return Next::kOther;
     }
@@ -139,6 +150,16 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
   }
   sender_->ReturnCredit(MatchQueue::CostOf(header.bytes));
   return Next::kThis;
+}
+
+// What has come is acknowledged by what is sent next. Who only receives sends nothing: the kernel would do it when the
+// next message is read, which somebody waits for. (Quick once, then as before.)
+void TcpReceiver::AcknowledgeUnlessSent(int fd) {
+  if (written_ == sender_->written_bytes()) {
+    for (const int quick : {1, 0}) {
+      (void)setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &quick, sizeof(quick));
+    }
+  }
 }
 
 absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {

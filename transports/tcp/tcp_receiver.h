@@ -53,6 +53,7 @@ class TcpReceiver {
   absl::StatusOr<int64_t> ReadFrames(int fd);
   absl::StatusOr<int64_t> ReadStreams(int fd);
   absl::StatusOr<int64_t> ReadOnce(int fd, bool* drained);
+  void AcknowledgeUnlessSent(int fd);
   absl::Status Parse();
   void Compact();
   // The buffer is full, or has less room than that.
@@ -78,6 +79,8 @@ class TcpReceiver {
   size_t capacity_ = kFirstBuffer;  // of it
   size_t begin_ = 0, end_ = 0;      // what is in it and not parsed
   bool unparsed_ = false;           // Parse has not seen it all
+  int looks_ = 0;                   // until what came at once is acknowledged, when
+  int64_t written_ = 0;             // so much had been sent
   bool held_back_ = false;          // Parse waits for streams
   absl::Status ended_;              // how the connection has, while streams bring the rest
 };

@@ -240,6 +240,7 @@ int64_t TcpSender::WriteFrame(int fd, const Frame& frame) {
 }
 
 void TcpSender::Written(int64_t bytes) {
+  written_bytes_ += bytes;
   room_ -= RoomFor(bytes);
   first_written_ += bytes;
   while (count_ > 0 && first_written_ >= frames_[first_].size()) {

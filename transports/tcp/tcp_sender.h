@@ -59,6 +59,8 @@ class TcpSender final : public Answers {
   bool framed() const { return count_ > 0; }
   // Payloads that are worth a stream, since the path began.
   int64_t large_bytes() const { return large_bytes_; }
+  // By the first connection, likewise.
+  int64_t written_bytes() const { return written_bytes_; }
 
   // Sends with the peer's number `theirs` fail with `why`; what is half written is finished from a
   // copy.
@@ -118,7 +120,7 @@ class TcpSender final : public Answers {
   int64_t first_written_ = 0;  // of the first frame, header included
   int64_t framed_bytes_ = 0;
   bool stuck_ = false;
-  int64_t large_bytes_ = 0;
+  int64_t large_bytes_ = 0, written_bytes_ = 0;
   int64_t room_ = 0;  // in the socket, at least: what it was when last asked, less what was written
 };
 
