@@ -36,6 +36,9 @@ void WatchForGoneHosts(int fd) {
 // decides better.
 constexpr int kSendBuffer = 512 << 10;
 
+// The less waits in each stream unsent, the more evenly they are used.
+constexpr int kUnsentInAStream = 128 << 10;
+
 // Of a stream that has ended, about which epoll is not asked any more.
 constexpr uint32_t kNoMore = ~uint32_t{0};
 
@@ -241,8 +244,7 @@ void TcpEndpoint::TendStreams() {
   for (; watched_streams_ < streams_.count(); ++watched_streams_) {
     const int fd = streams_.fd(watched_streams_);
     WatchForGoneHosts(fd);
-    // The less waits in them unsent, the more evenly they are used.
-    SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 128 << 10);
+    SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInAStream);
     if (OfOneHost(fd)) {
       PaceNothing(fd);
     }
