@@ -29,10 +29,12 @@ done
 case $nodes in *[!0-9]* | '' | 0 | 1) echo "cluster.sh: --nodes: \"$nodes\" is not a number above 1" >&2; exit 2 ;; esac
 [ "$nodes" -le 64 ] || { echo "cluster.sh: --nodes: $nodes is more than 64" >&2; exit 2; }
 case $burst in *[!0-9]* | '' | 0) echo "cluster.sh: --burst: \"$burst\" is not a number of bytes" >&2; exit 2 ;; esac
-while IFS= read -r rate; do
-  [[ $rate =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ && $rate =~ [1-9] ]] ||
-    { echo "cluster.sh: --rate: \"$rate\" is not a rate as 1gbit, 100mbit" >&2; exit 2; }
-done <<< "${rates//,/$'\n'}"
+check_rate() { # OPTION RATE
+  [[ $2 =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ && $2 =~ [1-9] ]] ||
+    { echo "cluster.sh: $1: \"$2\" is not a rate as 1gbit, 100mbit" >&2; exit 2; }
+}
+while IFS= read -r rate; do check_rate --rate "$rate"; done <<< "${rates//,/$'\n'}"
+[ -z "$connection" ] || check_rate --connection "$connection"
 
 name=ent$$
 switch=${name}s

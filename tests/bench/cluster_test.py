@@ -60,6 +60,18 @@ class Cluster(unittest.TestCase):
         for line in lines:
             self.assertEqual((line["ranks"], line["transport"], line["wrong"]), (2, "tcp", 0))
 
+    def test_a_limit_for_each_connection_is_made_up_for(self):
+        environment = {**os.environ, "ENTRAIN_LOG": "info"}
+        process = subprocess.Popen(["bash", SCRIPT, "--nodes", "2", "--rate", "1gbit", "--connection", "100mbit", PERF,
+                                    "all_reduce", "--transport", "tcp", "--min-bytes", "4M", "--max-bytes", "4M", "--budget", "3"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        output, errors = self.end(process)
+        if "htb" in errors or "bpf" in errors:
+            self.skipTest(f"this kernel limits no connections: {errors.splitlines()[0]}")
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn("large payloads by 2 connections", errors)
+        self.assertEqual(output.splitlines()[-1].split()[8], "0", output)
+
     def test_nothing_is_left_when_a_node_fails(self):
         process = self.start("--nodes", "2", "--rate", "1gbit", "sh", "-c", "exit $((RANK * 3))")
         self.end(process)
@@ -74,7 +86,7 @@ class Cluster(unittest.TestCase):
 
     def test_wrong_arguments_are_named(self):
         for option, value in (("--nodes", "1"), ("--nodes", "x"), ("--nodes", "65"), ("--rate", "fast"), ("--rate", "1gbit,x"),
-                              ("--rate", "0mbit"), ("--burst", "-1"), ("--burst", "much"), ("--speed", "1")):
+                              ("--rate", "0mbit"), ("--connection", "slow"), ("--burst", "-1"), ("--burst", "much"), ("--speed", "1")):
             process = self.start(option, value, "true")
             output, errors = self.end(process)
             self.assertEqual((process.returncode, output), (2, ""), errors)

@@ -254,7 +254,12 @@ void TcpEndpoint::TendStreams() {
     }
     shared_->OnStream(this, fd);
   }
-  if (keeper_.Tend(fd_.get())) {
+  const int before = streams_.in_use();
+  const bool dial = keeper_.Tend(fd_.get());
+  if (const int now = streams_.in_use(); now != before) {
+    ENTRAIN_LOG(kInfo, peer_address(), ": large payloads by ", std::max(now, 1), " connections");
+  }
+  if (dial) {
     shared_->DialStream(this);
   }
 }

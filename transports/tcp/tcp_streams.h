@@ -36,6 +36,7 @@ class TcpStreams {
   // ---- Sending.
   // The first so many carry payloads; 0: none does.
   void Use(int streams) { in_use_ = streams; }
+  int in_use() const { return in_use_; }
   bool Carry(int64_t payload) const { return in_use_ > 0 && payload >= kLeastPayload; }
   // By which ones a payload of so many bytes goes now, a bit each: of those that have none to write, the ones with least
   // on their way. 0: by none yet, as too few are free, and its slices would be long on their way.
