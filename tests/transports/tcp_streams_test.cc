@@ -66,6 +66,8 @@ class TcpStreamsTest : public testing::Test {
         endpoint->Close(absl::AbortedError("end of test"));
       }
     }
+    to_b.reset();
+    to_a.reset();
   }
   bool PollUntil(const std::function<bool()>& condition) {
     const Deadline deadline = Deadline::After(10 * kSecond);
@@ -148,8 +150,6 @@ TEST_F(TcpStreamsTest, NoneIsMadeWithAPeerThatWantsNone) {
     Exchange(kMiB);
     EXPECT_EQ(SentByConnection().size(), 2u) << of_a << " " << of_b;
     TearDown();
-    to_b.reset();
-    to_a.reset();
   }
 }
 
@@ -285,7 +285,10 @@ class TcpStreamsOfAPeer : public testing::Test {
     }
     ASSERT_TRUE(b->events.lost.empty()) << b->events.lost[0];
   }
-  void TearDown() override { to_a->Close(absl::AbortedError("end of test")); }
+  void TearDown() override {
+    to_a->Close(absl::AbortedError("end of test"));
+    to_a.reset();
+  }
 
   bool PollUntil(const std::function<bool()>& condition) {
     const Deadline deadline = Deadline::After(10 * kSecond);
@@ -420,8 +423,7 @@ TEST_F(TcpStreamsOfAPeer, AnEndWithoutAWordWaitsToo) {
 TEST_F(TcpStreamsOfAPeer, AStreamThatEndsAmidAPayloadEndsThePathAsThePeerSays) {
   for (const bool says : {true, false}) {
     if (!says) {
-      to_a->Close(absl::AbortedError("next"));
-      b->events.lost.clear();
+      TearDown();
       SetUp();
     }
     const Buffer out = Pattern(1000, 1);
