@@ -25,6 +25,9 @@ namespace {
 // sleeps. Waking a sleeper costs up to a hundred microseconds on a virtual machine; a waiter that does
 // not yield costs a scheduler slice. A peer that reads some MiB is waited for without sleeping.
 constexpr int kSpinPolls = 64;
+// A rank that has a core keeps it for a while: whoever else gets it (any process beside) has it for a slice of some
+// milliseconds, and the peer meanwhile waits so long that it gives its core away, too.
+constexpr int64_t kKeepNs = 100 * kMicrosecond;
 constexpr int64_t kYieldNs = kMillisecond;
 constexpr int64_t kIdleNapNs = 50 * kMillisecond;
 constexpr uint32_t kPollsPerDeadlineCheck = 64;
@@ -257,8 +260,16 @@ bool Patience::Wait() {
   if (now - yielding_since_ >= kYieldNs) {
     return false;
   }
-  sched_yield();
+  engine_.GiveWay(now - yielding_since_);
   return true;
+}
+
+void Engine::GiveWay(int64_t waited_ns) const {
+  if (!crowded() && waited_ns < kKeepNs) {
+    CpuPause();
+  } else {
+    sched_yield();
+  }
 }
 
 void Engine::RunInDriver(absl::AnyInvocable<void()> body) {
@@ -416,7 +427,7 @@ void Engine::DriveUntil(const Work& work, Deadline give_up, bool background) {
       idle = std::max(idle, kSpinPolls + 1);
     }
     if (!background && now - idle_since < kYieldNs) {
-      sched_yield();
+      GiveWay(now - idle_since);
       continue;
     }
     CheckDeadlines();

@@ -175,6 +175,8 @@ class Engine final : public Events {
   void CheckDeadlines();                         // [driver]
   bool ArmAll();                                 // [driver]
   void DriveUntil(const Work& work, Deadline give_up, bool background);
+  // A moment of waiting, of one that has found nothing for so long.
+  void GiveWay(int64_t waited_ns) const;
   void SleepAsDriver(Deadline until);  // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
   void ThreadMain();
