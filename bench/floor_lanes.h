@@ -20,9 +20,9 @@ namespace entrain::perf {
 // last but one call must be free when it is written again. Where all read all, everybody has put
 // something into the last one, which it does only behind that call; where not, readers say so
 // (HaveRead, AwaitReader).
-class FloorLanes : private FloorRank {
+class FloorLanes : private FloorShmRank {
  public:
-  using FloorRank::FloorRank;
+  using FloorShmRank::FloorShmRank;
 
   // Whether it serves this case; only then may it be run.
   bool Prepare(const Case& measured) {
@@ -39,33 +39,11 @@ class FloorLanes : private FloorRank {
 
   void Run(const Case& measured, const std::byte* source, std::byte* target) {
     ++call_;
-    const size_t bytes = BytesOf(measured);
-    const int root = measured.root;
-    switch (measured.collective) {
-      case CallKind::kAllReduce:
-        return bytes <= kMostWhole ? AllReduce(source, target, bytes)
-                                   : Shares(source, target, bytes);
-      case CallKind::kReduceScatter:
-        return ReduceScatter(source, target, bytes);
-      case CallKind::kAllGather:
-        Put({source, bytes});
-        return TakeParts(source, target, bytes);
-      case CallKind::kBroadcast:
-        return Broadcast(root, target, bytes);
-      case CallKind::kReduce:
-        return Reduce(root, source, target, bytes);
-      case CallKind::kGather:
-        return Gather(root, source, target, bytes);
-      case CallKind::kScatter:
-        return Scatter(root, source, target, bytes);
-      case CallKind::kAllToAll:
-        return AllToAll(source, target, bytes);
-      default:
-        return PingPong(source, target, bytes);
-    }
+    Call(*this, measured, source, target);
   }
 
  private:
+  friend class FloorRank;  // Call
   static constexpr size_t kLine = FloorMemory::kLine, kInline = FloorMemory::kInline;
   static constexpr size_t kLaneBytes = FloorMemory::kLaneBytes;
   static constexpr size_t kSegment = FloorMemory::kSegment;
@@ -166,7 +144,7 @@ class FloorLanes : private FloorRank {
         }
         sources[k] = there;
       }
-      Sum(target + done, sources, size);
+      Sum(target + done, sources, ranks_, size);
     }
   }
 
@@ -183,6 +161,10 @@ class FloorLanes : private FloorRank {
   }
 
   void AllReduce(const std::byte* source, std::byte* target, size_t bytes) {
+    if (bytes > kMostWhole) {
+      Shares(source, target, bytes);
+      return;
+    }
     Put({source, bytes});
     SumLanes(
         {source, bytes},
@@ -229,6 +211,11 @@ class FloorLanes : private FloorRank {
     for (int step = 1; step < ranks_; ++step) {
       Take(Other(step), part, 0, target + At(Other(step), part), part);
     }
+  }
+
+  void AllGather(const std::byte* source, std::byte* target, size_t part) {
+    Put({source, part});
+    TakeParts(source, target, part);
   }
 
   void AllToAll(const std::byte* source, std::byte* target, size_t part) {
@@ -302,6 +289,8 @@ class FloorLanes : private FloorRank {
       Put({source, bytes});
     }
   }
+
+  void Barrier() {}  // never this way
 
   uint32_t call_ = 0;
   size_t most_by_lines_ = 0;  // of the case: copied as line_copy.h does

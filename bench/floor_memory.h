@@ -1,21 +1,19 @@
-// What ranks of one machine share in floor-bench, and a rank's place in it.
+// What ranks of one machine share in floor-bench.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include <sched.h>
 #include <unistd.h>
 
-#include "lib/kernels/kernels.h"
-#include "tools/perf/measured_case.h"
+#include "bench/floor_rank.h"
 
 namespace entrain::perf {
 
 struct FloorMemory {
-  static constexpr size_t kLine = 64, kInline = kLine - sizeof(uint32_t);
+  static constexpr size_t kLine = kFloorLine, kInline = kLine - sizeof(uint32_t);
   static constexpr size_t kLaneBytes = 128 << 10, kSegment = 4 << 10;
   static constexpr uint32_t kSegments = kLaneBytes / kSegment;
   static constexpr int kMostRanks = 64;
@@ -36,30 +34,14 @@ struct FloorMemory {
   Rank ranks[kMostRanks];
 };
 
-class FloorRank {
+// A rank's place in it.
+class FloorShmRank : protected FloorRank {
  public:
-  using Range = std::pair<size_t, size_t>;  // first and last
-
-  FloorRank(FloorMemory* shared, int rank, int ranks, bool crowded)
-      : shared_(*shared), rank_(rank), ranks_(ranks), crowded_(crowded) {}
+  FloorShmRank(FloorMemory* shared, int rank, int ranks, bool crowded)
+      : FloorRank(rank, ranks, crowded), shared_(*shared) {}
 
  protected:
-  // Of the call, or of each part where ranks have parts.
-  static size_t BytesOf(const Case& measured) {
-    return static_cast<size_t>(measured.count) * sizeof(float);
-  }
   FloorMemory::Rank& Own() { return shared_.ranks[rank_]; }
-  // All others, beginning with the next one, so that not all want the same one at once.
-  int Other(int step) const { return (rank_ + step) % ranks_; }
-  static size_t At(int k, size_t part) { return part * static_cast<size_t>(k); }
-  // What the parts of all others are together.
-  size_t Packed(size_t part) const { return At(ranks_ - 1, part); }
-  // What rank k reduces of `bytes`.
-  Range ShareOf(int k, size_t bytes) const {
-    const size_t share =
-        bytes / static_cast<size_t>(ranks_) / FloorMemory::kLine * FloorMemory::kLine;
-    return {At(k, share), k == ranks_ - 1 ? bytes : At(k + 1, share)};
-  }
 
   // Acquire: pairs with the release of whoever counts up; what it wrote before is seen.
   void Await(const std::atomic<uint32_t>& counter, uint32_t value) const {
@@ -74,15 +56,7 @@ class FloorRank {
     }
   }
 
-  void Sum(std::byte* target, const void* const* sources, size_t bytes) const {
-    kernels_.combine(ReduceOp::kSum, DType::kF32, target, sources, ranks_,
-                     static_cast<int64_t>(bytes / sizeof(float)), 1);
-  }
-
   FloorMemory& shared_;
-  const int rank_, ranks_;
-  const bool crowded_;
-  const Kernels& kernels_ = BestKernels();
 };
 
 }  // namespace entrain::perf

@@ -18,10 +18,10 @@ namespace entrain::perf {
 
 // A call is a few steps, as many on every rank; a rank tells when it has come to one, if others wait
 // for it there.
-class FloorReads : private FloorRank {
+class FloorReads : private FloorShmRank {
  public:
   FloorReads(FloorMemory* shared, int rank, int ranks, bool crowded)
-      : FloorRank(shared, rank, ranks, crowded), pieces_(At(ranks, kPiece)) {
+      : FloorShmRank(shared, rank, ranks, crowded), pieces_(At(ranks, kPiece)) {
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read a process
     Own().pid = getpid();
   }
@@ -33,35 +33,11 @@ class FloorReads : private FloorRank {
   }
 
   absl::Status Run(const Case& measured, const std::byte* source, std::byte* target) {
-    const size_t bytes = BytesOf(measured);
-    const int root = measured.root;
-    switch (measured.collective) {
-      case CallKind::kAllReduce:
-        return AllReduce(source, target, bytes);
-      case CallKind::kReduceScatter:
-        return BetweenBarriers([&] { return SumInputs(source, At(rank_, bytes), target, bytes); });
-      case CallKind::kAllGather:
-        return BetweenBarriers([&] { return PullParts(source, 0, target, bytes); });
-      case CallKind::kAllToAll:
-        return BetweenBarriers(
-            [&] { return PullParts(source + At(rank_, bytes), At(rank_, bytes), target, bytes); });
-      case CallKind::kBroadcast:
-        return Broadcast(root, target, bytes);
-      case CallKind::kReduce:
-        return Reduce(root, source, target, bytes);
-      case CallKind::kGather:
-        return Gather(root, source, target, bytes);
-      case CallKind::kScatter:
-        return Scatter(root, source, target, bytes);
-      case CallKind::kSend:
-        return PingPong(target, bytes);
-      default:
-        Barrier();
-        return absl::OkStatus();
-    }
+    return Call(*this, measured, source, target);
   }
 
  private:
+  friend class FloorRank;  // Call
   static constexpr size_t kPiece = 256 << 10;
   static constexpr size_t kMostWhole = 512 << 10;  // read by one rank that reduces all of it
 
@@ -73,7 +49,7 @@ class FloorReads : private FloorRank {
       AwaitStep(Other(step));
     }
   }
-  void Barrier() {
+  void Meet() {
     ++step_;
     Tell();
     AwaitOthers();
@@ -112,7 +88,7 @@ class FloorReads : private FloorRank {
         sources[k] = piece;
         ENTRAIN_RETURN_IF_ERROR(Pull(k, shared_.ranks[k].in + at, piece, size));
       }
-      Sum(target + done, sources, size);
+      Sum(target + done, sources, ranks_, size);
     }
     return absl::OkStatus();
   }
@@ -121,7 +97,7 @@ class FloorReads : private FloorRank {
 
   absl::Status SumShare(const std::byte* source, std::byte* target, size_t bytes) {
     const auto [first, last] = ShareOf(rank_, bytes);
-    Barrier();
+    Meet();
     return SumInputs(source, first, target + first, last - first);
   }
 
@@ -148,10 +124,28 @@ class FloorReads : private FloorRank {
 
   template <typename Body>
   absl::Status BetweenBarriers(Body body) {
-    Barrier();
+    Meet();
     ENTRAIN_RETURN_IF_ERROR(body());
-    Barrier();
+    Meet();
     return absl::OkStatus();
+  }
+
+  absl::Status Barrier() {
+    Meet();
+    return absl::OkStatus();
+  }
+
+  absl::Status ReduceScatter(const std::byte* source, std::byte* target, size_t part) {
+    return BetweenBarriers([&] { return SumInputs(source, At(rank_, part), target, part); });
+  }
+
+  absl::Status AllGather(const std::byte* source, std::byte* target, size_t part) {
+    return BetweenBarriers([&] { return PullParts(source, 0, target, part); });
+  }
+
+  absl::Status AllToAll(const std::byte* source, std::byte* target, size_t part) {
+    return BetweenBarriers(
+        [&] { return PullParts(source + At(rank_, part), At(rank_, part), target, part); });
   }
 
   absl::Status AllReduce(const std::byte* source, std::byte* target, size_t bytes) {
@@ -162,7 +156,7 @@ class FloorReads : private FloorRank {
     ++step_;
     Tell();
     ENTRAIN_RETURN_IF_ERROR(PullShares(target, bytes));
-    Barrier();
+    Meet();
     return absl::OkStatus();
   }
 
@@ -213,7 +207,7 @@ class FloorReads : private FloorRank {
     return absl::OkStatus();
   }
 
-  absl::Status PingPong(std::byte* target, size_t bytes) {
+  absl::Status PingPong(const std::byte*, std::byte* target, size_t bytes) {
     const int peer = rank_ ^ 1;
     if (peer >= ranks_) {
       return absl::OkStatus();

@@ -16,15 +16,14 @@
 #include <sys/socket.h>
 
 #include "bench/floor.h"
+#include "bench/floor_rank.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
-#include "lib/kernels/kernels.h"
 #include "lib/net/socket.h"
 
 namespace entrain::perf {
 namespace {
 
-constexpr size_t kLine = 64;
 constexpr size_t kPiece = 256 << 10;       // of what is summed
 constexpr size_t kTurn = 1 << 20;          // of one send or receive
 constexpr size_t kCrowdedTurn = 48 << 10;  // of either, where ranks share cores and caches
@@ -47,13 +46,11 @@ void Acknowledge(const Fd& fd, int when) {
   (void)setsockopt(fd.get(), IPPROTO_TCP, TCP_QUICKACK, &when, sizeof(when));
 }
 
-class TcpSubject final : public Subject {
+class TcpSubject final : public Subject, private FloorRank {
  public:
   // fds: a connection to each rank; the own place is empty.
   TcpSubject(std::vector<Fd> fds, int rank, bool crowded)
-      : rank_(rank),
-        ranks_(static_cast<int>(fds.size())),
-        crowded_(crowded),
+      : FloorRank(rank, static_cast<int>(fds.size()), crowded),
         turn_(crowded ? kCrowdedTurn : kTurn),
         piece_(std::min(turn_, kPiece)),
         wires_(fds.size()),
@@ -69,36 +66,11 @@ class TcpSubject final : public Subject {
   std::string algorithm(const Case&) const override { return "floor"; }
 
   absl::Status Run(const Case& measured, const void* in, void* out) override {
-    const auto* const source = static_cast<const std::byte*>(in);
-    auto* const target = static_cast<std::byte*>(out);
-    // Of the call, or of each part where ranks have parts.
-    const size_t bytes = static_cast<size_t>(measured.count) * sizeof(float);
-    const int root = measured.root;
-    switch (measured.collective) {
-      case CallKind::kAllReduce:
-        return AllReduce(source, target, bytes);
-      case CallKind::kReduceScatter:
-        return ReduceScatter(source, target, bytes);
-      case CallKind::kAllGather:
-        return AllGather(source, target, bytes);
-      case CallKind::kBroadcast:
-        return Broadcast(root, target, bytes);
-      case CallKind::kReduce:
-        return Reduce(root, source, target, bytes);
-      case CallKind::kGather:
-        return Gather(root, source, target, bytes);
-      case CallKind::kScatter:
-        return Scatter(root, source, target, bytes);
-      case CallKind::kAllToAll:
-        return AllToAll(source, target, bytes);
-      case CallKind::kSend:
-        return PingPong(source, target, bytes);
-      default:
-        return Barrier();
-    }
+    return Call(*this, measured, static_cast<const std::byte*>(in), static_cast<std::byte*>(out));
   }
 
  private:
+  friend class FloorRank;  // Call
   // What is left to do on one connection, in this order.
   struct Wire {
     Fd fd;
@@ -112,7 +84,6 @@ class TcpSubject final : public Subject {
     bool in_is_result = false;
   };
 
-  int Other(int step) const { return (rank_ + step) % ranks_; }
   std::byte* PieceOf(int k) { return pieces_.data() + static_cast<size_t>(k) * kPiece; }
 
   // ---- What a call consists of
@@ -243,45 +214,30 @@ class TcpSubject final : public Subject {
     pieces_missing_ = ranks_ - 1;
   }
 
-  void Sum(std::byte* target, const void* const* sources, int count, size_t bytes) const {
-    kernels_.combine(ReduceOp::kSum, DType::kF32, target, sources, count,
-                     static_cast<int64_t>(bytes / sizeof(float)), 1);
-  }
-
   // ---- The calls
 
-  size_t ForOthers(size_t bytes) const { return bytes * static_cast<size_t>(ranks_ - 1); }
   bool PowerOfTwo() const { return (ranks_ & (ranks_ - 1)) == 0; }
-  static std::byte* PartOf(std::byte* memory, int k, size_t part) {
-    return memory + static_cast<size_t>(k) * part;
-  }
+  static std::byte* PartOf(std::byte* memory, int k, size_t part) { return memory + At(k, part); }
   static const std::byte* PartOf(const std::byte* memory, int k, size_t part) {
-    return memory + static_cast<size_t>(k) * part;
-  }
-
-  // [first, last) of `bytes`, which `sharers` ranks share, for the k-th of them.
-  static std::pair<size_t, size_t> ShareOf(int k, int sharers, size_t bytes) {
-    const size_t share = bytes / static_cast<size_t>(sharers) / kLine * kLine;
-    const size_t first = share * static_cast<size_t>(k);
-    return {first, k == sharers - 1 ? bytes : first + share};
+    return memory + At(k, part);
   }
 
   // Everybody sums a share.
   void SumShares(const std::byte* source, std::byte* target, size_t bytes) {
-    const auto [own, own_end] = ShareOf(rank_, ranks_, bytes);
+    const auto [own, own_end] = ShareOf(rank_, bytes);
     SetResult(target + own, own_end - own);
     SumHere(source + own);
     for (int step = 1; step < ranks_; ++step) {
-      const auto [first, last] = ShareOf(Other(step), ranks_, bytes);
+      const auto [first, last] = ShareOf(Other(step), bytes);
       Send(Other(step), source + first, last - first);
     }
   }
 
   absl::Status AllReduce(const std::byte* source, std::byte* target, size_t bytes) {
-    if (ForOthers(bytes) > kMostToAll) {
+    if (Packed(bytes) > kMostToAll) {
       SumShares(source, target, bytes);
       for (int step = 1; step < ranks_; ++step) {
-        const auto [first, last] = ShareOf(Other(step), ranks_, bytes);
+        const auto [first, last] = ShareOf(Other(step), bytes);
         Receive(Other(step), target + first, last - first);
         SendResult(Other(step));
       }
@@ -329,7 +285,7 @@ class TcpSubject final : public Subject {
   }
 
   absl::Status ReduceScatter(const std::byte* source, std::byte* target, size_t part) {
-    if (PowerOfTwo() && ForOthers(part) <= kMostToAll) {
+    if (PowerOfTwo() && Packed(part) <= kMostToAll) {
       return HalvingReduceScatter(source, target, part);
     }
     SetResult(target, part);
@@ -341,7 +297,7 @@ class TcpSubject final : public Subject {
   }
 
   absl::Status Reduce(int root, const std::byte* source, std::byte* target, size_t bytes) {
-    if (ranks_ == 2 || ForOthers(bytes) <= kMostToRoot) {
+    if (ranks_ == 2 || Packed(bytes) <= kMostToRoot) {
       if (rank_ != root) {
         Send(root, source, bytes);
         return Move();
@@ -360,7 +316,7 @@ class TcpSubject final : public Subject {
       return Move();
     }
     for (int step = 1; step < ranks_; ++step) {
-      const auto [first, last] = ShareOf(Other(step), ranks_, bytes);
+      const auto [first, last] = ShareOf(Other(step), bytes);
       Receive(Other(step), target + first, last - first);
     }
     return Move();
@@ -387,7 +343,7 @@ class TcpSubject final : public Subject {
 
   // What is large goes out of the root once: everybody passes on a share to the others.
   absl::Status Broadcast(int root, std::byte* target, size_t bytes) {
-    if (ForOthers(bytes) <= kMostToAll) {
+    if (Packed(bytes) <= kMostToAll) {
       for (int step = 1; rank_ == root && step < ranks_; ++step) {
         Send(Other(step), target, bytes);
       }
@@ -471,7 +427,7 @@ class TcpSubject final : public Subject {
   }
 
   absl::Status AllToAll(const std::byte* source, std::byte* target, size_t part) {
-    if (PowerOfTwo() && ranks_ > 2 && ForOthers(part) <= kMostPacked) {
+    if (PowerOfTwo() && ranks_ > 2 && Packed(part) <= kMostPacked) {
       return DoublingAllToAll(source, target, part);
     }
     std::memcpy(PartOf(target, rank_, part), PartOf(source, rank_, part), part);
@@ -510,10 +466,7 @@ class TcpSubject final : public Subject {
     return absl::OkStatus();
   }
 
-  const int rank_, ranks_;
-  const bool crowded_;
   const size_t turn_, piece_;
-  const Kernels& kernels_ = BestKernels();
   std::vector<Wire> wires_;  // by rank; the own one is empty
   size_t left_ = 0;          // bytes, out and in, of the call
   std::vector<std::byte> pieces_;

@@ -38,9 +38,8 @@ constexpr EnvVariable kEnvironment[] = {
      "which address to bind and publish: names, prefixes (eth*), CIDR, ipv4/ipv6, ^exclusions"},
     {"ENTRAIN_PORTS", "LOW-HIGH", "which ports to listen on; default: the kernel chooses"},
     {"ENTRAIN_TCP_STREAMS", "1 to 16",
-     "by how many connections tcp sends large payloads to a peer; default: as many as are measured "
-     "to "
-     "pay, on one host one"},
+     "by how many connections tcp sends what is large to a peer; "
+     "default: as many as pay, on one host one"},
     {"ENTRAIN_HOST_ID", "text",
      "which host this process counts to; default: boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path", "file with the pre-shared key of the job; default: none"},
