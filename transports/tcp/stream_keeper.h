@@ -23,7 +23,6 @@ class StreamKeeper {
   StreamKeeper(TcpStreams* streams, TcpSender* sender) : streams_(*streams), sender_(*sender) {}
 
   TcpStreams& streams() { return streams_; }
-  const TcpStreams& streams() const { return streams_; }
   // The path's connection stands. `setting`: as ParseTcpStreams gives it. Between processes of one host there are only
   // as many as are set.
   void Begin(bool dialer, int setting, bool one_host);
