@@ -1,4 +1,4 @@
-# How the project's targets are made: entrain_unit (a folder of the library), entrain_test, entrain_program.
+# How the project's targets are made: entrain_unit (a folder of the library), entrain_test, entrain_test_library.
 include_guard()
 include(GNUInstallDirs)
 
@@ -19,6 +19,8 @@ target_compile_options(entrain_flags INTERFACE -Wall -Wextra -Wshadow $<$<COMPIL
                        $<$<BOOL:${ENTRAIN_WERROR}>:-Werror>)
 # A product is rounded before it is added, on every machine: where it is one instruction to do both, as on Arm, compilers take that.
 target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+# Lets ccache see which precompiled headers a file was compiled with.
+target_compile_options(entrain_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 if(ENTRAIN_SANITIZE)
   # vptr looks into type information, which the units are compiled without.
   target_compile_options(entrain_flags INTERFACE -fsanitize=${ENTRAIN_SANITIZE} -fno-sanitize=vptr
@@ -47,6 +49,45 @@ if(ENTRAIN_SANITIZE MATCHES "thread")
   target_link_options(entrain_flags INTERFACE LINKER:--undefined=__wrap_${mutex}4LockEv)
 endif()
 
+# Precompiled headers, of the system only: the headers that most files include, and that cost most of their time. One set for each
+# set of options that the compiler wants alike. A file includes what it uses all the same: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON must
+# build. A source with options of its own (-O3, -mavx2) sets SKIP_PRECOMPILE_HEADERS.
+set(entrain_common_headers
+  <algorithm> <array> <atomic> <chrono> <cmath> <cstddef> <cstdint> <cstdio> <cstdlib> <cstring> <deque> <fstream> <functional>
+  <limits> <map> <memory> <mutex> <numeric> <optional> <random> <set> <string> <thread> <tuple> <utility> <vector>
+  <absl/status/status.h> <absl/strings/match.h> <absl/strings/str_cat.h> <absl/strings/str_join.h> <absl/strings/str_split.h>
+  <absl/strings/string_view.h>)
+set(entrain_unit_headers ${entrain_common_headers}
+  <absl/base/thread_annotations.h> <absl/container/flat_hash_map.h> <absl/functional/any_invocable.h>
+  <absl/functional/function_ref.h> <absl/status/statusor.h> <absl/strings/numbers.h> <absl/strings/str_format.h>
+  <absl/synchronization/mutex.h> <absl/types/span.h>)
+set(entrain_test_headers ${entrain_common_headers}
+  <barrier> <filesystem> <iterator> <absl/synchronization/notification.h> <gmock/gmock.h> <gtest/gtest.h>)
+
+# Gives a target the precompiled headers of a KIND: unit or test.
+function(entrain_precompile target kind)
+  if(NOT TARGET entrain_${kind}_headers)
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled/${kind}.cc CONTENT "// Only the precompiled headers of this target matter.\n")
+    add_library(entrain_${kind}_headers OBJECT ${PROJECT_BINARY_DIR}/precompiled/${kind}.cc)
+    target_link_libraries(entrain_${kind}_headers PRIVATE entrain_flags)
+    cmake_language(CALL entrain_${kind}_options entrain_${kind}_headers)
+    target_precompile_headers(entrain_${kind}_headers PRIVATE ${entrain_${kind}_headers})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM entrain_${kind}_headers)
+endfunction()
+
+function(entrain_unit_options target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+function(entrain_test_options target)
+  find_package(GTest REQUIRED)
+  target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest)
+  # Programs as their libraries, so that both can use the same precompiled headers. Tests themselves need not be quick.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC $<$<NOT:$<CONFIG:Debug>>:-O1>>)
+endfunction()
+
 # entrain_unit(NAME SOURCES a.cc ... DEPS entrain_base ... absl::status ...)
 # One folder of the library: a static archive of position-independent objects. libentrain.so is made of all of them,
 # tests link the ones they need.
@@ -55,8 +96,8 @@ function(entrain_unit name)
   add_library(entrain_${name} STATIC ${ARG_SOURCES})
   target_link_libraries(entrain_${name} PUBLIC ${ARG_DEPS} PRIVATE entrain_flags)
   target_include_directories(entrain_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_compile_options(entrain_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
-  set_target_properties(entrain_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  entrain_unit_options(entrain_${name})
+  entrain_precompile(entrain_${name} unit)
   set_property(GLOBAL APPEND PROPERTY ENTRAIN_UNITS entrain_${name})
 endfunction()
 
@@ -75,7 +116,18 @@ function(entrain_test name)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 4")
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main entrain_flags)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main entrain_flags)
+  entrain_test_options(${name})
+  entrain_precompile(${name} test)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
+endfunction()
+
+# entrain_test_library(NAME SOURCES a.cc ... DEPS entrain_comm ...): what several tests share.
+function(entrain_test_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE entrain_flags)
+  entrain_test_options(${name})
+  entrain_precompile(${name} test)
 endfunction()
