@@ -40,9 +40,13 @@ constexpr EnvVariable kEnvironment[] = {
     {"ENTRAIN_TCP_STREAMS", "1 to 16",
      "by how many connections tcp sends what is large to a peer; "
      "default: as many as pay, on one host one"},
+    {"ENTRAIN_KEEPALIVE", "LIMIT/INTERVAL",
+     "a host is asked every INTERVAL whether it is there, and gone after a silence of LIMIT; "
+     "default: 8s/2s"},
     {"ENTRAIN_HOST_ID", "text",
      "which host this process counts to; default: boot, network and IPC namespace"},
-    {"ENTRAIN_KEY_FILE", "path", "file with the pre-shared key of the job; default: none"},
+    {"ENTRAIN_KEY_FILE", "path",
+     "file with the pre-shared key of the job, 16 bytes to 4 KiB; default: none"},
     {"ENTRAIN_NCCL_LIBRARY", "path",
      "the NCCL that takes collectives on device memory; default: libnccl.so.2, where there is one"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},

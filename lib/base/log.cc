@@ -1,8 +1,11 @@
 #include "lib/base/log.h"
 
+#include <algorithm>
 #include <atomic>
+#include <climits>
 #include <string>
 
+#include <poll.h>
 #include <unistd.h>
 
 #include "absl/base/const_init.h"
@@ -19,6 +22,25 @@ void (*log_sink)(int32_t, const char*, void*) = nullptr;
 void* log_user = nullptr;
 
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
+
+// How long a line waits for standard error, which may be a pipe that nobody reads: the engine's thread writes lines too.
+constexpr int kPatienceMs = 100;
+
+void WriteToStandardError(absl::string_view line) {
+  static std::atomic<bool> stuck{false};  // the last line was not taken: the next one does not wait
+  while (!line.empty()) {
+    pollfd room{STDERR_FILENO, POLLOUT, 0};
+    const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kPatienceMs) > 0;
+    stuck.store(!ready, std::memory_order_relaxed);
+    // A pipe that has room takes so much without waiting. In one write, so that lines of several processes do not mix.
+    const ssize_t put =
+        ready ? write(STDERR_FILENO, line.data(), std::min<size_t>(line.size(), PIPE_BUF)) : 0;
+    if (put <= 0) {
+      return;
+    }
+    line.remove_prefix(static_cast<size_t>(put));
+  }
+}
 
 }  // namespace
 
@@ -54,8 +76,7 @@ void LogLine(LogLevel level, absl::string_view text) {
     return;
   }
   line.push_back('\n');
-  // One write, so that lines of several processes do not mix.
-  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, line.data(), line.size());
+  WriteToStandardError(line);
 }
 
 }  // namespace entrain

@@ -1,5 +1,6 @@
 // Levelled lines on standard error, or to a sink of the caller's. No libraries, no streams.
-// Thread safety: everything may be called from any thread; a line is written whole.
+// Thread safety: everything may be called from any thread; a line is written whole. Lines that standard error does not take within
+// 100 ms are lost.
 //
 //   ENTRAIN_LOG(kWarning, "shm: ", why, ", using tcp");
 //

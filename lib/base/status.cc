@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/bytes.h"
+#include "lib/base/text.h"
 
 namespace entrain {
 namespace {
@@ -38,6 +39,7 @@ constexpr CodeRow kCodes[] = {
 std::string EncodeBlame(const Blame& b) {
   return Writer()
       .Put(b.rank)
+      .Put(b.world_rank)
       .PutRaw(b.peer_id.data(), b.peer_id.size())
       .PutText(absl::string_view(b.address).substr(0, kMaxAddress))
       .PutText(absl::string_view(b.operation).substr(0, kMaxOperation))
@@ -55,12 +57,13 @@ std::string EncodeBlame(const Blame& b) {
 bool DecodeBlame(absl::string_view bytes, Blame& b) {
   Reader reader(bytes);
   b.rank = reader.Get<int32_t>();
+  b.world_rank = reader.Get<int32_t>();
   const absl::string_view id = reader.GetRaw(b.peer_id.size());
   if (reader.ok()) {
     std::memcpy(b.peer_id.data(), id.data(), id.size());
   }
-  b.address = std::string(reader.GetText(kMaxAddress));
-  b.operation = std::string(reader.GetText(kMaxOperation));
+  b.address = CleanText(reader.GetText(kMaxAddress));
+  b.operation = CleanText(reader.GetText(kMaxOperation));
   b.tag = reader.Get<int64_t>();
   b.sequence = reader.Get<uint64_t>();
   b.generation = reader.Get<uint64_t>();
@@ -205,7 +208,7 @@ std::optional<absl::Status> DecodeStatus(absl::string_view bytes) {
   if (!reader.Finished() || (!blame_bytes.empty() && !DecodeBlame(blame_bytes, blame))) {
     return std::nullopt;
   }
-  absl::Status status(FromCode(code), message);
+  absl::Status status(FromCode(code), CleanText(message, kMaxMessage));
   return blame_bytes.empty() ? status : WithBlame(std::move(status), blame);
 }
 

@@ -58,8 +58,9 @@ absl::string_view PhaseName(Phase phase);
 
 // Who and what an error is about. Fields that do not apply keep their defaults.
 struct Blame {
-  int32_t rank = -1;                  // the guilty rank in the communicator concerned
-  std::array<uint8_t, 16> peer_id{};  // its process
+  int32_t rank = -1;        // the guilty rank in the communicator concerned
+  int32_t world_rank = -1;  // in the communicator from which that one was split, in the end
+  std::array<uint8_t, 16> peer_id{};  // its process: known also where it is no member
   std::string address;                // "tcp 127.0.0.1:4711", "shm pid 12"
   std::string operation;              // "all_reduce"
   int64_t tag = -1;                   // user tag; -1: untagged
@@ -91,7 +92,7 @@ absl::StatusCode FromCode(entrain_status_t code);
 const char* CodeName(entrain_status_t code);
 
 // One line of bytes for a status, to send to a peer, and back; nullopt for malformed input. (Not a
-// StatusOr: one of a Status takes an error for its value.)
+// StatusOr: one of a Status takes an error for its value.) Texts come back clean (lib/base/text.h).
 std::string EncodeStatus(const absl::Status& status);
 std::optional<absl::Status> DecodeStatus(absl::string_view bytes);
 

@@ -1,8 +1,14 @@
 #include "lib/base/log.h"
 
+#include <chrono>
+#include <cstdlib>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
@@ -85,6 +91,37 @@ TEST_F(LogTest, ManyThreadsLogAtOnce) {
     thread.join();
   }
   EXPECT_EQ(lines_.lines.size(), 400u);
+}
+
+// A pipe that nobody reads.
+TEST(Log, AStandardErrorThatTakesNothingHoldsNobody) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int before = dup(STDERR_FILENO);
+  ASSERT_EQ(fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
+  ASSERT_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+  std::thread writer([] {
+    for (int i = 0; i < 100; ++i) {
+      LogLine(LogLevel::kWarning, std::string(1000, 'x'));
+    }
+    LogLine(LogLevel::kWarning, std::string(10000, 'y'));
+  });
+  std::promise<void> joined;
+  std::thread watch([&, over = joined.get_future()] {
+    if (over.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
+      std::abort();
+    }
+  });
+  writer.join();
+  joined.set_value();
+  watch.join();
+  ASSERT_EQ(dup2(before, STDERR_FILENO), STDERR_FILENO);
+  char some[32] = {};
+  EXPECT_GT(read(ends[0], some, sizeof(some) - 1), 0);
+  EXPECT_THAT(some, testing::HasSubstr("entrain warning: xxx"));
+  for (const int fd : {before, ends[0], ends[1]}) {
+    close(fd);
+  }
 }
 
 }  // namespace

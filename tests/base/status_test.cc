@@ -27,6 +27,7 @@ constexpr entrain_status_t kCodes[] = {ENTRAIN_OK,
 Blame FullBlame() {
   Blame blame;
   blame.rank = 3;
+  blame.world_rank = 7;
   for (uint8_t i = 0; i < 16; ++i) {
     blame.peer_id[i] = static_cast<uint8_t>(200 + i);
   }
@@ -45,6 +46,7 @@ Blame FullBlame() {
 
 void ExpectSameBlame(const Blame& a, const Blame& b) {
   EXPECT_EQ(a.rank, b.rank);
+  EXPECT_EQ(a.world_rank, b.world_rank);
   EXPECT_EQ(a.peer_id, b.peer_id);
   EXPECT_EQ(a.address, b.address);
   EXPECT_EQ(a.operation, b.operation);
