@@ -36,10 +36,16 @@ class PrefixStore final : public RequestStore {
         return AsText(base_->Add(key, request.delta, stop));
       case StoreOp::kCompareAndSet:
         return base_->CompareAndSet(key, request.expected, request.value, stop);
-      case StoreOp::kDeletePrefix:
-        return AsText(base_->DeletePrefix(key, stop));
+      default:
+        return absl::InternalError("store: unknown operation");
     }
-    return absl::InternalError("store: unknown operation");
+  }
+
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(const std::string& key, const Entry& entry,
+                                                     const Stop& stop) override {
+    const absl::StatusOr<Parts> mine =
+        entry.unable.ok() ? absl::StatusOr<Parts>(entry.parts) : entry.unable;
+    return base_->Join(absl::StrCat(prefix_, key), entry.rank, entry.size, mine, stop);
   }
 
   const std::shared_ptr<Store> base_;

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/bytes.h"
 #include "lib/base/status.h"
+#include "lib/base/text.h"
 
 namespace entrain {
 namespace {
@@ -26,14 +26,20 @@ absl::string_view OpName(StoreOp op) {
       return "add";
     case StoreOp::kCompareAndSet:
       return "compare-and-set";
-    case StoreOp::kDeletePrefix:
-      return "delete-prefix";
+    case StoreOp::kJoin:
+      return "join";
+    case StoreOp::kAbsent:
+      return "absent";
+    case StoreOp::kFail:
+      return "fail";
+    case StoreOp::kFinish:
+      return "finish";
   }
   return "?";
 }
 
 bool IsKnown(StoreOp op) {
-  return op >= StoreOp::kSet && op <= StoreOp::kDeletePrefix;
+  return op >= StoreOp::kSet && op <= StoreOp::kFinish;
 }
 
 // Keys and values come from anywhere; messages stay one short printable line.
@@ -69,7 +75,7 @@ absl::Status CheckRequest(const StoreRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("store: unknown operation ", static_cast<int>(request.op)));
   }
-  if (request.key.empty() && request.op != StoreOp::kDeletePrefix) {
+  if (request.key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("store: ", OpName(request.op), ": empty key"));
   }
   if (request.key.size() > kMaxStoreKey) {
@@ -104,21 +110,40 @@ bool IsRefused(const StoreRequest& request, const std::string* old) {
          (old == nullptr ? absl::string_view() : absl::string_view(*old)) != request.expected;
 }
 
-absl::StatusOr<std::string> StoreTable::Apply(const StoreRequest& request, bool* changed) {
-  *changed = false;
-  if (request.op == StoreOp::kDeletePrefix) {
-    const auto first = values_.lower_bound(request.key);
-    auto last = first;
-    int64_t count = 0;
-    while (last != values_.end() && absl::StartsWith(last->first, request.key)) {
-      ++last;
-      ++count;
-    }
-    values_.erase(first, last);
-    return absl::StrCat(count);
+absl::Status StoreTable::Charge(const std::string& key, size_t bytes, absl::string_view client,
+                                const Held* old) {
+  constexpr size_t kKeyBytes = 128;  // of bookkeeping
+  const auto cost = [&](size_t value) { return key.size() + value + kKeyBytes; };
+  const size_t freed = old == nullptr ? 0 : cost(old->value.size());
+  const auto account = of_client_.find(client);
+  const size_t had = account == of_client_.end() ? 0 : account->second;
+  const size_t all = bytes_ - freed + cost(bytes);
+  const size_t own = had - (old != nullptr && old->client == client ? freed : 0) + cost(bytes);
+  if (all > kMaxTableBytes || own > kMaxClientBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("store: value of key ", Quote(key), " of ", bytes, " bytes: ",
+                     all > kMaxTableBytes
+                         ? absl::StrCat("all values together may have ", kMaxTableBytes)
+                         : absl::StrCat("those of one client together may have ", kMaxClientBytes),
+                     " bytes"));
   }
+  if (old != nullptr) {
+    const auto payer = of_client_.find(old->client);
+    payer->second -= freed;
+    if (payer->second == 0) {
+      of_client_.erase(payer);
+    }
+  }
+  of_client_[std::string(client)] += cost(bytes);
+  bytes_ = all;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> StoreTable::Apply(const StoreRequest& request, absl::string_view client,
+                                              bool* changed) {
+  *changed = false;
   const auto found = values_.find(request.key);
-  const std::string* old = found == values_.end() ? nullptr : &found->second;
+  const std::string* old = found == values_.end() ? nullptr : &found->second.value;
   if (request.op == StoreOp::kGet || request.op == StoreOp::kTryGet) {
     if (old == nullptr) {
       return absl::NotFoundError(absl::StrCat("store: no key ", Quote(request.key)));
@@ -127,7 +152,9 @@ absl::StatusOr<std::string> StoreTable::Apply(const StoreRequest& request, bool*
   }
   ENTRAIN_ASSIGN_OR_RETURN(std::string value, ValueAfter(request, old));
   if (!IsRefused(request, old)) {
-    values_[request.key] = value;
+    ENTRAIN_RETURN_IF_ERROR(
+        Charge(request.key, value.size(), client, old == nullptr ? nullptr : &found->second));
+    values_[request.key] = {value, std::string(client)};
     *changed = true;
   }
   return value;
@@ -174,22 +201,12 @@ absl::StatusOr<std::string> DecodeReply(absl::string_view bytes) {
   if (code == 0) {
     return std::string(text);
   }
-  return absl::Status(static_cast<absl::StatusCode>(code), text);
+  return absl::Status(static_cast<absl::StatusCode>(code), CleanText(text));
 }
 
 absl::StatusOr<std::string> RequestStore::Checked(const StoreRequest& request, const Stop& stop) {
   ENTRAIN_RETURN_IF_ERROR(CheckRequest(request));
   return Do(request, stop);
-}
-
-absl::StatusOr<int64_t> RequestStore::CheckedNumber(const StoreRequest& request, const Stop& stop) {
-  ENTRAIN_ASSIGN_OR_RETURN(const std::string text, Checked(request, stop));
-  int64_t number = 0;
-  if (!absl::SimpleAtoi(text, &number)) {
-    return absl::DataLossError(
-        absl::StrCat(Describe(url(), request), ": the answer is no number: ", Quote(text)));
-  }
-  return number;
 }
 
 absl::Status RequestStore::Set(absl::string_view key, absl::string_view value, const Stop& stop) {
@@ -219,7 +236,13 @@ absl::StatusOr<int64_t> RequestStore::Add(absl::string_view key, int64_t delta, 
   request.op = StoreOp::kAdd;
   request.key = std::string(key);
   request.delta = delta;
-  return CheckedNumber(request, stop);
+  ENTRAIN_ASSIGN_OR_RETURN(const std::string text, Checked(request, stop));
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(text, &number)) {
+    return absl::DataLossError(
+        absl::StrCat(Describe(url(), request), ": the answer is no number: ", Quote(text)));
+  }
+  return number;
 }
 
 absl::StatusOr<std::string> RequestStore::CompareAndSet(absl::string_view key,
@@ -234,11 +257,21 @@ absl::StatusOr<std::string> RequestStore::CompareAndSet(absl::string_view key,
   return Checked(request, stop);
 }
 
-absl::StatusOr<int64_t> RequestStore::DeletePrefix(absl::string_view prefix, const Stop& stop) {
+absl::StatusOr<std::unique_ptr<StoreMeeting>> RequestStore::Join(absl::string_view key, int rank,
+                                                                 int size,
+                                                                 const absl::StatusOr<Parts>& mine,
+                                                                 const Stop& stop) {
   StoreRequest request;
-  request.op = StoreOp::kDeletePrefix;
-  request.key = std::string(prefix);
-  return CheckedNumber(request, stop);
+  request.op = StoreOp::kJoin;
+  request.key = std::string(key);
+  ENTRAIN_RETURN_IF_ERROR(CheckRequest(request));
+  Entry entry;
+  entry.rank = rank;
+  entry.size = size;
+  entry.parts = mine.ok() ? *mine : Parts();
+  entry.unable = mine.status();
+  ENTRAIN_RETURN_IF_ERROR(CheckEntry(entry));
+  return Join(request.key, entry, stop);
 }
 
 }  // namespace entrain

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "lib/store/gathering.h"
 #include "lib/store/store.h"
 
 namespace entrain {
@@ -22,18 +23,22 @@ enum class StoreOp : uint8_t {
   kTryGet = 3,
   kAdd = 4,
   kCompareAndSet = 5,
-  kDeletePrefix = 6,
+  // Of meetings (gathering.h), between a client and a server.
+  kJoin = 6,
+  kAbsent = 7,
+  kFail = 8,
+  kFinish = 9,
 };
 
 struct StoreRequest {
   StoreOp op = StoreOp::kGet;
-  std::string key;       // kDeletePrefix: the prefix
-  std::string value;     // kSet: the value. kCompareAndSet: desired
+  std::string key;
+  std::string value;  // kSet: the value. kCompareAndSet: desired. kJoin: an Entry. kFail: a status
   std::string expected;  // kCompareAndSet
   int64_t delta = 0;     // kAdd
 };
 
-// Sizes within the limits of store.h; only a prefix may be empty. Errors name the key.
+// Sizes within the limits of store.h. Errors name the key.
 absl::Status CheckRequest(const StoreRequest& request);
 
 // What the key holds after kSet, kAdd or kCompareAndSet when it held `old` (null: absent). Pure.
@@ -44,15 +49,29 @@ absl::StatusOr<std::string> ValueAfter(const StoreRequest& request, const std::s
 // even an absent key.
 bool IsRefused(const StoreRequest& request, const std::string* old);
 
+// What a map holds: keys, values, and bookkeeping for each key. In all, and set by one client.
+constexpr size_t kMaxTableBytes = size_t{256} << 20, kMaxClientBytes = size_t{64} << 20;
+
 // The map itself, without waiting. Not thread-safe.
 class StoreTable {
  public:
   // The answer: a value, or a number in decimal. kGet and kTryGet: kNotFound when the key is
-  // absent. `changed`: whether somebody waiting for request.key should look again.
-  absl::StatusOr<std::string> Apply(const StoreRequest& request, bool* changed);
+  // absent. kResourceExhausted names the limit that a value would exceed. `client`: whoever asks; the last that has
+  // written a key bears its bytes. `changed`: whether somebody waiting for request.key should look again.
+  absl::StatusOr<std::string> Apply(const StoreRequest& request, absl::string_view client,
+                                    bool* changed);
 
  private:
-  std::map<std::string, std::string, std::less<>> values_;
+  struct Held {
+    std::string value, client;
+  };
+  // What `key` with `bytes` of value in the place of `old` would make of the sums; on an error nothing has changed.
+  absl::Status Charge(const std::string& key, size_t bytes, absl::string_view client,
+                      const Held* old);
+
+  std::map<std::string, Held, std::less<>> values_;
+  std::map<std::string, size_t, std::less<>> of_client_;
+  size_t bytes_ = 0;
 };
 
 // Largest encodings of anything CheckRequest accepts, and of its answer; longer ones are refused
@@ -76,15 +95,20 @@ class RequestStore : public Store {
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) final;
   absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                             absl::string_view desired, const Stop& stop) final;
-  absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix, const Stop& stop) final;
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
+                                                     const absl::StatusOr<Parts>& mine,
+                                                     const Stop& stop) final;
 
  protected:
   // `request` has passed CheckRequest. kGet waits for the key.
   virtual absl::StatusOr<std::string> Do(const StoreRequest& request, const Stop& stop) = 0;
+  // `key` and `entry` are within the limits.
+  virtual absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(const std::string& key,
+                                                             const Entry& entry,
+                                                             const Stop& stop) = 0;
 
  private:
   absl::StatusOr<std::string> Checked(const StoreRequest& request, const Stop& stop);
-  absl::StatusOr<int64_t> CheckedNumber(const StoreRequest& request, const Stop& stop);
 };
 
 // "store URL: get of key "x"", for messages.

@@ -1,4 +1,4 @@
-// Rendezvous: a small shared map that ranks use to find each other, and nothing else afterwards.
+// Rendezvous: meetings of ranks, and a small shared map, by which ranks find each other; nothing else afterwards.
 //
 // Thread safety: a Store may be used from any thread. Every blocking call ends by its Stop: the
 // deadline (TIMED_OUT naming the key) or the cancel flag (ABORTED).
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,31 @@ namespace entrain {
 
 constexpr size_t kMaxStoreKey = 512;
 constexpr size_t kMaxStoreValue = 1 << 20;
+
+// What a rank brings to a meeting: up to 64 texts, 64 KiB in all. A text that many ranks have in the same place travels
+// once.
+using Parts = std::vector<std::string>;
+
+// A rank's part in a meeting of ranks (Store::Join): each brings its parts, each gets those of all. A meeting that has
+// failed stays so, and all its ranks learn the first reason: a rank was claimed twice, sizes differ, a rank failed it, or
+// a rank has ended, by kill -9 too, before its Finish. The store notices that within a second, where the rank's host still
+// answers, and otherwise within ten. One thread at a time; must not outlive the store.
+class StoreMeeting {
+ public:
+  // Not after Finish: the rank gives up, and the meeting fails.
+  virtual ~StoreMeeting() = default;
+  // Blocks until all ranks have joined. Returns what they brought, by rank, or why the meeting has failed.
+  // kDeadlineExceeded, kAborted: `stop`; the rank is still part of the meeting.
+  virtual absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) = 0;
+  // Why the meeting has failed since all ranks came; OK if it has not, as far as is known. Never blocks.
+  virtual absl::Status Check() = 0;
+  // Fails the meeting for all its ranks.
+  virtual void Fail(const absl::Status& why) = 0;
+  // This rank needs the others no more: its end is no failure from now on.
+  virtual void Finish() = 0;
+  // Ranks that have not joined, the first 4096 at most.
+  virtual absl::StatusOr<std::vector<int>> Absent(const Stop& stop) = 0;
+};
 
 class Store {
  public:
@@ -35,8 +61,12 @@ class Store {
                                                     absl::string_view expected,
                                                     absl::string_view desired,
                                                     const Stop& stop) = 0;
-  // Removes every key that begins with `prefix`; returns how many.
-  virtual absl::StatusOr<int64_t> DeletePrefix(absl::string_view prefix, const Stop& stop) = 0;
+  // Takes the place of `rank` in the meeting `key` of `size` ranks and brings `mine`, in one request. An error instead of
+  // parts: the rank cannot take part; the meeting fails by it at once. Does not wait for the other ranks.
+  virtual absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank,
+                                                             int size,
+                                                             const absl::StatusOr<Parts>& mine,
+                                                             const Stop& stop) = 0;
   // The URL by which other processes open the same store. mem: stores name themselves.
   virtual std::string url() const = 0;
   // The server's host, to choose the interface that leads there; empty when there is none.

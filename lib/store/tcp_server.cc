@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <utility>
 
 #include <sys/epoll.h>
@@ -24,6 +25,7 @@ constexpr size_t kReadStep = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
 constexpr int kSweepMs = 500;  // how late a stranger may be noticed past its time
 constexpr int64_t kAcceptPauseNs = 100 * kMillisecond;
+constexpr int kGoneMs = 10'000;  // a host that answers nothing for so long has gone
 
 absl::Status AddToEpoll(int epoll, int fd, uint64_t id, uint32_t events) {
   epoll_event event{};
@@ -56,15 +58,21 @@ struct TcpStoreServer::Client {
   }
   uint32_t Announced() const { return Reader(in).Get<uint32_t>(); }
   bool Busy() const { return waiting || !out.empty(); }
+  bool meets() const { return rank >= 0; }
 
   Fd fd;
   Address address;
   Handshake handshake;
   Deadline deadline;  // of the handshake
-  std::string in, out;
+  std::string in;
+  std::deque<Frame> out;
+  size_t out_done = 0;   // bytes of out.front() that have left
   bool waiting = false;  // its request is parked under `wanted_key`
   std::string wanted_key;
-  uint32_t watched = 0;  // the epoll events asked for
+  std::string meeting;
+  int32_t rank = -1;                            // in that meeting; -1: it has joined none
+  bool has_table = false, has_failure = false;  // what it has been told of the meeting
+  uint32_t watched = 0;                         // the epoll events asked for
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener listener,
@@ -142,17 +150,21 @@ void TcpStoreServer::AcceptSome() {
     if (!fd->valid()) {
       return;
     }
+    if (!local()) {
+      EndWhenSilent(fd->get(), kGoneMs);
+    }
     if (const absl::Status same = local() ? CheckSameUser(fd->get()) : absl::OkStatus();
         !same.ok()) {
       ENTRAIN_LOG(kInfo, "store server ", name(), ": refused: ", same.message());
       continue;
     }
+    ProbeWhenIdle(fd->get(), keep_alive_);
     const uint64_t id = next_id_++;
     auto client = std::make_unique<Client>(*std::move(fd), from, self_, key_);
     if (!AddToEpoll(epoll_.get(), client->fd.get(), id, 0).ok()) {
       continue;  // no room in the kernel: this one is closed, the others go on
     }
-    client->out = client->handshake.TakeOutput();
+    client->out.push_back(MakeFrame(client->handshake.TakeOutput()));
     Client& added = *clients_.emplace(id, std::move(client)).first->second;
     ++strangers_;
     if (!Flush(added)) {
@@ -218,7 +230,9 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
   // a violation, and RDHUP means that nobody waits any more.
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0 ||
                     (client.waiting && (events & (EPOLLIN | EPOLLRDHUP)) != 0);
-  if (gone || !Flush(client) || !Advance(id, client)) {
+  // A rank that has finished says so and closes at once: the request is read before the end is believed.
+  const bool fine = Flush(client) && Advance(id, client);
+  if (gone || !fine) {
     Drop(id);
     return;
   }
@@ -230,6 +244,10 @@ bool TcpStoreServer::Advance(uint64_t id, Client& client) {
   while (!client.Busy()) {
     const size_t step = std::min(client.Wanted(), kReadStep);
     const size_t had = client.in.size();
+    if (transit_bytes_ + step > kMaxTransitBytes) {
+      Send(id, client, FrameOf(EncodeReply(Full())));
+      return false;
+    }
     client.in.resize(had + step);
     const auto got = ReadSome(client.fd.get(), client.in.data() + had, step);
     client.in.resize(had + (got.ok() ? *got : 0));
@@ -239,6 +257,7 @@ bool TcpStoreServer::Advance(uint64_t id, Client& client) {
     if (*got == 0) {
       return true;
     }
+    transit_bytes_ += *got;
     const bool fine =
         client.handshake.done() ? ConsumeRequest(id, client) : ConsumeHandshake(client);
     if (!fine || !Flush(client)) {
@@ -252,11 +271,13 @@ bool TcpStoreServer::ConsumeHandshake(Client& client) {
   if (client.in.size() < client.handshake.wanted()) {
     return true;
   }
+  transit_bytes_ -= client.in.size();
   const absl::Status status = client.handshake.Consume(std::exchange(client.in, std::string()));
-  client.out += client.handshake.TakeOutput();
+  client.out.push_back(MakeFrame(client.handshake.TakeOutput()));
   if (!status.ok()) {
     ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
                 status.message());
+    Flush(client);  // the refusal, which tells the client why
     return false;
   }
   strangers_ -= client.handshake.done() ? 1 : 0;
@@ -274,25 +295,37 @@ bool TcpStoreServer::ConsumeRequest(uint64_t id, Client& client) {
     return true;
   }
   const auto request = DecodeRequest(absl::string_view(client.in).substr(kLengthBytes));
+  transit_bytes_ -= client.in.size();
   client.in.clear();
   client.in.shrink_to_fit();
   if (!request.ok()) {
-    Reply(client, request.status());
-    return true;
-  }
-  bool changed = false;
-  const auto answer = table_.Apply(*request, &changed);
-  if (request->op == StoreOp::kGet && absl::IsNotFound(answer.status())) {
-    client.waiting = true;
-    client.wanted_key = request->key;
-    parked_[request->key].push_back(id);
-    return true;
-  }
-  Reply(client, answer);
-  if (changed) {
-    WakeParked(request->key);
+    Send(id, client, FrameOf(EncodeReply(request.status())));
+  } else if (client.meets() || request->op > StoreOp::kCompareAndSet) {
+    Meet(id, client, *request);
+  } else {
+    Answer(id, client, *request);
   }
   return true;
+}
+
+void TcpStoreServer::Answer(uint64_t id, Client& client, const StoreRequest& request) {
+  const std::array<uint8_t, 16>& peer = client.handshake.peer();
+  const absl::string_view name(reinterpret_cast<const char*>(peer.data()), peer.size());
+  bool changed = false;
+  auto answer = table_.Apply(request, name, &changed);
+  if (request.op == StoreOp::kGet && absl::IsNotFound(answer.status())) {
+    client.waiting = true;
+    client.wanted_key = request.key;
+    parked_[request.key].push_back(id);
+    return;
+  }
+  if (answer.ok() && transit_bytes_ + answer->size() > kMaxTransitBytes) {
+    answer = Full();
+  }
+  Send(id, client, FrameOf(EncodeReply(answer)));
+  if (changed) {
+    WakeParked(request.key);
+  }
 }
 
 void TcpStoreServer::WakeParked(const std::string& key) {
@@ -305,40 +338,144 @@ void TcpStoreServer::WakeParked(const std::string& key) {
   StoreRequest request;
   request.key = key;
   bool changed = false;
-  const auto answer = table_.Apply(request, &changed);
+  const Frame frame = FrameOf(EncodeReply(table_.Apply(request, "", &changed)));
   for (const uint64_t id : ids) {
     const auto client = clients_.find(id);
     if (client == clients_.end()) {
       continue;
     }
     client->second->waiting = false;
-    Reply(*client->second, answer);
-    // A failed flush is left for the event that comes with it, so that nobody is dropped from under
-    // a caller's feet.
-    Flush(*client->second);
-    Watch(id, *client->second);
+    Send(id, *client->second, frame);
   }
 }
 
-void TcpStoreServer::Reply(Client& client, const absl::StatusOr<std::string>& answer) {
-  const std::string body = EncodeReply(answer);
-  client.out +=
-      Writer().Put(static_cast<uint32_t>(body.size())).PutRaw(body.data(), body.size()).Take();
+// ---- Meetings
+
+void TcpStoreServer::Meet(uint64_t id, Client& client, const StoreRequest& request) {
+  if (request.op == StoreOp::kJoin && !client.meets()) {
+    Join(id, client, request);
+  } else if (!client.meets() || request.op <= StoreOp::kJoin) {
+    Send(id, client,
+         FrameOf(EncodeReply(absl::InvalidArgumentError(
+             "store: a connection that has joined a meeting serves that meeting alone"))));
+  } else if (request.op == StoreOp::kAbsent) {
+    const Gathering* const meeting = meetings_.Find(client.meeting);
+    Send(id, client, FrameOf(EncodeAbsent(meeting->Absent())));
+  } else if (request.op == StoreOp::kFail) {
+    const auto why = DecodeStatus(request.value);
+    if (why && !why->ok()) {
+      meetings_.Fail(client.meeting, *why);
+      Announce(client.meeting);
+    }
+  } else {
+    if (meetings_.Find(client.meeting)->server_rank == client.rank) {
+      TellServer(client.meeting, -1);
+    }
+    meetings_.Finish(client.meeting, client.rank);
+  }
+}
+
+void TcpStoreServer::Join(uint64_t id, Client& client, const StoreRequest& request) {
+  const auto entry = DecodeEntry(request.value);
+  if (!entry.ok()) {
+    Send(id, client, FrameOf(EncodeReply(entry.status())));
+    return;
+  }
+  const absl::Status joined = meetings_.Join(request.key, *entry, id, "this store");
+  const Gathering* const meeting = meetings_.Find(request.key);
+  if (!joined.ok()) {
+    Send(id, client, FrameOf(EncodeFailed(joined)));
+  } else {
+    client.meeting = request.key;
+    client.rank = entry->rank;
+    if (entry->serves) {
+      TellServer(request.key, entry->rank);
+    } else if (meeting->server_rank >= 0) {
+      Send(id, client, FrameOf(EncodeServer(meeting->server_rank)));
+    }
+  }
+  if (meeting != nullptr && (!meeting->failure.ok() || meeting->complete())) {
+    Announce(request.key);
+  }
+}
+
+void TcpStoreServer::TellServer(const std::string& key, int32_t rank) {
+  const Frame frame = FrameOf(EncodeServer(rank));
+  for (const auto& [place, seat] : meetings_.Find(key)->seats) {
+    if (const auto found = clients_.find(seat.member); found != clients_.end()) {
+      Send(seat.member, *found->second, frame);
+    }
+  }
+}
+
+void TcpStoreServer::Announce(const std::string& key) {
+  const Gathering& meeting = *meetings_.Find(key);
+  const bool failed = !meeting.failure.ok();
+  if (!failed && !meeting.complete()) {
+    return;
+  }
+  const Frame frame =
+      FrameOf(failed ? EncodeFailed(meeting.failure) : EncodeTable(meeting.Table()));
+  for (const auto& [place, seat] : meeting.seats) {
+    const auto found = clients_.find(seat.member);
+    if (found == clients_.end() || seat.finished) {
+      continue;
+    }
+    bool& told = failed ? found->second->has_failure : found->second->has_table;
+    if (!std::exchange(told, true)) {
+      Send(seat.member, *found->second, frame);
+    }
+  }
+}
+
+// ---- Sending
+
+absl::Status TcpStoreServer::Full() {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the server has ", kMaxTransitBytes,
+                   " bytes of unfinished requests and unread answers, which is the limit"));
+}
+
+TcpStoreServer::Frame TcpStoreServer::MakeFrame(std::string bytes) {
+  transit_bytes_ += bytes.size();
+  return Frame(new std::string(std::move(bytes)), [this](const std::string* frame) {
+    transit_bytes_ -= frame->size();
+    delete frame;
+  });
+}
+
+TcpStoreServer::Frame TcpStoreServer::FrameOf(absl::string_view body) {
+  return MakeFrame(Writer().PutText(body).Take());  // as a text: u32 length, bytes
+}
+
+// A failed flush is left for the event that comes with it, so that nobody is dropped from under a
+// caller's feet.
+void TcpStoreServer::Send(uint64_t id, Client& client, Frame frame) {
+  client.out.push_back(std::move(frame));
+  Flush(client);
+  Watch(id, client);
 }
 
 bool TcpStoreServer::Flush(Client& client) {
-  size_t done = 0;
-  bool fine = true;
-  while (done < client.out.size()) {
-    const auto put = WriteSome(client.fd.get(), client.out.data() + done, client.out.size() - done);
-    fine = put.ok();
-    if (!fine || *put == 0) {
-      break;
+  while (!client.out.empty()) {
+    const std::string& frame = *client.out.front();
+    if (client.out_done < frame.size()) {
+      const auto put = WriteSome(client.fd.get(), frame.data() + client.out_done,
+                                 frame.size() - client.out_done);
+      if (!put.ok()) {
+        return false;
+      }
+      if (*put == 0) {
+        return true;
+      }
+      client.out_done += *put;
     }
-    done += *put;
+    if (client.out_done == frame.size()) {
+      client.out.pop_front();
+      client.out_done = 0;
+    }
   }
-  client.out.erase(0, done);
-  return fine;
+  return true;
 }
 
 void TcpStoreServer::Watch(uint64_t id, Client& client) {
@@ -355,23 +492,30 @@ void TcpStoreServer::Watch(uint64_t id, Client& client) {
 
 void TcpStoreServer::Drop(uint64_t id) {
   const auto found = clients_.find(id);
-  const Client& client = *found->second;
-  strangers_ -= client.handshake.done() ? 0 : 1;
-  if (client.waiting) {
-    std::vector<uint64_t>& ids = parked_[client.wanted_key];
+  const std::unique_ptr<Client> client = std::move(found->second);
+  clients_.erase(found);
+  strangers_ -= client->handshake.done() ? 0 : 1;
+  transit_bytes_ -= client->in.size();
+  if (client->waiting) {
+    std::vector<uint64_t>& ids = parked_[client->wanted_key];
     ids.erase(std::remove(ids.begin(), ids.end(), id), ids.end());
     if (ids.empty()) {
-      parked_.erase(client.wanted_key);
+      parked_.erase(client->wanted_key);
     }
   }
-  clients_.erase(found);  // closing the descriptor takes it out of epoll
+  if (client->meets()) {
+    meetings_.Leave(client->meeting, client->rank, true);
+    Announce(client->meeting);
+  }
+  // Closing the descriptor takes it out of epoll.
 }
 
 void TcpStoreServer::Farewell() {
   const absl::Status closed = absl::UnavailableError("the server was closed");
+  const Frame to_waiting = FrameOf(EncodeReply(closed)), to_ranks = FrameOf(EncodeServer(-1));
   for (const auto& [id, client] : clients_) {
-    if (client->waiting) {
-      Reply(*client, closed);
+    if (client->waiting || client->meets()) {
+      client->out.push_back(client->waiting ? to_waiting : to_ranks);
       Flush(*client);  // what does not fit at once is lost; the client then sees the connection end
     }
   }

@@ -7,9 +7,12 @@
 //     kMaxStrangers places; when those are full the oldest stranger goes.
 //   2 A connection is read no further than one request, and not at all while that request is parked
 //   or its answer is
-//     unsent, so it costs at most one request and one answer.
+//     unsent, so it costs at most one request and one answer. Equal answers to many are one.
 //   3 Memory grows with bytes that arrived, never with lengths that were announced.
-//   4 Whatever one connection does ends at most that connection.
+//   4 Whatever one connection does ends at most that connection, and the meeting that it has joined: a connection that
+//   ends before its rank has finished is a rank that has ended.
+//   5 The map and the meetings are bounded (request.h, gathering.h), and so are requests that have not come whole and
+//   answers that have not left, together: kMaxTransitBytes.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +26,7 @@
 #include "absl/strings/string_view.h"
 
 #include "lib/net/handshake.h"
+#include "lib/net/keep_alive.h"
 #include "lib/net/listener.h"
 #include "lib/store/request.h"
 
@@ -32,6 +36,7 @@ class TcpStoreServer {
  public:
   static constexpr int64_t kHandshakeNs = 10 * kSecond;
   static constexpr size_t kMaxStrangers = 512;
+  static constexpr size_t kMaxTransitBytes = size_t{256} << 20;
 
   // Serves from its own thread at once.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Start(Listener listener,
@@ -57,8 +62,20 @@ class TcpStoreServer {
   bool Advance(uint64_t id, Client& client);
   bool ConsumeHandshake(Client& client);
   bool ConsumeRequest(uint64_t id, Client& client);
+  void Answer(uint64_t id, Client& client, const StoreRequest& request);
+  // Of a client that joins, or has joined, a meeting.
+  void Meet(uint64_t id, Client& client, const StoreRequest& request);
+  void Join(uint64_t id, Client& client, const StoreRequest& request);
+  // Tells every rank of the meeting that has not been told.
+  void Announce(const std::string& key);
+  void TellServer(const std::string& key, int32_t rank);
   void WakeParked(const std::string& key);
-  void Reply(Client& client, const absl::StatusOr<std::string>& answer);
+  // Bytes that leave as they are; counted until they have.
+  using Frame = std::shared_ptr<const std::string>;
+  static absl::Status Full();
+  Frame MakeFrame(std::string bytes);
+  Frame FrameOf(absl::string_view body);  // behind its length
+  void Send(uint64_t id, Client& client, Frame frame);
   bool Flush(Client& client);
   void Watch(uint64_t id, Client& client);
   void Drop(uint64_t id);
@@ -70,11 +87,14 @@ class TcpStoreServer {
   Fd epoll_, stop_event_;
   bool accepting_ = true;
   int64_t accept_again_ns_ = 0;
-  uint64_t next_id_ = 2;  // 0 and 1 are the listener and the stop event
+  const KeepAlive keep_alive_ = KeepAliveSetting();  // of clients
+  uint64_t next_id_ = 2;                             // 0 and 1 are the listener and the stop event
   size_t strangers_ = 0;
+  size_t transit_bytes_ = 0;  // of invariant 5; declared before what counts on it
   Clients clients_;
   std::map<std::string, std::vector<uint64_t>> parked_;  // key to clients that wait for it
   StoreTable table_;
+  Gatherings meetings_;
   std::thread thread_;
 };
 

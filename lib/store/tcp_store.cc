@@ -4,6 +4,10 @@
 // Each call that is under way has a connection of its own, taken from a pool of idle ones or made
 // anew, so that a Get that waits holds up nobody. A connection whose call was cut short is closed:
 // an answer may still be on its way.
+//
+// The first request of a connection follows this side's proof at once: over a long way that saves a round trip. The
+// server's proof is read, and checked, before its first answer. So a process that has taken the server's address can
+// read one request of each connection, but cannot answer it.
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -24,6 +28,7 @@
 #include "lib/net/listener.h"
 #include "lib/net/local_socket.h"
 #include "lib/store/request.h"
+#include "lib/store/tcp_meeting.h"
 #include "lib/store/tcp_server.h"
 
 namespace entrain {
@@ -32,11 +37,22 @@ namespace {
 constexpr int64_t kAttemptNs = 10 * kSecond;  // for one address: connecting and handshake
 constexpr int kRetryFirstMs = 10, kRetryMostMs = 500;
 constexpr size_t kMaxIdle = 8;
+constexpr int kGoneMs = 10'000;  // a server whose host answers nothing for so long has gone
 
-using ServerId = std::array<uint8_t, 16>;
+using Id = std::array<uint8_t, 16>;
 
 Stop Sooner(const Stop& stop, int64_t ns) {
   return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
+}
+
+// Before the next attempt; false when `stop` came first.
+bool Pause(int ms, const Stop& stop) {
+  for (int slept = 0; slept < ms && CheckStop(stop, "").ok();) {
+    const int slice = std::max(1, std::min(StopSliceMs(stop), ms - slept));
+    poll(nullptr, 0, slice);
+    slept += slice;
+  }
+  return CheckStop(stop, "").ok();
 }
 
 // What can be dialled: an address, or, when `local` is not empty, that abstract name.
@@ -51,20 +67,33 @@ struct Place {
 struct Connection {
   Fd fd;
   Place place;
-  ServerId server;
+  Id self, server;
+  std::unique_ptr<Handshake> proving;  // until the server has proved itself
 };
 
-absl::StatusOr<Connection> Dial(const Place& place, absl::string_view key, const Stop& stop) {
+Id NewId() {
+  Id id;
+  RandomBytes(id.data(), id.size());
+  return id;
+}
+
+// Opens a connection. `self`: by which the server tells its clients apart.
+absl::StatusOr<Connection> Dial(const Place& place, const Id& self, absl::string_view key,
+                                const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(
       Fd fd, place.local.empty() ? Connect(place.address, stop) : ConnectLocal(place.local));
-  ServerId self;
-  RandomBytes(self.data(), self.size());
-  Handshake handshake(true, Purpose::kStore, self, key);
-  const auto server = RunHandshake(fd.get(), handshake, stop);
-  if (!server.ok()) {
-    return Annotate(server.status(), place.ToString());
+  if (place.local.empty()) {
+    EndWhenSilent(fd.get(), kGoneMs);
   }
-  return Connection{std::move(fd), place, *server};
+  auto handshake = std::make_unique<Handshake>(true, Purpose::kStore, self, key);
+  const absl::Status met = StepHandshake(fd.get(), *handshake, stop);
+  if (!met.ok()) {
+    return Annotate(met, place.ToString());
+  }
+  const std::string proof = handshake->TakeOutput();
+  ENTRAIN_RETURN_IF_ERROR(WriteFull(fd.get(), proof.data(), proof.size(), stop));
+  const Id server = handshake->peer();
+  return Connection{std::move(fd), place, self, server, std::move(handshake)};
 }
 
 // Where a server is said to be: a host and port, or NAME of local:NAME.
@@ -106,10 +135,11 @@ class TcpStore final : public RequestStore {
            std::unique_ptr<TcpStoreServer> server)
       : where_(std::move(where)),
         place_(first.place),
+        self_(first.self),
         server_id_(first.server),
         key_(key),
         server_(std::move(server)) {
-    idle_.push_back(std::move(first.fd));
+    idle_.push_back(std::move(first));
   }
   std::string url() const override { return where_.url(); }
   std::string host() const override { return where_.host.host; }
@@ -124,64 +154,120 @@ class TcpStore final : public RequestStore {
     return answer;
   }
 
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(const std::string& key, const Entry& entry,
+                                                     const Stop& stop) override {
+    Entry mine = entry;
+    mine.serves = server_ != nullptr;
+    StoreRequest request;
+    request.op = StoreOp::kJoin;
+    request.key = key;
+    request.value = EncodeEntry(mine);
+    auto asked = Ask(request, stop);
+    if (!asked.ok()) {
+      return Annotate(asked.status(), Describe(url(), request));
+    }
+    return OnConnection(std::move(asked->fd), url(), key, mine.serves);
+  }
+
   absl::StatusOr<std::string> Exchange(const StoreRequest& request, const Stop& stop) {
-    ENTRAIN_ASSIGN_OR_RETURN(Fd fd, Take(stop));
-    const std::string body = EncodeRequest(request);
-    Writer frame;
-    frame.Put(static_cast<uint32_t>(body.size())).PutRaw(body.data(), body.size());
-    ENTRAIN_RETURN_IF_ERROR(WriteFull(fd.get(), frame.text().data(), frame.text().size(), stop));
+    ENTRAIN_ASSIGN_OR_RETURN(Connection asked, Ask(request, stop));
+    return Receive(std::move(asked), stop);
+  }
+
+  // Returns the connection on which the answer will come. A server that is flooded with strangers cuts connections whose
+  // proof it has not read yet. Then this dials again, since no request is served before the server has sent its proof.
+  absl::StatusOr<Connection> Ask(const StoreRequest& request, const Stop& stop) {
+    const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
+    for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
+      ENTRAIN_ASSIGN_OR_RETURN(Connection connection, Take(stop));
+      const absl::Status sent = Send(&connection, frame, stop);
+      if (sent.ok()) {
+        return connection;
+      }
+      if (connection.proving == nullptr || !absl::IsUnavailable(sent) || !Pause(sleep_ms, stop)) {
+        return sent;
+      }
+    }
+  }
+
+  absl::Status Send(Connection* to, absl::string_view frame, const Stop& stop) {
+    const absl::Status sent = WriteFull(to->fd.get(), frame.data(), frame.size(), stop);
+    if (to->proving != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(
+          Prove(to, stop));  // also after a failure to write: a refusal says more
+    }
+    return sent;
+  }
+
+  // Waits for the server's proof.
+  static absl::Status Prove(Connection* server, const Stop& stop) {
+    ENTRAIN_RETURN_IF_ERROR(StepHandshake(server->fd.get(), *server->proving, stop));
+    server->proving.reset();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Receive(Connection from, const Stop& stop) {
     uint32_t bytes = 0;
-    ENTRAIN_RETURN_IF_ERROR(ReadFull(fd.get(), &bytes, sizeof(bytes), stop));
+    ENTRAIN_RETURN_IF_ERROR(ReadFull(from.fd.get(), &bytes, sizeof(bytes), stop));
     if (bytes > kMaxReplyBytes) {
       return absl::DataLossError(absl::StrCat("a reply of ", bytes, " bytes is too long"));
     }
     std::string reply(bytes, '\0');
-    ENTRAIN_RETURN_IF_ERROR(ReadFull(fd.get(), reply.data(), bytes, stop));
+    ENTRAIN_RETURN_IF_ERROR(ReadFull(from.fd.get(), reply.data(), bytes, stop));
     auto answer = DecodeReply(reply);
-    Give(std::move(fd));
+    Give(std::move(from));
     return answer;
   }
 
   // An idle connection that is still good, or a new one. The server was there once, so a refusal is
   // not waited out.
-  absl::StatusOr<Fd> Take(const Stop& stop) {
+  absl::StatusOr<Connection> Take(const Stop& stop) {
     while (true) {
-      Fd fd;
+      std::optional<Connection> idle;
       {
         std::lock_guard<std::mutex> lock(mutex_);
         if (idle_.empty()) {
           break;
         }
-        fd = std::move(idle_.back());
+        idle = std::move(idle_.back());
         idle_.pop_back();
       }
-      // Nothing may be readable between calls; if something is, it is the end.
-      pollfd state{fd.get(), POLLIN, 0};
-      if (poll(&state, 1, 0) == 0) {
-        return fd;
+      // Nothing but the server's proof may be readable between calls; if something else is, it is the end.
+      const auto readable = [&] {
+        pollfd state{idle->fd.get(), POLLIN, 0};
+        return poll(&state, 1, 0) != 0;
+      };
+      if (idle->proving != nullptr && readable()) {
+        const absl::Status proven = Prove(&*idle, stop);
+        if (absl::IsFailedPrecondition(proven)) {
+          return proven;
+        }
+      }
+      if (!readable()) {
+        return *std::move(idle);
       }
     }
-    ENTRAIN_ASSIGN_OR_RETURN(Connection fresh, Dial(place_, key_, stop));
+    ENTRAIN_ASSIGN_OR_RETURN(Connection fresh, Dial(place_, self_, key_, stop));
     if (fresh.server != server_id_) {
       return absl::UnavailableError(
           "the server was replaced by another one, the contents are lost");
     }
-    return std::move(fresh.fd);
+    return fresh;
   }
 
-  void Give(Fd fd) {
+  void Give(Connection connection) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (idle_.size() < kMaxIdle) {
-      idle_.push_back(std::move(fd));
+      idle_.push_back(std::move(connection));
     }
   }
 
   const Server where_;
   const Place place_;
-  const ServerId server_id_;
+  const Id self_, server_id_;
   const std::string key_;
   std::mutex mutex_;
-  std::vector<Fd> idle_;
+  std::vector<Connection> idle_;
   const std::unique_ptr<TcpStoreServer> server_;  // when this process serves
 };
 
@@ -198,7 +284,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>&
       continue;
     }
     for (const Place& place : *places) {
-      auto connection = Dial(place, key, Sooner(stop, kAttemptNs));
+      auto connection = Dial(place, NewId(), key, Sooner(stop, kAttemptNs));
       if (connection.ok()) {
         return std::make_pair(server, *std::move(connection));
       }
@@ -230,10 +316,8 @@ absl::StatusOr<std::pair<Server, Connection>> DialUntil(const std::vector<Server
     if (ended.ok() || last.empty()) {
       last = tried;
     }
-    for (int slept = 0; ended.ok() && slept < sleep_ms && CheckStop(stop, what).ok();) {
-      const int slice = std::max(1, std::min(StopSliceMs(stop), sleep_ms - slept));
-      poll(nullptr, 0, slice);
-      slept += slice;
+    if (ended.ok()) {
+      Pause(sleep_ms, stop);
     }
     if (absl::IsAborted(CheckStop(stop, what))) {
       return CheckStop(stop, what);
@@ -295,7 +379,7 @@ absl::StatusOr<std::shared_ptr<Store>> Serve(Server where, const Place& place, L
                                              absl::string_view key) {
   ENTRAIN_ASSIGN_OR_RETURN(auto server, TcpStoreServer::Start(std::move(listener), key));
   ENTRAIN_ASSIGN_OR_RETURN(Connection own,
-                           Dial(place, key, Stop{Deadline::After(kAttemptNs), nullptr}));
+                           Dial(place, NewId(), key, Stop{Deadline::After(kAttemptNs), nullptr}));
   return std::shared_ptr<Store>(
       std::make_shared<TcpStore>(std::move(where), std::move(own), key, std::move(server)));
 }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace entrain {
@@ -47,7 +48,7 @@ TEST(StoreRequest, EveryCutAndEveryExtensionIsRefused) {
 
 TEST(StoreRequest, UnknownOperationIsRefused) {
   std::string bytes = EncodeRequest(Example());
-  for (const char op : {'\0', '\7', '\xff'}) {
+  for (const char op : {'\0', '\12', '\xff'}) {
     bytes[0] = op;
     EXPECT_FALSE(DecodeRequest(bytes).ok());
   }
@@ -72,14 +73,56 @@ TEST(StoreTable, SaysWhenSomebodyShouldLookAgain) {
   StoreTable table;
   StoreRequest request = Example();
   bool changed = true;
-  EXPECT_EQ(*table.Apply(request, &changed), "");  // refused: absent, not "old"
+  EXPECT_EQ(*table.Apply(request, "me", &changed), "");  // refused: absent, not "old"
   EXPECT_FALSE(changed);
   request.expected = "";
-  EXPECT_EQ(*table.Apply(request, &changed), request.value);
+  EXPECT_EQ(*table.Apply(request, "me", &changed), request.value);
   EXPECT_TRUE(changed);
-  request.op = StoreOp::kDeletePrefix;
-  EXPECT_EQ(*table.Apply(request, &changed), "1");
-  EXPECT_FALSE(changed);
+}
+
+// Sets `key` to `bytes` bytes.
+absl::Status SetIn(StoreTable& table, const std::string& key, size_t bytes,
+                   const std::string& client) {
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.key = key;
+  request.value.assign(bytes, 'v');
+  bool changed = false;
+  return table.Apply(request, client, &changed).status();
+}
+
+TEST(StoreTable, OneClientFillsItsShareAndNoMore) {
+  StoreTable table;
+  size_t taken = 0;
+  absl::Status full;
+  for (int i = 0; full.ok(); ++i) {
+    full = SetIn(table, "k" + std::to_string(i), kMaxStoreValue, "greedy");
+    taken += full.ok() ? kMaxStoreValue : 0;
+  }
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()),
+              testing::HasSubstr("those of one client together may have 67108864 bytes"));
+  EXPECT_LE(taken, kMaxClientBytes);
+  EXPECT_GT(taken, kMaxClientBytes - 2 * kMaxStoreValue);
+  // Others have room; what is written over is paid by whoever writes; a shorter value gives room.
+  EXPECT_TRUE(SetIn(table, "other", kMaxStoreValue, "modest").ok());
+  EXPECT_TRUE(SetIn(table, "k0", kMaxStoreValue, "modest").ok());
+  EXPECT_TRUE(SetIn(table, "again", kMaxStoreValue / 2, "greedy").ok());
+  EXPECT_TRUE(SetIn(table, "k1", 0, "greedy").ok());
+  EXPECT_TRUE(SetIn(table, "more", kMaxStoreValue, "greedy").ok());
+  EXPECT_TRUE(SetIn(table, "most", kMaxStoreValue, "greedy").ok());
+  EXPECT_FALSE(SetIn(table, "too much", kMaxStoreValue, "greedy").ok());
+}
+
+TEST(StoreTable, AllClientsTogetherHaveALimit) {
+  StoreTable table;
+  absl::Status full;
+  for (int i = 0; full.ok() && i < 1000; ++i) {
+    full = SetIn(table, "k" + std::to_string(i), kMaxStoreValue, std::to_string(i));
+  }
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()),
+              testing::HasSubstr("all values together may have 268435456 bytes"));
 }
 
 }  // namespace

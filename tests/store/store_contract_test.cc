@@ -7,63 +7,21 @@
 #include <thread>
 #include <vector>
 
-#include <unistd.h>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "lib/store/prefix_store.h"
 #include "lib/store/store.h"
+#include "tests/store/store_source.h"
 
 namespace entrain {
 namespace {
 
 using ::testing::HasSubstr;
 
-Stop Soon() {
-  return {Deadline::After(20 * kSecond), nullptr};
-}
-
-// One store of a kind, and any number of handles to it.
-class Source {
- public:
-  explicit Source(const std::string& kind) : kind_(kind) {
-    static std::atomic<int> count{0};
-    if (kind == "file") {
-      std::string pattern = ::testing::TempDir() + "entrain-store-XXXXXX";
-      directory_ = mkdtemp(pattern.data());
-      url_ = "file:" + directory_;
-    } else if (kind == "tcp") {
-      served_ = *ServeStore("tcp://127.0.0.1:0", kKey);
-      url_ = served_->url();
-    } else if (kind == "local") {
-      url_ = "local:contract" + std::to_string(getpid()) + "." + std::to_string(++count);
-      served_ = *ServeStore(url_, kKey);
-    } else {
-      url_ = "mem:contract" + std::to_string(++count);
-    }
-    first_ = Open();
-  }
-  ~Source() {
-    if (!directory_.empty()) {
-      std::filesystem::remove_all(directory_);
-    }
-  }
-  std::shared_ptr<Store> Open() const {
-    auto store = OpenStore(url_, kKey, Soon());
-    EXPECT_TRUE(store.ok()) << store.status();
-    return kind_ == "prefix" ? WithPrefix(*store, "part/") : *store;
-  }
-
- private:
-  static constexpr const char* kKey = "a key";
-  std::string kind_, url_, directory_;
-  std::shared_ptr<Store> served_, first_;
-};
-
 class StoreContract : public ::testing::TestWithParam<const char*> {
  protected:
-  Source source_{GetParam()};
+  StoreSource source_{GetParam()};
   std::shared_ptr<Store> a_ = source_.Open(), b_ = source_.Open();
 };
 
@@ -220,20 +178,6 @@ TEST_P(StoreContract, CompareAndSetWakesWhoWaits) {
   EXPECT_EQ(*waiting.get(), "v");
 }
 
-TEST_P(StoreContract, DeletePrefixRemovesExactlyThose) {
-  const std::string deep = "job/" + std::string(300, '/');
-  for (const std::string& key :
-       {std::string("job/1"), std::string("job/2"), deep, std::string("jobs"), std::string("a")}) {
-    ASSERT_TRUE(a_->Set(key, "x", Soon()).ok());
-  }
-  EXPECT_EQ(*b_->DeletePrefix("job/", Soon()), 3);
-  EXPECT_EQ(a_->TryGet("job/1", Soon()).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(a_->TryGet(deep, Soon()).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(a_->TryGet("jobs", Soon()).ok());
-  EXPECT_EQ(*b_->DeletePrefix("job/", Soon()), 0);
-  EXPECT_EQ(*b_->DeletePrefix("", Soon()), 2);
-}
-
 TEST_P(StoreContract, EmptyKeyIsRefused) {
   EXPECT_EQ(a_->Set("", "x", Soon()).code(), absl::StatusCode::kInvalidArgument);
 }
@@ -248,9 +192,10 @@ TEST(PrefixStore, PartsDoNotSeeEachOther) {
   ASSERT_TRUE(one->Set("k", "1", Soon()).ok());
   EXPECT_EQ(two->TryGet("k", Soon()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(*base->Get("one/k", Soon()), "1");
-  ASSERT_TRUE(two->Set("k", "2", Soon()).ok());
-  EXPECT_EQ(*one->DeletePrefix("", Soon()), 1);
-  EXPECT_EQ(*two->Get("k", Soon()), "2");
+  const auto mine = *one->Join("meeting", 0, 2, Parts{"a"}, Soon());
+  const auto other = *two->Join("meeting", 1, 2, Parts{"b"}, Soon());
+  EXPECT_EQ(*mine->Absent(Soon()), std::vector<int>{1});
+  EXPECT_EQ(*other->Absent(Soon()), std::vector<int>{0});
 }
 
 TEST(MemStore, LivesAsLongAsSomebodyHoldsIt) {

@@ -1,4 +1,5 @@
 // What only a store with a network between its ends has to promise.
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <random>
@@ -8,12 +9,16 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "lib/net/handshake.h"
 #include "lib/net/listener.h"
+#include "lib/net/local_socket.h"
 #include "lib/net/socket.h"
 #include "lib/store/request.h"
 #include "lib/store/store.h"
@@ -22,6 +27,8 @@ namespace entrain {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr std::array<uint8_t, 16> kListenerId{9};
 
 Stop Soon() {
   return {Deadline::After(20 * kSecond), nullptr};
@@ -142,12 +149,84 @@ TEST(TcpStore, ConnectingEndsByItsFlag) {
 
 TEST(TcpStore, WrongKeyIsRefusedAtOnce) {
   const auto served = Serve("right");
-  for (const char* key : {"wrong", ""}) {
-    const auto store = OpenStore(served->url(), key, Soon());
-    EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(store.status().message()), HasSubstr("key"));
+  const auto none = OpenStore(served->url(), "", Soon());
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("the other side uses a key"));
+  for (const size_t bytes :
+       {size_t{1}, kMaxStoreValue}) {  // the refusal may come while it is written
+    const auto wrong = OpenStore(served->url(), "wrong", Soon());
+    ASSERT_TRUE(wrong.ok()) << wrong.status();
+    const absl::Status set = (*wrong)->Set("a", std::string(bytes, 'a'), Soon());
+    EXPECT_EQ(set.code(), absl::StatusCode::kFailedPrecondition) << set;
+    EXPECT_THAT(std::string(set.message()), HasSubstr("does not hold the same key"));
   }
   EXPECT_TRUE(OpenStore(served->url(), "right", Soon()).ok());
+}
+
+// What a stranger gets for a hello is a hello; for a guess at the key, the same bytes under any key.
+TEST(TcpStore, StrangersGetNothingThatDependsOnTheKey) {
+  for (const char* key : {"a key of the job", "another key"}) {
+    const auto served = Serve(key);
+    const Fd fd = *Connect(AddressOf(*served), Soon());
+    Handshake stranger(true, Purpose::kStore, {7}, "a guess");
+    ASSERT_TRUE(StepHandshake(fd.get(), stranger, Soon()).ok());
+    char more;
+    EXPECT_EQ(WaitFd(fd.get(), POLLIN, In(50 * kMillisecond), "more than a hello").code(),
+              absl::StatusCode::kDeadlineExceeded);
+    Send(fd, stranger.TakeOutput());
+    std::string refusal(Handshake::kProofBytes, 'x');
+    ASSERT_TRUE(ReadFull(fd.get(), refusal.data(), refusal.size(), Soon()).ok());
+    EXPECT_EQ(refusal, std::string(Handshake::kProofBytes, '\0'));
+    EXPECT_FALSE(ReadFull(fd.get(), &more, 1, Soon()).ok());
+  }
+}
+
+// As a server that is flooded with strangers does.
+TEST(TcpStore, RequestsOutliveAConnectionThatIsCutBeforeItsProofWasRead) {
+  const auto listener = OpenListener(*Address::FromHost("127.0.0.1", 0), {});
+  auto answering = std::async(std::launch::async, [&] {
+    for (const bool cut : {true, true, false}) {
+      EXPECT_TRUE(WaitFd(listener->fd.get(), POLLIN, Soon(), "accepting").ok());
+      const Fd fd = *Accept(listener->fd.get());
+      Handshake handshake(false, Purpose::kStore, kListenerId, "");
+      EXPECT_TRUE(StepHandshake(fd.get(), handshake, Soon()).ok());
+      if (cut) {
+        continue;
+      }
+      EXPECT_TRUE(RunHandshake(fd.get(), handshake, Soon()).ok());
+      Send(fd, Frame(EncodeReply(std::string("here"))));
+      IsClosed(fd);
+    }
+  });
+  auto store = *OpenStore("tcp://" + listener->address.ToString(), "", Soon());
+  EXPECT_EQ(*store->Get("where", Soon()), "here");
+  store.reset();
+  answering.get();
+}
+
+TEST(LocalStore, AnotherUserGetsNotAByte) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can become another user";
+  }
+  const std::string name = absl::StrCat("test-", getpid());
+  const auto served = ServeStore("local:" + name, "");
+  ASSERT_TRUE(served.ok()) << served.status();
+  socklen_t bytes = 0;
+  const sockaddr_un address = AbstractAddress(absl::StrCat("entrain-store-0-", name), &bytes);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    char byte;
+    if (setgid(65534) != 0 || setuid(65534) != 0 ||
+        connect(fd, reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {
+      _exit(2);
+    }
+    _exit(recv(fd, &byte, 1, 0) <= 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE((*served)->Set("still", "here", Soon()).ok());
 }
 
 TEST(TcpStore, SomebodyElsesServerIsRefused) {
@@ -161,6 +240,25 @@ TEST(TcpStore, SomebodyElsesServerIsRefused) {
   const auto store = OpenStore("tcp://" + listener->address.ToString(), "", Soon());
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("HTTP/1.1"));
+  answering.get();
+}
+
+TEST(TcpStore, ErrorsOfAServerAreCleaned) {
+  const auto listener = OpenListener(*Address::FromHost("127.0.0.1", 0), {});
+  auto answering = std::async(std::launch::async, [&] {
+    EXPECT_TRUE(WaitFd(listener->fd.get(), POLLIN, Soon(), "accepting").ok());
+    const Fd fd = *Accept(listener->fd.get());
+    Handshake handshake(false, Purpose::kStore, kListenerId, "");
+    EXPECT_TRUE(RunHandshake(fd.get(), handshake, Soon()).ok());
+    char request;
+    EXPECT_TRUE(ReadFull(fd.get(), &request, 1, Soon()).ok());
+    Send(fd, Frame(EncodeReply(absl::InvalidArgumentError("\x1b[2Jno\n[0] all well\xff"))));
+    IsClosed(fd);
+  });
+  auto store = *OpenStore("tcp://" + listener->address.ToString(), "", Soon());
+  const absl::Status set = store->Set("a", "b", Soon());
+  EXPECT_THAT(std::string(set.message()), HasSubstr("?[2Jno [0] all well?"));
+  store.reset();
   answering.get();
 }
 
@@ -311,7 +409,7 @@ TEST(TcpStoreServer, SurvivesRandomBytes) {
   std::mt19937 random(seed);
   for (int round = 0; round < 300; ++round) {
     StoreRequest request;
-    request.op = static_cast<StoreOp>(random() % 8);
+    request.op = static_cast<StoreOp>(random() % 11);
     request.key = std::string(random() % 600, 'k');
     request.value = std::string(random() % 3000, 'v');
     std::string bytes = Frame(EncodeRequest(request));
