@@ -5,23 +5,28 @@
 #include <cstring>
 #include <utility>
 
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
 #include <openssl/sha.h>
 #include <sys/random.h>
 
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/base/text.h"
 #include "lib/net/socket.h"
 
 namespace entrain {
 namespace {
 
 constexpr absl::string_view kMagic = "ENTRAIN1";
-constexpr uint16_t kVersionLow = 2, kVersionHigh = 2;
+constexpr uint16_t kVersionLow = 3, kVersionHigh = 3;
 constexpr uint16_t kKeyInUse = 1;
+constexpr absl::string_view kSalt = "entrain handshake 3";
 constexpr size_t kPeerIdAt = 16, kPeerIdBytes = 16;
 constexpr size_t kNonceAt = 32, kFurtherToAt = 48;
 
@@ -57,31 +62,45 @@ ConnectionId IdAt(absl::string_view hello, size_t at) {
   return id;
 }
 
-// 'd' proves that the dialer, 'l' that the listener knows the key, so a proof sent back to its
-// maker is wrong.
-std::string Proof(absl::string_view key, char role, absl::string_view dialer_hello,
-                  absl::string_view listener_hello) {
-  const std::string text =
-      absl::StrCat("entrain", absl::string_view(&role, 1), dialer_hello, listener_hello);
-  const auto* data = reinterpret_cast<const unsigned char*>(text.data());
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  if (key.empty()) {
-    SHA256(data, text.size(), digest);
-  } else {
-    HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), data, text.size(), digest,
-         nullptr);
+absl::string_view Label(Purpose purpose) {
+  switch (purpose) {
+    case Purpose::kStore:
+      return "store";
+    case Purpose::kData:
+      return "data";
+    case Purpose::kShm:
+      return "shm";
   }
-  return std::string(reinterpret_cast<const char*>(digest), sizeof(digest));
+  return "";
 }
 
-// What arrived, as a person would recognise it: the start, with anything unprintable shown as a
-// dot.
-std::string Printable(absl::string_view bytes) {
-  std::string text(bytes);
-  for (char& c : text) {
-    c = c >= 0x20 && c < 0x7f && c != '"' ? c : '.';
+// A key for one use, so that a proof is worth nothing in another role or for another purpose, and so that the job's key
+// itself goes into no text that is sent.
+absl::StatusOr<std::string> DeriveKey(absl::string_view key, std::string label) {
+  EVP_KDF* const kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
+  EVP_KDF_CTX* const context = EVP_KDF_CTX_new(kdf);
+  EVP_KDF_free(kdf);
+  std::string digest = "SHA256", secret(key), salt(kSalt), derived(SHA256_DIGEST_LENGTH, '\0');
+  const OSSL_PARAM settings[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), digest.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, secret.data(), secret.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt.data(), salt.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, label.data(), label.size()),
+      OSSL_PARAM_construct_end()};
+  const bool done = context != nullptr &&
+                    EVP_KDF_derive(context, reinterpret_cast<unsigned char*>(derived.data()),
+                                   derived.size(), settings) > 0;
+  EVP_KDF_CTX_free(context);
+  OPENSSL_cleanse(secret.data(), secret.size());
+  if (!done) {
+    return absl::InternalError("handshake: OpenSSL cannot derive a key with HKDF-SHA-256");
   }
-  return text;
+  return derived;
+}
+
+// What a listener sends instead of its proof.
+std::string Refusal() {
+  return std::string(Handshake::kProofBytes, '\0');
 }
 
 }  // namespace
@@ -144,23 +163,51 @@ absl::Status Handshake::Consume(absl::string_view bytes) {
     return absl::InternalError(
         absl::StrCat("handshake: fed ", bytes.size(), " bytes, wanted ", wanted()));
   }
-  const absl::string_view dialer_hello = dialer_ ? mine_ : theirs_;
-  const absl::string_view listener_hello = dialer_ ? theirs_ : mine_;
-  if (step_ == 1) {
-    const std::string expected = Proof(key_, dialer_ ? 'l' : 'd', dialer_hello, listener_hello);
-    if (CRYPTO_memcmp(expected.data(), bytes.data(), kProofBytes) != 0) {
-      return absl::FailedPreconditionError(
-          key_.empty() ? "handshake: the other side's proof is wrong"
-                       : "handshake: the other side does not hold the same key");
+  if (step_ == 0) {
+    ENTRAIN_RETURN_IF_ERROR(CheckHello(bytes));
+    theirs_ = std::string(bytes);
+    std::memcpy(peer_.data(), theirs_.data() + kPeerIdAt, kPeerIdBytes);
+  } else {
+    const absl::Status proven = CheckProof(bytes);
+    if (!proven.ok() && !dialer_) {
+      output_ += Refusal();
     }
-    step_ = 2;
-    return absl::OkStatus();
+    ENTRAIN_RETURN_IF_ERROR(proven);
   }
-  ENTRAIN_RETURN_IF_ERROR(CheckHello(bytes));
-  theirs_ = std::string(bytes);
-  std::memcpy(peer_.data(), theirs_.data() + kPeerIdAt, kPeerIdBytes);
-  output_ += Proof(key_, dialer_ ? 'd' : 'l', dialer_ ? mine_ : theirs_, dialer_ ? theirs_ : mine_);
-  step_ = 1;
+  ++step_;
+  if (dialer_ == (step_ == 1)) {  // the dialer's follows the hellos, the listener's the dialer's
+    ENTRAIN_ASSIGN_OR_RETURN(const std::string proof, Proof(dialer_));
+    output_ += proof;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Handshake::Proof(bool dialer) const {
+  const std::string label = absl::StrCat(dialer ? "dialer " : "listener ", Label(purpose_));
+  const std::string hellos = dialer_ ? mine_ + theirs_ : theirs_ + mine_;
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  auto* const out = reinterpret_cast<unsigned char*>(digest.data());
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(hellos.data());
+  if (key_.empty()) {
+    const std::string text = label + hellos;
+    SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), out);
+    return digest;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const std::string key, DeriveKey(key_, label));
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, hellos.size(), out,
+           nullptr) == nullptr) {
+    return absl::InternalError("handshake: OpenSSL cannot compute an HMAC-SHA-256");
+  }
+  return digest;
+}
+
+absl::Status Handshake::CheckProof(absl::string_view bytes) const {
+  ENTRAIN_ASSIGN_OR_RETURN(const std::string expected, Proof(!dialer_));
+  if (CRYPTO_memcmp(expected.data(), bytes.data(), kProofBytes) != 0) {
+    return absl::FailedPreconditionError(
+        key_.empty() ? "handshake: the other side's proof is wrong"
+                     : "handshake: the other side does not hold the same key");
+  }
   return absl::OkStatus();
 }
 
@@ -168,7 +215,7 @@ absl::Status Handshake::CheckHello(absl::string_view bytes) const {
   if (bytes.substr(0, kMagic.size()) != kMagic) {
     return absl::FailedPreconditionError(
         absl::StrCat("handshake: the other side does not speak this protocol; it began with \"",
-                     Printable(bytes.substr(0, 16)), "\""));
+                     CleanText(bytes.substr(0, 16)), "\""));
   }
   const Hello theirs = ParseHello(bytes);
   if (theirs.low > kVersionHigh || theirs.high < kVersionLow) {
@@ -193,25 +240,33 @@ absl::Status Handshake::CheckHello(absl::string_view bytes) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
-                                                     const Stop& stop) {
+absl::Status StepHandshake(int fd, Handshake& handshake, const Stop& stop) {
+  const auto write = [&] {
+    const std::string output = handshake.TakeOutput();
+    return Annotate(WriteFull(fd, output.data(), output.size(), stop), "handshake");
+  };
+  ENTRAIN_RETURN_IF_ERROR(write());
+  const size_t wanted = handshake.wanted();
+  if (wanted == 0) {
+    return absl::OkStatus();
+  }
   char buffer[Handshake::kHelloBytes];
   static_assert(Handshake::kHelloBytes >= Handshake::kProofBytes);
-  while (true) {
-    const std::string output = handshake.TakeOutput();
-    absl::Status status = WriteFull(fd, output.data(), output.size(), stop);
-    if (status.ok() && handshake.done()) {
-      return handshake.peer();
-    }
-    const size_t wanted = handshake.wanted();
-    if (status.ok()) {
-      status = ReadFull(fd, buffer, wanted, stop);
-    }
-    if (!status.ok()) {
-      return Annotate(status, "handshake");
-    }
-    ENTRAIN_RETURN_IF_ERROR(handshake.Consume({buffer, wanted}));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(ReadFull(fd, buffer, wanted, stop), "handshake"));
+  const absl::Status status = handshake.Consume({buffer, wanted});
+  if (!status.ok()) {
+    write().IgnoreError();  // the refusal
   }
+  return status;
+}
+
+absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
+                                                     const Stop& stop) {
+  while (!handshake.done()) {
+    ENTRAIN_RETURN_IF_ERROR(StepHandshake(fd, handshake, stop));
+  }
+  ENTRAIN_RETURN_IF_ERROR(StepHandshake(fd, handshake, stop));  // a listener's proof
+  return handshake.peer();
 }
 
 }  // namespace entrain

@@ -4,11 +4,15 @@
 //   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags (1: key in use),
 //                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or the dialer's nonce
 //                       of an earlier connection of the two, beside which the dialer opens this one
-//   proof   (32 bytes)  HMAC-SHA-256(key, "entrain" ‖ role ‖ dialer's hello ‖ listener's hello); role of the
-//                       prover: 'd' dialer, 'l' listener.
-//                       Without a key: SHA-256 of the same, which only guards against strangers and stray scans.
-// Both ends send hello at once, then, having read and checked the other's, proof. A difference in version, purpose or
-// key use, or a wrong proof, ends the connection with a sentence naming what differs.
+//   proof   (32 bytes)  HMAC-SHA-256(K, dialer's hello || listener's hello), where
+//                       K = HKDF-SHA-256(key, salt "entrain handshake 3", info "ROLE PURPOSE"), 32 bytes;
+//                       ROLE of the prover: "dialer", "listener"; PURPOSE: "store", "data", "shm".
+//                       Without a key: SHA-256("ROLE PURPOSE" || both hellos), which only guards against strangers and
+//                       stray scans. 32 zero bytes: the dialer's proof was wrong.
+// Both ends send hello at once. The dialer proves first: it sends its proof when it has checked the listener's hello. A
+// listener sends nothing that depends on the key before it has checked the dialer's proof, so that a stranger learns
+// nothing from which the key could be guessed. A difference in version, purpose or key use, or a wrong proof, ends the
+// connection with a sentence that names the difference.
 #pragma once
 
 #include <array>
@@ -40,7 +44,7 @@ class Handshake {
   std::string TakeOutput();
   // How many more bytes to read from the peer before the next Consume; 0 when done. Never read more than this.
   size_t wanted() const;
-  // Exactly wanted() bytes.
+  // Exactly wanted() bytes. After an error there may be output too: the refusal, which tells the dialer why.
   absl::Status Consume(absl::string_view bytes);
   bool done() const;
   // The other side's id; valid once its hello was consumed.
@@ -51,6 +55,9 @@ class Handshake {
 
  private:
   absl::Status CheckHello(absl::string_view bytes) const;
+  absl::Status CheckProof(absl::string_view bytes) const;
+  // Of one side; 'dialer': not necessarily of this one.
+  absl::StatusOr<std::string> Proof(bool dialer) const;
 
   bool dialer_;
   Purpose purpose_;
@@ -59,7 +66,11 @@ class Handshake {
   std::array<uint8_t, 16> peer_{};
 };
 
-// Runs the machine over a socket; returns the other side's id. Blocks until done or `stop`.
+// One step of the machine over a socket: sends what there is to send, then reads and consumes what is wanted. Blocks
+// until that is done or `stop`. A dialer's first step leaves its proof as output, which may go out with what follows.
+absl::Status StepHandshake(int fd, Handshake& handshake, const Stop& stop);
+
+// All steps; returns the other side's id.
 absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
                                                      const Stop& stop);
 

@@ -35,10 +35,10 @@ absl::StatusOr<std::string> ReadKeyFile(absl::string_view path) {
     return Refuse(
         path, absl::StrFormat("others may use it (mode %03o); make it 600", info.st_mode & 0777));
   }
-  std::string key(kMaxKeyBytes + 2, '\0');
+  char bytes[kMaxKeyBytes + 2];  // with a newline, and one too many
   size_t filled = 0;
-  while (filled < key.size()) {
-    const ssize_t got = read(fd.get(), key.data() + filled, key.size() - filled);
+  while (filled < sizeof(bytes)) {
+    const ssize_t got = read(fd.get(), bytes + filled, sizeof(bytes) - filled);
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -50,17 +50,18 @@ absl::StatusOr<std::string> ReadKeyFile(absl::string_view path) {
     }
     filled += static_cast<size_t>(got);
   }
-  key.resize(filled);
-  if (!key.empty() && key.back() == '\n') {
-    key.pop_back();
+  if (filled > 0 && bytes[filled - 1] == '\n') {
+    --filled;
   }
-  if (key.empty()) {
-    return Refuse(path, "it is empty");
+  if (filled < kMinKeyBytes) {
+    return Refuse(path, absl::StrCat(filled == 0 ? "it is empty" : "it is too short",
+                                     ": a key has at least ", kMinKeyBytes, " bytes, this one ",
+                                     filled, "; `openssl rand -hex 32` makes one"));
   }
-  if (key.size() > kMaxKeyBytes) {
+  if (filled > kMaxKeyBytes) {
     return Refuse(path, absl::StrCat("it is longer than ", kMaxKeyBytes, " bytes"));
   }
-  return key;
+  return std::string(bytes, filled);
 }
 
 }  // namespace entrain

@@ -11,19 +11,26 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/net/fork_close.h"
 
 namespace entrain {
-namespace {
-
-absl::StatusOr<Fd> NewSocket() {
-  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+absl::StatusOr<Fd> LocalSocket() {
+  Fd fd = OpenClosedOnFork(
+      [] { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!fd.valid()) {
     return ErrnoStatus(errno, "cannot create a Unix socket");
   }
   return fd;
 }
 
-}  // namespace
+absl::StatusOr<Fd> AcceptLocal(int listener) {
+  Fd fd = OpenClosedOnFork(
+      [&] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
+  if (!fd.valid() && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+    return ErrnoStatus(errno, "accepting on a Unix socket");
+  }
+  return fd;
+}
 
 // A leading zero byte makes the name abstract.
 sockaddr_un AbstractAddress(absl::string_view name, socklen_t* bytes) {
@@ -40,7 +47,7 @@ absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot listen on \"", name, "\": more than ", kMaxLocalName, " bytes"));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
+  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, LocalSocket());
   socklen_t bytes = 0;
   const sockaddr_un address = AbstractAddress(name, &bytes);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 ||
@@ -55,7 +62,7 @@ absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog) {
 }
 
 absl::StatusOr<Fd> ConnectLocal(absl::string_view name) {
-  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
+  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, LocalSocket());
   socklen_t bytes = 0;
   const sockaddr_un address = AbstractAddress(name, &bytes);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0) {

@@ -20,6 +20,9 @@ constexpr size_t kMaxLocalName = sizeof(sockaddr_un::sun_path) - 1;
 // At most kMaxLocalName bytes of `name`; its length goes to `bytes`.
 sockaddr_un AbstractAddress(absl::string_view name, socklen_t* bytes);
 
+absl::StatusOr<Fd> LocalSocket();
+// The next connection; an invalid Fd when there is none now.
+absl::StatusOr<Fd> AcceptLocal(int listener);
 // A name that somebody listens on, or one too long: kFailedPrecondition.
 absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog = 1024);
 // Once: nobody listens there, or its queue is full: kUnavailable. Another user does:

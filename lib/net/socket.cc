@@ -9,11 +9,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/net/fork_close.h"
+#include "lib/net/keep_alive.h"
 
 namespace entrain {
 namespace {
@@ -27,7 +28,8 @@ void SetNoDelay(int fd) {
 }
 
 absl::StatusOr<Fd> NewSocket(int family) {
-  Fd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd fd = OpenClosedOnFork(
+      [&] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   if (!fd.valid()) {
     return ErrnoStatus(errno, "cannot create a socket");
   }
@@ -60,9 +62,7 @@ absl::Status TransferError(int error, absl::string_view what) {
 
 void Fd::Reset(int fd) {
   if (fd_ >= 0) {
-    const int saved = errno;
-    close(fd_);
-    errno = saved;
+    CloseFd(fd_);
   }
   fd_ = fd;
 }
@@ -88,7 +88,10 @@ absl::StatusOr<Fd> Listen(const Address& address, int backlog) {
 absl::StatusOr<Fd> Accept(int listener, Address* from) {
   sockaddr_storage raw;
   socklen_t bytes = sizeof(raw);
-  Fd fd(accept4(listener, reinterpret_cast<sockaddr*>(&raw), &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  Fd fd = OpenClosedOnFork([&] {
+    return accept4(listener, reinterpret_cast<sockaddr*>(&raw), &bytes,
+                   SOCK_CLOEXEC | SOCK_NONBLOCK);
+  });
   if (!fd.valid()) {
     // A connection that died while it waited to be accepted is nobody's error.
     if (WouldBlock(errno) || errno == ECONNABORTED || errno == EPROTO) {
@@ -135,7 +138,18 @@ absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop) {
   ENTRAIN_RETURN_IF_ERROR(
       WaitFd(fd.get(), POLLOUT, stop, absl::StrCat("connecting to ", to.ToString())));
   ENTRAIN_RETURN_IF_ERROR(FinishConnect(fd.get(), to));
+  ProbeWhenIdle(fd.get(), KeepAliveSetting());
   return fd;
+}
+
+void EndWhenSilent(int fd, int ms) {
+  const auto set = [fd](int level, int option, int value) {
+    (void)setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, ms / 2000);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, ms / 10'000));
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, ms);  // ends the probes too
 }
 
 absl::StatusOr<Address> LocalAddress(int fd) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <sys/socket.h>
 
 #include "gmock/gmock.h"
@@ -132,15 +134,54 @@ TEST(Handshake, EchoOfOurOwnBytesIsRefused) {
 }
 
 TEST(Handshake, ProofSentBackIsRefusedThoughTheHelloDiffers) {
-  for (const bool dials : {true, false}) {
-    Handshake victim(dials, Purpose::kData, kDialer, "secret");
-    Handshake attacker(!dials, Purpose::kData, kListener, "not the secret");
-    victim.TakeOutput();
-    ASSERT_TRUE(victim.Consume(attacker.TakeOutput()).ok());
-    const absl::Status status = victim.Consume(victim.TakeOutput());
-    EXPECT_FALSE(status.ok());
-    EXPECT_FALSE(victim.done());
+  Handshake victim(true, Purpose::kData, kDialer, "secret");
+  Handshake attacker(false, Purpose::kData, kListener, "not the secret");
+  victim.TakeOutput();
+  ASSERT_TRUE(victim.Consume(attacker.TakeOutput()).ok());
+  EXPECT_FALSE(victim.Consume(victim.TakeOutput()).ok());
+  EXPECT_FALSE(victim.done());
+}
+
+// With nothing to compare guesses with, a guess costs a connection.
+TEST(Handshake, ListenerSaysNothingOfTheKeyBeforeTheDialerHasProvedThatItHoldsIt) {
+  for (const char* key : {"a key of the job", "another key", ""}) {
+    Handshake listener(false, Purpose::kData, kListener, key);
+    Handshake stranger(true, Purpose::kData, kDialer, key[0] == '\0' ? "" : "a guess");
+    EXPECT_EQ(listener.TakeOutput().size(), Handshake::kHelloBytes);
+    ASSERT_TRUE(listener.Consume(stranger.TakeOutput()).ok());
+    EXPECT_EQ(listener.TakeOutput(), "");
+    EXPECT_FALSE(listener.Consume(std::string(Handshake::kProofBytes, 'x')).ok());
+    EXPECT_EQ(listener.TakeOutput(), std::string(Handshake::kProofBytes, '\0'));
+    EXPECT_FALSE(listener.done());
   }
+}
+
+std::string Hmac(const std::string& key, const std::string& text) {
+  unsigned char digest[32];
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest, nullptr);
+  return {reinterpret_cast<const char*>(digest), sizeof(digest)};
+}
+
+// As handshake.h has it, with HKDF's two steps (RFC 5869) spelled out.
+std::string ExpectedProof(const std::string& key, const std::string& label,
+                          const std::string& hellos) {
+  const std::string extracted = Hmac("entrain handshake 3", key);
+  return Hmac(Hmac(extracted, label + '\x01'), hellos);
+}
+
+TEST(Handshake, ProofIsAsTheHeaderSays) {
+  const std::string key = "sixteen bytes or more";
+  Handshake dialer(true, Purpose::kStore, kDialer, key);
+  Handshake listener(false, Purpose::kStore, kListener, key);
+  const std::string dialer_hello = dialer.TakeOutput(), listener_hello = listener.TakeOutput();
+  ASSERT_TRUE(dialer.Consume(listener_hello).ok());
+  ASSERT_TRUE(listener.Consume(dialer_hello).ok());
+  const std::string proof = dialer.TakeOutput();
+  EXPECT_EQ(proof, ExpectedProof(key, "dialer store", dialer_hello + listener_hello));
+  ASSERT_TRUE(listener.Consume(proof).ok());
+  EXPECT_EQ(listener.TakeOutput(),
+            ExpectedProof(key, "listener store", dialer_hello + listener_hello));
 }
 
 TEST(Handshake, StrangersAreToldApartByTheirFirstBytes) {
@@ -207,6 +248,22 @@ TEST(RunHandshake, MeetsOverASocket) {
   const auto other = listening.get();
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(*other, kDialer);
+}
+
+TEST(RunHandshake, DialerWithAnotherKeyIsToldSo) {
+  Pair pair = MakePair();
+  const Stop stop{Deadline::After(10 * kSecond), nullptr};
+  auto listening = std::async(std::launch::async, [&] {
+    Handshake listener(false, Purpose::kStore, kListener, "key");
+    const auto met = RunHandshake(pair.b.get(), listener, stop);
+    pair.b.Reset();
+    return met;
+  });
+  Handshake dialer(true, Purpose::kStore, kDialer, "another");
+  const auto met = RunHandshake(pair.a.get(), dialer, stop);
+  EXPECT_THAT(std::string(met.status().message()), HasSubstr("does not hold the same key"));
+  EXPECT_THAT(std::string(listening.get().status().message()),
+              HasSubstr("does not hold the same key"));
 }
 
 TEST(RunHandshake, SilentPeerEndsByTheDeadline) {

@@ -40,17 +40,22 @@ class KeyFile : public ::testing::Test {
 };
 
 TEST_F(KeyFile, OneNewlineAtTheEndIsNotPartOfTheKey) {
-  Write("secret\n", 0600);
-  EXPECT_EQ(*ReadKeyFile(path_), "secret");
+  Write("sixteen bytes !!\n", 0600);
+  EXPECT_EQ(*ReadKeyFile(path_), "sixteen bytes !!");
 }
 
 TEST_F(KeyFile, BytesAreKeptAsTheyAre) {
-  Write(std::string("a\0b\n\n", 5), 0600);
-  EXPECT_EQ(*ReadKeyFile(path_), std::string("a\0b\n", 4));
+  std::string key = "sixteen bytes a";
+  key.push_back('\0');
+  key += "b\n";
+  Write(key + "\n", 0600);
+  EXPECT_EQ(*ReadKeyFile(path_), key);
 }
 
 TEST_F(KeyFile, LongestIsAccepted) {
-  Write(std::string(kMaxKeyBytes, 'k') + "\n", 0600);
+  std::string text(kMaxKeyBytes, 'k');
+  text.push_back('\n');
+  Write(text, 0600);
   ASSERT_TRUE(ReadKeyFile(path_).ok());
   EXPECT_EQ(ReadKeyFile(path_)->size(), kMaxKeyBytes);
 }
@@ -65,9 +70,16 @@ TEST_F(KeyFile, EmptyIsRefused) {
   ExpectRefused("empty");
 }
 
+TEST_F(KeyFile, WhatCouldBeGuessedIsRefused) {
+  for (const char* key : {"k", "dragon7", "fifteen bytes !\n"}) {
+    Write(key, 0600);
+    ExpectRefused("at least 16 bytes");
+  }
+}
+
 TEST_F(KeyFile, WhatOthersMayUseIsRefused) {
   for (const mode_t mode : {0640, 0604, 0620, 0601}) {
-    Write("secret", mode);
+    Write("sixteen bytes !!", mode);
     ExpectRefused("mode");
   }
 }

@@ -1,0 +1,69 @@
+#include "lib/net/fork_close.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <vector>
+
+#include <pthread.h>
+#include <unistd.h>
+
+namespace entrain {
+namespace {
+
+struct Noted {
+  std::mutex mutex;
+  std::vector<bool> open;  // by descriptor
+};
+
+// Never destroyed: sockets may be closed, and processes forked, while the program ends.
+Noted& TheNoted() {
+  static Noted* const noted = new Noted;
+  return *noted;
+}
+
+// The child has one thread, which holds the lock, so the list is whole. Nothing here allocates.
+void CloseInChild() {
+  Noted& noted = TheNoted();
+  for (size_t fd = 0; fd < noted.open.size(); ++fd) {
+    if (noted.open[fd]) {
+      noted.open[fd] = false;
+      close(static_cast<int>(fd));
+    }
+  }
+  noted.mutex.unlock();
+}
+
+// Before the lock is taken: glibc may hold a lock of its own while it runs handlers.
+std::mutex& RegisteredMutex() {
+  static const int registered = pthread_atfork(
+      +[] { TheNoted().mutex.lock(); }, +[] { TheNoted().mutex.unlock(); }, &CloseInChild);
+  (void)registered;  // without memory for it, children keep what they inherit
+  return TheNoted().mutex;
+}
+
+}  // namespace
+
+ForkLock::ForkLock() : lock_(RegisteredMutex()) {}
+
+void ForkLock::Note(int fd) {
+  std::vector<bool>& open = TheNoted().open;
+  const auto at = static_cast<size_t>(fd);
+  if (fd >= 0) {
+    open.resize(std::max(open.size(), at + 1));
+    open[at] = true;
+  }
+}
+
+void CloseFd(int fd) {
+  const int saved = errno;
+  const ForkLock lock;
+  std::vector<bool>& open = TheNoted().open;
+  if (const auto at = static_cast<size_t>(fd); at < open.size()) {
+    open[at] = false;
+  }
+  close(fd);
+  errno = saved;
+}
+
+}  // namespace entrain
