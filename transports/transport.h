@@ -167,6 +167,9 @@ class Endpoint {
   // At most kMaxControlBytes, copied. In order among control messages; needs no receive and no credit. Never fails
   // visibly: after a failure it is dropped.
   virtual void SendControl(absl::string_view message) = 0;
+  // The same, ahead of everything that was sent before: it never waits behind data, and says nothing of data. In order
+  // among urgent messages. False: this path has no such way (now); nothing was done.
+  virtual bool SendUrgent(absl::string_view) { return false; }
   // Ends one communicator on this path: receives posted with context `mine`, sends posted with context `theirs`, and
   // what was kept early for `mine`. Others go on. Never blocks.
   virtual void Revoke(Context mine, Context theirs, const absl::Status& why) = 0;
@@ -175,6 +178,8 @@ class Endpoint {
   virtual void Close(const absl::Status& why) = 0;
   // The peer as errors name it: "tcp 127.0.0.1:4711", "shm pid 812".
   virtual std::string peer_address() const = 0;
+  // The measured time of a small message and its answer, without the peer's own; 0: too short to matter, or not known.
+  virtual int64_t round_trip_ns() const { return 0; }
 };
 
 struct Traits {
@@ -191,6 +196,7 @@ struct TransportConfig {
   std::string ports;             // ENTRAIN_PORTS: "LOW-HIGH"; empty: the kernel chooses
   std::string key;               // pre-shared key for the handshake; empty: none
   std::string tcp_streams;       // ENTRAIN_TCP_STREAMS, see transports/tcp/tcp_transport.h
+  std::string keep_alive;        // ENTRAIN_KEEPALIVE, lib/net/keep_alive
   // The store's host, to choose the interface that leads there; empty: unknown.
   std::string route_to;
   const Clock* clock = &Clock::Real();

@@ -26,7 +26,7 @@ class StreamChoiceTest : public testing::Test {
       const int connections = std::max(choice.streams(), 1);
       most = std::max(most, choice.streams());
       const double rate = std::min(network.link, connections * network.connection) * stray(random);
-      choice.OnMeasured(1 << 20, static_cast<int64_t>((1 << 20) / rate * kSecond));
+      choice.OnMeasured(1 << 20, static_cast<int64_t>((1 << 20) / rate * kSecond), kMillisecond);
     }
   }
 
@@ -84,9 +84,21 @@ TEST_F(StreamChoiceTest, ANetworkThatBecomesLimitedIsFoundOut) {
 TEST_F(StreamChoiceTest, ShortMeasurementsAddUp) {
   for (int i = 0; i < 100'000; ++i) {
     const int connections = std::max(choice.streams(), 1);
-    choice.OnMeasured(25'000 * connections, kMillisecond);
+    choice.OnMeasured(25'000 * connections, kMillisecond, kMillisecond);
   }
   EXPECT_EQ(choice.streams(), StreamChoice::kMost);
+}
+
+// A new connection's window doubles by the round trip: a short look takes its beginning for what it brings.
+TEST_F(StreamChoiceTest, OnALongWayAMeasurementHasSeveralRoundTrips) {
+  constexpr int64_t kRoundTrip = 300 * kMillisecond;
+  int64_t busy = 0;
+  while (choice.streams() == 0 && busy < 60 * kSecond) {
+    choice.OnMeasured(4 << 20, kRoundTrip / 4, kRoundTrip);
+    busy += kRoundTrip / 4;
+  }
+  EXPECT_GE(busy, 8 * kRoundTrip) << "one is skipped, one counts";
+  EXPECT_LT(busy, 9 * kRoundTrip);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST(TcpSocket, BetweenProcessesOfOneHostNothingIsPaced) {
     b->transport->Poll();
   }
   ASSERT_TRUE(receive.status.ok()) << receive.status;
-  EXPECT_EQ(CongestionControlsOfConnections(), std::vector<std::string>(2, "reno"));
+  EXPECT_EQ(CongestionControlsOfConnections(), std::vector<std::string>(4, "reno"));
   to_b->Close(absl::AbortedError("end"));
   to_a->Close(absl::AbortedError("end"));
 }

@@ -47,14 +47,17 @@ class TcpStranger : public testing::Test {
     TransportConfig config;
     config.self.fill(1);
     path = b->transport->Connect(config.self, b->transport->address()).value();
-    Greeting greeting = Greeting::Dial(where, config, Deadline::After(5 * kSecond)).value();
-    bool done = false;
-    EXPECT_TRUE(PollUntil([&] {
-      const absl::StatusOr<bool> progress = greeting.Progress();
-      EXPECT_TRUE(progress.ok()) << progress.status();
-      done = progress.ok() && *progress;
-      return done;
-    }));
+    const Deadline by = Deadline::After(5 * kSecond);
+    Greeting greeting = Greeting::Dial(where, config, by).value();
+    Greeting beside = Greeting::Dial(where, config, by, greeting.connection()).value();
+    for (Greeting* each : {&greeting, &beside}) {
+      EXPECT_TRUE(PollUntil([&] {
+        const absl::StatusOr<bool> progress = each->Progress();
+        EXPECT_TRUE(progress.ok()) << progress.status();
+        return progress.value_or(true);
+      }));
+    }
+    line = beside.Take();
     return greeting.Take();
   }
 
@@ -89,6 +92,7 @@ class TcpStranger : public testing::Test {
 
   std::unique_ptr<Node> a, b;
   std::unique_ptr<Endpoint> path;
+  Fd line;  // of the peer that EnterAsPeer is
   Address where;
 };
 
@@ -288,6 +292,76 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
   }
 }
 
+TEST_F(TcpStranger, ABreachOfProtocolOnTheControlLineEndsThePathAndSaysSo) {
+  FrameHeader large{.type = FrameType::kControl};
+  large.bytes = kMaxControlBytes + 1;
+  for (const FrameHeader& header :
+       {FrameHeader{.type = FrameType::kEager}, large, FrameHeader{.type = FrameType::kControl}}) {
+    SCOPED_TRACE(
+        absl::StrCat("type ", static_cast<int>(header.type), ", ", header.bytes, " bytes"));
+    b = MakeNode("tcp", 2);
+    where = TcpAddress::Parse(b->transport->address())->address;
+    const Fd peer = EnterAsPeer();
+    EXPECT_TRUE(WriteSome(line.get(), &header, sizeof(header)).ok());
+    ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty(); }));
+    EXPECT_THAT(std::string(b->events.lost[0].message()), HasSubstr("protocol"));
+    EXPECT_TRUE(PollUntil([&] { return Ended(peer) && Ended(line); }));
+    path->Close(absl::AbortedError("next"));
+    path.reset();
+  }
+}
+
+// The kernel tells of a reset once, to whatever asks first. A process may live on behind it.
+TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
+  for (const bool line_too : {false, true}) {
+    for (const int asks_first : {0, 1, 2}) {
+      SCOPED_TRACE(asks_first);
+      b = MakeNode("tcp", 2);
+      where = TcpAddress::Parse(b->transport->address())->address;
+      Fd peer = EnterAsPeer();
+      const linger reset = {1, 0};
+      for (Fd* fd : {&peer, line_too ? &line : &peer}) {
+        (void)setsockopt(fd->get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+        fd->Reset();
+      }
+      Buffer buffer(8);
+      if (asks_first == 1) {
+        EXPECT_FALSE(path->TrySend(Message(1), Of(std::as_const(buffer))));
+      } else if (asks_first == 2) {
+        EXPECT_EQ(path->TryRecv(Message(1), Of(buffer)), Endpoint::Next::kOther);
+      }
+      ASSERT_TRUE(PollUntil([&] { return !b->events.lost.empty(); }));
+      EXPECT_THAT(std::string(b->events.lost[0].message()),
+                  HasSubstr("whether its process lives is unknown"));
+      path->Close(absl::AbortedError("next"));
+      path.reset();
+    }
+  }
+}
+
+// As a middlebox may do it, or the peer's end, of which the first connection tells.
+TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
+  const Fd peer = EnterAsPeer();
+  ASSERT_TRUE(path->SendUrgent("by the line"));
+  const auto read = [&](const Fd& from) {
+    std::string frame(sizeof(FrameHeader) + 11, '\0');
+    size_t have = 0;
+    EXPECT_TRUE(PollUntil([&] {
+      have += ReadSome(from.get(), frame.data() + have, frame.size() - have).value();
+      return have == frame.size();
+    }));
+    return frame.substr(sizeof(FrameHeader));
+  };
+  EXPECT_EQ(read(line), "by the line");
+  const linger reset = {1, 0};
+  ASSERT_EQ(setsockopt(line.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+  line.Reset();
+  ASSERT_TRUE(PollUntil([&] { return !path->SendUrgent("too late"); }));
+  path->SendControl("beside data");
+  EXPECT_EQ(read(peer), "beside data");
+  EXPECT_TRUE(b->events.lost.empty());
+}
+
 TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {
   const Fd peer = EnterAsPeer();
   FrameHeader header{
@@ -341,6 +415,9 @@ TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
         frame[random() % frame.size()] ^= static_cast<char>(1 << random() % 8);
       }
       (void)WriteSome(peer.get(), frame.data(), frame.size());
+      if (random() % 20 == 0) {
+        (void)WriteSome(line.get(), frame.data(), frame.size());
+      }
       b->transport->Poll();
       (void)Ended(peer);  // reads away what came
     }

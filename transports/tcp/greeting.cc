@@ -67,10 +67,15 @@ absl::Status Greeting::Read() {
     if (got == 0) {
       return absl::OkStatus();
     }
+    heard_ = true;
     have_ += got;
     if (have_ == wanted) {
       have_ = 0;
-      ENTRAIN_RETURN_IF_ERROR(handshake_.Consume({input_, wanted}));
+      const absl::Status status = handshake_.Consume({input_, wanted});
+      if (!status.ok()) {
+        Write().IgnoreError();  // the refusal, which tells the dialer why
+        return status;
+      }
       output_ += handshake_.TakeOutput();
     }
   }

@@ -25,6 +25,9 @@ class Greeting {
 
   // Goes on as far as it can without blocking; true once the handshake is done.
   absl::StatusOr<bool> Progress();
+  // Whether the connection stands, and whether nothing has come by it.
+  bool reached() const { return !connecting_; }
+  bool silent() const { return !heard_; }
   bool done() const { return !connecting_ && handshake_.done() && output_.empty(); }
   // Of one that is done.
   const PeerId& peer() const { return handshake_.peer(); }
@@ -49,6 +52,7 @@ class Greeting {
   Deadline deadline_;
   Handshake handshake_;
   bool connecting_;
+  bool heard_ = false;
   std::string output_;
   char input_[64];
   size_t have_ = 0;

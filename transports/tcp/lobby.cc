@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kAcceptPause =
     50 * kMillisecond;  // after an error of the listener: out of descriptors, mostly
+// Before a connection that was cut is dialled again: twice as long each time.
+constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
 
 }  // namespace
 
@@ -21,42 +23,90 @@ Lobby::Lobby(const TransportConfig& config, TcpShared* shared, Listener listener
     : config_(config), shared_(shared), listener_(std::move(listener)) {}
 
 absl::Status Lobby::Open() {
-  return shared_->waiter->Add(listener_fd());
+  return shared_->waiter->Add(listener_.fd.get());
 }
 
+// ---- Outward
+
 void Lobby::Dial(TcpEndpoint* endpoint, const Address& to) {
-  absl::StatusOr<Greeting> greeting = Greeting::Dial(to, config_, endpoint->connect_by());
-  if (!greeting.ok()) {
-    endpoint->Lose(greeting.status());
-    return;
-  }
-  Watch(std::make_unique<Guest>(Guest{.greeting = *std::move(greeting),
-                                      .dialled = true,
-                                      .expected = endpoint->peer(),
-                                      .endpoint = endpoint,
-                                      .farewell = {}}));
+  dials_.push_back(std::make_unique<Outward>(Outward{
+      .endpoint = endpoint, .peer = endpoint->peer(), .to = to, .by = endpoint->connect_by()}));
+  Attempt(dials_.back().get());
 }
 
 void Lobby::DialStream(TcpEndpoint* endpoint) {
-  const Deadline by = Deadline::After(kHandshakeTime, *config_.clock);
-  absl::StatusOr<Greeting> greeting =
-      Greeting::Dial(endpoint->address(), config_, by, endpoint->connection());
-  if (!greeting.ok()) {
-    endpoint->OnStreamDialled(greeting.status());
-    return;
+  dials_.push_back(
+      std::make_unique<Outward>(Outward{.endpoint = endpoint,
+                                        .peer = endpoint->peer(),
+                                        .to = endpoint->address(),
+                                        .by = Deadline::After(kHandshakeTime, *config_.clock),
+                                        .further = true,
+                                        .further_to = endpoint->connection()}));
+  Attempt(dials_.back().get());
+}
+
+void Lobby::Attempt(Outward* outward) {
+  outward->again = Deadline::Never();
+  outward->sockets = PathSockets();
+  ConnectionId line;  // needs no name
+  absl::Status begun = Attempt(outward, outward->further_to, &outward->sockets.id);
+  if (begun.ok() && !outward->further) {
+    begun = Attempt(outward, outward->sockets.id, &line);
   }
-  Watch(std::make_unique<Guest>(Guest{.greeting = *std::move(greeting),
-                                      .dialled = true,
-                                      .further = true,
-                                      .expected = endpoint->peer(),
-                                      .endpoint = endpoint,
-                                      .farewell = {}}));
+  if (!begun.ok()) {
+    Fail(outward, begun);
+  }
+}
+
+absl::Status Lobby::Attempt(Outward* outward, const ConnectionId& further_to,
+                            ConnectionId* connection) {
+  ENTRAIN_ASSIGN_OR_RETURN(Greeting greeting,
+                           Greeting::Dial(outward->to, config_, outward->by, further_to));
+  *connection = greeting.connection();
+  return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(greeting), outward})));
+}
+
+// A connection that was made and then cut, before the handshake had a result: a listener among many strangers may have
+// taken this side for one of them.
+void Lobby::Cut(Outward* outward, const absl::Status& why) {
+  DropGuests(outward);
+  ++outward->cuts;
+  outward->cut = why;
+  outward->pause = std::clamp(2 * outward->pause, kFirstPause, kLongestPause);
+  outward->again = std::min(Deadline::After(outward->pause, *config_.clock), outward->by);
+  ENTRAIN_LOG(kInfo, "tcp: ", outward->to.ToString(), ": ", why.message(), "; dialling again");
+}
+
+void Lobby::Fail(Outward* outward, const absl::Status& why) {
+  DropGuests(outward);
+  const std::unique_ptr<Outward> over = TakeOutward(outward);
+  if (over->endpoint != nullptr && over->further) {
+    over->endpoint->OnStreamDialled(why);
+  } else if (over->endpoint != nullptr) {
+    over->endpoint->Lose(why);
+  }
+}
+
+std::unique_ptr<Lobby::Outward> Lobby::TakeOutward(const Outward* outward) {
+  const auto at = std::find_if(dials_.begin(), dials_.end(),
+                               [&](const auto& each) { return each.get() == outward; });
+  std::unique_ptr<Outward> taken = std::move(*at);
+  dials_.erase(at);
+  return taken;
+}
+
+void Lobby::DropGuests(const Outward* outward) {
+  for (size_t i = guests_.size(); i-- > 0;) {
+    if (guests_[i]->outward == outward) {
+      Take(guests_[i].get());
+    }
+  }
 }
 
 void Lobby::Forget(const TcpEndpoint* endpoint) {
-  for (const std::unique_ptr<Guest>& guest : guests_) {
-    if (guest->endpoint == endpoint) {
-      guest->endpoint = nullptr;
+  for (const std::unique_ptr<Outward>& outward : dials_) {
+    if (outward->endpoint == endpoint) {
+      outward->endpoint = nullptr;
     }
   }
 }
@@ -65,17 +115,19 @@ void Lobby::Expect(TcpEndpoint* endpoint) {
   const auto here = unclaimed_.find(endpoint->peer());
   if (here == unclaimed_.end()) {
     expected_[endpoint->peer()] = endpoint;
+    accept_again_ = {0};  // it may be in the queue behind strangers
     return;
   }
-  shared_->OnConnected(endpoint, std::move(here->second.fd), here->second.connection);
+  PathSockets sockets = std::move(here->second.sockets);
   unclaimed_.erase(here);
+  shared_->OnConnected(endpoint, std::move(sockets));
 }
 
 void Lobby::Leave(TcpEndpoint* endpoint, const absl::Status& why) {
-  for (const std::unique_ptr<Guest>& guest : guests_) {
-    if (guest->endpoint == endpoint) {
-      guest->endpoint = nullptr;
-      guest->farewell = std::string(why.message());
+  for (const std::unique_ptr<Outward>& outward : dials_) {
+    if (outward->endpoint == endpoint) {
+      outward->endpoint = nullptr;
+      outward->farewell = std::string(why.message());
     }
   }
   if (const auto expected = expected_.find(endpoint->peer());
@@ -85,134 +137,234 @@ void Lobby::Leave(TcpEndpoint* endpoint, const absl::Status& why) {
   }
 }
 
-void Lobby::Watch(std::unique_ptr<Guest> guest) {
-  guest->interest = guest->greeting.interest();
-  if (const absl::Status status = shared_->waiter->Add(guest->greeting.fd(), guest->interest);
-      !status.ok()) {
-    Refuse(guest.get(), status);
-    return;
-  }
-  guests_.push_back(std::move(guest));
-}
+// ---- Accepting
 
-void Lobby::AcceptAll() {
-  while (true) {
+int Lobby::Accept() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    const int64_t now = config_.clock->Now();
+    const bool counted = !meeting();
+    if (counted && !budget_.Take(now)) {
+      StopAccepting(budget_.ready_at());
+      return i;
+    }
     Address from;
-    absl::StatusOr<Fd> fd = Accept(listener_fd(), &from);
+    absl::StatusOr<Fd> fd = entrain::Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
       ENTRAIN_LOG(kWarning, "tcp: ", fd.status().message(), "; accepting again in a moment");
-      accept_again_ = Deadline::After(kAcceptPause, *config_.clock);
-      accepting_ = false;
-      shared_->waiter->Remove(listener_fd());
-      return;
+      StopAccepting({now + kAcceptPause});
+      return i;
     }
     if (!fd->valid()) {
-      return;
+      if (counted) {
+        budget_.GiveBack();
+      }
+      return i;
     }
-    EvictOldestStranger();
-    const Deadline by = Deadline::After(kHandshakeTime, *config_.clock);
-    Watch(std::make_unique<Guest>(
-        Guest{.greeting = Greeting(*std::move(fd), from, config_, by), .farewell = {}}));
+    ++strangers_;
+    // A peer's first words are often here already, and a stranger's end: then it is over without epoll.
+    Greet(AddGuest(std::make_unique<Guest>(
+        Guest{Greeting(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr, counted})));
+    if (strangers_ > kMaxStrangers) {
+      Evict();
+    }
   }
+  return kAcceptsPerTurn;
 }
 
-void Lobby::EvictOldestStranger() {
-  const auto is_stranger = [](const std::unique_ptr<Guest>& guest) { return !guest->dialled; };
-  if (guests_.size() < kMaxStrangers ||
-      static_cast<size_t>(std::count_if(guests_.begin(), guests_.end(), is_stranger)) <
-          kMaxStrangers) {
-    return;
+void Lobby::StopAccepting(Deadline until) {
+  accepting_ = false;
+  accept_again_ = until;
+  shared_->waiter->Remove(listener_.fd.get());
+}
+
+void Lobby::Evict() {
+  const auto of_strangers = [&](bool silent) {
+    return std::find_if(guests_.begin(), guests_.end(), [&](const std::unique_ptr<Guest>& guest) {
+      return guest->outward == nullptr && (!silent || guest->greeting.silent());
+    });
+  };
+  auto victim = of_strangers(true);
+  if (victim == guests_.end()) {
+    victim = of_strangers(false);
   }
-  const auto oldest = std::find_if(guests_.begin(), guests_.end(), is_stranger);
-  Refuse(oldest->get(),
+  Refuse(Take(victim->get()),
          absl::ResourceExhaustedError("too many connections that do not introduce themselves"));
-  guests_.erase(oldest);
 }
 
-// Ends a connection before its handshake is done.
-void Lobby::Refuse(Guest* guest, const absl::Status& why) {
-  shared_->waiter->Remove(guest->greeting.fd());
-  if (guest->dialled) {
-    Fail(*guest, why);
+// ---- Guests
+
+Lobby::Guest* Lobby::AddGuest(std::unique_ptr<Guest> guest) {
+  Guest* const added = guest.get();
+  guests_until_ = std::min(guests_until_, added->greeting.deadline());
+  by_fd_[added->greeting.fd()] = added;
+  guests_.push_back(std::move(guest));
+  return added;
+}
+
+absl::Status Lobby::Watch(Guest* guest) {
+  const uint32_t interest = guest->greeting.interest();
+  if (interest == guest->interest) {
+    return absl::OkStatus();
+  }
+  const int fd = guest->greeting.fd();
+  ENTRAIN_RETURN_IF_ERROR(guest->interest == 0 ? shared_->waiter->Add(fd, interest)
+                                               : shared_->waiter->Change(fd, interest));
+  guest->interest = interest;
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Lobby::Guest> Lobby::Take(const Guest* guest) {
+  const auto at = std::find_if(guests_.begin(), guests_.end(),
+                               [&](const auto& each) { return each.get() == guest; });
+  std::unique_ptr<Guest> taken = std::move(*at);
+  guests_.erase(at);
+  by_fd_.erase(taken->greeting.fd());
+  if (taken->interest != 0) {
+    shared_->waiter->Remove(taken->greeting.fd());
+  }
+  strangers_ -= taken->outward == nullptr ? 1 : 0;
+  return taken;
+}
+
+int Lobby::Greet(Guest* guest) {
+  ++looks_;
+  const absl::StatusOr<bool> done = guest->greeting.Progress();
+  const absl::Status status = !done.ok() ? done.status() : *done ? absl::OkStatus() : Watch(guest);
+  if (!status.ok()) {
+    Refuse(Take(guest), status);
+  } else if (*done) {
+    Greeted(Take(guest));
   } else {
+    return 0;
+  }
+  return 1;
+}
+
+void Lobby::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
+  if (guest->outward == nullptr) {
     ENTRAIN_LOG(kInfo, "tcp: dropped a connection from ", guest->greeting.address().ToString(),
                 ": ", why.message());
-  }
-}
-
-void Lobby::Fail(const Guest& guest, const absl::Status& why) {
-  if (guest.endpoint != nullptr && guest.further) {
-    guest.endpoint->OnStreamDialled(why);
-  } else if (guest.endpoint != nullptr) {
-    guest.endpoint->Lose(why);
-  }
-}
-
-bool Lobby::Greet(Guest* guest) {
-  const absl::StatusOr<bool> done = guest->greeting.Progress();
-  if (!done.ok()) {
-    Refuse(guest, done.status());
-    return true;
-  }
-  if (*done) {
-    shared_->waiter->Remove(guest->greeting.fd());
-    Greeted(guest);
-    return true;
-  }
-  if (guest->greeting.deadline().Passed(config_.clock->Now())) {
-    Refuse(guest, absl::UnavailableError("connecting or the handshake took too long"));
-    return true;
-  }
-  if (const uint32_t interest = guest->greeting.interest(); interest != guest->interest) {
-    guest->interest = interest;
-    (void)shared_->waiter->Change(guest->greeting.fd(),
-                                  interest);  // if it fails, the deadline ends the greeting
-  }
-  return false;
-}
-
-void Lobby::Greeted(Guest* guest) {
-  const PeerId peer = guest->greeting.peer();
-  const ConnectionId connection = guest->greeting.connection();
-  const ConnectionId further_to = guest->greeting.further_to();
-  if (!guest->dialled) {
-    if (further_to == ConnectionId()) {
-      Admit(peer, connection, guest->greeting.Take());
-    } else {
-      shared_->OnFurther(peer, further_to, guest->greeting.Take());
-    }
-  } else if (peer != guest->expected) {
-    Fail(*guest, absl::UnavailableError(
-                     "another process answers at this address; the one that published it is gone"));
-  } else if (guest->endpoint == nullptr) {
-    if (!guest->further) {
-      SayGoodbye(guest->greeting.Take(), guest->farewell);
-    }
-  } else if (guest->further) {
-    guest->endpoint->OnStreamDialled(guest->greeting.Take());
+  } else if (absl::IsUnavailable(why) && guest->greeting.reached()) {
+    Cut(guest->outward, why);
   } else {
-    shared_->OnConnected(guest->endpoint, guest->greeting.Take(), connection);
+    Fail(guest->outward, why);
   }
 }
 
-// A peer that has dialled and proved itself.
-void Lobby::Admit(const PeerId& peer, const ConnectionId& connection, Fd fd) {
+void Lobby::Greeted(std::unique_ptr<Guest> guest) {
+  Greeting& greeting = guest->greeting;
+  if (guest->outward != nullptr) {
+    GreetedOutward(guest->outward, &greeting);
+    return;
+  }
+  if (guest->counted) {
+    budget_.GiveBack();
+  }
+  const PeerId peer = greeting.peer();
+  const ConnectionId first = greeting.further_to();
+  Fd fd = greeting.Take();
+  const bool is_first = first == ConnectionId();
+  if (!is_first && shared_->OnFurther(peer, first, &fd)) {
+    return;  // a stream
+  }
+  const auto name = std::pair(peer, is_first ? greeting.connection() : first);
+  if (half_.size() >= kMaxUnclaimed && half_.count(name) == 0) {
+    return;
+  }
+  Arrived& arrived = half_[name];
+  arrived.deadline = Deadline::After(kHandshakeTime, *config_.clock);
+  arrived.sockets.id = name.second;
+  (is_first ? arrived.sockets.first : arrived.sockets.line) = std::move(fd);
+  if (arrived.sockets.whole()) {
+    PathSockets sockets = std::move(arrived.sockets);
+    half_.erase(name);
+    Admit(peer, std::move(sockets));
+  }
+}
+
+void Lobby::GreetedOutward(Outward* outward, Greeting* greeting) {
+  if (greeting->peer() != outward->peer) {
+    Fail(outward,
+         absl::UnavailableError(
+             "another process answers at this address; the one that published it is gone"));
+    return;
+  }
+  PathSockets& sockets = outward->sockets;
+  const bool is_line = greeting->connection() != sockets.id;
+  (is_line ? sockets.line : sockets.first) = greeting->Take();
+  if (!outward->further && !sockets.whole()) {
+    return;
+  }
+  const std::unique_ptr<Outward> over = TakeOutward(outward);
+  if (over->endpoint == nullptr) {
+    if (!over->further) {
+      SayGoodbye(std::move(over->sockets.first), over->farewell);
+    }
+  } else if (over->further) {
+    over->endpoint->OnStreamDialled(std::move(over->sockets.first));
+  } else {
+    shared_->OnConnected(over->endpoint, std::move(over->sockets));
+  }
+}
+
+// A peer that has dialled and proved itself, by both connections.
+void Lobby::Admit(const PeerId& peer, PathSockets sockets) {
   if (const auto farewell = farewells_.find(peer); farewell != farewells_.end()) {
-    SayGoodbye(std::move(fd), farewell->second);
+    SayGoodbye(std::move(sockets.first), farewell->second);
     farewells_.erase(farewell);
   } else if (const auto expected = expected_.find(peer); expected != expected_.end()) {
     TcpEndpoint* endpoint = expected->second;
     expected_.erase(expected);
-    shared_->OnConnected(endpoint, std::move(fd), connection);
+    shared_->OnConnected(endpoint, std::move(sockets));
   } else if (unclaimed_.size() < kMaxUnclaimed && config_.self > peer) {
-    unclaimed_[peer] = {std::move(fd), connection,
+    unclaimed_[peer] = {std::move(sockets),
                         Deadline::After(config_.connect_timeout_ns, *config_.clock)};
   }
 }
 
-int Lobby::CheckDeadlines() {
-  const int64_t now = config_.clock->Now();
+int Lobby::CheckGuests(int64_t now) {
+  if (!guests_until_.Passed(now)) {
+    return 0;
+  }
+  std::vector<const Guest*> late;
+  guests_until_ = Deadline::Never();
+  for (const std::unique_ptr<Guest>& guest : guests_) {
+    if (guest->greeting.deadline().Passed(now)) {
+      late.push_back(guest.get());
+    } else {
+      guests_until_ = std::min(guests_until_, guest->greeting.deadline());
+    }
+  }
+  const absl::Status why = absl::UnavailableError("connecting or the handshake took too long");
+  for (const Guest* guest : late) {
+    if (Outward* const outward = guest->outward; outward != nullptr) {
+      Take(guest);
+      Fail(outward, why);
+    } else {
+      Refuse(Take(guest), why);
+    }
+  }
+  return static_cast<int>(late.size());
+}
+
+int Lobby::CheckPeers(int64_t now) {
   int events = 0;
+  std::vector<Outward*> due;
+  for (const std::unique_ptr<Outward>& outward : dials_) {
+    if (outward->again.Passed(now)) {
+      due.push_back(outward.get());
+    }
+  }
+  for (Outward* const outward : due) {
+    if (outward->by.Passed(now)) {
+      Fail(outward, absl::UnavailableError(
+                        absl::StrCat("the connection was cut before the handshake was done, ",
+                                     outward->cuts, " times; last: ", outward->cut.message())));
+    } else {
+      Attempt(outward);
+    }
+    ++events;
+  }
   for (auto next = expected_.begin(); next != expected_.end();) {
     const auto expected = next++;
     TcpEndpoint* endpoint = expected->second;
@@ -223,39 +375,38 @@ int Lobby::CheckDeadlines() {
       ++events;
     }
   }
-  for (auto known = unclaimed_.begin(); known != unclaimed_.end();) {
-    known = known->second.deadline.Passed(now) ? unclaimed_.erase(known) : std::next(known);
-  }
-  if (!accepting_ && accept_again_.Passed(now)) {
-    accepting_ = Open().ok();
-  }
+  const auto late = [&](const auto& arrived) { return arrived.second.deadline.Passed(now); };
+  std::erase_if(half_, late);
+  std::erase_if(unclaimed_, late);
   return events;
 }
 
-int Lobby::Progress(bool knocked) {
-  if (knocked) {
-    AcceptAll();
+int Lobby::OnReady(int fd) {
+  if (fd == listener_.fd.get()) {
+    return Accept();
   }
-  size_t kept = 0;
-  const size_t before = guests_.size();
-  for (size_t i = 0; i < before; ++i) {
-    if (!Greet(guests_[i].get())) {
-      std::swap(guests_[kept++], guests_[i]);
-    }
+  const auto guest = by_fd_.find(fd);
+  return guest == by_fd_.end() ? 0 : Greet(guest->second);
+}
+
+int Lobby::Progress() {
+  const int64_t now = config_.clock->Now();
+  if (!accepting_ && accept_again_.Passed(now)) {
+    accepting_ = Open().ok();
   }
-  // Behind them are those that an endpoint has dialled meanwhile.
-  guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(kept),
-                guests_.begin() + static_cast<std::ptrdiff_t>(before));
-  return static_cast<int>(before - kept) + CheckDeadlines();
+  return CheckGuests(now) + CheckPeers(now);
 }
 
 Deadline Lobby::wake_at() const {
-  Deadline wake = accepting_ ? Deadline::Never() : accept_again_;
-  for (const std::unique_ptr<Guest>& guest : guests_) {
-    wake = std::min(wake, guest->greeting.deadline());
+  Deadline wake = std::min(guests_until_, accepting_ ? Deadline::Never() : accept_again_);
+  for (const std::unique_ptr<Outward>& outward : dials_) {
+    wake = std::min(wake, outward->again);
   }
   for (const auto& [peer, endpoint] : expected_) {
     wake = std::min(wake, endpoint->connect_by());
+  }
+  for (const auto& [name, half] : half_) {
+    wake = std::min(wake, half.deadline);
   }
   for (const auto& [peer, known] : unclaimed_) {
     wake = std::min(wake, known.deadline);

@@ -2,13 +2,19 @@
 // strangers until their handshake is done, and peers that arrive before or after Connect was called
 // for them.
 //
+// A path has two connections, its first one and its control line (control_line.h), which are dialled at once; the
+// second names the first. "Connected" below means both.
+//
 //   dialled  --handshake, right peer--> its endpoint is connected
+//            --cut before that--------> dialled again after a pause, until its deadline
 //            --anything else----------> its endpoint is lost
 //   accepted --handshake--> the endpoint that expects this peer is connected
 //                       \-> unclaimed, when none does, until Expect
 //            --anything else, or 10 s--> dropped, logged, forgotten
 //
-// A stranger costs one descriptor and one fixed record; of more than kMaxStrangers the oldest goes.
+// A stranger costs one descriptor and one fixed record, and work only when epoll names it. A turn accepts a few; while
+// no peer is expected, AcceptBudget bounds how many a second. Of more than kMaxStrangers one goes: the oldest that has
+// said nothing, else the oldest.
 // An endpoint that closes early leaves its reason here, so that the peer hears it when it comes.
 // Thread safety: none.
 #pragma once
@@ -17,9 +23,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 #include "lib/net/listener.h"
+#include "transports/tcp/accept_budget.h"
 #include "transports/tcp/greeting.h"
 #include "transports/tcp/tcp_endpoint.h"
 #include "transports/timed_wait.h"
@@ -30,6 +40,7 @@ namespace entrain {
 class Lobby {
  public:
   static constexpr size_t kMaxStrangers = 256, kMaxUnclaimed = 4096;
+  static constexpr int kAcceptsPerTurn = 16;
   static constexpr int64_t kHandshakeTime = 10 * kSecond;
 
   // `shared` hears OnConnected; `config` and `shared` outlive this.
@@ -46,49 +57,88 @@ class Lobby {
   // The endpoint closes before its connection stood.
   void Leave(TcpEndpoint* endpoint, const absl::Status& why);
 
-  // From Poll. `knocked`: the listener is ready. Returns events handled.
-  int Progress(bool knocked);
-  bool busy() const { return !guests_.empty(); }
+  // From Poll. Epoll names `fd`: the listener, or a connection whose handshake is under way, or none of them. Returns
+  // events handled.
+  int OnReady(int fd);
+  // After that: what is due by the clock. Returns events handled.
+  int Progress();
+  // Connections of peers are under way or expected.
+  bool meeting() const { return !dials_.empty() || !expected_.empty(); }
   // When Progress wants to be called even if nothing happens.
   Deadline wake_at() const;
-  int listener_fd() const { return listener_.fd.get(); }
   const Address& address() const { return listener_.address; }
+  // How often a connection whose handshake is under way has been looked at.
+  int64_t looks() const { return looks_; }
 
  private:
+  // A connection that this side opens, by as many attempts as it takes.
+  struct Outward {
+    TcpEndpoint* endpoint = nullptr;  // null when it has closed meanwhile,
+    std::string farewell = "";        // for this reason
+    PeerId peer{};                    // who should answer
+    Address to = Address();
+    Deadline by = Deadline::Never();
+    bool further = false;       // a stream of a path that stands,
+    ConnectionId further_to{};  // this one
+    PathSockets sockets{};      // of a path: what stands by now
+    // Between two attempts: when, after how long a pause, and how the last one was cut.
+    int cuts = 0;
+    Deadline again = Deadline::Never();
+    int64_t pause = 0;
+    absl::Status cut = absl::OkStatus();
+  };
   // A connection whose handshake is under way.
   struct Guest {
     Greeting greeting;
-    bool dialled = false, further = false;
-    PeerId expected{};                // dialled: who should answer
-    TcpEndpoint* endpoint = nullptr;  // dialled: for whom; null when it has closed meanwhile
-    std::string farewell;             // ... and why
+    Outward* outward = nullptr;  // null: accepted
+    bool counted = false;        // ... from the budget
     uint32_t interest = 0;
   };
-  struct Unclaimed {
-    Fd fd;
-    ConnectionId connection;
+  // Of a peer that has dialled.
+  struct Arrived {
+    PathSockets sockets;
     Deadline deadline;
   };
 
-  void Watch(std::unique_ptr<Guest> guest);
-  void AcceptAll();
-  void EvictOldestStranger();
-  // True when the guest is gone: greeted, refused or too late.
-  bool Greet(Guest* guest);
-  void Greeted(Guest* guest);
-  void Admit(const PeerId& peer, const ConnectionId& connection, Fd fd);
-  void Refuse(Guest* guest, const absl::Status& why);
-  // Of one that was dialled: what its endpoint is told.
-  static void Fail(const Guest& guest, const absl::Status& why);
-  int CheckDeadlines();
+  void Attempt(Outward* outward);
+  absl::Status Attempt(Outward* outward, const ConnectionId& further_to, ConnectionId* connection);
+  void Cut(Outward* outward, const absl::Status& why);
+  // The endpoint is told that its connection cannot be had.
+  void Fail(Outward* outward, const absl::Status& why);
+  std::unique_ptr<Outward> TakeOutward(const Outward* outward);
+  void DropGuests(const Outward* outward);
+
+  int Accept();
+  void StopAccepting(Deadline until);
+  void Evict();
+
+  Guest* AddGuest(std::unique_ptr<Guest> guest);
+  absl::Status Watch(Guest* guest);
+  // Reads and writes what can be. The guest is gone afterwards if it was greeted or refused: then 1.
+  int Greet(Guest* guest);
+  std::unique_ptr<Guest> Take(const Guest* guest);
+  void Greeted(std::unique_ptr<Guest> guest);
+  void GreetedOutward(Outward* outward, Greeting* greeting);
+  void Admit(const PeerId& peer, PathSockets sockets);
+  // Ends a connection before its handshake is done.
+  void Refuse(std::unique_ptr<Guest> guest, const absl::Status& why);
+  int CheckGuests(int64_t now);
+  int CheckPeers(int64_t now);
 
   const TransportConfig& config_;
   TcpShared* const shared_;
   const Listener listener_;
-  std::vector<std::unique_ptr<Guest>> guests_;
+  std::vector<std::unique_ptr<Guest>> guests_;  // by age
+  absl::flat_hash_map<int, Guest*> by_fd_;      // the same
+  Deadline guests_until_ = Deadline::Never();   // none of them is late before
+  size_t strangers_ = 0;                        // of them
+  int64_t looks_ = 0;
+  std::vector<std::unique_ptr<Outward>> dials_;
   std::map<PeerId, TcpEndpoint*> expected_;
-  std::map<PeerId, Unclaimed> unclaimed_;
+  std::map<std::pair<PeerId, ConnectionId>, Arrived> half_;  // one of the two connections is here
+  std::map<PeerId, Arrived> unclaimed_;
   std::map<PeerId, std::string> farewells_;  // to peers that have not dialled yet
+  AcceptBudget budget_;
   bool accepting_ = true;
   Deadline accept_again_;  // while not accepting
 };

@@ -10,13 +10,15 @@ namespace {
 // The kernel counts the time in ticks of 1 to 10 ms.
 constexpr int64_t kLeastTime = 100 * kMillisecond;
 constexpr int64_t kLeastBytes = 2 << 20;
+// What is sent now is acknowledged after a round trip, and windows grow by the round trip: a measurement has several.
+constexpr int64_t kLeastRoundTrips = 4;
 
 }  // namespace
 
-void StreamChoice::OnMeasured(int64_t bytes, int64_t busy_ns) {
+void StreamChoice::OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns) {
   bytes_ += bytes;
   busy_ns_ += busy_ns;
-  if (bytes_ < kLeastBytes || busy_ns_ < kLeastTime) {
+  if (bytes_ < kLeastBytes || busy_ns_ < std::max(kLeastTime, kLeastRoundTrips * round_trip_ns)) {
     return;
   }
   const double rate = static_cast<double>(bytes_) / static_cast<double>(busy_ns_);

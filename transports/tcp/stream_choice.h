@@ -15,8 +15,8 @@ class StreamChoice {
   // To be used now; 0: payloads go by the path's first connection.
   int streams() const { return trying_; }
   // What went by those that streams() says: how many bytes were acknowledged, and for how long some were on their
-  // way. Short measurements add up until they say something.
-  void OnMeasured(int64_t bytes, int64_t busy_ns);
+  // way. Short measurements add up until they say something. `round_trip_ns`: of the way, when nothing waits on it.
+  void OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns);
 
  private:
   static constexpr int kFirstPatience = 32, kMostPatience = 1024;  // measurements

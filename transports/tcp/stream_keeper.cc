@@ -59,7 +59,7 @@ void StreamKeeper::Measure(int first) {
   }
   last_large_ = sender_.large_bytes();
   const TcpStreams::Progress now = streams_.Measure(first, measured_);
-  choice_.OnMeasured(now.bytes - last_.bytes, now.busy_ns - last_.busy_ns);
+  choice_.OnMeasured(now.bytes - last_.bytes, now.busy_ns - last_.busy_ns, now.round_trip_ns);
   last_ = now;
 }
 

@@ -21,16 +21,6 @@ void SetOption(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// The peer's death is told by its kernel, at once. These are for a peer whose host is gone. The
-// time for data that is not acknowledged is long because it also ends connections to peers that are
-// alive and too busy to read.
-void WatchForGoneHosts(int fd) {
-  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, 20);
-  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
-  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 120'000);
-}
-
 // Between processes of one host bytes wait in the kernel as in any other memory: the fewer at a
 // time, the more of them are found in a cache. (The kernel doubles this.) Across a network it
 // decides better.
@@ -85,12 +75,12 @@ void SayGoodbye(Fd fd, absl::string_view why) {
 }
 
 TcpEndpoint::TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
-                         int streams, Deadline connect_by)
+                         const PathSettings& settings, Deadline connect_by)
     : shared_(shared),
       peer_(peer),
       address_(address),
       dials_(dials),
-      stream_setting_(streams),
+      settings_(settings),
       connect_by_(connect_by),
       sender_(&shared->completions, &streams_),
       keeper_(&streams_, &sender_),
@@ -135,11 +125,30 @@ void TcpEndpoint::SendControl(absl::string_view message) {
   }
 }
 
+bool TcpEndpoint::SendUrgent(absl::string_view message) {
+  if (ended() || line_over_) {
+    return false;
+  }
+  line_.Send(message);
+  return true;
+}
+
 void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) {
   if (!ended()) {
     receiver_.Revoke(mine, why);
     sender_.Revoke(theirs, why);
   }
+}
+
+// As the kernel has measured it. Inside one host its measure is only of how long segments were left unacknowledged.
+int64_t TcpEndpoint::round_trip_ns() const {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (!connected() || OfOneHost(fd_.get()) ||
+      getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
+    return 0;
+  }
+  return int64_t{info.tcpi_rtt} * kMicrosecond;
 }
 
 void TcpEndpoint::End(const absl::Status& why) {
@@ -155,8 +164,17 @@ void TcpEndpoint::Disconnect() {
       shared_->waiter->Remove(streams_.fd(i));
     }
     streams_.CloseAll();
+    CloseLine();
     shared_->waiter->Remove(fd_.get());
     fd_.Reset();
+  }
+}
+
+void TcpEndpoint::CloseLine() {
+  if (line_.attached()) {
+    shared_->OnUnwatched(line_.fd());
+    shared_->waiter->Remove(line_.fd());
+    line_.Close();
   }
 }
 
@@ -173,6 +191,9 @@ void TcpEndpoint::Close(const absl::Status& why) {
     return;
   }
   sender_.Last(reason.message());
+  if (line_.attached() && line_.Write().ok()) {
+    Shut(line_.fd());
+  }
   if (sender_.Flush(fd_.get()).ok()) {
     for (int i = 0; i < streams_.count(); ++i) {
       Shut(streams_.fd(i));
@@ -200,10 +221,10 @@ int TcpEndpoint::Report() {
   return 1;
 }
 
-void TcpEndpoint::Attach(Fd fd, const ConnectionId& connection) {
-  fd_ = std::move(fd);
-  connection_ = connection;
-  WatchForGoneHosts(fd_.get());
+void TcpEndpoint::Attach(PathSockets sockets) {
+  fd_ = std::move(sockets.first);
+  connection_ = sockets.id;
+  line_.Attach(std::move(sockets.line), settings_.keep_alive);
   // Else a setting of the host may bound what is not sent, and the socket takes less than it has
   // room for.
   SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
@@ -211,13 +232,17 @@ void TcpEndpoint::Attach(Fd fd, const ConnectionId& connection) {
   if (one_host) {
     SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
     PaceNothing(fd_.get());
+    PaceNothing(line_.fd());
   }
-  watched_ = EPOLLIN;
-  if (const absl::Status status = shared_->waiter->Add(fd_.get(), watched_); !status.ok()) {
-    Lose(status);
-    return;
+  watched_ = watched_line_ = EPOLLIN;
+  for (const int fd : {fd_.get(), line_.fd()}) {
+    if (const absl::Status status = shared_->waiter->Add(fd, EPOLLIN); !status.ok()) {
+      Lose(status);
+      return;
+    }
+    shared_->OnWatched(this, fd);
   }
-  keeper_.Begin(dials_, stream_setting_, one_host);
+  keeper_.Begin(dials_, settings_.streams, one_host);
   TendStreams();
 }
 
@@ -243,7 +268,6 @@ void TcpEndpoint::TendStreams() {
   }
   for (; watched_streams_ < streams_.count(); ++watched_streams_) {
     const int fd = streams_.fd(watched_streams_);
-    WatchForGoneHosts(fd);
     SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInAStream);
     if (OfOneHost(fd)) {
       PaceNothing(fd);
@@ -252,7 +276,7 @@ void TcpEndpoint::TendStreams() {
       Lose(status);
       return;
     }
-    shared_->OnStream(this, fd);
+    shared_->OnWatched(this, fd);
   }
   const int before = streams_.in_use();
   const bool dial = keeper_.Tend(fd_.get());
@@ -264,13 +288,54 @@ void TcpEndpoint::TendStreams() {
   }
 }
 
+// Whether its connection stays. The first one says how the path ends, if it ends with this one; what says that the
+// peer's host is gone is heard by no other.
+bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
+  if (state.ok() && *state == ControlLine::State::kGood) {
+    return true;
+  }
+  const absl::Status why = state.status();
+  CloseLine();
+  line_over_ = true;
+  if (!why.ok()) {
+    LoseAfterReading(why);
+  } else {
+    ProbeAlways(fd_.get(), settings_.keep_alive);
+  }
+  return false;
+}
+
+bool TcpEndpoint::WriteLine() {
+  return line_.attached() && OnLine(line_.Write());
+}
+
+int TcpEndpoint::ReadLine() {
+  int events = 0;
+  std::string text;
+  while (line_.attached() && OnLine(line_.Read(&text)) && !text.empty()) {
+    shared_->engine->OnControl(*this, text);
+    ++events;
+  }
+  return events;
+}
+
+// What the peer said before it went says more than how it was noticed.
+void TcpEndpoint::LoseAfterReading(const absl::Status& why) {
+  for (int i = 0; i < kLastReads && connected() && Read() > 0; ++i) {
+  }
+  Lose(why);
+}
+
 int TcpEndpoint::Flush() {
+  if (line_.pending()) {
+    WriteLine();
+  }
+  if (!connected() || !sender_.pending()) {
+    return 0;
+  }
   const absl::StatusOr<int64_t> written = Write();
   if (!written.ok()) {
-    // What the peer said before it went says more than that writing failed.
-    for (int i = 0; i < kLastReads && Read() > 0 && connected(); ++i) {
-    }
-    Lose(written.status());
+    LoseAfterReading(written.status());
     return 1;
   }
   TendStreams();
@@ -288,6 +353,7 @@ absl::StatusOr<int64_t> TcpEndpoint::Write() {
 int TcpEndpoint::Read() {
   const absl::StatusOr<int64_t> bytes = receiver_.Read(fd_.get());
   if (!bytes.ok()) {
+    ReadLine();  // what the peer has said by it may say more
     Lose(bytes.status());
     return 1;
   }
@@ -297,6 +363,10 @@ int TcpEndpoint::Read() {
 }
 
 int TcpEndpoint::OnReady(int fd) {
+  if (fd == line_.fd()) {
+    const int events = ReadLine();
+    return WriteLine() ? events : events + 1;
+  }
   const int events = Read();
   for (int i = 0; i < watched_streams_ && connected(); ++i) {
     // Whoever closes says so by the first connection, soon; else the next payload finds it out.
@@ -312,7 +382,8 @@ bool TcpEndpoint::Arm() {
   if (!connected()) {
     return true;
   }
-  if (unparsed() || (pending() && !sender_.stuck())) {
+  if (unparsed() || (sender_.pending() && !sender_.stuck()) ||
+      (line_.pending() && !line_.stuck())) {
     return false;
   }
   Watch(/*only=*/true);
@@ -326,6 +397,10 @@ void TcpEndpoint::Watch(bool only) {
   const uint32_t in = receiver_.held_back() ? 0 : static_cast<uint32_t>(EPOLLIN);
   const uint32_t out = sender_.framed() ? static_cast<uint32_t>(EPOLLOUT) : 0;
   Watch(fd_.get(), in | (only ? out : watched_), &watched_);
+  if (line_.attached()) {
+    const uint32_t line_out = line_.pending() ? static_cast<uint32_t>(EPOLLOUT) : 0;
+    Watch(line_.fd(), EPOLLIN | line_out, &watched_line_);
+  }
   for (int i = 0; i < watched_streams_ && connected(); ++i) {
     uint32_t& watched = streams_.watched(i);
     Watch(streams_.fd(i), streams_.Interest(i) | (only ? 0 : watched), &watched);

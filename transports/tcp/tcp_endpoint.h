@@ -8,8 +8,10 @@
 #include "absl/status/statusor.h"
 
 #include "lib/net/handshake.h"
+#include "lib/net/keep_alive.h"
 #include "lib/net/socket.h"
 #include "transports/matching.h"
+#include "transports/tcp/control_line.h"
 #include "transports/tcp/stream_keeper.h"
 #include "transports/tcp/tcp_receiver.h"
 #include "transports/tcp/tcp_sender.h"
@@ -21,20 +23,34 @@ namespace entrain {
 
 class TcpEndpoint;
 
+// The connections that a path begins with, greeted and ready for frames.
+struct PathSockets {
+  ConnectionId id{};  // the first one's
+  Fd first, line;
+  bool whole() const { return first.valid() && line.valid(); }
+};
+
+// What was set for all paths.
+struct PathSettings {
+  int streams = 0;  // as ParseTcpStreams gives it
+  KeepAlive keep_alive;
+};
+
 // What endpoints share, and what they tell their transport. Outlives them.
 class TcpShared {
  public:
   TcpShared(Events* its_engine, std::unique_ptr<TimedWait> its_waiter)
       : engine(its_engine), waiter(std::move(its_waiter)) {}
   virtual ~TcpShared() = default;
-  // The endpoint's connection stands, greeted and ready for frames.
-  virtual void OnConnected(TcpEndpoint* endpoint, Fd fd, const ConnectionId& connection) = 0;
-  // A further connection that the peer has dialled beside `connection`.
-  virtual void OnFurther(const PeerId& peer, const ConnectionId& connection, Fd fd) = 0;
+  // The endpoint's connections stand.
+  virtual void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) = 0;
+  // A further connection that the peer has dialled beside `connection`. False: there is no such path; `fd` is left.
+  virtual bool OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) = 0;
   // The endpoint wants one more stream dialled; OnStreamDialled says what became of it.
   virtual void DialStream(TcpEndpoint* endpoint) = 0;
-  // Epoll watches one more socket of the endpoint's.
-  virtual void OnStream(TcpEndpoint* endpoint, int fd) = 0;
+  // Epoll watches one more socket of the endpoint's, or one less.
+  virtual void OnWatched(TcpEndpoint* endpoint, int fd) = 0;
+  virtual void OnUnwatched(int fd) = 0;
   // The endpoint closes before its connection stood: the peer should be told when it does.
   virtual void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) = 0;
   // The endpoint's sockets are about to be closed; the endpoint is about to be destroyed.
@@ -50,7 +66,7 @@ class TcpEndpoint final : public Endpoint {
  public:
   // `dials`: this process dials, to `address`; else the peer does.
   TcpEndpoint(TcpShared* shared, const PeerId& peer, const Address& address, bool dials,
-              int streams, Deadline connect_by);
+              const PathSettings& settings, Deadline connect_by);
   ~TcpEndpoint() override;
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
@@ -58,12 +74,14 @@ class TcpEndpoint final : public Endpoint {
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
   Next TryRecv(const Envelope& envelope, Bytes into) override;
   void SendControl(absl::string_view message) override;
+  bool SendUrgent(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "tcp " + address_.ToString(); }
+  int64_t round_trip_ns() const override;
 
   // For the transport, from Poll.
-  void Attach(Fd fd, const ConnectionId& connection);  // the handshake is done
+  void Attach(PathSockets sockets);  // the handshakes are done
   // Of a further connection: dialled from here, or from there.
   void OnStreamDialled(absl::StatusOr<Fd> fd);
   void OnStreamAccepted(Fd fd);
@@ -77,6 +95,7 @@ class TcpEndpoint final : public Endpoint {
   const PeerId& peer() const { return peer_; }
   Deadline connect_by() const { return connect_by_; }
   int fd() const { return fd_.get(); }
+  int line() const { return line_.fd(); }
   const TcpStreams& streams() const { return streams_; }
   const Address& address() const { return address_; }
   const ConnectionId& connection() const { return connection_; }
@@ -85,7 +104,7 @@ class TcpEndpoint final : public Endpoint {
   bool expecting() const { return connected() && (receiver_.expecting() || sender_.awaiting()); }
   // Something was read that only Read can handle.
   bool unparsed() const { return connected() && receiver_.unparsed(); }
-  bool pending() const { return connected() && sender_.pending(); }
+  bool pending() const { return connected() && (sender_.pending() || line_.pending()); }
   bool reporting() const { return !failed_.ok(); }
   // Before sleeping. False: Flush can go on now.
   bool Arm();
@@ -96,6 +115,12 @@ class TcpEndpoint final : public Endpoint {
   void Disconnect();
   // As TcpSender::Flush; calls nobody.
   absl::StatusOr<int64_t> Write();
+  // Of the control line. False, or 0 messages: also when it is over, or the path.
+  bool WriteLine();
+  int ReadLine();
+  bool OnLine(const absl::StatusOr<ControlLine::State>& state);
+  void CloseLine();
+  void LoseAfterReading(const absl::Status& why);
   void TendStreams();
   // Asks epoll for what this waits for; `only` that, or also for what it was asked for before.
   void Watch(bool only);
@@ -105,7 +130,7 @@ class TcpEndpoint final : public Endpoint {
   const PeerId peer_;
   const Address address_;
   const bool dials_;
-  const int stream_setting_;
+  const PathSettings settings_;
   const Deadline connect_by_;
   Fd fd_;
   ConnectionId connection_{};
@@ -113,6 +138,9 @@ class TcpEndpoint final : public Endpoint {
   int watched_streams_ = 0;  // so many are known to epoll
   absl::Status end_;         // why it has ended
   absl::Status failed_;      // to be reported as OnLost
+  ControlLine line_;
+  uint32_t watched_line_ = 0;
+  bool line_over_ = false;  // what is urgent waits with the rest from now on
   TcpStreams streams_;
   TcpSender sender_;
   StreamKeeper keeper_;

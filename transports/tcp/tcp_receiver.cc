@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/base/text.h"
+#include "transports/tcp/connection_error.h"
 
 namespace entrain {
 namespace {
@@ -120,7 +122,8 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
       if (--looks_ == 0) {
         AcknowledgeUnlessSent(fd);
       }
-    } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+    } else if (got == 0 || IsFatal(errno)) {
+      error_ = got == 0 ? 0 : errno;
       return Next::kOther;
     }
   }
@@ -186,12 +189,16 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   const int64_t got = recvmsg(fd, &message, MSG_DONTWAIT);
   if (got < 0) {
     *drained = true;
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
+    if (!IsFatal(errno)) {
       return 0;
     }
-    return ErrnoStatus(errno, "receiving");
+    return ConnectionError(errno, "receiving");
   }
   if (got == 0) {
+    // An error is told once, to whoever asks first.
+    if (const int error = error_ != 0 ? error_ : sender_->error(); error != 0 && error != EPIPE) {
+      return ConnectionError(error, "receiving");
+    }
     return absl::UnavailableError(
         "the connection was closed without a word (its process has ended)");
   }
@@ -358,7 +365,7 @@ absl::Status TcpReceiver::OnText(const FrameHeader& header) {
                                static_cast<size_t>(header.bytes));
   begin_ += text.size();
   if (header.type == FrameType::kClose) {
-    return absl::UnavailableError(absl::StrCat("closed by the peer: ", text));
+    return absl::UnavailableError(absl::StrCat("closed by the peer: ", CleanText(text)));
   }
   events_->OnControl(*endpoint_, text);
   return absl::OkStatus();

@@ -82,6 +82,7 @@ class TcpReceiver {
   int looks_ = 0;                   // until what came at once is acknowledged, when
   int64_t written_ = 0;             // so much had been sent
   bool held_back_ = false;          // Parse waits for streams
+  int error_ = 0;                   // how a read of TryRecv failed
   absl::Status ended_;              // how the connection has, while streams bring the rest
 };
 

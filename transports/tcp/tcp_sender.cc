@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include "lib/base/status.h"
+#include "transports/tcp/connection_error.h"
 
 namespace entrain {
 namespace {
@@ -57,6 +58,7 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
   const int64_t asked = frame.size();
   const int64_t written = WriteFrame(fd, frame);
   if (written < 0) {
+    error_ = IsFatal(errno) ? errno : 0;
     count_ = 0;
     framed_bytes_ = 0;
     outgoing_.ReturnCredit(frame.header.credit);
@@ -181,8 +183,9 @@ absl::StatusOr<int64_t> TcpSender::Flush(int fd) {
     if (count_ > 0) {
       written = WriteFrames(fd, &asked);
       if (written < 0) {
-        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-          return ErrnoStatus(errno, "sending");
+        if (IsFatal(errno)) {
+          error_ = errno;
+          return ConnectionError(errno, "sending");
         }
         written = 0;
       } else {

@@ -56,6 +56,8 @@ class TcpSender final : public Answers {
   bool pending() const;
   // Whether the last Flush ended because the sockets take no more, and `fd` among them.
   bool stuck() const { return stuck_; }
+  // How writing failed, if it did: the kernel says so once, and then that the connection is closed.
+  int error() const { return error_; }
   bool framed() const { return count_ > 0; }
   // Payloads that are worth a stream, since the path began.
   int64_t large_bytes() const { return large_bytes_; }
@@ -120,6 +122,7 @@ class TcpSender final : public Answers {
   int64_t first_written_ = 0;  // of the first frame, header included
   int64_t framed_bytes_ = 0;
   bool stuck_ = false;
+  int error_ = 0;
   int64_t large_bytes_ = 0, written_bytes_ = 0;
   int64_t room_ = 0;  // in the socket, at least: what it was when last asked, less what was written
 };

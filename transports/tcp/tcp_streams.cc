@@ -14,6 +14,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "transports/tcp/connection_error.h"
 
 namespace entrain {
 namespace {
@@ -28,10 +29,6 @@ void ForSlices(unsigned streams, int64_t payload, Each each) {
     const int64_t at = payload * i / slices;
     each(std::countr_zero(streams), at, payload * (i + 1) / slices - at);
   }
-}
-
-bool WouldWait(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
 }  // namespace
@@ -103,10 +100,10 @@ absl::StatusOr<int64_t> TcpStreams::Write(OutgoingQueue* queue) {
     const ssize_t written = send(stream.fd.get(), stream.slice.data(), stream.slice.size(),
                                  MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written < 0) {
-      if (WouldWait(errno)) {
+      if (!IsFatal(errno)) {
         continue;
       }
-      return ErrnoStatus(errno, "sending by a stream");
+      return ConnectionError(errno, "sending by a stream");
     }
     total += written;
     stream.slice = stream.slice.subspan(static_cast<size_t>(written));
@@ -153,10 +150,10 @@ absl::StatusOr<int64_t> TcpStreams::Read(GrantingQueue* queue) {
           recv(stream.fd.get(), into.data(), static_cast<size_t>(part.left),
                MSG_DONTWAIT | (part.incoming->dropped() ? static_cast<int>(MSG_TRUNC) : 0));
       if (got < 0) {
-        if (WouldWait(errno)) {
+        if (!IsFatal(errno)) {
           break;
         }
-        return ErrnoStatus(errno, "receiving by a stream");
+        return ConnectionError(errno, "receiving by a stream");
       }
       if (got == 0) {
         return absl::UnavailableError("a stream was closed before all had come by it");
@@ -189,7 +186,7 @@ void TcpStreams::ForgetExpected() {
 bool TcpStreams::IsOver(int stream) const {
   char byte;
   const ssize_t got = recv(fd(stream), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got == 0 || (got < 0 && !WouldWait(errno));
+  return got == 0 || (got < 0 && IsFatal(errno));
 }
 
 uint32_t TcpStreams::Interest(int stream) const {
@@ -207,6 +204,8 @@ TcpStreams::Progress TcpStreams::Measure(int first, int streams) const {
       progress.bytes += static_cast<int64_t>(info.tcpi_bytes_acked);
       progress.busy_ns =
           std::max(progress.busy_ns, static_cast<int64_t>(info.tcpi_busy_time) * kMicrosecond);
+      progress.round_trip_ns =
+          std::max(progress.round_trip_ns, int64_t{info.tcpi_min_rtt} * kMicrosecond);
     }
   };
   if (streams == 0) {

@@ -71,6 +71,7 @@ class TcpStreams {
   // something was on its way, of the longest. Counters, but for connections that have gone.
   struct Progress {
     int64_t bytes = 0, busy_ns = 0;
+    int64_t round_trip_ns = 0;  // the longest of the connections' shortest
   };
   Progress Measure(int first, int streams) const;
 

@@ -25,11 +25,11 @@ constexpr unsigned kScanEvery = 32;  // every so many turns epoll is asked about
 
 class TcpTransport final : public Transport, public TcpShared {
  public:
-  TcpTransport(const TransportConfig& config, int streams, Events* events,
+  TcpTransport(const TransportConfig& config, const PathSettings& settings, Events* events,
                std::unique_ptr<TimedWait> wait, Listener listener)
       : TcpShared(events, std::move(wait)),
         config_(config),
-        streams_(streams),
+        settings_(settings),
         address_(TcpAddress::OfListener(listener.address)),
         lobby_(config_, this, std::move(listener)) {}
   absl::Status Open() { return lobby_.Open(); }
@@ -47,10 +47,13 @@ class TcpTransport final : public Transport, public TcpShared {
   int wait_fd() const override { return waiter->fd(); }
 
  private:
-  void OnConnected(TcpEndpoint* endpoint, Fd fd, const ConnectionId& connection) override;
-  void OnFurther(const PeerId& peer, const ConnectionId& connection, Fd fd) override;
+  void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) override {
+    endpoint->Attach(std::move(sockets));
+  }
+  bool OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) override;
   void DialStream(TcpEndpoint* endpoint) override { lobby_.DialStream(endpoint); }
-  void OnStream(TcpEndpoint* endpoint, int fd) override { by_fd_[fd] = endpoint; }
+  void OnWatched(TcpEndpoint* endpoint, int fd) override { by_fd_[fd] = endpoint; }
+  void OnUnwatched(int fd) override { by_fd_.erase(fd); }
   void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) override {
     lobby_.Leave(endpoint, why);
   }
@@ -64,7 +67,7 @@ class TcpTransport final : public Transport, public TcpShared {
   int Report();
 
   const TransportConfig config_;
-  const int streams_;
+  const PathSettings settings_;
   const TcpAddress address_;
   Lobby lobby_;
   std::vector<TcpEndpoint*> endpoints_;  // null: destroyed
@@ -78,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   ENTRAIN_ASSIGN_OR_RETURN(const TcpAddress parsed, TcpAddress::Parse(remote));
   const Deadline by = Deadline::After(config_.connect_timeout_ns, *config_.clock);
   const bool dials = config_.self < peer;
-  auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address, dials, streams_, by);
+  auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address, dials, settings_, by);
   endpoints_.push_back(endpoint.get());
   if (dials) {
     lobby_.Dial(endpoint.get(), parsed.address);
@@ -88,19 +91,15 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   return endpoint;
 }
 
-void TcpTransport::OnConnected(TcpEndpoint* endpoint, Fd fd, const ConnectionId& connection) {
-  by_fd_[fd.get()] = endpoint;
-  endpoint->Attach(std::move(fd), connection);
-}
-
-void TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Fd fd) {
+bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) {
   for (TcpEndpoint* endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->connected() && endpoint->peer() == peer &&
         endpoint->connection() == connection) {
-      endpoint->OnStreamAccepted(std::move(fd));
-      return;
+      endpoint->OnStreamAccepted(std::move(*fd));
+      return true;
     }
   }
+  return false;
 }
 
 void TcpTransport::OnDisconnected(TcpEndpoint* endpoint) {
@@ -151,7 +150,7 @@ int TcpTransport::ReadExpected() {
   }
   // Whoever has slept was woken by any of them. With nothing expected, asking epoll in every turn
   // would cost a caller who waits over another transport more than all else in the turn.
-  if (std::exchange(armed_, false) || lobby_.busy() || ++turn_ % kScanEvery == 0) {
+  if (std::exchange(armed_, false) || lobby_.meeting() || ++turn_ % kScanEvery == 0) {
     return Scan();
   }
   int events = 0;
@@ -163,15 +162,11 @@ int TcpTransport::ReadExpected() {
 
 int TcpTransport::Scan() {
   int events = 0;
-  bool knocked = false;
   waiter->ForEachReady([&](int fd) {
-    if (const auto path = by_fd_.find(fd); path != by_fd_.end()) {
-      events += path->second->OnReady(fd);
-    } else if (fd == lobby_.listener_fd()) {
-      knocked = true;
-    }
+    const auto path = by_fd_.find(fd);
+    events += path != by_fd_.end() ? path->second->OnReady(fd) : lobby_.OnReady(fd);
   });
-  return events + lobby_.Progress(knocked);
+  return events + lobby_.Progress();
 }
 
 int TcpTransport::Report() {
@@ -231,10 +226,15 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTcpTransport(const TransportCon
   if (!streams.ok()) {
     return Annotate(streams.status(), "ENTRAIN_TCP_STREAMS");
   }
+  const absl::StatusOr<KeepAlive> keep_alive = ParseKeepAlive(config.keep_alive);
+  if (!keep_alive.ok()) {
+    return Annotate(keep_alive.status(), "ENTRAIN_KEEPALIVE");
+  }
   ENTRAIN_ASSIGN_OR_RETURN(const PortRange ports, ParsePorts(config.ports));
   ENTRAIN_ASSIGN_OR_RETURN(Listener listener, OpenListener(local, ports));
   ENTRAIN_ASSIGN_OR_RETURN(std::unique_ptr<TimedWait> wait, TimedWait::Create());
-  auto transport = std::make_unique<TcpTransport>(config, *streams, events, std::move(wait),
+  const PathSettings settings = {*streams, *keep_alive};
+  auto transport = std::make_unique<TcpTransport>(config, settings, events, std::move(wait),
                                                   std::move(listener));
   ENTRAIN_RETURN_IF_ERROR(transport->Open());
   return transport;

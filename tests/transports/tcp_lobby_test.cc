@@ -1,0 +1,235 @@
+// What strangers cost, and what they cannot do to peers, counted in turns of the lobby.
+#include <sys/resource.h>
+
+#include "lib/net/socket.h"
+#include "tests/transports/endpoint_contract.h"
+#include "transports/tcp/lobby.h"
+
+namespace entrain {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr PeerId kSelf{5}, kPeer{1};
+
+struct Shared final : TcpShared {
+  explicit Shared(Events* events) : TcpShared(events, TimedWait::Create().value()) {}
+  void OnConnected(TcpEndpoint* endpoint, PathSockets sockets) override {
+    connected.emplace_back(endpoint, std::move(sockets));
+  }
+  bool OnFurther(const PeerId&, const ConnectionId&, Fd*) override { return false; }
+  void DialStream(TcpEndpoint*) override {}
+  void OnWatched(TcpEndpoint*, int) override {}
+  void OnUnwatched(int) override {}
+  void OnClosedEarly(TcpEndpoint*, const absl::Status&) override {}
+  void OnDisconnected(TcpEndpoint*) override {}
+  void OnDestroyed(TcpEndpoint*) override {}
+  std::vector<std::pair<TcpEndpoint*, PathSockets>> connected;
+};
+
+class TcpLobby : public testing::Test {
+ protected:
+  void SetUp() override {
+    rlimit most{};
+    getrlimit(RLIMIT_NOFILE, &most);
+    most.rlim_cur = std::min<rlim_t>(most.rlim_max, 8192);
+    setrlimit(RLIMIT_NOFILE, &most);
+    config.self = kSelf;
+    config.clock = &clock;
+    shared = std::make_unique<Shared>(&events);
+    Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
+    lobby = std::make_unique<Lobby>(config, shared.get(), std::move(listener));
+    ASSERT_TRUE(lobby->Open().ok());
+  }
+
+  void Turn() {
+    shared->waiter->ForEachReady([&](int fd) { lobby->OnReady(fd); });
+    lobby->Progress();
+  }
+  bool TurnUntil(const std::function<bool()>& condition) {
+    const Deadline deadline = Deadline::After(10 * kSecond);
+    bool met = condition();
+    while (!met && !deadline.Passed(Clock::Real().Now())) {
+      Turn();
+      met = condition();
+    }
+    return met;
+  }
+  // Until everything that is there has been looked at.
+  void Settle() {
+    for (int64_t before = -1; before != lobby->looks();) {
+      before = lobby->looks();
+      Turn();
+    }
+  }
+
+  Fd Knock() { return Connect(lobby->address(), Stop{Deadline::After(5 * kSecond)}).value(); }
+  std::vector<Fd> Knock(int times) {
+    std::vector<Fd> strangers;
+    for (int i = 0; i < times; ++i) {
+      strangers.push_back(Knock());
+      if (i % 64 == 63) {
+        Settle();  // the kernel's queue has an end
+      }
+    }
+    return strangers;
+  }
+  // As a port scan does.
+  void KnockAndGo(int times) {
+    for (int i = 0; i < times; ++i) {
+      Knock();
+      if (i % 16 == 15) {
+        Turn();
+      }
+    }
+    Settle();
+  }
+  std::unique_ptr<TcpEndpoint> NewEndpoint(bool dials, const Address& to) {
+    return std::make_unique<TcpEndpoint>(shared.get(), kPeer, to, dials, PathSettings(),
+                                         Deadline::After(kTime, clock));
+  }
+
+  // Of the other side.
+  void Finish(Greeting& greeting) {
+    ASSERT_TRUE(TurnUntil([&] {
+      const absl::StatusOr<bool> progress = greeting.Progress();
+      EXPECT_TRUE(progress.ok()) << progress.status();
+      return progress.value_or(true);
+    }));
+  }
+
+  static constexpr int64_t kTime = 5 * kSecond;
+  FakeClock clock;
+  Recorder events;
+  TransportConfig config;
+  std::unique_ptr<Shared> shared;
+  std::unique_ptr<Lobby> lobby;
+};
+
+TEST_F(TcpLobby, SilentStrangersAreNotLookedAt) {
+  const std::vector<Fd> strangers = Knock(200);
+  Settle();
+  const int64_t looks = lobby->looks();
+  EXPECT_EQ(looks, 200);
+  for (int i = 0; i < 1000; ++i) {
+    Turn();
+  }
+  EXPECT_EQ(lobby->looks(), looks);
+  EXPECT_FALSE(lobby->meeting());
+}
+
+TEST_F(TcpLobby, ATurnAcceptsAFew) {
+  std::vector<Fd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    strangers.push_back(Knock());
+  }
+  for (int turn = 1; turn <= 3; ++turn) {
+    Turn();
+    EXPECT_EQ(lobby->looks(), turn * Lobby::kAcceptsPerTurn);
+  }
+}
+
+TEST_F(TcpLobby, AFloodHasABudget) {
+  KnockAndGo(AcceptBudget::kBurst + 300);
+  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst);
+  // The listener is not asked about meanwhile: nothing wakes a sleeper.
+  int ready = 0;
+  shared->waiter->ForEachReady([&](int) { ++ready; });
+  EXPECT_EQ(ready, 0);
+  EXPECT_LT(lobby->wake_at(), Deadline::After(kSecond, clock));
+  clock.Advance(kSecond / 10);
+  KnockAndGo(100);
+  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst + AcceptBudget::kPerSecond / 10);
+}
+
+TEST_F(TcpLobby, WhileAPeerIsExpectedEverybodyIsHeard) {
+  KnockAndGo(AcceptBudget::kBurst + 100);
+  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst);
+  const auto endpoint = NewEndpoint(false, lobby->address());
+  lobby->Expect(endpoint.get());
+  Settle();
+  KnockAndGo(500);
+  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst + 600);
+  clock.Advance(kTime);  // it did not come
+  Settle();
+  EXPECT_FALSE(lobby->meeting());
+  KnockAndGo(AcceptBudget::kBurst + 100);
+  EXPECT_EQ(lobby->looks(), 2 * AcceptBudget::kBurst + 600);
+}
+
+TEST_F(TcpLobby, WhoHasSaidNothingGoesBeforeAPeer) {
+  const auto endpoint = NewEndpoint(false, lobby->address());
+  lobby->Expect(endpoint.get());
+  TransportConfig dialer;
+  dialer.self = kPeer;
+  Greeting greeting = Greeting::Dial(lobby->address(), dialer, Deadline::Never()).value();
+  while (!greeting.reached()) {
+    ASSERT_TRUE(greeting.Progress().ok());
+  }
+  ASSERT_TRUE(TurnUntil([&] { return lobby->looks() >= 1; }));  // it has said hello, and is slow
+  const std::vector<Fd> strangers = Knock(2 * static_cast<int>(Lobby::kMaxStrangers));
+  Settle();
+  Finish(greeting);
+  Greeting line =
+      Greeting::Dial(lobby->address(), dialer, Deadline::Never(), greeting.connection()).value();
+  Finish(line);
+  ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
+  EXPECT_EQ(shared->connected[0].first, endpoint.get());
+}
+
+TEST_F(TcpLobby, ADialThatIsCutIsTriedAgain) {
+  const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
+  const auto endpoint = NewEndpoint(true, listener.address);
+  lobby->Dial(endpoint.get(), listener.address);
+  const auto accepted = [&] {
+    Fd fd;
+    EXPECT_TRUE(TurnUntil([&] {
+      clock.Advance(kMillisecond);
+      fd = Accept(listener.fd.get()).value();
+      return fd.valid();
+    }));
+    return fd;
+  };
+  for (int i = 0; i < 4; ++i) {
+    const Fd first = accepted();
+    const Fd line = accepted();
+    // And both are closed: too many strangers, it may say.
+  }
+  EXPECT_TRUE(shared->connected.empty());
+  EXPECT_TRUE(lobby->meeting());
+  TransportConfig peer;
+  peer.self = kPeer;
+  Greeting first(accepted(), lobby->address(), peer, Deadline::Never());
+  Finish(first);
+  EXPECT_TRUE(shared->connected.empty());
+  Greeting line(accepted(), lobby->address(), peer, Deadline::Never());
+  Finish(line);
+  ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
+  EXPECT_EQ(shared->connected[0].first, endpoint.get());
+  EXPECT_TRUE(shared->connected[0].second.whole());
+  EXPECT_EQ(shared->connected[0].second.id, first.connection());
+  EXPECT_FALSE(lobby->meeting());
+}
+
+TEST_F(TcpLobby, ADialThatIsAlwaysCutIsLostInTime) {
+  const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
+  const auto endpoint = NewEndpoint(true, listener.address);
+  lobby->Dial(endpoint.get(), listener.address);
+  const int64_t began = clock.Now();
+  int attempts = 0;
+  ASSERT_TRUE(TurnUntil([&] {
+    attempts += Accept(listener.fd.get()).value().valid() ? 1 : 0;
+    clock.Advance(kMillisecond);
+    return !lobby->meeting();
+  }));
+  EXPECT_GE(clock.Now() - began, kTime);
+  EXPECT_GE(attempts, 10);
+  EXPECT_LE(attempts, 40);
+  EXPECT_TRUE(endpoint->reporting());
+  endpoint->Report();
+  ASSERT_EQ(events.lost.size(), 1u);
+  EXPECT_THAT(std::string(events.lost[0].message()), HasSubstr("cut before the handshake"));
+}
+
+}  // namespace
+}  // namespace entrain

@@ -1,0 +1,89 @@
+#include "transports/tcp/control_line.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "transports/outgoing.h"
+#include "transports/tcp/connection_error.h"
+#include "transports/tcp/frame.h"
+
+namespace entrain {
+namespace {
+
+absl::StatusOr<ControlLine::State> Sort(int error) {
+  if (!IsFatal(error)) {
+    return ControlLine::State::kGood;
+  }
+  if (error == ECONNRESET || error == EPIPE || error == ECONNABORTED) {
+    return ControlLine::State::kClosed;
+  }
+  return ConnectionError(error, "control line");
+}
+
+}  // namespace
+
+void ControlLine::Attach(Fd fd, const KeepAlive& keep_alive) {
+  fd_ = std::move(fd);
+  ProbeAlways(fd_.get(), keep_alive);
+}
+
+void ControlLine::Send(absl::string_view text) {
+  FrameHeader header;
+  header.type = FrameType::kControl;
+  header.bytes = static_cast<int64_t>(text.size());
+  out_.append(reinterpret_cast<const char*>(&header), sizeof(header));
+  out_.append(text.data(), text.size());
+}
+
+absl::StatusOr<ControlLine::State> ControlLine::Write() {
+  stuck_ = false;
+  while (pending()) {
+    const ssize_t sent = send(fd_.get(), out_.data() + written_, out_.size() - written_,
+                              MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      stuck_ = !IsFatal(errno);
+      return Sort(errno);
+    }
+    written_ += static_cast<size_t>(sent);
+  }
+  out_.clear();
+  written_ = 0;
+  return State::kGood;
+}
+
+absl::StatusOr<ControlLine::State> ControlLine::Read(std::string* text) {
+  text->clear();
+  while (true) {
+    FrameHeader header;
+    size_t wanted = sizeof(header);
+    if (in_.size() >= wanted) {
+      std::memcpy(&header, in_.data(), sizeof(header));
+      if (!CheckFrame(header).ok() || header.type != FrameType::kControl || header.bytes == 0) {
+        return BreachOfProtocol(
+            "a frame that is no control message, beside the path's first connection");
+      }
+      wanted += static_cast<size_t>(header.bytes);
+    }
+    if (in_.size() == wanted) {
+      *text = in_.substr(sizeof(header));
+      in_.clear();
+      return State::kGood;
+    }
+    char buffer[sizeof(header) + kMaxControlBytes];
+    const ssize_t got = recv(fd_.get(), buffer, wanted - in_.size(), MSG_DONTWAIT);
+    if (got == 0) {
+      return State::kClosed;
+    }
+    if (got < 0) {
+      return Sort(errno);
+    }
+    in_.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+}  // namespace entrain
