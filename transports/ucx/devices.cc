@@ -73,24 +73,24 @@ std::vector<RdmaPort> ListRdmaPorts(const std::string& folder) {
 }
 
 absl::StatusOr<DeviceChoice> ChooseDevices(const TransportConfig& config,
-                                           const std::vector<RdmaPort>& rdma) {
+                                           const std::vector<RdmaPort>& rdma, bool tcp) {
   const Stop stop{Deadline::After(config.connect_timeout_ns)};
   ENTRAIN_ASSIGN_OR_RETURN(const Address local,
                            ChooseLocalAddress(config.interface_filter, config.route_to, stop));
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<Interface> interfaces, ListInterfaces());
   DeviceChoice chosen;
   for (const Interface& one : interfaces) {
-    if (one.address.bytes() == local.bytes()) {
+    if (tcp && one.address.bytes() == local.bytes()) {
       chosen.names = one.name;
       break;
     }
   }
-  chosen.net = !local.IsLoopback();
   for (const RdmaPort& port : rdma) {
-    if (chosen.net && Passes(config.interface_filter, port, interfaces)) {
+    if (!local.IsLoopback() && Passes(config.interface_filter, port, interfaces)) {
       absl::StrAppend(&chosen.names, chosen.names.empty() ? "" : ",", port.name);
     }
   }
+  chosen.net = !local.IsLoopback() && !chosen.names.empty();
   if (const auto named = GetEnv("UCX_NET_DEVICES")) {
     chosen.net = *named != "lo";
   }

@@ -22,9 +22,9 @@ struct DeviceChoice {
   std::string names;  // for UCX_NET_DEVICES
   bool net = false;   // others than processes of this host can be reached
 };
-// The interface that tcp would take, and the RDMA ports: all, or with a filter those whose
+// The interface that tcp would take, if UCX may use `tcp`, and the RDMA ports: all, or with a filter those whose
 // interface passes it. On loopback no RDMA.
 absl::StatusOr<DeviceChoice> ChooseDevices(const TransportConfig& config,
-                                           const std::vector<RdmaPort>& rdma);
+                                           const std::vector<RdmaPort>& rdma, bool tcp);
 
 }  // namespace entrain::ucx

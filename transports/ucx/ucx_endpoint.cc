@@ -7,6 +7,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/base/text.h"
 
 namespace entrain::ucx {
 
@@ -99,18 +100,18 @@ absl::Status UcxEndpoint::Consume(ConstBytes bytes) {
   if (bytes.size() != handshake_.wanted()) {
     return absl::UnavailableError("the peer broke the protocol: a handshake out of order");
   }
-  ENTRAIN_RETURN_IF_ERROR(
-      handshake_.Consume({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
-  if (handshake_.peer() != peer_) {
+  const absl::Status status =
+      handshake_.Consume({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (status.ok() && handshake_.peer() != peer_) {
     return absl::UnavailableError("another process answers at this address");
   }
-  const std::string proof = handshake_.TakeOutput();
+  const std::string proof = handshake_.TakeOutput();  // or the refusal
   if (!proof.empty()) {
     const Header header = {.type = ParcelType::kProof, .bytes = static_cast<int64_t>(proof.size())};
     wire_->Send(header, {reinterpret_cast<const std::byte*>(proof.data()), proof.size()}, 0);
   }
   up_ = handshake_.done();
-  return absl::OkStatus();
+  return status;
 }
 
 void UcxEndpoint::OnHello(ConstBytes hello) {
@@ -122,9 +123,9 @@ void UcxEndpoint::OnHello(ConstBytes hello) {
 void UcxEndpoint::OnParcel(const Header& header, ConstBytes payload) {
   absl::Status status;
   if (header.type == ParcelType::kClose) {
-    status = absl::UnavailableError(absl::StrCat(
-        "closed by the peer: ",
-        absl::string_view(reinterpret_cast<const char*>(payload.data()), payload.size())));
+    status = absl::UnavailableError(
+        absl::StrCat("closed by the peer: ",
+                     CleanText({reinterpret_cast<const char*>(payload.data()), payload.size()})));
   } else if (header.type == ParcelType::kProof) {
     status = Consume(payload);
   } else if (!up_) {

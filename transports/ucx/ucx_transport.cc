@@ -12,12 +12,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "transports/timed_wait.h"
 #include "transports/ucx/devices.h"
 #include "transports/ucx/ucx_address.h"
 #include "transports/ucx/ucx_endpoint.h"
+#include "transports/ucx/ways.h"
 
 namespace entrain {
 namespace ucx {
@@ -85,7 +87,12 @@ class UcxTransport final : public Transport, public Shared, private Sink {
 };
 
 absl::Status UcxTransport::Open() {
-  ENTRAIN_ASSIGN_OR_RETURN(const DeviceChoice devices, ChooseDevices(config_, ListRdmaPorts()));
+  const Ways ways = WaysOf(GetEnv("UCX_TLS"));
+  ENTRAIN_ASSIGN_OR_RETURN(const DeviceChoice devices,
+                           ChooseDevices(config_, ListRdmaPorts(), ways.tcp));
+  if (devices.names.empty() && !ways.sm && !GetEnv("UCX_NET_DEVICES").has_value()) {
+    return NoWay();
+  }
   ENTRAIN_ASSIGN_OR_RETURN(worker_, Worker::Create(devices.names, this));
   char name[65] = "";
   gethostname(name, sizeof(name) - 1);
@@ -406,6 +413,10 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const TransportCon
 absl::Status UcxAbsence(bool named) {
   if (!named && ucx::ListRdmaPorts().empty()) {
     return absl::FailedPreconditionError("no RDMA device is up here, and it was not named");
+  }
+  const ucx::Ways ways = ucx::WaysOf(GetEnv("UCX_TLS"));
+  if (!ways.tcp && !ways.sm && ucx::ListRdmaPorts().empty()) {
+    return ucx::NoWay();
   }
   return ucx::LoadLibrary().status();
 }

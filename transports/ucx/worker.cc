@@ -1,15 +1,12 @@
 #include "transports/ucx/worker.h"
 
-#include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "transports/ucx/ways.h"
 #include "transports/ucx/wire.h"
 
 namespace entrain::ucx {
@@ -24,10 +21,7 @@ struct Setting {
   const char* transports;  // that know it; null: it is UCX's own
 };
 constexpr char kMm[] = "posix,sysv";
-constexpr char kTls[] = "^sm";
 constexpr Setting kSettings[] = {
-    // All senders share one queue into a process there: README.md, "Shared memory".
-    {"TLS", "TLS", "TLS", kTls, nullptr},
     // How soon the death of a peer shows where no socket tells it: three rounds in a second.
     {"KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "KEEPALIVE_INTERVAL", "250ms", nullptr},
     // Nothing of the caller's is ever registered, so nothing need be known of when it is freed.
@@ -42,25 +36,6 @@ constexpr Setting kSettings[] = {
     {"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "TCP_RX_SEG_SIZE", "62K", "tcp"},
     {"TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "TCP_TX_SEG_SIZE", "62K", "tcp"},
 };
-
-// Whether UCX_TLS leaves one of them. UCX warns of settings that nothing has read.
-bool Allowed(absl::string_view tls, absl::string_view transports) {
-  const bool excluding = absl::ConsumePrefix(&tls, "^");
-  std::vector<absl::string_view> named;
-  for (absl::string_view name : absl::StrSplit(tls, ',')) {
-    if (name == "sm" || name == "shm" || name == "mm") {
-      named.insert(named.end(), {"posix", "sysv"});
-    } else {
-      named.push_back(name);
-    }
-  }
-  const auto is_named = [&](absl::string_view one) {
-    return std::count(named.begin(), named.end(), one) > 0;
-  };
-  const std::vector<absl::string_view> those = absl::StrSplit(transports, ',');
-  return excluding ? !std::all_of(those.begin(), those.end(), is_named)
-                   : is_named("all") || std::any_of(those.begin(), those.end(), is_named);
-}
 
 ucs_status_t OnMessage(void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t* param) {
@@ -103,9 +78,13 @@ absl::Status Worker::Configure(ucp_config_t* config, const std::string& devices)
     return status == UCS_OK ? absl::OkStatus()
                             : library_->Error(status, absl::StrCat("UCX_", variable, "=", value));
   };
-  const std::string tls = GetEnv("UCX_TLS").value_or(kTls);
+  const std::string tls = WaysOf(GetEnv("UCX_TLS")).tls;
+  if (const ucs_status_t status = library_->ucp_config_modify(config, "TLS", tls.c_str());
+      status != UCS_OK) {
+    return library_->Error(status, absl::StrCat("UCX_TLS=", tls));
+  }
   for (const Setting& setting : kSettings) {
-    if (setting.transports == nullptr || Allowed(tls, setting.transports)) {
+    if (setting.transports == nullptr || Allows(tls, setting.transports)) {
       const bool old = library_->minor == 13;
       ENTRAIN_RETURN_IF_ERROR(
           set(setting.variable, old ? setting.name_in_1_13 : setting.name, setting.value));

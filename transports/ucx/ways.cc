@@ -1,0 +1,66 @@
+#include "transports/ucx/ways.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace entrain::ucx {
+namespace {
+
+// All senders share one queue into a process there: README.md, "Shared memory".
+constexpr char kDefault[] = "^sm,tcp";
+
+bool Names(absl::string_view tls, absl::string_view one) {
+  absl::ConsumePrefix(&tls, "^");
+  const std::vector<absl::string_view> names = absl::StrSplit(tls, ',');
+  return std::count(names.begin(), names.end(), one) > 0;
+}
+
+std::string WithoutUnnamedTcp(const std::string& asked) {
+  if (Names(asked, "tcp")) {
+    return asked;
+  }
+  if (absl::StartsWith(asked, "^")) {
+    return absl::StrCat(asked, ",tcp");
+  }
+  return Names(asked, "all") ? "^tcp" : asked;
+}
+
+}  // namespace
+
+Ways WaysOf(const std::optional<std::string>& asked) {
+  Ways ways{WithoutUnnamedTcp(asked.value_or(kDefault))};
+  ways.tcp = Allows(ways.tls, "tcp");
+  ways.sm = Allows(ways.tls, "posix,sysv");
+  return ways;
+}
+
+bool Allows(absl::string_view tls, absl::string_view transports) {
+  const bool excluding = absl::ConsumePrefix(&tls, "^");
+  std::vector<absl::string_view> named;
+  for (absl::string_view name : absl::StrSplit(tls, ',')) {
+    if (name == "sm" || name == "shm" || name == "mm") {
+      named.insert(named.end(), {"posix", "sysv"});
+    } else {
+      named.push_back(name);
+    }
+  }
+  const auto is_named = [&](absl::string_view one) {
+    return std::count(named.begin(), named.end(), one) > 0;
+  };
+  const std::vector<absl::string_view> those = absl::StrSplit(transports, ',');
+  return excluding ? !std::all_of(those.begin(), those.end(), is_named)
+                   : is_named("all") || std::any_of(those.begin(), those.end(), is_named);
+}
+
+absl::Status NoWay() {
+  return absl::UnimplementedError(
+      "no RDMA device may be used here, and UCX_TLS names neither tcp nor sm, by which processes "
+      "could reach each other without one");
+}
+
+}  // namespace entrain::ucx
