@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
 
 namespace entrain {
@@ -25,8 +26,10 @@ std::string Hear(int fd) {
   return read(fd, record, kAddressBytes) == static_cast<ssize_t>(kAddressBytes) ? record : "";
 }
 
-// What the child does until it is killed: takes part in the traffic, or just sleeps.
-[[noreturn]] void Child(const std::string& name, uint8_t index, int in, int out, int64_t bytes) {
+// What the child does until it is killed: takes part in the traffic, or just sleeps. `orphan`: if it is a pipe, a
+// process that the child forks lives until that is closed.
+[[noreturn]] void Child(const std::string& name, uint8_t index, int in, int out, int64_t bytes,
+                        int orphan) {
   const std::unique_ptr<Node> node = MakeNode(name, index);
   Tell(out, node->transport->address());
   PeerId other;
@@ -37,6 +40,10 @@ std::string Hear(int fd) {
   path->PostSend(Message(1), Of(std::as_const(buffer)), &transfers[0]);
   path->PostRecv(Message(2), Of(buffer), &transfers[1]);
   path->SendControl("ready");
+  if (orphan >= 0 && fork() == 0) {
+    char byte;
+    _exit(read(orphan, &byte, 1) == 0 ? 0 : 1);
+  }
   while (true) {
     if (node->transport->Poll() == 0) {
       SleepOn(*node->transport, 1000);
@@ -47,16 +54,19 @@ std::string Hear(int fd) {
 class EndpointDeath : public testing::TestWithParam<std::string> {
  protected:
   // Starts the other process; the node of this one is `node`, the path to it `path`.
-  void Start(uint8_t child_index, int64_t bytes) {
-    int to_child[2], from_child[2];
-    ASSERT_EQ(pipe(to_child) + pipe(from_child), 0);
+  void Start(uint8_t child_index, int64_t bytes, bool forks = false) {
+    int to_child[2], from_child[2], orphan[2] = {-1, -1};
+    ASSERT_EQ(pipe(to_child) + pipe(from_child) + (forks ? pipe(orphan) : 0), 0);
     child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       close(to_child[1]);
       close(from_child[0]);
-      Child(GetParam(), child_index, to_child[0], from_child[1], bytes);
+      close(orphan[1]);
+      Child(GetParam(), child_index, to_child[0], from_child[1], bytes, orphan[0]);
     }
+    close(orphan[0]);
+    orphan_life = Fd(orphan[1]);
     close(to_child[0]);
     close(from_child[1]);
     node = MakeNode(GetParam(), static_cast<uint8_t>(3 - child_index));
@@ -110,6 +120,7 @@ class EndpointDeath : public testing::TestWithParam<std::string> {
   }
 
   pid_t child = -1;
+  Fd orphan_life;
   std::unique_ptr<Node> node;
   std::unique_ptr<Endpoint> path;
 };
@@ -143,6 +154,20 @@ TEST_P(EndpointDeath, Invariant8_AKilledPeerThatNobodyWaitedForIsNoticed) {
     const int64_t killed = Clock::Real().Now();
     kill(child, SIGKILL);
     EXPECT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, sleep));
+    EXPECT_LT(Clock::Real().Now() - killed, kSecond);
+    TearDown();
+    path.reset();
+    node.reset();
+  }
+}
+
+// PyTorch's DataLoader forks its workers, which live on with all that they have inherited.
+TEST_P(EndpointDeath, Invariant8_AKilledPeerThatHadForkedIsNoticed) {
+  for (const int index : {1, 2}) {
+    Start(static_cast<uint8_t>(index), 100, /*forks=*/true);
+    const int64_t killed = Clock::Real().Now();
+    Kill();
+    EXPECT_TRUE(Drive([&] { return !node->events.lost.empty(); }, 5, true));
     EXPECT_LT(Clock::Real().Now() - killed, kSecond);
     TearDown();
     path.reset();

@@ -10,6 +10,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -815,6 +816,38 @@ TEST_F(ShmHostileKeyed, APeerWithoutTheKeyDoesNotGetIn) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   Write(kControl, "hello");
   EXPECT_TRUE(PollUntil([&] { return controls.size() == 1; }));
+}
+
+// While it lives, this process can open nothing more.
+class NoMoreDescriptors {
+ public:
+  NoMoreDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = dup(STDIN_FILENO);
+    close(next);
+    const rlimit none{static_cast<rlim_t>(next), before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoMoreDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(ShmHostile, BeingOutOfDescriptorsIsNotThePeersFault) {
+  Introduction introduction(&self, name);
+  ASSERT_TRUE(PollUntil([&] {
+    EXPECT_TRUE(introduction.Step().ok());
+    return introduction.peer_known();
+  }));
+  ASSERT_TRUE(introduction.Step().ok());  // its descriptors are on their way
+  {
+    const NoMoreDescriptors limit;
+    ASSERT_TRUE(PollUntil([&] { return !lost.empty(); }));
+  }
+  EXPECT_EQ(lost[0].code(), absl::StatusCode::kResourceExhausted) << lost[0];
+  EXPECT_THAT(std::string(lost[0].message()),
+              HasSubstr("this process has no room for the peer's descriptors: Too many open"));
 }
 
 TEST_F(ShmHostile, ADoorbellThatCouldBlockIsRefused) {

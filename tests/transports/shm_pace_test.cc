@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "tests/support/forbid_reading.h"
@@ -206,9 +207,9 @@ TEST(Pace, OnSharedCoresATrialIsOfAMebibyteAndRare) {
   Pace pace;
   const Shares reads{100, 100, 100, 1, 1, true};
   EXPECT_EQ(WaysByWork(pace, reads, 40, 256 << 10),
-            "----rrrr" + std::string(24, '-') + "rrrr" + std::string(4, '-'));
+            absl::StrCat("----rrrr", std::string(24, '-'), "rrrr", std::string(4, '-')));
   EXPECT_EQ(WaysByWork(pace, reads, 2048, 64 << 10),
-            std::string(2008, '-') + "rrrr" + std::string(36, '-'));
+            absl::StrCat(std::string(2008, '-'), "rrrr", std::string(36, '-')));
 }
 
 TEST(Pace, OnSharedCoresItFindsOutThatTheOtherWayHasBecomeQuicker) {

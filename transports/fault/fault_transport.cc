@@ -48,6 +48,7 @@ class FaultEndpoint final : public Endpoint {
   }
   absl::Status EndLoan(Loan* loan) override { return beneath_->EndLoan(loan); }
   void SendControl(absl::string_view message) override { beneath_->SendControl(message); }
+  bool SendUrgent(absl::string_view message) override { return beneath_->SendUrgent(message); }
   void Revoke(Context mine, Context theirs, const absl::Status& why) override {
     shared_->link->Drop(&lane_, theirs, why, &shared_->completions);
     beneath_->Revoke(mine, theirs, why);
@@ -57,6 +58,7 @@ class FaultEndpoint final : public Endpoint {
     beneath_->Close(why);
   }
   std::string peer_address() const override { return beneath_->peer_address(); }
+  int64_t round_trip_ns() const override { return beneath_->round_trip_ns(); }
 
   const Endpoint* beneath() const { return beneath_.get(); }
   bool ended() const { return ended_; }

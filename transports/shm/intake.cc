@@ -9,6 +9,7 @@
 
 #include "lib/base/status.h"
 #include "lib/base/stream_copy.h"
+#include "lib/base/text.h"
 #include "transports/shm/line_copy.h"
 
 namespace entrain::shm {
@@ -317,7 +318,7 @@ absl::Status Intake::Handle(const RingReader::Record& record) {
                                             : Breach("a short retirement");
     }
     case kBye:
-      farewell_ = std::string(AsText(record.payload.subspan(0, kMaxFarewell)));
+      farewell_ = CleanText(AsText(record.payload.subspan(0, kMaxFarewell)));
       return absl::OkStatus();
     default:
       return Breach(absl::StrCat("a record of unknown kind ", record.kind));

@@ -31,14 +31,6 @@ struct Card {
   uint32_t quota_millicores, reserved;
 };
 
-absl::StatusOr<Fd> NewSocket() {
-  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) {
-    return ErrnoStatus(errno, "making a Unix socket");
-  }
-  return fd;
-}
-
 absl::Status Closed() {
   return absl::UnavailableError("closed by the peer while connecting");
 }
@@ -64,16 +56,8 @@ absl::StatusOr<Fd> ListenAbstract(std::string* name) {
   return ListenLocal(*name);
 }
 
-absl::StatusOr<Fd> AcceptAbstract(int listener) {
-  Fd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd.valid() && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-    return ErrnoStatus(errno, "accepting on a Unix socket");
-  }
-  return fd;
-}
-
 bool SomebodyListens(absl::string_view name) {
-  absl::StatusOr<Fd> fd = NewSocket();
+  absl::StatusOr<Fd> fd = LocalSocket();
   if (!fd.ok()) {
     return true;  // unknown
   }
@@ -131,7 +115,7 @@ absl::StatusOr<bool> Introduction::StepOnce() {
 }
 
 absl::StatusOr<bool> Introduction::Dial() {
-  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, NewSocket());
+  ENTRAIN_ASSIGN_OR_RETURN(Fd fd, LocalSocket());
   socklen_t length;
   const sockaddr_un address = AbstractAddress(name_, &length);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
@@ -149,10 +133,12 @@ absl::StatusOr<bool> Introduction::ShakeHands() {
   if (result_.process.pid() == 0) {  // other users are not even talked to
     ENTRAIN_ASSIGN_OR_RETURN(result_.process, PeerProcess::Of(socket_.get()));
   }
+  absl::Status refused;
   while (true) {
     if (std::string out = handshake_.TakeOutput(); !out.empty()) {
       ENTRAIN_RETURN_IF_ERROR(SendAll(socket_.get(), out.data(), out.size(), {}));
     }
+    ENTRAIN_RETURN_IF_ERROR(refused);
     if (handshake_.done()) {
       break;
     }
@@ -160,7 +146,7 @@ absl::StatusOr<bool> Introduction::ShakeHands() {
     if (!full) {
       return false;
     }
-    ENTRAIN_RETURN_IF_ERROR(handshake_.Consume(std::exchange(inbox_, std::string())));
+    refused = handshake_.Consume(std::exchange(inbox_, std::string()));
   }
   if (leaving_) {
     return absl::AbortedError("given up");
@@ -258,7 +244,9 @@ absl::StatusOr<bool> Introduction::Fill(size_t bytes, bool take_descriptors) {
       if (errno == EAGAIN || errno == EINTR) {
         return false;
       }
-      return ErrnoStatus(errno, "reading from the peer while connecting");
+      return ErrnoStatus(errno, errno == EMFILE
+                                    ? "this process has no room for the peer's descriptors"
+                                    : "reading from the peer while connecting");
     }
     if (got == 0) {
       return Closed();

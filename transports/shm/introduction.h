@@ -58,7 +58,6 @@ struct Acquaintance {
 // A non-blocking, close-on-exec listening socket of a random abstract name, which is returned in
 // `name`.
 absl::StatusOr<Fd> ListenAbstract(std::string* name);
-absl::StatusOr<Fd> AcceptAbstract(int listener);  // invalid: none now
 // Whether somebody listens there. A system call or three.
 bool SomebodyListens(absl::string_view name);
 

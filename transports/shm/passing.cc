@@ -1,5 +1,6 @@
 #include "transports/shm/passing.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include <sys/socket.h>
@@ -39,6 +40,7 @@ ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descr
   if (got < 0 || descriptors == nullptr) {
     return got;
   }
+  const size_t before = descriptors->size();
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {
@@ -48,6 +50,11 @@ ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descr
         descriptors->emplace_back(fd);
       }
     }
+  }
+  // There was room for kMaxDescriptors in `control`, so the kernel could not install them.
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && descriptors->size() - before < kMaxDescriptors) {
+    errno = EMFILE;
+    return -1;
   }
   return got;
 }

@@ -18,7 +18,7 @@ constexpr size_t kMaxDescriptors = 2;  // in one message
 // sent here.
 ssize_t SendWith(int socket, const void* data, size_t bytes, absl::Span<const int> descriptors);
 // As recv. Descriptors that came along are appended, close-on-exec; with null the kernel throws
-// them away.
+// them away. -1 and EMFILE when this process has no room for one that came.
 ssize_t ReceiveWith(int socket, void* data, size_t bytes, std::vector<Fd>* descriptors);
 
 }  // namespace entrain::shm

@@ -17,6 +17,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/net/local_socket.h"
 #include "transports/shm/shm_endpoint.h"
 
 namespace entrain {
@@ -188,7 +189,7 @@ void ShmTransport::Look() {
 
 void ShmTransport::Accept() {
   while (arrivals_.size() < kMaxArrivals) {
-    absl::StatusOr<Fd> fd = AcceptAbstract(listener_.get());
+    absl::StatusOr<Fd> fd = AcceptLocal(listener_.get());
     if (!fd.ok()) {
       ENTRAIN_LOG(kWarning, "shm: ", fd.status().message());
     }
