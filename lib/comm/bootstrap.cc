@@ -3,63 +3,30 @@
 #include <algorithm>
 #include <optional>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "lib/base/status.h"
+#include "lib/base/text.h"
 
 namespace entrain {
 namespace {
 
-constexpr uint32_t kCardVersion = 4;
-constexpr int64_t kPoisonSliceNs = 50 * kMillisecond;
+constexpr uint32_t kCardVersion = 5;
+constexpr int64_t kAskNs = 2 * kSecond;  // for the store to tell who has not come
+constexpr size_t kFixedParts = 4;        // of a card, before its addresses
 
-// Publishes an error that all ranks should end with, and returns it.
-absl::Status Poison(Store& store, const std::string& prefix, absl::Status why, const Stop& stop) {
-  store.Set(prefix + "poison", EncodeStatus(why), stop).IgnoreError();
-  return why;
-}
-
-// Get, but looks for poison while it waits.
-absl::StatusOr<std::string> GetUnlessPoisoned(Store& store, const std::string& prefix,
-                                              const std::string& key, const Stop& stop) {
-  while (true) {
-    const Stop slice{std::min(stop.deadline, Deadline::After(kPoisonSliceNs)), stop.cancelled};
-    absl::StatusOr<std::string> value = store.Get(prefix + key, slice);
-    if (value.ok() || value.status().code() != absl::StatusCode::kDeadlineExceeded) {
-      return value;
-    }
-    const absl::StatusOr<std::string> poison = store.TryGet(prefix + "poison", stop);
-    if (poison.ok()) {
-      const std::optional<absl::Status> why = DecodeStatus(*poison);
-      return why && !why->ok()
-                 ? *why
-                 : absl::InternalError("bootstrap: unreadable error from another rank");
-    }
-    if (stop.deadline.Passed(Clock::Real().Now())) {
-      return value;
-    }
-  }
-}
-
-// Which ranks have not published their card, for the error that names them.
-absl::Status NameAbsent(Store& store, const std::string& prefix, int size,
-                        const absl::Status& why) {
-  std::vector<int> absent;
-  const Stop brief{Deadline::After(kSecond)};
-  for (int r = 0; r < size; ++r) {
-    if (store.TryGet(absl::StrCat(prefix, "rank/", r), brief).status().code() ==
-        absl::StatusCode::kNotFound) {
-      absent.push_back(r);
-    }
-  }
+// The error of a rank whose time is up, naming those that have not come.
+absl::Status NameAbsent(StoreMeeting& meeting, const absl::Status& why) {
+  const auto absent = meeting.Absent({Deadline::After(kAskNs)});
   Blame blame;
   blame.phase = Phase::kBootstrap;
-  blame.rank = absent.empty() ? -1 : absent[0];
+  blame.operation = "create";
+  blame.rank = absent.ok() && !absent->empty() ? (*absent)[0] : -1;
   const std::string who =
-      absent.empty() ? std::string("all ranks came, but they did not finish in time")
-                     : absl::StrCat("these ranks did not come: ", absl::StrJoin(absent, ", "));
+      !absent.ok()      ? absl::StrCat("the store does not answer: ", absent.status().message())
+      : absent->empty() ? std::string("all ranks came, but they did not finish in time")
+                        : absl::StrCat("these ranks did not come: ", absl::StrJoin(*absent, ", "));
   return WithBlame(absl::Status(why.code(), absl::StrCat("creating the communicator: ", who, " (",
                                                          why.message(), ")")),
                    blame);
@@ -73,31 +40,7 @@ absl::Status BlameRank(absl::Status status, int rank, Phase phase) {
   return WithBlame(std::move(status), blame);
 }
 
-// Somebody has taken this rank's place already: a process that was given the same rank, or an
-// earlier run, whose store was kept.
-absl::Status PlaceTaken(Store& store, const std::string& prefix, int rank, int64_t claims,
-                        const Stop& stop) {
-  const bool met = store.TryGet(prefix + "met", stop).ok();
-  const std::string advice =
-      absl::StrCat("each run needs a store of its own",
-                   absl::StartsWith(store.url(), "file:") ? ", here a new or empty directory" : "");
-  const std::string claimed = absl::StrCat("rank ", rank, " was claimed by ", claims, " processes");
-  return BlameRank(absl::FailedPreconditionError(
-                       met ? absl::StrCat("creating the communicator: ", store.url(),
-                                          " has been used before: its ranks have met already, and ",
-                                          claimed, "; ", advice)
-                           : absl::StrCat("creating the communicator: ", claimed,
-                                          ": several were given this rank, or an earlier run used ",
-                                          store.url(), "; ", advice)),
-                   rank, Phase::kBootstrap);
-}
-
 absl::Status Agreement(const Card& mine, const Card& other) {
-  if (mine.size != other.size) {
-    return absl::DataLossError(
-        absl::StrCat("creating the communicator: ranks disagree on its size: rank ", mine.rank,
-                     " says ", mine.size, ", rank ", other.rank, " says ", other.size));
-  }
   if (mine.settings != other.settings) {
     const auto text = [](const Card& card) {
       return absl::StrCat("rank ", card.rank, " has \"", card.settings, "\" (", card.tuning, ")");
@@ -111,46 +54,6 @@ absl::Status Agreement(const Card& mine, const Card& other) {
                      " use one runtime; ranks of one process need a runtime each"));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckAgreement(const Card& mine, const Card& other) {
-  return BlameRank(Agreement(mine, other), other.rank, Phase::kBootstrap);
-}
-
-absl::StatusOr<std::vector<Card>> DecodeTable(const std::string& table, int size) {
-  Reader reader(table);
-  std::vector<Card> cards;
-  for (int r = 0; r < size; ++r) {
-    ENTRAIN_ASSIGN_OR_RETURN(Card card, Card::Decode(reader.GetText()));
-    cards.push_back(std::move(card));
-  }
-  if (!reader.Finished()) {
-    return absl::DataLossError("creating the communicator: the table of ranks is malformed");
-  }
-  return cards;
-}
-
-absl::StatusOr<std::string> CollectCards(Store& store, const std::string& prefix, const Card& mine,
-                                         const Stop& stop) {
-  Writer table;
-  for (int r = 0; r < mine.size; ++r) {
-    absl::StatusOr<std::string> text =
-        GetUnlessPoisoned(store, prefix, absl::StrCat("rank/", r), stop);
-    if (!text.ok()) {
-      return text.status();
-    }
-    const absl::StatusOr<Card> card = Card::Decode(*text);
-    if (!card.ok()) {
-      return Poison(store, prefix, BlameRank(card.status(), r, Phase::kBootstrap), stop);
-    }
-    const absl::Status agreed = CheckAgreement(mine, *card);
-    if (!agreed.ok()) {
-      return Poison(store, prefix, agreed, stop);
-    }
-    table.PutText(*text);
-  }
-  ENTRAIN_RETURN_IF_ERROR(store.Set(prefix + "table", table.text(), stop));
-  return table.Take();
 }
 
 std::string AddressOf(const Card& card, absl::string_view transport) {
@@ -176,76 +79,86 @@ std::optional<size_t> ChooseTransport(const Engine& engine, const Card& peer) {
 
 }  // namespace
 
-std::string Card::Encode() const {
-  Writer writer;
-  writer.Put(kCardVersion)
-      .Put(rank)
-      .Put(size)
-      .PutRaw(id.data(), id.size())
-      .PutText(host_id)
-      .Put(context);
-  writer.PutText(settings).PutText(tuning).Put(static_cast<uint32_t>(addresses.size()));
+Parts Card::ToParts() const {
+  Writer own, shared;
+  own.Put(kCardVersion).Put(rank).PutRaw(id.data(), id.size()).Put(context);
+  shared.PutText(cpus.set.bits());
+  shared.Put(cpus.quota.device).Put(cpus.quota.inode).Put(cpus.quota.millicores);
+  Parts parts = {own.Take(), Writer().PutText(settings).PutText(tuning).Take(), host_id,
+                 shared.Take()};
   for (const auto& [transport, address] : addresses) {
-    writer.PutText(transport).PutText(address);
+    parts.push_back(transport);
+    parts.push_back(address);
   }
-  writer.PutText(cpus.set.bits());
-  writer.Put(cpus.quota.device).Put(cpus.quota.inode).Put(cpus.quota.millicores);
-  return writer.Take();
+  return parts;
 }
 
-absl::StatusOr<Card> Card::Decode(absl::string_view bytes) {
-  Reader reader(bytes);
+absl::StatusOr<Card> Card::FromParts(const Parts& parts) {
   Card card;
-  const auto version = reader.Get<uint32_t>();
+  Reader own(parts.empty() ? absl::string_view() : parts[0]);
+  const auto version = own.Get<uint32_t>();
   if (version != kCardVersion) {
     return absl::DataLossError(absl::StrCat("creating the communicator: a rank speaks version ",
                                             version, " of the bootstrap, this one ", kCardVersion));
   }
-  card.rank = reader.Get<int32_t>();
-  card.size = reader.Get<int32_t>();
-  const absl::string_view id = reader.GetRaw(card.id.size());
+  card.rank = own.Get<int32_t>();
+  const absl::string_view id = own.GetRaw(card.id.size());
   std::copy(id.begin(), id.end(), card.id.begin());
-  card.host_id = std::string(reader.GetText(1024));
-  card.context = reader.Get<Context>();
-  card.settings = std::string(reader.GetText(4096));
-  card.tuning = std::string(reader.GetText(4096));
-  const auto count = reader.Get<uint32_t>();
-  for (uint32_t i = 0; i < count && i < 16 && reader.ok(); ++i) {
-    std::string transport(reader.GetText(64));
-    card.addresses.emplace_back(std::move(transport), std::string(reader.GetText(1024)));
-  }
-  card.cpus.set = CpuSet::FromBits(reader.GetText(CpuSet::kMostBytes));
-  card.cpus.quota.device = reader.Get<uint64_t>();
-  card.cpus.quota.inode = reader.Get<uint64_t>();
-  card.cpus.quota.millicores = reader.Get<uint32_t>();
-  if (!reader.Finished()) {
+  card.context = own.Get<Context>();
+  const bool whole = parts.size() >= kFixedParts && parts.size() % 2 == kFixedParts % 2;
+  Reader texts(whole ? absl::string_view(parts[1]) : ""),
+      cpus(whole ? absl::string_view(parts[3]) : "");
+  card.settings = CleanText(texts.GetText());
+  card.tuning = CleanText(texts.GetText());
+  card.cpus.set = CpuSet::FromBits(cpus.GetText(CpuSet::kMostBytes));
+  card.cpus.quota.device = cpus.Get<uint64_t>();
+  card.cpus.quota.inode = cpus.Get<uint64_t>();
+  card.cpus.quota.millicores = cpus.Get<uint32_t>();
+  if (!whole || !own.Finished() || !texts.Finished() || !cpus.Finished()) {
     return absl::DataLossError("creating the communicator: a rank's card is malformed");
+  }
+  card.host_id = parts[2];
+  for (size_t i = kFixedParts; i < parts.size(); i += 2) {
+    card.addresses.emplace_back(CleanText(parts[i]), CleanText(parts[i + 1]));
   }
   return card;
 }
 
-absl::StatusOr<std::vector<Card>> ExchangeCards(Store& store, const std::string& prefix,
-                                                const Card& mine, const Stop& stop) {
-  ENTRAIN_ASSIGN_OR_RETURN(const int64_t claims,
-                           store.Add(absl::StrCat(prefix, "claim/", mine.rank), 1, stop));
-  if (claims > 1) {
-    return Poison(store, prefix, PlaceTaken(store, prefix, mine.rank, claims, stop), stop);
-  }
-  ENTRAIN_RETURN_IF_ERROR(store.Set(absl::StrCat(prefix, "rank/", mine.rank), mine.Encode(), stop));
-  absl::StatusOr<std::string> table = mine.rank == 0
-                                          ? CollectCards(store, prefix, mine, stop)
-                                          : GetUnlessPoisoned(store, prefix, "table", stop);
+absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop) {
+  const auto table = meeting.Wait(stop);
   if (!table.ok()) {
-    return table.status().code() == absl::StatusCode::kDeadlineExceeded
-               ? NameAbsent(store, prefix, mine.size, table.status())
+    return absl::IsDeadlineExceeded(table.status()) && !HasBlame(table.status())
+               ? NameAbsent(meeting, table.status())
                : table.status();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(const Card first, Card::Decode(Reader(*table).GetText()));
-  const absl::Status agreed = CheckAgreement(first, mine);
-  if (!agreed.ok()) {
-    return Poison(store, prefix, agreed, stop);
+  std::vector<Card> cards;
+  cards.reserve(table->size());
+  for (size_t r = 0; r < table->size(); ++r) {
+    absl::StatusOr<Card> card = Card::FromParts((*table)[r]);
+    if (card.ok() && card->rank != static_cast<int>(r)) {
+      card = absl::DataLossError(absl::StrCat("creating the communicator: in the place of rank ", r,
+                                              " is a card of rank ", card->rank));
+    }
+    // Every rank finds the same.
+    const absl::Status fine = !card.ok()      ? card.status()
+                              : cards.empty() ? absl::OkStatus()
+                                              : Agreement(cards[0], *card);
+    if (!fine.ok()) {
+      return BlameRank(fine, static_cast<int>(r), Phase::kBootstrap);
+    }
+    cards.push_back(*std::move(card));
   }
-  return DecodeTable(*table, mine.size);
+  return cards;
+}
+
+absl::Status ForOthers(const absl::Status& why, int rank) {
+  // What all ranks have in common is told as it is, and so is whoever is known to be to blame.
+  if (absl::IsDataLoss(why) || absl::IsDeadlineExceeded(why) || BlameOf(why).rank >= 0) {
+    return why;
+  }
+  return BlameRank(absl::AbortedError(absl::StrCat("creating the communicator: rank ", rank,
+                                                   " gave up: ", why.message())),
+                   rank, Phase::kBootstrap);
 }
 
 absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,

@@ -1,15 +1,6 @@
-// How ranks that share only a store become a communicator: every rank publishes who it is and how
-// it can be reached, rank 0 checks that all agree and publishes the table, everybody connects, and
-// one barrier over all pairs proves it.
-//
-//   key (under PREFIX = "entrain/NAME#USE/")
-//   claim/R   every rank, by Add   1; more: rank R has come before, now or in an earlier run
-//   rank/R    every rank           its card: id, host, context number, addresses, and the
-//                                  settings that must agree
-//   table     rank 0               all cards
-//   met       rank 0               empty, at the end: the communicator was made. Stays, so that a
-//                                  second run with a store that was kept can be told so
-//   poison    whoever finds one    the error; everybody who waits looks for it
+// How ranks that share only a store become a communicator: each brings a card to a meeting in the store (lib/store/store.h)
+// and gets those of all, in one round trip; all check the same agreements; everybody connects, and one message between
+// every two ranks proves it. From the meeting on all ranks learn of one that ends, or fails, before they are done.
 #pragma once
 
 #include <memory>
@@ -29,7 +20,7 @@ namespace entrain {
 
 // What a rank publishes about itself.
 struct Card {
-  int32_t rank = 0, size = 0;
+  int32_t rank = 0;
   PeerId id{};
   std::string host_id;
   Context context = 0;
@@ -38,13 +29,16 @@ struct Card {
   std::vector<std::pair<std::string, std::string>> addresses;  // transport, address
   CpuShare cpus;
 
-  std::string Encode() const;
-  static absl::StatusOr<Card> Decode(absl::string_view bytes);
+  // Cut so that ranks of one host, and of one job, have equal parts.
+  Parts ToParts() const;
+  static absl::StatusOr<Card> FromParts(const Parts& parts);
 };
 
-// The cards of all ranks, in rank order. `mine.rank` of `mine.size`.
-absl::StatusOr<std::vector<Card>> ExchangeCards(Store& store, const std::string& prefix,
-                                                const Card& mine, const Stop& stop);
+// The cards of all ranks, in rank order, once all have come and agree.
+absl::StatusOr<std::vector<Card>> ExchangeCards(StoreMeeting& meeting, const Stop& stop);
+
+// What the others are told when creating fails on `rank` by `why`.
+absl::Status ForOthers(const absl::Status& why, int rank);
 
 // The members as this rank sees them: of each pair's common transports the first that reaches.
 // Connects.

@@ -39,6 +39,11 @@ class CallNotes {
   // The last 256 or so are remembered; messages for one that still come are of ranks that called something else.
   void Over(const OwnCall& call) { SlotOf(call.id) = call; }
   void Clear() { early_.clear(); }
+  // Null: it is not over, or forgotten.
+  const OwnCall* OwnThatIsOver(CallId call) const {
+    const OwnCall& over = over_[SlotNumber(call)];
+    return over.id == call ? &over : nullptr;
+  }
 
  private:
   // The first that was heard of a call, and one that differs: one of the two differs from ours, if any does.
@@ -47,9 +52,10 @@ class CallNotes {
   };
   static constexpr size_t kMaxEarly = 1 << 16, kOver = 256;
   static uint64_t KeyOf(CallId call) { return (uint64_t{call.user_tag} << 32) | call.number; }
-  OwnCall& SlotOf(CallId call) {
-    return over_[(call.number + call.user_tag * 0x9E3779B1u) % kOver];
+  static size_t SlotNumber(CallId call) {
+    return (call.number + call.user_tag * 0x9E3779B1u) % kOver;
   }
+  OwnCall& SlotOf(CallId call) { return over_[SlotNumber(call)]; }
 
   absl::flat_hash_map<uint64_t, Early> early_;  // by KeyOf
   std::array<OwnCall, kOver> over_;             // by SlotOf

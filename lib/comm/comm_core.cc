@@ -13,12 +13,6 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kMaxKeptScratch = 64 << 10;
-// Not a call: whoever is asked about it answers that it is there.
-constexpr CallId kPing{0xffffffff, 0};
-
-OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
-  return {{call.user_tag, call.call_number}, call.sequence, descriptor};
-}
 
 // Of sums that only the driver changes.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
@@ -98,7 +92,10 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
       next_untagged_message_(2 * config_.members.size()),
-      membership_(config_.rank, static_cast<int>(config_.members.size())) {
+      membership_(config_.rank, static_cast<int>(config_.members.size())),
+      excuses_(config_.members.size()),
+      refusals_(config_.members.size()),
+      vote_(static_cast<int>(config_.members.size())) {
   for (const Member& member : config_.members) {
     endpoints_.push_back(member.endpoint);
     contexts_.push_back(member.context);
@@ -298,9 +295,7 @@ std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void*
   Express express(*last.plan, last.call, last.descriptor, last.wiring, BestKernels(),
                   short_scratch_.data());
   if (express.Run(engine_)) {
-    const absl::Status status = TakeNote(last.descriptor, last.wiring, express.progress());
-    engine_.Leave();
-    return status;
+    return TakeNote(last.descriptor, last.wiring, express.progress());
   }
   return HandOver(last.call, {last.plan, std::move(short_scratch_), last.wiring},
                   express.progress());
@@ -331,26 +326,33 @@ absl::Status CommCore::RunExpress(const Call& call) {
   } else {
     pool_.Give(std::move(admitted.scratch));
   }
-  const absl::Status status = TakeNote(descriptor, admitted.wiring, express.progress());
   if (LastCall::MayRepeat(call)) {
     LastOf(call.kind) =
         LastCall(call, descriptor, admitted.wiring, plans_made, std::move(admitted.plan));
   }
-  engine_.Leave();
-  return status;
+  return TakeNote(descriptor, admitted.wiring, express.progress());
 }
 
 absl::Status CommCore::TakeNote(const Descriptor& descriptor, const Wiring& wiring,
                                 const Progress& progress) {
   NoteOver(wiring, descriptor);
   CheckEarly(wiring, descriptor);
-  if (mismatch_) {
+  if (vote_.on()) {
+    if (!verdict_) {
+      verdict_ = RefPtr<Verdict>::Adopt(new Verdict(&engine_));
+    }
+    const RefPtr<Work> verdict = RefPtr<Work>::Share(verdict_.get());
     Attend();
+    engine_.Stay(*verdict);
     return status();
+  }
+  if (engine_.told()) {
+    engine_.Succeeded(engine_.clock().Now());
   }
   Add(express_calls_, 1);
   Add(bytes_sent_, progress.bytes_sent);
   Add(bytes_received_, progress.bytes_received);
+  engine_.Leave();
   return absl::OkStatus();
 }
 
@@ -380,37 +382,19 @@ void CommCore::SetStatus(const absl::Status& status) {
   ended_.store(true, std::memory_order_release);
 }
 
-bool CommCore::HasStarted(CallId call) const {
-  if (call == kPing) {
-    return true;
-  }
-  absl::MutexLock lock(&mutex_);
-  const auto found = next_call_.find(call.user_tag);
-  const uint64_t next = call.user_tag == Tag::kUntagged
-                            ? next_untagged_.load(std::memory_order_relaxed)
-                        : found == next_call_.end() ? 0
-                                                    : found->second;
-  // Modular: the number is behind ours, by no more than ranks can run ahead of each other.
-  return next > 0 &&
-         ((static_cast<uint32_t>(next) - 1 - call.number) & Tag::kCallMask) <= Tag::kCallMask / 2;
-}
-
 void CommCore::Abort(absl::string_view reason) {
-  Blame blame;
-  blame.rank = config_.rank;
-  SetStatus(WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": aborted by rank ",
-                                                      config_.rank, ": ", reason)),
-                      blame));
-  EndHere(status());
+  EndHere(WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": aborted by rank ",
+                                                    config_.rank, ": ", reason)),
+                    BlameFor(nullptr, config_.rank, Phase::kNone)));
 }
 
 void CommCore::EndHere(const absl::Status& why) {
-  SetStatus(why);
+  SetStatus(HasBlame(why) ? why : WithBlame(why, BlameFor(nullptr, config_.rank, Phase::kNone)));
   class EndJob final : public Job {
    public:
     explicit EndJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
     void Run() override {
-      core_->Fail(core_->status(), true);
+      core_->Fail(core_->status());
       delete this;
     }
 
@@ -422,21 +406,30 @@ void CommCore::EndHere(const absl::Status& why) {
 }
 
 void CommCore::EndWith(const absl::Status& why) {
-  Blame blame = BlameOf(why);
-  blame.rank = -1;
-  for (size_t r = 0; r < config_.members.size() && blame.peer_id != PeerId{}; ++r) {
-    blame.rank = config_.members[r].id == blame.peer_id ? static_cast<int>(r) : blame.rank;
-  }
-  const bool ends =
-      absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsDataLoss(why);
-  SetStatus(WithBlame(absl::Status(ends ? why.code() : absl::StatusCode::kAborted,
-                                   absl::StrCat(config_.name, ": ended by rank ", config_.rank,
-                                                ": ", why.message())),
-                      blame));
+  const absl::StatusCode code = CodeHere(why);
+  // What is no communicator's error was met by this rank alone.
+  const bool own = code != why.code();
+  SetStatus(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ",
+                                                      config_.rank, ": ", why.message())),
+                      own ? BlameFor(nullptr, config_.rank, Phase::kNone) : BlameHere(why)));
   engine_.RunInDriver([this] {
-    Fail(status(), true);
+    Fail(status());
     engine_.Flush();
   });
+}
+
+std::string CommCore::UserOf(ConstBytes bytes) const {
+  const auto touches = [&](const BufferView& buffer) {
+    const auto* const data = static_cast<const std::byte*>(buffer.data);
+    return buffer.bytes > 0 && data < bytes.data() + bytes.size() &&
+           data + buffer.bytes > bytes.data();
+  };
+  for (const CallWork* work : open_) {
+    if (touches(work->call_.named().in) || touches(work->call_.named().out)) {
+      return absl::StrCat(CallName(*work), " on ", config_.name);
+    }
+  }
+  return "";
 }
 
 absl::StatusOr<const char*> CommCore::AlgorithmFor(CallKind kind, int64_t count, DType dtype) {
@@ -492,6 +485,7 @@ bool CommCore::Drain(Deadline give_up) {
 // ---- [driver] Calls
 
 void CommCore::Open() {
+  opened_ns_ = engine_.clock().Now();
   engine_.OpenContext(config_.context, shared_from_this());
   for (int r = 0; r < size(); ++r) {
     Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
@@ -506,7 +500,7 @@ void CommCore::StartWork(CallWork* work) {
   open_.push_back(work);
   if (ended_.load(std::memory_order_acquire)) {
     if (!work->from_.lent.empty()) {
-      Fail(status(), true);  // the peers must not take what the caller is about to have back
+      Fail(status());  // the peers must not take what the caller is about to have back
     }
     if (std::find(open_.begin(), open_.end(), work) != open_.end()) {
       FinishWork(work, status());
@@ -529,8 +523,8 @@ void CommCore::NeedAttention() {
 void CommCore::Attend() {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   attending_ = false;
-  if (mismatch_) {
-    Fail(*mismatch_, true);
+  if (vote_.on()) {
+    TendVote();
   }
   CompleteReady();
   for (size_t i = 0; i < draining_.size();) {
@@ -572,12 +566,22 @@ void CommCore::CompleteReady() {
     const int peer = work->WaitingFor();
     const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
                       cause.code() == absl::StatusCode::kAborted;
-    if (gone && peer >= 0 && !membership_.left(peer)) {
+    if (gone && peer >= 0) {
+      if (membership_.left(peer)) {
+        Fail(Loss(peer, cause));
+        return;
+      }
       OnLost(*endpoints_[static_cast<size_t>(peer)], cause);  // the verdict ends the call
       ++i;
       continue;
     }
-    Fail(Explain(*work, cause), true);
+    if (cause.code() == absl::StatusCode::kDataLoss && !work->wiring_.point_to_point) {
+      pairwise_ = Explain(*work, cause);
+      BeginVote({work->wiring_.user_tag, work->wiring_.call_number});
+      ++i;
+      continue;
+    }
+    Fail(Explain(*work, cause));
     return;
   }
 }
@@ -586,11 +590,14 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   open_.erase(std::find(open_.begin(), open_.end(), work));
   Add(bytes_sent_, work->executor_.bytes_sent());
   Add(bytes_received_, work->executor_.bytes_received());
-  if (work->inquired_) {
+  if (work == asked_) {
+    asked_ = nullptr;
     membership_.OnFinished();
+    TellThoseWhoAsked(absl::OkStatus());
   }
   if (status.ok()) {
     NoteOver(work->wiring_, work->call_.descriptor());
+    engine_.Succeeded(work->started_ns_);
   }
   engine_.CountOpenWork(-1);
   if (work->executor_.pending() > 0) {
@@ -601,256 +608,6 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   TakeBuffersBack(work);
   work->Finish(status);
   work->Release();
-}
-
-// ---- [driver] Endings
-
-void CommCore::Fail(const absl::Status& why, bool tell) {
-  const std::shared_ptr<CommCore> keep = shared_from_this();
-  SetStatus(why);
-  const absl::Status first = status();
-  if (!engine_.Accepts(config_.context)) {
-    return;  // ended before
-  }
-  for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
-    if (endpoint == nullptr) {
-      continue;
-    }
-    endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], first);
-    if (tell && !membership_.left(r)) {
-      endpoint->SendControl(Control(r, ControlKind::kAbort, EncodeStatus(first)));
-    }
-  }
-  engine_.CloseContext(config_.context);
-  engine_.NeedFlush();
-  if (!open_.empty()) {
-    ENTRAIN_LOG(kInfo, first.message());
-  }
-  while (!open_.empty()) {
-    CallWork* const work = open_.back();
-    work->executor_.Stop(first);
-    FinishWork(work, ForCall(first, *work));
-  }
-  notes_.Clear();
-}
-
-void CommCore::Leave() {
-  if (!engine_.Accepts(config_.context)) {
-    return;
-  }
-  if (!open_.empty()) {
-    Blame blame;
-    blame.rank = config_.rank;
-    Fail(WithBlame(absl::AbortedError(absl::StrCat(
-                       config_.name, ": rank ", config_.rank, " destroyed the communicator with ",
-                       open_.size(), " unfinished calls, first ", CallName(*open_.front()))),
-                   blame),
-         true);
-    return;
-  }
-  const absl::Status why =
-      absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
-  SetStatus(why);
-  for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
-    if (endpoint != nullptr) {
-      endpoint->SendControl(Control(r, ControlKind::kLeave, {}));
-      endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], why);
-    }
-  }
-  engine_.CloseContext(config_.context);
-}
-
-std::string CommCore::UserOf(ConstBytes bytes) const {
-  const auto touches = [&](const BufferView& buffer) {
-    const auto* const data = static_cast<const std::byte*>(buffer.data);
-    return buffer.bytes > 0 && data < bytes.data() + bytes.size() &&
-           data + buffer.bytes > bytes.data();
-  };
-  for (const CallWork* work : open_) {
-    if (touches(work->call_.named().in) || touches(work->call_.named().out)) {
-      return absl::StrCat(CallName(*work), " on ", config_.name);
-    }
-  }
-  return "";
-}
-
-void CommCore::OnShutdown() {
-  if (!open_.empty()) {
-    Fail(absl::AbortedError(absl::StrCat(config_.name, ": the runtime was destroyed")), true);
-  } else {
-    Leave();
-  }
-}
-
-void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
-  const int rank = RankOf(&from);
-  if (rank < 0 || membership_.left(rank)) {
-    return;  // what still waits for it fails by its completions
-  }
-  if (!membership_.losing()) {
-    lost_why_ = why;
-  }
-  membership_.OnLost(rank, engine_.clock().Now());
-}
-
-void CommCore::OnControl(Endpoint& from, absl::string_view message) {
-  const int rank = RankOf(&from);
-  Reader reader(message);
-  const auto kind = reader.Get<ControlKind>();
-  if (rank < 0 || !reader.ok()) {
-    return;
-  }
-  if (kind == ControlKind::kAbort) {
-    const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
-    Fail(why && !why->ok()
-             ? *why
-             : absl::AbortedError(absl::StrCat(config_.name, ": ", RankName(rank), " ended it")),
-         true);  // passed on: whoever told us may be gone before it has told everybody
-  } else if (kind == ControlKind::kLeave) {
-    membership_.OnLeft(rank);
-  } else if (kind == ControlKind::kQuery) {
-    const auto nonce = reader.Get<uint32_t>();
-    const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
-    const auto theirs = reader.Get<Descriptor>();
-    if (!reader.Finished()) {
-      return;
-    }
-    if (call != kPing) {
-      Compare(from, call, theirs);  // ranks that called different things may wait for each other
-    }
-    if (!mismatch_) {
-      const uint8_t started = HasStarted(call) ? 1 : 0;
-      from.SendControl(
-          Control(rank, ControlKind::kAnswer, Writer().Put(nonce).Put(started).Take()));
-      engine_.NeedFlush();
-    }
-  } else if (kind == ControlKind::kAnswer) {
-    const auto nonce = reader.Get<uint32_t>();
-    const auto started = reader.Get<uint8_t>();
-    if (reader.Finished()) {
-      membership_.OnAnswer(rank, nonce, started != 0);
-      if (membership_.next_tick().Passed(engine_.clock().Now())) {
-        OnTick(engine_.clock().Now());
-      }
-    }
-  }
-}
-
-// ---- [driver] Deadlines
-
-Deadline CommCore::next_tick() const {
-  Deadline next = membership_.next_tick();
-  if (membership_.inquiring()) {
-    return next;  // calls that expire now are asked about afterwards
-  }
-  for (const CallWork* work : open_) {
-    if (!work->inquired_) {
-      next = std::min(next, work->call_.options.deadline);
-    }
-  }
-  return next;
-}
-
-void CommCore::OnTick(int64_t now_ns) {
-  for (size_t i = 0; i < open_.size(); ++i) {
-    if (!open_[i]->inquired_ && open_[i]->call_.options.deadline.Passed(now_ns)) {
-      Expire(open_[i], now_ns);
-      if (ended_.load(std::memory_order_acquire)) {
-        return;
-      }
-    }
-  }
-  if (const auto verdict = membership_.OnTick(now_ns)) {
-    TakeVerdict(*verdict, now_ns);
-  }
-}
-
-void CommCore::Expire(CallWork* work, int64_t now_ns) {
-  // Of messages nobody but the peer knows; the others are asked only whether they are there.
-  const CallId call = work->wiring_.point_to_point
-                          ? kPing
-                          : CallId{work->wiring_.user_tag, work->wiring_.call_number};
-  const auto query = membership_.OnExpired(call, now_ns);
-  if (!query) {
-    return;  // one inquiry at a time; asked again when that one is over
-  }
-  work->inquired_ = true;
-  const Descriptor mine = work->call_.descriptor();
-  SendToAll(Writer()
-                .Put(ControlKind::kQuery)
-                .Put(query->nonce)
-                .Put(query->call.user_tag)
-                .Put(query->call.number)
-                .PutRaw(&mine, sizeof(mine))
-                .Take());
-}
-
-void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
-  if (verdict.lost) {
-    Fail(Loss(verdict.guilty), true);
-    return;
-  }
-  for (const CallWork* work : open_) {
-    if (!work->inquired_) {
-      continue;
-    }
-    if (work->wiring_.point_to_point && verdict.guilty < 0) {
-      Fail(TimedOut(*work, work->call_.root, "it has not made the matching call", now_ns), true);
-    } else {
-      Fail(TimedOut(*work, verdict.guilty, verdict.reason, now_ns), true);
-    }
-    return;
-  }
-}
-
-// ---- [driver] Mismatches
-
-void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
-  if (envelope.tag.lane() != Tag::kPointToPoint) {
-    Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
-  }
-}
-
-void CommCore::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
-  if (mismatch_) {
-    return;
-  }
-  for (const CallWork* work : open_) {
-    if (!work->wiring_.point_to_point && work->wiring_.user_tag == call.user_tag &&
-        work->wiring_.call_number == call.number) {
-      const Descriptor mine = work->call_.descriptor();
-      if (mine != theirs) {
-        FoundMismatch(from, theirs, OwnCallOf(work->wiring_, mine));
-      }
-      return;
-    }
-  }
-  if (const OwnCall* const over = notes_.Hear(from, call, theirs)) {
-    FoundMismatch(from, theirs, *over);
-  }
-}
-
-void CommCore::CheckEarly(const Wiring& call, const Descriptor& mine) {
-  if (call.point_to_point) {
-    return;
-  }
-  const auto heard = notes_.Meet({call.user_tag, call.call_number}, mine);
-  if (heard && !mismatch_) {
-    FoundMismatch(*heard->from, heard->descriptor, OwnCallOf(call, mine));
-  }
-}
-
-void CommCore::NoteOver(const Wiring& call, const Descriptor& mine) {
-  if (!call.point_to_point) {
-    notes_.Over(OwnCallOf(call, mine));
-  }
-}
-
-void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine) {
-  mismatch_ = Disagreement(RankOf(&from), theirs, mine);
-  NeedAttention();
 }
 
 // ---- [driver] Messages
@@ -866,6 +623,13 @@ std::string CommCore::Control(int to, ControlKind kind, absl::string_view body) 
       .Put(kind)
       .PutRaw(body.data(), body.size())
       .Take();
+}
+
+// Questions and answers say nothing of data that is on its way, and must not wait behind it.
+void CommCore::SendSoon(Endpoint& to, absl::string_view message) {
+  if (!to.SendUrgent(message)) {
+    to.SendControl(message);
+  }
 }
 
 void CommCore::SendToAll(const std::string& body) {

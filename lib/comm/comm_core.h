@@ -25,6 +25,7 @@
 #include "lib/comm/last_call.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/planner.h"
+#include "lib/comm/vote.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/express.h"
@@ -99,6 +100,18 @@ class CallWork final : public Work, public Job {
   bool inquired_ = false;  // [driver] its deadline has passed and the others are being asked
 };
 
+// What a rank is asked whether it has made: a collective, or the send or receive that matches the asker's.
+enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
+
+// A call that a rank's caller tried to make and that was refused there: by its arguments, or for want of memory. The
+// caller may do better next time. When it is gone instead, the ranks that wait for this call learn why.
+struct Refusal {
+  Asked kind = Asked::kCollective;
+  CallId call;      // the number that it would have got
+  std::string why;  // empty: none
+  friend bool operator==(const Refusal&, const Refusal&) = default;
+};
+
 class CommCore final : public ContextOwner, public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
@@ -140,6 +153,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void SetDeadline(Call* call, int64_t now_ns) const;
   // Soon ends the communicator on all ranks, by what only this one knows of.
   void EndHere(const absl::Status& why);
+  // This rank's caller could not start this call. Returns when the others have been told.
+  void Refused(const Call& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Engine& engine() { return engine_; }
   BufferPool& pool() { return pool_; }
@@ -162,10 +177,34 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void OnEarly(Endpoint& from, const Envelope& envelope) override;
   std::string UserOf(ConstBytes bytes) const override;
   void OnShutdown() override;
+  std::optional<int64_t> waits_since() const override;
+  Deadline FindOut(HeldUpBy then) override;
 
  private:
   friend class CallWork;
-  enum class ControlKind : uint8_t { kAbort = 1, kQuery = 2, kAnswer = 3, kLeave = 4 };
+  enum class ControlKind : uint8_t {
+    kAbort = 1,
+    kQuery = 2,
+    kAnswer = 3,
+    kLeave = 4,
+    kRefused = 5,
+    kBallot = 6,
+  };
+  // Not a call: whoever is asked about it answers that it is there.
+  static constexpr CallId kPing{0xffffffff, 0};
+  static constexpr int64_t kMaxRefusal = 512;
+  // Over when a vote is: for a caller whose call is over and that learns of a mismatch.
+  class Verdict final : public Work {
+   public:
+    using Work::Work;
+    void Give() { Finish(absl::OkStatus()); }
+  };
+  // What an inquiry has found: the member that is waited for, why, and who is guilty of that.
+  struct Finding {
+    int awaited = -1;
+    std::string reason;
+    Blame blame;
+  };
   // RunAgain for a send or receive.
   std::optional<absl::Status> RunMessage(const Likeness& like, const void* in, void* out);
   // What is combined instead of this rank's contribution, and `call` pointed at it.
@@ -193,6 +232,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   }
   Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // [driver]:
@@ -200,7 +240,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::Status RunExpress(const Call& call);
   absl::Status HandOverMessage(const Call& call, const Wiring& wiring, const Progress& progress);
   absl::Status HandOver(const Call& call, Admitted admitted, const Progress& progress);
-  // A call that went the short way is over.
+  // A call that went the short way is over. Leaves the engine.
   absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,
                         const Progress& progress);
   void StartWork(CallWork* work);
@@ -209,32 +249,57 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void FinishWork(CallWork* work, const absl::Status& status);
   // Once no transfer of the call is under way.
   void TakeBuffersBack(CallWork* work);
-  // Ends the communicator here; tells the others why when `tell`. The first reason counts.
-  void Fail(const absl::Status& why, bool tell);
+  // Ends the communicator here and tells the others why. The first reason counts.
+  void Fail(const absl::Status& why);
   // What another rank called, against ours; noted when that has not started.
   void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
   // Compares what is known of a call of ours that starts, or that is over and never was open.
   void CheckEarly(const Wiring& call, const Descriptor& mine);
   void NoteOver(const Wiring& call, const Descriptor& mine);
-  // Acted on in Attend.
+  // Begins a vote about it.
   void FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine);
+  void BeginVote(CallId call);
+  void TendVote();
+  void VotesNoMore(int rank);
+  void SendBallot();
+  void OnBallot(int rank, Reader& reader);
+  void CountVotes();
+  void EndVote();
+  const CallWork* OpenCall(CallId call) const;
   int RankOf(const Endpoint* endpoint) const;
+  int64_t SlowestRoundTrip() const;
   void Expire(CallWork* work, int64_t now_ns);
+  // Asks all members about this call; false: they are being asked about another.
+  bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
+  void OnQuery(Endpoint& from, int rank, Reader& reader);
+  void OnAnswer(int rank, Reader& reader);
+  void SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns = 0,
+                  const absl::Status& excuse = absl::OkStatus());
+  void TellThoseWhoAsked(const absl::Status& why);
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
+  void OnRefused(int rank, Reader& reader);
+  bool IsDue(int rank, const Refusal& refusal) const;
+  static void SendSoon(Endpoint& to, absl::string_view message);
   void SendToAll(const std::string& body);
   std::string Control(int to, ControlKind kind, absl::string_view body) const;
 
   // Words, in comm_words.cc. A call's, a lost rank's, that of ranks that called different things.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
-  absl::Status TimedOut(const CallWork& work, int guilty, absl::string_view reason,
-                        int64_t now_ns) const;
+  absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
+  // For a rank of another communicator, which waits for this one.
+  absl::Status HeldUp(const CallWork& work, const Finding& finding) const;
+  Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
   Blame BlameFor(const CallWork* work, int guilty, Phase phase) const;
+  // An error of another communicator as one of this: whom it blames, by its rank here; and its code.
+  Blame BlameHere(const absl::Status& why) const;
+  static absl::StatusCode CodeHere(const absl::Status& why);
   // `why`, with the record of who is guilty completed by what this call was.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
+  Blame WithCall(Blame blame, const CallWork& work) const;
   std::string CallName(const CallWork& work) const;
   std::string RankName(int rank) const;
-  absl::Status Loss(int rank) const;
-  absl::Status Disagreement(int rank, const Descriptor& theirs, const OwnCall& mine) const;
+  absl::Status Loss(int rank, const absl::Status& path) const;
+  absl::Status Disagreement(CallId call, const Vote::Result& votes) const;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -258,6 +323,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // (user tag, WayOf) -> next number
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint64_t> next_message_
       ABSL_GUARDED_BY(mutex_);
+  Refusal last_refused_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> ended_{false};
   std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver
@@ -272,8 +338,18 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
   CallNotes notes_;
-  absl::Status lost_why_;                 // what broke the path that membership_ is losing
-  std::optional<absl::Status> mismatch_;  // found inside a transport's Poll; acted on in Attend
+  int64_t opened_ns_ = 0;
+  absl::Status lost_why_;                  // what broke the path that membership_ is losing
+  CallWork* asked_ = nullptr;              // what membership_ inquires about
+  std::vector<absl::Status> excuses_;      // by rank, with its answer kExcused
+  std::vector<HeldUpBy> those_who_asked_;  // about asked_
+  std::vector<Refusal> refusals_;          // by rank, its last one
+  Vote vote_;
+  bool voted_ = false;  // in vote_
+  int witnessed_ = -1;  // whose call began it
+  Descriptor witnessed_call_;
+  absl::Status pairwise_;    // a mismatch with one other rank, by which a vote began
+  RefPtr<Verdict> verdict_;  // somebody waits for it
   bool attending_ = false;
 };
 

@@ -37,9 +37,7 @@ std::optional<absl::Status> CommCore::RunMessage(const Likeness& like, const voi
               : ExpressRecv(engine_, wiring, descriptor, like.root, data, &progress))) {
     return HandOverMessage(call, wiring, progress);
   }
-  const absl::Status status = TakeNote(descriptor, wiring, progress);
-  engine_.Leave();
-  return status;
+  return TakeNote(descriptor, wiring, progress);
 }
 
 absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring,
@@ -54,7 +52,7 @@ absl::Status CommCore::HandOverMessage(const Call& call, const Wiring& wiring,
     // The communicator has ended: a plan of one transfer without scratch fails by nothing else. So
     // it does no harm that the number is used up. What is lent is taken back from the peer first.
     if (!progress.lent.empty()) {
-      Fail(status, true);
+      Fail(status);
     }
     engine_.Leave();
     return status;

@@ -1,8 +1,11 @@
 // What a communicator says of its failures: CommCore's functions that only make words and records.
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
@@ -14,41 +17,127 @@ std::string Seconds(int64_t ns) {
   return absl::StrFormat("%.3g s", static_cast<double>(ns) * 1e-9);
 }
 
+// "rank 3", "ranks 0, 1, 2"; of many the first.
+std::string RankList(const std::vector<int>& ranks) {
+  constexpr size_t kMost = 8;
+  const std::vector<int> first(
+      ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(std::min(ranks.size(), kMost)));
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(first, ", "),
+      ranks.size() > kMost ? absl::StrCat(" and ", ranks.size() - kMost, " more") : "");
+}
+
 }  // namespace
 
-absl::Status CommCore::TimedOut(const CallWork& work, int guilty, absl::string_view reason,
+absl::StatusCode CommCore::CodeHere(const absl::Status& why) {
+  const bool ends =
+      absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsDataLoss(why);
+  return ends ? why.code() : absl::StatusCode::kAborted;
+}
+
+CommCore::Finding CommCore::FindingOf(const CallWork& work,
+                                      const Membership::Verdict& verdict) const {
+  using Answer = Membership::Answer;
+  Finding finding{verdict.guilty, verdict.reason,
+                  BlameFor(&work, verdict.guilty, Phase::kTransfer)};
+  const bool message = work.wiring_.point_to_point;
+  if (verdict.guilty < 0) {
+    const int from = work.WaitingFor();
+    absl::StrAppend(&finding.reason,
+                    from < 0 ? "" : absl::StrCat("; waiting for ", RankName(from)));
+    return finding;
+  }
+  if (message && verdict.guilty == work.call_.root && verdict.answer != Answer::kNone) {
+    finding.reason = "it has not made the matching call";
+  }
+  const auto member = static_cast<size_t>(verdict.guilty);
+  // One that has left may have done so because of what it had told before.
+  const absl::Status excuse =
+      verdict.answer == Answer::kExcused
+          ? excuses_[member]
+          : (membership_.left(verdict.guilty) ? engine_.CauseOf(endpoints_[member], opened_ns_)
+                                              : absl::OkStatus());
+  if (!excuse.ok()) {
+    absl::StrAppend(&finding.reason, ": ", excuse.message());
+    finding.blame = WithCall(BlameHere(excuse), work);
+  } else if (verdict.answer == Answer::kElsewhere) {
+    absl::StrAppend(&finding.reason,
+                    ", and waits in one of another communicator: who is guilty cannot be known");
+    finding.blame = BlameFor(&work, -1, Phase::kTransfer);
+  } else if (IsDue(verdict.guilty, refusals_[member])) {
+    absl::StrAppend(&finding.reason, ": its call failed: ", refusals_[member].why);
+  }
+  return finding;
+}
+
+absl::Status CommCore::TimedOut(const CallWork& work, const Finding& finding,
                                 int64_t now_ns) const {
-  const std::string whom = guilty >= 0 ? absl::StrCat(" waiting for ", RankName(guilty)) : "";
+  const std::string whom =
+      finding.awaited >= 0 ? absl::StrCat(" waiting for ", RankName(finding.awaited)) : "";
   return WithBlame(absl::DeadlineExceededError(absl::StrCat(
                        CallName(work), ": timed out on rank ", config_.rank, " after ",
                        Seconds(now_ns - work.started_ns_), " (deadline ",
-                       Seconds(work.call_.options.timeout_ns), ")", whom, ": ", reason)),
-                   BlameFor(&work, guilty, Phase::kTransfer));
+                       Seconds(work.call_.options.timeout_ns), ")", whom, ": ", finding.reason)),
+                   finding.blame);
 }
 
-absl::Status CommCore::Loss(int rank) const {
+absl::Status CommCore::HeldUp(const CallWork& work, const Finding& finding) const {
+  return WithBlame(absl::DeadlineExceededError(
+                       absl::StrCat("it waits in ", CallName(work), " of ", config_.name, " for ",
+                                    RankName(finding.awaited), ": ", finding.reason)),
+                   finding.blame);
+}
+
+absl::Status CommCore::Loss(int rank, const absl::Status& path) const {
+  const auto member = static_cast<size_t>(rank);
   const CallWork* const work = open_.empty() ? nullptr : open_.front();
   const std::string call = work == nullptr ? config_.name : CallName(*work);
   const std::string after =
       work == nullptr ? ""
                       : absl::StrCat(" after ", Seconds(engine_.clock().Now() - work->started_ns_));
+  std::string text = absl::StrCat(call, ": lost ", RankName(rank), after, ": ");
+  if (IsDue(rank, refusals_[member])) {
+    absl::StrAppend(&text, "its call failed: ", refusals_[member].why, "; then: ");
+  }
+  absl::StrAppend(&text, path.message());
+  const absl::Status cause = engine_.CauseOf(endpoints_[member], opened_ns_);
+  if (!cause.ok()) {
+    const Blame blame = BlameHere(cause);
+    absl::StrAppend(&text, "; before, it had said: ", cause.message());
+    return WithBlame(absl::Status(CodeHere(cause), text),
+                     work == nullptr ? blame : WithCall(blame, *work));
+  }
   Blame blame = BlameFor(work, rank, Phase::kTransfer);
-  blame.sys_errno = BlameOf(lost_why_).sys_errno;
-  return WithBlame(absl::UnavailableError(absl::StrCat(call, ": lost ", RankName(rank), after, ": ",
-                                                       lost_why_.message())),
-                   blame);
+  blame.sys_errno = BlameOf(path).sys_errno;
+  return WithBlame(absl::UnavailableError(text), blame);
 }
 
-absl::Status CommCore::Disagreement(int rank, const Descriptor& theirs, const OwnCall& mine) const {
-  Blame blame = BlameFor(nullptr, rank, Phase::kCheck);
-  blame.operation = std::string(NameOf(mine.descriptor.kind));
-  blame.tag = mine.id.user_tag == Tag::kUntagged ? -1 : int64_t{mine.id.user_tag};
-  blame.sequence = mine.sequence + 1;
+absl::Status CommCore::Disagreement(CallId call, const Vote::Result& votes) const {
+  const OwnCall* const over = notes_.OwnThatIsOver(call);
+  const CallWork* const work = OpenCall(call);
+  const uint64_t sequence = work != nullptr   ? work->wiring_.sequence
+                            : over != nullptr ? over->sequence
+                                              : call.number;
+  Blame blame = BlameFor(nullptr, votes.guilty, Phase::kCheck);
+  blame.operation = std::string(NameOf(votes.parties[0].called.kind));
+  blame.tag = call.user_tag == Tag::kUntagged ? -1 : int64_t{call.user_tag};
+  blame.sequence = sequence + 1;
   const std::string tag = blame.tag < 0 ? "" : absl::StrCat(" tag ", blame.tag);
+  // Who is guilty comes first.
+  std::vector<std::string> said;
+  for (size_t i = votes.parties.size(); i-- > 0;) {
+    const Vote::Party& party = votes.parties[i];
+    said.push_back(absl::StrCat(RankList(party.ranks), " called ", ToString(party.called)));
+  }
+  if (votes.guilty < 0) {
+    std::reverse(said.begin(), said.end());
+  }
   return WithBlame(
       absl::DataLossError(absl::StrCat(
-          blame.operation, tag, " #", blame.sequence, ": ranks disagree: rank ", config_.rank,
-          " called ", ToString(mine.descriptor), ", rank ", rank, " called ", ToString(theirs))),
+          blame.operation, tag, " #", blame.sequence,
+          ": ranks disagree: ", absl::StrJoin(said, ", "),
+          votes.guilty < 0 ? "; which of these is wrong cannot be known" : "",
+          votes.silent.empty() ? "" : absl::StrCat("; not known: ", RankList(votes.silent)))),
       blame);
 }
 
@@ -59,7 +148,9 @@ absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) 
   const std::string does =
       mismatch ? absl::StrCat("rank ", config_.rank, " disagrees with ") : "lost ";
   const std::string who = guilty < 0 ? "" : absl::StrCat(does, RankName(guilty), ": ");
-  Blame blame = BlameFor(&work, guilty, mismatch ? Phase::kCheck : Phase::kTransfer);
+  // Of two that called different things nobody knows which is wrong.
+  Blame blame =
+      mismatch ? BlameFor(&work, -1, Phase::kCheck) : BlameFor(&work, guilty, Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
   return WithBlame(
       absl::Status(cause.code(), absl::StrCat(CallName(work), ": ", who, cause.message())), blame);
@@ -74,6 +165,7 @@ Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   if (guilty >= 0) {
     const Member& member = config_.members[static_cast<size_t>(guilty)];
     blame.peer_id = member.id;
+    blame.world_rank = member.world_rank;
     blame.address = member.endpoint == nullptr ? "self" : member.endpoint->peer_address();
   }
   if (work != nullptr) {
@@ -87,9 +179,17 @@ Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   return blame;
 }
 
-absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) const {
-  const Blame of_call = BlameFor(&work, -1, Phase::kTransfer);
+Blame CommCore::BlameHere(const absl::Status& why) const {
   Blame blame = BlameOf(why);
+  blame.rank = -1;
+  for (size_t r = 0; r < config_.members.size() && blame.peer_id != PeerId{}; ++r) {
+    blame.rank = config_.members[r].id == blame.peer_id ? static_cast<int>(r) : blame.rank;
+  }
+  return blame;
+}
+
+Blame CommCore::WithCall(Blame blame, const CallWork& work) const {
+  const Blame of_call = BlameFor(&work, -1, Phase::kTransfer);
   blame.operation = of_call.operation;
   blame.tag = of_call.tag;
   blame.sequence = of_call.sequence;
@@ -97,7 +197,11 @@ absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) co
   blame.deadline_ns = of_call.deadline_ns;
   blame.bytes_done = of_call.bytes_done;
   blame.phase = blame.phase == Phase::kNone ? of_call.phase : blame.phase;
-  return WithBlame(why, blame);
+  return blame;
+}
+
+absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) const {
+  return WithBlame(why, WithCall(BlameOf(why), work));
 }
 
 std::string CommCore::CallName(const CallWork& work) const {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -21,13 +22,24 @@
 #include "lib/store/store.h"
 
 namespace entrain {
+
+// What this rank needs and tells before it meets the others.
+struct Preparation {
+  std::vector<Override> overrides;
+  std::shared_ptr<const Tuning> tuning;
+  Card card;
+};
+
 namespace {
 
 BufferView View(const void* data, int64_t bytes) {
   return {const_cast<void*>(data), bytes, MemoryKind::kHost};
 }
 
-constexpr absl::string_view kProbe = "probe";
+constexpr absl::string_view kProbe = "probe", kCreating = "creating the communicator";
+constexpr int64_t kLookNs =
+    50 * kMillisecond;                    // how often a rank that connects looks who has failed
+constexpr int64_t kTellNs = 2 * kSecond;  // for telling the others of an own failure
 
 // The members of each host.
 std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& members) {
@@ -77,24 +89,37 @@ absl::Status CheckTexts(const CommOptions& options) {
   return absl::OkStatus();
 }
 
-// With a context number of its own; 0: there is none left.
-Card CardOf(const CommOptions& options, const Tuning& tuning) {
+// On an error no context number is taken.
+absl::StatusOr<Preparation> Prepare(const CommOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(CheckTexts(options));
+  Preparation prepared;
+  auto overrides = ParseOverrides(options.algorithms);
+  if (!overrides.ok()) {
+    return Annotate(overrides.status(), "algorithms");
+  }
+  prepared.overrides = *std::move(overrides);
+  const bool probe = options.tuning == kProbe;
+  ENTRAIN_ASSIGN_OR_RETURN(prepared.tuning, LoadTuning(probe ? "" : options.tuning));
+  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host(), options.rank));
   Engine& engine = options.runtime->engine();
-  Card card;
+  Card& card = prepared.card;
   card.rank = options.rank;
-  card.size = options.size;
   card.id = options.runtime->id();
   card.host_id = options.runtime->host_id();
   card.settings =
       absl::StrCat("algorithms=", options.algorithms, "; determinism=", NameOf(options.determinism),
-                   "; tuning=", tuning.Fingerprint(), options.tuning == kProbe ? " probed" : "");
-  card.tuning = tuning.source;
-  card.context = engine.ReserveContext();
+                   "; tuning=", prepared.tuning->Fingerprint(), probe ? " probed" : "");
+  card.tuning = prepared.tuning->source;
   card.cpus = options.cpus;
   for (const auto& transport : engine.transports()) {
     card.addresses.emplace_back(transport->traits().name, transport->address());
   }
-  return card;
+  card.context = engine.ReserveContext();
+  if (card.context == 0) {
+    return absl::ResourceExhaustedError(
+        "this process has created 65535 communicators, which is the limit");
+  }
+  return prepared;
 }
 
 }  // namespace
@@ -126,54 +151,58 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Create(const CommOpt
   }
   // Counted before anything can fail on this rank alone, so that a repeated attempt meets the
   // others'.
-  const std::string prefix =
-      absl::StrCat("entrain/", options.name, "#",
-                   options.runtime->NextUse(options.store->url(), options.name), "/");
-  ENTRAIN_RETURN_IF_ERROR(CheckTexts(options));
-  auto overrides = ParseOverrides(options.algorithms);
-  if (!overrides.ok()) {
-    return Annotate(overrides.status(), "algorithms");
-  }
-  const bool probe = options.tuning == kProbe;
-  ENTRAIN_ASSIGN_OR_RETURN(const auto tuning, LoadTuning(probe ? "" : options.tuning));
-  ENTRAIN_RETURN_IF_ERROR(options.runtime->EnsureStarted(options.store->host(), options.rank));
-  Engine& engine = options.runtime->engine();
-
+  const std::string key = absl::StrCat(
+      "entrain/", options.name, "#", options.runtime->NextUse(options.store->url(), options.name));
   const Stop stop{Deadline::After(options.timeout_ns)};
-  const Card card = CardOf(options, *tuning);
-  if (card.context == 0) {
-    return absl::ResourceExhaustedError(
-        "this process has created 65535 communicators, which is the limit");
+  auto prepared = Prepare(options);
+  if (!prepared.ok()) {
+    const absl::Status told = ForOthers(prepared.status(), options.rank);
+    const Stop brief{std::min(stop.deadline, Deadline::After(kTellNs))};
+    options.store->Join(key, options.rank, options.size, told, brief).status().IgnoreError();
+    return prepared.status();
   }
-  const auto cards = ExchangeCards(*options.store, prefix, card, stop);
-  if (!cards.ok()) {
-    engine.ReleaseContext(card.context);
-    return cards.status();
+  const Context context = prepared->card.context;
+  auto meeting =
+      options.store->Join(key, options.rank, options.size, prepared->card.ToParts(), stop);
+  auto comm = meeting.ok() ? Meet(options, *std::move(prepared), **meeting, stop)
+                           : absl::StatusOr<std::shared_ptr<Communicator>>(meeting.status());
+  if (!meeting.ok()) {
+    options.runtime->engine().ReleaseContext(context);
+  } else if (comm.ok()) {
+    (*meeting)->Finish();
+  } else {
+    (*meeting)->Fail(ForOthers(comm.status(), options.rank));
   }
-  auto members = MembersFromCards(*options.runtime, *cards, options.rank);
+  return comm;
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptions& options,
+                                                                 Preparation prepared,
+                                                                 StoreMeeting& meeting,
+                                                                 const Stop& stop) {
+  const Context context = prepared.card.context;
+  const auto cards = ExchangeCards(meeting, stop);
+  auto members = cards.ok() ? MembersFromCards(*options.runtime, *cards, options.rank)
+                            : absl::StatusOr<std::vector<Member>>(cards.status());
   if (!members.ok()) {
-    engine.ReleaseContext(card.context);
+    options.runtime->engine().ReleaseContext(context);
     return members.status();
   }
-  auto comm = Open(options.runtime, {options.name, options.rank, card.context, *std::move(members),
-                                     *std::move(overrides), tuning, Paths(), options.timeout_ns,
-                                     options.name, options.determinism});
+  auto comm = Open(options.runtime, {options.name, options.rank, context, *std::move(members),
+                                     std::move(prepared.overrides), prepared.tuning, Paths(),
+                                     options.timeout_ns, options.name, options.determinism});
   // Every pair exchanges a message, so whoever returns from here can reach everybody.
   CallOptions barrier;
   barrier.deadline = stop.deadline;
   barrier.timeout_ns = options.timeout_ns;
-  ENTRAIN_RETURN_IF_ERROR(Annotate(comm->MeetAll(barrier), "creating the communicator"));
-  if (probe) {
+  if (const absl::Status met = comm->MeetAll(barrier, meeting); !met.ok()) {
+    return absl::StartsWith(met.message(), kCreating) ? met : Annotate(met, kCreating);
+  }
+  if (options.tuning == kProbe) {
     const CommCore& core = *comm->core_;
     const auto probed = ProbeLinks(*comm, core.model(), core.paths(), barrier);
     ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
     comm->core_->SetProbed(*probed);
-  }
-  if (options.rank == 0) {
-    // For whoever comes later with a store that was kept.
-    options.store->Set(prefix + "met", "", stop).IgnoreError();
-    options.store->DeletePrefix(prefix + "rank/", stop).IgnoreError();
-    options.store->DeletePrefix(prefix + "table", stop).IgnoreError();
   }
   return comm;
 }
@@ -201,7 +230,7 @@ Link Communicator::LinkTo(const Member& member) const {
                                                : Link::kTcpInside;
 }
 
-absl::Status Communicator::MeetAll(const CallOptions& options) {
+absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
   // All-gather by the direct algorithm: one message between every two ranks.
   MeetRecord mine{Link::kInproc};
   for (const Member& member : core_->config().members) {
@@ -215,7 +244,22 @@ absl::Status Communicator::MeetAll(const CallOptions& options) {
   call.out = View(all.data(), static_cast<int64_t>(all.size() * sizeof(mine)));
   call.count = sizeof(mine);
   call.options = options;
-  ENTRAIN_RETURN_IF_ERROR(Run(call));
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, core_->Start(call, /*kick=*/true));
+  // A rank that ends before it has connected leaves no path that would tell of it.
+  while (!work->Wait(Deadline::After(kLookNs))) {
+    absl::Status failed = meeting.Check();
+    if (!failed.ok()) {
+      Blame blame = BlameOf(failed);
+      if (blame.rank >= 0 && blame.rank < size()) {
+        blame.peer_id = core_->config().members[static_cast<size_t>(blame.rank)].id;
+      }
+      failed = WithBlame(std::move(failed), blame);
+      core_->EndWith(failed);
+      work->Wait(Deadline::Never());  // ended by the line before
+      return failed;
+    }
+  }
+  ENTRAIN_RETURN_IF_ERROR(work->status());
   Paths paths = core_->paths();
   paths.inside = mine.inside;
   for (const MeetRecord& one : all) {
@@ -452,6 +496,9 @@ void Communicator::Abort(absl::string_view reason) {
 }
 void Communicator::EndWith(const absl::Status& why) {
   core_->EndWith(why);
+}
+void Communicator::Refused(const Call& call, const absl::Status& why) {
+  core_->Refused(call, Annotate(why, NameOf(call.kind)));
 }
 absl::Status Communicator::status() const {
   return core_->status();

@@ -30,10 +30,12 @@ namespace entrain {
 
 class CommCore;
 class DeviceCalls;
+class StoreMeeting;
 class Runtime;
 class Store;
 struct CoreConfig;
 struct Member;
+struct Preparation;
 enum class Link : uint8_t;
 
 struct CommStats {
@@ -107,6 +109,9 @@ class Communicator {
   // that is one that ends communicators (else kAborted), and with the guilty process's rank here.
   // Returns when the other ranks have been told, so that whoever reports the error may exit.
   void EndWith(const absl::Status& why);
+  // This rank's caller could not start this call, by its arguments or for want of memory. Tells the others, for the
+  // case that it never starts: see CommCore.
+  void Refused(const Call& call, const absl::Status& why);
   // OK, or what ended it.
   absl::Status status() const;
   // Waits until every call started here is done, or the instant: then false.
@@ -129,7 +134,12 @@ class Communicator {
  private:
   Communicator(std::shared_ptr<Runtime> runtime, std::shared_ptr<CommCore> core);
   static std::shared_ptr<Communicator> Open(std::shared_ptr<Runtime> runtime, CoreConfig config);
-  absl::Status MeetAll(const CallOptions& options);
+  // Creates from the own card on: everything that the other ranks have to be told of when it fails.
+  static absl::StatusOr<std::shared_ptr<Communicator>> Meet(const CommOptions& options,
+                                                            Preparation prepared,
+                                                            StoreMeeting& meeting,
+                                                            const Stop& stop);
+  absl::Status MeetAll(const CallOptions& options, StoreMeeting& meeting);
   Link LinkTo(const Member& member) const;
   // What looks after calls on device memory, made with the first one.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);

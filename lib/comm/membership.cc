@@ -13,36 +13,43 @@ Membership::Membership(int rank, int size)
       answers_(static_cast<size_t>(size), Answer::kNone),
       left_(static_cast<size_t>(size), false) {}
 
-std::optional<Membership::Query> Membership::OnExpired(CallId call, int64_t now_ns) {
+std::optional<Membership::Query> Membership::OnExpired(CallId call, int64_t now_ns,
+                                                       int64_t answer_ns) {
   if (inquiring_) {
     return std::nullopt;
   }
   inquiring_ = true;
   call_ = call;
-  until_ = {now_ns + kAnswerNs};
+  until_ = {now_ns + answer_ns};
   std::fill(answers_.begin(), answers_.end(), Answer::kNone);
   answers_[static_cast<size_t>(rank_)] = Answer::kStarted;
   return Query{++nonce_, call};
 }
 
-void Membership::OnAnswer(int rank, uint32_t nonce, bool started) {
-  if (inquiring_ && nonce == nonce_) {
-    answers_[static_cast<size_t>(rank)] = started ? Answer::kStarted : Answer::kAbsent;
+void Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by) {
+  if (!inquiring_ || nonce != nonce_) {
+    return;
   }
+  // Once: what it waits for may wait for us.
+  if (answer == Answer::kElsewhere && answers_[static_cast<size_t>(rank)] == Answer::kNone) {
+    until_ = std::max(until_, more_by);
+  }
+  answers_[static_cast<size_t>(rank)] = answer;
 }
 
 void Membership::OnLeft(int rank) {
   left_[static_cast<size_t>(rank)] = true;
 }
 
-void Membership::OnLost(int rank, int64_t now_ns) {
+void Membership::OnLost(int rank, int64_t now_ns, int64_t grace_ns) {
   if (lost_ < 0) {
     lost_ = rank;
-    lost_until_ = {now_ns + kGraceNs};
+    lost_until_ = {now_ns + grace_ns};
   }
   // It will not answer, and that it does not is no sign of guilt.
-  if (inquiring_ && answers_[static_cast<size_t>(rank)] == Answer::kNone) {
-    answers_[static_cast<size_t>(rank)] = Answer::kStarted;
+  Answer& answer = answers_[static_cast<size_t>(rank)];
+  if (inquiring_ && (answer == Answer::kNone || answer == Answer::kElsewhere)) {
+    answer = Answer::kStarted;
   }
 }
 
@@ -57,47 +64,54 @@ Deadline Membership::next_tick() const {
 
 bool Membership::AllAnswered() const {
   for (size_t r = 0; r < answers_.size(); ++r) {
-    if (answers_[r] == Answer::kNone && !left_[r]) {
+    if ((answers_[r] == Answer::kNone && !left_[r]) || answers_[r] == Answer::kElsewhere) {
       return false;
     }
   }
   return true;
 }
 
+std::vector<int> Membership::With(Answer answer) const {
+  std::vector<int> ranks;
+  for (size_t r = 0; r < answers_.size(); ++r) {
+    if (answers_[r] == answer && !(answer == Answer::kNone && left_[r])) {
+      ranks.push_back(static_cast<int>(r));
+    }
+  }
+  return ranks;
+}
+
 std::optional<Membership::Verdict> Membership::OnTick(int64_t now_ns) {
   if (losing() && lost_until_.Passed(now_ns)) {
-    return Verdict{true, {}, std::exchange(lost_, -1), ""};
+    return Verdict{true, {}, std::exchange(lost_, -1), Answer::kNone, ""};
   }
   if (!inquiring_ || !(AllAnswered() || until_.Passed(now_ns))) {
     return std::nullopt;
   }
   inquiring_ = false;
-  std::vector<int> silent, absent;
-  for (size_t r = 0; r < answers_.size(); ++r) {
-    if (answers_[r] == Answer::kNone && !left_[r]) {
-      silent.push_back(static_cast<int>(r));
-    } else if (answers_[r] == Answer::kAbsent) {
-      absent.push_back(static_cast<int>(r));
-    }
-  }
-  const auto others = [](const std::vector<int>& ranks, absl::string_view what) {
-    return ranks.size() < 2 ? std::string()
-                            : absl::StrCat(" (", what, ": ranks ", absl::StrJoin(ranks, ", "), ")");
+  struct Fault {
+    Answer answer;
+    absl::string_view reason, others;
   };
-  if (!silent.empty()) {
-    return Verdict{false, call_, silent[0],
-                   absl::StrCat("it does not answer", others(silent, "silent"))};
-  }
-  if (!absent.empty()) {
-    return Verdict{false, call_, absent[0],
-                   absl::StrCat("it has not started the call", others(absent, "not started"))};
+  for (const Fault& fault :
+       {Fault{Answer::kNone, "it does not answer", "silent"},
+        Fault{Answer::kAbsent, "it has not started the call", "not started"},
+        Fault{Answer::kExcused, "it has not started the call", "not started"},
+        Fault{Answer::kElsewhere, "it has not started the call", "not started"}}) {
+    const std::vector<int> ranks = With(fault.answer);
+    if (!ranks.empty()) {
+      const std::string others = ranks.size() < 2 ? std::string()
+                                                  : absl::StrCat(" (", fault.others, ": ranks ",
+                                                                 absl::StrJoin(ranks, ", "), ")");
+      return Verdict{false, call_, ranks[0], fault.answer, absl::StrCat(fault.reason, others)};
+    }
   }
   const auto left = std::find(left_.begin(), left_.end(), true);
   if (left != left_.end()) {
-    return Verdict{false, call_, static_cast<int>(left - left_.begin()),
+    return Verdict{false, call_, static_cast<int>(left - left_.begin()), Answer::kStarted,
                    "it has destroyed its communicator"};
   }
-  return Verdict{false, call_, -1,
+  return Verdict{false, call_, -1, Answer::kStarted,
                  "every rank has started the call, but the data did not arrive in time"};
 }
 

@@ -103,6 +103,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   config.interface_filter = Setting(options_.interface_filter, "ENTRAIN_INTERFACE");
   config.ports = Setting(options_.ports, "ENTRAIN_PORTS");
   config.tcp_streams = GetEnv("ENTRAIN_TCP_STREAMS").value_or("");
+  config.keep_alive = GetEnv("ENTRAIN_KEEPALIVE").value_or("");
   config.key = key_;
   config.route_to = route_to;
   config.regions = regions_;
@@ -138,8 +139,13 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
     if (transports_named_ || absl::IsInvalidArgument(transport.status())) {
       return Annotate(transport.status(), absl::StrCat("transport ", factory.name));
     }
-    ENTRAIN_LOG(kWarning, "transport ", factory.name,
-                " is left out: ", transport.status().message());
+    const std::string left_out =
+        absl::StrCat("transport ", factory.name, " is left out: ", transport.status().message());
+    if (absl::IsUnimplemented(transport.status())) {
+      ENTRAIN_LOG(kDebug, left_out);  // there is nothing here that it is for
+    } else {
+      ENTRAIN_LOG(kWarning, left_out);
+    }
     failures.push_back(absl::StrCat(factory.name, ": ", transport.status().message()));
   }
   if (engine->transports().empty()) {

@@ -34,6 +34,8 @@ constexpr uint32_t kPollsPerDeadlineCheck = 64;
 constexpr int kPollsPerGiveUpCheck = 16;
 constexpr uint32_t kQuietTakesPerPoll = 256;
 constexpr size_t kMaxPremature = 4096;  // a bound on what peers can make us keep
+// Of control messages between runtimes; communicators have others. Their text is a status; OK takes one back.
+constexpr Context kOfRuntimes = 0;
 
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t ns) {
   timespec t{static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
@@ -341,6 +343,15 @@ void Engine::AfterPoll() {
 void Engine::DispatchControl(ControlMessage message) {
   Reader reader(message.text);
   const auto context = reader.Get<Context>();
+  if (reader.ok() && context == kOfRuntimes) {
+    const auto path = path_of_endpoint_.find(message.from);
+    const auto cause = DecodeStatus(absl::string_view(message.text).substr(sizeof(Context)));
+    if (cause && path != path_of_endpoint_.end()) {
+      path->second->cause = *cause;
+      path->second->cause_at_ns = clock_.Now();
+    }
+    return;
+  }
   const auto owner = owners_.find(context);
   if (reader.ok() && owner != owners_.end()) {
     const std::shared_ptr<ContextOwner> keep = owner->second;
@@ -581,6 +592,46 @@ absl::StatusOr<Endpoint*> Engine::Connect(const PeerId& peer, size_t transport,
 absl::Status Engine::PathStatus(const Endpoint* endpoint) const {
   const auto found = path_of_endpoint_.find(endpoint);
   return found == path_of_endpoint_.end() ? absl::OkStatus() : found->second->status;
+}
+
+void Engine::TellCause(const absl::Status& why) {
+  if (!told()) {
+    told_ = why;
+    told_at_ns_ = clock_.Now();
+    SendCause();
+  }
+}
+
+void Engine::TakeCauseBack() {
+  told_ = absl::OkStatus();
+  SendCause();
+}
+
+void Engine::SendCause() {
+  const std::string text = EncodeStatus(told_);
+  const std::string message = Writer().Put(kOfRuntimes).PutRaw(text.data(), text.size()).Take();
+  for (const auto& path : paths_) {
+    path->endpoint->SendControl(message);
+  }
+  NeedFlush();
+}
+
+absl::Status Engine::CauseOf(const Endpoint* endpoint, int64_t since_ns) const {
+  const auto found = path_of_endpoint_.find(endpoint);
+  return found != path_of_endpoint_.end() && found->second->cause_at_ns > since_ns
+             ? found->second->cause
+             : absl::OkStatus();
+}
+
+std::shared_ptr<ContextOwner> Engine::WaitsElsewhere(const ContextOwner* asked) const {
+  std::shared_ptr<ContextOwner> longest;
+  for (const auto& [context, owner] : owners_) {
+    const auto since = owner->waits_since();
+    if (owner.get() != asked && since && (longest == nullptr || *since < *longest->waits_since())) {
+      longest = owner;
+    }
+  }
+  return longest;
 }
 
 void Engine::OpenContext(Context context, std::shared_ptr<ContextOwner> owner) {

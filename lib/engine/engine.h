@@ -64,6 +64,13 @@ class ContextOwner {
   virtual std::string UserOf(ConstBytes bytes) const = 0;
   // The engine is about to end.
   virtual void OnShutdown() = 0;
+  // When the oldest call under way was started; nothing: none is.
+  virtual std::optional<int64_t> waits_since() const = 0;
+  // Whom that call waits for, found out for a rank of another communicator that waits for this one. `then` runs once,
+  // not from inside this: with the error that the call would end by now, or OK: it is over, or nobody holds it up.
+  // Returns by when.
+  using HeldUpBy = absl::AnyInvocable<void(const absl::Status& why)>;
+  virtual Deadline FindOut(HeldUpBy then) = 0;
 };
 
 struct EngineOptions {
@@ -134,6 +141,24 @@ class Engine final : public Events {
   void NeedAttention(ContextOwner* owner);
   // Wakes whoever waits for this work.
   void WakeWaiters(const Work* work);
+  // Of the communicators that have a call under way the one that has waited longest, but not `asked`; null: none.
+  std::shared_ptr<ContextOwner> WaitsElsewhere(const ContextOwner* asked) const;
+
+  // ---- [driver] Causes. A process that has lost somebody may end because of that, with a word or without, and its
+  // peers must not blame it.
+  // Tells all peers what has ended a communicator here. The first cause counts, until calls that were started
+  // kGoneOnNs later succeed: then this process has survived it, and the peers are told so.
+  void TellCause(const absl::Status& why);
+  bool told() const { return !told_.ok(); }
+  const absl::Status& cause() const { return told_; }
+  // A call that was started then has succeeded.
+  void Succeeded(int64_t started_ns) {
+    if (told() && started_ns - told_at_ns_ > kGoneOnNs) {
+      TakeCauseBack();
+    }
+  }
+  // What the peer has told, if it did after `since_ns`; OK: nothing.
+  absl::Status CauseOf(const Endpoint* endpoint, int64_t since_ns) const;
 
   // ---- Events [driver]
   bool Accepts(Context context) override;
@@ -149,6 +174,8 @@ class Engine final : public Events {
     size_t transport = 0;
     std::unique_ptr<Endpoint> endpoint;
     absl::Status status;
+    absl::Status cause;  // what the peer has told of an end of its own
+    int64_t cause_at_ns = 0;
   };
   struct ControlMessage {
     Endpoint* from;
@@ -172,6 +199,8 @@ class Engine final : public Events {
   int Poll();                                    // [driver]
   void AfterPoll();                              // [driver]
   void DispatchControl(ControlMessage message);  // [driver]
+  void TakeCauseBack();                          // [driver]
+  void SendCause();                              // [driver]
   void CheckDeadlines();                         // [driver]
   bool ArmAll();                                 // [driver]
   void DriveUntil(const Work& work, Deadline give_up, bool background);
@@ -224,6 +253,9 @@ class Engine final : public Events {
   std::vector<std::pair<Endpoint*, absl::Status>> lost_;
   uint32_t polls_ = 0, quiet_takes_ = 0;
   bool flush_ = false, armed_ = false;
+  static constexpr int64_t kGoneOnNs = 5 * kSecond;
+  absl::Status told_;
+  int64_t told_at_ns_ = 0;
 
   std::thread thread_;
 

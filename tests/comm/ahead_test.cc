@@ -25,6 +25,7 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
+// For a rank that is late, and between looks at what a rank waits for.
 void Sleep(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
@@ -59,6 +60,7 @@ TEST_P(Ahead, RootOfManyBroadcastsWaitsWithinBoundedMemory) {
       before = HeapBytes();
     }
     if (comm->rank() == 1) {
+      // The root gets as far ahead as it can.
       Sleep(500);
     }
     std::vector<int64_t> values(kCount);
@@ -87,6 +89,7 @@ TEST_P(Ahead, LeafOfStartedBroadcastsFindsAllOfThem) {
     std::vector<int64_t> values(kCalls, -1);
     std::vector<RefPtr<Work>> works;
     if (comm->rank() == 1) {
+      // The root gets ahead.
       Sleep(50);
     }
     for (int64_t i = 0; i < kCalls; ++i) {
@@ -115,6 +118,7 @@ TEST_P(Ahead, WhatARootSentArrivesWhenItHasGone) {
     RunRanks(3, Options(), [&](const Comm& comm) {
       std::vector<int64_t> data(count, comm->rank() == 0 ? 42 : 0);
       if (comm->rank() == 2 && count < 1000) {
+        // The root has gone by then.
         Sleep(100);
       }
       ASSERT_EQ(comm->Broadcast(data.data(), static_cast<int64_t>(count), DType::kI64, 0),
@@ -223,6 +227,7 @@ TEST_P(Ahead, LateRankSeesTheOddCallAmongManyGoodOnes) {
     std::vector<int64_t> data(4, 3);
     absl::Status status;
     if (comm->rank() == 1) {
+      // The root gets ahead.
       Sleep(30);
     }
     int calls = 0;

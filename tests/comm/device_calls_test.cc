@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -573,11 +575,12 @@ TEST(DeviceCalls, WaitForAStreamNoLongerThanTheirTime) {
 
 TEST(DeviceCalls, OfADestroyedCommunicatorAreAborted) {
   TestDevices();
+  absl::Notification ended;
   RunRanks(2, {.transports = "inproc,cuda"}, [&](const Comm& comm) {
     auto part = comm->Split(0, comm->rank());
     ASSERT_TRUE(part.ok()) << part.status();
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
       return;
     }
     TestStream stream(TestDevice());
@@ -593,6 +596,7 @@ TEST(DeviceCalls, OfADestroyedCommunicatorAreAborted) {
     ASSERT_TRUE(work.ok());
     part->reset();
     EXPECT_TRUE((*work)->Wait(Deadline::After(5 * kSecond)));
+    ended.Notify();
     EXPECT_EQ((*work)->status().code(), absl::StatusCode::kAborted);
     stream.Finish();
   });
@@ -742,6 +746,7 @@ TEST(DeviceCalls, AfterAPauseAreAsQuickAsBefore) {
     int64_t least = kSecond;
     for (int i = 0; i < 40; ++i) {
       ASSERT_EQ(comm->Run(trial.call), absl::OkStatus());
+      // The pause of the test's name.
       std::this_thread::sleep_for(std::chrono::milliseconds(15));
       open.store(0);
       ASSERT_TRUE(device.AwaitWord(stream.get(), static_cast<uint32_t*>(*word), 1).ok());

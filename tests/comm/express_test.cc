@@ -1,5 +1,6 @@
 // The short way of small blocking calls (lib/engine/express.h): that ranks which take it and ranks
 // which do not, or stop on the way, are at one; and that it says what the long way says.
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstdint>
@@ -9,11 +10,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "tests/support/ranks.h"
 #include "tests/support/trial.h"
+#include "tests/support/wait.h"
 
 namespace entrain {
 namespace {
@@ -115,7 +119,7 @@ TEST_P(Express, BlockingStartedAndLateRanksAreAtOne) {
     RunRanks(size, Options(), [](const Comm& comm) {
       std::mt19937 random(static_cast<uint32_t>(comm->rank()) + 7);
       for (uint64_t number = 0; number < 400; ++number) {
-        if (random() % 50 == 0) {
+        if (random() % 50 == 0) {  // ranks come at different times
           std::this_thread::sleep_for(std::chrono::microseconds(random() % 700));
         }
         ASSERT_NO_FATAL_FAILURE(
@@ -132,7 +136,7 @@ TEST_P(Express, WhatIsLentIsTakenBackInTime) {
     RunRanks(size, Options(), [](const Comm& comm) {
       std::mt19937 random(static_cast<uint32_t>(comm->rank()) + 11);
       for (uint64_t number = 0; number < 300; ++number) {
-        if (random() % 20 == 0) {
+        if (random() % 20 == 0) {  // ranks come at different times
           std::this_thread::sleep_for(std::chrono::microseconds(random() % 700));
         }
         ASSERT_NO_FATAL_FAILURE(
@@ -229,11 +233,12 @@ TEST_P(Express, DifferentCallsAreAMismatchForAll) {
 }
 
 TEST_P(Express, OneThatDoesNotComeIsNamedAtTheDeadline) {
-  RunRanks(3, Options(), [](const Comm& comm) {
+  std::atomic<int> given_up{0};
+  RunRanks(3, Options(), [&](const Comm& comm) {
     ASSERT_NO_FATAL_FAILURE(RunOne(comm, 0, 4, true));
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+      EXPECT_TRUE(Becomes([&] { return given_up == 2; }));
       return;
     }
     CallOptions options;
@@ -242,6 +247,7 @@ TEST_P(Express, OneThatDoesNotComeIsNamedAtTheDeadline) {
     int64_t value = 1, sum;
     const absl::Status status =
         comm->AllReduce(&value, &sum, 1, DType::kI64, ReduceOp::kSum, options);
+    ++given_up;
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
   });
@@ -249,14 +255,16 @@ TEST_P(Express, OneThatDoesNotComeIsNamedAtTheDeadline) {
 
 TEST_P(Express, AbortFromAnotherThreadEndsIt) {
   std::barrier together(2);
+  absl::Notification ended;
   RunRanks(2, Options(), [&](const Comm& comm) {
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     together.arrive_and_wait();
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
       return;
     }
     std::thread other([&] {
+      // The call has begun to wait by then.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       comm->Abort("no more of this");
     });
@@ -264,11 +272,13 @@ TEST_P(Express, AbortFromAnotherThreadEndsIt) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     other.join();
     EXPECT_EQ(comm->Barrier().code(), absl::StatusCode::kAborted);
+    ended.Notify();
   });
 }
 
 TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
   std::barrier together(2);
+  absl::Notification written, tried;
   RunRanks(2, Options(), [&](const Comm& comm) {
     std::vector<char> data(200'000, 1);
     const auto message = [&](CallKind kind, int other) {
@@ -283,11 +293,14 @@ TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     together.arrive_and_wait();
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_TRUE(written.WaitForNotificationWithTimeout(absl::Seconds(20)));
+      EXPECT_TRUE(Becomes([&] { return !comm->status().ok(); }));
       EXPECT_FALSE(comm->Run(message(CallKind::kRecv, 0)).ok());
+      tried.Notify();
       return;
     }
     std::thread other([&] {
+      // The call has begun to wait by then.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       comm->Abort("no more of this");
     });
@@ -297,7 +310,8 @@ TEST_P(Express, WhatIsLentToNobodyIsNotTakenAfterAnAbort) {
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     }
     std::fill(data.begin(), data.end(), 2);
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    written.Notify();
+    EXPECT_TRUE(tried.WaitForNotificationWithTimeout(absl::Seconds(20)));
   });
 }
 

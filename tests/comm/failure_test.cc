@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,11 +63,46 @@ TEST_P(Failure, DifferentCountsFailEverywhereNamingBoth) {
     std::vector<float> data(comm->rank() == 2 ? 1000u : 1001u, 1.0f);
     const absl::Status status = AllReduce(comm, data);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    // By whichever rank it was found.
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("1000 f32"), HasSubstr("1001 f32"), HasSubstr("rank 2 "),
-                      testing::ContainsRegex("rank [0-3] (disagrees with rank|called )")));
+    EXPECT_EQ(BlameOf(status).rank, 2) << "rank " << comm->rank() << ": " << status;
+    // The same words on all ranks, by whichever it was found.
+    EXPECT_EQ(status.message(),
+              "all_reduce #2: ranks disagree: rank 2 called all_reduce sum of 1000 f32, ranks 0, "
+              "1, 3 called "
+              "all_reduce sum of 1001 f32");
     EXPECT_EQ(AllReduce(comm, data).code(), absl::StatusCode::kDataLoss);  // the first error stays
+  });
+}
+
+TEST_P(Failure, TwoAgainstTwoBlameNobody) {
+  RunRanks(4, Options(), [](const Comm& comm) {
+    std::vector<float> data(comm->rank() < 2 ? 1000u : 1001u, 1.0f);
+    const int64_t begin = Now();
+    const absl::Status status = AllReduce(comm, data);
+    EXPECT_LT(Now() - begin, kSecond);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_EQ(BlameOf(status).rank, -1) << status;
+    EXPECT_EQ(status.message(),
+              "all_reduce #2: ranks disagree: ranks 0, 1 called all_reduce sum of 1000 f32, ranks "
+              "2, 3 called "
+              "all_reduce sum of 1001 f32; which of these is wrong cannot be known");
+  });
+}
+
+// A rank that has not come to the call is not waited for.
+TEST_P(Failure, MismatchIsFoundWithoutTheRankThatIsLate) {
+  RunRanks(4, Options(), [](const Comm& comm) {
+    std::vector<float> data(comm->rank() == 2 ? 1000u : 1001u, 1.0f);
+    if (comm->rank() == 3) {
+      while (comm->status().ok()) {
+        std::this_thread::yield();
+      }
+    }
+    const int64_t begin = Now();
+    const absl::Status status = AllReduce(comm, data);
+    EXPECT_LT(Now() - begin, 2 * kSecond);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_EQ(BlameOf(status).rank, 2) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("; not known: rank 3"));
   });
 }
 
@@ -83,6 +119,7 @@ TEST_P(Failure, DifferentCallsAndRootsFailEverywhere) {
         status = comm->Barrier();
       }
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+      EXPECT_EQ(BlameOf(status).rank, 3) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr(roots ? "from rank 1" : "barrier"));
     });
   }
@@ -130,8 +167,8 @@ TEST_P(Failure, AbortFromAnotherThreadEndsEverythingAtOnce) {
     std::thread aborter;
     if (comm->rank() == 0) {
       aborter = std::thread([&] {
-        std::this_thread::sleep_for(
-            std::chrono::milliseconds(50));  // the others are in their calls
+        // The others are in their calls by then.
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
         comm->Abort("enough");
       });
     }
@@ -197,7 +234,7 @@ TEST_P(Failure, WaitThatExpiresChangesNothing) {
     call.dtype = DType::kF32;
     call.in = call.out = {&value, 4};
     call.count = 1;
-    if (comm->rank() == 1) {
+    if (comm->rank() == 1) {  // is late
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
     }
     const auto work = comm->Start(call);
@@ -285,12 +322,23 @@ absl::Status Perform(const Comm& comm, Operation operation, absl::Span<float> da
 enum class Size { kSmall, kLarge, kShared };
 constexpr const char* kSizeNames[] = {"small", "large", "shared"};
 
-// Ranks as processes over a file store; `victim` is struck with `signal` while all loop over an
-// operation.
+// A child, as a data loader's worker is one: it lives until all copies of the other end of `life` are closed.
+void ForkWorker(const int life[2]) {
+  if (fork() == 0) {
+    close(life[1]);
+    char byte;
+    _exit(read(life[0], &byte, 1) == 0 ? 0 : 1);
+  }
+}
+
+// Ranks as processes over a file store; `victim`, which has forked a child that outlives it, is struck with `signal`
+// while all loop over an operation.
 void Strike(Operation operation, int ranks, int victim, int signal, const std::string& transports,
             int64_t timeout_ns, Size size, Shared* shared) {
   char directory[] = "/tmp/entrain-failure-XXXXXX";
   ASSERT_NE(mkdtemp(directory), nullptr);
+  int life[2];
+  ASSERT_EQ(pipe2(life, O_CLOEXEC), 0);
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t pid = fork();
@@ -322,6 +370,9 @@ void Strike(Operation operation, int ranks, int victim, int signal, const std::s
           _exit(5);
         }
         data = {static_cast<float*>(*memory), own.size()};
+      }
+      if (rank == victim) {
+        ForkWorker(life);
       }
       shared->ready.fetch_add(1);
       absl::Status status;
@@ -357,13 +408,15 @@ void Strike(Operation operation, int ranks, int victim, int signal, const std::s
         if (Now() > give_up + 15 * kSecond) {
           kill(children[static_cast<size_t>(rank)], SIGKILL);
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until it has ended
       }
       EXPECT_EQ(exit_status, 0) << "rank " << rank;
     }
   }
   kill(children[static_cast<size_t>(victim)], SIGKILL);
   waitpid(children[static_cast<size_t>(victim)], nullptr, 0);
+  close(life[0]);
+  close(life[1]);
   std::string remove = absl::StrCat("rm -rf ", directory);
   EXPECT_EQ(std::system(remove.c_str()), 0);
 }
@@ -626,24 +679,45 @@ TEST(Creation, BadArgumentsNameThemselves) {
 TEST(Creation, CardSurvivesTheWireAndRefusesGarbage) {
   Card card;
   card.rank = 3;
-  card.size = 7;
   card.tuning = "somewhere";
   card.host_id = "host";
   card.context = 9;
   card.settings = "s";
   card.addresses = {{"tcp", "127.0.0.1:1"}};
   card.cpus = {CpuSet::First(5), {6, 7, 1500}};
-  const std::string bytes = card.Encode();
-  const auto back = Card::Decode(bytes);
+  const Parts parts = card.ToParts();
+  const auto back = Card::FromParts(parts);
   ASSERT_TRUE(back.ok());
-  EXPECT_EQ(back->Encode(), bytes);
+  EXPECT_EQ(back->ToParts(), parts);
+  EXPECT_EQ(back->rank, 3);
+  EXPECT_EQ(back->addresses, card.addresses);
   EXPECT_EQ(back->cpus.set.Count(), 5);
   EXPECT_EQ(back->cpus.quota.inode, 7u);
   EXPECT_EQ(back->cpus.quota.millicores, 1500u);
-  EXPECT_FALSE(Card::Decode(bytes + '\0').ok());
-  for (size_t cut = 0; cut < bytes.size(); ++cut) {
-    EXPECT_FALSE(Card::Decode(bytes.substr(0, cut)).ok()) << cut;
+  for (size_t part : {0, 1, 3}) {
+    Parts longer = parts;
+    longer[part] += '\0';
+    EXPECT_FALSE(Card::FromParts(longer).ok()) << part;
+    for (size_t cut = 0; cut < parts[part].size(); ++cut) {
+      Parts shorter = parts;
+      shorter[part].resize(cut);
+      EXPECT_FALSE(Card::FromParts(shorter).ok()) << part << " " << cut;
+    }
   }
+  for (size_t count = 0; count < parts.size(); ++count) {
+    const Parts fewer(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(count));
+    EXPECT_EQ(Card::FromParts(fewer).ok(), count == 4) << count;  // without addresses
+  }
+  Card evil = card;  // its texts are quoted when ranks do not agree
+  evil.settings = "\x1b[2Jwell";
+  evil.tuning = "a\nb";
+  evil.addresses = {{"t\x07p", "\xff"}};
+  const auto clean = Card::FromParts(evil.ToParts());
+  ASSERT_TRUE(clean.ok());
+  EXPECT_EQ(clean->settings, "?[2Jwell");
+  EXPECT_EQ(clean->tuning, "a b");
+  EXPECT_EQ(clean->addresses[0].first, "t?p");
+  EXPECT_EQ(clean->addresses[0].second, "?");
 }
 
 }  // namespace

@@ -135,6 +135,7 @@ TEST_P(FaultyComm, AnAbortIsHeardWhileBytesWaitForTheLink) {
     std::thread aborter;
     if (comm->rank() == 0) {
       aborter = std::thread([&] {
+        // The others are in their calls by then.
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         comm->Abort("enough");
       });

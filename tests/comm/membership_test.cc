@@ -6,13 +6,14 @@ namespace entrain {
 namespace {
 
 constexpr CallId kCall{7, 41};
+using Answer = Membership::Answer;
 
 TEST(Membership, SilentRankIsGuiltyBeforeAbsentOne) {
   Membership machine(0, 4);
   const auto query = machine.OnExpired(kCall, 1000);
   ASSERT_TRUE(query.has_value());
-  machine.OnAnswer(1, query->nonce, false);
-  machine.OnAnswer(3, query->nonce, true);
+  machine.OnAnswer(1, query->nonce, Answer::kAbsent);
+  machine.OnAnswer(3, query->nonce, Answer::kStarted);
   EXPECT_FALSE(machine.OnTick(1000).has_value());
   EXPECT_EQ(machine.next_tick().at_ns, 1000 + Membership::kAnswerNs);
   const auto verdict = machine.OnTick(1000 + Membership::kAnswerNs);
@@ -24,9 +25,9 @@ TEST(Membership, SilentRankIsGuiltyBeforeAbsentOne) {
 TEST(Membership, AbsentRanksAreNamedAsSoonAsAllHaveAnswered) {
   Membership machine(2, 4);
   const auto query = machine.OnExpired(kCall, 5);
-  machine.OnAnswer(0, query->nonce, true);
-  machine.OnAnswer(1, query->nonce, false);
-  machine.OnAnswer(3, query->nonce, false);
+  machine.OnAnswer(0, query->nonce, Answer::kStarted);
+  machine.OnAnswer(1, query->nonce, Answer::kAbsent);
+  machine.OnAnswer(3, query->nonce, Answer::kAbsent);
   EXPECT_TRUE(machine.next_tick().Passed(5));
   const auto verdict = machine.OnTick(5);
   ASSERT_TRUE(verdict.has_value());
@@ -37,7 +38,7 @@ TEST(Membership, AbsentRanksAreNamedAsSoonAsAllHaveAnswered) {
 TEST(Membership, NobodyIsGuiltyWhenAllHaveStarted) {
   Membership machine(0, 2);
   const auto query = machine.OnExpired(kCall, 5);
-  machine.OnAnswer(1, query->nonce, true);
+  machine.OnAnswer(1, query->nonce, Answer::kStarted);
   const auto verdict = machine.OnTick(6);
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->guilty, -1);
@@ -50,9 +51,9 @@ TEST(Membership, AnswersToAnEarlierInquiryDoNotCount) {
   EXPECT_FALSE(machine.OnTick(5 + Membership::kAnswerNs).has_value());
   const auto second = machine.OnExpired({7, 42}, 10);
   ASSERT_TRUE(second.has_value());
-  machine.OnAnswer(1, first->nonce, true);
+  machine.OnAnswer(1, first->nonce, Answer::kStarted);
   EXPECT_FALSE(machine.OnTick(11).has_value());
-  machine.OnAnswer(1, second->nonce, true);
+  machine.OnAnswer(1, second->nonce, Answer::kStarted);
   EXPECT_TRUE(machine.OnTick(11).has_value());
 }
 
@@ -60,7 +61,7 @@ TEST(Membership, RanksThatLeftAreNotWaitedFor) {
   Membership machine(0, 3);
   machine.OnLeft(2);
   const auto query = machine.OnExpired(kCall, 5);
-  machine.OnAnswer(1, query->nonce, true);
+  machine.OnAnswer(1, query->nonce, Answer::kStarted);
   const auto verdict = machine.OnTick(5);
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(verdict->guilty, 2);
@@ -95,6 +96,57 @@ TEST(Membership, OneInquiryAtATime) {
   Membership machine(0, 2);
   EXPECT_TRUE(machine.OnExpired(kCall, 5).has_value());
   EXPECT_FALSE(machine.OnExpired({0, 1}, 6).has_value());
+}
+
+TEST(Membership, MemberWithAnExcuseIsNamedAfterOneWithout) {
+  Membership machine(0, 4);
+  const auto query = machine.OnExpired(kCall, 0);
+  machine.OnAnswer(1, query->nonce, Answer::kExcused);
+  machine.OnAnswer(2, query->nonce, Answer::kStarted);
+  machine.OnAnswer(3, query->nonce, Answer::kAbsent);
+  const auto verdict = machine.OnTick(1);
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->guilty, 3);
+  EXPECT_EQ(verdict->answer, Answer::kAbsent);
+  EXPECT_EQ(verdict->reason.find("1"), std::string::npos) << verdict->reason;
+}
+
+TEST(Membership, MemberThatFindsOutForWhomItWaitsIsGivenTheTimeOnce) {
+  constexpr int64_t kAnswer = Membership::kAnswerNs;
+  Membership machine(0, 2);
+  const auto query = machine.OnExpired(kCall, 0);
+  machine.OnAnswer(1, query->nonce, Answer::kElsewhere, {2 * kAnswer});
+  EXPECT_FALSE(machine.OnTick(kAnswer).has_value());
+  EXPECT_EQ(machine.next_tick().at_ns, 2 * kAnswer);
+  machine.OnAnswer(1, query->nonce, Answer::kElsewhere, {4 * kAnswer});
+  EXPECT_EQ(machine.next_tick().at_ns, 2 * kAnswer) << "ranks that wait for each other";
+  machine.OnAnswer(1, query->nonce, Answer::kExcused);
+  const auto verdict = machine.OnTick(kAnswer);
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->answer, Answer::kExcused);
+
+  const auto again = machine.OnExpired(kCall, 0);
+  machine.OnAnswer(1, again->nonce, Answer::kElsewhere, {2 * kAnswer});
+  const auto unknown = machine.OnTick(2 * kAnswer);
+  ASSERT_TRUE(unknown.has_value());
+  EXPECT_EQ(unknown->answer, Answer::kElsewhere);
+}
+
+// A round trip of 300 ms: what is asked at the deadline is answered 300 ms later.
+TEST(Membership, AnswersAndReasonsFromAfarAreAwaited) {
+  constexpr int64_t kTrip = 300 * kMillisecond;
+  Membership machine(0, 3);
+  const auto query = machine.OnExpired(kCall, 0, Membership::kAnswerNs + 2 * kTrip);
+  EXPECT_FALSE(machine.OnTick(kTrip - 1).has_value());
+  machine.OnAnswer(1, query->nonce, Answer::kStarted);
+  machine.OnAnswer(2, query->nonce, Answer::kAbsent);
+  const auto verdict = machine.OnTick(kTrip);
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->guilty, 2);
+
+  machine.OnLost(1, 0, Membership::kGraceNs + kTrip);
+  EXPECT_FALSE(machine.OnTick(Membership::kGraceNs + kTrip - 1).has_value());
+  EXPECT_EQ(machine.OnTick(Membership::kGraceNs + kTrip)->guilty, 1);
 }
 
 }  // namespace

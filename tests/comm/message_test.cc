@@ -9,11 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "lib/engine/plan.h"
 #include "tests/support/ranks.h"
+#include "tests/support/wait.h"
 
 namespace entrain {
 namespace {
@@ -93,7 +96,7 @@ TEST_P(Message, EveryWayMeetsEveryOther) {
       const int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
       std::mt19937 random(static_cast<uint32_t>(rank) + 3);
       for (int64_t number = 0; number < 600; ++number) {
-        if (random() % 50 == 0) {
+        if (random() % 50 == 0) {  // ranks come at different times
           std::this_thread::sleep_for(std::chrono::microseconds(random() % 700));
         }
         std::vector<int64_t> mine(SizeOfMessage(number)), theirs(mine.size(), -1);
@@ -154,6 +157,7 @@ TEST_P(Message, ManyAheadOfTheirReceivesKeepTheirOrder) {
       }
       ASSERT_TRUE((*work)->Wait(Deadline::After(20 * kSecond)));
     } else {
+      // The sender gets as far ahead as it can.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       for (int64_t number = 0; number < kMessages; ++number) {
         std::vector<int64_t> data(1000, -1);
@@ -242,7 +246,8 @@ TEST_P(Message, AnotherLengthIsAMismatchThatNamesBoth) {
 }
 
 TEST_P(Message, OneThatDoesNotSendIsNamedAtTheDeadline) {
-  RunRanks(2, Options(300 * kMillisecond), [](const Comm& comm) {
+  absl::Notification given_up;
+  RunRanks(2, Options(300 * kMillisecond), [&](const Comm& comm) {
     std::vector<int64_t> data(4, comm->rank());
     for (int i = 0; i < 10; ++i) {
       ASSERT_EQ(
@@ -250,12 +255,13 @@ TEST_P(Message, OneThatDoesNotSendIsNamedAtTheDeadline) {
           absl::OkStatus());
     }
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+      EXPECT_TRUE(given_up.WaitForNotificationWithTimeout(absl::Seconds(20)));
       return;
     }
     const auto before = std::chrono::steady_clock::now();
     const absl::Status status = Go(comm, CallKind::kRecv, data, 1);
     const auto took = std::chrono::steady_clock::now() - before;
+    given_up.Notify();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("recv #11: timed out"));
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1"));
@@ -273,7 +279,7 @@ TEST_P(Message, OneThatDoesNotReceiveIsNamedAtTheDeadline) {
     std::vector<int64_t> data(25000, comm->rank());
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     if (comm->rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+      EXPECT_TRUE(Becomes([&] { return !comm->status().ok(); }));
       EXPECT_FALSE(Go(comm, CallKind::kRecv, data, 0).ok());
       EXPECT_EQ(data, std::vector<int64_t>(25000, 1));
       return;
@@ -296,6 +302,7 @@ TEST_P(Message, AbortFromAnotherThreadEndsAReceive) {
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
     together.arrive_and_wait();
     std::thread other([&] {
+      // The receive has begun to wait by then.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       if (comm->rank() == 0) {
         comm->Abort("no more of this");
@@ -321,6 +328,7 @@ TEST_P(Message, AnAbortNeverLetsAReceiveSeeWhatIsWrittenAfterwards) {
       const size_t elements = 600 + random() % 31000;
       const auto pause = std::chrono::microseconds(random() % 2500);
       std::thread other([&] {
+        // The abort meets the calls in any of their states.
         std::this_thread::sleep_for(pause);
         if (comm->rank() == round % 2) {
           comm->Abort("no more of this");

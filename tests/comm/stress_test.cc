@@ -107,7 +107,7 @@ class Rank {
   }
 
   void Dawdle() {
-    if (Own(40) == 0) {
+    if (Own(40) == 0) {  // ranks come at different times
       std::this_thread::sleep_for(std::chrono::microseconds(Own(900)));
     }
   }

@@ -1,6 +1,7 @@
 // Which transports a test runs over.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -8,8 +9,9 @@
 
 namespace entrain {
 
-// `names`, and ucx where it is here.
+// `names`, and ucx where it is here: over UCX's tcp unless UCX_TLS says otherwise, as it must be named.
 inline std::vector<std::string> WithUcx(std::vector<std::string> names) {
+  setenv("UCX_TLS", "tcp", 0);
   for (const TransportFactory& factory : TransportRegistry()) {
     if (factory.name == std::string("ucx") && factory.Absence(/*named=*/true).ok()) {
       names.emplace_back(factory.name);

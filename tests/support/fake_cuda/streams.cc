@@ -30,7 +30,7 @@ std::shared_ptr<FakeStream> FakeStream::Create(int ordinal, Kind kind) {
 
 void FakeStream::Delay() {
   static const unsigned most_us = Setting("FAKE_CUDA_DELAY_US", 100);
-  if (most_us > 0 && random_() % 4 == 0) {
+  if (most_us > 0 && random_() % 4 == 0) {  // a device takes time
     std::this_thread::sleep_for(std::chrono::microseconds(random_() % most_us));
   }
 }

@@ -21,6 +21,7 @@ const char* Variable(const char* name) {
   return std::getenv(name);
 }
 
+// Between looks at what a call waits for.
 void Nap() {
   std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
@@ -332,6 +333,7 @@ Result Communicator::Finalize() {
 }
 
 void Communicator::Abort() {
+  // Aborting takes NCCL time.
   std::this_thread::sleep_for(std::chrono::milliseconds(settings_.abort_ms));
   {
     std::unique_lock<std::mutex> lock(mutex_);

@@ -1,0 +1,602 @@
+// How a communicator ends, and who is to blame: CommCore's part of it. Words are in comm_words.cc.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+
+namespace entrain {
+namespace {
+
+// How much later than promised an answer may come.
+constexpr int64_t kSlackNs = 100 * kMillisecond;
+// The longest that a peer may make us wait for more of its answer.
+constexpr int64_t kLongestMoreNs = 2 * kSecond;
+
+OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
+  return {{call.user_tag, call.call_number}, call.sequence, descriptor};
+}
+
+// `number` was given out before `next`: modular, ranks are never further apart than half of all numbers.
+bool IsBefore(uint32_t number, uint64_t next) {
+  return next > 0 &&
+         ((static_cast<uint32_t>(next) - 1 - number) & Tag::kCallMask) <= Tag::kCallMask / 2;
+}
+
+}  // namespace
+
+// ---- [driver] Endings
+
+void CommCore::Fail(const absl::Status& why) {
+  const std::shared_ptr<CommCore> keep = shared_from_this();
+  SetStatus(why);
+  const absl::Status first = status();
+  if (!engine_.Accepts(config_.context)) {
+    return;  // ended before
+  }
+  asked_ = nullptr;
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint == nullptr) {
+      continue;
+    }
+    endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], first);
+    if (!membership_.left(r)) {
+      // Twice where there is a quicker way: it may not wait behind data, and must come before the path's end.
+      const std::string abort = Control(r, ControlKind::kAbort, EncodeStatus(first));
+      endpoint->SendUrgent(abort);
+      endpoint->SendControl(abort);
+    }
+  }
+  // Also those that share another communicator with this process, which may end of this.
+  engine_.TellCause(
+      absl::StartsWith(first.message(), config_.name) ? first : Annotate(first, config_.name));
+  engine_.CloseContext(config_.context);
+  engine_.NeedFlush();
+  if (!open_.empty()) {
+    ENTRAIN_LOG(kInfo, first.message());
+  }
+  while (!open_.empty()) {
+    CallWork* const work = open_.back();
+    work->executor_.Stop(first);
+    FinishWork(work, ForCall(first, *work));
+  }
+  TellThoseWhoAsked(first);
+  EndVote();
+  notes_.Clear();
+}
+
+void CommCore::Leave() {
+  if (!engine_.Accepts(config_.context)) {
+    return;
+  }
+  if (!open_.empty()) {
+    Fail(WithBlame(absl::AbortedError(absl::StrCat(
+                       config_.name, ": rank ", config_.rank, " destroyed the communicator with ",
+                       open_.size(), " unfinished calls, first ", CallName(*open_.front()))),
+                   BlameFor(nullptr, config_.rank, Phase::kTransfer)));
+    return;
+  }
+  const absl::Status why =
+      absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
+  SetStatus(why);
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint != nullptr) {
+      endpoint->SendControl(Control(r, ControlKind::kLeave, {}));
+      endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], why);
+    }
+  }
+  engine_.CloseContext(config_.context);
+}
+
+void CommCore::OnShutdown() {
+  if (!open_.empty()) {
+    Fail(WithBlame(absl::AbortedError(absl::StrCat(
+                       config_.name, ": rank ", config_.rank, " destroyed its runtime with ",
+                       open_.size(), " unfinished calls, first ", CallName(*open_.front()))),
+                   BlameFor(nullptr, config_.rank, Phase::kTransfer)));
+  } else {
+    Leave();
+  }
+}
+
+void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
+  const int rank = RankOf(&from);
+  if (rank < 0) {
+    return;
+  }
+  VotesNoMore(rank);
+  if (membership_.left(rank)) {
+    return;  // what still waits for it fails by its completions
+  }
+  if (!membership_.losing()) {
+    lost_why_ = why;
+  }
+  // A peer that has said why it may go is not waited for: nobody knows better.
+  const bool told = !engine_.CauseOf(&from, opened_ns_).ok();
+  membership_.OnLost(rank, engine_.clock().Now(),
+                     told ? 0 : Membership::kGraceNs + SlowestRoundTrip());
+}
+
+void CommCore::OnControl(Endpoint& from, absl::string_view message) {
+  const int rank = RankOf(&from);
+  Reader reader(message);
+  const auto kind = reader.Get<ControlKind>();
+  if (rank < 0 || !reader.ok()) {
+    return;
+  }
+  switch (kind) {
+    case ControlKind::kAbort: {
+      const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
+      // Passed on: whoever told us may be gone before it has told everybody.
+      Fail(why && !why->ok()
+               ? *why
+               : absl::AbortedError(absl::StrCat(config_.name, ": ", RankName(rank), " ended it")));
+      return;
+    }
+    case ControlKind::kLeave:
+      membership_.OnLeft(rank);
+      VotesNoMore(rank);
+      return;
+    case ControlKind::kQuery:
+      OnQuery(from, rank, reader);
+      return;
+    case ControlKind::kAnswer:
+      OnAnswer(rank, reader);
+      return;
+    case ControlKind::kRefused:
+      OnRefused(rank, reader);
+      return;
+    case ControlKind::kBallot:
+      OnBallot(rank, reader);
+      return;
+  }
+}
+
+// ---- [driver] Deadlines
+
+int64_t CommCore::SlowestRoundTrip() const {
+  int64_t slowest = 0;
+  for (const Endpoint* endpoint : endpoints_) {
+    slowest = endpoint == nullptr ? slowest : std::max(slowest, endpoint->round_trip_ns());
+  }
+  return slowest;
+}
+
+Deadline CommCore::next_tick() const {
+  if (vote_.on()) {
+    return vote_.until();  // the verdict ends everything
+  }
+  Deadline next = membership_.next_tick();
+  if (membership_.inquiring()) {
+    return next;  // calls that expire now are asked about afterwards
+  }
+  for (const CallWork* work : open_) {
+    if (!work->inquired_) {
+      next = std::min(next, work->call_.options.deadline);
+    }
+  }
+  return next;
+}
+
+void CommCore::OnTick(int64_t now_ns) {
+  if (vote_.on()) {
+    if (vote_.until().Passed(now_ns)) {
+      CountVotes();
+    }
+    return;
+  }
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (!open_[i]->inquired_ && open_[i]->call_.options.deadline.Passed(now_ns)) {
+      Expire(open_[i], now_ns);
+      if (ended_.load(std::memory_order_acquire)) {
+        return;
+      }
+    }
+  }
+  if (const auto verdict = membership_.OnTick(now_ns)) {
+    TakeVerdict(*verdict, now_ns);
+  }
+}
+
+void CommCore::Expire(CallWork* work, int64_t now_ns) {
+  // One inquiry at a time; asked again when that one is over. One for others goes on as ours.
+  work->inquired_ = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
+}
+
+bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
+  const Wiring& wiring = work->wiring_;
+  // Of messages nobody but the peer knows; the others are asked only whether they are there.
+  const CallId call{wiring.user_tag, wiring.call_number};
+  const auto query = membership_.OnExpired(wiring.point_to_point ? kPing : call, now_ns,
+                                           answer_ns + 2 * SlowestRoundTrip());
+  if (!query) {
+    return false;
+  }
+  asked_ = work;
+  const Descriptor mine = work->call_.descriptor();
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint == nullptr || membership_.left(r)) {
+      continue;
+    }
+    const bool peer = wiring.point_to_point && r == work->call_.root;
+    const Asked asked = !peer                                 ? Asked::kCollective
+                        : work->call_.kind == CallKind::kSend ? Asked::kRecv
+                                                              : Asked::kSend;
+    const CallId about = peer ? call : query->call;
+    SendSoon(*endpoint, Control(r, ControlKind::kQuery,
+                                Writer()
+                                    .Put(query->nonce)
+                                    .Put(asked)
+                                    .Put(about.user_tag)
+                                    .Put(about.number)
+                                    .PutRaw(&mine, sizeof(mine))
+                                    .Take()));
+  }
+  engine_.NeedFlush();
+  return true;
+}
+
+void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
+  const auto nonce = reader.Get<uint32_t>();
+  const auto asked = reader.Get<Asked>();
+  const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
+  const auto theirs = reader.Get<Descriptor>();
+  if (!reader.Finished() || asked > Asked::kRecv) {
+    return;
+  }
+  if (asked == Asked::kCollective && call != kPing) {
+    Compare(from, call, theirs);  // ranks that called different things may wait for each other
+  }
+  if (vote_.on()) {
+    return;
+  }
+  using Answer = Membership::Answer;
+  if (HasMade(rank, asked, call)) {
+    SendAnswer(rank, nonce, Answer::kStarted);
+  } else if (engine_.told()) {
+    SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.cause());
+  } else if (const auto other = engine_.WaitsElsewhere(this)) {
+    const Deadline by = other->FindOut(
+        [self = shared_from_this(), rank, nonce, asked, call](const absl::Status& why) {
+          self->SendAnswer(rank, nonce,
+                           self->HasMade(rank, asked, call) ? Answer::kStarted
+                           : why.ok()                       ? Answer::kAbsent
+                                                            : Answer::kExcused,
+                           0, why);
+        });
+    SendAnswer(rank, nonce, Answer::kElsewhere, by.Left(engine_.clock().Now()));
+  } else {
+    SendAnswer(rank, nonce, Answer::kAbsent);
+  }
+}
+
+void CommCore::SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns,
+                          const absl::Status& excuse) {
+  if (ended_.load(std::memory_order_acquire)) {
+    return;  // the peer has been told why
+  }
+  SendSoon(
+      *endpoints_[static_cast<size_t>(rank)],
+      Control(rank, ControlKind::kAnswer,
+              Writer().Put(nonce).Put(answer).Put(more_ns).PutText(EncodeStatus(excuse)).Take()));
+  engine_.NeedFlush();
+}
+
+void CommCore::OnAnswer(int rank, Reader& reader) {
+  using Answer = Membership::Answer;
+  const auto nonce = reader.Get<uint32_t>();
+  auto answer = reader.Get<Answer>();
+  const auto more_ns = reader.Get<int64_t>();
+  const auto excuse = DecodeStatus(reader.GetText(kMaxControlBytes));
+  if (!reader.Finished() || answer == Answer::kNone || answer > Answer::kAbsent || !excuse) {
+    return;
+  }
+  if (answer == Answer::kExcused && excuse->ok()) {
+    answer = Answer::kAbsent;
+  }
+  const int64_t now = engine_.clock().Now();
+  const int64_t more = std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) + SlowestRoundTrip();
+  membership_.OnAnswer(rank, nonce, answer, {now + more + kSlackNs});
+  excuses_[static_cast<size_t>(rank)] = *excuse;
+  if (membership_.next_tick().Passed(now)) {
+    OnTick(now);
+  }
+}
+
+bool CommCore::HasStarted(CallId call) const {
+  if (call == kPing) {
+    return true;
+  }
+  absl::MutexLock lock(&mutex_);
+  const auto found = next_call_.find(call.user_tag);
+  return IsBefore(call.number, call.user_tag == Tag::kUntagged
+                                   ? next_untagged_.load(std::memory_order_relaxed)
+                               : found == next_call_.end() ? 0
+                                                           : found->second);
+}
+
+bool CommCore::HasMade(int peer, Asked asked, CallId call) const {
+  if (asked == Asked::kCollective) {
+    return HasStarted(call);
+  }
+  const size_t way = WayOf(asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer);
+  if (call.user_tag == Tag::kUntagged) {
+    return IsBefore(call.number, next_untagged_message_[way].load(std::memory_order_relaxed));
+  }
+  absl::MutexLock lock(&mutex_);
+  const auto found = next_message_.find({call.user_tag, static_cast<uint32_t>(way)});
+  return found != next_message_.end() && IsBefore(call.number, found->second);
+}
+
+std::optional<int64_t> CommCore::waits_since() const {
+  std::optional<int64_t> since;
+  for (const CallWork* work : open_) {
+    since = std::min(since.value_or(work->started_ns_), work->started_ns_);
+  }
+  return since;
+}
+
+Deadline CommCore::FindOut(HeldUpBy then) {
+  those_who_asked_.push_back(std::move(then));
+  const int64_t now = engine_.clock().Now();
+  if (!membership_.inquiring() && !open_.empty()) {
+    CallWork* const oldest = *std::min_element(
+        open_.begin(), open_.end(),
+        [](const CallWork* a, const CallWork* b) { return a->started_ns_ < b->started_ns_; });
+    Ask(oldest, now, Membership::kAnswerToOthersNs);
+  }
+  return vote_.on() ? vote_.until() : membership_.until();
+}
+
+void CommCore::TellThoseWhoAsked(const absl::Status& why) {
+  for (HeldUpBy& tell : std::exchange(those_who_asked_, {})) {
+    tell(why);
+  }
+}
+
+void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
+  if (verdict.lost) {
+    Fail(Loss(verdict.guilty, lost_why_));
+    return;
+  }
+  CallWork* const work = std::exchange(asked_, nullptr);
+  if (work == nullptr) {
+    return;
+  }
+  const Finding finding = FindingOf(*work, verdict);
+  if (work->inquired_) {
+    Fail(TimedOut(*work, finding, now_ns));
+  } else {
+    TellThoseWhoAsked(verdict.guilty < 0 ? absl::OkStatus() : HeldUp(*work, finding));
+  }
+}
+
+// ---- Calls that were refused
+
+void CommCore::Refused(const Call& call, const absl::Status& why) {
+  Refusal refusal{Asked::kCollective, {}, std::string(why.message())};
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status_.ok()) {
+      return;
+    }
+    const bool tagged = call.options.user_tag >= 0;
+    const uint32_t tag = tagged ? static_cast<uint32_t>(call.options.user_tag) : Tag::kUntagged;
+    uint64_t next = 0;
+    if (IsMessage(call.kind)) {
+      if (call.root < 0 || call.root >= size() || call.root == rank()) {
+        return;  // no peer waits for it
+      }
+      const size_t way = WayOf(call.kind, call.root);
+      refusal.kind = call.kind == CallKind::kSend ? Asked::kSend : Asked::kRecv;
+      next = tagged ? next_message_[{tag, static_cast<uint32_t>(way)}]
+                    : next_untagged_message_[way].load(std::memory_order_relaxed);
+    } else {
+      next = tagged ? next_call_[tag] : next_untagged_.load(std::memory_order_relaxed);
+    }
+    refusal.call = {tag, static_cast<uint32_t>(next) & Tag::kCallMask};
+    if (last_refused_ == refusal) {
+      return;  // tried again and again
+    }
+    last_refused_ = refusal;
+  }
+  engine_.RunInDriver([&] {
+    const std::string body = Writer()
+                                 .Put(ControlKind::kRefused)
+                                 .Put(refusal.kind)
+                                 .Put(refusal.call.user_tag)
+                                 .Put(refusal.call.number)
+                                 .PutText(absl::string_view(refusal.why).substr(0, kMaxRefusal))
+                                 .Take();
+    if (!ended_.load(std::memory_order_acquire)) {
+      SendToAll(body);
+      engine_.Flush();
+    }
+  });
+}
+
+void CommCore::OnRefused(int rank, Reader& reader) {
+  Refusal refusal;
+  refusal.kind = reader.Get<Asked>();
+  refusal.call.user_tag = reader.Get<uint32_t>();
+  refusal.call.number = reader.Get<uint32_t>();
+  refusal.why = std::string(reader.GetText(kMaxRefusal));
+  if (reader.Finished() && refusal.kind <= Asked::kRecv) {
+    refusals_[static_cast<size_t>(rank)] = std::move(refusal);
+  }
+}
+
+// Whether a call that waits for this rank here is the one that it failed to make; or, when none is under way, the next.
+// Later ones show that it has made it after all.
+bool CommCore::IsDue(int rank, const Refusal& refusal) const {
+  if (refusal.why.empty()) {
+    return false;
+  }
+  const bool collective = refusal.kind == Asked::kCollective;
+  if (open_.empty()) {
+    return collective && !HasStarted(refusal.call);
+  }
+  return std::any_of(open_.begin(), open_.end(), [&](const CallWork* work) {
+    const Wiring& wiring = work->wiring_;
+    const bool same = CallId{wiring.user_tag, wiring.call_number} == refusal.call;
+    const CallKind ours = refusal.kind == Asked::kSend ? CallKind::kRecv : CallKind::kSend;
+    return same && (collective ? !wiring.point_to_point
+                               : work->call_.kind == ours && work->call_.root == rank);
+  });
+}
+
+// ---- [driver] Mismatches
+
+void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
+  if (envelope.tag.lane() != Tag::kPointToPoint) {
+    Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
+  }
+}
+
+const CallWork* CommCore::OpenCall(CallId call) const {
+  const auto found = std::find_if(open_.begin(), open_.end(), [&](const CallWork* work) {
+    return !work->wiring_.point_to_point &&
+           CallId{work->wiring_.user_tag, work->wiring_.call_number} == call;
+  });
+  return found == open_.end() ? nullptr : *found;
+}
+
+void CommCore::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
+  if (const CallWork* const work = OpenCall(call)) {
+    if (const Descriptor mine = work->call_.descriptor(); mine != theirs) {
+      FoundMismatch(from, theirs, OwnCallOf(work->wiring_, mine));
+    }
+  } else if (const OwnCall* const over = notes_.Hear(from, call, theirs)) {
+    FoundMismatch(from, theirs, *over);
+  }
+}
+
+void CommCore::CheckEarly(const Wiring& call, const Descriptor& mine) {
+  if (call.point_to_point) {
+    return;
+  }
+  const CallId id{call.user_tag, call.call_number};
+  if (const auto heard = notes_.Meet(id, mine)) {
+    FoundMismatch(*heard->from, heard->descriptor, OwnCallOf(call, mine));
+  }
+  if (vote_.IsAbout(id)) {
+    NeedAttention();  // ours is known now
+  }
+}
+
+void CommCore::NoteOver(const Wiring& call, const Descriptor& mine) {
+  if (!call.point_to_point) {
+    notes_.Over(OwnCallOf(call, mine));
+  }
+}
+
+void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine) {
+  BeginVote(mine.id);
+  if (vote_.IsAbout(mine.id)) {
+    vote_.Witness(RankOf(&from), theirs);
+    witnessed_ = RankOf(&from);
+    witnessed_call_ = theirs;
+  }
+}
+
+void CommCore::BeginVote(CallId call) {
+  if (!vote_.Begin(call, {engine_.clock().Now() + Vote::kVoteNs + 2 * SlowestRoundTrip()})) {
+    return;
+  }
+  voted_ = false;
+  witnessed_ = -1;
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (membership_.left(r) || (endpoint != nullptr && !engine_.PathStatus(endpoint).ok())) {
+      vote_.OnGone(r);
+    }
+  }
+  NeedAttention();
+}
+
+void CommCore::SendBallot() {
+  const CallId call = vote_.call();
+  const CallWork* const work = OpenCall(call);
+  const OwnCall* const over = notes_.OwnThatIsOver(call);
+  const std::optional<Descriptor> mine = work != nullptr   ? work->call_.descriptor()
+                                         : over != nullptr ? over->descriptor
+                                                           : std::optional<Descriptor>();
+  if (!mine && !HasStarted(call)) {
+    return;  // as soon as it starts
+  }
+  voted_ = true;
+  vote_.Cast(config_.rank, mine);
+  const Descriptor told = mine.value_or(Descriptor());
+  SendToAll(Writer()
+                .Put(ControlKind::kBallot)
+                .Put(call.user_tag)
+                .Put(call.number)
+                .Put(static_cast<uint8_t>(mine ? 1 : 0))
+                .PutRaw(&told, sizeof(told))
+                .Put(int32_t{witnessed_})
+                .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
+                .Take());
+  engine_.NeedFlush();
+}
+
+void CommCore::OnBallot(int rank, Reader& reader) {
+  const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
+  const auto knows = reader.Get<uint8_t>();
+  const auto theirs = reader.Get<Descriptor>();
+  const auto witnessed = reader.Get<int32_t>();
+  const auto its_call = reader.Get<Descriptor>();
+  if (!reader.Finished() || witnessed < -1 || witnessed >= size()) {
+    return;
+  }
+  BeginVote(call);
+  if (vote_.IsAbout(call)) {
+    vote_.Cast(rank, knows != 0 ? std::optional(theirs) : std::nullopt);
+    if (witnessed >= 0) {
+      vote_.Witness(witnessed, its_call);
+    }
+    NeedAttention();
+  }
+}
+
+void CommCore::VotesNoMore(int rank) {
+  if (vote_.on()) {
+    vote_.OnGone(rank);
+    NeedAttention();
+  }
+}
+
+void CommCore::TendVote() {
+  if (!voted_) {
+    SendBallot();
+  }
+  if (vote_.Complete()) {
+    CountVotes();
+  }
+}
+
+void CommCore::CountVotes() {
+  const Vote::Result result = vote_.Count();
+  const CallId call = vote_.call();
+  if (result.parties.size() > 1) {
+    Fail(Disagreement(call, result));
+  } else if (!pairwise_.ok()) {
+    Fail(pairwise_);  // the calls are the same but for what only two of them know
+  }
+  EndVote();
+}
+
+void CommCore::EndVote() {
+  vote_.Stop();
+  if (verdict_) {
+    std::exchange(verdict_, {})->Give();
+  }
+}
+
+}  // namespace entrain

@@ -1,0 +1,285 @@
+// Ranks that end, or give up, while others create a communicator with them: all are told within two seconds, and by
+// whom. Ranks are threads with runtimes of their own; those that die are processes.
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/runtime.h"
+#include "lib/store/store.h"
+#include "tests/support/slow_way.h"
+
+namespace entrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kLong = 60 * kSecond;
+
+Stop Soon() {
+  return {Deadline::After(20 * kSecond), nullptr};
+}
+
+struct How {
+  std::string transports = "tcp";
+  int64_t timeout_ns = kLong;
+  std::string tuning = {};
+};
+
+absl::Status Create(const std::shared_ptr<Store>& store, int rank, int size, const How& how = {}) {
+  RuntimeOptions runtime_options;
+  runtime_options.transports = how.transports;
+  auto runtime = Runtime::Create(runtime_options);
+  if (!runtime.ok()) {
+    return runtime.status();
+  }
+  CommOptions options;
+  options.runtime = *runtime;
+  options.store = store;
+  options.rank = rank;
+  options.size = size;
+  options.timeout_ns = how.timeout_ns;
+  options.tuning = how.tuning;
+  return Communicator::Create(options).status();
+}
+
+struct Outcome {
+  absl::Status status;
+  int64_t at_ns = 0;
+};
+
+std::future<Outcome> Creating(std::shared_ptr<Store> store, int rank, int size, How how = {}) {
+  return std::async(std::launch::async, [store = std::move(store), rank, size, how] {
+    Outcome outcome;
+    outcome.status = Create(store, rank, size, how);
+    outcome.at_ns = Clock::Real().Now();
+    return outcome;
+  });
+}
+
+// Writes a byte when its rank has joined a meeting, and one when all have; then the rank stays as it is, if it is to.
+class TellingMeeting final : public StoreMeeting {
+ public:
+  TellingMeeting(std::unique_ptr<StoreMeeting> base, int told, bool stays)
+      : base_(std::move(base)), told_(told), stays_(stays) {
+    (void)!write(told_, "y", 1);
+  }
+  absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
+    auto table = base_->Wait(stop);
+    (void)!write(told_, table.ok() ? "y" : "n", 1);
+    while (stays_) {
+      pause();
+    }
+    return table;
+  }
+  absl::Status Check() override { return base_->Check(); }
+  void Fail(const absl::Status& why) override { base_->Fail(why); }
+  void Finish() override { base_->Finish(); }
+  absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override { return base_->Absent(stop); }
+
+ private:
+  const std::unique_ptr<StoreMeeting> base_;
+  const int told_;
+  const bool stays_;
+};
+
+class TellingStore final : public Store {
+ public:
+  TellingStore(std::shared_ptr<Store> base, int told, bool stays)
+      : base_(std::move(base)), told_(told), stays_(stays) {}
+  absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) override {
+    return base_->Set(key, value, stop);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) override {
+    return base_->Get(key, stop);
+  }
+  absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) override {
+    return base_->TryGet(key, stop);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) override {
+    return base_->Add(key, delta, stop);
+  }
+  absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
+                                            absl::string_view desired, const Stop& stop) override {
+    return base_->CompareAndSet(key, expected, desired, stop);
+  }
+  absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
+                                                     const absl::StatusOr<Parts>& mine,
+                                                     const Stop& stop) override {
+    auto joined = base_->Join(key, rank, size, mine, stop);
+    if (!joined.ok()) {
+      return joined.status();
+    }
+    return std::unique_ptr<StoreMeeting>(
+        std::make_unique<TellingMeeting>(*std::move(joined), told_, stays_));
+  }
+  std::string url() const override { return base_->url(); }
+
+ private:
+  const std::shared_ptr<Store> base_;
+  const int told_;
+  const bool stays_;
+};
+
+// A store of each kind that processes can share.
+class CreationOver : public ::testing::TestWithParam<const char*> {
+ protected:
+  CreationOver() {
+    const std::string kind = GetParam();
+    if (kind == "file") {
+      directory_ = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
+      EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+      url_ = "file:" + directory_;
+    } else {
+      served_ = *ServeStore(
+          kind == "tcp" ? "tcp://127.0.0.1:0" : absl::StrCat("local:creation", getpid()), "");
+      url_ = served_->url();
+    }
+  }
+  ~CreationOver() override {
+    if (!directory_.empty()) {
+      std::filesystem::remove_all(directory_);
+    }
+  }
+  std::shared_ptr<Store> Open() const { return *OpenStore(url_, "", Soon()); }
+
+  // A process that creates as `rank`, and says when it has joined and when all have; `stays`: and no more.
+  pid_t Child(int rank, int size, bool stays) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      Create(std::make_shared<TellingStore>(Open(), ready[1], stays), rank, size).IgnoreError();
+      _exit(0);
+    }
+    close(ready[1]);
+    from_child_ = ready[0];
+    return child;
+  }
+  void AwaitWord() const {
+    char said = 'n';
+    EXPECT_EQ(read(from_child_, &said, 1), 1);
+    EXPECT_EQ(said, 'y');
+  }
+  void Kill(pid_t child) {
+    killed_ns_ = Clock::Real().Now();
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    close(from_child_);
+  }
+  void ExpectToldOf(int rank, std::vector<std::future<Outcome>>& ranks) const {
+    for (std::future<Outcome>& one : ranks) {
+      const Outcome outcome = one.get();
+      EXPECT_EQ(outcome.status.code(), absl::StatusCode::kUnavailable) << outcome.status;
+      EXPECT_EQ(BlameOf(outcome.status).rank, rank) << outcome.status;
+      EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(absl::StrCat("rank ", rank)));
+      EXPECT_LT(outcome.at_ns - killed_ns_, 2 * kSecond) << outcome.status;
+    }
+  }
+
+  std::string directory_, url_;
+  std::shared_ptr<Store> served_;
+  int from_child_ = -1;
+  int64_t killed_ns_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Over, CreationOver, testing::Values("file", "local", "tcp"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+TEST_P(CreationOver, RankThatIsKilledWhileOthersWaitIsNamed) {
+  const pid_t child = Child(1, 4, false);
+  AwaitWord();
+  std::vector<std::future<Outcome>> ranks;
+  ranks.push_back(Creating(Open(), 0, 4));
+  ranks.push_back(Creating(Open(), 2, 4));
+  for (auto& one : ranks) {  // rank 3 never comes
+    EXPECT_EQ(one.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  }
+  Kill(child);
+  ExpectToldOf(1, ranks);
+}
+
+TEST_P(CreationOver, RankThatIsKilledBeforeItConnectsIsNamed) {
+  // It greets whoever dials it, and dials nobody.
+  const pid_t child = Child(1, 3, true);
+  std::vector<std::future<Outcome>> ranks;
+  ranks.push_back(Creating(Open(), 0, 3));
+  ranks.push_back(Creating(Open(), 2, 3));
+  AwaitWord();
+  AwaitWord();
+  for (auto& one : ranks) {
+    EXPECT_EQ(one.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  }
+  Kill(child);
+  ExpectToldOf(1, ranks);
+}
+
+// ---- Threads
+
+std::shared_ptr<Store> NewStore(const char* name) {
+  return *OpenStore(absl::StrCat("mem:", name), "", Soon());
+}
+
+TEST(GivingUp, RankThatCannotTakePartTellsTheOthers) {
+  const auto store = NewStore("unable");
+  auto one = Creating(store, 1, 3, {.transports = "inproc"});
+  EXPECT_EQ(one.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  const absl::Status own =
+      Create(store, 0, 3, {.transports = "inproc", .tuning = "/no/such/tuning"});
+  const Outcome outcome = one.get();
+  EXPECT_THAT(std::string(own.message()), HasSubstr("/no/such/tuning"));
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kAborted) << outcome.status;
+  EXPECT_EQ(BlameOf(outcome.status).rank, 0);
+  EXPECT_THAT(std::string(outcome.status.message()),
+              AllOf(HasSubstr("rank 0 gave up"), HasSubstr("/no/such/tuning")));
+}
+
+TEST(GivingUp, RankWhoseTimeIsUpTellsTheOthersWhoWasAbsent) {
+  const auto store = NewStore("impatient");
+  auto patient = Creating(store, 1, 3, {.transports = "inproc"});
+  const absl::Status own =
+      Create(store, 0, 3, {.transports = "inproc", .timeout_ns = 100 * kMillisecond});
+  for (const absl::Status& status : {own, patient.get().status}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_EQ(BlameOf(status).rank, 2);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("did not come: 2"));
+  }
+}
+
+// ---- A long way to the store
+
+TEST(LongWay, RanksMeetOverASlowStore) {
+  constexpr int64_t kRoundTrip = 300 * kMillisecond;
+  const auto served = *ServeStore("tcp://127.0.0.1:0", "");
+  const SlowWay way(*Address::Parse(served->url().substr(6)), kRoundTrip / 2);
+  const int64_t start = Clock::Real().Now();
+  auto here = Creating(served, 0, 2, {.transports = "inproc", .timeout_ns = 10 * kSecond});
+  const auto there = OpenStore(absl::StrCat("tcp://", way.address().ToString()), "", Soon());
+  ASSERT_TRUE(there.ok()) << there.status();
+  const absl::Status status =
+      Create(*there, 1, 2, {.transports = "inproc", .timeout_ns = 10 * kSecond});
+  const int64_t took = Clock::Real().Now() - start;
+  EXPECT_TRUE(status.ok()) << status;
+  const Outcome other = here.get();
+  EXPECT_TRUE(other.status.ok()) << other.status;
+  // The server's hello, the proof with the request, the answer: half a round trip each. Connecting is quick here.
+  EXPECT_GE(took, 3 * (kRoundTrip / 2));
+  EXPECT_LT(took, 3 * kRoundTrip + kSecond);
+  RecordProperty("took_ms", std::to_string(took / kMillisecond));
+}
+
+}  // namespace
+}  // namespace entrain
