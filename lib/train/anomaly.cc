@@ -12,6 +12,10 @@ namespace {
 
 // What the published code adds to a rejected norm before it ingests it.
 constexpr double kPublishedPenalty = 1e6;
+// sigma is at least this share of mu: norms that differ by less than the noise of any training are alike.
+constexpr double kLeastDeviation = 0.01;
+// A kappa above it is a margin: nothing is known of how rare norms so far out are.
+constexpr double kRarest = 4;
 
 }  // namespace
 
@@ -21,6 +25,9 @@ AnomalyDetector::AnomalyDetector(const AnomalyOptions& options)
 void AnomalyDetector::VisitState(absl::string_view name, StateVisitor& visitor) {
   visitor.Value(absl::StrCat(name, "/mean"), Holder::kReplica, &mean_);
   visitor.Value(absl::StrCat(name, "/variance"), Holder::kReplica, &variance_);
+  if (!options_.as_published) {
+    visitor.Value(absl::StrCat(name, "/weight"), Holder::kReplica, &weight_);
+  }
   visitor.Value(absl::StrCat(name, "/count"), Holder::kReplica, &count_);
   visitor.Value(absl::StrCat(name, "/rejected_in_a_row"), Holder::kReplica, &rejected_in_a_row_);
   visitor.Value(absl::StrCat(name, "/kept"), Holder::kReplica, &kept_);
@@ -34,17 +41,42 @@ void AnomalyDetector::Settle() {
   kept_ = std::clamp<int64_t>(kept_, 0, room);
   next_ = std::clamp<int64_t>(next_, 0, room - 1);
   count_ = std::max<int64_t>(count_, 0);
+  if (!options_.as_published && !(weight_ >= 1)) {
+    mean_ = variance_ = weight_ = 0;
+    count_ = 0;
+  } else if (weight_ > (1 + 1e-9) / options_.alpha) {  // of a run with another alpha
+    weight_ = 1 / options_.alpha;
+  }
 }
 
 double AnomalyDetector::Deviation() const {
-  return count_ < 2 ? 0 : std::sqrt(variance_);
+  if (options_.as_published) {
+    return count_ < 2 ? 0 : std::sqrt(variance_);
+  }
+  // 1 - q = (2 n - 2) / (2 n - alpha n)
+  const double square =
+      weight_ > 1 ? variance_ * weight_ * (2 - options_.alpha) / (2 * weight_ - 2) : 0;
+  return std::max(std::sqrt(square), kLeastDeviation * mean_);
+}
+
+// s: how much further off a norm may be since mu and sigma are estimates: the next norm varies about mu by 1 + q of the
+// variance, and its quotient with sigma is Student's t, whose quantile is the normal one times 1 + (kappa^2 + 1) / (4 nu) + ...
+double AnomalyDetector::Widening() const {
+  if (options_.as_published) {
+    return 1;
+  }
+  const double q = (2 / weight_ - options_.alpha) / (2 - options_.alpha);
+  const double nu = 1 / q - 1;
+  const double kappa = std::min(options_.threshold, kRarest);
+  return std::sqrt(1 + q) * (1 + (kappa * kappa + 1) / (4 * nu));
 }
 
 // kappa, widened where recent scores disperse by more than 1.
 double AnomalyDetector::Limit() const {
   const auto n = static_cast<double>(kept_);
+  const double limit = options_.threshold * Widening();
   if (n < 2) {
-    return options_.threshold;
+    return limit;
   }
   const absl::Span<const double> kept(scores_.data(), static_cast<size_t>(kept_));
   double mean = 0;
@@ -55,7 +87,7 @@ double AnomalyDetector::Limit() const {
   for (const double z : kept) {
     square += (z - mean) * (z - mean);
   }
-  return options_.threshold * std::max(1.0, std::sqrt(square / (n - 1)));
+  return limit * std::max(1.0, std::sqrt(square / (n - 1)));
 }
 
 AnomalyDetector::Score AnomalyDetector::Look(double norm) const {
@@ -94,13 +126,19 @@ void AnomalyDetector::Restart() {
 }
 
 void AnomalyDetector::Ingest(double norm) {
-  if (mean_ == 0 && variance_ == 0 && !options_.from_zero) {
-    mean_ = norm;
+  if (weight_ == 0 && norm == 0 && !options_.as_published) {
+    return;  // no level yet
   }
   ++count_;
   const double before = norm - mean_;
-  mean_ += options_.alpha * before;
-  variance_ = (1 - options_.alpha) * (variance_ + options_.alpha * before * (norm - mean_));
+  if (options_.as_published) {
+    mean_ += options_.alpha * before;
+    variance_ = (1 - options_.alpha) * (variance_ + options_.alpha * before * (norm - mean_));
+  } else {
+    weight_ = 1 + (1 - options_.alpha) * weight_;
+    mean_ += before / weight_;
+    variance_ = (1 - 1 / weight_) * (variance_ + before * before / weight_);
+  }
   const bool warm = count_ >= options_.warmup && Deviation() > 0;
   const double z = warm ? (norm - mean_) / Deviation() : 0;
   const auto room = static_cast<int64_t>(scores_.size());

@@ -10,6 +10,7 @@
 
 #include "lib/base/status.h"
 #include "lib/checkpoint/checkpoint_file.h"
+#include "lib/checkpoint/leftovers.h"
 #include "lib/train/checkpoint.h"
 
 namespace entrain {
@@ -75,7 +76,11 @@ absl::Status Loader::Run() {
     found.Update(FindPieces(&item));
   }
   ENTRAIN_RETURN_IF_ERROR(all_.Agree(found));
-  return options_.rank0_only ? HearAll() : all_.Agree(ReadOwn());
+  const absl::Status read = options_.rank0_only ? HearAll() : all_.Agree(ReadOwn());
+  if (read.ok() && all_.first()) {
+    ClearLeftovers(options_.directory, ChangedAt(path_));
+  }
+  return read;
 }
 
 absl::Status Loader::Prepare() {

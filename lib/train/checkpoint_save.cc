@@ -17,6 +17,7 @@
 
 #include "lib/base/status.h"
 #include "lib/checkpoint/checkpoint_file.h"
+#include "lib/checkpoint/leftovers.h"
 #include "lib/train/checkpoint.h"
 
 namespace entrain {
@@ -92,6 +93,8 @@ class Saver {
   absl::Status failed_;                       // all is sent, and heard, to the end all the same
   std::vector<SavedFile> old_files_;          // rank 0's: of the checkpoint that is replaced
   std::string own_name_;                      // of this rank's file, while it may have to go again
+  std::optional<uint32_t>
+      parts_;  // rank 0's: the number of this save's files, while they may have to go
   Digest own_digest_{};
   Manifest own_;
 };
@@ -110,6 +113,9 @@ absl::Status Saver::Prepare() {
       old_files_ = (*old)->manifest().files;
     }
     ENTRAIN_ASSIGN_OR_RETURN(writer_, CheckpointWriter::Create(path_));
+    if (writer_->found().id) {
+      RemoveParts(options_.directory, options_.name, *writer_->found().id);
+    }
   }
   ENTRAIN_ASSIGN_OR_RETURN(staged_, OwnedBuffer::Allocate(state_.staged_bytes()));
   return state_.Settle(all_.deadline());
@@ -317,9 +323,13 @@ absl::Status Saver::SaveSharded() {
   uint32_t id = 0;
   while (getrandom(&id, sizeof(id), 0) != sizeof(id)) {
   }
+  if (all_.first()) {
+    failed_.Update(writer_->Mark(id));  // before anybody can write a file of that number
+    parts_ = id;
+  }
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(reinterpret_cast<std::byte*>(&id), sizeof(id))));
   if (!all_.first() && !brought_.empty()) {
-    own_name_ = absl::StrFormat("%s_%04d_%08x.ckpt", options_.name, all_.rank(), id);
+    own_name_ = PartName(options_.name, all_.rank(), id);
   }
   ENTRAIN_RETURN_IF_ERROR(all_.Agree(own_name_.empty() ? absl::OkStatus() : WriteOwn()));
   ENTRAIN_RETURN_IF_ERROR(all_.first() ? CollectFiles() : TellOwn());
@@ -404,10 +414,14 @@ absl::Status Saver::Publish() {
   const absl::Status told = all_.Tell(Bytes(&published, 1));
   if (!told.ok() || published != std::byte{0}) {
     own_name_.clear();  // it counts, or may count
+    parts_.reset();
   }
   ENTRAIN_RETURN_IF_ERROR(told);
   if (published != std::byte{0}) {
     RemoveOld();
+  }
+  if (published != std::byte{0} && all_.first()) {
+    ClearLeftovers(options_.directory, writer_->begun_ns());
   }
   return all_.Agree(status);
 }
@@ -415,6 +429,9 @@ absl::Status Saver::Publish() {
 void Saver::RemoveOwn() {
   if (!own_name_.empty()) {
     unlink(absl::StrCat(options_.directory, "/", own_name_).c_str());
+  }
+  if (parts_) {  // those of ranks that are gone, too
+    RemoveParts(options_.directory, options_.name, *parts_);
   }
 }
 

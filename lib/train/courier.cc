@@ -1,14 +1,31 @@
 #include "lib/train/courier.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "lib/base/status.h"
+
 namespace entrain {
+namespace {
+
+// How often a waiting thread looks whether anything is still under way.
+constexpr int64_t kLookNs = 50 * kMillisecond;
+
+thread_local Courier* current = nullptr;  // whose thread this is
+
+}  // namespace
 
 uint64_t Courier::Post(Job job) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || !status_.ok()) {
     status_.Update(absl::AbortedError("the courier has stopped"));
     return posted_;
+  }
+  if (done_ == posted_) {
+    Begin("", 0);
   }
   ++posted_;
   waiting_.push_back(std::move(job));
@@ -18,12 +35,62 @@ uint64_t Courier::Post(Job job) {
   return posted_;
 }
 
+void Courier::Begin(absl::string_view what, int64_t limit_ns) {
+  doing_ = std::string(what);
+  begun_ns_ = Clock::Real().Now();
+  may_take_ns_ = limit_ns > 0 ? limit_ns : limit_ns_;
+}
+
+void Courier::Doing(absl::string_view what, int64_t limit_ns) {
+  if (current != nullptr) {
+    absl::MutexLock lock(&current->mutex_);
+    current->Begin(what, limit_ns);
+  }
+}
+
+absl::Status Courier::CheckUnderWay() {
+  const int64_t spent = Clock::Real().Now() - begun_ns_;
+  absl::Status why;
+  if (done_ == posted_) {
+    why = absl::InternalError("nothing is under way that could end the wait");
+  } else if (spent > may_take_ns_ && spent - may_take_ns_ > kReportNs) {
+    why = absl::DeadlineExceededError(
+        absl::StrCat(doing_.empty() ? "the job" : doing_, " is not over after ",
+                     spent / kMillisecond, " ms (limit ", may_take_ns_ / kMillisecond, " ms)"));
+  }
+  status_.Update(why);
+  return why;
+}
+
 absl::Status Courier::Wait(uint64_t number) {
-  absl::MutexLock lock(&mutex_);
-  const auto reached = [this, number]()
-                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return done_ >= number; };
-  mutex_.Await(absl::Condition(&reached));
-  return status_;
+  absl::Status late;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [this, number]()
+                             ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return done_ >= number; };
+    const absl::Condition over(&reached);
+    while (late.ok() && !mutex_.AwaitWithTimeout(over, absl::Nanoseconds(kLookNs))) {
+      late = CheckUnderWay();
+      if (current != nullptr) {
+        // This is a job of another courier: it is no later than what it waits for.
+        absl::MutexLock own(&current->mutex_);
+        current->begun_ns_ = Clock::Real().Now();
+      }
+    }
+    if (late.ok()) {
+      return status_;
+    }
+  }
+  give_up_(late);
+  return late;
+}
+
+absl::Status Courier::Await(absl::Mutex& mutex, const absl::Condition& until) {
+  while (!mutex.AwaitWithTimeout(until, absl::Nanoseconds(kLookNs))) {
+    absl::MutexLock lock(&mutex_);
+    ENTRAIN_RETURN_IF_ERROR(CheckUnderWay());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Courier::Drain() {
@@ -63,6 +130,7 @@ std::deque<Courier::Job> Courier::Fail(const absl::Status& status) {
 }
 
 void Courier::Loop() {
+  current = this;
   std::deque<Job> dropped;
   absl::MutexLock lock(&mutex_);
   const auto called = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -78,13 +146,15 @@ void Courier::Loop() {
     }
     Job job = std::move(waiting_.front());
     waiting_.pop_front();
+    Begin("", 0);
     mutex_.Unlock();
     const absl::Status status = job();
     job = nullptr;  // what it holds is freed outside the lock
     mutex_.Lock();
     ++done_;
-    if (!status.ok()) {
-      dropped = Fail(status);
+    status_.Update(status);
+    if (!status_.ok()) {
+      dropped = Fail(status_);
     }
   }
 }

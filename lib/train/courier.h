@@ -4,17 +4,25 @@
 // The first job that fails ends the work: what waits behind it, and what is posted later, is
 // dropped unrun and counts as done with that first error.
 //
+// No wait is without end. A job is to be over within the limit, or says what it goes on to (Doing), and that is to be over within
+// it. The calls of a job have the same limit, end by themselves, and know the guilty rank; so whoever waits for the courier gives
+// up kReportNs later, and only if the library itself is broken. That ends the work too.
+//
 // Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own courier.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+
+#include "lib/base/clock.h"
 
 namespace entrain {
 
@@ -22,18 +30,27 @@ class Courier {
  public:
   using Job = absl::AnyInvocable<absl::Status()>;
 
-  // The thread starts with the first job.
-  Courier() = default;
+  static constexpr int64_t kReportNs = kSecond;
+
+  // The thread starts with the first job. `give_up` is called, without a lock, by a thread that has waited too long, once or more:
+  // it makes the job that runs, and other ranks' calls, fail.
+  Courier(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up)
+      : limit_ns_(limit_ns), give_up_(std::move(give_up)) {}
   ~Courier() { Stop(); }
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
 
   // Appends a job; gives its number, from 1. After the end: drops it, and gives the last number.
   uint64_t Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the job of this number is done, and so are all before it. The first error of any.
+  // Blocks until the job of this number is done, and so are all before it. The first error of any. Jobs may wait for other couriers.
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Wait for everything posted so far.
   absl::Status Drain() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks on the caller's mutex until jobs have made `until` true. An error, which does not call give_up: they will not.
+  absl::Status Await(absl::Mutex& mutex, const absl::Condition& until)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) ABSL_LOCKS_EXCLUDED(mutex_);
+  // In a job: what it goes on to, and for how long at most; 0: the courier's limit. Elsewhere without effect.
+  static void Doing(absl::string_view what, int64_t limit_ns = 0);
   // True when nothing runs or waits.
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The first error so far, without waiting.
@@ -44,9 +61,17 @@ class Courier {
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Begin(absl::string_view what, int64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether what somebody waits for may still come. Not OK: ends the work.
+  absl::Status CheckUnderWay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Job> Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const int64_t limit_ns_;
+  absl::AnyInvocable<void(const absl::Status&)> give_up_;
   mutable absl::Mutex mutex_;
+  std::string doing_
+      ABSL_GUARDED_BY(mutex_);  // what has begun last, when, and how long it may take
+  int64_t begun_ns_ ABSL_GUARDED_BY(mutex_) = 0, may_take_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number tells for all

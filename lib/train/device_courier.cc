@@ -48,10 +48,13 @@ absl::StatusOr<uint32_t> DeviceCourier::Post(Job job, absl::AnyInvocable<void()>
 }
 
 absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
+  Courier::Doing("what the caller's stream does before it");
   ENTRAIN_RETURN_IF_ERROR(Annotate(AwaitMark(mark, room_->limit(), [this] { return status(); }),
                                    "where the caller's stream was"));
+  Courier::Doing("");
   const KernelStream on(room_->device(), stream_, room_->limit_ns());
   ENTRAIN_RETURN_IF_ERROR(job());
+  Courier::Doing("what it has enqueued on the device");
   return FinishKernels(room_->limit());
 }
 

@@ -59,7 +59,11 @@ class DeviceCourier {
  private:
   DeviceCourier(DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
                 StreamHandle stream, StreamWord done)
-      : room_(room), give_up_(std::move(give_up)), stream_(stream), done_(done) {}
+      : room_(room),
+        give_up_(std::move(give_up)),
+        stream_(stream),
+        done_(done),
+        courier_(room->limit_ns(), [this](const absl::Status& why) { End(why); }) {}
   absl::Status Run(const DeviceMark& mark, Job& job);
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 

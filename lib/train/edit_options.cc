@@ -396,7 +396,7 @@ std::vector<NamedValue> SharedOptions(const EditOptions& o) {
           {"ewma_alpha", o.ewma_alpha},
           {"ewma_warmup_steps", static_cast<double>(o.ewma_warmup_steps)},
           {"ewma_threshold", o.ewma_threshold},
-          {"ewma_from_zero", static_cast<double>(o.ewma_from_zero)},
+          {"ewma_as_published", static_cast<double>(o.ewma_as_published)},
           {"compat", static_cast<double>(o.compat)}};
 }
 

@@ -60,8 +60,8 @@ struct EditOptions {
   double ewma_alpha = 0.02;
   int64_t ewma_warmup_steps = 120;  // unit: exchanges
   double ewma_threshold = 3;
-  bool ewma_from_zero = false;  // as in compat; for comparisons
-  bool cpu_offload = false;     // on a device: anchors and outer state are on the host
+  bool ewma_as_published = false;  // the moments of the detector, as in compat; for comparisons
+  bool cpu_offload = false;        // on a device: anchors and outer state are on the host
   bool is_debug = false;
   bool compat = false;  // arithmetic of the published code
   int32_t prefetch = 1;

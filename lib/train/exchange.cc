@@ -13,6 +13,7 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/courier.h"
 #include "lib/train/placed_array.h"
 #include "lib/train/timed_call.h"
 
@@ -57,7 +58,7 @@ AnomalyOptions DetectorOf(const EditOptions& options) {
   return {.alpha = options.ewma_alpha,
           .warmup = options.ewma_warmup_steps,
           .threshold = options.ewma_threshold,
-          .from_zero = options.compat || options.ewma_from_zero,
+          .as_published = options.compat || options.ewma_as_published,
           .ingest_rejected = options.compat};
 }
 
@@ -187,7 +188,11 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
                                mine->metric_weight, static_cast<double>(mine->flags)});
+  if (groups_.held.exist()) {
+    values.push_back(absl::bit_cast<double>(anchors_.checksum()));
+  }
   ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(slab_.layers(), values));
+  ENTRAIN_RETURN_IF_ERROR(CheckCopies(layers, all));
   const size_t width = values.size();
   for (size_t i = 0; i < layers.size(); ++i) {
     const double norm = std::sqrt(SumOfColumn(all, width, i));
@@ -209,6 +214,29 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
   return absl::OkStatus();
 }
 
+// `all`: what each rank of the replica has brought to JudgeWithinReplica.
+absl::Status Exchange::CheckCopies(const std::vector<int>& layers,
+                                   const std::vector<double>& all) const {
+  if (!groups_.held.exist()) {
+    return absl::OkStatus();
+  }
+  std::vector<double> squares;
+  std::vector<uint64_t> checksums;
+  const size_t width = all.size() / static_cast<size_t>(groups_.model->size());
+  for (auto row = all.begin(); row != all.end(); row += static_cast<std::ptrdiff_t>(width)) {
+    squares.insert(squares.end(), row, row + static_cast<std::ptrdiff_t>(layers.size()));
+    checksums.push_back(absl::bit_cast<uint64_t>(row[static_cast<std::ptrdiff_t>(width) - 1]));
+  }
+  absl::Status same = groups_.held.CheckSquares(slab_, layers, squares);
+  same.Update(groups_.held.CheckAnchors(checksums));
+  if (!same.ok()) {
+    // All of the replica see the same table. They leave together, so that each has this error and
+    // not another's abort.
+    groups_.model->Barrier(Options(slab_.layers())).IgnoreError();
+  }
+  return same;
+}
+
 // The sum of squares of Delta = a - theta over this rank's shard; in plain averaging, which has no
 // anchor, of theta, to see whether it is finite.
 double Exchange::SquareOfShard(int layer) const {
@@ -226,6 +254,8 @@ absl::StatusOr<std::vector<double>> Exchange::GatherFromModel(
     return values;
   }
   std::vector<double> all(values.size() * static_cast<size_t>(groups_.model->size()));
+  Courier::Doing(tag == slab_.layers() ? "rendezvous: the norms of the replica"
+                                       : absl::StrCat("layer ", tag, ": the norms of the step"));
   ENTRAIN_RETURN_IF_ERROR(groups_.model->AllGather(
       values.data(), all.data(), static_cast<int64_t>(values.size()), DType::kF64, Options(tag)));
   return all;
@@ -247,9 +277,10 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
   std::vector<uint64_t> records = record;
   if (groups_.sync != nullptr) {
     records.resize(width * static_cast<size_t>(groups_.sync->size()));
-    ENTRAIN_RETURN_IF_ERROR(groups_.sync->AllGather(record.data(), records.data(),
-                                                    static_cast<int64_t>(width), DType::kU64,
-                                                    Options(slab_.layers(), patience_ns)));
+    const CallOptions options = Options(slab_.layers(), patience_ns);
+    Courier::Doing("rendezvous: the standings of all replicas", options.timeout_ns);
+    ENTRAIN_RETURN_IF_ERROR(groups_.sync->AllGather(
+        record.data(), records.data(), static_cast<int64_t>(width), DType::kU64, options));
   }
   standings_.resize(records.size() / width);
   for (size_t n = 0; n < standings_.size(); ++n) {
@@ -259,13 +290,14 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
   if (!same.ok()) {
     // All of the group see the same table. They leave together, so that each has this error and not
     // another's abort.
+    Courier::Doing("rendezvous: leaving together");
     groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
     return same;
   }
   if (!Exchanges(standings_, options_.least_steps())) {
     return false;
   }
-  const std::vector<double> trained = Trained(standings_);
+  const std::vector<double> trained = Trained(standings_, options_.compat);
   for (size_t i = 0; i < norms.size(); ++i) {
     std::vector<double> column;
     for (size_t at = kHeader + i; at < records.size(); at += width) {
@@ -334,6 +366,7 @@ absl::Status Exchange::Begin(int layer) {
   if (verdicts_[at].accepted == 0 || valid == 0) {
     return absl::OkStatus();
   }
+  Courier::Doing(absl::StrCat("layer ", layer, ": this replica's delta"));
   Flight& flight = flights_[at];
   ENTRAIN_RETURN_IF_ERROR(TakeDelta(valid, &flight));
   FillDelta(layer, flight.delta);
@@ -374,7 +407,9 @@ absl::Status Exchange::Finish(int layer) {
     RollBack(layer);
   } else {
     Flight flight = std::move(flights_[at]);
+    Courier::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
     ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
+    Courier::Doing(absl::StrCat("layer ", layer, ": the step"));
     ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta));
     GiveDelta(std::move(flight));
   }

@@ -26,6 +26,7 @@
 #include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
 #include "lib/train/anomaly.h"
+#include "lib/train/copies.h"
 #include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/outer_optimizer.h"
@@ -56,6 +57,7 @@ class Exchange {
     std::shared_ptr<Communicator> model, sync;  // for this object alone; null: a group of one
     int copies = 1;                             // ranks of the model group with the same parameters
     int tensor = 1;                             // as many again, of layers that are replicated
+    Copies held;                                // which ranks of the model group these are
   };
   // `slab`, `params` and `room` outlive this. `room`: of the device that params are on; null: on
   // the host.
@@ -124,6 +126,7 @@ class Exchange {
   double SquareOfShard(int layer) const;
   absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
                                                       const std::vector<double>& values) const;
+  absl::Status CheckCopies(const std::vector<int>& layers, const std::vector<double>& all) const;
   double Share(int layer, double square) const;
   absl::Status JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
                                   std::vector<double>* norms);

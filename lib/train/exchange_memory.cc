@@ -18,6 +18,10 @@ constexpr int64_t kFloat = sizeof(float);
 CallOptions Exchange::OptionsOfDelta(int layer) const {
   CallOptions options = Options(room_ == nullptr || options_.merging().Packs() ? layer : -1);
   options.device = room_ != nullptr;
+  if (groups_.copies > 1 || (groups_.tensor > 1 && slab_.layer(layer).replicated)) {
+    // The same bits in every sync group, whatever algorithm it uses: copies stay copies.
+    options.determinism = Determinism::kRankOrder;
+  }
   return options;
 }
 

@@ -60,7 +60,10 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
     : comm_(std::move(comm)),
       options_(options),
       slab_(std::move(slab)),
-      method_(static_cast<int64_t>(options.method)) {}
+      method_(static_cast<int64_t>(options.method)),
+      courier_(options_.at.limit_ns, [this](const absl::Status& why) {
+        comm_->EndWith(Annotate(why, absl::StrCat("acco: rank ", comm_->rank())));
+      }) {}
 
 GradientChannel::~GradientChannel() {
   if (in_flight_ && over_.load(std::memory_order_acquire) < installs_) {

@@ -37,9 +37,11 @@ absl::Status GradientChannel::MakeRound() {
     tokens_ += all.tokens;
     stops_ += all.stops;
   }
+  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": step"));
   // At the end everybody has the parameters themselves, not what may become of them.
   round.preview = previews_ && !(commits_ && Done());
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { StepShard(round); }));
+  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": parameters"));
   ENTRAIN_RETURN_IF_ERROR(Carry("parameters", ParametersCall()));
   now.rounds = ++rounds_;
   now.commits = steps_;
@@ -93,6 +95,7 @@ absl::Status GradientChannel::Carry(const char* what, Call call) {
 absl::Status GradientChannel::SettleRound() {
   absl::Status status;
   for (const Carried& one : std::exchange(carried_, {})) {
+    Courier::Doing(absl::StrCat("round ", rounds_, ": ", one.what));
     one.work->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     status.Update(Annotate(one.work->status(), one.what));
   }
@@ -109,6 +112,7 @@ absl::Status GradientChannel::ShareCounts(Counts* all) {
   counts.in = {&sent_, sizeof(sent_)};
   counts.out = {all, sizeof(*all)};
   counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
+  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": counts and gradients"));
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, comm_->Start(counts));
   const absl::Status status = Carry("gradients", GradientsCall());
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
@@ -121,6 +125,7 @@ absl::StatusOr<double> GradientChannel::Norm(double scale) {
   double square = 0;
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { square = SumOfSquares(); }));
   std::vector<double> all(static_cast<size_t>(comm_->size()));
+  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": norm"));
   ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->AllGather(&square, all.data(), 1, DType::kF64,
                                                     TimedCall(options_.timeout_ns, kDataTag, true)),
                                    "norm"));

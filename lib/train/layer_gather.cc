@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
@@ -111,14 +112,10 @@ absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
     ENTRAIN_RETURN_IF_ERROR(gate_->WaitOpen(layer));
   }
   const int64_t start = Clock::Real().Now();
+  ENTRAIN_RETURN_IF_ERROR(AwaitBegun(layer));
   RefPtr<Work> work;
   {
     absl::MutexLock lock(&mutex_);
-    // The gate is open, but whoever opened it may not have come to this layer yet.
-    const auto begun = [this, layer]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return slot(layer).state != State::kGated;
-    };
-    mutex_.Await(absl::Condition(&begun));
     work = slot(layer).work;
   }
   if (work) {
@@ -134,6 +131,27 @@ absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
   }
   ENTRAIN_RETURN_IF_ERROR(slot.status);
   return slot.params;
+}
+
+// The gate is open, but the thread that opened it may not have come to this layer yet.
+absl::Status LayerGather::AwaitBegun(int layer) {
+  const int64_t limit_ns = TimeLimit(timeout_ns_, {comm_.get()});
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto begun = [this, layer]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return slot(layer).state != State::kGated;
+    };
+    if (mutex_.AwaitWithTimeout(absl::Condition(&begun), absl::Nanoseconds(limit_ns))) {
+      return absl::OkStatus();
+    }
+  }
+  const absl::Status late = absl::DeadlineExceededError(
+      absl::StrCat("layer ", layer, " gather: its exchange is over, but it has not begun after ",
+                   limit_ns / kMillisecond, " ms"));
+  if (comm_ != nullptr) {
+    comm_->EndWith(late);
+  }
+  return late;
 }
 
 absl::Status LayerGather::Release(int layer) {

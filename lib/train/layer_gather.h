@@ -80,6 +80,7 @@ class LayerGather {
   absl::Status PostSend(int layer, Slot* slot);
   absl::Status SendFromDevice(int layer, uint32_t begun, std::byte* buffer);
   absl::StatusOr<void*> WaitOnDevice(int layer);
+  absl::Status AwaitBegun(int layer) ABSL_LOCKS_EXCLUDED(mutex_);
   Slot& slot(int layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return slots_[static_cast<size_t>(layer)];
   }

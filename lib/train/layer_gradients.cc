@@ -12,16 +12,16 @@
 
 namespace entrain {
 
-LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool,
-                               std::shared_ptr<Communicator> shard,
-                               std::shared_ptr<Communicator> sync, DType dtype, int64_t timeout_ns)
+LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, DType dtype,
+                               int64_t timeout_ns)
     : slab_(slab),
       pool_(pool),
-      shard_(std::move(shard)),
-      sync_(std::move(sync)),
+      comms_(std::move(comms)),
       dtype_(dtype),
       timeout_ns_(timeout_ns),
-      lent_(static_cast<size_t>(slab.layers())) {}
+      lent_(static_cast<size_t>(slab.layers())),
+      courier_(TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
+               [this](const absl::Status& why) { Abandon(Annotate(why, "shard: gradients")); }) {}
 
 LayerGradients::~LayerGradients() {
   onto_.reset();
@@ -47,13 +47,17 @@ absl::Status LayerGradients::BindOnDevice(float* grads, DeviceRoom* room,
     floats_ = reinterpret_cast<float*>(floats);
   }
   auto* const anywhere = reinterpret_cast<std::byte*>(grads_);
-  if (shard_ != nullptr) {
+  if (comms_.shard != nullptr) {
     Call call = ReduceScatter(largest, anywhere);
     call.out.data = anywhere;
-    ENTRAIN_RETURN_IF_ERROR(shard_->Reserve(call, 1));
+    ENTRAIN_RETURN_IF_ERROR(comms_.shard->Reserve(call, 1));
   }
-  return sync_ == nullptr ? absl::OkStatus()
-                          : sync_->Reserve(AllReduce(largest.shard, anywhere), 1);
+  for (const auto& comm : {comms_.context, comms_.sync}) {
+    if (comm != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(comm->Reserve(AllReduce(largest.shard, anywhere), 1));
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool LayerGradients::Lent(int layer) const {
@@ -89,7 +93,7 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   }
   Flight flight;
   flight.layer = layer;
-  flight.global = global && sync_ != nullptr;
+  flight.global = global && comms_.sync != nullptr;
   std::swap(flight.buffer, lent_[static_cast<size_t>(layer)]);
   if (room_ != nullptr) {
     std::swap(flight.block, lent_blocks_[static_cast<size_t>(layer)]);
@@ -155,33 +159,41 @@ Call LayerGradients::AllReduce(int64_t count, std::byte* own) const {
   call.count = count;
   call.in = call.out = {own, count * SizeOf(dtype_)};
   call.options = TimedCall(timeout_ns_, -1, true);
+  if (comms_.context != nullptr) {
+    call.options.determinism = Determinism::kRankOrder;
+  }
   call.options.device = room_ != nullptr;
   return call;
 }
 
 absl::Status LayerGradients::Scatter(Flight* flight) {
   const SlabLayer& l = slab_.layer(flight->layer);
-  if (shard_ == nullptr || l.padded == 0) {
+  if (comms_.shard == nullptr || l.padded == 0) {
     return absl::OkStatus();
   }
   Call call = ReduceScatter(l, flight->data());
   // On a device all ranks have the same order, so that the call may go any way.
   call.options.user_tag = room_ == nullptr ? flight->layer : -1;
-  ENTRAIN_ASSIGN_OR_RETURN(flight->scatter, shard_->Start(call));
+  ENTRAIN_ASSIGN_OR_RETURN(flight->scatter, comms_.shard->Start(call));
   return absl::OkStatus();
 }
 
 absl::Status LayerGradients::Land(Flight& flight) {
   if (flight.scatter) {
+    Courier::Doing(absl::StrCat("layer ", flight.layer, " gradients: the sum within the replica"));
     flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
   }
   std::byte* const own = Own(flight);
-  const int64_t valid = slab_.layer(flight.layer).valid;  // the same in all of the sync group
-  if (flight.global && valid > 0) {
-    Call call = AllReduce(valid, own);
-    call.options.user_tag = room_ == nullptr ? flight.layer : -1;
-    ENTRAIN_RETURN_IF_ERROR(sync_->Run(call));
+  const int64_t valid = slab_.layer(flight.layer).valid;  // the same in both groups
+  for (const auto& comm : {comms_.context, flight.global ? comms_.sync : nullptr}) {
+    if (comm != nullptr && valid > 0) {
+      Call call = AllReduce(valid, own);
+      call.options.user_tag = room_ == nullptr ? flight.layer : -1;
+      Courier::Doing(absl::StrCat("layer ", flight.layer, " gradients: the sum over ",
+                                  comm == comms_.sync ? "replicas" : "the context axis"));
+      ENTRAIN_RETURN_IF_ERROR(comm->Run(call));
+    }
   }
   return AddToSlab(flight, own);
 }
@@ -191,7 +203,8 @@ absl::Status LayerGradients::AddToSlab(const Flight& flight, const std::byte* ow
   if (l.valid == 0) {
     return absl::OkStatus();
   }
-  const int ranks = slab_.slots() * (flight.global ? sync_->size() : 1);
+  const int ranks = slab_.slots() * (comms_.context == nullptr ? 1 : comms_.context->size()) *
+                    (flight.global ? comms_.sync->size() : 1);
   const float share = 1.0f / static_cast<float>(ranks);
   const Kernels& kernels = CurrentKernels();
   float* const grads = grads_ + l.offset;
@@ -216,9 +229,9 @@ absl::StatusOr<float*> LayerGradients::RoomForFloats(int64_t count, OwnedBuffer*
   return reinterpret_cast<float*>(buffer->data());
 }
 
-// A rank that gives up tells the others of both groups, so that nobody waits for it.
+// A rank that gives up tells the others of all groups, so that nobody waits for it.
 void LayerGradients::Abandon(const absl::Status& why) {
-  for (const auto& comm : {shard_, sync_}) {
+  for (const auto& comm : {comms_.shard, comms_.context, comms_.sync}) {
     if (comm != nullptr) {
       comm->EndWith(why);
     }

@@ -1,8 +1,11 @@
 // Gradients on their way: a buffer to add to for each layer, and its reduction into the gradient
 // slab, on a courier under the rest of the backward pass.
 //
-//   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l)
-//          [global: --all-reduce, sync group--> p_l] --divide by M or M N, in f32--> += slab
+//   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l) --all-reduce, context group--> p_l
+//          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += slab
+//
+// C ranks along the context axis keep the same parameters: with C > 1 sums are in rank order, so that what they add has the same
+// bits in every group, whatever algorithm it uses.
 //
 // Ranks of a sync group take their layers in the same order; else any order will do. On device
 // memory those of a shard group do so too, and a layer's reduction begins when that of the layer
@@ -29,10 +32,12 @@ namespace entrain {
 
 class LayerGradients {
  public:
-  // `slab` and `pool` outlive this. `shard` and `sync`: for this object alone; null when the group
-  // has one rank.
-  LayerGradients(const Slab& slab, BufferPool& pool, std::shared_ptr<Communicator> shard,
-                 std::shared_ptr<Communicator> sync, DType dtype, int64_t timeout_ns);
+  // For this object alone; null when the group has one rank.
+  struct Comms {
+    std::shared_ptr<Communicator> shard, context, sync;
+  };
+  // `slab` and `pool` outlive this.
+  LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, DType dtype, int64_t timeout_ns);
   // Ends what is under way, on all ranks.
   ~LayerGradients();
 
@@ -81,7 +86,7 @@ class LayerGradients {
 
   const Slab& slab_;
   BufferPool& pool_;
-  const std::shared_ptr<Communicator> shard_, sync_;
+  const Comms comms_;
   const DType dtype_;
   const int64_t timeout_ns_;
   float* grads_ = nullptr;

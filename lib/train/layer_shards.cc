@@ -85,7 +85,8 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       // Idle memory: what a pass holds at once, gathered layers and gradients, f32 at most.
       pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
-      gradients_(slab_, pool_, comms_.scatter, comms_.sync, config.grad_dtype, config.timeout_ns) {
+      gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
+                 config.timeout_ns) {
   const ShardStats created = stats();
   base_shard_ = created.bytes_sent_shard;
   base_sync_ = created.bytes_sent_sync;
@@ -99,6 +100,9 @@ absl::StatusOr<LayerShards::Comms> LayerShards::MakeComms(const Mesh& mesh) {
   if (mesh.length(Axis::kShard) > 1) {
     ENTRAIN_ASSIGN_OR_RETURN(comms.gather, own(mesh.comm(Axis::kShard)));
     ENTRAIN_ASSIGN_OR_RETURN(comms.scatter, own(mesh.comm(Axis::kShard)));
+  }
+  if (mesh.length(Axis::kContext) > 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(comms.context, own(mesh.comm(Axis::kContext)));
   }
   if (mesh.length(Axis::kSync) > 1) {
     ENTRAIN_ASSIGN_OR_RETURN(comms.sync, own(mesh.comm(Axis::kSync)));
@@ -126,6 +130,9 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
   for (const auto& values : {shape, counts}) {
     if (comms.scatter != nullptr) {
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(*comms.scatter, "the shard group", values));
+    }
+    if (comms.context != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(*comms.context, "the context group", values));
     }
     if (comms.sync != nullptr) {
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(*comms.sync, "the sync group", values));
@@ -252,7 +259,7 @@ absl::Status LayerShards::LoadToDevice(const SlabLayer& layer, const void* full,
 
 absl::Status LayerShards::Broadcast() {
   ENTRAIN_RETURN_IF_ERROR(CheckBound());
-  if (comms_.sync == nullptr) {
+  if (comms_.context == nullptr && comms_.sync == nullptr) {
     return absl::OkStatus();
   }
   CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
@@ -260,8 +267,13 @@ absl::Status LayerShards::Broadcast() {
     ENTRAIN_RETURN_IF_ERROR(Annotate(ComeToRest(), "shard: broadcast"));
     options.device = true;
   }
-  return Annotate(comms_.sync->Broadcast(params_, slab_.count(), DType::kF32, 0, options),
-                  "shard: broadcast");
+  for (const auto& comm : {comms_.context, comms_.sync}) {
+    if (comm != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(Annotate(
+          comm->Broadcast(params_, slab_.count(), DType::kF32, 0, options), "shard: broadcast"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // On a device: gradients have crossed replicas, by calls that have no tags either, and the stream is
@@ -339,7 +351,8 @@ absl::Status LayerShards::SetGradients(GradientScope scope) {
 
 ShardStats LayerShards::stats() const {
   ShardStats stats = waits_;
-  stats.bytes_sent_shard = BytesSent(comms_.gather) + BytesSent(comms_.scatter) - base_shard_;
+  stats.bytes_sent_shard = BytesSent(comms_.gather) + BytesSent(comms_.scatter) +
+                           BytesSent(comms_.context) - base_shard_;
   stats.bytes_sent_sync = BytesSent(comms_.sync) - base_sync_;
   return stats;
 }

@@ -72,7 +72,7 @@ class LayerShards {
   // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab. With slabs
   // on a device, from there or from the host; the latter is waited for.
   absl::Status Load(int layer, const void* full, DType from = DType::kF32);
-  // Collective; blocks: replica 0's slab to all replicas.
+  // Collective; blocks: replica 0's slab to all replicas, and in each that of the first rank along the context axis to the others.
   absl::Status Broadcast();
 
   absl::Status BeginPass(Pass pass);
@@ -99,7 +99,7 @@ class LayerShards {
 
  private:
   struct Comms {
-    std::shared_ptr<Communicator> gather, scatter, sync;  // null: a group of one
+    std::shared_ptr<Communicator> gather, scatter, context, sync;  // null: a group of one
   };
   LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab, Comms comms);
   static absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms);

@@ -66,6 +66,9 @@ absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, schedule.Named()));
     }
   }
+  if (groups.copies > 1 || groups.tensor > 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(groups.held, Copies::Find(mesh, *groups.model));
+  }
   return groups;
 }
 
@@ -147,7 +150,9 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
       begun_behind_(static_cast<size_t>(layers_), -1),
       jobs_(static_cast<size_t>(layers_), 0),
       exchange_(shards->slab(), shards->params(), options, std::move(groups), room_.get()),
-      states_(static_cast<size_t>(layers_)) {
+      states_(static_cast<size_t>(layers_)),
+      courier_(TimeLimit(options.timeout_ns, *mesh_),
+               [this](const absl::Status& why) { Fail(Late(why)); }) {
   reductions_ = shards->reductions();
   base_shard_ = BytesSent(false);
   base_sync_ = BytesSent(true);
@@ -286,6 +291,7 @@ absl::Status LayerSync::StartFirst() {
   }
   last_sync_step_ = base_step_ = step_;
   tokens_ = 0;
+  counted_ = false;
   trigger_->Met();
   {
     absl::MutexLock lock(&mutex_);
@@ -352,11 +358,25 @@ absl::Status LayerSync::Block(int layer) {
     const int turn = static_cast<int>(next - order.begin()) - 1;
     Allow(std::min(turn, round_->last_turn() - options_.prefetch) + options_.prefetch);
   }
-  absl::MutexLock lock(&mutex_);
-  const auto open = [this, at]()
-                        ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !states_[at].pending; };
-  mutex_.Await(absl::Condition(&open));
-  return status_;
+  absl::Status late;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto open = [this, at]()
+                          ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !states_[at].pending; };
+    late = courier_.Await(mutex_, absl::Condition(&open));
+    if (late.ok()) {
+      return status_;
+    }
+  }
+  Fail(Late(late));
+  return status();
+}
+
+// The courier has outlasted its limit.
+absl::Status LayerSync::Late(const absl::Status& why) const {
+  return Annotate(why, absl::StrCat("edit: exchange ", info().syncs + 1, " on rank ",
+                                    mesh_->comm(Axis::kModel)->rank(), " of replica ",
+                                    mesh_->coordinate(Axis::kSync)));
 }
 
 absl::Status LayerSync::EndStep() {
@@ -398,6 +418,7 @@ absl::Status LayerSync::Record(int64_t tokens, double metric, double weight) {
         absl::StrCat("edit: weight: ", weight, " is not a finite number of at least 0"));
   }
   tokens_ += tokens;
+  counted_ = true;
   if (weight > 0) {
     metric_sum_ += weight * metric;
     metric_weight_ += weight;
@@ -427,7 +448,7 @@ EditInfo LayerSync::info() const {
   info.rendezvous = met_;
   double sum = 0, weight = 0;
   for (const Standing& one : standings_) {
-    info.wishes |= one.flags;
+    info.wishes |= one.flags & (kWantCheckpoint | kWantStop);
     sum += one.metric_sum;
     weight += one.metric_weight;
   }

@@ -68,7 +68,7 @@ struct EditInfo {
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
   bool in_warmup = false;
   int64_t rendezvous = 0;  // with or without an exchange
-  uint64_t wishes = 0;     // flags of any replica at the last one
+  uint64_t wishes = 0;     // kWantCheckpoint, kWantStop of any replica at the last one
   double metric = 0;       // mean over all replicas at the last one; NaN: nobody gave any
   int64_t rejections = 0;  // layers of this replica that were rejected, over all exchanges
   int64_t rollbacks = 0;   // layers that were rolled back
@@ -138,7 +138,7 @@ class LayerSync final : public LayerGate {
     int64_t begun() const { return static_cast<int64_t>(standing.steps); }
   };
   struct LayerState {
-    // Its exchange is under way or yet to begin; on a device, and nobody has waited for it.
+    // Its exchange is under way or yet to begin; on a device, and nobody has waited for it. Only while status_ is OK.
     bool pending = false;
     std::vector<Continuation> then;
   };
@@ -159,6 +159,7 @@ class LayerSync final : public LayerGate {
   absl::Status StartFirst();
   bool UnderWay() const { return !behind_.empty() || FirstPending() >= 0; }
   absl::Status Block(int layer);
+  absl::Status Late(const absl::Status& why) const;
   absl::Status HoldStream(int layer);
   absl::Status OnStream(absl::FunctionRef<absl::Status()> body) const;
   absl::Status CheckOnDevice(const char* name, const void* array) const;
@@ -228,6 +229,7 @@ class LayerSync final : public LayerGate {
   // Since the last exchange, or rendezvous: what the next standing says.
   int64_t base_step_ = 0;
   int64_t tokens_ = 0;
+  bool counted_ = false;  // what tokens_ is; else nobody has said anything
   double metric_sum_ = 0, metric_weight_ = 0;
   uint64_t wishes_ = 0;
   bool left_ = false;

@@ -40,7 +40,8 @@ std::shared_ptr<LayerSync::Round> LayerSync::NewRound(std::vector<int> layers) {
                      .steps = static_cast<uint64_t>(step_),
                      .steps_since = static_cast<uint64_t>(since),
                      .tokens_since = static_cast<uint64_t>(std::exchange(tokens_, 0)),
-                     .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0),
+                     .flags = std::exchange(wishes_, 0) | (left_ ? kLeaving : 0) |
+                              (std::exchange(counted_, false) ? kCounted : 0),
                      .metric_sum = std::exchange(metric_sum_, 0),
                      .metric_weight = std::exchange(metric_weight_, 0)};
   return round;
@@ -75,13 +76,15 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
 void LayerSync::TakeBack(const Round& round) {
   base_step_ -= static_cast<int64_t>(round.standing.steps_since);
   tokens_ += static_cast<int64_t>(round.standing.tokens_since);
+  counted_ = counted_ || (round.standing.flags & kCounted) != 0;
 }
 
 void LayerSync::BeginTurns() {
   {
     absl::MutexLock lock(&mutex_);
     for (const int layer : round_->order) {
-      states_[static_cast<size_t>(layer)].pending = true;
+      // Judge may have failed by now, and then nobody comes to clear this.
+      states_[static_cast<size_t>(layer)].pending = status_.ok();
     }
     allowed_ = -1;
   }

@@ -209,6 +209,7 @@ void LayerSync::GoOnFrom(CheckpointKind kind) {
   if (portable) {  // the replicas have just exchanged
     last_sync_step_ = base_step_ = step_;
     tokens_ = 0;
+    counted_ = false;
     metric_sum_ = metric_weight_ = 0;
     std::fill(unshared_.begin(), unshared_.end(), 0);
   }

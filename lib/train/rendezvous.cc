@@ -38,13 +38,16 @@ bool AllLeave(absl::Span<const Standing> all) {
                      [](const Standing& one) { return (one.flags & kLeaving) != 0; });
 }
 
-std::vector<double> Trained(absl::Span<const Standing> all) {
-  const bool tokens = std::all_of(all.begin(), all.end(), [](const Standing& one) {
-    return one.tokens_since > 0 || one.steps_since == 0;
+std::vector<double> Trained(absl::Span<const Standing> all, bool as_published) {
+  const bool counted = std::all_of(all.begin(), all.end(), [](const Standing& one) {
+    return (one.flags & kCounted) != 0 || one.steps_since == 0;
   });
+  const bool any =
+      std::any_of(all.begin(), all.end(), [](const Standing& one) { return one.tokens_since > 0; });
   std::vector<double> trained;
   for (const Standing& one : all) {
-    trained.push_back(static_cast<double>(tokens ? one.tokens_since : one.steps_since));
+    const uint64_t since = counted && any ? one.tokens_since : one.steps_since;
+    trained.push_back(static_cast<double>(as_published ? one.steps : since));
   }
   return trained;
 }

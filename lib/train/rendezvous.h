@@ -12,8 +12,9 @@ namespace entrain {
 
 // Standing::flags.
 constexpr uint64_t kWantCheckpoint = 1, kWantStop = 2;
-constexpr uint64_t kLeaving = 4;  // this replica trains no more, and stays until all are leaving
-constexpr uint64_t kInsist = 8;   // exchange however little was trained
+constexpr uint64_t kLeaving = 4;   // this replica trains no more, and stays until all are leaving
+constexpr uint64_t kInsist = 8;    // exchange however little was trained
+constexpr uint64_t kCounted = 16;  // tokens_since is what was counted, also if it is 0
 
 // One record a replica, as it travels.
 struct Standing {
@@ -34,8 +35,8 @@ absl::Status CheckStandings(absl::Span<const Standing> all);
 // somebody insists, or all are leaving, and there was any step.
 bool Exchanges(absl::Span<const Standing> all, int64_t least);
 bool AllLeave(absl::Span<const Standing> all);
-// What each replica has trained since the last exchange, to be weighed by: tokens, if all that
-// made steps count them, else steps.
-std::vector<double> Trained(absl::Span<const Standing> all);
+// What each replica has trained since the last exchange, to be weighed by: tokens, if all that made steps have counted them
+// and there were any, else steps. As published: steps since the beginning.
+std::vector<double> Trained(absl::Span<const Standing> all, bool as_published);
 
 }  // namespace entrain

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "lib/base/call.h"
 #include "lib/comm/mesh.h"
@@ -23,11 +24,16 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// What that comes to for who waits for a device. 0: the longer default of the two groups.
+// What that comes to for who waits for a device, or a courier. 0: the longest default of the groups; null: there is none.
+inline int64_t TimeLimit(int64_t timeout_ns, std::initializer_list<const Communicator*> groups) {
+  int64_t longest = 0;
+  for (const Communicator* group : groups) {
+    longest = std::max(longest, group == nullptr ? 0 : group->timeout_ns());
+  }
+  return timeout_ns > 0 ? timeout_ns : longest > 0 ? longest : kDefaultTimeoutNs;
+}
 inline int64_t TimeLimit(int64_t timeout_ns, const Mesh& mesh) {
-  return timeout_ns > 0 ? timeout_ns
-                        : std::max(mesh.comm(Axis::kModel)->timeout_ns(),
-                                   mesh.comm(Axis::kSync)->timeout_ns());
+  return TimeLimit(timeout_ns, {mesh.comm(Axis::kModel).get(), mesh.comm(Axis::kSync).get()});
 }
 
 }  // namespace entrain

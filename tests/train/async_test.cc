@@ -248,6 +248,49 @@ TEST(AEdit, ReplicasCountByWhatTheyHaveTrained) {
   }
 }
 
+// All steps of one replica were skipped, as with a loss scale that is too large.
+TEST(AEdit, AReplicaThatTrainedOnNothingHasNoWeight) {
+  RunReplicas({2, 2}, Layers(), [](Replica& r) {
+    FakeClock clock;
+    EditOptions options = Async(&clock);
+    options.use_step_weight = true;
+    r.Edit(options);
+    r.Forward();
+    const float start = First(r, r.params());
+    ASSERT_EQ(r.edit().Record(r.replica() == 0 ? 50 : 0, 0, 0), absl::OkStatus());
+    StepsUntilExchange(r, clock, 4, r.replica() == 0 ? 1.0f : 100.0f);
+    EXPECT_THAT(r.edit().Report(1)->weights, testing::ElementsAre(1, 0));
+    EXPECT_EQ(First(r, r.params()),
+              start + static_cast<float>(r.edit().standings()[0].steps_since));
+  });
+}
+
+// Replica 0 makes more steps before the first exchange, replica 1 before the second.
+TEST(AEdit, CompatWeighsByStepsSinceTheBeginning) {
+  for (const bool compat : {false, true}) {
+    RunReplicas({2, 2}, Layers(), [compat](Replica& r) {
+      FakeClock clock;
+      EditOptions options = Async(&clock);
+      options.use_step_weight = true;
+      options.compat = compat;
+      r.Edit(options);
+      r.Forward();
+      for (const int replica : {0, 1}) {
+        StepsUntilExchange(r, clock, r.replica() == replica ? 1 : 4, 1);
+        const std::vector<Standing> all = r.edit().standings();
+        const auto share = [&](uint64_t Standing::*steps) {
+          return static_cast<double>(all[0].*steps) /
+                 static_cast<double>(all[0].*steps + all[1].*steps);
+        };
+        const double want = share(compat ? &Standing::steps : &Standing::steps_since);
+        EXPECT_NEAR(r.edit().Report(1)->weights[0], want, 1e-12);
+        EXPECT_GT(std::abs(share(&Standing::steps) - share(&Standing::steps_since)),
+                  replica == 0 ? -1 : 0.1);
+      }
+    });
+  }
+}
+
 TEST(AEdit, MetricsAndWishesTravelWithTheRendezvous) {
   RunReplicas({2, 2}, Layers(), [](Replica& r) {
     FakeClock clock;

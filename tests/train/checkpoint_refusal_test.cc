@@ -50,6 +50,50 @@ TEST(Replacing, LeavesOneCheckpoint) {
   EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
 }
 
+// As if a process had been killed while it saved step-1, in files of its ranks.
+void LeaveHalfASave(const Directory& directory) {
+  std::ofstream(directory.File("step-1.ckpt.tmp"), std::ios::binary) << std::string(
+      "\x89"
+      "ENTR\0\0\0"
+      "\x2a\0\0\0",
+      12);
+  std::ofstream(directory.File("step-1_0003_0000002a.ckpt")) << "a rank's";
+}
+
+TEST(Replacing, ClearsWhatKilledSavesHaveLeft) {
+  const Directory directory;
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    const bool first = r.replica() == 0 && r.slot() == 0;
+    Trainee trainee(r, Judged());
+    trainee.Step();
+    trainee.Step([&] {
+      const auto options = To(directory, CheckpointKind::kExact, {true, true});
+      if (first) {
+        LeaveHalfASave(directory);
+      }
+      r.MeetAll();
+      EXPECT_EQ(r.edit().Save(options), absl::OkStatus());
+      if (first) {
+        EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
+        LeaveHalfASave(directory);  // later than what is loaded
+      }
+      EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
+      if (first) {
+        EXPECT_EQ(directory.Files().size(), 3u);
+        std::filesystem::rename(directory.File("run.ckpt"), directory.File("run2.ckpt"));
+        std::filesystem::rename(directory.File("run2.ckpt"), directory.File("run.ckpt"));
+      }
+      r.MeetAll();
+      EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
+      if (first) {
+        EXPECT_THAT(directory.Files(), ::testing::ElementsAre("run.ckpt"));
+      }
+      EXPECT_FALSE(r.Forward());  // the step begins anew; it has had its exchange
+      r.MeetAll();
+    });
+  });
+}
+
 TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
   const Directory directory;
   std::signal(SIGXFSZ, SIG_IGN);
@@ -235,6 +279,15 @@ TEST(Loading, RefusesWhatDoesNotFit) {
     wrong.directory = "";
     EXPECT_THAT(std::string(r.edit().Load(wrong).message()), HasSubstr("save_dir: is empty"));
   });
+}
+
+// Earlier versions kept what the published detector keeps.
+TEST(Loading, RefusesTheDetectorsOfAnEarlierVersion) {
+  for (const CheckpointKind kind : {CheckpointKind::kExact, CheckpointKind::kPortable}) {
+    Refusal older{.saved = kind, .asked = kind};
+    older.options.ewma_as_published = true;
+    EXPECT_THAT(older.Unspoilt(), HasSubstr("has no \"detector/0/weight\""));
+  }
 }
 
 TEST(Saving, RefusesWhatRanksGiveDifferently) {

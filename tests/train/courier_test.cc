@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -9,13 +10,17 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/base/clock.h"
+
 namespace entrain {
 namespace {
+
+constexpr int64_t kMinute = 60 * kSecond;
 
 TEST(Courier, RunsJobsInOrderBesideTheCaller) {
   std::vector<int> order;
   absl::Notification go;
-  Courier courier;
+  Courier courier(kMinute, [](const absl::Status&) {});
   const uint64_t first = courier.Post([&] {
     go.WaitForNotification();
     order.push_back(1);
@@ -36,7 +41,7 @@ TEST(Courier, RunsJobsInOrderBesideTheCaller) {
 TEST(Courier, KeepsTheFirstErrorAndDropsWhatFollows) {
   std::atomic<int> ran{0};
   absl::Notification go;
-  Courier courier;
+  Courier courier(kMinute, [](const absl::Status&) {});
   courier.Post([&] {
     go.WaitForNotification();
     return absl::InternalError("first");
@@ -64,7 +69,7 @@ TEST(Courier, KeepsTheFirstErrorAndDropsWhatFollows) {
 TEST(Courier, StopDropsWaitingJobsAndEndsTheRunningOne) {
   std::atomic<bool> started{false};
   absl::Notification go;
-  Courier courier;
+  Courier courier(kMinute, [](const absl::Status&) {});
   courier.Post([&] {
     started = true;
     go.WaitForNotification();
@@ -88,8 +93,62 @@ TEST(Courier, StopDropsWaitingJobsAndEndsTheRunningOne) {
   EXPECT_TRUE(absl::IsAborted(courier.Drain()));
 }
 
+TEST(Courier, AWaitThatOutlastsTheLimitSaysWhatForAndGivesUp) {
+  absl::Notification go;
+  absl::Status given_up;
+  Courier courier(50 * kMillisecond, [&](const absl::Status& why) {
+    given_up = why;
+    go.Notify();
+  });
+  courier.Post([&] {
+    Courier::Doing("layer 3: the sum of deltas");
+    go.WaitForNotification();
+    return absl::OkStatus();
+  });
+  bool ran = false;
+  courier.Post([&] {
+    ran = true;
+    return absl::OkStatus();
+  });
+  const int64_t begun = Clock::Real().Now();
+  const absl::Status late = courier.Drain();
+  EXPECT_LT(Clock::Real().Now() - begun, 10 * kSecond);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(std::string(late.message()),
+              testing::ContainsRegex("layer 3: the sum of deltas is not over after [0-9]+ ms "
+                                     ".limit 50 ms"));
+  EXPECT_EQ(given_up, late);
+  courier.Stop();
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(courier.status(), late);
+}
+
+// Its own limit is long over when the job ends.
+TEST(Courier, WhatAJobGoesOnToHasALimitOfItsOwn) {
+  absl::Notification go;
+  Courier slow(kMinute, [](const absl::Status&) {});
+  Courier courier(kMillisecond, [](const absl::Status&) {});
+  const uint64_t first = slow.Post([&] {
+    go.WaitForNotificationWithTimeout(absl::Nanoseconds(Courier::kReportNs + 300 * kMillisecond));
+    return absl::OkStatus();
+  });
+  courier.Post(
+      [&] { return slow.Wait(first); });  // for another courier as long as that one may take
+  EXPECT_EQ(courier.Drain(), absl::OkStatus());
+}
+
+TEST(Courier, NobodyWaitsForWhatNothingCanBringAbout) {
+  Courier courier(kMinute, [](const absl::Status&) {});
+  EXPECT_EQ(courier.Wait(courier.Post([] { return absl::OkStatus(); })), absl::OkStatus());
+  absl::Mutex mutex;
+  bool done = false;
+  absl::MutexLock lock(&mutex);
+  const absl::Status status = courier.Await(mutex, absl::Condition(&done));
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+}
+
 TEST(Courier, EndsWithoutHavingStarted) {
-  Courier courier;
+  Courier courier(kMinute, [](const absl::Status&) {});
   EXPECT_EQ(courier.Drain(), absl::OkStatus());
 }
 

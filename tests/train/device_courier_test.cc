@@ -27,6 +27,7 @@ class Slow {
   Slow(Slow&& other) noexcept : go_(other.go_), moves_(other.moves_ + 1) {
     if (moves_ == 2) {  // the first is into what is posted
       go_->Notify();
+      // The job before fails meanwhile; nothing says so before this one is posted.
       usleep(50'000);
     }
   }
@@ -82,6 +83,7 @@ TEST_F(DeviceCouriers, WhatFollowsAJobComesWhenTheDeviceIsThroughWithIt) {
       },
       [&] { through = mark.Reached().value(); });
   ASSERT_TRUE(number.ok()) << number.status();
+  // A courier that does not wait for the device would go on by then.
   usleep(20'000);
   word_.Set(1);
   EXPECT_EQ(courier_->Wait(*number), absl::OkStatus());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -104,12 +105,7 @@ TEST(LayerSync, AModelFrozenWholeIsRefused) {
 // ---- Models in parts ---------------------------------------------------------------------------
 
 TEST(LayerSync, CopiesAlongTheContextAxisCountOnceInNorms) {
-  RunRanks(4, [](const std::shared_ptr<Communicator>& comm) {
-    MeshConfig config;
-    config.lengths[static_cast<size_t>(Axis::kContext)] = 2;
-    const auto mesh = Mesh::Create(comm, config);
-    ASSERT_TRUE(mesh.ok()) << mesh.status();
-    Replica r(*mesh, FourLayers());
+  RunReplicas({1, 2, 2}, FourLayers(), [](Replica& r) {
     r.Edit(Weighed());
     r.Forward();
     r.DriftFromAnchor([&](int, int64_t) { return r.replica() == 0 ? 0.25f : 0.5f; });
@@ -117,6 +113,134 @@ TEST(LayerSync, CopiesAlongTheContextAxisCountOnceInNorms) {
     EXPECT_TRUE(r.Forward());
     EXPECT_NEAR(r.edit().Report(2)->norms[0], 0.25 * std::sqrt(50.0), 1e-6);
     EXPECT_NEAR(r.edit().Report(2)->norms[1], 0.5 * std::sqrt(50.0), 1e-6);
+  });
+}
+
+// A step of plain gradient descent; each rank's gradient is of its own part of the context.
+void Descend(Replica& r, int step) {
+  for (int layer = 3; layer >= 0; --layer) {
+    const auto lent = r.shards().Gradients(layer);
+    ASSERT_TRUE(lent.ok()) << lent.status();
+    const SlabLayer& shape = r.shards().slab().layer(layer);
+    auto bytes = r.Fetch(*lent, shape.padded * static_cast<int64_t>(sizeof(float)));
+    auto* const grads = reinterpret_cast<float*>(bytes.data());
+    for (int64_t i = 0; i < shape.full; ++i) {
+      grads[i] = Noise(8 * r.replica() + 4 * r.slot() + r.copy(), step, layer, i);
+    }
+    r.Store(*lent, bytes);
+    ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+  }
+  ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+  std::vector<float>& grads = r.grads();
+  std::vector<float>& params = r.params();
+  for (size_t i = 0; i < grads.size(); ++i) {
+    params[i] -= 0.1f * std::exchange(grads[i], 0.0f);
+  }
+}
+
+// In warm-up and after it, and through exchanges: each rank trains on its own part, and all of a replica stay alike.
+TEST(LayerSync, CopiesAlongTheContextAxisTrainAlike) {
+  constexpr int kCopies = 3, kSteps = 5;
+  for (const int shards : {1, 2}) {
+    const Grid grid{shards, 3, kCopies};
+    // By step and copy.
+    std::vector<Collected> params(kSteps * kCopies, Collected({shards, 3}));
+    RunReplicas(grid, FourLayers(), [&](Replica& r) {
+      EditOptions options = Averaging();
+      options.local_sgd_warmup_steps = 1;
+      options.local_sgd_sync_interval = 2;
+      r.Edit(options);
+      for (int step = 0; step < kSteps; ++step) {
+        EXPECT_EQ(r.Forward(), step == 3);
+        Descend(r, step);
+        params[static_cast<size_t>(step * kCopies + r.copy())].Put(r, r.params());
+        r.EndStep();
+      }
+      EXPECT_TRUE(r.Forward());
+    });
+    for (int step = 0; step < kSteps; ++step) {
+      for (int replica = 0; replica < 3; ++replica) {
+        const auto at = static_cast<size_t>(step * kCopies);
+        for (int slot = 0; slot < shards; ++slot) {
+          EXPECT_EQ(params[at + 1].at(replica, slot), params[at].at(replica, slot));
+          EXPECT_EQ(params[at + 2].at(replica, slot), params[at].at(replica, slot));
+        }
+      }
+    }
+  }
+}
+
+// What all ranks say of an exchange that comes to nothing.
+std::string NextExchange(Replica& r) {
+  absl::Status status = r.edit().EndStep();
+  status.Update(r.edit().BeginForward(true, true).status());
+  for (int l = 0; l < r.shards().slab().layers(); ++l) {
+    status.Update(r.edit().WaitLayer(l));
+  }
+  r.FinishStream();  // on a device it comes out of a later call
+  status.Update(r.edit().Wish(0));
+  EXPECT_FALSE(status.ok());
+  return std::string(status.message());
+}
+
+TEST(LayerSync, CopiesThatDriftAlongTheContextAxisAreNamed) {
+  RunReplicas({2, 2, 2}, FourLayers(), [](Replica& r) {
+    r.Edit(Averaging());
+    r.Forward();
+    r.DriftFromAnchor([](int, int64_t) { return 0.5f; });
+    r.EndStep();
+    EXPECT_TRUE(r.Forward());
+    r.MeetAll();  // so that nobody is still in this exchange when the next one fails
+    // In replica 1, in layer 2, of one shard of one copy; by order of the mesh that is its rank 3.
+    r.DriftFromAnchor([&](int l, int64_t i) {
+      return r.replica() == 1 && r.slot() == 1 && r.copy() == 1 && l == 2 && i == 49 ? 0.75f : 0.5f;
+    });
+    const std::string message = NextExchange(r);
+    if (r.replica() == 1) {
+      EXPECT_THAT(
+          message,
+          HasSubstr("layer 2: the copies of ranks 2 and 3 of the replica have drifted apart"));
+    }
+  });
+}
+
+// Nobody has broadcast: the copies begin apart, and move alike.
+TEST(LayerSync, AnchorsThatDifferAlongTheContextAxisAreNamed) {
+  RunReplicas({1, 2, 2}, FourLayers(), [](Replica& r) {
+    if (r.copy() == 1) {
+      r.params()[3] = std::nextafter(r.params()[3], 9.0f);
+    }
+    r.Edit(Averaging());
+    r.Forward();
+    EXPECT_THAT(NextExchange(r),
+                testing::ContainsRegex(
+                    "the anchors of ranks 0 and 1 of the replica, which hold copies, differ: "
+                    "checksums [0-9a-f]{16} and [0-9a-f]{16}"));
+  });
+}
+
+TEST(LayerSync, ReplicatedLayersThatDriftAlongTheTensorAxisAreNamed) {
+  RunRanks(4, [](const std::shared_ptr<Communicator>& comm) {
+    MeshConfig mesh_config;
+    mesh_config.lengths[static_cast<size_t>(Axis::kTensor)] = 2;
+    const auto mesh = Mesh::Create(comm, mesh_config);
+    ASSERT_TRUE(mesh.ok()) << mesh.status();
+    ShardConfig config;
+    config.layer_counts = {31, 9};
+    config.layer_replicated = {0, 1};
+    Replica r(*mesh, config);
+    r.Edit(Averaging());
+    r.Forward();
+    const auto part = static_cast<float>((*mesh)->coordinate(Axis::kTensor));
+    r.DriftFromAnchor([&](int l, int64_t) { return l == 0 ? part : 0.5f; });
+    r.EndStep();
+    EXPECT_TRUE(r.Forward()) << "layer 0 is not replicated";
+    EXPECT_EQ(comm->Barrier(),
+              absl::OkStatus());  // nobody is still in this exchange when the next one fails
+    r.DriftFromAnchor([&](int, int64_t) { return 0.5f + part; });
+    EXPECT_THAT(
+        NextExchange(r),
+        HasSubstr("layer 1: the copies of ranks 0 and 1 of the replica have drifted apart"));
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }

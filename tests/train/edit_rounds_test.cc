@@ -81,7 +81,7 @@ EditOptions OptionsOf(const Json& variant) {
   options.ewma_alpha = variant["ewma_alpha"];
   options.ewma_warmup_steps = variant["ewma_warmup"];
   options.ewma_threshold = variant["ewma_threshold"];
-  options.ewma_from_zero = true;
+  options.ewma_as_published = true;
   options.clip_pseudo_grad = variant["clip_pseudo_grad"];
   options.outer_optimizer = OuterKind::kSgd;
   options.outer_nesterov = variant["outer"] == "nesterov";

@@ -305,6 +305,42 @@ TEST_P(Channel, ClippingIsByTheNormOfTheMeanOverAllShards) {
   });
 }
 
+// Sgd's first step is lr times the mean gradient, so the factor shows in its length.
+TEST_P(Channel, ClippingShortensTheStep) {
+  for (const DelayMethod method : {DelayMethod::kZero1, DelayMethod::kAcco}) {
+    RunRanks(2, [this, method](const std::shared_ptr<Communicator>& comm) {
+      std::vector<std::vector<float>> after;
+      double factor = 0;
+      for (const double clip : {0.0, 2.0}) {
+        Floats floats(GetParam(), method, OptimizerKind::kSgd);
+        floats.options.clip_norm = clip;
+        floats.options.schedule.lr = 0.5;
+        auto channel = GradientChannel::Create(*comm, floats.options);
+        ASSERT_TRUE(channel.ok());
+        AddTo(floats, **channel, comm->rank(), 0);
+        ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+        if (method == DelayMethod::kAcco) {  // so far only an estimate
+          AddTo(floats, **channel, comm->rank(), 0);
+          ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+          AddTo(floats, **channel, comm->rank(), 0);
+          ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+        }
+        ASSERT_EQ((*channel)->info().commits, 1);
+        factor = (*channel)->info().clip_factor;
+        after.push_back(floats.params());
+        Meet(*comm);
+      }
+      ASSERT_LT(factor, 0.5);
+      for (int64_t i = 0; i < kCount; ++i) {
+        const auto at = static_cast<size_t>(i);
+        const double mean = (GradientOf(0, 0, i) + GradientOf(1, 0, i)) / 2;
+        const double decay = after[0][at] - (InitialOf(i) - 0.5 * mean);
+        ASSERT_NEAR(after[1][at], InitialOf(i) - 0.5 * factor * mean + decay, 1e-6) << i;
+      }
+    });
+  }
+}
+
 // A rank that is slower contributes less and holds nobody's gradients up; all end at the same commit.
 TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
   for (const DelayMethod method : {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp}) {
@@ -319,7 +355,7 @@ TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
       ASSERT_TRUE(channel.ok());
       int64_t added = 0;
       while (!(*channel)->info().finished) {
-        if (comm->rank() == 1) {
+        if (comm->rank() == 1) {  // computes for longer
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }
         AddTo(floats, **channel, comm->rank(), added++);
@@ -328,7 +364,7 @@ TEST_P(Channel, AFastRankAddsWhileASlowOneComputesAndAllEndAtTheSameCommit) {
         if (*ready) {
           ASSERT_EQ((*channel)->Install(), absl::OkStatus());
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // computes
       }
       const ChannelInfo info = (*channel)->info();
       EXPECT_TRUE(absl::IsFailedPrecondition((*channel)->Add(1, 0)));

@@ -57,10 +57,13 @@ void ExpectWholeLayer(Replica& r, DType dtype, int layer) {
   }
 }
 
-class Shards : public testing::TestWithParam<std::tuple<int, int, DType>> {
+// M, N, ranks along the context axis.
+class Shards : public testing::TestWithParam<std::tuple<int, int, int, DType>> {
  protected:
-  Grid grid() const { return {std::get<0>(GetParam()), std::get<1>(GetParam())}; }
-  DType dtype() const { return std::get<2>(GetParam()); }
+  Grid grid() const {
+    return {std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())};
+  }
+  DType dtype() const { return std::get<3>(GetParam()); }
 };
 
 TEST_P(Shards, GatherDeliversWholeLayersUpAndDown) {
@@ -118,10 +121,10 @@ void Reduce(Replica& r, DType dtype, int64_t rank, int microbatch) {
 }
 
 TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
-  const int shards = grid().shards, replicas = grid().replicas;
+  const int parts = grid().shards * grid().copies, replicas = grid().replicas;
   for (const GradientScope scope : {GradientScope::kLocal, GradientScope::kGlobal}) {
     RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
-      const int64_t rank = r.replica() * shards + r.slot();
+      const int64_t rank = r.replica() * parts + r.slot() * grid().copies + r.copy();
       ASSERT_EQ(r.shards().SetGradients(scope), absl::OkStatus());
       // The second micro-batch is on its way before the first has landed.
       for (int microbatch = 0; microbatch < 2; ++microbatch) {
@@ -132,11 +135,11 @@ TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
       r.ForEach(r.grads(), [&](int layer, int64_t i, float& got) {
         double sum = 0;
         for (int64_t n = 0; n < replicas; ++n) {
-          for (int64_t m = 0; (global || n == r.replica()) && m < shards; ++m) {
-            sum += Gradient(n * shards + m, layer, i, 0) + Gradient(n * shards + m, layer, i, 1);
+          for (int64_t m = 0; (global || n == r.replica()) && m < parts; ++m) {
+            sum += Gradient(n * parts + m, layer, i, 0) + Gradient(n * parts + m, layer, i, 1);
           }
         }
-        const double want = sum / (shards * (global ? replicas : 1));
+        const double want = sum / (parts * (global ? replicas : 1));
         ASSERT_NEAR(got, want, 1e-6) << "layer " << layer << " element " << i;
       });
     });
@@ -145,8 +148,9 @@ TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
 
 TEST_P(Shards, BroadcastGivesReplicaZerosParametersToAll) {
   RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
-    r.ForEach(r.params(),
-              [&](int, int64_t, float& value) { value += static_cast<float>(r.replica()); });
+    r.ForEach(r.params(), [&](int, int64_t, float& value) {
+      value += static_cast<float>(r.replica() + 2 * r.copy());
+    });
     ASSERT_EQ(r.shards().Broadcast(), absl::OkStatus());
     r.ForEach(r.params(), [&](int layer, int64_t i, float& value) {
       ASSERT_EQ(value, Replica::Initial(layer, i));
@@ -180,14 +184,20 @@ TEST(LayerShards, ABroadcastComesAfterTheGradientsThatAreUnderWay) {
   });
 }
 
+std::string NameOfGrid(const testing::TestParamInfo<Shards::ParamType>& info) {
+  const auto& [shards, replicas, copies, dtype] = info.param;
+  return absl::StrCat("m", shards, "_n", replicas, "_c", copies, "_", std::string(NameOf(dtype)));
+}
 INSTANTIATE_TEST_SUITE_P(All, Shards,
                          testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 2),
+                                          testing::Values(1),
                                           testing::Values(DType::kF32, DType::kBF16)),
-                         [](const auto& param) {
-                           return absl::StrCat("m", std::get<0>(param.param), "_n",
-                                               std::get<1>(param.param), "_",
-                                               std::string(NameOf(std::get<2>(param.param))));
-                         });
+                         NameOfGrid);
+INSTANTIATE_TEST_SUITE_P(Context, Shards,
+                         testing::Combine(testing::Values(1, 2), testing::Values(1, 2),
+                                          testing::Values(2),
+                                          testing::Values(DType::kF32, DType::kBF16)),
+                         NameOfGrid);
 
 TEST(LayerShards, LendsTheSlabItselfWhenNothingHasToBeGathered) {
   RunReplicas({1, 2}, ConfigOf(DType::kF32), [](Replica& r) {

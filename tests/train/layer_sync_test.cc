@@ -2,9 +2,16 @@
 
 #include "lib/train/layer_sync.h"
 
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include <sched.h>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -108,6 +115,27 @@ TEST(LayerSync, AStepHasAsManyMicrobatchesAsTheOptionSays) {
     r.EndStep();
     EXPECT_EQ(r.edit().info().steps, 1);
   });
+}
+
+// Its first micro-batch was never announced, so step 0 ended without anchors; by then the replicas may differ.
+TEST(LayerSync, AnchorsThatWouldBeMadeLateAreRefused) {
+  for (const bool plain : {false, true}) {
+    RunReplicas({1, 2}, FourLayers(), [plain](Replica& r) {
+      EditOptions options = plain ? EditOptions() : Averaging();
+      options.local_sgd_warmup_steps = 1;
+      r.Edit(options);
+      for (int step = 0; step < 2; ++step) {
+        EXPECT_FALSE(r.Forward(true, false));
+        r.EndStep();
+      }
+      const absl::Status late = r.edit().BeginForward(true, true).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(late)) << late;
+      EXPECT_THAT(std::string(late.message()),
+                  HasSubstr("the anchors must be made before the first step after warm-up, step 1, "
+                            "and this is step 2"));
+      EXPECT_EQ(r.edit().info().last_sync_step, -1);
+    });
+  }
 }
 
 TEST(LayerSync, RequestsExchangeBetweenIntervalsOnce) {
@@ -388,6 +416,63 @@ TEST(LayerSync, AReplicaThatLeavesEndsTheOthersWaits) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr("edit: "));
     EXPECT_FALSE(r.shards().Wait(3).ok());
+  });
+}
+
+// Keeps the calling thread, and threads that it starts meanwhile, on one core.
+class OnOneCore {
+ public:
+  OnOneCore() {
+    sched_getaffinity(0, sizeof(before_), &before_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof(one), &one);
+  }
+  ~OnOneCore() { sched_setaffinity(0, sizeof(before_), &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
+// The other replica ends the exchange before this one comes to it.
+void ComeToAnExchangeThatHasEnded(Replica& r) {
+  // An idle-class thread gives way, on one core, to the courier that it wakes: the exchange fails before the caller goes on.
+  const sched_param none{};
+  ASSERT_EQ(sched_setscheduler(0, SCHED_IDLE, &none), 0);
+  const absl::StatusOr<bool> begun = r.edit().BeginForward(true, true);
+  EXPECT_TRUE(begun.ok()) << begun.status();
+  std::promise<absl::Status> waited;
+  std::thread([&] { waited.set_value(r.edit().WaitLayer(3)); }).detach();
+  std::future<absl::Status> status = waited.get_future();
+  if (status.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
+    std::fprintf(stderr, "WaitLayer has not returned after 10 s\n");
+    std::abort();
+  }
+  EXPECT_FALSE(status.get().ok());
+  EXPECT_EQ(sched_setscheduler(0, SCHED_OTHER, &none), 0);
+}
+
+TEST(LayerSync, AnExchangeThatFailsBeforeBeginForwardReturnsHoldsNobody) {
+  RunReplicas({1, 2}, FourLayers(), [](Replica& r) {
+    const OnOneCore pinned;
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      r.Edit(Averaging());
+      r.Forward();
+      r.EndStep();
+      r.Forward();  // the courier's thread exists from here on
+      r.EndStep();
+      r.MeetAll();
+      if (r.replica() == 1) {
+        ASSERT_TRUE(*r.edit().BeginForward(true, true));
+        r.DestroyEdit();
+      }
+      r.MeetAll();
+      if (r.replica() == 0) {
+        ComeToAnExchangeThatHasEnded(r);
+        r.DestroyEdit();
+      }
+    }
   });
 }
 

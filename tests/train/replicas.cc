@@ -253,6 +253,7 @@ void RunMesh(const Grid& grid, const std::function<void(const std::shared_ptr<Me
   RunRanks(grid.ranks(), [&](const std::shared_ptr<Communicator>& comm) {
     MeshConfig config;
     config.lengths[static_cast<size_t>(Axis::kShard)] = grid.shards;
+    config.lengths[static_cast<size_t>(Axis::kContext)] = grid.copies;
     const auto mesh = Mesh::Create(comm, config);
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     body(*mesh);

@@ -34,7 +34,8 @@ void SetOnDevice(bool on_device);
 
 struct Grid {
   int shards = 1, replicas = 1;  // M, N
-  int ranks() const { return shards * replicas; }
+  int copies = 1;                // ranks along the context axis
+  int ranks() const { return shards * replicas * copies; }
 };
 
 // A rank's model. Layer l's element i begins as Initial(l, i), the same on all replicas.
@@ -50,6 +51,7 @@ class Replica {
   }
   int replica() const { return mesh_->coordinate(Axis::kSync); }
   int slot() const { return mesh_->coordinate(Axis::kShard); }
+  int copy() const { return mesh_->coordinate(Axis::kContext); }
   // The slabs; on a device a copy of each: made when it is asked for, and brought back, if it was
   // changed, before anything else is done with the replica.
   std::vector<float>& params() { return Pull(params_); }

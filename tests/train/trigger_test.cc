@@ -84,24 +84,44 @@ TEST(TimeTrigger, FiresWhenTheIntervalIsOverAndAgainWhenItIsAfterMeeting) {
   EXPECT_TRUE(*trigger.Due({.step = 4, .last_sync_step = 3}));
 }
 
-// Only the first rank's clock counts, and all ranks hear of it at the same step.
+// Only the first rank's clock counts, and all ranks hear of it at the same step: whether the others' clocks are ahead, behind
+// (rank 1's says yes after 30 steps, rank 2's never), or one of each.
 TEST(TimeTrigger, RanksOfAReplicaAgree) {
+  const std::vector<std::vector<int64_t>> kOthers = {{50, 100}, {1, 0}, {100, 0}};
+  for (const std::vector<int64_t>& others : kOthers) {
+    RunRanks(3, [&others](const std::shared_ptr<Communicator>& comm) {
+      const auto rank = static_cast<size_t>(comm->rank());
+      const int64_t step_ns = rank == 0 ? 4 : others[rank - 1];
+      FakeClock clock;
+      TimeTrigger trigger(0, 10, &clock, *comm->Split(0, comm->rank()), 10 * kSecond);
+      trigger.Met();
+      StepInfo info{.last_sync_step = 0};
+      std::vector<int64_t> due;
+      for (info.step = 1; info.step < 30; ++info.step) {
+        clock.Advance(step_ns);
+        if (*trigger.Due(info)) {
+          due.push_back(info.step);
+          info.last_sync_step = info.step;
+          trigger.Met();
+        }
+      }
+      // Over at the third step after a meeting, known at the fourth.
+      EXPECT_THAT(due, testing::ElementsAre(4, 8, 12, 16, 20, 24, 28));
+      EXPECT_EQ(comm->Barrier(), absl::OkStatus());
+    });
+  }
+}
+
+// The others' clocks say yes at once, and the first rank's never does.
+TEST(TimeTrigger, ClocksOfOtherRanksDoNotEndAnInterval) {
   RunRanks(3, [](const std::shared_ptr<Communicator>& comm) {
     FakeClock clock;
     TimeTrigger trigger(0, 10, &clock, *comm->Split(0, comm->rank()), 10 * kSecond);
     trigger.Met();
-    StepInfo info{.last_sync_step = 0};
-    std::vector<int64_t> due;
-    for (info.step = 1; info.step < 30; ++info.step) {
-      clock.Advance(comm->rank() == 0 ? 4 : comm->rank() * 50);
-      if (*trigger.Due(info)) {
-        due.push_back(info.step);
-        info.last_sync_step = info.step;
-        trigger.Met();
-      }
+    for (int64_t step = 1; step < 10; ++step) {
+      clock.Advance(comm->rank() == 0 ? 1 : 1000);
+      EXPECT_FALSE(*trigger.Due({.step = step, .last_sync_step = 0}));
     }
-    // Over at the third step after a meeting, known at the fourth.
-    EXPECT_THAT(due, testing::ElementsAre(4, 8, 12, 16, 20, 24, 28));
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());
   });
 }
