@@ -1,6 +1,7 @@
 #include "lib/checkpoint/checkpoint_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -11,9 +12,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -79,6 +84,27 @@ int SyncDirectory(const std::string& path) {
   return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
 }
 
+// 8 bytes of its own, and the number of the save, where a finished file has its header.
+constexpr absl::string_view kMark(
+    "\x89"
+    "ENTR"
+    "\x00\x00\x00",
+    8);
+
+// Of the save whose files a whole one lists: NAME_RANK_ID.ckpt.
+std::optional<uint32_t> NumberOfFiles(const std::string& path) {
+  const auto whole = CheckpointReader::Open(path);
+  if (!whole.ok() || (*whole)->manifest().files.empty()) {
+    return std::nullopt;
+  }
+  absl::string_view name = (*whole)->manifest().files[0].name;
+  uint32_t id = 0;
+  return absl::ConsumeSuffix(&name, ".ckpt") && name.size() > 8 &&
+                 absl::SimpleHexAtoi(name.substr(name.size() - 8), &id)
+             ? std::optional<uint32_t>(id)
+             : std::nullopt;
+}
+
 }  // namespace
 
 // ---- Writing -----------------------------------------------------------------------------------
@@ -101,19 +127,58 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::
       opened.st_ino != named.st_ino || opened.st_dev != named.st_dev) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else has just written it"));
   }
-  if (ftruncate(fd.get(), 0) != 0 || lseek(fd.get(), kFirstArray, SEEK_SET) < 0) {
+  const Unfinished found = ReadUnfinished(fd.get(), temporary);
+  // So that it has been changed, whatever it was.
+  if (ftruncate(fd.get(), 1) != 0 || ftruncate(fd.get(), 0) != 0 ||
+      lseek(fd.get(), kFirstArray, SEEK_SET) < 0 || fstat(fd.get(), &opened) != 0) {
     return FileError(errno, path, absl::StrCat("write ", temporary));
   }
-  return std::unique_ptr<CheckpointWriter>(new CheckpointWriter(std::move(path), std::move(fd)));
+  const int64_t begun_ns = opened.st_ctim.tv_sec * kSecond + opened.st_ctim.tv_nsec;
+  return std::unique_ptr<CheckpointWriter>(
+      new CheckpointWriter(std::move(path), std::move(fd), found, begun_ns));
 }
 
-CheckpointWriter::CheckpointWriter(std::string path, Fd fd)
-    : path_(std::move(path)), temporary_(path_ + ".tmp"), fd_(std::move(fd)), at_(kFirstArray) {}
+CheckpointWriter::CheckpointWriter(std::string path, Fd fd, const Unfinished& found,
+                                   int64_t begun_ns)
+    : path_(std::move(path)),
+      temporary_(path_ + ".tmp"),
+      fd_(std::move(fd)),
+      found_(found),
+      begun_ns_(begun_ns),
+      at_(kFirstArray) {}
 
 CheckpointWriter::~CheckpointWriter() {
   if (!committed_) {
     unlink(temporary_.c_str());
   }
+}
+
+Unfinished ReadUnfinished(int fd, const std::string& path) {
+  std::array<char, kFirstArray> bytes{};
+  const ssize_t got = pread(fd, bytes.data(), bytes.size(), 0);
+  if (got < 0) {
+    return {};
+  }
+  const absl::string_view text(bytes.data(), static_cast<size_t>(got));
+  if (text.find_first_not_of('\0') == absl::string_view::npos) {
+    return {true, {}};
+  }
+  if (absl::StartsWith(text, kMagic)) {
+    return {true, NumberOfFiles(path)};
+  }
+  Reader reader(text);
+  const bool marked = reader.GetRaw(kMark.size()) == kMark;
+  const auto id = reader.Get<uint32_t>();
+  const bool rest =
+      text.find_first_not_of('\0', kMark.size() + sizeof(id)) == absl::string_view::npos;
+  return marked && reader.ok() && rest ? Unfinished{true, id} : Unfinished{};
+}
+
+absl::Status CheckpointWriter::Mark(uint32_t id) {
+  const std::string mark = Writer().PutRaw(kMark.data(), kMark.size()).Put(id).Take();
+  const ssize_t wrote = pwrite(fd_.get(), mark.data(), mark.size(), 0);
+  return wrote == static_cast<ssize_t>(mark.size()) ? absl::OkStatus()
+                                                    : Error(wrote < 0 ? errno : ENOSPC, "write");
 }
 
 absl::Status CheckpointWriter::Error(int error, absl::string_view doing) const {

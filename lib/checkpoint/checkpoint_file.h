@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,15 @@ namespace entrain {
 
 constexpr uint32_t kCheckpointVersion = 1;
 
+// What a file is that was to become a checkpoint.
+struct Unfinished {
+  bool is =
+      false;  // it is one: it begins with zeros, with a mark, or it is whole and lacks its name only
+  std::optional<uint32_t> id;  // of the save of several files that it belongs to
+};
+// The open file of that path.
+Unfinished ReadUnfinished(int fd, const std::string& path);
+
 // Writes `PATH.tmp`, which takes the place of PATH in one step, when it is whole and on the disk.
 // Until then what PATH was is untouched.
 class CheckpointWriter {
@@ -44,6 +54,13 @@ class CheckpointWriter {
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // What a dead process had written to the same temporary file.
+  const Unfinished& found() const { return found_; }
+  // When this began, by the clock of the file system.
+  int64_t begun_ns() const { return begun_ns_; }
+  // Writes down, until Finish, which save the file belongs to, so that others know after this process is killed.
+  absl::Status Mark(uint32_t id);
 
   // An array begins; Append brings its array.bytes(), in any pieces. Offset and digest are filled
   // in here.
@@ -61,7 +78,7 @@ class CheckpointWriter {
   bool committed() const { return committed_; }
 
  private:
-  CheckpointWriter(std::string path, Fd fd);
+  CheckpointWriter(std::string path, Fd fd, const Unfinished& found, int64_t begun_ns);
   absl::Status Write(const void* data, int64_t bytes);
   // Ends the array under way; zeros up to where the next thing begins.
   absl::Status EndArray();
@@ -69,6 +86,8 @@ class CheckpointWriter {
 
   const std::string path_, temporary_;
   Fd fd_;
+  const Unfinished found_;
+  const int64_t begun_ns_;
   int64_t at_ = 0;      // bytes written
   int64_t wanted_ = 0;  // bytes that the array under way still lacks
   Hasher hasher_;
