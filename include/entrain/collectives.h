@@ -5,8 +5,9 @@
  * A rank is done with its part of a call when it has what it needs of others and its buffers are its own again: the root
  * of a broadcast or scatter, and all but the root of a reduce or gather, may be done before others have begun (a large
  * buffer waits for who takes it).
- * If ranks differ in operation, type, count, reduction or root, all of them get MISMATCH naming both calls; one that was
- * done gets it from a later call or wait. */
+ * If ranks differ in operation, type, count, reduction or root, all of them get MISMATCH naming both calls and the ranks
+ * that made each; one that was done gets it from a later call or wait. Guilty is the lowest rank that called something else
+ * than the most; none (-1) if no call was made by the most ranks, as between two. */
 #ifndef ENTRAIN_COLLECTIVES_H_
 #define ENTRAIN_COLLECTIVES_H_
 

@@ -46,8 +46,8 @@ typedef struct entrain_error {
   entrain_status_t code;
   int32_t scope;
   int32_t phase;
-  int32_t guilty_rank;       /* in the communicator concerned; -1: none known */
-  entrain_peer_id_t peer_id; /* the guilty rank's process; zero: none known */
+  int32_t guilty_rank;       /* in the communicator concerned; -1: none known, or no member of it */
+  entrain_peer_id_t peer_id; /* the guilty rank's process, member or not; zero: none known */
   uint64_t generation;       /* of the communicator; 0 in this version */
   uint64_t sequence;         /* number of the call, from 1, among the communicator's untagged collectives, those of one
                                 tag, or the messages to or from one peer: the same on all its ranks; 0: no call */
@@ -56,7 +56,7 @@ typedef struct entrain_error {
   int64_t deadline_ns;       /* the time the call was given */
   int64_t bytes_done;        /* received before it failed */
   int32_t sys_errno;         /* 0: none */
-  int32_t reserved;
+  int32_t guilty_world_rank; /* in the communicator from which the one concerned was split; -1: none known */
   char operation[32];        /* "all_reduce"; empty: no call */
   char peer_address[128];    /* "tcp 10.0.0.5:4711"; empty: none known */
   char text[512];            /* one line, everything above in words */
@@ -86,7 +86,7 @@ typedef struct entrain_runtime_config {
   const char* transports;       /* "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all, best first for each pair */
   const char* interface_filter; /* which address to bind and publish; NULL: ENTRAIN_INTERFACE, else the route to the store */
   const char* ports;            /* "LOW-HIGH" to listen on; NULL: ENTRAIN_PORTS, else the kernel chooses */
-  const char* key_file;         /* pre-shared key, at most 4 KiB, of connections between ranks and to the store that
+  const char* key_file;         /* pre-shared key, 16 bytes to 4 KiB, of connections between ranks and to the store that
                                    entrain_comm_create_from_env opens or serves; NULL: ENTRAIN_KEY_FILE, else none */
   const char* host_id;          /* NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */
@@ -136,7 +136,11 @@ ENTRAIN_API void entrain_comm_config_init(entrain_comm_config_t* config);
 
 /* Creates a communicator of world_size ranks that meet in the store. Blocks until all have come and can reach each
  * other, or until timeout_ns: then TIMED_OUT names the ranks that did not come. Two processes with one rank:
- * FAILED_PRECONDITION on all. Ranks whose settings that must agree differ: MISMATCH naming both. How ranks of a host wait, and
+ * FAILED_PRECONDITION on all. Ranks whose settings that must agree differ: MISMATCH naming both. A rank that ends while the
+ * others wait or connect, by kill -9 too: PEER_LOST naming it, on all within 2 s (a host that has gone: 10 s). A rank whose
+ * own call fails for a reason of its own (a setting, no transport): ABORTED naming it and the reason on the others; one
+ * whose time is up: TIMED_OUT on all. A process makes at most 65,535 communicators in its life, parts and copies counted,
+ * since the number of one that has ended is not used again; then RESOURCE_EXHAUSTED. How ranks of a host wait, and
  * what algorithms they choose, depends on the cores that the calling threads may run on together, as far as the CPU quotas
  * of their cgroups reach, when the runtime makes its first communicator: pin before. */
 ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm);

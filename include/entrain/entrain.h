@@ -23,12 +23,14 @@
  *    other. A timeout on a wait bounds only the wait: it returns ENTRAIN_IN_PROGRESS and changes nothing.
  *    Times are nanoseconds of the monotonic clock. 0 as an operation's timeout: the communicator's default.
  *  7 What an error harms: INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED and RESOURCE_EXHAUSTED only the call:
- *    the rank has not made it, and may yet while the others wait. PEER_LOST, TIMED_OUT, MISMATCH and ABORTED harm the
- *    communicator: every later call on it returns the first such error. Recovery is a new one, never repair in place.
+ *    the rank has not made it, and may yet while the others wait; if it ends instead, they learn of the error.
+ *    PEER_LOST, TIMED_OUT, MISMATCH and ABORTED harm the communicator: every later call on it returns the first such
+ *    error. Recovery is a new one, never repair in place.
  *  8 Counts are elements, 64 bits wide. Buffers need the alignment of their element type. In place: pass the same
  *    pointer where the call says so; buffers that overlap in another way are refused. A count of 0 is legal.
- *  9 No exception, no signal handler, no errno crosses this boundary. After fork() only exec is supported: the child's
- *    calls return FAILED_PRECONDITION.
+ *  9 No exception, no signal handler, no errno crosses this boundary. After fork() the child
+ *    cannot use the library: its calls return FAILED_PRECONDITION. It may live on without exec, as data loaders do: it
+ *    closes its copies of the library's sockets, so that peers notice the parent's death whatever its children do.
  *
  * Settings, first match wins: the call, the config struct, ENTRAIN_* environment variables, the launcher's variables,
  * the default. */

@@ -4,7 +4,8 @@
  * The key of a tcp or local store: entrain_store_open and entrain_store_serve have no config, so both use the pre-shared key in
  * the file that ENTRAIN_KEY_FILE names, and none when it is unset. entrain_comm_create_from_env uses its runtime's key
  * (entrain_runtime_config_t.key_file, else ENTRAIN_KEY_FILE) for the store that it opens or serves. A server and its
- * clients need the same key; FAILED_PRECONDITION otherwise. */
+ * clients need the same key: FAILED_PRECONDITION otherwise, from entrain_store_open when one side has none, from the first
+ * operation when they differ. */
 #ifndef ENTRAIN_STORE_H_
 #define ENTRAIN_STORE_H_
 
@@ -31,7 +32,8 @@ ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_
 /* The URL by which others open this store, with the real port. Valid until the store is destroyed. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
-/* Sets a key (at most 512 bytes) to a value (at most 1 MiB). */
+/* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps 64 MiB for each handle and 256 MiB in all, keys
+ * included; RESOURCE_EXHAUSTED names the limit. */
 ENTRAIN_API entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,
                                                size_t bytes);
 

@@ -36,7 +36,11 @@ enum { /* axes and groups of a mesh */
 
 typedef struct entrain_mesh_config {
   size_t size;
-  int32_t tensor, pipeline, context; /* ranks along each axis; default 1 */
+  int32_t tensor, pipeline, context; /* ranks along each axis; default 1. Ranks along the context axis hold the same
+                                        parameters, and each works on its own part of every sequence: their gradients are
+                                        averaged. EDiT compares these copies, and those of layers that are replicated along
+                                        the tensor axis, in every exchange: MISMATCH names the layer and the ranks of
+                                        copies that have drifted apart */
   int32_t shard;                     /* M; default 1 */
   int32_t sync;                      /* N; 0 (default): what remains of the communicator */
   const char* order;                 /* axes from the one whose neighbours have consecutive ranks to the slowest; NULL:
@@ -131,7 +135,8 @@ ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* pa
  * on a device `full` may be there or on the host. */
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
-/* Copies the parameter slab of replica 0 to all replicas, so that they start alike. Collective; blocks. */
+/* Copies the parameter slab of replica 0 to all replicas, and of the first rank along the context axis to the others, so
+ * that they start alike. Collective; blocks. */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
 
 enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
@@ -148,16 +153,18 @@ ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32
 /* A gradient buffer for the layer: padded_count elements of grad_dtype, zero. The library's memory, the caller's to add
  * to until entrain_shard_reduce_gradients. Frozen layers: INVALID_ARGUMENT. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads);
-/* Takes the buffer back and starts its reduction; returns at once: reduce-scatter over the shard group, with global
- * gradients also all-reduce over the sync group, division by M (local) or M N (global), and addition to the gradient
- * slab. */
+/* Takes the buffer back and starts its reduction; returns at once: reduce-scatter over the shard group, all-reduce over the
+ * C ranks of the context group, with global gradients also over the sync group, division by M C (local) or M C N (global),
+ * and addition to the gradient slab. So each rank's gradient is of the mean loss over its own tokens; where a rank's loss is
+ * its part of a sum over the whole sequence, it is multiplied by C first. Gradients of what is replicated along the tensor
+ * axis are the caller's to combine. */
 ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
 /* Waits until everything that was reduced is in the gradient slab. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
 
 enum {
-  ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over the shard group: each replica trains alone */
-  ENTRAIN_GRADIENTS_GLOBAL = 1 /* averaged over shard and sync group: synchronous data parallel; the default */
+  ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over shard and context group: each replica trains alone */
+  ENTRAIN_GRADIENTS_GLOBAL = 1 /* averaged over these and the sync group: synchronous data parallel; the default */
 };
 /* Which it is from the next reduction on. An EDiT object on this shard sets it itself. Collective. */
 ENTRAIN_API entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope);
@@ -166,7 +173,7 @@ typedef struct entrain_shard_stats_t {
   size_t size;
   uint64_t gather_wait_ns;   /* time that entrain_shard_wait kept the caller */
   uint64_t reduce_wait_ns;   /* time that entrain_shard_finish_gradients kept the caller */
-  uint64_t bytes_sent_shard; /* payload this rank sent within its shard group */
+  uint64_t bytes_sent_shard; /* payload this rank sent within its shard and context group */
   uint64_t bytes_sent_sync;  /* payload this rank sent across replicas for gradients and the broadcast */
 } entrain_shard_stats_t;
 ENTRAIN_API void entrain_shard_stats_init(entrain_shard_stats_t* stats);
@@ -238,16 +245,19 @@ typedef struct entrain_edit_config {
   double local_sgd_sync_time;          /* tau > 0, seconds; default 600; with use_async */
   int64_t min_total_global_steps;      /* >= 1, default 100; with use_async */
   int32_t use_step_weight;             /* 1: replicas count by what they have trained since the last exchange (tokens, if
-                                          all give them to entrain_edit_record, else steps); with use_async. Or 0 */
+                                          all called entrain_edit_record, else steps); with use_async. Or 0 */
   int32_t skip_anomaly;                /* 1: norms far above those before are rejected, each layer and replica for
                                           itself; 0 (default): only those that are not finite */
   double step_weight_ratio;            /* r in [0, 1], default 0.5: the share of that in the weights, with a reducer;
                                           without one it is all of the weight */
   double ewma_alpha;                   /* in (0, 1), default 0.02: how fast the mean and deviation of norms follow */
-  int64_t ewma_warmup_steps;           /* >= 2, default 120: norms accepted before the first is judged; in exchanges. After 5
-                                          rejections in a row, or all replicas' twice, it begins anew: the level changed */
-  double ewma_threshold;               /* > 0, default 3: rejected above mean + threshold x deviation; more where recent
-                                          norms scatter by more than their deviation */
+  int64_t ewma_warmup_steps;           /* >= 2, default 120: norms accepted before the first is judged, from the first
+                                          that is not zero; in exchanges. After 5 rejections in a row, or all replicas'
+                                          twice, it begins anew: the level changed */
+  double ewma_threshold;               /* > 0, default 3: rejected above mean + threshold x deviation, which is taken to be at
+                                          least 1 % of the mean; more where few norms or a large alpha leave both uncertain
+                                          (so that 3 rejects 0.14 % of normal noise), and where recent norms scatter by more
+                                          than their deviation */
   double outer_beta1, outer_beta2, outer_eps; /* of adamw: [0, 1), default 0.9; [0, 1), 0.999; >= 1e-37, 1e-8 */
   entrain_outer_step_fn outer_step;    /* with ENTRAIN_OUTER_CALLBACK, else NULL */
   void* outer_user;                    /* its first argument; the caller's */
@@ -258,8 +268,8 @@ typedef struct entrain_edit_config {
   int32_t is_debug;                    /* 1: a line in the log, whatever its level, of each layer and exchange: norm, z-score
                                           and limit, verdict, weight, clip factor; by the first rank of each replica */
   int32_t compat;                      /* 1: the arithmetic of the published code, to compare with it: rejected replicas
-                                          count in the divisor; detectors begin at 0 and ingest what they reject; a shard
-                                          whose combined Delta sums to less than 1e-6 is rolled back. Not for training */
+                                          count in the divisor; step weights count steps since the beginning; detectors
+                                          begin at 0 and ingest what they reject; a shard whose combined Delta sums to less than 1e-6 is rolled back. Not for training */
   int32_t overlap_steps;               /* 0 (default): layers wait for their exchange. With EDiT 1 to H: the exchange runs behind
                                           that many further steps, on the parameters as they were when it began; then
                                           theta = a + what this replica has done since. With A-EDiT 1: merged at the first
@@ -329,7 +339,8 @@ ENTRAIN_API entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit);
 
 /* What this rank has done since it last said so: tokens it has trained on (>= 0), and a metric, such as the loss, with its
  * weight (>= 0, finite; 0: no metric). Ranks of a replica are added up: where several work on the same tokens, one of
- * them says so. Travels with the next rendezvous, so that metrics need no traffic of their own, which between
+ * them says so. A replica whose ranks all gave 0 tokens, since each of its steps was skipped, has trained on none and has
+ * no share by use_step_weight; only if no rank called this, or no replica gave any token, do steps count. Travels with the next rendezvous, so that metrics need no traffic of their own, which between
  * rendezvous would make the replicas wait for each other. Local. */
 ENTRAIN_API entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric, double weight);
 
@@ -438,7 +449,8 @@ ENTRAIN_API void entrain_checkpoint_config_init(entrain_checkpoint_config_t* con
  * (entrain_edit_replica_t.leaving) cannot take part: save before or after.
  * All ranks succeed, or all have the error of one of them, which names rank and path. The file, or all of them together,
  * takes effect in one step when everything is on the disk; until then, and on an error, a checkpoint of that name is
- * what it was. */
+ * what it was. Files that killed processes left in save_dir while they saved are removed: by a save those from before it
+ * began, by a load those from before the checkpoint that it loaded. */
 ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
 /* Goes on from a checkpoint: at its step, right after its exchange, with begin_forward (which does not exchange again) as
  * the next call. Collective; blocks. Nothing may be under way and no layer gathered. Everything is read and every byte

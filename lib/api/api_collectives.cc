@@ -37,6 +37,23 @@ absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batc
   return absl::OkStatus();
 }
 
+absl::Status CheckAndStart(const Request& request, Call* call) {
+  entrain_batch_t* batch = nullptr;
+  if (absl::Status checked = ToCall(request, call, &batch); !checked.ok()) {
+    return Refused(request, *call, checked);
+  }
+  Communicator& comm = *request.comm->comm;
+  if (batch != nullptr) {
+    return AddToBatch(request, std::move(*call), batch);
+  }
+  if (request.work == nullptr) {
+    return comm.Run(*call);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, comm.Start(*call));
+  *request.work = ToHandle(std::move(work), call->options.background);
+  return absl::OkStatus();
+}
+
 entrain_status_t Submit(const Request& request) {
   return Guard(request.function, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(request.comm, "comm"));
@@ -48,20 +65,13 @@ entrain_status_t Submit(const Request& request) {
       }
     }
     Call call;
-    entrain_batch_t* batch = nullptr;
-    if (absl::Status checked = ToCall(request, &call, &batch); !checked.ok()) {
-      return Refused(request, call, checked);
+    call.kind = request.kind;
+    call.root = request.root;
+    absl::Status status = CheckAndStart(request, &call);
+    if (!status.ok()) {
+      request.comm->comm->Refused(call, status);
     }
-    Communicator& comm = *request.comm->comm;
-    if (batch != nullptr) {
-      return AddToBatch(request, std::move(call), batch);
-    }
-    if (request.work == nullptr) {
-      return comm.Run(call);
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, comm.Start(call));
-    *request.work = ToHandle(std::move(work), call.options.background);
-    return absl::OkStatus();
+    return status;
   });
 }
 

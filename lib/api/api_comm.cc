@@ -58,6 +58,7 @@ void entrain_error_init(entrain_error_t* error) {
   *error = {};
   error->size = sizeof(*error);
   error->guilty_rank = -1;
+  error->guilty_world_rank = -1;
   error->tag = -1;
 }
 

@@ -55,6 +55,7 @@ void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record) 
   record->scope = ScopeOf(record->code, reach);
   record->phase = static_cast<int32_t>(blame.phase);
   record->guilty_rank = blame.rank;
+  record->guilty_world_rank = blame.world_rank;
   std::memcpy(record->peer_id.bytes, blame.peer_id.data(), sizeof(record->peer_id.bytes));
   record->generation = blame.generation;
   record->sequence = blame.sequence;

@@ -37,7 +37,7 @@ static void check_error(void) {
   AT(entrain_error_t, deadline_ns, 72);
   AT(entrain_error_t, bytes_done, 80);
   AT(entrain_error_t, sys_errno, 88);
-  AT(entrain_error_t, reserved, 92);
+  AT(entrain_error_t, guilty_world_rank, 92);
   AT(entrain_error_t, operation, 96);
   AT(entrain_error_t, peer_address, 128);
   AT(entrain_error_t, text, 256);

@@ -223,6 +223,21 @@ TEST(Comm, AbortByOneRankEndsTheCallsOfAll) {
   });
 }
 
+TEST(Comm, TextsOfOtherRanksAreCleaned) {
+  RunWorld(2, [](const Rank& self) {
+    if (self.rank == 1) {
+      EXPECT_OK(entrain_comm_abort(self.comm, "evil \x1b[2J\n[0] all well \xff"));
+      return;
+    }
+    EXPECT_FAILS(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_ABORTED,
+                 "evil ?[2J [0] all well ?");
+    for (const std::string& text :
+         {std::string(entrain_last_error()), std::string(RecordOf(self.comm).text)}) {
+      EXPECT_EQ(text.find_first_of("\x1b\n\xff"), std::string::npos) << text;
+    }
+  });
+}
+
 TEST(Comm, AbortWakesABlockedCallerWithin250Milliseconds) {
   RunWorld(2, [](const Rank& self) {
     if (self.rank == 1) {
@@ -302,6 +317,37 @@ TEST(Comm, ADeadlineNamesTheRankThatDidNotCome) {
     EXPECT_GE(error.elapsed_ns, 200'000'000);
     EXPECT_THAT(error.text, testing::HasSubstr("rank 2"));
   });
+}
+
+TEST(Comm, ARankThatEndsBecauseItsCallWasRefusedGivesTheReason) {
+  for (const bool handled : {false, true}) {
+    RunWorld(3, [&](const Rank& self) {
+      float data = 1;
+      const auto sum = [&](entrain_dtype_t dtype) {
+        return entrain_all_reduce(self.comm, &data, &data, 1, dtype, ENTRAIN_SUM, nullptr, nullptr);
+      };
+      if (self.rank == 2) {
+        EXPECT_EQ(sum(99), ENTRAIN_INVALID_ARGUMENT);
+        if (handled) {
+          EXPECT_OK(sum(ENTRAIN_F32));
+        }
+        return;  // destroys its communicator
+      }
+      if (handled) {
+        EXPECT_OK(sum(ENTRAIN_F32));
+      }
+      EXPECT_EQ(sum(ENTRAIN_F32), ENTRAIN_PEER_LOST);
+      const entrain_error_t error = RecordOf(self.comm);
+      EXPECT_EQ(error.guilty_rank, 2) << error.text;
+      EXPECT_EQ(error.guilty_world_rank, 2) << error.text;
+      const auto reason = testing::HasSubstr("its call failed: all_reduce: dtype");
+      if (handled) {
+        EXPECT_THAT(error.text, testing::Not(reason));
+      } else {
+        EXPECT_THAT(error.text, reason);
+      }
+    });
+  }
 }
 
 TEST(Comm, RanksThatDoNotComeAreNamedWhenCreationTimesOut) {

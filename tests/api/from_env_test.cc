@@ -199,8 +199,8 @@ class Keys : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_NE(mkdtemp(directory_), nullptr);
-    right_ = Write("right");
-    wrong_ = Write("wrong");
+    right_ = Write("the right key of the job");
+    wrong_ = Write("a wrong key of this job");
     Occupied occupied;
     port_ = occupied.port();
   }

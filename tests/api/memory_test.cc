@@ -195,6 +195,7 @@ TEST_P(Memory, IsNotFreedWhileASmallBlockingCallUsesIt) {
     while (slow.rank == 0 && !slow.freeing) {
       std::this_thread::yield();
     }
+    // A slow operator: the call is under way all this time.
     std::this_thread::sleep_for(std::chrono::milliseconds(slow.rank == 0 ? 50 : 300));
   };
   WorldOptions options{.transports = GetParam(), .algorithms = "all_reduce:two_step"};
