@@ -19,10 +19,10 @@
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
-#include "lib/net/key_file.h"
 #include "lib/net/listener.h"
 #include "lib/store/store.h"
-#include "tools/labelled_output.h"
+#include "tools/job_key.h"
+#include "tools/job_output.h"
 #include "tools/launch_settings.h"
 #include "tools/rank_process.h"
 #include <CLI/CLI.hpp>
@@ -34,6 +34,9 @@ constexpr int kMostRanks = 4096;
 // After one rank has failed the others may say what they saw of it and end by themselves.
 constexpr int64_t kLastWordsNs = 2 * kSecond;
 constexpr int64_t kGraceNs = 5 * kSecond;  // from asking the ranks to end until they are killed
+// When all ranks have ended, but their output has not been read: so long after the last bytes that were, the rest is
+// lost. A person may be reading what a job that ended well has said page by page.
+constexpr int64_t kReaderNs = 60 * kSecond, kReaderOfFailureNs = 2 * kSecond;
 constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
 
 struct Options {
@@ -44,15 +47,9 @@ struct Options {
 };
 
 void Say(const std::string& text) {
-  const std::string line = absl::StrCat("entrain-run: ", text, "\n");
+  const std::string line = OwnLine(text);
   [[maybe_unused]] const ssize_t put = write(STDERR_FILENO, line.data(), line.size());
 }
-
-// A rank with its two streams.
-struct Rank {
-  RankProcess process;
-  LabelledOutput out, err;
-};
 
 class Job {
  public:
@@ -62,13 +59,12 @@ class Job {
         signals_(std::move(signals)),
         guardian_(std::move(guardian)) {}
 
-  absl::Status Start(const Options& options, const std::string& store_url, uint16_t master_port);
+  absl::Status Start(const Options& options, const Variables& of_job);
   // Until all have ended; the exit code.
   int Run();
 
  private:
   void WaitForNews();
-  void TakeOutput(Fd* from, LabelledOutput* to);
   void TakeSignals();
   void Reap();
   void Blame(size_t guilty);
@@ -80,7 +76,8 @@ class Job {
   const std::string timeout_;
   const Fd signals_;
   const Guardian guardian_;
-  std::vector<Rank> ranks_;
+  std::vector<RankProcess> ranks_;
+  JobOutput output_;
   // The three steps of an end before its time, and how far it has come.
   enum class Ending { kNone, kLastWords, kAsked, kKilled };
   Ending ending_ = Ending::kNone;
@@ -88,35 +85,33 @@ class Job {
   int code_ = 0;        // that the job exits with
 };
 
-Variables VariablesOf(int rank, int size, const std::string& store_url, uint16_t master_port) {
-  return {{"RANK", absl::StrCat(rank)},
-          {"WORLD_SIZE", absl::StrCat(size)},
-          {"LOCAL_RANK", absl::StrCat(rank)},
-          {"LOCAL_WORLD_SIZE", absl::StrCat(size)},
-          {"GROUP_RANK", "0"},
-          {"GROUP_WORLD_SIZE", "1"},
-          {"ROLE_RANK", absl::StrCat(rank)},
-          {"ROLE_WORLD_SIZE", absl::StrCat(size)},
-          {"ROLE_NAME", "default"},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", absl::StrCat(master_port)},
-          {"ENTRAIN_STORE", store_url}};
+Variables VariablesOf(int rank, int size, const Variables& of_job) {
+  Variables all = {{"RANK", absl::StrCat(rank)},
+                   {"WORLD_SIZE", absl::StrCat(size)},
+                   {"LOCAL_RANK", absl::StrCat(rank)},
+                   {"LOCAL_WORLD_SIZE", absl::StrCat(size)},
+                   {"GROUP_RANK", "0"},
+                   {"GROUP_WORLD_SIZE", "1"},
+                   {"ROLE_RANK", absl::StrCat(rank)},
+                   {"ROLE_WORLD_SIZE", absl::StrCat(size)},
+                   {"ROLE_NAME", "default"},
+                   {"MASTER_ADDR", "127.0.0.1"}};
+  all.insert(all.end(), of_job.begin(), of_job.end());
+  return all;
 }
 
-absl::Status Job::Start(const Options& options, const std::string& store_url,
-                        uint16_t master_port) {
+absl::Status Job::Start(const Options& options, const Variables& of_job) {
   for (int i = 0; i < options.ranks; ++i) {
-    auto process =
-        StartRank(options.program, VariablesOf(i, options.ranks, store_url, master_port));
+    auto process = StartRank(options.program, VariablesOf(i, options.ranks, of_job));
     if (!process.ok()) {
       End(SIGKILL, kCannotRun);
       Run();
       return process.status();
     }
     guardian_.Watch(process->pid);
-    const std::string label = options.no_label ? "" : absl::StrCat("[", i, "] ");
-    ranks_.push_back({*std::move(process), LabelledOutput(STDOUT_FILENO, label),
-                      LabelledOutput(STDERR_FILENO, label)});
+    output_.Add(std::move(process->out), std::move(process->err),
+                options.no_label ? "" : absl::StrCat("[", i, "] "));
+    ranks_.push_back(*std::move(process));
   }
   return absl::OkStatus();
 }
@@ -130,18 +125,14 @@ int Job::Run() {
     CheckTime();
     WaitForNews();
   }
-  for (Rank& rank : ranks_) {
-    TakeOutput(&rank.process.out, &rank.out);
-    TakeOutput(&rank.process.err, &rank.err);
-    rank.out.Finish();
-    rank.err.Finish();
-  }
+  TakeSignals();  // the news of the last ranks are no reason not to wait
+  output_.Finish(ending_ == Ending::kNone ? kReaderNs : kReaderOfFailureNs, signals_.get());
   return code_;
 }
 
 bool Job::AllEnded() const {
-  for (const Rank& rank : ranks_) {
-    if (!rank.process.ended) {
+  for (const RankProcess& rank : ranks_) {
+    if (!rank.ended) {
       return false;
     }
   }
@@ -150,11 +141,7 @@ bool Job::AllEnded() const {
 
 void Job::WaitForNews() {
   std::vector<pollfd> waited{{signals_.get(), POLLIN, 0}};
-  for (const Rank& rank : ranks_) {
-    // poll passes over negative descriptors: streams that have ended.
-    waited.push_back({rank.process.out.get(), POLLIN, 0});
-    waited.push_back({rank.process.err.get(), POLLIN, 0});
-  }
+  output_.Watch(&waited);
   const Deadline next = ending_ == Ending::kNone ? deadline_ : next_step_;
   const int64_t left_ms = next.Left(Clock::Real().Now()) / kMillisecond + 1;
   const bool for_ever = next.at_ns == Deadline::Never().at_ns;
@@ -162,30 +149,9 @@ void Job::WaitForNews() {
   if (poll(waited.data(), waited.size(), timeout) <= 0) {
     return;
   }
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (waited[1 + 2 * i].revents != 0) {
-      TakeOutput(&ranks_[i].process.out, &ranks_[i].out);
-    }
-    if (waited[2 + 2 * i].revents != 0) {
-      TakeOutput(&ranks_[i].process.err, &ranks_[i].err);
-    }
-  }
+  output_.Take(waited, 1);
   if (waited[0].revents != 0) {
     TakeSignals();
-  }
-}
-
-void Job::TakeOutput(Fd* from, LabelledOutput* to) {
-  char buffer[64 << 10];
-  while (from->valid()) {
-    const ssize_t got = read(from->get(), buffer, sizeof(buffer));
-    if (got > 0) {
-      to->Add({buffer, static_cast<size_t>(got)});
-    } else if (got == 0) {
-      from->Reset();
-    } else if (errno != EINTR) {
-      return;  // nothing more now
-    }
   }
 }
 
@@ -197,8 +163,8 @@ void Job::TakeSignals() {
       continue;  // only wakes the loop, which looks at every rank
     }
     const bool asked_before = ending_ >= Ending::kAsked;
-    Say(absl::StrCat("got SIG", sigabbrev_np(signal), asked_before ? ", killing" : ", ending",
-                     " all ranks"));
+    output_.Say(absl::StrCat("got SIG", sigabbrev_np(signal),
+                             asked_before ? ", killing" : ", ending", " all ranks"));
     End(asked_before ? SIGKILL : signal, 128 + signal);
   }
 }
@@ -206,15 +172,14 @@ void Job::TakeSignals() {
 void Job::Reap() {
   std::optional<size_t> guilty;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    RankProcess& process = ranks_[i].process;
+    RankProcess& process = ranks_[i];
     if (!ReapRank(&process)) {
       continue;
     }
     guardian_.Forget(process.pid);
     // Of several that ended at once, one that was killed is the likelier cause: those that lose a
     // peer exit by themselves.
-    const bool better =
-        !guilty.has_value() || (process.signal != 0 && ranks_[*guilty].process.signal == 0);
+    const bool better = !guilty.has_value() || (process.signal != 0 && ranks_[*guilty].signal == 0);
     if (process.Failed() && better) {
       guilty = i;
     }
@@ -225,9 +190,9 @@ void Job::Reap() {
 }
 
 void Job::Blame(size_t guilty) {
-  const RankProcess& process = ranks_[guilty].process;
-  Say(absl::StrCat("rank ", guilty, " (pid ", process.pid, ") ", HowItEnded(process),
-                   AllEnded() ? "" : "; ending the other ranks"));
+  const RankProcess& process = ranks_[guilty];
+  output_.Say(absl::StrCat("rank ", guilty, " (pid ", process.pid, ") ", HowItEnded(process),
+                           AllEnded() ? "" : "; ending the other ranks"));
   code_ = process.signal != 0 ? 128 + process.signal : process.code;
   ending_ = Ending::kLastWords;
   next_step_ = Deadline::After(kLastWordsNs);
@@ -239,9 +204,9 @@ void Job::End(int signal, int code) {
   }
   ending_ = signal == SIGKILL ? Ending::kKilled : Ending::kAsked;
   next_step_ = signal == SIGKILL ? Deadline::Never() : Deadline::After(kGraceNs);
-  for (const Rank& rank : ranks_) {
-    SignalRank(rank.process, signal);
-    SignalRank(rank.process, SIGCONT);  // a stopped process would not notice
+  for (const RankProcess& rank : ranks_) {
+    SignalRank(rank, signal);
+    SignalRank(rank, SIGCONT);  // a stopped process would not notice
   }
 }
 
@@ -249,7 +214,7 @@ void Job::CheckTime() {
   const int64_t now = Clock::Real().Now();
   if (ending_ == Ending::kNone) {
     if (deadline_.Passed(now)) {
-      Say(absl::StrCat("the time of ", timeout_, " is up; ending all ranks"));
+      output_.Say(absl::StrCat("the time of ", timeout_, " is up; ending all ranks"));
       End(SIGTERM, kTimedOut);
     }
   } else if (next_step_.Passed(now)) {
@@ -293,14 +258,13 @@ absl::StatusOr<int> Launch(const Options& options) {
   // signals.
   ENTRAIN_ASSIGN_OR_RETURN(Fd signals, TakeOverSignals());
   ENTRAIN_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
-  std::string key;
-  if (const auto path = GetEnv("ENTRAIN_KEY_FILE"); path.has_value()) {
-    ENTRAIN_ASSIGN_OR_RETURN(key, ReadKeyFile(*path));
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(const auto store, ServeStore("tcp://127.0.0.1:0", key));
+  ENTRAIN_ASSIGN_OR_RETURN(const JobKey key, MakeJobKey());
+  ENTRAIN_ASSIGN_OR_RETURN(const auto store, ServeStore("tcp://127.0.0.1:0", key.key));
   ENTRAIN_ASSIGN_OR_RETURN(const uint16_t master_port, FreePort());
   Job job(deadline, options.timeout, std::move(signals), std::move(guardian));
-  ENTRAIN_RETURN_IF_ERROR(job.Start(options, store->url(), master_port));
+  ENTRAIN_RETURN_IF_ERROR(job.Start(options, {{"MASTER_PORT", absl::StrCat(master_port)},
+                                              {"ENTRAIN_STORE", store->url()},
+                                              {"ENTRAIN_KEY_FILE", key.path}}));
   return job.Run();
 }
 
@@ -310,7 +274,10 @@ constexpr char kDescription[] =
 Each rank gets the variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 MASTER_ADDR, MASTER_PORT, ...) and ENTRAIN_STORE, and an empty standard input. Output comes out line by
 line, each line behind its rank: "[3] text". ENTRAIN_* variables are passed on to the ranks, ENTRAIN_STORE excepted; one
-that does not exist, or whose value no rank could take, is refused before any rank is started.
+that does not exist, or whose value no rank could take, is refused before any rank is started. Where ENTRAIN_KEY_FILE is
+not set, the job gets a random key of its own, which keeps other users out of its store and from its ranks.
+
+Ranks whose output nobody reads wait as soon as 1 MiB is left unread; the time limit and the ending of ranks do not.
 
 If a rank fails, the others have 2 s for their last words: to report what they saw of it and end by themselves. Those
 that are left are asked to end (SIGTERM), and killed 5 s later. SIGINT, SIGTERM and SIGHUP are passed on to the ranks at

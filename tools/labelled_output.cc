@@ -1,9 +1,6 @@
 #include "tools/labelled_output.h"
 
-#include <cerrno>
 #include <utility>
-
-#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -14,7 +11,7 @@ constexpr size_t kMaxLine = 64 << 10;
 
 }  // namespace
 
-LabelledOutput::LabelledOutput(int to, std::string label) : to_(to), label_(std::move(label)) {}
+LabelledOutput::LabelledOutput(Outlet* to, std::string label) : to_(to), label_(std::move(label)) {}
 
 void LabelledOutput::Add(absl::string_view text) {
   rest_.append(text.data(), text.size());
@@ -31,22 +28,12 @@ void LabelledOutput::Add(absl::string_view text) {
     start += length + (cut ? 0 : 1);
   }
   rest_.erase(0, start);
-  Write(lines);
+  to_->Add(lines);
 }
 
 void LabelledOutput::Finish() {
   if (!rest_.empty()) {
     Add("\n");
-  }
-}
-
-void LabelledOutput::Write(absl::string_view text) const {
-  while (!text.empty()) {
-    const ssize_t put = write(to_, text.data(), text.size());
-    if (put < 0 && errno != EINTR) {
-      return;  // nobody reads any more; the ranks go on
-    }
-    text.remove_prefix(put < 0 ? 0 : static_cast<size_t>(put));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "lib/comm/overrides.h"
 #include "lib/comm/tuning.h"
 #include "lib/net/interfaces.h"
+#include "lib/net/keep_alive.h"
 #include "lib/net/key_file.h"
 #include "lib/net/listener.h"
 #include "transports/registry.h"
@@ -36,6 +37,7 @@ constexpr Check kChecks[] = {
     {"ENTRAIN_INTERFACE", CheckInterface},
     {"ENTRAIN_PORTS", [](const std::string& v) { return ParsePorts(v).status(); }},
     {"ENTRAIN_TCP_STREAMS", [](const std::string& v) { return ParseTcpStreams(v).status(); }},
+    {"ENTRAIN_KEEPALIVE", [](const std::string& v) { return ParseKeepAlive(v).status(); }},
     {"ENTRAIN_KEY_FILE", [](const std::string& v) { return ReadKeyFile(v).status(); }},
     {"ENTRAIN_FAULT", [](const std::string& v) { return ParseFaultPlan(v).status(); }},
 };

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "gtest/gtest.h"
 
 #include "nlohmann/json.hpp"
+#include "tests/support/wait.h"
 
 namespace entrain {
 namespace {
@@ -106,18 +106,6 @@ class JsonFile {
  private:
   std::string path_;
 };
-
-template <typename Condition>
-bool Becomes(Condition condition) {
-  const auto end = steady_clock::now() + std::chrono::seconds(30);
-  while (!condition()) {
-    if (steady_clock::now() > end) {
-      return false;
-    }
-    poll(nullptr, 0, 5);
-  }
-  return true;
-}
 
 std::vector<pid_t> Children(pid_t parent) {
   std::ifstream file(absl::StrCat("/proc/", parent, "/task/", parent, "/children"));

@@ -1,21 +1,32 @@
 // The program entrain-run from outside: what it prints, what it returns, what it leaves behind.
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "lib/base/clock.h"
+#include "lib/net/key_file.h"
+#include "lib/store/store.h"
 
 namespace entrain {
 namespace {
@@ -34,7 +45,9 @@ struct Ended {
 // One call of entrain-run, its output collected in files.
 class Call {
  public:
-  explicit Call(std::vector<std::string> arguments) : start_(steady_clock::now()) {
+  // `out`, `err`: where these go instead, if not -1.
+  explicit Call(std::vector<std::string> arguments, int out = -1, int err = -1)
+      : start_(steady_clock::now()) {
     out_ = std::tmpfile();
     err_ = std::tmpfile();
     arguments.insert(arguments.begin(), ENTRAIN_RUN);
@@ -45,8 +58,8 @@ class Call {
     pointers.push_back(nullptr);
     pid_ = fork();
     if (pid_ == 0) {
-      dup2(fileno(out_), 1);
-      dup2(fileno(err_), 2);
+      dup2(out >= 0 ? out : fileno(out_), 1);
+      dup2(err >= 0 ? err : fileno(err_), 2);
       execv(pointers[0], pointers.data());
       _exit(126);
     }
@@ -95,8 +108,8 @@ std::vector<std::string> Lines(const std::string& text) {
 }
 
 template <typename Condition>
-bool Becomes(Condition condition) {
-  const auto end = steady_clock::now() + std::chrono::seconds(20);
+bool Becomes(Condition condition, double seconds = 20) {
+  const auto end = steady_clock::now() + std::chrono::duration<double>(seconds);
   while (!condition()) {
     if (steady_clock::now() > end) {
       return false;
@@ -280,6 +293,7 @@ TEST(EntrainRun, SettingsAreCheckedOnceBeforeAnyRankStarts) {
                              {"ENTRAIN_INTERFACE", "no-such-interface", "no-such-interface"},
                              {"ENTRAIN_PORTS", "9-1", "\"9-1\": expected LOW-HIGH"},
                              {"ENTRAIN_TCP_STREAMS", "17", "\"17\": expected a number from 1"},
+                             {"ENTRAIN_KEEPALIVE", "1s/2s", "\"1s/2s\": expected LIMIT"},
                              {"ENTRAIN_KEY_FILE", "/no/such/key", "/no/such/key"},
                              {"ENTRAIN_FAULT", "rate=fast", "\"fast\" is not a rate"}}) {
     setenv(wrong.name, wrong.value, 1);
@@ -299,6 +313,180 @@ TEST(EntrainRun, TimeIsLimited) {
   const Ended ended = Execute({"-n", "2", "--timeout", "100ms", "sleep", "600"});
   EXPECT_EQ(ended.code, 124);
   EXPECT_THAT(ended.err, HasSubstr("100ms"));
+}
+
+// A reader that has stopped reading, as a pager does, or a pipeline that is stuck.
+class Unread {
+ public:
+  Unread() { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
+  ~Unread() {
+    StopReading();
+    close(ends_[1]);
+  }
+  int writer() const { return ends_[1]; }
+  void StopReading() {
+    if (ends_[0] >= 0) {
+      close(std::exchange(ends_[0], -1));
+    }
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+TEST(EntrainRun, TimeIsLimitedThoughNobodyReadsTheOutput) {
+  for (const char* stream : {"", " >&2"}) {
+    const Unread pipe;
+    const std::string script = absl::StrCat("while :; do echo a line of output", stream, "; done");
+    Call call({"-n", "2", "--timeout", "1", "sh", "-c", script},
+              *stream == '\0' ? pipe.writer() : -1, *stream == '\0' ? -1 : pipe.writer());
+    const Ended ended = call.Wait();
+    EXPECT_EQ(ended.code, 124);
+    EXPECT_LT(ended.seconds, 20);
+    if (*stream == '\0') {
+      EXPECT_THAT(ended.err, AllOf(HasSubstr("the time of 1 is up"),
+                                   HasSubstr("nobody reads standard output; ")));
+    }
+  }
+}
+
+TEST(EntrainRun, AFailureEndsTheOthersThoughNobodyReadsTheOutput) {
+  const Unread pipe;
+  Call call({"-n", "2", "sh", "-c",
+             "if test $RANK = 1; then sleep 0.3; exit 3; fi; while :; do echo a line; done"},
+            pipe.writer());
+  const Ended ended = call.Wait();
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("rank 1"), HasSubstr("exited with code 3"), HasSubstr("lost")));
+  EXPECT_LT(ended.seconds, 20);
+}
+
+TEST(EntrainRun, OutputWaitsForAReaderThatIsSlow) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Call call({"-n", "1", "--no-label", "--", "sh", "-c", "seq 1 500000"}, ends[1]);
+  close(ends[1]);
+  EXPECT_FALSE(Becomes([&] { return !Runs(call.pid()); }, 0.3));  // more than pipe and buffer hold
+  std::string last, text(1 << 16, '\0');
+  size_t bytes = 0;
+  ssize_t got = 0;
+  while ((got = read(ends[0], text.data(), text.size())) > 0) {
+    bytes += static_cast<size_t>(got);
+    last = text.substr(0, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  const Ended ended = call.Wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(bytes, 3388895u);  // all numbers, each with its newline
+  EXPECT_THAT(last, testing::EndsWith("\n500000\n"));
+  EXPECT_EQ(ended.err, "");
+}
+
+TEST(EntrainRun, RanksGoOnThoughTheReaderHasGone) {
+  Unread pipe;
+  pipe.StopReading();
+  Call call({"-n", "2", "--", "sh", "-c", "seq 1 50000; echo done >&2"}, pipe.writer());
+  const Ended ended = call.Wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("[0] done"), HasSubstr("[1] done"),
+                               HasSubstr("of standard output are lost: Broken pipe")));
+}
+
+// Prints where store and key are, and waits until it is told to end.
+class JobWithAStore {
+ public:
+  JobWithAStore()
+      : call_({"-n", "1", "--no-label", "--", "sh", "-c",
+               "echo \"$ENTRAIN_STORE $ENTRAIN_KEY_FILE\"; exec sleep 60"}) {
+    EXPECT_TRUE(Becomes([&] { return absl::StrContains(call_.out(), '\n'); }));
+    const std::vector<std::string> words =
+        absl::StrSplit(absl::StripSuffix(call_.out(), "\n"), ' ');
+    EXPECT_EQ(words.size(), 2u) << call_.out();
+    store_ = words.at(0);
+    key_file_ = words.at(1);
+  }
+  ~JobWithAStore() {
+    kill(call_.pid(), SIGTERM);
+    call_.Wait();
+  }
+  const std::string& store() const { return store_; }
+  const std::string& key_file() const { return key_file_; }
+
+ private:
+  Call call_;
+  std::string store_, key_file_;
+};
+
+TEST(EntrainRun, StoreOfAJobIsClosedToWhoeverLacksItsKey) {
+  const JobWithAStore job, other;
+  const Stop soon{Deadline::After(20 * kSecond), nullptr};
+  const auto keyless = OpenStore(job.store(), "", soon);
+  EXPECT_EQ(keyless.status().code(), absl::StatusCode::kFailedPrecondition) << keyless.status();
+  const auto key = ReadKeyFile(job.key_file()), others = ReadKeyFile(other.key_file());
+  ASSERT_TRUE(key.ok()) << key.status();
+  ASSERT_TRUE(others.ok()) << others.status();
+  EXPECT_GE(key->size(), 32u);
+  EXPECT_NE(*key, *others);
+  const auto wrong = OpenStore(job.store(), *others, soon);
+  if (wrong.ok()) {
+    EXPECT_EQ((*wrong)->TryGet("a", soon).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+  const auto right = OpenStore(job.store(), *key, soon);
+  ASSERT_TRUE(right.ok()) << right.status();
+  EXPECT_TRUE((*right)->Set("a", "b", soon).ok());
+}
+
+TEST(EntrainRun, KeyOfAJobCannotBeReadByAnotherUser) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can become another user";
+  }
+  const JobWithAStore job;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    constexpr uid_t kNobody = 65534;
+    const bool other = setgid(kNobody) == 0 && setuid(kNobody) == 0;
+    const int fd = open(job.key_file().c_str(), O_RDONLY);
+    _exit(!other ? 2 : fd < 0 && errno == EACCES ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  // Nor written by this one.
+  EXPECT_LT(open(job.key_file().c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC), 0);
+}
+
+// The key is found through programs that close what they inherit.
+TEST(EntrainRun, KeyOfAJobOutlivesWrappers) {
+  const Ended shell = RunShell("2", "exec 3<&- 4<&-; sh -c 'wc -c < $ENTRAIN_KEY_FILE'");
+  EXPECT_EQ(shell.code, 0) << shell.err;
+  EXPECT_THAT(Lines(shell.out), UnorderedElementsAre("[0] 64", "[1] 64"));
+  if (std::system("python3 -c pass 2> /dev/null") != 0) {
+    return;
+  }
+  const Ended python = Execute({"-n", "1", "--no-label", "--", "python3", "-c",
+                                "import subprocess as s; "
+                                "s.run('wc -c < $ENTRAIN_KEY_FILE', shell=True, check=True)"});
+  EXPECT_EQ(python.code, 0) << python.err;
+  EXPECT_EQ(python.out, "64\n");
+}
+
+TEST(EntrainRun, KeyFileOfTheUserWins) {
+  char path[] = "/tmp/entrain-key-XXXXXX";  // mode 600
+  const int fd = mkstemp(path);
+  ASSERT_EQ(write(fd, "a key of the user's", 19), 19);
+  close(fd);
+  setenv("ENTRAIN_KEY_FILE", path, 1);
+  {
+    const JobWithAStore job;
+    EXPECT_EQ(job.key_file(), path);
+    const Stop soon{Deadline::After(20 * kSecond), nullptr};
+    const auto store = OpenStore(job.store(), "a key of the user's", soon);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->Set("a", "b", soon).ok());
+  }
+  unsetenv("ENTRAIN_KEY_FILE");
+  unlink(path);
 }
 
 TEST(EntrainRun, SignalsArePassedOn) {

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <set>
 #include <thread>
 #include <utility>
@@ -17,7 +18,9 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "tools/job_key.h"
 #include "tools/labelled_output.h"
+#include "tools/outlet.h"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure_rank.h"
 #include "tools/perf/tune_rank.h"
@@ -28,6 +31,8 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int64_t kGraceNs = 2 * kSecond;  // from asking ranks to end until they are killed
+// Nobody has read for so long: the output that ranks have left behind is lost.
+constexpr int64_t kReaderNs = 60 * kSecond;
 
 void Say(absl::string_view text) {
   std::fprintf(stderr, "entrain-perf: %s\n", std::string(text).c_str());
@@ -94,6 +99,7 @@ class ProcessJob {
   void End(int signal);
 
   const Fd& signals_;
+  Outlet out_{STDOUT_FILENO};
   std::vector<Rank> ranks_;
   std::set<std::string> told_;
   int code_ = 0;
@@ -115,7 +121,7 @@ absl::Status ProcessJob::Start(const std::vector<std::string>& arguments, const 
     }
     command.insert(command.end(), arguments.begin() + 1, arguments.end());
     ENTRAIN_ASSIGN_OR_RETURN(RankProcess process, StartRank(command, {}));
-    ranks_.push_back({std::move(process), LabelledOutput(STDOUT_FILENO, ""), ""});
+    ranks_.push_back({std::move(process), LabelledOutput(&out_, ""), ""});
   }
   return absl::OkStatus();
 }
@@ -149,6 +155,10 @@ int ProcessJob::Run(const std::vector<std::string>& arguments, const Options& op
     rank.out.Finish();
     TakeErrors(rank);
   }
+  TakeSignals();  // the news of the last ranks are no reason not to wait
+  if (!out_.Drain(kReaderNs, signals_.get())) {
+    Say(absl::StrCat("nobody reads standard output; ", out_.waiting(), " bytes of it are lost"));
+  }
   return code_;
 }
 
@@ -162,10 +172,10 @@ bool ProcessJob::AllEnded() const {
 }
 
 void ProcessJob::Wait() {
-  std::vector<pollfd> waited{{signals_.get(), POLLIN, 0}};
+  std::vector<pollfd> waited{{signals_.get(), POLLIN, 0}, {out_.progress_fd(), POLLIN, 0}};
   for (const Rank& rank : ranks_) {
-    // poll passes over negative descriptors: streams that have ended.
-    waited.push_back({rank.process.out.get(), POLLIN, 0});
+    // poll passes over negative descriptors: streams that have ended, or must wait until others are read.
+    waited.push_back({out_.full() ? -1 : rank.process.out.get(), POLLIN, 0});
     waited.push_back({rank.process.err.get(), POLLIN, 0});
   }
   const int timeout = ending_ && !killed_
@@ -174,8 +184,11 @@ void ProcessJob::Wait() {
   if (poll(waited.data(), waited.size(), timeout) <= 0) {
     return;
   }
+  out_.ForgetProgress();
   for (Rank& rank : ranks_) {
-    TakeOutput(rank);
+    if (!out_.full()) {
+      TakeOutput(rank);
+    }
     TakeErrors(rank);
   }
   TakeSignals();
@@ -295,6 +308,13 @@ int RunLocalJobs(const Options& options, const std::vector<std::string>& argumen
   }
   std::vector<std::string> command = arguments;
   command[0] = OwnPath(arguments[0]);
+  // Ranks and store keep other users out, as those of entrain-run do.
+  const absl::StatusOr<JobKey> key = MakeJobKey();
+  if (!key.ok()) {
+    Say(key.status().message());
+    return kFailed;
+  }
+  setenv("ENTRAIN_KEY_FILE", key->path.c_str(), 1);
   Fd signals;
   int number = 0;
   for (const std::string& transport : options.transports) {

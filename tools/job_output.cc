@@ -1,0 +1,88 @@
+#include "tools/job_output.h"
+
+#include <utility>
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+namespace {
+
+constexpr size_t kReadBytes = 64 << 10;
+// What a pipe may hold. A process that outlives its rank could go on writing for ever.
+constexpr size_t kLastReads = (1 << 20) / kReadBytes;
+
+}  // namespace
+
+std::string OwnLine(const std::string& text) {
+  return absl::StrCat("entrain-run: ", text, "\n");
+}
+
+// One thread for both where they are one pipe or terminal, so that no line tears another.
+JobOutput::JobOutput()
+    : out_(std::make_shared<Outlet>(STDOUT_FILENO)),
+      err_(SameFile(STDOUT_FILENO, STDERR_FILENO) ? out_
+                                                  : std::make_shared<Outlet>(STDERR_FILENO)) {}
+
+void JobOutput::Add(Fd out, Fd err, const std::string& label) {
+  streams_.push_back({std::move(out), LabelledOutput(out_.get(), label)});
+  streams_.push_back({std::move(err), LabelledOutput(err_.get(), label)});
+}
+
+void JobOutput::Say(const std::string& text) {
+  err_->Add(OwnLine(text));
+}
+
+void JobOutput::Watch(std::vector<pollfd>* waited) const {
+  waited->push_back({out_->progress_fd(), POLLIN, 0});
+  waited->push_back({err_->progress_fd(), POLLIN, 0});
+  for (const Stream& stream : streams_) {
+    // poll passes over negative descriptors: streams that have ended, or must wait until others are read.
+    waited->push_back({stream.to.full() ? -1 : stream.from.get(), POLLIN, 0});
+  }
+}
+
+void JobOutput::Take(const std::vector<pollfd>& waited, size_t first) {
+  size_t at = first + 2;
+  for (Stream& stream : streams_) {
+    if (waited[at++].revents != 0) {
+      TakeOnce(&stream);
+    }
+  }
+  ForgetProgress();
+}
+
+// One read, since a rank that writes without end must not keep the others and the clock waiting. True: there was
+// something.
+bool JobOutput::TakeOnce(Stream* stream) {
+  char buffer[kReadBytes];
+  const ssize_t got = read(stream->from.get(), buffer, sizeof(buffer));
+  if (got > 0) {
+    stream->to.Add({buffer, static_cast<size_t>(got)});
+  } else if (got == 0) {
+    stream->from.Reset();
+  }
+  return got > 0;
+}
+
+void JobOutput::Finish(int64_t patience_ns, int interrupted) {
+  for (Stream& stream : streams_) {
+    for (size_t i = 0; i < kLastReads && stream.from.valid() && TakeOnce(&stream); ++i) {
+    }
+    stream.to.Finish();
+  }
+  if (!out_->Drain(patience_ns, interrupted)) {
+    Say(absl::StrCat("nobody reads standard output; ", out_->waiting(), " bytes of it are lost"));
+  } else if (out_->lost() > 0) {
+    Say(absl::StrCat(out_->lost(), " bytes of standard output are lost: ", out_->why_lost()));
+  }
+  err_->Drain(patience_ns, interrupted);
+}
+
+void JobOutput::ForgetProgress() {
+  out_->ForgetProgress();
+  err_->ForgetProgress();
+}
+
+}  // namespace entrain
