@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "bench" / "cluster.sh"
 PERF = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else None
+BUILD = PERF.parents[1] if PERF else None
 
 
 def namespaces():
@@ -72,6 +74,34 @@ class Cluster(unittest.TestCase):
         self.assertIn("large payloads by 2 connections", errors)
         self.assertEqual(output.splitlines()[-1].split()[8], "0", output)
 
+    def test_a_delay_is_that_of_the_round_trip(self):
+        program = ("import os, socket, time\n"
+                   "if os.environ['RANK'] == '0':\n"
+                   "    server = socket.create_server(('10.77.0.1', 7000))\n"
+                   "    peer = server.accept()[0]\n"
+                   "    begun = time.monotonic()\n"
+                   "    for _ in range(3): peer.sendall(b'x'); peer.recv(1)\n"
+                   "    print((time.monotonic() - begun) / 3)\n"
+                   "else:\n"
+                   "    while True:\n"
+                   "        try: peer = socket.create_connection(('10.77.0.1', 7000), 5); break\n"
+                   "        except ConnectionRefusedError: time.sleep(0.01)\n"
+                   "    for _ in range(3): peer.sendall(peer.recv(1))\n")
+        process = self.start("--nodes", "2", "--rate", "1gbit", "--delay", "120", "--build", BUILD, sys.executable, "-c", program)
+        output, errors = self.end(process)
+        self.assertEqual((process.returncode, errors), (0, ""))
+        self.assertGreaterEqual(float(output), 0.120)
+        self.assertLess(float(output), 0.120 + 0.25, "on a busy machine")
+
+    def test_ranks_meet_over_a_long_way(self):
+        # Six round trips and a tenth of a second are what creating takes; the rest is a busy machine's.
+        process = self.start("--nodes", "3", "--rate", "1gbit", "--delay", "300", "--build", BUILD, PERF, "all_reduce",
+                             "--transport", "tcp", "--min-bytes", "8", "--max-bytes", "8", "--budget", "0.01")
+        begun = time.monotonic()
+        output, errors = self.end(process)
+        self.assertEqual((process.returncode, errors), (0, ""), output)
+        self.assertLess(time.monotonic() - begun, 30)
+
     def test_nothing_is_left_when_a_node_fails(self):
         process = self.start("--nodes", "2", "--rate", "1gbit", "sh", "-c", "exit $((RANK * 3))")
         self.end(process)
@@ -86,7 +116,7 @@ class Cluster(unittest.TestCase):
 
     def test_wrong_arguments_are_named(self):
         for option, value in (("--nodes", "1"), ("--nodes", "x"), ("--nodes", "65"), ("--rate", "fast"), ("--rate", "1gbit,x"),
-                              ("--rate", "0mbit"), ("--connection", "slow"), ("--burst", "-1"), ("--burst", "much"), ("--speed", "1")):
+                              ("--rate", "0mbit"), ("--connection", "slow"), ("--burst", "-1"), ("--burst", "much"), ("--delay", "-1"), ("--delay", "long"), ("--speed", "1")):
             process = self.start(option, value, "true")
             output, errors = self.end(process)
             self.assertEqual((process.returncode, output), (2, ""), errors)

@@ -213,6 +213,7 @@ TEST(CudaKernels, ThoseThatReturnANumberAreWaitedForAsLongAsTheStreamAllows) {
   TestStream other(device);
   ASSERT_TRUE(device.AwaitWord(other.get(), other_word, 1).ok());
   std::thread opener([&] {
+    // The call below has begun to wait by then.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     __atomic_store_n(word, 1, __ATOMIC_RELEASE);
     held.Finish();

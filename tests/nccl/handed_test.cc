@@ -178,6 +178,7 @@ void AbortedWhileOneWaits(const RanksOptions& options, bool meets_first) {
       ASSERT_EQ(comm->Run(ScanOf(memory, 1000, stream.get())), absl::OkStatus());
     }
     if (comm->rank() == 1 && meets_first) {
+      // The other rank is in its call by then.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       comm->Abort("enough");
       return;
@@ -212,6 +213,7 @@ TEST_F(Handed, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
     ASSERT_TRUE(device.Fill(out.get(), 2, 8000, stream.get()).ok());
     ASSERT_EQ(comm->Run(ScanOf(in, 1000, stream.get())), absl::OkStatus());
     if (comm->rank() == 1) {
+      // The other rank is in its call by then.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       comm->Abort("enough");
       return;

@@ -267,6 +267,7 @@ TEST_F(OffloadCalls, AnotherThreadMayAbortACallThatWaits) {
   ASSERT_TRUE(Join().ok());
   recorded_.polls_in_progress = 1 << 30;
   std::thread aborter([&] {
+    // The call has begun to wait by then.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     offload_->Abort();
   });
