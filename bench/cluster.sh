@@ -3,25 +3,27 @@
 # by tbf. Runs a command once in every node, as rank I of N (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and takes all
 # away again. Without a command: all_reduce of 16 and 64 MiB beside the bound of a ring.
 #
-#   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--connection RATE] [--burst BYTES] [--build build/release]
-#                    [COMMAND ARGUMENTS...]
+#   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--connection RATE] [--burst BYTES] [--delay MS]
+#                    [--build build/release] [COMMAND ARGUMENTS...]
 #
 # The bound: 2 (N-1)/N of the bytes at the rate, of which 1448 of 1514 are payload. A burst of 256 KiB passes unshaped,
 # so what is smaller is not limited, and 1 MiB by a little less than the rate says. --connection: no more than this for
 # each connection, as clouds have it (one of 256 classes by the sum of its ports, so two of many may share a class).
+# --delay: the round trip between any two nodes takes MS milliseconds more (delay_frames.cc; no netem is needed).
 set -eu
 cd "$(dirname "$0")/.."
 
-nodes=4 rates=1gbit,100mbit connection= burst=262144 build=build/release
+nodes=4 rates=1gbit,100mbit connection= burst=262144 delay=0 build=build/release
 while [ $# -gt 0 ]; do
   case $1 in
-    --nodes | --rate | --connection | --burst | --build)
+    --nodes | --rate | --connection | --burst | --delay | --build)
       [ $# -gt 1 ] || { echo "cluster.sh: $1: needs a value" >&2; exit 2; }
       case $1 in
-        --nodes) nodes=$2 ;; --rate) rates=$2 ;; --connection) connection=$2 ;; --burst) burst=$2 ;; --build) build=$2 ;;
+        --nodes) nodes=$2 ;; --rate) rates=$2 ;; --connection) connection=$2 ;; --burst) burst=$2 ;; --delay) delay=$2 ;;
+        --build) build=$2 ;;
       esac
       shift 2 ;;
-    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "cluster.sh: $1: no such option" >&2; exit 2 ;;
     *) break ;;
   esac
@@ -29,6 +31,7 @@ done
 case $nodes in *[!0-9]* | '' | 0 | 1) echo "cluster.sh: --nodes: \"$nodes\" is not a number above 1" >&2; exit 2 ;; esac
 [ "$nodes" -le 64 ] || { echo "cluster.sh: --nodes: $nodes is more than 64" >&2; exit 2; }
 case $burst in *[!0-9]* | '' | 0) echo "cluster.sh: --burst: \"$burst\" is not a number of bytes" >&2; exit 2 ;; esac
+case $delay in *[!0-9]* | '') echo "cluster.sh: --delay: \"$delay\" is not a number of milliseconds" >&2; exit 2 ;; esac
 check_rate() { # OPTION RATE
   [[ $2 =~ ^[0-9]+(\.[0-9]+)?[kmg]bit$ && $2 =~ [1-9] ]] ||
     { echo "cluster.sh: $1: \"$2\" is not a rate as 1gbit, 100mbit" >&2; exit 2; }
@@ -39,10 +42,10 @@ while IFS= read -r rate; do check_rate --rate "$rate"; done <<< "${rates//,/$'\n
 name=ent$$
 switch=${name}s
 results=$(mktemp)
-ranks=()
+ranks=() forwarder=
 down() {
   trap - EXIT
-  for rank in ${ranks[@]+"${ranks[@]}"}; do kill "$rank" 2> /dev/null || true; done
+  for rank in ${ranks[@]+"${ranks[@]}"} $forwarder; do kill "$rank" 2> /dev/null || true; done
   wait || true
   for ((i = 0; i < nodes; ++i)); do ip netns del "$name-$i" 2> /dev/null || true; done
   ip netns del "$switch" 2> /dev/null || true
@@ -58,13 +61,31 @@ up() {
   ip -n "$switch" link set bridge up
   for ((i = 0; i < nodes; ++i)); do
     ip netns add "$name-$i"
-    ip link add eth0 netns "$name-$i" type veth peer name "port$i" netns "$switch"
+    local outer=port$i # of the node's link; with a delay, what forwards to the bridge's port is between
+    if [ "$delay" -gt 0 ]; then
+      outer=near$i
+      ip -n "$switch" link add "far$i" type veth peer name "port$i"
+      ip -n "$switch" link set "far$i" up
+    fi
+    ip link add eth0 netns "$name-$i" type veth peer name "$outer" netns "$switch"
+    ip -n "$switch" link set "$outer" up
     ip -n "$switch" link set "port$i" master bridge
     ip -n "$switch" link set "port$i" up
     ip -n "$name-$i" link set lo up
     ip -n "$name-$i" addr add "10.77.0.$((i + 1))/24" dev eth0
     ip -n "$name-$i" link set eth0 up
   done
+}
+
+# A frame from node to node passes two pairs, and so does the answer.
+lengthen() {
+  local pairs=() i
+  for ((i = 0; i < nodes; ++i)); do pairs+=("near$i:far$i"); done
+  coproc FORWARDER { exec ip netns exec "$switch" "$build/bench/delay-frames" $((delay * 250)) "${pairs[@]}"; }
+  forwarder=$FORWARDER_PID
+  local said=
+  read -r said <&"${FORWARDER[0]}" || true
+  [ "$said" = ready ] || { echo "cluster.sh: --delay: $build/bench/delay-frames does not forward" >&2; exit 1; }
 }
 
 each_connection() { # RATE; commands for tc
@@ -123,6 +144,7 @@ END
 }
 
 up
+[ "$delay" -eq 0 ] || lengthen
 [ $# -gt 0 ] || printf '| rate | nodes | size | algorithm | time | bound | of bound |\n|---|---|---|---|---|---|---|\n'
 for rate in ${rates//,/ }; do
   shape "$rate"

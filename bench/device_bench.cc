@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,15 +15,14 @@
 #include "lib/base/dtype.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
+#include "tools/command_line.h"
 #include "transports/registry.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain {
 namespace {
 
 struct Options {
-  int device = 0, rounds = 9, repeats = 20;
-  int64_t mebibytes = 256;
+  int device = 0, rounds = 9, repeats = 20, mebibytes = 256;
 };
 
 // Arrays of the device, freed at the end.
@@ -161,7 +161,7 @@ absl::Status Run(const Options& options) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, devices->At(options.device));
   ENTRAIN_ASSIGN_OR_RETURN(const StreamHandle stream, device->CreateStream());
   ENTRAIN_ASSIGN_OR_RETURN(const EventHandle done, device->CreateEvent());
-  const int64_t bytes = options.mebibytes << 20;
+  const int64_t bytes = int64_t{options.mebibytes} << 20;
   Arrays arrays(*device, bytes);
   ENTRAIN_RETURN_IF_ERROR(arrays.Make(5, stream));
   std::vector<Case> cases = CasesOf(*device, arrays, bytes, stream);
@@ -192,13 +192,14 @@ absl::Status Run(const Options& options) {
 
 int main(int argc, char** argv) {
   entrain::Options options;
-  CLI::App app("A device's kernels beside its copies");
-  app.add_option("--device", options.device, "which")->check(CLI::NonNegativeNumber);
-  app.add_option("--mebibytes", options.mebibytes, "size of an array")->check(CLI::Range(1, 16384));
-  app.add_option("--rounds", options.rounds, "of which the median counts")
-      ->check(CLI::Range(1, 1000));
-  app.add_option("--repeats", options.repeats, "in a row")->check(CLI::Range(1, 10000));
-  CLI11_PARSE(app, argc, argv);
+  entrain::CommandLine line("A device's kernels beside its copies", "device_bench");
+  line.Whole("--device", options.device, "which", 0, 1000);
+  line.Whole("--mebibytes", options.mebibytes, "size of an array", 1, 16384);
+  line.Whole("--rounds", options.rounds, "of which the median counts", 1, 1000);
+  line.Whole("--repeats", options.repeats, "in a row", 1, 10000);
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
+  }
   const absl::Status status = entrain::Run(options);
   if (!status.ok()) {
     std::fprintf(stderr, "device_bench: %s\n", std::string(status.message()).c_str());

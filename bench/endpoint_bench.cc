@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,10 +31,10 @@
 #include "lib/base/status.h"
 #include "lib/net/socket.h"
 #include "nlohmann/json.hpp"
+#include "tools/command_line.h"
 #include "tools/perf/cores.h"
 #include "transports/registry.h"
 #include "transports/shm/shm_transport.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -397,25 +398,20 @@ absl::Status Understand(const std::string& min_bytes, const std::string& max_byt
 int Main(int argc, char** argv) {
   Options options;
   std::string min_bytes = "8", max_bytes = "64M";
-  CLI::App app(
+  CommandLine line(
       "A transport's endpoints between two cores: microseconds of one message one way, both sides "
       "polling (the median and the least of bursts), and GB/s of messages in a row, eight under "
       "way.",
       "endpoint_bench");
-  app.add_option("--transport", options.transports, "inproc, shm, shm-pushed, tcp (these), ucx")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"inproc", "shm", kPushed, "ucx", "tcp"}));
-  app.add_option("--min-bytes", min_bytes, "smallest size (8)");
-  app.add_option("--max-bytes", max_bytes, "largest size (64M)");
-  app.add_option("--factor", options.factor, "from one size to the next (4)")
-      ->check(CLI::Range(2, 1 << 20));
-  app.add_option("--budget", options.budget_s, "seconds a size, about (0.1)")
-      ->check(CLI::Range(0.0, 3600.0));
-  app.add_option("--json", options.json, "write the figures to FILE too");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  line.Choices("--transport", options.transports, "inproc, shm, shm-pushed, tcp (these), ucx",
+               {"inproc", "shm", kPushed, "ucx", "tcp"});
+  line.Text("--min-bytes", min_bytes, "smallest size (8)");
+  line.Text("--max-bytes", max_bytes, "largest size (64M)");
+  line.Whole("--factor", options.factor, "from one size to the next (4)", 2, 1 << 20);
+  line.Real("--budget", options.budget_s, "seconds a size, about (0.1)", 0, 3600);
+  line.Text("--json", options.json, "write the figures to FILE too");
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
   }
   if (const absl::Status understood = Understand(min_bytes, max_bytes, options); !understood.ok()) {
     std::fprintf(stderr, "endpoint_bench: %s\n", std::string(understood.message()).c_str());

@@ -6,8 +6,8 @@
 
 #include "bench/floor.h"
 #include "bench/peer_program.h"
+#include "tools/command_line.h"
 #include "tools/perf/cores.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -21,9 +21,8 @@ class FloorPeer final : public Peer {
            "shared memory or over TCP loopback, as entrain-perf measures Entrain: same loop, same "
            "columns, same JSON.";
   }
-  void AddOptions(CLI::App& app) override {
-    app.add_option("--transport", transport_, "shm or tcp (shm)")
-        ->check(CLI::IsMember({"shm", "tcp"}));
+  void AddOptions(CommandLine& line) override {
+    line.Choice("--transport", transport_, "shm or tcp (shm)", {"shm", "tcp"});
   }
   std::vector<std::string> Algorithms(CallKind collective) const override {
     const bool scan = collective == CallKind::kScan || collective == CallKind::kExclusiveScan;

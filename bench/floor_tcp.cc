@@ -2,6 +2,7 @@
 // out and what comes in, all moved on together by one loop that never blocks: nobody who waits for
 // one keeps another from coming.
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -483,9 +485,14 @@ class TcpFloor final : public Floor {
   absl::Status Start(int ranks) {
     ENTRAIN_ASSIGN_OR_RETURN(const Address any, Address::Parse("127.0.0.1:0"));
     for (int rank = 0; rank < ranks; ++rank) {
-      ENTRAIN_ASSIGN_OR_RETURN(Fd listener, Listen(any));
+      ENTRAIN_ASSIGN_OR_RETURN(const Fd listener, Listen(any));
       ENTRAIN_ASSIGN_OR_RETURN(const Address address, LocalAddress(listener.get()));
-      listeners_.push_back(std::move(listener));
+      // A forked child closes the library's sockets, and ranks are children. A duplicate stays open.
+      Fd kept(fcntl(listener.get(), F_DUPFD_CLOEXEC, 0));
+      if (!kept.valid()) {
+        return ErrnoStatus(errno, "duplicating a listener");
+      }
+      listeners_.push_back(std::move(kept));
       addresses_.push_back(address);
     }
     return absl::OkStatus();

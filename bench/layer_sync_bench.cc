@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,8 +35,8 @@
 #include "entrain/entrain.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "tools/command_line.h"
 #include "tools/perf/entrain_subject.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -335,7 +336,7 @@ int Main(int argc, char** argv) {
   Options options;
   std::string variants = "edit", bytes = "256K,1M,4M,16M", prefetch = "0,1,2", compute = "spin";
   bool no_pin = false;
-  CLI::App app(
+  CommandLine line(
       absl::StrCat("What EDiT's exchange of a layer takes, and how much of it the caller sees "
                    "behind compute, beside an "
                    "all_reduce of the same bytes and beside the same arithmetic by hand. Start it "
@@ -346,28 +347,22 @@ int Main(int argc, char** argv) {
                    "Exposed: how long each later "
                    "wait_layer does, as a share of sync."),
       "layer_sync_bench");
-  app.add_option("--transport", options.transport, "as ENTRAIN_TRANSPORTS (all that work)");
-  app.add_option("--shards", options.shards, "M, ranks that hold a replica between them (1)")
-      ->check(CLI::Range(1, 4096));
-  app.add_option("--variants", variants, "comma separated (edit)");
-  app.add_option("--bytes", bytes,
-                 "a rank's shard of a layer, f32; comma separated (256K,1M,4M,16M)");
-  app.add_option("--layers", options.layers, "(8)")->check(CLI::Range(2, 1000));
-  app.add_option("--prefetch", prefetch, "layers ahead of use, comma separated (0,1,2)");
-  app.add_option("--compute", compute,
-                 "spin: a loop in registers on the rank's core; sleep: as while an accelerator "
-                 "computes, for more "
-                 "ranks than cores (spin)");
-  app.add_option("--longer", options.longer, "a layer's compute beside its sync (1.5)")
-      ->check(CLI::Range(0.1, 100.0));
-  app.add_option("--calls", options.calls, "of which the median counts (5)")
-      ->check(CLI::Range(1, 10000));
-  app.add_flag("--no-pin", no_pin, "let a rank wander between cores, instead of one for each");
-  app.add_option("--csv", options.csv, "write the figures to FILE too");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  line.Text("--transport", options.transport, "as ENTRAIN_TRANSPORTS (all that work)");
+  line.Whole("--shards", options.shards, "M, ranks that hold a replica between them (1)", 1, 4096);
+  line.Text("--variants", variants, "comma separated (edit)");
+  line.Text("--bytes", bytes, "a rank's shard of a layer, f32; comma separated (256K,1M,4M,16M)");
+  line.Whole("--layers", options.layers, "(8)", 2, 1000);
+  line.Text("--prefetch", prefetch, "layers ahead of use, comma separated (0,1,2)");
+  line.Text("--compute", compute,
+            "spin: a loop in registers on the rank's core; sleep: as while an accelerator "
+            "computes, for more "
+            "ranks than cores (spin)");
+  line.Real("--longer", options.longer, "a layer's compute beside its sync (1.5)", 0.1, 100);
+  line.Whole("--calls", options.calls, "of which the median counts (5)", 1, 10000);
+  line.Flag("--no-pin", no_pin, "let a rank wander between cores, instead of one for each");
+  line.Text("--csv", options.csv, "write the figures to FILE too");
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
   }
   absl::Status status = Understand(variants, bytes, prefetch, compute, options);
   const int code = status.ok() ? 1 : 2;

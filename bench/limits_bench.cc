@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,8 @@
 #include "lib/base/clock.h"
 #include "lib/kernels/kernels.h"
 #include "nlohmann/json.hpp"
+#include "tools/command_line.h"
 #include "tools/perf/cores.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -406,21 +407,15 @@ void Limits::Tcp() {
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("What this machine gives at most: memory, two processes, TCP over loopback.",
-               "limits_bench");
-  app.add_option("--repeats", options.repeats, "how often each is measured (5)")
-      ->check(CLI::Range(1, 1000));
-  app.add_option("--budget", options.budget_s, "seconds a measurement (0.05)")
-      ->check(CLI::Range(0.0, 60.0));
-  app.add_option("--sizes", options.sizes, "bytes, with commas (64K, 1M, 16M, 128M)")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{128}, int64_t{1} << 32))
-      ->transform(CLI::AsSizeValue(false));
-  app.add_option("--json", options.json, "write the figures to FILE too");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  CommandLine line("What this machine gives at most: memory, two processes, TCP over loopback.",
+                   "limits_bench");
+  line.Whole("--repeats", options.repeats, "how often each is measured (5)", 1, 1000);
+  line.Real("--budget", options.budget_s, "seconds a measurement (0.05)", 0, 60);
+  line.Sizes("--sizes", options.sizes, "bytes, with commas (64K, 1M, 16M, 128M)", 128,
+             int64_t{1} << 32);
+  line.Text("--json", options.json, "write the figures to FILE too");
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
   }
   if (Cores() < 2) {
     std::fprintf(stderr, "limits_bench: needs two cores\n");

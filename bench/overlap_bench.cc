@@ -41,11 +41,11 @@
 #include "lib/net/interfaces.h"
 #include "lib/net/listener.h"
 #include "nlohmann/json.hpp"
+#include "tools/command_line.h"
 #include "tools/perf/cores.h"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/pattern.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -411,23 +411,20 @@ int Main(int argc, char** argv) {
   Options options;
   std::string collective = "all_reduce", bytes = "16M";
   bool no_pin = false;
-  CLI::App app(
+  CommandLine line(
       "How much of a collective hides behind equally long compute on the thread that started it, "
       "with no call into the library, and how much it slows the compute down; beside two threads "
       "that send and receive the same bytes over bare TCP sockets. Start it once a rank under any "
       "launcher: entrain-run -n 2 overlap_bench --transport tcp",
       "overlap_bench");
-  app.add_option("--transport", options.transport, "inproc excepted, as ENTRAIN_TRANSPORTS (tcp)");
-  app.add_option("--collective", collective, "all_reduce, reduce_scatter, all_gather (all_reduce)");
-  app.add_option("--bytes", bytes, "the larger buffer of a rank (16M)");
-  app.add_option("--calls", options.calls, "of which the median counts (9)")
-      ->check(CLI::Range(1, 10000));
-  app.add_flag("--no-pin", no_pin, "let a rank wander between cores, instead of one for each");
-  app.add_option("--json", options.json, "write the figures to FILE too");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  line.Text("--transport", options.transport, "inproc excepted, as ENTRAIN_TRANSPORTS (tcp)");
+  line.Text("--collective", collective, "all_reduce, reduce_scatter, all_gather (all_reduce)");
+  line.Text("--bytes", bytes, "the larger buffer of a rank (16M)");
+  line.Whole("--calls", options.calls, "of which the median counts (9)", 1, 10000);
+  line.Flag("--no-pin", no_pin, "let a rank wander between cores, instead of one for each");
+  line.Text("--json", options.json, "write the figures to FILE too");
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
   }
   absl::Status status = Understand(collective, bytes, options);
   const int code = status.ok() ? 1 : 2;

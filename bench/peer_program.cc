@@ -20,11 +20,11 @@
 #include "lib/base/clock.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "tools/command_line.h"
 #include "tools/perf/cores.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/meeting.h"
 #include "tools/perf/report.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -269,32 +269,24 @@ absl::Status Understand(const Peer& peer, const std::string& collective,
 int RunPeer(Peer& peer, int argc, char** argv) {
   Options options;
   std::string collective, algorithms, min_bytes = "8", max_bytes = "64M";
-  CLI::App app(peer.about(), peer.name());
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("collective", collective, absl::StrJoin(Collectives(peer), ", "))->required();
-  app.add_option("-n,--ranks", options.like.ranks, "ranks to start")
-      ->required()
-      ->check(CLI::Range(2, 64));
-  app.add_option("--min-bytes", min_bytes, "smallest size (8)");
-  app.add_option("--max-bytes", max_bytes, "largest size (64M)");
-  app.add_option("--factor", options.factor, "from one size to the next (4)")
-      ->check(CLI::Range(2, 1 << 20));
-  app.add_option(
+  CommandLine line(peer.about(), peer.name());
+  line.RequiredText("collective", collective, absl::StrJoin(Collectives(peer), ", "));
+  line.RequiredWhole("-n,--ranks", options.like.ranks, "ranks to start", 2, 64);
+  line.Text("--min-bytes", min_bytes, "smallest size (8)");
+  line.Text("--max-bytes", max_bytes, "largest size (64M)");
+  line.Whole("--factor", options.factor, "from one size to the next (4)", 2, 1 << 20);
+  line.Text(
       "--algorithm", algorithms,
       absl::StrCat("which, with commas; all_reduce: ",
                    absl::StrJoin(peer.Algorithms(CallKind::kAllReduce), ", "), " (all of them)"));
-  peer.AddOptions(app);
-  app.add_option("--budget", options.budget_s, "seconds of timed calls a size (0.15)")
-      ->check(CLI::Range(0.0, 3600.0));
-  app.add_option("--timeout", options.timeout_s, "seconds an algorithm may take (60)")
-      ->check(CLI::Range(1, 3600));
-  app.add_option("--json", options.json, "write the figures to FILE too");
-  app.add_flag("--append", options.append, "add to the file of --json");
-  app.add_option("--page", options.page)->group("");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadUsage;
+  peer.AddOptions(line);
+  line.Real("--budget", options.budget_s, "seconds of timed calls a size (0.15)", 0, 3600);
+  line.Whole("--timeout", options.timeout_s, "seconds an algorithm may take (60)", 1, 3600);
+  line.Text("--json", options.json, "write the figures to FILE too");
+  line.Flag("--append", options.append, "add to the file of --json");
+  line.Hidden("--page", options.page);
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
   }
   absl::Status understood = UnderstandSizes(min_bytes, max_bytes, options);
   understood.Update(Understand(peer, collective, algorithms, options));

@@ -8,11 +8,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "tools/command_line.h"
 #include "tools/perf/measured_case.h"
-
-namespace CLI {
-class App;
-}
 
 namespace entrain::perf {
 
@@ -22,7 +19,7 @@ class Peer {
   virtual const char* name() const = 0;   // "gloo-bench"
   virtual const char* about() const = 0;  // for --help
   // Beside those that all have.
-  virtual void AddOptions(CLI::App& /*app*/) {}
+  virtual void AddOptions(CommandLine& /*line*/) {}
   // The ways in which it can do this, each measured for itself; none: it cannot.
   virtual std::vector<std::string> Algorithms(CallKind collective) const = 0;
   // Whether it has threads of its own, which want the cores: then ranks are not pinned, and sleep

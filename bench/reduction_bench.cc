@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,9 @@
 #include "lib/base/config.h"
 #include "lib/base/status.h"
 #include "nlohmann/json.hpp"
+#include "tools/command_line.h"
 #include "tools/perf/cores.h"
 #include "tools/perf/entrain_subject.h"
-#include <CLI/CLI.hpp>
 
 namespace entrain::perf {
 namespace {
@@ -268,19 +269,16 @@ absl::Status Measure(const Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   std::string bytes = "16M";
-  CLI::App app(
+  CommandLine line(
       "Weighted and task-arithmetic (GTA) all_reduces beside a plain sum, and beside GTA made of "
       "three sums. Start it once a rank under any launcher: entrain-run -n 4 reduction_bench",
       "reduction_bench");
-  app.add_option("--transport", options.transport, "as ENTRAIN_TRANSPORTS (all that work)");
-  app.add_option("--bytes", bytes, "the vector of a rank (16M)");
-  app.add_option("--calls", options.calls, "of which the median counts (9)")
-      ->check(CLI::Range(1, 10000));
-  app.add_option("--json", options.json, "write the figures to FILE too");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  line.Text("--transport", options.transport, "as ENTRAIN_TRANSPORTS (all that work)");
+  line.Text("--bytes", bytes, "the vector of a rank (16M)");
+  line.Whole("--calls", options.calls, "of which the median counts (9)", 1, 10000);
+  line.Text("--json", options.json, "write the figures to FILE too");
+  if (const std::optional<int> code = line.Parse(argc, argv)) {
+    return *code;
   }
   const auto size = ParseSize(bytes);
   absl::Status status = size.ok() && *size >= 4096
