@@ -45,9 +45,9 @@ if [ -n "$data" ] && [ ! -r "$data" ]; then
   exit 1
 fi
 tools/setup.sh deps-demo
-tools/setup.sh build release entrain-run entrain-train
+tools/setup.sh build demo entrain-run entrain-train
 data=${data:-/usr/share/dictd/gcide.dict.dz}
-out=build/demo
+out=build/demo/results
 mkdir -p "$out"
 
 # One thread a process for the BLAS: four processes share the cores already.
@@ -58,8 +58,8 @@ common="--shard-size 2 --steps $steps --hidden-size 128 --layers 4 --heads 4 --s
 edit="--local-sgd-sync-interval 16 --local-sgd-warmup-steps 14 --outer-lr 0.8 --outer-momentum 0.3"
 
 # What a result depends on besides flags and text: all that these programs are made of.
-programs=$(cat build/release/tools/entrain-run build/release/examples/trainer/entrain-train \
-  build/release/lib/api/libentrain.so | cksum)
+programs=$(cat build/demo/tools/entrain-run build/demo/examples/trainer/entrain-train \
+  build/demo/lib/api/libentrain.so | cksum)
 
 # train METHOD FLAGS...: results in $out/METHOD.{jsonl,json}, unless they are there already.
 train() {
@@ -73,7 +73,7 @@ train() {
   fi
   echo "== $method: 2 replicas x 2 ranks on $data"
   rm -f "$out/$method.json" "$out/$method.settings"
-  build/release/tools/entrain-run -n 4 -- build/release/examples/trainer/entrain-train --method "$method" \
+  build/demo/tools/entrain-run -n 4 -- build/demo/examples/trainer/entrain-train --method "$method" \
     --data "$data" --log "$out/$method.jsonl" --summary "$out/$method.json" "$@"
   echo "$settings" >"$out/$method.settings"
 }

@@ -1,8 +1,9 @@
-"""What experiments.py makes of finished runs: pure functions from summaries and step losses to
-tables.
+"""What time_experiments.py and optimizers.py make of finished runs: pure functions from summaries
+and step losses to tables; and tables as text.
 
 A table is a list of rows, each a list of cells that are text; the first row has the headings."""
 
+import functools
 import random
 import statistics
 
@@ -18,77 +19,10 @@ def percent(value):
     return f"{100 * value:+.2f} %"
 
 
-# ---- quality -------------------------------------------------------------------------
-
-
-def best_rate(by_rate):
-    """Of {learning rate: [loss of each seed]} the rate with the least mean."""
-    return min(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
-
-
-def quality(results, base="ddp"):
-    """results: {method: {learning rate: [validation loss of each seed]}}; base is one of them, and
-    the others are compared with it, each at its best rate."""
-    rates = sorted(results[base])
-    seeds = len(results[base][rates[0]])
-    head = ["method"] + [f"mean at lr {rate:g}" for rate in rates] + ["best lr"]
-    rows = [head + [f"its seed {n + 1}" for n in range(seeds)] + ["mean", f"against {base}"]]
-    of_base = statistics.mean(results[base][best_rate(results[base])])
-    for method, by_rate in results.items():
-        best = best_rate(by_rate)
-        mean = statistics.mean(by_rate[best])
-        cells = [f"{statistics.mean(by_rate[rate]):.4f}" for rate in rates] + [f"{best:g}"]
-        cells += [f"{loss:.4f}" for loss in by_rate[best]] + [f"{mean:.4f}"]
-        rows.append([method] + cells + ["" if method == base else percent(mean / of_base - 1)])
-    return rows
-
-
-# ---- spikes --------------------------------------------------------------------------
-
-
-def clean_losses(records, shuffled_replica):
-    """{step: mean loss over the replicas that are never fed shuffled labels}."""
-    by_step = {}
-    for record in records:
-        if record["replica"] != shuffled_replica:
-            by_step.setdefault(record["step"], []).append(record["loss"])
-    return {step: statistics.mean(losses) for step, losses in by_step.items()}
-
-
-def worst_excursion(quiet, spiked, first_step):
-    """From `first_step` on, how far the losses of the run with shuffled labels rose above those of
-    the same run without (the same batches at the same steps), at most."""
-    return max(spiked[step] - quiet[step] for step in quiet if step >= first_step)
-
-
-def spikes(results):
-    """results: {variant: [{"worst", "worst_armed", "rejections", "val_loss", and the last two of
-    the run without shuffling with "_quiet"} of each seed]}."""
-    head = ["", "worst excursion", "against diloco", "after the detectors' warm-up"]
-    head += ["against diloco", "layers rejected, by seed", "without shuffling"]
-    rows = [head + ["validation loss", "without shuffling"]]
-
-    def worst(variant, field):
-        return max(one[field] for one in results[variant])
-
-    for variant, seeds in results.items():
-        cells = []
-        for field in ("worst", "worst_armed"):
-            own, base = worst(variant, field), worst("diloco", field)
-            cells += [f"{own:.3f}", "" if variant == "diloco" else f"{own / base:.2f}"]
-        for field in ("rejections", "rejections_quiet"):
-            cells.append(" ".join(str(one[field]) for one in seeds))
-        cells += [
-            f"{statistics.mean(one[field] for one in seeds):.4f}"
-            for field in ("val_loss", "val_loss_quiet")
-        ]
-        rows.append([variant] + cells)
-    return rows
-
-
 # ---- stragglers ----------------------------------------------------------------------
 
 
+@functools.cache
 def predict(method, straggler, ratio, replicas=4, interval=16, rounds=1500, seed=1):
     """Share of ideal throughput with a step of 1 and a delay of `ratio`, by Monte-Carlo, for
     exchanges that take no time. ddp meets at every step, edit after `interval` steps, a-edit at the
@@ -153,12 +87,16 @@ def idle(summary):
 # ---- acco ----------------------------------------------------------------------------
 
 
+def check_params(summary, params):
+    if summary["params"] != params:
+        raise ValueError(f"the model has {summary['params']} parameters, not {params}")
+
+
 def channel(summary, microbatch_ms, params):
     """{"share": gradients a second over those of replicas that compute and never wait, "waited":
     share of its time that each did}, of a run by a gradient channel whose micro-batches are padded
     to so long."""
-    if summary["params"] != params:
-        raise ValueError(f"the model has {summary['params']} parameters, not {params}")
+    check_params(summary, params)
     replicas = len(summary["replica_microbatches"])
     made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
     return {
@@ -167,27 +105,85 @@ def channel(summary, microbatch_ms, params):
     }
 
 
-def ideal_share(method, grouped, exchange, slowness, replicas):
-    """What `channel` would find on machines that lose no time. Exchanges take `exchange`
-    micro-batches; a micro-batch of the first replica is `slowness` long. zero1 computes, then
-    exchanges; of the others all compute without a pause, in rounds as long as the slow one's
-    micro-batches or the exchange, whichever takes longer."""
-    if method == "zero1":
-        return grouped / (grouped * slowness + exchange)
-    return (replicas - 1 + 1 / slowness) / replicas
-
-
-def acco(runs):
-    """runs: [(replicas, label, condition, `channel` of it, (method, micro-batches in a round, ..),
-    exchange, slowness)]."""
-    head = ["condition", "replicas", "method", "share of computing alone"]
-    rows = [head + ["without losses", "of that", "waited, by replica"]]
-    for replicas, label, condition, found, (method, grouped, _), exchange, slowness in runs:
-        ideal = ideal_share(method, grouped, exchange, slowness, replicas)
-        cells = [f"{found['share']:.3f}", f"{ideal:.3f}", f"{found['share'] / ideal:.3f}"]
+def slow(results, slowness, replicas):
+    """results: [(method, exchange over micro-batch, `channel` of it)]. "Without losses": zero1
+    computes, then exchanges, and waits for the slow replica; acco hides the exchange, and the
+    others put more into a round."""
+    rows = [["exchange / micro-batch", "method", "share of computing alone", "without losses"]]
+    rows[0] += ["of that", "waited, by replica"]
+    for method, exchange, found in results:
+        ideal = 1 / (slowness + exchange)
+        if method == "acco":
+            ideal = (replicas - 1 + 1 / slowness) / replicas
+        cells = [f"{exchange:g}", method, f"{found['share']:.3f}", f"{ideal:.3f}"]
         waited = " ".join(f"{100 * share:.1f} %" for share in found["waited"])
-        rows.append([condition, str(replicas), label] + cells + [waited])
+        rows.append([*cells, f"{found['share'] / ideal:.3f}", waited])
     return rows
+
+
+def updates_a_second(summary):
+    return summary["steps"] / summary["wall_s"]
+
+
+def microbatches(summary):
+    """Of a rank in an update."""
+    made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
+    return made / len(summary["replica_microbatches"]) / summary["steps"]
+
+
+def updates_to_a_loss(curves):
+    """curves: {method: {seed: [mean training loss of a block of steps]}}. {method: mean number of
+    blocks until the loss stays at or below the highest at which a run ends}."""
+    ends = [losses[-1] for seeds in curves.values() for losses in seeds.values()]
+    if not ends:
+        return {}
+    target, found = max(ends), {}
+    for method, seeds in curves.items():
+        counts = []
+        for losses in seeds.values():
+            above = [at for at, loss in enumerate(losses) if loss > target]
+            counts.append((above[-1] + 1 if above else 0) + 1)
+        found[method] = statistics.mean(counts)
+    return found
+
+
+def ideal_speed(exchange):
+    """acco's updates a second over zero1's, of two micro-batches each, where nothing is lost: acco
+    exchanges in each of two rounds, behind a micro-batch, zero1 once, in front of the next."""
+    return (2 + exchange) / (2 * max(1, exchange))
+
+
+def ratio(results, updates):
+    """results: {exchange over micro-batch: {method: [summary of each pass]}}; updates: those that
+    zero1 and acco need to reach a loss."""
+    head = ["exchange / micro-batch", "ddp", "zero1", "acco", "acco / zero1", "without losses"]
+    head += ["time to a loss, acco / zero1", "acco-free", "its micro-batches an update"]
+    rows = [head + ["waited: zero1", "acco", "acco-free"]]
+    to_loss = updates["acco"] / updates["zero1"] if len(updates) == 2 else None
+    for exchange, methods in sorted(results.items()):
+        speeds = {key: [updates_a_second(one) for one in runs] for key, runs in methods.items()}
+        pairs = [own / base for own, base in zip(speeds["acco"], speeds["zero1"])]
+        faster = statistics.mean(pairs)
+        cells = [f"{exchange:g}"]
+        for method in ("ddp", "zero1", "acco"):
+            cells.append(from_to(speeds[method], 2))
+        cells += [from_to(pairs, 3), f"{ideal_speed(exchange):.3f}"]
+        cells.append("" if to_loss is None else f"{to_loss / faster:.2f}")
+        cells.append(from_to(speeds["acco-free"], 2))
+        cells.append(f"{statistics.mean(microbatches(one) for one in methods['acco-free']):.1f}")
+        for method in ("zero1", "acco", "acco-free"):
+            waited = [max(one["idle_share"]) for one in methods[method]]
+            cells.append(f"{100 * statistics.mean(waited):.0f} %")
+        rows.append(cells)
+    return rows
+
+
+def from_to(values, digits):
+    """The mean, and the least and the largest of several."""
+    text = f"{statistics.mean(values):.{digits}f}"
+    if len(values) == 1:
+        return text
+    return f"{text} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 # ---- optimizers ----------------------------------------------------------------------
@@ -199,12 +195,20 @@ def loss_or_infinity(summary):
     return float("inf") if summary["val_loss"] is None else summary["val_loss"]
 
 
+def mean_losses(records):
+    """{step: mean loss over the replicas}."""
+    by_step = {}
+    for record in records:
+        by_step.setdefault(record["step"], []).append(record["loss"])
+    return {step: statistics.fmean(losses) for step, losses in by_step.items()}
+
+
 def smooth_losses(records, window=WINDOW):
     """[mean training loss of the last `window` steps, all replicas], from step `window` on."""
-    by_step = clean_losses(records, None)
+    by_step = mean_losses(records)
     losses = [by_step[step] for step in sorted(by_step)]
     ends = range(window, len(losses) + 1)
-    return [statistics.mean(losses[end - window : end]) for end in ends]
+    return [statistics.fmean(losses[end - window : end]) for end in ends]
 
 
 def reaches(records, target, window=WINDOW):

@@ -85,12 +85,13 @@ class TunedRuns(Runs):
 
     def make(self, words, environment):
         try:
-            super().make(words, environment)
+            return super().make(words, environment)
         except RunFailed as failed:
             if "the loss is not finite" not in failed.output:
                 raise
             summary = pathlib.Path(words[words.index("--summary") + 1])
             summary.write_text(json.dumps({"val_loss": None}))
+            return failed.output
 
 
 def write_digits(path):

@@ -18,6 +18,7 @@ MODEL = "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 4 --
 LAUNCHER, TRAINER = "tools/entrain-run", "examples/trainer/entrain-train"
 TEXT = pathlib.Path("/usr/share/dictd/gcide.dict.dz")  # of Debian's dict-gcide
 TOP = pathlib.Path(__file__).resolve().parent.parent
+DEBUG = "--is-debug"  # the output of a run with this flag is kept as NAME.debug
 LONGEST_S = 600
 LEFT_OUT = 75  # exit code: there was no time for all runs
 
@@ -45,7 +46,7 @@ class Runs:
 
     def __init__(self, args, total=0):
         """args: build, data and out are folders or files; seconds: begin no run that would end
-        later (0: no limit); tables: make no runs."""
+        later (0: no limit); tables: make no runs. total: how many runs there will be, if known."""
         self.args, self.total, self.seen, self.left_out = args, total, 0, 0
         self.began = time.monotonic()
         # Asked to end, as by a time limit, it ends the ranks, too, which are a session of their own.
@@ -78,17 +79,24 @@ class Runs:
             if self.args.tables or (self.args.seconds and spent + expected_s > self.args.seconds):
                 self.left_out += 1
                 return None
-            self.say(f"[{self.seen}/{self.total}] {name}: {shlex.join(flags)}")
+            place = f"{self.seen}/{self.total}" if self.total else f"{self.seen}"
+            self.say(f"[{place}] {name}: {shlex.join(flags)}")
             began = time.monotonic()
             self.path(name, ".flags").unlink(missing_ok=True)
-            self.make(self.words(name, flags, ranks), environment or {})
+            output = self.make(self.words(name, flags, ranks), environment or {})
+            if DEBUG in flags:
+                self.path(name, ".debug").write_text(output)
             self.path(name, ".flags").write_text(self.settings(flags, besides))
             now = time.monotonic()
             self.say(f"    {now - began:.1f} s; {(now - self.began) / 60:.1f} min so far")
+        return self.summary(name)
+
+    def summary(self, name):
         with open(self.path(name, ".json"), encoding="utf-8") as file:
             return json.load(file)
 
     def make(self, words, environment):
+        """Runs the program, and returns its output. Throws RunFailed."""
         # One thread a process for the BLAS: the ranks share the cores already.
         alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
@@ -110,6 +118,7 @@ class Runs:
             raise RunFailed(words, f"no end within {LONGEST_S} s", output) from None
         if process.returncode != 0:
             raise RunFailed(words, f"exit code {process.returncode}", output)
+        return output
 
     def records(self, name):
         with open(self.path(name, ".jsonl"), encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include <entrain/entrain.h>
 
@@ -13,7 +14,12 @@ namespace trainer {
 // Throws Error with the library's own sentence unless `status` is ENTRAIN_OK.
 inline void Check(entrain_status_t status) {
   if (status != ENTRAIN_OK) {
-    throw Error(entrain_last_error());
+    entrain_error_t error;
+    entrain_error_init(&error);
+    entrain_last_error_record(&error);
+    const int rank = error.guilty_world_rank;
+    throw Error(std::string(error.text) +
+                (rank < 0 ? "" : " [guilty: rank " + std::to_string(rank) + " of world]"));
   }
 }
 

@@ -1,0 +1,239 @@
+"""What loss_experiments.py makes of losses, curves and decisions: pure functions to tables.
+
+A table is a list of rows, each a list of cells that are text; the first row has the headings."""
+
+import statistics
+
+from paired import cell as difference
+
+NO_PARTS = "none (DiLoCo)"  # what edit is without the parts of its penalty
+SYNCHRONOUS = ("ddp", "zero1")  # methods all of whose steps are
+
+
+def spread(losses):
+    values = list(losses.values())
+    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
+
+
+def share(part, whole, digits=1):
+    return f"{100 * part / whole:.{digits}f} %" if whole else ""
+
+
+def steps_of(warmup, steps):
+    return f"{warmup} ({100 * warmup / steps:.0f} %)"
+
+
+# ---- quality -------------------------------------------------------------------------
+
+
+def quality(results, ddp, steps):
+    """results: [(method, synchronous steps, learning rate, {seed: loss})]."""
+    rows = [["method", "synchronous steps", "lr", "seeds", "validation loss", "against ddp [95 %]"]]
+    for method, warmup, rate, losses in results:
+        cells = [steps_of(warmup, steps), f"{rate:g}", str(len(losses)), spread(losses)]
+        rows.append([method, *cells, "" if method == "ddp" else difference(losses, ddp)])
+    return rows
+
+
+def intervals(grid, ddp, warmups, lengths, steps):
+    """grid: {(synchronous steps, H): {seed: loss}}; cells: the difference to ddp."""
+    rows = [["synchronous steps"] + [f"H = {length}" for length in lengths]]
+    for warmup in warmups:
+        found = [grid.get((warmup, length)) for length in lengths]
+        cells = [difference(losses, ddp) if losses else "" for losses in found]
+        rows.append([steps_of(warmup, steps), *cells])
+    return rows
+
+
+def acted(decisions):
+    """How often each part of the penalty acted. The clip is of a layer's mean: once an exchange."""
+    norms = [one["norm"] for one in decisions]
+    weights = [one["weight"] for one in decisions if one["accepted"]]
+    return {
+        "exchanges": max(one["exchange"] for one in decisions),
+        "decisions": len(decisions),
+        "armed": sum(one["limit"] > 0 for one in decisions),
+        "rejected": sum(not one["accepted"] for one in decisions),
+        "clipped": sum(one["clip"] < 1 for one in decisions),
+        "norms": (min(norms), max(norms)),
+        "weights": (min(weights), max(weights)),
+    }
+
+
+def parts(results, steps):
+    """results: [(synchronous steps, H, decisions of all seeds)]."""
+    head = ["synchronous steps", "H", "exchanges of a run", "decisions", "with an armed detector"]
+    rows = [head + ["rejected", "clipped", "largest norm", "weights from", "to"]]
+    for warmup, interval, decisions in results:
+        found = acted(decisions)
+        cells = [str(interval)]
+        for key in ("exchanges", "decisions", "armed", "rejected", "clipped"):
+            cells.append(str(found[key]))
+        cells += [f"{found['norms'][1]:.2f}"] + [f"{weight:.3f}" for weight in found["weights"]]
+        rows.append([steps_of(warmup, steps), *cells])
+    return rows
+
+
+# ---- gap -----------------------------------------------------------------------------
+
+
+def outer(losses):
+    """losses: {(outer learning rate, momentum, whether Nesterov's): loss}."""
+    kinds = sorted({one[1:] for one in losses}, key=lambda kind: (not kind[1], kind[0]))
+    names = [
+        f"momentum {mu:g}" + ("" if nesterov else ", not Nesterov's") for mu, nesterov in kinds
+    ]
+    rows = [["outer lr"] + names]
+    for rate in sorted({one[0] for one in losses}):
+        found = [losses.get((rate, *kind)) for kind in kinds]
+        rows.append([f"{rate:g}"] + ["" if loss is None else f"{loss:.4f}" for loss in found])
+    return rows
+
+
+def inner(losses):
+    """losses: {(method, learning rate, flags besides): loss}."""
+    rows = [["method", "inner lr", "besides", "validation loss"]]
+    for (method, rate, flags), loss in losses.items():
+        rows.append([method, f"{rate:g}", f"`{flags}`" if flags else "", f"{loss:.4f}"])
+    return rows
+
+
+def gap(results, ddp, risen, steps):
+    """results: [(synchronous steps, H, {seed: loss} with the default, and with what was found)].
+    risen: those of ddp with the longer rise, which has a row."""
+    rows = [["synchronous steps", "H", "seeds", "default, against ddp [95 %]"]]
+    rows[0] += ["found, against ddp [95 %]", "found, against default [95 %]"]
+    rows[0].append("found, against ddp with the longer rise [95 %]")
+    cells = [f"ddp, {steps_of(steps, steps)}", "", str(len(risen)), ""]
+    rows.append([*cells, difference(risen, ddp), difference(risen, ddp), ""])
+    for warmup, interval, before, after in results:
+        cells = [steps_of(warmup, steps), str(interval), str(len(after))]
+        rows.append([*cells, difference(before, ddp), difference(after, ddp)])
+        rows[-1] += [difference(after, before), difference(after, risen)]
+    return rows
+
+
+def length(results):
+    """results: [(steps, {seed: loss} of ddp, of the default, of what was found)]."""
+    rows = [["steps", "seeds", "ddp", "default, against ddp [95 %]", "found, against ddp [95 %]"]]
+    for steps, ddp, before, after in results:
+        cells = [str(steps), str(len(after)), spread(ddp)]
+        rows.append([*cells, difference(before, ddp), difference(after, ddp)])
+    return rows
+
+
+# ---- penalty -------------------------------------------------------------------------
+
+
+def worst_excursion(quiet, spiked):
+    """How far the losses of the run with shuffled labels rose above those of the same run without
+    (the same batches at the same steps), at most. [loss of each step]."""
+    return max(after - before for before, after in zip(quiet, spiked))
+
+
+def penalty(results):
+    """results: {parts that are on: {seed: {"worst", "val_loss", "val_loss_quiet", ..}}}; one is
+    NO_PARTS."""
+    rows = [["parts that are on", "seeds", "worst excursion", "against none [95 %]"]]
+    rows[0] += ["loss with shuffling", "against none [95 %]", "loss without", "against none [95 %]"]
+    for label, seeds in results.items():
+        rows.append([label, str(len(seeds))])
+        for name in ("worst", "val_loss", "val_loss_quiet"):
+            own = {seed: one[name] for seed, one in seeds.items()}
+            base = {seed: one[name] for seed, one in results[NO_PARTS].items()}
+            rows[-1] += [spread(own), "" if label == NO_PARTS else difference(own, base)]
+    return rows
+
+
+def fraction(chosen, test):
+    """ "3 of 40 (7.5 %)"."""
+    found = sum(test(one) for one in chosen)
+    return f"{found} of {len(chosen)} ({share(found, len(chosen))})" if chosen else ""
+
+
+def acts(results, shuffled, every):
+    """The same results: how often each part acted on what was shuffled, and on all else."""
+    rows = [["parts that are on", "labels", "shuffled: rejected with an armed detector"]]
+    rows[0] += ["all others: likewise", "clipped", "mean clip factor of these"]
+    rows[0] += ["weight of the shuffled", "of the same replica otherwise"]
+
+    def struck(one, kind):
+        wanted = kind == "shuffled" and one["replica"] == shuffled
+        return wanted and one["exchange"] % every == 0
+
+    def mean_weight(chosen):
+        found = [one["weight"] for one in chosen if one["accepted"]]
+        return f"{statistics.mean(found):.3f}" if found else ""
+
+    for label, seeds in results.items():
+        for kind, key in (("shuffled", "decisions"), ("in order", "decisions_quiet")):
+            found = [one for seed in seeds.values() for one in seed[key]]
+            armed = [one for one in found if one["limit"] > 0]
+            clipped = [one["clip"] for one in found if one["clip"] < 1]
+            same = [one for one in found if one["replica"] == shuffled]
+            cells = [label, kind]
+            for wanted in (True, False):
+                chosen = [one for one in armed if struck(one, kind) == wanted]
+                cells.append(fraction(chosen, lambda one: not one["accepted"]))
+            cells.append(fraction(found, lambda one: one["clip"] < 1))
+            cells.append(f"{statistics.mean(clipped):.2f}" if clipped else "")
+            for wanted in (True, False):
+                cells.append(mean_weight([one for one in same if struck(one, kind) == wanted]))
+            rows.append(cells)
+    return rows
+
+
+# ---- delay ---------------------------------------------------------------------------
+
+
+def delay(results):
+    """results: [(method, learning rate, {seed: loss})]; the first is what the others are compared
+    with."""
+    base = results[0]
+    rows = [["method", "lr", "seeds", "validation loss", f"against {base[0]} [95 %]"]]
+    for method, rate, losses in results:
+        cells = [method, f"{rate:g}", str(len(losses)), spread(losses)]
+        rows.append([*cells, "" if method == base[0] else difference(losses, base[2])])
+    return rows
+
+
+# ---- all methods ---------------------------------------------------------------------
+
+
+def synchronous_steps(flags):
+    words = flags.split()
+    for name in ("--local-sgd-warmup-steps", "--warmup-rounds"):
+        if name in words:
+            return int(words[words.index(name) + 1])
+    return 0
+
+
+def methods(runs, base="ddp"):
+    """runs: the rows of compare.py's report.csv. Of each method the learning rate that was run with
+    all seeds; the least loss first."""
+    by_rate = {}
+    for run in runs:
+        if run["status"] == "done":
+            by_rate.setdefault((run["entry"], run["lr"]), {})[run["seed"]] = run
+    most = max(len(seeds) for seeds in by_rate.values())
+    chosen = {key: seeds for key, seeds in by_rate.items() if len(seeds) == most}
+
+    def values(seeds, name):
+        return {seed: float(run[name]) for seed, run in seeds.items()}
+
+    losses = {key: values(seeds, "val_loss") for key, seeds in chosen.items()}
+    of_base = next(own for (entry, _), own in losses.items() if entry == base)
+    rows = [["method", "synchronous steps", "lr", "validation loss", f"against {base} [95 %]"]]
+    rows[0] += ["tokens / s", "bytes / token", "exposed communication"]
+    for key in sorted(chosen, key=lambda one: statistics.mean(losses[one].values())):
+        one = next(iter(chosen[key].values()))
+        warmup = int(one["steps"]) if key[0] in SYNCHRONOUS else synchronous_steps(one["flags"])
+        cells = [key[0], steps_of(warmup, int(one["steps"])), f"{float(key[1]):g}"]
+        cells += [spread(losses[key]), "" if key[0] == base else difference(losses[key], of_base)]
+        speeds = list(values(chosen[key], "tokens_per_s").values())
+        cells.append(f"{statistics.mean(speeds):,.0f} ± {statistics.stdev(speeds):,.0f}")
+        for name, factor, form in (("bytes_per_token", 1, ",.0f"), ("exposed_share", 100, ".1f")):
+            mean = statistics.mean(values(chosen[key], name).values())
+            cells.append(f"{factor * mean:{form}}" + (" %" if factor > 1 else ""))
+        rows.append(cells)
+    return rows

@@ -1,0 +1,159 @@
+"""Runs of the one model of the experiments, and the compact copy of their results that is kept
+beside the page: runs.csv (flags and summaries), curves.csv.gz (training losses) and
+decisions.csv.gz (what EDiT decided on each layer at each exchange)."""
+
+import argparse
+import ast
+import csv
+import gzip
+import io
+import re
+import shlex
+import statistics
+
+from runs import DEBUG, MODEL, Runs
+
+RANKS, STEPS = 4, 768
+BLOCK = 16  # steps over which the kept training losses are averaged
+# The fields of a summary that tables are made of, or that a reader may want beside them.
+FIELDS = (
+    *("params", "steps", "tokens", "wall_s", "tokens_per_s", "final_train_loss", "val_loss"),
+    *("bytes_sent_sync", "syncs", "rejections", "replica_steps", "idle_share"),
+    *("replica_microbatches", "dropped_microbatches"),
+)
+DECISION = ("exchange", "layer", "replica", "norm", "z", "limit", "accepted", "weight", "clip")
+LINE = re.compile(
+    r"edit: rendezvous (\d+), layer (\d+), replica (\d+): norm (\S+), z (\S+) of (\S+), (\w+), "
+    r"weight (\S+), clip factor ([^\s,;]+)"
+)
+
+
+def block_means(records, block=BLOCK, without=None):
+    """[mean training loss over each `block` steps and over all replicas but one]."""
+    by_block = {}
+    for record in records:
+        if record["replica"] != without:
+            by_block.setdefault((record["step"] - 1) // block, []).append(record["loss"])
+    return [statistics.fmean(by_block[at]) for at in sorted(by_block)]
+
+
+def decision(texts):
+    """{of DECISION} from the same as texts."""
+    row = {field: int(texts[field]) for field in DECISION[:3]}
+    row |= {field: float(texts[field]) for field in ("norm", "z", "limit", "weight", "clip")}
+    return row | {"accepted": texts["accepted"] == "accepted"}
+
+
+def parse_decisions(output):
+    """[{of DECISION}] of the lines that --is-debug makes."""
+    found = []
+    for words in LINE.findall(output):
+        found.append(decision(dict(zip(DECISION, words))))
+    return sorted(found, key=lambda row: [row[field] for field in DECISION[:3]])
+
+
+class TextRuns(Runs):
+    """Flags are those that differ, as text."""
+
+    def __init__(self, args, total=0):
+        super().__init__(args, total)
+        self.used = {}  # {run: {(block, without)}}: what tables were made of
+
+    def get(self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault=""):
+        """fault: ENTRAIN_FAULT of the ranks."""
+        environment = {"ENTRAIN_FAULT": fault} if fault else {}
+        besides = [f"ENTRAIN_FAULT={fault}"] if fault else []
+        words = f"{MODEL} --steps {steps} {flags}".split()
+        summary = super().get(name, words, expected_s, ranks, environment, besides)
+        if summary is not None:
+            self.used.setdefault(name, {(BLOCK, None)})
+        return summary
+
+    def curve(self, name, block=BLOCK, without=None):
+        self.used[name].add((block, without))
+        return block_means(self.records(name), block, without)
+
+    def decisions(self, name):
+        return parse_decisions(self.path(name, ".debug").read_text())
+
+
+def text_of(path):
+    if path.suffix == ".gz":
+        return gzip.decompress(path.read_bytes()).decode()
+    return path.read_text(encoding="utf-8")
+
+
+def rows_of(path):
+    return list(csv.DictReader(io.StringIO(text_of(path)))) if path.exists() else []
+
+
+class KeptRuns(TextRuns):
+    """The same from the copy; makes no runs. Like the originals, a run counts only while its flags
+    are those that the experiment has today."""
+
+    def __init__(self, folder):
+        super().__init__(argparse.Namespace(out=folder, tables=True))
+        self.kept = {row["run"]: row for row in rows_of(folder / "runs.csv")}
+        self.curves, self.decided = {}, {}
+        for row in rows_of(folder / "curves.csv.gz"):
+            key = row["run"], int(row["block"]), row["without"]
+            self.curves[key] = [float(loss) for loss in row["losses"].split()]
+        for row in rows_of(folder / "decisions.csv.gz"):
+            self.decided.setdefault(row["run"], []).append(decision(row))
+
+    def has(self, name, flags, besides=()):
+        return name in self.kept and self.kept[name]["flags"] == shlex.join([*flags, *besides])
+
+    def summary(self, name):
+        row = self.kept[name]
+        return {field: ast.literal_eval(row[field]) for field in FIELDS if row[field]}
+
+    def curve(self, name, block=BLOCK, without=None):
+        return self.curves[name, block, "" if without is None else str(without)]
+
+    def decisions(self, name):
+        return self.decided[name]
+
+
+def rounded(value):
+    """Floats to six digits, which no table shows."""
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def csv_text(head, rows):
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def keep(runs, folder):
+    """Writes the copy of the runs that tables were made of, with the curves that they read."""
+    summaries, curves, decisions = [], [], []
+    for name, wanted in sorted(runs.used.items()):
+        summary = rounded(runs.summary(name))
+        words = shlex.split(runs.path(name, ".flags").read_text())
+        at = words.index("--data")
+        summaries.append([name, shlex.join(words[:at] + words[at + 2 :])])
+        summaries[-1] += [summary.get(field, "") for field in FIELDS]
+        records = runs.records(name)
+        for block, without in sorted(wanted, key=str):
+            losses = " ".join(f"{loss:.4f}" for loss in block_means(records, block, without))
+            curves.append([name, block, "" if without is None else without, losses])
+        if DEBUG in words:
+            for row in runs.decisions(name):
+                numbers = [float(f"{row[field]:.4g}") for field in ("norm", "z", "limit")]
+                decisions.append([name, row["exchange"], row["layer"], row["replica"], *numbers])
+                verdict = "accepted" if row["accepted"] else "rejected"
+                decisions[-1] += [verdict, round(row["weight"], 4), round(row["clip"], 4)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.csv").write_text(csv_text(["run", "flags", *FIELDS], summaries))
+    for name, head, rows in (
+        ("curves", ["run", "block", "without", "losses"], curves),
+        ("decisions", ["run", *DECISION], decisions),
+    ):
+        packed = gzip.compress(csv_text(head, rows).encode(), 9, mtime=0)
+        (folder / f"{name}.csv.gz").write_bytes(packed)
