@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What strangers at a rank's tcp port cost: calls of two ranks, alone and beside strangers, in alternation.
+"""What strangers at a rank's tcp port cost: calls of two ranks, alone and beside strangers, in alternation; and whether
+ranks still meet.
 
-  bench/strangers.py [--build build/release] [--rounds 9] [--seconds 1] [--bytes 1M] [--transport tcp]
+  bench/strangers.py [--build build/release] [--rounds 9] [--seconds 1] [--bytes 1M] [--transport tcp] [--jobs 8]
 
 Three kinds of strangers:
   idle   256 connections that say nothing
@@ -12,6 +13,9 @@ Prints a row for each kind: the median, over the rounds, of the time of a call b
 of a call alone in the same round; the least and the largest such ratio; likewise of the 95th percentiles. The share of
 flood that is Entrain's is flood divided by busy, which is the last row. On a machine with few cores three busy processes
 take a large part of the time, so look at that row.
+
+Then --jobs jobs of two ranks with a key, one after the other, start, call once and end while the flood is at their ports:
+how many succeeded, and how long they took beside the same jobs alone and beside busy processes.
 """
 
 import argparse
@@ -90,7 +94,25 @@ def call_time(options, targets):
         return line["median_us"], line["p95_us"]
 
 
-def beside(options, work, count, targets, at):
+def job_time(options, targets):
+    """Seconds from start to end of a job of two ranks that makes few calls; None: it failed."""
+    began = time.monotonic()
+    with tempfile.NamedTemporaryFile("w") as key:
+        key.write(os.urandom(32).hex())
+        key.flush()
+        environment = dict(os.environ, ENTRAIN_PORTS=f"{targets[0]}-{targets[-1]}", ENTRAIN_KEY_FILE=key.name,
+                           ENTRAIN_TIMEOUT="30s")
+        command = [os.path.join(options.build, "tools/entrain-perf"), "all_reduce", "-n", "2", "--transport",
+                   options.transport, "--min-bytes", "8", "--max-bytes", "8", "--budget", "0.01"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            print(f"a job failed: {done.stderr.strip()[-300:]}", flush=True)
+            return None
+    return time.monotonic() - began
+
+
+def beside(work, count, at, measure):
+    """What measure() gives beside `count` processes of `work`, and how many connections a second they made."""
     stop = multiprocessing.Event()
     made = [multiprocessing.Value("q", 0, lock=False) for _ in range(count)]
     strangers = [multiprocessing.Process(target=work, args=(at, stop, each)) for each in made]
@@ -98,8 +120,8 @@ def beside(options, work, count, targets, at):
         each.start()
     began = time.monotonic()
     try:
-        times = call_time(options, targets)
-        return times, sum(each.value for each in made) / (time.monotonic() - began)
+        result = measure()
+        return result, sum(each.value for each in made) / (time.monotonic() - began)
     finally:
         stop.set()
         for each in strangers:
@@ -113,6 +135,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--bytes", default="1M")
     parser.add_argument("--transport", default="tcp")
+    parser.add_argument("--jobs", type=int, default=8)
     options = parser.parse_args()
 
     targets = ports(4)
@@ -127,7 +150,7 @@ def main():
     for _ in range(options.rounds):
         for kind, (work, count, at) in kinds.items():
             before = call_time(options, targets)
-            times, rate = beside(options, work, count, targets, at)
+            times, rate = beside(work, count, at, lambda: call_time(options, targets))
             alone.append(before[0])
             ratios[kind].append([x / y for x, y in zip(times, before)])
             rates[kind].append(rate)
@@ -142,6 +165,18 @@ def main():
         rate = f"{statistics.median(rates[kind]):.0f}" if kind in rates else ""
         print(f"| {kind} | {rate} | {statistics.median(medians):.2f} | {min(medians):.2f} to {max(medians):.2f} | "
               f"{statistics.median(pair[1] for pair in pairs):.2f} |")
+
+    if options.jobs > 0:
+        def start_jobs():
+            return [job_time(options, targets) for _ in range(options.jobs)]
+
+        print(f"\n| a job of two ranks, {options.jobs} times | started | median, slowest (s) |")
+        print("|---|---|---|")
+        for name, took in (("alone", start_jobs()), ("flood", beside(flood, 3, targets, start_jobs)[0]),
+                           ("busy", beside(flood, 3, elsewhere, start_jobs)[0])):
+            good = [each for each in took if each is not None]
+            times = f"{statistics.median(good):.2f}, {max(good):.2f}" if good else ""
+            print(f"| {name} | {len(good)} of {options.jobs} | {times} |")
 
 
 if __name__ == "__main__":

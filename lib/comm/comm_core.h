@@ -293,6 +293,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // An error of another communicator as one of this: whom it blames, by its rank here; and its code.
   Blame BlameHere(const absl::Status& why) const;
   static absl::StatusCode CodeHere(const absl::Status& why);
+  // Who ends a communicator of its own accord after another has failed does so because of that: the peers are told both.
+  absl::Status WithEarlierCause(const absl::Status& end) const;
   // `why`, with the record of who is guilty completed by what this call was.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
   Blame WithCall(Blame blame, const CallWork& work) const;

@@ -34,10 +34,10 @@ bool IsBefore(uint32_t number, uint64_t next) {
 void CommCore::Fail(const absl::Status& why) {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   SetStatus(why);
-  const absl::Status first = status();
   if (!engine_.Accepts(config_.context)) {
     return;  // ended before
   }
+  const absl::Status first = WithEarlierCause(status());
   asked_ = nullptr;
   for (int r = 0; r < size(); ++r) {
     Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];

@@ -200,6 +200,19 @@ Blame CommCore::WithCall(Blame blame, const CallWork& work) const {
   return blame;
 }
 
+absl::Status CommCore::WithEarlierCause(const absl::Status& end) const {
+  const Blame blame = BlameOf(end);
+  const bool own = blame.rank < 0 || blame.rank == config_.rank;
+  if (!absl::IsAborted(end) || !own || !engine_.told()) {
+    return end;
+  }
+  const absl::Status& cause = engine_.cause();
+  return WithBlame(
+      absl::Status(CodeHere(cause),
+                   absl::StrCat(end.message(), "; before, it had failed: ", cause.message())),
+      BlameHere(cause));
+}
+
 absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) const {
   return WithBlame(why, WithCall(BlameOf(why), work));
 }

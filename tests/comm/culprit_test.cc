@@ -51,7 +51,7 @@ struct Mesh {
 };
 
 // How a rank ends that has met an error.
-enum class Ending { kAtOnce, kDestroys };
+enum class Ending { kAtOnce, kDestroys, kGivesUp };
 
 absl::StatusOr<Mesh> Meet(const std::string& directory, const std::string& transports, int rank) {
   const Stop stop{Deadline::After(20 * kSecond)};
@@ -158,7 +158,12 @@ class Culprit : public testing::TestWithParam<std::tuple<std::string, Ending>> {
       }
     }
     Note(status, &shared_->reports[rank]);
-    if (std::get<1>(GetParam()) == Ending::kDestroys) {
+    if (mesh.ok() && std::get<1>(GetParam()) == Ending::kGivesUp) {
+      // As a method does that is destroyed while its exchange is under way.
+      mesh->row->EndWith(absl::AbortedError("edit: destroyed during an exchange"));
+      mesh->column->Abort("destroyed during a step");
+    }
+    if (std::get<1>(GetParam()) != Ending::kAtOnce) {
       mesh = absl::CancelledError();
     }
     _exit(0);
@@ -184,14 +189,19 @@ TEST_P(Culprit, StoppedRankIsNamedByThoseThatWaitForAnother) {
   ExpectAllName(struck, kTimeout + 3 * kSecond);
 }
 
+const char* NameOf(Ending ending) {
+  return ending == Ending::kAtOnce     ? "ends_at_once"
+         : ending == Ending::kDestroys ? "destroys"
+                                       : "gives_up";
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, Culprit,
                          testing::Combine(testing::Values("shm", "tcp"),
-                                          testing::Values(Ending::kAtOnce, Ending::kDestroys)),
+                                          testing::Values(Ending::kAtOnce, Ending::kDestroys,
+                                                          Ending::kGivesUp)),
                          [](const auto& test) {
-                           return absl::StrCat(std::get<0>(test.param),
-                                               std::get<1>(test.param) == Ending::kAtOnce
-                                                   ? "_ends_at_once"
-                                                   : "_destroys");
+                           return absl::StrCat(std::get<0>(test.param), "_",
+                                               NameOf(std::get<1>(test.param)));
                          });
 
 }  // namespace
