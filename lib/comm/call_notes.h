@@ -39,6 +39,12 @@ class CallNotes {
   // The last 256 or so are remembered; messages for one that still come are of ranks that called something else.
   void Over(const OwnCall& call) { SlotOf(call.id) = call; }
   void Clear() { early_.clear(); }
+  // It is over, and later ones of its kind have taken its place.
+  bool HasForgotten(CallId call) const {
+    const OwnCall& over = over_[SlotNumber(call)];
+    const uint32_t later = (over.id.number - call.number) & Tag::kCallMask;
+    return over.id.user_tag == call.user_tag && later != 0 && later <= Tag::kCallMask / 2;
+  }
   // Null: it is not over, or forgotten.
   const OwnCall* OwnThatIsOver(CallId call) const {
     const OwnCall& over = over_[SlotNumber(call)];

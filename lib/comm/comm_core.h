@@ -268,11 +268,13 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   const CallWork* OpenCall(CallId call) const;
   int RankOf(const Endpoint* endpoint) const;
   int64_t SlowestRoundTrip() const;
+  // An inquiry is under way for ranks of other communicators: none of our calls has expired.
+  bool AsksForOthers() const;
   void Expire(CallWork* work, int64_t now_ns);
   // Asks all members about this call; false: they are being asked about another.
   bool Ask(CallWork* work, int64_t now_ns, int64_t answer_ns);
   void OnQuery(Endpoint& from, int rank, Reader& reader);
-  void OnAnswer(int rank, Reader& reader);
+  void OnAnswer(const Endpoint& from, int rank, Reader& reader);
   void SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns = 0,
                   const absl::Status& excuse = absl::OkStatus());
   void TellThoseWhoAsked(const absl::Status& why);
@@ -293,7 +295,10 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // An error of another communicator as one of this: whom it blames, by its rank here; and its code.
   Blame BlameHere(const absl::Status& why) const;
   static absl::StatusCode CodeHere(const absl::Status& why);
-  // Who ends a communicator of its own accord after another has failed does so because of that: the peers are told both.
+  // `why` as this communicator's: whoever it blames is named by its identity too, by which causes travel.
+  absl::Status WithMember(const absl::Status& why) const;
+  // Who ends a communicator of its own accord after another has failed does so because of that. Both are said, and the
+  // earlier cause is blamed.
   absl::Status WithEarlierCause(const absl::Status& end) const;
   // `why`, with the record of who is guilty completed by what this call was.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;

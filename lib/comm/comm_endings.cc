@@ -7,6 +7,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/base/text.h"
 #include "lib/comm/comm_core.h"
 
 namespace entrain {
@@ -37,7 +38,11 @@ void CommCore::Fail(const absl::Status& why) {
   if (!engine_.Accepts(config_.context)) {
     return;  // ended before
   }
-  const absl::Status first = WithEarlierCause(status());
+  const absl::Status first = WithEarlierCause(WithMember(status()));
+  {
+    absl::MutexLock lock(&mutex_);
+    status_ = first;
+  }
   asked_ = nullptr;
   for (int r = 0; r < size(); ++r) {
     Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
@@ -147,7 +152,7 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
       OnQuery(from, rank, reader);
       return;
     case ControlKind::kAnswer:
-      OnAnswer(rank, reader);
+      OnAnswer(from, rank, reader);
       return;
     case ControlKind::kRefused:
       OnRefused(rank, reader);
@@ -168,12 +173,16 @@ int64_t CommCore::SlowestRoundTrip() const {
   return slowest;
 }
 
+bool CommCore::AsksForOthers() const {
+  return membership_.inquiring() && asked_ != nullptr && !asked_->inquired_;
+}
+
 Deadline CommCore::next_tick() const {
   if (vote_.on()) {
     return vote_.until();  // the verdict ends everything
   }
   Deadline next = membership_.next_tick();
-  if (membership_.inquiring()) {
+  if (membership_.inquiring() && !AsksForOthers()) {
     return next;  // calls that expire now are asked about afterwards
   }
   for (const CallWork* work : open_) {
@@ -205,7 +214,10 @@ void CommCore::OnTick(int64_t now_ns) {
 }
 
 void CommCore::Expire(CallWork* work, int64_t now_ns) {
-  // One inquiry at a time; asked again when that one is over. One for others goes on as ours.
+  // One inquiry at a time; asked again when that one is over. One for others gives way, or goes on as ours.
+  if (AsksForOthers() && work != asked_) {
+    membership_.OnFinished();
+  }
   work->inquired_ = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
 }
 
@@ -289,7 +301,7 @@ void CommCore::SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, i
   engine_.NeedFlush();
 }
 
-void CommCore::OnAnswer(int rank, Reader& reader) {
+void CommCore::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
   using Answer = Membership::Answer;
   const auto nonce = reader.Get<uint32_t>();
   auto answer = reader.Get<Answer>();
@@ -302,8 +314,14 @@ void CommCore::OnAnswer(int rank, Reader& reader) {
     answer = Answer::kAbsent;
   }
   const int64_t now = engine_.clock().Now();
-  const int64_t more = std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) + SlowestRoundTrip();
-  membership_.OnAnswer(rank, nonce, answer, {now + more + kSlackNs});
+  Deadline more_by{0};
+  if (answer == Answer::kElsewhere) {
+    more_by = {now + std::clamp<int64_t>(more_ns, 0, kLongestMoreNs) + from.round_trip_ns() +
+               kSlackNs};
+  }
+  if (!membership_.OnAnswer(rank, nonce, answer, more_by)) {
+    return;
+  }
   excuses_[static_cast<size_t>(rank)] = *excuse;
   if (membership_.next_tick().Passed(now)) {
     OnTick(now);
@@ -427,7 +445,7 @@ void CommCore::OnRefused(int rank, Reader& reader) {
   refusal.kind = reader.Get<Asked>();
   refusal.call.user_tag = reader.Get<uint32_t>();
   refusal.call.number = reader.Get<uint32_t>();
-  refusal.why = std::string(reader.GetText(kMaxRefusal));
+  refusal.why = CleanText(reader.GetText(kMaxRefusal));
   if (reader.Finished() && refusal.kind <= Asked::kRecv) {
     refusals_[static_cast<size_t>(rank)] = std::move(refusal);
   }
@@ -507,7 +525,14 @@ void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, con
 }
 
 void CommCore::BeginVote(CallId call) {
-  if (!vote_.Begin(call, {engine_.clock().Now() + Vote::kVoteNs + 2 * SlowestRoundTrip()})) {
+  Deadline until{engine_.clock().Now() + Vote::kVoteNs + 2 * SlowestRoundTrip()};
+  for (const CallWork* work : open_) {
+    // While ballots are awaited no call expires. Those that do then are asked about afterwards.
+    if (!work->inquired_) {
+      until = std::min(until, {work->call_.options.deadline.at_ns + Vote::kLateNs});
+    }
+  }
+  if (!vote_.Begin(call, until)) {
     return;
   }
   voted_ = false;
@@ -528,21 +553,26 @@ void CommCore::SendBallot() {
   const std::optional<Descriptor> mine = work != nullptr   ? work->call_.descriptor()
                                          : over != nullptr ? over->descriptor
                                                            : std::optional<Descriptor>();
-  if (!mine && !HasStarted(call)) {
-    return;  // as soon as it starts
+  if (!mine && !notes_.HasForgotten(call)) {
+    return;  // as soon as it starts; that its number was given out does not say that it has
   }
   voted_ = true;
   vote_.Cast(config_.rank, mine);
   const Descriptor told = mine.value_or(Descriptor());
-  SendToAll(Writer()
-                .Put(ControlKind::kBallot)
-                .Put(call.user_tag)
-                .Put(call.number)
-                .Put(static_cast<uint8_t>(mine ? 1 : 0))
-                .PutRaw(&told, sizeof(told))
-                .Put(int32_t{witnessed_})
-                .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
-                .Take());
+  const std::string ballot = Writer()
+                                 .Put(call.user_tag)
+                                 .Put(call.number)
+                                 .Put(static_cast<uint8_t>(mine ? 1 : 0))
+                                 .PutRaw(&told, sizeof(told))
+                                 .Put(int32_t{witnessed_})
+                                 .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
+                                 .Take();
+  for (int r = 0; r < size(); ++r) {
+    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint != nullptr && !membership_.left(r)) {
+      SendSoon(*endpoint, Control(r, ControlKind::kBallot, ballot));
+    }
+  }
   engine_.NeedFlush();
 }
 

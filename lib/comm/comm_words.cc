@@ -183,7 +183,11 @@ Blame CommCore::BlameHere(const absl::Status& why) const {
   Blame blame = BlameOf(why);
   blame.rank = -1;
   for (size_t r = 0; r < config_.members.size() && blame.peer_id != PeerId{}; ++r) {
-    blame.rank = config_.members[r].id == blame.peer_id ? static_cast<int>(r) : blame.rank;
+    if (config_.members[r].id == blame.peer_id) {
+      blame.rank = static_cast<int>(r);
+      blame.world_rank =
+          config_.members[r].world_rank;  // the other communicator may be of another world
+    }
   }
   return blame;
 }
@@ -200,16 +204,27 @@ Blame CommCore::WithCall(Blame blame, const CallWork& work) const {
   return blame;
 }
 
+absl::Status CommCore::WithMember(const absl::Status& why) const {
+  Blame blame = BlameOf(why);
+  if (blame.rank < 0 || blame.rank >= size() || blame.peer_id != PeerId{}) {
+    return why;
+  }
+  const Blame of_member = BlameFor(nullptr, blame.rank, blame.phase);
+  blame.peer_id = of_member.peer_id;
+  blame.world_rank = of_member.world_rank;
+  blame.address = of_member.address;
+  return WithBlame(why, blame);
+}
+
 absl::Status CommCore::WithEarlierCause(const absl::Status& end) const {
   const Blame blame = BlameOf(end);
-  const bool own = blame.rank < 0 || blame.rank == config_.rank;
+  const bool own = blame.rank == config_.rank || (blame.rank < 0 && blame.peer_id == PeerId{});
   if (!absl::IsAborted(end) || !own || !engine_.told()) {
     return end;
   }
   const absl::Status& cause = engine_.cause();
   return WithBlame(
-      absl::Status(CodeHere(cause),
-                   absl::StrCat(end.message(), "; before, it had failed: ", cause.message())),
+      absl::AbortedError(absl::StrCat(end.message(), "; before, it had failed: ", cause.message())),
       BlameHere(cause));
 }
 

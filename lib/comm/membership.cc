@@ -26,15 +26,16 @@ std::optional<Membership::Query> Membership::OnExpired(CallId call, int64_t now_
   return Query{++nonce_, call};
 }
 
-void Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by) {
+bool Membership::OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by) {
   if (!inquiring_ || nonce != nonce_) {
-    return;
+    return false;
   }
   // Once: what it waits for may wait for us.
   if (answer == Answer::kElsewhere && answers_[static_cast<size_t>(rank)] == Answer::kNone) {
     until_ = std::max(until_, more_by);
   }
   answers_[static_cast<size_t>(rank)] = answer;
+  return true;
 }
 
 void Membership::OnLeft(int rank) {

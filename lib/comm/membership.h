@@ -64,8 +64,8 @@ class Membership {
   // A call's deadline has passed. The query to send to every member that has not left, or nothing
   // when an inquiry is under way already. `answer_ns`: how long answers are awaited.
   std::optional<Query> OnExpired(CallId call, int64_t now_ns, int64_t answer_ns = kAnswerNs);
-  // A member's answer. Answers to earlier queries are ignored. kElsewhere: it will say more by `more_by`.
-  void OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
+  // A member's answer. False: it answers an earlier query, and is ignored. kElsewhere: it will say more by `more_by`.
+  bool OnAnswer(int rank, uint32_t nonce, Answer answer, Deadline more_by = {0});
   // A member has destroyed its communicator; it has started everything it ever will.
   void OnLeft(int rank);
   // The path to a member broke. The first one counts. `grace_ns`: how long a better reason is awaited.

@@ -19,7 +19,9 @@ namespace entrain {
 
 class Vote {
  public:
-  static constexpr int64_t kVoteNs = 300 * kMillisecond;
+  static constexpr int64_t kVoteNs = 200 * kMillisecond;
+  // How much later a call may expire because of a vote: with the inquiry that follows not more than 250 ms.
+  static constexpr int64_t kLateNs = 100 * kMillisecond;
 
   explicit Vote(int size) : ballots_(static_cast<size_t>(size)) {}
 

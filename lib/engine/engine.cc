@@ -595,7 +595,7 @@ absl::Status Engine::PathStatus(const Endpoint* endpoint) const {
 }
 
 void Engine::TellCause(const absl::Status& why) {
-  if (!told()) {
+  if (!told() || clock_.Now() - told_at_ns_ > kGoneOnNs) {
     told_ = why;
     told_at_ns_ = clock_.Now();
     SendCause();

@@ -146,8 +146,9 @@ class Engine final : public Events {
 
   // ---- [driver] Causes. A process that has lost somebody may end because of that, with a word or without, and its
   // peers must not blame it.
-  // Tells all peers what has ended a communicator here. The first cause counts, until calls that were started
-  // kGoneOnNs later succeed: then this process has survived it, and the peers are told so.
+  // Tells all peers what has ended a communicator here. The first cause counts for kGoneOnNs, since what fails then may
+  // fail because of it. When calls that were started kGoneOnNs later succeed, this process has survived it, and the peers
+  // are told so.
   void TellCause(const absl::Status& why);
   bool told() const { return !told_.ok(); }
   const absl::Status& cause() const { return told_; }

@@ -61,6 +61,9 @@ TEST(CallNotes, OldCallsGiveWayAndNothingIsKeptForThem) {
   EXPECT_FALSE(notes.Meet(id(kFirst + 1), Of(8))) << "of the call that has its number again";
   EXPECT_EQ(notes.Hear(Someone(0), id(kFirst + 1000), Of(9)), nullptr);
   EXPECT_TRUE(notes.Meet(id(kFirst + 1000), Of(8))) << "which is to come";
+  EXPECT_TRUE(notes.HasForgotten(id(kFirst + 1)));
+  EXPECT_FALSE(notes.HasForgotten(id(kFirst + 999))) << "remembered";
+  EXPECT_FALSE(notes.HasForgotten(id(kFirst + 1000))) << "not over";
 }
 
 TEST(CallNotes, ClearForgetsWhatWasHeard) {

@@ -51,9 +51,9 @@ TEST(Membership, AnswersToAnEarlierInquiryDoNotCount) {
   EXPECT_FALSE(machine.OnTick(5 + Membership::kAnswerNs).has_value());
   const auto second = machine.OnExpired({7, 42}, 10);
   ASSERT_TRUE(second.has_value());
-  machine.OnAnswer(1, first->nonce, Answer::kStarted);
+  EXPECT_FALSE(machine.OnAnswer(1, first->nonce, Answer::kStarted));
   EXPECT_FALSE(machine.OnTick(11).has_value());
-  machine.OnAnswer(1, second->nonce, Answer::kStarted);
+  EXPECT_TRUE(machine.OnAnswer(1, second->nonce, Answer::kStarted));
   EXPECT_TRUE(machine.OnTick(11).has_value());
 }
 
