@@ -64,6 +64,7 @@ class Cause:
     by: str = ""  # what the victim does itself: a --fault of culprit_rank
     stays: bool = False  # and lives on
     tie_in_pairs: bool = False  # where two ranks share a communicator nobody can know who is guilty
+    by_time: bool = False  # found out by a deadline: a rank that hears the others too late cannot know
 
 
 def send(number):
@@ -74,12 +75,12 @@ LOST = r"lost rank|closed by the peer|ended by rank|aborted by rank"
 CAUSES = {
     "kill": Cause(strike=send(signal.SIGKILL), fits=LOST),
     "segv": Cause(strike=send(signal.SIGSEGV), fits=LOST),
-    "stop": Cause(strike=send(signal.SIGSTOP), fits=LOST + r"|timed out|does not answer"),
+    "stop": Cause(strike=send(signal.SIGSTOP), fits=LOST + r"|timed out|does not answer", by_time=True),
     # The victim ends its training while the others go on; in a-edit it would wait for them.
     "steps": Cause(victim_flags=("--steps", "200"), fits=".", not_for=("a-edit", CALLS)),
     "exit": Cause(by="exit", fits=LOST),
     "argument": Cause(by="argument", fits="its call failed: all_reduce: dtype 99|" + LOST),
-    "late": Cause(by="late", stays=True, fits="has not started the call|" + LOST, wait_s=2),
+    "late": Cause(by="late", stays=True, fits="has not started the call|" + LOST, wait_s=2, by_time=True),
     "abort": Cause(by="abort", fits="aborted by rank|" + LOST),
     "count": Cause(by="count", fits="disagree", tie_in_pairs=True),
     "collective": Cause(by="collective", fits="disagree", tie_in_pairs=True),
@@ -148,6 +149,8 @@ class Job:
                            TMPDIR=self.path("tmp"))
         if self.case.transports:
             environment["ENTRAIN_TRANSPORTS"] = self.case.transports
+            if "ucx" in self.case.transports:
+                environment.setdefault("UCX_TLS", "tcp,sm,self")  # there may be no RDMA device here
         flags = ["--log", self.path("log"), "--step-ms", str(self.case.step_ms)]
         if self.case.shard_size > 1:
             flags += ["--shard-size", str(self.case.shard_size)]
@@ -248,9 +251,12 @@ def ended_within(process, seconds):
         return False
 
 
+CANNOT_KNOW = "cannot be known"
+
+
 def named_rank(message):
     """The rank of the world that a message blames, else -1."""
-    if "[guilty: nobody]" in message:
+    if "[guilty: nobody]" in message or CANNOT_KNOW in message:
         return -1
     for pattern in (r"\[guilty: rank (\d+) of world\]", r"rank (\d+) of world", r"(?:lost|waiting for) rank (\d+)"):
         found = re.search(pattern, message)
@@ -276,15 +282,15 @@ def judge_end(job):
 
 
 def blames(job, one):
-    """"right"; "unknown": it says that nobody can know, and that is so; else "wrong"."""
-    in_pairs = job.case.shard_size > 1 and job.cause.tie_in_pairs
-    if one.named < 0 and in_pairs and "cannot be known" in one.message:
+    """"right"; "unknown": it says that it cannot know, and that may be so; else "wrong"."""
+    may_be = job.cause.by_time or (job.case.shard_size > 1 and job.cause.tie_in_pairs)
+    if may_be and one.named < 0 and CANNOT_KNOW in one.message:
         return "unknown"
     return "right" if one.named == job.victim else "wrong"
 
 
 def judge_culprit(job):
-    """Every survivor names the victim, or says that the guilty rank cannot be known where that is so."""
+    """Every survivor names the victim, or says that the guilty rank cannot be known where that may be so."""
     for one in job.survivors:
         if one.code is not None and blames(job, one) == "wrong":
             job.faults.append(f"rank {one.rank} blames {one.named}: {one.message!r}")
