@@ -42,6 +42,14 @@ if(NOT ENTRAIN_CUDA STREQUAL "OFF")
   endif()
 endif()
 
+set(ENTRAIN_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures that CUDA kernels are compiled for, and as PTX for later ones")
+set(entrain_gencode)
+foreach(arch IN LISTS ENTRAIN_CUDA_ARCHITECTURES)
+  list(APPEND entrain_gencode -gencode arch=compute_${arch},code=sm_${arch})
+endforeach()
+list(GET ENTRAIN_CUDA_ARCHITECTURES -1 latest)
+list(APPEND entrain_gencode -gencode arch=compute_${latest},code=compute_${latest})
+
 # entrain_cuda_image(IMAGE SOURCE HEADERS...): all kernels of SOURCE in one file for all architectures, and PTX for later ones;
 # a program or library has it as data. Products are rounded before they are added, as everywhere; what else keeps the bits
 # (rounded quotients and roots, subnormal numbers) is nvcc's default.
@@ -50,9 +58,7 @@ function(entrain_cuda_image image source)
     OUTPUT ${image}
     COMMAND ${entrain_nvcc} -fatbin -std=c++20 -O3 -fmad=false --compress-mode=size -ccbin ${CMAKE_CXX_COMPILER}
             -I${PROJECT_SOURCE_DIR}
-            -gencode arch=compute_80,code=sm_80
-            -gencode arch=compute_90,code=sm_90
-            -gencode arch=compute_100,code=[sm_100,compute_100]
+            ${entrain_gencode}
             -o ${image} ${source}
     DEPENDS ${source} ${ARGN}
     COMMENT "Compiling CUDA kernels"

@@ -463,7 +463,7 @@ constexpr int64_t kNoticed = 250 * kMillisecond;
 #endif
 
 TEST_P(FailureOfAProcess, StoppedRankIsNamedAfterTheDeadline) {
-  constexpr int64_t kTimeout = 700 * kMillisecond;
+  constexpr int64_t kTimeout = 300 * kMillisecond;
   Strike(operation(), 4, 1, SIGSTOP, transport(), kTimeout, size(), shared_);
   for (const int rank : {0, 2, 3}) {
     const Report& report = shared_->reports[rank];
