@@ -6,12 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/clock.h"
+
 namespace entrain {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
 // What a pipe may hold. A process that outlives its rank could go on writing for ever.
 constexpr size_t kLastReads = (1 << 20) / kReadBytes;
+constexpr int64_t kLineNs = 100 * kMillisecond;
 
 }  // namespace
 
@@ -72,12 +75,16 @@ void JobOutput::Finish(int64_t patience_ns, int interrupted) {
     }
     stream.to.Finish();
   }
-  if (!out_->Drain(patience_ns, interrupted)) {
+  const bool read = out_->Drain(patience_ns, interrupted);
+  if (!read) {
     Say(absl::StrCat("nobody reads standard output; ", out_->waiting(), " bytes of it are lost"));
   } else if (out_->lost() > 0) {
     Say(absl::StrCat(out_->lost(), " bytes of standard output are lost: ", out_->why_lost()));
   }
-  err_->Drain(patience_ns, interrupted);
+  // Its reader has had that time too: it gets a moment for the line above.
+  if (err_ != out_) {
+    err_->Drain(read ? patience_ns : kLineNs, interrupted);
+  }
 }
 
 void JobOutput::ForgetProgress() {

@@ -362,6 +362,20 @@ TEST(EntrainRun, AFailureEndsTheOthersThoughNobodyReadsTheOutput) {
   EXPECT_LT(ended.seconds, 20);
 }
 
+// The reader's time, 2 s after a failure, is one for both streams.
+TEST(EntrainRun, WaitsOnceForAReaderOfBothStreams) {
+  for (const bool one_pipe : {true, false}) {
+    SCOPED_TRACE(one_pipe);
+    const Unread out, err;
+    Call call({"-n", "1", "sh", "-c", "seq 1 20000; seq 1 20000 >&2; exit 3"}, out.writer(),
+              one_pipe ? out.writer() : err.writer());
+    const Ended ended = call.Wait();
+    EXPECT_EQ(ended.code, 3);
+    EXPECT_GT(ended.seconds, 1.9);
+    EXPECT_LT(ended.seconds, 3.7);
+  }
+}
+
 TEST(EntrainRun, OutputWaitsForAReaderThatIsSlow) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
