@@ -13,8 +13,8 @@ namespace entrain {
 namespace {
 
 constexpr uint32_t kCardVersion = 5;
-constexpr int64_t kAskNs = 2 * kSecond;  // for the store to tell who has not come
-constexpr size_t kFixedParts = 4;        // of a card, before its addresses
+constexpr int64_t kAskNs = 200 * kMillisecond;  // for the store to tell who has not come
+constexpr size_t kFixedParts = 4;               // of a card, before its addresses
 
 // The error of a rank whose time is up, naming those that have not come.
 absl::Status NameAbsent(StoreMeeting& meeting, const absl::Status& why) {

@@ -21,6 +21,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/status.h"
 #include "lib/store/file_access.h"
+#include "lib/store/request.h"
 
 namespace entrain {
 namespace {
@@ -29,7 +30,6 @@ constexpr char kIn = 'i', kFinished = 'f';
 constexpr size_t kClaimsAt = 1, kEntryAt = kClaimsAt + sizeof(uint32_t);
 constexpr size_t kMaxSeatBytes = kEntryAt + 2 * kMaxEntryBytes + 64;
 constexpr int64_t kWatchNs = 200 * kMillisecond;
-constexpr int64_t kLastWordNs = 2 * kSecond;
 constexpr int kMaxSleepMs = 20;
 
 struct Seat {
@@ -55,8 +55,8 @@ absl::StatusOr<Seat> ReadSeat(const std::string& path) {
 
 class FileMeeting final : public StoreMeeting {
  public:
-  FileMeeting(std::string directory, std::string key, const Entry& entry)
-      : directory_(std::move(directory)), key_(std::move(key)), mine_(entry) {}
+  FileMeeting(std::string directory, std::string key, const Entry& entry, Deadline by)
+      : directory_(std::move(directory)), key_(std::move(key)), mine_(entry), by_(by) {}
   ~FileMeeting() override {
     if (lock_.valid() && Check().ok()) {
       Fail(RankLeft(mine_.rank, "gave up while the ranks were meeting"));
@@ -94,25 +94,17 @@ class FileMeeting final : public StoreMeeting {
     if (now >= watch_again_ns_) {
       watch_again_ns_ = now + kWatchNs;
       if (const int32_t ended = FindEnded(); ended >= 0) {
-        Fail(
-            RankLeft(ended, absl::StrCat("has ended while the ranks were meeting, or in an earlier "
-                                         "run that used ",
-                                         url())));
+        // Without waiting: if others are writing now, the next look finds it again.
+        FailBy({0}, RankLeft(ended, absl::StrCat("has ended while the ranks were meeting, or in an "
+                                                 "earlier run that used ",
+                                                 url())));
         return ReadFailure();
       }
     }
     return absl::OkStatus();
   }
 
-  void Fail(const absl::Status& why) override {
-    if (!refused_.ok()) {
-      return;  // told already, or none of its business
-    }
-    const auto turn = LockDirectory(directory_, {Deadline::After(kLastWordNs)}, What());
-    if (turn.ok()) {
-      WriteFailure(why).IgnoreError();
-    }
-  }
+  void Fail(const absl::Status& why) override { FailBy(LastWordBy(by_), why); }
 
   void Finish() override {
     if (lock_.valid()) {
@@ -134,6 +126,16 @@ class FileMeeting final : public StoreMeeting {
 
  private:
   std::string url() const { return absl::StrCat("file:", directory_); }
+  void FailBy(Deadline by, const absl::Status& why) {
+    if (!refused_.ok()) {
+      return;  // told already, or none of its business
+    }
+    const auto turn = LockDirectory(directory_, {by}, What());
+    if (turn.ok()) {
+      WriteFailure(why).IgnoreError();
+    }
+  }
+
   std::string What() const { return absl::StrCat("store ", url(), ": meeting ", key_); }
   std::string Path(const absl::AlphaNum& name) const {
     return absl::StrCat(directory_, "/m", EscapeForFile(key_), ".", name);
@@ -224,6 +226,7 @@ class FileMeeting final : public StoreMeeting {
 
   const std::string directory_, key_;
   const Entry mine_;
+  const Deadline by_;
   Fd lock_;               // of the own place
   absl::Status refused_;  // by the store
   std::vector<Parts> table_;
@@ -236,7 +239,7 @@ absl::StatusOr<std::unique_ptr<StoreMeeting>> JoinInDirectory(const std::string&
                                                               const std::string& key,
                                                               const Entry& entry,
                                                               const Stop& stop) {
-  auto meeting = std::make_unique<FileMeeting>(directory, key, entry);
+  auto meeting = std::make_unique<FileMeeting>(directory, key, entry, stop.deadline);
   ENTRAIN_RETURN_IF_ERROR(meeting->Join(stop));
   return std::unique_ptr<StoreMeeting>(std::move(meeting));
 }

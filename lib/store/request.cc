@@ -204,6 +204,10 @@ absl::StatusOr<std::string> DecodeReply(absl::string_view bytes) {
   return absl::Status(static_cast<absl::StatusCode>(code), CleanText(text));
 }
 
+Deadline LastWordBy(Deadline by) {
+  return std::min(Deadline::After(2 * kSecond), Deadline::From(by.at_ns, 230 * kMillisecond));
+}
+
 absl::StatusOr<std::string> RequestStore::Checked(const StoreRequest& request, const Stop& stop) {
   ENTRAIN_RETURN_IF_ERROR(CheckRequest(request));
   return Do(request, stop);

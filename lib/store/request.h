@@ -111,6 +111,10 @@ class RequestStore : public Store {
   absl::StatusOr<std::string> Checked(const StoreRequest& request, const Stop& stop);
 };
 
+// Until when a rank may try to say what it says last in a meeting that it joined with the deadline `by`: for 2 s, and no
+// more than 230 ms beyond `by`. Who comes later tries once.
+Deadline LastWordBy(Deadline by);
+
 // "store URL: get of key "x"", for messages.
 std::string Describe(absl::string_view url, const StoreRequest& request);
 

@@ -41,7 +41,7 @@ class StoreMeeting {
   virtual void Fail(const absl::Status& why) = 0;
   // This rank needs the others no more: its end is no failure from now on.
   virtual void Finish() = 0;
-  // Ranks that have not joined, the first 4096 at most.
+  // Ranks that have not joined, the first 4096 at most. A server's answer is awaited for two round trips beyond `stop`.
   virtual absl::StatusOr<std::vector<int>> Absent(const Stop& stop) = 0;
 };
 

@@ -1,9 +1,13 @@
 #include "lib/store/tcp_meeting.h"
 
+#include <limits>
 #include <optional>
 #include <utility>
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,12 +20,20 @@ namespace {
 
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadStep = 64 << 10;
-constexpr int64_t kLastWordNs = 2 * kSecond;  // for what is said last
+
+// The shortest that the kernel has seen; 0: unknown, or a socket of this host.
+int64_t RoundTripNs(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  const bool known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+                     info.tcpi_min_rtt != std::numeric_limits<uint32_t>::max();
+  return known ? info.tcpi_min_rtt * kMicrosecond : 0;
+}
 
 class TcpMeeting final : public StoreMeeting {
  public:
-  TcpMeeting(Fd fd, std::string url, std::string key, bool serves)
-      : fd_(std::move(fd)), url_(std::move(url)), key_(std::move(key)), serves_(serves) {}
+  TcpMeeting(Fd fd, std::string url, std::string key, bool serves, Deadline by)
+      : fd_(std::move(fd)), url_(std::move(url)), key_(std::move(key)), serves_(serves), by_(by) {}
 
   absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
     ENTRAIN_RETURN_IF_ERROR(ReadUntil(stop, [this] { return table_.has_value(); }));
@@ -36,34 +48,37 @@ class TcpMeeting final : public StoreMeeting {
     return over_;
   }
 
-  void Fail(const absl::Status& why) override { Say(StoreOp::kFail, EncodeStatus(why)); }
+  void Fail(const absl::Status& why) override {
+    Say(StoreOp::kFail, EncodeStatus(why), {LastWordBy(by_)});
+  }
 
   void Finish() override {
-    Say(StoreOp::kFinish, "");
+    const Stop stop{LastWordBy(by_)};
+    Say(StoreOp::kFinish, "", stop);
     if (serves_) {
       // The server answers when it has told the others that it may end; this process may end right afterwards.
-      ReadUntil({Deadline::After(kLastWordNs)}, [this] {
-        return told_server_ && server_rank_ < 0;
-      }).IgnoreError();
+      ReadUntil(stop, [this] { return told_server_ && server_rank_ < 0; }).IgnoreError();
     }
   }
 
   absl::StatusOr<std::vector<int>> Absent(const Stop& stop) override {
+    const Stop later{Deadline::From(stop.deadline.at_ns, 2 * RoundTripNs(fd_.get())),
+                     stop.cancelled};
     absent_.reset();
-    Say(StoreOp::kAbsent, "");
-    ENTRAIN_RETURN_IF_ERROR(ReadUntil(stop, [this] { return absent_.has_value(); }));
+    Say(StoreOp::kAbsent, "", later);
+    ENTRAIN_RETURN_IF_ERROR(ReadUntil(later, [this] { return absent_.has_value(); }));
     return *absent_;
   }
 
  private:
   // Best effort: a server that has gone is found out by reading.
-  void Say(StoreOp op, std::string value) {
+  void Say(StoreOp op, std::string value, const Stop& stop) {
     StoreRequest request;
     request.op = op;
     request.key = key_;
     request.value = std::move(value);
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
-    WriteFull(fd_.get(), frame.data(), frame.size(), {Deadline::After(kLastWordNs)}).IgnoreError();
+    WriteFull(fd_.get(), frame.data(), frame.size(), stop).IgnoreError();
   }
 
   template <typename Predicate>
@@ -140,6 +155,7 @@ class TcpMeeting final : public StoreMeeting {
   const Fd fd_;
   const std::string url_, key_;
   const bool serves_;
+  const Deadline by_;
   std::string in_;
   std::optional<std::vector<Parts>> table_;
   bool table_seen_ = false;
@@ -152,8 +168,9 @@ class TcpMeeting final : public StoreMeeting {
 
 }  // namespace
 
-std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves) {
-  return std::make_unique<TcpMeeting>(std::move(fd), std::move(url), std::move(key), serves);
+std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves,
+                                           Deadline by) {
+  return std::make_unique<TcpMeeting>(std::move(fd), std::move(url), std::move(key), serves, by);
 }
 
 }  // namespace entrain

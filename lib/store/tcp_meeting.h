@@ -10,7 +10,9 @@
 
 namespace entrain {
 
-// On `fd` a kJoin for `key` has been sent, and nothing has been received since. `serves`: the server is in this process.
-std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves);
+// On `fd` a kJoin for `key` has been sent, and nothing has been received since. `serves`: the server is in this process. `by`:
+// the deadline of joining, which that of what is said last follows (LastWordBy).
+std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves,
+                                           Deadline by);
 
 }  // namespace entrain

@@ -166,7 +166,7 @@ class TcpStore final : public RequestStore {
     if (!asked.ok()) {
       return Annotate(asked.status(), Describe(url(), request));
     }
-    return OnConnection(std::move(asked->fd), url(), key, mine.serves);
+    return OnConnection(std::move(asked->fd), url(), key, mine.serves, stop.deadline);
   }
 
   absl::StatusOr<std::string> Exchange(const StoreRequest& request, const Stop& stop) {

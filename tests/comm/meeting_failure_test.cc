@@ -4,12 +4,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -257,6 +260,73 @@ TEST(GivingUp, RankWhoseTimeIsUpTellsTheOthersWhoWasAbsent) {
     EXPECT_EQ(BlameOf(status).rank, 2);
     EXPECT_THAT(std::string(status.message()), HasSubstr("did not come: 2"));
   }
+}
+
+// ---- A store that does not answer
+
+constexpr int64_t kBrief = kSecond;
+
+// "No wait outlasts the deadline of its operation by more than 250 ms" (docs/waits.md), with slack for the machine.
+void ExpectInTime(const absl::Status& status, int64_t start_ns) {
+  const int64_t took = Clock::Real().Now() - start_ns;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_GE(took, kBrief);
+  EXPECT_LT(took, kBrief + 250 * kMillisecond + 500 * kMillisecond) << status;
+  std::cout << "took " << took / kMillisecond << " ms\n";
+}
+
+TEST(StoppedStore, CreationEndsInTime) {
+  for (const bool local : {false, true}) {
+    SCOPED_TRACE(local);
+    const std::string url =
+        local ? absl::StrCat("local:stopped", getpid()) : std::string("tcp://127.0.0.1:0");
+    int url_pipe[2];
+    ASSERT_EQ(pipe(url_pipe), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const std::string served_url = [&] {
+        static const auto served = *ServeStore(url, "");
+        return served->url();
+      }();
+      (void)!write(url_pipe[1], served_url.data(), served_url.size());
+      while (true) {
+        pause();
+      }
+    }
+    char served_url[128] = {};
+    ASSERT_GT(read(url_pipe[0], served_url, sizeof(served_url) - 1), 0);
+    const auto store = *OpenStore(served_url, "", Soon());
+    ASSERT_TRUE(store->Set("there", "yes", Soon()).ok());
+    kill(child, SIGSTOP);
+    waitpid(child, nullptr, WUNTRACED);
+    const int64_t start = Clock::Real().Now();
+    ExpectInTime(Create(store, 0, 2, {.transports = "inproc", .timeout_ns = kBrief}), start);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    close(url_pipe[0]);
+    close(url_pipe[1]);
+  }
+}
+
+// Somebody holds the lock under which the directory is written.
+TEST(StoppedStore, CreationEndsInTimeOverALockedDirectory) {
+  std::string directory = (std::filesystem::temp_directory_path() / "entrain_XXXXXX").string();
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const auto store = *OpenStore("file:" + directory, "", Soon());
+  const int64_t start = Clock::Real().Now();
+  auto creating = Creating(std::make_shared<TellingStore>(store, told[1], false), 0, 2,
+                           {.transports = "inproc", .timeout_ns = kBrief});
+  char said = 'n';
+  ASSERT_EQ(read(told[0], &said, 1), 1);  // it has joined
+  const int lock = open((directory + "/.lock").c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  ExpectInTime(creating.get().status, start);
+  close(lock);
+  close(told[0]);
+  close(told[1]);
+  std::filesystem::remove_all(directory);
 }
 
 // ---- A long way to the store
