@@ -175,7 +175,8 @@ class TcpStore final : public RequestStore {
   }
 
   // Returns the connection on which the answer will come. A server that is flooded with strangers cuts connections whose
-  // proof it has not read yet. Then this dials again, since no request is served before the server has sent its proof.
+  // proof it has not read yet. Then this dials again, for requests that may be served twice: the server may have served
+  // this one, and its proof may be lost on the way.
   absl::StatusOr<Connection> Ask(const StoreRequest& request, const Stop& stop) {
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
     for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
@@ -184,7 +185,10 @@ class TcpStore final : public RequestStore {
       if (sent.ok()) {
         return connection;
       }
-      if (connection.proving == nullptr || !absl::IsUnavailable(sent) || !Pause(sleep_ms, stop)) {
+      const bool again = request.op == StoreOp::kGet || request.op == StoreOp::kTryGet ||
+                         request.op == StoreOp::kSet;
+      if (!again || connection.proving == nullptr || !absl::IsUnavailable(sent) ||
+          !Pause(sleep_ms, stop)) {
         return sent;
       }
     }

@@ -204,6 +204,49 @@ TEST(TcpStore, RequestsOutliveAConnectionThatIsCutBeforeItsProofWasRead) {
   answering.get();
 }
 
+// Sent is not received: the server may have served what it was asked before the connection was cut.
+TEST(TcpStore, RequestsThatCountAreNotRepeated) {
+  const auto listener = OpenListener(*Address::FromHost("127.0.0.1", 0), {});
+  const auto accept = [&](Handshake& handshake, int steps) {
+    EXPECT_TRUE(WaitFd(listener->fd.get(), POLLIN, Soon(), "accepting").ok());
+    Fd fd = *Accept(listener->fd.get());
+    for (int step = 0; step < steps; ++step) {
+      EXPECT_TRUE(StepHandshake(fd.get(), handshake, Soon()).ok());
+    }
+    return fd;
+  };
+  const auto read = [](const Fd& fd) {
+    uint32_t bytes = 0;
+    EXPECT_TRUE(ReadFull(fd.get(), &bytes, sizeof(bytes), Soon()).ok());
+    std::string request(bytes, '\0');
+    EXPECT_TRUE(ReadFull(fd.get(), request.data(), bytes, Soon()).ok());
+    return DecodeRequest(request)->op;
+  };
+  std::vector<StoreOp> served;
+  auto answering = std::async(std::launch::async, [&] {
+    for (int cut = 0; cut < 3; ++cut) {
+      Handshake handshake(false, Purpose::kStore, kListenerId, "");
+      served.push_back(read(accept(handshake, 2)));  // its own proof is not sent
+    }
+    Handshake handshake(false, Purpose::kStore, kListenerId, "");
+    const Fd fd = accept(handshake, 3);
+    served.push_back(read(fd));
+    Send(fd, Frame(EncodeReply(std::string("here"))));
+    IsClosed(fd);
+  });
+  auto store = *OpenStore("tcp://" + listener->address.ToString(), "", Soon());
+  EXPECT_EQ(store->Add("count", 1, Soon()).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(store->CompareAndSet("once", "", "x", Soon()).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(store->Join("meeting", 0, 2, Parts(), Soon()).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(*store->Get("where", Soon()), "here");
+  store.reset();
+  answering.get();
+  EXPECT_THAT(served, testing::ElementsAre(StoreOp::kAdd, StoreOp::kCompareAndSet, StoreOp::kJoin,
+                                           StoreOp::kGet));
+}
+
 TEST(LocalStore, AnotherUserGetsNotAByte) {
   if (geteuid() != 0) {
     GTEST_SKIP() << "only root can become another user";
