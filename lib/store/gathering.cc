@@ -15,6 +15,7 @@ namespace {
 
 constexpr absl::string_view kCreating = "creating the communicator: ";
 constexpr size_t kSeatBytes = 128;                  // of bookkeeping
+constexpr size_t kMeetingBytes = 4 << 10;           // the same, with room for a failure
 constexpr size_t kMaxTableBytes = size_t{1} << 30;  // of all parts, written out
 constexpr uint32_t kMaxTold = 4096;                 // absent ranks that are told
 
@@ -115,11 +116,13 @@ std::vector<Parts> Gathering::Table() const {
 
 absl::Status Gatherings::Join(const std::string& key, const Entry& entry, uint64_t member,
                               absl::string_view url) {
-  const size_t bytes = BytesOf(entry.parts) + key.size();
-  if (bytes_ + bytes > kMaxGatheringBytes) {
+  const bool is_new = all_.find(key) == all_.end();
+  const size_t bytes = BytesOf(entry.parts) + key.size() + (is_new ? kMeetingBytes : 0);
+  const size_t had = bytes_ + table_bytes_;
+  if (had + bytes > kMaxGatheringBytes) {
     const absl::Status full =
         AboutRank(absl::ResourceExhaustedError(absl::StrCat(
-                      kCreating, "the meetings of store ", url, " hold ", bytes_, " bytes, rank ",
+                      kCreating, "the meetings of store ", url, " hold ", had, " bytes, rank ",
                       entry.rank, " brings ", bytes, "; at most ", kMaxGatheringBytes)),
                   entry.rank);
     Fail(key, full);
@@ -141,10 +144,12 @@ absl::Status Gatherings::Join(const std::string& key, const Entry& entry, uint64
     return status;
   }
   meeting.size = entry.size;
-  meeting.server_rank = entry.serves ? entry.rank : meeting.server_rank;
+  if (entry.serves && !std::exchange(meeting.server_known, true)) {
+    meeting.server_rank = entry.rank;
+  }
   Gathering::Seat& seat = meeting.seats[entry.rank];
   seat.member = member;
-  bytes_ += kSeatBytes + key.size();
+  bytes_ += kSeatBytes + key.size() + (is_new ? kMeetingBytes : 0);
   if (!entry.unable.ok()) {
     FailIt(meeting, entry.unable);
   } else if (meeting.failure.ok()) {
@@ -162,30 +167,30 @@ void Gatherings::Clear(Gathering& gathering) {
   }
 }
 
-void Gatherings::FailIt(Gathering& gathering, const absl::Status& why) {
-  if (gathering.failure.ok() && !gathering.over) {
-    gathering.failure = why;
-    Clear(gathering);
+bool Gatherings::FailIt(Gathering& gathering, const absl::Status& why) {
+  if (!gathering.failure.ok() || gathering.over) {
+    return false;
   }
+  gathering.failure = why;
+  Clear(gathering);
+  return true;
 }
 
-void Gatherings::Fail(const std::string& key, const absl::Status& why) {
-  if (const auto found = all_.find(key); found != all_.end()) {
-    FailIt(found->second, why);
-  }
-}
-
-void Gatherings::Leave(const std::string& key, int32_t rank, bool gone) {
+bool Gatherings::Fail(const std::string& key, const absl::Status& why) {
   const auto found = all_.find(key);
-  if (found == all_.end() || found->second.over) {
-    return;
+  return found != all_.end() && FailIt(found->second, why);
+}
+
+bool Gatherings::Leave(const std::string& key, int32_t rank, bool gone) {
+  const auto found = all_.find(key);
+  if (found == all_.end()) {
+    return false;
   }
   Gathering& meeting = found->second;
   const auto seat = meeting.seats.find(rank);
-  if (seat != meeting.seats.end() && !seat->second.finished) {
-    FailIt(meeting, RankLeft(rank, gone ? "has ended while the ranks were meeting"
-                                        : "gave up while the ranks were meeting"));
-  }
+  return seat != meeting.seats.end() && !seat->second.finished &&
+         FailIt(meeting, RankLeft(rank, gone ? "has ended while the ranks were meeting"
+                                             : "gave up while the ranks were meeting"));
 }
 
 void Gatherings::Finish(const std::string& key, int32_t rank) {
@@ -203,6 +208,7 @@ void Gatherings::Finish(const std::string& key, int32_t rank) {
   if (++meeting.finished == meeting.size) {
     Clear(meeting);
     bytes_ -= (meeting.seats.size() - 1) * (kSeatBytes + key.size());
+    bytes_ -= meeting.failure.ok() ? kMeetingBytes : 0;
     meeting.seats.clear();
     meeting.over = true;
   }

@@ -41,8 +41,9 @@ struct Gathering {
     bool finished = false;
   };
   int32_t size = 0;
-  int32_t server_rank =
-      -1;  // the rank whose process serves the store, until it has finished; -1: unknown or none
+  // The first rank that said that its process serves the store, until it has finished; -1: unknown or none.
+  int32_t server_rank = -1;
+  bool server_known = false;  // one has said so
   std::map<int32_t, Seat> seats;
   int32_t finished = 0;
   bool over = false;  // every rank has finished; the seats are gone
@@ -61,20 +62,23 @@ class Gatherings {
   // `url`: of the store, for the error.
   absl::Status Join(const std::string& key, const Entry& entry, uint64_t member,
                     absl::string_view url);
-  // `gone`: without Finish before. Fails the meeting, unless it has met.
-  void Leave(const std::string& key, int32_t rank, bool gone);
+  // Fails the meeting unless the rank has finished. `gone`: its process has ended; else it gave up.
+  // Leave and Fail: true if the meeting has failed by it.
+  bool Leave(const std::string& key, int32_t rank, bool gone);
+  bool Fail(const std::string& key, const absl::Status& why);
   void Finish(const std::string& key, int32_t rank);
-  void Fail(const std::string& key, const absl::Status& why);
   // Null: nobody has joined.
   const Gathering* Find(const std::string& key) const;
   size_t bytes() const { return bytes_; }
+  // For the caller to count what it holds beside: tables that are on their way. Part of the limit.
+  size_t* tables() { return &table_bytes_; }
 
  private:
   void Clear(Gathering& gathering);
-  void FailIt(Gathering& gathering, const absl::Status& why);
+  bool FailIt(Gathering& gathering, const absl::Status& why);
 
   std::map<std::string, Gathering> all_;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, table_bytes_ = 0;
 };
 
 // Sentences. A rank that ended: `how` completes "rank R ...".

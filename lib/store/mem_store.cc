@@ -50,11 +50,8 @@ class MemMeeting final : public StoreMeeting {
  public:
   MemMeeting(std::shared_ptr<MemStore> store, std::string key, int32_t rank, absl::Status refused)
       : store_(std::move(store)), key_(std::move(key)), rank_(rank), refused_(std::move(refused)) {}
-  // Of a rank that was refused, somebody else has the place.
   ~MemMeeting() override {
-    if (refused_.ok()) {
-      Change([this](Gatherings& meetings) { meetings.Leave(key_, rank_, false); });
-    }
+    Change([this](Gatherings& meetings) { meetings.Leave(key_, rank_, false); });
   }
 
   absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) override {
@@ -82,6 +79,7 @@ class MemMeeting final : public StoreMeeting {
     Change([this](Gatherings& meetings) { meetings.Finish(key_, rank_); });
   }
   absl::StatusOr<std::vector<int>> Absent(const Stop&) override {
+    ENTRAIN_RETURN_IF_ERROR(refused_);
     std::lock_guard<std::mutex> lock(store_->mutex_);
     return store_->meetings_.Find(key_)->Absent();
   }
@@ -89,6 +87,9 @@ class MemMeeting final : public StoreMeeting {
  private:
   template <typename Function>
   void Change(const Function& function) {
+    if (!refused_.ok()) {
+      return;  // somebody else has the place, or there is no meeting
+    }
     std::lock_guard<std::mutex> lock(store_->mutex_);
     function(store_->meetings_);
     if (!store_->meetings_.Find(key_)->failure.ok()) {

@@ -54,7 +54,7 @@ struct TcpStoreServer::Client {
     if (in.size() < kLengthBytes) {
       return kLengthBytes - in.size();
     }
-    return kLengthBytes + Announced() - in.size();
+    return kLengthBytes + Announced() - in.size() - skipped;
   }
   uint32_t Announced() const { return Reader(in).Get<uint32_t>(); }
   bool Busy() const { return waiting || !out.empty(); }
@@ -65,14 +65,15 @@ struct TcpStoreServer::Client {
   Handshake handshake;
   Deadline deadline;  // of the handshake
   std::string in;
+  bool refused = false;  // there was no room for the request: of it the rest is read and forgotten
+  size_t skipped = 0;    // so much of it has been
   std::deque<Frame> out;
   size_t out_done = 0;   // bytes of out.front() that have left
   bool waiting = false;  // its request is parked under `wanted_key`
   std::string wanted_key;
   std::string meeting;
-  int32_t rank = -1;                            // in that meeting; -1: it has joined none
-  bool has_table = false, has_failure = false;  // what it has been told of the meeting
-  uint32_t watched = 0;                         // the epoll events asked for
+  int32_t rank = -1;     // in that meeting; -1: it has joined none
+  uint32_t watched = 0;  // the epoll events asked for
 };
 
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener listener,
@@ -84,7 +85,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(Listener l
 }
 
 TcpStoreServer::TcpStoreServer(Listener listener, absl::string_view key)
-    : listener_(std::move(listener)), key_(key) {
+    : listener_(std::move(listener)), key_(key), read_(kReadStep, '\0') {
   RandomBytes(self_.data(), self_.size());
 }
 
@@ -119,8 +120,7 @@ TcpStoreServer::~TcpStoreServer() {
 void TcpStoreServer::Run() {
   epoll_event events[64];
   while (true) {
-    const bool timed = strangers_ > 0 || !accepting_;
-    const int count = epoll_wait(epoll_.get(), events, 64, timed ? kSweepMs : -1);
+    const int count = epoll_wait(epoll_.get(), events, 64, SleepMs());
     for (int i = 0; i < count; ++i) {
       const uint64_t id = events[i].data.u64;
       if (id == kStopId) {
@@ -138,13 +138,26 @@ void TcpStoreServer::Run() {
   }
 }
 
+int TcpStoreServer::SleepMs() const {
+  if (accepting_) {
+    return strangers_.empty() ? -1 : kSweepMs;
+  }
+  const int64_t left = std::max(accept_again_ns_, PlaceAt()) - Clock::Real().Now();
+  return static_cast<int>(std::clamp<int64_t>(left / kMillisecond + 1, 0, kSweepMs));
+}
+
 void TcpStoreServer::AcceptSome() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (Clock::Real().Now() < PlaceAt()) {
+      PauseAccepting(0);
+      return;
+    }
     Address from;
     auto fd = Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
       ENTRAIN_LOG(kWarning, "store server ", name(), ": ", fd.status().message());
-      PauseAccepting();
+      // Out of descriptors: the listener would stay readable and the loop would spin.
+      PauseAccepting(Clock::Real().Now() + kAcceptPauseNs);
       return;
     }
     if (!fd->valid()) {
@@ -164,59 +177,51 @@ void TcpStoreServer::AcceptSome() {
     if (!AddToEpoll(epoll_.get(), client->fd.get(), id, 0).ok()) {
       continue;  // no room in the kernel: this one is closed, the others go on
     }
-    client->out.push_back(MakeFrame(client->handshake.TakeOutput()));
+    client->out.push_back(MakeFrame(client->handshake.TakeOutput(), &transit_bytes_));
     Client& added = *clients_.emplace(id, std::move(client)).first->second;
-    ++strangers_;
+    strangers_.insert(id);
     if (!Flush(added)) {
       Drop(id);
       continue;
     }
     Watch(id, added);
-    if (strangers_ > kMaxStrangers) {
-      DropOldestStranger();
+    if (strangers_.size() > kMaxStrangers) {
+      Drop(*strangers_.begin());
     }
   }
 }
 
-// Out of descriptors: the listener would stay readable and the loop would spin.
-void TcpStoreServer::PauseAccepting() {
+void TcpStoreServer::PauseAccepting(int64_t until_ns) {
   if (accepting_) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.fd.get(), nullptr);
     accepting_ = false;
   }
-  accept_again_ns_ = Clock::Real().Now() + kAcceptPauseNs;
+  accept_again_ns_ = until_ns;
 }
 
 void TcpStoreServer::ResumeAccepting() {
-  if (!accepting_ && Clock::Real().Now() >= accept_again_ns_) {
+  if (!accepting_ && Clock::Real().Now() >= std::max(accept_again_ns_, PlaceAt())) {
     accepting_ = AddToEpoll(epoll_.get(), listener_.fd.get(), kListenerId, EPOLLIN).ok();
   }
 }
 
-void TcpStoreServer::DropOldestStranger() {
-  for (const auto& [id, client] : clients_) {  // by age, since ids grow
-    if (!client->handshake.done()) {
-      Drop(id);
-      return;
-    }
-  }
+int64_t TcpStoreServer::PlaceAt() const {
+  return strangers_.size() < kMaxStrangers
+             ? 0
+             : clients_.at(*strangers_.begin())->deadline.at_ns - kHandshakeNs + kProofNs;
 }
 
 void TcpStoreServer::DropLateStrangers() {
-  if (strangers_ == 0) {
-    return;
-  }
-  const int64_t now = Clock::Real().Now();
-  std::vector<uint64_t> late;
-  for (const auto& [id, client] : clients_) {
-    if (!client->handshake.done() && client->deadline.Passed(now)) {
-      late.push_back(id);
+  const int64_t now = strangers_.empty() ? 0 : Clock::Real().Now();
+  while (!strangers_.empty()) {
+    const uint64_t oldest = *strangers_.begin();
+    const Client& client = *clients_.at(oldest);
+    if (!client.deadline.Passed(now)) {
+      return;
     }
-  }
-  for (const uint64_t id : late) {
-    ENTRAIN_LOG(kInfo, "store server ", name(), ": ", clients_[id]->address.ToString(),
+    ENTRAIN_LOG(kInfo, "store server ", name(), ": ", client.address.ToString(),
                 " did not finish the handshake in time");
-    Drop(id);
+    Drop(oldest);
   }
 }
 
@@ -242,24 +247,17 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
 // Reads and acts until the socket is dry or the client has to wait. False: the connection is over.
 bool TcpStoreServer::Advance(uint64_t id, Client& client) {
   while (!client.Busy()) {
-    const size_t step = std::min(client.Wanted(), kReadStep);
-    const size_t had = client.in.size();
-    if (transit_bytes_ + step > kMaxTransitBytes) {
-      Send(id, client, FrameOf(EncodeReply(Full())));
-      return false;
-    }
-    client.in.resize(had + step);
-    const auto got = ReadSome(client.fd.get(), client.in.data() + had, step);
-    client.in.resize(had + (got.ok() ? *got : 0));
+    const auto got =
+        ReadSome(client.fd.get(), read_.data(), std::min(client.Wanted(), read_.size()));
     if (!got.ok()) {
       return false;
     }
     if (*got == 0) {
       return true;
     }
-    transit_bytes_ += *got;
+    Keep(client, {read_.data(), *got});
     const bool fine =
-        client.handshake.done() ? ConsumeRequest(id, client) : ConsumeHandshake(client);
+        client.handshake.done() ? ConsumeRequest(id, client) : ConsumeHandshake(id, client);
     if (!fine || !Flush(client)) {
       return false;
     }
@@ -267,20 +265,38 @@ bool TcpStoreServer::Advance(uint64_t id, Client& client) {
   return true;
 }
 
-bool TcpStoreServer::ConsumeHandshake(Client& client) {
+void TcpStoreServer::Keep(Client& client, absl::string_view bytes) {
+  if (!client.refused && !HasRoom(client.in.size(), bytes.size())) {
+    client.refused = true;
+    client.skipped = client.in.size() - kLengthBytes;
+    transit_bytes_ -= client.skipped;
+    client.in.resize(kLengthBytes);
+    client.in.shrink_to_fit();
+  }
+  if (client.refused) {
+    client.skipped += bytes.size();
+  } else {
+    client.in.append(bytes.data(), bytes.size());
+    transit_bytes_ += bytes.size();
+  }
+}
+
+bool TcpStoreServer::ConsumeHandshake(uint64_t id, Client& client) {
   if (client.in.size() < client.handshake.wanted()) {
     return true;
   }
   transit_bytes_ -= client.in.size();
   const absl::Status status = client.handshake.Consume(std::exchange(client.in, std::string()));
-  client.out.push_back(MakeFrame(client.handshake.TakeOutput()));
+  client.out.push_back(MakeFrame(client.handshake.TakeOutput(), &transit_bytes_));
   if (!status.ok()) {
     ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
                 status.message());
     Flush(client);  // the refusal, which tells the client why
     return false;
   }
-  strangers_ -= client.handshake.done() ? 1 : 0;
+  if (client.handshake.done()) {
+    strangers_.erase(id);
+  }
   return true;
 }
 
@@ -294,7 +310,11 @@ bool TcpStoreServer::ConsumeRequest(uint64_t id, Client& client) {
   if (client.Wanted() > 0) {
     return true;
   }
-  const auto request = DecodeRequest(absl::string_view(client.in).substr(kLengthBytes));
+  const auto request = client.refused
+                           ? absl::StatusOr<StoreRequest>(Full())
+                           : DecodeRequest(absl::string_view(client.in).substr(kLengthBytes));
+  client.refused = false;
+  client.skipped = 0;
   transit_bytes_ -= client.in.size();
   client.in.clear();
   client.in.shrink_to_fit();
@@ -312,17 +332,14 @@ void TcpStoreServer::Answer(uint64_t id, Client& client, const StoreRequest& req
   const std::array<uint8_t, 16>& peer = client.handshake.peer();
   const absl::string_view name(reinterpret_cast<const char*>(peer.data()), peer.size());
   bool changed = false;
-  auto answer = table_.Apply(request, name, &changed);
+  const auto answer = table_.Apply(request, name, &changed);
   if (request.op == StoreOp::kGet && absl::IsNotFound(answer.status())) {
     client.waiting = true;
     client.wanted_key = request.key;
     parked_[request.key].push_back(id);
     return;
   }
-  if (answer.ok() && transit_bytes_ + answer->size() > kMaxTransitBytes) {
-    answer = Full();
-  }
-  Send(id, client, FrameOf(EncodeReply(answer)));
+  Send(id, client, ReplyOf(answer));
   if (changed) {
     WakeParked(request.key);
   }
@@ -338,7 +355,7 @@ void TcpStoreServer::WakeParked(const std::string& key) {
   StoreRequest request;
   request.key = key;
   bool changed = false;
-  const Frame frame = FrameOf(EncodeReply(table_.Apply(request, "", &changed)));
+  const Frame frame = ReplyOf(table_.Apply(request, "", &changed));
   for (const uint64_t id : ids) {
     const auto client = clients_.find(id);
     if (client == clients_.end()) {
@@ -363,8 +380,7 @@ void TcpStoreServer::Meet(uint64_t id, Client& client, const StoreRequest& reque
     Send(id, client, FrameOf(EncodeAbsent(meeting->Absent())));
   } else if (request.op == StoreOp::kFail) {
     const auto why = DecodeStatus(request.value);
-    if (why && !why->ok()) {
-      meetings_.Fail(client.meeting, *why);
+    if (why && !why->ok() && meetings_.Fail(client.meeting, *why)) {
       Announce(client.meeting);
     }
   } else {
@@ -381,20 +397,22 @@ void TcpStoreServer::Join(uint64_t id, Client& client, const StoreRequest& reque
     Send(id, client, FrameOf(EncodeReply(entry.status())));
     return;
   }
+  const Gathering* meeting = meetings_.Find(request.key);
+  const bool failed_before = meeting != nullptr && !meeting->failure.ok();
   const absl::Status joined = meetings_.Join(request.key, *entry, id, "this store");
-  const Gathering* const meeting = meetings_.Find(request.key);
+  meeting = meetings_.Find(request.key);
   if (!joined.ok()) {
     Send(id, client, FrameOf(EncodeFailed(joined)));
   } else {
     client.meeting = request.key;
     client.rank = entry->rank;
-    if (entry->serves) {
+    if (meeting->server_rank == entry->rank) {
       TellServer(request.key, entry->rank);
     } else if (meeting->server_rank >= 0) {
       Send(id, client, FrameOf(EncodeServer(meeting->server_rank)));
     }
   }
-  if (meeting != nullptr && (!meeting->failure.ok() || meeting->complete())) {
+  if (meeting != nullptr && !failed_before && (!meeting->failure.ok() || meeting->complete())) {
     Announce(request.key);
   }
 }
@@ -410,19 +428,12 @@ void TcpStoreServer::TellServer(const std::string& key, int32_t rank) {
 
 void TcpStoreServer::Announce(const std::string& key) {
   const Gathering& meeting = *meetings_.Find(key);
-  const bool failed = !meeting.failure.ok();
-  if (!failed && !meeting.complete()) {
-    return;
-  }
-  const Frame frame =
-      FrameOf(failed ? EncodeFailed(meeting.failure) : EncodeTable(meeting.Table()));
+  const std::string body =
+      meeting.failure.ok() ? EncodeTable(meeting.Table()) : EncodeFailed(meeting.failure);
+  const Frame frame = MakeFrame(Writer().PutText(body).Take(), meetings_.tables());
   for (const auto& [place, seat] : meeting.seats) {
     const auto found = clients_.find(seat.member);
-    if (found == clients_.end() || seat.finished) {
-      continue;
-    }
-    bool& told = failed ? found->second->has_failure : found->second->has_table;
-    if (!std::exchange(told, true)) {
+    if (found != clients_.end() && !seat.finished) {
       Send(seat.member, *found->second, frame);
     }
   }
@@ -436,16 +447,26 @@ absl::Status TcpStoreServer::Full() {
                    " bytes of unfinished requests and unread answers, which is the limit"));
 }
 
-TcpStoreServer::Frame TcpStoreServer::MakeFrame(std::string bytes) {
-  transit_bytes_ += bytes.size();
-  return Frame(new std::string(std::move(bytes)), [this](const std::string* frame) {
-    transit_bytes_ -= frame->size();
+// Of a connection that has `had` bytes in transit, for `more`.
+bool TcpStoreServer::HasRoom(size_t had, size_t more) const {
+  return had + more <= kSmallBytes || transit_bytes_ + more <= kMaxTransitBytes;
+}
+
+TcpStoreServer::Frame TcpStoreServer::MakeFrame(std::string bytes, size_t* account) {
+  *account += bytes.size();
+  return Frame(new std::string(std::move(bytes)), [account](const std::string* frame) {
+    *account -= frame->size();
     delete frame;
   });
 }
 
 TcpStoreServer::Frame TcpStoreServer::FrameOf(absl::string_view body) {
-  return MakeFrame(Writer().PutText(body).Take());  // as a text: u32 length, bytes
+  return MakeFrame(Writer().PutText(body).Take(), &transit_bytes_);  // as a text: u32 length, bytes
+}
+
+TcpStoreServer::Frame TcpStoreServer::ReplyOf(const absl::StatusOr<std::string>& answer) {
+  const bool fits = !answer.ok() || HasRoom(0, answer->size());
+  return FrameOf(EncodeReply(fits ? answer : Full()));
 }
 
 // A failed flush is left for the event that comes with it, so that nobody is dropped from under a
@@ -494,7 +515,7 @@ void TcpStoreServer::Drop(uint64_t id) {
   const auto found = clients_.find(id);
   const std::unique_ptr<Client> client = std::move(found->second);
   clients_.erase(found);
-  strangers_ -= client->handshake.done() ? 0 : 1;
+  strangers_.erase(id);
   transit_bytes_ -= client->in.size();
   if (client->waiting) {
     std::vector<uint64_t>& ids = parked_[client->wanted_key];
@@ -503,8 +524,7 @@ void TcpStoreServer::Drop(uint64_t id) {
       parked_.erase(client->wanted_key);
     }
   }
-  if (client->meets()) {
-    meetings_.Leave(client->meeting, client->rank, true);
+  if (client->meets() && meetings_.Leave(client->meeting, client->rank, true)) {
     Announce(client->meeting);
   }
   // Closing the descriptor takes it out of epoll.

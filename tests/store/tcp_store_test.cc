@@ -1,13 +1,17 @@
 // What only a store with a network between its ends has to promise.
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <future>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +26,7 @@
 #include "lib/net/socket.h"
 #include "lib/store/request.h"
 #include "lib/store/store.h"
+#include "tests/support/wait.h"
 
 namespace entrain {
 namespace {
@@ -403,6 +408,109 @@ TEST(TcpStoreServer, AnnouncedLengthBeyondTheLimitEndsTheConnection) {
   ExpectWorks(*served);
 }
 
+// What a process has in memory, in bytes.
+int64_t Resident() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(TcpStoreServer, AnnouncedBytesCostNothingUntilTheyCome) {
+  constexpr int kClients = 300;
+  const auto served = Serve();
+  std::vector<Fd> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(Greet(*served));
+  }
+  ExpectWorks(*served);
+  const int64_t before = Resident();
+  for (const Fd& client : clients) {
+    Send(client, Writer().Put(static_cast<uint32_t>(kMaxRequestBytes)).Take());
+  }
+  ExpectWorks(*served);
+  ExpectWorks(*served);
+  EXPECT_LT(Resident() - before, kClients * (16 << 10));
+}
+
+// A member sends what it never finishes, until the server takes no more of that.
+class FullServer : public testing::Test {
+ protected:
+  void Fill() {
+    constexpr size_t kEach = 2 << 20, kLimit = 256 << 20;
+    for (size_t filled = 0; filled < kLimit; filled += kEach) {
+      // The last one ends 3 bytes before the limit, and its request goes no further than that.
+      const bool last = filled + kEach == kLimit;
+      const size_t announced = last ? kEach - 4 : kMaxRequestBytes;
+      const Fd& fd = unfinished_.emplace_back(Greet(*served_));
+      Send(fd, Writer().Put(static_cast<uint32_t>(announced)).Take() +
+                   std::string(kEach - 4 - (last ? 3 : 0), 'x'));
+      int unread = 1;
+      EXPECT_TRUE(Becomes([&] { return ioctl(fd.get(), SIOCOUTQ, &unread) == 0 && unread == 0; }));
+    }
+    served_->Set("after", "those", Soon()).IgnoreError();
+    EXPECT_EQ(SetLarge().code(), absl::StatusCode::kResourceExhausted);
+  }
+  absl::Status SetLarge() { return served_->Set("large", std::string(100 << 10, 'v'), Soon()); }
+  const std::shared_ptr<Store> served_ = Serve();
+  std::vector<Fd> unfinished_;
+};
+
+TEST_F(FullServer, SmallRequestsAndMeetingsGoOn) {
+  const auto join = [](const std::shared_ptr<Store>& store, int rank, int size) {
+    return *store->Join("meeting", rank, size, Parts{"part"}, Soon());
+  };
+  const auto early = *OpenStore(served_->url(), "", Soon());
+  auto zero = join(early, 0, 3);
+  EXPECT_EQ(zero->Absent(Soon())->size(), 2u);
+  Fill();
+  // Who comes now, too.
+  const auto late = OpenStore(served_->url(), "", Soon());
+  ASSERT_TRUE(late.ok()) << late.status();
+  ExpectWorks(**late);
+  auto one = join(*late, 1, 3), two = join(*late, 2, 3);
+  for (StoreMeeting* meeting : {zero.get(), one.get(), two.get()}) {
+    const auto table = meeting->Wait(Soon());
+    ASSERT_TRUE(table.ok()) << table.status();
+  }
+  zero->Finish();
+  one->Finish();
+  zero.reset();
+  one.reset();
+  ExpectWorks(*served_);  // handled after those
+  EXPECT_TRUE(two->Check().ok()) << two->Check();
+  two->Fail(absl::AbortedError("the reason"));
+  EXPECT_EQ(two->Wait(Soon()).status().message(), "the reason");
+}
+
+TEST_F(FullServer, LargeRequestsAreRefusedUntilThereIsRoom) {
+  const Fd fd = Greet(*served_);
+  Fill();
+  StoreRequest set;
+  set.op = StoreOp::kSet;
+  set.key = "large";
+  set.value = std::string(kMaxStoreValue, 'v');
+  const auto answer = [&](StoreRequest request) {
+    Send(fd, Frame(EncodeRequest(request)));
+    uint32_t bytes = 0;
+    EXPECT_TRUE(ReadFull(fd.get(), &bytes, sizeof(bytes), Soon()).ok());
+    std::string reply(bytes, '\0');
+    EXPECT_TRUE(ReadFull(fd.get(), reply.data(), bytes, Soon()).ok());
+    return DecodeReply(reply);
+  };
+  const auto refused = answer(set);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("unfinished requests and unread answers"));
+  StoreRequest small = set;
+  small.value = "v";
+  EXPECT_TRUE(answer(small).ok());  // on the same connection
+  unfinished_.clear();
+  // The server hears of the end in its own time.
+  for (const Stop stop = Soon(); !answer(set).ok() && !stop.deadline.Passed(Clock::Real().Now());) {
+  }
+  EXPECT_TRUE(answer(set).ok());
+}
+
 TEST(TcpStoreServer, TalkingWhileWaitingEndsTheConnection) {
   const auto served = Serve();
   StoreRequest get;
@@ -442,6 +550,33 @@ TEST(TcpStoreServer, MoreSilentStrangersThanPlacesKeepNobodyOut) {
   const auto store = OpenStore(served->url(), "", Soon());
   ASSERT_TRUE(store.ok()) << store.status();
   ExpectWorks(**store);
+}
+
+// An honest client needs a round trip after it was accepted; that it is one of many strangers meanwhile does not end it.
+TEST(TcpStoreServer, StrangerHasTimeForItsProofHoweverManyFollow) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 2000) {
+    GTEST_SKIP() << "needs 2000 descriptors";
+  }
+  const auto served = Serve();
+  const Fd honest = *Connect(AddressOf(*served), Soon());
+  Handshake handshake(true, Purpose::kStore, {7}, "");
+  ASSERT_TRUE(StepHandshake(honest.get(), handshake, Soon()).ok());
+  std::vector<Fd> others;
+  for (int i = 0; i < 700; ++i) {
+    others.push_back(*Connect(AddressOf(*served), Soon()));
+  }
+  ExpectWorks(*served);  // handled after those
+  StoreRequest set;
+  set.op = StoreOp::kSet;
+  set.key = "key";
+  Send(honest, handshake.TakeOutput() + Frame(EncodeRequest(set)));
+  ASSERT_TRUE(StepHandshake(honest.get(), handshake, Soon()).ok());
+  char reply;
+  EXPECT_TRUE(ReadFull(honest.get(), &reply, 1, Soon()).ok());
 }
 
 // Random bytes, and valid requests with bytes changed, cut and repeated, behind a valid handshake.
