@@ -84,7 +84,7 @@ int SyncDirectory(const std::string& path) {
   return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
 }
 
-// 8 bytes of its own, and the number of the save, where a finished file has its header.
+// 8 bytes of its own, and the number of the save or 0, where a finished file has its header.
 constexpr absl::string_view kMark(
     "\x89"
     "ENTR"
@@ -134,8 +134,10 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::
     return FileError(errno, path, absl::StrCat("write ", temporary));
   }
   const int64_t begun_ns = opened.st_ctim.tv_sec * kSecond + opened.st_ctim.tv_nsec;
-  return std::unique_ptr<CheckpointWriter>(
+  std::unique_ptr<CheckpointWriter> writer(
       new CheckpointWriter(std::move(path), std::move(fd), found, begun_ns));
+  ENTRAIN_RETURN_IF_ERROR(writer->Mark(0));
+  return writer;
 }
 
 CheckpointWriter::CheckpointWriter(std::string path, Fd fd, const Unfinished& found,
@@ -160,9 +162,6 @@ Unfinished ReadUnfinished(int fd, const std::string& path) {
     return {};
   }
   const absl::string_view text(bytes.data(), static_cast<size_t>(got));
-  if (text.find_first_not_of('\0') == absl::string_view::npos) {
-    return {true, {}};
-  }
   if (absl::StartsWith(text, kMagic)) {
     return {true, NumberOfFiles(path)};
   }
@@ -171,7 +170,10 @@ Unfinished ReadUnfinished(int fd, const std::string& path) {
   const auto id = reader.Get<uint32_t>();
   const bool rest =
       text.find_first_not_of('\0', kMark.size() + sizeof(id)) == absl::string_view::npos;
-  return marked && reader.ok() && rest ? Unfinished{true, id} : Unfinished{};
+  if (!marked || !reader.ok() || !rest) {
+    return {};
+  }
+  return {true, id == 0 ? std::nullopt : std::optional<uint32_t>(id)};
 }
 
 absl::Status CheckpointWriter::Mark(uint32_t id) {

@@ -36,8 +36,7 @@ constexpr uint32_t kCheckpointVersion = 1;
 
 // What a file is that was to become a checkpoint.
 struct Unfinished {
-  bool is =
-      false;  // it is one: it begins with zeros, with a mark, or it is whole and lacks its name only
+  bool is = false;  // it is one: it begins with our mark, or it is whole and lacks its name only
   std::optional<uint32_t> id;  // of the save of several files that it belongs to
 };
 // The open file of that path.
@@ -59,7 +58,8 @@ class CheckpointWriter {
   const Unfinished& found() const { return found_; }
   // When this began, by the clock of the file system.
   int64_t begun_ns() const { return begun_ns_; }
-  // Writes down, until Finish, which save the file belongs to, so that others know after this process is killed.
+  // Writes down, until Finish, which save the file belongs to, so that others know after this process is killed. 0: to none
+  // of several files, as from Create on.
   absl::Status Mark(uint32_t id);
 
   // An array begins; Append brings its array.bytes(), in any pieces. Offset and digest are filled

@@ -1,5 +1,8 @@
 #include "lib/checkpoint/leftovers.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +56,23 @@ bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* fo
   return found->is && unlink(path.c_str()) == 0;
 }
 
+// The files that the checkpoint of that name needs, which counts; null: it cannot be read.
+std::optional<std::vector<std::string>> ListedFiles(const std::string& path) {
+  struct stat file {};
+  if (lstat(path.c_str(), &file) != 0 && errno == ENOENT) {
+    return std::vector<std::string>();
+  }
+  const auto whole = CheckpointReader::Open(path);
+  if (!whole.ok()) {
+    return std::nullopt;
+  }
+  std::vector<std::string> names;
+  for (const SavedFile& one : (*whole)->manifest().files) {
+    names.push_back(one.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string PartName(absl::string_view name, int rank, uint32_t id) {
@@ -65,6 +85,10 @@ int64_t ChangedAt(const std::string& path) {
 }
 
 void RemoveParts(const std::string& directory, absl::string_view name, uint32_t id) {
+  const auto needed = ListedFiles(absl::StrCat(directory, "/", name, ".ckpt"));
+  if (!needed) {
+    return;
+  }
   const std::string before = absl::StrCat(name, "_");
   const std::string behind = absl::StrFormat("_%08x.ckpt", id);
   for (const std::string& file : NamesIn(directory)) {
@@ -77,7 +101,7 @@ void RemoveParts(const std::string& directory, absl::string_view name, uint32_t 
     Unfinished found;
     if (part && unfinished) {
       RemoveUnfinished(path, Deadline::Never().at_ns, &found);
-    } else if (part) {
+    } else if (part && std::find(needed->begin(), needed->end(), file) == needed->end()) {
       unlink(path.c_str());
     }
   }

@@ -4,7 +4,8 @@
 // A file is removed only if it is known to be of no use:
 //
 //   X.ckpt.tmp                  begins as an unfinished checkpoint does, its writer's lock is gone, and it is old enough
-//   X_RANK_ID.ckpt, and .tmp    ... of the save that such an X.ckpt.tmp names (CheckpointWriter::Mark)
+//   X_RANK_ID.ckpt, and .tmp    ... of the save that such an X.ckpt.tmp names (CheckpointWriter::Mark); X.ckpt does not list it,
+//                               and is not unreadable
 //
 // So files of other checkpoints, of saves that are under way in this or another process, and of other programs stay.
 #pragma once
@@ -19,7 +20,8 @@ namespace entrain {
 // NAME_RANK_ID.ckpt: what a rank writes for one save of a checkpoint NAME.
 std::string PartName(absl::string_view name, int rank, uint32_t id);
 
-// All ranks' files of one save, which has failed or whose processes are gone; those that somebody writes stay.
+// All ranks' files of one save, which has failed or whose processes are gone; those that somebody writes stay, and those that the
+// checkpoint of that name lists: all, if it cannot be read.
 void RemoveParts(const std::string& directory, absl::string_view name, uint32_t id);
 
 // What dead processes left whose files were last changed before that time of the directory's file system.

@@ -321,7 +321,7 @@ absl::Status Saver::TakePayload(int rank, Source* source) {
 
 absl::Status Saver::SaveSharded() {
   uint32_t id = 0;
-  while (getrandom(&id, sizeof(id), 0) != sizeof(id)) {
+  while (getrandom(&id, sizeof(id), 0) != sizeof(id) || id == 0) {
   }
   if (all_.first()) {
     failed_.Update(writer_->Mark(id));  // before anybody can write a file of that number

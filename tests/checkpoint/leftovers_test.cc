@@ -123,11 +123,34 @@ TEST_F(Leftovers, AreNotWhatOthersNeed) {
   WritePart(1, kId);
   WritePart(1, kId + 1);  // of a checkpoint whose head is in another place
   Write("step-6.ckpt.tmp", "what another program writes");
+  Write("step-3.ckpt.tmp", "");  // what it has just begun
+  Write("step-2.ckpt.tmp", std::string(200, '\0'));
   std::filesystem::create_directory(File("step-5.ckpt.tmp"));
   std::filesystem::create_symlink("step-7_0001_0badcafe.ckpt", File("step-4.ckpt.tmp"));
   const std::vector<std::string> before = Files();
   Clear();
   EXPECT_EQ(Files(), before);
+}
+
+// A copy of its head is whole, and lists the same files.
+TEST_F(Leftovers, AreNotThePartsOfACheckpointThatCounts) {
+  WritePart(1, kId);
+  WritePart(2, kId);  // which it does not list
+  const auto head = Open("step-7.ckpt");
+  Manifest manifest;
+  manifest.files.push_back({PartName("step-7", 1, kId), {}});
+  ASSERT_EQ(head->Finish(manifest), absl::OkStatus());
+  ASSERT_EQ(head->Commit(), absl::OkStatus());
+  std::filesystem::copy_file(File("step-7.ckpt"), File("step-7.ckpt.tmp"));
+  Clear();
+  EXPECT_THAT(Files(), ElementsAre("step-7.ckpt", "step-7_0001_0badcafe.ckpt"));
+  // One that cannot be read may list anything.
+  WritePart(2, kId);
+  std::filesystem::copy_file(File("step-7.ckpt"), File("step-7.ckpt.tmp"));
+  Write("step-7.ckpt", "damaged");
+  Clear();
+  EXPECT_THAT(Files(),
+              ElementsAre("step-7.ckpt", "step-7_0001_0badcafe.ckpt", "step-7_0002_0badcafe.ckpt"));
 }
 
 TEST_F(Leftovers, OfOneSaveTakeNoFilesOfAnother) {

@@ -94,6 +94,37 @@ TEST(Replacing, ClearsWhatKilledSavesHaveLeft) {
   });
 }
 
+// What counts needs the files of its ranks, also while a save that fails finds a copy of its head.
+TEST(Replacing, LosesNothingToACopyOfTheHead) {
+  const Directory directory;
+  std::signal(SIGXFSZ, SIG_IGN);
+  RunReplicas({2, 2}, Layers(), [&](Replica& r) {
+    Trainee trainee(r, Judged());
+    trainee.Step();
+    trainee.Step([&] {
+      const auto options = To(directory, CheckpointKind::kExact, {false, false});
+      EXPECT_EQ(r.edit().Save(options), absl::OkStatus());
+      rlimit limit{};
+      if (r.replica() == 0 && r.slot() == 0) {
+        std::filesystem::copy_file(directory.File("run.ckpt"), directory.File("run.ckpt.tmp"));
+        EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+        const rlimit small{600, limit.rlim_max};
+        EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+      }
+      r.MeetAll();
+      EXPECT_FALSE(r.edit().Save(options).ok());
+      r.MeetAll();
+      if (r.replica() == 0 && r.slot() == 0) {
+        EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+      }
+      r.MeetAll();
+      EXPECT_EQ(r.edit().Load(options), absl::OkStatus());
+      EXPECT_FALSE(r.Forward());  // the step begins anew; it has had its exchange
+      r.MeetAll();
+    });
+  });
+}
+
 TEST(Replacing, DoesNotHappenWhenTheDiskIsFull) {
   const Directory directory;
   std::signal(SIGXFSZ, SIG_IGN);
