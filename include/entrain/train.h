@@ -98,8 +98,8 @@ ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
  * broadcast and destroy. So an error of the network, or of the device, comes out of a later call,
  * and what the stream computes until then may be of no use; none of it goes to other replicas. A
  * time limit also bounds how late the stream may come to where it was: let it cover how far the
- * host runs ahead. All ranks of the shard group gather layers in the same order, and reduce them
- * in the same order. Memory that is lent is used again when the stream has come to where it was
+ * host runs ahead. All ranks of the shard group gather layers in the same order; they, and those of
+ * the context group, reduce them in the same order. Memory that is lent is used again when the stream has come to where it was
  * at the release, and stays until destroy, which waits for all streams of the device. */
 
 /* Collective. The mesh must outlive the shard. All ranks must give the same layers. */
@@ -157,7 +157,8 @@ ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int
  * C ranks of the context group, with global gradients also over the sync group, division by M C (local) or M C N (global),
  * and addition to the gradient slab. So each rank's gradient is of the mean loss over its own tokens; where a rank's loss is
  * its part of a sum over the whole sequence, it is multiplied by C first. Gradients of what is replicated along the tensor
- * axis are the caller's to combine. */
+ * axis are the caller's to combine. Ranks reduce the same layers, in any order; but with global gradients those of a sync
+ * group in the same order (and on device memory, see above). */
 ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
 /* Waits until everything that was reduced is in the gradient slab. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);

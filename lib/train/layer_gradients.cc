@@ -20,8 +20,13 @@ LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, 
       dtype_(dtype),
       timeout_ns_(timeout_ns),
       lent_(static_cast<size_t>(slab.layers())),
+      passer_(TimeLimit(timeout_ns, {comms_.shard.get()}), GiveUp()),
       courier_(TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
-               [this](const absl::Status& why) { Abandon(Annotate(why, "shard: gradients")); }) {}
+               GiveUp()) {}
+
+absl::AnyInvocable<void(const absl::Status&)> LayerGradients::GiveUp() {
+  return [this](const absl::Status& why) { Abandon(Annotate(why, "shard: gradients")); };
+}
 
 LayerGradients::~LayerGradients() {
   onto_.reset();
@@ -30,6 +35,7 @@ LayerGradients::~LayerGradients() {
         absl::AbortedError("the sharded model was destroyed while gradients were being reduced"));
   }
   courier_.Stop();
+  passer_.Stop();
 }
 
 absl::Status LayerGradients::BindOnDevice(float* grads, DeviceRoom* room,
@@ -91,47 +97,69 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
     return absl::FailedPreconditionError(
         absl::StrCat("layer ", layer, " has no gradient buffer to reduce"));
   }
-  Flight flight;
-  flight.layer = layer;
-  flight.global = global && comms_.sync != nullptr;
-  std::swap(flight.buffer, lent_[static_cast<size_t>(layer)]);
+  const auto flight = std::make_shared<Flight>();
+  flight->layer = layer;
+  flight->global = global && comms_.sync != nullptr;
+  std::swap(flight->buffer, lent_[static_cast<size_t>(layer)]);
   if (room_ != nullptr) {
-    std::swap(flight.block, lent_blocks_[static_cast<size_t>(layer)]);
-    const DeviceRoom::Block block = flight.block;
+    std::swap(flight->block, lent_blocks_[static_cast<size_t>(layer)]);
     return onto_
-        ->Post(
-            [this, flight = std::move(flight)]() mutable {
-              absl::Status status = sound_();
-              status.Update(status.ok() ? Scatter(&flight) : status);
-              status.Update(status.ok() ? Land(flight) : status);
-              status.Update(KernelStream::Current()->status());
-              return Annotate(status, absl::StrCat("layer ", flight.layer, " gradients"));
-            },
-            [this, block] { room_->Give(block); })
+        ->Post([this, flight] { return ReduceOnDevice(*flight); },
+               [this, block = flight->block] { room_->Give(block); })
         .status();
   }
-  ENTRAIN_RETURN_IF_ERROR(
-      Annotate(Scatter(&flight), absl::StrCat("layer ", flight.layer, " gradients")));
-  courier_.Post([this, flight = std::move(flight)]() mutable {
-    absl::Status status = Land(flight);
-    if (!status.ok()) {
-      status = Annotate(status, absl::StrCat("layer ", flight.layer, " gradients"));
-      Abandon(status);
-    }
-    pool_.Give(std::move(flight.buffer));
-    return status;
-  });
+  ENTRAIN_RETURN_IF_ERROR(Annotate(Scatter(*flight), NameOf(*flight)));
+  PostLanding(flight);
   return absl::OkStatus();
+}
+
+absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
+  absl::Status status = sound_();
+  status.Update(status.ok() ? Scatter(flight) : status);
+  status.Update(status.ok() ? PassOn(flight) : status);
+  status.Update(status.ok() ? Land(flight) : status);
+  status.Update(KernelStream::Current()->status());
+  return Annotate(status, NameOf(flight));
+}
+
+// Along the context axis each layer goes on when its shards are summed, whatever those before it wait for.
+void LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
+  uint64_t passed = 0;
+  if (comms_.context != nullptr) {
+    passed = passer_.Post([this, flight] { return Ended(*flight, PassOn(*flight)); });
+  }
+  courier_.Post([this, flight, passed] {
+    ENTRAIN_RETURN_IF_ERROR(passed != 0 ? passer_.Wait(passed) : Ended(*flight, PassOn(*flight)));
+    ENTRAIN_RETURN_IF_ERROR(Ended(*flight, Land(*flight)));
+    pool_.Give(std::move(flight->buffer));
+    return absl::OkStatus();
+  });
+}
+
+// With the layer's name; whoever fails tells the other ranks.
+absl::Status LayerGradients::Ended(const Flight& flight, const absl::Status& status) {
+  if (status.ok()) {
+    return status;
+  }
+  const absl::Status why = Annotate(status, NameOf(flight));
+  Abandon(why);
+  return why;
+}
+
+std::string LayerGradients::NameOf(const Flight& flight) {
+  return absl::StrCat("layer ", flight.layer, " gradients");
 }
 
 absl::Status LayerGradients::Hold() {
   return onto_->last() == 0 ? onto_->status() : onto_->Hold(onto_->last());
 }
 
-// One that is dropped was abandoned before, so this ends soon; until then the call uses the buffer.
+// One that is dropped was abandoned before, so this ends soon; until then the calls use the buffer.
 LayerGradients::Flight::~Flight() {
-  if (scatter) {
-    scatter->Wait(Deadline::Never(), true);
+  for (const RefPtr<Work>* work : {&scatter, &context}) {
+    if (*work) {
+      (*work)->Wait(Deadline::Never(), true);
+    }
   }
 }
 
@@ -166,34 +194,51 @@ Call LayerGradients::AllReduce(int64_t count, std::byte* own) const {
   return call;
 }
 
-absl::Status LayerGradients::Scatter(Flight* flight) {
-  const SlabLayer& l = slab_.layer(flight->layer);
+absl::Status LayerGradients::Scatter(Flight& flight) {
+  const SlabLayer& l = slab_.layer(flight.layer);
   if (comms_.shard == nullptr || l.padded == 0) {
     return absl::OkStatus();
   }
-  Call call = ReduceScatter(l, flight->data());
+  Call call = ReduceScatter(l, flight.data());
   // On a device all ranks have the same order, so that the call may go any way.
-  call.options.user_tag = room_ == nullptr ? flight->layer : -1;
-  ENTRAIN_ASSIGN_OR_RETURN(flight->scatter, comms_.shard->Start(call));
+  call.options.user_tag = room_ == nullptr ? flight.layer : -1;
+  ENTRAIN_ASSIGN_OR_RETURN(flight.scatter, comms_.shard->Start(call));
+  return absl::OkStatus();
+}
+
+absl::Status LayerGradients::PassOn(Flight& flight) {
+  if (flight.scatter) {
+    Courier::Doing(absl::StrCat(NameOf(flight), ": the sum within the replica"));
+    flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
+    ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
+  }
+  const int64_t valid = slab_.layer(flight.layer).valid;  // the same in both groups
+  if (room_ != nullptr || comms_.context == nullptr || valid == 0) {
+    return absl::OkStatus();
+  }
+  Call call = AllReduce(valid, Own(flight));
+  call.options.user_tag = flight.layer;
+  ENTRAIN_ASSIGN_OR_RETURN(flight.context, comms_.context->Start(call));
   return absl::OkStatus();
 }
 
 absl::Status LayerGradients::Land(Flight& flight) {
-  if (flight.scatter) {
-    Courier::Doing(absl::StrCat("layer ", flight.layer, " gradients: the sum within the replica"));
-    flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
-    ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
-  }
   std::byte* const own = Own(flight);
-  const int64_t valid = slab_.layer(flight.layer).valid;  // the same in both groups
+  const int64_t valid = slab_.layer(flight.layer).valid;
   for (const auto& comm : {comms_.context, flight.global ? comms_.sync : nullptr}) {
-    if (comm != nullptr && valid > 0) {
-      Call call = AllReduce(valid, own);
-      call.options.user_tag = room_ == nullptr ? flight.layer : -1;
-      Courier::Doing(absl::StrCat("layer ", flight.layer, " gradients: the sum over ",
-                                  comm == comms_.sync ? "replicas" : "the context axis"));
-      ENTRAIN_RETURN_IF_ERROR(comm->Run(call));
+    if (comm == nullptr || valid == 0) {
+      continue;
     }
+    Courier::Doing(absl::StrCat(NameOf(flight), ": the sum over ",
+                                comm == comms_.sync ? "replicas" : "the context axis"));
+    if (comm == comms_.context && flight.context) {
+      flight.context->Wait(Deadline::Never(), true);  // the call has a deadline of its own
+      ENTRAIN_RETURN_IF_ERROR(flight.context->status());
+      continue;
+    }
+    Call call = AllReduce(valid, own);
+    call.options.user_tag = room_ == nullptr ? flight.layer : -1;
+    ENTRAIN_RETURN_IF_ERROR(comm->Run(call));
   }
   return AddToSlab(flight, own);
 }

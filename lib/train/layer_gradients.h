@@ -8,13 +8,14 @@
 // bits in every group, whatever algorithm it uses.
 //
 // Ranks of a sync group take their layers in the same order; else any order will do. On device
-// memory those of a shard group do so too, and a layer's reduction begins when that of the layer
-// before is over.
+// memory those of a shard group and of a context group do so too, and a layer's reduction begins
+// when that of the layer before is over.
 //
 // Thread safety: one thread at a time.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -63,21 +64,29 @@ class LayerGradients {
   // A buffer whose reduction has started.
   struct Flight {
     Flight() = default;
-    Flight(Flight&&) noexcept = default;
     ~Flight();
+    Flight(const Flight&) = delete;
+    Flight& operator=(const Flight&) = delete;
     int layer = 0;
     bool global = false;
     OwnedBuffer buffer;
     DeviceRoom::Block block;  // instead, on a device
     RefPtr<Work> scatter;     // null when there is nothing to scatter
+    RefPtr<Work> context;     // on the host: the sum along that axis; null when there is none
     std::byte* data() const { return block.data != nullptr ? block.data : buffer.data(); }
   };
   bool Lent(int layer) const;
-  absl::Status Scatter(Flight* flight);
+  absl::AnyInvocable<void(const absl::Status&)> GiveUp();
+  static std::string NameOf(const Flight& flight);
+  absl::Status Scatter(Flight& flight);
+  void PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
   absl::Status Hold();
-  // On the courier:
+  // On a courier:
+  absl::Status ReduceOnDevice(Flight& flight);
+  absl::Status PassOn(Flight& flight);
+  absl::Status Ended(const Flight& flight, const absl::Status& status);
   absl::Status Land(Flight& flight);
   absl::StatusOr<float*> RoomForFloats(int64_t count, OwnedBuffer* buffer);
   absl::Status AddToSlab(const Flight& flight, const std::byte* own);
@@ -96,7 +105,8 @@ class LayerGradients {
   absl::AnyInvocable<absl::Status() const> sound_;
   float* floats_ =
       nullptr;  // on a device, the courier's: the largest shard, where gradients are not f32
-  // Last: their jobs use the rest. One of them is used.
+  // Last: their jobs use the rest. On the host the former two, on a device the last.
+  Courier passer_;  // with a context group: what passes a layer on from the shard group to it
   Courier courier_;
   std::unique_ptr<DeviceCourier> onto_;
 };

@@ -103,20 +103,24 @@ float Gradient(int64_t rank, int64_t layer, int64_t element, int64_t microbatch)
   return static_cast<float>((rank * 3 + layer + element + microbatch) % 5) / 8;
 }
 
+void ReduceLayer(Replica& r, DType dtype, int layer, int64_t rank, int microbatch) {
+  const auto grads = r.shards().Gradients(layer);
+  ASSERT_TRUE(grads.ok()) << grads.status();
+  const SlabLayer& shape = r.shards().slab().layer(layer);
+  auto sums = r.Fetch(*grads, shape.padded * SizeOf(dtype));
+  for (int64_t i = 0; i < shape.padded; ++i) {
+    ASSERT_EQ(At(sums.data(), dtype, i), 0) << "element " << i;
+  }
+  for (int64_t i = 0; i < shape.full; ++i) {
+    AddTo(sums.data(), dtype, i, Gradient(rank, layer, i, microbatch));
+  }
+  r.Store(*grads, sums);
+  ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+}
+
 void Reduce(Replica& r, DType dtype, int64_t rank, int microbatch) {
   for (int layer = 3; layer >= 0; --layer) {
-    const auto grads = r.shards().Gradients(layer);
-    ASSERT_TRUE(grads.ok()) << grads.status();
-    const SlabLayer& shape = r.shards().slab().layer(layer);
-    auto sums = r.Fetch(*grads, shape.padded * SizeOf(dtype));
-    for (int64_t i = 0; i < shape.padded; ++i) {
-      ASSERT_EQ(At(sums.data(), dtype, i), 0) << "element " << i;
-    }
-    for (int64_t i = 0; i < shape.full; ++i) {
-      AddTo(sums.data(), dtype, i, Gradient(rank, layer, i, microbatch));
-    }
-    r.Store(*grads, sums);
-    ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+    ReduceLayer(r, dtype, layer, rank, microbatch);
   }
 }
 
@@ -144,6 +148,29 @@ TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
       });
     });
   }
+}
+
+// The opposite orders within a replica; the same in all replicas.
+TEST_P(Shards, LayersMayBeReducedInAnyOrderWithinAReplica) {
+  if (OnDevice()) {
+    GTEST_SKIP() << "on device memory in the same order";
+  }
+  const int64_t parts = grid().shards * grid().copies, ranks = parts * grid().replicas;
+  RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
+    const int64_t rank = r.replica() * parts + r.slot() * grid().copies + r.copy();
+    for (int k = 0; k < 4; ++k) {
+      ReduceLayer(r, dtype(), (r.slot() + r.copy()) % 2 == 0 ? k : 3 - k, rank, 0);
+    }
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    r.ForEach(r.grads(), [&](int layer, int64_t i, float& got) {
+      double sum = 0;
+      for (int64_t one = 0; one < ranks; ++one) {
+        sum += Gradient(one, layer, i, 0);
+      }
+      ASSERT_NEAR(got, sum / static_cast<double>(ranks), 1e-6)
+          << "layer " << layer << " element " << i;
+    });
+  });
 }
 
 TEST_P(Shards, BroadcastGivesReplicaZerosParametersToAll) {
@@ -324,19 +351,23 @@ TEST(LayerShards, MisuseIsNamed) {
   });
 }
 
-TEST(LayerShards, GathersUnderWayEndWithTheObject) {
-  absl::Notification made;  // the other is there too, and will never take part
-  RunReplicas({2, 1}, ConfigOf(DType::kF32), [&](Replica& r) {
-    if (r.slot() == 1) {
-      made.Notify();
-    } else {
-      made.WaitForNotification();
-      ASSERT_EQ(r.shards().Gather(0), absl::OkStatus());
-      ASSERT_TRUE(r.shards().Gradients(1).ok());
-      ASSERT_EQ(r.shards().ReduceGradients(1), absl::OkStatus());
-    }
-    r.DestroyShards();
-  });
+TEST(LayerShards, CallsUnderWayEndWithTheObject) {
+  for (const Grid grid : {Grid{2, 1}, Grid{1, 1, 2}}) {
+    absl::Notification made;  // the other is there too, and will never take part
+    RunReplicas(grid, ConfigOf(DType::kF32), [&](Replica& r) {
+      if (r.slot() + r.copy() == 1) {
+        made.Notify();
+      } else {
+        made.WaitForNotification();
+        ASSERT_EQ(r.shards().Gather(0), absl::OkStatus());
+        for (const int layer : {1, 2}) {
+          ASSERT_TRUE(r.shards().Gradients(layer).ok());
+          ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+        }
+      }
+      r.DestroyShards();
+    });
+  }
 }
 
 TEST(LayerShards, LossOfARankSurfacesWithTheLayer) {
