@@ -232,6 +232,7 @@ absl::Status Exchange::CheckCopies(const std::vector<int>& layers,
   if (!same.ok()) {
     // All of the replica see the same table. They leave together, so that each has this error and
     // not another's abort.
+    Courier::Doing("rendezvous: leaving together");
     groups_.model->Barrier(Options(slab_.layers())).IgnoreError();
   }
   return same;
