@@ -1,7 +1,6 @@
 // What a meeting of ranks promises, over every store.
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -399,48 +398,6 @@ TEST(ManyRanks, ThousandsMeetOverTcp) {
     EXPECT_EQ(table->back(), brings(ranks - 1));
   }
   std::cout << ranks << " ranks joined in " << (joined_ns - start) / kMillisecond << " ms\n";
-}
-
-// Each of them leaves when all have met, and has nothing to tell.
-TEST(ManyRanks, LeavingCostsTheServerNoTable) {
-  constexpr int kRanks = 100;
-  const auto served = *ServeStore("tcp://127.0.0.1:0", "");
-  const auto store = *OpenStore(served->url(), "", Soon());
-  const auto brings = [](int rank) {
-    return Parts(kMaxParts, std::string(700, 'a') + std::to_string(rank));
-  };
-  std::vector<std::unique_ptr<StoreMeeting>> all;
-  std::vector<Parts> table;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    table.push_back(brings(rank));
-    all.push_back(*store->Join("world", rank, kRanks, brings(rank), Soon()));
-  }
-  for (const auto& one : all) {
-    ASSERT_TRUE(one->Wait(Soon()).ok());
-  }
-  const auto used = [] {
-    timespec time{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return time.tv_sec * kSecond + time.tv_nsec;
-  };
-  int64_t encoding = kSecond;
-  for (int i = 0; i < 5; ++i) {
-    const int64_t start = used();
-    EXPECT_FALSE(EncodeTable(std::vector<Parts>(table)).empty());
-    encoding = std::min(encoding, used() - start);
-  }
-  const int64_t start = used();
-  for (size_t rank = 1; rank < all.size(); ++rank) {  // the first one keeps the meeting
-    all[rank]->Finish();
-    all[rank].reset();
-  }
-  // Handled after all of that.
-  ASSERT_TRUE(store->Set("still", "here", Soon()).ok());
-  ASSERT_TRUE(all[0]->Absent(Soon()).ok());
-  const int64_t leaving = used() - start;
-  std::cout << kRanks << " ranks left in " << leaving / kMicrosecond << " us, a table takes "
-            << encoding / kMicrosecond << " us\n";
-  EXPECT_LT(leaving, kRanks / 4 * encoding);
 }
 
 TEST(Gatherings, MemoryOfAllMeetingsHasALimit) {

@@ -1,7 +1,6 @@
 // What only a store with a network between its ends has to promise.
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <future>
 #include <random>
 #include <string>
@@ -406,31 +405,6 @@ TEST(TcpStoreServer, AnnouncedLengthBeyondTheLimitEndsTheConnection) {
     EXPECT_TRUE(IsClosed(fd));
   }
   ExpectWorks(*served);
-}
-
-// What a process has in memory, in bytes.
-int64_t Resident() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
-TEST(TcpStoreServer, AnnouncedBytesCostNothingUntilTheyCome) {
-  constexpr int kClients = 300;
-  const auto served = Serve();
-  std::vector<Fd> clients;
-  for (int i = 0; i < kClients; ++i) {
-    clients.push_back(Greet(*served));
-  }
-  ExpectWorks(*served);
-  const int64_t before = Resident();
-  for (const Fd& client : clients) {
-    Send(client, Writer().Put(static_cast<uint32_t>(kMaxRequestBytes)).Take());
-  }
-  ExpectWorks(*served);
-  ExpectWorks(*served);
-  EXPECT_LT(Resident() - before, kClients * (16 << 10));
 }
 
 // A member sends what it never finishes, until the server takes no more of that.
