@@ -177,6 +177,52 @@ TEST_F(TcpLobby, WhoHasSaidNothingGoesBeforeAPeer) {
   EXPECT_EQ(shared->connected[0].first, endpoint.get());
 }
 
+TEST_F(TcpLobby, StrangersThatSayAByteKeepNoPeerOut) {
+  std::vector<Fd> strangers = Knock(static_cast<int>(Lobby::kMaxStrangers));
+  for (const Fd& stranger : strangers) {
+    ASSERT_EQ(WriteSome(stranger.get(), "E", 1).value(), 1u);
+  }
+  Settle();
+  const auto endpoint = NewEndpoint(false, lobby->address());
+  lobby->Expect(endpoint.get());
+  TransportConfig dialer;
+  dialer.self = kPeer;
+  Greeting greeting = Greeting::Dial(lobby->address(), dialer, Deadline::Never()).value();
+  Settle();  // it is accepted, and its hello has not come
+  Finish(greeting);
+  Greeting line =
+      Greeting::Dial(lobby->address(), dialer, Deadline::Never(), greeting.connection()).value();
+  Settle();
+  Finish(line);
+  ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
+}
+
+// The kernel of a process that is stopped accepts connections; nobody answers by them.
+TEST_F(TcpLobby, ADialThatIsNotAnsweredIsLostInTime) {
+  const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
+  std::vector<std::unique_ptr<TcpEndpoint>> endpoints;
+  for (int i = 0; i < 3; ++i) {
+    endpoints.push_back(NewEndpoint(true, listener.address));
+    lobby->Dial(endpoints.back().get(), listener.address);
+  }
+  Settle();
+  clock.Advance(kTime / 2);
+  const Fd stranger = Knock();
+  Settle();
+  for (const auto& endpoint : endpoints) {
+    EXPECT_FALSE(endpoint->reporting());
+  }
+  clock.Advance(kTime / 2);
+  Turn();
+  for (const auto& endpoint : endpoints) {
+    ASSERT_TRUE(endpoint->reporting());
+    endpoint->Report();
+    EXPECT_THAT(std::string(events.lost.back().message()), HasSubstr("took too long"));
+  }
+  EXPECT_FALSE(lobby->meeting());
+  EXPECT_EQ(lobby->wake_at().at_ns, clock.Now() + Lobby::kHandshakeTime - kTime / 2);
+}
+
 TEST_F(TcpLobby, ADialThatIsCutIsTriedAgain) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   const auto endpoint = NewEndpoint(true, listener.address);
@@ -209,6 +255,25 @@ TEST_F(TcpLobby, ADialThatIsCutIsTriedAgain) {
   EXPECT_TRUE(shared->connected[0].second.whole());
   EXPECT_EQ(shared->connected[0].second.id, first.connection());
   EXPECT_FALSE(lobby->meeting());
+}
+
+// Its listener may have it for good and have said so: a second one would be one too many.
+TEST_F(TcpLobby, AStreamThatIsCutIsNotTriedAgain) {
+  const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
+  const auto endpoint = NewEndpoint(true, listener.address);
+  lobby->DialStream(endpoint.get());
+  Fd accepted;
+  ASSERT_TRUE(TurnUntil([&] {
+    accepted = Accept(listener.fd.get()).value();
+    return accepted.valid();
+  }));
+  char hello[Handshake::kHelloBytes];
+  ASSERT_TRUE(
+      TurnUntil([&] { return ReadSome(accepted.get(), hello, sizeof(hello)).value() > 0; }));
+  accepted.Reset();
+  EXPECT_TRUE(TurnUntil([&] { return !lobby->meeting(); }));
+  EXPECT_FALSE(Accept(listener.fd.get()).value().valid());
+  EXPECT_FALSE(endpoint->reporting());
 }
 
 TEST_F(TcpLobby, ADialThatIsAlwaysCutIsLostInTime) {

@@ -66,8 +66,8 @@ absl::Status Lobby::Attempt(Outward* outward, const ConnectionId& further_to,
   return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(greeting), outward})));
 }
 
-// A connection that was made and then cut, before the handshake had a result: a listener among many strangers may have
-// taken this side for one of them.
+// A connection of a new path that was made and then cut, before the handshake had a result: a listener among many
+// strangers may have taken this side for one of them. Of a stream there is one attempt: its listener may have it already.
 void Lobby::Cut(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   ++outward->cuts;
@@ -177,17 +177,19 @@ void Lobby::StopAccepting(Deadline until) {
   shared_->waiter->Remove(listener_.fd.get());
 }
 
+// Of the older half the first that is silent: a peer that has just come, and whose hello is on its way, is silent too.
 void Lobby::Evict() {
-  const auto of_strangers = [&](bool silent) {
-    return std::find_if(guests_.begin(), guests_.end(), [&](const std::unique_ptr<Guest>& guest) {
-      return guest->outward == nullptr && (!silent || guest->greeting.silent());
-    });
-  };
-  auto victim = of_strangers(true);
-  if (victim == guests_.end()) {
-    victim = of_strangers(false);
+  const Guest* victim = nullptr;
+  size_t older = strangers_ / 2;
+  for (auto guest = guests_.begin(); older > 0; ++guest) {
+    if ((*guest)->outward != nullptr) {
+      continue;
+    }
+    const bool silent = (*guest)->greeting.silent();
+    victim = victim == nullptr || silent ? guest->get() : victim;
+    older = silent ? 0 : older - 1;
   }
-  Refuse(Take(victim->get()),
+  Refuse(Take(victim),
          absl::ResourceExhaustedError("too many connections that do not introduce themselves"));
 }
 
@@ -326,25 +328,29 @@ int Lobby::CheckGuests(int64_t now) {
   if (!guests_until_.Passed(now)) {
     return 0;
   }
-  std::vector<const Guest*> late;
-  guests_until_ = Deadline::Never();
-  for (const std::unique_ptr<Guest>& guest : guests_) {
-    if (guest->greeting.deadline().Passed(now)) {
-      late.push_back(guest.get());
-    } else {
-      guests_until_ = std::min(guests_until_, guest->greeting.deadline());
-    }
-  }
+  // The end of one may end another, of the same dial: each is looked for anew.
   const absl::Status why = absl::UnavailableError("connecting or the handshake took too long");
-  for (const Guest* guest : late) {
+  int events = 0;
+  while (true) {
+    const auto late = std::find_if(guests_.begin(), guests_.end(), [&](const auto& guest) {
+      return guest->greeting.deadline().Passed(now);
+    });
+    if (late == guests_.end()) {
+      break;
+    }
+    std::unique_ptr<Guest> guest = Take(late->get());
     if (Outward* const outward = guest->outward; outward != nullptr) {
-      Take(guest);
       Fail(outward, why);
     } else {
-      Refuse(Take(guest), why);
+      Refuse(std::move(guest), why);
     }
+    ++events;
   }
-  return static_cast<int>(late.size());
+  guests_until_ = Deadline::Never();
+  for (const std::unique_ptr<Guest>& guest : guests_) {
+    guests_until_ = std::min(guests_until_, guest->greeting.deadline());
+  }
+  return events;
 }
 
 int Lobby::CheckPeers(int64_t now) {

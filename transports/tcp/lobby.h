@@ -6,7 +6,7 @@
 // second names the first. "Connected" below means both.
 //
 //   dialled  --handshake, right peer--> its endpoint is connected
-//            --cut before that--------> dialled again after a pause, until its deadline
+//            --cut before that--------> dialled again after a pause, until its deadline (but a stream)
 //            --anything else----------> its endpoint is lost
 //   accepted --handshake--> the endpoint that expects this peer is connected
 //                       \-> unclaimed, when none does, until Expect
@@ -14,7 +14,7 @@
 //
 // A stranger costs one descriptor and one fixed record, and work only when epoll names it. A turn accepts a few; while
 // no peer is expected, AcceptBudget bounds how many a second. Of more than kMaxStrangers one goes: the oldest that has
-// said nothing, else the oldest.
+// said nothing, if it is of the older half, else the oldest.
 // An endpoint that closes early leaves its reason here, so that the peer hears it when it comes.
 // Thread safety: none.
 #pragma once
