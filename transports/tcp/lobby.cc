@@ -246,7 +246,7 @@ void Lobby::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
   if (guest->outward == nullptr) {
     ENTRAIN_LOG(kInfo, "tcp: dropped a connection from ", guest->greeting.address().ToString(),
                 ": ", why.message());
-  } else if (absl::IsUnavailable(why) && guest->greeting.reached()) {
+  } else if (absl::IsUnavailable(why) && guest->greeting.reached() && !guest->outward->further) {
     Cut(guest->outward, why);
   } else {
     Fail(guest->outward, why);
