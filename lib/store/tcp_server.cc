@@ -200,8 +200,10 @@ void TcpStoreServer::PauseAccepting(int64_t until_ns) {
 }
 
 void TcpStoreServer::ResumeAccepting() {
-  if (!accepting_ && Clock::Real().Now() >= std::max(accept_again_ns_, PlaceAt())) {
+  const int64_t now = accepting_ ? 0 : Clock::Real().Now();
+  if (!accepting_ && now >= std::max(accept_again_ns_, PlaceAt())) {
     accepting_ = AddToEpoll(epoll_.get(), listener_.fd.get(), kListenerId, EPOLLIN).ok();
+    accept_again_ns_ = now + kAcceptPauseNs;  // if that failed
   }
 }
 
