@@ -10,7 +10,9 @@
  * ACCO is arXiv 2406.02613, and has a section of its own below.
  *
  * Unless said otherwise: calls on one object come from one thread at a time; "collective" means that all ranks of the
- * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. */
+ * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. If a
+ * call of an EDiT object or a gradient channel fails on one rank alone, those that wait for this rank are told: when
+ * they give up, or it has gone, their error has the reason. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 

@@ -84,6 +84,19 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   return options;
 }
 
+// A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
+template <typename Body>
+entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body) {
+  return Guard(function, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    const absl::Status status = body();
+    if (!status.ok()) {
+      acco->channel->Refused(entrain::Annotate(status, function));
+    }
+    return status;
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -139,15 +152,12 @@ entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream) 
 }
 
 entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    return acco->channel->Add(microbatches, tokens);
-  });
+  return GuardCall(__func__, acco,
+                   [&]() -> absl::Status { return acco->channel->Add(microbatches, tokens); });
 }
 
 entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+  return GuardCall(__func__, acco, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(ready, "ready"));
     ENTRAIN_ASSIGN_OR_RETURN(const bool is, acco->channel->Poll());
     *ready = is ? 1 : 0;
@@ -156,8 +166,7 @@ entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready) {
 }
 
 entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+  return GuardCall(__func__, acco, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(finished, "finished"));
     ENTRAIN_RETURN_IF_ERROR(acco->channel->Install());
     *finished = acco->channel->info().finished ? 1 : 0;
@@ -166,10 +175,7 @@ entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished) {
 }
 
 entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    return acco->channel->Stop();
-  });
+  return GuardCall(__func__, acco, [&]() -> absl::Status { return acco->channel->Stop(); });
 }
 
 void entrain_acco_info_init(entrain_acco_info_t* info) {

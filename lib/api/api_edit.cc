@@ -132,6 +132,19 @@ int32_t ToWishes(uint64_t flags) {
   return static_cast<int32_t>(flags) & kAllWishes;
 }
 
+// A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
+template <typename Body>
+entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Body& body) {
+  return Guard(function, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    const absl::Status status = body();
+    if (!status.ok()) {
+      edit->edit->Refused(entrain::Annotate(status, function));
+    }
+    return status;
+  });
+}
+
 void CopyTo(double* to, const std::vector<double>& from) {
   if (to != nullptr) {
     std::copy(from.begin(), from.end(), to);
@@ -204,8 +217,7 @@ entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) 
 
 entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                             int32_t first_microbatch, int32_t* syncing) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+  return GuardCall(__func__, edit, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(syncing, "syncing"));
     ENTRAIN_ASSIGN_OR_RETURN(const bool began,
                              edit->edit->BeginForward(training != 0, first_microbatch != 0));
@@ -215,37 +227,28 @@ entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t traini
 }
 
 entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return GuardCall(__func__, edit, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
     return edit->edit->WaitLayer(layer);
   });
 }
 
 entrain_status_t entrain_edit_end_step(entrain_edit_t* edit) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    return edit->edit->EndStep();
-  });
+  return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->EndStep(); });
 }
 
 entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    return edit->edit->RequestSync();
-  });
+  return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->RequestSync(); });
 }
 
 entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric,
                                      double weight) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    return edit->edit->Record(tokens, metric, weight);
-  });
+  return GuardCall(__func__, edit,
+                   [&]() -> absl::Status { return edit->edit->Record(tokens, metric, weight); });
 }
 
 entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+  return GuardCall(__func__, edit, [&]() -> absl::Status {
     if ((wishes & ~kAllWishes) != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("wishes ", wishes, " has other bits than ENTRAIN_WISH_*"));
@@ -255,10 +258,7 @@ entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes) {
 }
 
 entrain_status_t entrain_edit_leave(entrain_edit_t* edit) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    return edit->edit->Leave();
-  });
+  return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->Leave(); });
 }
 
 void entrain_edit_replica_init(entrain_edit_replica_t* replica) {

@@ -212,6 +212,14 @@ absl::Status GradientChannel::Stop() {
   return absl::OkStatus();
 }
 
+// What others wait for is the next round.
+void GradientChannel::Refused(const absl::Status& why) const {
+  Call call;
+  call.kind = CallKind::kAllReduce;
+  call.options.user_tag = kCountsTag;
+  comm_->Refused(call, why);
+}
+
 absl::Status GradientChannel::Install() {
   const AddTime waiting(&exposed_ns_);
   ENTRAIN_RETURN_IF_ERROR(CheckRound());

@@ -135,6 +135,8 @@ class GradientChannel {
   absl::Status Install();
   // This rank wants to end: all do at the first commit that knows.
   absl::Status Stop();
+  // A call of this rank's failed, and it may end: for those who wait for it.
+  void Refused(const absl::Status& why) const;
 
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count);

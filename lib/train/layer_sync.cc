@@ -398,6 +398,24 @@ absl::Status LayerSync::EndStep() {
   return absl::OkStatus();
 }
 
+// What others wait for is the layer that the courier may not take yet, or the next rendezvous.
+void LayerSync::Refused(const absl::Status& why) const {
+  Call call;
+  call.kind = CallKind::kAllGather;
+  call.options.user_tag = layers_;
+  if (room_ == nullptr && FirstPending() >= 0) {
+    absl::MutexLock lock(&mutex_);
+    if (allowed_ < round_->last_turn()) {
+      call.options.user_tag = round_->order[static_cast<size_t>(allowed_) + 1];
+    }
+  }
+  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
+    if (comm != nullptr) {
+      comm->Refused(call, why);
+    }
+  }
+}
+
 absl::Status LayerSync::RequestSync() {
   ENTRAIN_RETURN_IF_ERROR(status());
   requested_ = true;

@@ -96,6 +96,9 @@ class LayerSync final : public LayerGate {
   // rendezvous and exchanges until then. Afterwards there is no more training.
   absl::Status Leave();
 
+  // A call of this rank's failed, and it may end: for those who wait for it.
+  void Refused(const absl::Status& why) const;
+
   // An array of the caller's that is part of the run's state. Lent until this is destroyed.
   absl::Status AddState(absl::string_view name, Holder holder, DType dtype, void* data,
                         int64_t count);

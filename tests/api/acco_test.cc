@@ -48,6 +48,31 @@ void Add(entrain_acco_t* acco, int rank) {
   ASSERT_OK(entrain_acco_add(acco, 1, 5));
 }
 
+TEST(Acco, ARankThatEndsBecauseItsCallWasRefusedGivesTheReason) {
+  RunWorld(2, [](const Rank& self) {
+    std::vector<float> params(kCount);
+    Sum sum;
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.method = ENTRAIN_ACCO_ZERO1;
+    config.params = params.data();
+    config.count = kCount;
+    config.step = SgdStep;
+    config.user = &sum;
+    entrain_acco_t* acco = nullptr;
+    ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+    if (self.rank == 1) {
+      EXPECT_FAILS(entrain_acco_add(acco, 0, 5), ENTRAIN_INVALID_ARGUMENT, "0 is less than 1");
+    } else {
+      Add(acco, self.rank);
+      int32_t finished = 0;
+      EXPECT_FAILS(entrain_acco_install(acco, &finished), ENTRAIN_PEER_LOST,
+                   "its call failed: all_reduce: entrain_acco_add: acco: microbatches: 0 is less");
+    }
+    entrain_acco_destroy(acco);
+  });
+}
+
 TEST(Acco, TheLoopWithACallersStepAndSchedule) {
   RunWorld(2, [](const Rank& self) {
     std::vector<float> params(kCount, self.rank == 0 ? 8.0f : -1.0f);

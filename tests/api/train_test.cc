@@ -1,6 +1,7 @@
 // train.h through the C ABI: what arguments are refused, and one small model through mesh, shards
 // and EDiT. The methods themselves are tested in tests/train.
 #include <cstdint>
+#include <future>
 #include <limits>
 #include <vector>
 
@@ -105,6 +106,57 @@ TEST(Train, MeshCoordinatesAreThoseOfThePicture) {
     EXPECT_FAILS(entrain_mesh_comm(mesh, 6, &comm), kInvalid, "axis 6");
     EXPECT_FAILS(entrain_mesh_coordinate(mesh, -1, &sync, &syncs), kInvalid, "axis -1");
     entrain_mesh_destroy(mesh);
+  });
+}
+
+// What a rank that waits for another in vain says of it.
+constexpr char kReason[] =
+    "its call failed: all_gather: entrain_edit_wait_layer: layer 99 is not one of 3";
+
+TEST(Train, ARankThatEndsBecauseItsCallWasRefusedGivesTheReason) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    model.Bind();
+    const entrain_edit_config_t config = Averaging(model.shard());
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));  // the anchors
+    ASSERT_OK(entrain_edit_end_step(edit));
+    if (self.rank == 1) {
+      EXPECT_FAILS(entrain_edit_wait_layer(edit, 99), kInvalid, "layer 99 is not one of 3");
+    } else {
+      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+      EXPECT_FAILS(entrain_edit_wait_layer(edit, 0), ENTRAIN_PEER_LOST, kReason);
+    }
+    entrain_edit_destroy(edit);
+  });
+}
+
+TEST(Train, ARankThatStaysAwayBecauseItsCallWasRefusedGivesTheReason) {
+  std::promise<void> over;
+  const std::shared_future<void> until = over.get_future().share();
+  RunWorld(2, [&, until](const Rank& self) {
+    Model model(self.comm, 1);
+    model.Bind();
+    entrain_edit_config_t config = Averaging(model.shard());
+    config.prefetch = 0;
+    config.timeout_ns = 300'000'000;
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));  // the anchors
+    ASSERT_OK(entrain_edit_end_step(edit));
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    ASSERT_OK(entrain_edit_wait_layer(edit, 0));
+    if (self.rank == 1) {
+      EXPECT_FAILS(entrain_edit_wait_layer(edit, 99), kInvalid, "layer 99 is not one of 3");
+      until.wait();
+    } else {
+      EXPECT_FAILS(entrain_edit_wait_layer(edit, 1), ENTRAIN_TIMED_OUT, kReason);
+      over.set_value();
+    }
+    entrain_edit_destroy(edit);
   });
 }
 
