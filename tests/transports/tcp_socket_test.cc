@@ -8,6 +8,7 @@
 
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
+#include "transports/tcp/control_line.h"
 
 namespace entrain {
 namespace {
@@ -58,6 +59,37 @@ TEST(TcpSocket, BetweenProcessesOfOneHostNothingIsPaced) {
   EXPECT_EQ(CongestionControlsOfConnections(), std::vector<std::string>(4, "reno"));
   to_b->Close(absl::AbortedError("end"));
   to_a->Close(absl::AbortedError("end"));
+}
+
+// Each message is what the other end has, whole, or what it can never have.
+TEST(TcpSocket, AControlLineKnowsWhatHasNotLeft) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  ControlLine line, other;
+  line.Attach(Fd(ends[0]), KeepAlive());
+  other.Attach(Fd(ends[1]), KeepAlive());
+  std::vector<std::string> sent;
+  while (!line.stuck()) {
+    // Of no size that the socket's buffer is a multiple of.
+    sent.push_back(std::string(kMaxControlBytes - sent.size() % 7, static_cast<char>(sent.size())));
+    line.Send(sent.back());
+    ASSERT_TRUE(line.Write().ok());
+  }
+  for (int i = 0; i < 3; ++i) {
+    sent.push_back(absl::StrCat("after that, ", i));
+    line.Send(sent.back());
+  }
+  std::vector<std::string> here;
+  for (std::string text; other.Read(&text).ok() && !text.empty();) {
+    here.push_back(text);
+  }
+  EXPECT_GE(here.size(), 10u);
+  const std::vector<std::string> unsent = line.TakeUnsent();
+  EXPECT_GE(unsent.size(), 4u);
+  here.insert(here.end(), unsent.begin(), unsent.end());
+  EXPECT_TRUE(here == sent);
+  EXPECT_FALSE(line.pending());
+  EXPECT_TRUE(line.TakeUnsent().empty());
 }
 
 }  // namespace

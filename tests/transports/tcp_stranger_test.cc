@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
 #include "transports/tcp/frame.h"
@@ -339,12 +343,27 @@ TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
   }
 }
 
+// How many connections of this process have an option of TCP, or SO_KEEPALIVE, that is not 0.
+int CountConnectionsWith(int level, int option) {
+  int count = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t peer_bytes = sizeof(peer);
+    int value = 0;
+    socklen_t bytes = sizeof(value);
+    const bool is_one = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) == 0 &&
+                        peer.ss_family == AF_INET;
+    count += is_one && getsockopt(fd, level, option, &value, &bytes) == 0 && value != 0 ? 1 : 0;
+  }
+  return count;
+}
+
 // As a middlebox may do it, or the peer's end, of which the first connection tells.
 TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
   const Fd peer = EnterAsPeer();
   ASSERT_TRUE(path->SendUrgent("by the line"));
-  const auto read = [&](const Fd& from) {
-    std::string frame(sizeof(FrameHeader) + 11, '\0');
+  const auto read = [&](const Fd& from, size_t bytes) {
+    std::string frame(sizeof(FrameHeader) + bytes, '\0');
     size_t have = 0;
     EXPECT_TRUE(PollUntil([&] {
       have += ReadSome(from.get(), frame.data() + have, frame.size() - have).value();
@@ -352,14 +371,23 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
     }));
     return frame.substr(sizeof(FrameHeader));
   };
-  EXPECT_EQ(read(line), "by the line");
+  EXPECT_EQ(read(line, 11), "by the line");
+  EXPECT_EQ(CountConnectionsWith(IPPROTO_TCP, TCP_USER_TIMEOUT), 1);
   const linger reset = {1, 0};
   ASSERT_EQ(setsockopt(line.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
   line.Reset();
-  ASSERT_TRUE(PollUntil([&] { return !path->SendUrgent("too late"); }));
+  // Nobody has noticed yet.
+  ASSERT_TRUE(path->SendUrgent("one"));
+  ASSERT_TRUE(path->SendUrgent("two"));
+  EXPECT_EQ(read(peer, 3), "one");
+  EXPECT_EQ(read(peer, 3), "two");
+  EXPECT_FALSE(path->SendUrgent("too late"));
   path->SendControl("beside data");
-  EXPECT_EQ(read(peer), "beside data");
+  EXPECT_EQ(read(peer, 11), "beside data");
   EXPECT_TRUE(b->events.lost.empty());
+  // The first connection's window may stay shut for as long as the peer's process is stopped.
+  EXPECT_EQ(CountConnectionsWith(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(CountConnectionsWith(IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
 }
 
 TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {

@@ -40,6 +40,22 @@ void ControlLine::Send(absl::string_view text) {
   out_.append(text.data(), text.size());
 }
 
+std::vector<std::string> ControlLine::TakeUnsent() {
+  std::vector<std::string> unsent;
+  FrameHeader header;
+  for (size_t begin = 0, end = 0; begin < out_.size(); begin = end) {
+    std::memcpy(&header, out_.data() + begin, sizeof(header));
+    begin += sizeof(header);
+    end = begin + static_cast<size_t>(header.bytes);
+    if (end > written_) {
+      unsent.push_back(out_.substr(begin, end - begin));
+    }
+  }
+  out_.clear();
+  written_ = 0;
+  return unsent;
+}
+
 absl::StatusOr<ControlLine::State> ControlLine::Write() {
   stuck_ = false;
   while (pending()) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +32,8 @@ class ControlLine {
   // Whether there is something to write, and whether the last Write ended because the socket takes no more.
   bool pending() const { return attached() && written_ < out_.size(); }
   bool stuck() const { return stuck_; }
+  // The line is over: what was handed to Send and has not left whole, so that nobody has it.
+  std::vector<std::string> TakeUnsent();
 
   // How the connection is after reading or writing. kClosed: it is over, as the peer has closed it or it was reset; the
   // first connection goes on, or will end soon and say why.

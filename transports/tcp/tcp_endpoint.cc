@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -144,7 +144,7 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
 int64_t TcpEndpoint::round_trip_ns() const {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
-  if (!connected() || OfOneHost(fd_.get()) ||
+  if (!connected() || one_host_ ||
       getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
     return 0;
   }
@@ -178,6 +178,12 @@ void TcpEndpoint::CloseLine() {
   }
 }
 
+void TcpEndpoint::TakeOver() {
+  for (const std::string& text : line_.TakeUnsent()) {
+    sender_.Control(text);
+  }
+}
+
 void TcpEndpoint::Close(const absl::Status& why) {
   failed_ = absl::OkStatus();  // no OnLost after Close
   if (ended()) {
@@ -190,10 +196,11 @@ void TcpEndpoint::Close(const absl::Status& why) {
     shared_->OnClosedEarly(this, reason);
     return;
   }
-  sender_.Last(reason.message());
   if (line_.attached() && line_.Write().ok()) {
     Shut(line_.fd());
   }
+  TakeOver();
+  sender_.Last(reason.message());
   if (sender_.Flush(fd_.get()).ok()) {
     for (int i = 0; i < streams_.count(); ++i) {
       Shut(streams_.fd(i));
@@ -228,8 +235,8 @@ void TcpEndpoint::Attach(PathSockets sockets) {
   // Else a setting of the host may bound what is not sent, and the socket takes less than it has
   // room for.
   SetOption(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1);
-  const bool one_host = OfOneHost(fd_.get());
-  if (one_host) {
+  one_host_ = OfOneHost(fd_.get());
+  if (one_host_) {
     SetOption(fd_.get(), SOL_SOCKET, SO_SNDBUF, kSendBuffer);
     PaceNothing(fd_.get());
     PaceNothing(line_.fd());
@@ -242,7 +249,7 @@ void TcpEndpoint::Attach(PathSockets sockets) {
     }
     shared_->OnWatched(this, fd);
   }
-  keeper_.Begin(dials_, settings_.streams, one_host);
+  keeper_.Begin(dials_, settings_.streams, one_host_);
   TendStreams();
 }
 
@@ -269,7 +276,7 @@ void TcpEndpoint::TendStreams() {
   for (; watched_streams_ < streams_.count(); ++watched_streams_) {
     const int fd = streams_.fd(watched_streams_);
     SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInAStream);
-    if (OfOneHost(fd)) {
+    if (one_host_) {
       PaceNothing(fd);
     }
     if (const absl::Status status = shared_->waiter->Add(fd, 0); !status.ok()) {
@@ -288,19 +295,20 @@ void TcpEndpoint::TendStreams() {
   }
 }
 
-// Whether its connection stays. The first one says how the path ends, if it ends with this one; what says that the
-// peer's host is gone is heard by no other.
+// Whether its connection stays. The first one says how the path ends, if it ends with this one, and takes over else;
+// what says that the peer's host is gone is heard by no other.
 bool TcpEndpoint::OnLine(const absl::StatusOr<ControlLine::State>& state) {
   if (state.ok() && *state == ControlLine::State::kGood) {
     return true;
   }
   const absl::Status why = state.status();
+  TakeOver();
   CloseLine();
   line_over_ = true;
   if (!why.ok()) {
     LoseAfterReading(why);
   } else {
-    ProbeAlways(fd_.get(), settings_.keep_alive);
+    ProbeWhenIdle(fd_.get(), settings_.keep_alive);
   }
   return false;
 }

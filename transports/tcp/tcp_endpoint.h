@@ -120,6 +120,8 @@ class TcpEndpoint final : public Endpoint {
   int ReadLine();
   bool OnLine(const absl::StatusOr<ControlLine::State>& state);
   void CloseLine();
+  // What has not left by the control line goes by the first connection.
+  void TakeOver();
   void LoseAfterReading(const absl::Status& why);
   void TendStreams();
   // Asks epoll for what this waits for; `only` that, or also for what it was asked for before.
@@ -134,6 +136,7 @@ class TcpEndpoint final : public Endpoint {
   const Deadline connect_by_;
   Fd fd_;
   ConnectionId connection_{};
+  bool one_host_ = false;    // both ends are of it
   uint32_t watched_ = 0;     // what epoll has been asked about fd_
   int watched_streams_ = 0;  // so many are known to epoll
   absl::Status end_;         // why it has ended
