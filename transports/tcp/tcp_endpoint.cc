@@ -35,6 +35,9 @@ constexpr uint32_t kNoMore = ~uint32_t{0};
 // So often what a peer has said is read when writing to it fails.
 constexpr int kLastReads = 64;
 
+// Round trips that are measured longer say more of a queue, or of losses, than of the way.
+constexpr int64_t kLongestRoundTrip = kSecond;
+
 // There is nothing to be fair to either: who paces what it sends (BBR, where the host's default)
 // takes twice the time of who does not. Every kernel has this one, and lets anybody choose it.
 constexpr absl::string_view kCongestionControl = "reno";
@@ -140,7 +143,8 @@ void TcpEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) 
   }
 }
 
-// As the kernel has measured it. Inside one host its measure is only of how long segments were left unacknowledged.
+// The shortest that the kernel has measured lately: others wait behind data. Inside one host its measure is only of how
+// long segments were left unacknowledged.
 int64_t TcpEndpoint::round_trip_ns() const {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
@@ -148,7 +152,7 @@ int64_t TcpEndpoint::round_trip_ns() const {
       getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) {
     return 0;
   }
-  return int64_t{info.tcpi_rtt} * kMicrosecond;
+  return std::min(int64_t{info.tcpi_min_rtt} * kMicrosecond, kLongestRoundTrip);
 }
 
 void TcpEndpoint::End(const absl::Status& why) {
