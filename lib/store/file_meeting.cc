@@ -39,12 +39,13 @@ struct Seat {
 };
 
 absl::StatusOr<Seat> ReadSeat(const std::string& path) {
-  ENTRAIN_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxSeatBytes));
-  Reader in(bytes);
+  const auto bytes = ReadFile(path, kMaxSeatBytes);
+  ENTRAIN_RETURN_IF_ERROR(bytes.status());
+  Reader in(*bytes);
   Seat seat;
   seat.state = in.Get<char>();
   seat.claims = in.Get<uint32_t>();
-  auto entry = in.ok() ? DecodeEntry(absl::string_view(bytes).substr(kEntryAt))
+  auto entry = in.ok() ? DecodeEntry(absl::string_view(*bytes).substr(kEntryAt))
                        : absl::InvalidArgumentError("");
   if (!entry.ok()) {
     return absl::DataLossError(absl::StrCat("file store: ", path, " is not one of this store's"));
