@@ -142,16 +142,6 @@ absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop) {
   return fd;
 }
 
-void EndWhenSilent(int fd, int ms) {
-  const auto set = [fd](int level, int option, int value) {
-    (void)setsockopt(fd, level, option, &value, sizeof(value));
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, ms / 2000);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, ms / 10'000));
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, ms);  // ends the probes too
-}
-
 absl::StatusOr<Address> LocalAddress(int fd) {
   sockaddr_storage raw;
   socklen_t bytes = sizeof(raw);

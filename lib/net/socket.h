@@ -95,12 +95,8 @@ absl::StatusOr<Fd> Accept(int listener, Address* from = nullptr);
 // went.
 absl::StatusOr<Fd> StartConnect(const Address& to);
 absl::Status FinishConnect(int fd, const Address& to);
-// Both; and keep-alive probes, as its user waits for answers.
+// Both; and ProbeWhenIdle as the environment says (keep_alive.h), as its user waits for answers.
 absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop);
-
-// Has the kernel end the connection, idle or not, when the other side's host has answered nothing for about `ms`
-// milliseconds (2000 or more). Without an effect on sockets that are not TCP.
-void EndWhenSilent(int fd, int ms);
 
 absl::StatusOr<Address> LocalAddress(int fd);
 absl::StatusOr<Address> RemoteAddress(int fd);

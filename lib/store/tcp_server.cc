@@ -25,7 +25,6 @@ constexpr size_t kReadStep = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
 constexpr int kSweepMs = 500;  // how late a stranger may be noticed past its time
 constexpr int64_t kAcceptPauseNs = 100 * kMillisecond;
-constexpr int kGoneMs = 10'000;  // a host that answers nothing for so long has gone
 
 absl::Status AddToEpoll(int epoll, int fd, uint64_t id, uint32_t events) {
   epoll_event event{};
@@ -162,9 +161,6 @@ void TcpStoreServer::AcceptSome() {
     }
     if (!fd->valid()) {
       return;
-    }
-    if (!local()) {
-      EndWhenSilent(fd->get(), kGoneMs);
     }
     if (const absl::Status same = local() ? CheckSameUser(fd->get()) : absl::OkStatus();
         !same.ok()) {

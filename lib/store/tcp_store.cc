@@ -37,7 +37,6 @@ namespace {
 constexpr int64_t kAttemptNs = 10 * kSecond;  // for one address: connecting and handshake
 constexpr int kRetryFirstMs = 10, kRetryMostMs = 500;
 constexpr size_t kMaxIdle = 8;
-constexpr int kGoneMs = 10'000;  // a server whose host answers nothing for so long has gone
 
 using Id = std::array<uint8_t, 16>;
 
@@ -82,9 +81,6 @@ absl::StatusOr<Connection> Dial(const Place& place, const Id& self, absl::string
                                 const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(
       Fd fd, place.local.empty() ? Connect(place.address, stop) : ConnectLocal(place.local));
-  if (place.local.empty()) {
-    EndWhenSilent(fd.get(), kGoneMs);
-  }
   auto handshake = std::make_unique<Handshake>(true, Purpose::kStore, self, key);
   const absl::Status met = StepHandshake(fd.get(), *handshake, stop);
   if (!met.ok()) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -507,6 +509,35 @@ TEST(TcpStoreServer, StrangersAreTurnedAway) {
     EXPECT_TRUE(IsClosed(fd));
   }
   ExpectWorks(*served);
+}
+
+// A rank whose host has gone is noticed as ENTRAIN_KEEPALIVE says; one that is stopped, its window shut, is there.
+TEST(TcpStore, BothEndsAskWhileNothingIsSent) {
+  ASSERT_EQ(setenv("ENTRAIN_KEEPALIVE", "20s/5s", 1), 0);
+  const auto served = Serve();
+  const auto opened = OpenStore(served->url(), "", Soon());
+  ASSERT_EQ(unsetenv("ENTRAIN_KEEPALIVE"), 0);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ExpectWorks(**opened);
+  int ends = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (!RemoteAddress(fd).ok()) {
+      continue;
+    }
+    const auto option = [&](int level, int name) {
+      int value = -1;
+      socklen_t bytes = sizeof(value);
+      EXPECT_EQ(getsockopt(fd, level, name, &value, &bytes), 0);
+      return value;
+    };
+    EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 5);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 5);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPCNT), 4);
+    EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+    ++ends;
+  }
+  EXPECT_EQ(ends, 4);  // each handle has a connection
 }
 
 TEST(TcpStoreServer, MoreSilentStrangersThanPlacesKeepNobodyOut) {
