@@ -1,5 +1,9 @@
 #include "lib/net/listener.h"
 
+#include <algorithm>
+
+#include <sys/resource.h>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -50,6 +54,14 @@ absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports) {
   return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", host.host(),
                                                     ": every port from ", ports.low, " to ",
                                                     ports.high, " is in use or forbidden"));
+}
+
+size_t PlacesForStrangers(size_t most) {
+  rlimit descriptors{};
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) {
+    return most;
+  }
+  return std::clamp<size_t>(descriptors.rlim_cur / 8, 1, most);
 }
 
 }  // namespace entrain

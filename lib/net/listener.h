@@ -1,6 +1,7 @@
 // The listening socket of a process: one port, from a range if the user gave one (ENTRAIN_PORTS).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -23,5 +24,9 @@ struct Listener {
 // Binds `host` (its port does not matter) to the first free port of the range. None free:
 // kFailedPrecondition naming the address and the range.
 absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports);
+
+// How many connections that have not proved to be a peer's a listener may keep: `most`, and of the descriptors that this
+// process may have now (RLIMIT_NOFILE) an eighth; but one.
+size_t PlacesForStrangers(size_t most);
 
 }  // namespace entrain

@@ -181,7 +181,7 @@ void TcpStoreServer::AcceptSome() {
       continue;
     }
     Watch(id, added);
-    if (strangers_.size() > kMaxStrangers) {
+    if (strangers_.size() > places_) {
       Drop(*strangers_.begin());
     }
   }
@@ -204,7 +204,7 @@ void TcpStoreServer::ResumeAccepting() {
 }
 
 int64_t TcpStoreServer::PlaceAt() const {
-  return strangers_.size() < kMaxStrangers
+  return strangers_.size() < places_
              ? 0
              : clients_.at(*strangers_.begin())->deadline.at_ns - kHandshakeNs + kProofNs;
 }

@@ -3,8 +3,8 @@
 //
 // Invariants:
 //   1 Before a connection has proved itself it costs a fixed kilobyte or so, at most kHandshakeNs, and one of at most
-//     kMaxStrangers places. When those are full the oldest stranger goes, but each has kProofNs to prove itself: until
-//     then nobody else is accepted.
+//     kMaxStrangers places (PlacesForStrangers). When those are full the oldest stranger goes, but each has kProofNs to
+//     prove itself: until then nobody else is accepted.
 //   2 A connection is read no further than one request, and not at all while that request is parked or its answer is
 //     unsent, so it costs at most one request and one answer. Equal answers to many are one.
 //   3 Memory grows with bytes that arrived, never with lengths that were announced.
@@ -102,6 +102,7 @@ class TcpStoreServer {
   size_t transit_bytes_ = 0;
   Gatherings meetings_;
   Clients clients_;
+  const size_t places_ = PlacesForStrangers(kMaxStrangers);
   std::set<uint64_t> strangers_;                         // of them, by age
   std::map<std::string, std::vector<uint64_t>> parked_;  // key to clients that wait for it
   StoreTable table_;

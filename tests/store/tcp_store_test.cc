@@ -540,6 +540,27 @@ TEST(TcpStore, BothEndsAskWhileNothingIsSent) {
   EXPECT_EQ(ends, 4);  // each handle has a connection
 }
 
+TEST(TcpStoreServer, StrangersGetAPartOfTheDescriptorsAtMost) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const rlimit few = {256, files.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  const auto served = Serve();
+  setrlimit(RLIMIT_NOFILE, &files);
+  std::vector<Fd> silent;
+  for (int i = 0; i < 40; ++i) {
+    silent.push_back(*Connect(AddressOf(*served), Soon()));
+  }
+  const auto last = OpenStore(served->url(), "", Soon());  // accepted after those
+  ASSERT_TRUE(last.ok()) << last.status();
+  const auto kept = std::count_if(silent.begin(), silent.end(), [](const Fd& fd) {
+    char hello[Handshake::kHelloBytes];
+    return ReadSome(fd.get(), hello, sizeof(hello)).ok() && ReadSome(fd.get(), hello, 1).ok();
+  });
+  EXPECT_LE(kept, 32);
+  EXPECT_GE(kept, 31);
+}
+
 TEST(TcpStoreServer, MoreSilentStrangersThanPlacesKeepNobodyOut) {
   const auto served = Serve();
   std::vector<Fd> silent;

@@ -1,4 +1,6 @@
 // What strangers cost, and what they cannot do to peers, counted in turns of the lobby.
+#include <algorithm>
+
 #include <sys/resource.h>
 
 #include "lib/net/socket.h"
@@ -37,6 +39,10 @@ class TcpLobby : public testing::Test {
     config.self = kSelf;
     config.clock = &clock;
     shared = std::make_unique<Shared>(&events);
+    MakeLobby();
+  }
+
+  void MakeLobby() {
     Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
     lobby = std::make_unique<Lobby>(config, shared.get(), std::move(listener));
     ASSERT_TRUE(lobby->Open().ok());
@@ -175,6 +181,22 @@ TEST_F(TcpLobby, WhoHasSaidNothingGoesBeforeAPeer) {
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
   EXPECT_EQ(shared->connected[0].first, endpoint.get());
+}
+
+TEST_F(TcpLobby, StrangersGetAPartOfTheDescriptorsAtMost) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const rlimit few = {256, files.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  MakeLobby();
+  setrlimit(RLIMIT_NOFILE, &files);
+  const std::vector<Fd> strangers = Knock(100);
+  Settle();
+  const auto kept = std::count_if(strangers.begin(), strangers.end(), [](const Fd& fd) {
+    char hello[Handshake::kHelloBytes];
+    return ReadSome(fd.get(), hello, sizeof(hello)).ok() && ReadSome(fd.get(), hello, 1).ok();
+  });
+  EXPECT_EQ(kept, 32);
 }
 
 TEST_F(TcpLobby, StrangersThatSayAByteKeepNoPeerOut) {

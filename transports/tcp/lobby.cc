@@ -164,7 +164,7 @@ int Lobby::Accept() {
     // A peer's first words are often here already, and a stranger's end: then it is over without epoll.
     Greet(AddGuest(std::make_unique<Guest>(
         Guest{Greeting(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr, counted})));
-    if (strangers_ > kMaxStrangers) {
+    if (strangers_ > places_) {
       Evict();
     }
   }

@@ -13,8 +13,8 @@
 //            --anything else, or 10 s--> dropped, logged, forgotten
 //
 // A stranger costs one descriptor and one fixed record, and work only when epoll names it. A turn accepts a few; while
-// no peer is expected, AcceptBudget bounds how many a second. Of more than kMaxStrangers one goes: the oldest that has
-// said nothing, if it is of the older half, else the oldest.
+// no peer is expected, AcceptBudget bounds how many a second. Of more than kMaxStrangers (PlacesForStrangers) one goes:
+// the oldest that has said nothing, if it is of the older half, else the oldest.
 // An endpoint that closes early leaves its reason here, so that the peer hears it when it comes.
 // Thread safety: none.
 #pragma once
@@ -131,7 +131,8 @@ class Lobby {
   std::vector<std::unique_ptr<Guest>> guests_;  // by age
   absl::flat_hash_map<int, Guest*> by_fd_;      // the same
   Deadline guests_until_ = Deadline::Never();   // none of them is late before
-  size_t strangers_ = 0;                        // of them
+  const size_t places_ = PlacesForStrangers(kMaxStrangers);
+  size_t strangers_ = 0;  // of them
   int64_t looks_ = 0;
   std::vector<std::unique_ptr<Outward>> dials_;
   std::map<PeerId, TcpEndpoint*> expected_;
