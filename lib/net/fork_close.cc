@@ -55,14 +55,27 @@ void ForkLock::Note(int fd) {
   }
 }
 
-void CloseFd(int fd) {
-  const int saved = errno;
+namespace {
+
+bool CloseIfNoted(int fd) {
   const ForkLock lock;
   std::vector<bool>& open = TheNoted().open;
-  if (const auto at = static_cast<size_t>(fd); at < open.size()) {
-    open[at] = false;
+  const auto at = static_cast<size_t>(fd);
+  if (at >= open.size() || !open[at]) {
+    return false;
   }
+  open[at] = false;
   close(fd);
+  return true;
+}
+
+}  // namespace
+
+void CloseFd(int fd) {
+  const int saved = errno;
+  if (!CloseIfNoted(fd)) {
+    close(fd);  // nobody else can have got the number meanwhile
+  }
   errno = saved;
 }
 

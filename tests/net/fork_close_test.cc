@@ -128,5 +128,30 @@ TEST(ForkClose, AForkInTheMiddleOfOpeningAndClosingLeavesNothing) {
   }
 }
 
+// As of a file on a disk that does not answer; here a socket that lingers.
+TEST(ForkClose, ACloseThatWaitsHoldsUpNobody) {
+  Pair pair = Connected();
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // not noted
+  const Address to = pair.listener.address;
+  ASSERT_EQ(connect(fd, to.raw(), to.raw_bytes()), 0);
+  Fd reader;
+  while (!reader.valid()) {
+    reader = Accept(pair.listener.fd.get()).value();
+  }
+  const std::string bytes(1 << 16, 'x');
+  while (send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+  }
+  const linger long_one = {1, 30};
+  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_LINGER, &long_one, sizeof(long_one)), 0);
+  const int64_t began = Clock::Real().Now();
+  std::thread closes([fd] { CloseFd(fd); });
+  while (fcntl(fd, F_GETFD) >= 0) {  // the number goes first
+  }
+  LocalSocket().value().Reset();
+  EXPECT_LT(Clock::Real().Now() - began, 15 * kSecond);
+  reader.Reset();
+  closes.join();
+}
+
 }  // namespace
 }  // namespace entrain
