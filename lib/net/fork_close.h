@@ -1,10 +1,10 @@
-// Sockets that a forked child closes. A peer learns of a process's death by the end of its connections, and a child
-// that holds copies of them (PyTorch's DataLoader forks its workers) would keep that end away. O_CLOEXEC helps only
-// with exec.
+// Sockets, and locked files, that a forked child closes. A peer learns of a process's death by the end of its
+// connections, or of its locks, and a child that holds copies of them (PyTorch's DataLoader forks its workers) would keep
+// that end away. O_CLOEXEC helps only with exec.
 //
-// The child only closes: the parent's connections go on. fork() waits while another thread is inside one of these
-// functions, so no child is born with a socket that is open and not yet noted, or closed and still noted. vfork and
-// posix_spawn need nothing, as exec closes the sockets.
+// The child only closes: the parent's connections and locks (flock) go on. fork() waits while another thread is inside one
+// of these functions, so no child is born with a descriptor that is open and not yet noted, or closed and still noted.
+// vfork and posix_spawn need nothing, as exec closes the descriptors.
 #pragma once
 
 #include <mutex>
@@ -33,7 +33,7 @@ Fd OpenClosedOnFork(Open open) {
   return Fd(fd);
 }
 
-// Closes any descriptor, noted or not. errno is kept.
+// Closes any descriptor: under the lock if it was noted, else not, as it may be a file on a slow disk. errno is kept.
 void CloseFd(int fd);
 
 }  // namespace entrain

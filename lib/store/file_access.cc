@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
+#include "lib/net/fork_close.h"
 
 namespace entrain {
 namespace {
@@ -85,7 +86,10 @@ absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock) {
   const std::string temporary = absl::StrCat(directory, "/.new");
   unlink(temporary.c_str());  // what a dead writer left
-  Fd fd(open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const auto create = [&] {
+    return open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  };
+  Fd fd = lock == nullptr ? Fd(create()) : OpenClosedOnFork(create);
   if (!fd.valid()) {
     return FileError("create", temporary);
   }
@@ -111,7 +115,7 @@ absl::Status ReplaceFile(const std::string& directory, const std::string& path,
 absl::StatusOr<Fd> LockDirectory(const std::string& directory, const Stop& stop,
                                  absl::string_view what) {
   const std::string path = absl::StrCat(directory, "/.lock");
-  Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  Fd fd = OpenClosedOnFork([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600); });
   if (!fd.valid()) {
     return FileError("open", path);
   }

@@ -7,9 +7,15 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/store/file_access.h"
 #include "lib/store/prefix_store.h"
 #include "lib/store/store.h"
 #include "tests/store/store_source.h"
@@ -219,6 +225,44 @@ TEST(FileStore, UnusableDirectoryIsNamed) {
   const auto store = OpenStore("file:/dev/null/x", "", Soon());
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(store.status().message()), HasSubstr("/dev/null"));
+}
+
+// A child that another thread forked holds copies of what was open, and may live long.
+TEST(FileStore, LocksAreTheProcessesThatTookThem) {
+  std::string pattern = ::testing::TempDir() + "entrain-store-XXXXXX";
+  const std::string root = mkdtemp(pattern.data());
+  Fd turn = LockDirectory(root, Soon(), "test").value();
+  Fd seat;
+  ASSERT_TRUE(ReplaceFile(root, root + "/seat", "bytes", &seat).ok());
+  int born[2], until[2];
+  ASSERT_EQ(pipe(born), 0);
+  ASSERT_EQ(pipe(until), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    close(born[1]);
+    close(until[1]);
+    char byte;
+    _exit(read(until[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  close(born[1]);
+  char byte;
+  EXPECT_EQ(read(born[0], &byte, 1), 0);  // the child runs, and has closed what it does
+  const Fd other(open((root + "/seat").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto take_turn = [&](int64_t ns) {
+    return LockDirectory(root, {Deadline::After(ns), nullptr}, "test").status();
+  };
+  EXPECT_EQ(take_turn(10 * kMillisecond).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(flock(other.get(), LOCK_SH | LOCK_NB), 0);
+  turn.Reset();
+  seat.Reset();
+  EXPECT_TRUE(take_turn(10 * kMillisecond).ok());
+  EXPECT_EQ(flock(other.get(), LOCK_SH | LOCK_NB), 0);
+  close(until[1]);
+  waitpid(child, nullptr, 0);
+  close(born[0]);
+  close(until[0]);
+  std::filesystem::remove_all(root);
 }
 
 TEST(OpenStore, MalformedUrlsAreRefusedByName) {
