@@ -41,7 +41,8 @@ constexpr EnvVariable kEnvironment[] = {
      "by how many connections tcp sends what is large to a peer; "
      "default: as many as pay, on one host one"},
     {"ENTRAIN_KEEPALIVE", "LIMIT/INTERVAL",
-     "a host is asked every INTERVAL whether it is there, and gone after a silence of LIMIT; "
+     "over tcp a host is asked every INTERVAL whether it is there, and gone after a silence of "
+     "LIMIT; "
      "default: 8s/2s"},
     {"ENTRAIN_HOST_ID", "text",
      "which host this process counts to; default: boot, network and IPC namespace"},
