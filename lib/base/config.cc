@@ -42,8 +42,7 @@ constexpr EnvVariable kEnvironment[] = {
      "default: as many as pay, on one host one"},
     {"ENTRAIN_KEEPALIVE", "LIMIT/INTERVAL",
      "over tcp a host is asked every INTERVAL whether it is there, and gone after a silence of "
-     "LIMIT; "
-     "default: 8s/2s"},
+     "LIMIT; default: 8s/2s"},
     {"ENTRAIN_HOST_ID", "text",
      "which host this process counts to; default: boot, network and IPC namespace"},
     {"ENTRAIN_KEY_FILE", "path",
