@@ -89,7 +89,9 @@ def call_time(options, targets):
                    "--transport", options.transport, "--min-bytes", options.bytes, "--max-bytes", options.bytes,
                    "--budget", str(options.seconds), "--json", out.name]
         environment = dict(os.environ, ENTRAIN_PORTS=f"{targets[0]}-{targets[-1]}")
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"strangers.py: {' '.join(command)} failed: {done.stderr.strip()[-600:]}")
         line = json.loads(open(out.name).readline())
         return line["median_us"], line["p95_us"]
 
