@@ -203,6 +203,12 @@ double CpuSecondsOfProcess() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+#if defined(__SANITIZE_THREAD__)
+constexpr double kMostShare = 0.1;  // every access takes many times as long
+#else
+constexpr double kMostShare = 0.03;
+#endif
+
 TEST_P(FaultyComm, WaitingForTheLinkTakesNoProcessorTime) {
   const Fault fault("rate=500kB/s,latency=1ms");
   RunRanks(2, Options(), [](const Comm& comm) {
@@ -213,7 +219,7 @@ TEST_P(FaultyComm, WaitingForTheLinkTakesNoProcessorTime) {
     ASSERT_EQ(AllReduce(comm, data), absl::OkStatus());
     const double share =
         (CpuSecondsOfProcess() - before) / (static_cast<double>(Now() - begin) * 1e-9) / 2;
-    EXPECT_LT(share, 0.03) << "of a core, each rank";
+    EXPECT_LT(share, kMostShare) << "of a core, each rank";
     RecordProperty("share", std::to_string(share));
   });
 }
