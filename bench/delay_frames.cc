@@ -96,7 +96,7 @@ class Way {
   void Send(int64_t now_ns) {
     while (due_ns() <= now_ns) {
       const std::string& frame = frames_.front().bytes;
-      // What the other interface does not take is lost: it is down, or its queue is full.
+      // A frame that the other interface does not take is lost: the interface is down, or its queue is full.
       (void)!send(to_, frame.data(), frame.size(), 0);
       held_ -= frame.size();
       frames_.pop_front();

@@ -91,7 +91,7 @@ constexpr absl::string_view kMark(
     "\x00\x00\x00",
     8);
 
-// Of the save whose files a whole one lists: NAME_RANK_ID.ckpt.
+// Returns the number of the save to which a whole head belongs; its parts are NAME_RANK_ID.ckpt.
 std::optional<uint32_t> NumberOfFiles(const std::string& path) {
   const auto whole = CheckpointReader::Open(path);
   if (!whole.ok() || (*whole)->manifest().files.empty()) {
