@@ -47,7 +47,10 @@ typedef struct entrain_call_options {
   int32_t reserved;       /* 0 */
 } entrain_call_options_t;
 
-ENTRAIN_API void entrain_call_options_init(entrain_call_options_t* options);
+ENTRAIN_API void entrain_call_options_init_sized(entrain_call_options_t* options, size_t bytes);
+static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* options) {
+  entrain_call_options_init_sized(options, sizeof(*options));
+}
 
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
 
@@ -111,7 +114,10 @@ typedef struct entrain_gta_config {
   int32_t error_feedback; /* 1: what a call of this tag and length did not send (not chosen, or rounded off) is added to the
                            * next one's contribution; f32 elements; not with rescaled_random. Default 0 */
 } entrain_gta_config_t;
-ENTRAIN_API void entrain_gta_config_init(entrain_gta_config_t* config);
+ENTRAIN_API void entrain_gta_config_init_sized(entrain_gta_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config) {
+  entrain_gta_config_init_sized(config, sizeof(*config));
+}
 
 /* Generalised task arithmetic: element by element, the sum over the ranks of weight * contribution; with consensus over
  * those ranks alone whose weight * contribution has the elected sign (a zero and a NaN have none). Divisors within 1e-8 of 0

@@ -62,7 +62,10 @@ typedef struct entrain_error {
   char text[512];            /* one line, everything above in words */
 } entrain_error_t;
 
-ENTRAIN_API void entrain_error_init(entrain_error_t* error);
+ENTRAIN_API void entrain_error_init_sized(entrain_error_t* error, size_t bytes);
+static ENTRAIN_INLINE void entrain_error_init(entrain_error_t* error) {
+  entrain_error_init_sized(error, sizeof(*error));
+}
 /* The text of this thread's last failed call; "" when none failed. Valid until the next failure on this thread. */
 ENTRAIN_API const char* entrain_last_error(void);
 /* The record of this thread's last failed call. */
@@ -95,7 +98,10 @@ typedef struct entrain_runtime_config {
   void* log_user;
 } entrain_runtime_config_t;
 
-ENTRAIN_API void entrain_runtime_config_init(entrain_runtime_config_t* config);
+ENTRAIN_API void entrain_runtime_config_init_sized(entrain_runtime_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_runtime_config_init(entrain_runtime_config_t* config) {
+  entrain_runtime_config_init_sized(config, sizeof(*config));
+}
 /* What a process has once: loop, listener, pools, identity. Most programs never call this: a communicator created
  * without one uses the process's default runtime, made on first use. Ranks that are threads of one process need a
  * runtime each. Communicators keep their runtime alive; destroy returns at once, and the last user frees. */
@@ -132,7 +138,10 @@ typedef struct entrain_comm_config {
   int32_t reserved;           /* 0 */
 } entrain_comm_config_t;
 
-ENTRAIN_API void entrain_comm_config_init(entrain_comm_config_t* config);
+ENTRAIN_API void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_comm_config_init(entrain_comm_config_t* config) {
+  entrain_comm_config_init_sized(config, sizeof(*config));
+}
 
 /* Creates a communicator of world_size ranks that meet in the store. Blocks until all have come and can reach each
  * other, or until timeout_ns: then TIMED_OUT names the ranks that did not come. Two processes with one rank:
@@ -183,7 +192,10 @@ typedef struct entrain_comm_stats_t {
   uint64_t bytes_sent;     /* payload handed to transports by this rank, control and headers excluded */
   uint64_t bytes_received;
 } entrain_comm_stats_t;
-ENTRAIN_API void entrain_comm_stats_init(entrain_comm_stats_t* stats);
+ENTRAIN_API void entrain_comm_stats_init_sized(entrain_comm_stats_t* stats, size_t bytes);
+static ENTRAIN_INLINE void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
+  entrain_comm_stats_init_sized(stats, sizeof(*stats));
+}
 /* Counted since creation; parts count for themselves. */
 ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats);
 

@@ -7,10 +7,13 @@
  *   outlive" (mesh, shard and EDiT objects: destroy them in the reverse order of their creation).
  *  2 Every call that can fail returns entrain_status_t. Outputs come last and are written only on success. The text of
  *    this thread's last failure is entrain_last_error(), the whole record entrain_last_error_record().
- *  3 A struct starts with `size` and has an init function that writes it and the defaults; after that every value is
- *    literal. A struct that was never initialised (size 0) is refused; a longer one than this library knows is accepted
- *    only if the unknown tail is zero; of a shorter one, the missing fields take their defaults. Structs are copied:
- *    they and what they point to (texts, arrays) may be freed when the call returns, unless a field says "lent".
+ *  3 A struct starts with `size` and has an init function: entrain_x_init(&x) writes the size that the caller was
+ *    compiled with, and the defaults; after that every value is literal. What the library exports is
+ *    entrain_x_init_sized(&x, sizeof(x)), which writes no byte behind that size (NULL: nothing), for other languages to
+ *    call. A struct that was never initialised (size 0), or whose size cuts a field, is refused; a longer one than this
+ *    library knows is accepted only if the unknown tail is zero; of a shorter one, the missing fields take their
+ *    defaults. Structs are copied: they and what they point to (texts, arrays) may be freed when the call returns,
+ *    unless a field says "lent". docs/versions.md says what later versions may change.
  *  4 work == NULL makes a call blocking. Otherwise the buffers are lent to the library until the work is done (test or
  *    wait says so), also when the handle was freed before.
  *    Calls move on by themselves where the runtime has a thread (the default); with ENTRAIN_PROGRESS_CALLER only inside

@@ -50,7 +50,10 @@ typedef struct entrain_optim_config {
   void* stream;             /* a CUstream; NULL (default): the device's default stream. HOST: NULL */
 } entrain_optim_config_t;
 
-ENTRAIN_API void entrain_optim_config_init(entrain_optim_config_t* config);
+ENTRAIN_API void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_optim_config_init(entrain_optim_config_t* config) {
+  entrain_optim_config_init_sized(config, sizeof(*config));
+}
 ENTRAIN_API entrain_status_t entrain_optim_create(const entrain_optim_config_t* config, entrain_optim_t** optim);
 ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 
@@ -76,7 +79,10 @@ typedef struct entrain_optim_info_t {
   uint64_t elements; /* agd: elements moved by steps (not previews), all steps added up; else 0 */
   uint64_t adaptive; /* of these, on the adaptive branch */
 } entrain_optim_info_t;
-ENTRAIN_API void entrain_optim_info_init(entrain_optim_info_t* info);
+ENTRAIN_API void entrain_optim_info_init_sized(entrain_optim_info_t* info, size_t bytes);
+static ENTRAIN_INLINE void entrain_optim_info_init(entrain_optim_info_t* info) {
+  entrain_optim_info_init_sized(info, sizeof(*info));
+}
 /* Since creation, of all slices together. Any thread; exact when no step is running. */
 ENTRAIN_API entrain_status_t entrain_optim_info(const entrain_optim_t* optim,
                                                 entrain_optim_info_t* info);
@@ -117,7 +123,10 @@ typedef struct entrain_wsam_config {
   int32_t adaptive;      /* 1: e = rho w^2 g / (|| |w| g || + sam_eps); 0 (default): not */
   int32_t decouple;      /* 1 (default): decoupled; 0: coupled */
 } entrain_wsam_config_t;
-ENTRAIN_API void entrain_wsam_config_init(entrain_wsam_config_t* config);
+ENTRAIN_API void entrain_wsam_config_init_sized(entrain_wsam_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_wsam_config_init(entrain_wsam_config_t* config) {
+  entrain_wsam_config_init_sized(config, sizeof(*config));
+}
 ENTRAIN_API entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config,
                                                  entrain_wsam_t** wsam);
 ENTRAIN_API void entrain_wsam_destroy(entrain_wsam_t* wsam);

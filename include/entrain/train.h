@@ -48,7 +48,10 @@ typedef struct entrain_mesh_config {
   const char* order;                 /* axes from the one whose neighbours have consecutive ranks to the slowest; NULL:
                                         "tensor,context,shard,pipeline,sync" */
 } entrain_mesh_config_t;
-ENTRAIN_API void entrain_mesh_config_init(entrain_mesh_config_t* config);
+ENTRAIN_API void entrain_mesh_config_init_sized(entrain_mesh_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_mesh_config_init(entrain_mesh_config_t* config) {
+  entrain_mesh_config_init_sized(config, sizeof(*config));
+}
 
 /* Collective over `comm`: splits it into the groups of the mesh. The product of the axes must be the size of `comm`;
  * INVALID_ARGUMENT names the axes and sizes otherwise. */
@@ -91,7 +94,10 @@ typedef struct entrain_shard_config {
                      and everything that is lent. See below */
   void* stream;   /* a CUstream of that device; NULL (default): its default stream. HOST: NULL */
 } entrain_shard_config_t;
-ENTRAIN_API void entrain_shard_config_init(entrain_shard_config_t* config);
+ENTRAIN_API void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* config) {
+  entrain_shard_config_init_sized(config, sizeof(*config));
+}
 
 /* On device memory. Calls of the object, and of an EDiT object on it, are ordered with `stream`:
  * their effects begin when the device has come to where the stream was at the call, and what is
@@ -118,7 +124,10 @@ typedef struct entrain_shard_layer {
   size_t valid_count;  /* elements of this rank's shard that are not padding */
   size_t slab_offset;  /* where the shard begins in the slab */
 } entrain_shard_layer_t;
-ENTRAIN_API void entrain_shard_layer_init(entrain_shard_layer_t* layer);
+ENTRAIN_API void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes);
+static ENTRAIN_INLINE void entrain_shard_layer_init(entrain_shard_layer_t* layer) {
+  entrain_shard_layer_init_sized(layer, sizeof(*layer));
+}
 ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
                                                       entrain_shard_layer_t* out);
 /* Elements of the slab. */
@@ -179,7 +188,10 @@ typedef struct entrain_shard_stats_t {
   uint64_t bytes_sent_shard; /* payload this rank sent within its shard and context group */
   uint64_t bytes_sent_sync;  /* payload this rank sent across replicas for gradients and the broadcast */
 } entrain_shard_stats_t;
-ENTRAIN_API void entrain_shard_stats_init(entrain_shard_stats_t* stats);
+ENTRAIN_API void entrain_shard_stats_init_sized(entrain_shard_stats_t* stats, size_t bytes);
+static ENTRAIN_INLINE void entrain_shard_stats_init(entrain_shard_stats_t* stats) {
+  entrain_shard_stats_init_sized(stats, sizeof(*stats));
+}
 /* Since creation. Exact when nothing is in flight. */
 ENTRAIN_API entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats);
 
@@ -302,7 +314,10 @@ typedef struct entrain_edit_config {
   int32_t fragment_pattern;            /* ENTRAIN_FRAGMENT_*; default SEQUENTIAL */
   int32_t reserved;                    /* 0 */
 } entrain_edit_config_t;
-ENTRAIN_API void entrain_edit_config_init(entrain_edit_config_t* config);
+ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
+  entrain_edit_config_init_sized(config, sizeof(*config));
+}
 
 /* Collective. Options are checked here; combinations without effect (clip or norm weights without outer optimizer or
  * reducer, a temperature without norm weights, outer_* values other than the defaults without outer optimizer) are
@@ -367,7 +382,10 @@ typedef struct entrain_edit_replica_t {
   int32_t wishes;       /* ENTRAIN_WISH_* */
   int32_t leaving;      /* 1: it trains no more */
 } entrain_edit_replica_t;
-ENTRAIN_API void entrain_edit_replica_init(entrain_edit_replica_t* replica);
+ENTRAIN_API void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t bytes);
+static ENTRAIN_INLINE void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
+  entrain_edit_replica_init_sized(replica, sizeof(*replica));
+}
 /* What replica `replica` (0 to N - 1) said of itself at the last rendezvous. FAILED_PRECONDITION before the first. */
 ENTRAIN_API entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
                                                   entrain_edit_replica_t* out);
@@ -390,7 +408,10 @@ typedef struct entrain_edit_info_t {
   int64_t rejections;        /* layers of this replica that were rejected, over all exchanges */
   int64_t rollbacks;         /* layers for which everybody was: back to the anchor, which stayed where it was */
 } entrain_edit_info_t;
-ENTRAIN_API void entrain_edit_info_init(entrain_edit_info_t* info);
+ENTRAIN_API void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes);
+static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
+  entrain_edit_info_init_sized(info, sizeof(*info));
+}
 /* The state as of the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
@@ -441,7 +462,10 @@ typedef struct entrain_checkpoint_config {
   int32_t cpu_offload;     /* accepted, without effect: what is gathered is in host memory */
   int64_t timeout_ns;      /* of the whole call; 0: the communicators' default */
 } entrain_checkpoint_config_t;
-ENTRAIN_API void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config);
+ENTRAIN_API void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config) {
+  entrain_checkpoint_config_init_sized(config, sizeof(*config));
+}
 
 /* Saves the state; changes nothing of it, and makes no exchange. Collective; blocks; a NULL config is all defaults. Legal
  * between an exchange (or the making of the anchors) and the first reduction of gradients after it: after a begin_forward
@@ -556,7 +580,10 @@ typedef struct entrain_acco_config {
   int32_t reserved;              /* 0 */
   void* stream;                  /* a CUstream; NULL (default): the device's default. HOST: NULL */
 } entrain_acco_config_t;
-ENTRAIN_API void entrain_acco_config_init(entrain_acco_config_t* config);
+ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
+static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
+  entrain_acco_config_init_sized(config, sizeof(*config));
+}
 
 /* Collective over `comm`; blocks. All ranks give the same but params, the step, counts of
  * micro-batches, timeout_ns and stream. Memory beside params, in bytes, with bf16: 4 Psi (f32
@@ -605,7 +632,10 @@ typedef struct entrain_acco_info_t {
   uint64_t bytes_sent;     /* payload */
   int64_t bytes_held;      /* memory, beside params */
 } entrain_acco_info_t;
-ENTRAIN_API void entrain_acco_info_init(entrain_acco_info_t* info);
+ENTRAIN_API void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes);
+static ENTRAIN_INLINE void entrain_acco_info_init(entrain_acco_info_t* info) {
+  entrain_acco_info_init_sized(info, sizeof(*info));
+}
 ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info);
 
 /* Checkpoints, as EDiT's: see entrain_edit_add_state, entrain_edit_save and entrain_edit_load for arguments and errors. Saving is for between

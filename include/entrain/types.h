@@ -17,6 +17,13 @@
 #define ENTRAIN_API
 #endif
 
+/* Of functions that a header defines: entrain_*_init. C89 has no other word for them. */
+#if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
+#define ENTRAIN_INLINE inline
+#else
+#define ENTRAIN_INLINE __inline__
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

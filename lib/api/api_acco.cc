@@ -101,14 +101,14 @@ entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Bod
 
 extern "C" {
 
-void entrain_acco_config_init(entrain_acco_config_t* config) {
+void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes) {
   const ChannelOptions defaults;
-  *config = {};
-  config->size = sizeof(*config);
-  config->params_dtype = ENTRAIN_F32;
-  config->grads_dtype = config->wire_dtype = -1;
-  config->min_microbatches = defaults.min_microbatches;
-  config->lr = defaults.schedule.lr;
+  entrain_acco_config_t known = {};
+  known.params_dtype = ENTRAIN_F32;
+  known.grads_dtype = known.wire_dtype = -1;
+  known.min_microbatches = defaults.min_microbatches;
+  known.lr = defaults.schedule.lr;
+  WriteDefaults(known, config, bytes);
 }
 
 entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
@@ -178,9 +178,9 @@ entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {
   return GuardCall(__func__, acco, [&]() -> absl::Status { return acco->channel->Stop(); });
 }
 
-void entrain_acco_info_init(entrain_acco_info_t* info) {
-  *info = {};
-  info->size = sizeof(*info);
+void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes) {
+  entrain_acco_info_t defaults = {};
+  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info) {

@@ -58,11 +58,11 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
 
 extern "C" {
 
-void entrain_checkpoint_config_init(entrain_checkpoint_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
-  config->full_state_dict = 1;
-  config->rank0_only = 1;
+void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, size_t bytes) {
+  entrain_checkpoint_config_t defaults = {};
+  defaults.full_state_dict = 1;
+  defaults.rank0_only = 1;
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data,

@@ -83,10 +83,10 @@ using entrain::CallKind;
 
 extern "C" {
 
-void entrain_call_options_init(entrain_call_options_t* options) {
-  *options = {};
-  options->size = sizeof(*options);
-  options->tag = -1;
+void entrain_call_options_init_sized(entrain_call_options_t* options, size_t bytes) {
+  entrain_call_options_t defaults = {};
+  defaults.tag = -1;
+  WriteDefaults(defaults, options, bytes);
 }
 
 entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,

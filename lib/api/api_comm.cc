@@ -54,12 +54,12 @@ const char* entrain_op_name(entrain_op_t op) {
   return IsOp(op) ? entrain::NameOf(entrain::ReduceOp{op}).data() : nullptr;
 }
 
-void entrain_error_init(entrain_error_t* error) {
-  *error = {};
-  error->size = sizeof(*error);
-  error->guilty_rank = -1;
-  error->guilty_world_rank = -1;
-  error->tag = -1;
+void entrain_error_init_sized(entrain_error_t* error, size_t bytes) {
+  entrain_error_t defaults = {};
+  defaults.guilty_rank = -1;
+  defaults.guilty_world_rank = -1;
+  defaults.tag = -1;
+  WriteDefaults(defaults, error, bytes);
 }
 
 const char* entrain_last_error(void) {
@@ -68,14 +68,12 @@ const char* entrain_last_error(void) {
 
 // Does not touch the last error unless it fails itself.
 entrain_status_t entrain_last_error_record(entrain_error_t* error) {
-  return Guard(__func__, [&] {
-    return WriteStruct(&LastError(), sizeof(entrain_error_t), error, "entrain_error_t");
-  });
+  return Guard(__func__, [&] { return WriteError(LastError(), error); });
 }
 
-void entrain_runtime_config_init(entrain_runtime_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
+void entrain_runtime_config_init_sized(entrain_runtime_config_t* config, size_t bytes) {
+  entrain_runtime_config_t defaults = {};
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
@@ -104,10 +102,10 @@ entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entra
   });
 }
 
-void entrain_comm_config_init(entrain_comm_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
-  config->world_size = 1;
+void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes) {
+  entrain_comm_config_t defaults = {};
+  defaults.world_size = 1;
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm) {
@@ -241,9 +239,9 @@ entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* co
   });
 }
 
-void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
-  *stats = {};
-  stats->size = sizeof(*stats);
+void entrain_comm_stats_init_sized(entrain_comm_stats_t* stats, size_t bytes) {
+  entrain_comm_stats_t defaults = {};
+  WriteDefaults(defaults, stats, bytes);
 }
 
 entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats) {
@@ -265,7 +263,7 @@ entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t*
     if (error != nullptr) {
       entrain_error_t record;
       ToRecord(ended, Reach::kByCode, &record);
-      ENTRAIN_RETURN_IF_ERROR(WriteStruct(&record, sizeof(record), error, "entrain_error_t"));
+      ENTRAIN_RETURN_IF_ERROR(WriteError(record, error));
     }
     return ended;
   });

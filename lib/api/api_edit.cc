@@ -155,29 +155,29 @@ void CopyTo(double* to, const std::vector<double>& from) {
 
 extern "C" {
 
-void entrain_edit_config_init(entrain_edit_config_t* config) {
+void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes) {
   const EditOptions defaults;
-  *config = {};
-  config->size = sizeof(*config);
-  config->local_sgd_sync_interval = defaults.local_sgd_sync_interval;
-  config->local_sgd_warmup_steps = defaults.local_sgd_warmup_steps;
-  config->gradient_accumulation_steps = defaults.gradient_accumulation_steps;
-  config->normalize = defaults.normalize ? 1 : 0;
-  config->outer_lr = defaults.outer_lr;
-  config->outer_momentum = defaults.outer_momentum;
-  config->prefetch = defaults.prefetch;
-  config->local_sgd_sync_time = defaults.local_sgd_sync_time;
-  config->min_total_global_steps = defaults.min_total_global_steps;
-  config->step_weight_ratio = defaults.step_weight_ratio;
-  config->ewma_alpha = defaults.ewma_alpha;
-  config->ewma_warmup_steps = defaults.ewma_warmup_steps;
-  config->ewma_threshold = defaults.ewma_threshold;
-  config->outer_beta1 = defaults.outer_beta1;
-  config->outer_beta2 = defaults.outer_beta2;
-  config->outer_eps = defaults.outer_eps;
-  config->density = defaults.density;
-  config->overlap_mix = defaults.overlap_mix;
-  config->fragments = defaults.fragments;
+  entrain_edit_config_t known = {};
+  known.local_sgd_sync_interval = defaults.local_sgd_sync_interval;
+  known.local_sgd_warmup_steps = defaults.local_sgd_warmup_steps;
+  known.gradient_accumulation_steps = defaults.gradient_accumulation_steps;
+  known.normalize = defaults.normalize ? 1 : 0;
+  known.outer_lr = defaults.outer_lr;
+  known.outer_momentum = defaults.outer_momentum;
+  known.prefetch = defaults.prefetch;
+  known.local_sgd_sync_time = defaults.local_sgd_sync_time;
+  known.min_total_global_steps = defaults.min_total_global_steps;
+  known.step_weight_ratio = defaults.step_weight_ratio;
+  known.ewma_alpha = defaults.ewma_alpha;
+  known.ewma_warmup_steps = defaults.ewma_warmup_steps;
+  known.ewma_threshold = defaults.ewma_threshold;
+  known.outer_beta1 = defaults.outer_beta1;
+  known.outer_beta2 = defaults.outer_beta2;
+  known.outer_eps = defaults.outer_eps;
+  known.density = defaults.density;
+  known.overlap_mix = defaults.overlap_mix;
+  known.fragments = defaults.fragments;
+  WriteDefaults(known, config, bytes);
 }
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
@@ -261,9 +261,9 @@ entrain_status_t entrain_edit_leave(entrain_edit_t* edit) {
   return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->Leave(); });
 }
 
-void entrain_edit_replica_init(entrain_edit_replica_t* replica) {
-  *replica = {};
-  replica->size = sizeof(*replica);
+void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t bytes) {
+  entrain_edit_replica_t defaults = {};
+  WriteDefaults(defaults, replica, bytes);
 }
 
 entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
@@ -289,10 +289,10 @@ entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replic
   });
 }
 
-void entrain_edit_info_init(entrain_edit_info_t* info) {
-  *info = {};
-  info->size = sizeof(*info);
-  info->last_sync_step = -1;
+void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes) {
+  entrain_edit_info_t defaults = {};
+  defaults.last_sync_step = -1;
+  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info) {

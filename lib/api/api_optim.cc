@@ -50,14 +50,14 @@ absl::StatusOr<entrain::OptimizerConfig> ToConfig(const entrain_optim_config_t& 
 
 extern "C" {
 
-void entrain_optim_config_init(entrain_optim_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
-  config->kind = ENTRAIN_OPTIM_SGD;
-  config->beta1 = 0.9;
-  config->beta2 = 0.999;
-  config->eps = 1e-8;
-  config->delta = 1e-5;
+void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes) {
+  entrain_optim_config_t defaults = {};
+  defaults.kind = ENTRAIN_OPTIM_SGD;
+  defaults.beta1 = 0.9;
+  defaults.beta2 = 0.999;
+  defaults.eps = 1e-8;
+  defaults.delta = 1e-5;
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
@@ -125,9 +125,9 @@ entrain_status_t entrain_optim_preview(const entrain_optim_t* optim, const void*
   });
 }
 
-void entrain_optim_info_init(entrain_optim_info_t* info) {
-  *info = {};
-  info->size = sizeof(*info);
+void entrain_optim_info_init_sized(entrain_optim_info_t* info, size_t bytes) {
+  entrain_optim_info_t defaults = {};
+  WriteDefaults(defaults, info, bytes);
 }
 
 entrain_status_t entrain_optim_info(const entrain_optim_t* optim, entrain_optim_info_t* info) {

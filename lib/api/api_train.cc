@@ -110,10 +110,10 @@ extern "C" {
 
 // ---- Mesh
 
-void entrain_mesh_config_init(entrain_mesh_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
-  config->tensor = config->pipeline = config->context = config->shard = 1;
+void entrain_mesh_config_init_sized(entrain_mesh_config_t* config, size_t bytes) {
+  entrain_mesh_config_t defaults = {};
+  defaults.tensor = defaults.pipeline = defaults.context = defaults.shard = 1;
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
@@ -181,12 +181,12 @@ void entrain_mesh_destroy(entrain_mesh_t* mesh) {
 
 // ---- Shards
 
-void entrain_shard_config_init(entrain_shard_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
-  config->prefetch = 1;
-  config->param_dtype = ENTRAIN_F32;
-  config->grad_dtype = ENTRAIN_F32;
+void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t bytes) {
+  entrain_shard_config_t defaults = {};
+  defaults.prefetch = 1;
+  defaults.param_dtype = ENTRAIN_F32;
+  defaults.grad_dtype = ENTRAIN_F32;
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
@@ -211,9 +211,9 @@ void entrain_shard_destroy(entrain_shard_t* shard) {
   }
 }
 
-void entrain_shard_layer_init(entrain_shard_layer_t* layer) {
-  *layer = {};
-  layer->size = sizeof(*layer);
+void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes) {
+  entrain_shard_layer_t defaults = {};
+  WriteDefaults(defaults, layer, bytes);
 }
 
 entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
@@ -338,9 +338,9 @@ entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t sco
   });
 }
 
-void entrain_shard_stats_init(entrain_shard_stats_t* stats) {
-  *stats = {};
-  stats->size = sizeof(*stats);
+void entrain_shard_stats_init_sized(entrain_shard_stats_t* stats, size_t bytes) {
+  entrain_shard_stats_t defaults = {};
+  WriteDefaults(defaults, stats, bytes);
 }
 
 entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats) {

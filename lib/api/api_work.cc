@@ -96,7 +96,7 @@ entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t*
     }
     entrain_error_t record;
     ToRecord(ToWork(work)->status(), Reach::kByCode, &record);
-    return WriteStruct(&record, sizeof(record), error, "entrain_error_t");
+    return WriteError(record, error);
   });
   return over ? code : ENTRAIN_IN_PROGRESS;
 }

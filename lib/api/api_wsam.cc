@@ -68,13 +68,13 @@ absl::Status Run(const entrain_wsam_t* wsam, const GivenStep& given, const doubl
 
 extern "C" {
 
-void entrain_wsam_config_init(entrain_wsam_config_t* config) {
-  *config = {};
-  config->size = sizeof(*config);
-  config->rho = 0.05;
-  config->gamma = 0.9;
-  config->sam_eps = 1e-12;
-  config->decouple = 1;
+void entrain_wsam_config_init_sized(entrain_wsam_config_t* config, size_t bytes) {
+  entrain_wsam_config_t defaults = {};
+  defaults.rho = 0.05;
+  defaults.gamma = 0.9;
+  defaults.sam_eps = 1e-12;
+  defaults.decouple = 1;
+  WriteDefaults(defaults, config, bytes);
 }
 
 entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config, entrain_wsam_t** wsam) {

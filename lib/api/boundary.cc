@@ -36,6 +36,12 @@ void CopyText(absl::string_view text, char (&to)[kBytes]) {
   std::memset(to + bytes, 0, kBytes - bytes);
 }
 
+size_t SizeOfStruct(const void* given) {
+  size_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  return size;
+}
+
 int32_t ScopeOf(entrain_status_t code, Reach reach) {
   if (code >= 0) {
     return ENTRAIN_SCOPE_NONE;
@@ -98,17 +104,41 @@ absl::Status CheckProcess() {
   return absl::OkStatus();
 }
 
+void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t bytes) {
+  if (to == nullptr || bytes < sizeof(bytes)) {
+    return;
+  }
+  const size_t both = std::min(bytes, known_size);
+  std::memcpy(to, defaults, both);
+  std::memset(static_cast<char*>(to) + both, 0, bytes - both);
+  std::memcpy(to, &bytes, sizeof(bytes));
+}
+
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(to, name));
   // CopyStruct makes the checks; what it copies is of no use here.
   std::string scratch(known_size, '\0');
   ENTRAIN_RETURN_IF_ERROR(CopyStruct(to, scratch.data(), known_size, name));
-  size_t size = 0;
-  std::memcpy(&size, to, sizeof(size));
-  const size_t bytes = std::min(size, known_size);
-  std::memcpy(static_cast<char*>(to) + sizeof(size), static_cast<const char*>(known) + sizeof(size),
-              bytes - sizeof(size));
+  const size_t bytes = std::min(SizeOfStruct(to), known_size);
+  std::memcpy(static_cast<char*>(to) + sizeof(bytes),
+              static_cast<const char*>(known) + sizeof(bytes), bytes - sizeof(bytes));
   return absl::OkStatus();
+}
+
+absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(to, "error"));
+  const size_t size = SizeOfStruct(to);
+  const auto cuts = [size](size_t field, size_t bytes) {
+    return size > field && size < field + bytes;
+  };
+  if (cuts(offsetof(entrain_error_t, peer_id), sizeof(known.peer_id)) ||
+      cuts(offsetof(entrain_error_t, operation), sizeof(known.operation)) ||
+      cuts(offsetof(entrain_error_t, peer_address), sizeof(known.peer_address)) ||
+      cuts(offsetof(entrain_error_t, text), sizeof(known.text))) {
+    return absl::InvalidArgumentError(absl::StrCat("entrain_error_t: size ", size,
+                                                   " cuts a field; call its init function first"));
+  }
+  return WriteStruct(&known, sizeof(known), to, "entrain_error_t");
 }
 
 }  // namespace entrain::api

@@ -47,6 +47,17 @@ inline absl::Status NotNull(const void* pointer, const char* name) {
 // are written, the size is kept. Refuses what CopyStruct refuses.
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name);
 
+// The same for a record, whose texts are fields of more than 8 bytes.
+absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to);
+
+// Writes the defaults of a struct into the caller's, which has `bytes` bytes: those that both know,
+// zeros behind them, and `bytes` as its size. Nothing for NULL, or where not even a size fits.
+void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t bytes);
+template <typename Struct>
+void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
+  WriteDefaults(&defaults, sizeof(defaults), to, bytes);
+}
+
 // Runs `body`, a callable that returns absl::Status.
 template <typename Body>
 entrain_status_t Guard(const char* function, Reach reach, const Body& body) {

@@ -173,6 +173,10 @@ absl::Status CopyStruct(const void* from, void* known, size_t known_size, const 
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": size ", size, " is absurd; call its init function first"));
   }
+  if (size % sizeof(size) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": size ", size, " cuts a field; call its init function first"));
+  }
   const auto* const bytes = static_cast<const unsigned char*>(from);
   for (size_t i = known_size; i < size; ++i) {
     if (bytes[i] != 0) {

@@ -52,8 +52,8 @@ absl::StatusOr<int64_t> ParseDuration(absl::string_view text);
 
 // Copies a caller's size-first struct over `known` (which holds the defaults): the first min(size,
 // known_size) bytes are taken, a longer struct is accepted only when its unknown tail is zero.
-// `name` is for messages. Refuses null, size 0 (never initialised), sizes smaller than the size
-// field, and unknown non-zero tails.
+// `name` is for messages. Refuses null, size 0 (never initialised), sizes that are no multiple of 8
+// (no struct of the ABI has such a size: one would cut a field), and unknown non-zero tails.
 absl::Status CopyStruct(const void* from, void* known, size_t known_size, const char* name);
 
 }  // namespace entrain

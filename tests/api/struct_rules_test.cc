@@ -18,14 +18,16 @@ struct StructCase {
   const char* name;
   size_t size;
   size_t shortest;  // bytes without which the call cannot succeed
-  std::function<void(void*)> init;
+  std::function<void(void*, size_t)> init_sized;
   std::function<entrain_status_t(void*)> use;
+  void init(void* at) const { init_sized(at, size); }
 };
 
 template <typename T>
-StructCase Case(const char* name, size_t shortest, void (*init)(T*),
+StructCase Case(const char* name, size_t shortest, void (*init)(T*, size_t),
                 std::function<entrain_status_t(T*)> use) {
-  return {name, sizeof(T), shortest, [init](void* at) { init(static_cast<T*>(at)); },
+  return {name, sizeof(T), shortest,
+          [init](void* at, size_t bytes) { init(static_cast<T*>(at), bytes); },
           [use = std::move(use)](void* at) { return use(static_cast<T*>(at)); }};
 }
 
@@ -101,7 +103,8 @@ class StructRules : public testing::Test {
 
 std::vector<StructCase> StructRules::Cases() {
   return {
-      Case<entrain_runtime_config_t>("entrain_runtime_config_t", 8, entrain_runtime_config_init,
+      Case<entrain_runtime_config_t>("entrain_runtime_config_t", 8,
+                                     entrain_runtime_config_init_sized,
                                      [](auto* config) {
                                        entrain_runtime_t* runtime = nullptr;
                                        const auto code = entrain_runtime_create(config, &runtime);
@@ -109,7 +112,7 @@ std::vector<StructCase> StructRules::Cases() {
                                        return code;
                                      }),
       Case<entrain_comm_config_t>("entrain_comm_config_t", offsetof(entrain_comm_config_t, rank),
-                                  entrain_comm_config_init,
+                                  entrain_comm_config_init_sized,
                                   [this](auto* config) {
                                     config->store = store_;
                                     config->name = "rules";
@@ -118,33 +121,33 @@ std::vector<StructCase> StructRules::Cases() {
                                     entrain_comm_destroy(comm);
                                     return code;
                                   }),
-      Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init,
+      Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init_sized,
                                  [this](auto* stats) { return entrain_comm_stats(comm_, stats); }),
-      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init,
+      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,
                             [](auto* error) { return entrain_last_error_record(error); }),
-      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init,
+      Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,
                             [this](auto* error) { return entrain_comm_error(comm_, error); }),
       Case<entrain_call_options_t>(
-          "entrain_call_options_t", 8, entrain_call_options_init,
+          "entrain_call_options_t", 8, entrain_call_options_init_sized,
           [this](auto* options) { return entrain_barrier(comm_, options, nullptr); }),
-      Case<entrain_gta_config_t>("entrain_gta_config_t", 8, entrain_gta_config_init,
+      Case<entrain_gta_config_t>("entrain_gta_config_t", 8, entrain_gta_config_init_sized,
                                  [](auto* config) {
                                    entrain_reduction_t* reduction = nullptr;
                                    const auto code = entrain_reduction_gta(config, &reduction);
                                    entrain_reduction_destroy(reduction);
                                    return code;
                                  }),
-      Case<entrain_optim_config_t>("entrain_optim_config_t", 8, entrain_optim_config_init,
+      Case<entrain_optim_config_t>("entrain_optim_config_t", 8, entrain_optim_config_init_sized,
                                    [](auto* config) {
                                      entrain_optim_t* optim = nullptr;
                                      const auto code = entrain_optim_create(config, &optim);
                                      entrain_optim_destroy(optim);
                                      return code;
                                    }),
-      Case<entrain_optim_info_t>("entrain_optim_info_t", 8, entrain_optim_info_init,
+      Case<entrain_optim_info_t>("entrain_optim_info_t", 8, entrain_optim_info_init_sized,
                                  [this](auto* info) { return entrain_optim_info(optim_, info); }),
       Case<entrain_wsam_config_t>("entrain_wsam_config_t", offsetof(entrain_wsam_config_t, rho),
-                                  entrain_wsam_config_init,
+                                  entrain_wsam_config_init_sized,
                                   [this](auto* config) {
                                     config->base = optim_;
                                     entrain_wsam_t* wsam = nullptr;
@@ -152,7 +155,7 @@ std::vector<StructCase> StructRules::Cases() {
                                     entrain_wsam_destroy(wsam);
                                     return code;
                                   }),
-      Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, entrain_mesh_config_init,
+      Case<entrain_mesh_config_t>("entrain_mesh_config_t", 8, entrain_mesh_config_init_sized,
                                   [this](auto* config) {
                                     entrain_mesh_t* mesh = nullptr;
                                     const auto code = entrain_mesh_create(comm_, config, &mesh);
@@ -161,7 +164,7 @@ std::vector<StructCase> StructRules::Cases() {
                                   }),
       Case<entrain_shard_config_t>("entrain_shard_config_t",
                                    offsetof(entrain_shard_config_t, param_dtype),
-                                   entrain_shard_config_init,
+                                   entrain_shard_config_init_sized,
                                    [this](auto* config) {
                                      entrain_shard_t* shard = nullptr;
                                      const auto code = CreateShard(config, &shard);
@@ -169,14 +172,14 @@ std::vector<StructCase> StructRules::Cases() {
                                      return code;
                                    }),
       Case<entrain_shard_layer_t>(
-          "entrain_shard_layer_t", 8, entrain_shard_layer_init,
+          "entrain_shard_layer_t", 8, entrain_shard_layer_init_sized,
           [this](auto* layer) { return entrain_shard_layer_info(shard_, 0, layer); }),
       Case<entrain_shard_stats_t>(
-          "entrain_shard_stats_t", 8, entrain_shard_stats_init,
+          "entrain_shard_stats_t", 8, entrain_shard_stats_init_sized,
           [this](auto* stats) { return entrain_shard_stats(shard_, stats); }),
       Case<entrain_edit_config_t>("entrain_edit_config_t",
                                   offsetof(entrain_edit_config_t, local_sgd_sync_interval),
-                                  entrain_edit_config_init,
+                                  entrain_edit_config_init_sized,
                                   [this](auto* config) {
                                     entrain_edit_t* edit = nullptr;
                                     const auto code = CreateEdit(config, spare_, &edit);
@@ -185,7 +188,7 @@ std::vector<StructCase> StructRules::Cases() {
                                   }),
       Case<entrain_checkpoint_config_t>(
           "entrain_checkpoint_config_t", offsetof(entrain_checkpoint_config_t, kind),
-          entrain_checkpoint_config_init,
+          entrain_checkpoint_config_init_sized,
           [this](auto* config) {
             static const std::string directory = testing::TempDir();
             config->save_dir = directory.c_str();
@@ -197,16 +200,16 @@ std::vector<StructCase> StructRules::Cases() {
             return code;
           }),
       Case<entrain_acco_config_t>("entrain_acco_config_t", offsetof(entrain_acco_config_t, step),
-                                  entrain_acco_config_init,
+                                  entrain_acco_config_init_sized,
                                   [this](auto* config) {
                                     entrain_acco_t* acco = nullptr;
                                     const auto code = CreateAcco(config, &acco);
                                     entrain_acco_destroy(acco);
                                     return code;
                                   }),
-      Case<entrain_acco_info_t>("entrain_acco_info_t", 8, entrain_acco_info_init,
+      Case<entrain_acco_info_t>("entrain_acco_info_t", 8, entrain_acco_info_init_sized,
                                 [this](auto* info) { return entrain_acco_info(acco_, info); }),
-      Case<entrain_edit_info_t>("entrain_edit_info_t", 8, entrain_edit_info_init,
+      Case<entrain_edit_info_t>("entrain_edit_info_t", 8, entrain_edit_info_init_sized,
                                 [this](auto* info) { return entrain_edit_info(edit_, info); }),
   };
 }
@@ -233,6 +236,49 @@ TEST_F(StructRules, AStructThatWasNeverInitialisedIsRefused) {
     EXPECT_FAILS(tested.use(room.bytes), ENTRAIN_INVALID_ARGUMENT, tested.name);
     room.SetSize(sizeof(size_t) - 1);
     EXPECT_FAILS(tested.use(room.bytes), ENTRAIN_INVALID_ARGUMENT, tested.name);
+  }
+}
+
+TEST_F(StructRules, InitStopsAtTheCallersSize) {
+  for (const StructCase& tested : Cases()) {
+    for (size_t size = 0; size <= tested.size + 32; ++size) {
+      Room room;
+      std::memset(room.bytes, 0x5a, sizeof(room.bytes));
+      tested.init_sized(room.bytes, size);
+      size_t written = 0;
+      std::memcpy(&written, room.bytes, sizeof(written));
+      if (size >= sizeof(size)) {
+        ASSERT_EQ(written, size) << tested.name;
+      }
+      for (size_t i = size < sizeof(size) ? 0 : size; i < sizeof(room.bytes); ++i) {
+        ASSERT_EQ(room.bytes[i], 0x5a) << tested.name << " of " << size << ", byte " << i;
+      }
+      for (size_t i = tested.size; i < size; ++i) {  // what this library does not know
+        ASSERT_EQ(room.bytes[i], 0) << tested.name << " of " << size << ", byte " << i;
+      }
+    }
+  }
+}
+
+TEST_F(StructRules, InitOfNullDoesNothing) {
+  for (const StructCase& tested : Cases()) {
+    tested.init(nullptr);
+  }
+}
+
+TEST_F(StructRules, ASizeThatCutsAFieldIsRefused) {
+  for (const StructCase& tested : Cases()) {
+    Room room;
+    tested.init(room.bytes);
+    room.SetSize(tested.shortest + 2);
+    EXPECT_FAILS(tested.use(room.bytes), ENTRAIN_INVALID_ARGUMENT, tested.name);
+  }
+  // The fields of more than 8 bytes.
+  for (const size_t size : {32u, 104u, 248u, 512u}) {
+    Room room;
+    entrain_error_init_sized(reinterpret_cast<entrain_error_t*>(room.bytes), size);
+    EXPECT_FAILS(entrain_last_error_record(reinterpret_cast<entrain_error_t*>(room.bytes)),
+                 ENTRAIN_INVALID_ARGUMENT, "cuts a field");
   }
 }
 
