@@ -72,14 +72,14 @@ ENTRAIN_API void entrain_mesh_destroy(entrain_mesh_t* mesh);
 
 /* Layer l has P_l = layer_counts[l] elements, padded with zeros to a multiple of M; slot m of the shard group holds
  * elements [m p_l, (m + 1) p_l) with p_l = ceil(P_l / M). A rank's shards of all layers lie one after the other in one
- * flat array, the slab: sum of p_l elements. */
+ * flat array, the slab: sum of p_l elements; or each is an array of its own (entrain_shard_bind_layers). */
 typedef struct entrain_shard_config {
   size_t size;
   int32_t layers;
   int32_t prefetch;           /* how many layers are gathered ahead of use; default 1; 0: none */
   const size_t* layer_counts; /* P_l, `layers` entries; in the order of the forward pass; 0: no parameters */
   entrain_dtype_t param_dtype; /* what gather delivers and what travels: ENTRAIN_F32 (default) or ENTRAIN_BF16 */
-  entrain_dtype_t grad_dtype;  /* what the caller writes and what travels: likewise; the slab is f32 */
+  entrain_dtype_t grad_dtype;  /* what the caller writes and what travels: likewise; what is bound has a type of its own */
   int64_t timeout_ns;          /* of each collective inside; 0: the communicators' default */
   const uint8_t* layer_frozen; /* `layers` entries, 1: nothing in the layer trains, 0: it does; NULL: all train. A frozen
                                   layer is gathered like the others, but has no gradients (its part of the gradient
@@ -90,7 +90,7 @@ typedef struct entrain_shard_config {
                                       weights of a norm, say), 0: each has a part of its own; NULL: all have. A layer that
                                       is replicated counts once in norms, so that it is judged, weighed and clipped the
                                       same way on all of them; keeping its gradients alike is the caller's */
-  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where the slabs are,
+  int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where what is bound is,
                      and everything that is lent. See below */
   void* stream;   /* a CUstream of that device; NULL (default): its default stream. HOST: NULL */
 } entrain_shard_config_t;
@@ -133,20 +133,30 @@ ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* sha
 /* Elements of the slab. */
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
-/* Lends the slab of parameters (the masters) and the slab of gradients, each entrain_shard_slab_count() elements of
- * `dtype`, where config.memory says, until the shard is destroyed. `dtype` is ENTRAIN_F32; others
- * are UNIMPLEMENTED in this version. Once, before anything below. The library reads params, and EDiT
- * writes them, only inside the calls of this header and until their
- * waits; gradients are added to, never cleared. */
+/* Lends the slab of parameters and the slab of gradients, each entrain_shard_slab_count() elements of `dtype`, where
+ * config.memory says, until the shard is destroyed. Once, before anything below, by this call or the next. `dtype`:
+ * ENTRAIN_F32, or ENTRAIN_BF16 (see there); others are UNIMPLEMENTED. The library reads params, and EDiT writes them, only
+ * inside the calls of this header and until their waits; gradients are added to, never cleared. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                                 entrain_dtype_t dtype);
+/* The same with one array a layer instead of slabs: params[l] and grads[l], `layers` entries each, are this rank's shard of
+ * layer l, shard_count elements of `dtype`, which is the same on all ranks. The lists themselves are copied. A layer without
+ * elements has NULL; so may the gradients of a frozen one. grads NULL: the caller reduces gradients itself, and
+ * entrain_shard_gradients is FAILED_PRECONDITION. `dtype`: ENTRAIN_F32, or ENTRAIN_BF16 for parameters that have no f32
+ * masters. EDiT's anchors, pseudo-gradients and outer state are f32 all the same: theta = a rounded to nearest even, and in
+ * an exchange theta counts as a + (theta - rounded a), so that rounding adds nothing to pseudo-gradients. What is lost is
+ * what bf16 loses between exchanges: of an optimizer's step, or an outer step, that is less than half the distance to the
+ * next bf16 number (2^-9 of the value) theta shows nothing, though the anchor keeps it; and gradients are summed in f32 and
+ * rounded at each reduction. An EDiT object takes 10 bytes more per element of the largest shard, 20 with overlap_steps. */
+ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params, void* const* grads,
+                                                       entrain_dtype_t dtype);
 
-/* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into the parameter slab,
- * converted to the slab's type and padded with zeros. Local. Other types: UNIMPLEMENTED. With slabs
+/* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into its parameters,
+ * converted to their type and padded with zeros. Local. Other types: UNIMPLEMENTED. With parameters
  * on a device `full` may be there or on the host. */
 ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                                 entrain_dtype_t dtype);
-/* Copies the parameter slab of replica 0 to all replicas, and of the first rank along the context axis to the others, so
+/* Copies the parameters of replica 0 to all replicas, and those of the first rank along the context axis to the others, so
  * that they start alike. Collective; blocks. */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
 
@@ -166,12 +176,12 @@ ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32
 ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads);
 /* Takes the buffer back and starts its reduction; returns at once: reduce-scatter over the shard group, all-reduce over the
  * C ranks of the context group, with global gradients also over the sync group, division by M C (local) or M C N (global),
- * and addition to the gradient slab. So each rank's gradient is of the mean loss over its own tokens; where a rank's loss is
+ * and addition to the gradients that are bound. So each rank's gradient is of the mean loss over its own tokens; where a rank's loss is
  * its part of a sum over the whole sequence, it is multiplied by C first. Gradients of what is replicated along the tensor
  * axis are the caller's to combine. Ranks reduce the same layers, in any order; but with global gradients those of a sync
  * group in the same order (and on device memory, see above). */
 ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
-/* Waits until everything that was reduced is in the gradient slab. */
+/* Waits until everything that was reduced has been added to the gradients that are bound. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
 
 enum {
@@ -329,6 +339,35 @@ ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
  * else NULL. Lent until the object is destroyed. */
 ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream);
 
+/* The calls of a step, in their order, for each rank of the mesh. "Exchange only" is EDiT beside somebody else's sharding
+ * (FSDP, ZeRO, DDP, or none): of the whole table it needs only the lines marked x. The library then neither gathers nor
+ * reduces: the caller says what it binds (entrain_shard_bind_layers, grads NULL), and that its gradients are reduced by
+ * ending the step: averaged over shard and context group when entrain_edit_gradient_scope says LOCAL, over the sync group
+ * too when it says GLOBAL. Nobody checks that; when replicas were to have averaged and did not, their anchors differ, which
+ * the first exchange after warm-up reports. Both ways give the same bits for the same gradients.
+ *
+ *   | call of one step               | collective over      | between            | forgotten                              |
+ * x | edit_begin_forward             | all, with training 1 | end_step and the   | end_step is FAILED_PRECONDITION        |
+ *   |                                |                      | first layer's use  |                                        |
+ *   | shard_begin_pass               | shard group          | passes             | layers are prefetched the wrong way    |
+ * x | edit_wait_layer, each layer    | nobody; others' wait | begin_forward and  | end_step is FAILED_PRECONDITION,       |
+ *   |                                | in it ends           | the layer's use    | naming the layer; others time out      |
+ *   | shard_gather, shard_wait (do   | shard group          | begin_forward and  | no parameters                          |
+ *   | what wait_layer does)          |                      | the layer's use    |                                        |
+ *   | shard_release                  | nobody               | use and the next   | the next exchange is                   |
+ *   |                                |                      | begin_forward      | FAILED_PRECONDITION, naming the layer  |
+ *   | shard_gradients,               | shard and context    | backward passes    | end_step is FAILED_PRECONDITION,       |
+ *   | shard_reduce_gradients         | group; GLOBAL: and   |                    | naming layers, if any other layer was  |
+ *   |                                | sync group           |                    | handed out in this step                |
+ *   | shard_finish_gradients         | nobody               | the last reduction | likewise                               |
+ *   |                                |                      | and the optimizer  |                                        |
+ * x | the caller's optimizer         |                      | and end_step       |                                        |
+ * x | edit_end_step                  | nobody               | the optimizer and  | the step counts for nothing: exchanges |
+ *   |                                |                      | begin_forward      | come late, on this rank alone          |
+ *
+ * Parameters that are bound may be written by the caller from a layer's wait to the next begin_forward that exchanges it (or,
+ * with overlap_steps, at any time but inside calls), and read at any time but between begin_forward and the layer's wait. */
+
 /* On device memory the host waits in begin_forward with use_async for the rendezvous, and for a
  * merge that is due; in leave, save and load; in layer_report and layer_score for the exchange.
  * Anchors, outer state and what an exchange needs are allocated by create, and stay until
@@ -350,6 +389,10 @@ ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32
  * with training 1 exactly gradient_accumulation_steps times for this step (a first_microbatch of 1 begins the count
  * anew), and while nobody has waited for a layer under exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
+/* *scope: ENTRAIN_GRADIENTS_*, over whom the gradients are to be averaged of the step that the last begin_forward with
+ * training 1 began: what the library's reduction does by itself, and what a caller does who reduces gradients itself.
+ * Local; at any time. */
+ENTRAIN_API entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t* scope);
 /* The next begin_forward with training 1 exchanges whatever the trigger says (not in warm-up; not twice at one step); with
  * overlap_steps it waits for what is under way, and the layers for the exchange: then theta = a everywhere.
  * Collective: for the end of training and for evaluation of the consensus. */
@@ -415,7 +458,7 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 /* The state as of the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Copies this rank's anchors, to where the slabs are: slab_count elements, laid out as the slab,
+/* Copies this rank's anchors, to where the parameters are: slab_count elements, laid out as the slab,
  * converted to `dtype` (f32, f64, bf16 or f16;
  * others: UNIMPLEMENTED); where a layer is frozen, its live parameters. FAILED_PRECONDITION before they exist or while an exchange is under
  * way. */

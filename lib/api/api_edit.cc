@@ -237,6 +237,15 @@ entrain_status_t entrain_edit_end_step(entrain_edit_t* edit) {
   return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->EndStep(); });
 }
 
+entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t* scope) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(scope, "scope"));
+    *scope = static_cast<int32_t>(edit->edit->gradient_scope());
+    return absl::OkStatus();
+  });
+}
+
 entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit) {
   return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->RequestSync(); });
 }

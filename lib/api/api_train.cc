@@ -1,5 +1,7 @@
 // train.h: the mesh and the layer-wise sharding of a model.
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -92,6 +94,52 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   result.device = config.memory == ENTRAIN_MEMORY_DEVICE;
   result.stream = config.stream;
   return result;
+}
+
+// A pointer a layer.
+absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* arrays, DType dtype,
+                                                 const entrain::Slab& slab) {
+  std::vector<std::byte*> result;
+  for (int l = 0; l < slab.layers(); ++l) {
+    const entrain::SlabLayer& layer = slab.layer(l);
+    const bool may_lack = layer.frozen && arrays[l] == nullptr && name[0] == 'g';
+    const int64_t bytes = may_lack ? 0 : layer.shard * SizeOf(dtype);
+    ENTRAIN_RETURN_IF_ERROR(
+        CheckBuffer(absl::StrCat(name, "[", l, "]").c_str(), arrays[l], bytes, dtype));
+    result.push_back(static_cast<std::byte*>(arrays[l]));
+  }
+  return result;
+}
+
+// No two of the arrays share a byte.
+absl::Status CheckApart(const entrain::LayerArrays& live, const entrain::Slab& slab) {
+  struct Range {
+    const std::byte *begin, *end;
+    const char* name;
+    size_t layer;
+  };
+  std::vector<Range> ranges;
+  for (const auto& [name, arrays] :
+       {std::pair("params", &live.params), std::pair("grads", &live.grads)}) {
+    for (size_t l = 0; l < arrays->size(); ++l) {
+      const int64_t bytes = slab.layer(static_cast<int>(l)).shard * SizeOf(live.dtype);
+      if ((*arrays)[l] != nullptr && bytes > 0) {
+        ranges.push_back({(*arrays)[l], (*arrays)[l] + bytes, name, l});
+      }
+    }
+  }
+  const auto earlier = [](const Range& a, const Range& b) {
+    return std::less<>()(a.begin, b.begin);
+  };
+  std::sort(ranges.begin(), ranges.end(), earlier);
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    const Range &a = ranges[i - 1], &b = ranges[i];
+    if (std::less<>()(b.begin, a.end)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(a.name, "[", a.layer, "] and ", b.name, "[", b.layer, "] overlap"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
@@ -245,15 +293,33 @@ entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* 
                                     entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
-    ENTRAIN_RETURN_IF_ERROR(CheckF32(dtype, "slabs are f32"));
-    const int64_t bytes = shard->shards->slab().count() * static_cast<int64_t>(sizeof(float));
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("params", params, bytes, DType::kF32));
-    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("grads", grads, bytes, DType::kF32));
+    ENTRAIN_RETURN_IF_ERROR(CheckShardType("dtype", dtype));
+    const int64_t bytes = shard->shards->slab().count() * SizeOf(DType{dtype});
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("params", params, bytes, DType{dtype}));
+    ENTRAIN_RETURN_IF_ERROR(CheckBuffer("grads", grads, bytes, DType{dtype}));
     if (Overlap(params, bytes, grads, bytes)) {
       return absl::InvalidArgumentError(
           absl::StrCat("params and grads (", bytes, " bytes each) overlap"));
     }
-    return shard->shards->Bind(static_cast<float*>(params), static_cast<float*>(grads));
+    return shard->shards->Bind(params, grads, DType{dtype});
+  });
+}
+
+entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params,
+                                           void* const* grads, entrain_dtype_t dtype) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckShardType("dtype", dtype));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(params, "params"));
+    const entrain::Slab& slab = shard->shards->slab();
+    entrain::LayerArrays live;
+    live.dtype = DType{dtype};
+    ENTRAIN_ASSIGN_OR_RETURN(live.params, ToArrays("params", params, live.dtype, slab));
+    if (grads != nullptr) {
+      ENTRAIN_ASSIGN_OR_RETURN(live.grads, ToArrays("grads", grads, live.dtype, slab));
+    }
+    ENTRAIN_RETURN_IF_ERROR(CheckApart(live, slab));
+    return shard->shards->Bind(std::move(live));
   });
 }
 

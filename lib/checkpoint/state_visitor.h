@@ -37,7 +37,7 @@ class StateVisitor {
                      int64_t count) = 0;
   // This rank's shard of a layer that is the same on all replicas. Kept without padding, so that
   // any number of ranks can take it up.
-  virtual void Layer(absl::string_view name, int layer, float* shard) = 0;
+  virtual void Layer(absl::string_view name, int layer, void* shard, DType dtype = DType::kF32) = 0;
 
   void Value(absl::string_view name, Holder holder, int64_t* value) {
     Array(name, holder, DType::kI64, value, 1);

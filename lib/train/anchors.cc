@@ -82,7 +82,7 @@ absl::Status Anchors::Reserve(int outer_arrays) {
   return absl::OkStatus();
 }
 
-absl::Status Anchors::Create(const float* params, int outer_arrays) {
+absl::Status Anchors::Create(const LayerArrays& live, int outer_arrays) {
   ENTRAIN_RETURN_IF_ERROR(Reserve(outer_arrays));
   for (Array& array : reserved_) {
     ZeroArray(array.data, count_ * static_cast<int64_t>(sizeof(float)));
@@ -92,8 +92,7 @@ absl::Status Anchors::Create(const float* params, int outer_arrays) {
   exist_ = true;
   seals_.assign(static_cast<size_t>(slab_.layers()), 0);
   for (const int l : slab_.training()) {
-    const SlabLayer& layer = slab_.layer(l);
-    CopyArray(anchor(l), params + layer.offset, layer.valid * static_cast<int64_t>(sizeof(float)));
+    live.Read(l, anchor(l), slab_.layer(l).valid);
   }
   if (room_ == nullptr) {
     SealAll();

@@ -15,6 +15,7 @@
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/device_room.h"
+#include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -40,9 +41,9 @@ class Anchors {
 
   // The memory that Create will need.
   absl::Status Reserve(int outer_arrays);
-  // a := params, and `outer_arrays` arrays of zeros. Padding is zero whatever params has there. On
+  // a := theta, and `outer_arrays` arrays of zeros. Padding is zero whatever theta has there. On
   // a device they are still to be sealed, where that may wait.
-  absl::Status Create(const float* params, int outer_arrays);
+  absl::Status Create(const LayerArrays& live, int outer_arrays);
   void SealAll();
   void Drop();
   bool exist() const { return exist_; }

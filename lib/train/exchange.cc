@@ -64,10 +64,10 @@ AnomalyOptions DetectorOf(const EditOptions& options) {
 
 }  // namespace
 
-Exchange::Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups,
-                   DeviceRoom* room)
+Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
+                   Groups groups, DeviceRoom* room)
     : slab_(slab),
-      params_(params),
+      live_(live),
       options_(options),
       groups_(std::move(groups)),
       room_(room),
@@ -107,7 +107,7 @@ CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
 }
 
 absl::Status Exchange::CreateAnchors() {
-  return anchors_.Create(params_, options_.outer_arrays());
+  return anchors_.Create(live_, options_.outer_arrays());
 }
 
 void Exchange::VisitState(StateVisitor& visitor) {
@@ -158,10 +158,9 @@ void Exchange::Adopt(bool live) {
     }
     reports_[static_cast<size_t>(layer)] = {};  // of another run
     if (anchors_.exist()) {
-      const SlabLayer& l = slab_.layer(layer);
       anchors_.Seal(layer);
       if (live) {
-        CopyArray(Live(layer), anchors_.anchor(layer), l.valid * kFloat);
+        live_.Write(layer, anchors_.anchor(layer), slab_.layer(layer).valid);
       }
     }
   }
@@ -245,6 +244,37 @@ double Exchange::SquareOfShard(int layer) const {
   const Kernels& kernels = CurrentKernels();
   return anchors_.exist() ? kernels.square_of_delta(anchors_.anchor(layer), Source(layer), count)
                           : kernels.sum_of_squares(Source(layer), count);
+}
+
+// Where theta is not f32 it counts as a + (theta - rounded a): by how far training has moved it. So
+// a pseudo-gradient has nothing of what rounding the anchor did, and the anchor keeps all its bits.
+const float* Exchange::Source(int layer) const {
+  if (live_.dtype == DType::kF32) {
+    return overlapped(layer) ? Taken(layer) : live_.f32(layer);
+  }
+  const int64_t count = slab_.layer(layer).valid;
+  if (overlapped(layer)) {
+    CopyArray(wide_.theta, Taken(layer), count * kFloat);
+  } else {
+    live_.Read(layer, wide_.theta, count);
+  }
+  if (anchors_.exist()) {
+    RoundAnchor(wide_, layer, wide_.anchor);
+    CurrentKernels().axpy(wide_.theta, -1, wide_.anchor, count);
+    CurrentKernels().axpy(wide_.theta, 1, anchors_.anchor(layer), count);
+  }
+  return wide_.theta;
+}
+
+// The anchor as theta's type has it.
+void Exchange::RoundAnchor(const Wide& wide, int layer, float* to) const {
+  const int64_t count = slab_.layer(layer).valid;
+  if (live_.dtype == DType::kF32) {
+    CopyArray(to, anchors_.anchor(layer), count * kFloat);
+    return;
+  }
+  CurrentKernels().cast(wide.rounded, live_.dtype, anchors_.anchor(layer), DType::kF32, count);
+  CurrentKernels().cast(to, DType::kF32, wide.rounded, live_.dtype, count);
 }
 
 // What each rank of the replica has, in rank order: whoever adds it up in that order, in double,
@@ -402,7 +432,7 @@ absl::Status Exchange::Finish(int layer) {
   }
   if (overlapped(layer) && options_.overlap_merge == OverlapMerge::kRestart) {
     // What was taken has been sent. Merge asks how far this replica has come from the anchor that it went on from.
-    CopyArray(Taken(layer), anchors_.anchor(layer), slab_.layer(layer).valid * kFloat);
+    RoundAnchor(wide_, layer, Taken(layer));
   }
   if (verdicts_[at].accepted == 0) {
     RollBack(layer);
@@ -448,12 +478,17 @@ absl::Status Exchange::Combine(int layer, float* mean) {
     scales = ScalesOf(layer, squares);
   }
   if (!anchors_.exist()) {
-    CopyArray(Live(layer), mean, l.valid * kFloat);
+    live_.Write(layer, mean, l.valid);
   } else if (options_.compat && options_.skip_anomaly && Vanishes(layer, mean)) {
     RollBack(layer);
   } else {
-    // Overlapped, nobody wants what would be published: it goes where the mean was.
-    outer_.Step(layer, mean, scales, &anchors_, overlapped(layer) ? mean : Live(layer));
+    // Overlapped, nobody wants what would be published: it goes where the mean was. So does what is
+    // still to be rounded.
+    const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
+    outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean);
+    if (!straight && !overlapped(layer)) {
+      live_.Write(layer, mean, l.valid);
+    }
   }
   return absl::OkStatus();
 }
@@ -537,7 +572,7 @@ bool Exchange::Vanishes(int layer, const float* mean) const {
 void Exchange::RollBack(int layer) {
   reports_[static_cast<size_t>(layer)].rolled_back = true;
   if (anchors_.exist() && !overlapped(layer)) {
-    CopyArray(Live(layer), anchors_.anchor(layer), slab_.layer(layer).valid * kFloat);
+    live_.Write(layer, anchors_.anchor(layer), slab_.layer(layer).valid);
   }
 }
 

@@ -29,6 +29,7 @@
 #include "lib/train/copies.h"
 #include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
+#include "lib/train/layer_arrays.h"
 #include "lib/train/outer_optimizer.h"
 #include "lib/train/penalty.h"
 #include "lib/train/reducer.h"
@@ -59,14 +60,15 @@ class Exchange {
     int tensor = 1;                             // as many again, of layers that are replicated
     Copies held;                                // which ranks of the model group these are
   };
-  // `slab`, `params` and `room` outlive this. `room`: of the device that params are on; null: on
+  // `slab`, `live` (theta) and `room` outlive this. `room`: of the device that theta is on; null: on
   // the host.
-  Exchange(const Slab& slab, float* params, const EditOptions& options, Groups groups,
+  Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options, Groups groups,
            DeviceRoom* room);
   // Ends what is under way, on all ranks.
   ~Exchange();
 
-  // On a device, once, before all else: the memory that this will need.
+  // Once, before all else: on a device the memory that this will need; on the host what theta needs
+  // that is not f32.
   absl::Status Reserve();
   // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
   absl::Status CreateAnchors();
@@ -143,16 +145,27 @@ class Exchange {
   void RollBack(int layer);
   void LogDecision(int layer) const;
 
-  float* Live(int layer) const { return params_ + slab_.layer(layer).offset; }
+  // Where theta is not f32: a shard of it in f32, and of the rounded anchor.
+  struct Wide {
+    OwnedBuffer host;
+    float *theta = nullptr, *anchor = nullptr;
+    std::byte* rounded = nullptr;
+  };
+  absl::StatusOr<Wide> MakeWide();
+  absl::Status ReserveOnDevice();
   float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
-  // What is exchanged.
-  const float* Source(int layer) const { return overlapped(layer) ? Taken(layer) : Live(layer); }
+  // What is exchanged, until the next call.
+  const float* Source(int layer) const;
+  void RoundAnchor(const Wide& wide, int layer, float* to) const;
+  // For whoever merges: theta in f32, to change; and then to put back.
+  float* Open(int layer) const;
+  void Close(int layer, const float* theta) const;
   CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
   CallOptions OptionsOfDelta(int layer) const;
   absl::Status CheckDevice() const;
 
   const Slab& slab_;
-  float* const params_;
+  const LayerArrays& live_;
   const EditOptions options_;
   const Groups groups_;
   DeviceRoom* const room_;
@@ -165,6 +178,7 @@ class Exchange {
   std::vector<int64_t> brought_, accepted_;  // by layer: the report's ..._ever
   std::vector<Standing> standings_;
   StalenessGaps gaps_;
+  Wide wide_, merging_;     // of whoever runs exchanges; of whoever merges
   OwnedBuffer snapshot_;    // as the slab; from the first Snapshot on
   float* taken_ = nullptr;  // there, or on a device
   // By layer, for whole words are written by one thread each: a snapshot of it is in use; what was taken was finite.

@@ -33,10 +33,10 @@ absl::Status Exchange::ReserveSnapshots() {
 absl::Status Exchange::Snapshot(const std::vector<int>& layers) {
   ENTRAIN_RETURN_IF_ERROR(ReserveSnapshots());
   for (const int layer : layers) {
-    const int64_t bytes = slab_.layer(layer).valid * kFloat;
-    CopyArray(Taken(layer), Live(layer), bytes);
+    const int64_t count = slab_.layer(layer).valid;
+    live_.Read(layer, Taken(layer), count);
     if (options_.overlap_merge == OverlapMerge::kRestart) {
-      CopyArray(Live(layer), anchors_.anchor(layer), bytes);
+      live_.Write(layer, anchors_.anchor(layer), count);
     }
   }
   return absl::OkStatus();
@@ -48,16 +48,30 @@ void Exchange::UseSnapshot(const std::vector<int>& layers) {
   }
 }
 
+float* Exchange::Open(int layer) const {
+  if (live_.dtype == DType::kF32) {
+    return live_.f32(layer);
+  }
+  live_.Read(layer, merging_.theta, slab_.layer(layer).valid);
+  return merging_.theta;
+}
+
+void Exchange::Close(int layer, const float* theta) const {
+  if (live_.dtype != DType::kF32) {
+    live_.Write(layer, theta, slab_.layer(layer).valid);
+  }
+}
+
 void Exchange::Merge(const std::vector<int>& layers) {
   const auto keep = static_cast<float>(options_.overlap_mix);
   for (const int layer : layers) {
     const int64_t count = slab_.layer(layer).valid;
     const float* const anchor = anchors_.anchor(layer);
-    float* const live = Live(layer);
+    float* const live = Open(layer);
     // What restarted from the anchor was finite then, whatever had been taken.
     if (options_.overlap_merge != OverlapMerge::kRestart &&
         finite_[static_cast<size_t>(layer)] == 0) {
-      CopyArray(live, anchor, count * kFloat);
+      CopyArray(live, anchor, count * kFloat);  // theta may be anything, and so may a sum with it
     } else if (options_.overlap_merge == OverlapMerge::kMix) {
       const void* const arrays[] = {live, anchor};
       const double weights[] = {keep, 1 - keep};
@@ -65,6 +79,7 @@ void Exchange::Merge(const std::vector<int>& layers) {
     } else {
       AddThree(live, live, -1, Taken(layer), 1, anchor, count);
     }
+    Close(layer, live);
     overlapped_[static_cast<size_t>(layer)] = 0;
   }
 }
@@ -72,8 +87,14 @@ void Exchange::Merge(const std::vector<int>& layers) {
 void Exchange::DropSnapshot(const std::vector<int>& layers) {
   for (const int layer : layers) {
     if (options_.overlap_merge == OverlapMerge::kRestart) {
-      float* const live = Live(layer);
-      AddThree(live, live, -1, anchors_.anchor(layer), 1, Taken(layer), slab_.layer(layer).valid);
+      float* const live = Open(layer);
+      const float* began = anchors_.anchor(layer);
+      if (live_.dtype != DType::kF32) {
+        RoundAnchor(merging_, layer, merging_.anchor);
+        began = merging_.anchor;
+      }
+      AddThree(live, live, -1, began, 1, Taken(layer), slab_.layer(layer).valid);
+      Close(layer, live);
     }
     overlapped_[static_cast<size_t>(layer)] = 0;
   }

@@ -30,7 +30,34 @@ absl::Status Exchange::CheckDevice() const {
   return room_ == nullptr ? absl::OkStatus() : KernelStream::Current()->status();
 }
 
+absl::StatusOr<Exchange::Wide> Exchange::MakeWide() {
+  const int64_t most = slab_.largest().shard;
+  const int64_t bytes = most * (2 * kFloat + SizeOf(live_.dtype));
+  Wide wide;
+  std::byte* memory = nullptr;
+  if (room_ != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(memory, room_->Keep(bytes));
+  } else {
+    ENTRAIN_ASSIGN_OR_RETURN(wide.host, OwnedBuffer::Allocate(bytes));
+    memory = wide.host.data();
+  }
+  wide.theta = reinterpret_cast<float*>(memory);
+  wide.anchor = wide.theta + most;
+  wide.rounded = memory + 2 * most * kFloat;
+  return wide;
+}
+
 absl::Status Exchange::Reserve() {
+  if (live_.dtype != DType::kF32) {
+    ENTRAIN_ASSIGN_OR_RETURN(wide_, MakeWide());
+    if (options_.overlap_steps > 0) {
+      ENTRAIN_ASSIGN_OR_RETURN(merging_, MakeWide());
+    }
+  }
+  return room_ == nullptr ? absl::OkStatus() : ReserveOnDevice();
+}
+
+absl::Status Exchange::ReserveOnDevice() {
   const int64_t most = slab_.largest().shard;
   for (int i = 0; i < options_.in_flight(); ++i) {
     ENTRAIN_ASSIGN_OR_RETURN(std::byte* const delta, room_->Keep(most * kFloat));

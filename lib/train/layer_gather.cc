@@ -71,15 +71,14 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
 
 absl::Status LayerGather::Send(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
-  const float* const masters = params_ + l.offset;
-  if (LendsSlab(l)) {
-    slot->params = const_cast<float*>(masters);  // for reading only, as the contract says
+  if (LendsBound(l)) {
+    slot->params = live_->param(layer);  // for reading only, as the contract says
     return absl::OkStatus();
   }
   ENTRAIN_ASSIGN_OR_RETURN(slot->buffer, pool_.Take(l.padded * SizeOf(dtype_)));
   slot->params = slot->buffer.data();
-  BestKernels().cast(slot->buffer.data() + l.first * SizeOf(dtype_), dtype_, masters, DType::kF32,
-                     l.shard);
+  BestKernels().cast(slot->buffer.data() + l.first * SizeOf(dtype_), dtype_, live_->param(layer),
+                     live_->dtype, l.shard);
   if (comm_ == nullptr) {
     return absl::OkStatus();
   }
@@ -178,15 +177,15 @@ absl::Status LayerGather::Release(int layer) {
 
 // ---- On device memory
 
-absl::Status LayerGather::BindOnDevice(const float* params, DeviceRoom* room) {
+absl::Status LayerGather::BindOnDevice(const LayerArrays* live, DeviceRoom* room) {
   ENTRAIN_ASSIGN_OR_RETURN(courier_, DeviceCourier::Make(room, [this](const absl::Status& why) {
                              if (comm_ != nullptr) {
                                comm_->EndWith(why);
                              }
                            }));
-  Bind(params);
+  Bind(live);
   room_ = room;
-  auto* const anywhere = reinterpret_cast<std::byte*>(const_cast<float*>(params));
+  std::byte* const anywhere = live->param(slab_.largest_layer());
   Call call = AllGather(slab_.largest(), anywhere);
   call.in.data = anywhere;
   return comm_ == nullptr ? absl::OkStatus() : comm_->Reserve(call, 1);
@@ -203,8 +202,8 @@ void LayerGather::BeginOnDevice(int layer) {
 
 absl::Status LayerGather::PostSend(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
-  if (LendsSlab(l)) {
-    slot->params = const_cast<float*>(params_ + l.offset);  // as in Send
+  if (LendsBound(l)) {
+    slot->params = live_->param(layer);  // as in Send
     return absl::OkStatus();
   }
   ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->Take(l.padded * SizeOf(dtype_)));
@@ -226,8 +225,8 @@ absl::Status LayerGather::SendFromDevice(int layer, uint32_t begun, std::byte* b
       ENTRAIN_RETURN_IF_ERROR(gate_->WaitOver(layer, begun));
     }
   }
-  CurrentKernels().cast(buffer + l.first * SizeOf(dtype_), dtype_, params_ + l.offset, DType::kF32,
-                        l.shard);
+  CurrentKernels().cast(buffer + l.first * SizeOf(dtype_), dtype_, live_->param(layer),
+                        live_->dtype, l.shard);
   if (comm_ == nullptr) {
     return KernelStream::Current()->status();
   }

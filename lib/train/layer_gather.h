@@ -3,8 +3,8 @@
 //
 //   free --Start--> gated --(gate opens)--> travelling --Wait--> held --Release--> free
 //
-// A group of one gathers nothing: with f32 parameters it lends the slab itself. Nor does anybody a
-// layer without elements.
+// A group of one gathers nothing: where what is bound has the type that gather delivers, it lends that
+// itself. Nor does anybody a layer without elements.
 //
 // On device memory a courier does what follows Start, one layer after the other, and Wait only
 // makes the caller's stream wait; there a slot is never gated.
@@ -24,6 +24,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/device_courier.h"
+#include "lib/train/layer_arrays.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/slab.h"
 
@@ -38,10 +39,10 @@ class LayerGather {
   // Ends what is under way, on all ranks.
   ~LayerGather();
 
-  // The f32 masters; before any Start.
-  void Bind(const float* params) { params_ = params; }
+  // Where the parameters are; before any Start. `live` outlives this.
+  void Bind(const LayerArrays* live) { live_ = live; }
   // Instead, on the device of `room`, which outlives this.
-  absl::Status BindOnDevice(const float* params, DeviceRoom* room);
+  absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room);
   // Null: none. Only while no layer is gated or travelling.
   void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
 
@@ -72,8 +73,8 @@ class LayerGather {
   // Behind the gate: on whatever thread opened it.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
-  bool LendsSlab(const SlabLayer& layer) const {
-    return layer.padded == 0 || (comm_ == nullptr && dtype_ == DType::kF32);
+  bool LendsBound(const SlabLayer& layer) const {
+    return layer.padded == 0 || (comm_ == nullptr && dtype_ == live_->dtype);
   }
   Call AllGather(const SlabLayer& layer, std::byte* buffer) const;
   void BeginOnDevice(int layer);
@@ -90,7 +91,7 @@ class LayerGather {
   const std::shared_ptr<Communicator> comm_;
   const DType dtype_;
   const int64_t timeout_ns_;
-  const float* params_ = nullptr;
+  const LayerArrays* live_ = nullptr;
   DeviceRoom* room_ = nullptr;  // null: on the host
   LayerGate* gate_ = nullptr;
   // On a device: held by the courier where it waits for the gate, and to change it.

@@ -38,21 +38,24 @@ LayerGradients::~LayerGradients() {
   passer_.Stop();
 }
 
-absl::Status LayerGradients::BindOnDevice(float* grads, DeviceRoom* room,
+absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                                           absl::AnyInvocable<absl::Status() const> sound) {
   ENTRAIN_ASSIGN_OR_RETURN(
       onto_, DeviceCourier::Make(room, [this](const absl::Status& why) { Abandon(why); }));
-  Bind(grads);
+  Bind(live);
   room_ = room;
   sound_ = std::move(sound);
   lent_blocks_.resize(lent_.size());
   const SlabLayer& largest = slab_.largest();
-  if (dtype_ != DType::kF32) {
-    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const floats,
-                             room_->Keep(largest.shard * static_cast<int64_t>(sizeof(float))));
-    floats_ = reinterpret_cast<float*>(floats);
+  for (const auto& [dtype, floats] :
+       {std::pair(dtype_, &floats_), std::pair(live_->dtype, &sums_)}) {
+    if (dtype != DType::kF32) {
+      ENTRAIN_ASSIGN_OR_RETURN(std::byte* const memory,
+                               room_->Keep(largest.shard * static_cast<int64_t>(sizeof(float))));
+      *floats = reinterpret_cast<float*>(memory);
+    }
   }
-  auto* const anywhere = reinterpret_cast<std::byte*>(grads_);
+  std::byte* const anywhere = live_->param(slab_.largest_layer());
   if (comms_.shard != nullptr) {
     Call call = ReduceScatter(largest, anywhere);
     call.out.data = anywhere;
@@ -240,10 +243,10 @@ absl::Status LayerGradients::Land(Flight& flight) {
     call.options.user_tag = room_ == nullptr ? flight.layer : -1;
     ENTRAIN_RETURN_IF_ERROR(comm->Run(call));
   }
-  return AddToSlab(flight, own);
+  return AddToBound(flight, own);
 }
 
-absl::Status LayerGradients::AddToSlab(const Flight& flight, const std::byte* own) {
+absl::Status LayerGradients::AddToBound(const Flight& flight, const std::byte* own) {
   const SlabLayer& l = slab_.layer(flight.layer);
   if (l.valid == 0) {
     return absl::OkStatus();
@@ -252,23 +255,32 @@ absl::Status LayerGradients::AddToSlab(const Flight& flight, const std::byte* ow
                     (flight.global ? comms_.sync->size() : 1);
   const float share = 1.0f / static_cast<float>(ranks);
   const Kernels& kernels = CurrentKernels();
-  float* const grads = grads_ + l.offset;
-  if (dtype_ == DType::kF32) {
-    kernels.axpy(grads, share, reinterpret_cast<const float*>(own), l.valid);
-    return absl::OkStatus();
+  OwnedBuffer wide_own, wide_sums;
+  const auto* values = reinterpret_cast<const float*>(own);
+  if (dtype_ != DType::kF32) {
+    ENTRAIN_ASSIGN_OR_RETURN(float* const floats, RoomForFloats(floats_, l.shard, &wide_own));
+    kernels.cast(floats, DType::kF32, own, dtype_, l.valid);
+    values = floats;
   }
-  OwnedBuffer buffer;
-  ENTRAIN_ASSIGN_OR_RETURN(float* const values, RoomForFloats(l.shard, &buffer));
-  kernels.cast(values, DType::kF32, own, dtype_, l.valid);
-  kernels.axpy(grads, share, values, l.valid);
-  pool_.Give(std::move(buffer));
+  std::byte* const bound = live_->grad(flight.layer);
+  if (live_->dtype == DType::kF32) {
+    kernels.axpy(reinterpret_cast<float*>(bound), share, values, l.valid);
+  } else {
+    ENTRAIN_ASSIGN_OR_RETURN(float* const sums, RoomForFloats(sums_, l.shard, &wide_sums));
+    kernels.cast(sums, DType::kF32, bound, live_->dtype, l.valid);
+    kernels.axpy(sums, share, values, l.valid);
+    kernels.cast(bound, live_->dtype, sums, DType::kF32, l.valid);
+  }
+  pool_.Give(std::move(wide_own));
+  pool_.Give(std::move(wide_sums));
   return absl::OkStatus();
 }
 
 // On the host in `buffer`.
-absl::StatusOr<float*> LayerGradients::RoomForFloats(int64_t count, OwnedBuffer* buffer) {
+absl::StatusOr<float*> LayerGradients::RoomForFloats(float* on_device, int64_t count,
+                                                     OwnedBuffer* buffer) {
   if (room_ != nullptr) {
-    return floats_;
+    return on_device;
   }
   ENTRAIN_ASSIGN_OR_RETURN(*buffer, pool_.Take(count * static_cast<int64_t>(sizeof(float))));
   return reinterpret_cast<float*>(buffer->data());

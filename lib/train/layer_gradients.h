@@ -1,8 +1,8 @@
-// Gradients on their way: a buffer to add to for each layer, and its reduction into the gradient
-// slab, on a courier under the rest of the backward pass.
+// Gradients on their way: a buffer to add to for each layer, and its reduction into the caller's
+// gradients, on a courier under the rest of the backward pass.
 //
 //   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l) --all-reduce, context group--> p_l
-//          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += slab
+//          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += bound
 //
 // C ranks along the context axis keep the same parameters: with C > 1 sums are in rank order, so that what they add has the same
 // bits in every group, whatever algorithm it uses.
@@ -27,6 +27,7 @@
 #include "lib/memory/buffer.h"
 #include "lib/train/courier.h"
 #include "lib/train/device_courier.h"
+#include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -42,18 +43,18 @@ class LayerGradients {
   // Ends what is under way, on all ranks.
   ~LayerGradients();
 
-  // The f32 slab that gradients are added to; before any Lend.
-  void Bind(float* grads) { grads_ = grads; }
+  // Where gradients are added; before any Lend. `live` outlives this.
+  void Bind(const LayerArrays* live) { live_ = live; }
   // Instead, on the device of `room`, which outlives this. Nothing is sent any more once `sound`
   // has given an error: what the caller's stream has made of such parameters is of no use.
-  absl::Status BindOnDevice(float* grads, DeviceRoom* room,
+  absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                             absl::AnyInvocable<absl::Status() const> sound);
   // M p_l zeros, or what was lent since the last Reduce of the layer.
   absl::StatusOr<void*> Lend(int layer);
   // Takes the buffer back and starts its reduction; does not block. kFailedPrecondition when no
   // buffer was lent.
   absl::Status Reduce(int layer, bool global);
-  // Blocks until everything is in the slab; on device memory the caller's stream does.
+  // Blocks until everything has been added; on device memory the caller's stream does.
   absl::Status Finish() { return room_ == nullptr ? courier_.Drain() : Hold(); }
   // Blocks there too.
   absl::Status Drain() { return room_ == nullptr ? courier_.Drain() : onto_->Drain(); }
@@ -88,8 +89,8 @@ class LayerGradients {
   absl::Status PassOn(Flight& flight);
   absl::Status Ended(const Flight& flight, const absl::Status& status);
   absl::Status Land(Flight& flight);
-  absl::StatusOr<float*> RoomForFloats(int64_t count, OwnedBuffer* buffer);
-  absl::Status AddToSlab(const Flight& flight, const std::byte* own);
+  absl::StatusOr<float*> RoomForFloats(float* on_device, int64_t count, OwnedBuffer* buffer);
+  absl::Status AddToBound(const Flight& flight, const std::byte* own);
   void Abandon(const absl::Status& why);
   std::byte* Own(const Flight& flight) const;
 
@@ -98,13 +99,13 @@ class LayerGradients {
   const Comms comms_;
   const DType dtype_;
   const int64_t timeout_ns_;
-  float* grads_ = nullptr;
+  const LayerArrays* live_ = nullptr;
   std::vector<OwnedBuffer> lent_;               // by layer; empty: not lent
   DeviceRoom* room_ = nullptr;                  // null: on the host
   std::vector<DeviceRoom::Block> lent_blocks_;  // as lent_, on a device
   absl::AnyInvocable<absl::Status() const> sound_;
-  float* floats_ =
-      nullptr;  // on a device, the courier's: the largest shard, where gradients are not f32
+  // On a device, the courier's: the largest shard in f32, where what travels is not, and where what is bound is not.
+  float *floats_ = nullptr, *sums_ = nullptr;
   // Last: their jobs use the rest. On the host the former two, on a device the last.
   Courier passer_;  // with a context group: what passes a layer on from the shard group to it
   Courier courier_;

@@ -149,8 +149,8 @@ absl::Status LayerShards::broken() const {
 
 absl::Status LayerShards::CheckBound() const {
   absl::Status status = broken();
-  if (status.ok() && params_ == nullptr) {
-    status = absl::FailedPreconditionError("no slabs are bound yet");
+  if (status.ok() && !live_.bound()) {
+    status = absl::FailedPreconditionError("no parameters are bound yet");
   }
   return Annotate(status, "shard");
 }
@@ -170,44 +170,66 @@ absl::Status LayerShards::CheckHasGradients(int layer) const {
     return absl::InvalidArgumentError(
         absl::StrCat("shard: layer: ", layer, " is frozen, it has no gradients"));
   }
+  if (live_.grads.empty()) {
+    return absl::FailedPreconditionError(
+        "shard: no gradients are bound: the caller reduces them, or binds arrays for them");
+  }
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::Bind(float* params, float* grads) {
+absl::Status LayerShards::Bind(void* params, void* grads, DType dtype) {
   if (params == nullptr || grads == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("shard: ", params == nullptr ? "params" : "grads", " is null"));
   }
-  if (params_ != nullptr) {
-    return absl::FailedPreconditionError("shard: slabs are bound already");
+  return Bind(LayerArrays::OfSlab(slab_, params, grads, dtype));
+}
+
+absl::Status LayerShards::Bind(LayerArrays live) {
+  ENTRAIN_RETURN_IF_ERROR(Annotate(CheckDType("dtype", live.dtype), "shard"));
+  if (live_.bound()) {
+    return absl::FailedPreconditionError("shard: parameters are bound already");
   }
+  live_ = std::move(live);
   if (config_.device) {
-    ENTRAIN_RETURN_IF_ERROR(Annotate(BindOnDevice(params, grads), "shard"));
-  } else {
-    gather_.Bind(params);
-    gradients_.Bind(grads);
+    const absl::Status bound = Annotate(BindOnDevice(), "shard");
+    live_ = bound.ok() ? std::move(live_) : LayerArrays();
+    return bound;
   }
-  params_ = params;
-  grads_ = grads;
+  gather_.Bind(&live_);
+  gradients_.Bind(&live_);
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::BindOnDevice(float* params, float* grads) {
+absl::StatusOr<Device*> LayerShards::DeviceOfBound() const {
   ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
   Device* device = nullptr;
-  for (const auto& [name, slab] : {std::pair("params", params), std::pair("grads", grads)}) {
-    ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(slab));
-    if (place.kind != MemoryKind::kDevice || (device != nullptr && place.device != device)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s %p is not memory of %s, as memory 1 says", name, slab,
-          device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
+  for (const auto& [name, arrays] :
+       {std::pair("params", &live_.params), std::pair("grads", &live_.grads)}) {
+    for (size_t l = 0; l < arrays->size(); ++l) {
+      const SlabLayer& layer = slab_.layer(static_cast<int>(l));
+      std::byte* const array = (*arrays)[l];
+      if (layer.full == 0 || array == nullptr) {
+        continue;
+      }
+      ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
+      if (place.kind != MemoryKind::kDevice || (device != nullptr && place.device != device)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s of layer %d, %p, is not memory of %s, as memory 1 says", name, l, array,
+            device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
+      }
+      device = place.device;
     }
-    device = place.device;
   }
+  return device;
+}
+
+absl::Status LayerShards::BindOnDevice() {
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOfBound());
   ENTRAIN_ASSIGN_OR_RETURN(
       room_, DeviceRoom::Open(*device, config_.stream, TimeLimit(config_.timeout_ns, *mesh_)));
-  ENTRAIN_RETURN_IF_ERROR(gather_.BindOnDevice(params, room_.get()));
-  return gradients_.BindOnDevice(grads, room_.get(), [this] { return gather_.status(); });
+  ENTRAIN_RETURN_IF_ERROR(gather_.BindOnDevice(&live_, room_.get()));
+  return gradients_.BindOnDevice(&live_, room_.get(), [this] { return gather_.status(); });
 }
 
 absl::Status LayerShards::Load(int layer, const void* full, DType from) {
@@ -217,23 +239,25 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
     return absl::InvalidArgumentError("shard: full is null");
   }
   if (room_ != nullptr) {
-    return Annotate(LoadToDevice(l, full, from), "shard");
+    return Annotate(LoadToDevice(layer, full, from), "shard");
   }
-  float* const shard = params_ + l.offset;
+  std::byte* const shard = live_.param(layer);
   if (l.valid > 0) {
     const auto* const own = static_cast<const std::byte*>(full) + l.first * SizeOf(from);
-    BestKernels().cast(shard, DType::kF32, own, from, l.valid);
+    BestKernels().cast(shard, live_.dtype, own, from, l.valid);
   }
-  std::memset(shard + l.valid, 0, static_cast<size_t>(l.shard - l.valid) * sizeof(float));
+  const int64_t element = SizeOf(live_.dtype);
+  ZeroArray(shard + l.valid * element, (l.shard - l.valid) * element);
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::LoadToDevice(const SlabLayer& layer, const void* full, DType from) {
+absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
+  const SlabLayer& layer = slab_.layer(at);
   const StreamHandle stream = room_->callers();
   const KernelStream on(room_->device(), stream, room_->limit_ns());
-  float* const shard = params_ + layer.offset;
-  const auto padding = (layer.shard - layer.valid) * static_cast<int64_t>(sizeof(float));
-  ZeroArray(shard + layer.valid, padding);
+  const int64_t element = SizeOf(live_.dtype);
+  std::byte* const shard = live_.param(at);
+  ZeroArray(shard + layer.valid * element, (layer.shard - layer.valid) * element);
   if (layer.valid == 0) {
     return on.status();
   }
@@ -242,16 +266,16 @@ absl::Status LayerShards::LoadToDevice(const SlabLayer& layer, const void* full,
   ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(full));
   if (place.kind == MemoryKind::kDevice) {
     if (place.device != &room_->device()) {
-      return absl::InvalidArgumentError(absl::StrFormat("full %p is on device %d, the slabs on %d",
-                                                        full, place.device->ordinal(),
-                                                        room_->device().ordinal()));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("full %p is on device %d, the parameters on %d", full,
+                          place.device->ordinal(), room_->device().ordinal()));
     }
-    CurrentKernels().cast(shard, DType::kF32, own, from, layer.valid);
+    CurrentKernels().cast(shard, live_.dtype, own, from, layer.valid);
     return on.status();
   }
-  const int64_t bytes = layer.valid * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = layer.valid * element;
   ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer values, OwnedBuffer::Allocate(bytes));
-  BestKernels().cast(values.data(), DType::kF32, own, from, layer.valid);
+  BestKernels().cast(values.data(), live_.dtype, own, from, layer.valid);
   CopyArray(shard, values.data(), bytes);
   ENTRAIN_RETURN_IF_ERROR(on.status());
   return FinishStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
@@ -268,9 +292,12 @@ absl::Status LayerShards::Broadcast() {
     options.device = true;
   }
   for (const auto& comm : {comms_.context, comms_.sync}) {
-    if (comm != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(Annotate(
-          comm->Broadcast(params_, slab_.count(), DType::kF32, 0, options), "shard: broadcast"));
+    for (int l = 0; comm != nullptr && l < slab_.layers(); ++l) {
+      if (slab_.layer(l).shard > 0) {
+        ENTRAIN_RETURN_IF_ERROR(
+            Annotate(comm->Broadcast(live_.param(l), slab_.layer(l).shard, live_.dtype, 0, options),
+                     absl::StrCat("shard: broadcast: layer ", l)));
+      }
     }
   }
   return absl::OkStatus();

@@ -24,6 +24,7 @@
 #include "lib/comm/mesh.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/device_room.h"
+#include "lib/train/layer_arrays.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_gather.h"
 #include "lib/train/layer_gradients.h"
@@ -62,17 +63,20 @@ class LayerShards {
   const Slab& slab() const { return slab_; }
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
 
-  // Both slab().count() floats; once, before anything below. On a device: whose memory they are.
-  absl::Status Bind(float* params, float* grads);
-  float* params() const { return params_; }  // null: not bound
-  // Null: slabs are on the host, or not bound.
+  // Once, before anything below. On a device: whose memory they are.
+  absl::Status Bind(LayerArrays live);
+  // The same with two slabs, slab().count() elements each.
+  absl::Status Bind(void* params, void* grads, DType dtype = DType::kF32);
+  const LayerArrays& live() const { return live_; }
+  // Null: parameters are on the host, or not bound.
   DeviceRoom* room() const { return room_.get(); }
   // What has ended it. Any thread.
   absl::Status broken() const;
-  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into the slab. With slabs
+  // Copies this rank's part of a whole layer of kF32, kF64, kBF16 or kF16 into its parameters. With those
   // on a device, from there or from the host; the latter is waited for.
   absl::Status Load(int layer, const void* full, DType from = DType::kF32);
-  // Collective; blocks: replica 0's slab to all replicas, and in each that of the first rank along the context axis to the others.
+  // Collective; blocks: replica 0's parameters to all replicas, and in each those of the first rank along the context axis
+  // to the others.
   absl::Status Broadcast();
 
   absl::Status BeginPass(Pass pass);
@@ -108,8 +112,9 @@ class LayerShards {
   absl::Status Check(int layer) const;
   absl::Status CheckHasGradients(int layer) const;
   absl::Status CheckBound() const;
-  absl::Status BindOnDevice(float* params, float* grads);
-  absl::Status LoadToDevice(const SlabLayer& layer, const void* full, DType from);
+  absl::Status BindOnDevice();
+  absl::StatusOr<Device*> DeviceOfBound() const;
+  absl::Status LoadToDevice(int layer, const void* full, DType from);
   absl::Status ComeToRest();
 
   const std::shared_ptr<Mesh> mesh_;
@@ -117,7 +122,7 @@ class LayerShards {
   const Slab slab_;
   const Comms comms_;
   BufferPool pool_;
-  float *params_ = nullptr, *grads_ = nullptr;
+  LayerArrays live_;
   Pass pass_ = Pass::kForward;
   GradientScope scope_ = GradientScope::kGlobal;
   LayerGate* gate_ = nullptr;

@@ -42,9 +42,11 @@ absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
   return AgreeOn(comm, "the tensor group", replicated);
 }
 
-absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
+absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const LayerShards& shards,
                                             const FragmentSchedule& schedule,
                                             const EditOptions& options) {
+  const Slab& slab = shards.slab();
+  const auto type = static_cast<double>(shards.live().dtype);
   Exchange::Groups groups;
   groups.copies = mesh.length(Axis::kContext);
   groups.tensor = mesh.length(Axis::kTensor);
@@ -62,6 +64,7 @@ absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const Slab& slab,
       const std::shared_ptr<Communicator>& comm = mesh.comm(part.axis);
       ENTRAIN_ASSIGN_OR_RETURN(*part.comm, comm->Split(0, comm->rank()));
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, SharedOptions(options)));
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, {{"bound parameters' type", type}}));
       ENTRAIN_RETURN_IF_ERROR(AgreeOnTraining(**part.comm, part.name, slab));
       ENTRAIN_RETURN_IF_ERROR(AgreeOn(**part.comm, part.name, schedule.Named()));
     }
@@ -88,8 +91,8 @@ absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const Exchange::Groups&
 }
 
 absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const EditOptions& options) {
-  if (shards.params() == nullptr) {
-    return absl::FailedPreconditionError("shard: no slabs are bound yet");
+  if (!shards.live().bound()) {
+    return absl::FailedPreconditionError("shard: no parameters are bound yet");
   }
   if (shards.mesh().get() != &mesh) {
     return absl::InvalidArgumentError("shard: it was made on another mesh");
@@ -115,7 +118,7 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards, options));
     auto schedule = std::make_unique<const FragmentSchedule>(options, shards->slab());
     ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups,
-                             MakeGroups(*mesh, shards->slab(), *schedule, options));
+                             MakeGroups(*mesh, *shards, *schedule, options));
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
     std::unique_ptr<DeviceRoom> room;
     if (shards->room() != nullptr) {
@@ -149,7 +152,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
       unshared_(static_cast<size_t>(layers_), 0),
       begun_behind_(static_cast<size_t>(layers_), -1),
       jobs_(static_cast<size_t>(layers_), 0),
-      exchange_(shards->slab(), shards->params(), options, std::move(groups), room_.get()),
+      exchange_(shards->slab(), shards->live(), options, std::move(groups), room_.get()),
       states_(static_cast<size_t>(layers_)),
       courier_(TimeLimit(options.timeout_ns, *mesh_),
                [this](const absl::Status& why) { Fail(Late(why)); }) {
@@ -159,13 +162,12 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const Edit
 }
 
 absl::Status LayerSync::StartCourier() {
-  if (room_ == nullptr) {
-    return absl::OkStatus();
+  if (room_ != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(
+        onto_, DeviceCourier::Make(room_.get(), [this](const absl::Status& why) {
+          Fail(absl::StartsWith(why.message(), "edit: ") ? why : Annotate(why, "edit"));
+        }));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(
-      onto_, DeviceCourier::Make(room_.get(), [this](const absl::Status& why) {
-        Fail(absl::StartsWith(why.message(), "edit: ") ? why : Annotate(why, "edit"));
-      }));
   return exchange_.Reserve();
 }
 
@@ -490,10 +492,11 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   return OnStream([&] {
     for (int l = 0; l < layers_; ++l) {
       const SlabLayer& layer = shards_->slab().layer(l);
-      const float* const from =
-          layer.trains() ? exchange_.anchors().anchor(l) : shards_->params() + layer.offset;
+      const LayerArrays& live = shards_->live();
+      const void* const from =
+          layer.trains() ? static_cast<const void*>(exchange_.anchors().anchor(l)) : live.param(l);
       auto* const at = static_cast<std::byte*>(anchor) + layer.offset * SizeOf(to);
-      CurrentKernels().cast(at, to, from, DType::kF32, layer.shard);
+      CurrentKernels().cast(at, to, from, layer.trains() ? DType::kF32 : live.dtype, layer.shard);
     }
     return absl::OkStatus();
   });

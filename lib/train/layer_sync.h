@@ -87,6 +87,8 @@ class LayerSync final : public LayerGate {
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
   absl::Status EndStep();
+  // Of the step that the last BeginForward in training began.
+  GradientScope gradient_scope() const { return shards_->gradient_scope(); }
   absl::Status RequestSync();
   // This rank's since the last call: tokens that it trained on, and a metric with its weight.
   absl::Status Record(int64_t tokens, double metric, double weight);

@@ -31,15 +31,18 @@ void LayerSync::VisitState(StateVisitor& visitor) {
     visitor.Array("unshared", Holder::kReplica, DType::kI64, unshared_.data(), layers_);
   }
   exchange_.VisitState(visitor);
-  float* const live = shards_->params();
+  const LayerArrays& live = shards_->live();
   for (int l = 0; l < layers_; ++l) {
     const SlabLayer& layer = shards_->slab().layer(l);
     // Where there is an anchor, the parameters are what it is.
     if (layer.full > 0 && !(layer.trains() && exchange_.anchors().exist())) {
-      visitor.Layer("params", l, live + layer.offset);
+      visitor.Layer("params", l, live.param(l), live.dtype);
+    }
+    if (layer.full > 0) {
+      visitor.Array(absl::StrCat("live/", l), Holder::kRank, live.dtype, live.param(l),
+                    layer.shard);
     }
   }
-  visitor.Array("live", Holder::kRank, DType::kF32, live, shards_->slab().count());
   callers_.VisitState(visitor);
 }
 

@@ -45,10 +45,11 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
   return slab;
 }
 
-const SlabLayer& Slab::largest() const {
-  return *std::max_element(
-      layers_.begin(), layers_.end(),
-      [](const SlabLayer& a, const SlabLayer& b) { return a.padded < b.padded; });
+int Slab::largest_layer() const {
+  const auto largest =
+      std::max_element(layers_.begin(), layers_.end(),
+                       [](const SlabLayer& a, const SlabLayer& b) { return a.padded < b.padded; });
+  return static_cast<int>(largest - layers_.begin());
 }
 
 }  // namespace entrain

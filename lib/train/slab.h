@@ -47,7 +47,9 @@ class Slab {
   int64_t count() const { return count_; }
   int slots() const { return slots_; }
   int slot() const { return slot_; }
-  const SlabLayer& largest() const;
+  // The layer with the most elements, padded.
+  int largest_layer() const;
+  const SlabLayer& largest() const { return layer(largest_layer()); }
   // Its elements, padded.
   int64_t largest_padded() const { return largest().padded; }
 

@@ -23,13 +23,14 @@ void StateList::Array(absl::string_view name, Holder holder, DType dtype, void* 
        .loaded = {}});
 }
 
-void StateList::Layer(absl::string_view name, int layer, float* shard) {
+void StateList::Layer(absl::string_view name, int layer, void* shard, DType dtype) {
   const SlabLayer& place = slab_.layer(layer);
   Add({.name = std::string(name),
        .layer = layer,
        .first = place.first,
        .count = place.valid,
-       .live = reinterpret_cast<std::byte*>(shard),
+       .dtype = dtype,
+       .live = static_cast<std::byte*>(shard),
        .loaded = {}});
 }
 

@@ -45,7 +45,7 @@ class StateList final : public StateVisitor {
   CheckpointKind kind() const override { return kind_; }
   void Array(absl::string_view name, Holder holder, DType dtype, void* data,
              int64_t count) override;
-  void Layer(absl::string_view name, int layer, float* shard) override;
+  void Layer(absl::string_view name, int layer, void* shard, DType dtype) override;
 
   // What is wrong with the names and places, if anything.
   const absl::Status& status() const { return status_; }

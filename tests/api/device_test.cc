@@ -506,8 +506,9 @@ TEST(OnDevice, ShardsRefuseMemoryThatIsNotThere) {
     std::vector<float> host(kCount);
     const TestMemory there(TestDevice(), kBytes);
     EXPECT_FAILS(entrain_shard_bind(shard, host.data(), there.get(), ENTRAIN_F32), bad,
-                 "params 0x");
-    EXPECT_FAILS(entrain_shard_bind(shard, there.get(), host.data(), ENTRAIN_F32), bad, "grads 0x");
+                 "params of layer 0, 0x");
+    EXPECT_FAILS(entrain_shard_bind(shard, there.get(), host.data(), ENTRAIN_F32), bad,
+                 "grads of layer 0, 0x");
     entrain_shard_destroy(shard);
     entrain_mesh_destroy(mesh);
   });

@@ -233,8 +233,8 @@ TEST(Train, ShardArgumentsAreChecked) {
     float* const slab = model.params().data();
     EXPECT_FAILS(bind(nullptr, model.grads().data(), ENTRAIN_F32), kInvalid, "params is NULL");
     EXPECT_FAILS(bind(slab, slab, ENTRAIN_F32), kInvalid, "overlap");
-    EXPECT_FAILS(bind(slab, model.grads().data(), ENTRAIN_BF16), ENTRAIN_UNIMPLEMENTED,
-                 "dtype bf16: slabs are f32");
+    EXPECT_FAILS(bind(slab, model.grads().data(), ENTRAIN_F16), ENTRAIN_UNIMPLEMENTED,
+                 "dtype f16: layers are f32 or bf16");
     EXPECT_FAILS(bind(slab, model.grads().data(), -3), kInvalid, "dtype -3");
     model.Bind();
     EXPECT_FAILS(entrain_shard_wait(model.shard(), 3, &params), kInvalid,
@@ -246,6 +246,91 @@ TEST(Train, ShardArgumentsAreChecked) {
     EXPECT_FAILS(entrain_shard_begin_pass(model.shard(), 2), kInvalid, "pass 2");
     EXPECT_FAILS(entrain_shard_set_gradients(model.shard(), 5), kInvalid, "scope 5");
     EXPECT_FAILS(entrain_shard_release(model.shard(), 0), ENTRAIN_FAILED_PRECONDITION, "layer 0");
+  });
+}
+
+// Arrays a layer, in no order, and one of them empty.
+TEST(Train, LayersAreBoundOneByOne) {
+  RunWorld(4, [](const Rank& self) {
+    Model model(self.comm, 2);
+    entrain_shard_t* const shard = model.shard();
+    std::vector<std::vector<float>> params(kLayers), grads(kLayers);
+    std::vector<void*> at(kLayers), into(kLayers);
+    for (const int32_t layer : {2, 0, 1}) {
+      entrain_shard_layer_t info;
+      entrain_shard_layer_init(&info);
+      ASSERT_OK(entrain_shard_layer_info(shard, layer, &info));
+      params[static_cast<size_t>(layer)].resize(info.shard_count);
+      grads[static_cast<size_t>(layer)].resize(info.shard_count);
+      at[static_cast<size_t>(layer)] = params[static_cast<size_t>(layer)].data();
+      into[static_cast<size_t>(layer)] = grads[static_cast<size_t>(layer)].data();
+    }
+    const auto bind = [&](std::vector<void*> p, std::vector<void*> g, entrain_dtype_t dtype) {
+      return entrain_shard_bind_layers(shard, p.data(), g.data(), dtype);
+    };
+    EXPECT_FAILS(entrain_shard_bind_layers(shard, nullptr, into.data(), ENTRAIN_F32), kInvalid,
+                 "params is NULL");
+    EXPECT_FAILS(bind({at[0], nullptr, at[2]}, into, ENTRAIN_F32), kInvalid, "params[1] is NULL");
+    EXPECT_FAILS(bind(at, {into[0], into[1], at[2]}, ENTRAIN_F32), kInvalid,
+                 "params[2] and grads[2] overlap");
+    EXPECT_FAILS(bind({at[0], static_cast<char*>(at[0]) + 4, at[2]}, into, ENTRAIN_F32), kInvalid,
+                 "params[0] and params[1] overlap");
+    EXPECT_FAILS(bind(at, {into[0], static_cast<char*>(into[1]) + 1, into[2]}, ENTRAIN_F32),
+                 kInvalid, "is not aligned to the 4 bytes of f32");
+    EXPECT_FAILS(bind(at, into, ENTRAIN_F64), ENTRAIN_UNIMPLEMENTED, "dtype f64");
+    ASSERT_OK(bind(at, into, ENTRAIN_F32));
+    EXPECT_FAILS(bind(at, into, ENTRAIN_F32), ENTRAIN_FAILED_PRECONDITION, "bound already");
+    model.Load(static_cast<float>(self.rank / 2 + 1));
+    ASSERT_OK(entrain_shard_broadcast(shard));
+    model.ExpectAll(1.0f);
+    void* sums = nullptr;
+    ASSERT_OK(entrain_shard_gradients(shard, 2, &sums));
+    static_cast<float*>(sums)[0] = static_cast<float>(self.rank);
+    ASSERT_OK(entrain_shard_reduce_gradients(shard, 2));
+    ASSERT_OK(entrain_shard_finish_gradients(shard));
+    EXPECT_EQ(grads[2][0], self.rank % 2 == 0 ? 1.5f : 0.0f);  // element 0 is slot 0's
+  });
+}
+
+// EDiT beside the caller's own sharding: begin_forward, wait_layer, end_step.
+TEST(Train, WhoeverReducesAlreadyNeedsTheExchangeOnly) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    std::vector<float> params[kLayers];
+    void* at[kLayers];
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      params[layer].assign(kCounts[layer], 1);
+      at[layer] = params[layer].data();
+    }
+    ASSERT_OK(entrain_shard_bind_layers(model.shard(), at, nullptr, ENTRAIN_F32));
+    void* none = nullptr;
+    EXPECT_FAILS(entrain_shard_gradients(model.shard(), 0, &none), ENTRAIN_FAILED_PRECONDITION,
+                 "no gradients are bound");
+    entrain_edit_config_t config = Averaging(model.shard());
+    config.local_sgd_warmup_steps = 1;
+    entrain_edit_t* edit = nullptr;
+    ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
+    EXPECT_FAILS(entrain_edit_gradient_scope(edit, nullptr), kInvalid, "scope is NULL");
+    for (int step = 0; step < 3; ++step) {
+      int32_t syncing = -1, scope = -1;
+      ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+      EXPECT_EQ(syncing, step == 2 ? 1 : 0);
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        ASSERT_OK(entrain_edit_wait_layer(edit, layer));
+      }
+      ASSERT_OK(entrain_edit_gradient_scope(edit, &scope));
+      EXPECT_EQ(scope, step == 0 ? ENTRAIN_GRADIENTS_GLOBAL : ENTRAIN_GRADIENTS_LOCAL);
+      EXPECT_EQ(params[2][11], step == 2 ? 3.5f : static_cast<float>(step + 1)) << step;
+      for (std::vector<float>& layer : params) {
+        for (float& value : layer) {
+          value += scope == ENTRAIN_GRADIENTS_GLOBAL ? 1.0f : static_cast<float>(1 + self.rank);
+        }
+      }
+      ASSERT_OK(entrain_edit_end_step(edit));
+      ASSERT_OK(entrain_edit_gradient_scope(edit, &scope));
+      EXPECT_EQ(scope, step == 0 ? ENTRAIN_GRADIENTS_GLOBAL : ENTRAIN_GRADIENTS_LOCAL);
+    }
+    entrain_edit_destroy(edit);
   });
 }
 

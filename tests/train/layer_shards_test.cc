@@ -230,7 +230,7 @@ TEST(LayerShards, LendsTheSlabItselfWhenNothingHasToBeGathered) {
   RunReplicas({1, 2}, ConfigOf(DType::kF32), [](Replica& r) {
     const auto params = r.shards().Wait(2);
     ASSERT_TRUE(params.ok()) << params.status();
-    EXPECT_EQ(*params, r.shards().params() + r.shards().slab().layer(2).offset);
+    EXPECT_EQ(*params, r.shards().live().param(2));
   });
 }
 
@@ -346,8 +346,7 @@ TEST(LayerShards, MisuseIsNamed) {
     EXPECT_THAT(std::string(r.shards().Release(1).message()), HasSubstr("layer 1 is not gathered"));
     EXPECT_THAT(std::string(r.shards().ReduceGradients(2).message()),
                 HasSubstr("layer 2 has no gradient buffer"));
-    EXPECT_TRUE(
-        absl::IsFailedPrecondition(r.shards().Bind(r.shards().params(), r.shards().params())));
+    EXPECT_TRUE(absl::IsFailedPrecondition(r.shards().Bind(r.shards().live())));
   });
 }
 
