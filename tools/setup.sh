@@ -6,6 +6,7 @@
 #                                 learn, a progress bar
 #   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
+#   tools/setup.sh python         a virtual environment, build/python, with what tests/python needs
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -13,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 deps="cmake ninja-build gcc g++ pkg-config binutils libabsl-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev
 zlib1g-dev libopenblas-serial-dev libcli11-dev nlohmann-json3-dev libboost-dev libgloo-dev libucx-dev python3-sklearn
-python3-matplotlib"
+python3-matplotlib python3-venv"
 deps_demo="dict-gcide python3-tqdm"
 deps_bench="libopenmpi-dev openmpi-bin libmpich-dev mpich"
 deps_neon="g++-aarch64-linux-gnu qemu-user"
@@ -67,6 +68,17 @@ build() {
   cmake --build --preset "$preset" ${1:+--target "$@"} || die "building preset $preset failed"
 }
 
+# Made anew when the list of packages changes.
+python_environment() {
+  wanted=tests/python/requirements.txt
+  if ! cmp -s "$wanted" build/python/installed.txt; then
+    echo "setup.sh: making build/python"
+    python3 -m venv --clear build/python || die "python3 -m venv failed; on Debian it needs python3-venv"
+    build/python/bin/python -m pip install -q --disable-pip-version-check -r "$wanted" || die "pip install -r $wanted failed"
+    cp "$wanted" build/python/installed.txt
+  fi
+}
+
 case "${1:-}" in
   deps)
     # shellcheck disable=SC2086
@@ -84,13 +96,16 @@ case "${1:-}" in
     # shellcheck disable=SC2086
     install_absent $deps_neon
     ;;
+  python)
+    python_environment
+    ;;
   build)
     [ $# -ge 2 ] || die "build: expected a preset"
     shift
     build "$@"
     ;;
   *)
-    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

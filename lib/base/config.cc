@@ -51,6 +51,8 @@ constexpr EnvVariable kEnvironment[] = {
      "the NCCL that takes collectives on device memory; default: libnccl.so.2, where there is one"},
     {"ENTRAIN_LOG", "level", "error, warning, info or debug; default: warning"},
     {"ENTRAIN_CUDA_LIBRARY", "path", "the CUDA driver; default: libcuda.so.1"},
+    {"ENTRAIN_LIBRARY", "path",
+     "the libentrain.so that the Python package loads; default: its own"},
     {"ENTRAIN_FAULT", "NAME=VALUE,...",
      "a slower network than there is, for tests: rate=12.5MB/s, latency=200us, jitter=50us, "
      "seed=1, "

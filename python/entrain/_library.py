@@ -1,0 +1,81 @@
+"""Finds and loads libentrain, and describes it to cffi (ABI mode: nothing is compiled).
+
+The library is, in this order: the file that ENTRAIN_LIBRARY names; the one that the wheel brought (lib/ beside this
+file); what the dynamic linker finds under the library's SONAME."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from typing import Any, Optional
+
+import cffi
+
+_HERE = pathlib.Path(__file__).resolve().parent
+
+ffi: Any = cffi.FFI()
+_declarations = (_HERE / "declarations.h").read_text()
+ffi.cdef(_declarations)
+
+_major, _minor, _patch = (int(re.search(rf"ENTRAIN_VERSION_{part} (\d+)", _declarations).group(1))  # type: ignore[union-attr]
+                          for part in ("MAJOR", "MINOR", "PATCH"))
+#: The version of the headers that this package was made for.
+VERSION = f"{_major}.{_minor}.{_patch}"
+
+
+def library_path() -> str:
+    """The file (or SONAME) of the library that this package loads."""
+    chosen = os.environ.get("ENTRAIN_LIBRARY")
+    if chosen:
+        if not os.path.exists(chosen):
+            raise ImportError(f"ENTRAIN_LIBRARY is {chosen!r}, which does not exist")
+        return chosen
+    for folder in ("lib", "lib64"):
+        brought = sorted((_HERE / folder).glob("libentrain.so.*"))
+        if brought:
+            return str(brought[0])
+    return f"libentrain.so.{_major}"
+
+
+def program_path(name: str) -> str:
+    """The file of a program that the wheel brought, such as "entrain-run"; without one, the name for a search of PATH."""
+    brought = _HERE / "bin" / name
+    return str(brought) if brought.exists() else name
+
+
+def _load() -> Any:
+    path = library_path()
+    try:
+        library = ffi.dlopen(path)
+    except OSError as failure:
+        raise ImportError(f"libentrain cannot be loaded: {failure}; ENTRAIN_LIBRARY can name the file") from failure
+    found = library.entrain_version()
+    major, minor = found // 10000, found // 100 % 100
+    # Until 1.0 structs may change with the minor version.
+    if major != _major or (minor != _minor if major == 0 else minor < _minor):
+        raise ImportError(f"{path} is Entrain {major}.{minor}, and this package is for {VERSION}")
+    return library
+
+
+lib: Any = _load()
+
+OK: int = lib.ENTRAIN_OK
+IN_PROGRESS: int = lib.ENTRAIN_IN_PROGRESS
+NULL: Any = ffi.NULL
+
+
+def new_struct(name: str) -> Any:
+    """A struct of the ABI with its defaults: new_struct("comm_config") is an entrain_comm_config_t*."""
+    struct = ffi.new(f"entrain_{name}_t*")
+    getattr(lib, f"entrain_{name}_init_sized")(struct, ffi.sizeof(struct[0]))
+    return struct
+
+
+def text_of(chars: Any) -> str:
+    """A C string as str; "" for NULL."""
+    return "" if chars == NULL else ffi.string(chars).decode("utf-8", "replace")
+
+
+def nanoseconds(seconds: Optional[float], none: int = 0) -> int:
+    """Seconds to nanoseconds; `none` for None."""
+    return none if seconds is None else max(1, round(seconds * 1e9)) if seconds > 0 else round(seconds * 1e9)

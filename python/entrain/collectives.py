@@ -1,0 +1,468 @@
+"""The collectives, send and receive of a communicator.
+
+What all of them have in common. Arrays are NumPy's, PyTorch's, or anything with the buffer protocol or DLPack, contiguous
+and in host memory; they are used in place, without a copy. An array for a result must be writable. Where `out` is None,
+all_reduce, broadcast and the scans write their result into the array that they were given; the others make a new one.
+
+Calls block and return the array with the result; Ctrl-C is noticed within 100 ms, and the call then goes on without the
+caller. With async_=True they return a Work at once. Keyword arguments of all calls (CallOptions):
+
+    tag          number that the call is matched by on all ranks; None: by the order of calls
+    timeout      seconds; then the communicator ends with TimedOut. None: the communicator's default
+    background   True: the waiting thread sleeps at once, for threads that should not take a core
+    determinism  "algorithm", "rank_order": what the bits of a reduction may depend on. None: as the communicator
+    batch        a Batch that the call is added to, instead of being started; the arrays are the batch's then
+    copy         True: arrays that are not contiguous are copied, results also back, when the call has been waited for
+    dtype        "bf16", "f8_e4m3", ...: reads the bytes of all arrays as this type
+
+Errors: InvalidArgument and FailedPrecondition harm only the call; PeerLost, TimedOut, Mismatch and Aborted end the
+communicator."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
+
+from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
+from .arrays import NOTHING, Buffer, DTypeLike, buffer_of, dtype_of, empty, size_array
+from .errors import Error, check, invalid, last_error
+from .lifetime import Handle
+from .reductions import OpLike, Reduction, constant, resolve_op
+from .works import SLICE_NS, Work, _orphans, orphan, reap, work_error
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .comm import Batch
+
+_A = TypeVar("_A")
+
+
+class CallOptions(TypedDict, total=False):
+    """Keyword arguments of every collective; see the module's text."""
+
+    tag: Optional[int]
+    timeout: Optional[float]
+    background: bool
+    determinism: Optional[str]
+    batch: "Optional[Batch]"
+    copy: bool
+    dtype: Optional[DTypeLike]
+
+
+_KNOWN = frozenset(CallOptions.__annotations__)
+
+
+def _struct(options: CallOptions, reduction: Optional[Reduction]) -> Any:
+    """entrain_call_options_t*, or NULL where all is default."""
+    struct = NULL
+    for name, value in options.items():
+        if name not in _KNOWN:
+            raise TypeError(f"unexpected keyword argument {name!r}")
+        if value is None or value is False or name in ("copy", "dtype"):
+            continue
+        if struct == NULL:
+            struct = new_struct("call_options")
+        if name == "tag":
+            struct.tag = value
+        elif name == "timeout":
+            struct.timeout_ns = nanoseconds(value)  # type: ignore[arg-type]
+        elif name == "background":
+            struct.wait = lib.ENTRAIN_WAIT_BACKGROUND
+        elif name == "determinism":
+            struct.determinism = constant("DETERMINISM", value, "determinism")  # type: ignore[arg-type]
+        else:
+            struct.batch = value._open()  # type: ignore[attr-defined]
+    if reduction is not None:
+        if struct == NULL:
+            struct = new_struct("call_options")
+        struct.reduction = reduction._open()
+    return struct
+
+
+class Collectives(Handle):
+    """The calls of a Comm."""
+
+    rank: int
+    size: int
+
+    # ---- one funnel ----------------------------------------------------------------------------------------------------
+
+    def _blame(self, error: Error) -> Error:
+        """`error`, with the exception of a callback that ended this communicator as its cause."""
+        return error
+
+    def _buffer(self, operation: str, name: str, array: Any, options: CallOptions, writable: bool) -> Buffer:
+        if not options:
+            return buffer_of(operation, name, array, writable=writable)
+        dtype = options.get("dtype")
+        return buffer_of(operation, name, array, writable=writable, copy=options.get("copy", False),
+                         dtype=None if dtype is None else dtype_of(dtype))
+
+    def _pair(self, operation: str, array: Any, out: Any, options: CallOptions) -> Tuple[Buffer, Buffer]:
+        """Buffers of `array` and `out`; the same one if `out` is None or the array."""
+        if out is None or out is array:
+            buffer = self._buffer(operation, "array", array, options, True)
+            return buffer, buffer
+        source = self._buffer(operation, "array", array, options, False)
+        target = self._buffer(operation, "out", out, options, True)
+        self._same_type(operation, source, target)
+        return source, target
+
+    def _same_type(self, operation: str, source: Buffer, target: Buffer) -> None:
+        if source.dtype is not target.dtype:
+            raise invalid(operation, f"array is {source.dtype.name.lower()}, out is {target.dtype.name.lower()}")
+
+    def _expect(self, operation: str, name: str, buffer: Buffer, count: int, why: str) -> None:
+        if buffer.count != count:
+            raise invalid(operation, f"{name} has {buffer.count} elements; expected {count} ({why})")
+
+    def _run(self, function: Any, arguments: Tuple[Any, ...], buffers: Tuple[Buffer, ...], result: Any, async_: bool,
+             options: CallOptions, reduction: Optional[Reduction] = None) -> Any:
+        if _orphans:
+            reap()
+        handle = self._open()
+        if reduction is not None:
+            self._remember(reduction)
+        struct = _struct(options, reduction) if options or reduction is not None else NULL
+        finish = [buffer.finish for buffer in buffers if buffer.finish is not None]
+        held = (buffers, reduction, self)
+        batch = options.get("batch")
+        if batch is not None:
+            if async_:
+                raise invalid("batch", "async_ goes with Batch.start, not with the calls of a batch")
+            if finish:
+                raise invalid("batch", "copy=True does not go with a batch, which may start again")
+            check(function(handle, *arguments, struct, NULL))
+            batch._hold(held)
+            return result
+        out = ffi.new("entrain_work_t**")
+        try:
+            status = function(handle, *arguments, struct, out)
+            if status != OK:
+                raise self._blame(last_error(status))
+            if async_:
+                return Work(out[0], held, result, finish, self._blame)
+            work = out[0]
+            status = lib.entrain_work_wait(work, SLICE_NS)
+            while status == IN_PROGRESS:
+                status = lib.entrain_work_wait(work, SLICE_NS)
+        except BaseException:  # a signal handler's, say: the call goes on without this thread
+            if out[0] != NULL:
+                orphan(out[0], held)
+            raise
+        error = None if status == OK else self._blame(work_error(work, status))
+        lib.entrain_work_free(work)
+        if error is not None:
+            raise error
+        for copy in finish:
+            copy()
+        return result
+
+    def _remember(self, reduction: Reduction) -> None:
+        """Notes whose callback may end this communicator."""
+
+    def _root(self, operation: str, root: int) -> int:
+        if not 0 <= root < self.size:
+            raise invalid(operation, f"root is {root}; the communicator has {self.size} ranks")
+        return root
+
+    # ---- reductions ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def all_reduce(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", *, async_: Literal[False] = False,
+                   **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def all_reduce(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", *, async_: Literal[True],
+                   **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def all_reduce(self, array: Any, out: Any = None, op: OpLike = "sum", *, async_: bool = False,
+                   **options: "Unpack[CallOptions]") -> Any:
+        """out[i] = array of rank 0 [i] (+) array of rank 1 [i] (+) ...: the same bits on every rank. `out`: as many
+        elements as `array`; None: in place."""
+        source, target = self._pair("all_reduce", array, out, options)
+        if target is not source:
+            self._expect("all_reduce", "out", target, source.count, "as many as array")
+        code, reduction = resolve_op("all_reduce", op, source.is_bool)
+        return self._run(lib.entrain_all_reduce, (source.pointer, target.pointer, source.count, source.dtype, code),
+                         (source, target), target.array, async_, options, reduction)
+
+    @overload
+    def reduce(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", root: int = 0, *,
+               async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> Optional[_A]: ...
+
+    @overload
+    def reduce(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", root: int = 0, *, async_: Literal[True],
+               **options: "Unpack[CallOptions]") -> Work[Optional[_A]]: ...
+
+    def reduce(self, array: Any, out: Any = None, op: OpLike = "sum", root: int = 0, *, async_: bool = False,
+               **options: "Unpack[CallOptions]") -> Any:
+        """As all_reduce, with the result on `root` only: in place there if `out` is None. Elsewhere `out` is not used, and
+        the result is None."""
+        self._root("reduce", root)
+        if self.rank == root:
+            source, target = self._pair("reduce", array, out, options)
+            if target is not source:
+                self._expect("reduce", "out", target, source.count, "as many as array")
+        else:
+            source, target = self._buffer("reduce", "array", array, options, False), NOTHING
+        code, reduction = resolve_op("reduce", op, source.is_bool)
+        return self._run(lib.entrain_reduce, (source.pointer, target.pointer, source.count, source.dtype, code, root),
+                         (source, target), target.array, async_, options, reduction)
+
+    @overload
+    def reduce_scatter(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", *,
+                       counts: Optional[Sequence[int]] = None, async_: Literal[False] = False,
+                       **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def reduce_scatter(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", *,
+                       counts: Optional[Sequence[int]] = None, async_: Literal[True],
+                       **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def reduce_scatter(self, array: Any, out: Any = None, op: OpLike = "sum", *, counts: Optional[Sequence[int]] = None,
+                       async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Rank r gets part r of the reduced whole. `array`: size * count elements, or sum(counts), the same counts on all
+        ranks; `out`: this rank's part, which may lie at its place in `array`. Without `out` a new array, whose first
+        dimension is that of `array` divided by size (gone if that gives 1 and `array` has others)."""
+        name = "reduce_scatter"
+        source = self._buffer(name, "array", array, options, False)
+        count = self._part(name, "array", source, counts)
+        if out is None:
+            out = empty(source, (count,) if counts is not None else self._cut(source))
+        target = self._buffer(name, "out", out, options, True)
+        self._same_type(name, source, target)
+        self._expect(name, "out", target, count, "this rank's part")
+        code, reduction = resolve_op(name, op, source.is_bool)
+        if counts is None:
+            return self._run(lib.entrain_reduce_scatter, (source.pointer, target.pointer, count, source.dtype, code),
+                             (source, target), target.array, async_, options, reduction)
+        return self._run(lib.entrain_reduce_scatter_v,
+                         (source.pointer, target.pointer, size_array(name, "counts", counts, self.size), source.dtype, code),
+                         (source, target), target.array, async_, options, reduction)
+
+    def _part(self, operation: str, name: str, whole: Buffer, counts: Optional[Sequence[int]]) -> int:
+        """This rank's part of `whole`."""
+        if counts is not None:
+            size_array(operation, "counts", counts, self.size)
+            self._expect(operation, name, whole, sum(counts), "the sum of counts")
+            return counts[self.rank]
+        if whole.count % self.size != 0:
+            raise invalid(operation, f"{name} has {whole.count} elements, which {self.size} ranks do not divide; give counts")
+        return whole.count // self.size
+
+    def _cut(self, whole: Buffer) -> Tuple[int, ...]:
+        """The shape of one rank's part of `whole`."""
+        if not whole.shape or whole.shape[0] % self.size != 0:
+            return (whole.count // self.size,)
+        first = whole.shape[0] // self.size
+        return whole.shape[1:] if first == 1 and len(whole.shape) > 1 else (first, *whole.shape[1:])
+
+    @overload
+    def scan(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", *, exclusive: bool = False,
+             async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def scan(self, array: _A, out: Optional[_A] = None, op: OpLike = "sum", *, exclusive: bool = False,
+             async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def scan(self, array: Any, out: Any = None, op: OpLike = "sum", *, exclusive: bool = False, async_: bool = False,
+             **options: "Unpack[CallOptions]") -> Any:
+        """On rank r the reduction of what ranks 0 to r gave; `exclusive`: 0 to r - 1, and rank 0's `out` stays as it is.
+        In place if `out` is None. Not for avg."""
+        source, target = self._pair("scan", array, out, options)
+        if target is not source:
+            self._expect("scan", "out", target, source.count, "as many as array")
+        code, reduction = resolve_op("scan", op, source.is_bool)
+        return self._run(lib.entrain_exclusive_scan if exclusive else lib.entrain_scan,
+                         (source.pointer, target.pointer, source.count, source.dtype, code), (source, target), target.array,
+                         async_, options, reduction)
+
+    # ---- data that moves -----------------------------------------------------------------------------------------------
+
+    @overload
+    def broadcast(self, array: _A, root: int = 0, *, async_: Literal[False] = False,
+                  **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def broadcast(self, array: _A, root: int = 0, *, async_: Literal[True],
+                  **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def broadcast(self, array: Any, root: int = 0, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Copies the root's elements into `array` on all other ranks. As many everywhere."""
+        self._root("broadcast", root)
+        buffer = self._buffer("broadcast", "array", array, options, self.rank != root)
+        return self._run(lib.entrain_broadcast, (buffer.pointer, buffer.count, buffer.dtype, root), (buffer,), buffer.array,
+                         async_, options)
+
+    @overload
+    def all_gather(self, array: _A, out: Optional[_A] = None, *, counts: Optional[Sequence[int]] = None,
+                   async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def all_gather(self, array: _A, out: Optional[_A] = None, *, counts: Optional[Sequence[int]] = None,
+                   async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def all_gather(self, array: Any, out: Any = None, *, counts: Optional[Sequence[int]] = None, async_: bool = False,
+                   **options: "Unpack[CallOptions]") -> Any:
+        """All ranks' arrays, in rank order. `out`: size * count elements, or sum(counts), the same counts on all ranks;
+        None: a new array of the shape (size, *array.shape), with counts (sum(counts),). In place: `array` is this
+        rank's part of `out`."""
+        name = "all_gather"
+        source = self._buffer(name, "array", array, options, False)
+        target = self._whole(name, source, out, counts, options)
+        if counts is None:
+            return self._run(lib.entrain_all_gather, (source.pointer, target.pointer, source.count, source.dtype),
+                             (source, target), target.array, async_, options)
+        return self._run(lib.entrain_all_gather_v,
+                         (source.pointer, target.pointer, size_array(name, "counts", counts, self.size), source.dtype),
+                         (source, target), target.array, async_, options)
+
+    def _whole(self, operation: str, part: Buffer, out: Any, counts: Optional[Sequence[int]],
+               options: CallOptions) -> Buffer:
+        """The buffer of `out`, or of a new array, that takes all ranks' parts."""
+        if counts is not None:
+            size_array(operation, "counts", counts, self.size)
+            self._expect(operation, "array", part, counts[self.rank], f"counts[{self.rank}]")
+        total = self.size * part.count if counts is None else sum(counts)
+        if out is None:
+            out = empty(part, (self.size, *part.shape) if counts is None else (total,))
+        target = self._buffer(operation, "out", out, options, True)
+        self._same_type(operation, part, target)
+        self._expect(operation, "out", target, total, "size * the elements of array" if counts is None else "the sum of counts")
+        return target
+
+    @overload
+    def gather(self, array: _A, out: Optional[_A] = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
+               async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> Optional[_A]: ...
+
+    @overload
+    def gather(self, array: _A, out: Optional[_A] = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
+               async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[Optional[_A]]: ...
+
+    def gather(self, array: Any, out: Any = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
+               async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """As all_gather, with the result on `root` only; elsewhere `out` is not used and the result is None. Parts of uneven
+        length: `counts` on the root, and counts=() (any sequence) on the others, which says that they are uneven."""
+        name = "gather"
+        self._root(name, root)
+        source = self._buffer(name, "array", array, options, False)
+        if self.rank == root:
+            target = self._whole(name, source, out, counts, options)
+        else:
+            target = NOTHING
+        if counts is None:
+            return self._run(lib.entrain_gather, (source.pointer, target.pointer, source.count, source.dtype, root),
+                             (source, target), target.array, async_, options)
+        sizes = size_array(name, "counts", counts, self.size) if self.rank == root else NULL
+        return self._run(lib.entrain_gather_v, (source.pointer, source.count, target.pointer, sizes, source.dtype, root),
+                         (source, target), target.array, async_, options)
+
+    @overload
+    def scatter(self, array: Optional[_A], out: Optional[_A] = None, root: int = 0, *,
+                counts: Optional[Sequence[int]] = None, async_: Literal[False] = False,
+                **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def scatter(self, array: Optional[_A], out: Optional[_A] = None, root: int = 0, *,
+                counts: Optional[Sequence[int]] = None, async_: Literal[True],
+                **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def scatter(self, array: Any, out: Any = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
+                async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Part r of the root's `array` goes to rank r. `array`: on the root size * count elements, or sum(counts);
+        elsewhere not used, None. `out`: this rank's part; only the root may leave it out, for a new array. Parts of
+        uneven length: counts as in gather."""
+        name = "scatter"
+        self._root(name, root)
+        source, sizes = NOTHING, NULL
+        if self.rank == root:
+            source = self._buffer(name, "array", array, options, False)
+            part = self._part(name, "array", source, counts)
+            if counts is not None:
+                sizes = size_array(name, "counts", counts, self.size)
+            if out is None:
+                out = empty(source, (part,) if counts is not None else self._cut(source))
+        elif out is None:
+            raise invalid(name, f"out is None; only the root ({root}) knows how long a part is")
+        target = self._buffer(name, "out", out, options, True)
+        if self.rank == root:
+            self._same_type(name, source, target)
+            self._expect(name, "out", target, part, "this rank's part")
+        if counts is None:
+            return self._run(lib.entrain_scatter, (source.pointer, target.pointer, target.count, target.dtype, root),
+                             (source, target), target.array, async_, options)
+        return self._run(lib.entrain_scatter_v, (source.pointer, sizes, target.pointer, target.count, target.dtype, root),
+                         (source, target), target.array, async_, options)
+
+    @overload
+    def all_to_all(self, array: _A, out: Optional[_A] = None, *, in_counts: Optional[Sequence[int]] = None,
+                   out_counts: Optional[Sequence[int]] = None, async_: Literal[False] = False,
+                   **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def all_to_all(self, array: _A, out: Optional[_A] = None, *, in_counts: Optional[Sequence[int]] = None,
+                   out_counts: Optional[Sequence[int]] = None, async_: Literal[True],
+                   **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def all_to_all(self, array: Any, out: Any = None, *, in_counts: Optional[Sequence[int]] = None,
+                   out_counts: Optional[Sequence[int]] = None, async_: bool = False,
+                   **options: "Unpack[CallOptions]") -> Any:
+        """Part r of `array` goes to rank r, and part r of `out` comes from rank r. Even parts: size * count elements each;
+        None: a new array like `array`. Uneven: in_counts and out_counts, both; in_counts[r] here is out_counts[this
+        rank] on rank r."""
+        name = "all_to_all"
+        source = self._buffer(name, "array", array, options, False)
+        if (in_counts is None) != (out_counts is None):
+            raise invalid(name, "in_counts and out_counts go together")
+        if out is None:
+            out = empty(source, source.shape if out_counts is None else (sum(out_counts),))
+        target = self._buffer(name, "out", out, options, True)
+        self._same_type(name, source, target)
+        if in_counts is None or out_counts is None:
+            count = self._part(name, "array", source, None)
+            self._expect(name, "out", target, source.count, "as many as array")
+            return self._run(lib.entrain_all_to_all, (source.pointer, target.pointer, count, source.dtype), (source, target),
+                             target.array, async_, options)
+        self._expect(name, "array", source, sum(in_counts), "the sum of in_counts")
+        self._expect(name, "out", target, sum(out_counts), "the sum of out_counts")
+        return self._run(lib.entrain_all_to_all_v,
+                         (source.pointer, size_array(name, "in_counts", in_counts, self.size), target.pointer,
+                          size_array(name, "out_counts", out_counts, self.size), source.dtype), (source, target),
+                         target.array, async_, options)
+
+    # ---- others --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def barrier(self, *, async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> None: ...
+
+    @overload
+    def barrier(self, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[None]: ...
+
+    def barrier(self, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Done when every rank has called it."""
+        return self._run(lib.entrain_barrier, (), (), None, async_, options)
+
+    @overload
+    def send(self, array: Any, peer: int, *, async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> None: ...
+
+    @overload
+    def send(self, array: Any, peer: int, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[None]: ...
+
+    def send(self, array: Any, peer: int, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Sends to one peer, which calls recv with as many elements of the same type. Ranks that send to each other at once
+        use async_ or a batch."""
+        buffer = self._buffer("send", "array", array, options, False)
+        return self._run(lib.entrain_send, (buffer.pointer, buffer.count, buffer.dtype, peer), (buffer,), None, async_,
+                         options)
+
+    @overload
+    def recv(self, out: _A, peer: int, *, async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def recv(self, out: _A, peer: int, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def recv(self, out: Any, peer: int, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Receives what `peer` sends into `out`."""
+        buffer = self._buffer("recv", "out", out, options, True)
+        return self._run(lib.entrain_recv, (buffer.pointer, buffer.count, buffer.dtype, peer), (buffer,), buffer.array,
+                         async_, options)

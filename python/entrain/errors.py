@@ -1,0 +1,162 @@
+"""Exceptions: one class per status code of the library, each with the whole record of what went wrong."""
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, Dict, Type
+
+from ._library import lib, new_struct, text_of
+
+
+class Phase(enum.IntEnum):
+    """Where in a call it failed."""
+
+    NONE = lib.ENTRAIN_PHASE_NONE
+    BOOTSTRAP = lib.ENTRAIN_PHASE_BOOTSTRAP
+    CONNECT = lib.ENTRAIN_PHASE_CONNECT
+    CHECK = lib.ENTRAIN_PHASE_CHECK
+    TRANSFER = lib.ENTRAIN_PHASE_TRANSFER
+    REDUCE = lib.ENTRAIN_PHASE_REDUCE
+
+
+class Scope(enum.IntEnum):
+    """What must be made anew after an error."""
+
+    NONE = lib.ENTRAIN_SCOPE_NONE
+    CALL = lib.ENTRAIN_SCOPE_CALL
+    COMM = lib.ENTRAIN_SCOPE_COMM
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorRecord:
+    """What the library knows of an error (entrain_error_t in entrain/comm.h)."""
+
+    code: int
+    text: str
+    scope: Scope = Scope.CALL
+    phase: Phase = Phase.NONE
+    #: Rank in the communicator concerned; -1: none known.
+    guilty_rank: int = -1
+    #: Rank in the communicator from which the one concerned was split; -1: none known.
+    guilty_world_rank: int = -1
+    #: Identity of the guilty rank's process, 16 bytes; zeros: none known.
+    peer_id: bytes = bytes(16)
+    peer_address: str = ""
+    #: "all_reduce"; empty: no call.
+    operation: str = ""
+    #: Number of the call, from 1; 0: no call.
+    sequence: int = 0
+    #: -1: untagged.
+    tag: int = -1
+    elapsed_ns: int = 0
+    deadline_ns: int = 0
+    bytes_done: int = 0
+    sys_errno: int = 0
+    generation: int = 0
+
+    @property
+    def code_name(self) -> str:
+        """ "ENTRAIN_PEER_LOST" """
+        return text_of(lib.entrain_status_name(self.code))
+
+
+class Error(Exception):
+    """An error of the library. `record` says which call, rank, phase and peer."""
+
+    def __init__(self, record: ErrorRecord) -> None:
+        super().__init__(record.text)
+        self.record = record
+
+    def __str__(self) -> str:
+        return self.record.text
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.record,)
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument is wrong. Only this call is harmed."""
+
+
+class FailedPrecondition(Error):
+    """Right arguments at the wrong time. Only this call is harmed."""
+
+
+class Unimplemented(Error, NotImplementedError):
+    """This build cannot do that. Only this call is harmed."""
+
+
+class ResourceExhausted(Error):
+    """Out of memory, descriptors or another local resource. Only this call is harmed."""
+
+
+class PeerLost(Error, ConnectionError):
+    """A peer or a server is gone or cannot be reached. Ends the communicators that contain it."""
+
+
+class Mismatch(Error):
+    """Ranks called different things. Ends the communicator."""
+
+
+class TimedOut(Error, TimeoutError):
+    """A deadline passed. Ends the communicator that the call ran on."""
+
+
+class Aborted(Error):
+    """Somebody ended the communicator. If a callback of this process did, `__cause__` is the callback's exception."""
+
+
+class Internal(Error):
+    """A defect of the library."""
+
+
+_CLASSES: Dict[int, Type[Error]] = {
+    lib.ENTRAIN_INVALID_ARGUMENT: InvalidArgument,
+    lib.ENTRAIN_FAILED_PRECONDITION: FailedPrecondition,
+    lib.ENTRAIN_UNIMPLEMENTED: Unimplemented,
+    lib.ENTRAIN_RESOURCE_EXHAUSTED: ResourceExhausted,
+    lib.ENTRAIN_PEER_LOST: PeerLost,
+    lib.ENTRAIN_MISMATCH: Mismatch,
+    lib.ENTRAIN_TIMED_OUT: TimedOut,
+    lib.ENTRAIN_ABORTED: Aborted,
+    lib.ENTRAIN_INTERNAL: Internal,
+}
+
+
+def record_of(struct: Any) -> ErrorRecord:
+    """An entrain_error_t* as ErrorRecord."""
+    return ErrorRecord(
+        code=struct.code, text=text_of(struct.text), scope=Scope(struct.scope), phase=Phase(struct.phase),
+        guilty_rank=struct.guilty_rank, guilty_world_rank=struct.guilty_world_rank,
+        peer_id=bytes(struct.peer_id.bytes), peer_address=text_of(struct.peer_address), operation=text_of(struct.operation),
+        sequence=struct.sequence, tag=struct.tag, elapsed_ns=struct.elapsed_ns, deadline_ns=struct.deadline_ns,
+        bytes_done=struct.bytes_done, sys_errno=struct.sys_errno, generation=struct.generation)
+
+
+def error_of(record: ErrorRecord) -> Error:
+    """The exception for a record."""
+    return _CLASSES.get(record.code, Error)(record)
+
+
+def last_error(status: int) -> Error:
+    """The exception for a call of this thread that returned `status`."""
+    struct = new_struct("error")
+    if lib.entrain_last_error_record(struct) == 0 and struct.code == status:
+        return error_of(record_of(struct))
+    return error_of(ErrorRecord(code=status, text=text_of(lib.entrain_last_error()) or text_of(lib.entrain_status_name(status))))
+
+
+def check(status: int) -> None:
+    """Raises for what is not ENTRAIN_OK. In the thread that made the call."""
+    if status != 0:
+        raise last_error(status)
+
+
+def invalid(operation: str, text: str) -> InvalidArgument:
+    """An argument error that this package found itself."""
+    return InvalidArgument(ErrorRecord(code=lib.ENTRAIN_INVALID_ARGUMENT, text=f"{operation}: {text}", phase=Phase.CHECK,
+                                       operation=operation))
+
+
+def closed(what: str) -> FailedPrecondition:
+    return FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION, text=f"the {what} is closed"))

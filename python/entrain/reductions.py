@@ -1,0 +1,176 @@
+"""How contributions are combined: operators, and reductions as objects."""
+from __future__ import annotations
+
+import enum
+from typing import Any, Callable, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from ._library import NULL, ffi, lib, new_struct
+from .arrays import DType, numpy_dtype
+from .errors import Error, check, invalid
+from .lifetime import Handle
+
+
+class Op(enum.IntEnum):
+    """Reduction operators; in text, their names in lower case. AVG is the sum divided by the number of ranks."""
+
+    SUM = lib.ENTRAIN_SUM
+    PROD = lib.ENTRAIN_PROD
+    MIN = lib.ENTRAIN_MIN
+    MAX = lib.ENTRAIN_MAX
+    AVG = lib.ENTRAIN_AVG
+    BAND = lib.ENTRAIN_BAND
+    BOR = lib.ENTRAIN_BOR
+    BXOR = lib.ENTRAIN_BXOR
+    LAND = lib.ENTRAIN_LAND
+    LOR = lib.ENTRAIN_LOR
+    LXOR = lib.ENTRAIN_LXOR
+    MINLOC = lib.ENTRAIN_MINLOC
+    MAXLOC = lib.ENTRAIN_MAXLOC
+
+
+_NO_BOOL = (Op.SUM, Op.AVG)
+
+
+class Callback:
+    """A Python function that the library calls, on a thread of its own choice. What the function raises ends the
+    communicator, and is the cause of the error that the waiting call raises."""
+
+    def __init__(self, function: Callable[..., object], kind: str) -> None:
+        self.failure: Optional[BaseException] = None
+        self._function = function
+        # Kept as long as this object: the library holds bare pointers to it.
+        self._fails = ffi.typeof(kind).result.kind != "void"
+        self.pointer = ffi.callback(kind, self._called)
+
+    def _called(self, *arguments: Any) -> Optional[int]:
+        status = 0
+        try:
+            self._function(*arguments)
+        except BaseException as failure:  # the interpreter has no frame to raise it in
+            self.failure = failure
+            status = 1
+        return status if self._fails else None
+
+    def blame(self, error: Error) -> Error:
+        """`error`, with what the function has raised as its cause."""
+        if self.failure is not None:
+            error.__cause__ = self.failure
+        return error
+
+
+def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
+    """`count` elements at `pointer` as a NumPy array, which does not own them."""
+    kind = numpy_dtype(DType(dtype))
+    if count == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(ffi.buffer(pointer, count * kind.itemsize), np.uint8).view(kind)
+
+
+class Reduction(Handle):
+    """How contributions are combined: give it as `op` of all_reduce, reduce, reduce_scatter and the scans. Its settings must
+    be the same on all ranks unless a method says otherwise."""
+
+    _what = "reduction"
+
+    def __init__(self, handle: Any, callback: Optional[Callback] = None) -> None:
+        super().__init__(handle, lib.entrain_reduction_destroy)
+        self._callback = callback
+
+    @classmethod
+    def user(cls, combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object], signature: int,
+             commutative: bool = True) -> "Reduction":
+        """combine(a, b) writes a (+) b into the NumPy array `a`; both are lent for the call. It must be associative and give
+        the same bits on every rank; without `commutative` it is applied in rank order. `signature`: a number of 32
+        bits that stands for the function and is the same on all ranks. It runs on whichever thread makes progress,
+        often one of the library's. If it raises, the communicator ends with Aborted on all ranks, here with the
+        exception as its cause."""
+
+        def called(dst: Any, src: Any, count: int, dtype: int, user: Any) -> None:
+            combine(view(dst, count, dtype), view(src, count, dtype))
+
+        callback = Callback(called, "entrain_reduce_fn")
+        out = ffi.new("entrain_reduction_t**")
+        check(lib.entrain_reduction_user(callback.pointer, NULL, signature, commutative, out))
+        return cls(out[0], callback)
+
+    @classmethod
+    def premultiplied_sum(cls, factor: float) -> "Reduction":
+        """The sum of factor * contribution; each rank has a factor of its own."""
+        out = ffi.new("entrain_reduction_t**")
+        check(lib.entrain_reduction_premultiplied_sum(factor, out))
+        return cls(out[0])
+
+    @classmethod
+    def weighted(cls, weights: Sequence[float]) -> "Reduction":
+        """The mean weighted by weights[rank]; finite, >= 0, not all 0."""
+        out = ffi.new("entrain_reduction_t**")
+        check(lib.entrain_reduction_weighted(ffi.new("double[]", list(weights)), len(weights), out))
+        return cls(out[0])
+
+    @classmethod
+    def gta(cls, *, weights: Optional[Sequence[float]] = None, consensus: str = "none", normalize: bool = True,
+            sparsification: str = "none", density: float = 1.0, seed: int = 0, wire_format: str = "f32", wire_block: int = 0,
+            wire_rounding: str = "nearest", error_feedback: bool = False) -> "Reduction":
+        """Generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification: none, magnitude,
+        random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4; wire_rounding: nearest,
+        stochastic. error_feedback: what a call did not send is added to the next one's contribution."""
+        config = new_struct("gta_config")
+        values = NULL if weights is None else ffi.new("double[]", list(weights))
+        config.weights, config.ranks = values, 0 if weights is None else len(weights)
+        config.consensus = constant("CONSENSUS", consensus, "consensus")
+        config.sparsification = constant("SPARSIFY", sparsification, "sparsification")
+        config.wire_format = constant("WIRE", wire_format, "wire_format")
+        config.wire_rounding = constant("ROUND", wire_rounding, "wire_rounding")
+        config.normalize, config.density, config.seed = normalize, density, seed
+        config.wire_block, config.error_feedback = wire_block, error_feedback
+        out = ffi.new("entrain_reduction_t**")
+        check(lib.entrain_reduction_gta(config, out))
+        return cls(out[0])
+
+    def set_weights(self, weights: Optional[Sequence[float]]) -> None:
+        """Other weights from the next call on, for a reduction of `gta`. While no call is being started."""
+        values = NULL if weights is None else ffi.new("double[]", list(weights))
+        check(lib.entrain_reduction_set_weights(self._open(), values, 0 if weights is None else len(weights)))
+
+    def save(self) -> bytes:
+        """What a sparsified or encoded reduction remembers between calls; b"" for others. This rank's own."""
+        size = ffi.new("size_t*")
+        check(lib.entrain_reduction_state_size(self._open(), size))
+        state = ffi.new("char[]", max(1, size[0]))
+        check(lib.entrain_reduction_state_save(self._open(), state, size[0]))
+        return bytes(ffi.buffer(state, size[0]))
+
+    def load(self, state: bytes) -> None:
+        """Takes up what `save` gave."""
+        check(lib.entrain_reduction_state_load(self._open(), state, len(state)))
+
+
+OpLike = Union[Op, str, Reduction]
+
+_OPS = {op.name.lower(): op for op in Op}
+
+
+def constant(family: str, name: Union[str, int], argument: str) -> int:
+    """The value of ENTRAIN_<family>_<NAME> for a name in lower case."""
+    if isinstance(name, int):
+        return int(name)
+    value = getattr(lib, f"ENTRAIN_{family}_{name.upper()}", None) if isinstance(name, str) else None
+    if value is None:
+        names = sorted(key[len(f"ENTRAIN_{family}_"):].lower() for key in dir(lib) if key.startswith(f"ENTRAIN_{family}_"))
+        raise invalid(argument, f"{name!r} is none of {', '.join(names)}")
+    return int(value)
+
+
+def resolve_op(operation: str, op: OpLike, is_bool: bool) -> Tuple[int, Optional[Reduction]]:
+    """The operator's code, and the reduction if it is an object."""
+    if isinstance(op, Reduction):
+        return lib.ENTRAIN_REDUCTION, op
+    found = _OPS.get(op) if isinstance(op, str) else Op(op)
+    if found is None:
+        raise invalid(operation, f"op is {op!r}, which is none of {', '.join(_OPS)}")
+    if is_bool and found in _NO_BOOL:
+        raise invalid(operation, f"op is {found.name.lower()} on an array of bool; take lor, land, lxor, min or max")
+    return int(found), None

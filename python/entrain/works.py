@@ -1,0 +1,276 @@
+"""Started calls as futures."""
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import ctypes
+import os
+import select
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, Generator, Generic, List, Optional, Sequence, Tuple, TypeVar
+
+from ._library import IN_PROGRESS, NULL, OK, ffi, lib, new_struct
+from .errors import Error, check, error_of, last_error, record_of
+from .lifetime import at_exit
+
+_T = TypeVar("_T")
+
+#: A wait returns to the interpreter this often, so that signals are noticed.
+SLICE_NS = 100_000_000
+
+# Works whose handle was dropped while they ran: (handle, what they use).
+_orphans: List[Tuple[Any, Any]] = []
+_unfinished: "weakref.WeakSet[Work[Any]]" = weakref.WeakSet()
+
+
+def orphan(handle: Any, held: Any) -> None:
+    """Keeps `held` until the call is over."""
+    _orphans.append((handle, held))
+
+
+def reap() -> None:
+    """Frees what orphans that are over have held."""
+    done = ffi.new("int32_t*")
+    for entry in list(_orphans):
+        lib.entrain_work_test(entry[0], done)
+        if done[0]:
+            try:
+                _orphans.remove(entry)
+            except ValueError:  # another thread was first
+                continue
+            lib.entrain_work_free(entry[0])
+
+
+def wait_for(handle: Any, timeout_ns: int = -1) -> int:
+    """The status of a work: as entrain_work_wait, but signals are noticed."""
+    if timeout_ns < 0:
+        while True:
+            status: int = lib.entrain_work_wait(handle, SLICE_NS)
+            if status != IN_PROGRESS:
+                return status
+    end = time.monotonic_ns() + timeout_ns
+    while True:
+        left = max(0, end - time.monotonic_ns())
+        status = lib.entrain_work_wait(handle, min(left, SLICE_NS))
+        if status != IN_PROGRESS or left <= SLICE_NS:
+            return status
+
+
+def work_error(handle: Any, status: int) -> Error:
+    """The error of a work that ended with `status`."""
+    struct = new_struct("error")
+    if lib.entrain_work_error(handle, struct) == OK and struct.code != OK:
+        return error_of(record_of(struct))
+    return last_error(status)
+
+
+class Work(Generic[_T]):
+    """A started call. Any thread may use it. It keeps the arrays of the call alive until the call is over, also when the
+    Work itself is dropped before. Until then nobody may change them, and nobody may read those that are results.
+
+    Errors of the call are raised by `wait`, `result`, `exception` (which returns them) and `await`, each time."""
+
+    def __init__(self, handle: Any, held: Any, result: _T, finish: Sequence[Callable[[], None]] = (),
+                 blame: Optional[Callable[[Error], Error]] = None) -> None:
+        self._handle = handle
+        self._held = held
+        self._result: Any = result
+        self._finish = finish
+        self._blame = blame
+        self._status: int = IN_PROGRESS
+        self._error: Optional[Error] = None
+        self._settling = threading.Lock()
+        self._process = os.getpid()
+        _unfinished.add(self)
+
+    def _settle(self, status: int) -> None:
+        with self._settling:
+            if self._status != IN_PROGRESS:
+                return
+            if status == OK:
+                for copy in self._finish:
+                    copy()
+            else:
+                error = work_error(self._handle, status)
+                self._error = self._blame(error) if self._blame is not None else error
+            self._held, self._finish, self._blame = None, (), None
+            self._status = status
+        _unfinished.discard(self)
+
+    def _wait(self, timeout: Optional[float]) -> bool:
+        if self._status == IN_PROGRESS:
+            status = wait_for(self._handle, -1 if timeout is None else max(0, round(timeout * 1e9)))
+            if status == IN_PROGRESS:
+                return False
+            self._settle(status)
+        return True
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits at most `timeout` seconds (None: as long as the call's own deadline allows). False if the call is not over
+        then, which changes nothing. Otherwise True, or the call's error is raised."""
+        if not self._wait(timeout):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def result(self, timeout: Optional[float] = None) -> _T:
+        """What the blocking call would have returned. TimeoutError if the call is not over after `timeout` seconds."""
+        if not self.wait(timeout):
+            raise TimeoutError(f"the call is not over after {timeout} s")
+        return self._result  # type: ignore[no-any-return]
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[Error]:
+        """The call's error, or None. TimeoutError if the call is not over after `timeout` seconds."""
+        if not self._wait(timeout):
+            raise TimeoutError(f"the call is not over after {timeout} s")
+        return self._error
+
+    def done(self) -> bool:
+        """Whether the call is over, however it ended. Makes progress; never blocks."""
+        if self._status == IN_PROGRESS:
+            over = ffi.new("int32_t*")
+            status = lib.entrain_work_test(self._handle, over)
+            if not over[0]:
+                check(status)
+                return False
+            self._settle(status)
+        return True
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once the call is over: for select, poll and event loops. The Work's own: neither
+        read nor close it."""
+        descriptor = ffi.new("int*")
+        check(lib.entrain_work_descriptor(self._handle, descriptor))
+        return int(descriptor[0])
+
+    def add_done_callback(self, callback: Callable[["Work[_T]"], object]) -> None:
+        """Calls callback(work) once, when the call is over: at once if it is, else on the thread that this package has for
+        callbacks, one after another. A callback may call the library; a long one delays the others. What it raises is
+        logged (threading.excepthook)."""
+        if self.done():
+            callback(self)
+        else:
+            _notifier.add(self, callback)
+
+    def as_future(self) -> "concurrent.futures.Future[_T]":
+        """A future with the call's result or error. It cannot be cancelled."""
+        future: "concurrent.futures.Future[_T]" = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+
+        def over(work: "Work[_T]") -> None:
+            error = work.exception()
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(work._result)
+
+        self.add_done_callback(over)
+        return future
+
+    def __await__(self) -> Generator[Any, None, _T]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            ready = loop.create_future()
+            # A descriptor of its own: an event loop has one reader for each, and several tasks may wait for one Work.
+            descriptor = os.dup(self.fileno())
+
+            def over() -> None:
+                if not ready.done():
+                    ready.set_result(None)
+
+            loop.add_reader(descriptor, over)
+            try:
+                yield from ready
+            finally:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+        return self.result()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", NULL)
+        if handle == NULL or os.getpid() != self._process:
+            return
+        try:
+            if self._status == IN_PROGRESS:
+                orphan(handle, self._held)
+            else:
+                lib.entrain_work_free(handle)
+        except Exception:  # the interpreter is ending
+            pass
+
+
+class _Notifier:
+    """The thread on which callbacks run. It waits for descriptors, so that none of the library's own threads ever needs the
+    interpreter's lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._thread: Optional[threading.Thread] = None
+        self._poll: Any = None
+        self._waiting: Dict[int, Tuple[Any, List[Callable[[Any], object]]]] = {}
+
+    def forget(self) -> None:
+        """In a forked child: nothing is waited for, and the thread is the parent's."""
+        self._lock = threading.Lock()
+        self._reset()
+
+    def add(self, work: "Work[Any]", callback: Callable[[Any], object]) -> None:
+        descriptor = work.fileno()
+        with self._lock:
+            if self._poll is None:
+                self._poll = select.epoll()
+            if descriptor in self._waiting:
+                self._waiting[descriptor][1].append(callback)
+            else:
+                self._waiting[descriptor] = (work, [callback])
+                self._poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="entrain-callbacks", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            for descriptor, _ in self._poll.poll():
+                with self._lock:
+                    work, callbacks = self._waiting.pop(descriptor)
+                    self._poll.unregister(descriptor)
+                work.done()
+                for callback in callbacks:
+                    try:
+                        callback(work)
+                    except Exception as failure:
+                        threading.excepthook(threading.ExceptHookArgs(
+                            (type(failure), failure, failure.__traceback__, threading.current_thread())))
+                del work, callbacks
+
+
+_notifier = _Notifier()
+
+
+def _after_fork() -> None:
+    _orphans.clear()
+    _notifier.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _wait_at_exit() -> None:
+    """All communicators are closed, so every call ends at once. Should one not, its memory must outlive the interpreter."""
+    end = time.monotonic() + 1.0
+    rest = [(work._handle, work._held, work._process) for work in list(_unfinished)]
+    rest += [(handle, held, os.getpid()) for handle, held in _orphans]
+    for handle, held, process in rest:
+        if process != os.getpid():
+            continue
+        if wait_for(handle, max(0, round((end - time.monotonic()) * 1e9))) == IN_PROGRESS:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+
+
+at_exit(_wait_at_exit)

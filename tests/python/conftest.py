@@ -1,0 +1,65 @@
+"""What the tests of the Python package share: ranks as threads, which is quick, and ranks as processes."""
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import entrain
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+RUN = os.environ["TEST_ENTRAIN_RUN"]  # entrain-run
+_names = itertools.count()
+
+
+def ranks(size, body, timeout=20.0):
+    """Calls body(comm) on `size` ranks, which are threads with a runtime each; what the ranks returned, by rank. Raises what
+    the first of them raised that did."""
+    name = f"mem:ranks-{next(_names)}"
+    results, failures = [None] * size, []
+
+    def run(rank):
+        try:
+            with entrain.Runtime() as runtime, entrain.Store.open(name) as store, \
+                    entrain.Comm.create(store, rank, size, timeout=timeout, runtime=runtime) as comm:
+                results[rank] = body(comm)
+        except BaseException as failure:  # raised below
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * timeout)
+        assert not thread.is_alive(), "a rank hangs"
+    if failures:
+        raise failures[0]
+    return results
+
+
+def start(code, *arguments, size=0, **keywords):
+    """A Python process that runs `code`; with `size`, so many ranks of entrain-run."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    if size:
+        command = [RUN, "-n", str(size), "--", *command]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **keywords)
+
+
+def finish(process, timeout=40):
+    """What the process printed; it must end well."""
+    try:
+        text, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text, _ = process.communicate()
+        pytest.fail(f"it hangs; so far:\n{text}")
+    assert process.returncode == 0, f"exit {process.returncode}:\n{text}"
+    return text
+
+
+def script(code, *arguments, size=0, timeout=40, **keywords):
+    """Runs `code` to its end."""
+    return finish(start(code, *arguments, size=size, **keywords), timeout)

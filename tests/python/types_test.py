@@ -1,0 +1,9 @@
+"""The type hints are complete and right."""
+import subprocess
+import sys
+
+from conftest import ROOT
+
+
+def test_mypy_strict():
+    subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", ROOT / "build/python/mypy"], cwd=ROOT / "python", check=True)
