@@ -7,6 +7,8 @@
 #   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
 #   tools/setup.sh python         a virtual environment, build/python, with what tests/python needs
+#   tools/setup.sh abseil         Debian's source of Abseil to build/abseil, for a library that has it inside
+#   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs them to DIR
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -79,6 +81,31 @@ python_environment() {
   fi
 }
 
+# The source package of the distribution, with its patches. Its index is fetched to a folder of our own, so that the system's
+# list of sources stays as it is.
+abseil() {
+  [ ! -e build/abseil/absl/base/config.h ] || return 0
+  install_absent dpkg-dev
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  mkdir -p "$work/parts" "$work/lists/partial" "$work/archives/partial" build
+  : >"$work/none.list"
+  for sources in /etc/apt/sources.list.d/*.sources; do
+    [ ! -e "$sources" ] || sed 's/^Types:.*/Types: deb-src/' "$sources" >"$work/parts/$(basename "$sources")"
+  done
+  for sources in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+    [ ! -e "$sources" ] || sed -n 's/^deb /deb-src /p' "$sources" >"$work/parts/$(basename "$sources")"
+  done
+  apt="apt-get -q -o Dir::Etc::SourceList=$work/none.list -o Dir::Etc::SourceParts=$work/parts
+    -o Dir::State::Lists=$work/lists -o Dir::Cache::Archives=$work/archives -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache=
+    -o APT::Sandbox::User=$(id -un)"
+  # $apt is a command with its options.
+  # shellcheck disable=SC2086
+  (cd "$work" && $apt update && $apt source abseil) >"$work/log" 2>&1 || { cat "$work/log" >&2; die "no source of Abseil"; }
+  rm -rf build/abseil
+  mv "$work"/abseil-*/ build/abseil
+}
+
 case "${1:-}" in
   deps)
     # shellcheck disable=SC2086
@@ -99,13 +126,26 @@ case "${1:-}" in
   python)
     python_environment
     ;;
+  abseil)
+    abseil
+    ;;
+  install)
+    [ $# -eq 2 ] || die "install: expected a folder"
+    # shellcheck disable=SC2086
+    install_absent $deps
+    abseil
+    build package
+    cmake --install build/package --prefix "$2" >build/package/install.log || die "installing to $2 failed"
+    ;;
   build)
     [ $# -ge 2 ] || die "build: expected a preset"
     shift
     build "$@"
     ;;
   *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
+    ;;
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

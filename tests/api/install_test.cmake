@@ -1,5 +1,5 @@
-# Installs the build into a fresh tree, moves it, and builds and runs the consumer against it through find_package and
-# through pkg-config:
+# Installs the build into a fresh tree, moves it, builds and runs the consumer against it through find_package and
+# through pkg-config, and starts every program that was installed:
 #   cmake -DBUILD=build -DCONSUMER=folder -DWORK=folder -DCC=compiler -DSANITIZE=... -DLIBDIR=lib -P ...
 cmake_minimum_required(VERSION 3.25)
 
@@ -35,6 +35,16 @@ expect_version(${WORK}/build/consumer)
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
 run_or_fail("pkg-config" pkg-config --cflags --libs entrain)
 separate_arguments(options UNIX_COMMAND "${log}")
-run_or_fail("compiling with pkg-config's flags" ${CC} -std=c99 ${flags} ${CONSUMER}/consumer.c ${options}
-            -Wl,-rpath,${prefix}/${LIBDIR} -o ${WORK}/consumer)
+run_or_fail("compiling with pkg-config's flags" ${CC} -std=c99 ${flags} ${CONSUMER}/consumer.c ${options} -o ${WORK}/consumer)
 expect_version(${WORK}/consumer)
+
+# What was installed starts from there.
+file(GLOB programs ${prefix}/bin/*)
+list(LENGTH programs count)
+if(count LESS 2)
+  message(FATAL_ERROR "${prefix}/bin has ${programs}")
+endif()
+foreach(program IN LISTS programs)
+  run_or_fail("${program} --help" ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${program} --help)
+endforeach()
+run_or_fail("two ranks" ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH ${prefix}/bin/entrain-run -n 2 ${WORK}/consumer)
