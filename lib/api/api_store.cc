@@ -11,7 +11,9 @@
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
 #include "lib/api/settings.h"
+#include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/store/function_store.h"
 
 namespace entrain::api {
 namespace {
@@ -68,6 +70,34 @@ entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store) {
     ENTRAIN_ASSIGN_OR_RETURN(const std::string key, KeyFromEnvironment());
     ENTRAIN_ASSIGN_OR_RETURN(auto served, entrain::ServeStore(url, key));
     Give(std::move(served), store);
+    return absl::OkStatus();
+  });
+}
+
+void entrain_store_functions_init_sized(entrain_store_functions_t* functions, size_t bytes) {
+  WriteDefaults(entrain_store_functions_t{}, functions, bytes);
+}
+
+entrain_status_t entrain_store_create(const entrain_store_functions_t* functions,
+                                      entrain_store_t** store) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(functions, "functions"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
+    entrain_store_functions_t known;
+    entrain_store_functions_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(functions, &known, sizeof(known), "entrain_store_functions_t"));
+    for (const auto& [missing, name] : {std::pair(known.set == nullptr, "functions.set"),
+                                        std::pair(known.get == nullptr, "functions.get"),
+                                        std::pair(known.add == nullptr, "functions.add")}) {
+      if (missing) {
+        return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+      }
+    }
+    Give(entrain::MakeFunctionStore(
+             {known.user, known.set, known.get, known.add, known.remove, known.release},
+             known.host == nullptr ? "" : known.host),
+         store);
     return absl::OkStatus();
   });
 }

@@ -57,6 +57,18 @@ static void check_runtime_config(void) {
   AT(entrain_runtime_config_t, log_user, 64);
 }
 
+static void check_store_functions(void) {
+  SIZE(entrain_store_functions_t, 64);
+  AT(entrain_store_functions_t, size, 0);
+  AT(entrain_store_functions_t, user, 8);
+  AT(entrain_store_functions_t, set, 16);
+  AT(entrain_store_functions_t, get, 24);
+  AT(entrain_store_functions_t, add, 32);
+  AT(entrain_store_functions_t, remove, 40);
+  AT(entrain_store_functions_t, release, 48);
+  AT(entrain_store_functions_t, host, 56);
+}
+
 static void check_comm_config(void) {
   SIZE(entrain_comm_config_t, 72);
   AT(entrain_comm_config_t, size, 0);
@@ -350,6 +362,7 @@ int main(void) {
   check_peer_id();
   check_error();
   check_runtime_config();
+  check_store_functions();
   check_comm_config();
   check_comm_stats();
   check_call_options();

@@ -121,6 +121,18 @@ std::vector<StructCase> StructRules::Cases() {
                                     entrain_comm_destroy(comm);
                                     return code;
                                   }),
+      Case<entrain_store_functions_t>(
+          "entrain_store_functions_t", offsetof(entrain_store_functions_t, remove),
+          entrain_store_functions_init_sized,
+          [](auto* functions) {
+            functions->set = [](void*, const char*, const void*, size_t) { return 0; };
+            functions->get = [](void*, const char*, int64_t, void*, size_t*) { return 0; };
+            functions->add = [](void*, const char*, int64_t, int64_t*) { return 0; };
+            entrain_store_t* store = nullptr;
+            const auto code = entrain_store_create(functions, &store);
+            entrain_store_destroy(store);
+            return code;
+          }),
       Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init_sized,
                                  [this](auto* stats) { return entrain_comm_stats(comm_, stats); }),
       Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,

@@ -215,7 +215,7 @@ TEST_P(MeetingContract, LimitsAreNamed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, MeetingContract,
-                         ::testing::Values("mem", "file", "local", "tcp", "prefix"),
+                         ::testing::Values("mem", "file", "local", "tcp", "prefix", "functions"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 // ---- Processes
@@ -228,9 +228,7 @@ class MeetingOfProcesses : public MeetingContract {
     EXPECT_EQ(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
-      const auto store = OpenStore(source_.url(), "a key of many bytes", Soon());
-      const Joined joined =
-          store.ok() ? (*store)->Join(key, rank, size, Parts(), Soon()) : Joined(store.status());
+      const Joined joined = source_.Open()->Join(key, rank, size, Parts(), Soon());
       const bool fine = joined.ok() && (!met || (*joined)->Wait(Soon()).ok());
       (void)!write(ready[1], fine ? "y" : "n", 1);
       pause();
@@ -268,7 +266,8 @@ TEST_P(MeetingOfProcesses, KilledRankIsNamedWithinTwoSeconds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, MeetingOfProcesses, ::testing::Values("file", "local", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Every, MeetingOfProcesses,
+                         ::testing::Values("file", "local", "tcp", "functions_file"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 // ---- Ranks of the process that serves

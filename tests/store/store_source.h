@@ -1,6 +1,7 @@
 // One store of a kind for a test, and any number of handles to it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <memory>
@@ -10,6 +11,8 @@
 
 #include "gtest/gtest.h"
 
+#include "lib/base/status.h"
+#include "lib/store/function_store.h"
 #include "lib/store/prefix_store.h"
 #include "lib/store/store.h"
 
@@ -19,11 +22,38 @@ inline Stop Soon() {
   return {Deadline::After(20 * kSecond), nullptr};
 }
 
+// Functions over another store's map, which keeps all keys.
+inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base) {
+  using Base = std::shared_ptr<Store>;
+  StoreFunctions functions;
+  functions.user = new Base(base);
+  functions.set = [](void* user, const char* key, const void* value, size_t bytes) {
+    return ToCode(
+        (*static_cast<Base*>(user))->Set(key, {static_cast<const char*>(value), bytes}, Soon()));
+  };
+  functions.get = [](void* user, const char* key, int64_t timeout_ns, void* value, size_t* bytes) {
+    const auto got = (*static_cast<Base*>(user))->Get(key, {Deadline::After(timeout_ns)});
+    if (got.ok()) {
+      std::copy_n(got->data(), std::min(*bytes, got->size()), static_cast<char*>(value));
+      *bytes = got->size();
+    }
+    return ToCode(got.status());
+  };
+  functions.add = [](void* user, const char* key, int64_t delta, int64_t* sum) {
+    const auto added = (*static_cast<Base*>(user))->Add(key, delta, Soon());
+    *sum = added.value_or(0);
+    return ToCode(added.status());
+  };
+  functions.release = [](void* user) { delete static_cast<Base*>(user); };
+  return functions;
+}
+
+// "functions": over a mem store; "functions_file": over a file store, for processes.
 class StoreSource {
  public:
   explicit StoreSource(const std::string& kind) : kind_(kind) {
     static std::atomic<int> count{0};
-    if (kind == "file") {
+    if (kind == "file" || kind == "functions_file") {
       std::string pattern = ::testing::TempDir() + "entrain-store-XXXXXX";
       directory_ = mkdtemp(pattern.data());
       url_ = "file:" + directory_;
@@ -46,7 +76,9 @@ class StoreSource {
   std::shared_ptr<Store> Open() const {
     auto store = OpenStore(url_, kKey, Soon());
     EXPECT_TRUE(store.ok()) << store.status();
-    return kind_ == "prefix" ? WithPrefix(*store, "part/") : *store;
+    return kind_ == "prefix"                  ? WithPrefix(*store, "part/")
+           : kind_.rfind("functions", 0) == 0 ? MakeFunctionStore(FunctionsOver(*store), "")
+                                              : *store;
   }
   const std::string& url() const { return url_; }
   // The handle of the process that serves; null: there is no server.

@@ -1,0 +1,61 @@
+// A store made of its user's functions: set, get, add, and perhaps remove, of a map that somebody else keeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "lib/base/clock.h"
+#include "lib/store/store.h"
+
+namespace entrain {
+
+// entrain_store_functions_t (include/entrain/store.h) with its rules. Each returns an entrain_status_t.
+struct StoreFunctions {
+  void* user = nullptr;
+  int32_t (*set)(void* user, const char* key, const void* value, size_t bytes) = nullptr;
+  int32_t (*get)(void* user, const char* key, int64_t timeout_ns, void* value,
+                 size_t* bytes) = nullptr;
+  int32_t (*add)(void* user, const char* key, int64_t delta, int64_t* sum) = nullptr;
+  int32_t (*remove)(void* user, const char* key) = nullptr;  // null: keys stay
+  void (*release)(void* user) = nullptr;                     // null: nothing to release
+};
+
+// The functions, called with checks: every error names the store, the function and the key.
+class FunctionCalls {
+ public:
+  FunctionCalls(const StoreFunctions& functions, std::string url)
+      : functions_(functions), url_(std::move(url)) {}
+  ~FunctionCalls();
+  FunctionCalls(const FunctionCalls&) = delete;
+  FunctionCalls& operator=(const FunctionCalls&) = delete;
+
+  absl::Status Set(const std::string& key, const std::string& value) const;
+  // Waits for the key for `timeout_ns`, and longer if the function does. kNotFound: there was none.
+  absl::StatusOr<std::string> Get(const std::string& key, int64_t timeout_ns) const;
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) const;
+  // Nothing without the function. A failure harms nobody, and is logged.
+  void Remove(const std::string& key) const;
+  bool removes() const { return functions_.remove != nullptr; }
+  const std::string& url() const { return url_; }
+
+ private:
+  absl::Status Check(int32_t code, const char* function, const std::string& key) const;
+
+  const StoreFunctions functions_;
+  const std::string url_;
+};
+
+// A call of `get` waits no longer than this before the store looks at a Stop again.
+int64_t GetSliceNs(const Stop& stop);
+
+// `host`: as Store::host. The store has no compare-and-set (kUnimplemented), and refuses keys with a zero byte. Functions
+// are called by the threads that call the store and its meetings, and by no other; `release` by the thread that lets
+// go of it last.
+std::shared_ptr<Store> MakeFunctionStore(const StoreFunctions& functions, std::string host);
+
+}  // namespace entrain
