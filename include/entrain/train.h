@@ -387,7 +387,10 @@ ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, in
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
 /* After the inner optimizer's step: counts it. FAILED_PRECONDITION naming both numbers unless begin_forward was called
  * with training 1 exactly gradient_accumulation_steps times for this step (a first_microbatch of 1 begins the count
- * anew), and while nobody has waited for a layer under exchange. */
+ * anew), and while nobody has waited for a layer under exchange; and, naming layers, where entrain_shard_gradients was called
+ * in this step, for whatever layer, unless the gradients of every layer that trains have been reduced since they were last
+ * handed out, and entrain_shard_finish_gradients was called after that. A layer that had no part in the step is reduced
+ * all the same, as zeros. */
 ENTRAIN_API entrain_status_t entrain_edit_end_step(entrain_edit_t* edit);
 /* *scope: ENTRAIN_GRADIENTS_*, over whom the gradients are to be averaged of the step that the last begin_forward with
  * training 1 began: what the library's reduction does by itself, and what a caller does who reduces gradients itself.

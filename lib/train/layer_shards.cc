@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
@@ -87,6 +88,7 @@ LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, 
       gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
       gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
                  config.timeout_ns) {
+  BeginStep();
   const ShardStats created = stats();
   base_shard_ = created.bytes_sent_shard;
   base_sync_ = created.bytes_sent_sync;
@@ -350,13 +352,18 @@ absl::Status LayerShards::Release(int layer) {
 
 absl::StatusOr<void*> LayerShards::Gradients(int layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
-  return gradients_.Lend(layer);
+  ENTRAIN_ASSIGN_OR_RETURN(void* const grads, gradients_.Lend(layer));
+  stages_[static_cast<size_t>(layer)] = Stage::kLent;
+  return grads;
 }
 
 absl::Status LayerShards::ReduceGradients(int layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
   ++reductions_;
-  return Annotate(gradients_.Reduce(layer, scope_ == GradientScope::kGlobal), "shard");
+  ENTRAIN_RETURN_IF_ERROR(
+      Annotate(gradients_.Reduce(layer, scope_ == GradientScope::kGlobal), "shard"));
+  stages_[static_cast<size_t>(layer)] = Stage::kReduced;
+  return absl::OkStatus();
 }
 
 absl::Status LayerShards::FinishGradients() {
@@ -364,7 +371,38 @@ absl::Status LayerShards::FinishGradients() {
   const int64_t start = Clock::Real().Now();
   const absl::Status status = gradients_.Finish();
   waits_.reduce_wait_ns += static_cast<uint64_t>(Clock::Real().Now() - start);
+  std::replace(stages_.begin(), stages_.end(), Stage::kReduced, Stage::kFinished);
   return Annotate(status, "shard");
+}
+
+void LayerShards::BeginStep() {
+  stages_.assign(static_cast<size_t>(slab_.layers()), Stage::kNone);
+}
+
+absl::Status LayerShards::CheckReduced() const {
+  std::vector<int> missing, unfinished;
+  size_t untouched = 0;
+  for (const int layer : slab_.training()) {
+    const Stage stage = stages_[static_cast<size_t>(layer)];
+    untouched += stage == Stage::kNone ? 1 : 0;
+    if (stage == Stage::kReduced) {
+      unfinished.push_back(layer);
+    } else if (stage != Stage::kFinished) {
+      missing.push_back(layer);
+    }
+  }
+  const auto named = [](const std::vector<int>& layers) {
+    return absl::StrCat(layers.size() == 1 ? "layer " : "layers ", absl::StrJoin(layers, ", "));
+  };
+  if (untouched == slab_.training().size() || (missing.empty() && unfinished.empty())) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      missing.empty()
+          ? absl::StrCat("nobody has waited for the gradients of ", named(unfinished),
+                         ": call finish_gradients before the optimizer")
+          : absl::StrCat("the gradients of ", named(missing),
+                         " were not reduced in this step, in which gradients were handed out"));
 }
 
 absl::Status LayerShards::SetGradients(GradientScope scope) {

@@ -89,6 +89,10 @@ class LayerShards {
   absl::Status FinishGradients();
   absl::Status SetGradients(GradientScope scope);
   GradientScope gradient_scope() const { return scope_; }
+  // kFailedPrecondition naming layers, where some layer's gradients were handed out since BeginStep, but those of another layer
+  // that trains were not reduced, or nobody has waited for them. Where none were, somebody else reduces.
+  absl::Status CheckReduced() const;
+  void BeginStep();
   // How many have begun since creation.
   uint64_t reductions() const { return reductions_; }
 
@@ -102,6 +106,8 @@ class LayerShards {
   absl::Status CheckAllReleased() const;
 
  private:
+  // Of a layer's gradients since BeginStep.
+  enum class Stage : uint8_t { kNone, kLent, kReduced, kFinished };
   struct Comms {
     std::shared_ptr<Communicator> gather, scatter, context, sync;  // null: a group of one
   };
@@ -128,7 +134,8 @@ class LayerShards {
   LayerGate* gate_ = nullptr;
   ShardStats waits_;  // the times only
   uint64_t reductions_ = 0;
-  uint64_t base_shard_ = 0;  // bytes sent while this was created
+  std::vector<Stage> stages_;  // by layer
+  uint64_t base_shard_ = 0;    // bytes sent while this was created
   uint64_t base_sync_ = 0;
   std::unique_ptr<DeviceRoom> room_;
   LayerGather gather_;

@@ -237,6 +237,9 @@ absl::Status LayerSync::CountMicrobatch(bool first) {
         "edit: begin_forward of micro-batch ", microbatches_ + 1, " of step ", step_,
         ", but gradient_accumulation_steps is ", options_.gradient_accumulation_steps));
   }
+  if (first) {
+    shards_->BeginStep();
+  }
   microbatches_ = first ? 1 : microbatches_ + 1;
   return absl::OkStatus();
 }
@@ -394,6 +397,9 @@ absl::Status LayerSync::EndStep() {
                      " of the step's micro-batches, but gradient_accumulation_steps is ",
                      options_.gradient_accumulation_steps));
   }
+  ENTRAIN_RETURN_IF_ERROR(
+      Annotate(shards_->CheckReduced(), absl::StrCat("edit: end_step ", step_)));
+  shards_->BeginStep();
   ++step_;
   microbatches_ = 0;
   reductions_ = shards_->reductions();

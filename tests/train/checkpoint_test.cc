@@ -418,8 +418,10 @@ TEST(Saving, IsForRendezvousOnly) {
       EXPECT_EQ(r.edit().WaitLayer(l), absl::OkStatus());
     }
     EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
-    EXPECT_TRUE(r.shards().Gradients(0).ok());
-    EXPECT_EQ(r.shards().ReduceGradients(0), absl::OkStatus());
+    for (const int l : r.shards().slab().training()) {
+      EXPECT_TRUE(r.shards().Gradients(l).ok());
+      EXPECT_EQ(r.shards().ReduceGradients(l), absl::OkStatus());
+    }
     EXPECT_EQ(r.shards().FinishGradients(), absl::OkStatus());
     EXPECT_THAT(refusal(), HasSubstr("gradients of step 1 have been reduced already"));
     r.EndStep();

@@ -184,7 +184,8 @@ TEST(EditOnDevice, WhatIsOffloadedIsInPageLockedMemory) {
   for (const bool offload : {false, true}) {
     Anchors anchors(slab, room->get(), offload);
     const KernelStream on(TestDevice(), stream.get());
-    ASSERT_EQ(anchors.Create(reinterpret_cast<const float*>(params.get()), 1), absl::OkStatus());
+    ASSERT_EQ(anchors.Create(LayerArrays::OfSlab(slab, params.get(), params.get(), DType::kF32), 1),
+              absl::OkStatus());
     anchors.SealAll();
     EXPECT_EQ(on.status(), absl::OkStatus());
     for (const void* const array : {anchors.anchor(1), anchors.outer(0, 1)}) {
@@ -294,7 +295,7 @@ TEST(EditOnDevice, WhatTheStreamDidBeforeIsExchangedAndWhatItDoesAfterIsNot) {
     r.EndStep();
     Device& device = TestDevice();
     const SlabLayer& last = r.shards().slab().layer(2);
-    float* const theta = r.shards().params() + last.offset;
+    float* const theta = r.shards().live().f32(2);
     const TestMemory ones(device, last.valid * static_cast<int64_t>(sizeof(float)));
     const std::vector<float> values(static_cast<size_t>(last.valid), 1.0f);
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));

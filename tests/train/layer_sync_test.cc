@@ -117,6 +117,54 @@ TEST(LayerSync, AStepHasAsManyMicrobatchesAsTheOptionSays) {
   });
 }
 
+TEST(LayerSync, AStepWhoseGradientsWereNotReducedIsRefused) {
+  RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
+    EditOptions options = Averaging();
+    options.gradient_accumulation_steps = 2;
+    r.Edit(options);
+    const auto refused = [&r](const char* says) {
+      const absl::Status status = r.edit().EndStep();
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(says));
+    };
+    const auto reduce = [&r](int layer) {
+      ASSERT_TRUE(r.shards().Gradients(layer).ok());
+      ASSERT_EQ(r.shards().ReduceGradients(layer), absl::OkStatus());
+    };
+    const int last = r.shards().slab().layers() - 1;
+    ASSERT_EQ(last, 3);
+    r.Forward();
+    r.Forward(true, false);
+    for (int layer = 0; layer < last; ++layer) {
+      reduce(layer);
+    }
+    refused("end_step 0: the gradients of layer 3 were not reduced in this step");
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    refused("the gradients of layer 3 were not");
+    ASSERT_TRUE(r.shards().Gradients(last).ok());
+    ASSERT_TRUE(r.shards().Gradients(1).ok());
+    refused("the gradients of layers 1, 3 were not");
+    reduce(last);
+    reduce(1);
+    refused("nobody has waited for the gradients of layers 1, 3: call finish_gradients");
+    EXPECT_EQ(r.edit().info().steps, 0);
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    r.EndStep();
+    // Somebody else reduces.
+    r.Forward();
+    r.Forward(true, false);
+    r.EndStep();
+    // A step that is begun anew has nothing of what was.
+    r.Forward();
+    reduce(0);
+    r.Forward();
+    r.Forward(true, false);
+    r.EndStep();
+    EXPECT_EQ(r.edit().info().steps, 3);
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+  });
+}
+
 // Its first micro-batch was never announced, so step 0 ended without anchors; by then the replicas may differ.
 TEST(LayerSync, AnchorsThatWouldBeMadeLateAreRefused) {
   for (const bool plain : {false, true}) {
