@@ -55,8 +55,10 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
 
 /* dst[i] = dst[i] (+) src[i] for `count` elements. Called on whichever thread makes progress; must not call the
- * library, and must give the same bits on every rank for the same arguments. */
-typedef void (*entrain_reduce_fn)(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user);
+ * library, and must give the same bits on every rank for the same arguments. Returns 0. Any other number ends the
+ * communicator on all ranks: ABORTED, "the user reduction of all_reduce #4 returned 5" and the rank; `out` is undefined
+ * then, on this rank and on those that had not finished. */
+typedef int32_t (*entrain_reduce_fn)(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user);
 
 /* A built-in operator as an object. */
 ENTRAIN_API entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_reduction_t** reduction);

@@ -218,9 +218,12 @@ enum { /* entrain_edit_config_t.outer_optimizer */
  * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. On
  * device memory they are addresses of the device, what the step does is enqueued on
  * entrain_edit_stream, and it must not call the library. Ranks of a sync group get the same bits and
- * must make the same bits of them: a difference is found at the next exchange. */
-typedef void (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
-                                      size_t count);
+ * must make the same bits of them: a difference is found at the next exchange. Returns 0. Any other number ends the
+ * communicators of this EDiT object on all ranks: ABORTED, "the outer step of layer 3, step 7, returned 5", on other ranks with the rank, at the latest in their next exchange.
+ * The library then writes nothing more: the anchor is what the step has left of it, the parameters are what they were
+ * before the layer's exchange, and no other layer's step is called on this rank. */
+typedef int32_t (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
+                                         size_t count);
 enum { /* entrain_edit_config_t.reducer */
   ENTRAIN_REDUCER_NONE = 0,  /* uniform mean */
   ENTRAIN_REDUCER_LINEAR = 1, /* weighted mean */
@@ -584,10 +587,13 @@ enum { /* units of the schedule and of the limit: what has been committed, of al
  * params_dtype is. preview 0: a commit: `master` becomes the new parameters, `out` is NULL. 1: `out` becomes what a commit would make
  * of `master`; master and the optimizer's own state must stay as they are.
  * `step` counts commits from 1. On device memory all three are addresses of the device, and what
- * the step does is enqueued on entrain_acco_stream. */
-typedef void (*entrain_acco_step_fn)(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
-                                     const void* grads, void* master, void* out);
-/* The learning rate when so much has been committed (schedule_unit); the same on all ranks. In the channel's thread. */
+ * the step does is enqueued on entrain_acco_stream. Returns 0. Any other number ends the channel on all ranks: ABORTED,
+ * "the ACCO step of commit 7 returned 5", on other ranks with the rank. No further piece is stepped, and `params` stay as the last install
+ * left them; `master` is what the step has left of it. */
+typedef int32_t (*entrain_acco_step_fn)(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
+                                        const void* grads, void* master, void* out);
+/* The learning rate when so much has been committed (schedule_unit); the same on all ranks. In the channel's thread. One
+ * that is negative or not finite ends the channel on all ranks: ABORTED with the rate. */
 typedef double (*entrain_acco_schedule_fn)(void* user, int64_t progress);
 
 typedef struct entrain_acco_config {
@@ -599,8 +605,8 @@ typedef struct entrain_acco_config {
   int32_t grads_dtype;           /* of the accumulator: params_dtype or ENTRAIN_F32; -1 (default): params_dtype */
   int32_t wire_dtype;            /* of gradients on their way: ENTRAIN_F32 or ENTRAIN_BF16 (F64 with F64); -1 (default): params_dtype */
   int32_t method;                /* ENTRAIN_ACCO*; default ENTRAIN_ACCO */
-  const entrain_optim_t* optim;  /* lent; the channel keeps its state arrays, and says where it
-                                    steps: the memory and stream it was made for are not asked; or */
+  const entrain_optim_t* optim;  /* shared: may be destroyed before the channel, which keeps its state arrays, and says
+                                    where it steps: the memory and stream it was made for are not asked; or */
   entrain_acco_step_fn step;     /* of the caller's own; one of them */
   void* user;                    /* its first argument */
   int64_t min_microbatches;      /* >= 1 of this rank in a round; default 1 */

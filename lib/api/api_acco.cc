@@ -77,7 +77,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
                       .user = config.schedule_user};
   options.limit_unit = entrain::ProgressUnit{config.limit_unit};
   options.limit = config.limit;
-  options.optimizer = config.optim == nullptr ? nullptr : config.optim->optimizer.get();
+  options.optimizer = config.optim == nullptr ? nullptr : config.optim->optimizer;
   options.step = config.step;
   options.user = config.user;
   options.timeout_ns = config.timeout_ns;

@@ -82,10 +82,8 @@ absl::Status CheckReduction(ReduceOp op, DType dtype);
 // How contributions are combined.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
-  // The caller's own function: dst = dst ⊕ src over `count` elements. Called on the thread that
-  // drives the engine; must not call the library.
-  void (*combine)(void* dst, const void* src, size_t count, int32_t dtype,
-                  void* user) = nullptr;  // kCustom only
+  // The caller's own function: dst = dst ⊕ src over `count` elements; not 0: it failed. kCustom only.
+  int32_t (*combine)(void* dst, const void* src, size_t count, int32_t dtype, void* user) = nullptr;
   void* user = nullptr;
   uint32_t signature =
       0;  // kCustom: the caller's number for this function; must agree on all ranks

@@ -265,7 +265,8 @@ PartGroup* CommCore::AddGroup(Group group) {
 
 absl::Status CommCore::Run(const Call& call) {
   if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
-      ContributionDiffers(call, size()) || PackedCall::Is(call) || !engine_.TakeIfQuiet()) {
+      ContributionDiffers(call, size()) || PackedCall::Is(call) ||
+      call.reduction.op == ReduceOp::kCustom || !engine_.TakeIfQuiet()) {
     ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
     work->Wait(Deadline::Never(), call.options.background);
     return work->status();
@@ -408,7 +409,7 @@ void CommCore::EndHere(const absl::Status& why) {
 void CommCore::EndWith(const absl::Status& why) {
   const absl::StatusCode code = CodeHere(why);
   // What is no communicator's error was met by this rank alone.
-  const bool own = code != why.code();
+  const bool own = code != why.code() || !HasBlame(why);
   SetStatus(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ",
                                                       config_.rank, ": ", why.message())),
                       own ? BlameFor(nullptr, config_.rank, Phase::kNone) : BlameHere(why)));
@@ -557,6 +558,10 @@ void CommCore::CompleteReady() {
     if (!work->executor_.Advance()) {
       ++i;
       continue;
+    }
+    if (work->executor_.reduction_failed() != 0) {
+      Fail(ReductionFailed(*work));
+      return;
     }
     if (work->executor_.status().ok()) {
       FinishWork(work, absl::OkStatus());

@@ -288,6 +288,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // Words, in comm_words.cc. A call's, a lost rank's, that of ranks that called different things.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
+  absl::Status ReductionFailed(const CallWork& work) const;
   // For a rank of another communicator, which waits for this one.
   absl::Status HeldUp(const CallWork& work, const Finding& finding) const;
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;

@@ -81,6 +81,13 @@ absl::Status CommCore::TimedOut(const CallWork& work, const Finding& finding,
                    finding.blame);
 }
 
+absl::Status CommCore::ReductionFailed(const CallWork& work) const {
+  return WithBlame(absl::AbortedError(absl::StrCat(
+                       config_.name, ": rank ", config_.rank, ": the user reduction of ",
+                       CallName(work), " returned ", work.executor_.reduction_failed())),
+                   BlameFor(&work, config_.rank, Phase::kReduce));
+}
+
 absl::Status CommCore::HeldUp(const CallWork& work, const Finding& finding) const {
   return WithBlame(absl::DeadlineExceededError(
                        absl::StrCat("it waits in ", CallName(work), " of ", config_.name, " for ",

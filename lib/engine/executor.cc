@@ -99,7 +99,10 @@ void Executor::DoOps(LaneRun& run) {
       lent.push_back({binding_.PlaceOf(t), slots_[t].loan.lent});
     }
   }
-  binding_.RunOps(run.scratch, round, lent);
+  if (const int32_t failed = binding_.RunOps(run.scratch, round, lent); failed != 0) {
+    stopped_ = true;
+    reduction_failed_ = failed;
+  }
   if (lent.empty()) {
     return;
   }

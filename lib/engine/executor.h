@@ -60,6 +60,8 @@ class Executor {
   int pending() const { return pending_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   int64_t bytes_received() const { return bytes_received_; }
+  // What the caller's own reduction returned when it failed; 0: it has not.
+  int32_t reduction_failed() const { return reduction_failed_; }
   // The rank of the first transfer that failed or has not completed; -1: none.
   int WaitingFor() const;
   // Once, when pending() is 0.
@@ -112,6 +114,7 @@ class Executor {
   int pending_ = 0;
   int64_t bytes_sent_ = 0, bytes_received_ = 0;
   int failed_peer_ = -1;
+  int32_t reduction_failed_ = 0;
   bool stopped_ = false;
   absl::Status status_;
 };

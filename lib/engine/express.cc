@@ -12,7 +12,6 @@ Express::Express(const Plan& plan, const Call& call, const Descriptor& descripto
       descriptor_(descriptor),
       binding_(plan, call, kernels),
       lane_(plan.schedule->lanes[0]),
-      look_(call.reduction.op != ReduceOp::kCustom),  // the caller's function may be slow
       scratch_(scratch) {}
 
 bool Express::Run(Engine& engine) {
@@ -120,9 +119,8 @@ bool Express::ReceiveAll(const Round& round, Patience& patience) {
       Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
       const Bytes into = binding_.Span(scratch_, binding_.PlaceOf(index));
       const std::byte* data = into.data();
-      const Endpoint::Next next = look_ && plan_.read_once[index]
-                                      ? endpoint.TryRead(envelope, into, &data)
-                                      : endpoint.TryRecv(envelope, into);
+      const Endpoint::Next next = plan_.read_once[index] ? endpoint.TryRead(envelope, into, &data)
+                                                         : endpoint.TryRecv(envelope, into);
       if (next == Endpoint::Next::kThis) {
         if (data != into.data() && !into.empty()) {
           lent_.push_back({binding_.PlaceOf(index), data});

@@ -15,7 +15,7 @@ namespace entrain {
 
 class Express {
  public:
-  // Of a plan with `express`. All outlive it. `scratch`: plan.slot_bytes.
+  // Of a plan with `express`, for a call without a function of the caller's. All outlive it. `scratch`: plan.slot_bytes.
   Express(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
           const Kernels& kernels, std::byte* scratch);
 
@@ -36,7 +36,6 @@ class Express {
   const Descriptor& descriptor_;
   const Binding binding_;
   const Lane& lane_;
-  const bool look_;  // messages that are only combined may stay where they came
   std::byte* const scratch_;
   Progress progress_;
   absl::InlinedVector<Lent, 8> lent_;     // of this round

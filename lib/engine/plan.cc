@@ -412,11 +412,13 @@ const std::byte* Binding::Source(std::byte* scratch, const Place& place,
   return Address(scratch, place);
 }
 
-void Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent) const {
+int32_t Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent) const {
   for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
     const LocalOp& op = schedule_.ops[o];
     if (op.kind == LocalKind::kCombine) {
-      Combine(scratch, o, lent);
+      if (const int32_t failed = Combine(scratch, o, lent); failed != 0) {
+        return failed;
+      }
       continue;
     }
     const Bytes dst = Span(scratch, plan_.ops[o]);
@@ -429,13 +431,14 @@ void Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Le
       }
     }
   }
+  return 0;
 }
 
-void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent> lent) const {
+int32_t Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent> lent) const {
   const LocalOp& op = schedule_.ops[index];
   const Place& to = plan_.ops[index];
   if (to.bytes == 0) {
-    return;
+    return 0;
   }
   const int64_t count = to.bytes / plan_.element_bytes;
   std::byte* const dst = Address(scratch, to);
@@ -445,25 +448,25 @@ void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent>
   }
   const ReduceOp reduce = call_.reduction.op;
   if (reduce == ReduceOp::kCustom) {
-    CombineByCallback(dst, sources, count);
-    return;
+    return CombineByCallback(dst, sources, count);
   }
   if (call_.reduction.merging != nullptr) {
     // The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
     Merge(kernels_, *call_.reduction.merging, call_.dtype, dst, sources, count);
-    return;
+    return 0;
   }
   const bool average = reduce == ReduceOp::kAvg;
   const bool sums = average || reduce == ReduceOp::kPreMultipliedSum;
   kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, dst, sources.data(),
                    static_cast<int>(sources.size()), count,
                    average && op.last ? schedule_.spec.size : 1);
+  return 0;
 }
 
 // dst = sources[0] ⊕ sources[1] ⊕ ..., by a function that only knows dst = dst ⊕ src. A destination
 // that is one of the later sources would be overwritten too early, so such results are made aside.
-void Binding::CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
-                                int64_t count) const {
+int32_t Binding::CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
+                                   int64_t count) const {
   const auto bytes = static_cast<size_t>(count * plan_.element_bytes);
   const bool aside = std::find(sources.begin() + 1, sources.end(), dst) != sources.end();
   std::vector<std::byte> room(aside ? bytes : 0);
@@ -472,12 +475,16 @@ void Binding::CombineByCallback(std::byte* dst, absl::Span<const void* const> so
     std::memcpy(result, sources[0], bytes);
   }
   for (const void* source : sources.subspan(1)) {
-    call_.reduction.combine(result, source, count, static_cast<int32_t>(call_.dtype),
-                            call_.reduction.user);
+    const int32_t failed = call_.reduction.combine(
+        result, source, count, static_cast<int32_t>(call_.dtype), call_.reduction.user);
+    if (failed != 0) {
+      return failed;
+    }
   }
   if (aside) {
     std::memcpy(dst, result, bytes);
   }
+  return 0;
 }
 
 }  // namespace entrain

@@ -109,15 +109,16 @@ class Binding {
   }
   // Where a transfer's bytes are.
   const Place& PlaceOf(uint32_t transfer) const { return places_.transfers[transfer]; }
-  void RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent = {}) const;
+  // 0, or what the caller's own function returned when it failed; then the rest is not done.
+  int32_t RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent = {}) const;
 
  private:
   // Where an operand is.
   const std::byte* Source(std::byte* scratch, const Place& place,
                           absl::Span<const Lent> lent) const;
-  void Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
-  void CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
-                         int64_t count) const;
+  int32_t Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
+  int32_t CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
+                            int64_t count) const;
 
   const Plan& plan_;
   const Schedule& schedule_;

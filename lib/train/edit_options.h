@@ -21,9 +21,9 @@ enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
 enum class FragmentPattern : int32_t { kSequential = 0, kStrided = 1 };
 
-// a ← a step against grad, elements of one layer's shard on this rank. `step` is 1 for the first.
-using OuterStepFn = void (*)(void* user, int32_t layer, int64_t step, float* anchor,
-                             const float* grad, size_t count);
+// a ← a step against grad, elements of one layer's shard on this rank. `step` is 1 for the first. Not 0: it failed.
+using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* anchor,
+                                const float* grad, size_t count);
 
 struct EditOptions {
   int64_t local_sgd_sync_interval = 1;  // H

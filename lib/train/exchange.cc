@@ -485,7 +485,8 @@ absl::Status Exchange::Combine(int layer, float* mean) {
     // Overlapped, nobody wants what would be published: it goes where the mean was. So does what is
     // still to be rounded.
     const bool straight = !overlapped(layer) && live_.f32(layer) != nullptr;
-    outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean);
+    ENTRAIN_RETURN_IF_ERROR(
+        outer_.Step(layer, mean, scales, &anchors_, straight ? live_.f32(layer) : mean));
     if (!straight && !overlapped(layer)) {
       live_.Write(layer, mean, l.valid);
     }

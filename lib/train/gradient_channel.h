@@ -55,8 +55,8 @@ enum class DelayMethod : int32_t { kAcco = 0, kDpu = 1, kWp = 2, kZero1 = 3 };
 enum class ProgressUnit : int32_t { kCommits = 0, kGradients = 1, kTokens = 2 };
 
 // One step of the caller's optimizer on elements [first, first + count) of this rank's shard; see entrain_acco_step_fn.
-using ShardStepFn = void (*)(void* user, int32_t preview, int64_t step, double lr, size_t first,
-                             size_t count, const void* grads, void* master, void* out);
+using ShardStepFn = int32_t (*)(void* user, int32_t preview, int64_t step, double lr, size_t first,
+                                size_t count, const void* grads, void* master, void* out);
 using ScheduleFn = double (*)(void* user, int64_t progress);
 
 // lr, as a function of how much has been committed.
@@ -85,8 +85,8 @@ struct ChannelOptions {
   double clip_norm = 0;             // 0: off
   RateSchedule schedule;
   ProgressUnit limit_unit = ProgressUnit::kCommits;
-  int64_t limit = 0;                     // the end, at the first commit that reaches it; 0: none
-  const Optimizer* optimizer = nullptr;  // lent; or
+  int64_t limit = 0;  // the end, at the first commit that reaches it; 0: none
+  std::shared_ptr<const Optimizer> optimizer;  // or
   ShardStepFn step = nullptr;
   void* user = nullptr;
   int64_t timeout_ns = 0;
@@ -202,10 +202,10 @@ class GradientChannel {
   Call ParametersCall() const;
   absl::StatusOr<double> Norm(double scale);
   double SumOfSquares() const;
-  void StepShard(const RoundStep& round);
-  void StepPiece(const RoundStep& round, int64_t first, int64_t count);
-  void StepOnce(int64_t step, double lr, int64_t first, int64_t count, const std::byte* grads,
-                std::byte* out);
+  absl::Status StepShard(const RoundStep& round);
+  absl::Status StepPiece(const RoundStep& round, int64_t first, int64_t count);
+  absl::Status StepOnce(int64_t step, double lr, int64_t first, int64_t count,
+                        const std::byte* grads, std::byte* out);
 
   std::byte* Own(DType dtype) const { return com_.data() + slab_.layer(0).first * SizeOf(dtype); }
   CallOptions Options(bool on_stream = true) const;

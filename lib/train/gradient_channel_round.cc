@@ -22,7 +22,12 @@ absl::Status GradientChannel::MakeRound() {
   Counts all;
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(&all));
   ChannelInfo now;
-  now.lr = options_.schedule.At(Progress(options_.schedule.unit));
+  const int64_t progress = Progress(options_.schedule.unit);
+  now.lr = options_.schedule.At(progress);
+  if (!(now.lr >= 0) || !std::isfinite(now.lr)) {
+    return absl::AbortedError(
+        absl::StrCat("the schedule of rates returned ", now.lr, " at progress ", progress));
+  }
   now.clip_factor = 1;
   RoundStep round{.step = steps_ + 1, .scale = 1 / static_cast<double>(all.microbatches)};
   if (options_.clip_norm > 0) {
@@ -40,7 +45,9 @@ absl::Status GradientChannel::MakeRound() {
   Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": step"));
   // At the end everybody has the parameters themselves, not what may become of them.
   round.preview = previews_ && !(commits_ && Done());
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { StepShard(round); }));
+  absl::Status stepped;
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { stepped = StepShard(round); }));
+  ENTRAIN_RETURN_IF_ERROR(stepped);
   Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": parameters"));
   ENTRAIN_RETURN_IF_ERROR(Carry("parameters", ParametersCall()));
   now.rounds = ++rounds_;
@@ -156,17 +163,18 @@ double GradientChannel::SumOfSquares() const {
 
 // Piece by piece, gradients become parameters in the same place. Where one kind of element is wider
 // than the other, the order is such that nothing is written over before it is read.
-void GradientChannel::StepShard(const RoundStep& round) {
+absl::Status GradientChannel::StepShard(const RoundStep& round) {
   const int64_t count = slab_.layer(0).valid;
   const int64_t pieces = (count + piece_ - 1) / piece_;
   const bool backward = SizeOf(options_.params_dtype) > SizeOf(options_.wire_dtype);
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t first = (backward ? pieces - 1 - i : i) * piece_;
-    StepPiece(round, first, std::min(piece_, count - first));
+    ENTRAIN_RETURN_IF_ERROR(StepPiece(round, first, std::min(piece_, count - first)));
   }
+  return absl::OkStatus();
 }
 
-void GradientChannel::StepPiece(const RoundStep& round, int64_t first, int64_t count) {
+absl::Status GradientChannel::StepPiece(const RoundStep& round, int64_t first, int64_t count) {
   const Kernels& kernels = CurrentKernels();
   const DType type = options_.master_dtype(), wire = options_.wire_dtype,
               params = options_.params_dtype;
@@ -175,23 +183,30 @@ void GradientChannel::StepPiece(const RoundStep& round, int64_t first, int64_t c
   kernels.cast(grads, type, Own(wire) + first * SizeOf(wire), wire, count);
   kernels.scale_any(type, grads, grads, count, round.scale);
   if (commits_) {
-    StepOnce(round.step, round.lr, first, count, grads, nullptr);
+    ENTRAIN_RETURN_IF_ERROR(StepOnce(round.step, round.lr, first, count, grads, nullptr));
   }
   if (round.preview) {
-    StepOnce(commits_ ? round.step + 1 : round.step, round.lr, first, count, grads, estimate);
+    ENTRAIN_RETURN_IF_ERROR(
+        StepOnce(commits_ ? round.step + 1 : round.step, round.lr, first, count, grads, estimate));
   }
   kernels.cast(Own(params) + first * SizeOf(params), params,
                round.preview ? estimate : master_.data() + first * SizeOf(type), type, count);
+  return absl::OkStatus();
 }
 
 // `out` null: a commit.
-void GradientChannel::StepOnce(int64_t step, double lr, int64_t first, int64_t count,
-                               const std::byte* grads, std::byte* out) {
+absl::Status GradientChannel::StepOnce(int64_t step, double lr, int64_t first, int64_t count,
+                                       const std::byte* grads, std::byte* out) {
   std::byte* const master = master_.data() + first * SizeOf(options_.master_dtype());
   if (options_.optimizer == nullptr) {
-    options_.step(options_.user, out == nullptr ? 0 : 1, step, lr, static_cast<size_t>(first),
-                  static_cast<size_t>(count), grads, master, out);
-    return;
+    const std::string name = absl::StrCat(
+        "the ACCO step of ", out == nullptr ? "commit " : "a preview of commit ", step);
+    Courier::Doing(name);
+    const int32_t failed =
+        options_.step(options_.user, out == nullptr ? 0 : 1, step, lr, static_cast<size_t>(first),
+                      static_cast<size_t>(count), grads, master, out);
+    return failed == 0 ? absl::OkStatus()
+                       : absl::AbortedError(absl::StrCat(name, " returned ", failed));
   }
   std::vector<float*> state;
   for (const PlacedArray& array : state_) {
@@ -205,6 +220,7 @@ void GradientChannel::StepOnce(int64_t step, double lr, int64_t first, int64_t c
                             .step = step,
                             .lr = lr},
                            out == nullptr ? Apply::kCommit : Apply::kPreview);
+  return absl::OkStatus();
 }
 
 }  // namespace entrain

@@ -1,9 +1,13 @@
 #include "lib/train/outer_optimizer.h"
 
 #include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 #include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/courier.h"
 
 namespace entrain {
 namespace {
@@ -26,8 +30,8 @@ OuterOptimizer::OuterOptimizer(const Slab& slab, const EditOptions& options)
   }
 }
 
-void OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors* anchors,
-                          float* live) {
+absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors* anchors,
+                                  float* live) {
   const int64_t step = ++steps_[static_cast<size_t>(layer)];
   const SlabLayer& l = slab_.layer(layer);
   const auto factor = static_cast<float>(scales.gradient);
@@ -36,11 +40,16 @@ void OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors*
     if (factor != 1) {
       CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, factor);
     }
-    options_.outer_step(options_.outer_user, layer, step, anchor, mean,
-                        static_cast<size_t>(l.valid));
+    const std::string name = absl::StrCat("the outer step of layer ", layer, ", step ", step);
+    Courier::Doing(name);
+    const int32_t failed = options_.outer_step(options_.outer_user, layer, step, anchor, mean,
+                                               static_cast<size_t>(l.valid));
+    if (failed != 0) {
+      return absl::AbortedError(absl::StrCat(name, ", returned ", failed));
+    }
     CopyArray(live, anchor, l.valid * kFloat);
     anchors->Seal(layer);
-    return;
+    return absl::OkStatus();
   }
   const bool on_device = KernelStream::Current() != nullptr;
   ArrayHash hash;
@@ -56,6 +65,7 @@ void OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors*
   if (l.valid > 0) {
     on_device ? anchors->Seal(layer) : anchors->Seal(layer, hash);
   }
+  return absl::OkStatus();
 }
 
 OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* mean,

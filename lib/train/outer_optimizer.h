@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+
 #include "lib/checkpoint/state_visitor.h"
 #include "lib/optim/optimizer.h"
 #include "lib/train/anchors.h"
@@ -27,8 +29,9 @@ class OuterOptimizer {
     double momentum = 1;  // of sgd's mu: for clipping b
   };
   // g ← beta mean; a ← a step against g, and sealed; live ← a. `mean` is used up. Layers whose part
-  // here is all padding have no elements, and count their steps all the same.
-  void Step(int layer, float* mean, const Scales& scales, Anchors* anchors, float* live);
+  // here is all padding have no elements, and count their steps all the same. kAborted: the caller's own function failed;
+  // then nothing is published.
+  absl::Status Step(int layer, float* mean, const Scales& scales, Anchors* anchors, float* live);
   void VisitState(StateVisitor& visitor) {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
                   static_cast<int64_t>(steps_.size()));

@@ -22,8 +22,8 @@ struct Sum {
 };
 
 // SGD with rate lr, counting.
-void SgdStep(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
-             const void* grads, void* master, void* out) {
+int32_t SgdStep(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
+                const void* grads, void* master, void* out) {
   auto* const sum = static_cast<Sum*>(user);
   (preview != 0 ? sum->previews : sum->steps) = step;
   sum->elements = first + count;
@@ -32,6 +32,7 @@ void SgdStep(void* user, int32_t preview, int64_t step, double lr, size_t first,
     const float next = theta[i] - static_cast<float>(lr) * static_cast<const float*>(grads)[i];
     (preview != 0 ? static_cast<float*>(out)[i] : theta[i]) = next;
   }
+  return 0;
 }
 
 double Falling(void*, int64_t progress) {

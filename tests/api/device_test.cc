@@ -219,8 +219,8 @@ TEST(OnDevice, CollectivesFollowTheCallersStream) {
 // ---- ACCO
 
 // SGD by kernels of the device, on the channel's stream.
-void StepOnDevice(void* stream, int32_t preview, int64_t, double lr, size_t, size_t count,
-                  const void* grads, void* master, void* out) {
+int32_t StepOnDevice(void* stream, int32_t preview, int64_t, double lr, size_t, size_t count,
+                     const void* grads, void* master, void* out) {
   const auto elements = static_cast<int64_t>(count);
   const entrain::KernelStream bound(TestDevice(), *static_cast<void**>(stream));
   if (preview != 0) {
@@ -230,14 +230,16 @@ void StepOnDevice(void* stream, int32_t preview, int64_t, double lr, size_t, siz
                                  static_cast<float>(-lr), static_cast<const float*>(grads),
                                  elements);
   EXPECT_TRUE(bound.status().ok());
+  return 0;
 }
-void StepOnHost(void*, int32_t preview, int64_t, double lr, size_t, size_t count, const void* grads,
-                void* master, void* out) {
+int32_t StepOnHost(void*, int32_t preview, int64_t, double lr, size_t, size_t count,
+                   const void* grads, void* master, void* out) {
   for (size_t i = 0; i < count; ++i) {
     auto* const theta = static_cast<float*>(master);
     const float moved = static_cast<float>(-lr) * static_cast<const float*>(grads)[i];
     (preview != 0 ? static_cast<float*>(out)[i] : theta[i]) = theta[i] + moved;
   }
+  return 0;
 }
 
 class AccoLoop {
@@ -354,15 +356,18 @@ TEST(OnDevice, AccoRefusesMemoryThatIsNotThere) {
 // ---- EDiT
 
 // a <- a - grad / 2, on the stream of exchanges or at once.
-void OuterOnDevice(void* stream, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
+int32_t OuterOnDevice(void* stream, int32_t, int64_t, float* anchor, const float* grad,
+                      size_t count) {
   const entrain::KernelStream bound(TestDevice(), *static_cast<void**>(stream));
   TestDevice().kernels().axpy(anchor, -0.5f, grad, static_cast<int64_t>(count));
   EXPECT_TRUE(bound.status().ok());
+  return 0;
 }
-void OuterOnHost(void*, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
+int32_t OuterOnHost(void*, int32_t, int64_t, float* anchor, const float* grad, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     anchor[i] += -0.5f * grad[i];
   }
+  return 0;
 }
 
 // A model of two layers, an optimizer inside, and an exchange every other step.

@@ -197,6 +197,7 @@ TEST_P(Memory, IsNotFreedWhileASmallBlockingCallUsesIt) {
     }
     // A slow operator: the call is under way all this time.
     std::this_thread::sleep_for(std::chrono::milliseconds(slow.rank == 0 ? 50 : 300));
+    return 0;
   };
   WorldOptions options{.transports = GetParam(), .algorithms = "all_reduce:two_step"};
   RunWorld(

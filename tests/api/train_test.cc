@@ -576,14 +576,15 @@ struct Descent {
   size_t elements = 0;
 };
 
-void HalfStep(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
-              size_t count) {
+int32_t HalfStep(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
+                 size_t count) {
   auto* descent = static_cast<Descent*>(user);
   descent->last_step = step;
   descent->elements += layer == 0 ? count : 0;
   for (size_t i = 0; i < count; ++i) {
     anchor[i] -= 0.5f * grad[i];
   }
+  return 0;
 }
 
 TEST(Train, AEditMeetsByTimeWithACallersOuterStepAndLeaves) {

@@ -171,13 +171,14 @@ uint64_t Then(uint64_t first, uint64_t second) {
   const uint64_t a = second >> 32, b = second & 0xffffffff;
   return Map(a * (first >> 32), a * (first & 0xffffffff) + b);
 }
-void Compose(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user) {
+int32_t Compose(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user) {
   EXPECT_EQ(dtype, ENTRAIN_U64);
   *static_cast<std::atomic<size_t>*>(user) += count;
   for (size_t i = 0; i < count; ++i) {
     auto* to = static_cast<uint64_t*>(dst) + i;
     *to = Then(*to, static_cast<const uint64_t*>(src)[i]);
   }
+  return 0;
 }
 
 TEST(Work, AUserReductionIsAppliedInRankOrder) {

@@ -245,6 +245,7 @@ TEST(CollectiveReduction, UserFunctionInRankOrder) {
       }
       d[i] = d[i] * shift + s[i];
     }
+    return 0;
   };
   RunRanks(5, [&](const Comm& comm) {
     std::vector<int64_t> in(3, comm->rank() + 1), out(3);

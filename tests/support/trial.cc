@@ -22,18 +22,21 @@ BufferView View(std::vector<std::byte>& data) {
 }
 
 // Of i64. The order of the ranks shows in the one, and not in the other.
-void KeepFirst(void* /*dst*/, const void* /*src*/, size_t /*count*/, int32_t /*dtype*/, void*) {}
-void AddUp(void* dst, const void* src, size_t count, int32_t /*dtype*/, void*) {
+int32_t KeepFirst(void* /*dst*/, const void* /*src*/, size_t /*count*/, int32_t /*dtype*/, void*) {
+  return 0;
+}
+int32_t AddUp(void* dst, const void* src, size_t count, int32_t /*dtype*/, void*) {
   auto* const sums = static_cast<int64_t*>(dst);
   for (size_t i = 0; i < count; ++i) {
     sums[i] += static_cast<const int64_t*>(src)[i];
   }
+  return 0;
 }
 
 struct Operator {
   DType dtype;
   ReduceOp op;
-  void (*combine)(void*, const void*, size_t, int32_t, void*) = nullptr;
+  int32_t (*combine)(void*, const void*, size_t, int32_t, void*) = nullptr;
 };
 constexpr Operator kOperators[] = {
     {DType::kI64, ReduceOp::kSum},

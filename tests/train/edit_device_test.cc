@@ -35,9 +35,10 @@ struct Case {
   bool exact;  // no norm is part of the result: a device adds squares in another order
 };
 
-void HalfAStep(void* /*user*/, int32_t /*layer*/, int64_t /*step*/, float* anchor,
-               const float* grad, size_t count) {
+int32_t HalfAStep(void* /*user*/, int32_t /*layer*/, int64_t /*step*/, float* anchor,
+                  const float* grad, size_t count) {
   CurrentKernels().axpy(anchor, -0.5f, grad, static_cast<int64_t>(count));
+  return 0;
 }
 
 std::vector<Case> Cases() {

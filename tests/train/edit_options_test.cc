@@ -138,7 +138,7 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
        }},
       {"outer_step: a function",
        [](auto& o) {
-         o.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) {};
+         o.outer_step = [](void*, int32_t, int64_t, float*, const float*, size_t) { return 0; };
        }},
       {"outer_beta1: 0.8",
        [](auto& o) {

@@ -52,7 +52,7 @@ class Learner {
     options.count = count;
     options.params = params_.data();
     options.at = where.at();
-    options.optimizer = optimizer_.get();
+    options.optimizer = optimizer_;
   }
   absl::Status Create(Communicator& comm) {
     auto made = GradientChannel::Create(comm, options);
@@ -81,7 +81,7 @@ class Learner {
   const int64_t count_;
   const TestArray<float> params_;
   std::vector<std::unique_ptr<TestArray<float>>> gradients_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::shared_ptr<const Optimizer> optimizer_;
   size_t next_ = 0;
 
  public:
@@ -232,6 +232,7 @@ TEST(ChannelOnDevice, TheInstallThatEndsTheRunHasTheErrorOfTheLastRoundsParamete
         if (preview == 0 && gate != nullptr) {
           static_cast<std::unique_ptr<Gate>*>(gate)->get()->Hold();
         }
+        return 0;
       };
       run.options.limit = 1;
       run.options.timeout_ns = 500 * kMillisecond;

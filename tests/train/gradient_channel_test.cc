@@ -56,7 +56,7 @@ std::vector<float> Initial() {
 struct Floats {
   const Arrays where;
   const TestArray<float> array;
-  std::unique_ptr<Optimizer> optimizer;
+  std::shared_ptr<const Optimizer> optimizer;
   ChannelOptions options;
 
   Floats(bool on_device, DelayMethod method, OptimizerKind kind = OptimizerKind::kAdamw)
@@ -69,7 +69,7 @@ struct Floats {
     options.count = kCount;
     options.params = array.data();
     options.at = where.at();
-    options.optimizer = optimizer.get();
+    options.optimizer = optimizer;
     options.schedule.lr = 0.01;
   }
   std::vector<float> params() const { return array.Read(); }
@@ -556,7 +556,9 @@ TEST_P(Channel, PortableResumeOnAnotherNumberOfRanksIsAtTheLastCommit) {
 
 // ---- Errors ----------------------------------------------------------------------------------------
 
-void NoStep(void*, int32_t, int64_t, double, size_t, size_t, const void*, void*, void*) {}
+int32_t NoStep(void*, int32_t, int64_t, double, size_t, size_t, const void*, void*, void*) {
+  return 0;
+}
 
 TEST(GradientChannel, OptionsAreRefusedByNameAndValue) {
   struct Case {
