@@ -7,17 +7,21 @@
 README.md of this package has installing, threads and ownership; the docstrings have shapes, units and errors."""
 from ._library import VERSION as __version__
 from ._library import library_path, program_path
+from .acco import ACCO, AccoInfo
 from .arrays import DType
 from .collectives import CallOptions
 from .comm import Batch, Comm, CommStats, Runtime
 from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, InvalidArgument, Mismatch, PeerLost, Phase,
                      ResourceExhausted, Scope, TimedOut, Unimplemented)
+from .optim import WSAM, Optim, OptimInfo
 from .reductions import Op, Reduction
 from .store import Store
+from .train import EDiT, EditConfig, EditInfo, EditReplica, Mesh, Shard, ShardLayer, ShardStats
 from .works import Work
 
 __all__ = [
-    "Aborted", "Batch", "CallOptions", "Comm", "CommStats", "DType", "Error", "ErrorRecord", "FailedPrecondition", "Internal",
-    "InvalidArgument", "Mismatch", "Op", "PeerLost", "Phase", "Reduction", "ResourceExhausted", "Runtime", "Scope", "Store",
-    "TimedOut", "Unimplemented", "Work", "__version__", "library_path", "program_path",
+    "ACCO", "Aborted", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
+    "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
+    "OptimInfo", "PeerLost", "Phase", "Reduction", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
+    "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "__version__", "library_path", "program_path",
 ]

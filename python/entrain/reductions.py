@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -42,17 +43,18 @@ class Callback:
         self.failure: Optional[BaseException] = None
         self._function = function
         # Kept as long as this object: the library holds bare pointers to it.
-        self._fails = ffi.typeof(kind).result.kind != "void"
+        result = ffi.typeof(kind).result
+        self._gives = result.cname == "double"
+        self._failed: Any = float("nan") if self._gives else None if result.kind == "void" else 1
         self.pointer = ffi.callback(kind, self._called)
 
-    def _called(self, *arguments: Any) -> Optional[int]:
-        status = 0
+    def _called(self, *arguments: Any) -> Any:
         try:
-            self._function(*arguments)
+            value = self._function(*arguments)
         except BaseException as failure:  # the interpreter has no frame to raise it in
             self.failure = failure
-            status = 1
-        return status if self._fails else None
+            return self._failed
+        return value if self._gives else self._failed and 0
 
     def blame(self, error: Error) -> Error:
         """`error`, with what the function has raised as its cause."""
@@ -62,11 +64,12 @@ class Callback:
 
 
 def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
-    """`count` elements at `pointer` as a NumPy array, which does not own them."""
-    kind = numpy_dtype(DType(dtype))
+    """`count` elements at `pointer` as a NumPy array, which does not own them. bf16 without ml_dtypes: their bits, uint16."""
+    bits = dtype == DType.BF16 and "ml_dtypes" not in sys.modules
+    kind = np.dtype(np.uint16) if bits else numpy_dtype(DType(dtype))
     if count == 0:
         return np.empty(0, kind)
-    return np.frombuffer(ffi.buffer(pointer, count * kind.itemsize), np.uint8).view(kind)
+    return np.frombuffer(ffi.buffer(ffi.cast("char*", pointer), count * kind.itemsize), np.uint8).view(kind)
 
 
 class Reduction(Handle):

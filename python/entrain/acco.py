@@ -1,0 +1,154 @@
+"""ACCO: gradients cross the network behind the computation (entrain/train.h; arXiv 2406.02613).
+
+    for batch in data:
+        ... acco.gradients += gradient of the sum over the micro-batch, at params ...
+        acco.add(1, tokens)
+        if acco.poll() and acco.install():
+            break"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, List, Optional, Sequence
+
+import numpy.typing as npt
+
+from ._library import NULL, ffi, lib, nanoseconds, new_struct
+from .arrays import DTypeLike, buffer_of, dtype_of
+from .comm import Comm
+from .errors import check, invalid
+from .lifetime import interruptible
+from .optim import Optim
+from .reductions import Callback, constant, view
+from .train import _dataclass_of
+from .training import Checkpointed
+
+#: step(preview, step, lr, first, grads, master, out) on elements [first, first + len(grads)) of this rank's shard. A commit
+#: (preview False; out None) changes `master` in place; a preview writes to `out` and changes nothing else.
+AccoStep = Callable[[bool, int, float, int, npt.NDArray[Any], npt.NDArray[Any], Optional[npt.NDArray[Any]]], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class AccoInfo:
+    """As of the last install (entrain_acco_info_t). Times in ns."""
+
+    rounds: int
+    commits: int
+    gradients: int
+    tokens: int
+    dropped: int
+    microbatches: int
+    lr: float
+    grad_norm: float
+    clip_factor: float
+    committed: int
+    finished: int
+    exposed_ns: int
+    round_ns: int
+    bytes_sent: int
+    bytes_held: int
+
+
+class ACCO(Checkpointed):
+    """A channel that takes gradients and gives parameters a round later. The optimizer's state and the f32 masters are
+    sharded over the ranks."""
+
+    _what = "ACCO channel"
+    _kind = "acco"
+
+    def __init__(self, comm: Comm, params: Any, optim: Optional[Optim] = None, *, method: str = "acco",
+                 step: Optional[AccoStep] = None, grads_dtype: Optional[DTypeLike] = None,
+                 wire_dtype: Optional[DTypeLike] = None, min_microbatches: int = 1, max_microbatches: int = 0,
+                 scripted_counts: Optional[Sequence[int]] = None, warmup_rounds: int = 0, clip_norm: float = 0.0,
+                 lr: float = 1e-3, min_lr: float = 0.0, schedule_warmup: int = 0, schedule_total: int = 0,
+                 schedule_unit: str = "commits", schedule: Optional[Callable[[int], float]] = None, limit: int = 0,
+                 limit_unit: str = "commits", timeout: Optional[float] = None) -> None:
+        """Collective over `comm`; the same on all ranks but params, step and timeout.
+
+        params       flat, f32 or bf16 (f64 with `step`); install writes it, rank 0's values are everybody's first; kept
+                     alive until the channel is closed
+        optim, step  one of them: an optimizer of the library's, or a function of the caller's, which runs on the channel's
+                     thread, must not call the library, and whose exception ends the channel with Aborted
+        method       "acco", "dpu", "wp" or "zero1"
+        limit        the run ends at the first commit that reaches it, in limit_unit: "commits", "gradients" (micro-batches)
+                     or "tokens"; 0: at `stop`
+        lr, min_lr, schedule_*   linear warm-up, then half a cosine; or `schedule`, a function of the progress
+        """
+        if (optim is None) == (step is None):
+            raise invalid("ACCO", "one of optim and step is needed")
+        buffer = buffer_of("ACCO", "params", params, writable=True)
+        config = new_struct("acco_config")
+        config.params, config.count, config.params_dtype = buffer.pointer, buffer.count, buffer.dtype
+        config.grads_dtype = -1 if grads_dtype is None else dtype_of(grads_dtype)
+        config.wire_dtype = -1 if wire_dtype is None else dtype_of(wire_dtype)
+        config.method = lib.ENTRAIN_ACCO if method == "acco" else constant("ACCO", method, "method")
+        config.min_microbatches, config.max_microbatches, config.warmup_rounds = min_microbatches, max_microbatches, warmup_rounds
+        config.clip_norm, config.lr, config.min_lr = clip_norm, lr, min_lr
+        config.schedule_warmup, config.schedule_total = schedule_warmup, schedule_total
+        config.schedule_unit = constant("UNIT", schedule_unit, "schedule_unit")
+        config.limit, config.limit_unit = limit, constant("UNIT", limit_unit, "limit_unit")
+        config.timeout_ns = nanoseconds(timeout)
+        counts = NULL if scripted_counts is None else ffi.new("int32_t[]", list(scripted_counts))
+        config.scripted_counts, config.scripted_rounds = counts, 0 if scripted_counts is None else len(scripted_counts)
+        if optim is not None:
+            config.optim = optim._open()
+        callbacks: List[Callback] = []
+        if step is not None:
+            callbacks.append(self._step_callback(step, int(buffer.dtype)))
+            config.step = callbacks[-1].pointer
+        if schedule is not None:
+            rate = schedule
+            callbacks.append(Callback(lambda user, progress: float(rate(progress)), "entrain_acco_schedule_fn"))
+            config.schedule = callbacks[-1].pointer
+        handle, out = comm._open(), ffi.new("entrain_acco_t**")
+
+        def call(kept: Any = (buffer, counts, callbacks, optim)) -> int:  # they live as long as the call
+            return int(lib.entrain_acco_create(handle, config, out))
+
+        interruptible(call, lambda: lib.entrain_acco_destroy(out[0]))
+        # The optimizer is lent to the channel, so that closing it closes the channel first.
+        super().__init__(out[0], lib.entrain_acco_destroy, comm, *(() if optim is None else (optim,)))
+        self._callbacks = callbacks
+        self._held.append(buffer)
+        pointer = ffi.new("void**")
+        check(lib.entrain_acco_gradients(self._open(), pointer))
+        kind = buffer.dtype if grads_dtype is None else dtype_of(grads_dtype)
+        #: The accumulator: the caller adds to it, and does nothing else. The library's memory, until the channel is closed.
+        self.gradients: npt.NDArray[Any] = view(pointer[0], buffer.count, kind)
+
+    @staticmethod
+    def _step_callback(step: AccoStep, params_dtype: int) -> Callback:
+        kind = lib.ENTRAIN_F64 if params_dtype == lib.ENTRAIN_F64 else lib.ENTRAIN_F32
+
+        def called(user: Any, preview: int, number: int, lr: float, first: int, count: int, grads: Any, master: Any,
+                   out: Any) -> None:
+            step(bool(preview), number, lr, first, view(grads, count, kind), view(master, count, kind),
+                 view(out, count, kind) if preview else None)
+
+        return Callback(called, "entrain_acco_step_fn")
+
+    def add(self, microbatches: int = 1, tokens: int = 0) -> None:
+        """The gradients of so many micro-batches have been added. Local."""
+        self._check(lib.entrain_acco_add(self._open(), microbatches, tokens))
+
+    def poll(self) -> bool:
+        """Whether install would not wait for other ranks, or must follow. Never blocks."""
+        ready = ffi.new("int32_t*")
+        self._check(lib.entrain_acco_poll(self._open(), ready))
+        return bool(ready[0])
+
+    def install(self) -> bool:
+        """Waits for the round under way, installs its parameters, and starts the next round with what has been added.
+        Whether the run is over."""
+        finished = ffi.new("int32_t*")
+        self._wait(lambda: lib.entrain_acco_install(self._handle, finished))
+        return bool(finished[0])
+
+    def stop(self) -> None:
+        """Ends the run at the first commit that knows. Local; any rank may ask."""
+        self._check(lib.entrain_acco_stop(self._open()))
+
+    def info(self) -> AccoInfo:
+        """As of the last install."""
+        out = new_struct("acco_info")
+        check(lib.entrain_acco_info(self._open(), out))
+        return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]

@@ -1,0 +1,466 @@
+"""The mesh of ranks, layer-wise sharding, and EDiT and A-EDiT on top (entrain/train.h; arXiv 2412.07210).
+
+    M = shard group size: the ranks that hold one replica between them
+    N = sync group size: the ranks that hold the same part of all replicas"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ._library import NULL, ffi, lib, nanoseconds, new_struct
+from .arrays import DType, DTypeLike, buffer_of, dtype_of
+from .comm import Comm
+from .errors import check, invalid
+from .lifetime import interruptible
+from .reductions import Callback, constant, view
+from .training import Checkpointed, Trained, fill
+
+
+class Mesh(Trained):
+    """Ranks in axes: tensor, pipeline, context, shard (M), sync (N)."""
+
+    _what = "mesh"
+
+    def __init__(self, comm: Comm, *, shard: int = 1, sync: int = 0, tensor: int = 1, pipeline: int = 1, context: int = 1,
+                 order: Optional[str] = None) -> None:
+        """Collective over `comm`: splits it. sync 0: what remains. order: axes from the one whose neighbours have
+        consecutive ranks; None: "tensor,context,shard,pipeline,sync"."""
+        config = new_struct("mesh_config")
+        config.shard, config.sync, config.tensor, config.pipeline, config.context = shard, sync, tensor, pipeline, context
+        text = NULL if order is None else ffi.new("char[]", order.encode())
+        config.order = text
+        handle, out = comm._open(), ffi.new("entrain_mesh_t**")
+
+        def call(text: Any = text) -> int:  # it lives as long as the call
+            return int(lib.entrain_mesh_create(handle, config, out))
+
+        interruptible(call, lambda: lib.entrain_mesh_destroy(out[0]))
+        self._become(out[0])
+
+    def _become(self, handle: Any, *needs: Comm) -> None:
+        self._comms: Dict[int, Comm] = {}
+        super().__init__(handle, lib.entrain_mesh_destroy, *needs)
+
+    @classmethod
+    def of(cls, shard_comm: Comm, sync_comm: Comm) -> "Mesh":
+        """A mesh of two communicators that exist: this rank's replica, and its part in all replicas. Collective over
+        both; closing one of them closes the mesh."""
+        shard, sync, out = shard_comm._open(), sync_comm._open(), ffi.new("entrain_mesh_t**")
+        interruptible(lambda: lib.entrain_mesh_create_from(shard, sync, out), lambda: lib.entrain_mesh_destroy(out[0]))
+        mesh = cls.__new__(cls)
+        mesh._become(out[0], shard_comm, sync_comm)
+        return mesh
+
+    def coordinate(self, axis: str) -> Tuple[int, int]:
+        """This rank's coordinate and the length along "tensor", "pipeline", "context", "shard", "sync" or "model" (all
+        but sync)."""
+        out = ffi.new("int32_t[2]")
+        check(lib.entrain_mesh_coordinate(self._open(), constant("AXIS", axis, "axis"), out, out + 1))
+        return int(out[0]), int(out[1])
+
+    def comm(self, axis: str) -> Comm:
+        """The communicator of an axis; the mesh's own, closed with it."""
+        code = constant("AXIS", axis, "axis")
+        if code not in self._comms:
+            out = ffi.new("entrain_comm_t**")
+            check(lib.entrain_mesh_comm(self._open(), code, out))
+            self._comms[code] = Comm(out[0], self, owned=False)
+        return self._comms[code]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardLayer:
+    """Where a layer lies, in elements."""
+
+    full_count: int
+    #: What `wait` and `gradients` give: M * shard_count.
+    padded_count: int
+    shard_count: int
+    #: This rank's first element of the layer.
+    first: int
+    #: Of this rank's shard, those that are not padding.
+    valid_count: int
+    #: Where the shard begins in the slab.
+    slab_offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardStats:
+    """Since the shard was made; times in ns, payload in bytes."""
+
+    gather_wait_ns: int
+    reduce_wait_ns: int
+    bytes_sent_shard: int
+    bytes_sent_sync: int
+
+
+def _dataclass_of(kind: Any, struct: Any) -> Any:
+    return kind(**{field.name: getattr(struct, field.name) for field in dataclasses.fields(kind)})
+
+
+class Shard(Trained):
+    """A model cut into layers, each spread over the shard group. A rank's shards of all layers lie one after the other in
+    one flat f32 array, the slab."""
+
+    _what = "shard"
+
+    def __init__(self, mesh: Mesh, layer_counts: Sequence[int], *, prefetch: int = 1, param_dtype: DTypeLike = "f32",
+                 grad_dtype: DTypeLike = "f32", frozen: Optional[Sequence[bool]] = None,
+                 replicated: Optional[Sequence[bool]] = None, timeout: Optional[float] = None) -> None:
+        """layer_counts: elements of each layer, in the order of the forward pass. param_dtype, grad_dtype: what gather
+        delivers, and what the gradient buffers take; "f32" or "bf16". frozen: layers in which nothing trains.
+        replicated: layers that all ranks along the tensor axis hold alike. Collective."""
+        config = new_struct("shard_config")
+        counts = ffi.new("size_t[]", list(layer_counts))
+        flags = [NULL if given is None else self._flags(name, given, len(layer_counts))
+                 for name, given in (("frozen", frozen), ("replicated", replicated))]
+        config.layers, config.layer_counts, config.prefetch = len(layer_counts), counts, prefetch
+        config.param_dtype, config.grad_dtype = dtype_of(param_dtype), dtype_of(grad_dtype)
+        config.layer_frozen, config.layer_replicated = flags
+        config.timeout_ns = nanoseconds(timeout)
+        handle, out = mesh._open(), ffi.new("entrain_shard_t**")
+
+        def call(kept: Any = (counts, flags)) -> int:  # they live as long as the call
+            return int(lib.entrain_shard_create(handle, config, out))
+
+        interruptible(call, lambda: lib.entrain_shard_destroy(out[0]))
+        super().__init__(out[0], lib.entrain_shard_destroy, mesh)
+        self._types = int(config.param_dtype), int(config.grad_dtype)
+        #: Where each layer lies.
+        self.layers: List[ShardLayer] = [self._layer(index) for index in range(len(layer_counts))]
+
+    @staticmethod
+    def _flags(name: str, given: Sequence[bool], layers: int) -> Any:
+        if len(given) != layers:
+            raise invalid("Shard", f"{name} has {len(given)} entries; there are {layers} layers")
+        return ffi.new("uint8_t[]", [int(flag) for flag in given])
+
+    def _layer(self, layer: int) -> ShardLayer:
+        out = new_struct("shard_layer")
+        check(lib.entrain_shard_layer_info(self._open(), layer, out))
+        return _dataclass_of(ShardLayer, out)  # type: ignore[no-any-return]
+
+    @property
+    def slab_count(self) -> int:
+        """Elements of the slab."""
+        out = ffi.new("size_t*")
+        check(lib.entrain_shard_slab_count(self._open(), out))
+        return int(out[0])
+
+    def bind(self, params: Any, grads: Any) -> None:
+        """Lends the slab of parameters and that of gradients, slab_count elements each, f32 or bf16, until the shard is
+        closed; it keeps both arrays alive. Once, before anything below. Gradients are added to, never cleared."""
+        p = buffer_of("bind", "params", params, writable=True)
+        g = buffer_of("bind", "grads", grads, writable=True)
+        for name, buffer in (("params", p), ("grads", g)):
+            if buffer.count != self.slab_count or buffer.dtype is not p.dtype:
+                raise invalid("bind", f"{name} has {buffer.count} elements of {buffer.dtype.name.lower()}; the slab has "
+                                      f"{self.slab_count}, of {p.dtype.name.lower()}")
+        check(lib.entrain_shard_bind(self._open(), p.pointer, g.pointer, p.dtype))
+        self._held += [p, g]
+
+    def bind_layers(self, params: Sequence[Any], grads: Optional[Sequence[Any]] = None) -> None:
+        """The same with one array a layer: shard_count elements each, f32 or bf16; None for a layer without elements.
+        Without `grads` the caller reduces gradients."""
+        arrays: List[Any] = []
+        dtype = DType.F32
+        for name, given in (("params", params), ("grads", grads)):
+            if given is None:
+                arrays.append(NULL)
+                continue
+            if len(given) != len(self.layers):
+                raise invalid("bind_layers", f"{name} has {len(given)} entries; there are {len(self.layers)} layers")
+            buffers = [None if array is None else buffer_of("bind_layers", f"{name}[{index}]", array, writable=True)
+                       for index, array in enumerate(given)]
+            for index, buffer in enumerate(buffers):
+                if buffer is None:
+                    continue
+                dtype = buffer.dtype if not arrays and index == 0 else dtype
+                if buffer.count != self.layers[index].shard_count or buffer.dtype is not dtype:
+                    raise invalid("bind_layers", f"{name}[{index}] has {buffer.count} elements of {buffer.dtype.name.lower()}; "
+                                                 f"expected {self.layers[index].shard_count} of {dtype.name.lower()}")
+            self._held.append(buffers)
+            arrays.append(ffi.new("void*[]", [NULL if buffer is None else buffer.pointer for buffer in buffers]))
+        check(lib.entrain_shard_bind_layers(self._open(), arrays[0], arrays[1], dtype))
+
+    def load(self, layer: int, full: Any) -> None:
+        """Copies this rank's part of a whole layer (full_count elements; f32, f64, bf16, f16) into the parameters. Local."""
+        buffer = buffer_of("load", "full", full)
+        if not 0 <= layer < len(self.layers) or buffer.count != self.layers[layer].full_count:
+            expected = self.layers[layer].full_count if 0 <= layer < len(self.layers) else "no such layer"
+            raise invalid("load", f"layer {layer}: full has {buffer.count} elements; expected: {expected}")
+        check(lib.entrain_shard_load(self._open(), layer, buffer.pointer, buffer.dtype))
+
+    def broadcast(self) -> None:
+        """Copies the parameters of replica 0 to all. Collective."""
+        self._wait(lambda: lib.entrain_shard_broadcast(self._handle))
+
+    def begin_pass(self, *, backward: bool = False) -> None:
+        """Says in which order layers come next, for prefetching. Collective."""
+        self._check(lib.entrain_shard_begin_pass(
+            self._open(), lib.ENTRAIN_PASS_BACKWARD if backward else lib.ENTRAIN_PASS_FORWARD))
+
+    def gather(self, layer: int) -> None:
+        """Starts gathering a layer over the shard group; returns at once."""
+        self._check(lib.entrain_shard_gather(self._open(), layer))
+
+    def wait(self, layer: int) -> npt.NDArray[Any]:
+        """Waits for the layer: padded_count elements of param_dtype, to be read only, until `release`. The library's memory:
+        copy what must live longer."""
+        out = ffi.new("void**")
+        self._wait(lambda: lib.entrain_shard_wait(self._handle, layer, out))
+        array = view(out[0], self.layers[layer].padded_count, self._types[0])
+        array.flags.writeable = False
+        return array
+
+    def release(self, layer: int) -> None:
+        """Gives the layer's memory back."""
+        self._check(lib.entrain_shard_release(self._open(), layer))
+
+    def gradients(self, layer: int) -> npt.NDArray[Any]:
+        """A buffer of zeros for the layer's gradients, padded_count elements of grad_dtype, to add to until
+        `reduce_gradients`. The library's memory."""
+        out = ffi.new("void**")
+        self._check(lib.entrain_shard_gradients(self._open(), layer, out))
+        return view(out[0], self.layers[layer].padded_count, self._types[1])
+
+    def reduce_gradients(self, layer: int) -> None:
+        """Takes the buffer back and starts its reduction into the gradient slab; returns at once."""
+        self._check(lib.entrain_shard_reduce_gradients(self._open(), layer))
+
+    def finish_gradients(self) -> None:
+        """Waits until everything that was reduced is in the gradient slab."""
+        self._wait(lambda: lib.entrain_shard_finish_gradients(self._handle))
+
+    def set_gradients(self, scope: str) -> None:
+        """From the next reduction on: "global" over replicas too, or "local". EDiT sets it itself. Collective."""
+        self._check(lib.entrain_shard_set_gradients(self._open(), constant("GRADIENTS", scope, "scope")))
+
+    def stats(self) -> ShardStats:
+        """Waits and bytes."""
+        out = new_struct("shard_stats")
+        check(lib.entrain_shard_stats(self._open(), out))
+        return _dataclass_of(ShardStats, out)  # type: ignore[no-any-return]
+
+
+#: outer_step(layer, step, anchor, grad) moves `anchor` in place; both are f32 arrays that are lent for the call.
+OuterStep = Callable[[int, int, npt.NDArray[np.float32], npt.NDArray[np.float32]], object]
+
+
+@dataclasses.dataclass
+class EditConfig:
+    """EDiT's options under the names of the published code; entrain_edit_config_t in entrain/train.h says what each does.
+    None: the library's default. Seconds for `timeout` and `local_sgd_sync_time`."""
+
+    local_sgd_sync_interval: int = 1
+    local_sgd_warmup_steps: int = 0
+    gradient_accumulation_steps: int = 1
+    #: "none", "linear", "gta"
+    reducer: str = "none"
+    pseudo_gradnorm_reduce: bool = False
+    normalize: Optional[bool] = None
+    weight_softmax_temperature: Optional[float] = None
+    clip_pseudo_grad: Optional[float] = None
+    #: "none", "sgd", "adamw", or "callback" with outer_step
+    outer_optimizer: str = "none"
+    outer_nesterov: bool = False
+    outer_lr: Optional[float] = None
+    outer_momentum: Optional[float] = None
+    outer_weight_decay: Optional[float] = None
+    outer_beta1: Optional[float] = None
+    outer_beta2: Optional[float] = None
+    outer_eps: Optional[float] = None
+    outer_momentum_clip: Optional[float] = None
+    outer_step: Optional[OuterStep] = None
+    prefetch: Optional[int] = None
+    timeout: Optional[float] = None
+    #: A-EDiT
+    use_async: bool = False
+    local_sgd_sync_time: Optional[float] = None
+    min_total_global_steps: Optional[int] = None
+    use_step_weight: bool = False
+    step_weight_ratio: Optional[float] = None
+    skip_anomaly: bool = False
+    ewma_alpha: Optional[float] = None
+    ewma_warmup_steps: Optional[int] = None
+    ewma_threshold: Optional[float] = None
+    is_debug: bool = False
+    compat: bool = False
+    overlap_steps: Optional[int] = None
+    #: "add", "mix", "restart"
+    overlap_merge: Optional[str] = None
+    overlap_mix: Optional[float] = None
+    staleness_penalty: bool = False
+    #: "none", "sum", "count"
+    consensus_method: Optional[str] = None
+    #: "none", "magnitude", "random", "rescaled_random"
+    sparsification_method: Optional[str] = None
+    density: Optional[float] = None
+    seed: Optional[int] = None
+    #: "f32", "bf16", "int8", "int4"
+    wire_format: Optional[str] = None
+    wire_block: Optional[int] = None
+    #: "nearest", "stochastic"
+    wire_rounding: Optional[str] = None
+    error_feedback: bool = False
+    fragments: Optional[int] = None
+    #: "sequential", "strided"
+    fragment_pattern: Optional[str] = None
+    fragment_of_layer: Optional[Sequence[int]] = None
+    fragment_intervals: Optional[Sequence[int]] = None
+    fragment_offsets: Optional[Sequence[int]] = None
+
+
+_EDIT_FAMILIES = {"reducer": "REDUCER", "outer_optimizer": "OUTER", "overlap_merge": "MERGE", "consensus_method": "CONSENSUS",
+                  "sparsification_method": "SPARSIFY", "wire_format": "WIRE", "wire_rounding": "ROUND",
+                  "fragment_pattern": "FRAGMENT"}
+_EDIT_ARRAYS = {"fragment_of_layer": "int32_t[]", "fragment_intervals": "int64_t[]", "fragment_offsets": "int64_t[]"}
+
+
+@dataclasses.dataclass(frozen=True)
+class EditInfo:
+    """The state as of the last finished exchange (entrain_edit_info_t)."""
+
+    steps: int
+    syncs: int
+    last_sync_step: int
+    anchor_checksum: int
+    exposed_ns: int
+    sync_ns: int
+    bytes_sent_shard: int
+    bytes_sent_sync: int
+    in_warmup: int
+    wishes: int
+    rendezvous: int
+    metric: float
+    rejections: int
+    rollbacks: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EditReplica:
+    """What a replica said of itself at the last rendezvous."""
+
+    steps: int
+    steps_since: int
+    tokens_since: int
+    wishes: int
+    leaving: int
+
+
+class EDiT(Checkpointed):
+    """EDiT, or with use_async A-EDiT, on a bound shard. A step:
+
+        edit.begin_forward()                     # now and then starts an exchange
+        for layer: edit.wait_layer(layer); ... forward ...
+        ... backward; gradients reduced by the shard, or by the caller as gradient_scope says; optimizer ...
+        edit.end_step()
+    """
+
+    _what = "EDiT object"
+    _kind = "edit"
+
+    def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, **options: Any) -> None:
+        """Options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective."""
+        given = dataclasses.replace(config or EditConfig(), **options)
+        struct = new_struct("edit_config")
+        arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()
+                  if getattr(given, name) is not None}
+        callbacks = []
+        plain = dataclasses.replace(given, outer_step=None, fragment_of_layer=None, fragment_intervals=None,
+                                    fragment_offsets=None)
+        fill(struct, plain, _EDIT_FAMILIES)
+        for name, array in arrays.items():
+            setattr(struct, name, array)
+        if given.outer_step is not None:
+            outer = given.outer_step
+
+            def called(user: Any, layer: int, step: int, anchor: Any, grad: Any, count: int) -> None:
+                outer(layer, step, view(anchor, count, DType.F32), view(grad, count, DType.F32))
+
+            callbacks.append(Callback(called, "entrain_outer_step_fn"))
+            struct.outer_step = callbacks[0].pointer
+        struct.shard, struct.timeout_ns = shard._open(), nanoseconds(given.timeout)
+        handle, out = mesh._open(), ffi.new("entrain_edit_t**")
+
+        def call(kept: Any = (arrays, callbacks)) -> int:  # they live as long as the call
+            return int(lib.entrain_edit_create(handle, struct, out))
+
+        interruptible(call, lambda: lib.entrain_edit_destroy(out[0]))
+        super().__init__(out[0], lib.entrain_edit_destroy, mesh, shard)
+        self._callbacks = callbacks
+        self._replicas = mesh.coordinate("sync")[1]
+        self._slab_count = shard.slab_count
+
+    def begin_forward(self, *, training: bool = True, first_microbatch: bool = True) -> bool:
+        """Before each forward pass. Whether it started an exchange, for which it does not wait."""
+        syncing = ffi.new("int32_t*")
+        self._wait(lambda: lib.entrain_edit_begin_forward(self._handle, training, first_microbatch, syncing))
+        return bool(syncing[0])
+
+    def wait_layer(self, layer: int) -> None:
+        """Waits for the layer's exchange; afterwards its parameters are the same bits on all replicas."""
+        self._wait(lambda: lib.entrain_edit_wait_layer(self._handle, layer))
+
+    def end_step(self) -> None:
+        """After the inner optimizer's step: counts it."""
+        self._check(lib.entrain_edit_end_step(self._open()))
+
+    def gradient_scope(self) -> str:
+        """ "local" or "global": over whom the gradients of this step are averaged."""
+        scope = ffi.new("int32_t*")
+        check(lib.entrain_edit_gradient_scope(self._open(), scope))
+        return "global" if scope[0] == lib.ENTRAIN_GRADIENTS_GLOBAL else "local"
+
+    def request_sync(self) -> None:
+        """The next begin_forward exchanges, whatever the trigger says. Collective."""
+        self._check(lib.entrain_edit_request_sync(self._open()))
+
+    def record(self, tokens: int, metric: float = 0.0, weight: float = 0.0) -> None:
+        """What this rank has done since it last said so: tokens, and a metric with its weight (0: none). Local."""
+        self._check(lib.entrain_edit_record(self._open(), tokens, metric, weight))
+
+    def wish(self, *, checkpoint: bool = False, stop: bool = False) -> None:
+        """Shows wishes at the next rendezvous; all ranks see them in info().wishes. Local."""
+        bits = (lib.ENTRAIN_WISH_CHECKPOINT if checkpoint else 0) | (lib.ENTRAIN_WISH_STOP if stop else 0)
+        self._check(lib.entrain_edit_wish(self._open(), bits))
+
+    def leave(self) -> None:
+        """This replica has made its last step (A-EDiT): takes part in the others' rendezvous until all have left."""
+        self._wait(lambda: lib.entrain_edit_leave(self._handle))
+
+    def info(self) -> EditInfo:
+        """The state as of the last finished exchange."""
+        out = new_struct("edit_info")
+        check(lib.entrain_edit_info(self._open(), out))
+        return _dataclass_of(EditInfo, out)  # type: ignore[no-any-return]
+
+    def replica(self, replica: int) -> EditReplica:
+        """What replica 0 to N - 1 said of itself at the last rendezvous."""
+        out = new_struct("edit_replica")
+        check(lib.entrain_edit_replica(self._open(), replica, out))
+        return _dataclass_of(EditReplica, out)  # type: ignore[no-any-return]
+
+    def anchor(self, out: Any = None) -> Any:
+        """A copy of this rank's anchors, laid out as the slab; `out`: f32, f64, bf16 or f16; None: a new f32 array."""
+        out = np.empty(self._slab_count, np.float32) if out is None else out
+        buffer = buffer_of("anchor", "out", out, writable=True)
+        if buffer.count != self._slab_count:
+            raise invalid("anchor", f"out has {buffer.count} elements; the slab has {self._slab_count}")
+        self._check(lib.entrain_edit_anchor(self._open(), buffer.pointer, buffer.dtype))
+        return out
+
+    def layer_report(self, layer: int) -> Tuple[List[float], List[float], float]:
+        """Norms and weights by replica, and the clip factor, of the layer's last exchange."""
+        norms, weights, factor = ffi.new("double[]", self._replicas), ffi.new("double[]", self._replicas), ffi.new("double*")
+        self._wait(lambda: lib.entrain_edit_layer_report(self._handle, layer, norms, weights, factor))
+        return list(norms), list(weights), float(factor[0])
+
+    def layer_score(self, layer: int) -> Tuple[float, float]:
+        """The z-score of the layer's norm at the last exchange, and the limit above which it is an outlier."""
+        z, limit = ffi.new("double*"), ffi.new("double*")
+        self._wait(lambda: lib.entrain_edit_layer_score(self._handle, layer, z, limit))
+        return float(z[0]), float(limit[0])

@@ -1,0 +1,216 @@
+"""Mesh, Shard, EDiT, A-EDiT, ACCO and the optimizers from Python."""
+import numpy as np
+import pytest
+from conftest import callbacks_can_fail, ranks
+
+import entrain
+
+LAYERS = [6, 5]
+
+
+def target(layer):
+    return np.linspace(-1, 1, LAYERS[layer]).astype(np.float32)
+
+
+def train(comm, steps, config=None, directory=None, load=None, shard=1, **options):
+    """Minimises |w - target|^2 by EDiT; the losses, and the EDiT object's info."""
+    with entrain.Mesh(comm, shard=shard) as mesh, entrain.Shard(mesh, LAYERS) as model:
+        params = np.zeros(model.slab_count, np.float32)
+        grads = np.zeros_like(params)
+        model.bind(params, grads)
+        for layer in range(2):
+            model.load(layer, np.full(LAYERS[layer], 2.0))
+        model.broadcast()
+        edit = entrain.EDiT(mesh, model, config, **options)
+        edit.add_state("cursor", np.array([comm.rank]))
+        if load:
+            edit.load(directory, load)
+        losses = []
+        for _ in range(steps):
+            edit.begin_forward()
+            loss = 0.0
+            for layer, count in enumerate(LAYERS):
+                w = model.wait(layer)[:count]
+                loss += float(((w - target(layer)) ** 2).sum())
+                model.gradients(layer)[:count] += 2 * (w - target(layer)) + 0.01 * comm.rank
+                model.release(layer)
+                model.reduce_gradients(layer)
+            model.finish_gradients()
+            params -= 0.1 * grads
+            grads[:] = 0
+            edit.end_step()
+            edit.record(10, loss, 1.0)
+            losses.append(loss)
+        edit.request_sync()
+        edit.begin_forward()
+        losses.append(0.0)
+        for layer, count in enumerate(LAYERS):
+            losses[-1] += float(((model.wait(layer)[:count] - target(layer)) ** 2).sum())
+            model.release(layer)
+        if directory and not load:
+            edit.save(directory, "c")
+        return losses, edit.info(), edit.anchor(), [edit.layer_report(layer) for layer in range(2)]
+
+
+def test_edit(tmp_path):
+    config = entrain.EditConfig(local_sgd_sync_interval=4, local_sgd_warmup_steps=2, outer_optimizer="sgd", outer_nesterov=True)
+
+    def body(comm):
+        losses, info, anchor, reports = train(comm, 12, config, str(tmp_path), shard=2)
+        assert losses[-2] < 0.1 * losses[0]
+        assert info.steps == 12 and info.syncs >= 2 and np.isfinite(info.metric)
+        assert reports[0][2] == 1.0 and len(reports[0][0]) == 2
+        again = train(comm, 1, config, str(tmp_path), load="c", shard=2)
+        assert again[0][0] == losses[-1] and again[1].steps == 13
+        return info.anchor_checksum, anchor.tolist()
+
+    results = ranks(4, body)
+    assert results[0] == results[2] and results[1] == results[3]
+
+
+def test_exchange_only_with_arrays_by_layer():
+    def body(comm):
+        mesh = entrain.Mesh.of(comm.split(comm.rank), comm.split(0))
+        assert mesh.coordinate("sync") == (comm.rank, 2) and mesh.comm("sync").size == 2
+        model = entrain.Shard(mesh, LAYERS)
+        layers = [np.full(count, comm.rank, np.float32) for count in LAYERS]
+        with pytest.raises(entrain.InvalidArgument, match=r"params\[1\] has 6 elements"):
+            model.bind_layers([layers[0], layers[0]])
+        model.bind_layers(layers)
+        edit = entrain.EDiT(mesh, model, local_sgd_sync_interval=2)
+        for _ in range(3):
+            edit.begin_forward()
+            for layer in range(2):
+                edit.wait_layer(layer)
+            assert edit.gradient_scope() == "local"
+            for layer in layers:
+                layer += comm.rank + 1.0
+            edit.end_step()
+        assert edit.info().syncs == 1
+        return layers[0][0]
+
+    results = ranks(2, body)
+    assert results[1] - results[0] == 1.0
+
+
+def test_outer_step_in_python():
+    def body(comm):
+        seen = []
+
+        def outer(layer, step, anchor, grad):
+            seen.append((layer, step, len(anchor)))
+            anchor -= 0.5 * grad
+
+        train(comm, 4, local_sgd_sync_interval=2, outer_optimizer="callback", outer_step=outer)
+        assert (0, 1, 6) in seen and (1, 1, 5) in seen
+
+    ranks(2, body)
+
+
+@callbacks_can_fail
+def test_an_exception_in_an_outer_step_is_the_cause():
+    def body(comm):
+        def broken(layer, step, anchor, grad):
+            raise ZeroDivisionError("in the outer step")
+
+        with pytest.raises(entrain.Aborted) as raised:
+            train(comm, 4, local_sgd_sync_interval=2, outer_optimizer="callback", outer_step=broken)
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+    ranks(2, body)
+
+
+def test_options_have_the_names_and_defaults_of_the_library():
+    from entrain._library import new_struct
+    from entrain.train import _EDIT_ARRAYS, EditConfig
+    struct = new_struct("edit_config")
+    own = {"outer_step", "timeout"} | set(_EDIT_ARRAYS)
+    for name, value in vars(EditConfig()).items():
+        assert name in own or hasattr(struct, name), name
+        if isinstance(value, (bool, int)) and name not in own:
+            assert getattr(struct, name) == value, name
+
+
+def test_acco():
+    def body(comm, **options):
+        params = np.full(50, float(comm.rank), np.float32)
+        optim = options.pop("optim", None)
+        with entrain.ACCO(comm, params, optim, lr=0.2, limit=20, clip_norm=100.0, **options) as channel:
+            assert (params == 0).all()
+            while True:
+                channel.gradients += 2 * (params - 3)
+                channel.add(1, tokens=8)
+                if channel.poll() and channel.install():
+                    break
+            info = channel.info()
+        assert info.commits == 20 and info.finished == 1 and info.tokens == 8 * info.gradients
+        return params.tolist()
+
+    def own(preview, step, lr, first, grads, master, out):
+        moved = master - lr * 0.5 * grads
+        (out if preview else master)[:] = moved
+
+    for options in ({"optim": entrain.Optim.adamw()}, {"step": own, "method": "dpu"},
+                    {"optim": entrain.Optim.sgd(), "method": "zero1", "schedule": lambda progress: 0.1}):
+        results = ranks(2, lambda comm, options=options: body(comm, **options))
+        assert results[0] == results[1] and abs(results[0][0] - 3) < 1.5
+
+
+@callbacks_can_fail
+def test_a_failing_acco_step_is_the_cause():
+    def body(comm):
+        def broken(*arguments):
+            raise KeyError("in the step")
+
+        params = np.zeros(8, np.float32)
+        with pytest.raises(entrain.Aborted) as raised, entrain.ACCO(comm, params, step=broken, limit=5) as channel:
+            for _ in range(1000):
+                channel.add()
+                channel.install()
+        assert isinstance(raised.value.__cause__, KeyError) and (params == 0).all()
+
+    ranks(2, body)
+
+
+def test_an_optimizer_may_be_closed_before_its_channel():
+    def body(comm):
+        optim = entrain.Optim.adamw()
+        channel = entrain.ACCO(comm, np.zeros(8, np.float32), optim, limit=2, method="zero1")
+        optim.close()
+        channel.close()
+
+    ranks(2, body)
+
+
+def test_optimizers():
+    w, g = np.ones(10, np.float32), np.full(10, 0.5, np.float32)
+    sgd = entrain.Optim.sgd()
+    sgd.step(w, g, [], 1, 0.1)
+    assert np.allclose(w, 0.95) and sgd.state_arrays == 0
+    adamw = entrain.Optim.adamw(weight_decay=0.1)
+    state, out = [np.zeros(10, np.float32) for _ in range(adamw.state_arrays)], np.empty(10, np.float32)
+    adamw.preview(w, g, state, out, 1, 0.01)
+    adamw.step(w, g, state, 1, 0.01)
+    assert (out == w).all()
+    agd = entrain.Optim.agd()
+    agd.step(w, g, [np.zeros(10, np.float32) for _ in range(agd.state_arrays)], 1, 0.001)
+    assert agd.info().elements == 10
+    with pytest.raises(entrain.InvalidArgument, match="state has 0 arrays; the optimizer has 2"):
+        adamw.step(w, g, [], 1, 0.1)
+    with pytest.raises(entrain.InvalidArgument, match="grads is f64; optimizers take f32"):
+        sgd.step(w, g.astype(float), [], 1, 0.1)
+
+
+def test_wsam():
+    w, saved = np.full(4, 2.0, np.float32), np.empty(4, np.float32)
+    with entrain.WSAM(entrain.Optim.sgd(), rho=0.1) as wsam:
+        g = w.copy()
+        wsam.ascend(w, saved, g, wsam.ascent_sum(w, g))
+        assert np.allclose(w, 2.05)
+        second = w.copy()
+        wsam.restore(w, saved)
+        assert (w == 2).all()
+        out = np.empty(4, np.float32)
+        wsam.preview(w, g, second, [], out, 1, 0.1)
+        wsam.step(w, g, second, [], 1, 0.1)
+        assert (out == w).all() and np.allclose(w, 2 - 0.2 - 0.1 * 9 * 0.05, atol=1e-5)
