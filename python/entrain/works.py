@@ -147,9 +147,9 @@ class Work(Generic[_T]):
         return int(descriptor[0])
 
     def add_done_callback(self, callback: Callable[["Work[_T]"], object]) -> None:
-        """Calls callback(work) once, when the call is over: at once if it is, else on the thread that this package has for
-        callbacks, one after another. A callback may call the library; a long one delays the others. What it raises is
-        logged (threading.excepthook)."""
+        """Calls callback(work) once, when the call is over: at once if it is, else on a thread that this package has for
+        callbacks; those of several calls may run at the same time. A callback may call the library, and wait. What it
+        raises is logged (threading.excepthook)."""
         if self.done():
             callback(self)
         else:
@@ -203,7 +203,7 @@ class Work(Generic[_T]):
 
 
 class _Notifier:
-    """The thread on which callbacks run. It waits for descriptors, so that none of the library's own threads ever needs the
+    """The threads on which callbacks run. They wait for descriptors, so that none of the library's own threads ever needs the
     interpreter's lock."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class _Notifier:
         self._reset()
 
     def _reset(self) -> None:
-        self._thread: Optional[threading.Thread] = None
+        self._idle = 0  # threads that wait in poll
         self._poll: Any = None
         self._waiting: Dict[int, Tuple[Any, List[Callable[[Any], object]]]] = {}
 
@@ -230,16 +230,24 @@ class _Notifier:
             else:
                 self._waiting[descriptor] = (work, [callback])
                 self._poll.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="entrain-callbacks", daemon=True)
-                self._thread.start()
+            if self._idle == 0:
+                self._start()
+
+    def _start(self) -> None:
+        """One more thread, with the lock held."""
+        self._idle += 1
+        threading.Thread(target=self._run, name="entrain-callbacks", daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            for descriptor, _ in self._poll.poll():
+            for descriptor, _ in self._poll.poll(maxevents=1):
                 with self._lock:
                     work, callbacks = self._waiting.pop(descriptor)
                     self._poll.unregister(descriptor)
+                    self._idle -= 1
+                    # A callback may wait for another call's callbacks, so some thread is always there to run them.
+                    if self._idle == 0:
+                        self._start()
                 work.done()
                 for callback in callbacks:
                     try:
@@ -248,6 +256,11 @@ class _Notifier:
                         threading.excepthook(threading.ExceptHookArgs(
                             (type(failure), failure, failure.__traceback__, threading.current_thread())))
                 del work, callbacks
+                with self._lock:
+                    self._idle += 1
+                    if self._idle > 2:
+                        self._idle -= 1
+                        return
 
 
 _notifier = _Notifier()

@@ -1,0 +1,202 @@
+"""Tensors of torch as buffers of the library: types, operators, and the copies where a tensor's memory is not its elements
+in order."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .._library import ffi, lib
+from ..errors import invalid
+from ..reductions import Reduction
+
+_ReduceOp: Any = dist.ReduceOp
+_RedOp: Any = _ReduceOp.RedOpType
+
+# ---- Types and operators ----------------------------------------------------------------------------------------------
+
+# The library's type, and how many of its elements make one of torch's. Types that the library does not have move as bytes.
+_REAL: Dict[torch.dtype, Tuple[int, int]] = {
+    torch.float32: (lib.ENTRAIN_F32, 1), torch.float64: (lib.ENTRAIN_F64, 1), torch.bfloat16: (lib.ENTRAIN_BF16, 1),
+    torch.float16: (lib.ENTRAIN_F16, 1), torch.float8_e4m3fn: (lib.ENTRAIN_F8_E4M3, 1),
+    torch.float8_e5m2: (lib.ENTRAIN_F8_E5M2, 1), torch.int8: (lib.ENTRAIN_I8, 1), torch.uint8: (lib.ENTRAIN_U8, 1),
+    torch.int16: (lib.ENTRAIN_I16, 1), torch.uint16: (lib.ENTRAIN_U16, 1), torch.int32: (lib.ENTRAIN_I32, 1),
+    torch.uint32: (lib.ENTRAIN_U32, 1), torch.int64: (lib.ENTRAIN_I64, 1), torch.uint64: (lib.ENTRAIN_U64, 1),
+}
+_COMPLEX: Dict[torch.dtype, Tuple[int, int]] = {
+    torch.complex32: (lib.ENTRAIN_F16, 2), torch.complex64: (lib.ENTRAIN_F32, 2), torch.complex128: (lib.ENTRAIN_F64, 2),
+}
+_MOVED: Dict[torch.dtype, Tuple[int, int]] = {**_REAL, **_COMPLEX, torch.bool: (lib.ENTRAIN_U8, 1)}
+
+_OPS: Dict[Any, int] = {
+    _RedOp.SUM: lib.ENTRAIN_SUM, _RedOp.AVG: lib.ENTRAIN_AVG, _RedOp.PRODUCT: lib.ENTRAIN_PROD, _RedOp.MIN: lib.ENTRAIN_MIN,
+    _RedOp.MAX: lib.ENTRAIN_MAX, _RedOp.BAND: lib.ENTRAIN_BAND, _RedOp.BOR: lib.ENTRAIN_BOR, _RedOp.BXOR: lib.ENTRAIN_BXOR,
+    _RedOp.PREMUL_SUM: lib.ENTRAIN_REDUCTION,
+}
+# A sum of truth values is "any", a product "all", as with NCCL; the result is 0 or 1.
+_BOOL_OPS: Dict[Any, int] = {
+    _RedOp.SUM: lib.ENTRAIN_LOR, _RedOp.MAX: lib.ENTRAIN_LOR, _RedOp.BOR: lib.ENTRAIN_LOR, _RedOp.PRODUCT: lib.ENTRAIN_LAND,
+    _RedOp.MIN: lib.ENTRAIN_LAND, _RedOp.BAND: lib.ENTRAIN_LAND, _RedOp.BXOR: lib.ENTRAIN_LXOR,
+}
+_COMPLEX_OPS = (_RedOp.SUM, _RedOp.AVG, _RedOp.PREMUL_SUM)
+
+# (dtype, operator) -> the library's type, its elements for one of torch's, the library's operator.
+_REDUCED: Dict[Tuple[torch.dtype, Any], Tuple[int, int, int]] = {
+    **{(dtype, op): (code, 1, _OPS[op]) for dtype, (code, _) in _REAL.items() for op in _OPS},
+    **{(dtype, op): (code, 2, _OPS[op]) for dtype, (code, _) in _COMPLEX.items() for op in _COMPLEX_OPS},
+    **{(torch.bool, op): (lib.ENTRAIN_U8, 1, code) for op, code in _BOOL_OPS.items()},
+}
+
+
+def moved(tensor: Tensor) -> Tuple[int, int]:
+    """The library's type for a tensor that is only moved, and how many of its elements make one of the tensor's."""
+    return _MOVED.get(tensor.dtype) or (lib.ENTRAIN_U8, tensor.element_size())
+
+
+def reduced(operation: str, tensor: Tensor, op: Any) -> Tuple[int, int, int, Optional[Reduction]]:
+    """The library's type, its elements for one of the tensor's, the operator, and the reduction if that is an object."""
+    kind = op.op if isinstance(op, _ReduceOp) else op
+    found = _REDUCED.get((tensor.dtype, kind))
+    if found is None:
+        raise invalid(operation, f"{kind} does not go with {tensor.dtype}")
+    if found[2] != lib.ENTRAIN_REDUCTION:
+        return (*found, None)
+    return (*found, Reduction.premultiplied_sum(float(op.factor)))
+
+
+# ---- Buffers ----------------------------------------------------------------------------------------------------------
+
+def _check(operation: str, tensor: Tensor) -> None:
+    if not tensor.is_cpu:
+        raise invalid(operation, f"a tensor is on {tensor.device}; this back end takes tensors of the CPU")
+    if tensor.layout is not torch.strided:
+        raise invalid(operation, f"a tensor has the layout {tensor.layout}; this call takes dense ones")
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether the memory of a dense tensor of the CPU is its elements in order."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+class Buffers:
+    """The memory that a call uses, and the copies that are due when it is over. Keeps the tensors alive."""
+
+    __slots__ = ("operation", "held", "copies")
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.held: List[Tensor] = []
+        self.copies: List[Tuple[Tensor, Tensor]] = []
+
+    def source(self, tensor: Tensor) -> Any:
+        """Address of the elements of `tensor`, for reading."""
+        _check(self.operation, tensor)
+        if not _plain(tensor):
+            tensor = tensor.contiguous().resolve_conj().resolve_neg()
+        self.held.append(tensor)
+        return ffi.cast("void*", tensor.data_ptr())
+
+    def target(self, tensor: Tensor, keeps: bool = False) -> Any:
+        """Address of the elements of `tensor`, for writing; `keeps`: what is in there counts."""
+        _check(self.operation, tensor)
+        self.held.append(tensor)
+        if _plain(tensor):
+            return ffi.cast("void*", tensor.data_ptr())
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+        if keeps:
+            copy.copy_(tensor)
+        self.copies.append((tensor, copy))
+        return ffi.cast("void*", copy.data_ptr())
+
+    def _together(self, tensors: Sequence[Tensor]) -> Optional[Any]:
+        """The address of tensors that lie side by side in memory; None if they do not."""
+        first = expected = tensors[0].data_ptr()
+        for tensor in tensors:
+            _check(self.operation, tensor)
+            if not _plain(tensor) or (tensor.data_ptr() != expected and tensor.numel() > 0):
+                return None
+            expected += tensor.nbytes
+        # Neighbours by chance belong to different allocations, which is as good.
+        self.held.extend(tensors)
+        return ffi.cast("void*", first)
+
+    def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+
+    def sources(self, tensors: Sequence[Tensor]) -> Any:
+        """As source(), for several tensors whose elements follow each other."""
+        together = self._together(tensors)
+        if together is not None:
+            return together
+        flat = self._flat(tensors)
+        for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors):
+            part.view(tensor.shape).copy_(tensor)
+        self.held.append(flat)
+        return ffi.cast("void*", flat.data_ptr())
+
+    def targets(self, tensors: Sequence[Tensor]) -> Any:
+        """As target(), for several tensors whose elements follow each other."""
+        together = self._together(tensors)
+        if together is not None:
+            return together
+        flat = self._flat(tensors)
+        self.held.extend(tensors)
+        for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors):
+            self.copies.append((tensor, part.view(tensor.shape)))
+        return ffi.cast("void*", flat.data_ptr())
+
+    def finish(self) -> None:
+        for tensor, copy in self.copies:
+            tensor.detach().copy_(copy)
+
+
+def single(operation: str, tensors: Union[Tensor, Sequence[Tensor]]) -> Tensor:
+    """The tensor of a list of one."""
+    if isinstance(tensors, Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise invalid(operation, f"got {len(tensors)} tensors; a rank has one")
+    return tensors[0]
+
+
+def list_of(operation: str, lists: Sequence[Sequence[Tensor]], size: int) -> List[Tensor]:
+    """The only list, which has a tensor for each rank."""
+    if len(lists) != 1 or len(lists[0]) != size:
+        raise invalid(operation, f"got lists of {[len(tensors) for tensors in lists]} tensors; expected one of {size}, one a rank")
+    return list(lists[0])
+
+
+def counts_of(tensors: Sequence[Tensor], factor: int) -> Any:
+    """size_t[] of the elements of each tensor."""
+    return ffi.new("size_t[]", [tensor.numel() * factor for tensor in tensors])
+
+
+def rows_of(operation: str, name: str, tensor: Tensor, sizes: Sequence[int], ranks: int, factor: int) -> Any:
+    """size_t[] of the elements of each rank's part; `sizes`: its rows, none: equal parts."""
+    rows = tensor.size(0) if tensor.dim() > 0 else 1
+    if not sizes:
+        if rows % ranks != 0:
+            raise invalid(operation, f"the {name} has {rows} rows, which do not fall into {ranks} equal parts")
+        sizes = [rows // ranks] * ranks
+    if len(sizes) != ranks or sum(sizes) != rows:
+        raise invalid(operation, f"the split sizes {list(sizes)} of the {name} are not {ranks} parts of its {rows} rows")
+    length = tensor.numel() // rows * factor if rows > 0 else 0
+    return ffi.new("size_t[]", [size * length for size in sizes])
+
+
+def sizes_match(operation: str, name: str, whole: Tensor, part: Tensor, parts: int) -> None:
+    """Refuses tensors of different types, and a `whole` that is not `parts` times `part`."""
+    if whole.dtype is not part.dtype:
+        raise invalid(operation, f"the tensors are {part.dtype} and {whole.dtype}")
+    if whole.numel() != part.numel() * parts:
+        raise invalid(operation, f"the {name} has {whole.numel()} elements; expected {part.numel()} x {parts} ranks")
+
+
+def same_types(operation: str, tensor: Tensor, others: Sequence[Tensor]) -> Tuple[int, int]:
+    """As moved(), for tensors of one type."""
+    for other in others:
+        if other.dtype is not tensor.dtype:
+            raise invalid(operation, f"the tensors are {tensor.dtype} and {other.dtype}")
+    return moved(tensor)

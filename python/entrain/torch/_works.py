@@ -1,0 +1,175 @@
+"""Started calls as works and futures of c10d."""
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from typing import Any, Callable, List, Optional
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from .. import errors
+from .._library import IN_PROGRESS, NULL, OK, ffi, lib
+from ..errors import Error, TimedOut, check
+from ..works import _notifier, _unfinished, orphan, wait_for, work_error
+from ._tensors import Buffers
+
+NO_TIMEOUT = timedelta(0)
+_Base: Any = dist.Work
+
+_process = os.getpid()
+
+
+def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Work(_Base):
+    """A started call of c10d. It keeps the tensors until the call is over, also if the Work itself is dropped before."""
+
+    def __init__(self, operation: str, handle: Any, held: Any, finish: Optional[Callable[[], None]], result: List[Tensor]) -> None:
+        super().__init__()
+        self._operation = operation
+        self._handle = handle
+        self._held = held
+        self._finish = finish
+        self._outputs = result
+        self._status: int = IN_PROGRESS
+        self._error: Optional[Error] = None
+        self._settling = threading.Lock()
+        self._future: Optional[Future[List[Tensor]]] = None
+        self._process = _process
+        self._peer: Any = None
+        _unfinished.add(self)  # type: ignore[arg-type]
+
+    def _settle(self, status: int) -> None:
+        with self._settling:
+            if self._status != IN_PROGRESS:
+                return
+            if status != OK:
+                self._error = work_error(self._handle, status)
+            elif self._finish is not None:
+                self._finish()
+            self._held = self._finish = None
+            self._status = status
+        _unfinished.discard(self)  # type: ignore[arg-type]
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Waits for the call; raises its entrain.Error. After `timeout` (0: the call's own) entrain.TimedOut is raised, which
+        bounds the wait only: the call goes on."""
+        if self._status == IN_PROGRESS:
+            nanoseconds = -1 if timeout <= NO_TIMEOUT else round(timeout.total_seconds() * 1e9)
+            status = wait_for(self._handle, nanoseconds)
+            if status == IN_PROGRESS:
+                raise TimedOut(errors.ErrorRecord(
+                    code=lib.ENTRAIN_TIMED_OUT, operation=self._operation, deadline_ns=nanoseconds,
+                    text=f"{self._operation}: a wait of {timeout.total_seconds()} s is over, and the call is not"))
+            self._settle(status)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def done(self) -> bool:
+        """Whether the call is over, however it ended."""
+        if self._status == IN_PROGRESS:
+            over = ffi.new("int32_t*")
+            status = lib.entrain_work_test(self._handle, over)
+            if not over[0]:
+                return False
+            self._settle(status)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the call is over, however it ended."""
+        return self.done()
+
+    def is_success(self) -> bool:
+        """Whether the call is over without an error."""
+        return self.done() and self._error is None
+
+    def exception(self) -> Optional[Error]:
+        """The error of a call that is over."""
+        return self._error if self.done() else None
+
+    def synchronize(self) -> None:
+        """Waits for the call."""
+        self.wait()
+
+    def result(self) -> List[Tensor]:
+        """The tensors that the call writes."""
+        return self._outputs
+
+    def source_rank(self) -> int:
+        """The sender of a message that was received from any rank."""
+        return -1 if self._peer is None else int(self._peer[0])
+
+    _source_rank = source_rank
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once the call is over."""
+        descriptor = ffi.new("int*")
+        check(lib.entrain_work_descriptor(self._handle, descriptor))
+        return int(descriptor[0])
+
+    def get_future(self) -> "Future[List[Tensor]]":
+        """A future with the tensors that the call writes. What is chained to it runs on the package's thread for callbacks."""
+        if self._future is None:
+            over: Future[None] = Future()
+            # Only what a chained function raises is an error for C++ too: set_exception is seen by Python alone.
+            self._future = over.then(self._outcome)
+            if self.done():
+                over.set_result(None)
+            else:
+                _notifier.add(self, lambda _: over.set_result(None))  # type: ignore[arg-type]
+        return self._future
+
+    def _outcome(self, _: Any) -> List[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._outputs
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", NULL)
+        if handle == NULL or self._process != _process:
+            return
+        try:
+            if self._status == IN_PROGRESS:
+                orphan(handle, self._held)
+            else:
+                lib.entrain_work_free(handle)
+        except Exception:  # the interpreter is ending
+            pass
+
+
+class Coalesced:
+    """Calls that are started together as one batch."""
+
+    def __init__(self, comm: Any) -> None:
+        out = ffi.new("entrain_batch_t**")
+        check(lib.entrain_batch_create(comm, out))
+        self.handle = ffi.gc(out[0], lib.entrain_batch_destroy)
+        self.held: List[Any] = []
+        self.buffers: List[Buffers] = []
+        self.results: List[Tensor] = []
+
+    def finish(self) -> None:
+        for buffers in self.buffers:
+            buffers.finish()
+
+
+class Added(Work):
+    """Stands for a call that was added to others, with which it is waited for, or that is over already."""
+
+    def __init__(self, outputs: List[Tensor]) -> None:
+        _Base.__init__(self)
+        self._outputs = outputs
+        self._status = OK
+        self._error = None
+        self._future = None
+        self._peer = None

@@ -1,0 +1,501 @@
+"""The back end "entrain" of torch.distributed: a process group of Python over the library's communicators.
+
+A group is a communicator of its own. Collectives are untagged calls, which the library matches by program order as c10d
+does; sends and receives are matched by their tag. Contiguous tensors are used where they lie; strided ones, and lists of
+tensors that do not lie side by side, go through a copy.
+
+No thread of the library ever needs the interpreter's lock: futures are completed by the thread that the package has for
+callbacks, and waiting threads come back to the interpreter every 100 ms, so that signals are noticed."""
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from .._library import NULL, OK, ffi, lib, new_struct
+from ..comm import Comm
+from ..errors import Error, ErrorRecord, FailedPrecondition, check, invalid, last_error
+from ..reductions import Reduction
+from ..store import Store
+from ..works import _orphans, reap
+from ._tensors import Buffers, counts_of, list_of, moved, reduced, rows_of, same_types, single, sizes_match
+from ._works import NO_TIMEOUT, Added, Coalesced, Work
+
+_CPU = torch.device("cpu")
+# What c10d has in C++ is typed differently from release to release.
+c10d: Any = distributed_c10d
+_Base: Any = dist.ProcessGroup
+_Store = Any  # torch.distributed.Store
+_Opts = Any   # AllreduceOptions and its like
+
+class ProcessGroup(_Base):
+    """A process group of the back end "entrain". torch.distributed makes it; its methods are those of c10d."""
+
+    def __init__(self, store: _Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout
+        self._name = ""
+        self._description = ""
+        self._sequence = 0
+        self._options: Dict[Tuple[timedelta, int], Any] = {}
+        self._coalesced: Optional[Coalesced] = None
+        self._rendezvous, self._comm = _meet(store, rank, size, timeout)
+
+    # ---- what c10d asks of a group ----------------------------------------------------------------------------------------
+
+    @property
+    def comm(self) -> Comm:
+        """The communicator under this group. Untagged calls on it take their place in the group's order of collectives."""
+        return self._comm
+
+    def get_group_store(self) -> _Store:
+        """The store of c10d in which the group's ranks met."""
+        return self._store
+
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """How many processes there are in the group."""
+        return self._size
+
+    getRank, getSize = rank, size
+
+    def name(self) -> str:
+        """The name of the back end."""
+        return "entrain"
+
+    getBackendName = _get_backend_name = name
+
+    def __repr__(self) -> str:
+        return f"<entrain.torch.ProcessGroup {self._name!r} rank {self._rank} of {self._size}>"
+
+    def getGroupName(self) -> str:
+        """The name that torch.distributed gave the group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """For torch.distributed."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        """The description that the user gave the group."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        """For torch.distributed."""
+        self._description = description
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    @property
+    def _device_types(self) -> List[torch.device]:
+        return [_CPU]
+
+    def _get_backend(self, device: torch.device) -> "ProcessGroup":
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"the back end entrain serves cpu, not {device}")
+        return self
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether the back end has memory of its own for tensors."""
+        return False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The time that operations from the next one on are given."""
+        self._timeout = timeout
+        self._options.clear()
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Numbers begin at 0 on all ranks by themselves."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def abort(self) -> None:
+        """Ends the group on all of its ranks: calls under way raise entrain.Aborted."""
+        if not self._comm.closed:
+            self._comm.abort("the process group was aborted")
+
+    def shutdown(self) -> None:
+        """Waits for the calls under way and frees the communicator."""
+        if self._comm.closed:
+            return
+        try:
+            self._comm.drain(self._timeout.total_seconds())
+        except Error:  # of a call whose caller has it, or has dropped it
+            pass
+        self._comm.close()
+        self._rendezvous.close()
+
+    # ---- one funnel -------------------------------------------------------------------------------------------------------
+
+    def _option(self, timeout: timedelta, tag: int) -> Any:
+        """Options of a call, for use by all calls that are alike."""
+        found = self._options.get((timeout, tag))
+        if found is None:
+            found = new_struct("call_options")
+            seconds = (timeout if timeout > NO_TIMEOUT else self._timeout).total_seconds()
+            found.timeout_ns = max(1, round(seconds * 1e9))
+            found.tag = tag
+            if len(self._options) >= 1024:
+                self._options.clear()
+            self._options[timeout, tag] = found
+        return found
+
+    def _start(self, function: Any, arguments: Tuple[Any, ...], buffers: Buffers, outputs: List[Tensor],
+               timeout: timedelta = NO_TIMEOUT, reduction: Optional[Reduction] = None, tag: int = -1) -> Work:
+        comm = self._comm._open()
+        options = self._option(timeout, tag)
+        batch = self._coalesced
+        if reduction is not None or batch is not None:
+            options = _copy_of(options)
+            options.reduction = NULL if reduction is None else reduction._open()
+        if tag < 0:
+            self._sequence += 1
+        if batch is not None:
+            options.batch = batch.handle
+            status = function(comm, *arguments, options, NULL)
+            if status != OK:
+                raise last_error(status)
+            batch.held.append((buffers.held, reduction))
+            batch.buffers.append(buffers)
+            batch.results.extend(outputs)
+            return Added(outputs)
+        if _orphans:
+            reap()
+        out = ffi.new("entrain_work_t**")
+        status = function(comm, *arguments, options, out)
+        if status != OK:
+            raise last_error(status)
+        return Work(buffers.operation, out[0], (buffers, reduction), buffers.finish if buffers.copies else None, outputs)
+
+    def _together(self, operation: str, calls: Callable[[], object]) -> Work:
+        """Has the calls that `calls` makes started as one."""
+        if self._coalesced is not None:
+            calls()
+            return Added([])
+        batch = self._coalesced = Coalesced(self._comm._open())
+        try:
+            calls()
+        finally:
+            self._coalesced = None
+        return self._run(operation, batch)
+
+    def _run(self, operation: str, batch: Coalesced) -> Work:
+        out = ffi.new("entrain_work_t**")
+        check(lib.entrain_batch_start(batch.handle, out))
+        return Work(operation, out[0], batch, batch.finish, batch.results)
+
+    def _start_coalescing(self, device: Optional[torch.device] = None) -> None:
+        self._coalesced = Coalesced(self._comm._open())
+
+    def _end_coalescing(self, device: Optional[torch.device] = None) -> Work:
+        batch, self._coalesced = self._coalesced, None
+        if batch is None:
+            raise FailedPrecondition(ErrorRecord(
+                code=lib.ENTRAIN_FAILED_PRECONDITION, text="_end_coalescing: nothing is being coalesced"))
+        return self._run("coalesced", batch)
+
+    # ---- collectives ------------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Union[Tensor, List[Tensor]], opts: _Opts = None) -> Work:
+        """The tensor becomes the reduction over all ranks."""
+        opts = opts or c10d.AllreduceOptions()
+        tensor = single("all_reduce", tensors)
+        if tensor.layout is not torch.strided:
+            return self._allreduce_sparse(tensor, opts)
+        dtype, factor, op, reduction = reduced("all_reduce", tensor, opts.reduceOp)
+        buffers = Buffers("all_reduce")
+        pointer = buffers.target(tensor, keeps=True)
+        return self._start(lib.entrain_all_reduce, (pointer, pointer, tensor.numel() * factor, dtype, op), buffers, [tensor],
+                           opts.timeout, reduction)
+
+    def allreduce_coalesced(self, tensors: List[Tensor], opts: _Opts = None) -> Work:
+        """As allreduce, for several tensors at once."""
+        opts = opts or c10d.AllreduceCoalescedOptions()
+        if len(tensors) == 1:
+            return self.allreduce(tensors, opts)
+        return self._together("all_reduce", lambda: [self.allreduce([tensor], opts) for tensor in tensors])
+
+    def _allreduce_sparse(self, tensor: Tensor, opts: _Opts) -> Work:
+        """The sum of sparse tensors: all ranks gather the elements of all, and add them up in rank order."""
+        operation = "all_reduce"
+        if tensor.layout is not torch.sparse_coo:
+            raise invalid(operation, f"a tensor has the layout {tensor.layout}; this call takes dense and sparse_coo ones")
+        if opts.reduceOp != dist.ReduceOp.SUM:
+            raise invalid(operation, f"{opts.reduceOp.op} does not go with sparse tensors")
+        mine = tensor.detach().coalesce()
+        counts = torch.empty(self._size, dtype=torch.int64)
+        self.all_gather_single(counts, torch.tensor([mine._nnz()])).wait()
+        rows = counts.tolist()
+        indices = [torch.empty((n, mine.sparse_dim()), dtype=torch.int64) for n in rows]
+        values = [torch.empty((n, *mine.values().shape[1:]), dtype=mine.dtype) for n in rows]
+        all_indices, all_values = torch.cat(indices), torch.cat(values)
+        first = self.allgather([list(all_indices.split(rows))], [mine.indices().t().contiguous()])
+        second = self.allgather([list(all_values.split(rows))], [mine.values()])
+        first.wait()
+        second.wait()
+        total = torch.sparse_coo_tensor(all_indices.t(), all_values, mine.shape).coalesce()
+        with torch.no_grad():
+            tensor.copy_(total)
+        return Added([tensor])
+
+    def broadcast(self, tensors: Union[Tensor, List[Tensor]], opts: _Opts = None) -> Work:
+        """The root's tensor is copied to all ranks."""
+        opts = opts or c10d.BroadcastOptions()
+        tensor = single("broadcast", tensors)
+        dtype, factor = moved(tensor)
+        buffers = Buffers("broadcast")
+        pointer = buffers.target(tensor, keeps=opts.rootRank == self._rank)
+        return self._start(lib.entrain_broadcast, (pointer, tensor.numel() * factor, dtype, opts.rootRank), buffers, [tensor],
+                           opts.timeout)
+
+    def reduce(self, tensors: Union[Tensor, List[Tensor]], opts: _Opts = None) -> Work:
+        """The root's tensor becomes the reduction over all ranks."""
+        opts = opts or c10d.ReduceOptions()
+        tensor = single("reduce", tensors)
+        dtype, factor, op, reduction = reduced("reduce", tensor, opts.reduceOp)
+        buffers = Buffers("reduce")
+        if opts.rootRank == self._rank:
+            source = target = buffers.target(tensor, keeps=True)
+        else:
+            source, target = buffers.source(tensor), NULL
+        return self._start(lib.entrain_reduce, (source, target, tensor.numel() * factor, dtype, op, opts.rootRank), buffers,
+                           [tensor], opts.timeout, reduction)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: _Opts = None) -> Work:
+        """`output`: the inputs of all ranks, one after another."""
+        opts = opts or c10d.AllgatherOptions()
+        operation = "all_gather"
+        sizes_match(operation, "output", output, input, self._size)
+        dtype, factor = moved(input)
+        buffers = Buffers(operation)
+        return self._start(lib.entrain_all_gather,
+                           (buffers.source(input), buffers.target(output), input.numel() * factor, dtype), buffers, [output],
+                           opts.timeout)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: List[Tensor], inputs: List[Tensor], opts: _Opts = None) -> Work:
+        """As all_gather_single, for several pairs at once."""
+        opts = opts or c10d.AllgatherOptions()
+        if len(outputs) == 1 and len(inputs) == 1:
+            return self.all_gather_single(outputs[0], inputs[0], opts)
+        return self._together("all_gather", lambda: [self.all_gather_single(output, input, opts)
+                                                     for output, input in zip(outputs, inputs, strict=True)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather(self, output_tensors: List[List[Tensor]], input_tensors: List[Tensor],
+                  opts: _Opts = None) -> Work:
+        """output_tensors[0][r]: the input of rank r. They may differ in size if all ranks know all sizes."""
+        opts = opts or c10d.AllgatherOptions()
+        operation = "all_gather"
+        input, outputs = single(operation, input_tensors), list_of(operation, output_tensors, self._size)
+        dtype, factor = same_types(operation, input, outputs)
+        if outputs[self._rank].numel() != input.numel():
+            raise invalid(operation, f"the input has {input.numel()} elements, and its place in the outputs "
+                                      f"{outputs[self._rank].numel()}")
+        buffers = Buffers(operation)
+        source, target = buffers.source(input), buffers.targets(outputs)
+        if all(output.numel() == input.numel() for output in outputs):
+            return self._start(lib.entrain_all_gather, (source, target, input.numel() * factor, dtype), buffers, outputs,
+                               opts.timeout)
+        return self._start(lib.entrain_all_gather_v, (source, target, counts_of(outputs, factor), dtype), buffers, outputs,
+                           opts.timeout)
+
+    def allgather_coalesced(self, output_lists: List[List[Tensor]], input_list: List[Tensor], opts: _Opts = None) -> Work:
+        """output_lists[r][i]: input i of rank r."""
+        opts = opts or c10d.AllgatherOptions()
+        return self._together("all_gather", lambda: [
+            self.allgather([[outputs[i] for outputs in output_lists]], [input], opts) for i, input in enumerate(input_list)])
+
+    def gather(self, output_tensors: List[List[Tensor]], input_tensors: List[Tensor],
+               opts: _Opts = None) -> Work:
+        """output_tensors[0][r] on the root: the input of rank r."""
+        opts = opts or c10d.GatherOptions()
+        operation = "gather"
+        input = single(operation, input_tensors)
+        buffers = Buffers(operation)
+        source = buffers.source(input)
+        if opts.rootRank != self._rank:
+            outputs: List[Tensor] = []
+            dtype, factor = moved(input)
+            target, counts = NULL, NULL
+        else:
+            outputs = list_of(operation, output_tensors, self._size)
+            dtype, factor = same_types(operation, input, outputs)
+            target, counts = buffers.targets(outputs), counts_of(outputs, factor)
+        return self._start(lib.entrain_gather_v, (source, input.numel() * factor, target, counts, dtype, opts.rootRank), buffers,
+                           outputs, opts.timeout)
+
+    def scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
+                opts: _Opts = None) -> Work:
+        """The output of rank r: the root's input_tensors[0][r]."""
+        opts = opts or c10d.ScatterOptions()
+        operation = "scatter"
+        output = single(operation, output_tensors)
+        buffers = Buffers(operation)
+        dtype, factor = moved(output)
+        source, counts = NULL, NULL
+        if opts.rootRank == self._rank:
+            inputs = list_of(operation, input_tensors, self._size)
+            same_types(operation, output, inputs)
+            source, counts = buffers.sources(inputs), counts_of(inputs, factor)
+        return self._start(lib.entrain_scatter_v,
+                           (source, counts, buffers.target(output), output.numel() * factor, dtype, opts.rootRank), buffers,
+                           [output], opts.timeout)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: _Opts = None) -> Work:
+        """`output`: this rank's part of the reduction of `input`."""
+        opts = opts or c10d.ReduceScatterOptions()
+        operation = "reduce_scatter"
+        sizes_match(operation, "input", input, output, self._size)
+        dtype, factor, op, reduction = reduced(operation, input, opts.reduceOp)
+        buffers = Buffers(operation)
+        return self._start(lib.entrain_reduce_scatter,
+                           (buffers.source(input), buffers.target(output), output.numel() * factor, dtype, op), buffers, [output],
+                           opts.timeout, reduction)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: List[Tensor], inputs: List[Tensor], opts: _Opts = None) -> Work:
+        """As reduce_scatter_single, for several pairs at once."""
+        opts = opts or c10d.ReduceScatterOptions()
+        if len(outputs) == 1 and len(inputs) == 1:
+            return self.reduce_scatter_single(outputs[0], inputs[0], opts)
+        return self._together("reduce_scatter", lambda: [self.reduce_scatter_single(output, input, opts)
+                                                         for output, input in zip(outputs, inputs, strict=True)])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
+                       opts: _Opts = None) -> Work:
+        """The output of rank r: the reduction of input_tensors[0][r]. They may differ in size, alike on all ranks."""
+        opts = opts or c10d.ReduceScatterOptions()
+        operation = "reduce_scatter"
+        output, inputs = single(operation, output_tensors), list_of(operation, input_tensors, self._size)
+        same_types(operation, output, inputs)
+        if inputs[self._rank].numel() != output.numel():
+            raise invalid(operation, f"the output has {output.numel()} elements, and its place in the inputs "
+                                      f"{inputs[self._rank].numel()}")
+        dtype, factor, op, reduction = reduced(operation, output, opts.reduceOp)
+        buffers = Buffers(operation)
+        source, target = buffers.sources(inputs), buffers.target(output)
+        if all(input.numel() == output.numel() for input in inputs):
+            return self._start(lib.entrain_reduce_scatter, (source, target, output.numel() * factor, dtype, op), buffers,
+                               [output], opts.timeout, reduction)
+        return self._start(lib.entrain_reduce_scatter_v, (source, target, counts_of(inputs, factor), dtype, op), buffers, [output],
+                           opts.timeout, reduction)
+
+    def all_to_all_single(self, output: Tensor, input: Tensor, output_split_sizes: List[int],
+                          input_split_sizes: List[int], opts: _Opts = None) -> Work:
+        """Part r of the input goes to rank r, part r of the output came from there; sizes are rows, none: equal parts."""
+        opts = opts or c10d.AllToAllOptions()
+        operation = "all_to_all"
+        dtype, factor = same_types(operation, input, [output])
+        buffers = Buffers(operation)
+        if not output_split_sizes and not input_split_sizes:
+            if input.numel() != output.numel() or (input.dim() > 0 and input.size(0) % self._size != 0):
+                raise invalid(operation, f"the input has the shape {tuple(input.shape)} and the output {tuple(output.shape)}, "
+                                          f"which do not fall into {self._size} equal parts")
+            return self._start(lib.entrain_all_to_all, (buffers.source(input), buffers.target(output),
+                                                        input.numel() // self._size * factor, dtype),
+                               buffers, [output], opts.timeout)
+        sent = rows_of(operation, "input", input, input_split_sizes, self._size, factor)
+        received = rows_of(operation, "output", output, output_split_sizes, self._size, factor)
+        return self._start(lib.entrain_all_to_all_v, (buffers.source(input), sent, buffers.target(output), received, dtype),
+                           buffers, [output], opts.timeout)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, output_tensors: List[Tensor], input_tensors: List[Tensor],
+                 opts: _Opts = None) -> Work:
+        """input_tensors[r] goes to rank r, output_tensors[r] came from there."""
+        opts = opts or c10d.AllToAllOptions()
+        operation = "all_to_all"
+        outputs = list_of(operation, [output_tensors], self._size)
+        inputs = list_of(operation, [input_tensors], self._size)
+        dtype, factor = same_types(operation, inputs[0], [*inputs, *outputs])
+        buffers = Buffers(operation)
+        return self._start(lib.entrain_all_to_all_v, (buffers.sources(inputs), counts_of(inputs, factor), buffers.targets(outputs),
+                                                      counts_of(outputs, factor), dtype), buffers, outputs, opts.timeout)
+
+    def barrier(self, opts: _Opts = None) -> Work:
+        """Over when all ranks have called it."""
+        opts = opts or c10d.BarrierOptions()
+        return self._start(lib.entrain_barrier, (), Buffers("barrier"), [], opts.timeout)
+
+    def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that blocks. If a rank does not come in time, entrain.TimedOut names it, on every rank that did; that
+        ends the group. (torch.distributed.monitored_barrier refuses every back end but gloo; call the group's.)"""
+        self._start(lib.entrain_barrier, (), Buffers("monitored_barrier"), [], timeout or NO_TIMEOUT).wait()
+
+    def send(self, tensors: List[Tensor], dst_rank: int, tag: int = 0) -> Work:
+        """To one rank, which receives with the same tag."""
+        tensor = single("send", tensors)
+        dtype, factor = moved(tensor)
+        buffers = Buffers("send")
+        return self._start(lib.entrain_send, (buffers.source(tensor), tensor.numel() * factor, dtype, dst_rank), buffers, [],
+                           tag=tag)
+
+    def recv(self, tensors: List[Tensor], src_rank: int, tag: int = 0) -> Work:
+        """From one rank, which sends with the same tag."""
+        tensor = single("recv", tensors)
+        dtype, factor = moved(tensor)
+        buffers = Buffers("recv")
+        work = self._start(lib.entrain_recv, (buffers.target(tensor), tensor.numel() * factor, dtype, src_rank), buffers,
+                           [tensor], tag=tag)
+        work._peer = (src_rank,)
+        return work
+
+
+def _copy_of(options: Any) -> Any:
+    copy = ffi.new("entrain_call_options_t*")
+    copy[0] = options[0]
+    return copy
+
+
+# ---- Making a group ---------------------------------------------------------------------------------------------------
+
+_KEY = "entrain"
+
+
+def _meet(store: _Store, rank: int, size: int, timeout: timedelta) -> Tuple[Store, Comm]:
+    """The communicator of a group whose ranks share a store of c10d."""
+    if rank == 0:
+        ours = Store.serve("tcp://0.0.0.0:0")
+        store.set(_KEY, ours.url)
+    else:
+        store.wait([_KEY], timeout)
+        ours = Store.open(store.get(_KEY).decode(), timeout.total_seconds())
+    return ours, Comm.create(ours, rank, size, timeout=timeout.total_seconds())
+
+
+def create(store: _Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+    """What torch.distributed calls to make a group of this back end."""
+    return ProcessGroup(store, rank, size, timeout)
+
+
+def register() -> None:
+    """Makes the back end known to torch.distributed. Importing entrain.torch does it."""
+    if "ENTRAIN" not in dist.Backend._plugins:
+        dist.Backend.register_backend("entrain", create, devices=["cpu"])
