@@ -1,12 +1,27 @@
 #!/bin/sh
-# Builds a preset and runs all of its tests: tests/run.sh [PRESET], dev without an argument. Installs missing Debian
-# packages first. Ends with CTest's closing line; exits 0 when every test passed.
+# Builds a preset and runs all of its tests: tests/run.sh [PRESET] [--torch], dev without an argument. Installs missing
+# Debian packages first, and --torch also CPU builds of PyTorch and JAX in build/python, for the tests that need them (skipped where
+# they cannot be imported). Ends with CTest's closing line; exits 0 when every test passed.
 set -eu
 cd "$(dirname "$0")/.."
-preset=${1:-dev}
+preset=dev
+environment=
+for argument in "$@"; do
+  case $argument in
+    --torch) environment=torch ;;
+    -*) echo "run.sh: no option $argument" >&2 && exit 2 ;;
+    *) preset=$argument ;;
+  esac
+done
 
 tools/setup.sh deps
+# Most of that time is the network's, so it passes beside the build.
+tools/setup.sh python $environment &
+python=$!
+trap 'kill $python 2>/dev/null || true' EXIT
 tools/setup.sh build "$preset"
+wait $python
+trap - EXIT
 
 # ThreadSanitizer finds no room for its shadow where the kernel spreads mappings too far apart.
 run=

@@ -6,7 +6,8 @@
 #                                 learn, a progress bar
 #   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
-#   tools/setup.sh python         a virtual environment, build/python, with what tests/python needs
+#   tools/setup.sh python [torch] a virtual environment, build/python, with what tests/python needs; torch: and what its
+#                                 tests of PyTorch and JAX need (CPU builds, hundreds of megabytes)
 #   tools/setup.sh abseil         Debian's source of Abseil to build/abseil, for a library that has it inside
 #   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs them to DIR
 #   tools/setup.sh build PRESET [TARGET...]
@@ -70,15 +71,26 @@ build() {
   cmake --build --preset "$preset" ${1:+--target "$@"} || die "building preset $preset failed"
 }
 
-# Made anew when the list of packages changes.
+# Made when it is absent, and again when a list of packages changes. One that has torch stays when it is not asked for.
 python_environment() {
-  wanted=tests/python/requirements.txt
-  if ! cmp -s "$wanted" build/python/installed.txt; then
-    echo "setup.sh: making build/python"
-    python3 -m venv --clear build/python || die "python3 -m venv failed; on Debian it needs python3-venv"
-    build/python/bin/python -m pip install -q --disable-pip-version-check -r "$wanted" || die "pip install -r $wanted failed"
-    cp "$wanted" build/python/installed.txt
+  lists=tests/python/requirements.txt
+  all="$lists tests/python/requirements-torch.txt"
+  mkdir -p build
+  # shellcheck disable=SC2086
+  if cat $all | cmp -s - build/python/installed.txt; then
+    return 0
+  elif [ "${1:-}" = torch ]; then
+    lists=$all
+  elif cmp -s "$lists" build/python/installed.txt; then
+    return 0
   fi
+  echo "setup.sh: making build/python"
+  python3 -m venv --clear build/python || die "python3 -m venv failed; on Debian it needs python3-venv"
+  # shellcheck disable=SC2046,SC2086
+  build/python/bin/python -m pip install -q --disable-pip-version-check $(printf -- '-r %s ' $lists) ||
+    die "pip install failed for what $lists list; torch is asked for in its CPU build, which pip must be configured to find"
+  # shellcheck disable=SC2086
+  cat $lists >build/python/installed.txt
 }
 
 # The source package of the distribution, with its patches. Its index is fetched to a folder of our own, so that the system's
@@ -124,7 +136,7 @@ case "${1:-}" in
     install_absent $deps_neon
     ;;
   python)
-    python_environment
+    python_environment "${2:-}"
     ;;
   abseil)
     abseil
@@ -143,7 +155,7 @@ case "${1:-}" in
     build "$@"
     ;;
   *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
