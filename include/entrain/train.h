@@ -596,6 +596,14 @@ typedef int32_t (*entrain_acco_step_fn)(void* user, int32_t preview, int64_t ste
  * that is negative or not finite ends the channel on all ranks: ABORTED with the rate. */
 typedef double (*entrain_acco_schedule_fn)(void* user, int64_t progress);
 
+/* Elements [first, first + count) of the parameters with an optimizer and a factor of the learning rate, so that norms and
+ * biases, say, go without decay. Elements of an array, so without a size: these four fields stay as they are. */
+typedef struct entrain_acco_group {
+  size_t first, count;          /* count >= 1 */
+  const entrain_optim_t* optim; /* shared, as the config's; NULL: the config's */
+  double lr_scale;              /* > 0: the schedule's rate is multiplied by it */
+} entrain_acco_group_t;
+
 typedef struct entrain_acco_config {
   size_t size;
   void* params;                  /* `count` elements of params_dtype; lent until the channel is destroyed. Install writes them;
@@ -631,6 +639,11 @@ typedef struct entrain_acco_config {
                                     caller's own gets; the same on all ranks */
   int32_t reserved;              /* 0 */
   void* stream;                  /* a CUstream; NULL (default): the device's default. HOST: NULL */
+  const entrain_acco_group_t* groups; /* disjoint, ascending; what lies in none is stepped by optim with the rate as it is,
+                                         and if optim is NULL every element lies in one. Not with a step of the caller's
+                                         own. Copied. NULL (default): none */
+  size_t group_count;            /* how many of them. Each state array is as long as the shard, and there are as many as the
+                                    optimizer that has most needs */
 } entrain_acco_config_t;
 ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
@@ -693,7 +706,8 @@ ENTRAIN_API entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entra
 /* Checkpoints, as EDiT's: see entrain_edit_add_state, entrain_edit_save and entrain_edit_load for arguments and errors. Saving is for between
  * install and the next add; waits for the round under way, and changes nothing. Exact: the run goes on with the same bits (with scripted
  * counts), by the same method. Portable: with any number of ranks and any method, from the last commit; f32 masters only, and of an
- * optimizer of the caller's own what it adds as state. */
+ * optimizer of the caller's own what it adds as state. Groups must be those of the checkpoint, with as many state arrays each
+ * (FAILED_PRECONDITION naming the group); their rates and other numbers, like lr, may be others. */
 ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data, size_t count,
                                                     entrain_dtype_t dtype, int32_t holder);
 ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);

@@ -1,6 +1,7 @@
 // train.h: ACCO.
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ using entrain::ChannelInfo;
 using entrain::ChannelOptions;
 using entrain::DType;
 using entrain::GradientChannel;
+using entrain::ParameterGroup;
 
 namespace {
 
@@ -30,6 +32,32 @@ absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   }
   ENTRAIN_RETURN_IF_ERROR(CheckDType(static_cast<entrain_dtype_t>(dtype)));
   return DType{dtype};
+}
+
+absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t& config) {
+  if ((config.groups == nullptr) != (config.group_count == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group_count ", config.group_count,
+                     config.groups == nullptr
+                         ? " without groups, which are NULL: set both"
+                         : " of groups leaves none: set it to 1 or more, or groups to NULL"));
+  }
+  std::vector<ParameterGroup> groups;
+  for (size_t i = 0; i < config.group_count; ++i) {
+    const entrain_acco_group_t& group = config.groups[i];
+    ParameterGroup& one = groups.emplace_back();
+    for (const auto& [name, value, to] :
+         {std::make_tuple("first", group.first, &one.first), {"count", group.count, &one.count}}) {
+      if (value > config.count) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("groups[", i, "].", name, ": ", value, " is above count ", config.count));
+      }
+      *to = static_cast<int64_t>(value);
+    }
+    one.optimizer = group.optim == nullptr ? nullptr : group.optim->optimizer;
+    one.lr_scale = group.lr_scale;
+  }
+  return groups;
 }
 
 // What only this file can see to be wrong: values of the C enumerations and types. The rest is
@@ -81,6 +109,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   options.step = config.step;
   options.user = config.user;
   options.timeout_ns = config.timeout_ns;
+  ENTRAIN_ASSIGN_OR_RETURN(options.groups, ToGroups(config));
   return options;
 }
 

@@ -31,7 +31,24 @@ std::vector<NamedValue> SharedOptions(const ChannelOptions& o) {
           {"schedule_warmup", static_cast<double>(o.schedule.warmup)},
           {"schedule_total", static_cast<double>(o.schedule.total)},
           {"limit_unit", static_cast<double>(o.limit_unit)},
-          {"limit", static_cast<double>(o.limit)}};
+          {"limit", static_cast<double>(o.limit)},
+          {"group_count", static_cast<double>(o.groups.size())}};
+}
+
+// When all ranks have as many.
+std::vector<NamedValue> SharedGroups(const ChannelOptions& o) {
+  std::vector<NamedValue> values;
+  for (size_t i = 0; i < o.groups.size(); ++i) {
+    const ParameterGroup& group = o.groups[i];
+    const std::string name = absl::StrCat("groups[", i, "].");
+    values.push_back({name + "first", static_cast<double>(group.first)});
+    values.push_back({name + "count", static_cast<double>(group.count)});
+    values.push_back({name + "lr_scale", group.lr_scale});
+    values.push_back(
+        {name + "optim: state arrays",
+         static_cast<double>((group.optimizer ? group.optimizer : o.optimizer)->state_arrays())});
+  }
+  return values;
 }
 
 }  // namespace
@@ -42,6 +59,9 @@ absl::StatusOr<std::unique_ptr<GradientChannel>> GradientChannel::Create(
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> own, comm.Split(0, comm.rank()));
     ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedOptions(options)));
+    if (!options.groups.empty()) {
+      ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedGroups(options)));
+    }
     const std::vector<int64_t> layers = {options.count};
     ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(layers, own->size(), own->rank()));
     ChannelOptions known = options;
@@ -59,11 +79,17 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
                                  Slab slab)
     : comm_(std::move(comm)),
       options_(options),
+      groups_(AllGroups(options)),
       slab_(std::move(slab)),
       method_(static_cast<int64_t>(options.method)),
       courier_(options_.at.limit_ns, [this](const absl::Status& why) {
         comm_->EndWith(Annotate(why, absl::StrCat("acco: rank ", comm_->rank())));
-      }) {}
+      }) {
+  for (const ParameterGroup& group : options_.groups) {
+    const Optimizer& rule = group.optimizer ? *group.optimizer : *options_.optimizer;
+    saved_groups_.push_back({group.first, group.count, rule.state_arrays()});
+  }
+}
 
 GradientChannel::~GradientChannel() {
   if (in_flight_ && over_.load(std::memory_order_acquire) < installs_) {
@@ -87,7 +113,10 @@ absl::Status GradientChannel::Allocate() {
   ENTRAIN_ASSIGN_OR_RETURN(master_, PlacedArray::Allocate(device, layer.shard * SizeOf(master)));
   piece_ = std::min(layer.shard, device == nullptr ? kHostPiece : kDevicePiece);
   ENTRAIN_ASSIGN_OR_RETURN(room_, PlacedArray::Allocate(device, 2 * piece_ * SizeOf(master)));
-  const int arrays = options_.optimizer != nullptr ? options_.optimizer->state_arrays() : 0;
+  int arrays = 0;
+  for (const ParameterGroup& group : groups_) {
+    arrays = std::max(arrays, group.optimizer->state_arrays());
+  }
   for (int i = 0; i < arrays; ++i) {
     ENTRAIN_ASSIGN_OR_RETURN(state_.emplace_back(),
                              PlacedArray::Allocate(device, layer.shard * SizeOf(DType::kF32)));

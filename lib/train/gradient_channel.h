@@ -70,6 +70,13 @@ struct RateSchedule {
   double At(int64_t progress) const;
 };
 
+// Elements [first, first + count) of the parameters, with an optimizer and a factor of the rate.
+struct ParameterGroup {
+  int64_t first = 0, count = 0;
+  std::shared_ptr<const Optimizer> optimizer;  // null: ChannelOptions::optimizer
+  double lr_scale = 1;
+};
+
 struct ChannelOptions {
   DelayMethod method = DelayMethod::kAcco;
   int64_t count = 0;       // Psi
@@ -86,16 +93,20 @@ struct ChannelOptions {
   RateSchedule schedule;
   ProgressUnit limit_unit = ProgressUnit::kCommits;
   int64_t limit = 0;  // the end, at the first commit that reaches it; 0: none
-  std::shared_ptr<const Optimizer> optimizer;  // or
+  std::shared_ptr<const Optimizer> optimizer;  // of what is in no group; or
   ShardStepFn step = nullptr;
   void* user = nullptr;
   int64_t timeout_ns = 0;
+  std::vector<ParameterGroup> groups;  // ascending, disjoint; not with a step of the caller's own
 
   // Of the shard that the optimizer works on.
   DType master_dtype() const { return params_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 };
 // kInvalidArgument names the option, its value and what to do instead.
 absl::Status CheckOptions(const ChannelOptions& options);
+// All parameters as groups, those in between and an optimizer for each filled in; empty with a step of the caller's own. Of
+// options that have been checked.
+std::vector<ParameterGroup> AllGroups(const ChannelOptions& options);
 
 // As of the last install, and so the same on all ranks after as many of them, but for what is this rank's own.
 struct ChannelInfo {
@@ -212,12 +223,14 @@ class GradientChannel {
 
   const std::shared_ptr<Communicator> comm_;
   const ChannelOptions options_;
-  const Slab slab_;                 // one layer
-  std::unique_ptr<OwnStream> own_;  // the courier's
+  const std::vector<ParameterGroup> groups_;  // of all parameters
+  const Slab slab_;                           // one layer
+  std::unique_ptr<OwnStream> own_;            // the courier's
   PlacedArray accumulator_, com_, master_;
-  std::vector<PlacedArray> state_;  // the optimizer's, as the shard
-  int64_t piece_ = 0;               // elements of a shard that are stepped at once
-  PlacedArray room_;                // for a piece of the mean gradient, and one of the estimate
+  std::vector<PlacedArray>
+      state_;          // the optimizers', as the shard; of those that need fewer, zeros
+  int64_t piece_ = 0;  // elements of a shard that are stepped at once
+  PlacedArray room_;   // for a piece of the mean gradient, and one of the estimate
 
   // The caller's:
   Counts held_;               // in the accumulator
@@ -238,6 +251,8 @@ class GradientChannel {
   std::array<int64_t, 5> counts_ = {};
   std::array<double, 3> values_ = {};
   int64_t method_;
+  std::vector<std::array<int64_t, 3>>
+      saved_groups_;  // first, count, state arrays; as the options have them
   absl::Status status_;
 
   // The courier's while a round is under way, the caller's otherwise:

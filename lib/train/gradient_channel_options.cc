@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -94,7 +96,77 @@ absl::Status CheckCounts(const ChannelOptions& o) {
   return CheckNotNegative("limit", o.limit);
 }
 
+absl::Status CheckGroup(const ChannelOptions& o, size_t index, int64_t free_from) {
+  const ParameterGroup& group = o.groups[index];
+  const std::string name = absl::StrCat("groups[", index, "].");
+  if (group.first < 0 || group.first >= o.count) {
+    return Refuse(name + "first", group.first,
+                  absl::StrCat("is not one of ", o.count, " elements"));
+  }
+  if (group.first < free_from) {
+    return Refuse(name + "first", group.first,
+                  absl::StrCat("is below ", free_from,
+                               ", where the group before it ends; groups are ascending"));
+  }
+  if (group.count < 1 || group.count > o.count - group.first) {
+    return Refuse(name + "count", group.count,
+                  absl::StrCat("is not 1 to ", o.count - group.first, ", from element ",
+                               group.first, " to the end"));
+  }
+  if (!(group.lr_scale > 0) || !std::isfinite(group.lr_scale)) {
+    return Refuse(name + "lr_scale", group.lr_scale, "is not a finite number above 0");
+  }
+  if (group.optimizer == nullptr && o.optimizer == nullptr) {
+    return Refuse(name + "optim", "NULL", "and optim is NULL too; set one of them");
+  }
+  return absl::OkStatus();
+}
+
+// Whether each element has an optimizer, and only one.
+absl::Status CheckOptimizers(const ChannelOptions& o) {
+  if (!o.groups.empty() && o.step != nullptr) {
+    return Refuse("group_count", o.groups.size(),
+                  "with a step, which steps all elements; set one of them");
+  }
+  if (o.groups.empty() && (o.optimizer == nullptr) == (o.step == nullptr)) {
+    return Refuse("optim", o.optimizer == nullptr ? "NULL" : "given",
+                  o.optimizer == nullptr ? "without a step; set one of them"
+                                         : "with a step; set one of them");
+  }
+  int64_t end = 0, gap = -1;  // the first element in no group
+  for (size_t i = 0; i < o.groups.size(); ++i) {
+    ENTRAIN_RETURN_IF_ERROR(CheckGroup(o, i, end));
+    gap = gap < 0 && o.groups[i].first > end ? end : gap;
+    end = o.groups[i].first + o.groups[i].count;
+  }
+  gap = gap < 0 && end < o.count ? end : gap;
+  return o.groups.empty() || o.optimizer != nullptr || gap < 0
+             ? absl::OkStatus()
+             : Refuse("optim", "NULL", absl::StrCat("and element ", gap, " lies in no group"));
+}
+
 }  // namespace
+
+std::vector<ParameterGroup> AllGroups(const ChannelOptions& o) {
+  std::vector<ParameterGroup> all;
+  if (o.step != nullptr) {
+    return all;
+  }
+  int64_t end = 0;
+  const auto fill = [&](int64_t to) {
+    if (end < to) {
+      all.push_back({end, to - end, o.optimizer});
+    }
+  };
+  for (const ParameterGroup& group : o.groups) {
+    fill(group.first);
+    all.push_back(group);
+    all.back().optimizer = group.optimizer ? group.optimizer : o.optimizer;
+    end = group.first + group.count;
+  }
+  fill(o.count);
+  return all;
+}
 
 absl::Status CheckOptions(const ChannelOptions& o) {
   if (o.count < 1) {
@@ -103,11 +175,7 @@ absl::Status CheckOptions(const ChannelOptions& o) {
   if (o.params == nullptr) {
     return Refuse("params", "NULL", "is no memory for parameters");
   }
-  if ((o.optimizer == nullptr) == (o.step == nullptr)) {
-    return Refuse("optim", o.optimizer == nullptr ? "NULL" : "given",
-                  o.optimizer == nullptr ? "without a step; set one of them"
-                                         : "with a step; set one of them");
-  }
+  ENTRAIN_RETURN_IF_ERROR(CheckOptimizers(o));
   ENTRAIN_RETURN_IF_ERROR(CheckTypes(o));
   ENTRAIN_RETURN_IF_ERROR(CheckCounts(o));
   if (!(o.clip_norm >= 0) || !std::isfinite(o.clip_norm)) {

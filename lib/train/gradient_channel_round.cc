@@ -198,7 +198,7 @@ absl::Status GradientChannel::StepPiece(const RoundStep& round, int64_t first, i
 absl::Status GradientChannel::StepOnce(int64_t step, double lr, int64_t first, int64_t count,
                                        const std::byte* grads, std::byte* out) {
   std::byte* const master = master_.data() + first * SizeOf(options_.master_dtype());
-  if (options_.optimizer == nullptr) {
+  if (options_.step != nullptr) {
     const std::string name = absl::StrCat(
         "the ACCO step of ", out == nullptr ? "commit " : "a preview of commit ", step);
     Courier::Doing(name);
@@ -208,18 +208,29 @@ absl::Status GradientChannel::StepOnce(int64_t step, double lr, int64_t first, i
     return failed == 0 ? absl::OkStatus()
                        : absl::AbortedError(absl::StrCat(name, " returned ", failed));
   }
-  std::vector<float*> state;
-  for (const PlacedArray& array : state_) {
-    state.push_back(reinterpret_cast<float*>(array.data()) + first);
+  const int64_t begin = slab_.layer(0).first + first, end = begin + count;  // of all parameters
+  auto group = std::upper_bound(
+      groups_.begin(), groups_.end(), begin,
+      [](int64_t at, const ParameterGroup& one) { return at < one.first + one.count; });
+  for (; group != groups_.end() && group->first < end; ++group) {
+    const int64_t from = std::max(begin, group->first);
+    const int64_t here = std::min(end, group->first + group->count) - from;
+    const int64_t skipped = from - begin;
+    float* state[kMaxStateArrays];
+    const auto arrays = static_cast<size_t>(group->optimizer->state_arrays());
+    for (size_t i = 0; i < arrays; ++i) {
+      state[i] = reinterpret_cast<float*>(state_[i].data()) + first + skipped;
+    }
+    group->optimizer->Step(
+        {.count = here,
+         .master = reinterpret_cast<float*>(master) + skipped,
+         .grads = reinterpret_cast<const float*>(grads) + skipped,
+         .state = absl::MakeConstSpan(state, arrays),
+         .out = out == nullptr ? nullptr : reinterpret_cast<float*>(out) + skipped,
+         .step = step,
+         .lr = lr * group->lr_scale},
+        out == nullptr ? Apply::kCommit : Apply::kPreview);
   }
-  options_.optimizer->Step({.count = count,
-                            .master = reinterpret_cast<float*>(master),
-                            .grads = reinterpret_cast<const float*>(grads),
-                            .state = state,
-                            .out = reinterpret_cast<float*>(out),
-                            .step = step,
-                            .lr = lr},
-                           out == nullptr ? Apply::kCommit : Apply::kPreview);
   return absl::OkStatus();
 }
 

@@ -1,4 +1,7 @@
 // A gradient channel's state: what it is, when it may be saved, and how a run goes on from it.
+#include <array>
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
@@ -23,6 +26,9 @@ void GradientChannel::VisitState(StateVisitor& visitor) {
   }
   for (size_t i = 0; i < state_.size(); ++i) {
     visitor.Layer(absl::StrCat("optim/", i), 0, reinterpret_cast<float*>(state_[i].data()));
+  }
+  for (size_t i = 0; i < saved_groups_.size(); ++i) {
+    visitor.Array(absl::StrCat("group/", i), Holder::kAll, DType::kI64, saved_groups_[i].data(), 3);
   }
   if (visitor.kind() == CheckpointKind::kExact) {
     visitor.Array("flags", Holder::kAll, DType::kI64, flags_.data(),
@@ -99,6 +105,23 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
 
 // Halves, or rounds of one method, mean nothing to another; the same answer on all ranks.
 absl::Status GradientChannel::CheckLoaded(const StateList& state) const {
+  for (size_t i = 0; i < saved_groups_.size(); ++i) {
+    const std::array<int64_t, 3>& here = saved_groups_[i];
+    std::array<int64_t, 3> there = {};
+    for (const StateItem& item : state.items()) {
+      if (item.name == absl::StrCat("group/", i)) {
+        std::memcpy(there.data(), item.loaded.data(), sizeof(there));
+      }
+    }
+    if (there != here) {
+      const auto say = [](const std::array<int64_t, 3>& group) {
+        return absl::StrCat("first ", group[0], ", count ", group[1], ", ", group[2],
+                            " state arrays");
+      };
+      return absl::FailedPreconditionError(absl::StrCat("groups[", i, "] of the checkpoint has ",
+                                                        say(there), "; here it has ", say(here)));
+    }
+  }
   const int64_t method = state.Loaded("method");
   return state.kind() == CheckpointKind::kPortable || method == method_
              ? absl::OkStatus()

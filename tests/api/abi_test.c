@@ -306,7 +306,7 @@ static void check_checkpoint_config(void) {
 }
 
 static void check_acco_config(void) {
-  SIZE(entrain_acco_config_t, 200);
+  SIZE(entrain_acco_config_t, 216);
   AT(entrain_acco_config_t, size, 0);
   AT(entrain_acco_config_t, params, 8);
   AT(entrain_acco_config_t, count, 16);
@@ -336,6 +336,16 @@ static void check_acco_config(void) {
   AT(entrain_acco_config_t, memory, 184);
   AT(entrain_acco_config_t, reserved, 188);
   AT(entrain_acco_config_t, stream, 192);
+  AT(entrain_acco_config_t, groups, 200);
+  AT(entrain_acco_config_t, group_count, 208);
+}
+
+static void check_acco_group(void) {
+  SIZE(entrain_acco_group_t, 32);
+  AT(entrain_acco_group_t, first, 0);
+  AT(entrain_acco_group_t, count, 8);
+  AT(entrain_acco_group_t, optim, 16);
+  AT(entrain_acco_group_t, lr_scale, 24);
 }
 
 static void check_acco_info(void) {
@@ -379,6 +389,7 @@ int main(void) {
   check_edit_info();
   check_checkpoint_config();
   check_acco_config();
+  check_acco_group();
   check_acco_info();
   return failures == 0 ? 0 : 1;
 }

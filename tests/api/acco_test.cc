@@ -119,6 +119,43 @@ TEST(Acco, TheLoopWithACallersStepAndSchedule) {
   });
 }
 
+// The channel shares the optimizers of its groups: they are destroyed before it steps.
+TEST(Acco, GroupsShareTheirOptimizers) {
+  RunWorld(2, [](const Rank& self) {
+    entrain_optim_t* optim[2] = {};
+    for (entrain_optim_t*& one : optim) {
+      entrain_optim_config_t rule;
+      entrain_optim_config_init(&rule);
+      rule.weight_decay = &one == &optim[1] ? 0.5 : 0;
+      ASSERT_OK(entrain_optim_create(&rule, &one));
+    }
+    std::vector<float> params(kCount, 1.0f);
+    const entrain_acco_group_t groups[] = {{3, 40, optim[1], 2}};
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.method = ENTRAIN_ACCO_ZERO1;
+    config.params = params.data();
+    config.count = kCount;
+    config.optim = optim[0];
+    config.lr = 0.125;
+    config.groups = groups;
+    config.group_count = 1;
+    entrain_acco_t* acco = nullptr;
+    ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+    entrain_optim_destroy(optim[0]);
+    entrain_optim_destroy(optim[1]);
+    Add(acco, self.rank);
+    int32_t finished = 0;
+    ASSERT_OK(entrain_acco_install(acco, &finished));
+    // The mean gradient is 3/2, with the decay of a half it is 2; the rates are 1/8 and 1/4.
+    for (size_t i = 0; i < kCount; ++i) {
+      EXPECT_EQ(params[i], i >= 3 && i < 43 ? 0.5f : 0.8125f) << i;
+    }
+    ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    entrain_acco_destroy(acco);
+  });
+}
+
 TEST(Acco, SavesAndLoads) {
   const std::string directory = testing::TempDir();
   RunWorld(2, [&](const Rank& self) {
@@ -197,6 +234,14 @@ TEST(Acco, BadInputIsNamed) {
     EXPECT_FAILS(with([](auto* c) { c->scripted_rounds = 2; }), bad, "scripted_rounds 2");
     EXPECT_FAILS(with([](auto* c) { c->step = nullptr; }), bad, "optim: NULL");
     EXPECT_FAILS(with([](auto* c) { c->timeout_ns = -5; }), bad, "timeout_ns");
+    EXPECT_FAILS(with([](auto* c) { c->group_count = 2; }), bad, "group_count 2 without groups");
+    const entrain_acco_group_t group = {~size_t{0}, 1, nullptr, 1};
+    EXPECT_FAILS(with([&](auto* c) { c->groups = &group; }), bad, "group_count 0 of groups");
+    EXPECT_FAILS(with([&](auto* c) {
+                   c->groups = &group;
+                   c->group_count = 1;
+                 }),
+                 bad, "groups[0].first: 18446744073709551615 is above count 101");
     EXPECT_FAILS(entrain_acco_create(self.comm, nullptr, nullptr), bad, "acco");
     EXPECT_FAILS(entrain_acco_poll(nullptr, nullptr), bad, "acco");
   });

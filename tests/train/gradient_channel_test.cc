@@ -429,6 +429,174 @@ TEST_P(Channel, WarmupRoundsAreSynchronous) {
   });
 }
 
+// ---- Parameter groups ------------------------------------------------------------------------------
+
+std::shared_ptr<const Optimizer> RuleOf(OptimizerKind kind, double decay, double momentum = 0) {
+  OptimizerConfig config;
+  config.kind = kind;
+  config.weight_decay = decay;
+  config.momentum = momentum;
+  return *MakeOptimizer(config);
+}
+
+// Of the parameters: [0, 5) the config's AdamW; [5, 4000) SGD with momentum, which has one array; [4000, 4001) and
+// [4001, 9000) AdamW without decay at a tenth of the rate and AGD; the rest again the config's.
+std::vector<ParameterGroup> SomeGroups() {
+  return {{5, 3995, RuleOf(OptimizerKind::kSgd, 0.01, 0.9), 0.5},
+          {4000, 1, RuleOf(OptimizerKind::kAdamw, 0), 0.1},
+          {4001, 4999, RuleOf(OptimizerKind::kAgd, 0.1), 1}};
+}
+
+// Four commits of a run with those groups in which each commit has `batches` micro-batches a rank: every optimizer steps a
+// vector of its own, and what is wanted is cut out of them.
+std::vector<float> Reference(const ChannelOptions& options, int ranks, int batches) {
+  std::vector<float> wanted(kCount);
+  for (const ParameterGroup& group : AllGroups(options)) {
+    std::vector<float> alone = Initial(), mean(kCount);
+    std::vector<std::vector<float>> arrays(kMaxStateArrays, std::vector<float>(kCount, 0));
+    std::vector<float*> state;
+    for (int i = 0; i < group.optimizer->state_arrays(); ++i) {
+      state.push_back(arrays[static_cast<size_t>(i)].data());
+    }
+    for (int64_t step = 1; step <= 4; ++step) {
+      std::fill(mean.begin(), mean.end(), 0.0f);
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (int64_t j = batches * (step - 1); j < batches * step; ++j) {
+          for (int64_t i = 0; i < kCount; ++i) {
+            mean[static_cast<size_t>(i)] += GradientOf(rank, j, i);
+          }
+        }
+      }
+      BestKernels().scale_any(DType::kF32, mean.data(), mean.data(), kCount,
+                              1 / static_cast<double>(batches * ranks));
+      group.optimizer->Step({.count = kCount,
+                             .master = alone.data(),
+                             .grads = mean.data(),
+                             .state = state,
+                             .step = step,
+                             .lr = 0.01 * group.lr_scale},
+                            Apply::kCommit);
+    }
+    std::copy_n(alone.begin() + group.first, group.count, wanted.begin() + group.first);
+  }
+  return wanted;
+}
+
+TEST_P(Channel, EachGroupStepsByItsOwnOptimizerAndRateWithEveryMethod) {
+  for (const DelayMethod method :
+       {DelayMethod::kAcco, DelayMethod::kDpu, DelayMethod::kWp, DelayMethod::kZero1}) {
+    for (const int ranks : {1, 3}) {
+      RunRanks(ranks, [&](const std::shared_ptr<Communicator>& comm) {
+        Floats floats(GetParam(), method);
+        floats.options.groups = SomeGroups();
+        floats.options.limit = 4;
+        const int batches = method == DelayMethod::kAcco ? 2 : 1;
+        const auto expected = Reference(floats.options, ranks, batches);
+        auto channel = GradientChannel::Create(*comm, floats.options);
+        ASSERT_TRUE(channel.ok()) << channel.status();
+        for (int64_t j = 0; !(*channel)->info().finished; ++j) {
+          AddTo(floats, **channel, comm->rank(), j);
+          ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+        }
+        const std::vector<float> params = floats.params();
+        EXPECT_EQ(params, expected) << static_cast<int>(method) << ", " << ranks << " ranks";
+        EXPECT_EQ((*channel)->info().lr, 0.01);
+        Meet(*comm);
+      });
+    }
+  }
+}
+
+TEST_P(Channel, OneGroupOfEverythingIsNone) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    std::vector<float> params[2];
+    for (const bool grouped : {false, true}) {
+      Floats floats(GetParam(), DelayMethod::kAcco);
+      floats.options.limit = 3;
+      if (grouped) {
+        floats.options.groups = {{0, kCount, floats.options.optimizer, 1}};
+        floats.options.optimizer = nullptr;
+      }
+      auto channel = GradientChannel::Create(*comm, floats.options);
+      ASSERT_TRUE(channel.ok()) << channel.status();
+      for (int64_t j = 0; !(*channel)->info().finished; ++j) {
+        const std::vector<float> at = floats.params();
+        floats.Add(**channel, 1, [&](int64_t k) {
+          return GradientOf(comm->rank(), j, k) + 0.1f * at[static_cast<size_t>(k)];
+        });
+        ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+      }
+      params[grouped] = floats.params();
+      Meet(*comm);
+    }
+    EXPECT_EQ(params[0], params[1]);
+  });
+}
+
+TEST_P(Channel, GroupsThatDifferAreNamedByTheirNumber) {
+  RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
+    Floats floats(GetParam(), DelayMethod::kAcco);
+    floats.options.groups = SomeGroups();
+    floats.options.groups[1].lr_scale = comm->rank() == 0 ? 1 : 2;
+    auto channel = GradientChannel::Create(*comm, floats.options);
+    ASSERT_FALSE(channel.ok());
+    EXPECT_THAT(std::string(channel.status().message()),
+                HasSubstr("groups[1].lr_scale: 1 on rank 0, 2 on rank 1"));
+  });
+}
+
+TEST_P(Channel, CheckpointsGoOnWithTheSameGroupsOnly) {
+  const Directory directory;
+  for (const CheckpointKind kind : {CheckpointKind::kExact, CheckpointKind::kPortable}) {
+    RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+      const CheckpointOptions checkpoint = To(directory, kind);
+      std::vector<float> straight;
+      // What is asked of each run: the groups, and what refuses its load.
+      struct Run {
+        std::vector<ParameterGroup> groups;
+        const char* refused;
+      };
+      std::vector<Run> runs(6, {SomeGroups(), nullptr});  // runs[0] saves, runs[1] goes on
+      runs[2].groups[1] = {3990, 1, runs[2].groups[1].optimizer, 0.1};
+      runs[2].groups[0].count = 3000;
+      runs[2].refused = "groups[0] of the checkpoint has first 5, count 3995, 1 state arrays; here";
+      runs[3].groups[1].optimizer = RuleOf(OptimizerKind::kSgd, 0);
+      runs[3].refused = "groups[1] of the checkpoint has first 4000, count 1, 2 state arrays; here";
+      runs[4].groups.pop_back();
+      runs[4].refused = "group/2";
+      runs[5].groups.clear();
+      runs[5].refused = "group/";
+      for (size_t run = 0; run < runs.size(); ++run) {
+        Floats floats(GetParam(), DelayMethod::kZero1);
+        floats.options.groups = runs[run].groups;
+        auto channel = GradientChannel::Create(*comm, floats.options);
+        ASSERT_TRUE(channel.ok()) << channel.status();
+        if (run > 0) {
+          const absl::Status loaded = (*channel)->Load(checkpoint);
+          if (runs[run].refused != nullptr) {
+            EXPECT_TRUE(absl::IsFailedPrecondition(loaded)) << run << ": " << loaded;
+            EXPECT_THAT(std::string(loaded.message()), HasSubstr(runs[run].refused));
+            EXPECT_EQ(floats.params(), Initial());
+            continue;
+          }
+          ASSERT_EQ(loaded, absl::OkStatus());
+        }
+        for (int64_t j = run == 0 ? 0 : 2; j < 4; ++j) {
+          AddTo(floats, **channel, comm->rank(), j);
+          ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+          if (j == 1) {
+            ASSERT_EQ((*channel)->Save(checkpoint), absl::OkStatus());
+          }
+        }
+        const std::vector<float> end = floats.params();
+        straight = run == 0 ? end : straight;
+        EXPECT_EQ(end, straight);
+      }
+      Meet(*comm);
+    });
+  }
+}
+
 // ---- Checkpoints -----------------------------------------------------------------------------------
 
 // A run of `installs` installs, of which `saved` were made before the checkpoint; from it, if `resumes`.
@@ -603,6 +771,42 @@ TEST(GradientChannel, OptionsAreRefusedByNameAndValue) {
        [](auto& o) { o.schedule.warmup = o.schedule.total = 9; }},
       {"limit: -1", [](auto& o) { o.limit = -1; }},
       {"timeout_ns: -1", [](auto& o) { o.timeout_ns = -1; }},
+      {"groups[0].first: -1",
+       [](auto& o) {
+         o.groups = {{-1, 3, o.optimizer}};
+       }},
+      {"groups[0].count: 10008",
+       [](auto& o) {
+         o.groups = {{0, kCount + 1, o.optimizer}};
+       }},
+      {"groups[0].count: 0",
+       [](auto& o) {
+         o.groups = {{0, 0, o.optimizer}};
+       }},
+      {"groups[1].first: 4 is below 5",
+       [](auto& o) {
+         o.groups = {{0, 5, nullptr}, {4, 5, nullptr}};
+       }},
+      {"groups[0].lr_scale: 0",
+       [](auto& o) {
+         o.groups = {{0, 5, nullptr, 0}};
+       }},
+      {"groups[1].optim: NULL",
+       [](auto& o) {
+         o.groups = {{0, 5, o.optimizer}, {5, kCount - 5, nullptr}};
+         o.optimizer = nullptr;
+       }},
+      {"optim: NULL and element 5 lies in no group",
+       [](auto& o) {
+         o.groups = {{0, 5, o.optimizer}, {6, kCount - 6, o.optimizer}};
+         o.optimizer = nullptr;
+       }},
+      {"group_count: 1 with a step",
+       [](auto& o) {
+         o.groups = {{0, 5, o.optimizer}};
+         o.optimizer = nullptr;
+         o.step = NoStep;
+       }},
   };
   for (const Case& c : cases) {
     Floats floats(false, DelayMethod::kAcco);
