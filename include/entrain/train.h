@@ -73,6 +73,12 @@ ENTRAIN_API void entrain_mesh_destroy(entrain_mesh_t* mesh);
 /* Layer l has P_l = layer_counts[l] elements, padded with zeros to a multiple of M; slot m of the shard group holds
  * elements [m p_l, (m + 1) p_l) with p_l = ceil(P_l / M). A rank's shards of all layers lie one after the other in one
  * flat array, the slab: sum of p_l elements; or each is an array of its own (entrain_shard_bind_layers). */
+/* With layer_segments a layer is cut as FSDP2 and torch.chunk cut it: each segment along its dimension 0 into M chunks of
+ * ceil(rows / M) rows, of which the last may be shorter or empty. A rank's shard of the layer is its chunks of all segments
+ * one after the other, each padded with zeros to ceil(rows / M) rows. Then p_l is the sum over the segments of
+ * ceil(rows / M) count / rows, and padding lies between chunks too: the caller keeps it zero, gradients included. What gather
+ * delivers, and gradient buffers, are the M shards one after the other. entrain_shard_load takes, and checkpoints have, whole
+ * layers: the segments one after the other, without padding; so a portable checkpoint goes with any M. */
 typedef struct entrain_shard_config {
   size_t size;
   int32_t layers;
@@ -93,6 +99,11 @@ typedef struct entrain_shard_config {
   int32_t memory; /* ENTRAIN_MEMORY_HOST (default) or DEVICE, on all ranks alike: where what is bound is,
                      and everything that is lent. See below */
   void* stream;   /* a CUstream of that device; NULL (default): its default stream. HOST: NULL */
+  const int32_t* layer_segments; /* `layers` entries: how many segments (tensors) each layer is made of; NULL (default): a
+                                    layer is cut as one flat array. Else the two below have an entry for each segment, in
+                                    order over all layers */
+  const size_t* segment_counts;  /* elements; those of a layer's segments add up to its P_l */
+  const size_t* segment_rows;    /* length of dimension 0, which divides the elements; 0 only of a segment without any */
 } entrain_shard_config_t;
 ENTRAIN_API void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* config) {
@@ -120,8 +131,8 @@ typedef struct entrain_shard_layer {
   size_t full_count;   /* P_l */
   size_t padded_count; /* M p_l: elements of what gather delivers and of the gradient buffer */
   size_t shard_count;  /* p_l */
-  size_t first;        /* this rank's first element of the layer: m p_l */
-  size_t valid_count;  /* elements of this rank's shard that are not padding */
+  size_t first;        /* where this rank's shard begins in the padded layer: m p_l */
+  size_t valid_count;  /* elements of this rank's shard up to the last that is not padding */
   size_t slab_offset;  /* where the shard begins in the slab */
 } entrain_shard_layer_t;
 ENTRAIN_API void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes);

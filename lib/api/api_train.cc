@@ -48,6 +48,39 @@ absl::Status CheckShardType(const char* name, entrain_dtype_t dtype) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::vector<entrain::SlabSegment>>> ToSegments(
+    const entrain_shard_config_t& config) {
+  std::vector<std::vector<entrain::SlabSegment>> result;
+  if (config.layer_segments == nullptr) {
+    return config.segment_counts == nullptr && config.segment_rows == nullptr
+               ? absl::StatusOr<std::vector<std::vector<entrain::SlabSegment>>>(result)
+               : absl::InvalidArgumentError(
+                     "segment_counts or segment_rows without layer_segments");
+  }
+  ENTRAIN_RETURN_IF_ERROR(NotNull(config.segment_counts, "segment_counts"));
+  ENTRAIN_RETURN_IF_ERROR(NotNull(config.segment_rows, "segment_rows"));
+  size_t next = 0;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    if (config.layer_segments[layer] < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("layer_segments[", layer, "] ",
+                                                     config.layer_segments[layer], " is negative"));
+    }
+    std::vector<entrain::SlabSegment>& segments = result.emplace_back();
+    for (int32_t i = 0; i < config.layer_segments[layer]; ++i, ++next) {
+      const size_t count = config.segment_counts[next], rows = config.segment_rows[next];
+      if (count > config.layer_counts[layer] || rows > count || (count > 0 && rows == 0) ||
+          (rows > 0 && count % rows != 0)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("segment_rows[", next, "] ", rows, " and segment_counts[", next, "] ",
+                         count, " are not rows of a part of layer ", layer, ", which has ",
+                         config.layer_counts[layer], " elements"));
+      }
+      segments.push_back({static_cast<int64_t>(count), static_cast<int64_t>(rows)});
+    }
+  }
+  return result;
+}
+
 absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t& config) {
   entrain::ShardConfig result;
   if (config.layers < 1 || config.layers > kMaxLayers) {
@@ -84,6 +117,7 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
     return absl::InvalidArgumentError(absl::StrCat("prefetch ", config.prefetch, " is negative"));
   }
   result.prefetch = config.prefetch;
+  ENTRAIN_ASSIGN_OR_RETURN(result.layer_segments, ToSegments(config));
   ENTRAIN_RETURN_IF_ERROR(CheckShardType("param_dtype", config.param_dtype));
   ENTRAIN_RETURN_IF_ERROR(CheckShardType("grad_dtype", config.grad_dtype));
   result.param_dtype = DType{config.param_dtype};

@@ -282,11 +282,15 @@ absl::Status Saver::WriteWhole(std::vector<Source>* sources, const SavedArray& l
   std::map<int64_t, int> pieces;  // by first element: the rank
   whole.count = 0;
   for (size_t rank = 0; rank < sources->size(); ++rank) {
-    const SavedArray* const next = (*sources)[rank].Next();
-    if (next != nullptr && next->name == like.name && next->layer == like.layer &&
-        next->part == like.part) {
-      pieces[next->first] = static_cast<int>(rank);
-      whole.count += next->count;
+    // A rank has several where layers are made of segments.
+    const Source& source = (*sources)[rank];
+    for (size_t i = source.next; i < source.list.arrays.size(); ++i) {
+      const SavedArray& next = source.list.arrays[i];
+      if (next.name != like.name || next.layer != like.layer || next.part != like.part) {
+        break;
+      }
+      pieces[next.first] = static_cast<int>(rank);
+      whole.count += next.count;
     }
   }
   failed_.Update(failed_.ok() ? writer_->Begin(whole) : absl::OkStatus());

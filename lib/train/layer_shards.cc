@@ -45,6 +45,12 @@ absl::Status CheckConfig(const ShardConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrCat("layers: ", config.layer_counts.size(), " is more than ", kMostLayers));
   }
+  if (!config.layer_segments.empty() &&
+      config.layer_segments.size() != config.layer_counts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("layer_segments: ", config.layer_segments.size(),
+                                                   " entries for ", config.layer_counts.size(),
+                                                   " layers"));
+  }
   for (const auto& [name, flags] : {std::pair("layer_frozen", &config.layer_frozen),
                                     std::pair("layer_replicated", &config.layer_replicated)}) {
     if (!flags->empty() && flags->size() != config.layer_counts.size()) {
@@ -65,9 +71,10 @@ absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr
                                                                  const ShardConfig& config) {
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
     ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
-    ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(config.layer_counts, mesh->length(Axis::kShard),
-                                                   mesh->coordinate(Axis::kShard),
-                                                   config.layer_frozen, config.layer_replicated));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        Slab slab,
+        Slab::Make(config.layer_counts, mesh->length(Axis::kShard), mesh->coordinate(Axis::kShard),
+                   config.layer_frozen, config.layer_replicated, config.layer_segments));
     ENTRAIN_ASSIGN_OR_RETURN(Comms comms, MakeComms(*mesh));
     ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
     return std::unique_ptr<LayerShards>(
@@ -120,6 +127,11 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
       {"grad_dtype", static_cast<double>(config.grad_dtype)},
       {"memory", config.device ? 1.0 : 0.0},
       {"shard groups' size", static_cast<double>(mesh.length(Axis::kShard))}};
+  double segments = 0;
+  for (const auto& layer : config.layer_segments) {
+    segments += static_cast<double>(layer.size());
+  }
+  shape.push_back({"segments", segments});
   std::vector<NamedValue> counts;
   for (size_t l = 0; l < config.layer_counts.size(); ++l) {
     counts.push_back(
@@ -128,6 +140,13 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
                       config.layer_frozen.empty() ? 0.0 : config.layer_frozen[l]});
     counts.push_back({absl::StrCat("layer_replicated[", l, "]"),
                       config.layer_replicated.empty() ? 0.0 : config.layer_replicated[l]});
+  }
+  for (size_t l = 0; l < config.layer_segments.size(); ++l) {
+    for (const auto& [count, rows] : config.layer_segments[l]) {
+      counts.push_back(
+          {absl::StrCat("elements of a segment of layer ", l), static_cast<double>(count)});
+      counts.push_back({absl::StrCat("its rows, layer ", l), static_cast<double>(rows)});
+    }
   }
   for (const auto& values : {shape, counts}) {
     if (comms.scatter != nullptr) {
@@ -243,44 +262,51 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   if (room_ != nullptr) {
     return Annotate(LoadToDevice(layer, full, from), "shard");
   }
-  std::byte* const shard = live_.param(layer);
-  if (l.valid > 0) {
-    const auto* const own = static_cast<const std::byte*>(full) + l.first * SizeOf(from);
-    BestKernels().cast(shard, live_.dtype, own, from, l.valid);
-  }
-  const int64_t element = SizeOf(live_.dtype);
-  ZeroArray(shard + l.valid * element, (l.shard - l.valid) * element);
+  CutOut(l, full, from, live_.param(layer));
   return absl::OkStatus();
+}
+
+// Zeros where there is padding.
+void LayerShards::CutOut(const SlabLayer& layer, const void* full, DType from,
+                         std::byte* shard) const {
+  const int64_t element = SizeOf(live_.dtype);
+  int64_t done = 0;
+  for (const SlabPiece& piece : layer.pieces) {
+    ZeroArray(shard + done * element, (piece.at - done) * element);
+    const auto* const own = static_cast<const std::byte*>(full) + piece.first * SizeOf(from);
+    CurrentKernels().cast(shard + piece.at * element, live_.dtype, own, from, piece.count);
+    done = piece.at + piece.count;
+  }
+  ZeroArray(shard + done * element, (layer.shard - done) * element);
 }
 
 absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
   const SlabLayer& layer = slab_.layer(at);
   const StreamHandle stream = room_->callers();
-  const KernelStream on(room_->device(), stream, room_->limit_ns());
-  const int64_t element = SizeOf(live_.dtype);
-  std::byte* const shard = live_.param(at);
-  ZeroArray(shard + layer.valid * element, (layer.shard - layer.valid) * element);
-  if (layer.valid == 0) {
-    return on.status();
+  Devices::Place place{MemoryKind::kDevice, &room_->device()};
+  if (layer.valid > 0) {
+    ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+    ENTRAIN_ASSIGN_OR_RETURN(place, devices->PlaceOf(full));
   }
-  const auto* const own = static_cast<const std::byte*>(full) + layer.first * SizeOf(from);
-  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(full));
-  if (place.kind == MemoryKind::kDevice) {
-    if (place.device != &room_->device()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("full %p is on device %d, the parameters on %d", full,
-                          place.device->ordinal(), room_->device().ordinal()));
+  if (place.kind != MemoryKind::kDevice) {
+    const int64_t bytes = layer.shard * SizeOf(live_.dtype);
+    ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer values, OwnedBuffer::Allocate(bytes));
+    CutOut(layer, full, from, values.data());
+    {
+      const KernelStream on(room_->device(), stream, room_->limit_ns());
+      CopyArray(live_.param(at), values.data(), bytes);
+      ENTRAIN_RETURN_IF_ERROR(on.status());
     }
-    CurrentKernels().cast(shard, live_.dtype, own, from, layer.valid);
-    return on.status();
+    return FinishStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
   }
-  const int64_t bytes = layer.valid * element;
-  ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer values, OwnedBuffer::Allocate(bytes));
-  BestKernels().cast(values.data(), live_.dtype, own, from, layer.valid);
-  CopyArray(shard, values.data(), bytes);
-  ENTRAIN_RETURN_IF_ERROR(on.status());
-  return FinishStream({&room_->device(), stream}, room_->limit(), [this] { return broken(); });
+  if (place.device != &room_->device()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("full %p is on device %d, the parameters on %d", full,
+                        place.device->ordinal(), room_->device().ordinal()));
+  }
+  const KernelStream on(room_->device(), stream, room_->limit_ns());
+  CutOut(layer, full, from, live_.param(at));
+  return on.status();
 }
 
 absl::Status LayerShards::Broadcast() {

@@ -36,8 +36,9 @@ struct ShardConfig {
   std::vector<int64_t> layer_counts;  // P_l, in the order of the forward pass
   std::vector<uint8_t> layer_frozen;  // by layer, 1: nothing in it trains; empty: none
   std::vector<uint8_t>
-      layer_replicated;             // by layer, 1: the same along the tensor axis; empty: none
-  int prefetch = 1;                 // layers gathered ahead of use
+      layer_replicated;  // by layer, 1: the same along the tensor axis; empty: none
+  std::vector<std::vector<SlabSegment>> layer_segments;  // by layer; empty: each is one array
+  int prefetch = 1;                                      // layers gathered ahead of use
   DType param_dtype = DType::kF32;  // kF32 or kBF16: what gather delivers and what travels
   DType grad_dtype = DType::kF32;   // likewise
   int64_t timeout_ns = 0;           // of each collective; 0: the communicators' default
@@ -120,6 +121,7 @@ class LayerShards {
   absl::Status CheckBound() const;
   absl::Status BindOnDevice();
   absl::StatusOr<Device*> DeviceOfBound() const;
+  void CutOut(const SlabLayer& layer, const void* full, DType from, std::byte* shard) const;
   absl::Status LoadToDevice(int layer, const void* full, DType from);
   absl::Status ComeToRest();
 

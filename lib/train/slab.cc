@@ -9,7 +9,8 @@ namespace entrain {
 
 absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slots, int slot,
                                 absl::Span<const uint8_t> frozen,
-                                absl::Span<const uint8_t> replicated) {
+                                absl::Span<const uint8_t> replicated,
+                                absl::Span<const std::vector<SlabSegment>> segments) {
   // Keeps every size in bytes, of slab and padded layer, far from overflow.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 64;
   Slab slab;
@@ -26,10 +27,12 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
     }
     SlabLayer layer;
     layer.full = full;
-    layer.shard = (full + slots - 1) / slots;
-    layer.padded = layer.shard * slots;
-    layer.first = layer.shard * slot;
-    layer.valid = std::clamp<int64_t>(full - layer.first, 0, layer.shard);
+    const SlabSegment whole = {full, full};
+    const absl::Status cut =
+        slab.Cut(segments.empty() ? absl::MakeConstSpan(&whole, 1) : segments[l], &layer);
+    if (!cut.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", l, ": ", cut.message()));
+    }
     layer.offset = slab.count_;
     layer.frozen = !frozen.empty() && frozen[l] != 0;
     layer.replicated = !replicated.empty() && replicated[l] != 0;
@@ -43,6 +46,34 @@ absl::StatusOr<Slab> Slab::Make(absl::Span<const int64_t> layer_counts, int slot
     return absl::InvalidArgumentError("layer_counts: all are 0; a model has at least one element");
   }
   return slab;
+}
+
+absl::Status Slab::Cut(absl::Span<const SlabSegment> segments, SlabLayer* layer) const {
+  int64_t first = 0;  // of the segment, in the layer
+  for (const auto& [count, rows] : segments) {
+    if (count < 0 || count > layer->full - first || rows < 0 || (count > 0 && rows == 0) ||
+        (rows > 0 && count % rows != 0)) {
+      return absl::InvalidArgumentError(absl::StrCat("a segment of ", count, " elements in ", rows,
+                                                     " rows, after ", first, " of the layer's ",
+                                                     layer->full));
+    }
+    const int64_t row = rows == 0 ? 0 : count / rows;
+    const int64_t chunk = (rows + slots_ - 1) / slots_;
+    const int64_t own = std::clamp<int64_t>(rows - chunk * slot_, 0, chunk);
+    if (own * row > 0) {
+      layer->pieces.push_back({layer->shard, first + chunk * slot_ * row, own * row});
+      layer->valid = layer->shard + own * row;
+    }
+    layer->shard += chunk * row;
+    first += count;
+  }
+  if (first != layer->full) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its segments have ", first, " elements, the layer ", layer->full));
+  }
+  layer->padded = layer->shard * slots_;
+  layer->first = layer->shard * slot_;
+  return absl::OkStatus();
 }
 
 int Slab::largest_layer() const {

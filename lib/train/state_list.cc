@@ -25,20 +25,27 @@ void StateList::Array(absl::string_view name, Holder holder, DType dtype, void* 
 
 void StateList::Layer(absl::string_view name, int layer, void* shard, DType dtype) {
   const SlabLayer& place = slab_.layer(layer);
-  Add({.name = std::string(name),
-       .layer = layer,
-       .first = place.first,
-       .count = place.valid,
-       .dtype = dtype,
-       .live = static_cast<std::byte*>(shard),
-       .loaded = {}});
+  // A rank whose shard is all padding has the name all the same.
+  std::vector<SlabPiece> pieces = place.pieces;
+  if (pieces.empty()) {
+    pieces.push_back({0, place.full, 0});
+  }
+  for (const SlabPiece& piece : pieces) {
+    Add({.name = std::string(name),
+         .layer = layer,
+         .first = piece.first,
+         .count = piece.count,
+         .dtype = dtype,
+         .live = static_cast<std::byte*>(shard) + piece.at * SizeOf(dtype),
+         .loaded = {}});
+  }
 }
 
 void StateList::Add(StateItem item) {
   if (!IsArrayName(item.name)) {
     status_.Update(absl::InvalidArgumentError(
         absl::StrCat("\"", item.name, "\" is not 1 to 128 letters, digits and . _ - /")));
-  } else if (!names_.insert({item.name, item.layer}).second) {
+  } else if (!names_.insert({item.name, item.layer, item.first}).second) {
     status_.Update(absl::InvalidArgumentError(
         absl::StrCat("there are two arrays of the name \"", item.name, "\"")));
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct StateItem {
   std::string name;
   Holder holder = Holder::kAll;
   int layer = -1;     // -1: no layer's
-  int64_t first = 0;  // of a layer: the shard's first element
+  int64_t first = 0;  // of a layer: where it is in the whole
   int64_t count = 0;
   DType dtype = DType::kF32;
   std::byte* live = nullptr;
@@ -74,7 +75,7 @@ class StateList final : public StateVisitor {
   const CheckpointKind kind_;
   const ArraysAt at_;
   std::vector<StateItem> items_;
-  std::set<std::pair<std::string, int>> names_;  // with their layers
+  std::set<std::tuple<std::string, int, int64_t>> names_;  // with their layers and first elements
   absl::Status status_;
 };
 

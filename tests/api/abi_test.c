@@ -172,7 +172,7 @@ static void check_mesh_config(void) {
 }
 
 static void check_shard_config(void) {
-  SIZE(entrain_shard_config_t, 72);
+  SIZE(entrain_shard_config_t, 96);
   AT(entrain_shard_config_t, size, 0);
   AT(entrain_shard_config_t, layers, 8);
   AT(entrain_shard_config_t, prefetch, 12);
@@ -182,6 +182,9 @@ static void check_shard_config(void) {
   AT(entrain_shard_config_t, timeout_ns, 32);
   AT(entrain_shard_config_t, layer_frozen, 40);
   AT(entrain_shard_config_t, layer_replicated, 48);
+  AT(entrain_shard_config_t, layer_segments, 72);
+  AT(entrain_shard_config_t, segment_counts, 80);
+  AT(entrain_shard_config_t, segment_rows, 88);
   AT(entrain_shard_config_t, memory, 56);
   AT(entrain_shard_config_t, stream, 64);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -287,6 +288,69 @@ INSTANTIATE_TEST_SUITE_P(Meshes, PortableResume,
                          NameOfPortable);
 
 // How often replicas were accepted, by layer: it goes on from what was saved.
+// Tensors of 5 x 3, 7 and 2 x 2, of 3, and of 4 x 6: no rows that all of 2, 3 and 4 divide.
+TEST(PortableResume, OfLayersThatAreMadeOfSegments) {
+  for (const Way& way : kWays) {
+    const Directory directory;
+    const CheckpointOptions to = To(directory, CheckpointKind::kPortable, way);
+    ShardConfig config;
+    config.layer_counts = {26, 3, 24};
+    config.layer_segments = {{{15, 5}, {7, 7}, {4, 2}}, {{3, 3}}, {{24, 4}}};
+    absl::Mutex mutex;
+    std::map<std::pair<int, int64_t>, float> whole;
+    RunReplicas({2, 2}, config, [&](Replica& r) {
+      r.Edit(Averaging());
+      r.Forward();
+      r.DriftFromAnchor([&](int l, int64_t i) { return Noise(l, i, r.replica()); });
+      r.EndStep();
+      EXPECT_TRUE(r.Forward());
+      r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+        const float want = Replica::Initial(l, i) + (Noise(l, i, 0) + Noise(l, i, 1)) / 2;
+        EXPECT_NEAR(value, want, 1e-6) << l << " " << i;
+        absl::MutexLock lock(&mutex);
+        whole[{l, i}] = value;
+      });
+      EXPECT_EQ(r.edit().Save(to), absl::OkStatus());
+    });
+    EXPECT_EQ(whole.size(), 53u);
+    for (const int slots : {1, 2, 3, 4}) {
+      size_t seen = 0;
+      RunReplicas({slots, 1}, config, [&](Replica& r) {
+        r.Edit(Averaging());
+        ASSERT_EQ(r.edit().Load(to), absl::OkStatus());
+        r.ForEach(r.params(), [&](int l, int64_t i, float& value) {
+          absl::MutexLock lock(&mutex);
+          ASSERT_EQ(value, (whole[{l, i}])) << slots << " ranks, layer " << l << " element " << i;
+          ++seen;
+        });
+        // And gathered, each slot's chunks where the layout says.
+        for (int l = 0; l < 3; ++l) {
+          const int64_t padded = r.shards().slab().layer(l).padded;
+          const auto given = r.shards().Wait(l);
+          ASSERT_TRUE(given.ok()) << given.status();
+          const auto bytes = r.Fetch(*given, padded * 4);
+          const auto* const values = reinterpret_cast<const float*>(bytes.data());
+          std::vector<float> want(static_cast<size_t>(padded));
+          for (int slot = 0; slot < slots; ++slot) {
+            const auto slab =
+                Slab::Make(config.layer_counts, slots, slot, {}, {}, config.layer_segments);
+            for (const SlabPiece& piece : slab->layer(l).pieces) {
+              for (int64_t i = 0; i < piece.count; ++i) {
+                absl::MutexLock lock(&mutex);
+                want[static_cast<size_t>(slab->layer(l).first + piece.at + i)] =
+                    whole[{l, piece.first + i}];
+              }
+            }
+          }
+          EXPECT_EQ(std::vector<float>(values, values + padded), want);
+          EXPECT_EQ(r.shards().Release(l), absl::OkStatus());
+        }
+      });
+      EXPECT_EQ(seen, whole.size());
+    }
+  }
+}
+
 TEST(PortableResume, KeepsEachLayersShareOfTheAccepted) {
   const Directory directory;
   const CheckpointOptions checkpoint = To(directory, CheckpointKind::kPortable);

@@ -205,8 +205,10 @@ LayerSync& Replica::Edit(const EditOptions& options) {
 void Replica::ForEach(std::vector<float>& slab, const Visit& visit) const {
   for (int l = 0; l < shards_->slab().layers(); ++l) {
     const SlabLayer& layer = shards_->slab().layer(l);
-    for (int64_t i = 0; i < layer.valid; ++i) {
-      visit(l, layer.first + i, slab[static_cast<size_t>(layer.offset + i)]);
+    for (const SlabPiece& piece : layer.pieces) {
+      for (int64_t i = 0; i < piece.count; ++i) {
+        visit(l, piece.first + i, slab[static_cast<size_t>(layer.offset + piece.at + i)]);
+      }
     }
   }
 }

@@ -25,6 +25,39 @@ TEST(Slab, ShardsAreCeilingsAndLieOneAfterTheOther) {
   EXPECT_EQ(slab->largest_padded(), 9);
 }
 
+// By torch.chunk: 5 rows of 3 over 4 ranks are 2, 2, 1 and 0.
+TEST(Slab, SegmentsAreCutAlongTheirRows) {
+  const std::vector<SlabSegment> segments = {{15, 5}, {2, 2}};
+  std::vector<int> seen(17);
+  const std::vector<std::vector<int64_t>> pieces = {{6, 1}, {6, 1}, {3}, {}};
+  for (int slot = 0; slot < 4; ++slot) {
+    const auto slab = Slab::Make({17}, 4, slot, {}, {}, {segments});
+    ASSERT_TRUE(slab.ok()) << slab.status();
+    const SlabLayer& layer = slab->layer(0);
+    EXPECT_EQ(layer.shard, 2 * 3 + 1);
+    EXPECT_EQ(layer.padded, 4 * 7);
+    EXPECT_EQ(layer.first, slot * 7);
+    EXPECT_EQ(layer.valid, slot < 2 ? 7 : slot == 2 ? 3 : 0);
+    std::vector<int64_t> counts;
+    for (const SlabPiece& piece : layer.pieces) {
+      counts.push_back(piece.count);
+      EXPECT_EQ(piece.at, counts.size() == 1 ? 0 : 6);
+      for (int64_t i = 0; i < piece.count; ++i) {
+        ++seen[static_cast<size_t>(piece.first + i)];
+      }
+    }
+    EXPECT_EQ(counts, pieces[static_cast<size_t>(slot)]);
+  }
+  EXPECT_EQ(seen, std::vector<int>(17, 1));
+  const auto made = [](std::vector<SlabSegment> of) {
+    const std::vector<std::vector<SlabSegment>> layers = {std::move(of)};
+    return std::string(Slab::Make({17}, 2, 0, {}, {}, layers).status().message());
+  };
+  EXPECT_THAT(made({{15, 5}}), testing::HasSubstr("have 15 elements, the layer 17"));
+  EXPECT_THAT(made({{15, 4}, {2, 2}}), testing::HasSubstr("15 elements in 4 rows"));
+  EXPECT_THAT(made({{15, 5}, {3, 3}}), testing::HasSubstr("3 elements in 3 rows, after 15"));
+}
+
 TEST(Slab, SlotsCoverEveryElementOnce) {
   for (int slots = 1; slots <= 9; ++slots) {
     for (int64_t full = 1; full <= 20; ++full) {
