@@ -270,6 +270,23 @@ ENTRAIN_API entrain_status_t entrain_work_test(entrain_work_t* work, int32_t* do
 ENTRAIN_API entrain_status_t entrain_work_wait(entrain_work_t* work, int64_t timeout_ns);
 /* The record of a call that failed; code OK when it did not. */
 ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t* error);
+typedef struct entrain_work_info_t {
+  size_t size;
+  uint64_t sequence;  /* as in entrain_error_t; 0: of a batch, which has no number */
+  int64_t tag;        /* -1: untagged */
+  int64_t elapsed_ns; /* from its start until now, also when it is done */
+  int32_t done;       /* 1: it is */
+  int32_t reserved;   /* 0 */
+  char operation[32]; /* "all_reduce"; "batch" */
+  char comm[64];      /* the communicator's name: "world"; of a part of color 3 "world/3"; cut to fit */
+} entrain_work_info_t;
+ENTRAIN_API void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes);
+static ENTRAIN_INLINE void entrain_work_info_init(entrain_work_info_t* info) {
+  entrain_work_info_init_sized(info, sizeof(*info));
+}
+/* What the work is. Any thread; never blocks, and makes no progress. */
+ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info_t* info);
+
 /* Calls done(status, user) once, when the call is over, on whichever thread makes progress, or before this returns when
  * it is over already. `done` must not block and must not call the library, except entrain_work_free. */
 typedef void (*entrain_done_fn)(entrain_status_t status, void* user);

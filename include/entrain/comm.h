@@ -199,6 +199,20 @@ static ENTRAIN_INLINE void entrain_comm_stats_init(entrain_comm_stats_t* stats) 
 /* Counted since creation; parts count for themselves. */
 ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats);
 
+/* Sets the default deadline of the calls that are started on the communicator from now on, `timeout_ns` > 0, on this rank.
+ * Parts and copies that are made later inherit it; objects of train.h keep the one that they were created with. */
+ENTRAIN_API entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns);
+
+/* *sequence: the number of the last untagged collective that this rank has started, as in entrain_error_t; 0: none. Equal on
+ * ranks that have started the same calls. Making the communicator counts, and some calls count more than once: compare
+ * numbers between ranks, and not with a count of calls. */
+ENTRAIN_API entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence);
+
+/* The ranks that had not come to the call by whose deadline the communicator ended, in rank order: those that had not
+ * started it, and those that did not answer. `ranks` has room for *count (at most 128 are kept); *count becomes how many
+ * there are. 0: the communicator has not ended, or by something else. The same on every rank that learned of the end. */
+ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32_t* ranks, int32_t* count);
+
 /* ENTRAIN_OK while the communicator works, otherwise the code that ended it; `error` (may be NULL) gets the record. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 

@@ -1,8 +1,10 @@
 // comm.h: versions, error records, runtimes, communicators.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -253,6 +255,44 @@ entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_sta
                                         .bytes_sent = now.bytes_sent,
                                         .bytes_received = now.bytes_received};
     return WriteStruct(&known, sizeof(known), stats, "entrain_comm_stats_t");
+  });
+}
+
+entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    if (timeout_ns <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("timeout_ns ", timeout_ns, " is not positive"));
+    }
+    comm->comm->SetTimeout(timeout_ns);
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(sequence, "sequence"));
+    *sequence = comm->comm->last_sequence();
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32_t* ranks, int32_t* count) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(count, "count"));
+    if (*count < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("*count ", *count, " is negative"));
+    }
+    if (*count > 0) {
+      ENTRAIN_RETURN_IF_ERROR(NotNull(ranks, "ranks"));
+    }
+    const std::vector<int32_t> late = entrain::BlameOf(comm->comm->status()).late;
+    std::copy_n(late.begin(), std::min(static_cast<size_t>(*count), late.size()), ranks);
+    *count = static_cast<int32_t>(late.size());
+    return absl::OkStatus();
   });
 }
 

@@ -101,6 +101,29 @@ entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t*
   return over ? code : ENTRAIN_IN_PROGRESS;
 }
 
+void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes) {
+  entrain_work_info_t defaults = {};
+  defaults.tag = -1;
+  WriteDefaults(defaults, info, bytes);
+}
+
+entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info_t* info) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(info, "info"));
+    const entrain::WorkInfo now = ToWork(work)->Info();
+    entrain_work_info_t known;
+    entrain_work_info_init(&known);
+    known.sequence = now.sequence;
+    known.tag = now.tag;
+    known.elapsed_ns = entrain::Clock::Real().Now() - now.started_ns;
+    known.done = ToWork(work)->done() ? 1 : 0;
+    now.operation.copy(known.operation, sizeof(known.operation) - 1);
+    now.comm.copy(known.comm, sizeof(known.comm) - 1);
+    return WriteStruct(&known, sizeof(known), info, "entrain_work_info_t");
+  });
+}
+
 void entrain_work_free(entrain_work_t* work) {
   if (work != nullptr && !Forked()) {
     ToWork(work)->Release();

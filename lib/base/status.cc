@@ -1,5 +1,6 @@
 #include "lib/base/status.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -37,8 +38,8 @@ constexpr CodeRow kCodes[] = {
 };
 
 std::string EncodeBlame(const Blame& b) {
-  return Writer()
-      .Put(b.rank)
+  Writer out;
+  out.Put(b.rank)
       .Put(b.world_rank)
       .PutRaw(b.peer_id.data(), b.peer_id.size())
       .PutText(absl::string_view(b.address).substr(0, kMaxAddress))
@@ -51,7 +52,11 @@ std::string EncodeBlame(const Blame& b) {
       .Put(b.elapsed_ns)
       .Put(b.deadline_ns)
       .Put(b.bytes_done)
-      .Take();
+      .Put(static_cast<uint32_t>(std::min(b.late.size(), Blame::kMaxLate)));
+  for (size_t i = 0; i < std::min(b.late.size(), Blame::kMaxLate); ++i) {
+    out.Put(b.late[i]);
+  }
+  return out.Take();
 }
 
 bool DecodeBlame(absl::string_view bytes, Blame& b) {
@@ -72,6 +77,13 @@ bool DecodeBlame(absl::string_view bytes, Blame& b) {
   b.elapsed_ns = reader.Get<int64_t>();
   b.deadline_ns = reader.Get<int64_t>();
   b.bytes_done = reader.Get<int64_t>();
+  const auto late = reader.Get<uint32_t>();
+  if (late > Blame::kMaxLate) {
+    return false;
+  }
+  for (uint32_t i = 0; i < late; ++i) {
+    b.late.push_back(reader.Get<int32_t>());
+  }
   return reader.Finished();
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -71,6 +72,9 @@ struct Blame {
   int64_t elapsed_ns = 0;
   int64_t deadline_ns = 0;  // the time the operation was given
   int64_t bytes_done = 0;
+  // All ranks that had not come to the call whose time was up, the first kMaxLate; empty for other errors.
+  static constexpr size_t kMaxLate = 128;
+  std::vector<int32_t> late;
 };
 
 // The same status with `blame` attached (a payload); the message is not changed.

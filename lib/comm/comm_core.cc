@@ -76,6 +76,15 @@ int CallWork::WaitingFor() const {
   return among_ == nullptr || place < 0 ? place : among_->group.ranks[static_cast<size_t>(place)];
 }
 
+WorkInfo CallWork::Info() const {
+  return InfoOf(*core_, call_, wiring_, started_ns_);
+}
+
+WorkInfo InfoOf(const CommCore& core, const Call& call, const Wiring& number, int64_t started_ns) {
+  return {core.config().name, NameOf(call.named().kind), call.options.user_tag, number.sequence + 1,
+          started_ns};
+}
+
 void CallWork::Run() {
   core_->StartWork(this);
 }
@@ -88,6 +97,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       pool_(pool),
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
+      timeout_ns_(config_.timeout_ns),
       short_way_(ShortWayPays(topology_, config_.paths)),
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
@@ -164,7 +174,7 @@ RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuf
 
 void CommCore::SetDeadline(Call* call, int64_t now_ns) const {
   if (call->options.timeout_ns == 0) {
-    call->options.timeout_ns = config_.timeout_ns;
+    call->options.timeout_ns = timeout_ns();
   }
   if (call->options.deadline.at_ns == Deadline::Never().at_ns) {
     call->options.deadline = Deadline::From(now_ns, call->options.timeout_ns);

@@ -65,6 +65,10 @@ struct Admitted {
   Wiring wiring;
 };
 
+class CommCore;
+
+WorkInfo InfoOf(const CommCore& core, const Call& call, const Wiring& number, int64_t started_ns);
+
 // Some of the ranks, for parts of calls that only these exchange, under numbers that all ranks have taken.
 struct PartGroup {
   Group group;
@@ -81,6 +85,7 @@ class CallWork final : public Work, public Job {
   CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call, OwnedBuffer staged,
            const Progress& from, int64_t started_ns, RefPtr<Work> whole, const PartGroup* among);
   void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
+  WorkInfo Info() const override;
 
  private:
   friend class CommCore;
@@ -149,6 +154,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
                                           PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // For LaunchPart; lives as long as this.
   PartGroup* AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The default deadline of calls that are started from now on.
+  int64_t timeout_ns() const { return timeout_ns_.load(std::memory_order_relaxed); }
+  void SetTimeout(int64_t timeout_ns) { timeout_ns_.store(timeout_ns, std::memory_order_relaxed); }
+  // The number of the last untagged collective that was started here; 0: none was.
+  uint64_t last_sequence() const { return next_untagged_.load(std::memory_order_relaxed); }
   // What the call does not say of its time, from the communicator.
   void SetDeadline(Call* call, int64_t now_ns) const;
   // Soon ends the communicator on all ranks, by what only this one knows of.
@@ -317,6 +327,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::vector<Endpoint*> endpoints_;  // by rank; shared with wirings
   std::vector<Context> contexts_;     // likewise
 
+  std::atomic<int64_t> timeout_ns_;
   std::atomic<bool> short_way_;  // set once more before the first call of the user
 
   mutable absl::Mutex mutex_;

@@ -388,8 +388,9 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (work == nullptr) {
     return;
   }
-  const Finding finding = FindingOf(*work, verdict);
+  Finding finding = FindingOf(*work, verdict);
   if (work->inquired_) {
+    finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     Fail(TimedOut(*work, finding, now_ns));
   } else {
     TellThoseWhoAsked(verdict.guilty < 0 ? absl::OkStatus() : HeldUp(*work, finding));

@@ -308,8 +308,20 @@ namespace {
 class BatchWork final : public Work {
  public:
   // One reference for the caller, one until the last part is over.
-  BatchWork(Engine* engine, size_t parts) : Work(engine), status_of_(parts), left_(parts + 1) {
+  BatchWork(Engine* engine, std::string comm, int64_t now_ns, size_t parts)
+      : Work(engine),
+        comm_(std::move(comm)),
+        started_ns_(now_ns),
+        status_of_(parts),
+        left_(parts + 1) {
     AddRef();
+  }
+  WorkInfo Info() const override {
+    WorkInfo info;
+    info.comm = comm_;
+    info.operation = "batch";
+    info.started_ns = started_ns_;
+    return info;
   }
   void PartIsOver(size_t part, const absl::Status& status) {
     status_of_[part] = status;
@@ -330,6 +342,8 @@ class BatchWork final : public Work {
     Release();
   }
 
+  const std::string comm_;
+  const int64_t started_ns_;
   std::vector<absl::Status> status_of_;
   std::atomic<size_t> left_;
 };
@@ -337,7 +351,8 @@ class BatchWork final : public Work {
 }  // namespace
 
 RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
-  auto batch = RefPtr<BatchWork>::Adopt(new BatchWork(&core_->engine(), calls.size()));
+  auto batch = RefPtr<BatchWork>::Adopt(
+      new BatchWork(&core_->engine(), name(), core_->engine().clock().Now(), calls.size()));
   for (size_t i = 0; i < calls.size(); ++i) {
     auto part = Start(calls[i], /*kick=*/false);
     if (!part.ok()) {
@@ -457,7 +472,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int
                     parent.overrides,
                     parent.tuning,
                     core_->paths(),
-                    parent.timeout_ns,
+                    core_->timeout_ns(),
                     parent.world,
                     parent.determinism};
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -522,7 +537,13 @@ const std::string& Communicator::name() const {
   return core_->config().name;
 }
 int64_t Communicator::timeout_ns() const {
-  return core_->config().timeout_ns;
+  return core_->timeout_ns();
+}
+void Communicator::SetTimeout(int64_t timeout_ns) {
+  core_->SetTimeout(timeout_ns);
+}
+uint64_t Communicator::last_sequence() const {
+  return core_->last_sequence();
 }
 const Topology& Communicator::topology() const {
   return core_->topology();

@@ -121,6 +121,9 @@ class Communicator {
   int size() const;
   const std::string& name() const;
   int64_t timeout_ns() const;
+  void SetTimeout(int64_t timeout_ns);  // positive
+  // The number of the last untagged collective that was started here; 0: none was.
+  uint64_t last_sequence() const;
   const Topology& topology() const;
   CommStats stats() const;
   // The transport used to reach a rank; "self" for oneself.

@@ -68,6 +68,10 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
                                                                           : Way::kStaged;
 }
 
+WorkInfo DeviceCall::Info() const {
+  return InfoOf(*core_, *call_, numbers_[0], started_ns_);
+}
+
 absl::Status DeviceCall::Reserve() {
   int64_t scratch = 0;
   if (!MayChoose(*call_) || MayGo(Way::kStaged)) {

@@ -46,6 +46,7 @@ class DeviceCall final : public Work {
   DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call, int64_t started_ns,
              bool holds);
   ~DeviceCall() override { GiveBack(); }
+  WorkInfo Info() const override;
 
   // Untagged collectives on device memory may go other ways than staged, once the ranks have met.
   static bool MayChoose(const Call& call);

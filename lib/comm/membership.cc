@@ -84,7 +84,7 @@ std::vector<int> Membership::With(Answer answer) const {
 
 std::optional<Membership::Verdict> Membership::OnTick(int64_t now_ns) {
   if (losing() && lost_until_.Passed(now_ns)) {
-    return Verdict{true, {}, std::exchange(lost_, -1), Answer::kNone, ""};
+    return Verdict{true, {}, std::exchange(lost_, -1), Answer::kNone, "", {}};
   }
   if (!inquiring_ || !(AllAnswered() || until_.Passed(now_ns))) {
     return std::nullopt;
@@ -94,6 +94,14 @@ std::optional<Membership::Verdict> Membership::OnTick(int64_t now_ns) {
     Answer answer;
     absl::string_view reason, others;
   };
+  const std::vector<int> absent = With(Answer::kAbsent);
+  std::vector<int> late;
+  for (const Answer answer :
+       {Answer::kNone, Answer::kAbsent, Answer::kExcused, Answer::kElsewhere}) {
+    const std::vector<int> ranks = With(answer);
+    late.insert(late.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(late.begin(), late.end());
   for (const Fault& fault :
        {Fault{Answer::kNone, "it does not answer", "silent"},
         Fault{Answer::kAbsent, "it has not started the call", "not started"},
@@ -104,16 +112,29 @@ std::optional<Membership::Verdict> Membership::OnTick(int64_t now_ns) {
       const std::string others = ranks.size() < 2 ? std::string()
                                                   : absl::StrCat(" (", fault.others, ": ranks ",
                                                                  absl::StrJoin(ranks, ", "), ")");
-      return Verdict{false, call_, ranks[0], fault.answer, absl::StrCat(fault.reason, others)};
+      const std::string all =
+          fault.answer == Answer::kNone && !absent.empty()
+              ? absl::StrCat(" (not started: ranks ", absl::StrJoin(absent, ", "), ")")
+              : std::string();
+      const std::string reason = absl::StrCat(fault.reason, others, all);
+      return Verdict{false, call_, ranks[0], fault.answer, reason, std::move(late)};
     }
   }
   const auto left = std::find(left_.begin(), left_.end(), true);
   if (left != left_.end()) {
-    return Verdict{false, call_, static_cast<int>(left - left_.begin()), Answer::kStarted,
-                   "it has destroyed its communicator"};
+    return Verdict{false,
+                   call_,
+                   static_cast<int>(left - left_.begin()),
+                   Answer::kStarted,
+                   "it has destroyed its communicator",
+                   {}};
   }
-  return Verdict{false, call_, -1, Answer::kStarted,
-                 "every rank has started the call, but the data did not arrive in time"};
+  return Verdict{false,
+                 call_,
+                 -1,
+                 Answer::kStarted,
+                 "every rank has started the call, but the data did not arrive in time",
+                 {}};
 }
 
 }  // namespace entrain

@@ -57,6 +57,7 @@ class Membership {
     Answer answer =
         Answer::kNone;   // of the guilty one; kElsewhere: whom it waits for it has not found out
     std::string reason;  // "does not answer", "has not started the call", ...; names further ranks
+    std::vector<int> late;  // all that have not come to the call, for whatever reason
   };
 
   Membership(int rank, int size);

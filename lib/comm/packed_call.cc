@@ -241,6 +241,10 @@ absl::Status PackedCall::SubtractPacked(float* owed) const {
   return absl::OkStatus();
 }
 
+WorkInfo PackedCall::Info() const {
+  return InfoOf(*core_, *call_, numbers_[0], now_ns_);
+}
+
 absl::Status PackedCall::Begin(std::vector<Wiring> numbers) {
   numbers_ = std::move(numbers);
   return LaunchNext();

@@ -57,6 +57,7 @@ class PackedCall final : public Work {
   static size_t PartsOf(const Call& call);
   // `numbers`: one for each part. On an error no part was started.
   absl::Status Begin(std::vector<Wiring> numbers);
+  WorkInfo Info() const override;
 
  private:
   enum class Part : uint8_t { kLengths, kSlices, kResultLengths, kResults };

@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 #include "lib/base/clock.h"
 
@@ -62,6 +64,15 @@ class RefPtr {
   T* object_ = nullptr;
 };
 
+// What a work is, for whoever looks at it.
+struct WorkInfo {
+  std::string comm;             // the communicator's name; empty: unknown
+  absl::string_view operation;  // lives for ever
+  int64_t tag = -1;
+  uint64_t sequence = 0;  // as in Blame; 0: not one call
+  int64_t started_ns = 0;
+};
+
 class Work {
  public:
   // `engine` makes progress for waiters; null: the work is finished by somebody else before anybody
@@ -77,6 +88,8 @@ class Work {
   // Drives the engine until the work is done (true) or the instant has passed (false).
   // `background`: sleep at once instead of spinning.
   bool Wait(Deadline give_up, bool background = false);
+  // Any thread, once the work has been started.
+  virtual WorkInfo Info() const { return {}; }
   // One turn of the engine, if nobody else drives it; then done().
   bool Test();
   // Once done.

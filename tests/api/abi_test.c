@@ -57,6 +57,18 @@ static void check_runtime_config(void) {
   AT(entrain_runtime_config_t, log_user, 64);
 }
 
+static void check_work_info(void) {
+  SIZE(entrain_work_info_t, 136);
+  AT(entrain_work_info_t, size, 0);
+  AT(entrain_work_info_t, sequence, 8);
+  AT(entrain_work_info_t, tag, 16);
+  AT(entrain_work_info_t, elapsed_ns, 24);
+  AT(entrain_work_info_t, done, 32);
+  AT(entrain_work_info_t, reserved, 36);
+  AT(entrain_work_info_t, operation, 40);
+  AT(entrain_work_info_t, comm, 72);
+}
+
 static void check_store_functions(void) {
   SIZE(entrain_store_functions_t, 64);
   AT(entrain_store_functions_t, size, 0);
@@ -375,6 +387,7 @@ int main(void) {
   check_peer_id();
   check_error();
   check_runtime_config();
+  check_work_info();
   check_store_functions();
   check_comm_config();
   check_comm_stats();

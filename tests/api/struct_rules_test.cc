@@ -133,6 +133,15 @@ std::vector<StructCase> StructRules::Cases() {
             entrain_store_destroy(store);
             return code;
           }),
+      Case<entrain_work_info_t>("entrain_work_info_t", 8, entrain_work_info_init_sized,
+                                [this](auto* info) {
+                                  entrain_work_t* work = nullptr;
+                                  EXPECT_OK(entrain_barrier(comm_, nullptr, &work));
+                                  EXPECT_OK(entrain_work_wait(work, -1));
+                                  const auto code = entrain_work_info(work, info);
+                                  entrain_work_free(work);
+                                  return code;
+                                }),
       Case<entrain_comm_stats_t>("entrain_comm_stats_t", 8, entrain_comm_stats_init_sized,
                                  [this](auto* stats) { return entrain_comm_stats(comm_, stats); }),
       Case<entrain_error_t>("entrain_error_t", 8, entrain_error_init_sized,

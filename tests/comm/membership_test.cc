@@ -109,6 +109,20 @@ TEST(Membership, MemberWithAnExcuseIsNamedAfterOneWithout) {
   EXPECT_EQ(verdict->guilty, 3);
   EXPECT_EQ(verdict->answer, Answer::kAbsent);
   EXPECT_EQ(verdict->reason.find("1"), std::string::npos) << verdict->reason;
+  EXPECT_EQ(verdict->late, (std::vector<int>{1, 3}));
+}
+
+TEST(Membership, AllThatHaveNotComeAreNamedWhateverKeepsThem) {
+  Membership machine(0, 5);
+  const auto query = machine.OnExpired(kCall, 0);
+  machine.OnAnswer(1, query->nonce, Answer::kAbsent);
+  machine.OnAnswer(2, query->nonce, Answer::kStarted);
+  machine.OnAnswer(4, query->nonce, Answer::kAbsent);
+  const auto verdict = machine.OnTick(Membership::kAnswerNs);
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->guilty, 3);
+  EXPECT_EQ(verdict->reason, "it does not answer (not started: ranks 1, 4)");
+  EXPECT_EQ(verdict->late, (std::vector<int>{1, 3, 4}));
 }
 
 TEST(Membership, MemberThatFindsOutForWhomItWaitsIsGivenTheTimeOnce) {
