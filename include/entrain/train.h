@@ -682,6 +682,11 @@ ENTRAIN_API entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t micr
 /* *ready: 1 when the round under way is over and min_microbatches have been added: install would not wait for other ranks; or
  * when max_microbatches have. Never blocks. */
 ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready);
+/* Waits until install would not wait, at most timeout_ns (0: does not wait; < 0: as long as the round's own deadlines allow),
+ * then IN_PROGRESS, and it may be called again: for signals, watchdogs and progress. Fails where install would, with the
+ * same error. Where install waits for the round that it starts (zero1, warm-up), wait starts it; then nothing may be added, saved
+ * or loaded before install (FAILED_PRECONDITION). Otherwise it changes nothing. */
+ENTRAIN_API entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns);
 /* Waits for the round under way, installs its parameters, starts the next round with what has been added. *finished: 1: the
  * run is over, on all ranks after the same commit; the parameters are that commit's, and what was added since is dropped. */
 ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);

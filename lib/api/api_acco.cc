@@ -19,6 +19,7 @@
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::ChannelInfo;
 using entrain::ChannelOptions;
+using entrain::Deadline;
 using entrain::DType;
 using entrain::GradientChannel;
 using entrain::ParameterGroup;
@@ -201,6 +202,16 @@ entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished) {
     *finished = acco->channel->info().finished ? 1 : 0;
     return absl::OkStatus();
   });
+}
+
+entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns) {
+  bool over = true;
+  const entrain_status_t code = GuardCall(__func__, acco, [&]() -> absl::Status {
+    const Deadline until = timeout_ns < 0 ? Deadline::Never() : Deadline::After(timeout_ns);
+    ENTRAIN_ASSIGN_OR_RETURN(over, acco->channel->Wait(until));
+    return absl::OkStatus();
+  });
+  return over ? code : ENTRAIN_IN_PROGRESS;
 }
 
 entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {

@@ -63,13 +63,23 @@ absl::Status Courier::CheckUnderWay() {
 }
 
 absl::Status Courier::Wait(uint64_t number) {
+  return WaitUntil(number, Deadline::Never()).status();
+}
+
+absl::StatusOr<bool> Courier::WaitUntil(uint64_t number, Deadline until) {
   absl::Status late;
   {
     absl::MutexLock lock(&mutex_);
     const auto reached = [this, number]()
                              ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return done_ >= number; };
     const absl::Condition over(&reached);
-    while (late.ok() && !mutex_.AwaitWithTimeout(over, absl::Nanoseconds(kLookNs))) {
+    const auto look = [until] {
+      return absl::Nanoseconds(std::min(kLookNs, until.Left(Clock::Real().Now())));
+    };
+    while (late.ok() && !mutex_.AwaitWithTimeout(over, look())) {
+      if (until.Passed(Clock::Real().Now())) {
+        return false;
+      }
       late = CheckUnderWay();
       if (current != nullptr) {
         // This is a job of another courier: it is no later than what it waits for.
@@ -78,7 +88,8 @@ absl::Status Courier::Wait(uint64_t number) {
       }
     }
     if (late.ok()) {
-      return status_;
+      ENTRAIN_RETURN_IF_ERROR(status_);
+      return true;
     }
   }
   give_up_(late);

@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
@@ -44,6 +45,8 @@ class Courier {
   uint64_t Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until the job of this number is done, and so are all before it. The first error of any. Jobs may wait for other couriers.
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same until then at most; false: it is not done.
+  absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
   // Wait for everything posted so far.
   absl::Status Drain() ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks on the caller's mutex until jobs have made `until` true. An error, which does not call give_up: they will not.

@@ -210,6 +210,7 @@ absl::Status GradientChannel::CheckRound() const {
 }
 
 absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
+  ENTRAIN_RETURN_IF_ERROR(CheckNotStarted());
   ENTRAIN_RETURN_IF_ERROR(CheckRound());
   if (microbatches < 1 || tokens < 0) {
     return absl::InvalidArgumentError(
@@ -229,9 +230,13 @@ absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
 }
 
 absl::StatusOr<bool> GradientChannel::Poll() const {
-  ENTRAIN_RETURN_IF_ERROR(CheckRound());
   const bool over =
       !in_flight_ || over_.load(std::memory_order_acquire) >= installs_ || !courier_.status().ok();
+  if (started_) {
+    ENTRAIN_RETURN_IF_ERROR(status_);
+    return over;
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckRound());
   return Full() || (round_added_ >= Wanted() && over);
 }
 
@@ -249,14 +254,48 @@ void GradientChannel::Refused(const absl::Status& why) const {
   comm_->Refused(call, why);
 }
 
+absl::Status GradientChannel::CheckEnough() const {
+  ENTRAIN_RETURN_IF_ERROR(CheckRound());
+  return round_added_ >= Wanted() ? absl::OkStatus()
+                                  : absl::FailedPreconditionError(absl::StrCat(
+                                        "acco: install: ", round_added_, " of at least ", Wanted(),
+                                        " micro-batches of this round have been added"));
+}
+
+absl::Status GradientChannel::CheckNotStarted() const {
+  return started_ ? absl::FailedPreconditionError(
+                        "acco: wait has started a synchronous round; install first")
+                  : absl::OkStatus();
+}
+
+absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
+  const AddTime waiting(&exposed_ns_);
+  ENTRAIN_RETURN_IF_ERROR(started_ ? status_ : CheckEnough());
+  if (!started_ && !in_flight_ && Synchronous()) {
+    ENTRAIN_RETURN_IF_ERROR(HandOver());
+    started_ = true;
+  }
+  if (!in_flight_ || job_ == 0) {
+    return true;
+  }
+  absl::StatusOr<bool> over = courier_.WaitUntil(job_, until);
+  if (over.ok() && *over && on_device() && commits_ && Done()) {
+    over = courier_.WaitUntil(job_ + 1, until);  // as Land
+  }
+  if (!over.ok()) {
+    return Fail(over.status());
+  }
+  return over;
+}
+
 absl::Status GradientChannel::Install() {
   const AddTime waiting(&exposed_ns_);
-  ENTRAIN_RETURN_IF_ERROR(CheckRound());
-  if (round_added_ < Wanted()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("acco: install: ", round_added_, " of at least ", Wanted(),
-                     " micro-batches of this round have been added"));
+  if (started_) {
+    ENTRAIN_RETURN_IF_ERROR(status_);
+    started_ = false;
+    return Land();
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckEnough());
   ENTRAIN_RETURN_IF_ERROR(Land());
   if (finished_) {
     dropped_ = held_.microbatches;

@@ -144,6 +144,9 @@ class GradientChannel {
   // Whether Install would not wait for other ranks, or nothing more can be added before it. Never blocks.
   absl::StatusOr<bool> Poll() const;
   absl::Status Install();
+  // Blocks until Install would not wait; false: it would still when the time is up. Where Install waits for the round that it
+  // starts, this starts it.
+  absl::StatusOr<bool> Wait(Deadline until);
   // This rank wants to end: all do at the first commit that knows.
   absl::Status Stop();
   // A call of this rank's failed, and it may end: for those who wait for it.
@@ -170,6 +173,8 @@ class GradientChannel {
   absl::Status Allocate();
   absl::Status Rehearse();
   absl::Status CheckRound() const;
+  absl::Status CheckEnough() const;
+  absl::Status CheckNotStarted() const;
   bool Synchronous() const;
   bool Full() const;
   int64_t Wanted() const;
@@ -236,6 +241,7 @@ class GradientChannel {
   Counts held_;               // in the accumulator
   int64_t round_added_ = 0;   // since the last install
   int64_t installs_ = 0;      // that have handed over
+  bool started_ = false;      // a synchronous round, by Wait; Install takes it
   bool in_flight_ = false;    // a round is under way, or over and not taken
   bool second_half_ = false;  // acco: what is handed over next is A and B
   bool stop_ = false, finished_ = false;

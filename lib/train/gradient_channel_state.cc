@@ -63,6 +63,7 @@ ModelPart GradientChannel::Part() const {
 }
 
 absl::Status GradientChannel::CheckBetweenRounds() const {
+  ENTRAIN_RETURN_IF_ERROR(CheckNotStarted());
   return round_added_ == 0 ? absl::OkStatus()
                            : absl::FailedPreconditionError(absl::StrCat(
                                  round_added_,

@@ -93,10 +93,18 @@ TEST(Acco, TheLoopWithACallersStepAndSchedule) {
     ASSERT_OK(entrain_acco_poll(acco, &ready));
     EXPECT_EQ(ready, 0);
     EXPECT_FAILS(entrain_acco_install(acco, &finished), kUnready, "0 of at least 1 micro-batches");
+    EXPECT_FAILS(entrain_acco_wait(acco, 0), kUnready, "0 of at least 1 micro-batches");
     // The mean is always 3/2; estimate and commit of the same step have the same rate.
     const float expected[] = {8.0f, 6.5f, 6.5f, 5.75f, 5.75f};
     for (int install = 0; install < 5; ++install) {
       Add(acco, self.rank);
+      entrain_status_t waited = ENTRAIN_IN_PROGRESS;
+      while (waited == ENTRAIN_IN_PROGRESS) {
+        waited = entrain_acco_wait(acco, 1000);
+      }
+      ASSERT_OK(waited);
+      ASSERT_OK(entrain_acco_poll(acco, &ready));
+      EXPECT_EQ(ready, 1);
       ASSERT_OK(entrain_acco_install(acco, &finished));
       EXPECT_EQ(finished, install == 4 ? 1 : 0);
       EXPECT_EQ(params[kCount - 1], expected[install]) << install;
@@ -244,6 +252,7 @@ TEST(Acco, BadInputIsNamed) {
                  bad, "groups[0].first: 18446744073709551615 is above count 101");
     EXPECT_FAILS(entrain_acco_create(self.comm, nullptr, nullptr), bad, "acco");
     EXPECT_FAILS(entrain_acco_poll(nullptr, nullptr), bad, "acco");
+    EXPECT_FAILS(entrain_acco_wait(nullptr, 0), bad, "acco");
   });
 }
 

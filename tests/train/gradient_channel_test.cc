@@ -837,6 +837,48 @@ TEST_P(Channel, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   });
 }
 
+TEST_P(Channel, WaitingEndsWhenTheTimeIsUpAndChangesNothing) {
+  for (const DelayMethod method : {DelayMethod::kAcco, DelayMethod::kZero1}) {
+    const bool synchronous = method == DelayMethod::kZero1;
+    RunRanks(2, [&](const std::shared_ptr<Communicator>& comm) {
+      std::vector<float> params[2];
+      for (const bool waits : {false, true}) {
+        Floats floats(GetParam(), method);
+        floats.options.limit = 2;
+        auto channel = GradientChannel::Create(*comm, floats.options);
+        ASSERT_TRUE(channel.ok());
+        EXPECT_TRUE(absl::IsFailedPrecondition((*channel)->Wait(Deadline::After(0)).status()));
+        for (int64_t j = 0; !(*channel)->info().finished; ++j) {
+          AddTo(floats, **channel, comm->rank(), j);
+          if (waits && comm->rank() == 1 && j == 0) {
+            Meet(*comm);  // when rank 0 has given up waiting for this rank
+          } else if (waits && comm->rank() == 0 && j == (synchronous ? 0 : 1)) {
+            const std::vector<float> before = floats.params();
+            const auto over = (*channel)->Wait(Deadline::After(20 * kMillisecond));
+            ASSERT_TRUE(over.ok()) << over.status();
+            EXPECT_FALSE(*over);
+            EXPECT_EQ(*(*channel)->Poll(), false);
+            EXPECT_EQ(floats.params(), before);
+            if (synchronous) {
+              EXPECT_TRUE(absl::IsFailedPrecondition((*channel)->Add(1, 0)));
+            }
+            Meet(*comm);
+          }
+          if (waits) {
+            EXPECT_EQ(*(*channel)->Wait(Deadline::Never()), true);
+            // On a device install does not wait for the parameters, of which poll tells.
+            EXPECT_TRUE(GetParam() || *(*channel)->Poll());
+          }
+          ASSERT_EQ((*channel)->Install(), absl::OkStatus());
+        }
+        params[waits] = floats.params();
+        Meet(*comm);
+      }
+      EXPECT_EQ(params[1], params[0]) << static_cast<int>(method);
+    });
+  }
+}
+
 TEST_P(Channel, DestroyingOneDuringARoundEndsTheOthers) {
   RunRanks(2, [this](const std::shared_ptr<Communicator>& comm) {
     Floats floats(GetParam(), DelayMethod::kAcco);
