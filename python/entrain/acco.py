@@ -105,8 +105,7 @@ class ACCO(Checkpointed):
             return int(lib.entrain_acco_create(handle, config, out))
 
         interruptible(call, lambda: lib.entrain_acco_destroy(out[0]))
-        # The optimizer is lent to the channel, so that closing it closes the channel first.
-        super().__init__(out[0], lib.entrain_acco_destroy, comm, *(() if optim is None else (optim,)))
+        super().__init__(out[0], lib.entrain_acco_destroy, comm)
         self._callbacks = callbacks
         self._held.append(buffer)
         pointer = ffi.new("void**")

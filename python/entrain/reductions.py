@@ -43,9 +43,7 @@ class Callback:
         self.failure: Optional[BaseException] = None
         self._function = function
         # Kept as long as this object: the library holds bare pointers to it.
-        result = ffi.typeof(kind).result
-        self._gives = result.cname == "double"
-        self._failed: Any = float("nan") if self._gives else None if result.kind == "void" else 1
+        self._gives = ffi.typeof(kind).result.cname == "double"
         self.pointer = ffi.callback(kind, self._called)
 
     def _called(self, *arguments: Any) -> Any:
@@ -53,8 +51,8 @@ class Callback:
             value = self._function(*arguments)
         except BaseException as failure:  # the interpreter has no frame to raise it in
             self.failure = failure
-            return self._failed
-        return value if self._gives else self._failed and 0
+            return float("nan") if self._gives else 1
+        return value if self._gives else 0
 
     def blame(self, error: Error) -> Error:
         """`error`, with what the function has raised as its cause."""

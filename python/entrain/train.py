@@ -392,6 +392,8 @@ class EDiT(Checkpointed):
         interruptible(call, lambda: lib.entrain_edit_destroy(out[0]))
         super().__init__(out[0], lib.entrain_edit_destroy, mesh, shard)
         self._callbacks = callbacks
+        # An exchange that failed is also met in calls of the shard.
+        shard._callbacks += callbacks
         self._replicas = mesh.coordinate("sync")[1]
         self._slab_count = shard.slab_count
 

@@ -9,14 +9,10 @@ import threading
 import pytest
 
 import entrain
-from entrain._library import ffi
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RUN = os.environ["TEST_ENTRAIN_RUN"]  # entrain-run
 _names = itertools.count()
-#: Of tests in which a function that the library calls fails.
-callbacks_can_fail = pytest.mark.skipif(ffi.typeof("entrain_reduce_fn").result.kind == "void",
-                                        reason="callbacks of this ABI return nothing")
 
 
 def ranks(size, body, timeout=20.0):

@@ -1,7 +1,7 @@
 """Mesh, Shard, EDiT, A-EDiT, ACCO and the optimizers from Python."""
 import numpy as np
 import pytest
-from conftest import callbacks_can_fail, ranks
+from conftest import ranks
 
 import entrain
 
@@ -107,7 +107,6 @@ def test_outer_step_in_python():
     ranks(2, body)
 
 
-@callbacks_can_fail
 def test_an_exception_in_an_outer_step_is_the_cause():
     def body(comm):
         def broken(layer, step, anchor, grad):
@@ -115,9 +114,10 @@ def test_an_exception_in_an_outer_step_is_the_cause():
 
         with pytest.raises(entrain.Aborted) as raised:
             train(comm, 4, local_sgd_sync_interval=2, outer_optimizer="callback", outer_step=broken)
-        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        return raised.value.__cause__
 
-    ranks(2, body)
+    # The rank whose step fails first ends the communicators of the other.
+    assert any(isinstance(cause, ZeroDivisionError) for cause in ranks(2, body))
 
 
 def test_options_have_the_names_and_defaults_of_the_library():
@@ -156,7 +156,6 @@ def test_acco():
         assert results[0] == results[1] and abs(results[0][0] - 3) < 1.5
 
 
-@callbacks_can_fail
 def test_a_failing_acco_step_is_the_cause():
     def body(comm):
         def broken(*arguments):
@@ -167,9 +166,10 @@ def test_a_failing_acco_step_is_the_cause():
             for _ in range(1000):
                 channel.add()
                 channel.install()
-        assert isinstance(raised.value.__cause__, KeyError) and (params == 0).all()
+        assert (params == 0).all()
+        return raised.value.__cause__
 
-    ranks(2, body)
+    assert any(isinstance(cause, KeyError) for cause in ranks(2, body))
 
 
 def test_an_optimizer_may_be_closed_before_its_channel():
@@ -177,7 +177,10 @@ def test_an_optimizer_may_be_closed_before_its_channel():
         optim = entrain.Optim.adamw()
         channel = entrain.ACCO(comm, np.zeros(8, np.float32), optim, limit=2, method="zero1")
         optim.close()
-        channel.close()
+        for _ in range(2):
+            channel.add()
+            finished = channel.install()
+        assert finished
 
     ranks(2, body)
 
