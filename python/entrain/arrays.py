@@ -271,6 +271,12 @@ def _of_dlpack(operation: str, name: str, array: Any, writable: bool, dtype: Opt
 # ---- Any of them ------------------------------------------------------------------------------------------------------
 
 
+def _is_tensor(array: Any) -> bool:
+    # PyTorch may be absent, or be importing itself at this moment.
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(array, kind)
+
+
 def buffer_of(operation: str, name: str, array: Any, *, writable: bool = False, copy: bool = False,
               dtype: Optional[DType] = None) -> Buffer:
     """The memory of `array` for one call. `dtype` reads the array's bytes as another type.
@@ -279,8 +285,7 @@ def buffer_of(operation: str, name: str, array: Any, *, writable: bool = False, 
     `writable`, on a device or of a type without a counterpart; TypeError for what is no array."""
     if isinstance(array, np.ndarray):
         return _of_numpy(operation, name, array, writable, copy, dtype)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
+    if _is_tensor(array):
         return _of_torch(operation, name, array, writable, copy, dtype)
     if hasattr(array, "__dlpack__") and not isinstance(array, np.generic):
         if copy and not writable:
@@ -299,8 +304,7 @@ def buffer_of(operation: str, name: str, array: Any, *, writable: bool = False, 
 
 def empty(like: Buffer, shape: Tuple[int, ...]) -> Any:
     """A new array for a result, of the kind and type of `like`: a tensor for a tensor, else a NumPy array."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(like.array, torch.Tensor):
+    if _is_tensor(like.array):
         return like.array.new_empty(shape)
     if isinstance(like.array, np.ndarray):
         return np.empty(shape, like.array.dtype)
