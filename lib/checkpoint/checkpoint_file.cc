@@ -20,6 +20,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/net/fork_close.h"
 
 namespace entrain {
 namespace {
@@ -112,7 +113,8 @@ std::optional<uint32_t> NumberOfFiles(const std::string& path) {
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::string path) {
   const std::string temporary = path + ".tmp";
   // One that a dead process left is used again.
-  Fd fd(open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  Fd fd = OpenClosedOnFork(
+      [&] { return open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644); });
   if (!fd.valid()) {
     return FileError(errno, path, absl::StrCat("create ", temporary));
   }

@@ -20,6 +20,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/checkpoint/checkpoint_file.h"
+#include "lib/net/fork_close.h"
 #include "lib/net/socket.h"
 
 namespace entrain {
@@ -46,7 +47,8 @@ int64_t ChangedAt(const struct stat& file) {
 
 // Removes an unfinished file if its writer is gone, and it was last changed before that time.
 bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* found) {
-  const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Fd fd = OpenClosedOnFork(
+      [&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
   struct stat file {};
   if (!fd.valid() || fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) ||
       ChangedAt(file) >= before_ns || flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {

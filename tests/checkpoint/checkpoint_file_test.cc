@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -283,6 +284,35 @@ TEST_F(CheckpointFile, HasOneWriterAtATime) {
   const auto second = CheckpointWriter::Create(path_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("somebody else is writing"));
+}
+
+// A child that another thread forked holds copies of what was open, and may live long.
+TEST_F(CheckpointFile, AForkedChildKeepsNoLock) {
+  auto first = CheckpointWriter::Create(path_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  int born[2], until[2];
+  ASSERT_EQ(pipe(born), 0);
+  ASSERT_EQ(pipe(until), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  char byte;
+  if (child == 0) {
+    close(born[1]);
+    close(until[1]);
+    _exit(read(until[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  close(born[1]);
+  EXPECT_EQ(read(born[0], &byte, 1), 0);  // the child runs, and has closed what it does
+  EXPECT_FALSE(CheckpointWriter::Create(path_).ok());
+  const std::string kept = path_ + ".kept";
+  std::filesystem::create_hard_link(path_ + ".tmp", kept);  // the same file, without its writer
+  first->reset();
+  std::filesystem::rename(kept, path_ + ".tmp");
+  EXPECT_EQ(CheckpointWriter::Create(path_).status(), absl::OkStatus());
+  close(until[1]);
+  waitpid(child, nullptr, 0);
+  close(born[0]);
+  close(until[0]);
 }
 
 TEST_F(CheckpointFile, RefusesADirectoryThatIsNotThere) {
