@@ -543,7 +543,8 @@ ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entra
  * the next call. Collective; blocks. Nothing may be under way and no layer gathered. Everything is read and every byte
  * checked before anything changes; a file that is damaged, cut off, of a newer format or not a checkpoint is refused
  * (INVALID_ARGUMENT), and so is one of another model, other options, or for the exact kind another mesh
- * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. */
+ * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. Loading as portable drops, without an error, what belongs
+ * to single replicas or ranks and has no place in this run: detectors where skip_anomaly is 0. */
 ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
 
 /* ---- ACCO: gradients cross the network behind the computation ------------------------------------------------------
