@@ -195,6 +195,22 @@ ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* sha
 /* Waits until everything that was reduced has been added to the gradients that are bound. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
 
+/* Memory of the caller's for a layer, where config.memory says, padded_count elements each: `gathered`, of param_dtype, is
+ * where gather delivers the layer, the same place in every pass, also where nothing has to be gathered; `gradients`, of
+ * grad_dtype, is what entrain_shard_gradients gives, cleared by it. NULL: the library's (of a frozen layer gradients must
+ * be). Lent until changed, or until the shard is destroyed. Before entrain_shard_gradients lends such memory again it waits
+ * for the layer's reduction before (on device memory the stream does). FAILED_PRECONDITION before bind, between gather and
+ * release, and between gradients and reduce; waits for the layer's reduction. Local. */
+ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer, void* gathered,
+                                                       void* gradients);
+/* *norm: the square root of the sum of squares, in double, of all gradients of a replica as they are bound: over its shard,
+ * tensor and pipeline groups. Each element counts once: copies along the context axis, and layers that are replicated along
+ * the tensor axis, on the first of their ranks; frozen layers and padding not at all. The same bits on all ranks of a
+ * replica, and on all replicas where gradients are global. Not finite if a gradient is not. Gradients must be bound, and
+ * reduced as entrain_edit_end_step has it (FAILED_PRECONDITION). Collective over the replica; blocks: one number a rank; on
+ * device memory the host waits for the stream too. */
+ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
+
 enum {
   ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over shard and context group: each replica trains alone */
   ENTRAIN_GRADIENTS_GLOBAL = 1 /* averaged over these and the sync group: synchronous data parallel; the default */

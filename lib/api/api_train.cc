@@ -429,6 +429,36 @@ entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
   });
 }
 
+entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer, void* gathered,
+                                           void* gradients) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    const entrain::LayerShards& shards = *shard->shards;
+    const int64_t count = shards.slab().layer(layer).padded;
+    const DType params = shards.param_dtype(), grads = shards.grad_dtype();
+    if (gathered != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(CheckBuffer("gathered", gathered, count * SizeOf(params), params));
+    }
+    if (gradients != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(CheckBuffer("gradients", gradients, count * SizeOf(grads), grads));
+    }
+    if (gathered != nullptr && gradients != nullptr &&
+        Overlap(gathered, count * SizeOf(params), gradients, count * SizeOf(grads))) {
+      return absl::InvalidArgumentError("gathered and gradients overlap");
+    }
+    return shard->shards->SetBuffers(layer, gathered, gradients);
+  });
+}
+
+entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
+    ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());
+    return absl::OkStatus();
+  });
+}
+
 entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));

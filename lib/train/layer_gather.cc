@@ -20,6 +20,7 @@ LayerGather::LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Com
       comm_(std::move(comm)),
       dtype_(dtype),
       timeout_ns_(timeout_ns),
+      given_(static_cast<size_t>(slab.layers()), nullptr),
       slots_(static_cast<size_t>(slab.layers())) {}
 
 LayerGather::~LayerGather() {
@@ -71,18 +72,22 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
 
 absl::Status LayerGather::Send(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
-  if (LendsBound(l)) {
+  if (LendsBound(layer)) {
     slot->params = live_->param(layer);  // for reading only, as the contract says
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(slot->buffer, pool_.Take(l.padded * SizeOf(dtype_)));
-  slot->params = slot->buffer.data();
-  BestKernels().cast(slot->buffer.data() + l.first * SizeOf(dtype_), dtype_, live_->param(layer),
-                     live_->dtype, l.shard);
+  std::byte* whole = given_[static_cast<size_t>(layer)];
+  if (whole == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(slot->buffer, pool_.Take(l.padded * SizeOf(dtype_)));
+    whole = slot->buffer.data();
+  }
+  slot->params = whole;
+  BestKernels().cast(whole + l.first * SizeOf(dtype_), dtype_, live_->param(layer), live_->dtype,
+                     l.shard);
   if (comm_ == nullptr) {
     return absl::OkStatus();
   }
-  Call call = AllGather(l, slot->buffer.data());
+  Call call = AllGather(l, whole);
   call.options.user_tag = layer;
   ENTRAIN_ASSIGN_OR_RETURN(slot->work, comm_->Start(call));
   return absl::OkStatus();
@@ -202,16 +207,19 @@ void LayerGather::BeginOnDevice(int layer) {
 
 absl::Status LayerGather::PostSend(int layer, Slot* slot) {
   const SlabLayer& l = slab_.layer(layer);
-  if (LendsBound(l)) {
+  if (LendsBound(layer)) {
     slot->params = live_->param(layer);  // as in Send
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->Take(l.padded * SizeOf(dtype_)));
-  slot->params = slot->block.data;
+  std::byte* whole = given_[static_cast<size_t>(layer)];
+  if (whole == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->Take(l.padded * SizeOf(dtype_)));
+    whole = slot->block.data;
+  }
+  slot->params = whole;
   const uint32_t begun = gate_ == nullptr ? 0 : gate_->BegunSoFar(layer);
-  ENTRAIN_ASSIGN_OR_RETURN(slot->job, courier_->Post([this, layer, begun,
-                                                      buffer = slot->block.data] {
-    return Annotate(SendFromDevice(layer, begun, buffer), absl::StrCat("layer ", layer, " gather"));
+  ENTRAIN_ASSIGN_OR_RETURN(slot->job, courier_->Post([this, layer, begun, whole] {
+    return Annotate(SendFromDevice(layer, begun, whole), absl::StrCat("layer ", layer, " gather"));
   }));
   return absl::OkStatus();
 }
@@ -247,6 +255,11 @@ absl::StatusOr<void*> LayerGather::WaitOnDevice(int layer) {
   slot.state = State::kHeld;
   ENTRAIN_RETURN_IF_ERROR(slot.status);
   return slot.params;
+}
+
+bool LayerGather::IsFree(int layer) const {
+  absl::MutexLock lock(&mutex_);
+  return slots_[static_cast<size_t>(layer)].state == State::kFree;
 }
 
 int LayerGather::FirstHeld() const {

@@ -4,7 +4,7 @@
 //   free --Start--> gated --(gate opens)--> travelling --Wait--> held --Release--> free
 //
 // A group of one gathers nothing: where what is bound has the type that gather delivers, it lends that
-// itself. Nor does anybody a layer without elements.
+// itself, unless the caller has memory for it. Nor does anybody a layer without elements.
 //
 // On device memory a courier does what follows Start, one layer after the other, and Wait only
 // makes the caller's stream wait; there a slot is never gated.
@@ -46,6 +46,10 @@ class LayerGather {
   // Null: none. Only while no layer is gated or travelling.
   void SetGate(LayerGate* gate) ABSL_LOCKS_EXCLUDED(gate_mutex_);
 
+  // Where a layer is delivered, padded, from the next Start on: memory of the caller's; null: of the pool.
+  // Only while the layer is free.
+  void SetBuffer(int layer, std::byte* buffer) { given_[static_cast<size_t>(layer)] = buffer; }
+  bool IsFree(int layer) const;
   // Starts gathering unless that has been done since the last Release; never blocks.
   absl::Status Start(int layer);
   // Starts if need be and blocks; gives the padded layer in `dtype`, valid until Release.
@@ -73,8 +77,9 @@ class LayerGather {
   // Behind the gate: on whatever thread opened it.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
-  bool LendsBound(const SlabLayer& layer) const {
-    return layer.padded == 0 || (comm_ == nullptr && dtype_ == live_->dtype);
+  bool LendsBound(int layer) const {
+    return slab_.layer(layer).padded == 0 || (given_[static_cast<size_t>(layer)] == nullptr &&
+                                              comm_ == nullptr && dtype_ == live_->dtype);
   }
   Call AllGather(const SlabLayer& layer, std::byte* buffer) const;
   void BeginOnDevice(int layer);
@@ -92,7 +97,8 @@ class LayerGather {
   const DType dtype_;
   const int64_t timeout_ns_;
   const LayerArrays* live_ = nullptr;
-  DeviceRoom* room_ = nullptr;  // null: on the host
+  std::vector<std::byte*> given_;  // by layer
+  DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
   // On a device: held by the courier where it waits for the gate, and to change it.
   absl::Mutex gate_mutex_;

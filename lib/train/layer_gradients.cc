@@ -20,6 +20,8 @@ LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, 
       dtype_(dtype),
       timeout_ns_(timeout_ns),
       lent_(static_cast<size_t>(slab.layers())),
+      given_(static_cast<size_t>(slab.layers()), nullptr),
+      jobs_(static_cast<size_t>(slab.layers()), 0),
       passer_(TimeLimit(timeout_ns, {comms_.shard.get()}), GiveUp()),
       courier_(TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
                GiveUp()) {}
@@ -45,7 +47,6 @@ absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* r
   Bind(live);
   room_ = room;
   sound_ = std::move(sound);
-  lent_blocks_.resize(lent_.size());
   const SlabLayer& largest = slab_.largest();
   for (const auto& [dtype, floats] :
        {std::pair(dtype_, &floats_), std::pair(live_->dtype, &sums_)}) {
@@ -69,30 +70,43 @@ absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* r
   return absl::OkStatus();
 }
 
-bool LayerGradients::Lent(int layer) const {
+absl::Status LayerGradients::SetBuffer(int layer, std::byte* buffer) {
   const auto at = static_cast<size_t>(layer);
-  return room_ != nullptr ? lent_blocks_[at].data != nullptr : lent_[at].size() != 0;
+  if (jobs_[at] != 0) {
+    ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? courier_.Wait(jobs_[at])
+                                             : onto_->Wait(static_cast<uint32_t>(jobs_[at])));
+  }
+  given_[at] = buffer;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<void*> LayerGradients::Lend(int layer) {
   const auto at = static_cast<size_t>(layer);
+  if (Lent(layer)) {
+    return lent_[at].data;
+  }
   const int64_t bytes = slab_.layer(layer).padded * SizeOf(dtype_);
   // Never empty, which means not lent: a layer may have no elements.
   const int64_t room_for = std::max<int64_t>(bytes, 1);
-  if (room_ == nullptr) {
-    OwnedBuffer& lent = lent_[at];
-    if (!Lent(layer)) {
-      ENTRAIN_ASSIGN_OR_RETURN(lent, pool_.Take(room_for));
-      std::memset(lent.data(), 0, static_cast<size_t>(bytes));
-    }
-    return lent.data();
+  Lending lent;
+  lent.data = given_[at];
+  if (lent.data != nullptr && jobs_[at] != 0) {
+    ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? courier_.Wait(jobs_[at])
+                                             : onto_->Hold(static_cast<uint32_t>(jobs_[at])));
+  } else if (lent.data == nullptr && room_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(lent.buffer, pool_.Take(room_for));
+    lent.data = lent.buffer.data();
+  } else if (lent.data == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(lent.block, room_->Take(room_for));
+    lent.data = lent.block.data;
   }
-  DeviceRoom::Block& lent = lent_blocks_[at];
-  if (!Lent(layer)) {
-    ENTRAIN_ASSIGN_OR_RETURN(lent, room_->Take(room_for));
+  if (room_ == nullptr) {
+    std::memset(lent.data, 0, static_cast<size_t>(bytes));
+  } else {
     ENTRAIN_RETURN_IF_ERROR(room_->device().Fill(lent.data, 0, bytes, room_->callers()));
   }
-  return lent.data;
+  lent_[at] = std::move(lent);
+  return lent_[at].data;
 }
 
 absl::Status LayerGradients::Reduce(int layer, bool global) {
@@ -100,19 +114,19 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
     return absl::FailedPreconditionError(
         absl::StrCat("layer ", layer, " has no gradient buffer to reduce"));
   }
+  const auto at = static_cast<size_t>(layer);
   const auto flight = std::make_shared<Flight>();
   flight->layer = layer;
   flight->global = global && comms_.sync != nullptr;
-  std::swap(flight->buffer, lent_[static_cast<size_t>(layer)]);
+  flight->lent = std::exchange(lent_[at], Lending());
   if (room_ != nullptr) {
-    std::swap(flight->block, lent_blocks_[static_cast<size_t>(layer)]);
-    return onto_
-        ->Post([this, flight] { return ReduceOnDevice(*flight); },
-               [this, block = flight->block] { room_->Give(block); })
-        .status();
+    ENTRAIN_ASSIGN_OR_RETURN(
+        jobs_[at], onto_->Post([this, flight] { return ReduceOnDevice(*flight); },
+                               [this, block = flight->lent.block] { room_->Give(block); }));
+    return absl::OkStatus();
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(Scatter(*flight), NameOf(*flight)));
-  PostLanding(flight);
+  jobs_[at] = PostLanding(flight);
   return absl::OkStatus();
 }
 
@@ -126,15 +140,15 @@ absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
 }
 
 // Along the context axis each layer goes on when its shards are summed, whatever those before it wait for.
-void LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
+uint64_t LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
     passed = passer_.Post([this, flight] { return Ended(*flight, PassOn(*flight)); });
   }
-  courier_.Post([this, flight, passed] {
+  return courier_.Post([this, flight, passed] {
     ENTRAIN_RETURN_IF_ERROR(passed != 0 ? passer_.Wait(passed) : Ended(*flight, PassOn(*flight)));
     ENTRAIN_RETURN_IF_ERROR(Ended(*flight, Land(*flight)));
-    pool_.Give(std::move(flight->buffer));
+    pool_.Give(std::move(flight->lent.buffer));
     return absl::OkStatus();
   });
 }

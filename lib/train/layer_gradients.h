@@ -49,7 +49,13 @@ class LayerGradients {
   // has given an error: what the caller's stream has made of such parameters is of no use.
   absl::Status BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                             absl::AnyInvocable<absl::Status() const> sound);
+  // What Lend gives of a layer from then on: memory of the caller's; null: of the pool. Waits for the layer's last reduction.
+  // Only while the layer is not lent.
+  absl::Status SetBuffer(int layer, std::byte* buffer);
+  bool Lent(int layer) const { return lent_[static_cast<size_t>(layer)].data != nullptr; }
   // M p_l zeros, or what was lent since the last Reduce of the layer.
+  // The caller's memory is used again when the layer's last reduction is over, which this waits for; on
+  // device memory the caller's stream does.
   absl::StatusOr<void*> Lend(int layer);
   // Takes the buffer back and starts its reduction; does not block. kFailedPrecondition when no
   // buffer was lent.
@@ -62,6 +68,12 @@ class LayerGradients {
   absl::Status status() const { return room_ == nullptr ? courier_.status() : onto_->status(); }
 
  private:
+  // A buffer to add to; the caller's, or of the pool, or of a device.
+  struct Lending {
+    std::byte* data = nullptr;  // null: not lent
+    OwnedBuffer buffer;
+    DeviceRoom::Block block;
+  };
   // A buffer whose reduction has started.
   struct Flight {
     Flight() = default;
@@ -70,17 +82,15 @@ class LayerGradients {
     Flight& operator=(const Flight&) = delete;
     int layer = 0;
     bool global = false;
-    OwnedBuffer buffer;
-    DeviceRoom::Block block;  // instead, on a device
-    RefPtr<Work> scatter;     // null when there is nothing to scatter
-    RefPtr<Work> context;     // on the host: the sum along that axis; null when there is none
-    std::byte* data() const { return block.data != nullptr ? block.data : buffer.data(); }
+    Lending lent;
+    RefPtr<Work> scatter;  // null when there is nothing to scatter
+    RefPtr<Work> context;  // on the host: the sum along that axis; null when there is none
+    std::byte* data() const { return lent.data; }
   };
-  bool Lent(int layer) const;
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
   static std::string NameOf(const Flight& flight);
   absl::Status Scatter(Flight& flight);
-  void PostLanding(const std::shared_ptr<Flight>& flight);
+  uint64_t PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
   absl::Status Hold();
@@ -100,9 +110,10 @@ class LayerGradients {
   const DType dtype_;
   const int64_t timeout_ns_;
   const LayerArrays* live_ = nullptr;
-  std::vector<OwnedBuffer> lent_;               // by layer; empty: not lent
-  DeviceRoom* room_ = nullptr;                  // null: on the host
-  std::vector<DeviceRoom::Block> lent_blocks_;  // as lent_, on a device
+  std::vector<Lending> lent_;      // by layer
+  std::vector<std::byte*> given_;  // by layer: the caller's memory
+  std::vector<uint64_t> jobs_;     // by layer: the job that ends its last reduction; 0: none
+  DeviceRoom* room_ = nullptr;     // null: on the host
   absl::AnyInvocable<absl::Status() const> sound_;
   // On a device, the courier's: the largest shard in f32, where what travels is not, and where what is bound is not.
   float *floats_ = nullptr, *sums_ = nullptr;

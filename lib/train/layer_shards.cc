@@ -1,7 +1,9 @@
 #include "lib/train/layer_shards.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -249,6 +251,12 @@ absl::Status LayerShards::BindOnDevice() {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOfBound());
   ENTRAIN_ASSIGN_OR_RETURN(
       room_, DeviceRoom::Open(*device, config_.stream, TimeLimit(config_.timeout_ns, *mesh_)));
+  if (live_.dtype != DType::kF32) {
+    ENTRAIN_ASSIGN_OR_RETURN(
+        std::byte* const wide,
+        room_->Keep(slab_.largest().shard * static_cast<int64_t>(sizeof(float))));
+    wide_ = reinterpret_cast<float*>(wide);
+  }
   ENTRAIN_RETURN_IF_ERROR(gather_.BindOnDevice(&live_, room_.get()));
   return gradients_.BindOnDevice(&live_, room_.get(), [this] { return gather_.status(); });
 }
@@ -374,6 +382,107 @@ absl::StatusOr<void*> LayerShards::Wait(int layer) {
 absl::Status LayerShards::Release(int layer) {
   ENTRAIN_RETURN_IF_ERROR(Check(layer));
   return Annotate(gather_.Release(layer), "shard");
+}
+
+absl::Status LayerShards::CheckThere(const char* name, const void* array) const {
+  if (room_ == nullptr || array == nullptr) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
+  return place.kind == MemoryKind::kDevice && place.device == &room_->device()
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrFormat("shard: %s %p is not memory of device %d, as memory 1 says",
+                                   name, array, room_->device().ordinal()));
+}
+
+absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  if (gradients != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
+  }
+  ENTRAIN_RETURN_IF_ERROR(CheckThere("gathered", gathered));
+  ENTRAIN_RETURN_IF_ERROR(CheckThere("gradients", gradients));
+  if (!gather_.IsFree(layer)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "shard: layer ", layer, " is gathered; its buffers can be changed after its release"));
+  }
+  if (gradients_.Lent(layer)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("shard: gradients of layer ", layer,
+                     " are handed out; its buffers can be changed after reduce_gradients"));
+  }
+  ENTRAIN_RETURN_IF_ERROR(
+      Annotate(gradients_.SetBuffer(layer, static_cast<std::byte*>(gradients)), "shard"));
+  gather_.SetBuffer(layer, static_cast<std::byte*>(gathered));
+  return absl::OkStatus();
+}
+
+// This rank's gradients of the layer that are not padding.
+double LayerShards::SquareOfGradients(int layer) {
+  constexpr int64_t kBlock = 4096;
+  const Kernels& kernels = CurrentKernels();
+  double square = 0;
+  for (const SlabPiece& piece : slab_.layer(layer).pieces) {
+    const std::byte* const grads = live_.grad(layer) + piece.at * SizeOf(live_.dtype);
+    if (live_.dtype == DType::kF32) {
+      square += kernels.sum_of_squares(reinterpret_cast<const float*>(grads), piece.count);
+      continue;
+    }
+    float block[kBlock];
+    const int64_t step = room_ == nullptr ? kBlock : piece.count;
+    float* const wide = room_ == nullptr ? block : wide_;
+    for (int64_t at = 0; at < piece.count; at += step) {
+      const int64_t count = std::min(step, piece.count - at);
+      kernels.cast(wide, DType::kF32, grads + at * SizeOf(live_.dtype), live_.dtype, count);
+      square += kernels.sum_of_squares(wide, count);
+    }
+  }
+  return square;
+}
+
+// What several ranks hold copies of counts on the first of them.
+absl::StatusOr<double> LayerShards::SquareOfGradients() {
+  double square = 0;
+  std::optional<KernelStream> on;
+  if (room_ != nullptr) {
+    on.emplace(room_->device(), room_->callers(), room_->limit_ns());
+  }
+  for (const int layer : slab_.training()) {
+    const bool copy = mesh_->coordinate(Axis::kContext) > 0 ||
+                      (slab_.layer(layer).replicated && mesh_->coordinate(Axis::kTensor) > 0);
+    square += copy ? 0 : SquareOfGradients(layer);
+  }
+  if (on.has_value()) {
+    ENTRAIN_RETURN_IF_ERROR(on->status());
+  }
+  return square;
+}
+
+absl::StatusOr<double> LayerShards::GradientNorm() {
+  ENTRAIN_RETURN_IF_ERROR(CheckBound());
+  if (live_.grads.empty()) {
+    return absl::FailedPreconditionError("shard: gradient_norm: no gradients are bound");
+  }
+  ENTRAIN_RETURN_IF_ERROR(Annotate(CheckReduced(), "shard: gradient_norm"));
+  const auto norm = [&]() -> absl::StatusOr<double> {
+    ENTRAIN_ASSIGN_OR_RETURN(const double square, SquareOfGradients());
+    std::vector<double> squares = {square};
+    const std::shared_ptr<Communicator>& model = mesh_->comm(Axis::kModel);
+    if (mesh_->length(Axis::kModel) > 1) {
+      if (model_ == nullptr) {
+        ENTRAIN_ASSIGN_OR_RETURN(model_, model->Split(0, model->rank()));
+      }
+      squares.resize(static_cast<size_t>(model_->size()));
+      ENTRAIN_RETURN_IF_ERROR(model_->AllGather(&square, squares.data(), 1, DType::kF64,
+                                                TimedCall(config_.timeout_ns, -1, false)));
+    }
+    // In rank order: the same bits on all ranks.
+    return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+  };
+  const absl::StatusOr<double> result = norm();
+  return result.ok() ? result : Annotate(result.status(), "shard: gradient_norm");
 }
 
 absl::StatusOr<void*> LayerShards::Gradients(int layer) {

@@ -69,6 +69,8 @@ class LayerShards {
   // The same with two slabs, slab().count() elements each.
   absl::Status Bind(void* params, void* grads, DType dtype = DType::kF32);
   const LayerArrays& live() const { return live_; }
+  DType param_dtype() const { return config_.param_dtype; }
+  DType grad_dtype() const { return config_.grad_dtype; }
   // Null: parameters are on the host, or not bound.
   DeviceRoom* room() const { return room_.get(); }
   // What has ended it. Any thread.
@@ -85,11 +87,15 @@ class LayerShards {
   absl::StatusOr<void*> Wait(int layer);
   absl::Status Release(int layer);
 
+  // The caller's memory for what gather delivers and for gradients; null: the library's.
+  absl::Status SetBuffers(int layer, void* gathered, void* gradients);
   absl::StatusOr<void*> Gradients(int layer);
   absl::Status ReduceGradients(int layer);
   absl::Status FinishGradients();
   absl::Status SetGradients(GradientScope scope);
   GradientScope gradient_scope() const { return scope_; }
+  // Of the gradients that are bound, over the whole replica. Collective over it; blocks.
+  absl::StatusOr<double> GradientNorm();
   // kFailedPrecondition naming layers, where some layer's gradients were handed out since BeginStep, but those of another layer
   // that trains were not reduced, or nobody has waited for them. Where none were, somebody else reduces.
   absl::Status CheckReduced() const;
@@ -124,6 +130,9 @@ class LayerShards {
   void CutOut(const SlabLayer& layer, const void* full, DType from, std::byte* shard) const;
   absl::Status LoadToDevice(int layer, const void* full, DType from);
   absl::Status ComeToRest();
+  absl::StatusOr<double> SquareOfGradients();
+  double SquareOfGradients(int layer);
+  absl::Status CheckThere(const char* name, const void* array) const;
 
   const std::shared_ptr<Mesh> mesh_;
   const ShardConfig config_;
@@ -140,6 +149,8 @@ class LayerShards {
   uint64_t base_shard_ = 0;    // bytes sent while this was created
   uint64_t base_sync_ = 0;
   std::unique_ptr<DeviceRoom> room_;
+  std::shared_ptr<Communicator> model_;  // of norms, from the first on; null: a replica of one
+  float* wide_ = nullptr;  // on a device, where gradients are not f32: for norms, the largest shard
   LayerGather gather_;
   LayerGradients gradients_;
 };

@@ -334,6 +334,52 @@ TEST(Train, WhoeverReducesAlreadyNeedsTheExchangeOnly) {
   });
 }
 
+// Along the tensor axis layer 0 is replicated and the others are parts; along the context axis all are copies.
+TEST(Train, TheNormOfGradientsIsTheReplicas) {
+  RunWorld(4, [](const Rank& self) {
+    entrain_mesh_config_t mesh_config;
+    entrain_mesh_config_init(&mesh_config);
+    mesh_config.tensor = mesh_config.context = 2;
+    entrain_mesh_t* mesh = nullptr;
+    ASSERT_OK(entrain_mesh_create(self.comm, &mesh_config, &mesh));
+    int32_t tensor = -1, length = 0;
+    ASSERT_OK(entrain_mesh_coordinate(mesh, ENTRAIN_AXIS_TENSOR, &tensor, &length));
+    const uint8_t replicated[kLayers] = {1, 0, 0}, frozen[kLayers] = {0, 1, 0};
+    entrain_shard_config_t config;
+    entrain_shard_config_init(&config);
+    config.layers = kLayers;
+    config.layer_counts = kCounts;
+    config.layer_replicated = replicated;
+    config.layer_frozen = frozen;
+    entrain_shard_t* shard = nullptr;
+    ASSERT_OK(entrain_shard_create(mesh, &config, &shard));
+    double norm = 0;
+    EXPECT_FAILS(entrain_shard_gradient_norm(shard, &norm), ENTRAIN_FAILED_PRECONDITION, "bound");
+    // 7 of 2, 1 that is frozen, 12 of 1 or 3.
+    std::vector<float> params(20), grads(20, 2.0f);
+    for (size_t i = 8; i < 20; ++i) {
+      grads[i] = tensor == 0 ? 1.0f : 3.0f;
+    }
+    ASSERT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
+    EXPECT_FAILS(entrain_shard_gradient_norm(shard, nullptr), kInvalid, "norm is NULL");
+    ASSERT_OK(entrain_shard_gradient_norm(shard, &norm));
+    EXPECT_DOUBLE_EQ(norm * norm, 7 * 4 + 12 * 1 + 12 * 9);
+    float whole[12];
+    EXPECT_FAILS(entrain_shard_set_buffers(shard, 3, whole, nullptr), kInvalid, "layer 3");
+    EXPECT_FAILS(entrain_shard_set_buffers(shard, 2, whole, whole), kInvalid, "overlap");
+    EXPECT_FAILS(entrain_shard_set_buffers(shard, 1, nullptr, whole), kInvalid, "is frozen");
+    ASSERT_OK(entrain_shard_set_buffers(shard, 2, whole, nullptr));
+    void* given = nullptr;
+    ASSERT_OK(entrain_shard_wait(shard, 2, &given));
+    EXPECT_EQ(given, whole);
+    EXPECT_FAILS(entrain_shard_set_buffers(shard, 2, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                 "is gathered");
+    ASSERT_OK(entrain_shard_release(shard, 2));
+    entrain_shard_destroy(shard);
+    entrain_mesh_destroy(mesh);
+  });
+}
+
 TEST(Train, EditOptionsAreChecked) {
   RunWorld(1, [](const Rank& self) {
     Model model(self.comm, 1);

@@ -1,5 +1,6 @@
 #include "lib/train/layer_shards.h"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -148,6 +149,72 @@ TEST_P(Shards, GradientsAreAveragedOverTheirScopeAndAccumulate) {
       });
     });
   }
+}
+
+// The readable reference: each element of the mean gradient once.
+TEST_P(Shards, TheNormOfGradientsCountsEachElementOnce) {
+  const int parts = grid().shards * grid().copies, replicas = grid().replicas;
+  RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
+    const int64_t rank = r.replica() * parts + r.slot() * grid().copies + r.copy();
+    Reduce(r, dtype(), rank, 0);
+    EXPECT_THAT(std::string(r.shards().GradientNorm().status().message()),
+                HasSubstr("shard: gradient_norm: nobody has waited for the gradients of layers"));
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    double square = 0;
+    for (int layer = 0; layer < 4; ++layer) {
+      for (int64_t i = 0; i < kLayers[static_cast<size_t>(layer)]; ++i) {
+        double sum = 0;
+        for (int64_t one = 0; one < parts * replicas; ++one) {
+          sum += Gradient(one, layer, i, 0);
+        }
+        square += sum * sum / (parts * replicas) / (parts * replicas);
+      }
+    }
+    const auto norm = r.shards().GradientNorm();
+    ASSERT_TRUE(norm.ok()) << norm.status();
+    EXPECT_NEAR(*norm, std::sqrt(square), 1e-5 * std::sqrt(square));
+    EXPECT_EQ(*r.shards().GradientNorm(), *norm);
+  });
+}
+
+// Memory of the test's, for one layer, pass after pass.
+TEST_P(Shards, LayersAndGradientsAreWhereTheCallerWantsThem) {
+  if (OnDevice()) {
+    GTEST_SKIP() << "memory of the host";
+  }
+  const int parts = grid().shards * grid().copies, replicas = grid().replicas;
+  RunReplicas(grid(), ConfigOf(dtype()), [&](Replica& r) {
+    const auto bytes = static_cast<size_t>(r.shards().slab().layer(2).padded * SizeOf(dtype()));
+    std::vector<std::byte> whole(bytes), sums(bytes, std::byte{0x7f});
+    ASSERT_EQ(r.shards().SetBuffers(2, whole.data(), sums.data()), absl::OkStatus());
+    const int64_t rank = r.replica() * parts + r.slot() * grid().copies + r.copy();
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int layer = 0; layer < 4; ++layer) {
+        ExpectWholeLayer(r, dtype(), layer);
+        EXPECT_EQ(*r.shards().Wait(layer) == whole.data(), layer == 2);
+      }
+      EXPECT_THAT(std::string(r.shards().SetBuffers(2, nullptr, nullptr).message()),
+                  HasSubstr("layer 2 is gathered"));
+      for (int layer = 0; layer < 4; ++layer) {
+        ASSERT_EQ(r.shards().Release(layer), absl::OkStatus());
+      }
+      EXPECT_EQ(*r.shards().Gradients(2), sums.data());
+      EXPECT_THAT(std::string(r.shards().SetBuffers(2, nullptr, nullptr).message()),
+                  HasSubstr("gradients of layer 2 are handed out"));
+      Reduce(r, dtype(), rank, pass);  // the second while the first may be under way: zeros again
+    }
+    ASSERT_EQ(r.shards().SetBuffers(2, nullptr, nullptr), absl::OkStatus());
+    sums.assign(bytes, std::byte{0x7f});  // nobody reads it any more
+    ASSERT_EQ(r.shards().FinishGradients(), absl::OkStatus());
+    r.ForEach(r.grads(), [&](int layer, int64_t i, float& got) {
+      double sum = 0;
+      for (int64_t one = 0; one < parts * replicas; ++one) {
+        sum += Gradient(one, layer, i, 0) + Gradient(one, layer, i, 1);
+      }
+      ASSERT_NEAR(got, sum / (parts * replicas), 1e-6) << "layer " << layer << " element " << i;
+    });
+    EXPECT_NE(*r.shards().Gradients(2), sums.data());
+  });
 }
 
 // The opposite orders within a replica; the same in all replicas.
