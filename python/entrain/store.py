@@ -1,9 +1,10 @@
 """Rendezvous stores: a small shared map by which ranks find each other."""
 from __future__ import annotations
 
-from typing import Any, Optional
+import itertools
+from typing import Any, Callable, Dict, Optional
 
-from ._library import ffi, lib, nanoseconds, text_of
+from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct, text_of
 from .errors import check
 from .lifetime import Handle, interruptible
 
@@ -36,6 +37,36 @@ class Store(Handle):
         check(lib.entrain_store_serve(url.encode(), out))
         return cls(out[0])
 
+    @classmethod
+    def of_functions(cls, set: Callable[[str, bytes], object], get: Callable[[str], Optional[bytes]],
+                     add: Callable[[str, int], int], remove: Optional[Callable[[str], object]] = None,
+                     host: Optional[str] = None) -> "Store":
+        """A store over any map that the ranks share, which needs no server of this library's: c10d's Store, etcd, MPI. Every
+        rank makes one over the same map.
+
+        set, get   a key's value; `get` only looks, and gives None for a key that is not there
+        add        adds to a counter, which begins at 0, atomically among all ranks; the sum
+        remove     removes a key or counter; without it, keys stay, and each run needs a fresh map
+        host       a host towards which every rank's network interface is chosen; None: by the default route
+
+        They are called by the threads that use the store or create communicators from it, possibly by several at once. What they raise
+        ends the call that needed them, with PeerLost, and is shown by sys.unraisablehook."""
+        functions = new_struct("store_functions")
+        number = next(_numbers)
+        callbacks = _callbacks(set, get, add, remove)
+        functions.set, functions.get, functions.add, functions.remove = callbacks
+        functions.user, functions.release = ffi.cast("void*", number), _release
+        text = NULL if host is None else ffi.new("char[]", host.encode())
+        functions.host = text
+        _lent[number] = callbacks
+        out = ffi.new("entrain_store_t**")
+        try:
+            check(lib.entrain_store_create(functions, out))
+        except BaseException:
+            del _lent[number]
+            raise
+        return cls(out[0])
+
     @property
     def url(self) -> str:
         """The URL by which others open this store."""
@@ -63,3 +94,45 @@ class Store(Handle):
         handle, name, total = self._open(), key.encode(), ffi.new("int64_t*")
         interruptible(lambda: lib.entrain_store_add(handle, name, delta, total))
         return int(total[0])
+
+
+# Functions that the library may still call, by `user`.
+_lent: Dict[int, Any] = {}
+_numbers = itertools.count(1)
+
+
+def _released(user: Any) -> None:
+    _lent.pop(int(ffi.cast("uintptr_t", user)), None)
+
+
+_release = ffi.callback("entrain_store_release_fn", _released)
+_FAILED: int = lib.ENTRAIN_PEER_LOST
+
+
+def _callbacks(set: Callable[[str, bytes], object], get: Callable[[str], Optional[bytes]], add: Callable[[str, int], int],
+               remove: Optional[Callable[[str], object]]) -> Any:
+    def called_set(user: Any, key: Any, value: Any, size: int) -> int:
+        set(text_of(key), bytes(ffi.buffer(value, size)) if size > 0 else b"")
+        return OK
+
+    def called_get(user: Any, key: Any, timeout_ns: int, value: Any, size: Any) -> int:
+        found = get(text_of(key))
+        if found is None:
+            return int(lib.ENTRAIN_TIMED_OUT)
+        ffi.memmove(value, found, min(len(found), size[0]))
+        size[0] = len(found)
+        return OK
+
+    def called_add(user: Any, key: Any, delta: int, total: Any) -> int:
+        total[0] = add(text_of(key), delta)
+        return OK
+
+    def called_remove(user: Any, key: Any) -> int:
+        assert remove is not None
+        remove(text_of(key))
+        return OK
+
+    return (ffi.callback("entrain_store_set_fn", called_set, error=_FAILED),
+            ffi.callback("entrain_store_get_fn", called_get, error=_FAILED),
+            ffi.callback("entrain_store_add_fn", called_add, error=_FAILED),
+            NULL if remove is None else ffi.callback("entrain_store_remove_fn", called_remove, error=_FAILED))

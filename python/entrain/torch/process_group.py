@@ -46,7 +46,7 @@ class ProcessGroup(_Base):
         self._sequence = 0
         self._options: Dict[Tuple[timedelta, int], Any] = {}
         self._coalesced: Optional[Coalesced] = None
-        self._rendezvous, self._comm = _meet(store, rank, size, timeout)
+        self._comm = _meet(store, rank, size, timeout)
 
     # ---- what c10d asks of a group ----------------------------------------------------------------------------------------
 
@@ -143,7 +143,6 @@ class ProcessGroup(_Base):
         except Error:  # of a call whose caller has it, or has dropped it
             pass
         self._comm.close()
-        self._rendezvous.close()
 
     # ---- one funnel -------------------------------------------------------------------------------------------------------
 
@@ -476,18 +475,18 @@ def _copy_of(options: Any) -> Any:
 
 # ---- Making a group ---------------------------------------------------------------------------------------------------
 
-_KEY = "entrain"
+def _host_of(store: _Store) -> Optional[str]:
+    """Where the server of a TCPStore is; None for other stores."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return str(store.host) if isinstance(store, dist.TCPStore) else None
 
 
-def _meet(store: _Store, rank: int, size: int, timeout: timedelta) -> Tuple[Store, Comm]:
+def _meet(store: _Store, rank: int, size: int, timeout: timedelta) -> Comm:
     """The communicator of a group whose ranks share a store of c10d."""
-    if rank == 0:
-        ours = Store.serve("tcp://0.0.0.0:0")
-        store.set(_KEY, ours.url)
-    else:
-        store.wait([_KEY], timeout)
-        ours = Store.open(store.get(_KEY).decode(), timeout.total_seconds())
-    return ours, Comm.create(ours, rank, size, timeout=timeout.total_seconds())
+    with Store.of_functions(store.set, lambda key: store.get(key) if store.check([key]) else None, store.add, store.delete_key,
+                          _host_of(store)) as ours:
+        return Comm.create(ours, rank, size, timeout=timeout.total_seconds())
 
 
 def create(store: _Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
