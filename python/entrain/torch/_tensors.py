@@ -2,6 +2,7 @@
 in order."""
 from __future__ import annotations
 
+import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -80,15 +81,53 @@ def _plain(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
+class _Scratch:
+    """Memory for lists that do not lie side by side, kept for the next call: fresh pages cost more than the copy."""
+
+    KEPT_BYTES = 128 << 20
+    SMALLEST = 64 << 10
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: List[Tensor] = []
+
+    def take(self, nbytes: int) -> Tensor:
+        """At least `nbytes`, as uint8."""
+        if nbytes >= self.SMALLEST:
+            with self._lock:
+                fitting = [tensor for tensor in self._idle if nbytes <= tensor.numel() <= 2 * nbytes]
+                if fitting:
+                    found = min(fitting, key=len)
+                    self._idle = [tensor for tensor in self._idle if tensor is not found]
+                    return found
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def give(self, tensor: Tensor) -> None:
+        """Takes memory back that nobody uses."""
+        if self.SMALLEST <= tensor.numel() <= self.KEPT_BYTES:
+            with self._lock:
+                self._idle.append(tensor)
+                while sum(map(len, self._idle)) > self.KEPT_BYTES:
+                    self._idle.pop(0)
+
+
+_scratch = _Scratch()
+
+
 class Buffers:
     """The memory that a call uses, and the copies that are due when it is over. Keeps the tensors alive."""
 
-    __slots__ = ("operation", "held", "copies")
+    __slots__ = ("operation", "held", "copies", "_taken")
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
         self.held: List[Tensor] = []
         self.copies: List[Tuple[Tensor, Tensor]] = []
+        self._taken: Optional[List[Tensor]] = None
+
+    def __del__(self) -> None:
+        for tensor in self._taken or ():
+            _scratch.give(tensor)
 
     def source(self, tensor: Tensor) -> Any:
         """Address of the elements of `tensor`, for reading."""
@@ -123,7 +162,12 @@ class Buffers:
         return ffi.cast("void*", first)
 
     def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
-        return torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+        nbytes = sum(tensor.nbytes for tensor in tensors)
+        memory = _scratch.take(nbytes)
+        if self._taken is None:
+            self._taken = []
+        self._taken.append(memory)
+        return memory[:nbytes].view(tensors[0].dtype)
 
     def sources(self, tensors: Sequence[Tensor]) -> Any:
         """As source(), for several tensors whose elements follow each other."""
@@ -133,7 +177,6 @@ class Buffers:
         flat = self._flat(tensors)
         for part, tensor in zip(flat.split([tensor.numel() for tensor in tensors]), tensors):
             part.view(tensor.shape).copy_(tensor)
-        self.held.append(flat)
         return ffi.cast("void*", flat.data_ptr())
 
     def targets(self, tensors: Sequence[Tensor]) -> Any:

@@ -29,6 +29,7 @@ _CPU = torch.device("cpu")
 # What c10d has in C++ is typed differently from release to release.
 c10d: Any = distributed_c10d
 _Base: Any = dist.ProcessGroup
+_dist: Any = dist
 _Store = Any  # torch.distributed.Store
 _Opts = Any   # AllreduceOptions and its like
 
@@ -477,9 +478,9 @@ def _copy_of(options: Any) -> Any:
 
 def _host_of(store: _Store) -> Optional[str]:
     """Where the server of a TCPStore is; None for other stores."""
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, _dist.PrefixStore):
         store = store.underlying_store
-    return str(store.host) if isinstance(store, dist.TCPStore) else None
+    return str(store.host) if isinstance(store, _dist.TCPStore) else None
 
 
 def _meet(store: _Store, rank: int, size: int, timeout: timedelta) -> Comm:

@@ -1,12 +1,13 @@
 """Runs PyTorch's own tests of c10d that do not depend on the back end, against "entrain" and "gloo":
 
-    python tests/python/torch/c10d_suite.py [--backends entrain gloo] [--world-size 2] [-k PART...] [--list FILE]
+    python tests/python/torch/c10d_suite.py [--backends entrain gloo entrain-for-gloo] [--world-size 2] [-k PART...] [--list FILE]
 
 The tests are DistributedTest._DistTestBase of torch.testing._internal.distributed.distributed_test, of the PyTorch that is
-installed. Each runs on processes of its own. Prints how many pass, fail and are skipped with each back end, and every
-test whose outcome differs."""
+installed. Many are for back ends of certain names only: "entrain-for-gloo" runs those for gloo on groups of entrain. Each test runs on
+processes of its own. Prints how many pass, fail and are skipped with each back end, and every test whose outcome differs."""
 import argparse
 import collections
+import functools
 import json
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ import tempfile
 import time
 
 WORLD_SIZE = "2"
+STAND_IN = "entrain-for-gloo"
 
 
 def suite():
@@ -27,12 +29,29 @@ def suite():
     import entrain.torch  # noqa: F401
     from torch.testing._internal.distributed import distributed_test
 
+    if "C10D_SUITE_STAND_IN" in os.environ:
+        stand_in(distributed_test.dist)
+
     class C10dTest(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self):
             super().setUp()
             self._start_processes(multiprocessing.get_context("fork").Process)
 
     return C10dTest
+
+
+def stand_in(dist):
+    """Makes groups of "entrain" where the tests ask for "gloo"."""
+    def replaced(function):
+        @functools.wraps(function)
+        def call(*arguments, **keywords):
+            if keywords.get("backend") == "gloo":
+                keywords["backend"] = "entrain"
+            return function(*arguments, **keywords)
+
+        return call
+
+    dist.init_process_group, dist.new_group = replaced(dist.init_process_group), replaced(dist.new_group)
 
 
 def run_all(backend, parts, out):
@@ -60,7 +79,7 @@ def reason(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backends", nargs="+", default=["entrain", "gloo"])
+    parser.add_argument("--backends", nargs="+", default=["entrain", "gloo", "entrain-for-gloo"])
     parser.add_argument("--world-size", default=WORLD_SIZE)
     parser.add_argument("--timeout", type=int, default=30, help="seconds of a test")
     parser.add_argument("-k", nargs="+", default=[], metavar="PART", help="tests with one of these in the name")
@@ -79,7 +98,8 @@ def main():
             here = os.path.join(folder, backend)
             os.makedirs(os.path.join(here, "barrier"))
             os.mkdir(os.path.join(here, "test_dir"))
-            environment = {**os.environ, "BACKEND": backend, "WORLD_SIZE": arguments.world_size, "TEMP_DIR": here,
+            named = "gloo" if backend == STAND_IN else backend
+            environment = {**os.environ, "BACKEND": named, **({"C10D_SUITE_STAND_IN": "1"} if named != backend else {}), "WORLD_SIZE": arguments.world_size, "TEMP_DIR": here,
                            "OMP_NUM_THREADS": "1", "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(arguments.timeout)}
             subprocess.run([sys.executable, os.path.abspath(__file__), "--run", backend, "--list", os.path.abspath(path),
                             *(["-k", *arguments.k] if arguments.k else [])], env=environment, stdout=subprocess.DEVNULL,
