@@ -1,6 +1,6 @@
 """Runs PyTorch's own tests of c10d that do not depend on the back end, against "entrain" and "gloo":
 
-    python tests/python/torch/c10d_suite.py [--backends entrain gloo entrain-for-gloo] [--world-size 2] [-k PART...] [--list FILE]
+    python tests/python/with_torch/c10d_suite.py [--backends entrain gloo entrain-for-gloo] [--world-size 2] [-k PART...] [--list FILE]
 
 The tests are DistributedTest._DistTestBase of torch.testing._internal.distributed.distributed_test, of the PyTorch that is
 installed. Many are for back ends of certain names only: "entrain-for-gloo" runs those for gloo on groups of entrain. Each test runs on
