@@ -234,6 +234,41 @@ ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const vo
                                                   void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
 
+/* ---- Parts that lie apart ------------------------------------------------------------------------------------
+ * The calls above with one address a rank, `size` of them in rank order, for parts that are buffers of their own. A list
+ * call on one rank and the plain call (with counts: the v-call) on another match. `counts`: elements by rank; NULL: `count`
+ * elements for every rank, and then counts is NULL on all ranks; where a rank's `count` is given too, it is its own entry.
+ * An entry of 0 elements may be NULL. Lists and counts are read before the function returns.
+ *
+ * Parts that lie side by side in rank order are used where they are. Otherwise the library copies: all parts into memory
+ * that it makes for the call before it starts, and the result into the parts when it ends, which is what a caller would do
+ * by hand and no quicker. The result of a call with a work is copied by the thread that makes progress, which serves no
+ * other call meanwhile. Such parts are of host memory, and not for a batch: UNIMPLEMENTED otherwise. */
+
+/* As entrain_all_gather: `in` has count elements; outs[r] receives rank r's. */
+ENTRAIN_API entrain_status_t entrain_all_gather_list(entrain_comm_t* comm, const void* in, size_t count,
+                                                     void* const* outs, const size_t* counts, entrain_dtype_t dtype,
+                                                     const entrain_call_options_t* options, entrain_work_t** work);
+/* As entrain_reduce_scatter: ins[r] is this rank's contribution to rank r's result; `out` has count elements. */
+ENTRAIN_API entrain_status_t entrain_reduce_scatter_list(entrain_comm_t* comm, const void* const* ins,
+                                                         const size_t* counts, void* out, size_t count,
+                                                         entrain_dtype_t dtype, entrain_op_t op,
+                                                         const entrain_call_options_t* options, entrain_work_t** work);
+/* As entrain_gather: outs and counts are the root's; elsewhere outs is not used, and counts only for whether it is NULL. */
+ENTRAIN_API entrain_status_t entrain_gather_list(entrain_comm_t* comm, const void* in, size_t count, void* const* outs,
+                                                 const size_t* counts, entrain_dtype_t dtype, int32_t root,
+                                                 const entrain_call_options_t* options, entrain_work_t** work);
+/* As entrain_scatter: ins and counts are the root's, likewise. */
+ENTRAIN_API entrain_status_t entrain_scatter_list(entrain_comm_t* comm, const void* const* ins, const size_t* counts,
+                                                  void* out, size_t count, entrain_dtype_t dtype, int32_t root,
+                                                  const entrain_call_options_t* options, entrain_work_t** work);
+/* As entrain_all_to_all_v: ins[r] has in_counts[r] elements for rank r, outs[r] receives out_counts[r] from it. Both counts
+ * are required; a rank that calls entrain_all_to_all does not match. */
+ENTRAIN_API entrain_status_t entrain_all_to_all_list(entrain_comm_t* comm, const void* const* ins,
+                                                     const size_t* in_counts, void* const* outs,
+                                                     const size_t* out_counts, entrain_dtype_t dtype,
+                                                     const entrain_call_options_t* options, entrain_work_t** work);
+
 /* Done when every rank has called it. */
 ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
                                              entrain_work_t** work);
