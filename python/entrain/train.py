@@ -296,6 +296,9 @@ class EditConfig:
     staleness_penalty: bool = False
     #: "none", "sum", "count"
     consensus_method: Optional[str] = None
+    #: Accepted, without effect here.
+    int8_mask: bool = False
+    cpu_offload: bool = False
     #: "none", "magnitude", "random", "rescaled_random"
     sparsification_method: Optional[str] = None
     density: Optional[float] = None
@@ -395,12 +398,16 @@ class EDiT(Checkpointed):
         # An exchange that failed is also met in calls of the shard.
         shard._callbacks += callbacks
         self._replicas = mesh.coordinate("sync")[1]
+        self._begin_waits = bool(struct.use_async or struct.overlap_steps)
         self._slab_count = shard.slab_count
 
     def begin_forward(self, *, training: bool = True, first_microbatch: bool = True) -> bool:
         """Before each forward pass. Whether it started an exchange, for which it does not wait."""
         syncing = ffi.new("int32_t*")
-        self._wait(lambda: lib.entrain_edit_begin_forward(self._handle, training, first_microbatch, syncing))
+        if self._begin_waits:
+            self._wait(lambda: lib.entrain_edit_begin_forward(self._handle, training, first_microbatch, syncing))
+        else:
+            self._check(lib.entrain_edit_begin_forward(self._open(), training, first_microbatch, syncing))
         return bool(syncing[0])
 
     def wait_layer(self, layer: int) -> None:

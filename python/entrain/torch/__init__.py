@@ -1,10 +1,12 @@
-"""Entrain for PyTorch. Importing this package makes the back end "entrain" known to torch.distributed:
+"""Entrain for PyTorch: training methods around modules and optimizers, and the back end "entrain" of torch.distributed, which
+importing this package makes known:
 
     import entrain.torch, torch.distributed
     torch.distributed.init_process_group("entrain")  # or "cpu:entrain"
 """
+from .edit import AEDiT, EDiT
 from .process_group import ProcessGroup, register
 
 register()
 
-__all__ = ["ProcessGroup"]
+__all__ = ["AEDiT", "EDiT", "ProcessGroup"]

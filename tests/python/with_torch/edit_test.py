@@ -1,0 +1,381 @@
+"""EDiT around plain modules, against a reference that every rank computes for all replicas. Ranks are threads, since importing
+torch takes seconds; once they are processes."""
+import threading
+
+import pytest
+from conftest import ranks, script
+
+pytest.importorskip("torch")
+
+MODEL = """
+import copy, threading
+import torch
+from torch import nn
+import entrain, entrain.torch
+
+torch.set_num_threads(1)
+seeding = globals().get("seeding") or threading.Lock()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(6, 8)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)])
+        self.head = nn.Linear(8, 2, bias=False)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def batch(replica, step):
+    generator = torch.Generator().manual_seed(1000 * replica + step)
+    x = torch.randn(16, 6, generator=generator)
+    return x, torch.stack([x[:, 0] * x[:, 1], x[:, 2] - x[:, 3]], 1)
+
+
+def loss_of(model, replica, step):
+    x, y = batch(replica, step)
+    return nn.functional.mse_loss(model(x), y)
+
+
+def build(seed=0):
+    with seeding:  # one generator for all threads
+        torch.manual_seed(seed)
+        return Model()
+
+
+def flat(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def same_everywhere(comm, tensor):
+    rows = comm.all_gather(tensor.contiguous().view(torch.uint8))
+    assert all(torch.equal(rows[0], row) for row in rows)
+
+"""
+SEEDING = threading.Lock()
+
+
+def run(code, size):
+    program = compile(MODEL + code, "program", "exec")
+    ranks(size, lambda comm: exec(program, {"comm": comm, "seeding": SEEDING}), timeout=60.0)
+
+
+METHOD = """
+H, T, lr, eta, mu = 2, 9, 0.05, 0.6, 0.5
+model = build(seed=comm.rank)  # the constructor makes replicas alike
+optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, outer_optim_class=torch.optim.SGD,
+                          outer_optim_kwargs=dict(lr=eta, momentum=mu, nesterov=True))
+assert edit.layer_names == ["the model", "blocks.0", "blocks.1", "blocks.2"], edit.layer_names
+start = flat(model)
+same_everywhere(comm, start)
+
+# The reference: all replicas, one after another.
+base = build(seed=0)
+assert torch.equal(flat(base), start)
+replicas = [copy.deepcopy(base) for _ in range(comm.size)]
+anchor = [p.detach().clone() for p in base.parameters()]
+momentum = None
+def error(m):
+    with torch.no_grad():
+        return sum(float(loss_of(m, 50, step)) for step in range(8))
+
+
+before = error(model)
+for step in range(T + 1):
+    if step and (step % H == 0 or step == T):
+        mean = [sum(a - p.detach() for p in ps) / comm.size
+                for a, ps in zip(anchor, zip(*(r.parameters() for r in replicas)))]
+        momentum = mean if momentum is None else [mu * b + d for b, d in zip(momentum, mean)]
+        anchor = [a - eta * (d + mu * b) for a, d, b in zip(anchor, mean, momentum)]
+        for replica in replicas:
+            for p, a in zip(replica.parameters(), anchor):
+                p.data.copy_(a)
+    if step == T:
+        break
+    for index, replica in enumerate(replicas):
+        replica.zero_grad()
+        loss_of(replica, index, step).backward()
+        for p in replica.parameters():
+            p.data -= lr * p.grad
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+    torch.testing.assert_close(flat(model), flat(replicas[comm.rank]), rtol=2e-5, atol=2e-6)
+edit.synchronize()
+torch.testing.assert_close(flat(model), flat(replicas[0]), rtol=2e-5, atol=2e-6)
+same_everywhere(comm, flat(model))
+assert error(model) < 0.98 * before, (before, error(model))
+assert edit.info.steps == T and edit.info.syncs == 5, edit.info
+assert len(set(comm.all_gather(torch.tensor([edit.info.anchor_checksum % 2**62])).ravel().tolist())) == 1
+assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.parameters()}
+"""
+
+
+def test_it_is_the_method():
+    run(METHOD, 2)
+
+
+def test_it_is_the_method_on_four_processes():
+    script("import entrain; comm = entrain.Comm.from_env(timeout=60)" + MODEL + METHOD, size=4, timeout=240)
+
+
+def test_one_step_and_averaging_is_synchronous_sgd():
+    run("""
+model, whole = build(), build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd", outer_lr=1.0,
+                          outer_momentum=0.0)
+for step in range(6):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+    whole.zero_grad()
+    (sum(loss_of(whole, r, step) for r in range(comm.size)) / comm.size).backward()
+    for p in whole.parameters():
+        p.data -= 0.1 * p.grad
+edit.synchronize()
+torch.testing.assert_close(flat(model), flat(whole), rtol=1e-5, atol=1e-6)
+""", 2)
+
+
+def test_warm_up_averages_gradients_with_accumulation_and_unused_parameters():
+    run("""
+A = 3
+model, whole = build(), build()
+for m in (model, whole):
+    m.unused = nn.Linear(2, 2)       # in no rank's graph
+    m.sometimes = nn.Linear(6, 2)    # in rank 1's graph only
+whole.load_state_dict(model.state_dict())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+reference = torch.optim.AdamW(whole.parameters(), lr=0.01)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=4, local_sgd_warmup_steps=100,
+                          gradient_accumulation_steps=A)
+whole.load_state_dict(model.state_dict())
+def loss(m, rank, micro):
+    value = loss_of(m, rank, micro)
+    return value + m.sometimes(batch(rank, micro)[0]).square().mean() if rank == 1 else value
+for step in range(4):
+    optimizer.zero_grad()
+    for micro in range(A):
+        (loss(model, comm.rank, A * step + micro) / A).backward()
+    optimizer.step()
+    reference.zero_grad()
+    for micro in range(A):
+        (sum(loss(whole, r, A * step + micro) for r in range(comm.size)) / A / comm.size).backward()
+    reference.step()
+    assert model.unused.weight.grad is None and model.sometimes.weight.grad is not None
+torch.testing.assert_close(flat(model), flat(whole), rtol=1e-4, atol=1e-5)
+same_everywhere(comm, flat(model))
+assert edit.info.in_warmup and edit.info.steps == 4
+with edit.consensus():
+    torch.testing.assert_close(flat(model), flat(whole), rtol=1e-4, atol=1e-5)
+""", 2)
+
+
+def test_a_step_that_grad_scaler_skips_does_not_count():
+    run("""
+for warmup, fused in ((0, False), (50, False), (0, True)):
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=fused)
+    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=warmup)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    taken = 0
+    for step in range(7):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, comm.rank, step)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = edit.clip_grad_norm_(1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 2:
+            # The next loss is not finite; in warm-up on one rank only, but gradients are everybody's there.
+            if warmup == 0 or comm.rank == 1:
+                spoil = model.head.register_forward_hook(lambda m, a, out: out * float("inf"))
+            else:
+                spoil = None
+        elif step == 3 and spoil is not None:
+            spoil.remove()
+    assert edit.info.steps == 6, (warmup, fused, edit.info)
+    assert scaler.get_scale() == 4.0, scaler.get_scale()
+    assert torch.isfinite(flat(model)).all()
+    if warmup:
+        same_everywhere(comm, flat(model))
+    edit.close()
+""", 2)
+
+
+def test_state_dict_resumes_bit_for_bit():
+    run("""
+def start(seed):
+    model = build(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=3, local_sgd_warmup_steps=2, reducer="linear",
+                              pseudo_gradnorm_reduce=True, clip_pseudo_grad=0.5, outer_optimizer="sgd", outer_nesterov=True,
+                              skip_anomaly=True, ewma_warmup_steps=4)
+    return model, optimizer, edit
+
+
+def go(model, optimizer, first, last):
+    losses = []
+    for step in range(first, last):
+        optimizer.zero_grad()
+        loss = loss_of(model, comm.rank, step)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+model, optimizer, edit = start(0)
+go(model, optimizer, 0, 10)
+state = {"edit": edit.state_dict(), "optimizer": copy.deepcopy(optimizer.state_dict())}
+rest = go(model, optimizer, 10, 20)
+end, checksum = flat(model), edit.info.anchor_checksum
+edit.close()
+
+model, optimizer, edit = start(5)
+edit.load_state_dict(state["edit"])
+optimizer.load_state_dict(state["optimizer"])
+assert edit.info.steps == 10
+assert go(model, optimizer, 10, 20) == rest
+assert torch.equal(flat(model), end) and edit.info.anchor_checksum == checksum != 0
+""", 2)
+
+
+def test_evaluation_of_the_consensus():
+    run("""
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=4, outer_optimizer="sgd")
+start = flat(model)
+for step in range(3):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+live = flat(model)
+with edit.consensus():
+    assert torch.equal(flat(model), start)
+    model.eval()
+    with torch.no_grad():
+        loss_of(model, 9, 9)
+    model.train()
+assert torch.equal(flat(model), live)
+edit.close()
+
+# Plain averaging has no anchors.
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=4)
+loss_of(model, comm.rank, 0).backward()
+optimizer.step()
+mean = comm.all_reduce(flat(model), op="avg")
+with edit.consensus():
+    torch.testing.assert_close(flat(model), mean)
+""", 2)
+
+
+def test_bf16_and_frozen_and_tied_parameters():
+    run("""
+model = build(comm.rank).bfloat16()
+model.embed.weight.requires_grad_(False)
+model.blocks[2][0].weight = model.blocks[0][0].weight
+model.register_buffer("scale", torch.full((), float(comm.rank)))
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, outer_optimizer="sgd",
+                          layers=list(model.blocks))
+names = [[name for name, _ in layer.params] for layer in edit._layers]
+assert "blocks.0.0.weight" in names[0] and all("embed.weight" not in layer for layer in names), names
+assert model.scale == 0
+frozen = model.embed.weight.clone()
+for step in range(5):
+    x, y = (t.bfloat16() for t in batch(comm.rank, step))
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+edit.synchronize()
+same_everywhere(comm, flat(model))
+assert torch.equal(frozen, model.embed.weight)
+""", 2)
+
+
+def test_a_layer_that_takes_no_part_and_evaluation_in_between():
+    run("""
+model = build()
+inner = model.forward
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd")
+model.forward = lambda x: model.head(model.embed(x))
+for step in range(4):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+    with torch.no_grad():
+        loss_of(model, comm.rank, step)
+    model.eval()
+    loss_of(model, comm.rank, step)
+    model.train()
+assert edit.info.steps == 4
+""", 2)
+
+
+def test_errors_name_what_is_wrong():
+    run("""
+import pytest
+
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def refused(error, match, model=model, **options):
+    with pytest.raises(error, match=match):
+        entrain.torch.EDiT(model, optimizer, comm=comm, **options)
+
+
+refused(entrain.InvalidArgument, "no option is called 'sync_interval'; the options are local_sgd_sync_interval,", sync_interval=3)
+refused(entrain.InvalidArgument, "reducer: 'mean' is none of gta, linear, none", reducer="mean")
+refused(entrain.InvalidArgument, "layers.0. is no module of the model", layers=[nn.Linear(1, 1)])
+refused(entrain.InvalidArgument, "parameters are torch.float64", model=build().double())
+refused(entrain.InvalidArgument, "outer_optim_class is Adagrad", outer_optim_class=torch.optim.Adagrad)
+refused(entrain.InvalidArgument, "both outer_lr and outer_optim_class", outer_optim_class=torch.optim.SGD, outer_lr=0.3,
+        outer_optim_kwargs=dict(lr=0.5))
+refused(entrain.InvalidArgument, "clip_pseudo_grad", clip_pseudo_grad=1.0)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, config=entrain.EditConfig(local_sgd_sync_interval=5), local_sgd_sync_interval=1,
+                          gradient_accumulation_steps=2)
+loss_of(model, 0, 0).backward()
+with pytest.raises(entrain.FailedPrecondition, match="2"):
+    optimizer.step()
+edit.close()
+optimizer.step()
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd")
+model.blocks[1][0].weight.data = model.blocks[1][0].weight.data.clone()
+with pytest.raises(entrain.FailedPrecondition, match="blocks.1.0.weight no longer lies where EDiT has bound it"):
+    for step in range(3):
+        loss_of(model, 0, step).backward()
+        optimizer.step()
+""", 1)
+
+
+def test_replicas_of_different_speed_and_one_that_ends_earlier():
+    run("""
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+edit = entrain.torch.AEDiT(model, optimizer, comm=comm, local_sgd_sync_time=0.02, min_total_global_steps=4,
+                           outer_optimizer="sgd", use_step_weight=True)
+steps = 0
+while steps < 4000 and (steps < 40 if comm.rank else edit.info.syncs < 3):
+    optimizer.zero_grad()
+    loss = loss_of(model, comm.rank, steps)
+    loss.backward()
+    optimizer.step()
+    edit.record(16, loss.item(), 1.0)
+    steps += 1
+edit.leave()
+assert edit.info.steps == steps and edit.info.syncs >= 3
+same_everywhere(comm, flat(model))
+""", 2)
