@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 
 from .._library import NULL, OK, ffi, lib, new_struct
 from ..comm import Comm
-from ..errors import Error, ErrorRecord, FailedPrecondition, check, invalid, last_error
+from ..errors import Error, ErrorRecord, FailedPrecondition, Unimplemented, check, invalid, last_error
 from ..reductions import Reduction
 from ..store import Store
 from ..works import _orphans, reap
@@ -466,6 +466,11 @@ class ProcessGroup(_Base):
                            [tensor], tag=tag)
         work._peer = (src_rank,)
         return work
+
+    def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
+        """Not there: the library has no receive from any source."""
+        raise Unimplemented(ErrorRecord(code=lib.ENTRAIN_UNIMPLEMENTED, operation="recv",
+                                        text="recv: there is no receive from any source; name the sender"))
 
 
 def _copy_of(options: Any) -> Any:
