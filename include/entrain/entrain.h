@@ -5,6 +5,8 @@
  *  1 Handles are opaque. Whoever created one destroys it; destroying NULL does nothing. Destroying what others still
  *    depend on is fine: a part outlives its parent communicator, a work its communicator. The exceptions say "must
  *   outlive" (mesh, shard and EDiT objects: destroy them in the reverse order of their creation).
+ *    A handle of another kind, or one that was destroyed, is INVALID_ARGUMENT as far as can be known: where nothing else
+ *    lies in its memory by now. A destroy function then says so in the log and does nothing.
  *  2 Every call that can fail returns entrain_status_t. Outputs come last and are written only on success. The text of
  *    this thread's last failure is entrain_last_error(), the whole record entrain_last_error_record().
  *  3 A struct starts with `size` and has an init function: entrain_x_init(&x) writes the size that the caller was

@@ -35,6 +35,16 @@ absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   return DType{dtype};
 }
 
+// Null for none.
+absl::StatusOr<std::shared_ptr<const entrain::Optimizer>> OptimizerOf(const entrain_optim_t* optim,
+                                                                      const std::string& name) {
+  if (optim == nullptr) {
+    return nullptr;
+  }
+  ENTRAIN_RETURN_IF_ERROR(NotNull(optim, name.c_str()));
+  return optim->optimizer;
+}
+
 absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t& config) {
   if ((config.groups == nullptr) != (config.group_count == 0)) {
     return absl::InvalidArgumentError(
@@ -55,7 +65,8 @@ absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t
       }
       *to = static_cast<int64_t>(value);
     }
-    one.optimizer = group.optim == nullptr ? nullptr : group.optim->optimizer;
+    ENTRAIN_ASSIGN_OR_RETURN(one.optimizer,
+                             OptimizerOf(group.optim, absl::StrCat("groups[", i, "].optim")));
     one.lr_scale = group.lr_scale;
   }
   return groups;
@@ -106,7 +117,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
                       .user = config.schedule_user};
   options.limit_unit = entrain::ProgressUnit{config.limit_unit};
   options.limit = config.limit;
-  options.optimizer = config.optim == nullptr ? nullptr : config.optim->optimizer;
+  ENTRAIN_ASSIGN_OR_RETURN(options.optimizer, OptimizerOf(config.optim, "config.optim"));
   options.step = config.step;
   options.user = config.user;
   options.timeout_ns = config.timeout_ns;
@@ -158,9 +169,7 @@ entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_co
 }
 
 void entrain_acco_destroy(entrain_acco_t* acco) {
-  if (!Forked()) {
-    delete acco;
-  }
+  Destroy(__func__, acco);
 }
 
 entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients) {

@@ -29,6 +29,7 @@ absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batc
     return absl::InvalidArgumentError(
         "work is not NULL, but options.batch is given: the batch has the work");
   }
+  ENTRAIN_RETURN_IF_ERROR(NotNull(batch, "options.batch"));
   if (batch->comm != request.comm->comm) {
     return absl::InvalidArgumentError("options.batch is of another communicator");
   }

@@ -84,15 +84,13 @@ entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
     ENTRAIN_RETURN_IF_ERROR(NotNull(runtime, "runtime"));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::RuntimeOptions options, ToRuntimeOptions(config));
     ENTRAIN_ASSIGN_OR_RETURN(auto created, entrain::Runtime::Create(options));
-    *runtime = new entrain_runtime{std::move(created)};
+    *runtime = new entrain_runtime{.runtime = std::move(created)};
     return absl::OkStatus();
   });
 }
 
 void entrain_runtime_destroy(entrain_runtime_t* runtime) {
-  if (!Forked()) {
-    delete runtime;
-  }
+  Destroy(__func__, runtime);
 }
 
 entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entrain_peer_id_t* id) {
@@ -329,8 +327,8 @@ entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns) {
 }
 
 void entrain_comm_destroy(entrain_comm_t* comm) {
-  if (comm != nullptr && !comm->lent && !Forked()) {
-    delete comm;
+  if (comm == nullptr || Forked() || !NotNull(comm, "comm").ok() || !comm->lent) {
+    Destroy(__func__, comm);
   }
 }
 

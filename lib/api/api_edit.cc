@@ -201,9 +201,7 @@ entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_co
 }
 
 void entrain_edit_destroy(entrain_edit_t* edit) {
-  if (!Forked()) {
-    delete edit;
-  }
+  Destroy(__func__, edit);
 }
 
 entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) {

@@ -72,13 +72,13 @@ entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
     const ArrayPlace place{known.memory, known.stream};
     ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace(place));
     ENTRAIN_ASSIGN_OR_RETURN(auto made, entrain::MakeOptimizer(rule));
-    *optim = new entrain_optim{std::move(made), place};
+    *optim = new entrain_optim{.optimizer = std::move(made), .place = place};
     return absl::OkStatus();
   });
 }
 
 void entrain_optim_destroy(entrain_optim_t* optim) {
-  delete optim;
+  Destroy(__func__, optim);
 }
 
 entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays) {

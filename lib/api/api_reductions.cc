@@ -156,7 +156,7 @@ entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_gta_config_t"));
     ENTRAIN_ASSIGN_OR_RETURN(Merging merging, ToMerging(known));
     ENTRAIN_ASSIGN_OR_RETURN(entrain::Reduction made, entrain::MakeGta(std::move(merging)));
-    *reduction = new entrain_reduction{std::move(made)};
+    *reduction = new entrain_reduction{.reduction = std::move(made)};
     return absl::OkStatus();
   });
 }
@@ -221,7 +221,7 @@ entrain_status_t entrain_reduction_state_load(entrain_reduction_t* reduction, co
 }
 
 void entrain_reduction_destroy(entrain_reduction_t* reduction) {
-  delete reduction;
+  Destroy(__func__, reduction);
 }
 
 }  // extern "C"

@@ -150,9 +150,7 @@ entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int6
 }
 
 void entrain_store_destroy(entrain_store_t* store) {
-  if (!Forked()) {
-    delete store;
-  }
+  Destroy(__func__, store);
 }
 
 }  // extern "C"

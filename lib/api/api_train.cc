@@ -256,9 +256,7 @@ entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis,
 }
 
 void entrain_mesh_destroy(entrain_mesh_t* mesh) {
-  if (!Forked()) {
-    delete mesh;
-  }
+  Destroy(__func__, mesh);
 }
 
 // ---- Shards
@@ -282,15 +280,13 @@ entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::ShardConfig shape, ToShardConfig(known));
     ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerShards::Create(mesh->mesh, shape));
-    *shard = new entrain_shard{std::move(made)};
+    *shard = new entrain_shard{.shards = std::move(made)};
     return absl::OkStatus();
   });
 }
 
 void entrain_shard_destroy(entrain_shard_t* shard) {
-  if (!Forked()) {
-    delete shard;
-  }
+  Destroy(__func__, shard);
 }
 
 void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes) {

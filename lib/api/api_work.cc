@@ -21,7 +21,7 @@ entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** ba
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(batch, "batch"));
-    *batch = new entrain_batch{comm->comm, {}};
+    *batch = new entrain_batch{.comm = comm->comm, .calls = {}};
     return absl::OkStatus();
   });
 }
@@ -40,7 +40,7 @@ entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** wo
 }
 
 void entrain_batch_destroy(entrain_batch_t* batch) {
-  delete batch;
+  Destroy(__func__, batch);
 }
 
 entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user) {
@@ -125,9 +125,15 @@ entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info
 }
 
 void entrain_work_free(entrain_work_t* work) {
-  if (work != nullptr && !Forked()) {
-    ToWork(work)->Release();
+  if (work == nullptr || Forked()) {
+    return;
   }
+  const absl::Status status = NotNull(work, "the handle");
+  if (!status.ok()) {
+    LogRefused(__func__, status);
+    return;
+  }
+  ToWork(work)->Release();
 }
 
 }  // extern "C"

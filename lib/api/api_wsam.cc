@@ -94,13 +94,13 @@ entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config, entrai
                                                              .adaptive = known.adaptive != 0,
                                                              .decouple = known.decouple != 0},
                                                             known.base->optimizer));
-    *wsam = new entrain_wsam{std::move(made), known.base->place};
+    *wsam = new entrain_wsam{.wsam = std::move(made), .place = known.base->place};
     return absl::OkStatus();
   });
 }
 
 void entrain_wsam_destroy(entrain_wsam_t* wsam) {
-  delete wsam;
+  Destroy(__func__, wsam);
 }
 
 entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void* params,

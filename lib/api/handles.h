@@ -1,4 +1,4 @@
-// What the opaque handles of the C API hold: nothing but a share of the object behind them.
+// What the opaque handles of the C API hold: a mark of their kind first, and a share of the object behind them.
 #pragma once
 
 #include <array>
@@ -9,7 +9,9 @@
 
 #include "include/entrain/entrain.h"
 #include "lib/api/array_place.h"
+#include "lib/api/boundary.h"
 #include "lib/base/call.h"
+#include "lib/base/mark.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/mesh.h"
 #include "lib/comm/runtime.h"
@@ -22,54 +24,65 @@
 #include "lib/train/layer_sync.h"
 
 struct entrain_runtime {
+  entrain::Mark<entrain::MarkOf("runt")> mark = {};
   std::shared_ptr<entrain::Runtime> runtime;
 };
 
 struct entrain_store {
+  entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
   std::string url;  // lent by entrain_store_url
 };
 
 struct entrain_comm {
+  entrain::Mark<entrain::MarkOf("comm")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
   bool lent = false;  // belongs to a mesh, which frees it
 };
 
 struct entrain_reduction {
+  entrain::Mark<entrain::MarkOf("redu")> mark = {};
   entrain::Reduction reduction;
 };
 
 struct entrain_batch {
+  entrain::Mark<entrain::MarkOf("batc")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
   std::vector<entrain::Call> calls;
 };
 
 struct entrain_optim {
+  entrain::Mark<entrain::MarkOf("opti")> mark = {};
   std::shared_ptr<const entrain::Optimizer> optimizer;
   entrain::api::ArrayPlace place;
 };
 
 struct entrain_wsam {
+  entrain::Mark<entrain::MarkOf("wsam")> mark = {};
   std::unique_ptr<entrain::Wsam> wsam;
   entrain::api::ArrayPlace place;  // the base optimizer's
 };
 
 struct entrain_mesh {
+  entrain::Mark<entrain::MarkOf("mesh")> mark = {};
   std::shared_ptr<entrain::Mesh> mesh;
   std::array<entrain_comm, entrain::kAxes + 1> comms;  // lent by entrain_mesh_comm
 };
 
 struct entrain_shard {
+  entrain::Mark<entrain::MarkOf("shar")> mark = {};
   std::unique_ptr<entrain::LayerShards> shards;
 };
 
 struct entrain_edit {
+  entrain::Mark<entrain::MarkOf("edit")> mark = {};
   std::unique_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
 };
 
 struct entrain_acco {
+  entrain::Mark<entrain::MarkOf("acco")> mark = {};
   std::unique_ptr<entrain::GradientChannel> channel;
 };
 
@@ -89,6 +102,44 @@ inline Work* ToWork(const entrain_work_t* handle) {
 }
 inline bool WaitsInBackground(const entrain_work_t* handle) {
   return (reinterpret_cast<uintptr_t>(handle) & 1) != 0;
+}
+
+// Whether the pointer can be looked behind at all: neither null nor between the places of words.
+inline bool IsPlace(const void* pointer) {
+  return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % alignof(uint64_t) == 0;
+}
+void LogRefused(const char* function, const absl::Status& status);
+
+// INVALID_ARGUMENT unless `handle` is not null and `found` is the mark of what it should be: "`name` is NULL", "`name` is
+// a store, not a communicator", "`name` is no communicator: it was destroyed, or was never one".
+absl::Status CheckMark(const void* handle, uint64_t found, uint64_t expected, const char* name);
+
+// Of handles, NotNull asks for the mark too.
+template <typename Handle>
+requires requires(const Handle* handle) {
+  handle->mark.value();
+}
+absl::Status NotNull(const Handle* handle, const char* name) {
+  return CheckMark(handle, IsPlace(handle) ? handle->mark.value() : 0,
+                   decltype(handle->mark)::kValue, name);
+}
+inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
+  const Work* const work = ToWork(handle);
+  return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
+}
+
+// Deletes what a handle stands for. Nothing for NULL and in a forked child; of a wrong handle the log tells.
+template <typename Handle>
+void Destroy(const char* function, Handle* handle) {
+  if (handle == nullptr || Forked()) {
+    return;
+  }
+  const absl::Status status = NotNull(static_cast<const Handle*>(handle), "the handle");
+  if (!status.ok()) {
+    LogRefused(function, status);
+    return;
+  }
+  delete handle;
 }
 
 }  // namespace entrain::api

@@ -98,6 +98,7 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
     options.timeout_ns = *timeout;
   }
   if (config.runtime != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(config.runtime, "config.runtime"));
     options.runtime = config.runtime->runtime;
   } else {
     ENTRAIN_ASSIGN_OR_RETURN(options.runtime, Runtime::Default());

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 
 #include "lib/base/clock.h"
+#include "lib/base/mark.h"
 
 namespace entrain {
 
@@ -75,6 +76,7 @@ struct WorkInfo {
 
 class Work {
  public:
+  static constexpr uint64_t kMark = MarkOf("work");
   // `engine` makes progress for waiters; null: the work is finished by somebody else before anybody
   // waits.
   explicit Work(Engine* engine) : engine_(engine) {}
@@ -102,6 +104,9 @@ class Work {
   // A descriptor that becomes readable when the work is over and stays so. The work's own, open as long as it lives.
   absl::StatusOr<int> Descriptor();
 
+  // kMark, while this is a work.
+  uint64_t mark() const { return mark_.value(); }
+
   void AddRef() { references_.fetch_add(1, std::memory_order_relaxed); }
   // Acquire-release: the last owner sees every other owner's last use.
   void Release() {
@@ -116,6 +121,7 @@ class Work {
   // counts.
   void Finish(absl::Status status);
 
+  Mark<kMark> mark_;  // where a pointer to something else can be asked for it, too
   Engine* const engine_;
 
  private:
