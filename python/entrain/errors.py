@@ -60,7 +60,7 @@ class ErrorRecord:
         return text_of(lib.entrain_status_name(self.code))
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """An error of the library. `record` says which call, rank, phase and peer."""
 
     def __init__(self, record: ErrorRecord) -> None:

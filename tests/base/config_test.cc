@@ -66,7 +66,7 @@ TEST(Environment, TableIsCompleteAndDescribed) {
             "ENTRAIN_PORTS ENTRAIN_TCP_STREAMS ENTRAIN_KEEPALIVE ENTRAIN_HOST_ID "
             "ENTRAIN_KEY_FILE "
             "ENTRAIN_NCCL_LIBRARY ENTRAIN_LOG "
-            "ENTRAIN_CUDA_LIBRARY ENTRAIN_FAULT ");
+            "ENTRAIN_CUDA_LIBRARY ENTRAIN_LIBRARY ENTRAIN_FAULT ");
 }
 
 TEST(Environment, EmptyCountsAsUnset) {
