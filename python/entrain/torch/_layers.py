@@ -16,10 +16,8 @@ from .._library import lib
 def local_of(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor, as the DTensor itself holds it; another tensor as it is."""
     if isinstance(tensor, DTensor):
-        with torch.no_grad():
-            local = tensor.to_local()
-            assert isinstance(local, Tensor)
-            return local
+        local: Tensor = tensor._local_tensor  # to_local() gives an alias, whose memory cannot be exchanged
+        return local
     return tensor
 
 

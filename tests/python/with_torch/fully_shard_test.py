@@ -1,0 +1,133 @@
+"""EDiT around a model that fully_shard has sharded: two replicas of two processes each, against plain modules."""
+import pytest
+from conftest import script
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import copy, datetime, sys
+import torch
+from torch import distributed as dist, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import entrain, entrain.torch
+
+torch.set_num_threads(1)
+comm = entrain.Comm.from_env(timeout=60)
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 4), rank=comm.rank, world_size=4,
+                        timeout=datetime.timedelta(seconds=60))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(6, 8)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)])
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def build(seed=0):
+    torch.manual_seed(seed)
+    return Model()
+
+
+def loss_of(model, rank, step):
+    x = torch.randn(16, 6, generator=torch.Generator().manual_seed(1000 * rank + step))
+    return nn.functional.mse_loss(model(x), torch.stack([x[:, 0] * x[:, 1], x[:, 2] - x[:, 3]], 1))
+
+
+OPTIONS = dict(local_sgd_sync_interval=3, local_sgd_warmup_steps=2, reducer="linear", pseudo_gradnorm_reduce=True,
+               clip_pseudo_grad=0.05, outer_optimizer="sgd", outer_nesterov=True)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("sync", "shard"))
+"""
+
+
+def test_it_is_what_plain_modules_do(tmp_path):
+    script(PROGRAM + """
+def whole(model):
+    return torch.cat([p.full_tensor().reshape(-1) for p in model.parameters()])
+
+
+# The shards of replica n train on the batches of ranks 2 n and 2 n + 1; a plain replica takes both.
+plain = build()
+plain_optimizer = torch.optim.AdamW(plain.parameters(), lr=0.02)
+twins = comm.split(comm.rank % 2)
+plain_edit = entrain.torch.EDiT(plain, plain_optimizer, comm=twins, **OPTIONS)
+model = build(comm.rank // 2)
+for block in model.blocks:
+    fully_shard(block, mesh=mesh["shard"])
+fully_shard(model, mesh=mesh["shard"])
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, **OPTIONS)
+assert edit.layer_names == plain_edit.layer_names == ["the model", "blocks.0", "blocks.1"]
+base = 2 * (comm.rank // 2)
+for step in range(12):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    norm = edit.clip_grad_norm_(0.5)
+    optimizer.step()
+    plain_optimizer.zero_grad()
+    ((loss_of(plain, base, step) + loss_of(plain, base + 1, step)) / 2).backward()
+    torch.testing.assert_close(plain_edit.clip_grad_norm_(0.5), norm, rtol=1e-3, atol=1e-5)
+    plain_optimizer.step()
+    if step % 2:  # the root stays gathered after this, and an exchange follows
+        with torch.no_grad():
+            loss_of(model, comm.rank, step)
+        with edit.consensus(), plain_edit.consensus(), torch.no_grad():
+            torch.testing.assert_close(loss_of(model, 7, 7), loss_of(plain, 7, 7), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(whole(model), torch.cat([p.detach().reshape(-1) for p in plain.parameters()]), rtol=1e-3, atol=1e-4)
+edit.synchronize()
+plain_edit.synchronize()
+rows = comm.all_gather(whole(model))
+assert all(torch.equal(row, rows[0]) for row in rows)
+torch.testing.assert_close(rows[0], torch.cat([p.detach().reshape(-1) for p in plain.parameters()]), rtol=1e-3, atol=1e-4)
+assert edit.info.syncs == plain_edit.info.syncs >= 3
+for layer in range(3):
+    for mine, theirs in zip(edit.engine.layer_report(layer)[:2], plain_edit.engine.layer_report(layer)[:2]):
+        torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=1e-3, atol=1e-6)
+
+state, moments = edit.state_dict(), copy.deepcopy(optimizer.state_dict())
+
+
+def go():
+    found = []
+    for step in range(12, 18):
+        optimizer.zero_grad()
+        loss = loss_of(model, comm.rank, step)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+first = go()
+edit.load_state_dict(state)
+optimizer.load_state_dict(moments)
+assert go() == first
+dist.destroy_process_group()
+""", tmp_path / "store", size=4, timeout=200)
+
+
+def test_what_cannot_be_bound_is_refused(tmp_path):
+    script(PROGRAM + """
+import pytest
+
+
+def refused(match, mesh, comm=comm, model=None):
+    model = build() if model is None else model
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(entrain.InvalidArgument, match=match):
+        entrain.torch.EDiT(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm)
+
+
+refused("is on a mesh of 2 dimensions", mesh)
+refused("dimension 0 of the parameter weight is 3 long, which 2 ranks cannot divide evenly", mesh["shard"], model=nn.Linear(4, 3))
+refused("fully_shard's mesh has the ranks .* and the replica of this rank in `comm` consists of", mesh["sync"])
+dist.destroy_process_group()
+""", tmp_path / "store", size=4, timeout=200)
