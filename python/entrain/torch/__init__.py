@@ -4,9 +4,10 @@ importing this package makes known:
     import entrain.torch, torch.distributed
     torch.distributed.init_process_group("entrain")  # or "cpu:entrain"
 """
+from . import optim
 from .edit import AEDiT, EDiT
 from .process_group import ProcessGroup, register
 
 register()
 
-__all__ = ["AEDiT", "EDiT", "ProcessGroup"]
+__all__ = ["AEDiT", "EDiT", "ProcessGroup", "optim"]
