@@ -54,8 +54,12 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
 
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
 
-/* dst[i] = dst[i] (+) src[i] for `count` elements. Called on whichever thread makes progress; must not call the
- * library, and must give the same bits on every rank for the same arguments. Returns 0. Any other number ends the
+/* dst[i] = dst[i] (+) src[i] for `count` elements; the same bits on every rank for the same arguments. Called on whichever
+ * thread makes progress, and until it returns nothing else of its runtime moves: no other call goes on or is ended by its
+ * deadline (who waits says so in the log, after a second). So it must not wait, above all not for a lock that a thread of the process may hold over a call of the library
+ * (an interpreter's). In it, calls that need the engine are FAILED_PRECONDITION ("entrain_barrier: called from the user
+ * reduction of all_reduce #2, which must not wait"), and the functions that destroy a communicator or what is made of one
+ * do nothing, as the log says; queries are allowed. Returns 0. Any other number ends the
  * communicator on all ranks: ABORTED, "the user reduction of all_reduce #4 returned 5" and the rank; `out` is undefined
  * then, on this rank and on those that had not finished. */
 typedef int32_t (*entrain_reduce_fn)(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user);
@@ -322,8 +326,15 @@ static ENTRAIN_INLINE void entrain_work_info_init(entrain_work_info_t* info) {
 /* What the work is. Any thread; never blocks, and makes no progress. */
 ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info_t* info);
 
-/* Calls done(status, user) once, when the call is over, on whichever thread makes progress, or before this returns when
- * it is over already. `done` must not block and must not call the library, except entrain_work_free. */
+/* Calls done(status, user) once, when the call is over: on a thread that the runtime has for such functions alone, one
+ * after the other, or before this returns when it is over already. done() may block, for a lock say: nobody waits for it but
+ * the next done(), and all other calls go on and keep their deadlines. It may start calls that have a work, test, free and
+ * notify works, ask for anything, and abort or destroy communicators, also the last one of the runtime. A call that may
+ * wait is FAILED_PRECONDITION at once: "entrain_barrier: called from the done() of all_reduce #2, which must not wait"
+ * (calls without a work, entrain_work_wait for what is not over, creating, splitting and draining, steps of training;
+ * stores excepted). It may be called, or still run, after the communicator and the runtime were destroyed, and `user` must
+ * live until it has returned; when the process exits, what has not been called never is. RESOURCE_EXHAUSTED: there is no
+ * thread for it, and it will not be called. */
 typedef void (*entrain_done_fn)(entrain_status_t status, void* user);
 ENTRAIN_API entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user);
 /* *fd: a descriptor that becomes readable when the call is over and stays so, for poll, epoll and event loops. The

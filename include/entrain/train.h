@@ -242,9 +242,10 @@ enum { /* entrain_edit_config_t.outer_optimizer */
 };
 /* The caller's outer step of one layer: moves this rank's `count` elements of the anchor, in place, against the combined
  * and clipped pseudo-gradient `grad`. `step`: 1 for the layer's first, then one more each time. Called for one layer at a
- * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. On
- * device memory they are addresses of the device, what the step does is enqueued on
- * entrain_edit_stream, and it must not call the library. Ranks of a sync group get the same bits and
+ * time, by a thread of the library's, which it must not wait for; both arrays are lent for the call. In it, calls that need
+ * the engine are FAILED_PRECONDITION naming it; queries and optimizers are allowed. On
+ * device memory they are addresses of the device, and what the step does is enqueued on
+ * entrain_edit_stream. Ranks of a sync group get the same bits and
  * must make the same bits of them: a difference is found at the next exchange. Returns 0. Any other number ends the
  * communicators of this EDiT object on all ranks: ABORTED, "the outer step of layer 3, step 7, returned 5", on other ranks with the rank, at the latest in their next exchange.
  * The library then writes nothing more: the anchor is what the step has left of it, the parameters are what they were
@@ -611,7 +612,8 @@ enum { /* units of the schedule and of the limit: what has been committed, of al
 };
 
 /* One step of an optimizer of the caller's on elements [first, first + count) of this rank's shard, in the channel's
- * thread, piece by piece; must not call the library. `grads`: the mean gradient, clipped; `master`: the parameters; both f32, or f64 if
+ * thread, piece by piece. In it and in the schedule calls that need the
+ * engine are FAILED_PRECONDITION naming it; queries and optimizers are allowed. `grads`: the mean gradient, clipped; `master`: the parameters; both f32, or f64 if
  * params_dtype is. preview 0: a commit: `master` becomes the new parameters, `out` is NULL. 1: `out` becomes what a commit would make
  * of `master`; master and the optimizer's own state must stay as they are.
  * `step` counts commits from 1. On device memory all three are addresses of the device, and what

@@ -128,7 +128,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
 // A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
 template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body) {
-  return Guard(function, [&]() -> absl::Status {
+  return Guard(function, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     const absl::Status status = body();
     if (!status.ok()) {
@@ -154,7 +154,7 @@ void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes)
 
 entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                      entrain_acco_t** acco) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     entrain_acco_config_t known;
     entrain_acco_config_init(&known);
@@ -169,7 +169,7 @@ entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_co
 }
 
 void entrain_acco_destroy(entrain_acco_t* acco) {
-  Destroy(__func__, acco);
+  Destroy(__func__, acco, Does::kStart);
 }
 
 entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients) {

@@ -75,7 +75,7 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
 
 entrain_status_t entrain_edit_save(entrain_edit_t* edit,
                                    const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return edit->edit->Save(options);
@@ -84,7 +84,7 @@ entrain_status_t entrain_edit_save(entrain_edit_t* edit,
 
 entrain_status_t entrain_edit_load(entrain_edit_t* edit,
                                    const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return edit->edit->Load(options);
@@ -101,7 +101,7 @@ entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, 
 
 entrain_status_t entrain_acco_save(entrain_acco_t* acco,
                                    const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return acco->channel->Save(options);
@@ -110,7 +110,7 @@ entrain_status_t entrain_acco_save(entrain_acco_t* acco,
 
 entrain_status_t entrain_acco_load(entrain_acco_t* acco,
                                    const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return acco->channel->Load(options);

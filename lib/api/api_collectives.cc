@@ -48,6 +48,9 @@ absl::Status CheckAndStart(const Request& request, Call* call) {
     return AddToBatch(request, std::move(*call), batch);
   }
   if (request.work == nullptr) {
+    if (absl::Status may = CallbackScope::Check(Does::kWait); !may.ok()) {
+      return Refused(request, *call, may);
+    }
     return comm.Run(*call);
   }
   ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, comm.Start(*call));
@@ -56,9 +59,10 @@ absl::Status CheckAndStart(const Request& request, Call* call) {
 }
 
 entrain_status_t Submit(const Request& request) {
-  return Guard(request.function, [&]() -> absl::Status {
+  return Guard(request.function, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(request.comm, "comm"));
-    if (request.options == nullptr && request.work == nullptr && !request.uneven) {
+    if (request.options == nullptr && request.work == nullptr && !request.uneven &&
+        CallbackScope::Check(Does::kWait).ok()) {
       const Likeness like{request.kind, DType{request.dtype}, ReduceOp{request.op}, request.root,
                           static_cast<int64_t>(request.count)};
       if (auto status = request.comm->comm->RunAgain(like, request.in, request.out)) {

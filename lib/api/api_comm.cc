@@ -90,7 +90,7 @@ entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
 }
 
 void entrain_runtime_destroy(entrain_runtime_t* runtime) {
-  Destroy(__func__, runtime);
+  Destroy(__func__, runtime, Does::kStart);
 }
 
 entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entrain_peer_id_t* id) {
@@ -109,7 +109,7 @@ void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes)
 }
 
 entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     entrain_comm_config_t known;
     entrain_comm_config_init(&known);
     ENTRAIN_RETURN_IF_ERROR(
@@ -131,7 +131,7 @@ entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrai
 
 entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config,
                                               entrain_comm_t** comm) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     entrain_comm_config_t known;
     entrain_comm_config_init(&known);
     if (config != nullptr) {
@@ -152,7 +152,7 @@ entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* confi
 
 entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
                                     entrain_comm_t** part) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(part, "part"));
     if (color < -1) {
@@ -165,7 +165,7 @@ entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t
 }
 
 entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(copy, "copy"));
     ENTRAIN_ASSIGN_OR_RETURN(auto made, comm->comm->Split(0, comm->comm->rank()));
@@ -308,7 +308,7 @@ entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t*
 }
 
 entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char* reason) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     comm->comm->Abort(reason == nullptr ? "no reason was given" : reason);
     return absl::OkStatus();
@@ -317,7 +317,7 @@ entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char* reason) {
 
 entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns) {
   bool drained = false;
-  const entrain_status_t code = Guard(__func__, [&]() -> absl::Status {
+  const entrain_status_t code = Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
     drained = comm->comm->Drain(Deadline::After(timeout_ns));
@@ -328,7 +328,7 @@ entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns) {
 
 void entrain_comm_destroy(entrain_comm_t* comm) {
   if (comm == nullptr || Forked() || !NotNull(comm, "comm").ok() || !comm->lent) {
-    Destroy(__func__, comm);
+    Destroy(__func__, comm, Does::kStart);
   }
 }
 

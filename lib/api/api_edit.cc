@@ -135,7 +135,7 @@ int32_t ToWishes(uint64_t flags) {
 // A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
 template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Body& body) {
-  return Guard(function, [&]() -> absl::Status {
+  return Guard(function, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
     const absl::Status status = body();
     if (!status.ok()) {
@@ -182,7 +182,7 @@ void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes)
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                      entrain_edit_t** edit) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
     entrain_edit_config_t known;
     entrain_edit_config_init(&known);
@@ -201,7 +201,7 @@ entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_co
 }
 
 void entrain_edit_destroy(entrain_edit_t* edit) {
-  Destroy(__func__, edit);
+  Destroy(__func__, edit, Does::kStart);
 }
 
 entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, void** stream) {

@@ -33,7 +33,7 @@ entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t 
 }
 
 entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory) {
-  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+  return Guard(__func__, Reach::kCall, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     return memory == nullptr ? absl::OkStatus() : comm->comm->FreeMemory(memory);
   });

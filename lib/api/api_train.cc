@@ -200,7 +200,7 @@ void entrain_mesh_config_init_sized(entrain_mesh_config_t* config, size_t bytes)
 
 entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
                                      entrain_mesh_t** mesh) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     entrain_mesh_config_t known;
     entrain_mesh_config_init(&known);
@@ -220,7 +220,7 @@ entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_co
 
 entrain_status_t entrain_mesh_create_from(entrain_comm_t* shard_comm, entrain_comm_t* sync_comm,
                                           entrain_mesh_t** mesh) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard_comm, "shard_comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(sync_comm, "sync_comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
@@ -256,7 +256,7 @@ entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis,
 }
 
 void entrain_mesh_destroy(entrain_mesh_t* mesh) {
-  Destroy(__func__, mesh);
+  Destroy(__func__, mesh, Does::kStart);
 }
 
 // ---- Shards
@@ -271,7 +271,7 @@ void entrain_shard_config_init_sized(entrain_shard_config_t* config, size_t byte
 
 entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
                                       entrain_shard_t** shard) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
     entrain_shard_config_t known;
     entrain_shard_config_init(&known);
@@ -286,7 +286,7 @@ entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_
 }
 
 void entrain_shard_destroy(entrain_shard_t* shard) {
-  Destroy(__func__, shard);
+  Destroy(__func__, shard, Does::kStart);
 }
 
 void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes) {
@@ -365,14 +365,14 @@ entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const
 }
 
 entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     return shard->shards->Broadcast();
   });
 }
 
 entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(CheckChoice("pass", pass, ENTRAIN_PASS_BACKWARD, "ENTRAIN_PASS_*"));
     return shard->shards->BeginPass(entrain::Pass{pass});
@@ -380,14 +380,14 @@ entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) 
 }
 
 entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     return shard->shards->Gather(layer);
   });
 }
 
 entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     ENTRAIN_RETURN_IF_ERROR(NotNull(params, "params"));
     ENTRAIN_ASSIGN_OR_RETURN(*params, shard->shards->Wait(layer));
@@ -396,14 +396,14 @@ entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void*
 }
 
 entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     return shard->shards->Release(layer);
   });
 }
 
 entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     ENTRAIN_RETURN_IF_ERROR(NotNull(grads, "grads"));
     ENTRAIN_ASSIGN_OR_RETURN(*grads, shard->shards->Gradients(layer));
@@ -412,14 +412,14 @@ entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, 
 }
 
 entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     return shard->shards->ReduceGradients(layer);
   });
 }
 
 entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     return shard->shards->FinishGradients();
   });
@@ -447,7 +447,7 @@ entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer
 }
 
 entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
     ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());

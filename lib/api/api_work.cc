@@ -27,7 +27,7 @@ entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** ba
 }
 
 entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** work) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, work == nullptr ? Does::kWait : Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(batch, "batch"));
     RefPtr<Work> started = batch->comm->StartAll(batch->calls);
     if (work != nullptr) {
@@ -40,19 +40,15 @@ entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** wo
 }
 
 void entrain_batch_destroy(entrain_batch_t* batch) {
-  Destroy(__func__, batch);
+  Destroy(__func__, batch, Does::kStart);
 }
 
 entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user) {
-  return Guard(__func__, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(reinterpret_cast<const void*>(done), "done"));
-    ToWork(work)->Then([done, user](const absl::Status& status) {
-      entrain_error_t record;
-      ToRecord(status, Reach::kByCode, &record);
-      done(record.code, user);
-    });
-    return absl::OkStatus();
+    return ToWork(work)->Notify(
+        [done, user](const absl::Status& status) { done(entrain::ToCode(status), user); });
   });
 }
 
@@ -79,6 +75,9 @@ entrain_status_t entrain_work_wait(entrain_work_t* work, int64_t timeout_ns) {
   bool over = true;
   const entrain_status_t code = Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));
+    if (!ToWork(work)->done()) {
+      ENTRAIN_RETURN_IF_ERROR(CallbackScope::Check(timeout_ns == 0 ? Does::kStart : Does::kWait));
+    }
     const Deadline give_up = timeout_ns < 0 ? Deadline::Never() : Deadline::After(timeout_ns);
     over = ToWork(work)->Wait(give_up, WaitsInBackground(work));
     return over ? ToWork(work)->status() : absl::OkStatus();

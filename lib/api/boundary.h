@@ -12,9 +12,13 @@
 #include "absl/strings/str_cat.h"
 
 #include "include/entrain/entrain.h"
+#include "lib/base/callback_scope.h"
 #include "lib/base/status.h"
 
 namespace entrain::api {
+
+using entrain::CallbackScope;
+using entrain::Does;
 
 // Whose fault a failure is by its code, or never more than the call's: stores and optimizers have
 // no communicator.
@@ -58,14 +62,27 @@ void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
   WriteDefaults(&defaults, sizeof(defaults), to, bytes);
 }
 
-// Runs `body`, a callable that returns absl::Status.
+// Runs `body`, a callable that returns absl::Status, unless the thread is where what it does may not be done.
 template <typename Body>
-entrain_status_t Guard(const char* function, Reach reach, const Body& body) {
+entrain_status_t Guard(const char* function, Reach reach, Does does, const Body& body) {
   absl::Status status = CheckProcess();
+  if (status.ok()) {
+    status = CallbackScope::Check(does);
+  }
   if (status.ok()) {
     status = body();
   }
   return status.ok() ? ENTRAIN_OK : Fail(function, status, reach);
+}
+
+template <typename Body>
+entrain_status_t Guard(const char* function, Reach reach, const Body& body) {
+  return Guard(function, reach, Does::kLook, body);
+}
+
+template <typename Body>
+entrain_status_t Guard(const char* function, Does does, const Body& body) {
+  return Guard(function, Reach::kByCode, does, body);
 }
 
 template <typename Body>

@@ -128,13 +128,17 @@ inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
 }
 
-// Deletes what a handle stands for. Nothing for NULL and in a forked child; of a wrong handle the log tells.
+// Deletes what a handle stands for. Nothing for NULL and in a forked child; of a wrong handle the log tells, and of one that
+// cannot be deleted inside a callback. `does`: what deleting takes.
 template <typename Handle>
-void Destroy(const char* function, Handle* handle) {
+void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {
     return;
   }
-  const absl::Status status = NotNull(static_cast<const Handle*>(handle), "the handle");
+  absl::Status status = NotNull(static_cast<const Handle*>(handle), "the handle");
+  if (status.ok()) {
+    status = CallbackScope::Check(does);
+  }
   if (!status.ok()) {
     LogRefused(function, status);
     return;

@@ -85,6 +85,15 @@ WorkInfo InfoOf(const CommCore& core, const Call& call, const Wiring& number, in
           started_ns};
 }
 
+void CallWork::Execute(absl::FunctionRef<void()> body) {
+  if (call_.reduction.op == ReduceOp::kCustom) {
+    core_->engine().RunCallers(absl::StrCat("the user reduction of ", core_->CallName(*this)),
+                               body);
+  } else {
+    body();
+  }
+}
+
 void CallWork::Run() {
   core_->StartWork(this);
 }
@@ -519,7 +528,7 @@ void CommCore::StartWork(CallWork* work) {
     return;
   }
   CheckEarly(work->wiring_, work->call_.descriptor());
-  work->executor_.Start(work->from_);
+  work->Execute([&] { work->executor_.Start(work->from_); });
   work->ready_ = true;  // it may be over already
   NeedAttention();
 }
@@ -565,7 +574,9 @@ void CommCore::CompleteReady() {
       continue;
     }
     work->ready_ = false;
-    if (!work->executor_.Advance()) {
+    bool over = false;
+    work->Execute([&] { over = work->executor_.Advance(); });
+    if (!over) {
       ++i;
       continue;
     }

@@ -91,6 +91,8 @@ class CallWork final : public Work, public Job {
   friend class CommCore;
   // The rank that it waits for; -1: none.
   int WaitingFor() const;
+  // Runs `body`, which has the executor go on: with the caller's own function, if the call has one.
+  void Execute(absl::FunctionRef<void()> body);
 
   const std::shared_ptr<CommCore> core_;
   const PartGroup* const among_;

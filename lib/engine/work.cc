@@ -8,10 +8,19 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/callback_scope.h"
 #include "lib/base/status.h"
+#include "lib/engine/callback_thread.h"
 #include "lib/engine/engine.h"
 
 namespace entrain {
+
+std::string WorkInfo::Name() const {
+  return absl::StrCat(operation, tag < 0 ? "" : absl::StrCat(" tag ", tag),
+                      sequence == 0 ? "" : absl::StrCat(" #", sequence));
+}
 
 void Work::Discard() {
   for (Node* node = continuations_.load(std::memory_order_relaxed);
@@ -50,6 +59,23 @@ void Work::Then(Continuation then) {
   }
   std::move(node->then)(status_);
   delete node;
+}
+
+absl::Status Work::Notify(Continuation done) {
+  std::string name = absl::StrCat("the done() of ", Info().Name());
+  auto call = [name = std::move(name), done = std::move(done)](const absl::Status& status) mutable {
+    const CallbackScope scope(name, Does::kStart);
+    std::move(done)(status);
+  };
+  if (this->done()) {
+    call(status_);
+    return absl::OkStatus();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(auto thread, engine_->Callbacks());
+  Then([thread = std::move(thread), call = std::move(call)](const absl::Status& status) mutable {
+    thread->Post([call = std::move(call), status]() mutable { call(status); });
+  });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> Work::Descriptor() {

@@ -72,6 +72,7 @@ struct WorkInfo {
   int64_t tag = -1;
   uint64_t sequence = 0;  // as in Blame; 0: not one call
   int64_t started_ns = 0;
+  std::string Name() const;  // as in errors: "all_reduce #2"
 };
 
 class Work {
@@ -101,6 +102,9 @@ class Work {
   // it is over already. Must not block.
   using Continuation = absl::AnyInvocable<void(const absl::Status&) &&>;
   void Then(Continuation then);
+  // Likewise a function of the caller's, which may block: on the engine's thread of callbacks, or here when the work is
+  // over already. An error: it will not be called.
+  absl::Status Notify(Continuation done);
   // A descriptor that becomes readable when the work is over and stays so. The work's own, open as long as it lives.
   absl::StatusOr<int> Descriptor();
 

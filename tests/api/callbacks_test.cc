@@ -1,19 +1,28 @@
 // Functions of the caller's that the library calls: what comes of one that fails, one that does not return, and one
 // that calls the library.
+#include <atomic>
 #include <barrier>
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <latch>
 #include <limits>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "tests/api/world.h"
+#include "tests/support/wait.h"
 
 namespace entrain_test {
 namespace {
 
+using entrain::Becomes;
 using testing::HasSubstr;
 
 entrain_error_t ErrorOf(const entrain_comm_t* comm) {
@@ -106,12 +115,16 @@ constexpr size_t kLayerCounts[] = {6, 5};
 struct OuterStep {
   int32_t fails_in_layer = -1;
   int calls = 0;
+  const Rank* self = nullptr;
 };
+
+void ExpectOnlyLooksInside(const std::string& name, const Rank& self);
 
 int32_t TakeGradient(void* user, int32_t layer, int64_t, float* anchor, const float* grad,
                      size_t count) {
   auto& step = *static_cast<OuterStep*>(user);
   ++step.calls;
+  ExpectOnlyLooksInside("the outer step of layer " + std::to_string(layer), *step.self);
   for (size_t i = 0; i < count; ++i) {
     anchor[i] -= grad[i];
   }
@@ -135,7 +148,7 @@ TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
     ASSERT_OK(entrain_shard_slab_count(shard, &count));
     std::vector<float> params(count, 1), grads(count);
     ASSERT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
-    OuterStep step{.fails_in_layer = self.rank == 0 ? 0 : -1};
+    OuterStep step{.fails_in_layer = self.rank == 0 ? 0 : -1, .self = &self};
     entrain_edit_config_t config;
     entrain_edit_config_init(&config);
     config.shard = shard;
@@ -266,6 +279,396 @@ TEST(AccoOptimizer, MayBeDestroyedBeforeTheChannel) {
     EXPECT_OK(entrain_acco_install(acco, &finished));
     EXPECT_LT(params[3], 1);
     entrain_acco_destroy(acco);
+  });
+}
+
+// ---- done() of entrain_work_notify
+
+// A sum of one element, and a function for when it is over.
+class Notified {
+ public:
+  Notified(entrain_comm_t* comm, std::function<void(entrain_status_t)> done)
+      : done_(std::move(done)) {
+    EXPECT_OK(
+        entrain_all_reduce(comm, &data_, &data_, 1, ENTRAIN_F32, ENTRAIN_SUM, nullptr, &work_));
+    EXPECT_OK(entrain_work_notify(work_, Call, this));
+  }
+  ~Notified() {
+    EXPECT_TRUE(Over());
+    entrain_work_free(work_);
+  }
+  // Whether done() has returned, soon. Makes progress where no thread does.
+  bool Over() {
+    return Becomes([this] {
+      int32_t over = 0;
+      EXPECT_OK(entrain_work_test(work_, &over));
+      return called_.load();
+    });
+  }
+
+ private:
+  static void Call(entrain_status_t status, void* user) {
+    auto& self = *static_cast<Notified*>(user);
+    self.done_(status);
+    self.called_ = true;
+  }
+
+  entrain_work_t* work_ = nullptr;
+  float data_ = 1;
+  const std::function<void(entrain_status_t)> done_;
+  std::atomic<bool> called_{false};
+};
+
+// By who makes progress.
+class Done : public testing::TestWithParam<int32_t> {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options;
+    options.progress = GetParam();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Progress, Done,
+                         testing::Values(ENTRAIN_PROGRESS_THREAD, ENTRAIN_PROGRESS_CALLER),
+                         [](const auto& test) {
+                           return test.param == ENTRAIN_PROGRESS_THREAD ? "Thread" : "Caller";
+                         });
+
+TEST_P(Done, MayNotWait) {
+  std::latch notified(1);
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        float data = 1;
+        if (self.rank == 1) {
+          notified.wait();
+          EXPECT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM,
+                                       nullptr, nullptr));
+          EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+          EXPECT_OK(entrain_send(self.comm, &data, 1, ENTRAIN_F32, 0, nullptr, nullptr));
+          return;
+        }
+        entrain_work_t* later = nullptr;
+        ASSERT_OK(entrain_recv(self.comm, &data, 1, ENTRAIN_F32, 1, nullptr, &later));
+        Notified sum(self.comm, [&](entrain_status_t status) {
+          EXPECT_OK(status);
+          EXPECT_FAILS(
+              entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
+              "entrain_barrier: called from the done() of all_reduce #2, which must not wait");
+          entrain_comm_t* part = nullptr;
+          EXPECT_FAILS(entrain_comm_split(self.comm, 0, 0, &part), ENTRAIN_FAILED_PRECONDITION,
+                       "entrain_comm_split: called from the done() of all_reduce #2");
+          EXPECT_FAILS(entrain_comm_drain(self.comm, 1), ENTRAIN_FAILED_PRECONDITION, "not wait");
+          entrain_batch_t* batch = nullptr;
+          EXPECT_OK(entrain_batch_create(self.comm, &batch));
+          EXPECT_FAILS(entrain_batch_start(batch, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                       "not wait");
+          entrain_batch_destroy(batch);
+          EXPECT_FAILS(entrain_work_wait(later, -1), ENTRAIN_FAILED_PRECONDITION, "not wait");
+          EXPECT_EQ(entrain_work_wait(later, 0), ENTRAIN_IN_PROGRESS);
+          int32_t size = 0;
+          EXPECT_OK(entrain_comm_size(self.comm, &size));
+          EXPECT_EQ(size, 2);
+        });
+        notified.count_down();
+        EXPECT_TRUE(sum.Over());
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+        EXPECT_OK(entrain_work_wait(later, -1));
+        entrain_work_free(later);
+      },
+      options());
+}
+
+// Each done() starts the next call.
+struct Chain {
+  void Start() {
+    EXPECT_OK(entrain_all_reduce(comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_MAX, nullptr, &work));
+    EXPECT_OK(entrain_work_notify(
+        work,
+        [](entrain_status_t status, void* user) {
+          auto& self = *static_cast<Chain*>(user);
+          EXPECT_OK(status);
+          entrain_work_free(self.work);
+          if (self.left.fetch_sub(1) > 1) {
+            self.Start();
+          }
+        },
+        this));
+  }
+
+  entrain_comm_t* comm = nullptr;
+  float data = 0;
+  entrain_work_t* work = nullptr;
+  std::atomic<int> left{100};
+};
+
+TEST_P(Done, MayStartCallsAndBeToldOfThem) {
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        Chain chain{.comm = self.comm, .data = static_cast<float>(self.rank)};
+        entrain_comm_t* beside = nullptr;
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &beside));
+        chain.Start();
+        for (int32_t both_over = 0; both_over == 0;) {
+          both_over = chain.left == 0 ? 1 : 0;
+          ASSERT_OK(entrain_all_reduce(beside, &both_over, &both_over, 1, ENTRAIN_I32, ENTRAIN_MIN,
+                                       nullptr, nullptr));
+        }
+        EXPECT_EQ(chain.data, 1);
+        entrain_comm_destroy(beside);
+      },
+      options());
+}
+
+// A lock that is held over blocking calls, as an interpreter's may be, and is needed by done().
+TEST_P(Done, ThatWaitsForALockStopsNobody) {
+  std::latch notified(1), over(1);
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        entrain_comm_t* copy = nullptr;
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+        entrain_call_options_t soon;
+        entrain_call_options_init(&soon);
+        soon.timeout_ns = 1'000'000'000;
+        if (self.rank == 1) {
+          notified.wait();
+          Notified sum(self.comm, [](entrain_status_t) {});
+          EXPECT_TRUE(sum.Over());
+          EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+          EXPECT_OK(entrain_barrier(copy, nullptr, nullptr));
+          over.wait();  // does not come to the last one
+        } else {
+          std::mutex interpreter;
+          std::unique_lock<std::mutex> held(interpreter);
+          Notified sum(self.comm, [&](entrain_status_t) { interpreter.lock(); });
+          notified.count_down();
+          EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // the sum is over as well
+          EXPECT_OK(entrain_barrier(copy, nullptr, nullptr));
+          EXPECT_EQ(entrain_barrier(copy, &soon, nullptr), ENTRAIN_TIMED_OUT);
+          held.unlock();
+          EXPECT_TRUE(sum.Over());
+          interpreter.unlock();
+          over.count_down();
+        }
+        entrain_comm_destroy(copy);
+      },
+      options());
+}
+
+TEST_P(Done, MayDestroyItsCommunicator) {
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        entrain_comm_t* copy = nullptr;
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+        Notified(copy, [&](entrain_status_t status) {
+          EXPECT_OK(status);
+          entrain_comm_destroy(copy);
+        });
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
+// With its last communicator the runtime ends, on the thread of callbacks.
+TEST_P(Done, MayEndTheRuntime) {
+  const std::string url = NewStoreUrl();
+  std::barrier both_stand(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      entrain_comm_t* comm = nullptr;
+      CreateRank(url, rank, 2, options(), &comm);
+      both_stand.arrive_and_wait();
+      Notified(comm, [&](entrain_status_t) { entrain_comm_destroy(comm); });
+    });
+  }
+  for (std::thread& rank : ranks) {
+    rank.join();
+  }
+}
+
+using DoneDeathTest = Done;
+
+TEST_P(DoneDeathTest, MayBeUnderWayAtExit) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static std::mutex never_given;
+        static std::atomic<bool> entered{false};
+        std::latch notified(1);
+        never_given.lock();
+        RunWorld(
+            2,
+            [&notified](const Rank& self) {
+              float data = 1;
+              if (self.rank == 1) {
+                notified.wait();
+              }
+              entrain_work_t* work = nullptr;
+              ASSERT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM,
+                                           nullptr, &work));
+              if (self.rank == 0) {
+                ASSERT_OK(entrain_work_notify(
+                    work,
+                    [](entrain_status_t, void*) {
+                      entered = true;
+                      never_given.lock();
+                    },
+                    nullptr));
+                notified.count_down();
+              }
+              EXPECT_OK(entrain_work_wait(work, -1));
+              entrain_work_free(work);
+              EXPECT_TRUE(Becomes([] { return entered.load(); }));
+            },
+            options());
+        std::exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
+}
+INSTANTIATE_TEST_SUITE_P(Progress, DoneDeathTest, testing::Values(ENTRAIN_PROGRESS_THREAD));
+
+// ---- Functions that run where progress is made
+
+// Tries all kinds of calls.
+void ExpectOnlyLooksInside(const std::string& name, const Rank& self) {
+  EXPECT_FAILS(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
+               "entrain_barrier: called from " + name);
+  float data = 0;
+  entrain_work_t* work = nullptr;
+  EXPECT_FAILS(
+      entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_SUM, nullptr, &work),
+      ENTRAIN_FAILED_PRECONDITION, "entrain_all_reduce: called from " + name);
+  entrain_comm_t* copy = nullptr;
+  EXPECT_FAILS(entrain_comm_duplicate(self.comm, &copy), ENTRAIN_FAILED_PRECONDITION,
+               "which must not wait");
+  EXPECT_FAILS(entrain_comm_abort(self.comm, "no"), ENTRAIN_FAILED_PRECONDITION,
+               "which must not use the engine");
+  entrain_comm_destroy(self.comm);  // does nothing
+  int32_t rank = -1;
+  EXPECT_OK(entrain_comm_rank(self.comm, &rank));
+  EXPECT_EQ(rank, self.rank);
+}
+
+int32_t AddAndCall(void* dst, const void* src, size_t count, entrain_dtype_t, void* user) {
+  for (size_t i = 0; i < count; ++i) {
+    static_cast<float*>(dst)[i] += static_cast<const float*>(src)[i];
+  }
+  ExpectOnlyLooksInside("the user reduction of all_reduce #2", *static_cast<const Rank*>(user));
+  return 0;
+}
+
+TEST(UserReduction, MayOnlyLook) {
+  RunWorld(2, [](const Rank& self) {
+    Rank user = self;
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    ASSERT_OK(entrain_reduction_user(AddAndCall, &user, 1, 1, &options.reduction));
+    float data = 1;
+    EXPECT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_REDUCTION,
+                                 &options, nullptr));
+    EXPECT_EQ(data, 2);
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    entrain_reduction_destroy(options.reduction);
+  });
+}
+
+// What the library has logged.
+class Log {
+ public:
+  static void Sink(int32_t, const char* line, void* user) {
+    auto& self = *static_cast<Log*>(user);
+    const std::lock_guard<std::mutex> lock(self.mutex_);
+    self.text_ += line;
+  }
+  bool Has(const std::string& part) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return text_.find(part) != std::string::npos;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
+Log& TheLog() {
+  static Log* const log = new Log();  // the process's sink from then on
+  return *log;
+}
+
+int32_t AddOnceLogged(void* dst, const void* src, size_t count, entrain_dtype_t, void*) {
+  for (size_t i = 0; i < count; ++i) {
+    static_cast<float*>(dst)[i] += static_cast<const float*>(src)[i];
+  }
+  return Becomes([] {
+    return TheLog().Has("the user reduction of all_reduce #3 has been running for ");
+  })
+             ? 0
+             : 1;
+}
+
+TEST(UserReduction, ThatDoesNotReturnIsNamedByWhoeverWaits) {
+  entrain_runtime_config_t runtime_config;
+  entrain_runtime_config_init(&runtime_config);
+  runtime_config.log = Log::Sink;
+  runtime_config.log_user = &TheLog();
+  entrain_runtime_t* runtime = nullptr;
+  ASSERT_OK(entrain_runtime_create(&runtime_config, &runtime));
+  entrain_runtime_destroy(runtime);
+  RunWorld(2, [](const Rank& self) {
+    entrain_comm_t* copy = nullptr;
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+    float sent = 0, received = 0;
+    std::thread beside([&] {  // waits until the peer's reduction is over
+      EXPECT_OK(entrain_recv(copy, &received, 1, ENTRAIN_F32, 1 - self.rank, nullptr, nullptr));
+    });
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    ASSERT_OK(entrain_reduction_user(AddOnceLogged, nullptr, 1, 1, &options.reduction));
+    float data = 1;
+    EXPECT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_REDUCTION,
+                                 &options, nullptr));
+    EXPECT_EQ(data, 2);
+    EXPECT_OK(entrain_send(copy, &sent, 1, ENTRAIN_F32, 1 - self.rank, nullptr, nullptr));
+    beside.join();
+    entrain_reduction_destroy(options.reduction);
+    entrain_comm_destroy(copy);
+  });
+}
+
+int32_t StepAndCall(void* user, int32_t, int64_t step, double, size_t, size_t, const void*, void*,
+                    void*) {
+  ExpectOnlyLooksInside("the ACCO step of commit " + std::to_string(step),
+                        *static_cast<const Rank*>(user));
+  return 0;
+}
+
+double RateAndCall(void* user, int64_t) {
+  ExpectOnlyLooksInside("the schedule of rates", *static_cast<const Rank*>(user));
+  return 1;
+}
+
+TEST(AccoStepAndSchedule, MayOnlyLook) {
+  RunWorld(2, [](const Rank& self) {
+    Rank user = self;
+    std::vector<float> params(100);
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.method = ENTRAIN_ACCO_ZERO1;
+    config.params = params.data();
+    config.count = params.size();
+    config.step = StepAndCall;
+    config.schedule = RateAndCall;
+    config.user = config.schedule_user = &user;
+    entrain_acco_t* acco = nullptr;
+    ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+    EXPECT_OK(entrain_acco_add(acco, 1, 1));
+    int32_t finished = 0;
+    EXPECT_OK(entrain_acco_install(acco, &finished));
+    entrain_acco_destroy(acco);
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
   });
 }
 

@@ -1,0 +1,75 @@
+#include "lib/engine/callback_thread.h"
+
+#include <csignal>
+#include <deque>
+#include <utility>
+
+#include <pthread.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+
+// The thread has a share of it, so it may outlast everything else.
+struct CallbackThread::Queue {
+  absl::Mutex mutex;
+  std::deque<Callback> waiting ABSL_GUARDED_BY(mutex);
+  bool closed ABSL_GUARDED_BY(mutex) = false;
+};
+
+absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start() {
+  auto queue = std::make_shared<Queue>();
+  auto share = std::make_unique<std::shared_ptr<Queue>>(queue);
+  // Signals belong to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const int error = pthread_create(&thread, nullptr, &CallbackThread::Main, share.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the thread of callbacks: ", ErrnoStatus(error, "pthread_create").message()));
+  }
+  share.release();  // the thread's
+  pthread_setname_np(thread, "entrain-done");
+  pthread_detach(thread);
+  return std::shared_ptr<CallbackThread>(new CallbackThread(std::move(queue)));
+}
+
+CallbackThread::~CallbackThread() {
+  absl::MutexLock lock(&queue_->mutex);
+  queue_->closed = true;
+}
+
+void CallbackThread::Post(Callback callback) {
+  absl::MutexLock lock(&queue_->mutex);
+  queue_->waiting.push_back(std::move(callback));
+}
+
+void* CallbackThread::Main(void* share) {
+  const std::unique_ptr<std::shared_ptr<Queue>> keep(static_cast<std::shared_ptr<Queue>*>(share));
+  Queue& queue = **keep;
+  const auto called = [&queue]() ABSL_SHARED_LOCKS_REQUIRED(queue.mutex) {
+    return queue.closed || !queue.waiting.empty();
+  };
+  while (true) {
+    Callback callback;
+    {
+      absl::MutexLock lock(&queue.mutex);
+      queue.mutex.Await(absl::Condition(&called));
+      if (queue.waiting.empty()) {
+        return nullptr;
+      }
+      callback = std::move(queue.waiting.front());
+      queue.waiting.pop_front();
+    }
+    std::move(callback)();
+  }
+}
+
+}  // namespace entrain
