@@ -7,7 +7,7 @@
 README.md of this package has installing, threads and ownership; the docstrings have shapes, units and errors."""
 from ._library import VERSION as __version__
 from ._library import library_path, program_path
-from .acco import ACCO, AccoInfo
+from .acco import ACCO, AccoGroup, AccoInfo
 from .arrays import DType
 from .collectives import CallOptions
 from .comm import Batch, Comm, CommStats, Runtime
@@ -20,7 +20,7 @@ from .train import EDiT, EditConfig, EditInfo, EditReplica, Mesh, Shard, ShardLa
 from .works import Work
 
 __all__ = [
-    "ACCO", "Aborted", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
+    "ACCO", "Aborted", "AccoGroup", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
     "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
     "OptimInfo", "PeerLost", "Phase", "Reduction", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
     "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "__version__", "library_path", "program_path",

@@ -48,6 +48,17 @@ class AccoInfo:
     bytes_held: int
 
 
+@dataclasses.dataclass(frozen=True)
+class AccoGroup:
+    """Elements [first, first + count) of the parameters with an optimizer (None: the channel's) and a factor of the learning
+    rate of their own."""
+
+    first: int
+    count: int
+    optim: Optional[Optim] = None
+    lr_scale: float = 1.0
+
+
 class ACCO(Checkpointed):
     """A channel that takes gradients and gives parameters a round later. The optimizer's state and the f32 masters are
     sharded over the ranks."""
@@ -56,7 +67,7 @@ class ACCO(Checkpointed):
     _kind = "acco"
 
     def __init__(self, comm: Comm, params: Any, optim: Optional[Optim] = None, *, method: str = "acco",
-                 step: Optional[AccoStep] = None, grads_dtype: Optional[DTypeLike] = None,
+                 step: Optional[AccoStep] = None, groups: Sequence[AccoGroup] = (), grads_dtype: Optional[DTypeLike] = None,
                  wire_dtype: Optional[DTypeLike] = None, min_microbatches: int = 1, max_microbatches: int = 0,
                  scripted_counts: Optional[Sequence[int]] = None, warmup_rounds: int = 0, clip_norm: float = 0.0,
                  lr: float = 1e-3, min_lr: float = 0.0, schedule_warmup: int = 0, schedule_total: int = 0,
@@ -68,12 +79,13 @@ class ACCO(Checkpointed):
                      alive until the channel is closed
         optim, step  one of them: an optimizer of the library's, or a function of the caller's, which runs on the channel's
                      thread, must not call the library, and whose exception ends the channel with Aborted
+        groups       disjoint and ascending; what lies in none is stepped by `optim`, which may be None if all lies in one
         method       "acco", "dpu", "wp" or "zero1"
         limit        the run ends at the first commit that reaches it, in limit_unit: "commits", "gradients" (micro-batches)
                      or "tokens"; 0: at `stop`
         lr, min_lr, schedule_*   linear warm-up, then half a cosine; or `schedule`, a function of the progress
         """
-        if (optim is None) == (step is None):
+        if (optim is None and not groups) == (step is None):
             raise invalid("ACCO", "one of optim and step is needed")
         buffer = buffer_of("ACCO", "params", params, writable=True)
         config = new_struct("acco_config")
@@ -91,6 +103,11 @@ class ACCO(Checkpointed):
         config.scripted_counts, config.scripted_rounds = counts, 0 if scripted_counts is None else len(scripted_counts)
         if optim is not None:
             config.optim = optim._open()
+        structs = NULL if not groups else ffi.new("entrain_acco_group_t[]", len(groups))
+        for index, group in enumerate(groups):
+            structs[index].first, structs[index].count, structs[index].lr_scale = group.first, group.count, group.lr_scale
+            structs[index].optim = NULL if group.optim is None else group.optim._open()
+        config.groups, config.group_count = structs, len(groups)
         callbacks: List[Callback] = []
         if step is not None:
             callbacks.append(self._step_callback(step, int(buffer.dtype)))
@@ -101,7 +118,7 @@ class ACCO(Checkpointed):
             config.schedule = callbacks[-1].pointer
         handle, out = comm._open(), ffi.new("entrain_acco_t**")
 
-        def call(kept: Any = (buffer, counts, callbacks, optim)) -> int:  # they live as long as the call
+        def call(kept: Any = (buffer, counts, callbacks, optim, structs, groups)) -> int:  # they live as long as the call
             return int(lib.entrain_acco_create(handle, config, out))
 
         interruptible(call, lambda: lib.entrain_acco_destroy(out[0]))

@@ -5,9 +5,10 @@ importing this package makes known:
     torch.distributed.init_process_group("entrain")  # or "cpu:entrain"
 """
 from . import optim
+from .acco import ACCO
 from .edit import AEDiT, EDiT
 from .process_group import ProcessGroup, register
 
 register()
 
-__all__ = ["AEDiT", "EDiT", "ProcessGroup", "optim"]
+__all__ = ["ACCO", "AEDiT", "EDiT", "ProcessGroup", "optim"]

@@ -1,0 +1,172 @@
+"""ACCO around a PyTorch module: gradients cross the network while the next ones are computed.
+
+    acco = entrain.torch.ACCO(model, "adamw", lr=1e-3, limit=10_000)
+    for batch in data:
+        loss_of(model, batch).backward()
+        if acco.step(batch.tokens):
+            break"""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar, Union
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from ..acco import ACCO as Channel
+from ..acco import AccoGroup, AccoInfo
+from ..comm import Comm
+from ..errors import invalid
+from ..optim import Optim
+
+_T = TypeVar("_T", bound="ACCO")
+
+
+def _refuse_flags(group: Dict[str, Any], *names: str) -> None:
+    for name in names:
+        if group.get(name):
+            raise invalid("ACCO", f"the optimizer has {name}={group[name]!r}, which the library's optimizers do not have")
+
+
+def _like(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Optim:
+    """The library's optimizer with the options of a parameter group of torch's."""
+    if type(optimizer) is torch.optim.AdamW:
+        _refuse_flags(group, "amsgrad", "maximize")
+        beta1, beta2 = group["betas"]
+        return Optim.adamw(beta1=beta1, beta2=beta2, eps=group["eps"], weight_decay=group["weight_decay"])
+    if type(optimizer) is torch.optim.SGD:
+        _refuse_flags(group, "dampening", "maximize")
+        return Optim.sgd(momentum=group["momentum"], nesterov=group["nesterov"], weight_decay=group["weight_decay"])
+    raise invalid("ACCO", f"the optimizer is a {type(optimizer).__name__}; expected torch.optim.AdamW or SGD, an entrain.Optim, or "
+                          "\"adamw\", \"sgd\" or \"agd\"")
+
+
+class ACCO:
+    """ACCO (arXiv 2406.02613) around a module; also "dpu", "wp" and "zero1" by `method`. The optimizer's state and f32 masters are
+    sharded over the ranks, and the library's optimizer makes the steps.
+
+    The constructor is collective over `comm`. It moves the parameters that require gradients into one flat array (the
+    Parameter objects, their names and shapes stay) and copies rank 0's parameters and buffers to all. From then on a
+    backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
+
+    model      a module on the CPU, all its parameters f32 or all bf16, without DTensors
+    optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD, of which the options and parameter
+               groups are taken (weight decay, betas and relative learning rates may differ by group) and which is not
+               used further; its first group's lr is then the default of `lr`
+    comm       all ranks; None: Comm.from_env(), which close() then closes
+    options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ...
+
+    The loss of a micro-batch is its mean; a step's gradient is the mean over the micro-batches of all ranks. One thread at a
+    time. Other ranks' failures surface from `step`."""
+
+    def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
+                 comm: Optional[Comm] = None, **options: Any) -> None:
+        groups = self._groups_of(model, optimizer)
+        params = [param for group in groups for param in group]
+        for name, param in model.named_parameters():
+            if isinstance(param, DTensor) or param.device.type != "cpu" or param.dtype != params[0].dtype:
+                raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if isinstance(param, DTensor) else param.dtype} on "
+                                      f"{param.device}; expected plain tensors of one type on the CPU")
+        if params[0].dtype not in (torch.float32, torch.bfloat16):
+            raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
+        self.model = model
+        self._own_comm = comm is None
+        self.comm = Comm.from_env() if comm is None else comm
+        self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype)
+        places: List[Tuple[nn.Parameter, int]] = []
+        ends: List[int] = [0]
+        for group in groups:
+            for param in group:
+                places.append((param, ends[-1] if not places else places[-1][1] + places[-1][0].numel()))
+                first = places[-1][1]
+                part = self._flat[first:first + param.numel()].view(param.shape)
+                part.copy_(param.detach())
+                param.data = part
+            ends.append(places[-1][1] + places[-1][0].numel())
+        if isinstance(optimizer, torch.optim.Optimizer):
+            rate = float(optimizer.param_groups[0]["lr"])
+            options.setdefault("lr", rate)
+            options["groups"] = [AccoGroup(first, last - first, _like(optimizer, group), float(group["lr"]) / rate)
+                                 for first, last, group in zip(ends, ends[1:], optimizer.param_groups)]
+            optim: Optional[Optim] = None
+        else:
+            optim = Optim(optimizer) if isinstance(optimizer, str) else optimizer
+        for tensor in [param for param in model.parameters() if not param.requires_grad] + list(model.buffers()):
+            if tensor.numel():
+                self.comm.broadcast(tensor.detach(), root=0)
+        self._channel = Channel(self.comm, self._flat, optim, **options)
+        # The library's memory, which lives as long as the channel: the hooks go first.
+        kind = options.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
+        self._accumulator = _tensor(self._channel.gradients, kind)
+        self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first in places]
+        #: Whether the run is over; the parameters are then the same on all ranks.
+        self.finished = False
+
+    @staticmethod
+    def _groups_of(model: nn.Module, optimizer: Any) -> List[List[nn.Parameter]]:
+        own = {id(param): name for name, param in model.named_parameters() if param.requires_grad}
+        if not own:
+            raise invalid("ACCO", "the model has no parameters that require gradients")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return [[param for param in model.parameters() if param.requires_grad]]
+        groups = [[param for param in group["params"] if id(param) in own] for group in optimizer.param_groups]
+        missing = sorted(set(own) - {id(param) for group in groups for param in group}, key=lambda key: own[key])
+        if missing or not all(groups):
+            raise invalid("ACCO", f"the optimizer does not step the parameter {own[missing[0]]}" if missing else
+                          "the optimizer has a group without parameters of the model that require gradients")
+        for group in optimizer.param_groups:
+            _like(optimizer, group)
+        return groups
+
+    def _adder(self, first: int) -> Any:
+        def add(param: Tensor) -> None:
+            gradient = param.grad
+            assert gradient is not None
+            self._accumulator[first:first + param.numel()].add_(gradient.reshape(-1))
+            param.grad = None
+
+        return add
+
+    def step(self, tokens: int = 0, microbatches: int = 1) -> bool:
+        """After the backward pass of a micro-batch: counts it with its tokens. When the round under way is over, installs its
+        parameters and sends off what has been added. Whether the run is over; it waits for others only where the method
+        must. Afterwards the run cannot go on: backward passes add to nothing that counts."""
+        self._channel.add(microbatches, tokens)
+        if self._channel.poll():
+            self.finished = self._channel.install()
+        return self.finished
+
+    def stop(self) -> None:
+        """Ends the run at the first commit that knows. Local; any rank may ask."""
+        self._channel.stop()
+
+    @property
+    def channel(self) -> Channel:
+        """The library's object: add_state, save and load, between a `step` that installed and the next backward pass."""
+        return self._channel
+
+    @property
+    def info(self) -> AccoInfo:
+        """As of the last installed round. Local."""
+        return self._channel.info()
+
+    def close(self) -> None:
+        """Takes the hooks away and ends a round under way, on all ranks; the model keeps its parameters. A second call does nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._accumulator = torch.empty(0)
+        self._channel.close()
+        if self._own_comm:
+            self.comm.close()
+
+    def __enter__(self: _T) -> _T:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Any) -> None:
+        self.close()
+
+
+def _tensor(array: Any, kind: str) -> Tensor:
+    """The channel's accumulator as a tensor on the same memory."""
+    return torch.from_numpy(array) if kind == "f32" else torch.from_numpy(array.view("int16")).view(torch.bfloat16)
