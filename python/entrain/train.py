@@ -109,10 +109,13 @@ class Shard(Trained):
 
     def __init__(self, mesh: Mesh, layer_counts: Sequence[int], *, prefetch: int = 1, param_dtype: DTypeLike = "f32",
                  grad_dtype: DTypeLike = "f32", frozen: Optional[Sequence[bool]] = None,
-                 replicated: Optional[Sequence[bool]] = None, timeout: Optional[float] = None) -> None:
+                 replicated: Optional[Sequence[bool]] = None, timeout: Optional[float] = None,
+                 segments: Optional[Sequence[Sequence[Tuple[int, int]]]] = None) -> None:
         """layer_counts: elements of each layer, in the order of the forward pass. param_dtype, grad_dtype: what gather
         delivers, and what the gradient buffers take; "f32" or "bf16". frozen: layers in which nothing trains.
-        replicated: layers that all ranks along the tensor axis hold alike. Collective."""
+        replicated: layers that all ranks along the tensor axis hold alike. segments: for each layer the (elements, length
+        of dimension 0) of the tensors that it is made of, each cut along dimension 0 as torch.chunk and FSDP2 cut it;
+        None: layers are cut as flat arrays. Collective."""
         config = new_struct("shard_config")
         counts = ffi.new("size_t[]", list(layer_counts))
         flags = [NULL if given is None else self._flags(name, given, len(layer_counts))
@@ -120,10 +123,16 @@ class Shard(Trained):
         config.layers, config.layer_counts, config.prefetch = len(layer_counts), counts, prefetch
         config.param_dtype, config.grad_dtype = dtype_of(param_dtype), dtype_of(grad_dtype)
         config.layer_frozen, config.layer_replicated = flags
+        pieces: Any = ()
+        if segments is not None:
+            parts = [part for layer in segments for part in layer]
+            pieces = (ffi.new("int32_t[]", [len(layer) for layer in segments]), ffi.new("size_t[]", [count for count, _ in parts]),
+                      ffi.new("size_t[]", [rows for _, rows in parts]))
+            config.layer_segments, config.segment_counts, config.segment_rows = pieces
         config.timeout_ns = nanoseconds(timeout)
         handle, out = mesh._open(), ffi.new("entrain_shard_t**")
 
-        def call(kept: Any = (counts, flags)) -> int:  # they live as long as the call
+        def call(kept: Any = (counts, flags, pieces)) -> int:  # they live as long as the call
             return int(lib.entrain_shard_create(handle, config, out))
 
         interruptible(call, lambda: lib.entrain_shard_destroy(out[0]))

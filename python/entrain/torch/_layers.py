@@ -43,6 +43,11 @@ class Layer:
             local.data = part
             offset += local.numel()
 
+    @property
+    def segments(self) -> List[Tuple[int, int]]:
+        """Elements and length of dimension 0 of the whole parameters, so that a portable checkpoint goes with any sharding."""
+        return [(param.numel(), param.shape[0] if param.dim() else 1) for _, param in self.params]
+
     def check_bound(self) -> None:
         """FailedPrecondition naming a parameter that somebody has given other memory since `bind`."""
         address = self.flat.data_ptr()

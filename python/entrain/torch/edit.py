@@ -117,7 +117,7 @@ class EDiT:
             layer.bind(dtype)
         kind = "f32" if dtype == torch.float32 else "bf16"
         self._shard = Shard(self._mesh, [sharding.size * layer.flat.numel() for layer in self._layers], param_dtype=kind,
-                            grad_dtype=kind)
+                            grad_dtype=kind, segments=[layer.segments for layer in self._layers])
         self._shard.bind_layers([layer.flat if layer.flat.numel() else None for layer in self._layers])
         self._start_alike()
         self._edit = Engine(self._mesh, self._shard, settings)

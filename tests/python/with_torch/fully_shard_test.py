@@ -92,6 +92,13 @@ for layer in range(3):
     for mine, theirs in zip(edit.engine.layer_report(layer)[:2], plain_edit.engine.layer_report(layer)[:2]):
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=1e-3, atol=1e-6)
 
+# A portable checkpoint does not depend on how the model was sharded.
+edit.save(sys.argv[1] + ".d", exact=False)
+other = build(3)
+with entrain.torch.EDiT(other, torch.optim.SGD(other.parameters(), lr=0.1), comm=twins, **OPTIONS) as unsharded:
+    unsharded.load(sys.argv[1] + ".d", exact=False)
+assert torch.equal(torch.cat([p.detach().reshape(-1) for p in other.parameters()]), rows[0])
+
 state, moments = edit.state_dict(), copy.deepcopy(optimizer.state_dict())
 
 
