@@ -100,17 +100,18 @@ class HostStep {
   }
 
  private:
-  static void Run(void* self, int32_t preview, int64_t step, double lr, size_t first, size_t count,
-                  const void* grads, void* master, void* out) {
+  static int32_t Run(void* self, int32_t preview, int64_t step, double lr, size_t first,
+                     size_t count, const void* grads, void* master, void* out) {
     const HostStep& it = *static_cast<const HostStep*>(self);
     const auto bytes = static_cast<int64_t>(count * sizeof(T));
     std::vector<T> g(count), theta(count), estimate(count);
     Arrays::MoveAt(it.at_, g.data(), grads, bytes);
     Arrays::MoveAt(it.at_, theta.data(), master, bytes);
-    it.step_(it.user_, preview, step, lr, first, count, g.data(), theta.data(),
-             preview != 0 ? estimate.data() : nullptr);
+    const int32_t code = it.step_(it.user_, preview, step, lr, first, count, g.data(), theta.data(),
+                                  preview != 0 ? estimate.data() : nullptr);
     Arrays::MoveAt(it.at_, preview != 0 ? out : master,
                    preview != 0 ? estimate.data() : theta.data(), bytes);
+    return code;
   }
 
   const ShardStepFn step_;

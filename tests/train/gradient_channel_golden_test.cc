@@ -60,8 +60,8 @@ struct Adamw {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, decay = 0.1;
   std::vector<double> m = std::vector<double>(64, 0), v = std::vector<double>(64, 0);
 
-  static void Step(void* user, int32_t preview, int64_t step, double lr, size_t first, size_t count,
-                   const void* grads, void* master, void* out) {
+  static int32_t Step(void* user, int32_t preview, int64_t step, double lr, size_t first,
+                      size_t count, const void* grads, void* master, void* out) {
     auto* const self = static_cast<Adamw*>(user);
     const auto* const g = static_cast<const double*>(grads);
     auto* const theta = static_cast<double*>(master);
@@ -80,6 +80,7 @@ struct Adamw {
         theta[i] = next;
       }
     }
+    return 0;
   }
 };
 

@@ -38,19 +38,20 @@ struct Looker {
   int64_t first;  // of the shard
 };
 
-void Look(void* user, int32_t preview, int64_t, double, size_t first, size_t count,
-          const void* grads, void* master, void* out) {
+int32_t Look(void* user, int32_t preview, int64_t, double, size_t first, size_t count,
+             const void* grads, void* master, void* out) {
   const Looker& looker = *static_cast<const Looker*>(user);
   const auto* const g = static_cast<const float*>(grads);
   if (preview != 0) {
     std::memcpy(out, master, count * sizeof(float));
-    return;
+    return 0;
   }
   const std::lock_guard<std::mutex> lock(looker.seen->mutex);
   for (size_t i = 0; i < count; ++i) {
     const auto at = static_cast<size_t>(looker.first) + first + i;
     looker.seen->commits[at] += g[i] != 0 ? 1 : 0;
   }
+  return 0;
 }
 
 class Invariants : public testing::TestWithParam<bool> {};
@@ -142,6 +143,7 @@ std::vector<double> Train(bool on_device, DelayMethod method, int ranks) {
           for (size_t i = 0; i < count; ++i) {
             to[i] = theta[i] - lr * g[i];
           }
+          return 0;
         },
         nullptr);
     step.GiveTo(&options);
