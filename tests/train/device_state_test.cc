@@ -77,7 +77,8 @@ class State {
   void Visit(StateList& list) {
     list.Value("steps", Holder::kAll, &step_);
     for (int l = 0; l < slab_.layers(); ++l) {
-      list.Layer("anchor", l, reinterpret_cast<float*>(arrays_[0].data()) + slab_.layer(l).offset);
+      list.Layer("anchor", l, reinterpret_cast<float*>(arrays_[0].data()) + slab_.layer(l).offset,
+                 DType::kF32);
     }
     list.Array("mine", Holder::kRank, DType::kF64, arrays_[1].data(), kMine);
   }
