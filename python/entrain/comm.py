@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct, text_of
 from .arrays import DTypeLike, dtype_of, numpy_dtype
 from .collectives import Collectives
-from .errors import Error, check, error_of, record_of
+from .errors import Error, check, error_of, invalid, record_of
 from .lifetime import Handle, interruptible
 from .reductions import Callback, Reduction, constant
 from .store import Store
@@ -66,6 +66,7 @@ class Comm(Collectives):
 
     def __init__(self, handle: Any, *needs: Handle, owned: bool = True) -> None:
         super().__init__(handle, self._release if owned else _leave, *needs)
+        self._owned = owned
         self._memory: List[Any] = []
         self._callbacks: "weakref.WeakSet[Callback]" = weakref.WeakSet()
         number = ffi.new("int32_t*")
@@ -202,7 +203,10 @@ class Comm(Collectives):
     def alloc(self, shape: Union[int, Tuple[int, ...]], dtype: DTypeLike = "f32", *, huge_pages: bool = False) -> npt.NDArray[Any]:
         """A zeroed NumPy array in memory that the other processes of the host read where it lies: large messages out of it,
         on any communicator of the process, need no copy. Not a collective. Freed when the last view of it goes. bf16 and
-        8-bit floats need ml_dtypes."""
+        8-bit floats need ml_dtypes. Not of a mesh's communicator, which ends with the mesh."""
+        if not self._owned:
+            raise invalid("alloc", "this communicator belongs to a mesh, and its memory would end with it; any other one of "
+                          "the process serves as well")
         kind = numpy_dtype(dtype)
         lengths = (shape,) if isinstance(shape, int) else tuple(shape)
         nbytes = max(1, math.prod(lengths) * kind.itemsize)

@@ -163,6 +163,15 @@ def test_parts_and_copies():
     ranks(3, body)
 
 
+def test_a_meshs_communicator_gives_no_memory():
+    def body(comm):
+        with entrain.Mesh(comm) as mesh:
+            with pytest.raises(entrain.InvalidArgument, match="belongs to a mesh"):
+                mesh.comm("sync").alloc(4)
+
+    ranks(1, body)
+
+
 def test_memory_of_the_library():
     def body(comm):
         shared = comm.alloc((3, 5), "f32")
