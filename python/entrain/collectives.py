@@ -119,7 +119,6 @@ class Collectives(Handle):
              options: CallOptions, reduction: Optional[Reduction] = None) -> Any:
         if _orphans:
             reap()
-        handle = self._open()
         if reduction is not None:
             self._remember(reduction)
         struct = _struct(options, reduction) if options or reduction is not None else NULL
@@ -131,12 +130,17 @@ class Collectives(Handle):
                 raise invalid("batch", "async_ goes with Batch.start, not with the calls of a batch")
             if finish:
                 raise invalid("batch", "copy=True does not go with a batch, which may start again")
-            check(function(handle, *arguments, struct, NULL))
+            check(function(self._open(), *arguments, struct, NULL))
             batch._hold(held)
             return result
         out = ffi.new("entrain_work_t**")
         try:
-            status = function(handle, *arguments, struct, out)
+            token = object()
+            self._inside.add(token)
+            try:
+                status = function(self._open(), *arguments, struct, out)
+            finally:
+                self._inside.discard(token)
             if status != OK:
                 raise self._blame(last_error(status))
             if async_:

@@ -5,9 +5,10 @@ import atexit
 import itertools
 import os
 import threading
+import time
 import weakref
 from types import TracebackType
-from typing import Any, Callable, List, Optional, Type, TypeVar
+from typing import Any, Callable, List, Optional, Set, Type, TypeVar
 
 from ._library import NULL
 from .errors import Error, check, closed, last_error
@@ -31,6 +32,8 @@ class Handle:
         self._children: "weakref.WeakSet[Handle]" = weakref.WeakSet()
         self._process = os.getpid()
         self._birth = next(_births)
+        # A token of each thread that is inside a call which starts something on the handle, and returns soon.
+        self._inside: Set[object] = set()
         for other in needs:
             other._children.add(self)
         _live.add(self)
@@ -53,8 +56,14 @@ class Handle:
             return
         for child in sorted(self._children, key=lambda child: -child._birth):
             child.close()
-        if os.getpid() == self._process:
-            self._destroy(handle)
+        if os.getpid() != self._process:
+            return
+        end = time.monotonic() + 1.0
+        while self._inside:
+            if time.monotonic() > end:
+                return  # a call that does not return: its object stays
+            time.sleep(0.0005)
+        self._destroy(handle)
 
     def __enter__(self: _T) -> _T:
         return self

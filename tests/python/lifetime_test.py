@@ -64,12 +64,19 @@ os._exit(0)
     "work = comm.all_reduce(np.ones(1 << 20), async_=True)",
     "comm.all_reduce(np.ones(1 << 20), async_=True)",
     "comm.all_reduce(np.ones(4), async_=True).add_done_callback(print)",
-    "threading.Thread(target=comm.barrier, daemon=True).start()",
+    # The end of the interpreter ends the thread's call with an error, as closing the communicator does.
+    "threading.Thread(target=quietly, args=(comm.barrier,), daemon=True).start()",
     "m = comm.alloc(1000); work = comm.all_reduce(m, async_=True); comm.close()",
     "acco = entrain.ACCO(comm.split(comm.rank), np.ones(4, np.float32), step=lambda *a: None); acco.add(); acco.install()",
 ])
 def test_the_interpreter_ends_with_works_outstanding(outstanding):
     text = script(HEAD + f"""
+def quietly(call):
+    try:
+        call()
+    except entrain.Error:
+        pass
+
 if comm.rank == 0 or "split" in {outstanding!r}:
     {outstanding}
 else:
