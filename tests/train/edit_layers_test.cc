@@ -212,6 +212,7 @@ TEST(LayerSync, AnchorsThatDifferAlongTheContextAxisAreNamed) {
     }
     r.Edit(Averaging());
     r.Forward();
+    r.MeetAll();  // so that nobody is still in Create when the exchange fails
     EXPECT_THAT(NextExchange(r),
                 testing::ContainsRegex(
                     "the anchors of ranks 0 and 1 of the replica, which hold copies, differ: "
