@@ -94,6 +94,12 @@ class FileStore final : public RequestStore {
   // With the lock held, so the temporary file has one writer; what a dead one left is overwritten.
   absl::StatusOr<std::string> Write(const StoreRequest& request) const {
     const std::string path = Path(FileName(request.key));
+    if (request.op == StoreOp::kDelete) {
+      if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+        return FileError("remove", path);
+      }
+      return std::string();
+    }
     const auto old = ReadStored(path);
     if (!old.ok() && !absl::IsNotFound(old.status())) {
       return old.status();

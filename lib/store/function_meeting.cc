@@ -209,7 +209,7 @@ class FunctionMeeting final : public StoreMeeting {
     finished_ = true;
     if (calls_->removes()) {
       for (const char* own : {"entry", "place", "beat"}) {
-        calls_->Remove(OfRank(own, rank()));
+        calls_->Forget(OfRank(own, rank()));
       }
     } else {
       calls_->Set(OfRank("entry", rank()), std::string(kFinished)).IgnoreError();
@@ -217,7 +217,7 @@ class FunctionMeeting final : public StoreMeeting {
     const auto finished = calls_->Add(Key("finished"), 1);
     if (finished.ok() && *finished == mine_.entry.size && calls_->removes()) {
       for (const char* shared : {"outcome", "decided", "failed", "failures", "came", "finished"}) {
-        calls_->Remove(Key(shared));
+        calls_->Forget(Key(shared));
       }
     }
   }

@@ -47,6 +47,10 @@ class FunctionStore final : public RequestStore {
         ENTRAIN_ASSIGN_OR_RETURN(const int64_t sum, calls_->Add(request.key, request.delta));
         return absl::StrCat(sum);
       }
+      case StoreOp::kDelete: {
+        const absl::Status removed = calls_->Remove(request.key);
+        return removed.ok() ? absl::StatusOr<std::string>("") : removed;
+      }
       default:
         return absl::UnimplementedError(
             absl::StrCat(Describe(url(), request), ": a store of functions has no such function"));
@@ -126,13 +130,15 @@ absl::StatusOr<int64_t> FunctionCalls::Add(const std::string& key, int64_t delta
   return sum;
 }
 
-void FunctionCalls::Remove(const std::string& key) const {
-  if (functions_.remove == nullptr) {
-    return;
-  }
-  const absl::Status removed =
-      Check(functions_.remove(functions_.user, key.c_str()), "remove", key);
-  if (!removed.ok()) {
+absl::Status FunctionCalls::Remove(const std::string& key) const {
+  return functions_.remove == nullptr
+             ? absl::UnimplementedError(absl::StrCat("store ", url_, ": delete of key \"", key,
+                                                     "\": it has no function remove"))
+             : Check(functions_.remove(functions_.user, key.c_str()), "remove", key);
+}
+
+void FunctionCalls::Forget(const std::string& key) const {
+  if (const absl::Status removed = Remove(key); !removed.ok()) {
     ENTRAIN_LOG(kDebug, removed.message());
   }
 }

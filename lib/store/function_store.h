@@ -38,8 +38,10 @@ class FunctionCalls {
   // Waits for the key for `timeout_ns`, and longer if the function does. kNotFound: there was none.
   absl::StatusOr<std::string> Get(const std::string& key, int64_t timeout_ns) const;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) const;
-  // Nothing without the function. A failure harms nobody, and is logged.
-  void Remove(const std::string& key) const;
+  // kUnimplemented without the function.
+  absl::Status Remove(const std::string& key) const;
+  // The same for a key that is in nobody's way: a failure is logged.
+  void Forget(const std::string& key) const;
   bool removes() const { return functions_.remove != nullptr; }
   const std::string& url() const { return url_; }
 

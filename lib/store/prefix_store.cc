@@ -36,6 +36,10 @@ class PrefixStore final : public RequestStore {
         return AsText(base_->Add(key, request.delta, stop));
       case StoreOp::kCompareAndSet:
         return base_->CompareAndSet(key, request.expected, request.value, stop);
+      case StoreOp::kDelete: {
+        const absl::Status deleted = base_->Delete(key, stop);
+        return deleted.ok() ? absl::StatusOr<std::string>("") : deleted;
+      }
       default:
         return absl::InternalError("store: unknown operation");
     }

@@ -34,12 +34,14 @@ absl::string_view OpName(StoreOp op) {
       return "fail";
     case StoreOp::kFinish:
       return "finish";
+    case StoreOp::kDelete:
+      return "delete";
   }
   return "?";
 }
 
 bool IsKnown(StoreOp op) {
-  return op >= StoreOp::kSet && op <= StoreOp::kFinish;
+  return op >= StoreOp::kSet && op <= StoreOp::kDelete;
 }
 
 // Keys and values come from anywhere; messages stay one short printable line.
@@ -110,15 +112,29 @@ bool IsRefused(const StoreRequest& request, const std::string* old) {
          (old == nullptr ? absl::string_view() : absl::string_view(*old)) != request.expected;
 }
 
+size_t StoreTable::CostOf(const std::string& key, size_t bytes) {
+  constexpr size_t kKeyBytes = 128;  // of bookkeeping
+  return key.size() + bytes + kKeyBytes;
+}
+
+void StoreTable::Refund(const std::string& key, const Held& old) {
+  const size_t freed = CostOf(key, old.value.size());
+  const auto payer = of_client_.find(old.client);
+  payer->second -= freed;
+  if (payer->second == 0) {
+    of_client_.erase(payer);
+  }
+  bytes_ -= freed;
+}
+
 absl::Status StoreTable::Charge(const std::string& key, size_t bytes, absl::string_view client,
                                 const Held* old) {
-  constexpr size_t kKeyBytes = 128;  // of bookkeeping
-  const auto cost = [&](size_t value) { return key.size() + value + kKeyBytes; };
-  const size_t freed = old == nullptr ? 0 : cost(old->value.size());
+  const size_t more = CostOf(key, bytes);
+  const size_t freed = old == nullptr ? 0 : CostOf(key, old->value.size());
   const auto account = of_client_.find(client);
   const size_t had = account == of_client_.end() ? 0 : account->second;
-  const size_t all = bytes_ - freed + cost(bytes);
-  const size_t own = had - (old != nullptr && old->client == client ? freed : 0) + cost(bytes);
+  const size_t all = bytes_ - freed + more;
+  const size_t own = had - (old != nullptr && old->client == client ? freed : 0) + more;
   if (all > kMaxTableBytes || own > kMaxClientBytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("store: value of key ", Quote(key), " of ", bytes, " bytes: ",
@@ -128,14 +144,10 @@ absl::Status StoreTable::Charge(const std::string& key, size_t bytes, absl::stri
                      " bytes"));
   }
   if (old != nullptr) {
-    const auto payer = of_client_.find(old->client);
-    payer->second -= freed;
-    if (payer->second == 0) {
-      of_client_.erase(payer);
-    }
+    Refund(key, *old);
   }
-  of_client_[std::string(client)] += cost(bytes);
-  bytes_ = all;
+  of_client_[std::string(client)] += more;
+  bytes_ += more;
   return absl::OkStatus();
 }
 
@@ -149,6 +161,13 @@ absl::StatusOr<std::string> StoreTable::Apply(const StoreRequest& request, absl:
       return absl::NotFoundError(absl::StrCat("store: no key ", Quote(request.key)));
     }
     return *old;
+  }
+  if (request.op == StoreOp::kDelete) {
+    if (old != nullptr) {
+      Refund(request.key, found->second);
+      values_.erase(found);
+    }
+    return std::string();
   }
   ENTRAIN_ASSIGN_OR_RETURN(std::string value, ValueAfter(request, old));
   if (!IsRefused(request, old)) {
@@ -259,6 +278,13 @@ absl::StatusOr<std::string> RequestStore::CompareAndSet(absl::string_view key,
   request.expected = std::string(expected);
   request.value = std::string(desired);
   return Checked(request, stop);
+}
+
+absl::Status RequestStore::Delete(absl::string_view key, const Stop& stop) {
+  StoreRequest request;
+  request.op = StoreOp::kDelete;
+  request.key = std::string(key);
+  return Checked(request, stop).status();
 }
 
 absl::StatusOr<std::unique_ptr<StoreMeeting>> RequestStore::Join(absl::string_view key, int rank,

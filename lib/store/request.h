@@ -28,7 +28,11 @@ enum class StoreOp : uint8_t {
   kAbsent = 7,
   kFail = 8,
   kFinish = 9,
+  kDelete = 10,
 };
+inline bool IsOfMeeting(StoreOp op) {
+  return op >= StoreOp::kJoin && op <= StoreOp::kFinish;
+}
 
 struct StoreRequest {
   StoreOp op = StoreOp::kGet;
@@ -55,7 +59,7 @@ constexpr size_t kMaxTableBytes = size_t{256} << 20, kMaxClientBytes = size_t{64
 // The map itself, without waiting. Not thread-safe.
 class StoreTable {
  public:
-  // The answer: a value, or a number in decimal. kGet and kTryGet: kNotFound when the key is
+  // The answer: a value, or a number in decimal, or nothing to kDelete. kGet and kTryGet: kNotFound when the key is
   // absent. kResourceExhausted names the limit that a value would exceed. `client`: whoever asks; the last that has
   // written a key bears its bytes. `changed`: whether somebody waiting for request.key should look again.
   absl::StatusOr<std::string> Apply(const StoreRequest& request, absl::string_view client,
@@ -65,6 +69,10 @@ class StoreTable {
   struct Held {
     std::string value, client;
   };
+  // What a key with so many bytes of value counts for.
+  static size_t CostOf(const std::string& key, size_t bytes);
+  // Takes what a key costs from whoever bears it.
+  void Refund(const std::string& key, const Held& old);
   // What `key` with `bytes` of value in the place of `old` would make of the sums; on an error nothing has changed.
   absl::Status Charge(const std::string& key, size_t bytes, absl::string_view client,
                       const Held* old);
@@ -95,6 +103,7 @@ class RequestStore : public Store {
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) final;
   absl::StatusOr<std::string> CompareAndSet(absl::string_view key, absl::string_view expected,
                                             absl::string_view desired, const Stop& stop) final;
+  absl::Status Delete(absl::string_view key, const Stop& stop) final;
   absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
                                                      const absl::StatusOr<Parts>& mine,
                                                      const Stop& stop) final;

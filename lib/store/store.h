@@ -61,6 +61,8 @@ class Store {
                                                     absl::string_view expected,
                                                     absl::string_view desired,
                                                     const Stop& stop) = 0;
+  // Removes a key, also one that Add counts in; OK if there is none.
+  virtual absl::Status Delete(absl::string_view key, const Stop& stop) = 0;
   // Takes the place of `rank` in the meeting `key` of `size` ranks and brings `mine`, in one request. An error instead of
   // parts: the rank cannot take part; the meeting fails by it at once. Does not wait for the other ranks.
   virtual absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank,

@@ -318,7 +318,7 @@ bool TcpStoreServer::ConsumeRequest(uint64_t id, Client& client) {
   client.in.shrink_to_fit();
   if (!request.ok()) {
     Send(id, client, FrameOf(EncodeReply(request.status())));
-  } else if (client.meets() || request->op > StoreOp::kCompareAndSet) {
+  } else if (client.meets() || IsOfMeeting(request->op)) {
     Meet(id, client, *request);
   } else {
     Answer(id, client, *request);
@@ -369,7 +369,7 @@ void TcpStoreServer::WakeParked(const std::string& key) {
 void TcpStoreServer::Meet(uint64_t id, Client& client, const StoreRequest& request) {
   if (request.op == StoreOp::kJoin && !client.meets()) {
     Join(id, client, request);
-  } else if (!client.meets() || request.op <= StoreOp::kJoin) {
+  } else if (!client.meets() || request.op == StoreOp::kJoin || !IsOfMeeting(request.op)) {
     Send(id, client,
          FrameOf(EncodeReply(absl::InvalidArgumentError(
              "store: a connection that has joined a meeting serves that meeting alone"))));

@@ -182,7 +182,7 @@ class TcpStore final : public RequestStore {
         return connection;
       }
       const bool again = request.op == StoreOp::kGet || request.op == StoreOp::kTryGet ||
-                         request.op == StoreOp::kSet;
+                         request.op == StoreOp::kSet || request.op == StoreOp::kDelete;
       if (!again || connection.proving == nullptr || !absl::IsUnavailable(sent) ||
           !Pause(sleep_ms, stop)) {
         return sent;

@@ -48,7 +48,7 @@ TEST(StoreRequest, EveryCutAndEveryExtensionIsRefused) {
 
 TEST(StoreRequest, UnknownOperationIsRefused) {
   std::string bytes = EncodeRequest(Example());
-  for (const char op : {'\0', '\12', '\xff'}) {
+  for (const char op : {'\0', '\13', '\xff'}) {
     bytes[0] = op;
     EXPECT_FALSE(DecodeRequest(bytes).ok());
   }
@@ -111,6 +111,21 @@ TEST(StoreTable, OneClientFillsItsShareAndNoMore) {
   EXPECT_TRUE(SetIn(table, "k1", 0, "greedy").ok());
   EXPECT_TRUE(SetIn(table, "more", kMaxStoreValue, "greedy").ok());
   EXPECT_TRUE(SetIn(table, "most", kMaxStoreValue, "greedy").ok());
+  EXPECT_FALSE(SetIn(table, "too much", kMaxStoreValue, "greedy").ok());
+}
+
+TEST(StoreTable, WhatIsDeletedGivesRoomToWhoPaidForIt) {
+  StoreTable table;
+  for (int i = 0; SetIn(table, "k" + std::to_string(i), kMaxStoreValue, "greedy").ok(); ++i) {
+  }
+  StoreRequest remove;
+  remove.op = StoreOp::kDelete;
+  remove.key = "k0";
+  bool changed = true;
+  EXPECT_TRUE(table.Apply(remove, "modest", &changed).ok());
+  EXPECT_FALSE(changed) << "nobody who waits finds it";
+  EXPECT_TRUE(table.Apply(remove, "modest", &changed).ok()) << "there is none";
+  EXPECT_TRUE(SetIn(table, "again", kMaxStoreValue, "greedy").ok());
   EXPECT_FALSE(SetIn(table, "too much", kMaxStoreValue, "greedy").ok());
 }
 

@@ -192,6 +192,40 @@ TEST_P(CompareAndSetContract, CompareAndSetWakesWhoWaits) {
   EXPECT_EQ(*waiting.get(), "v");
 }
 
+TEST_P(StoreContract, WhatIsDeletedIsAbsentForEveryHandle) {
+  if (GetParam() == std::string("functions")) {
+    const auto base = *OpenStore(source_.url(), "", Soon());
+    EXPECT_EQ(a_->Delete("key", Soon()).code(), absl::StatusCode::kUnimplemented);
+    a_ = MakeFunctionStore(FunctionsOver(base, true), "");
+    b_ = MakeFunctionStore(FunctionsOver(base, true), "");
+  }
+  ASSERT_TRUE(a_->Set("key", "value", Soon()).ok());
+  ASSERT_TRUE(a_->Set("other", "stays", Soon()).ok());
+  ASSERT_EQ(*b_->Add("count", 5, Soon()), 5);
+  EXPECT_EQ(b_->Delete("key", Soon()), absl::OkStatus());
+  EXPECT_EQ(b_->Delete("count", Soon()), absl::OkStatus());
+  EXPECT_EQ(a_->TryGet("key", Soon()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*a_->TryGet("other", Soon()), "stays");
+  EXPECT_EQ(*a_->Add("count", 1, Soon()), 1);
+  EXPECT_EQ(a_->Delete("key", Soon()), absl::OkStatus()) << "there is none";
+  EXPECT_EQ(a_->Delete("", Soon()).code(), absl::StatusCode::kInvalidArgument);
+  // Set again, it wakes who waits.
+  auto waiting = std::async(std::launch::async, [&] { return a_->Get("key", Soon()); });
+  ASSERT_TRUE(b_->Set("key", "again", Soon()).ok());
+  EXPECT_EQ(*waiting.get(), "again");
+}
+
+TEST(FunctionStore, WithoutRemoveNothingIsDeleted) {
+  const StoreSource source("mem");
+  const auto store = MakeFunctionStore(FunctionsOver(source.Open()), "");
+  ASSERT_TRUE(store->Set("key", "value", Soon()).ok());
+  const absl::Status deleted = store->Delete("key", Soon());
+  EXPECT_EQ(deleted.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(deleted.message()),
+              HasSubstr("delete of key \"key\": it has no function remove"));
+  EXPECT_EQ(*store->TryGet("key", Soon()), "value");
+}
+
 TEST_P(StoreContract, EmptyKeyIsRefused) {
   EXPECT_EQ(a_->Set("", "x", Soon()).code(), absl::StatusCode::kInvalidArgument);
 }

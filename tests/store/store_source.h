@@ -22,8 +22,8 @@ inline Stop Soon() {
   return {Deadline::After(20 * kSecond), nullptr};
 }
 
-// Functions over another store's map, which keeps all keys.
-inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base) {
+// Functions over another store's map, which keeps all keys unless it removes them.
+inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base, bool removes = false) {
   using Base = std::shared_ptr<Store>;
   StoreFunctions functions;
   functions.user = new Base(base);
@@ -44,6 +44,10 @@ inline StoreFunctions FunctionsOver(const std::shared_ptr<Store>& base) {
     *sum = added.value_or(0);
     return ToCode(added.status());
   };
+  const auto remove = [](void* user, const char* key) -> int32_t {
+    return ToCode((*static_cast<Base*>(user))->Delete(key, Soon()));
+  };
+  functions.remove = removes ? +remove : nullptr;
   functions.release = [](void* user) { delete static_cast<Base*>(user); };
   return functions;
 }
