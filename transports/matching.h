@@ -140,6 +140,12 @@ class MatchQueue {
   enum class Kept { kNothing, kWhole, kOther };
   Kept TakeKept(const Envelope& envelope, Bytes into);
 
+  // Endpoint::HasEarly.
+  bool HasEarly(Tag tag) const {
+    const Line* line = lines_ == 0 ? nullptr : Find(tag);
+    return line != nullptr && line->first_early != nullptr;
+  }
+
   // The three ways of arriving; from Poll only. They call Events (Accepts; OnEarly when the message
   // is kept), which may revoke and close, but not destroy. An error: the peer broke its limits; the
   // path must fail.

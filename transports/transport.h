@@ -140,6 +140,9 @@ class Endpoint {
   // Not OK: the sender took its memory back meanwhile (invariant 7), so what was read there may not be the message.
   // Once for each that was lent, whatever has been revoked or closed.
   virtual absl::Status EndLoan(Loan*) { return absl::OkStatus(); }
+  // Whether a message of this tag has come, all of it or its beginning or announcement, and no receive has taken it. Such
+  // a message was told of by OnEarly.
+  virtual bool HasEarly(Tag tag) const = 0;
   // ---- At once or not at all, for who polls nothing meanwhile. A transport that cannot keeps these, which never do
   // anything.
   // Sends a copy of a small message. False: it would have to wait; nothing was done.

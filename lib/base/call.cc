@@ -79,6 +79,8 @@ absl::string_view NameOf(CallKind kind) {
       return "scan";
     case CallKind::kExclusiveScan:
       return "exclusive_scan";
+    case CallKind::kRecvAny:
+      return "recv_any";
   }
   return "unknown call";
 }
@@ -114,6 +116,10 @@ bool Reduces(CallKind kind) {
 bool HasRoot(CallKind kind) {
   return kind == CallKind::kBroadcast || kind == CallKind::kReduce || kind == CallKind::kGather ||
          kind == CallKind::kScatter;
+}
+
+bool IsMessage(CallKind kind) {
+  return kind == CallKind::kSend || kind == CallKind::kRecv || kind == CallKind::kRecvAny;
 }
 
 bool HasParts(CallKind kind) {
@@ -265,7 +271,7 @@ Descriptor Call::descriptor() const {
     return whole->descriptor();
   }
   Descriptor d;
-  d.kind = kind == CallKind::kRecv ? CallKind::kSend : kind;
+  d.kind = IsMessage(kind) ? CallKind::kSend : kind;
   d.count = count;
   if (kind != CallKind::kBarrier) {
     d.dtype = static_cast<uint8_t>(dtype);

@@ -2,6 +2,7 @@
 // ranks which called different things find out instead of hanging or mixing data.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,9 +38,10 @@ enum class CallKind : uint8_t {
   kAllToAll = 13,
   kScan = 14,
   kExclusiveScan = 15,
+  kRecvAny = 16,  // from whichever peer's message comes; matches kSend
 };
 absl::string_view NameOf(CallKind kind);  // "all_reduce"
-// What NameOf gives, among the collectives (no send, recv, split, create).
+// Finds the collective of which NameOf gives this name. Send, recv, recv_any, split and create are none.
 std::optional<CallKind> CollectiveFromName(absl::string_view name);
 // "barrier, broadcast, all_reduce, ..."
 std::string CollectiveNames();
@@ -47,6 +49,8 @@ std::string CollectiveNames();
 bool Reduces(CallKind kind);
 // One rank is unlike the others: Call::root says which.
 bool HasRoot(CallKind kind);
+// Between two ranks: send, recv, recv_any.
+bool IsMessage(CallKind kind);
 // Every rank has a part of its own: Call::count is that part's elements, and parts may be uneven.
 bool HasParts(CallKind kind);
 
@@ -85,6 +89,8 @@ struct Reduction {
   // The caller's own function: dst = dst ⊕ src over `count` elements; not 0: it failed. kCustom only.
   int32_t (*combine)(void* dst, const void* src, size_t count, int32_t dtype, void* user) = nullptr;
   void* user = nullptr;
+  // kCustom: how many threads are in `combine`, for calls that are over too; null: nobody asks.
+  std::shared_ptr<std::atomic<int32_t>> inside;
   uint32_t signature =
       0;  // kCustom: the caller's number for this function; must agree on all ranks
   bool commutative = true;
@@ -150,7 +156,9 @@ struct Call {
   DType dtype = DType::kU8;
   BufferView in, out;
   int64_t count = 0;
-  int root = 0;                              // where HasRoot(kind). send, recv: the peer
+  int root = 0;  // where HasRoot(kind). send, recv: the peer. recv_any: -1
+  int32_t* source =
+      nullptr;  // recv_any, when it has succeeded: the sender goes there; null: nowhere
   std::shared_ptr<const PartCounts> uneven;  // null: even parts
   CallOptions options;
   std::shared_ptr<const Call>
@@ -158,7 +166,7 @@ struct Call {
 
   // The call as its caller knows it.
   const Call& named() const { return whole == nullptr ? *this : *whole; }
-  // The same on every rank when the ranks agree. send and recv both give kSend, so that a pair
+  // The same on every rank when the ranks agree. send, recv and recv_any give kSend, so that a pair
   // matches.
   Descriptor descriptor() const;
 };

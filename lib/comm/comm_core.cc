@@ -1,6 +1,8 @@
 #include "lib/comm/comm_core.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 
@@ -36,6 +38,29 @@ bool ShortWayPays(const Topology& topology, const Paths& paths) {
          topology.host_of.size() <= kFewRanks;
 }
 
+// The members of each host.
+std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& members) {
+  std::map<absl::string_view, CpuCrowd> crowds;
+  for (const Member& member : members) {
+    crowds[member.host_id].Add(member.cpus);
+  }
+  return crowds;
+}
+bool Crowded(const CpuCrowd& host) {
+  return host.size() > host.Cores();
+}
+// As Paths::cores.
+int FewestCores(const std::map<absl::string_view, CpuCrowd>& crowds) {
+  const bool crowded = std::any_of(crowds.begin(), crowds.end(),
+                                   [](const auto& host) { return Crowded(host.second); });
+  int fewest = std::numeric_limits<int>::max(), most_ranks = 0;
+  for (const auto& [id, host] : crowds) {
+    fewest = Crowded(host) == crowded ? std::min(fewest, host.Cores()) : fewest;
+    most_ranks = std::max(most_ranks, host.size());
+  }
+  return crowded ? fewest : std::max(fewest, most_ranks);
+}
+
 // Out of place, where that matters.
 Call CallLike(CallKind kind, int64_t count, DType dtype) {
   static char in, out;
@@ -60,38 +85,43 @@ CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call
       among_(among),
       call_(call),
       wiring_(admitted.wiring),
+      number_(admitted.waits ? 0 : admitted.wiring.sequence + 1),
+      peer_(call.root),
       started_ns_(started_ns),
       from_(from),
-      executor_(std::move(admitted.plan), call, admitted.wiring, BestKernels(),
-                std::move(admitted.scratch),
-                [this] {
-                  ready_ = true;
-                  core_->NeedAttention();
-                }),
       staged_(std::move(staged)),
-      whole_(std::move(whole)) {}
+      whole_(std::move(whole)) {
+  MakeExecutor(std::move(admitted));
+}
+
+void CallWork::MakeExecutor(Admitted admitted) {
+  executor_.emplace(std::move(admitted.plan), call_, admitted.wiring, BestKernels(),
+                    std::move(admitted.scratch), [this] {
+                      ready_ = true;
+                      core_->NeedAttention();
+                    });
+}
+
+void CallWork::Take(Admitted admitted, int peer) {
+  wiring_ = admitted.wiring;
+  peer_.store(peer, std::memory_order_relaxed);
+  number_.store(wiring_.sequence + 1, std::memory_order_relaxed);
+  MakeExecutor(std::move(admitted));
+}
 
 int CallWork::WaitingFor() const {
-  const int place = executor_.WaitingFor();
+  const int place = executor_->WaitingFor();
   return among_ == nullptr || place < 0 ? place : among_->group.ranks[static_cast<size_t>(place)];
 }
 
 WorkInfo CallWork::Info() const {
-  return InfoOf(*core_, call_, wiring_, started_ns_);
+  WorkInfo info = InfoOf(*core_, call_, number(), started_ns_);
+  info.source = call_.kind == CallKind::kRecvAny ? peer() : -1;
+  return info;
 }
 
-WorkInfo InfoOf(const CommCore& core, const Call& call, const Wiring& number, int64_t started_ns) {
-  return {core.config().name, NameOf(call.named().kind), call.options.user_tag, number.sequence + 1,
-          started_ns};
-}
-
-void CallWork::Execute(absl::FunctionRef<void()> body) {
-  if (call_.reduction.op == ReduceOp::kCustom) {
-    core_->engine().RunCallers(absl::StrCat("the user reduction of ", core_->CallName(*this)),
-                               body);
-  } else {
-    body();
-  }
+WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns) {
+  return {core.config().name, NameOf(call.named().kind), call.options.user_tag, number, started_ns};
 }
 
 void CallWork::Run() {
@@ -121,11 +151,27 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
   }
 }
 
-Wiring CommCore::Number(const Call& call) {
+std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
+                                         CoreConfig config) {
+  const auto crowds = CrowdsOf(config.members);
+  // More ranks on this host than cores: whoever waits should give its core away at once.
+  if (Crowded(crowds.at(config.members[static_cast<size_t>(config.rank)].host_id))) {
+    engine->SetCrowded(true);
+  }
+  config.paths.cores = FewestCores(crowds);
+  return std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
+}
+
+Wiring CommCore::Unnumbered(const Call& call) const {
   Wiring wiring{endpoints_, contexts_, config_.context};
-  const bool tagged = call.options.user_tag >= 0;
-  wiring.user_tag = tagged ? static_cast<uint32_t>(call.options.user_tag) : Tag::kUntagged;
+  wiring.user_tag = TagOf(call);
   wiring.point_to_point = IsMessage(call.kind);
+  return wiring;
+}
+
+Wiring CommCore::Number(const Call& call) {
+  Wiring wiring = Unnumbered(call);
+  const bool tagged = call.options.user_tag >= 0;
   if (wiring.point_to_point) {
     wiring.sequence =
         tagged
@@ -137,6 +183,19 @@ Wiring CommCore::Number(const Call& call) {
   }
   wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
   return wiring;
+}
+
+uint64_t CommCore::NextOf(uint32_t tag, size_t way) const {
+  if (tag == Tag::kUntagged) {
+    return next_untagged_message_[way].load(std::memory_order_relaxed);
+  }
+  const auto found = next_message_.find({tag, static_cast<uint32_t>(way)});
+  return found == next_message_.end() ? 0 : found->second;
+}
+
+bool CommCore::MustWait(const Call& call) const {
+  return call.kind == CallKind::kRecvAny ||
+         (call.kind == CallKind::kRecv && lines_.contains(TagOf(call)));
 }
 
 absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
@@ -155,8 +214,11 @@ absl::Status CommCore::Furnish(Planner& planner, const Call& call, Admitted* adm
   }
   ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner.PlanFor(call));
   const Plan& plan = *admitted->plan;
-  if (plan.slot_bytes > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(plan.slot_bytes * plan.window));
+  if (const int64_t bytes = plan.SlotBytes(call.reduction); bytes > 0) {
+    ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(bytes * plan.window));
+  }
+  if (call.reduction.op == ReduceOp::kCustom && reductions_ == nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(reductions_, CallbackThread::Start("entrain-reduce"));
   }
   return absl::OkStatus();
 }
@@ -164,7 +226,8 @@ absl::Status CommCore::Furnish(Planner& planner, const Call& call, Admitted* adm
 absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
   // Before the call gets its number: a shortage here harms this call only.
   ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
-  admitted->wiring = Number(call);
+  admitted->waits = MustWait(call);
+  admitted->wiring = admitted->waits ? Unnumbered(call) : Number(call);
   return absl::OkStatus();
 }
 
@@ -213,6 +276,9 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
     Admitted admitted;
     ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
     auto prepared = Prepare(call, std::move(admitted), std::move(staged), {}, now);
+    if (prepared->waits()) {
+      lines_[TagOf(call)].push_back(prepared.get());
+    }
     engine_.Submit(prepared.get());
     work = RefPtr<Work>::Adopt(prepared.Leak());
   }
@@ -285,12 +351,17 @@ PartGroup* CommCore::AddGroup(Group group) {
 absl::Status CommCore::Run(const Call& call) {
   if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
       ContributionDiffers(call, size()) || PackedCall::Is(call) ||
-      call.reduction.op == ReduceOp::kCustom || !engine_.TakeIfQuiet()) {
-    ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
-    work->Wait(Deadline::Never(), call.options.background);
-    return work->status();
+      call.reduction.op == ReduceOp::kCustom || call.kind == CallKind::kRecvAny ||
+      !engine_.TakeIfQuiet()) {
+    return StartAndWait(call);
   }
   return RunExpress(call);
+}
+
+absl::Status CommCore::StartAndWait(const Call& call) {
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
+  work->Wait(Deadline::Never(), call.options.background);
+  return work->status();
 }
 
 std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void* in, void* out) {
@@ -325,12 +396,19 @@ absl::Status CommCore::RunExpress(const Call& call) {
   const uint64_t plans_made = plans_made_.load(std::memory_order_acquire);
   Admitted admitted;
   pool_.Give(std::move(short_scratch_));
+  bool waits = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (absl::Status status = Admit(call, &admitted); !status.ok()) {
+    waits = MustWait(call);  // another thread has just started a receive from any peer
+    const absl::Status status = waits ? absl::OkStatus() : Admit(call, &admitted);
+    if (!status.ok()) {
       engine_.Leave();
       return status;
     }
+  }
+  if (waits) {
+    engine_.Leave();
+    return StartAndWait(call);
   }
   if (!admitted.plan->express) {
     return HandOver(call, std::move(admitted), {});
@@ -382,6 +460,7 @@ absl::Status CommCore::HandOver(const Call& call, Admitted admitted, const Progr
   SetDeadline(&rest, now);
   // A deadline of the call's own counts from when it was made, which was before.
   const CallOptions& options = rest.options;
+  const std::shared_ptr<CommCore> keep = shared_from_this();  // its user may leave meanwhile
   const auto work = Prepare(rest, std::move(admitted), {}, progress,
                             std::min(now, options.deadline.at_ns - options.timeout_ns));
   StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
@@ -517,7 +596,9 @@ void CommCore::Open() {
 }
 
 void CommCore::StartWork(CallWork* work) {
+  work->started_ = true;
   open_.push_back(work);
+  in_line_ += work->waits() ? 1 : 0;
   if (ended_.load(std::memory_order_acquire)) {
     if (!work->from_.lent.empty()) {
       Fail(status());  // the peers must not take what the caller is about to have back
@@ -527,10 +608,83 @@ void CommCore::StartWork(CallWork* work) {
     }
     return;
   }
+  if (work->waits()) {
+    NeedAttention();
+    return;
+  }
   CheckEarly(work->wiring_, work->call_.descriptor());
-  work->Execute([&] { work->executor_.Start(work->from_); });
+  if (work->call_.reduction.op == ReduceOp::kCustom) {
+    absl::MutexLock lock(&mutex_);
+    work->executor_->CombineBy(
+        {engine_holder_, reductions_, std::make_shared<const std::string>(ReductionOf(*work))});
+  }
+  work->executor_->Start(work->from_);
   work->ready_ = true;  // it may be over already
   NeedAttention();
+}
+
+int CommCore::SenderTo(uint32_t tag) {
+  for (int i = 1; i <= size(); ++i) {
+    const int r = (last_source_ + i) % size();  // no peer's messages hold up another's for ever
+    const Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    const auto next = static_cast<uint32_t>(NextOf(tag, WayOf(CallKind::kRecv, r)));
+    if (endpoint != nullptr &&
+        endpoint->HasEarly(Tag(config_.context, tag, next, Tag::kPointToPoint))) {
+      return last_source_ = r;
+    }
+  }
+  return -1;
+}
+
+int CommCore::LastOfAllGone() const {
+  int last = -1;
+  for (int r = 0; r < size(); ++r) {
+    const Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    if (endpoint == nullptr) {
+      continue;
+    }
+    if (!membership_.left(r) || engine_.PathStatus(endpoint).ok()) {
+      return -1;
+    }
+    last = r;
+  }
+  return last;
+}
+
+void CommCore::TendLines() {
+  std::vector<CallWork*> begun;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto line = lines_.begin(); line != lines_.end() && status_.ok();) {
+      std::deque<CallWork*>& works = line->second;
+      while (!works.empty() && works.front()->started_) {
+        CallWork* const work = works.front();
+        Call call = work->call_;
+        call.kind = CallKind::kRecv;
+        call.root = work->peer() >= 0 ? work->peer() : SenderTo(line->first);
+        Admitted admitted;
+        if (call.root < 0 || !Furnish(planner_, call, &admitted).ok()) {
+          break;
+        }
+        admitted.wiring = Number(call);
+        work->Take(std::move(admitted), call.root);
+        works.pop_front();
+        begun.push_back(work);
+      }
+      if (const auto here = line++; works.empty()) {
+        lines_.erase(here);
+      }
+    }
+  }
+  in_line_ -= static_cast<int>(begun.size());
+  for (CallWork* work : begun) {
+    work->executor_->Start();
+    work->ready_ = true;
+  }
+  // What has begun may have come before its sender went.
+  if (const int gone = begun.empty() && in_line_ > 0 ? LastOfAllGone() : -1; gone >= 0) {
+    Fail(Loss(gone, engine_.PathStatus(endpoints_[static_cast<size_t>(gone)])));
+  }
 }
 
 void CommCore::NeedAttention() {
@@ -546,10 +700,13 @@ void CommCore::Attend() {
   if (vote_.on()) {
     TendVote();
   }
+  if (in_line_ > 0) {
+    TendLines();
+  }
   CompleteReady();
   for (size_t i = 0; i < draining_.size();) {
     CallWork* const work = draining_[i];
-    if (work->executor_.pending() > 0) {
+    if (work->executor_->pending() > 0) {
       ++i;
       continue;
     }
@@ -561,7 +718,7 @@ void CommCore::Attend() {
 }
 
 void CommCore::TakeBuffersBack(CallWork* work) {
-  pool_.Give(work->executor_.TakeScratch());
+  pool_.Give(work->executor_->TakeScratch());
   pool_.Give(std::move(work->staged_));
 }
 
@@ -574,21 +731,19 @@ void CommCore::CompleteReady() {
       continue;
     }
     work->ready_ = false;
-    bool over = false;
-    work->Execute([&] { over = work->executor_.Advance(); });
-    if (!over) {
+    if (!work->executor_->Advance()) {
       ++i;
       continue;
     }
-    if (work->executor_.reduction_failed() != 0) {
+    if (work->executor_->reduction_failed() != 0) {
       Fail(ReductionFailed(*work));
       return;
     }
-    if (work->executor_.status().ok()) {
+    if (work->executor_->status().ok()) {
       FinishWork(work, absl::OkStatus());
       continue;
     }
-    const absl::Status& cause = work->executor_.status();
+    const absl::Status& cause = work->executor_->status();
     const int peer = work->WaitingFor();
     const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
                       cause.code() == absl::StatusCode::kAborted;
@@ -612,10 +767,27 @@ void CommCore::CompleteReady() {
   }
 }
 
+void CommCore::LeaveLine(CallWork* work) {
+  --in_line_;
+  absl::MutexLock lock(&mutex_);
+  const auto line = lines_.find(TagOf(work->call_));
+  std::deque<CallWork*>& works = line->second;
+  works.erase(std::find(works.begin(), works.end(), work));
+  if (works.empty()) {
+    lines_.erase(line);
+  }
+}
+
 void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   open_.erase(std::find(open_.begin(), open_.end(), work));
-  Add(bytes_sent_, work->executor_.bytes_sent());
-  Add(bytes_received_, work->executor_.bytes_received());
+  if (work->waits()) {
+    LeaveLine(work);
+  }
+  if (status.ok() && work->call_.source != nullptr) {
+    *work->call_.source = work->peer();
+  }
+  Add(bytes_sent_, work->executor_->bytes_sent());
+  Add(bytes_received_, work->executor_->bytes_received());
   if (work == asked_) {
     asked_ = nullptr;
     membership_.OnFinished();
@@ -626,7 +798,7 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
     engine_.Succeeded(work->started_ns_);
   }
   engine_.CountOpenWork(-1);
-  if (work->executor_.pending() > 0) {
+  if (work->executor_->pending() > 0) {
     draining_.push_back(work);
     work->Finish(status);
     return;

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,11 +64,13 @@ struct Admitted {
   std::shared_ptr<const Plan> plan;
   OwnedBuffer scratch;
   Wiring wiring;
+  bool waits = false;  // for its number, in CommCore::lines_
 };
 
 class CommCore;
 
-WorkInfo InfoOf(const CommCore& core, const Call& call, const Wiring& number, int64_t started_ns);
+// `number`: as Blame::sequence.
+WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
 
 // Some of the ranks, for parts of calls that only these exchange, under numbers that all ranks have taken.
 struct PartGroup {
@@ -91,18 +94,27 @@ class CallWork final : public Work, public Job {
   friend class CommCore;
   // The rank that it waits for; -1: none.
   int WaitingFor() const;
-  // Runs `body`, which has the executor go on: with the caller's own function, if the call has one.
-  void Execute(absl::FunctionRef<void()> body);
+  // As Blame::sequence; 0: a receive in line, which has no number yet.
+  uint64_t number() const { return number_.load(std::memory_order_relaxed); }
+  bool waits() const { return number() == 0; }
+  // The peer of a send or receive; -1: not known yet.
+  int peer() const { return peer_.load(std::memory_order_relaxed); }
+  // [driver] Its turn has come: it is the receive of this message of the peer's.
+  void Take(Admitted admitted, int peer);
+  void MakeExecutor(Admitted admitted);
 
   const std::shared_ptr<CommCore> core_;
   const PartGroup* const among_;
   const Call call_;
-  const Wiring wiring_;
+  Wiring wiring_;  // [driver]
+  std::atomic<uint64_t> number_;
+  std::atomic<int> peer_;
   const int64_t started_ns_;
   const Progress from_;
-  Executor executor_;
+  std::optional<Executor> executor_;  // always one; another when the work's turn has come
   OwnedBuffer staged_;
   const RefPtr<Work> whole_;
+  bool started_ = false;   // [driver]
   bool ready_ = false;     // [driver]
   bool inquired_ = false;  // [driver] its deadline has passed and the others are being asked
 };
@@ -122,6 +134,9 @@ struct Refusal {
 class CommCore final : public ContextOwner, public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
+  // With the cores that the members have, of which the engine learns too.
+  static std::shared_ptr<CommCore> Make(std::shared_ptr<Engine> engine, BufferPool& pool,
+                                        CoreConfig config);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
   // Starts it and waits. Small calls go the short way where it pays (express.h).
@@ -169,6 +184,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void Refused(const Call& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Engine& engine() { return engine_; }
+  const std::shared_ptr<Engine>& shared_engine() const { return engine_holder_; }
   BufferPool& pool() { return pool_; }
   const CoreConfig& config() const { return config_; }
   const Topology& topology() const { return topology_; }
@@ -217,6 +233,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
     std::string reason;
     Blame blame;
   };
+  // A function of the caller's that is running.
+  struct Running {
+    const CallWork* work = nullptr;  // whose it is; null: none is
+    int64_t since_ns = 0;
+  };
   // RunAgain for a send or receive.
   std::optional<absl::Status> RunMessage(const Likeness& like, const void* in, void* out);
   // What is combined instead of this rank's contribution, and `call` pointed at it.
@@ -235,16 +256,25 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   uint64_t NextMessage(CallKind kind, int peer) {
     return next_untagged_message_[WayOf(kind, peer)].fetch_add(1, std::memory_order_relaxed);
   }
-  static bool IsMessage(CallKind kind) {
-    return kind == CallKind::kSend || kind == CallKind::kRecv;
+  static uint32_t TagOf(const Call& call) {
+    return call.options.user_tag < 0 ? Tag::kUntagged
+                                     : static_cast<uint32_t>(call.options.user_tag);
   }
   // To or from a peer.
   static size_t WayOf(CallKind kind, int peer) {
     return 2 * static_cast<size_t>(peer) + (kind == CallKind::kSend ? 0 : 1);
   }
   Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Wiring Unnumbered(const Call& call) const;
+  // The number of the next send or receive with this tag.
+  uint64_t NextOf(uint32_t tag, size_t way) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It is a receive from any peer, or one waits before it.
+  bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StartAndWait(const Call& call);
   bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How the peer numbers this call, or what it could be called if it is a receive in line.
+  CallId CallIdWith(const CallWork& work, int peer) const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // [driver]:
@@ -256,9 +286,16 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,
                         const Progress& progress);
   void StartWork(CallWork* work);
+  // Starts the receives in line whose turn has come.
+  void TendLines();
+  // A peer of whose next message with this tag something has come; -1: none.
+  int SenderTo(uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When all others have left and their paths are gone, so that no message can come: one of them; -1: they have not.
+  int LastOfAllGone() const;
   void NeedAttention();
   void CompleteReady();
   void FinishWork(CallWork* work, const absl::Status& status);
+  void LeaveLine(CallWork* work);
   // Once no transfer of the call is under way.
   void TakeBuffersBack(CallWork* work);
   // Ends the communicator here and tells the others why. The first reason counts.
@@ -290,6 +327,10 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   void SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns = 0,
                   const absl::Status& excuse = absl::OkStatus());
   void TellThoseWhoAsked(const absl::Status& why);
+  Running RunningFunction() const;
+  // That, if the call waits for it, and has for so long that it counts as what holds it up.
+  Running HeldUpByFunction(const CallWork& work, int64_t now_ns) const;
+  void TellOfRunning(int64_t now_ns);
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
   void OnRefused(int rank, Reader& reader);
   bool IsDue(int rank, const Refusal& refusal) const;
@@ -301,6 +342,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
   absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
   absl::Status ReductionFailed(const CallWork& work) const;
+  std::string ReductionOf(const CallWork& work) const;
+  // "it is in the user reduction of all_reduce #2, which has not returned for 0.5 s"
+  std::string Words(const Running& running, int64_t now_ns) const;
+  // This rank's, which is in a function of the caller's.
+  Finding FindingOf(const Running& running, int64_t now_ns) const;
   // For a rank of another communicator, which waits for this one.
   absl::Status HeldUp(const CallWork& work, const Finding& finding) const;
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
@@ -344,7 +390,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   // (user tag, WayOf) -> next number
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint64_t> next_message_
       ABSL_GUARDED_BY(mutex_);
+  // Receives without a number, by tag, in program order: the first of a line is one from any peer. A message goes to the
+  // first that takes it, so while nothing has come for that one, nothing has come for those behind.
+  absl::flat_hash_map<uint32_t, std::deque<CallWork*>> lines_ ABSL_GUARDED_BY(mutex_);
   Refusal last_refused_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<CallbackThread> reductions_ ABSL_GUARDED_BY(mutex_);  // from the first on
   std::atomic<bool> ended_{false};
   std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver
@@ -356,6 +406,8 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   OwnedBuffer short_scratch_;
   Membership membership_;
   std::vector<CallWork*> open_;  // each holds one reference
+  int in_line_ = 0;              // of open_, without a number
+  int last_source_ = -1;         // of a receive from any peer
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
   CallNotes notes_;
@@ -372,6 +424,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::Status pairwise_;    // a mismatch with one other rank, by which a vote began
   RefPtr<Verdict> verdict_;  // somebody waits for it
   bool attending_ = false;
+  int64_t told_of_ns_ = 0;  // when the function was called of which the log has been told
 };
 
 }  // namespace entrain

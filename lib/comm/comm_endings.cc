@@ -15,6 +15,8 @@ namespace {
 
 // How much later than promised an answer may come.
 constexpr int64_t kSlackNs = 100 * kMillisecond;
+// A function of the caller's that has run for less is not what holds up a call.
+constexpr int64_t kLongRunNs = 100 * kMillisecond;
 // The longest that a peer may make us wait for more of its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
@@ -67,7 +69,7 @@ void CommCore::Fail(const absl::Status& why) {
   }
   while (!open_.empty()) {
     CallWork* const work = open_.back();
-    work->executor_.Stop(first);
+    work->executor_->Stop(first);
     FinishWork(work, ForCall(first, *work));
   }
   TellThoseWhoAsked(first);
@@ -117,7 +119,8 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   }
   VotesNoMore(rank);
   if (membership_.left(rank)) {
-    return;  // what still waits for it fails by its completions
+    NeedAttention();  // of receives from any peer; what else waits for it fails by its completions
+    return;
   }
   if (!membership_.losing()) {
     lost_why_ = why;
@@ -190,7 +193,8 @@ Deadline CommCore::next_tick() const {
       next = std::min(next, work->call_.options.deadline);
     }
   }
-  return next;
+  const int64_t since = RunningFunction().since_ns;
+  return since == 0 || since == told_of_ns_ ? next : std::min(next, Deadline{since + kSecond});
 }
 
 void CommCore::OnTick(int64_t now_ns) {
@@ -200,6 +204,7 @@ void CommCore::OnTick(int64_t now_ns) {
     }
     return;
   }
+  TellOfRunning(now_ns);
   for (size_t i = 0; i < open_.size(); ++i) {
     if (!open_[i]->inquired_ && open_[i]->call_.options.deadline.Passed(now_ns)) {
       Expire(open_[i], now_ns);
@@ -213,7 +218,37 @@ void CommCore::OnTick(int64_t now_ns) {
   }
 }
 
+CommCore::Running CommCore::RunningFunction() const {
+  for (const CallWork* work : open_) {
+    if (const int64_t since = work->executor_->combining_since_ns(); since > 0) {
+      return {work, since};  // one at a time, on one thread
+    }
+  }
+  return {};
+}
+
+CommCore::Running CommCore::HeldUpByFunction(const CallWork& work, int64_t now_ns) const {
+  const Running running = RunningFunction();
+  return work.executor_->combining() && now_ns - running.since_ns >= kLongRunNs ? running
+                                                                                : Running();
+}
+
+void CommCore::TellOfRunning(int64_t now_ns) {
+  const Running running = RunningFunction();
+  if (running.work != nullptr && running.since_ns != told_of_ns_ &&
+      now_ns - running.since_ns >= kSecond) {
+    told_of_ns_ = running.since_ns;
+    ENTRAIN_LOG(kWarning, config_.name, ": ", ReductionOf(*running.work), " has been running for ",
+                (now_ns - running.since_ns) / kMillisecond,
+                " ms; the call waits for it until its deadline");
+  }
+}
+
 void CommCore::Expire(CallWork* work, int64_t now_ns) {
+  if (const Running running = HeldUpByFunction(*work, now_ns); running.work != nullptr) {
+    Fail(TimedOut(*work, FindingOf(running, now_ns), now_ns));  // no need to ask
+    return;
+  }
   // One inquiry at a time; asked again when that one is over. One for others gives way, or goes on as ours.
   if (AsksForOthers() && work != asked_) {
     membership_.OnFinished();
@@ -221,12 +256,22 @@ void CommCore::Expire(CallWork* work, int64_t now_ns) {
   work->inquired_ = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
 }
 
+CallId CommCore::CallIdWith(const CallWork& work, int peer) const {
+  if (!work.waits()) {
+    return {work.wiring_.user_tag, work.wiring_.call_number};
+  }
+  absl::MutexLock lock(&mutex_);
+  const uint64_t next = NextOf(work.wiring_.user_tag, WayOf(CallKind::kRecv, peer));
+  return {work.wiring_.user_tag, static_cast<uint32_t>(next) & Tag::kCallMask};
+}
+
 bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Wiring& wiring = work->wiring_;
-  // Of messages nobody but the peer knows; the others are asked only whether they are there.
-  const CallId call{wiring.user_tag, wiring.call_number};
-  const auto query = membership_.OnExpired(wiring.point_to_point ? kPing : call, now_ns,
-                                           answer_ns + 2 * SlowestRoundTrip());
+  // Of messages nobody but the peer knows; the others are asked only whether they are there. Of a receive in line, the
+  // peers are asked for the next message of each, since nothing has come for any that stands before it.
+  const auto query = membership_.OnExpired(
+      wiring.point_to_point ? kPing : CallId{wiring.user_tag, wiring.call_number}, now_ns,
+      answer_ns + 2 * SlowestRoundTrip());
   if (!query) {
     return false;
   }
@@ -237,11 +282,11 @@ bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
     if (endpoint == nullptr || membership_.left(r)) {
       continue;
     }
-    const bool peer = wiring.point_to_point && r == work->call_.root;
+    const bool peer = wiring.point_to_point && (r == work->peer() || work->peer() < 0);
     const Asked asked = !peer                                 ? Asked::kCollective
                         : work->call_.kind == CallKind::kSend ? Asked::kRecv
                                                               : Asked::kSend;
-    const CallId about = peer ? call : query->call;
+    const CallId about = peer ? CallIdWith(*work, r) : query->call;
     SendSoon(*endpoint, Control(r, ControlKind::kQuery,
                                 Writer()
                                     .Put(query->nonce)
@@ -271,7 +316,13 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
   }
   using Answer = Membership::Answer;
   if (HasMade(rank, asked, call)) {
-    SendAnswer(rank, nonce, Answer::kStarted);
+    // An excuse of one that has started it: what keeps it from going on.
+    const int64_t now = engine_.clock().Now();
+    const CallWork* const work = asked == Asked::kCollective ? OpenCall(call) : nullptr;
+    const Running running = work == nullptr ? Running() : HeldUpByFunction(*work, now);
+    SendAnswer(rank, nonce, Answer::kStarted, 0,
+               running.work == nullptr ? absl::OkStatus()
+                                       : absl::DeadlineExceededError(Words(running, now)));
   } else if (engine_.told()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.cause());
   } else if (const auto other = engine_.WaitsElsewhere(this)) {
@@ -345,12 +396,16 @@ bool CommCore::HasMade(int peer, Asked asked, CallId call) const {
     return HasStarted(call);
   }
   const size_t way = WayOf(asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer);
-  if (call.user_tag == Tag::kUntagged) {
-    return IsBefore(call.number, next_untagged_message_[way].load(std::memory_order_relaxed));
-  }
   absl::MutexLock lock(&mutex_);
-  const auto found = next_message_.find({call.user_tag, static_cast<uint32_t>(way)});
-  return found != next_message_.end() && IsBefore(call.number, found->second);
+  uint64_t next = NextOf(call.user_tag, way);
+  const auto line = lines_.find(call.user_tag);
+  if (asked == Asked::kRecv && line != lines_.end()) {
+    // Those in line that would take a message of the peer's.
+    next += static_cast<uint64_t>(std::count_if(
+        line->second.begin(), line->second.end(),
+        [peer](const CallWork* work) { return work->peer() < 0 || work->peer() == peer; }));
+  }
+  return IsBefore(call.number, next);
 }
 
 std::optional<int64_t> CommCore::waits_since() const {
@@ -393,7 +448,7 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     Fail(TimedOut(*work, finding, now_ns));
   } else {
-    TellThoseWhoAsked(verdict.guilty < 0 ? absl::OkStatus() : HeldUp(*work, finding));
+    TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : HeldUp(*work, finding));
   }
 }
 
@@ -406,8 +461,7 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
     if (!status_.ok()) {
       return;
     }
-    const bool tagged = call.options.user_tag >= 0;
-    const uint32_t tag = tagged ? static_cast<uint32_t>(call.options.user_tag) : Tag::kUntagged;
+    const uint32_t tag = TagOf(call);
     uint64_t next = 0;
     if (IsMessage(call.kind)) {
       if (call.root < 0 || call.root >= size() || call.root == rank()) {
@@ -415,10 +469,10 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
       }
       const size_t way = WayOf(call.kind, call.root);
       refusal.kind = call.kind == CallKind::kSend ? Asked::kSend : Asked::kRecv;
-      next = tagged ? next_message_[{tag, static_cast<uint32_t>(way)}]
-                    : next_untagged_message_[way].load(std::memory_order_relaxed);
+      next = NextOf(tag, way);
     } else {
-      next = tagged ? next_call_[tag] : next_untagged_.load(std::memory_order_relaxed);
+      next =
+          tag == Tag::kUntagged ? next_untagged_.load(std::memory_order_relaxed) : next_call_[tag];
     }
     refusal.call = {tag, static_cast<uint32_t>(next) & Tag::kCallMask};
     if (last_refused_ == refusal) {
@@ -463,18 +517,22 @@ bool CommCore::IsDue(int rank, const Refusal& refusal) const {
     return collective && !HasStarted(refusal.call);
   }
   return std::any_of(open_.begin(), open_.end(), [&](const CallWork* work) {
-    const Wiring& wiring = work->wiring_;
-    const bool same = CallId{wiring.user_tag, wiring.call_number} == refusal.call;
-    const CallKind ours = refusal.kind == Asked::kSend ? CallKind::kRecv : CallKind::kSend;
-    return same && (collective ? !wiring.point_to_point
-                               : work->call_.kind == ours && work->call_.root == rank);
+    const bool message = work->wiring_.point_to_point;
+    const bool receives = work->call_.kind != CallKind::kSend;
+    return message != collective && CallIdWith(*work, rank) == refusal.call &&
+           (collective || (receives == (refusal.kind == Asked::kSend) &&
+                           (work->peer() == rank || work->peer() < 0)));
   });
 }
 
 // ---- [driver] Mismatches
 
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
-  if (envelope.tag.lane() != Tag::kPointToPoint) {
+  if (envelope.tag.lane() == Tag::kPointToPoint) {
+    if (in_line_ > 0) {
+      NeedAttention();
+    }
+  } else {
     Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
   }
 }

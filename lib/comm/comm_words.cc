@@ -42,12 +42,32 @@ CommCore::Finding CommCore::FindingOf(const CallWork& work,
                   BlameFor(&work, verdict.guilty, Phase::kTransfer)};
   const bool message = work.wiring_.point_to_point;
   if (verdict.guilty < 0) {
+    const int64_t now = engine_.clock().Now();
+    if (const Running running = HeldUpByFunction(work, now); running.work != nullptr) {
+      return FindingOf(running, now);
+    }
+    // All have started the call, and may be in a function of their callers'.
+    for (int r = 0; r < size(); ++r) {
+      const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
+      if (r != config_.rank && !membership_.left(r) && !excuse.ok()) {
+        return {r, std::string(excuse.message()), BlameFor(&work, r, Phase::kReduce)};
+      }
+    }
     const int from = work.WaitingFor();
     absl::StrAppend(&finding.reason,
                     from < 0 ? "" : absl::StrCat("; waiting for ", RankName(from)));
     return finding;
   }
-  if (message && verdict.guilty == work.call_.root && verdict.answer != Answer::kNone) {
+  const bool answers = verdict.answer != Answer::kNone;
+  const bool from_any = message && work.peer() < 0 && size() > 2;
+  if (from_any && answers && !verdict.late.empty()) {
+    // Any of them might have sent it.
+    finding.awaited = -1;
+    finding.blame = BlameFor(&work, -1, Phase::kTransfer);
+    finding.reason = absl::StrCat("nothing has come from ", RankList(verdict.late));
+    return finding;
+  }
+  if (message && answers && !from_any && (verdict.guilty == work.peer() || work.peer() < 0)) {
     finding.reason = "it has not made the matching call";
   }
   const auto member = static_cast<size_t>(verdict.guilty);
@@ -82,10 +102,24 @@ absl::Status CommCore::TimedOut(const CallWork& work, const Finding& finding,
 }
 
 absl::Status CommCore::ReductionFailed(const CallWork& work) const {
-  return WithBlame(absl::AbortedError(absl::StrCat(
-                       config_.name, ": rank ", config_.rank, ": the user reduction of ",
-                       CallName(work), " returned ", work.executor_.reduction_failed())),
+  return WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": rank ", config_.rank, ": ",
+                                                   ReductionOf(work), " returned ",
+                                                   work.executor_->reduction_failed())),
                    BlameFor(&work, config_.rank, Phase::kReduce));
+}
+
+std::string CommCore::ReductionOf(const CallWork& work) const {
+  return absl::StrCat("the user reduction of ", CallName(work));
+}
+
+std::string CommCore::Words(const Running& running, int64_t now_ns) const {
+  return absl::StrCat("it is in ", ReductionOf(*running.work), ", which has not returned for ",
+                      Seconds(now_ns - running.since_ns));
+}
+
+CommCore::Finding CommCore::FindingOf(const Running& running, int64_t now_ns) const {
+  return {config_.rank, Words(running, now_ns),
+          BlameFor(running.work, config_.rank, Phase::kReduce)};
 }
 
 absl::Status CommCore::HeldUp(const CallWork& work, const Finding& finding) const {
@@ -178,10 +212,10 @@ Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   if (work != nullptr) {
     blame.operation = std::string(NameOf(work->call_.named().kind));
     blame.tag = work->call_.options.user_tag;
-    blame.sequence = work->wiring_.sequence + 1;
+    blame.sequence = work->number();
     blame.elapsed_ns = engine_.clock().Now() - work->started_ns_;
     blame.deadline_ns = work->call_.options.timeout_ns;
-    blame.bytes_done = work->executor_.bytes_received();
+    blame.bytes_done = work->executor_->bytes_received();
   }
   return blame;
 }
@@ -243,7 +277,8 @@ absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) co
 std::string CommCore::CallName(const CallWork& work) const {
   const std::string tag =
       work.call_.options.user_tag < 0 ? "" : absl::StrCat(" tag ", work.call_.options.user_tag);
-  return absl::StrCat(NameOf(work.call_.named().kind), tag, " #", work.wiring_.sequence + 1);
+  return absl::StrCat(NameOf(work.call_.named().kind), tag,
+                      work.waits() ? "" : absl::StrCat(" #", work.number()));
 }
 
 std::string CommCore::RankName(int rank) const {

@@ -11,7 +11,6 @@
 #include "absl/strings/str_format.h"
 
 #include "lib/base/config.h"
-#include "lib/base/cpu_share.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
@@ -19,6 +18,7 @@
 #include "lib/comm/device_calls.h"
 #include "lib/comm/probe.h"
 #include "lib/comm/runtime.h"
+#include "lib/comm/split_work.h"
 #include "lib/store/store.h"
 
 namespace entrain {
@@ -41,39 +41,9 @@ constexpr int64_t kLookNs =
     50 * kMillisecond;                    // how often a rank that connects looks who has failed
 constexpr int64_t kTellNs = 2 * kSecond;  // for telling the others of an own failure
 
-// The members of each host.
-std::map<absl::string_view, CpuCrowd> CrowdsOf(const std::vector<Member>& members) {
-  std::map<absl::string_view, CpuCrowd> crowds;
-  for (const Member& member : members) {
-    crowds[member.host_id].Add(member.cpus);
-  }
-  return crowds;
-}
-bool Crowded(const CpuCrowd& host) {
-  return host.size() > host.Cores();
-}
-// As Paths::cores.
-int FewestCores(const std::map<absl::string_view, CpuCrowd>& crowds) {
-  const bool crowded = std::any_of(crowds.begin(), crowds.end(),
-                                   [](const auto& host) { return Crowded(host.second); });
-  int fewest = std::numeric_limits<int>::max(), most_ranks = 0;
-  for (const auto& [id, host] : crowds) {
-    fewest = Crowded(host) == crowded ? std::min(fewest, host.Cores()) : fewest;
-    most_ranks = std::max(most_ranks, host.size());
-  }
-  return crowded ? fewest : std::max(fewest, most_ranks);
-}
-
 // What ranks that meet tell each other.
 struct MeetRecord {
   Link inside;  // the slowest to a rank of this host
-};
-
-// What the ranks of a parent tell each other to form parts.
-struct SplitRecord {
-  int32_t color, key;
-  uint32_t context;  // 0: this rank has no context number left
-  uint32_t reserved;
 };
 
 // What travels in a card.
@@ -209,15 +179,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptio
 
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
-  const auto crowds = CrowdsOf(config.members);
-  const bool crowded = Crowded(crowds.at(config.members[static_cast<size_t>(config.rank)].host_id));
-  config.paths.cores = FewestCores(crowds);
-  auto core =
-      std::make_shared<CommCore>(runtime->shared_engine(), runtime->pool(), std::move(config));
-  // More ranks on this host than cores: whoever waits should give its core away at once.
-  if (crowded) {
-    core->engine().SetCrowded(true);
-  }
+  auto core = CommCore::Make(runtime->shared_engine(), runtime->pool(), std::move(config));
   core->engine().RunInDriver([&] { core->Open(); });
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
@@ -369,12 +331,22 @@ RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
 
 absl::Status Communicator::Run(const Call& call) {
   if (!call.options.device && !call.options.on_stream) {
-    return core_->Run(call);
+    const std::shared_ptr<CommCore> core = core_;
+    return core->Run(call);
   }
   ENTRAIN_ASSIGN_OR_RETURN(DeviceCalls* const calls, OnDevice());
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, calls->Start(call, /*blocks=*/true));
   work->Wait(Deadline::Never(), call.options.background);
   return work->status();
+}
+
+absl::Status Communicator::RunOrRefuse(const Call& call) {
+  const std::shared_ptr<CommCore> core = core_;
+  const absl::Status status = Run(call);
+  if (!status.ok()) {
+    core->Refused(call, Annotate(status, NameOf(call.kind)));
+  }
+  return status;
 }
 
 std::optional<absl::Status> Communicator::RunAgain(const Likeness& like, const void* in,
@@ -428,60 +400,34 @@ absl::Status Communicator::Barrier(const CallOptions& o) {
   return Run(call);
 }
 
-absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int key) {
+absl::StatusOr<RefPtr<Work>> Communicator::StartSplit(int color, int key) {
   if (color < -1) {
     return absl::InvalidArgumentError(absl::StrCat("color: ", color, " is negative and not -1"));
   }
-  Engine& engine = core_->engine();
-  SplitRecord mine{color, key, engine.ReserveContext(), 0};
-  std::vector<SplitRecord> all(static_cast<size_t>(size()));
-  Call call;
-  call.kind = CallKind::kSplit;
-  call.in = View(&mine, sizeof(mine));
-  call.out = View(all.data(), static_cast<int64_t>(all.size() * sizeof(mine)));
-  call.count = sizeof(mine);
-  const auto release = [&] {
-    if (mine.context != 0) {
-      engine.ReleaseContext(static_cast<Context>(mine.context));
-    }
-  };
-  const absl::Status status = Run(call);
-  if (!status.ok() || color < 0) {
-    release();
-    return status.ok() ? absl::StatusOr<std::shared_ptr<Communicator>>(nullptr) : status;
+  return SplitWork::Start(core_, runtime_, color, key);
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::FinishSplit(Work& split) {
+  if (split.yields() != SplitWork::kYields) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("work is of ", split.Info().Name(), ", not of a split or duplicate"));
   }
-  std::vector<int> ranks;
-  for (int r = 0; r < size(); ++r) {
-    if (all[static_cast<size_t>(r)].context == 0) {
-      release();
-      return absl::ResourceExhaustedError(
-          absl::StrCat("split: rank ", r, " has created 65535 communicators, which is the limit"));
-    }
-    if (all[static_cast<size_t>(r)].color == color) {
-      ranks.push_back(r);
-    }
+  auto& work = static_cast<SplitWork&>(split);
+  std::shared_ptr<Runtime> runtime = work.runtime();
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<CommCore> part, work.Take());
+  if (part == nullptr) {
+    return nullptr;
   }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key;
-  });
-  const CoreConfig& parent = core_->config();
-  CoreConfig config{absl::StrCat(parent.name, "/", color),
-                    0,
-                    static_cast<Context>(mine.context),
-                    {},
-                    parent.overrides,
-                    parent.tuning,
-                    core_->paths(),
-                    core_->timeout_ns(),
-                    parent.world,
-                    parent.determinism};
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    config.rank = ranks[i] == rank() ? static_cast<int>(i) : config.rank;
-    config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);
-    config.members.back().context =
-        static_cast<Context>(all[static_cast<size_t>(ranks[i])].context);
+  if (runtime == nullptr) {
+    return absl::AbortedError("the runtime was destroyed before the part was taken");
   }
-  return Open(runtime_, std::move(config));
+  return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(part)));
+}
+
+absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Split(int color, int key) {
+  ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> split, StartSplit(color, key));
+  split->Wait(Deadline::Never());  // the call has a deadline of its own
+  return FinishSplit(*split);
 }
 
 absl::StatusOr<void*> Communicator::AllocateMemory(int64_t bytes, SealedMemory::Pages pages) {
@@ -524,8 +470,9 @@ bool Communicator::Drain(Deadline give_up) {
     absl::MutexLock lock(&device_mutex_);
     works = device_calls_ == nullptr ? works : device_calls_->open();
   }
+  const std::shared_ptr<CommCore> core = core_;
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); }) &&
-         core_->Drain(give_up);
+         core->Drain(give_up);
 }
 int Communicator::rank() const {
   return core_->rank();

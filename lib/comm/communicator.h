@@ -81,8 +81,10 @@ class Communicator {
   // All of them, numbered in this order, with one turn of the engine. The work is over when all are; its status is the
   // first failure in this order.
   RefPtr<Work> StartAll(absl::Span<const Call> calls);
-  // Start and wait.
+  // Start and wait. Another thread may destroy this meanwhile, which ends the call; so may it in the next two and in Drain.
   absl::Status Run(const Call& call);
+  // The same for a call of the user's: one that this rank cannot start is Refused.
+  absl::Status RunOrRefuse(const Call& call);
   // See CommCore.
   std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
 
@@ -97,6 +99,11 @@ class Communicator {
 
   // Collective. Null for color -1.
   absl::StatusOr<std::shared_ptr<Communicator>> Split(int color, int key);
+  // The same without waiting: once the work is over, FinishSplit gives the part, once. A part that nobody takes ends on all
+  // ranks when the work goes.
+  absl::StatusOr<RefPtr<Work>> StartSplit(int color, int key);
+  // kInvalidArgument: the work is another call's.
+  static absl::StatusOr<std::shared_ptr<Communicator>> FinishSplit(Work& split);
 
   // Memory that the other processes of this host may read where it lies, of all communicators of the runtime.
   absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);

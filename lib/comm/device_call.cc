@@ -30,8 +30,7 @@ DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const C
       settled_(!MayChoose(call)) {}
 
 bool DeviceCall::MayChoose(const Call& call) {
-  return call.options.device && call.options.user_tag < 0 && call.kind != CallKind::kSend &&
-         call.kind != CallKind::kRecv;
+  return call.options.device && call.options.user_tag < 0 && !IsMessage(call.kind);
 }
 
 size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
@@ -69,7 +68,7 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
 }
 
 WorkInfo DeviceCall::Info() const {
-  return InfoOf(*core_, *call_, numbers_[0], started_ns_);
+  return InfoOf(*core_, *call_, numbers_[0].sequence + 1, started_ns_);
 }
 
 absl::Status DeviceCall::Reserve() {

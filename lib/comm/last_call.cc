@@ -18,8 +18,8 @@ bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment) {
 }
 
 bool LastCall::MayRepeat(const Call& call) {
-  return call.kind != CallKind::kSend && call.kind != CallKind::kRecv && call.uneven == nullptr &&
-         IsBuiltin(call.reduction.op) && call.options.determinism == Determinism::kDefault;
+  return !IsMessage(call.kind) && call.uneven == nullptr && IsBuiltin(call.reduction.op) &&
+         call.options.determinism == Determinism::kDefault;
 }
 
 LastCall::LastCall(const Call& checked, const Descriptor& its_descriptor, const Wiring& its_wiring,

@@ -242,7 +242,7 @@ absl::Status PackedCall::SubtractPacked(float* owed) const {
 }
 
 WorkInfo PackedCall::Info() const {
-  return InfoOf(*core_, *call_, numbers_[0], now_ns_);
+  return InfoOf(*core_, *call_, numbers_[0].sequence + 1, now_ns_);
 }
 
 absl::Status PackedCall::Begin(std::vector<Wiring> numbers) {

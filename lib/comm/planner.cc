@@ -276,17 +276,15 @@ Order Planner::OrderOf(const Call& call) const {
 }
 
 Planner::Shape Planner::ShapeOf(const Call& call) const {
-  const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
   return {call.kind == CallKind::kSplit ? CallKind::kAllGather : call.kind,
           SizeOf(call.dtype),
           call.count,
-          point || HasRoot(call.kind) ? call.root : 0,
+          IsMessage(call.kind) || HasRoot(call.kind) ? call.root : 0,
           OrderOf(call),
           call.kind == CallKind::kAllToAll && call.in.data == call.out.data};
 }
 
 absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
-  const bool point = call.kind == CallKind::kSend || call.kind == CallKind::kRecv;
   Shape shape = ShapeOf(call);
   if (call.uneven != nullptr) {
     // All ranks know all parts, or this is not asked for: see DataBytes.
@@ -303,7 +301,7 @@ absl::StatusOr<std::shared_ptr<const Plan>> Planner::PlanFor(const Call& call) {
   if (found != plans_.end()) {
     return plan = found->second;
   }
-  if (point) {
+  if (IsMessage(call.kind)) {
     plan = PointToPoint(shape, call.kind == CallKind::kSend ? Direction::kSend : Direction::kRecv);
   } else {
     ENTRAIN_ASSIGN_OR_RETURN(plan, Make(shape, nullptr));

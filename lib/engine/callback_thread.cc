@@ -21,7 +21,7 @@ struct CallbackThread::Queue {
   bool closed ABSL_GUARDED_BY(mutex) = false;
 };
 
-absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start() {
+absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start(const char* name) {
   auto queue = std::make_shared<Queue>();
   auto share = std::make_unique<std::shared_ptr<Queue>>(queue);
   // Signals belong to the program's own threads.
@@ -33,10 +33,10 @@ absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start() {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the thread of callbacks: ", ErrnoStatus(error, "pthread_create").message()));
+        absl::StrCat("the thread ", name, ": ", ErrnoStatus(error, "pthread_create").message()));
   }
   share.release();  // the thread's
-  pthread_setname_np(thread, "entrain-done");
+  pthread_setname_np(thread, name);
   pthread_detach(thread);
   return std::shared_ptr<CallbackThread>(new CallbackThread(std::move(queue)));
 }

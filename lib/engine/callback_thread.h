@@ -1,6 +1,6 @@
-// The thread that calls done() of entrain_work_notify: functions of the caller's that may block, for a lock that another
-// thread holds over a call of the library. One an engine, made for the first of them. Nobody waits for it, nor joins it:
-// what it runs may need what its waiter holds.
+// A thread that calls functions of the caller's, which may block, for a lock that another thread holds over a call of the
+// library: done() of entrain_work_notify, on one an engine, and reductions, on one a communicator. Made for the first of
+// them. Nobody joins it, nor waits for it without a deadline: what it runs may need what its waiter holds.
 //
 // Thread safety: any thread.
 #pragma once
@@ -15,8 +15,8 @@ namespace entrain {
 class CallbackThread {
  public:
   using Callback = absl::AnyInvocable<void() &&>;
-  // RESOURCE_EXHAUSTED: the system gives no thread.
-  static absl::StatusOr<std::shared_ptr<CallbackThread>> Start();
+  // `name`: as tools that look at threads show it. RESOURCE_EXHAUSTED: the system gives no thread.
+  static absl::StatusOr<std::shared_ptr<CallbackThread>> Start(const char* name);
   // The thread ends by itself once it has called what was posted. May be run on it.
   ~CallbackThread();
   // Calls it soon, after those that were posted before.

@@ -15,8 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/callback_scope.h"
-#include "lib/base/log.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -295,7 +293,7 @@ void Engine::RunInDriver(absl::AnyInvocable<void()> body) {
 absl::StatusOr<std::shared_ptr<CallbackThread>> Engine::Callbacks() {
   absl::MutexLock lock(&callbacks_mutex_);
   if (callbacks_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(callbacks_, CallbackThread::Start());
+    ENTRAIN_ASSIGN_OR_RETURN(callbacks_, CallbackThread::Start("entrain-done"));
   }
   return callbacks_;
 }
@@ -466,7 +464,6 @@ bool Engine::Await(const Work& work, Deadline give_up, bool background) {
       slept = false;
     } else {
       SleepAsWaiter(work, give_up);
-      TellOfCallers();
       slept = true;
     }
     if (!work.done() && give_up.Passed(clock_.Now())) {
@@ -500,35 +497,6 @@ void Engine::SleepAsWaiter(const Work& work, Deadline give_up) {
   waiter_count_.fetch_sub(1, std::memory_order_relaxed);
   absl::MutexLock lock(&waiters_mutex_);
   waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &self));
-}
-
-void Engine::RunCallers(std::string name, absl::FunctionRef<void()> body) {
-  const CallbackScope scope(name, Does::kLook);
-  {
-    absl::MutexLock lock(&callers_mutex_);
-    callers_ = name;
-    callers_since_ns_ = clock_.Now();
-  }
-  body();
-  absl::MutexLock lock(&callers_mutex_);
-  callers_.clear();
-}
-
-void Engine::TellOfCallers() {
-  std::string name;
-  int64_t ran_ns = 0;
-  {
-    absl::MutexLock lock(&callers_mutex_);
-    ran_ns = clock_.Now() - callers_since_ns_;
-    if (!callers_.empty() && ran_ns > kSecond) {
-      name = std::exchange(callers_, {});
-    }
-  }
-  if (!name.empty()) {
-    ENTRAIN_LOG(kWarning, name, " has been running for ", ran_ns / kMillisecond,
-                " ms; no other call of this runtime goes on, or is ended by its deadline, before "
-                "it returns");
-  }
 }
 
 void Engine::WakeWaiters(const Work* work) {

@@ -29,7 +29,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
@@ -114,7 +113,7 @@ class Engine final : public Events {
   void Leave();  // [driver]
   // [driver] Goes on as the driver until the work is done, then leaves.
   void Stay(const Work& work);
-  // The thread of the caller's functions that may block; made by the first who asks.
+  // The thread of done(); made by the first who asks.
   absl::StatusOr<std::shared_ptr<CallbackThread>> Callbacks() ABSL_LOCKS_EXCLUDED(callbacks_mutex_);
   // More local ranks than cores: waiters give the core away at once.
   void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
@@ -142,9 +141,6 @@ class Engine final : public Events {
   // The same at once, as far as the peers take it: for whoever may exit as soon as it is told. Not
   // from inside a transport's Poll.
   void Flush();
-  // Runs `body`, which calls the function `name` of the caller's: nothing else moves until that returns. Who waits
-  // meanwhile for longer than a second says so in the log.
-  void RunCallers(std::string name, absl::FunctionRef<void()> body);
   // Asks for owner->Attend() after the transports have been polled.
   void NeedAttention(ContextOwner* owner);
   // Wakes whoever waits for this work.
@@ -217,7 +213,6 @@ class Engine final : public Events {
   void GiveWay(int64_t waited_ns) const;
   void SleepAsDriver(Deadline until);  // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
-  void TellOfCallers();
   void ThreadMain();
   // One stint of the engine's thread at the wheel, and its sleep; true: a waiter was woken to take
   // over.
@@ -247,11 +242,6 @@ class Engine final : public Events {
   absl::Mutex waiters_mutex_;
   std::vector<Waiter*> waiters_ ABSL_GUARDED_BY(waiters_mutex_);
   std::atomic<int> waiter_count_{0};
-
-  absl::Mutex callers_mutex_;
-  std::string callers_
-      ABSL_GUARDED_BY(callers_mutex_);  // the function that runs; empty: none, or it has been told
-  int64_t callers_since_ns_ ABSL_GUARDED_BY(callers_mutex_) = 0;
 
   absl::Mutex callbacks_mutex_;
   std::shared_ptr<CallbackThread> callbacks_ ABSL_GUARDED_BY(callbacks_mutex_);

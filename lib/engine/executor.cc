@@ -1,6 +1,8 @@
 #include "lib/engine/executor.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 namespace entrain {
@@ -25,9 +27,10 @@ void Executor::Start(const Progress& from) {
   bytes_received_ = from.bytes_received;
   before_ = &from;
   for (size_t i = 0; i < runs_.size(); ++i) {
-    runs_[i].scratch = scratch_.data() == nullptr
-                           ? nullptr
-                           : scratch_.data() + static_cast<int64_t>(i) * plan_->slot_bytes;
+    runs_[i].scratch =
+        scratch_.data() == nullptr
+            ? nullptr
+            : scratch_.data() + static_cast<int64_t>(i) * plan_->SlotBytes(call_.reduction);
     if (NextLane(runs_[i])) {
       runs_[i].round = i == 0 ? from.round : 0;
       StepLane(runs_[i]);
@@ -41,6 +44,14 @@ void Executor::Stop(absl::Status why) {
     status_ = std::move(why);
   }
   EndLoans();
+  std::shared_ptr<OwnedBuffer> left;
+  for (LaneRun& run : runs_) {
+    if (run.combine != nullptr) {
+      left = left != nullptr ? left : std::make_shared<OwnedBuffer>(std::move(scratch_));
+      std::exchange(run.combine, nullptr)->Cancel(left);
+      --pending_;
+    }
+  }
 }
 
 OwnedBuffer Executor::TakeScratch() {
@@ -85,12 +96,14 @@ void Executor::StepLane(LaneRun& run) {
     if (run.outstanding > 0) {
       return;
     }
-    DoOps(run);
+    if (!DoOps(run)) {
+      return;
+    }
     ++run.round;
   }
 }
 
-void Executor::DoOps(LaneRun& run) {
+bool Executor::DoOps(LaneRun& run) {
   const Lane& lane = schedule_.lanes[static_cast<size_t>(run.lane)];
   const Round& round = schedule_.rounds[lane.first_round + run.round];
   absl::InlinedVector<Lent, 4> lent;
@@ -99,12 +112,13 @@ void Executor::DoOps(LaneRun& run) {
       lent.push_back({binding_.PlaceOf(t), slots_[t].loan.lent});
     }
   }
-  if (const int32_t failed = binding_.RunOps(run.scratch, round, lent); failed != 0) {
-    stopped_ = true;
-    reduction_failed_ = failed;
+  run.op = binding_.RunOps(run.scratch, round, run.op, lent);
+  if (run.op < round.ops) {
+    Combine(run, round.first_op + run.op);
+    return false;
   }
   if (lent.empty()) {
-    return;
+    return true;
   }
   for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
     if (slots_[t].loan.lent != nullptr) {
@@ -118,6 +132,44 @@ void Executor::DoOps(LaneRun& run) {
       }
     }
   }
+  return true;
+}
+
+void Executor::Combine(LaneRun& run, uint32_t op) {
+  Combination combination = binding_.SetAside(run.scratch, op);
+  std::byte* const result = combination.result;
+  ++pending_;
+  run.combine = UserCombine::Post(
+      functions_, call_.dtype, call_.reduction, std::move(combination),
+      [this, &run, op, result](int32_t returned) { OnCombined(run, op, result, returned); });
+}
+
+void Executor::OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned) {
+  --pending_;
+  run.combine = nullptr;
+  if (returned != 0 && !stopped_) {
+    stopped_ = true;
+    reduction_failed_ = returned;
+  } else if (!stopped_) {
+    const Bytes dst = binding_.Span(run.scratch, plan_->ops[op]);
+    std::memcpy(dst.data(), result, dst.size());
+    ++run.op;
+    run.ready = true;
+  }
+  ready_();
+}
+
+bool Executor::combining() const {
+  return std::any_of(runs_.begin(), runs_.end(),
+                     [](const LaneRun& run) { return run.combine != nullptr; });
+}
+
+int64_t Executor::combining_since_ns() const {
+  int64_t since = 0;
+  for (const LaneRun& run : runs_) {
+    since = run.combine != nullptr ? std::max(since, run.combine->since_ns()) : since;
+  }
+  return since;
 }
 
 bool Executor::ReadyForOps(const LaneRun& run, Direction completed) const {
@@ -130,10 +182,10 @@ bool Executor::Advance() {
   for (LaneRun& run : runs_) {
     if (run.lane >= 0 && run.ready && !stopped_) {
       run.ready = false;
-      if (!std::exchange(run.ops_done, true)) {
-        DoOps(run);
+      if (!run.ops_done && run.combine == nullptr) {
+        run.ops_done = DoOps(run);
       }
-      if (run.outstanding == 0 && !stopped_) {
+      if (run.ops_done && run.outstanding == 0 && !stopped_) {
         ++run.round;
         StepLane(run);
       }
@@ -161,6 +213,7 @@ void Executor::PostRound(LaneRun& run) {
   run.outstanding = static_cast<int>(round.transfers) - std::popcount(skip);
   run.receives = 0;
   run.ops_done = before != nullptr && before->ops_done;
+  run.op = 0;
   pending_ += run.outstanding;
   // Receives first: what is expected then finds its place at once.
   for (const Direction direction : {Direction::kRecv, Direction::kSend}) {
@@ -191,7 +244,7 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index, const Ticket* lent) {
       return;
     }
     endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), data, &slot);
-  } else if (plan_->may_be_lent[index]) {
+  } else if (plan_->may_be_lent[index] && call_.reduction.op != ReduceOp::kCustom) {
     endpoint.PostLoan(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot, &slot.loan);
   } else if (plan_->cold_transfers[index]) {
     endpoint.PostCold(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);

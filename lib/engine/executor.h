@@ -18,6 +18,7 @@
 #include "collectives/schedule.h"
 #include "lib/base/call.h"
 #include "lib/engine/plan.h"
+#include "lib/engine/user_combine.h"
 #include "lib/kernels/kernels.h"
 #include "lib/memory/buffer.h"
 #include "transports/transport.h"
@@ -46,25 +47,33 @@ class Executor {
   Executor(std::shared_ptr<const Plan> plan, const Call& call, const Wiring& wiring,
            const Kernels& kernels, OwnedBuffer scratch, std::function<void()> ready);
 
+  // Before Start, of a call with the caller's own reduction: where that runs.
+  void CombineBy(UserFunctions functions) { functions_ = std::move(functions); }
   // Posts the first rounds, or what is left of the one that somebody else has begun. The call may be
   // over at once.
   void Start(const Progress& from = {});
   // Does what is ready; true when the call is over: all lanes done, or failed() and nothing more
   // will be posted.
   bool Advance();
-  // No further rounds are posted; transfers under way still complete.
+  // No further rounds are posted; transfers under way still complete. A function of the caller's that is running goes on,
+  // and nothing waits for it.
   void Stop(absl::Status why);
 
   const absl::Status& status() const { return status_; }
-  // Posted transfers whose completions have not run. The executor must live until this is 0.
+  // Posted transfers whose completions have not run, and combinations by the caller's own function that have not come back.
+  // The executor must live until this is 0.
   int pending() const { return pending_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   int64_t bytes_received() const { return bytes_received_; }
   // What the caller's own reduction returned when it failed; 0: it has not.
   int32_t reduction_failed() const { return reduction_failed_; }
+  // It waits for the caller's own function.
+  bool combining() const;
+  // When that was called, if it is running; 0: it is not.
+  int64_t combining_since_ns() const;
   // The rank of the first transfer that failed or has not completed; -1: none.
   int WaitingFor() const;
-  // Once, when pending() is 0.
+  // Once, when pending() is 0. Empty where the caller's own function may still be using it.
   OwnedBuffer TakeScratch();
 
  private:
@@ -75,7 +84,9 @@ class Executor {
     int receives = 0;     // of these
     std::byte* scratch = nullptr;
     bool ready = false;
-    bool ops_done = false;  // of this round, while its sends are under way
+    bool ops_done = false;                 // of this round, while its sends are under way
+    uint32_t op = 0;                       // the next of this round
+    std::shared_ptr<UserCombine> combine;  // of that one, under way
   };
   struct Pending : Completion {
     Executor* executor = nullptr;
@@ -91,8 +102,11 @@ class Executor {
   void PostTransfer(LaneRun& run, uint32_t transfer, const Ticket* lent);
   bool NextLane(LaneRun& run);
   void StepLane(LaneRun& run);
-  // The operations of the lane's round, and the end of what was lent for them.
-  void DoOps(LaneRun& run);
+  // The operations of the lane's round, and the end of what was lent for them. False: the caller's own function is under
+  // way, and the rest comes after it.
+  bool DoOps(LaneRun& run);
+  void Combine(LaneRun& run, uint32_t op);
+  void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);
   // Whether the last of a round has completed that its operations wait for.
   bool ReadyForOps(const LaneRun& run, Direction completed) const;
   void EndLoans();
@@ -104,6 +118,7 @@ class Executor {
   const Wiring wiring_;
   const Binding binding_;
   const std::function<void()> ready_;
+  UserFunctions functions_;
   OwnedBuffer scratch_;
   // Small calls stay in the object: an allocation each is a tenth of the time of the smallest.
   absl::InlinedVector<LaneRun, 2> runs_;

@@ -38,7 +38,7 @@ bool Express::Run(Engine& engine) {
           return false;
         }
       }
-      binding_.RunOps(scratch_, round, lent_);
+      binding_.RunOps(scratch_, round, 0, lent_);
       lent_.clear();
       progress_.ops_done = true;
     }

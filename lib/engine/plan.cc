@@ -338,6 +338,21 @@ void FindCold(Plan* plan, int64_t cold_bytes) {
   }
 }
 
+// What is apart begins at a cache line.
+int64_t Aligned(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// The result, and the operands behind the first that are the caller's.
+int64_t AsideBytesOf(const Plan& plan, uint32_t index) {
+  const LocalOp& op = plan.schedule->ops[index];
+  int64_t copies = 1;
+  for (uint32_t i = op.first_operand + 1; i < op.first_operand + op.operands; ++i) {
+    copies += plan.places.operands[i].slot == Slot::kScratch ? 0 : 1;
+  }
+  return op.kind == LocalKind::kCombine ? copies * Aligned(plan.ops[index].bytes) : 0;
+}
+
 // Whether messages may come to the call's result before it is computed: no input lies there.
 bool MayUseApart(const Call& call) {
   const auto in = reinterpret_cast<uintptr_t>(call.in.data),
@@ -362,7 +377,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   Cutter cutter(*schedule, in, out, element_bytes);
   for (const Lane& lane : schedule->lanes) {
     // Lanes begin at cache lines.
-    plan.slot_bytes = std::max(plan.slot_bytes, (cutter.Enter(lane) + 63) / 64 * 64);
+    plan.slot_bytes = std::max(plan.slot_bytes, Aligned(cutter.Enter(lane)));
     for (uint32_t r = lane.first_round; r < lane.first_round + lane.rounds; ++r) {
       const Round& round = schedule->rounds[r];
       for (uint32_t t = round.first_transfer; t < round.first_transfer + round.transfers; ++t) {
@@ -378,6 +393,9 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
     }
   }
   plan.schedule = std::move(schedule);
+  for (uint32_t o = 0; o < plan.schedule->ops.size(); ++o) {
+    plan.aside_bytes = std::max(plan.aside_bytes, AsideBytesOf(plan, o));
+  }
   plan.express = FitsExpress(plan);
   const CallKind kind = plan.schedule->spec.kind;
   plan.only_moves =
@@ -412,79 +430,73 @@ const std::byte* Binding::Source(std::byte* scratch, const Place& place,
   return Address(scratch, place);
 }
 
-int32_t Binding::RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent) const {
-  for (uint32_t o = round.first_op; o < round.first_op + round.ops; ++o) {
-    const LocalOp& op = schedule_.ops[o];
-    if (op.kind == LocalKind::kCombine) {
-      if (const int32_t failed = Combine(scratch, o, lent); failed != 0) {
-        return failed;
-      }
+uint32_t Binding::RunOps(std::byte* scratch, const Round& round, uint32_t op,
+                         absl::Span<const Lent> lent) const {
+  for (; op < round.ops; ++op) {
+    const uint32_t index = round.first_op + op;
+    const LocalOp& local = schedule_.ops[index];
+    const Bytes dst = Span(scratch, plan_.ops[index]);
+    if (dst.empty()) {
       continue;
     }
-    const Bytes dst = Span(scratch, plan_.ops[o]);
-    const std::byte* const from = Source(scratch, places_.operands[op.first_operand], lent);
-    if (dst.data() != from && !dst.empty()) {
-      if (plan_.cold_ops[o]) {
+    if (local.kind == LocalKind::kCombine) {
+      if (call_.reduction.op == ReduceOp::kCustom) {
+        return op;
+      }
+      Combine(scratch, index, lent);
+      continue;
+    }
+    const std::byte* const from = Source(scratch, places_.operands[local.first_operand], lent);
+    if (dst.data() != from) {
+      if (plan_.cold_ops[index]) {
         StreamCopy(dst.data(), from, dst.size());
       } else {
         std::memcpy(dst.data(), from, dst.size());
       }
     }
   }
-  return 0;
+  return op;
 }
 
-int32_t Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent> lent) const {
+void Binding::Combine(std::byte* scratch, uint32_t index, absl::Span<const Lent> lent) const {
   const LocalOp& op = schedule_.ops[index];
   const Place& to = plan_.ops[index];
-  if (to.bytes == 0) {
-    return 0;
-  }
   const int64_t count = to.bytes / plan_.element_bytes;
   std::byte* const dst = Address(scratch, to);
   absl::InlinedVector<const void*, 16> sources;
   for (uint32_t i = 0; i < op.operands; ++i) {
     sources.push_back(Source(scratch, places_.operands[op.first_operand + i], lent));
   }
-  const ReduceOp reduce = call_.reduction.op;
-  if (reduce == ReduceOp::kCustom) {
-    return CombineByCallback(dst, sources, count);
-  }
   if (call_.reduction.merging != nullptr) {
     // The sources are the ranks' contributions in rank order: the planner keeps to such algorithms.
     Merge(kernels_, *call_.reduction.merging, call_.dtype, dst, sources, count);
-    return 0;
+    return;
   }
+  const ReduceOp reduce = call_.reduction.op;
   const bool average = reduce == ReduceOp::kAvg;
   const bool sums = average || reduce == ReduceOp::kPreMultipliedSum;
   kernels_.combine(sums ? ReduceOp::kSum : reduce, call_.dtype, dst, sources.data(),
                    static_cast<int>(sources.size()), count,
                    average && op.last ? schedule_.spec.size : 1);
-  return 0;
 }
 
-// dst = sources[0] ⊕ sources[1] ⊕ ..., by a function that only knows dst = dst ⊕ src. A destination
-// that is one of the later sources would be overwritten too early, so such results are made aside.
-int32_t Binding::CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
-                                   int64_t count) const {
-  const auto bytes = static_cast<size_t>(count * plan_.element_bytes);
-  const bool aside = std::find(sources.begin() + 1, sources.end(), dst) != sources.end();
-  std::vector<std::byte> room(aside ? bytes : 0);
-  std::byte* const result = aside ? room.data() : dst;
-  if (result != sources[0]) {
-    std::memcpy(result, sources[0], bytes);
+Combination Binding::SetAside(std::byte* scratch, uint32_t index) const {
+  const LocalOp& op = schedule_.ops[index];
+  const Place& to = plan_.ops[index];
+  std::byte* room = scratch + plan_.slot_bytes;
+  const auto copy = [&](const Place& place) {
+    std::memcpy(room, Address(scratch, place), static_cast<size_t>(to.bytes));
+    return std::exchange(room, room + Aligned(to.bytes));
+  };
+  Combination combination;
+  combination.count = to.bytes / plan_.element_bytes;
+  combination.result = copy(places_.operands[op.first_operand]);
+  for (uint32_t i = op.first_operand + 1; i < op.first_operand + op.operands; ++i) {
+    const Place& place = places_.operands[i];
+    combination.sources.push_back(place.slot == Slot::kScratch ? Address(scratch, place)
+                                                               : copy(place));
   }
-  for (const void* source : sources.subspan(1)) {
-    const int32_t failed = call_.reduction.combine(
-        result, source, count, static_cast<int32_t>(call_.dtype), call_.reduction.user);
-    if (failed != 0) {
-      return failed;
-    }
-  }
-  if (aside) {
-    std::memcpy(dst, result, bytes);
-  }
-  return 0;
+  return combination;
 }
 
 }  // namespace entrain

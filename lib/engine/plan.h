@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 
 #include "collectives/schedule.h"
@@ -40,7 +41,9 @@ struct Plan {
   };
   Places places, apart;
   int64_t slot_bytes = 0;  // scratch of the largest lane
-  bool express = false;    // may go the short way, see express.h
+  // What the caller's own function is given of the largest combination, apart from that: see Binding::SetAside.
+  int64_t aside_bytes = 0;
+  bool express = false;  // may go the short way, see express.h
   // Gather, scatter, all_to_all: every message is another part, and is copied where it comes. So one that would go by way
   // of a transport's own memory would be copied twice for nothing.
   bool only_moves = false;
@@ -61,6 +64,11 @@ struct Plan {
   std::vector<bool> cold_transfers, cold_ops;
 
   // A result of at least `cold_bytes` is cold: no cache holds it until somebody reads it.
+  // Scratch of a window slot for a call with this reduction.
+  int64_t SlotBytes(const Reduction& reduction) const {
+    return slot_bytes + (reduction.op == ReduceOp::kCustom ? aside_bytes : 0);
+  }
+
   static Plan Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
                    const Layout& in, const Layout& out, int64_t element_bytes, int window,
                    int64_t cold_bytes);
@@ -92,6 +100,13 @@ struct Wiring {
   }
 };
 
+// What a function of the caller's is given: result = result ⊕ sources[0] ⊕ sources[1] ⊕ ...
+struct Combination {
+  std::byte* result = nullptr;
+  absl::InlinedVector<const std::byte*, 4> sources;
+  int64_t count = 0;
+};
+
 // The plan and the call outlive it.
 class Binding {
  public:
@@ -109,16 +124,19 @@ class Binding {
   }
   // Where a transfer's bytes are.
   const Place& PlaceOf(uint32_t transfer) const { return places_.transfers[transfer]; }
-  // 0, or what the caller's own function returned when it failed; then the rest is not done.
-  int32_t RunOps(std::byte* scratch, const Round& round, absl::Span<const Lent> lent = {}) const;
+  // Does the round's operations from `op` of them on. Returns the first that takes the caller's own function, which is not
+  // done; round.ops: none is left.
+  uint32_t RunOps(std::byte* scratch, const Round& round, uint32_t op = 0,
+                  absl::Span<const Lent> lent = {}) const;
+  // What that function is given for this operation of the schedule: copies, in the scratch, of what is the caller's. The
+  // result is to be copied to Span(scratch, plan.ops[op]).
+  Combination SetAside(std::byte* scratch, uint32_t op) const;
 
  private:
   // Where an operand is.
   const std::byte* Source(std::byte* scratch, const Place& place,
                           absl::Span<const Lent> lent) const;
-  int32_t Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
-  int32_t CombineByCallback(std::byte* dst, absl::Span<const void* const> sources,
-                            int64_t count) const;
+  void Combine(std::byte* scratch, uint32_t op, absl::Span<const Lent> lent) const;
 
   const Plan& plan_;
   const Schedule& schedule_;

@@ -72,6 +72,7 @@ struct WorkInfo {
   int64_t tag = -1;
   uint64_t sequence = 0;  // as in Blame; 0: not one call
   int64_t started_ns = 0;
+  int source = -1;           // of a recv_any: the sender, once known
   std::string Name() const;  // as in errors: "all_reduce #2"
 };
 
@@ -93,6 +94,8 @@ class Work {
   bool Wait(Deadline give_up, bool background = false);
   // Any thread, once the work has been started.
   virtual WorkInfo Info() const { return {}; }
+  // The mark of what can be taken from it when it is over; 0: it has nothing but its status.
+  virtual uint64_t yields() const { return 0; }
   // One turn of the engine, if nobody else drives it; then done().
   bool Test();
   // Once done.

@@ -120,6 +120,9 @@ class TellingStore final : public Store {
                                             absl::string_view desired, const Stop& stop) override {
     return base_->CompareAndSet(key, expected, desired, stop);
   }
+  absl::Status Delete(absl::string_view key, const Stop& stop) override {
+    return base_->Delete(key, stop);
+  }
   absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank, int size,
                                                      const absl::StatusOr<Parts>& mine,
                                                      const Stop& stop) override {

@@ -60,6 +60,7 @@ class PlayedEndpoint final : public Endpoint {
     *loan = Loan();
     return end;
   }
+  bool HasEarly(Tag) const override { return false; }
   void SendControl(absl::string_view) override {}
   void Revoke(Context, Context, const absl::Status&) override {}
   void Close(const absl::Status&) override {}

@@ -14,6 +14,7 @@ class NoEndpoint final : public Endpoint {
  public:
   void PostSend(const Envelope&, ConstBytes, Completion*) override {}
   void PostRecv(const Envelope&, Bytes, Completion*) override {}
+  bool HasEarly(Tag) const override { return false; }
   void SendControl(absl::string_view) override {}
   void Revoke(Context, Context, const absl::Status&) override {}
   void Close(const absl::Status&) override {}
@@ -78,6 +79,8 @@ TEST_F(MatchQueueTest, KeepsEarlyMessagesInOrderAndReturnsTheirCredit) {
     ASSERT_TRUE(queue.Deliver(Message(1), AsBytes(text)).ok());
   }
   EXPECT_EQ(early, 3);
+  EXPECT_TRUE(queue.HasEarly(Message(1).tag));
+  EXPECT_FALSE(queue.HasEarly(Message(2).tag));
   EXPECT_EQ(queue.early_bytes(), 3 * MatchQueue::CostOf(4));
   EXPECT_EQ(queue.TakeReleased(), 0);
   for (const char* text : {"aaaa", "bbbb", "cccc"}) {
@@ -88,6 +91,7 @@ TEST_F(MatchQueueTest, KeepsEarlyMessagesInOrderAndReturnsTheirCredit) {
     EXPECT_EQ(completions.Run(), 1);
     EXPECT_TRUE(receive.status.ok());
   }
+  EXPECT_FALSE(queue.HasEarly(Message(1).tag));
   EXPECT_EQ(queue.early_bytes(), 0);
   EXPECT_EQ(queue.TakeReleased(), 3 * MatchQueue::CostOf(4));
 }
@@ -118,6 +122,7 @@ TEST_F(MatchQueueTest, AnIncompleteMessageBecomesCompleteAndWaits) {
 
 TEST_F(MatchQueueTest, AnnouncementsAreGivenToTheReceiveInOrderWithEagerOnes) {
   EXPECT_EQ(queue.Announce(Message(1), 4, 77).value(), nullptr);
+  EXPECT_TRUE(queue.HasEarly(Message(1).tag));
   ASSERT_TRUE(queue.Deliver(Message(1), AsBytes("late")).ok());
   Receive first, second;
   std::string in1(4, '-'), in2(4, '-');

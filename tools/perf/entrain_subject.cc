@@ -18,6 +18,15 @@ namespace {
 
 constexpr size_t kLongestName = 256;
 
+int32_t AddFloats(void* dst, const void* src, size_t count, entrain_dtype_t, void*) {
+  auto* const to = static_cast<float*>(dst);
+  const auto* const from = static_cast<const float*>(src);
+  for (size_t i = 0; i < count; ++i) {
+    to[i] += from[i];
+  }
+  return 0;
+}
+
 // Ranks on machines that share no memory meet by the library's own calls.
 class CommMeeting final : public Meeting {
  public:
@@ -127,7 +136,11 @@ entrain_status_t EntrainSubject::PingPong(const Case& measured, const void* in, 
 absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out) {
   const auto count = static_cast<size_t>(measured.count);
   const auto dtype = static_cast<entrain_dtype_t>(measured.dtype);
-  const auto op = static_cast<entrain_op_t>(measured.op);
+  auto op = static_cast<entrain_op_t>(measured.op);
+  if (measured.op == ReduceOp::kCustom) {
+    ENTRAIN_RETURN_IF_ERROR(MakeSum());
+    op = ENTRAIN_REDUCTION;
+  }
   entrain_comm_t* const comm = comm_.get();
   entrain_status_t status = ENTRAIN_OK;
   switch (measured.collective) {
@@ -173,10 +186,18 @@ absl::Status EntrainSubject::Run(const Case& measured, const void* in, void* out
   return status == ENTRAIN_OK ? absl::OkStatus() : FromC(status);
 }
 
+absl::Status EntrainSubject::MakeSum() {
+  if (sum_ == nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(
+        FromC(entrain_reduction_user(AddFloats, nullptr, 1, 1, &options_.reduction)));
+    sum_.reset(options_.reduction);
+  }
+  return absl::OkStatus();
+}
+
 void EntrainSubject::UseDeviceMemory() {
   on_device_ = true;
-  entrain_call_options_init(&on_device_options_);
-  on_device_options_.memory = ENTRAIN_MEMORY_DEVICE;
+  options_.memory = ENTRAIN_MEMORY_DEVICE;
 }
 
 absl::StatusOr<Buffers> EntrainSubject::AllocateBuffers(int64_t bytes, bool huge_pages) {

@@ -27,9 +27,13 @@ struct CommDeleter {
 struct StoreDeleter {
   void operator()(entrain_store_t* store) const { entrain_store_destroy(store); }
 };
+struct ReductionDeleter {
+  void operator()(entrain_reduction_t* reduction) const { entrain_reduction_destroy(reduction); }
+};
 using RuntimePtr = std::unique_ptr<entrain_runtime_t, RuntimeDeleter>;
 using CommPtr = std::unique_ptr<entrain_comm_t, CommDeleter>;
 using StorePtr = std::unique_ptr<entrain_store_t, StoreDeleter>;
+using ReductionPtr = std::unique_ptr<entrain_reduction_t, ReductionDeleter>;
 
 class EntrainSubject final : public Subject {
  public:
@@ -60,10 +64,13 @@ class EntrainSubject final : public Subject {
 
  private:
   EntrainSubject(CommPtr comm, int rank, int size, std::string transport)
-      : comm_(std::move(comm)), rank_(rank), size_(size), transport_(std::move(transport)) {}
-  const entrain_call_options_t* options() const {
-    return on_device_ ? &on_device_options_ : nullptr;
+      : comm_(std::move(comm)), rank_(rank), size_(size), transport_(std::move(transport)) {
+    entrain_call_options_init(&options_);
   }
+  const entrain_call_options_t* options() const {
+    return on_device_ || sum_ != nullptr ? &options_ : nullptr;
+  }
+  absl::Status MakeSum();
   entrain_status_t PingPong(const Case& measured, const void* in, void* out);
 
   CommPtr comm_;
@@ -71,7 +78,8 @@ class EntrainSubject final : public Subject {
   std::string transport_;
   std::unique_ptr<SharedPage> page_;
   bool on_device_ = false;
-  entrain_call_options_t on_device_options_{};  // used if on_device_
+  ReductionPtr sum_;  // by a function of this program's, once it is measured
+  entrain_call_options_t options_{};
 };
 
 }  // namespace entrain::perf

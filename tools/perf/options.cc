@@ -71,7 +71,9 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                  "element type: f32 f64 bf16 f16 f8_e4m3 i8 ... f32_i32 ... (f32)")
       ->option_text("TYPE");
   app.add_option("--op", words.op,
-                 "reduction: sum prod min max avg band bor bxor land lor lxor minloc maxloc (sum)")
+                 "reduction: sum prod min max avg band bor bxor land lor lxor minloc maxloc, or "
+                 "user: a sum of "
+                 "f32 by a function of the program's (sum)")
       ->option_text("OP");
   app.add_option("--root", options.like.root, "root of broadcast, reduce, gather and scatter (0)")
       ->option_text("RANK")
@@ -132,6 +134,10 @@ absl::StatusOr<ReduceOp> OpFromName(const std::string& name) {
       return static_cast<ReduceOp>(i);
     }
   }
+  names.push_back("user");
+  if (names.back() == name) {
+    return ReduceOp::kCustom;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("--op: \"", name, "\" is not one of ", absl::StrJoin(names, ", ")));
 }
@@ -161,6 +167,10 @@ absl::Status UnderstandCase(const Words& words, Case& like) {
   }
   like.dtype = *dtype;
   ENTRAIN_ASSIGN_OR_RETURN(like.op, OpFromName(words.op));
+  if (like.op == ReduceOp::kCustom && like.dtype != DType::kF32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--op ", words.op, " takes --dtype f32, not ", words.dtype));
+  }
   return Reduces(*collective) ? Annotate(CheckReduction(like.op, like.dtype), "--op, --dtype")
                               : absl::OkStatus();
 }

@@ -47,6 +47,7 @@ class FaultEndpoint final : public Endpoint {
     beneath_->PostLoan(envelope, bytes, done, loan);
   }
   absl::Status EndLoan(Loan* loan) override { return beneath_->EndLoan(loan); }
+  bool HasEarly(Tag tag) const override { return beneath_->HasEarly(tag); }
   void SendControl(absl::string_view message) override { beneath_->SendControl(message); }
   bool SendUrgent(absl::string_view message) override { return beneath_->SendUrgent(message); }
   void Revoke(Context mine, Context theirs, const absl::Status& why) override {

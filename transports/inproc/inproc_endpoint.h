@@ -39,6 +39,7 @@ class InprocEndpoint final : public Endpoint {
   void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override {
     Post(envelope, bytes, done, {.cold = true});
   }
+  bool HasEarly(Tag tag) const override { return queue_.HasEarly(tag); }
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;

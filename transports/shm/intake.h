@@ -42,6 +42,7 @@ class Intake {
 
   // As Endpoint::PostRecv, PostCold, PostLoan.
   void Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish = {});
+  bool HasEarly(Tag tag) const { return queue_.HasEarly(tag); }
   // As Endpoint::EndLoan.
   absl::Status EndLoan(Loan* loan);
   // Memory that the peer has passed. An error: it broke the protocol.

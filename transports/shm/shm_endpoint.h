@@ -51,6 +51,7 @@ class ShmEndpoint final : public Endpoint {
   void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override;
   void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override;
   absl::Status EndLoan(Loan* loan) override;
+  bool HasEarly(Tag tag) const override { return intake_.HasEarly(tag); }
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
   std::optional<Ticket> TryLend(const Envelope& envelope, ConstBytes bytes) override;
   Next TryReturn(Ticket ticket) override;

@@ -21,6 +21,7 @@ class Receiver {
   void Post(const Envelope& envelope, Bytes into, Completion* done) {
     queue_.Post(envelope, into, done);
   }
+  bool HasEarly(Tag tag) const { return queue_.matching().HasEarly(tag); }
   void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }
   void FailAll(const absl::Status& why) { queue_.FailAll(why); }
 

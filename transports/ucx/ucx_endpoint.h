@@ -42,6 +42,7 @@ class UcxEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  bool HasEarly(Tag tag) const override { return receiver_.HasEarly(tag); }
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;

@@ -1,0 +1,130 @@
+#include "lib/comm/split_work.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/call.h"
+#include "lib/base/status.h"
+
+namespace entrain {
+
+SplitWork::SplitWork(std::shared_ptr<CommCore> parent, std::weak_ptr<Runtime> runtime, int color,
+                     int key)
+    : Work(&parent->engine()),
+      parent_(std::move(parent)),
+      runtime_(std::move(runtime)),
+      mine_{color, key, parent_->engine().ReserveContext(), 0},
+      all_(static_cast<size_t>(parent_->size())) {}
+
+// The others may wait for this rank in calls on the part.
+SplitWork::~SplitWork() {
+  absl::MutexLock lock(&mutex_);
+  if (part_ != nullptr && part_->status().ok()) {
+    part_->EndHere(absl::AbortedError(
+        absl::StrCat(part_->config().name, ": rank ", part_->rank(),
+                     " freed the work of the split that made it, and did not take it")));
+  }
+}
+
+absl::StatusOr<RefPtr<Work>> SplitWork::Start(std::shared_ptr<CommCore> parent,
+                                              std::weak_ptr<Runtime> runtime, int color, int key) {
+  auto work =
+      RefPtr<SplitWork>::Adopt(new SplitWork(std::move(parent), std::move(runtime), color, key));
+  ENTRAIN_RETURN_IF_ERROR(work->Begin());
+  return RefPtr<Work>::Adopt(work.Leak());
+}
+
+absl::Status SplitWork::Begin() {
+  Call call;
+  call.kind = CallKind::kSplit;
+  call.in = {&mine_, sizeof(mine_)};
+  call.out = {all_.data(), static_cast<int64_t>(all_.size() * sizeof(mine_))};
+  call.count = sizeof(mine_);
+  auto records = parent_->Start(call, /*kick=*/true);
+  if (!records.ok()) {
+    GiveUp(records.status());
+    return records.status();
+  }
+  records_ = *std::move(records);
+  AddRef();  // until the part is open, or will not be
+  records_->Then([this](const absl::Status& status) { OnRecords(status); });
+  parent_->engine().Kick();
+  return absl::OkStatus();
+}
+
+void SplitWork::OnRecords(const absl::Status& status) {
+  if (status.ok() && mine_.color >= 0) {
+    parent_->engine().Submit(this);  // this thread need not be the driver
+    return;
+  }
+  GiveUp(status);
+  Release();
+}
+
+void SplitWork::GiveUp(const absl::Status& why) {
+  if (mine_.context != 0) {
+    parent_->engine().ReleaseContext(static_cast<Context>(mine_.context));
+  }
+  Finish(why);
+}
+
+void SplitWork::Run() {
+  auto part = MakePart();
+  if (part.ok()) {
+    (*part)->Open();
+    absl::MutexLock lock(&mutex_);
+    part_ = *part;
+  } else {
+    GiveUp(part.status());
+  }
+  Finish(absl::OkStatus());  // unless it has failed
+  Release();
+}
+
+absl::StatusOr<std::shared_ptr<CommCore>> SplitWork::MakePart() {
+  std::vector<int> ranks;
+  for (int r = 0; r < parent_->size(); ++r) {
+    const Record& record = all_[static_cast<size_t>(r)];
+    if (record.context == 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("split: rank ", r, " has created 65535 communicators, which is the limit"));
+    }
+    if (record.color == mine_.color) {
+      ranks.push_back(r);
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all_[static_cast<size_t>(a)].key < all_[static_cast<size_t>(b)].key;
+  });
+  const CoreConfig& parent = parent_->config();
+  CoreConfig config{absl::StrCat(parent.name, "/", mine_.color),
+                    0,
+                    static_cast<Context>(mine_.context),
+                    {},
+                    parent.overrides,
+                    parent.tuning,
+                    parent_->paths(),
+                    parent_->timeout_ns(),
+                    parent.world,
+                    parent.determinism};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    config.rank = ranks[i] == parent_->rank() ? static_cast<int>(i) : config.rank;
+    config.members.push_back(parent.members[static_cast<size_t>(ranks[i])]);
+    config.members.back().context =
+        static_cast<Context>(all_[static_cast<size_t>(ranks[i])].context);
+  }
+  return CommCore::Make(parent_->shared_engine(), parent_->pool(), std::move(config));
+}
+
+absl::StatusOr<std::shared_ptr<CommCore>> SplitWork::Take() {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  absl::MutexLock lock(&mutex_);
+  if (std::exchange(taken_, true)) {
+    return absl::FailedPreconditionError("the part of this split was taken before");
+  }
+  return std::exchange(part_, nullptr);
+}
+
+}  // namespace entrain

@@ -1,0 +1,65 @@
+// One combination by the caller's own function, on the thread of such functions. The function may block for as long as it
+// likes, and the call may end meanwhile: so it sees the library's memory only, and what it makes is dropped then.
+//
+// Thread safety: Call on the thread of the caller's functions, the rest [driver] (lib/engine/engine.h).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/base/call.h"
+#include "lib/engine/callback_thread.h"
+#include "lib/engine/engine.h"
+#include "lib/engine/plan.h"
+#include "lib/memory/buffer.h"
+
+namespace entrain {
+
+// Where a call's own function runs, and what errors call it ("the user reduction of all_reduce #2").
+struct UserFunctions {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<CallbackThread> thread;
+  std::shared_ptr<const std::string> name;
+};
+
+class UserCombine final : public Job, public std::enable_shared_from_this<UserCombine> {
+ public:
+  // `returned` runs on the driver, with what the function returned, unless it is cancelled before.
+  using Returned = absl::AnyInvocable<void(int32_t) &&>;
+  static std::shared_ptr<UserCombine> Post(const UserFunctions& functions, DType dtype,
+                                           const Reduction& reduction, Combination combination,
+                                           Returned returned);
+  // The call is over. The function is not called any more; inside it may still be, with `memory`, where what it was given
+  // lies.
+  void Cancel(std::shared_ptr<OwnedBuffer> memory);
+  // When it was called; 0: it has not been.
+  int64_t since_ns() const { return since_ns_.load(std::memory_order_relaxed); }
+  void Run() override;
+
+ private:
+  UserCombine(const UserFunctions& functions, DType dtype, const Reduction& reduction,
+              Combination combination, Returned returned);
+  void Call();
+  void Count(int32_t change) const;
+
+  const UserFunctions functions_;
+  const DType dtype_;
+  const Reduction reduction_;
+  const Combination combination_;
+  Returned then_;
+  std::atomic<int64_t> since_ns_{0};
+  int32_t returned_ = 0;  // written before the job is submitted
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<OwnedBuffer> memory_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<UserCombine> self_;  // while it is submitted
+};
+
+}  // namespace entrain

@@ -1,0 +1,358 @@
+// Receives from any peer: which message they take, beside receives of one peer too; how they end without one.
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "lib/base/status.h"
+#include "tests/support/ranks.h"
+#include "tests/support/transports.h"
+
+namespace entrain {
+namespace {
+
+using Comm = std::shared_ptr<Communicator>;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A message of i64s and, of a receive, where it came from.
+struct Message {
+  explicit Message(size_t elements, int64_t value = -1) : data(elements, value) {}
+  std::vector<int64_t> data;
+  int32_t source = -1;
+};
+
+Call CallOf(CallKind kind, Message& message, int peer, int64_t tag = -1) {
+  const BufferView view{message.data.data(),
+                        static_cast<int64_t>(message.data.size() * sizeof(int64_t)),
+                        MemoryKind::kHost};
+  Call call;
+  call.kind = kind;
+  (kind == CallKind::kSend ? call.in : call.out) = view;
+  call.dtype = DType::kI64;
+  call.count = static_cast<int64_t>(message.data.size());
+  call.root = peer;
+  call.source = kind == CallKind::kRecvAny ? &message.source : nullptr;
+  call.options.user_tag = tag;
+  return call;
+}
+
+absl::Status Send(const Comm& comm, int peer, size_t elements, int64_t value, int64_t tag = -1) {
+  Message message(elements, value);
+  return comm->Run(CallOf(CallKind::kSend, message, peer, tag));
+}
+
+RefPtr<Work> StartReceive(const Comm& comm, Message& message, int64_t tag, int peer = -1) {
+  const CallKind kind = peer < 0 ? CallKind::kRecvAny : CallKind::kRecv;
+  auto work = comm->Start(CallOf(kind, message, peer, tag));
+  EXPECT_TRUE(work.ok()) << work.status();
+  return *std::move(work);
+}
+
+absl::Status Outcome(const RefPtr<Work>& work) {
+  return work->Wait(Deadline::After(20 * kSecond)) ? work->status()
+                                                   : absl::InternalError("it goes on");
+}
+
+class RecvAny : public testing::TestWithParam<std::string> {
+ protected:
+  RanksOptions Options(int64_t timeout_ns = 20 * kSecond) const {
+    RanksOptions options;
+    options.transports = GetParam();
+    options.timeout_ns = timeout_ns;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Over, RecvAny, testing::ValuesIn(WithUcx({"inproc", "shm", "tcp"})),
+                         [](const auto& test) { return test.param; });
+
+// Empty, small, more than a transport sends unasked, more than one piece.
+size_t SizeOf(int64_t number) {
+  constexpr size_t kSizes[] = {0, 1, 500, 9000, 1, 200000, 3};
+  return kSizes[number % 7];
+}
+
+// Everybody sends to rank 0, early and late. Sizes follow from the sender's count, so the k-th receive of one size ends
+// when k messages of that size have come: each tag has one size.
+TEST_P(RecvAny, TakesEachRanksMessagesInTheirOrder) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    constexpr int64_t kMessages = 70;
+    const int senders = comm->size() - 1;
+    std::mt19937 random(static_cast<uint32_t>(comm->rank()) + 1);
+    if (comm->rank() > 0) {
+      for (int64_t number = 0; number < kMessages; ++number) {
+        if (random() % 10 == 0) {  // ranks come at different times
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+        }
+        ASSERT_EQ(Send(comm, 0, SizeOf(number), comm->rank() * 1000 + number, number % 7),
+                  absl::OkStatus());
+      }
+      return;
+    }
+    std::vector<std::vector<int64_t>> next(7, std::vector<int64_t>(3, 0));
+    for (int64_t i = 0; i < kMessages * senders; ++i) {
+      const int64_t tag = i / senders % 7;
+      Message message(SizeOf(tag));
+      const Call call = CallOf(CallKind::kRecvAny, message, -1, tag);
+      if (random() % 2 == 0) {
+        ASSERT_EQ(comm->Run(call), absl::OkStatus());
+      } else {
+        const auto work = comm->Start(call);
+        ASSERT_TRUE(work.ok()) << work.status();
+        ASSERT_EQ(Outcome(*work), absl::OkStatus());
+        EXPECT_EQ((*work)->Info().source, message.source);
+        EXPECT_EQ((*work)->Info().operation, "recv_any");
+      }
+      ASSERT_TRUE(message.source == 1 || message.source == 2) << message.source;
+      int64_t& number = next[static_cast<size_t>(tag)][static_cast<size_t>(message.source)];
+      const std::vector<int64_t> sent(message.data.size(),
+                                      message.source * 1000 + 7 * number + tag);
+      ASSERT_EQ(message.data, sent) << "receive " << i;
+      ++number;
+    }
+  });
+}
+
+TEST_P(RecvAny, NoRankIsPassedOver) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    if (comm->rank() > 0) {
+      for (int64_t number = 0; number < 20; ++number) {
+        ASSERT_EQ(Send(comm, 0, 4, number), absl::OkStatus());
+      }
+      ASSERT_EQ(Send(comm, 0, 1, 0, 9), absl::OkStatus());
+      return;
+    }
+    Message mark(1);
+    for (const int peer : {1, 2}) {  // by then something of each has come
+      ASSERT_EQ(comm->Run(CallOf(CallKind::kRecv, mark, peer, 9)), absl::OkStatus());
+    }
+    int from[3] = {0, 0, 0};
+    for (int i = 0; i < 10; ++i) {
+      Message message(4);
+      ASSERT_EQ(comm->Run(CallOf(CallKind::kRecvAny, message, -1)), absl::OkStatus());
+      ++from[message.source];
+    }
+    EXPECT_GE(from[1], 1);
+    EXPECT_GE(from[2], 1);
+    for (int i = 0; i < 30; ++i) {
+      Message message(4);
+      ASSERT_EQ(comm->Run(CallOf(CallKind::kRecvAny, message, -1)), absl::OkStatus());
+    }
+  });
+}
+
+// The receives of a tag take messages in program order, whatever the kind of receive.
+TEST_P(RecvAny, StandsInLineWithReceivesOfOnePeer) {
+  for (const int64_t tag : {int64_t{-1}, int64_t{5}}) {
+    absl::Notification started, second, third, fourth;
+    RunRanks(3, Options(), [&](const Comm& comm) {
+      const auto at = [](absl::Notification& step) {
+        ASSERT_TRUE(step.WaitForNotificationWithTimeout(absl::Seconds(20)));
+      };
+      if (comm->rank() == 1) {
+        at(started);
+        ASSERT_EQ(Send(comm, 0, 3, 11, tag), absl::OkStatus());
+        at(third);
+        ASSERT_EQ(Send(comm, 0, 3, 12, tag), absl::OkStatus());
+        return;
+      }
+      if (comm->rank() == 2) {
+        at(second);
+        ASSERT_EQ(Send(comm, 0, 3, 21, tag), absl::OkStatus());
+        at(fourth);
+        ASSERT_EQ(Send(comm, 0, 3, 22, tag), absl::OkStatus());
+        return;
+      }
+      Message a(3), b(3), c(3), d(3);
+      const RefPtr<Work> any = StartReceive(comm, a, tag), of_one = StartReceive(comm, b, tag, 1),
+                         again = StartReceive(comm, c, tag), of_two = StartReceive(comm, d, tag, 2);
+      EXPECT_EQ(of_one->Info().sequence, 0u) << "it has no number yet";
+      started.Notify();
+      ASSERT_EQ(Outcome(any), absl::OkStatus());
+      EXPECT_EQ(a.source, 1);
+      EXPECT_THAT(a.data, ElementsAre(11, 11, 11));
+      EXPECT_FALSE(of_one->Wait(Deadline::After(20 * kMillisecond)));
+      EXPECT_EQ(of_one->Info().sequence, 2u);
+      second.Notify();
+      ASSERT_EQ(Outcome(again), absl::OkStatus());  // `of_one` waits for rank 1 alone
+      EXPECT_EQ(c.source, 2);
+      EXPECT_THAT(c.data, ElementsAre(21, 21, 21));
+      third.Notify();
+      ASSERT_EQ(Outcome(of_one), absl::OkStatus());
+      EXPECT_THAT(b.data, ElementsAre(12, 12, 12));
+      fourth.Notify();
+      ASSERT_EQ(Outcome(of_two), absl::OkStatus());
+      EXPECT_THAT(d.data, ElementsAre(22, 22, 22));
+    });
+  }
+}
+
+TEST_P(RecvAny, OtherTagsDoNotWaitForIt) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    if (comm->rank() == 1) {
+      ASSERT_EQ(Send(comm, 0, 2, 7, 3), absl::OkStatus());
+      ASSERT_EQ(Send(comm, 0, 2, 8), absl::OkStatus());
+      ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+      ASSERT_EQ(Send(comm, 0, 2, 9, 4), absl::OkStatus());
+      return;
+    }
+    Message any(2), tagged(2), untagged(2);
+    const RefPtr<Work> work = StartReceive(comm, any, 4);
+    ASSERT_EQ(comm->Run(CallOf(CallKind::kRecv, untagged, 1)), absl::OkStatus());
+    ASSERT_EQ(comm->Run(CallOf(CallKind::kRecv, tagged, 1, 3)), absl::OkStatus());
+    EXPECT_THAT(untagged.data, ElementsAre(8, 8));
+    EXPECT_THAT(tagged.data, ElementsAre(7, 7));
+    EXPECT_FALSE(work->done());
+    ASSERT_EQ(comm->Barrier(), absl::OkStatus());
+    ASSERT_EQ(Outcome(work), absl::OkStatus());
+    EXPECT_THAT(any.data, ElementsAre(9, 9));
+  });
+}
+
+TEST_P(RecvAny, InABatchEachTakesOne) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    if (comm->rank() > 0) {
+      ASSERT_EQ(Send(comm, 0, 4, comm->rank()), absl::OkStatus());
+      return;
+    }
+    Message one(4), other(4);
+    const std::vector<Call> calls = {CallOf(CallKind::kRecvAny, one, -1),
+                                     CallOf(CallKind::kRecvAny, other, -1)};
+    ASSERT_EQ(Outcome(comm->StartAll(calls)), absl::OkStatus());
+    EXPECT_EQ(one.source + other.source, 3);
+    EXPECT_EQ(one.data, std::vector<int64_t>(4, one.source));
+    EXPECT_EQ(other.data, std::vector<int64_t>(4, other.source));
+  });
+}
+
+TEST_P(RecvAny, AnotherLengthIsAMismatch) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    if (comm->rank() == 1) {
+      EXPECT_THAT(Send(comm, 0, 5, 1).code(),
+                  testing::AnyOf(absl::StatusCode::kOk, absl::StatusCode::kDataLoss));
+      return;
+    }
+    Message message(4);
+    const absl::Status status = comm->Run(CallOf(CallKind::kRecvAny, message, -1));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("5 i64"));
+    EXPECT_EQ(message.source, -1);
+    EXPECT_EQ(message.data, std::vector<int64_t>(4, -1));
+  });
+}
+
+TEST_P(RecvAny, TheDeadlineSaysWhoHasNotSent) {
+  absl::Notification given_up;
+  RunRanks(3, Options(300 * kMillisecond), [&](const Comm& comm) {
+    if (comm->rank() > 0) {
+      EXPECT_TRUE(given_up.WaitForNotificationWithTimeout(absl::Seconds(20)));
+      return;
+    }
+    Message message(4);
+    const auto before = std::chrono::steady_clock::now();
+    const absl::Status status = comm->Run(CallOf(CallKind::kRecvAny, message, -1, 5));
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(900));
+    given_up.Notify();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("recv_any tag 5: timed out on rank 0 after"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nothing has come from ranks 1, 2"));
+    const Blame blame = BlameOf(status);
+    EXPECT_EQ(blame.rank, -1) << "either might have sent it";
+    EXPECT_THAT(std::vector<int>(blame.late.begin(), blame.late.end()), ElementsAre(1, 2));
+    EXPECT_EQ(blame.operation, "recv_any");
+  });
+}
+
+TEST_P(RecvAny, OfTwoTheOtherIsToBlame) {
+  absl::Notification given_up;
+  RunRanks(2, Options(300 * kMillisecond), [&](const Comm& comm) {
+    if (comm->rank() == 1) {
+      EXPECT_TRUE(given_up.WaitForNotificationWithTimeout(absl::Seconds(20)));
+      return;
+    }
+    Message message(4);
+    const absl::Status status = comm->Run(CallOf(CallKind::kRecvAny, message, -1));
+    given_up.Notify();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("it has not made the matching call"));
+    EXPECT_EQ(BlameOf(status).rank, 1);
+  });
+}
+
+TEST_P(RecvAny, EndsWithTheCommunicator) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    Message message(4);
+    const RefPtr<Work> work = StartReceive(comm, message, -1);
+    const RefPtr<Work> behind = StartReceive(comm, message, -1, (comm->rank() + 1) % 3);
+    const absl::Status met = comm->Barrier();  // the abort may reach others in it
+    if (comm->rank() == 2) {
+      ASSERT_EQ(met, absl::OkStatus());
+      comm->Abort("no more of this");
+    }
+    const absl::Status status = Outcome(work);
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no more of this"));
+    EXPECT_EQ(Outcome(behind).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(message.source, -1);
+  });
+}
+
+// What they sent before is taken; then nobody is left who could send.
+TEST_P(RecvAny, FailsWhenAllOthersAreGone) {
+  RunRanks(3, Options(), [](const Comm& comm) {
+    if (comm->rank() > 0) {
+      ASSERT_EQ(Send(comm, 0, 4, comm->rank()), absl::OkStatus());
+      return;
+    }
+    const auto before = std::chrono::steady_clock::now();
+    int sources = 0;
+    for (int i = 0; i < 2; ++i) {
+      Message message(4);
+      ASSERT_EQ(comm->Run(CallOf(CallKind::kRecvAny, message, -1)), absl::OkStatus());
+      EXPECT_EQ(message.data, std::vector<int64_t>(4, message.source));
+      sources += message.source;
+    }
+    EXPECT_EQ(sources, 3);
+    Message message(4);
+    const absl::Status status = comm->Run(CallOf(CallKind::kRecvAny, message, -1));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+  });
+}
+
+TEST_P(RecvAny, AThreadsReceivesOfOnePeerGoOnBesideIt) {
+  RunRanks(2, Options(), [](const Comm& comm) {
+    constexpr int64_t kMessages = 300;
+    if (comm->rank() == 1) {
+      for (int64_t number = 0; number < kMessages; ++number) {
+        ASSERT_EQ(Send(comm, 0, 5, number, 1), absl::OkStatus());
+        ASSERT_EQ(Send(comm, 0, 5, number), absl::OkStatus());
+      }
+      return;
+    }
+    std::thread other([&] {
+      for (int64_t number = 0; number < kMessages; ++number) {
+        Message message(5);
+        ASSERT_EQ(comm->Run(CallOf(CallKind::kRecvAny, message, -1, 1)), absl::OkStatus());
+        ASSERT_EQ(message.data, std::vector<int64_t>(5, number));
+      }
+    });
+    for (int64_t number = 0; number < kMessages; ++number) {
+      Message message(5);
+      ASSERT_EQ(comm->Run(CallOf(CallKind::kRecv, message, 1)), absl::OkStatus());
+      ASSERT_EQ(message.data, std::vector<int64_t>(5, number));
+    }
+    other.join();
+  });
+}
+
+}  // namespace
+}  // namespace entrain
