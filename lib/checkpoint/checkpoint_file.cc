@@ -55,7 +55,9 @@ std::string Encode(const Header& header) {
       .Put(header.file_bytes)
       .PutRaw(header.manifest.data(), header.manifest.size());
   const Digest digest = DigestOf(AsBytes(out.text()));
-  return out.PutRaw(digest.data(), digest.size()).Take();
+  std::string bytes = out.PutRaw(digest.data(), digest.size()).Take();
+  bytes.resize(kFirstArray);  // with zeros
+  return bytes;
 }
 
 // What the user can mend: a directory that is missing or closed to us.
@@ -110,7 +112,7 @@ std::optional<uint32_t> NumberOfFiles(const std::string& path) {
 
 // ---- Writing -----------------------------------------------------------------------------------
 
-absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::string path) {
+absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path) {
   const std::string temporary = path + ".tmp";
   // One that a dead process left is used again.
   Fd fd = OpenClosedOnFork(
@@ -131,28 +133,24 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::
   }
   const Unfinished found = ReadUnfinished(fd.get(), temporary);
   // So that it has been changed, whatever it was.
-  if (ftruncate(fd.get(), 1) != 0 || ftruncate(fd.get(), 0) != 0 ||
-      lseek(fd.get(), kFirstArray, SEEK_SET) < 0 || fstat(fd.get(), &opened) != 0) {
+  if (ftruncate(fd.get(), 1) != 0 || ftruncate(fd.get(), 0) != 0 || fstat(fd.get(), &opened) != 0) {
     return FileError(errno, path, absl::StrCat("write ", temporary));
   }
   const int64_t begun_ns = opened.st_ctim.tv_sec * kSecond + opened.st_ctim.tv_nsec;
-  std::unique_ptr<CheckpointWriter> writer(
-      new CheckpointWriter(std::move(path), std::move(fd), found, begun_ns));
-  ENTRAIN_RETURN_IF_ERROR(writer->Mark(0));
-  return writer;
+  std::unique_ptr<FileTarget> file(new FileTarget(std::move(path), std::move(fd), found, begun_ns));
+  ENTRAIN_RETURN_IF_ERROR(file->Mark(0));
+  return file;
 }
 
-CheckpointWriter::CheckpointWriter(std::string path, Fd fd, const Unfinished& found,
-                                   int64_t begun_ns)
+FileTarget::FileTarget(std::string path, Fd fd, const Unfinished& found, int64_t begun_ns)
     : path_(std::move(path)),
       temporary_(path_ + ".tmp"),
       fd_(std::move(fd)),
       found_(found),
-      begun_ns_(begun_ns),
-      at_(kFirstArray) {}
+      begun_ns_(begun_ns) {}
 
-CheckpointWriter::~CheckpointWriter() {
-  if (!committed_) {
+FileTarget::~FileTarget() {
+  if (!published_) {
     unlink(temporary_.c_str());
   }
 }
@@ -178,30 +176,53 @@ Unfinished ReadUnfinished(int fd, const std::string& path) {
   return {true, id == 0 ? std::nullopt : std::optional<uint32_t>(id)};
 }
 
-absl::Status CheckpointWriter::Mark(uint32_t id) {
-  const std::string mark = Writer().PutRaw(kMark.data(), kMark.size()).Put(id).Take();
-  const ssize_t wrote = pwrite(fd_.get(), mark.data(), mark.size(), 0);
-  return wrote == static_cast<ssize_t>(mark.size()) ? absl::OkStatus()
-                                                    : Error(wrote < 0 ? errno : ENOSPC, "write");
+absl::Status FileTarget::Mark(uint32_t id) {
+  return WriteAt(0, AsBytes(Writer().PutRaw(kMark.data(), kMark.size()).Put(id).Take()));
 }
 
-absl::Status CheckpointWriter::Error(int error, absl::string_view doing) const {
+absl::Status FileTarget::Error(int error, absl::string_view doing) const {
   return FileError(error, path_, absl::StrCat(doing, " ", temporary_));
 }
 
-absl::Status CheckpointWriter::Write(const void* data, int64_t bytes) {
-  const auto* from = static_cast<const std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t wrote = write(fd_.get(), from, static_cast<size_t>(bytes));
+absl::Status FileTarget::WriteAt(int64_t offset, ConstBytes bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = pwrite(fd_.get(), bytes.data(), bytes.size(), offset);
     if (wrote < 0 && errno != EINTR) {
       return Error(errno, "write");
     }
     if (wrote > 0) {
-      from += wrote;
-      bytes -= wrote;
-      at_ += wrote;
+      bytes = bytes.subspan(static_cast<size_t>(wrote));
+      offset += wrote;
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status FileTarget::Flush() {
+  return fsync(fd_.get()) == 0 ? absl::OkStatus() : Error(errno, "bring to the disk");
+}
+
+absl::Status FileTarget::Publish(bool* done) {
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return FileError(errno, path_, absl::StrCat("rename ", temporary_));
+  }
+  *done = published_ = true;
+  const int error = SyncDirectory(path_);
+  return error == 0 ? absl::OkStatus() : FileError(error, path_, "bring its name to the disk");
+}
+
+CheckpointWriter::CheckpointWriter(std::unique_ptr<CheckpointTarget> target)
+    : target_(std::move(target)), at_(kFirstArray) {}
+
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(std::string path) {
+  ENTRAIN_ASSIGN_OR_RETURN(auto file, FileTarget::Create(std::move(path)));
+  return std::make_unique<CheckpointWriter>(std::move(file));
+}
+
+absl::Status CheckpointWriter::Write(const void* data, int64_t bytes) {
+  ENTRAIN_RETURN_IF_ERROR(
+      target_->WriteAt(at_, {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)}));
+  at_ += bytes;
   return absl::OkStatus();
 }
 
@@ -217,7 +238,7 @@ absl::Status CheckpointWriter::Begin(SavedArray array) {
 absl::Status CheckpointWriter::Append(ConstBytes bytes) {
   const auto more = static_cast<int64_t>(bytes.size());
   if (more > wanted_) {
-    return absl::InternalError(absl::StrCat(path_, ": ", more - wanted_, " bytes too many for ",
+    return absl::InternalError(absl::StrCat(path(), ": ", more - wanted_, " bytes too many for ",
                                             Describe(arrays_.back())));
   }
   wanted_ -= more;
@@ -231,7 +252,7 @@ absl::Status CheckpointWriter::EndArray() {
   }
   if (wanted_ != 0) {
     return absl::InternalError(
-        absl::StrCat(path_, ": ", wanted_, " bytes too few for ", Describe(arrays_.back())));
+        absl::StrCat(path(), ": ", wanted_, " bytes too few for ", Describe(arrays_.back())));
   }
   arrays_.back().digest = hasher_.Finish();
   const char zeros[kAlignment] = {};
@@ -249,18 +270,12 @@ absl::Status CheckpointWriter::Finish(Manifest manifest) {
                 .manifest = DigestOf(AsBytes(json))};
   if (header.manifest_bytes > kMostManifest) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(path_, ": the manifest of ", manifest.arrays.size(), " arrays has ",
+        absl::StrCat(path(), ": the manifest of ", manifest.arrays.size(), " arrays has ",
                      json.size(), " bytes, more than ", kMostManifest));
   }
   ENTRAIN_RETURN_IF_ERROR(Write(json.data(), header.manifest_bytes));
-  const std::string encoded = Encode(header);
-  const ssize_t wrote = pwrite(fd_.get(), encoded.data(), encoded.size(), 0);
-  if (wrote != static_cast<ssize_t>(encoded.size())) {
-    return Error(wrote < 0 ? errno : ENOSPC, "write");
-  }
-  if (fsync(fd_.get()) != 0) {
-    return Error(errno, "bring to the disk");
-  }
+  ENTRAIN_RETURN_IF_ERROR(target_->WriteAt(0, AsBytes(Encode(header))));
+  ENTRAIN_RETURN_IF_ERROR(target_->Flush());
   finished_ = true;
   manifest_ = std::move(manifest);
   manifest_digest_ = header.manifest;
@@ -269,29 +284,67 @@ absl::Status CheckpointWriter::Finish(Manifest manifest) {
 
 absl::Status CheckpointWriter::Commit() {
   if (!finished_ || committed_) {
-    return absl::InternalError(absl::StrCat(path_, ": commit of a file that is not finished"));
+    return absl::InternalError(absl::StrCat(path(), ": commit of a file that is not finished"));
   }
-  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return FileError(errno, path_, absl::StrCat("rename ", temporary_));
-  }
-  committed_ = true;
-  const int error = SyncDirectory(path_);
-  return error == 0 ? absl::OkStatus() : FileError(error, path_, "bring its name to the disk");
+  return target_->Publish(&committed_);
 }
 
 // ---- Reading -----------------------------------------------------------------------------------
 
+namespace {
+
+class FileSource final : public CheckpointSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<const CheckpointSource>> Open(std::string path) {
+    Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat stat {};
+    if (!fd.valid() || fstat(fd.get(), &stat) != 0) {
+      return FileError(errno, path, "open it");
+    }
+    if (!S_ISREG(stat.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": is not a file"));
+    }
+    return std::make_unique<FileSource>(std::move(path), std::move(fd), stat.st_size);
+  }
+  FileSource(std::string path, Fd fd, int64_t size)
+      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+
+  const std::string& name() const override { return path_; }
+  int64_t size() const override { return size_; }
+  absl::Status ReadAt(int64_t offset, Bytes out) const override {
+    while (!out.empty()) {
+      const ssize_t got = pread(fd_.get(), out.data(), out.size(), offset);
+      if (got < 0 && errno != EINTR) {
+        return FileError(errno, path_, absl::StrCat("read byte ", offset));
+      }
+      if (got == 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            path_, ": ends at byte ", offset, ", though it had ", size_, " when it was opened"));
+      }
+      if (got > 0) {
+        out = out.subspan(static_cast<size_t>(got));
+        offset += got;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  const Fd fd_;
+  const int64_t size_;
+};
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(std::string path) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat stat {};
-  if (!fd.valid() || fstat(fd.get(), &stat) != 0) {
-    return FileError(errno, path, "open it");
-  }
-  std::unique_ptr<CheckpointReader> reader(new CheckpointReader(std::move(path), std::move(fd)));
-  if (!S_ISREG(stat.st_mode)) {
-    return reader->Refuse("is not a file");
-  }
-  reader->size_ = stat.st_size;
+  ENTRAIN_ASSIGN_OR_RETURN(auto source, FileSource::Open(std::move(path)));
+  return Open(std::move(source));
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
+    std::unique_ptr<const CheckpointSource> source) {
+  std::unique_ptr<CheckpointReader> reader(new CheckpointReader(std::move(source)));
   ENTRAIN_RETURN_IF_ERROR(reader->ReadHeader());
   ENTRAIN_RETURN_IF_ERROR(reader->ReadManifest());
   ENTRAIN_RETURN_IF_ERROR(reader->CheckLayout());
@@ -299,27 +352,11 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(std::st
 }
 
 absl::Status CheckpointReader::Refuse(absl::string_view why) const {
-  return absl::InvalidArgumentError(absl::StrCat(path_, ": ", why));
+  return absl::InvalidArgumentError(absl::StrCat(path(), ": ", why));
 }
 
 absl::Status CheckpointReader::ReadAt(int64_t offset, void* data, int64_t bytes) const {
-  auto* to = static_cast<std::byte*>(data);
-  while (bytes > 0) {
-    const ssize_t got = pread(fd_.get(), to, static_cast<size_t>(bytes), offset);
-    if (got < 0 && errno != EINTR) {
-      return FileError(errno, path_, absl::StrCat("read byte ", offset));
-    }
-    if (got == 0) {
-      return Refuse(
-          absl::StrCat("ends at byte ", offset, ", though it had ", size_, " when it was opened"));
-    }
-    if (got > 0) {
-      to += got;
-      offset += got;
-      bytes -= got;
-    }
-  }
-  return absl::OkStatus();
+  return source_->ReadAt(offset, {static_cast<std::byte*>(data), static_cast<size_t>(bytes)});
 }
 
 absl::Status CheckpointReader::ReadHeader() {
@@ -374,7 +411,7 @@ absl::Status CheckpointReader::ReadManifest() {
   }
   auto manifest = ParseManifest(json);
   if (!manifest.ok()) {
-    return Annotate(manifest.status(), path_);
+    return Annotate(manifest.status(), path());
   }
   manifest_ = *std::move(manifest);
   return absl::OkStatus();

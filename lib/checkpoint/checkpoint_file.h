@@ -13,6 +13,9 @@
 // Every byte is covered: the header by its own hash, the manifest by the header's, each array by
 // the manifest's, and what lies between must be zero.
 //
+// Where these bytes are is for a CheckpointTarget and a CheckpointSource to say: a file here, functions of the caller's in
+// checkpoint_functions.h.
+//
 // Thread safety: one thread at a time. Every message begins with the path.
 #pragma once
 
@@ -42,52 +45,84 @@ struct Unfinished {
 // The open file of that path.
 Unfinished ReadUnfinished(int fd, const std::string& path);
 
-// Writes `PATH.tmp`, which takes the place of PATH in one step, when it is whole and on the disk.
-// Until then what PATH was is untouched.
-class CheckpointWriter {
+// Where the bytes of a checkpoint go. Each byte is written once: those from byte 128 on in order, then the first 128.
+class CheckpointTarget {
+ public:
+  virtual ~CheckpointTarget() = default;
+  // The name by which messages call it.
+  virtual const std::string& name() const = 0;
+  virtual absl::Status WriteAt(int64_t offset, ConstBytes bytes) = 0;
+  // Everything has been written: brings it to where this process's end does not reach it.
+  virtual absl::Status Flush() = 0;
+  // The checkpoint takes effect. *done: it has, whatever is returned.
+  virtual absl::Status Publish(bool* done) = 0;
+};
+
+// `PATH.tmp`, which takes the place of PATH in one step when it is published. Until then what PATH was is untouched.
+class FileTarget final : public CheckpointTarget {
  public:
   // kFailedPrecondition where there is no such directory, none may be written, or another process
   // writes the same file.
-  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(std::string path);
-  // Removes the temporary file if there was no Commit.
-  ~CheckpointWriter();
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  static absl::StatusOr<std::unique_ptr<FileTarget>> Create(std::string path);
+  // Removes the temporary file if it was not published.
+  ~FileTarget() override;
+  FileTarget(const FileTarget&) = delete;
+  FileTarget& operator=(const FileTarget&) = delete;
+
+  const std::string& name() const override { return path_; }
+  absl::Status WriteAt(int64_t offset, ConstBytes bytes) override;
+  absl::Status Flush() override;
+  absl::Status Publish(bool* done) override;
 
   // What a dead process had written to the same temporary file.
   const Unfinished& found() const { return found_; }
   // When this began, by the clock of the file system.
   int64_t begun_ns() const { return begun_ns_; }
-  // Writes down, until Finish, which save the file belongs to, so that others know after this process is killed. 0: to none
-  // of several files, as from Create on.
+  // Writes down, until byte 0 is written, which save the file belongs to, so that others know after this process is killed.
+  // 0: to none of several files, as from Create on.
   absl::Status Mark(uint32_t id);
 
-  // An array begins; Append brings its array.bytes(), in any pieces. Offset and digest are filled
-  // in here.
-  absl::Status Begin(SavedArray array);
-  absl::Status Append(ConstBytes bytes);
-  // Writes `manifest`, with the arrays that were written before those it has (which are in other
-  // files), and waits until all is on the disk.
-  absl::Status Finish(Manifest manifest);
-  // As written by Finish.
-  const Manifest& manifest() const { return manifest_; }
-  const Digest& manifest_digest() const { return manifest_digest_; }
-  // After Finish: the file gets its name.
-  absl::Status Commit();
-  // It has its name; not yet, where Commit failed before that.
-  bool committed() const { return committed_; }
-
  private:
-  CheckpointWriter(std::string path, Fd fd, const Unfinished& found, int64_t begun_ns);
-  absl::Status Write(const void* data, int64_t bytes);
-  // Ends the array under way; zeros up to where the next thing begins.
-  absl::Status EndArray();
+  FileTarget(std::string path, Fd fd, const Unfinished& found, int64_t begun_ns);
   absl::Status Error(int error, absl::string_view doing) const;
 
   const std::string path_, temporary_;
   Fd fd_;
   const Unfinished found_;
   const int64_t begun_ns_;
+  bool published_ = false;
+};
+
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(std::unique_ptr<CheckpointTarget> target);
+  // Creates a writer of the file of that path.
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(std::string path);
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // An array begins; Append brings its array.bytes(), in any pieces. Offset and digest are filled
+  // in here.
+  absl::Status Begin(SavedArray array);
+  absl::Status Append(ConstBytes bytes);
+  // Writes `manifest`, with the arrays that were written before those it has (which are in other
+  // files), and flushes the target.
+  absl::Status Finish(Manifest manifest);
+  // As written by Finish.
+  const Manifest& manifest() const { return manifest_; }
+  const Digest& manifest_digest() const { return manifest_digest_; }
+  // After Finish: the checkpoint takes effect.
+  absl::Status Commit();
+  // It has; not yet, where Commit failed before that.
+  bool committed() const { return committed_; }
+
+ private:
+  absl::Status Write(const void* data, int64_t bytes);
+  // Ends the array under way; zeros up to where the next thing begins.
+  absl::Status EndArray();
+  const std::string& path() const { return target_->name(); }
+
+  const std::unique_ptr<CheckpointTarget> target_;
   int64_t at_ = 0;      // bytes written
   int64_t wanted_ = 0;  // bytes that the array under way still lacks
   Hasher hasher_;
@@ -97,15 +132,30 @@ class CheckpointWriter {
   bool finished_ = false, committed_ = false;
 };
 
-// Reads a file that cannot be trusted. kInvalidArgument says what is wrong with it, and where.
+// Where the bytes of a checkpoint are.
+class CheckpointSource {
+ public:
+  virtual ~CheckpointSource() = default;
+  // The name by which messages call it.
+  virtual const std::string& name() const = 0;
+  // In bytes.
+  virtual int64_t size() const = 0;
+  // All of [offset, offset + out.size()), which lies within the size.
+  virtual absl::Status ReadAt(int64_t offset, Bytes out) const = 0;
+};
+
+// Reads a checkpoint that cannot be trusted. kInvalidArgument says what is wrong with it, and where.
 class CheckpointReader {
  public:
   // Checks the header and the manifest, and that the arrays it names fill the file.
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
+      std::unique_ptr<const CheckpointSource> source);
+  // The file of that path.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(std::string path);
 
   const Manifest& manifest() const { return manifest_; }
   const Digest& manifest_digest() const { return manifest_digest_; }
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return source_->name(); }
 
   // Reads all of an array in this file, as this manifest or one that refers to it has it, compares its digest, and copies `count` elements from
   // `first` on to `out`; on an error what is there is of no use.
@@ -114,7 +164,8 @@ class CheckpointReader {
   absl::Status Verify(const SavedArray& array) const { return Read(array, 0, 0, nullptr); }
 
  private:
-  CheckpointReader(std::string path, Fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  explicit CheckpointReader(std::unique_ptr<const CheckpointSource> source)
+      : source_(std::move(source)), size_(source_->size()) {}
   absl::Status ReadHeader();
   absl::Status ReadManifest();
   absl::Status CheckLayout() const;
@@ -123,9 +174,9 @@ class CheckpointReader {
   absl::Status CheckZeros(int64_t offset) const;
   absl::Status Refuse(absl::string_view why) const;
 
-  const std::string path_;
-  const Fd fd_;
-  int64_t size_ = 0, manifest_bytes_ = 0;
+  const std::unique_ptr<const CheckpointSource> source_;
+  const int64_t size_;
+  int64_t manifest_bytes_ = 0;
   Digest manifest_digest_{};
   Manifest manifest_;
 };

@@ -1,6 +1,7 @@
 #include "lib/train/all_ranks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,26 @@ absl::Status AllRanks::Min(int64_t* value) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> AllRanks::FirstDifference(const std::vector<int64_t>& values,
+                                                  bool in_replica, bool across_replicas) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<int64_t> least = values;  // and of what ~ makes of them, which is ~ of the largest
+  std::transform(values.begin(), values.end(), std::back_inserter(least),
+                 [](int64_t value) { return ~value; });
+  for (const auto& comm : {in_replica ? model_ : nullptr, across_replicas ? sync_ : nullptr}) {
+    if (comm != nullptr && count > 0) {
+      ENTRAIN_RETURN_IF_ERROR(Note(comm->AllReduce(least.data(), least.data(), 2 * count,
+                                                   DType::kI64, ReduceOp::kMin, options_)));
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (least[i] != ~least[values.size() + i]) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return -1;
 }
 
 // First to those who sit in its place, and they to their replicas.

@@ -14,9 +14,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "lib/base/bytes.h"
 #include "lib/base/call.h"
@@ -46,6 +48,11 @@ class AllRanks {
   absl::Status Tell(std::string* text);
   // Rank 0's bytes, to all; all know how many.
   absl::Status Tell(Bytes bytes);
+
+  // Where numbers differ between the ranks of a replica, between those of one place in all replicas, or both; each of them
+  // brings as many. The first index; -1: nowhere.
+  absl::StatusOr<int64_t> FirstDifference(const std::vector<int64_t>& values, bool in_replica,
+                                          bool across_replicas);
 
   // Messages to rank 0, from every other rank; EndSend after the last. Those who sit in replica 0
   // then carry on what comes through them.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/checkpoint/checkpoint_file.h"
 #include "lib/checkpoint/leftovers.h"
@@ -19,12 +20,7 @@ namespace {
 class Loader {
  public:
   Loader(AllRanks& all, const ModelPart& part, const CheckpointOptions& options, StateList* state)
-      : all_(all),
-        part_(part),
-        options_(options),
-        state_(*state),
-        path_(absl::StrCat(options.directory, "/", options.name, ".ckpt")),
-        reads_(all.first() || !options.rank0_only) {}
+      : all_(all), part_(part), options_(options), state_(*state), path_(options.path()) {}
 
   absl::Status Run();
 
@@ -43,8 +39,9 @@ class Loader {
   absl::Status CheckLayers() const;
   absl::Status CheckPlaces() const;
   absl::Status FindPieces(StateItem* item);
-  bool Is(const SavedArray& array, const StateItem& item) const;
-  int HolderOf(const StateItem& item) const;
+  bool Is(const SavedArray& array, const SavedArray& wanted) const;
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> Open() const;
+  void SayWhatIsDropped() const;
   absl::StatusOr<CheckpointReader*> File(int32_t file);
 
   absl::Status ReadOwn();
@@ -59,7 +56,6 @@ class Loader {
   const CheckpointOptions& options_;
   StateList& state_;
   const std::string path_;
-  const bool reads_;  // this rank touches the file system
   Manifest manifest_;
   Digest digest_{};                                            // of the manifest that rank 0 found
   std::map<int32_t, std::unique_ptr<CheckpointReader>> open_;  // by number in the manifest
@@ -78,9 +74,32 @@ absl::Status Loader::Run() {
   ENTRAIN_RETURN_IF_ERROR(all_.Agree(found));
   const absl::Status read = options_.rank0_only ? HearAll() : all_.Agree(ReadOwn());
   if (read.ok() && all_.first()) {
-    ClearLeftovers(options_.directory, ChangedAt(path_));
+    SayWhatIsDropped();
+    if (!options_.functions) {
+      ClearLeftovers(options_.directory, ChangedAt(path_));
+    }
   }
   return read;
+}
+
+// What belongs to replicas alone, of a portable checkpoint, may have no place here.
+void Loader::SayWhatIsDropped() const {
+  if (options_.kind != CheckpointKind::kPortable || manifest_.kind != CheckpointKind::kPortable) {
+    return;
+  }
+  std::set<std::string> names;
+  for (const SavedArray& array : manifest_.arrays) {
+    if (array.rank >= 0) {
+      names.insert(array.name);
+    }
+  }
+  for (const StateItem& item : state_.items()) {
+    names.erase(item.name);
+  }
+  if (!names.empty()) {
+    ENTRAIN_LOG(kInfo, path_, ": dropped, since this run's options have no place for them: ",
+                absl::StrJoin(names, ", "));
+  }
 }
 
 absl::Status Loader::Prepare() {
@@ -89,10 +108,24 @@ absl::Status Loader::Prepare() {
 }
 
 absl::Status Loader::OpenHead() {
-  ENTRAIN_ASSIGN_OR_RETURN(open_[0], CheckpointReader::Open(path_));
+  ENTRAIN_ASSIGN_OR_RETURN(open_[0], Open());
   manifest_ = open_[0]->manifest();
   digest_ = open_[0]->manifest_digest();
+  if (options_.functions && !manifest_.files.empty()) {
+    return Unfit(
+        absl::StrCat("refers to ", manifest_.files.size(),
+                     " files of other ranks, which its functions cannot read; load it from "
+                     "its directory, or save it with full_state_dict 1"));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> Loader::Open() const {
+  if (!options_.functions) {
+    return CheckpointReader::Open(path_);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(auto source, SourceOf(*options_.functions));
+  return CheckpointReader::Open(std::move(source));
 }
 
 // All ranks go by the manifest that rank 0 found; who reads for himself must find the same.
@@ -176,28 +209,17 @@ absl::Status Loader::CheckPlaces() const {
   return absl::OkStatus();
 }
 
-int Loader::HolderOf(const StateItem& item) const {
-  switch (item.holder) {
-    case Holder::kAll:
-      return -1;
-    case Holder::kReplica:
-      return options_.kind == CheckpointKind::kExact ? all_.rank() - all_.place() : 0;
-    case Holder::kRank:
-      return all_.rank();
-  }
-  return -1;
-}
-
-bool Loader::Is(const SavedArray& array, const StateItem& item) const {
-  return array.name == item.name && array.layer == item.layer && array.rank == HolderOf(item) &&
-         (item.layer < 0 || array.part == part_.part);
+bool Loader::Is(const SavedArray& array, const SavedArray& wanted) const {
+  return array.name == wanted.name && array.layer == wanted.layer && array.rank == wanted.rank &&
+         (wanted.layer < 0 || array.part == wanted.part);
 }
 
 // Where the item's elements are: pieces that follow each other without a gap.
 absl::Status Loader::FindPieces(StateItem* item) {
+  const SavedArray wanted = ArrayOf(*item, all_, part_, options_.kind);
   std::map<int64_t, size_t> arrays;  // by first element
   for (size_t i = 0; i < manifest_.arrays.size(); ++i) {
-    if (Is(manifest_.arrays[i], *item)) {
+    if (Is(manifest_.arrays[i], wanted)) {
       arrays[manifest_.arrays[i].first] = i;
     }
   }
@@ -222,11 +244,11 @@ absl::Status Loader::FindPieces(StateItem* item) {
   if (done == item->count) {
     return absl::OkStatus();
   }
-  return Unfit(absl::StrCat(
-      arrays.empty() ? "has no \"" : "has not all of \"", item->name, "\"",
-      item->layer >= 0 ? absl::StrCat(" of layer ", item->layer) : std::string(),
-      HolderOf(*item) >= 0 ? absl::StrCat(" of rank ", HolderOf(*item)) : std::string(),
-      ", which this run's options ask for"));
+  return Unfit(
+      absl::StrCat(arrays.empty() ? "has no \"" : "has not all of \"", item->name, "\"",
+                   item->layer >= 0 ? absl::StrCat(" of layer ", item->layer) : std::string(),
+                   wanted.rank >= 0 ? absl::StrCat(" of rank ", wanted.rank) : std::string(),
+                   ", which this run's options ask for"));
 }
 
 // ---- Reading -----------------------------------------------------------------------------------
@@ -238,9 +260,9 @@ absl::StatusOr<CheckpointReader*> Loader::File(int32_t file) {
   }
   const SavedFile* const saved =
       file == 0 ? nullptr : &manifest_.files[static_cast<size_t>(file - 1)];
-  ENTRAIN_ASSIGN_OR_RETURN(
-      reader, CheckpointReader::Open(
-                  saved == nullptr ? path_ : absl::StrCat(options_.directory, "/", saved->name)));
+  ENTRAIN_ASSIGN_OR_RETURN(reader, saved == nullptr ? Open()
+                                                    : CheckpointReader::Open(absl::StrCat(
+                                                          options_.directory, "/", saved->name)));
   if (reader->manifest_digest() != (saved == nullptr ? digest_ : saved->manifest)) {
     return absl::InvalidArgumentError(
         absl::StrCat(reader->path(), ": is of another checkpoint: the SHA-256 of its manifest is ",

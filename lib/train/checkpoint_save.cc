@@ -38,7 +38,7 @@ class Saver {
         options_(options),
         step_(step),
         state_(state),
-        path_(absl::StrCat(options.directory, "/", options.name, ".ckpt")) {}
+        path_(options.path()) {}
   ~Saver() { RemoveOwn(); }
 
   absl::Status Run();
@@ -54,9 +54,9 @@ class Saver {
   };
 
   absl::Status Prepare();
+  absl::Status PrepareFunctions();
+  absl::Status PrepareFile();
   void Bring();
-  bool Brings(const StateItem& item) const;
-  SavedArray ArrayOf(const StateItem& item) const;
   ConstBytes BytesOf(const Brought& brought);
   Manifest Draft() const;
 
@@ -88,7 +88,8 @@ class Saver {
   const std::string path_;
   std::vector<Brought> brought_;
   OwnedBuffer staged_;                        // what comes from a device, one array at a time
-  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's: of the file that counts
+  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's: of what counts
+  FileTarget* file_ = nullptr;                // writer_'s; null: functions of the caller's write
   Manifest head_;                             // rank 0's
   absl::Status failed_;                       // all is sent, and heard, to the end all the same
   std::vector<SavedFile> old_files_;          // rank 0's: of the checkpoint that is replaced
@@ -101,6 +102,24 @@ class Saver {
 
 absl::Status Saver::Prepare() {
   ENTRAIN_RETURN_IF_ERROR(state_.status());
+  ENTRAIN_RETURN_IF_ERROR(options_.functions ? PrepareFunctions() : PrepareFile());
+  ENTRAIN_ASSIGN_OR_RETURN(staged_, OwnedBuffer::Allocate(state_.staged_bytes()));
+  return state_.Settle(all_.deadline());
+}
+
+absl::Status Saver::PrepareFunctions() {
+  if (!options_.full) {
+    return absl::InvalidArgumentError(
+        "full_state_dict: is 0, but functions write one checkpoint, rank 0's: set it to 1");
+  }
+  if (all_.first()) {
+    ENTRAIN_ASSIGN_OR_RETURN(auto target, TargetOf(*options_.functions));
+    writer_ = std::make_unique<CheckpointWriter>(std::move(target));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Saver::PrepareFile() {
   if (all_.first() || !options_.full) {
     if (mkdir(options_.directory.c_str(), 0777) != 0 && errno != EEXIST) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -112,52 +131,22 @@ absl::Status Saver::Prepare() {
     if (old.ok()) {
       old_files_ = (*old)->manifest().files;
     }
-    ENTRAIN_ASSIGN_OR_RETURN(writer_, CheckpointWriter::Create(path_));
-    if (writer_->found().id) {
-      RemoveParts(options_.directory, options_.name, *writer_->found().id);
+    ENTRAIN_ASSIGN_OR_RETURN(auto file, FileTarget::Create(path_));
+    file_ = file.get();
+    writer_ = std::make_unique<CheckpointWriter>(std::move(file));
+    if (file_->found().id) {
+      RemoveParts(options_.directory, options_.name, *file_->found().id);
     }
   }
-  ENTRAIN_ASSIGN_OR_RETURN(staged_, OwnedBuffer::Allocate(state_.staged_bytes()));
-  return state_.Settle(all_.deadline());
-}
-
-// Of what several ranks have, one brings it.
-bool Saver::Brings(const StateItem& item) const {
-  if (item.count == 0) {
-    return false;
-  }
-  if (item.layer >= 0) {
-    return all_.replica() == 0 && !part_.copy;
-  }
-  switch (item.holder) {
-    case Holder::kAll:
-      return all_.first();
-    case Holder::kReplica:
-      return all_.place() == 0 && (options_.kind == CheckpointKind::kExact || all_.first());
-    case Holder::kRank:
-      return true;
-  }
-  return false;
-}
-
-SavedArray Saver::ArrayOf(const StateItem& item) const {
-  SavedArray array;
-  array.name = item.name;
-  array.rank = item.holder == Holder::kAll ? -1 : all_.rank();
-  array.part = item.layer >= 0 ? part_.part : -1;
-  array.layer = item.layer;
-  array.first = item.first;
-  array.count = item.count;
-  array.dtype = item.dtype;
-  return array;
+  return absl::OkStatus();
 }
 
 // Layers first: their pieces are put together from several ranks.
 void Saver::Bring() {
   for (const bool layers : {true, false}) {
     for (const StateItem& item : state_.items()) {
-      if ((item.layer >= 0) == layers && Brings(item)) {
-        brought_.push_back({ArrayOf(item), &item});
+      if ((item.layer >= 0) == layers && Brings(item, all_, part_, options_.kind)) {
+        brought_.push_back({ArrayOf(item, all_, part_, options_.kind), &item});
       }
     }
   }
@@ -328,7 +317,7 @@ absl::Status Saver::SaveSharded() {
   while (getrandom(&id, sizeof(id), 0) != sizeof(id) || id == 0) {
   }
   if (all_.first()) {
-    failed_.Update(writer_->Mark(id));  // before anybody can write a file of that number
+    failed_.Update(file_->Mark(id));  // before anybody can write a file of that number
     parts_ = id;
   }
   ENTRAIN_RETURN_IF_ERROR(all_.Tell(Bytes(reinterpret_cast<std::byte*>(&id), sizeof(id))));
@@ -424,8 +413,8 @@ absl::Status Saver::Publish() {
   if (published != std::byte{0}) {
     RemoveOld();
   }
-  if (published != std::byte{0} && all_.first()) {
-    ClearLeftovers(options_.directory, writer_->begun_ns());
+  if (published != std::byte{0} && file_ != nullptr) {
+    ClearLeftovers(options_.directory, file_->begun_ns());
   }
   return all_.Agree(status);
 }
@@ -454,6 +443,10 @@ void Saver::RemoveOld() {
 
 }  // namespace
 
+std::string CheckpointOptions::path() const {
+  return functions ? kFunctionsName : absl::StrCat(directory, "/", name, ".ckpt");
+}
+
 absl::Status CheckOptions(const CheckpointOptions& options) {
   if (options.directory.empty()) {
     return absl::InvalidArgumentError("save_dir: is empty");
@@ -477,7 +470,8 @@ absl::Status AgreeOnOptions(AllRanks& all, const CheckpointOptions& options) {
   };
   absl::Status same;
   for (const Option& option :
-       {Option{"ckpt_name", options.name}, Option{"kind", std::string(NameOf(options.kind))},
+       {Option{"functions", absl::StrCat(options.functions ? 1 : 0)},
+        Option{"ckpt_name", options.name}, Option{"kind", std::string(NameOf(options.kind))},
         Option{"full_state_dict", absl::StrCat(options.full ? 1 : 0)},
         Option{"rank0_only", absl::StrCat(options.rank0_only ? 1 : 0)}}) {
     std::string first = option.value;
@@ -503,6 +497,41 @@ ModelPart PartOf(const Mesh& mesh, const Slab& slab) {
     part.layers.push_back({slab.layer(l).full, slab.layer(l).frozen});
   }
   return part;
+}
+
+bool Brings(const StateItem& item, const AllRanks& all, const ModelPart& part,
+            CheckpointKind kind) {
+  if (item.count == 0) {
+    return false;
+  }
+  if (item.layer >= 0) {
+    return all.replica() == 0 && !part.copy;
+  }
+  switch (item.holder) {
+    case Holder::kAll:
+      return all.first();
+    case Holder::kReplica:
+      return all.place() == 0 && (kind == CheckpointKind::kExact || all.first());
+    case Holder::kRank:
+      return true;
+  }
+  return false;
+}
+
+SavedArray ArrayOf(const StateItem& item, const AllRanks& all, const ModelPart& part,
+                   CheckpointKind kind) {
+  SavedArray array;
+  array.name = item.name;
+  if (item.holder != Holder::kAll) {
+    const int replicas = kind == CheckpointKind::kExact ? all.rank() - all.place() : 0;
+    array.rank = item.holder == Holder::kRank ? all.rank() : replicas;
+  }
+  array.part = item.layer >= 0 ? part.part : -1;
+  array.layer = item.layer;
+  array.first = item.first;
+  array.count = item.count;
+  array.dtype = item.dtype;
+  return array;
 }
 
 absl::Status SaveState(AllRanks& all, const ModelPart& part, const CheckpointOptions& options,

@@ -1,6 +1,7 @@
 #include "lib/train/courier.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -105,10 +106,42 @@ absl::Status Courier::Await(absl::Mutex& mutex, const absl::Condition& until) {
 }
 
 absl::Status Courier::Drain() {
-  mutex_.Lock();
-  const uint64_t last = posted_;
-  mutex_.Unlock();
-  return Wait(last);
+  return Wait(last());
+}
+
+uint64_t Courier::last() const {
+  absl::MutexLock lock(&mutex_);
+  return posted_;
+}
+
+void Courier::WhenDone(uint64_t number, Continuation then) {
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (done_ < number) {
+      watchers_.push_back({number, std::move(then)});
+      return;
+    }
+    status = status_;
+  }
+  then(status);
+}
+
+void Courier::TellWatchers() {
+  std::vector<Watcher> told;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto first = std::stable_partition(
+        watchers_.begin(), watchers_.end(),
+        [done = done_](const Watcher& watcher) { return watcher.number > done; });
+    told.assign(std::make_move_iterator(first), std::make_move_iterator(watchers_.end()));
+    watchers_.erase(first, watchers_.end());
+    status = status_;
+  }
+  for (Watcher& watcher : told) {
+    watcher.then(status);
+  }
 }
 
 bool Courier::idle() const {
@@ -142,32 +175,41 @@ std::deque<Courier::Job> Courier::Fail(const absl::Status& status) {
 
 void Courier::Loop() {
   current = this;
-  std::deque<Job> dropped;
-  absl::MutexLock lock(&mutex_);
-  const auto called = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !waiting_.empty();
-  };
-  while (true) {
+  while (RunNext()) {
+    TellWatchers();
+  }
+  TellWatchers();
+}
+
+// False: the courier was stopped.
+bool Courier::RunNext() {
+  std::deque<Job> dropped;  // freed outside the lock
+  Job job;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto called = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || !waiting_.empty();
+    };
     mutex_.Await(absl::Condition(&called));
     if (stopping_) {
       if (!waiting_.empty()) {
         dropped = Fail(absl::AbortedError("the courier was stopped before the job began"));
       }
-      return;
+      return false;
     }
-    Job job = std::move(waiting_.front());
+    job = std::move(waiting_.front());
     waiting_.pop_front();
     Begin("", 0);
-    mutex_.Unlock();
-    const absl::Status status = job();
-    job = nullptr;  // what it holds is freed outside the lock
-    mutex_.Lock();
-    ++done_;
-    status_.Update(status);
-    if (!status_.ok()) {
-      dropped = Fail(status_);
-    }
   }
+  const absl::Status status = job();
+  job = nullptr;  // what it holds is freed before the job counts as done
+  absl::MutexLock lock(&mutex_);
+  ++done_;
+  status_.Update(status);
+  if (!status_.ok()) {
+    dropped = Fail(status_);
+  }
+  return true;
 }
 
 }  // namespace entrain

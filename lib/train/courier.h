@@ -15,6 +15,7 @@
 #include <deque>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -47,6 +48,12 @@ class Courier {
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same until then at most; false: it is not done.
   absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `then` once with the first error so far when the job of this number is done: from the courier's thread, which must not
+  // be blocked, or before this returns when it is done already.
+  using Continuation = absl::AnyInvocable<void(const absl::Status&)>;
+  void WhenDone(uint64_t number, Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The number of the last job that was posted; 0: none was.
+  uint64_t last() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Wait for everything posted so far.
   absl::Status Drain() ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks on the caller's mutex until jobs have made `until` true. An error, which does not call give_up: they will not.
@@ -63,7 +70,14 @@ class Courier {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  struct Watcher {
+    uint64_t number;
+    Continuation then;
+  };
   void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool RunNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those whose jobs are done.
+  void TellWatchers() ABSL_LOCKS_EXCLUDED(mutex_);
   void Begin(absl::string_view what, int64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether what somebody waits for may still come. Not OK: ends the work.
   absl::Status CheckUnderWay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -76,6 +90,7 @@ class Courier {
       ABSL_GUARDED_BY(mutex_);  // what has begun last, when, and how long it may take
   int64_t begun_ns_ ABSL_GUARDED_BY(mutex_) = 0, may_take_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Job> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number tells for all
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

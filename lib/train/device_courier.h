@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -47,6 +48,10 @@ class DeviceCourier {
   // Blocks until the job is done. The first error of any. Any thread.
   absl::Status Wait(uint32_t number) { return courier_.Wait(number); }
   absl::Status Drain() { return courier_.Drain(); }
+  // As Courier's.
+  void WhenDone(uint32_t number, Courier::Continuation then) {
+    courier_.WhenDone(number, std::move(then));
+  }
   // Where jobs are.
   StreamHandle stream() const { return stream_; }
   uint32_t last() const ABSL_LOCKS_EXCLUDED(mutex_);

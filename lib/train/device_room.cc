@@ -9,13 +9,34 @@
 
 namespace entrain {
 
+namespace {
+
+absl::Status CheckStream(Device& device, StreamHandle stream) {
+  DeviceMark mark(device);
+  return Annotate(mark.Record(stream),
+                  absl::StrCat("stream: not one of device ", device.ordinal()));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<DeviceRoom>> DeviceRoom::Open(Device& device, StreamHandle callers,
                                                              int64_t limit_ns) {
-  DeviceMark mark(device);
-  if (const absl::Status status = mark.Record(callers); !status.ok()) {
-    return Annotate(status, absl::StrCat("stream: not one of device ", device.ordinal()));
-  }
-  return std::unique_ptr<DeviceRoom>(new DeviceRoom(device, callers, limit_ns));
+  ENTRAIN_RETURN_IF_ERROR(CheckStream(device, callers));
+  return std::unique_ptr<DeviceRoom>(
+      new DeviceRoom(device, std::make_shared<Callers>(callers), limit_ns));
+}
+
+std::unique_ptr<DeviceRoom> DeviceRoom::Beside(const DeviceRoom& other, int64_t limit_ns) {
+  return std::unique_ptr<DeviceRoom>(new DeviceRoom(other.device_, other.callers_, limit_ns));
+}
+
+absl::Status DeviceRoom::SetCallers(StreamHandle stream) {
+  ENTRAIN_RETURN_IF_ERROR(CheckStream(device_, stream));
+  DeviceMark mark(device_);
+  ENTRAIN_RETURN_IF_ERROR(mark.Record(callers()));
+  ENTRAIN_RETURN_IF_ERROR(device_.AwaitEvent(stream, mark.event()));
+  callers_->store(stream, std::memory_order_release);
+  return absl::OkStatus();
 }
 
 DeviceRoom::~DeviceRoom() {

@@ -4,8 +4,10 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,10 +26,15 @@ class DeviceRoom {
   // waits for a stream, at most.
   static absl::StatusOr<std::unique_ptr<DeviceRoom>> Open(Device& device, StreamHandle callers,
                                                           int64_t limit_ns);
+  // Of another object, whose calls go with those of `other`: the caller's stream is that of both.
+  static std::unique_ptr<DeviceRoom> Beside(const DeviceRoom& other, int64_t limit_ns);
   ~DeviceRoom();
 
   Device& device() const { return device_; }
-  StreamHandle callers() const { return callers_; }  // the caller's stream
+  // The caller's stream.
+  StreamHandle callers() const { return callers_->load(std::memory_order_acquire); }
+  // From now on that is another one, which waits for what is on the one before. kInvalidArgument as in Open.
+  absl::Status SetCallers(StreamHandle stream);
   // When who begins to wait now gives up.
   Deadline limit() const { return Deadline::After(limit_ns_); }
   int64_t limit_ns() const { return limit_ns_; }
@@ -46,11 +53,12 @@ class DeviceRoom {
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  DeviceRoom(Device& device, StreamHandle callers, int64_t limit_ns)
-      : device_(device), callers_(callers), limit_ns_(limit_ns) {}
+  using Callers = std::atomic<StreamHandle>;
+  DeviceRoom(Device& device, std::shared_ptr<Callers> callers, int64_t limit_ns)
+      : device_(device), callers_(std::move(callers)), limit_ns_(limit_ns) {}
 
   Device& device_;
-  const StreamHandle callers_;
+  const std::shared_ptr<Callers> callers_;  // of all that are beside each other
   const int64_t limit_ns_;
   absl::Mutex mutex_;
   std::vector<StreamHandle> streams_ ABSL_GUARDED_BY(mutex_);

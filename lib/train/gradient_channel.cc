@@ -223,6 +223,7 @@ absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
                                                       " more after ", round_added_,
                                                       " would be above ", most, " of this round"));
   }
+  ++moves_;
   round_added_ += microbatches;
   held_.microbatches += microbatches;
   held_.tokens += tokens;
@@ -270,6 +271,7 @@ absl::Status GradientChannel::CheckNotStarted() const {
 
 absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   const AddTime waiting(&exposed_ns_);
+  ++moves_;
   ENTRAIN_RETURN_IF_ERROR(started_ ? status_ : CheckEnough());
   if (!started_ && !in_flight_ && Synchronous()) {
     ENTRAIN_RETURN_IF_ERROR(HandOver());
@@ -290,6 +292,7 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
 
 absl::Status GradientChannel::Install() {
   const AddTime waiting(&exposed_ns_);
+  ++moves_;
   if (started_) {
     ENTRAIN_RETURN_IF_ERROR(status_);
     started_ = false;

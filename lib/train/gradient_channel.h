@@ -33,6 +33,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -44,6 +45,7 @@
 #include "lib/train/callers_arrays.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/courier.h"
+#include "lib/train/open_state.h"
 #include "lib/train/own_stream.h"
 #include "lib/train/placed_array.h"
 #include "lib/train/slab.h"
@@ -127,7 +129,7 @@ struct ChannelInfo {
   int64_t bytes_held = 0;  // memory of this rank's, beside params and the caller's arrays
 };
 
-class GradientChannel {
+class GradientChannel final : public StateOwner {
  public:
   // Collective; rank 0's parameters become everybody's.
   static absl::StatusOr<std::unique_ptr<GradientChannel>> Create(Communicator& comm,
@@ -157,6 +159,13 @@ class GradientChannel {
   // Collective; between Install and the next Add.
   absl::Status Save(const CheckpointOptions& options);
   absl::Status Load(const CheckpointOptions& options);
+  // The state in the caller's hands. Not collective; waits for the round under way.
+  absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
+
+  // StateOwner
+  int64_t moves() const override { return moves_; }
+  absl::Status CheckSavable(CheckpointKind) const override { return CheckBetweenRounds(); }
+  absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
 
   ChannelInfo info() const;
   const Slab& slab() const { return slab_; }
@@ -192,7 +201,10 @@ class GradientChannel {
   void VisitState(StateVisitor& visitor);
   absl::Status CheckBetweenRounds() const;
   absl::Status CheckKind(CheckpointKind kind) const;
-  absl::Status Prepare(AllRanks& all, const CheckpointOptions& options);
+  absl::Status Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine);
+  void FillSaved();
+  absl::Status Restore(AllRanks& all, absl::string_view doing, absl::Status mine, StateList* state,
+                       absl::FunctionRef<absl::Status()> fill);
   absl::Status CheckLoaded(const StateList& state) const;
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
@@ -241,6 +253,7 @@ class GradientChannel {
   Counts held_;               // in the accumulator
   int64_t round_added_ = 0;   // since the last install
   int64_t installs_ = 0;      // that have handed over
+  int64_t moves_ = 0;         // calls by which the run has gone on
   bool started_ = false;      // a synchronous round, by Wait; Install takes it
   bool in_flight_ = false;    // a round is under way, or over and not taken
   bool second_half_ = false;  // acco: what is handed over next is A and B

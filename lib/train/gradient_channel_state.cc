@@ -1,6 +1,8 @@
 // A gradient channel's state: what it is, when it may be saved, and how a run goes on from it.
 #include <array>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -79,29 +81,49 @@ absl::Status GradientChannel::CheckKind(CheckpointKind kind) const {
 
 // What saving and loading begin with: nothing is under way, and all ranks may. In this order, since
 // on a device the calls of both have no tags.
-absl::Status GradientChannel::Prepare(AllRanks& all, const CheckpointOptions& options) {
+absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
   ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
-  absl::Status mine = CheckOptions(options);
-  mine.Update(CheckKind(options.kind));
+  mine.Update(CheckKind(kind));
   mine.Update(CheckBetweenRounds());
-  ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-  return AgreeOnOptions(all, options);
+  return all.Agree(mine);
+}
+
+// What is saved of the exact kind and is no variable as it is.
+void GradientChannel::FillSaved() {
+  flags_ = {in_flight_, commits_, second_half_, finished_};
+  counts_ = {landed_.rounds, landed_.commits, landed_.gradients, landed_.tokens,
+             made_.microbatches};
+  values_ = {made_.lr, made_.grad_norm, made_.clip_factor};
 }
 
 absl::Status GradientChannel::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, options.timeout_ns);
   const auto save = [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(Prepare(all, options));
-    flags_ = {in_flight_, commits_, second_half_, finished_};
-    counts_ = {landed_.rounds, landed_.commits, landed_.gradients, landed_.tokens,
-               made_.microbatches};
-    values_ = {made_.lr, made_.grad_norm, made_.clip_factor};
+    ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    FillSaved();
     StateList state(slab_, options.kind, options_.at);
     VisitState(state);
     return SaveState(all, Part(), options, steps_, state);
   };
   return End(all, save(), "save");
+}
+
+absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind kind) {
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
+    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    ENTRAIN_RETURN_IF_ERROR(CheckKind(kind));
+    ENTRAIN_RETURN_IF_ERROR(CheckBetweenRounds());
+    FillSaved();
+    auto list = std::make_unique<StateList>(slab_, kind, options_.at);
+    VisitState(*list);
+    return OpenState::Make(this, AllRanks(comm_, nullptr, 0), Part(), std::move(list),
+                           options_.at.limit_ns);
+  };
+  auto opened = open();
+  return opened.ok() ? std::move(opened) : Annotate(opened.status(), "acco: state");
 }
 
 // Halves, or rounds of one method, mean nothing to another; the same answer on all ranks.
@@ -135,18 +157,39 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, options.timeout_ns);
   StateList state(slab_, options.kind, options_.at);
-  const auto load = [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(Prepare(all, options));
-    VisitState(state);
-    ENTRAIN_RETURN_IF_ERROR(LoadState(all, Part(), options, &state));
-    return CheckLoaded(state);
+  return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    return LoadState(all, Part(), options, &state);
+  });
+}
+
+absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
+  ENTRAIN_RETURN_IF_ERROR(status_);
+  AllRanks all(comm_, nullptr, timeout_ns);
+  StateList live(slab_, state.kind(), options_.at);
+  const absl::Status status =
+      Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
+  state.TakeBack(&live);
+  return status;
+}
+
+// Goes on from what `fill` loads into the list, or is as before.
+absl::Status GradientChannel::Restore(AllRanks& all, absl::string_view doing, absl::Status mine,
+                                      StateList* state, absl::FunctionRef<absl::Status()> fill) {
+  const auto restore = [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(Prepare(all, state->kind(), std::move(mine)));
+    VisitState(*state);
+    ENTRAIN_RETURN_IF_ERROR(fill());
+    return CheckLoaded(*state);
   };
-  const absl::Status status = End(all, load(), "load");
+  const absl::Status status = End(all, restore(), doing);
   if (!status.ok()) {
     return status;
   }
+  ++moves_;
   flags_ = {};
-  if (const absl::Status applied = Annotate(state.Apply(all.deadline()), "acco: load");
+  if (const absl::Status applied =
+          Annotate(state->Apply(all.deadline()), absl::StrCat("acco: ", doing));
       !applied.ok()) {
     return Fail(applied);
   }
@@ -163,7 +206,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   made_.gradients = gradients_;
   made_.tokens = tokens_;
   landed_ = made_;
-  if (options.kind == CheckpointKind::kExact) {
+  if (state->kind() == CheckpointKind::kExact) {
     made_.committed = commits_;
     made_.microbatches = counts_[4];
     made_.lr = values_[0];
@@ -174,7 +217,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
     landed_.gradients = counts_[2];
     landed_.tokens = counts_[3];
   }
-  return options.kind == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
+  return state->kind() == CheckpointKind::kPortable ? GoOnFromMasters(all) : absl::OkStatus();
 }
 
 // The parameters are the masters, and nothing has been added to.

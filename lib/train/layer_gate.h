@@ -17,6 +17,8 @@ class LayerGate {
   // Calls `then` exactly once with how it ended: before returning when nothing is under way for the
   // layer, otherwise later from another thread, where it must not block.
   virtual void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) = 0;
+  // In the caller's thread: somebody is about to wait for the layer.
+  virtual void Expect(int layer) = 0;
   // Blocks until nothing is under way for the layer. On device memory the caller's stream waits
   // instead.
   virtual absl::Status WaitOpen(int layer) = 0;

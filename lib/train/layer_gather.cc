@@ -65,9 +65,55 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
   filled.status = gate.ok() ? Send(layer, &filled) : gate;
   filled.status = Annotate(filled.status, absl::StrCat("layer ", layer, " gather"));
   filled.state = State::kTravelling;
-  absl::MutexLock lock(&mutex_);
-  status_.Update(filled.status);
-  slot(layer) = std::move(filled);
+  std::vector<Courier::Continuation> then;
+  {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(filled.status);
+    then.swap(slot(layer).then);
+    slot(layer) = std::move(filled);
+  }
+  for (Courier::Continuation& next : then) {
+    WhenArrived(layer, std::move(next));
+  }
+}
+
+void LayerGather::WhenGathered(int layer, Courier::Continuation then) {
+  if (const absl::Status status = Start(layer); !status.ok()) {
+    then(status);
+    return;
+  }
+  if (gate_ != nullptr) {
+    gate_->Expect(layer);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (slot(layer).state == State::kGated) {
+      slot(layer).then.push_back(std::move(then));
+      return;
+    }
+  }
+  WhenArrived(layer, std::move(then));
+}
+
+void LayerGather::WhenArrived(int layer, Courier::Continuation then) {
+  RefPtr<Work> work;
+  uint32_t job = 0;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    work = slot(layer).work;
+    job = slot(layer).job;
+    status = slot(layer).status;
+  }
+  if (status.ok() && work) {
+    work->Then([layer, then = std::move(then)](const absl::Status& over) mutable {
+      then(Annotate(over, absl::StrCat("layer ", layer, " gather")));
+    });
+  } else if (status.ok() && job != 0) {
+    courier_->WhenDone(job, std::move(then));
+  } else {
+    then(status);
+  }
 }
 
 absl::Status LayerGather::Send(int layer, Slot* slot) {

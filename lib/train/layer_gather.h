@@ -23,6 +23,7 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
+#include "lib/train/courier.h"
 #include "lib/train/device_courier.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/layer_gate.h"
@@ -52,6 +53,9 @@ class LayerGather {
   bool IsFree(int layer) const;
   // Starts gathering unless that has been done since the last Release; never blocks.
   absl::Status Start(int layer);
+  // Starts if need be; calls `then` once when Wait would not block, with its status: from another thread, which must not be
+  // blocked, or before this returns. On a device: when the layer is there.
+  void WhenGathered(int layer, Courier::Continuation then);
   // Starts if need be and blocks; gives the padded layer in `dtype`, valid until Release.
   // *wait_ns grows by the time this took, without that at the gate.
   absl::StatusOr<void*> Wait(int layer, uint64_t* wait_ns);
@@ -72,11 +76,14 @@ class LayerGather {
     RefPtr<Work> work;        // null: nothing travels
     void* params = nullptr;
     absl::Status status;
+    std::vector<Courier::Continuation> then;  // while it is gated
   };
 
   // Behind the gate: on whatever thread opened it.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
+  // The layer is not gated.
+  void WhenArrived(int layer, Courier::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LendsBound(int layer) const {
     return slab_.layer(layer).padded == 0 || (given_[static_cast<size_t>(layer)] == nullptr &&
                                               comm_ == nullptr && dtype_ == live_->dtype);

@@ -16,6 +16,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -62,6 +63,12 @@ class LayerGradients {
   absl::Status Reduce(int layer, bool global);
   // Blocks until everything has been added; on device memory the caller's stream does.
   absl::Status Finish() { return room_ == nullptr ? courier_.Drain() : Hold(); }
+  // Calls `then` once when all that was reduced so far has been added, with what Finish would return: from another thread, which
+  // must not be blocked, or before this returns.
+  void WhenFinished(Courier::Continuation then) {
+    room_ == nullptr ? courier_.WhenDone(courier_.last(), std::move(then))
+                     : onto_->WhenDone(onto_->last(), std::move(then));
+  }
   // Blocks there too.
   absl::Status Drain() { return room_ == nullptr ? courier_.Drain() : onto_->Drain(); }
   // The first error so far. Any thread.

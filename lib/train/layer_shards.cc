@@ -122,18 +122,18 @@ absl::StatusOr<LayerShards::Comms> LayerShards::MakeComms(const Mesh& mesh) {
 }
 
 absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms) {
-  // The number of layers first: it says how long the second list is.
-  std::vector<NamedValue> shape = {
-      {"layers", static_cast<double>(config.layer_counts.size())},
-      {"param_dtype", static_cast<double>(config.param_dtype)},
-      {"grad_dtype", static_cast<double>(config.grad_dtype)},
-      {"memory", config.device ? 1.0 : 0.0},
-      {"shard groups' size", static_cast<double>(mesh.length(Axis::kShard))}};
   double segments = 0;
   for (const auto& layer : config.layer_segments) {
     segments += static_cast<double>(layer.size());
   }
-  shape.push_back({"segments", segments});
+  // The number of layers first: it says how long the second list is.
+  const std::vector<NamedValue> shape = {
+      {"layers", static_cast<double>(config.layer_counts.size())},
+      {"param_dtype", static_cast<double>(config.param_dtype)},
+      {"grad_dtype", static_cast<double>(config.grad_dtype)},
+      {"memory", config.device ? 1.0 : 0.0},
+      {"shard groups' size", static_cast<double>(mesh.length(Axis::kShard))},
+      {"segments", segments}};
   std::vector<NamedValue> counts;
   for (size_t l = 0; l < config.layer_counts.size(); ++l) {
     counts.push_back(
@@ -261,6 +261,18 @@ absl::Status LayerShards::BindOnDevice() {
   return gradients_.BindOnDevice(&live_, room_.get(), [this] { return gather_.status(); });
 }
 
+absl::Status LayerShards::SetStream(StreamHandle stream) {
+  if (!config_.device) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "shard: stream %p: the shard was made for host memory, which has no stream", stream));
+  }
+  if (room_ == nullptr) {
+    config_.stream = stream;  // Bind looks at it
+    return absl::OkStatus();
+  }
+  return Annotate(room_->SetCallers(stream), "shard");
+}
+
 absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   ENTRAIN_RETURN_IF_ERROR(Check(layer));
   const SlabLayer& l = slab_.layer(layer);
@@ -339,6 +351,14 @@ absl::Status LayerShards::Broadcast() {
   return absl::OkStatus();
 }
 
+void LayerShards::Abandon() {
+  for (const auto& comm : {comms_.context, comms_.sync}) {
+    if (comm != nullptr) {
+      comm->EndWith(absl::AbortedError("the sharded model was destroyed during a call"));
+    }
+  }
+}
+
 // On a device: gradients have crossed replicas, by calls that have no tags either, and the stream is
 // through with what it had to do.
 absl::Status LayerShards::ComeToRest() {
@@ -377,6 +397,22 @@ absl::StatusOr<void*> LayerShards::Wait(int layer) {
     ENTRAIN_RETURN_IF_ERROR(Annotate(gather_.Start(next), "shard"));
   }
   return *params;
+}
+
+absl::Status LayerShards::WhenGathered(int layer, Courier::Continuation then) {
+  ENTRAIN_RETURN_IF_ERROR(Check(layer));
+  gather_.WhenGathered(layer, [then = std::move(then)](const absl::Status& status) mutable {
+    then(Annotate(status, "shard"));
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LayerShards::WhenGradientsFinished(Courier::Continuation then) {
+  ENTRAIN_RETURN_IF_ERROR(CheckBound());
+  gradients_.WhenFinished([then = std::move(then)](const absl::Status& status) mutable {
+    then(Annotate(status, "shard"));
+  });
+  return absl::OkStatus();
 }
 
 absl::Status LayerShards::Release(int layer) {

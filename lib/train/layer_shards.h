@@ -71,6 +71,8 @@ class LayerShards {
   const LayerArrays& live() const { return live_; }
   DType param_dtype() const { return config_.param_dtype; }
   DType grad_dtype() const { return config_.grad_dtype; }
+  // On a device: from now on calls are in the order of this stream, which waits for what is on the one before.
+  absl::Status SetStream(StreamHandle stream);
   // Null: parameters are on the host, or not bound.
   DeviceRoom* room() const { return room_.get(); }
   // What has ended it. Any thread.
@@ -81,10 +83,15 @@ class LayerShards {
   // Collective; blocks: replica 0's parameters to all replicas, and in each those of the first rank along the context axis
   // to the others.
   absl::Status Broadcast();
+  // Any thread: makes the Broadcast that another thread is inside of fail.
+  void Abandon();
 
   absl::Status BeginPass(Pass pass);
   absl::Status Gather(int layer);
   absl::StatusOr<void*> Wait(int layer);
+  // Starts the gather if need be, but none ahead. Calls `then` once when Wait would not block, with its status; see
+  // LayerSync::WhenLayerOver.
+  absl::Status WhenGathered(int layer, Courier::Continuation then);
   absl::Status Release(int layer);
 
   // The caller's memory for what gather delivers and for gradients; null: the library's.
@@ -92,6 +99,8 @@ class LayerShards {
   absl::StatusOr<void*> Gradients(int layer);
   absl::Status ReduceGradients(int layer);
   absl::Status FinishGradients();
+  // The same of FinishGradients, for what has been reduced so far.
+  absl::Status WhenGradientsFinished(Courier::Continuation then);
   absl::Status SetGradients(GradientScope scope);
   GradientScope gradient_scope() const { return scope_; }
   // Of the gradients that are bound, over the whole replica. Collective over it; blocks.
@@ -135,7 +144,7 @@ class LayerShards {
   absl::Status CheckThere(const char* name, const void* array) const;
 
   const std::shared_ptr<Mesh> mesh_;
-  const ShardConfig config_;
+  ShardConfig config_;  // its stream may change until Bind; then it is the room's
   const Slab slab_;
   const Comms comms_;
   BufferPool pool_;

@@ -122,9 +122,7 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
     std::unique_ptr<DeviceRoom> room;
     if (shards->room() != nullptr) {
-      ENTRAIN_ASSIGN_OR_RETURN(room,
-                               DeviceRoom::Open(shards->room()->device(), shards->room()->callers(),
-                                                TimeLimit(options.timeout_ns, *mesh)));
+      room = DeviceRoom::Beside(*shards->room(), TimeLimit(options.timeout_ns, *mesh));
     }
     std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), shards, options,
                                                   std::move(groups), std::move(schedule),
@@ -203,6 +201,12 @@ absl::Status LayerSync::status() const {
   return status_;
 }
 
+void LayerSync::Abandon() {
+  const absl::Status why = absl::AbortedError("edit: destroyed during a call");
+  trigger_->GiveUp(why);
+  Fail(why);
+}
+
 int LayerSync::FirstPending() const {
   absl::MutexLock lock(&mutex_);
   for (size_t l = 0; l < states_.size(); ++l) {
@@ -224,6 +228,7 @@ absl::StatusOr<bool> LayerSync::BeginForward(bool training, bool first_microbatc
   if (left_) {
     return absl::FailedPreconditionError("edit: begin_forward with training after leave");
   }
+  ++moves_;
   ENTRAIN_RETURN_IF_ERROR(CountMicrobatch(first_microbatch));
   if (step_ >= options_.local_sgd_warmup_steps) {
     ENTRAIN_RETURN_IF_ERROR(shards_->SetGradients(GradientScope::kLocal));
@@ -345,11 +350,25 @@ absl::Status LayerSync::WaitOver(int /*layer*/, uint32_t begun) {
   return begun == 0 ? status() : onto_->Wait(begun);
 }
 
-absl::Status LayerSync::Block(int layer) {
-  if (room_ != nullptr) {
-    return HoldStream(layer);
+absl::Status LayerSync::WhenLayerOver(int layer, Courier::Continuation then) {
+  ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
+  if (room_ == nullptr) {
+    Expect(layer);
+    WhenOpen(layer, std::move(then));
+    return absl::OkStatus();
   }
-  const auto at = static_cast<size_t>(layer);
+  onto_->WhenDone(BegunSoFar(layer),
+                  [this, then = std::move(then)](const absl::Status& why) mutable {
+                    const absl::Status first = status();
+                    then(first.ok() ? Annotate(why, "edit") : first);
+                  });
+  return absl::OkStatus();
+}
+
+void LayerSync::Expect(int layer) {
+  if (room_ != nullptr) {
+    return;  // nobody holds the courier back
+  }
   bool exchanging = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -363,6 +382,14 @@ absl::Status LayerSync::Block(int layer) {
     const int turn = static_cast<int>(next - order.begin()) - 1;
     Allow(std::min(turn, round_->last_turn() - options_.prefetch) + options_.prefetch);
   }
+}
+
+absl::Status LayerSync::Block(int layer) {
+  if (room_ != nullptr) {
+    return HoldStream(layer);
+  }
+  Expect(layer);
+  const auto at = static_cast<size_t>(layer);
   absl::Status late;
   {
     absl::MutexLock lock(&mutex_);
@@ -386,6 +413,7 @@ absl::Status LayerSync::Late(const absl::Status& why) const {
 
 absl::Status LayerSync::EndStep() {
   ENTRAIN_RETURN_IF_ERROR(status());
+  ++moves_;
   const int pending = FirstPending();
   if (pending >= 0) {
     return absl::FailedPreconditionError(absl::StrCat(

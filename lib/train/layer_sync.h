@@ -56,6 +56,7 @@
 #include "lib/train/fragments.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_shards.h"
+#include "lib/train/open_state.h"
 #include "lib/train/placed_array.h"
 #include "lib/train/trigger.h"
 
@@ -74,7 +75,7 @@ struct EditInfo {
   int64_t rollbacks = 0;   // layers that were rolled back
 };
 
-class LayerSync final : public LayerGate {
+class LayerSync final : public LayerGate, public StateOwner {
  public:
   // Collective; compares the options of all ranks. `shards`: bound, made on `mesh`, outlives this.
   static absl::StatusOr<std::unique_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
@@ -86,6 +87,9 @@ class LayerSync final : public LayerGate {
   // True: an exchange has begun.
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
+  // Calls `then` once when WaitLayer would not block, with what it would return: from another thread, which must not be blocked,
+  // or before this returns. On device memory: when the exchange is over there. An error: it is not called.
+  absl::Status WhenLayerOver(int layer, Courier::Continuation then);
   absl::Status EndStep();
   // Of the step that the last BeginForward in training began.
   GradientScope gradient_scope() const { return shards_->gradient_scope(); }
@@ -98,6 +102,10 @@ class LayerSync final : public LayerGate {
   // rendezvous and exchanges until then. Afterwards there is no more training.
   absl::Status Leave();
 
+  // Any thread: makes the call that another thread is inside of fail, and all that is under way.
+  void Abandon();
+  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+
   // A call of this rank's failed, and it may end: for those who wait for it.
   void Refused(const absl::Status& why) const;
 
@@ -109,6 +117,13 @@ class LayerSync final : public LayerGate {
   absl::Status Save(const CheckpointOptions& options);
   // Collective. kFailedPrecondition while an exchange is under way or a layer is gathered.
   absl::Status Load(const CheckpointOptions& options);
+  // The state in the caller's hands. Not collective; kFailedPrecondition while an exchange is under way.
+  absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
+
+  // StateOwner
+  int64_t moves() const override { return moves_; }
+  absl::Status CheckSavable(CheckpointKind kind) const override { return CheckRendezvous(kind); }
+  absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
 
   // On a device: of exchanges; else null.
   StreamHandle stream() const { return onto_ == nullptr ? nullptr : onto_->stream(); }
@@ -122,6 +137,7 @@ class LayerSync final : public LayerGate {
 
   // LayerGate
   void WhenOpen(int layer, absl::AnyInvocable<void(const absl::Status&)> then) override;
+  void Expect(int layer) override;
   absl::Status WaitOpen(int layer) override { return WaitLayer(layer); }
   uint32_t BegunSoFar(int layer) const override { return jobs_[static_cast<size_t>(layer)]; }
   absl::Status WaitOver(int layer, uint32_t begun) override;
@@ -213,6 +229,10 @@ class LayerSync final : public LayerGate {
   ArraysAt Place() const;
   absl::Status CheckRendezvous(CheckpointKind kind) const;
   absl::Status CheckLoaded(const StateList& state) const;
+  absl::Status Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
+                       absl::Status mine, StateList* state, absl::FunctionRef<absl::Status()> fill);
+  AllRanks Everybody(int64_t timeout_ns) const;
+  bool LacksAnchors() const { return !options_.plain() && !exchange_.anchors().exist(); }
   absl::Status CheckNothingBehind() const;
   absl::Status PrepareSnapshots();
   void ResumeBehind();
@@ -228,7 +248,8 @@ class LayerSync final : public LayerGate {
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
   // The caller's:
-  int64_t step_ = 0;  // g
+  int64_t step_ = 0;   // g
+  int64_t moves_ = 0;  // calls by which the run has gone on
   bool requested_ = false;
   int32_t microbatches_ = 0;  // training forwards of this step, from its first micro-batch on
   // Since the last exchange, or rendezvous: what the next standing says.

@@ -203,6 +203,7 @@ absl::Status LayerSync::SettleAll() {
 
 absl::Status LayerSync::Leave() {
   ENTRAIN_RETURN_IF_ERROR(status());
+  ++moves_;
   const int pending = FirstPending();
   if (left_ || pending >= 0) {
     return absl::FailedPreconditionError(

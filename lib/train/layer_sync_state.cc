@@ -95,9 +95,13 @@ absl::Status LayerSync::CheckRendezvous(CheckpointKind kind) const {
       "); save after a begin_forward that exchanges, when all layers are waited for"));
 }
 
+AllRanks LayerSync::Everybody(int64_t timeout_ns) const {
+  return AllRanks(exchange_.groups().model, exchange_.groups().sync, timeout_ns);
+}
+
 absl::Status LayerSync::Save(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status());
-  AllRanks all(exchange_.groups().model, exchange_.groups().sync, options.timeout_ns);
+  AllRanks all = Everybody(options.timeout_ns);
   const auto save = [&]() -> absl::Status {
     absl::Status mine = CheckOptions(options);
     mine.Update(ComeToRest(options.timeout_ns));
@@ -115,13 +119,57 @@ absl::Status LayerSync::Save(const CheckpointOptions& options) {
 
 absl::Status LayerSync::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status());
-  AllRanks all(exchange_.groups().model, exchange_.groups().sync, options.timeout_ns);
+  AllRanks all = Everybody(options.timeout_ns);
   StateList state(shards_->slab(), options.kind, Place());
+  return Restore(all, "load", options.timeout_ns, CheckOptions(options), &state,
+                 [&]() -> absl::Status {
+                   ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+                   return LoadState(all, PartOf(*mesh_, shards_->slab()), options, &state);
+                 });
+}
+
+absl::Status LayerSync::TakeUp(OpenState& state, int64_t timeout_ns) {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  AllRanks all = Everybody(timeout_ns);
+  StateList live(shards_->slab(), state.kind(), Place());
+  const absl::Status status = Restore(all, "commit", timeout_ns, absl::OkStatus(), &live,
+                                      [&] { return state.GiveTo(all, &live); });
+  state.TakeBack(&live);
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<OpenState>> LayerSync::Open(CheckpointKind kind) {
+  ENTRAIN_RETURN_IF_ERROR(status());
+  // What a commit sets has them.
+  const bool creates = LacksAnchors();
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
+    ENTRAIN_RETURN_IF_ERROR(ComeToRest(0));
+    ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
+    ENTRAIN_RETURN_IF_ERROR(PrepareSnapshots());
+    ENTRAIN_RETURN_IF_ERROR(Drain());
+    if (creates) {
+      ENTRAIN_RETURN_IF_ERROR(OnStream([this] { return exchange_.CreateAnchors(); }));
+    }
+    auto list = std::make_unique<StateList>(shards_->slab(), kind, Place());
+    VisitState(*list);
+    return OpenState::Make(this, Everybody(0), PartOf(*mesh_, shards_->slab()), std::move(list),
+                           Place().limit_ns);
+  };
+  auto opened = open();
+  if (creates) {
+    exchange_.DropAnchors();
+  }
+  return opened.ok() ? std::move(opened) : Annotate(opened.status(), "edit: state");
+}
+
+// Goes on from what `fill` loads into the list, or is as before.
+absl::Status LayerSync::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
+                                absl::Status mine, StateList* state,
+                                absl::FunctionRef<absl::Status()> fill) {
   // Memory for them; they count when something was loaded into them.
-  const bool creates = !options_.plain() && !exchange_.anchors().exist();
-  const auto load = [&]() -> absl::Status {
-    absl::Status mine = CheckOptions(options);
-    mine.Update(ComeToRest(options.timeout_ns));
+  const bool creates = LacksAnchors();
+  const auto restore = [&]() -> absl::Status {
+    mine.Update(ComeToRest(timeout_ns));
     mine.Update(CheckQuiet());
     mine.Update(CheckNothingBehind());
     mine.Update(shards_->CheckAllReleased());
@@ -130,26 +178,27 @@ absl::Status LayerSync::Load(const CheckpointOptions& options) {
       mine = OnStream([this] { return exchange_.CreateAnchors(); });
     }
     ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
-    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     ENTRAIN_RETURN_IF_ERROR(Drain());
-    VisitState(state);
-    ENTRAIN_RETURN_IF_ERROR(LoadState(all, PartOf(*mesh_, shards_->slab()), options, &state));
-    return all.Agree(CheckLoaded(state));
+    VisitState(*state);
+    ENTRAIN_RETURN_IF_ERROR(fill());
+    return all.Agree(CheckLoaded(*state));
   };
-  const absl::Status status = End(all, load(), "load");
+  const absl::Status status = End(all, restore(), doing);
   if (!status.ok()) {
     if (creates) {
       exchange_.DropAnchors();
     }
     return status;
   }
-  if (const absl::Status applied = Annotate(state.Apply(all.deadline()), "edit: load");
+  ++moves_;
+  if (const absl::Status applied =
+          Annotate(state->Apply(all.deadline()), absl::StrCat("edit: ", doing));
       !applied.ok()) {
     Fail(applied);
     return applied;
   }
   const absl::Status gone_on = OnStream([&] {
-    GoOnFrom(options.kind);
+    GoOnFrom(state->kind());
     return absl::OkStatus();
   });
   if (!gone_on.ok()) {

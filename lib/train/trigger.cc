@@ -38,6 +38,12 @@ void TimeTrigger::Met() {
   stale_ = static_cast<bool>(asked_);
 }
 
+void TimeTrigger::GiveUp(const absl::Status& why) {
+  if (replica_ != nullptr) {
+    replica_->EndWith(why);
+  }
+}
+
 absl::StatusOr<bool> TimeTrigger::IsTime(const StepInfo&) {
   return Agree((replica_ != nullptr && replica_->rank() != 0) || Over());
 }

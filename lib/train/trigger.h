@@ -43,6 +43,8 @@ class SyncTrigger {
   virtual absl::StatusOr<bool> Settled(const StepInfo& info) = 0;
   // The replicas have just met, or begun: an interval begins.
   virtual void Met() {}
+  // Any thread: makes a question that is under way fail, on all ranks of the replica.
+  virtual void GiveUp(const absl::Status& /*why*/) {}
 
  protected:
   // After warm-up, at a step without an exchange.
@@ -86,6 +88,7 @@ class TimeTrigger final : public SyncTrigger {
   // After the wait for the others, not before: else whoever came first would have its wait on the
   // clock, come first again by more, and in the end do nothing but wait.
   void Met() override;
+  void GiveUp(const absl::Status& why) override;
   // When it has come on all ranks of the replica, which they too know a step later.
   absl::StatusOr<bool> Settled(const StepInfo& info) override { return Agree(info.arrived); }
 

@@ -47,16 +47,16 @@ class Leftovers : public ::testing::Test {
   void Write(const std::string& name, const std::string& text) const {
     std::ofstream(File(name)) << text;
   }
-  std::unique_ptr<CheckpointWriter> Open(const std::string& name) const {
-    auto writer = CheckpointWriter::Create(File(name));
-    EXPECT_TRUE(writer.ok()) << writer.status();
-    return *std::move(writer);
+  std::unique_ptr<FileTarget> Open(const std::string& name) const {
+    auto file = FileTarget::Create(File(name));
+    EXPECT_TRUE(file.ok()) << file.status();
+    return *std::move(file);
   }
   // A whole file of one rank.
   void WritePart(int rank, uint32_t id) const {
-    const auto part = Open(PartName("step-7", rank, id));
-    EXPECT_EQ(part->Finish(Manifest()), absl::OkStatus());
-    EXPECT_EQ(part->Commit(), absl::OkStatus());
+    CheckpointWriter part(Open(PartName("step-7", rank, id)));
+    EXPECT_EQ(part.Finish(Manifest()), absl::OkStatus());
+    EXPECT_EQ(part.Commit(), absl::OkStatus());
   }
   // In a process that is then killed.
   void KilledAfter(const std::function<void()>& save) const {
@@ -92,12 +92,13 @@ TEST_F(Leftovers, OfASaveThatWasKilledAreCleared) {
 
 TEST_F(Leftovers, OfASaveThatWasKilledBeforeTheLastFileHadItsNameAreCleared) {
   KilledAfter([&] {
-    const auto head = Open("step-7.ckpt");
+    auto head = Open("step-7.ckpt");
     EXPECT_EQ(head->Mark(kId), absl::OkStatus());
     WritePart(1, kId);
     Manifest manifest;
     manifest.files.push_back({PartName("step-7", 1, kId), {}});
-    EXPECT_EQ(head->Finish(manifest), absl::OkStatus());
+    CheckpointWriter writer(std::move(head));
+    EXPECT_EQ(writer.Finish(manifest), absl::OkStatus());
     raise(SIGKILL);
   });
   EXPECT_THAT(Files(), ElementsAre("step-7.ckpt.tmp", "step-7_0001_0badcafe.ckpt"));
@@ -136,11 +137,11 @@ TEST_F(Leftovers, AreNotWhatOthersNeed) {
 TEST_F(Leftovers, AreNotThePartsOfACheckpointThatCounts) {
   WritePart(1, kId);
   WritePart(2, kId);  // which it does not list
-  const auto head = Open("step-7.ckpt");
+  CheckpointWriter head(Open("step-7.ckpt"));
   Manifest manifest;
   manifest.files.push_back({PartName("step-7", 1, kId), {}});
-  ASSERT_EQ(head->Finish(manifest), absl::OkStatus());
-  ASSERT_EQ(head->Commit(), absl::OkStatus());
+  ASSERT_EQ(head.Finish(manifest), absl::OkStatus());
+  ASSERT_EQ(head.Commit(), absl::OkStatus());
   std::filesystem::copy_file(File("step-7.ckpt"), File("step-7.ckpt.tmp"));
   Clear();
   EXPECT_THAT(Files(), ElementsAre("step-7.ckpt", "step-7_0001_0badcafe.ckpt"));

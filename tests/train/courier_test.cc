@@ -93,6 +93,36 @@ TEST(Courier, StopDropsWaitingJobsAndEndsTheRunningOne) {
   EXPECT_TRUE(absl::IsAborted(courier.Drain()));
 }
 
+TEST(Courier, TellsWhenAJobIsDoneHoweverItEnded) {
+  std::vector<std::string> told;
+  const auto note = [&told](const char* what) {
+    return [&told, what](const absl::Status& status) {
+      told.push_back(what + std::string(": ") + std::string(status.message()));
+    };
+  };
+  absl::Notification go;
+  Courier courier(kMinute, [](const absl::Status&) {});
+  courier.WhenDone(courier.last(), note("nothing was posted"));
+  EXPECT_THAT(told, testing::ElementsAre("nothing was posted: "));
+  const uint64_t first = courier.Post([&] {
+    go.WaitForNotification();
+    return absl::OkStatus();
+  });
+  const uint64_t second = courier.Post([] { return absl::InternalError("broken"); });
+  const uint64_t dropped = courier.Post([] { return absl::OkStatus(); });
+  courier.WhenDone(dropped, note("dropped"));
+  courier.WhenDone(first, note("first"));
+  courier.WhenDone(second, note("second"));
+  EXPECT_EQ(told.size(), 1);  // none of them is done
+  go.Notify();
+  EXPECT_EQ(courier.Drain().message(), "broken");
+  courier.Stop();  // its thread has told everybody
+  EXPECT_THAT(told, testing::ElementsAre("nothing was posted: ", "first: ", "dropped: broken",
+                                         "second: broken"));
+  courier.WhenDone(second, note("later"));
+  EXPECT_EQ(told.back(), "later: broken");
+}
+
 TEST(Courier, AWaitThatOutlastsTheLimitSaysWhatForAndGivesUp) {
   absl::Notification go;
   absl::Status given_up;

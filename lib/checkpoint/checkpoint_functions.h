@@ -1,0 +1,31 @@
+// A checkpoint that functions of the caller's write and read, in place of a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+#include "lib/checkpoint/checkpoint_file.h"
+
+namespace entrain {
+
+// As entrain_checkpoint_functions_t (train.h) says.
+struct CheckpointFunctions {
+  void* user = nullptr;
+  int32_t (*write_at)(void* user, int64_t offset, const void* data, size_t bytes) = nullptr;
+  int32_t (*finish)(void* user) = nullptr;
+  int32_t (*read_at)(void* user, int64_t offset, void* data, size_t bytes) = nullptr;
+  int64_t bytes = 0;  // to be read
+};
+
+// Messages call the checkpoint by this name.
+constexpr const char* kFunctionsName = "the checkpoint of the caller's functions";
+
+// kInvalidArgument names a function that lacks.
+absl::StatusOr<std::unique_ptr<CheckpointTarget>> TargetOf(const CheckpointFunctions& functions);
+absl::StatusOr<std::unique_ptr<const CheckpointSource>> SourceOf(
+    const CheckpointFunctions& functions);
+
+}  // namespace entrain
