@@ -126,7 +126,8 @@ function(entrain_test name)
   entrain_test_options(${name})
   entrain_precompile(${name} test)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
+  # CTest begins with what costs most, so that no long test is left running alone at the end.
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
 endfunction()
 
 # entrain_test_library(NAME SOURCES a.cc ... DEPS entrain_comm ...): what several tests share.

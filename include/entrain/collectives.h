@@ -54,23 +54,29 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
 
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
 
-/* dst[i] = dst[i] (+) src[i] for `count` elements; the same bits on every rank for the same arguments. Called on whichever
- * thread makes progress, and until it returns nothing else of its runtime moves: no other call goes on or is ended by its
- * deadline (who waits says so in the log, after a second). So it must not wait, above all not for a lock that a thread of the process may hold over a call of the library
- * (an interpreter's). In it, calls that need the engine are FAILED_PRECONDITION ("entrain_barrier: called from the user
- * reduction of all_reduce #2, which must not wait"), and the functions that destroy a communicator or what is made of one
- * do nothing, as the log says; queries are allowed. Returns 0. Any other number ends the
- * communicator on all ranks: ABORTED, "the user reduction of all_reduce #4 returned 5" and the rank; `out` is undefined
- * then, on this rank and on those that had not finished. */
+/* dst[i] = dst[i] (+) src[i] for `count` elements; the same bits on every rank for the same arguments. Called on a thread
+ * that the communicator has for such functions alone, one at a time; dst and src are the library's memory. It may block, for a
+ * lock say (an interpreter's): all other calls go on and keep their deadlines, and so does its own. When that ends while the
+ * function is running (its deadline, an abort, the communicator's or the runtime's end), nobody waits for the function or
+ * reads what it makes, and it is not called again; TIMED_OUT says so on all ranks: "all_reduce #4: timed out on rank 1 after
+ * 0.5 s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has not returned for 0.499 s".
+ * After a second the log tells too. In it, calls that need the engine are FAILED_PRECONDITION ("entrain_barrier: called from
+ * the user reduction of all_reduce #2, which must not wait"), and the functions that destroy a communicator or what is made
+ * of one do nothing, as the log says; queries are allowed. Returns 0. Any other number ends the communicator on all ranks:
+ * ABORTED, "the user reduction of all_reduce #4 returned 5" and the rank; `out` is undefined then, on this rank and on those
+ * that had not finished. */
 typedef int32_t (*entrain_reduce_fn)(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user);
 
 /* A built-in operator as an object. */
 ENTRAIN_API entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_reduction_t** reduction);
 /* The caller's own function. `signature`: a number that stands for the function and must be the same on all ranks. The
  * function must be associative; it is applied in an order that depends on the algorithm when `commutative` is not 0,
- * and in rank order otherwise. */
+ * and in rank order otherwise. A call with it is RESOURCE_EXHAUSTED where there is no thread for it. */
 ENTRAIN_API entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, uint32_t signature,
                                                     int32_t commutative, entrain_reduction_t** reduction);
+/* *busy: 1 while the function of entrain_reduction_user is running, also for a call that has ended meanwhile. 0 once all
+ * calls with it are over: it runs no more, and what `user` points to may be freed. 0 of other reductions. Any thread. */
+ENTRAIN_API entrain_status_t entrain_reduction_busy(const entrain_reduction_t* reduction, int32_t* busy);
 /* The sum of factor * contribution; each rank has a factor of its own (the same object or another). The product is rounded
  * to the type. Finite; whole when the elements are integers. */
 ENTRAIN_API entrain_status_t entrain_reduction_premultiplied_sum(double factor, entrain_reduction_t** reduction);
@@ -150,7 +156,8 @@ ENTRAIN_API entrain_status_t entrain_reduction_state_save(const entrain_reductio
 /* INVALID_ARGUMENT for what state_save did not write; then nothing has changed. */
 ENTRAIN_API entrain_status_t entrain_reduction_state_load(entrain_reduction_t* reduction, const void* state,
                                                           size_t bytes);
-/* Calls that use it keep what they need. `user` must live until those calls are done. */
+/* Calls that use it keep what they need. `user` must live until those calls are done and its function has returned
+ * (entrain_reduction_busy). */
 ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 
 /* ---- Collectives ---------------------------------------------------------------------------------------------- */
@@ -285,6 +292,19 @@ ENTRAIN_API entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, 
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
+/* As entrain_recv, from whichever rank sends with this tag (or untagged). *source: that rank, written as `out` is: when the
+ * call has succeeded, of a started or batched one too, so that it must live as long; may be NULL. entrain_work_info tells
+ * it as well. A rank's messages of one tag come in the order sent; of several ranks' messages that have come, no rank's
+ * waits for ever. Receives of one tag, from any rank and from one, take messages in program order: a message goes to the
+ * first of them that it fits. So an entrain_recv behind an entrain_recv_any that still waits has to wait for that one,
+ * also when its own rank's message has come. A rank that sends something else than `count` elements of this type fails
+ * both (MISMATCH). At the deadline the error names the ranks that have not sent (entrain_comm_late). It ends as
+ * entrain_recv does when the communicator ends, and with PEER_LOST when all other ranks have destroyed theirs and are
+ * gone. Host memory without a stream: UNIMPLEMENTED otherwise; and receives of the same tag into device memory do not keep
+ * this order. */
+ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
+                                              int32_t* source, const entrain_call_options_t* options,
+                                              entrain_work_t** work);
 
 /* ---- Batches -------------------------------------------------------------------------------------------------- */
 
@@ -311,13 +331,15 @@ ENTRAIN_API entrain_status_t entrain_work_wait(entrain_work_t* work, int64_t tim
 ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t* error);
 typedef struct entrain_work_info_t {
   size_t size;
-  uint64_t sequence;  /* as in entrain_error_t; 0: of a batch, which has no number */
+  uint64_t sequence;  /* as in entrain_error_t; 0: of a batch, which has no number, and of a receive that has none yet,
+                       * since nothing has come for an entrain_recv_any, itself or one before it */
   int64_t tag;        /* -1: untagged */
   int64_t elapsed_ns; /* from its start until now, also when it is done */
   int32_t done;       /* 1: it is */
   int32_t reserved;   /* 0 */
   char operation[32]; /* "all_reduce"; "batch" */
   char comm[64];      /* the communicator's name: "world"; of a part of color 3 "world/3"; cut to fit */
+  int64_t source;     /* of an entrain_recv_any: the rank whose message it takes; -1: of other calls, and until that is known */
 } entrain_work_info_t;
 ENTRAIN_API void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_work_info_init(entrain_work_info_t* info) {
@@ -332,7 +354,7 @@ ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entra
  * notify works, ask for anything, and abort or destroy communicators, also the last one of the runtime. A call that may
  * wait is FAILED_PRECONDITION at once: "entrain_barrier: called from the done() of all_reduce #2, which must not wait"
  * (calls without a work, entrain_work_wait for what is not over, creating, splitting and draining, steps of training;
- * stores excepted). It may be called, or still run, after the communicator and the runtime were destroyed, and `user` must
+ * stores excepted; what ends in _start or _work does not wait). It may be called, or still run, after the communicator and the runtime were destroyed, and `user` must
  * live until it has returned; when the process exits, what has not been called never is. RESOURCE_EXHAUSTED: there is no
  * thread for it, and it will not be called. */
 typedef void (*entrain_done_fn)(entrain_status_t status, void* user);

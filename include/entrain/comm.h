@@ -10,8 +10,8 @@ extern "C" {
 
 /* ---- Versions and names. Any thread, never fail. -------------------------------------------------------------- */
 
-#define ENTRAIN_VERSION_MAJOR 0
-#define ENTRAIN_VERSION_MINOR 1
+#define ENTRAIN_VERSION_MAJOR 1
+#define ENTRAIN_VERSION_MINOR 0
 #define ENTRAIN_VERSION_PATCH 0
 
 /* major * 10000 + minor * 100 + patch of the library that is loaded. */
@@ -172,6 +172,18 @@ ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t co
 /* A communicator of the same ranks, independent of this one: calls on the two never wait for each other. Collective. */
 ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy);
 
+/* The same two calls without waiting, also from done() of entrain_work_notify: *work (entrain_work_test and so on in
+ * collectives.h) is over when every rank has made the call, and fails where the blocking call would. A blocking call on one
+ * rank and a started one on another match. Then entrain_comm_split_finish gives the part. */
+ENTRAIN_API entrain_status_t entrain_comm_split_start(entrain_comm_t* comm, int32_t color, int32_t key,
+                                                      entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, entrain_work_t** work);
+/* *part: the communicator that the work has made, the caller's to destroy; NULL: color -1. Never blocks: IN_PROGRESS while the
+ * work is not over. Once: then FAILED_PRECONDITION; the work is still to be freed. A work that is freed before aborts its
+ * part as soon as there is one: calls on it are ABORTED on all ranks, naming this one. Needs the runtime: the parent, or
+ * another communicator of it, must still be there (else ABORTED). */
+ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
+
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
 /* The name of the transport used to reach `peer` ("self" for oneself). Static text. */
@@ -224,7 +236,7 @@ ENTRAIN_API entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char
 ENTRAIN_API entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns);
 
 /* Frees the handle. Unfinished calls are aborted, on all ranks; with none, peers are not disturbed. Never waits for
- * the network. */
+ * the network. A blocking call that another thread is inside of returns ABORTED; a call must not begin on a freed handle. */
 ENTRAIN_API void entrain_comm_destroy(entrain_comm_t* comm);
 
 #ifdef __cplusplus

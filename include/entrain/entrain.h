@@ -16,7 +16,9 @@
  *    library knows is accepted only if the unknown tail is zero; of a shorter one, the missing fields take their
  *    defaults. Structs are copied: they and what they point to (texts, arrays) may be freed when the call returns,
  *    unless a field says "lent". docs/versions.md says what later versions may change.
- *  4 work == NULL makes a call blocking. Otherwise the buffers are lent to the library until the work is done (test or
+ *  4 Every call that blocks has a form that does not, or a time limit: a `work` parameter, an entrain_..._start or _work beside it
+ *    (comm.h; train.h has a table), or a timeout. Destroy functions never wait for other ranks.
+ *    work == NULL makes a call blocking. Otherwise the buffers are lent to the library until the work is done (test or
  *    wait says so), also when the handle was freed before.
  *    Calls move on by themselves where the runtime has a thread (the default); with ENTRAIN_PROGRESS_CALLER only inside
  *    entrain_work_test, entrain_work_wait and blocking calls, on whichever thread is in one: entrain_work_test on any

@@ -1,6 +1,8 @@
 /* Memory that the other processes of the host can see. Optional: every call takes any memory. Large messages out of
  * memory from here are read by ranks of the same host and user where they lie, so that a reduction combines them without
- * a copy. */
+ * a copy. Memory that somebody else has allocated cannot be made such memory: the kernel lets processes map what a
+ * descriptor stands for, and has no descriptor for anonymous memory. Large messages out of it are copied once, by the
+ * receiver (process_vm_readv), and nothing has to be registered for that. */
 #ifndef ENTRAIN_MEMORY_H_
 #define ENTRAIN_MEMORY_H_
 
@@ -24,9 +26,10 @@ enum { /* bits of entrain_mem_alloc's flags */
 ENTRAIN_API entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t flags, void** memory);
 
 /* Frees what entrain_mem_alloc gave (NULL: does nothing). `comm`: any communicator of the same runtime, also one that has
- * ended. FAILED_PRECONDITION naming the call while one that is not done has a buffer there; INVALID_ARGUMENT for
- * addresses that entrain_mem_alloc did not give, or that have been freed. What is never freed goes when the runtime goes,
- * with its last communicator and handle. Any thread. */
+ * ended. FAILED_PRECONDITION naming the call while one that is not done has a buffer there: nothing is freed then, and a
+ * deleter that cannot try again later has to wait for the work first. INVALID_ARGUMENT for addresses that
+ * entrain_mem_alloc did not give, or that have been freed. What is never freed goes when the runtime goes, with its last
+ * communicator and handle. Any thread. */
 ENTRAIN_API entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory);
 
 #ifdef __cplusplus

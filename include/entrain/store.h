@@ -47,7 +47,8 @@ typedef int32_t (*entrain_store_get_fn)(void* user, const char* key, int64_t tim
 /* Adds to a counter, which begins at 0, and writes the sum. Atomic among all processes. The library does not read or set
  * the key of a counter by other functions. */
 typedef int32_t (*entrain_store_add_fn)(void* user, const char* key, int64_t delta, int64_t* sum);
-/* Removes a key or a counter. A failure is logged at level debug and ignored. */
+/* Removes a key or a counter; success if there is none. Where the library tidies up after itself, a failure is logged at
+ * level debug and ignored. */
 typedef int32_t (*entrain_store_remove_fn)(void* user, const char* key);
 /* Called once, when the library needs the functions no more: by the thread that destroys the handle, or by the last one
  * that creates a communicator from it. */
@@ -59,7 +60,8 @@ typedef struct entrain_store_functions {
   entrain_store_set_fn set;         /* required */
   entrain_store_get_fn get;         /* required */
   entrain_store_add_fn add;         /* required */
-  entrain_store_remove_fn remove;   /* NULL: keys stay, and each run needs a fresh map or prefix */
+  entrain_store_remove_fn remove;   /* NULL: keys stay, each run needs a fresh map or prefix, and entrain_store_delete is
+                                       UNIMPLEMENTED */
   entrain_store_release_fn release; /* NULL: nothing is released */
   const char* host;                 /* a host or address towards which every rank's network interface is chosen, as the
                                        server's is of a tcp store; NULL: by the default route. Copied */
@@ -100,7 +102,13 @@ ENTRAIN_API entrain_status_t entrain_store_get(entrain_store_t* store, const cha
 /* Adds to a decimal counter (absent: 0) and writes the sum. Atomic. */
 ENTRAIN_API entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int64_t delta, int64_t* sum);
 
-/* Communicators made from the store keep it alive until they stand; destroying the handle is always legal. */
+/* Removes a key, a value's or a counter's; ENTRAIN_OK also if there is none. Whoever waits for the key goes on waiting, and
+ * a counter begins at 0 again. What the key took of the server's limits is free again. Keys that begin with "entrain/" are
+ * the library's own: a communicator that is being made must find them. */
+ENTRAIN_API entrain_status_t entrain_store_delete(entrain_store_t* store, const char* key);
+
+/* Communicators made from the store keep it alive until they stand, and so do calls that wait; destroying the handle is
+ * always legal. */
 ENTRAIN_API void entrain_store_destroy(entrain_store_t* store);
 
 #ifdef __cplusplus

@@ -12,7 +12,30 @@
  * Unless said otherwise: calls on one object come from one thread at a time; "collective" means that all ranks of the
  * mesh make the call in the same order; errors of the communicators inside surface from whichever call meets them. If a
  * call of an EDiT object or a gradient channel fails on one rank alone, those that wait for this rank are told: when
- * they give up, or it has gone, their error has the reason. */
+ * they give up, or it has gone, their error has the reason.
+ *
+ * Every call that blocks has a form with a time limit, for signals, watchdogs and event loops:
+ *
+ *   | call that blocks                  | with a time limit                                                                      |
+ *   | edit_wait_layer                   | edit_layer_work, then entrain_work_wait, _notify, _descriptor and so on (collectives.h) |
+ *   | shard_wait, shard_release         | shard_gather_work, likewise                                                            |
+ *   | shard_finish_gradients            | shard_gradients_work, likewise                                                         |
+ *   | shard_gradients, shard_set_buffers | the same, where memory is the caller's                                                |
+ *   | edit_layer_report, _layer_score   | edit_layer_work, on device memory                                                      |
+ *   | edit_begin_forward, edit_leave    | edit_begin_forward_start, edit_leave_start, likewise                                   |
+ *   | shard_broadcast                   | shard_broadcast_start, likewise                                                        |
+ *   | acco_install                      | acco_wait, then install                                                                |
+ *   | edit_save, _load, acco_save, _load | entrain_checkpoint_config_t.timeout_ns bounds the whole call                          |
+ *   | shard_gradient_norm               | the shard's timeout_ns bounds it; after TIMED_OUT the shard is only to be destroyed     |
+ *   | mesh_create, mesh_create_from,    | the default of the communicators (entrain_comm_set_timeout) bounds each collective     |
+ *   | shard_create, edit_create,        | inside; after TIMED_OUT there is no object, and the communicator on which it happened  |
+ *   | acco_create                       | has ended                                                                              |
+ *
+ * Works named ..._work only watch: to free one, or to give up a wait, changes nothing, and the blocking call is still made, which then
+ * returns at once. A call with _start is made by a thread of the library's. It cannot be taken back, and goes on when its work is
+ * freed. Until it is over the object, and the shard of an EDiT object, are only to be destroyed, which ends the call with ABORTED, on
+ * the ranks that wait for this one too; other calls of the object are FAILED_PRECONDITION as far as they check. Both kinds may be
+ * made in done() of entrain_work_notify. entrain_work_info says of them: sequence 0, the layer as tag, the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 
@@ -162,6 +185,14 @@ ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* pa
 ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params, void* const* grads,
                                                        entrain_dtype_t dtype);
 
+/* DEVICE: from now on calls of the shard, and of an EDiT object on it, are ordered with this stream instead of the one that
+ * was given before (config.stream, or here); NULL: the device's default stream. What is enqueued on `stream` afterwards
+ * waits for what is on the stream before now, so nothing that was lent or is being gathered has to end first; of what the
+ * caller enqueues on the stream before from now on the shard knows nothing. Local; cheap enough for every step; the stream
+ * must live until another is set or the shard is destroyed. Optimizers have streams of their own. HOST: FAILED_PRECONDITION.
+ * A stream that is not one of the shard's device: INVALID_ARGUMENT, before bind by bind. */
+ENTRAIN_API entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream);
+
 /* Copies this rank's part of a whole layer (P_l elements of `dtype`: f32, f64, bf16 or f16) into its parameters,
  * converted to their type and padded with zeros. Local. Other types: UNIMPLEMENTED. With parameters
  * on a device `full` may be there or on the host. */
@@ -170,6 +201,8 @@ ENTRAIN_API entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t 
 /* Copies the parameters of replica 0 to all replicas, and those of the first rank along the context axis to the others, so
  * that they start alike. Collective; blocks. */
 ENTRAIN_API entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard);
+/* The same as a started call (see above). */
+ENTRAIN_API entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work);
 
 enum { ENTRAIN_PASS_FORWARD = 0, ENTRAIN_PASS_BACKWARD = 1 };
 /* Says in which order layers come next, for prefetching: up or down. Collective. */
@@ -180,6 +213,10 @@ ENTRAIN_API entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_
 /* Waits for the layer (starting its gather if nobody did), starts gathering the next `prefetch` layers of the pass, and
  * points *params at padded_count elements of param_dtype. The library's memory, to be read only, until release. */
 ENTRAIN_API entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params);
+/* Starts the layer's gather if nobody did, and none ahead. *work is over when entrain_shard_wait would not block (on device memory,
+ * where it never does, when the layer has been gathered), with the status that it would return. */
+ENTRAIN_API entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer, entrain_work_t** work);
+/* Gives the memory back. A gather that is under way is waited for. */
 ENTRAIN_API entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer);
 
 /* A gradient buffer for the layer: padded_count elements of grad_dtype, zero. The library's memory, the caller's to add
@@ -194,6 +231,10 @@ ENTRAIN_API entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int
 ENTRAIN_API entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer);
 /* Waits until everything that was reduced has been added to the gradients that are bound. */
 ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard);
+/* *work is over when all that has been reduced so far has been added, so that entrain_shard_finish_gradients, which is still to
+ * be called, does not block (on device memory, where it never does, when the additions are done), with the status that it would
+ * return. */
+ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work);
 
 /* Memory of the caller's for a layer, where config.memory says, padded_count elements each: `gathered`, of param_dtype, is
  * where gather delivers the layer, the same place in every pass, also where nothing has to be gathered; `gradients`, of
@@ -412,10 +453,18 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * later call merges what has come: with EDiT it waits for it at its step. */
 ENTRAIN_API entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t training,
                                                         int32_t first_microbatch, int32_t* syncing);
+/* The same as a started call, for where it may wait: use_async, and overlap_steps. `syncing` is lent until the work is over, and
+ * written if it ends well. */
+ENTRAIN_API entrain_status_t entrain_edit_begin_forward_start(entrain_edit_t* edit, int32_t training,
+                                                              int32_t first_microbatch, int32_t* syncing,
+                                                              entrain_work_t** work);
 /* Before the layer is gathered: waits until its exchange is done; afterwards its live parameters are the anchor's, on
  * all replicas the same bits. Returns at once when nothing is under way for it. entrain_shard_wait does the same for
  * layers that it gathers ahead. */
 ENTRAIN_API entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer);
+/* Lets the layer be exchanged, as entrain_edit_wait_layer does before it waits. *work is over when that would not block (on device
+ * memory, where it never does, when the exchange is over), with the status that it would return. */
+ENTRAIN_API entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer, entrain_work_t** work);
 /* After the inner optimizer's step: counts it. FAILED_PRECONDITION naming both numbers unless begin_forward was called
  * with training 1 exactly gradient_accumulation_steps times for this step (a first_microbatch of 1 begins the count
  * anew), and while nobody has waited for a layer under exchange; and, naming layers, where entrain_shard_gradients was called
@@ -450,6 +499,8 @@ ENTRAIN_API entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wis
  * steps have been exchanged, and returns when all replicas have left. The live parameters are then the anchors, the same
  * everywhere. Collective over the replica; blocks, at most tau plus the time limit a rendezvous. No training after. */
 ENTRAIN_API entrain_status_t entrain_edit_leave(entrain_edit_t* edit);
+/* The same as a started call. */
+ENTRAIN_API entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work);
 
 typedef struct entrain_edit_replica_t {
   size_t size;
@@ -515,9 +566,11 @@ enum { /* entrain_checkpoint_config_t.kind */
   ENTRAIN_CHECKPOINT_EXACT = 1     /* also what each rank has of its own: live parameters, its counts, its arrays. On the
                                       same mesh the run goes on with the same bits. Can be loaded as portable too */
 };
-enum {                     /* whose an array of the caller's is */
+enum {                     /* whose an array is; the caller's arrays are one of the first two */
   ENTRAIN_STATE_ALL = 0,   /* the same on all ranks: one is kept; in both kinds */
-  ENTRAIN_STATE_RANK = 1   /* each rank's own; only in the exact kind */
+  ENTRAIN_STATE_RANK = 1,  /* each rank's own; only in the exact kind */
+  ENTRAIN_STATE_REPLICA = 2, /* the same on all ranks of a replica; the portable kind has replica 0's, for all */
+  ENTRAIN_STATE_LAYER = 3  /* a layer, spread over the ranks of a replica, and the same in all replicas */
 };
 /* Makes `count` elements at `data` part of the state: saved from there, loaded to there. For the inner optimizer, data
  * cursors, random numbers. All ranks name the same arrays; `name`: 1 to 121 letters, digits and ". _ - /", each once.
@@ -561,8 +614,113 @@ ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entra
  * checked before anything changes; a file that is damaged, cut off, of a newer format or not a checkpoint is refused
  * (INVALID_ARGUMENT), and so is one of another model, other options, or for the exact kind another mesh
  * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. Loading as portable drops, without an error, what belongs
- * to single replicas or ranks and has no place in this run: detectors where skip_anomaly is 0. */
+ * to single replicas or ranks and has no place in this run: detectors where skip_anomaly is 0 (the log, level info, names them). */
 ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
+
+/* A checkpoint in the hands of functions of the caller's, in place of save_dir/ckpt_name.ckpt: an object store, memory, another
+ * library's format. The bytes are those of the file. Each function returns 0; any other number fails the call on all
+ * ranks: FAILED_PRECONDITION "rank 0: ...: write_at returned 5 at byte 128". Called by the thread, and on the ranks, that
+ * the call's description names, one at a time; the memory is lent for the call. In them calls that need the engine are
+ * FAILED_PRECONDITION naming the function, as in other callbacks; the other ranks wait meanwhile, so that the functions' time
+ * counts against timeout_ns. A checkpoint holds what a program trusts: what is read is checked like a file's bytes. */
+typedef int32_t (*entrain_checkpoint_write_fn)(void* user, int64_t offset, const void* data, size_t bytes);
+typedef int32_t (*entrain_checkpoint_finish_fn)(void* user);
+typedef int32_t (*entrain_checkpoint_read_fn)(void* user, int64_t offset, void* data, size_t bytes);
+typedef struct entrain_checkpoint_functions {
+  size_t size;
+  void* user;                            /* first argument of all; the caller's */
+  entrain_checkpoint_write_fn write_at;  /* saving: every byte once, first those from byte 128 on in ascending order without a gap,
+                                            then bytes 0 to 127 in one call. Calls follow each other without end if bytes
+                                            are few: buffer them if one costs much */
+  entrain_checkpoint_finish_fn finish;   /* saving: everything was written, and all ranks have brought what they have. The
+                                            checkpoint counts when this returns 0. Not called if the save fails before */
+  entrain_checkpoint_read_fn read_at;    /* loading: all of the bytes [offset, offset + bytes) */
+  int64_t bytes;                         /* loading: length of the checkpoint, >= 0 */
+} entrain_checkpoint_functions_t;
+ENTRAIN_API void entrain_checkpoint_functions_init_sized(entrain_checkpoint_functions_t* functions, size_t bytes);
+static ENTRAIN_INLINE void entrain_checkpoint_functions_init(entrain_checkpoint_functions_t* functions) {
+  entrain_checkpoint_functions_init_sized(functions, sizeof(*functions));
+}
+/* entrain_edit_save and entrain_edit_load through functions, in the calling thread: of rank 0, and in load_from with
+ * rank0_only 0 of every rank, each of which reads what it needs of the same bytes. `functions` of the others may be NULL or
+ * lack what is not called: INVALID_ARGUMENT, on all ranks, names what lacks on a rank that needs it. config.save_dir and
+ * ckpt_name must be NULL, and to save full_state_dict must be 1 (INVALID_ARGUMENT); a checkpoint of several files cannot be
+ * loaded so (FAILED_PRECONDITION). Either all ranks make these calls or none. Otherwise all is as there. */
+ENTRAIN_API entrain_status_t entrain_edit_save_to(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                                  const entrain_checkpoint_functions_t* functions);
+ENTRAIN_API entrain_status_t entrain_edit_load_from(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                                    const entrain_checkpoint_functions_t* functions);
+
+/* ---- The state, array by array --------------------------------------------------------------------------------
+ *
+ * These functions read and write what a checkpoint holds, for torch.distributed.checkpoint and other formats. Each rank
+ * sees the arrays that it has a part of: anchors ("anchor", by layer), outer state ("outer/0", ...), detectors
+ * ("detector/LAYER/mean", ...), counts ("steps", ...), in the exact kind live parameters ("live/LAYER") and so on; of ACCO
+ * masters ("master" of layer 0) and moments ("optim/0", ...); the caller's own as "caller/NAME". Names, kinds and meanings
+ * are those of the checkpoint's manifest and stay with its format's version.
+ *
+ *     entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &state);
+ *     for (index = 0; index < count; ++index) {              read:  entrain_state_get, into the caller's format
+ *       entrain_state_info(state, index, &info);             write: entrain_state_set, from there; all of it,
+ *     }                                                             and then entrain_state_commit, on all ranks
+ *     entrain_state_destroy(state);
+ *
+ * Functions of one state, and of its object meanwhile: one thread at a time. */
+
+/* Opens the state as it is now, or for setting. `kind`: ENTRAIN_CHECKPOINT_*. Not collective; waits for what runs behind
+ * further steps. FAILED_PRECONDITION while an exchange is under way or gradients have been reduced. A run that has not
+ * exchanged yet can be opened, in order to be set. The arrays are those that this run's options ask for. The state takes
+ * no memory for them until they are set. */
+ENTRAIN_API entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind, entrain_state_t** state);
+/* Frees it; what was set and not committed has no effect. It may be destroyed before and after its object, but used before
+ * alone (FAILED_PRECONDITION). */
+ENTRAIN_API void entrain_state_destroy(entrain_state_t* state);
+
+/* An array that this rank has alike with others or alone, or a piece of a layer. The pieces of a layer (several on a rank
+ * where layers are made of segments) are entries of their own and follow each other. The pieces of all ranks of a replica make
+ * the whole, without a gap and without padding; so a rank may have a piece of no elements. `name`, `part`, `layer` and `rank`
+ * together are unique over all ranks, but for copies. */
+typedef struct entrain_state_info_t {
+  size_t size;
+  const char* name;      /* lent until the state is destroyed */
+  size_t whole_count;    /* elements of the whole layer; else the same as count */
+  size_t first;          /* where this rank's piece begins in it; else 0 */
+  size_t count;          /* elements that get and set move */
+  entrain_dtype_t dtype;
+  int32_t holder;        /* ENTRAIN_STATE_* */
+  int32_t layer;         /* -1: of no layer */
+  int32_t part;          /* of a layer: which part of the model, the tensor coordinate + tensor length x the pipeline
+                            coordinate; else -1 */
+  int32_t rank;          /* REPLICA: its first rank, or 0 in the portable kind; RANK: this rank; else -1. Ranks are replica x
+                            ranks of a replica + rank among these */
+  int32_t saves;         /* 1: of the ranks that have it alike, a checkpoint takes it from this one. In the portable kind what is
+                            a REPLICA's counts only from there */
+} entrain_state_info_t;
+ENTRAIN_API void entrain_state_info_init_sized(entrain_state_info_t* info, size_t bytes);
+static ENTRAIN_INLINE void entrain_state_info_init(entrain_state_info_t* info) {
+  entrain_state_info_init_sized(info, sizeof(*info));
+}
+/* How many entries there are on this rank. */
+ENTRAIN_API entrain_status_t entrain_state_count(const entrain_state_t* state, size_t* count);
+ENTRAIN_API entrain_status_t entrain_state_info(const entrain_state_t* state, size_t index, entrain_state_info_t* info);
+/* *index: the entry of that name and layer (-1: of no layer), of several pieces the first. INVALID_ARGUMENT names both if there
+ * is none. */
+ENTRAIN_API entrain_status_t entrain_state_find(const entrain_state_t* state, const char* name, int32_t layer,
+                                                size_t* index);
+/* Copies an entry to `data`, in host memory: its count elements of its dtype, both given to be compared (INVALID_ARGUMENT).
+ * Local. FAILED_PRECONDITION where a checkpoint could not be saved (entrain_edit_save; of ACCO, micro-batches have been
+ * added), and when the run has gone on since the state was opened. On device memory waits for the stream. */
+ENTRAIN_API entrain_status_t entrain_state_get(const entrain_state_t* state, size_t index, void* data, size_t count,
+                                               entrain_dtype_t dtype);
+/* Keeps a copy of `data` (host memory) as what the entry is to become; the run does not change. Local; again: the last counts. */
+ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const void* data, size_t count,
+                                               entrain_dtype_t dtype);
+/* Goes on from what was set, as entrain_edit_load and entrain_acco_load do from a checkpoint of that kind. Collective over the
+ * object's ranks; blocks, at most timeout_ns (0: the communicators' default). All or nothing, on all ranks: FAILED_PRECONDITION
+ * names the rank and the entries if one that has elements was not set, and refuses what a load refuses;
+ * INVALID_ARGUMENT names an array that ranks have alike and that was set to values that differ. What was set is still set
+ * then. Once: a second commit is FAILED_PRECONDITION. */
+ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns);
 
 /* ---- ACCO: gradients cross the network behind the computation ------------------------------------------------------
  *
@@ -747,6 +905,13 @@ ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const 
                                                     entrain_dtype_t dtype, int32_t holder);
 ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
 ENTRAIN_API entrain_status_t entrain_acco_load(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
+/* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state; the channel is one replica and one layer. The state
+ * may be opened where a checkpoint may be saved, and before the first add. */
+ENTRAIN_API entrain_status_t entrain_acco_save_to(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                                  const entrain_checkpoint_functions_t* functions);
+ENTRAIN_API entrain_status_t entrain_acco_load_from(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                                    const entrain_checkpoint_functions_t* functions);
+ENTRAIN_API entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind, entrain_state_t** state);
 
 #ifdef __cplusplus
 } /* extern "C" */

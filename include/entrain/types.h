@@ -114,6 +114,7 @@ typedef struct entrain_mesh entrain_mesh_t;           /* shard groups × sync gr
 typedef struct entrain_shard entrain_shard_t;         /* a model cut into layers, each spread over a shard group */
 typedef struct entrain_edit entrain_edit_t;           /* EDiT on a sharded model */
 typedef struct entrain_acco entrain_acco_t;           /* gradients that cross the network behind the computation */
+typedef struct entrain_state entrain_state_t;         /* the state of a training object, array by array */
 typedef struct entrain_optim entrain_optim_t;         /* an optimizer over flat arrays */
 typedef struct entrain_wsam entrain_wsam_t;           /* WSAM around an optimizer */
 

@@ -127,8 +127,9 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
 
 // A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
 template <typename Body>
-entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body) {
-  return Guard(function, Does::kWait, [&]() -> absl::Status {
+entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body,
+                           Does does = Does::kWait) {
+  return Guard(function, does, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     const absl::Status status = body();
     if (!status.ok()) {
@@ -162,7 +163,9 @@ entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_co
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_acco_config_t"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     ENTRAIN_ASSIGN_OR_RETURN(const ChannelOptions options, ToChannelOptions(known));
-    ENTRAIN_ASSIGN_OR_RETURN(auto made, GradientChannel::Create(*comm->comm, options));
+    const std::shared_ptr<entrain::Communicator> shared =
+        comm->comm;  // the handle may go meanwhile
+    ENTRAIN_ASSIGN_OR_RETURN(auto made, GradientChannel::Create(*shared, options));
     *acco = new entrain_acco{.channel = std::move(made)};
     return absl::OkStatus();
   });
@@ -196,12 +199,15 @@ entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, in
 }
 
 entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready) {
-  return GuardCall(__func__, acco, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(ready, "ready"));
-    ENTRAIN_ASSIGN_OR_RETURN(const bool is, acco->channel->Poll());
-    *ready = is ? 1 : 0;
-    return absl::OkStatus();
-  });
+  return GuardCall(
+      __func__, acco,
+      [&]() -> absl::Status {
+        ENTRAIN_RETURN_IF_ERROR(NotNull(ready, "ready"));
+        ENTRAIN_ASSIGN_OR_RETURN(const bool is, acco->channel->Poll());
+        *ready = is ? 1 : 0;
+        return absl::OkStatus();
+      },
+      Does::kStart);
 }
 
 entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished) {

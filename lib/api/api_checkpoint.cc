@@ -1,5 +1,6 @@
 // train.h: checkpoints.
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -41,6 +42,38 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
                            .timeout_ns = known.timeout_ns};
 }
 
+// Converts the options of a checkpoint that goes through the caller's functions; both arguments may be null.
+absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
+    const entrain_checkpoint_config_t* config, const entrain_checkpoint_functions_t* functions) {
+  entrain_checkpoint_functions_t known;
+  entrain_checkpoint_functions_init(&known);
+  if (functions != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(functions, &known, sizeof(known), "entrain_checkpoint_functions_t"));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(CheckpointOptions options, ToCheckpointOptions(config));
+  entrain_checkpoint_config_t given;
+  entrain_checkpoint_config_init(&given);
+  if (config != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &given, sizeof(given), "entrain_checkpoint_config_t"));
+  }
+  for (const auto& [name, value] :
+       {std::make_pair("save_dir", given.save_dir), std::make_pair("ckpt_name", given.ckpt_name)}) {
+    if (value != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": \"", value,
+                       "\" has no effect with functions, which have no file; set it to NULL"));
+    }
+  }
+  options.functions = entrain::CheckpointFunctions{.user = known.user,
+                                                   .write_at = known.write_at,
+                                                   .finish = known.finish,
+                                                   .read_at = known.read_at,
+                                                   .bytes = known.bytes};
+  return options;
+}
+
 // An array of the caller's for a training object.
 template <typename Trained>
 absl::Status AddState(Trained& trained, const char* name, void* data, size_t count,
@@ -49,7 +82,10 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
   ENTRAIN_RETURN_IF_ERROR(CheckBuffer("data", data, elements * SizeOf(DType{dtype}), DType{dtype}));
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("holder", holder, ENTRAIN_STATE_RANK, "ENTRAIN_STATE_*"));
+  if (holder != ENTRAIN_STATE_ALL && holder != ENTRAIN_STATE_RANK) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("holder ", holder, " is neither ENTRAIN_STATE_ALL nor ENTRAIN_STATE_RANK"));
+  }
   return trained.AddState(name, holder == ENTRAIN_STATE_ALL ? Holder::kAll : Holder::kRank,
                           DType{dtype}, data, elements);
 }
@@ -63,6 +99,12 @@ void entrain_checkpoint_config_init_sized(entrain_checkpoint_config_t* config, s
   defaults.full_state_dict = 1;
   defaults.rank0_only = 1;
   WriteDefaults(defaults, config, bytes);
+}
+
+void entrain_checkpoint_functions_init_sized(entrain_checkpoint_functions_t* functions,
+                                             size_t bytes) {
+  const entrain_checkpoint_functions_t defaults = {};
+  WriteDefaults(defaults, functions, bytes);
 }
 
 entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data,
@@ -91,6 +133,28 @@ entrain_status_t entrain_edit_load(entrain_edit_t* edit,
   });
 }
 
+entrain_status_t entrain_edit_save_to(entrain_edit_t* edit,
+                                      const entrain_checkpoint_config_t* config,
+                                      const entrain_checkpoint_functions_t* functions) {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
+                             ToCheckpointOptions(config, functions));
+    return edit->edit->Save(options);
+  });
+}
+
+entrain_status_t entrain_edit_load_from(entrain_edit_t* edit,
+                                        const entrain_checkpoint_config_t* config,
+                                        const entrain_checkpoint_functions_t* functions) {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
+                             ToCheckpointOptions(config, functions));
+    return edit->edit->Load(options);
+  });
+}
+
 entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data,
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
   return Guard(__func__, [&]() -> absl::Status {
@@ -113,6 +177,28 @@ entrain_status_t entrain_acco_load(entrain_acco_t* acco,
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
+    return acco->channel->Load(options);
+  });
+}
+
+entrain_status_t entrain_acco_save_to(entrain_acco_t* acco,
+                                      const entrain_checkpoint_config_t* config,
+                                      const entrain_checkpoint_functions_t* functions) {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
+                             ToCheckpointOptions(config, functions));
+    return acco->channel->Save(options);
+  });
+}
+
+entrain_status_t entrain_acco_load_from(entrain_acco_t* acco,
+                                        const entrain_checkpoint_config_t* config,
+                                        const entrain_checkpoint_functions_t* functions) {
+  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
+                             ToCheckpointOptions(config, functions));
     return acco->channel->Load(options);
   });
 }

@@ -14,16 +14,6 @@
 namespace entrain::api {
 namespace {
 
-// A refused call has no number, but its record says what it was.
-absl::Status Refused(const Request& request, const Call& call, const absl::Status& why) {
-  Blame blame = BlameOf(why);
-  const absl::string_view name = NameOf(request.kind);
-  blame.operation.assign(name.data(), name.size());
-  blame.tag = call.options.user_tag;
-  blame.phase = Phase::kCheck;
-  return WithBlame(why, blame);
-}
-
 absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batch) {
   if (request.work != nullptr) {
     return absl::InvalidArgumentError(
@@ -38,23 +28,18 @@ absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batc
   return absl::OkStatus();
 }
 
-absl::Status CheckAndStart(const Request& request, Call* call) {
-  entrain_batch_t* batch = nullptr;
-  if (absl::Status checked = ToCall(request, call, &batch); !checked.ok()) {
-    return Refused(request, *call, checked);
+// Everything that can be refused before the call is started.
+absl::Status Check(const Request& request, Call* call, entrain_batch_t** batch) {
+  absl::Status checked = ToCall(request, call, batch);
+  if (checked.ok() && *batch == nullptr && request.work == nullptr) {
+    checked = CallbackScope::Check(Does::kWait);
   }
-  Communicator& comm = *request.comm->comm;
-  if (batch != nullptr) {
-    return AddToBatch(request, std::move(*call), batch);
-  }
-  if (request.work == nullptr) {
-    if (absl::Status may = CallbackScope::Check(Does::kWait); !may.ok()) {
-      return Refused(request, *call, may);
-    }
-    return comm.Run(*call);
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, comm.Start(*call));
-  *request.work = ToHandle(std::move(work), call->options.background);
+  return checked.ok() ? checked : Refusal(*call, checked);
+}
+
+absl::Status StartWork(const Request& request, const Call& call) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, request.comm->comm->Start(call));
+  *request.work = ToHandle(std::move(work), call.options.background);
   return absl::OkStatus();
 }
 
@@ -72,7 +57,14 @@ entrain_status_t Submit(const Request& request) {
     Call call;
     call.kind = request.kind;
     call.root = request.root;
-    absl::Status status = CheckAndStart(request, &call);
+    entrain_batch_t* batch = nullptr;
+    absl::Status status = Check(request, &call, &batch);
+    if (status.ok() && batch == nullptr && request.work == nullptr) {
+      return request.comm->comm->RunOrRefuse(call);  // the handle may be gone when it returns
+    }
+    if (status.ok()) {
+      status = batch == nullptr ? StartWork(request, call) : AddToBatch(request, call, batch);
+    }
     if (!status.ok()) {
       request.comm->comm->Refused(call, status);
     }
@@ -224,6 +216,21 @@ entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, ent
                               entrain_work_t** work) {
   return Submit({__func__, CallKind::kRecv, comm, nullptr, out, count, dtype, ENTRAIN_SUM, peer,
                  options, work});
+}
+
+entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, size_t count,
+                                  entrain_dtype_t dtype, int32_t* source,
+                                  const entrain_call_options_t* options, entrain_work_t** work) {
+  return Submit({.function = __func__,
+                 .kind = CallKind::kRecvAny,
+                 .comm = comm,
+                 .out = out,
+                 .count = count,
+                 .dtype = dtype,
+                 .root = -1,
+                 .options = options,
+                 .work = work,
+                 .source = source});
 }
 
 }  // extern "C"

@@ -32,6 +32,26 @@ absl::Status Create(const entrain::CommOptions& options, entrain_comm_t** comm) 
   return absl::OkStatus();
 }
 
+absl::Status CheckSplit(const entrain_comm_t* comm, int32_t color) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+  return color >= -1
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(absl::StrCat("color ", color, " is less than -1"));
+}
+
+absl::Status StartSplit(entrain_comm_t* comm, int32_t color, int32_t key, entrain_work_t** work) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+  ENTRAIN_ASSIGN_OR_RETURN(auto split, comm->comm->StartSplit(color, key));
+  *work = ToHandle(std::move(split), /*background=*/false);
+  return absl::OkStatus();
+}
+
+absl::Status ToPart(absl::StatusOr<std::shared_ptr<Communicator>> made, entrain_comm_t** part) {
+  ENTRAIN_RETURN_IF_ERROR(made.status());
+  *part = *made == nullptr ? nullptr : new entrain_comm{.comm = *std::move(made)};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 extern "C" {
@@ -153,14 +173,9 @@ entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* confi
 entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
                                     entrain_comm_t** part) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    ENTRAIN_RETURN_IF_ERROR(CheckSplit(comm, color));
     ENTRAIN_RETURN_IF_ERROR(NotNull(part, "part"));
-    if (color < -1) {
-      return absl::InvalidArgumentError(absl::StrCat("color ", color, " is less than -1"));
-    }
-    ENTRAIN_ASSIGN_OR_RETURN(auto made, comm->comm->Split(color, key));
-    *part = made == nullptr ? nullptr : new entrain_comm{.comm = std::move(made)};
-    return absl::OkStatus();
+    return ToPart(comm->comm->Split(color, key), part);
   });
 }
 
@@ -168,10 +183,34 @@ entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** c
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(copy, "copy"));
-    ENTRAIN_ASSIGN_OR_RETURN(auto made, comm->comm->Split(0, comm->comm->rank()));
-    *copy = new entrain_comm{.comm = std::move(made)};
-    return absl::OkStatus();
+    return ToPart(comm->comm->Split(0, comm->comm->rank()), copy);
   });
+}
+
+entrain_status_t entrain_comm_split_start(entrain_comm_t* comm, int32_t color, int32_t key,
+                                          entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckSplit(comm, color));
+    return StartSplit(comm, color, key, work);
+  });
+}
+
+entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
+    return StartSplit(comm, 0, comm->comm->rank(), work);
+  });
+}
+
+entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part) {
+  bool over = true;
+  const entrain_status_t code = Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(work, "work"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(part, "part"));
+    over = ToWork(work)->done();
+    return over ? ToPart(Communicator::FinishSplit(*ToWork(work)), part) : absl::OkStatus();
+  });
+  return over ? code : ENTRAIN_IN_PROGRESS;
 }
 
 entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank) {

@@ -19,6 +19,8 @@ using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
 using entrain::EditOptions;
 using entrain::LayerSync;
+using entrain::RefPtr;
+using entrain::Work;
 
 namespace {
 
@@ -132,17 +134,53 @@ int32_t ToWishes(uint64_t flags) {
   return static_cast<int32_t>(flags) & kAllWishes;
 }
 
+absl::Status CheckIdle(const entrain_edit_t* edit) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+  return edit->calls.idle()
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError("edit: a call that was started on it is not over");
+}
+
 // A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
 template <typename Body>
-entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Body& body) {
-  return Guard(function, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    const absl::Status status = body();
-    if (!status.ok()) {
-      edit->edit->Refused(entrain::Annotate(status, function));
-    }
-    return status;
+absl::Status Make(const char* function, entrain_edit_t* edit, Body& body) {
+  const absl::Status status = body();
+  if (!status.ok()) {
+    edit->edit->Refused(entrain::Annotate(status, function));
+  }
+  return status;
+}
+
+template <typename Body>
+entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Body& body,
+                           Does does = Does::kWait) {
+  return Guard(function, does, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit));
+    return Make(function, edit, body);
   });
+}
+
+// The same by a thread of the library's.
+template <typename Body>
+entrain_status_t StartCall(const char* function, absl::string_view operation, entrain_edit_t* edit,
+                           entrain_work_t** work, Body body) {
+  return Guard(function, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+    auto started = edit->calls.Start(
+        SignalWork::Make(*edit->edit->mesh(), operation),
+        [function, edit, body = std::move(body)] { return Make(function, edit, body); });
+    *work = ToHandle(std::move(started), /*background=*/false);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status BeginForward(entrain_edit_t* edit, int32_t training, int32_t first_microbatch,
+                          int32_t* syncing) {
+  ENTRAIN_ASSIGN_OR_RETURN(const bool began,
+                           edit->edit->BeginForward(training != 0, first_microbatch != 0));
+  *syncing = began ? 1 : 0;
+  return absl::OkStatus();
 }
 
 void CopyTo(double* to, const std::vector<double>& from) {
@@ -217,17 +255,40 @@ entrain_status_t entrain_edit_begin_forward(entrain_edit_t* edit, int32_t traini
                                             int32_t first_microbatch, int32_t* syncing) {
   return GuardCall(__func__, edit, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(syncing, "syncing"));
-    ENTRAIN_ASSIGN_OR_RETURN(const bool began,
-                             edit->edit->BeginForward(training != 0, first_microbatch != 0));
-    *syncing = began ? 1 : 0;
-    return absl::OkStatus();
+    return BeginForward(edit, training, first_microbatch, syncing);
   });
+}
+
+entrain_status_t entrain_edit_begin_forward_start(entrain_edit_t* edit, int32_t training,
+                                                  int32_t first_microbatch, int32_t* syncing,
+                                                  entrain_work_t** work) {
+  const entrain_status_t checked =
+      Guard(__func__, [&]() -> absl::Status { return NotNull(syncing, "syncing"); });
+  if (checked != ENTRAIN_OK) {
+    return checked;
+  }
+  return StartCall(__func__, "edit_begin_forward", edit, work,
+                   [=] { return BeginForward(edit, training, first_microbatch, syncing); });
 }
 
 entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer) {
   return GuardCall(__func__, edit, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
     return edit->edit->WaitLayer(layer);
+  });
+}
+
+entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer,
+                                         entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit));
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+    const auto signal = SignalWork::Make(*edit->edit->mesh(), "edit_layer", layer);
+    ENTRAIN_RETURN_IF_ERROR(edit->edit->WhenLayerOver(
+        layer, [signal](const absl::Status& status) { signal->Over(status); }));
+    *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
+    return absl::OkStatus();
   });
 }
 
@@ -245,27 +306,36 @@ entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t
 }
 
 entrain_status_t entrain_edit_request_sync(entrain_edit_t* edit) {
-  return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->RequestSync(); });
+  return GuardCall(
+      __func__, edit, [&]() -> absl::Status { return edit->edit->RequestSync(); }, Does::kStart);
 }
 
 entrain_status_t entrain_edit_record(entrain_edit_t* edit, int64_t tokens, double metric,
                                      double weight) {
-  return GuardCall(__func__, edit,
-                   [&]() -> absl::Status { return edit->edit->Record(tokens, metric, weight); });
+  return GuardCall(
+      __func__, edit, [&]() -> absl::Status { return edit->edit->Record(tokens, metric, weight); },
+      Does::kStart);
 }
 
 entrain_status_t entrain_edit_wish(entrain_edit_t* edit, int32_t wishes) {
-  return GuardCall(__func__, edit, [&]() -> absl::Status {
-    if ((wishes & ~kAllWishes) != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("wishes ", wishes, " has other bits than ENTRAIN_WISH_*"));
-    }
-    return edit->edit->Wish(static_cast<uint64_t>(wishes));
-  });
+  return GuardCall(
+      __func__, edit,
+      [&]() -> absl::Status {
+        if ((wishes & ~kAllWishes) != 0) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("wishes ", wishes, " has other bits than ENTRAIN_WISH_*"));
+        }
+        return edit->edit->Wish(static_cast<uint64_t>(wishes));
+      },
+      Does::kStart);
 }
 
 entrain_status_t entrain_edit_leave(entrain_edit_t* edit) {
   return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->Leave(); });
+}
+
+entrain_status_t entrain_edit_leave_start(entrain_edit_t* edit, entrain_work_t** work) {
+  return StartCall(__func__, "edit_leave", edit, work, [edit] { return edit->edit->Leave(); });
 }
 
 void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t bytes) {

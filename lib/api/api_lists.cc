@@ -15,6 +15,7 @@
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
+#include "lib/api/request.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
 
@@ -50,6 +51,7 @@ struct Parts {
 // What a list function was asked for, beside its lists.
 struct ListCall {
   const char* function;
+  CallKind kind;
   entrain_comm_t* comm;
   entrain_dtype_t dtype;
   const entrain_call_options_t* options;
@@ -135,8 +137,16 @@ template <typename Start>
 entrain_status_t Run(const ListCall& call, absl::StatusOr<Parts> ins, absl::StatusOr<Parts> outs,
                      const Start& start) {
   const entrain_status_t checked = Guard(call.function, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(ins.status());
-    return outs.status();
+    const absl::Status status = ins.ok() ? outs.status() : ins.status();
+    ENTRAIN_RETURN_IF_ERROR(NotNull(call.comm, "comm"));
+    if (status.ok()) {
+      return status;
+    }
+    Call refused;
+    refused.kind = call.kind;
+    refused.options.user_tag = TagOf(call.options);
+    call.comm->comm->Refused(refused, status);
+    return Refusal(refused, status);
   });
   if (checked != ENTRAIN_OK) {
     return checked;
@@ -174,6 +184,7 @@ bool IsRoot(const entrain_comm_t* comm, int32_t root) {
 }  // namespace entrain::api
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::CallKind;
 
 extern "C" {
 
@@ -182,7 +193,7 @@ entrain_status_t entrain_all_gather_list(entrain_comm_t* comm, const void* in, s
                                          entrain_dtype_t dtype,
                                          const entrain_call_options_t* options,
                                          entrain_work_t** work) {
-  const ListCall call{__func__, comm, dtype, options, work};
+  const ListCall call{__func__, CallKind::kAllGather, comm, dtype, options, work};
   return Run(call, None(), PartsOf(call, "outs", AsList(outs), count, counts),
              [&](const void*, void* out, entrain_work_t** started) {
                return counts == nullptr
@@ -196,7 +207,7 @@ entrain_status_t entrain_reduce_scatter_list(entrain_comm_t* comm, const void* c
                                              entrain_dtype_t dtype, entrain_op_t op,
                                              const entrain_call_options_t* options,
                                              entrain_work_t** work) {
-  const ListCall call{__func__, comm, dtype, options, work};
+  const ListCall call{__func__, CallKind::kReduceScatter, comm, dtype, options, work};
   return Run(
       call, PartsOf(call, "ins", ins, count, counts), None(),
       [&](const void* in, void*, entrain_work_t** started) {
@@ -210,7 +221,7 @@ entrain_status_t entrain_gather_list(entrain_comm_t* comm, const void* in, size_
                                      void* const* outs, const size_t* counts, entrain_dtype_t dtype,
                                      int32_t root, const entrain_call_options_t* options,
                                      entrain_work_t** work) {
-  const ListCall call{__func__, comm, dtype, options, work};
+  const ListCall call{__func__, CallKind::kGather, comm, dtype, options, work};
   return Run(call, None(),
              IsRoot(comm, root) ? PartsOf(call, "outs", AsList(outs), count, counts) : None(),
              [&](const void*, void* out, entrain_work_t** started) {
@@ -226,7 +237,7 @@ entrain_status_t entrain_scatter_list(entrain_comm_t* comm, const void* const* i
                                       entrain_dtype_t dtype, int32_t root,
                                       const entrain_call_options_t* options,
                                       entrain_work_t** work) {
-  const ListCall call{__func__, comm, dtype, options, work};
+  const ListCall call{__func__, CallKind::kScatter, comm, dtype, options, work};
   return Run(call, IsRoot(comm, root) ? PartsOf(call, "ins", ins, count, counts) : None(), None(),
              [&](const void* in, void*, entrain_work_t** started) {
                return counts == nullptr
@@ -241,16 +252,14 @@ entrain_status_t entrain_all_to_all_list(entrain_comm_t* comm, const void* const
                                          const size_t* out_counts, entrain_dtype_t dtype,
                                          const entrain_call_options_t* options,
                                          entrain_work_t** work) {
-  const entrain_status_t counted = Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(in_counts, "in_counts"));
-    return NotNull(out_counts, "out_counts");
-  });
-  if (counted != ENTRAIN_OK) {
-    return counted;
-  }
-  const ListCall call{__func__, comm, dtype, options, work};
-  return Run(call, PartsOf(call, "ins", ins, 0, in_counts),
-             PartsOf(call, "outs", AsList(outs), 0, out_counts),
+  const ListCall call{__func__, CallKind::kAllToAll, comm, dtype, options, work};
+  const auto parts_of = [&](const char* name, const void* const* list, const char* counts_name,
+                            const size_t* counts) -> absl::StatusOr<Parts> {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(counts, counts_name));
+    return PartsOf(call, name, list, 0, counts);
+  };
+  return Run(call, parts_of("ins", ins, "in_counts", in_counts),
+             parts_of("outs", AsList(outs), "out_counts", out_counts),
              [&](const void* in, void* out, entrain_work_t** started) {
                return entrain_all_to_all_v(comm, in, in_counts, out, out_counts, dtype, options,
                                            started);

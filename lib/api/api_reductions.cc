@@ -1,4 +1,5 @@
 // collectives.h: reductions as objects.
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -87,8 +88,20 @@ entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, u
     (*reduction)->reduction.op = ReduceOp::kCustom;
     (*reduction)->reduction.combine = combine;
     (*reduction)->reduction.user = user;
+    (*reduction)->reduction.inside = std::make_shared<std::atomic<int32_t>>(0);
     (*reduction)->reduction.signature = signature;
     (*reduction)->reduction.commutative = commutative != 0;
+    return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_reduction_busy(const entrain_reduction_t* reduction, int32_t* busy) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(reduction, "reduction"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(busy, "busy"));
+    const auto& inside = reduction->reduction.inside;
+    // Acquire: pairs with the release in UserCombine, so that what the function did has been done.
+    *busy = inside != nullptr && inside->load(std::memory_order_acquire) > 0 ? 1 : 0;
     return absl::OkStatus();
   });
 }

@@ -36,6 +36,11 @@ absl::Status CheckKey(const entrain_store_t* store, const char* key) {
   return absl::OkStatus();
 }
 
+// The store itself, for a call that waits: the handle may be destroyed meanwhile.
+std::shared_ptr<Store> Kept(const entrain_store_t* store) {
+  return store->store;
+}
+
 void Give(std::shared_ptr<Store> opened, entrain_store_t** store) {
   std::string url = opened->url();
   *store = new entrain_store{.store = std::move(opened), .url = std::move(url)};
@@ -118,7 +123,7 @@ entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, cons
                                                      " bytes, allowed are ",
                                                      entrain::kMaxStoreValue));
     }
-    return store->store->Set(key, {static_cast<const char*>(value), bytes}, RequestStop());
+    return Kept(store)->Set(key, {static_cast<const char*>(value), bytes}, RequestStop());
   });
 }
 
@@ -132,7 +137,7 @@ entrain_status_t entrain_store_get(entrain_store_t* store, const char* key, int6
       ENTRAIN_RETURN_IF_ERROR(NotNull(value, "value"));
     }
     ENTRAIN_ASSIGN_OR_RETURN(const std::string got,
-                             store->store->Get(key, {.deadline = Deadline::After(timeout_ns)}));
+                             Kept(store)->Get(key, {.deadline = Deadline::After(timeout_ns)}));
     std::copy_n(got.data(), std::min(*bytes, got.size()), static_cast<char*>(value));
     *bytes = got.size();
     return absl::OkStatus();
@@ -144,8 +149,15 @@ entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int6
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
     ENTRAIN_RETURN_IF_ERROR(NotNull(sum, "sum"));
-    ENTRAIN_ASSIGN_OR_RETURN(*sum, store->store->Add(key, delta, RequestStop()));
+    ENTRAIN_ASSIGN_OR_RETURN(*sum, Kept(store)->Add(key, delta, RequestStop()));
     return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_store_delete(entrain_store_t* store, const char* key) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
+    return Kept(store)->Delete(key, RequestStop());
   });
 }
 

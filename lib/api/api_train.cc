@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 #include "include/entrain/train.h"
 #include "lib/api/arguments.h"
@@ -18,9 +20,12 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::Courier;
 using entrain::DType;
 using entrain::LayerShards;
 using entrain::Mesh;
+using entrain::RefPtr;
+using entrain::Work;
 
 namespace {
 
@@ -33,6 +38,24 @@ entrain_mesh_t* ToMeshHandle(std::shared_ptr<Mesh> mesh) {
     handle->comms[axis].lent = true;
   }
   return handle;
+}
+
+absl::Status CheckIdle(const entrain_shard_t* shard) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+  return shard->calls.idle()
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError("shard: a call that was started on it is not over");
+}
+
+// The work that is over when the continuation given to `when` is called.
+absl::Status ToWorkOf(const entrain_shard_t& shard, absl::string_view operation, int64_t tag,
+                      absl::FunctionRef<absl::Status(Courier::Continuation)> when,
+                      entrain_work_t** work) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+  const auto signal = SignalWork::Make(*shard.shards->mesh(), operation, tag);
+  ENTRAIN_RETURN_IF_ERROR(when([signal](const absl::Status& status) { signal->Over(status); }));
+  *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
+  return absl::OkStatus();
 }
 
 absl::Status CheckAxis(int32_t axis) {
@@ -353,6 +376,13 @@ entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* 
   });
 }
 
+entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    return shard->shards->SetStream(stream);
+  });
+}
+
 entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const void* full,
                                     entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
@@ -366,8 +396,19 @@ entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const
 
 entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard));
     return shard->shards->Broadcast();
+  });
+}
+
+entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+    auto started = shard->calls.Start(SignalWork::Make(*shard->shards->mesh(), "shard_broadcast"),
+                                      [shard] { return shard->shards->Broadcast(); });
+    *work = ToHandle(std::move(started), /*background=*/false);
+    return absl::OkStatus();
   });
 }
 
@@ -392,6 +433,19 @@ entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void*
     ENTRAIN_RETURN_IF_ERROR(NotNull(params, "params"));
     ENTRAIN_ASSIGN_OR_RETURN(*params, shard->shards->Wait(layer));
     return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer,
+                                           entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    return ToWorkOf(
+        *shard, "shard_gather", layer,
+        [&](Courier::Continuation then) {
+          return shard->shards->WhenGathered(layer, std::move(then));
+        },
+        work);
   });
 }
 
@@ -422,6 +476,18 @@ entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     return shard->shards->FinishGradients();
+  });
+}
+
+entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    return ToWorkOf(
+        *shard, "shard_gradients", -1,
+        [&](Courier::Continuation then) {
+          return shard->shards->WhenGradientsFinished(std::move(then));
+        },
+        work);
   });
 }
 

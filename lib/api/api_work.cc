@@ -103,6 +103,7 @@ entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t*
 void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes) {
   entrain_work_info_t defaults = {};
   defaults.tag = -1;
+  defaults.source = -1;
   WriteDefaults(defaults, info, bytes);
 }
 
@@ -117,6 +118,7 @@ entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info
     known.tag = now.tag;
     known.elapsed_ns = entrain::Clock::Real().Now() - now.started_ns;
     known.done = ToWork(work)->done() ? 1 : 0;
+    known.source = now.source;
     now.operation.copy(known.operation, sizeof(known.operation) - 1);
     now.comm.copy(known.comm, sizeof(known.comm) - 1);
     return WriteStruct(&known, sizeof(known), info, "entrain_work_info_t");

@@ -10,6 +10,7 @@
 #include "include/entrain/entrain.h"
 #include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
+#include "lib/api/signal_work.h"
 #include "lib/base/call.h"
 #include "lib/base/mark.h"
 #include "lib/comm/communicator.h"
@@ -22,6 +23,7 @@
 #include "lib/train/gradient_channel.h"
 #include "lib/train/layer_shards.h"
 #include "lib/train/layer_sync.h"
+#include "lib/train/open_state.h"
 
 struct entrain_runtime {
   entrain::Mark<entrain::MarkOf("runt")> mark = {};
@@ -72,18 +74,36 @@ struct entrain_mesh {
 struct entrain_shard {
   entrain::Mark<entrain::MarkOf("shar")> mark = {};
   std::unique_ptr<entrain::LayerShards> shards;
+  entrain::api::StartedCalls calls = {};  // behind what they use
+  ~entrain_shard() {
+    if (!calls.idle()) {
+      shards->Abandon();
+    }
+  }
 };
 
 struct entrain_edit {
   entrain::Mark<entrain::MarkOf("edit")> mark = {};
-  std::unique_ptr<entrain::LayerSync> edit;
+  std::shared_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
+  entrain::api::StartedCalls calls = {};  // behind what they use
+  ~entrain_edit() {
+    if (!calls.idle()) {
+      edit->Abandon();
+    }
+  }
 };
 
 struct entrain_acco {
   entrain::Mark<entrain::MarkOf("acco")> mark = {};
-  std::unique_ptr<entrain::GradientChannel> channel;
+  std::shared_ptr<entrain::GradientChannel> channel;
+};
+
+struct entrain_state {
+  entrain::Mark<entrain::MarkOf("stat")> mark = {};
+  std::unique_ptr<entrain::OpenState> state;
+  std::weak_ptr<const void> owner;  // gone: nothing may be asked
 };
 
 namespace entrain::api {

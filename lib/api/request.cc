@@ -52,6 +52,11 @@ absl::Status ApplyOptions(const entrain_call_options_t& options, Call* call) {
   // Page-locked memory without a stream is like any other of the host's.
   call->options.on_stream = options.memory == ENTRAIN_MEMORY_DEVICE || options.stream != nullptr;
   call->options.stream = options.stream;
+  if (call->kind == CallKind::kRecvAny && call->options.on_stream) {
+    return absl::UnimplementedError(absl::StrCat(
+        "options.memory ", options.memory, options.stream == nullptr ? "" : " with a stream",
+        ": a message from any rank is received in host memory, without a stream"));
+  }
   if (options.timeout_ns > 0) {
     call->options.timeout_ns = options.timeout_ns;
     call->options.deadline = Deadline::After(options.timeout_ns);
@@ -107,6 +112,7 @@ int64_t InParts(CallKind kind, int size, bool is_root) {
     case CallKind::kScatter:
       return is_root ? size : 0;
     case CallKind::kRecv:
+    case CallKind::kRecvAny:
       return 0;
     default:
       return 1;
@@ -255,7 +261,12 @@ absl::Status ApplyRoot(const Request& request, Call* call, int rank, int size) {
   if (HasRoot(call->kind)) {
     return CheckRank("root", request.root, size);
   }
-  if (call->kind == CallKind::kSend || call->kind == CallKind::kRecv) {
+  if (call->kind == CallKind::kRecvAny) {
+    call->source = request.source;
+    return size > 1 ? absl::OkStatus()
+                    : absl::InvalidArgumentError("comm: it has no other rank to receive from");
+  }
+  if (IsMessage(call->kind)) {
     ENTRAIN_RETURN_IF_ERROR(CheckRank("peer", request.root, size));
     if (request.root == rank) {
       return absl::InvalidArgumentError(
@@ -266,6 +277,23 @@ absl::Status ApplyRoot(const Request& request, Call* call, int rank, int size) {
 }
 
 }  // namespace
+
+int64_t TagOf(const entrain_call_options_t* options) {
+  entrain_call_options_t known;
+  entrain_call_options_init(&known);
+  const bool good = options != nullptr &&
+                    CopyStruct(options, &known, sizeof(known), "entrain_call_options_t").ok() &&
+                    CheckOptions(known).ok();
+  return good ? known.tag : -1;
+}
+
+absl::Status Refusal(const Call& call, const absl::Status& why) {
+  Blame blame = BlameOf(why);
+  blame.operation = std::string(NameOf(call.kind));
+  blame.tag = call.options.user_tag;
+  blame.phase = Phase::kCheck;
+  return WithBlame(why, blame);
+}
 
 absl::Status ToCall(const Request& request, Call* call, entrain_batch_t** batch) {
   call->kind = request.kind;

@@ -58,7 +58,7 @@ static void check_runtime_config(void) {
 }
 
 static void check_work_info(void) {
-  SIZE(entrain_work_info_t, 136);
+  SIZE(entrain_work_info_t, 144);
   AT(entrain_work_info_t, size, 0);
   AT(entrain_work_info_t, sequence, 8);
   AT(entrain_work_info_t, tag, 16);
@@ -67,6 +67,7 @@ static void check_work_info(void) {
   AT(entrain_work_info_t, reserved, 36);
   AT(entrain_work_info_t, operation, 40);
   AT(entrain_work_info_t, comm, 72);
+  AT(entrain_work_info_t, source, 136);
 }
 
 static void check_store_functions(void) {
@@ -320,6 +321,31 @@ static void check_checkpoint_config(void) {
   AT(entrain_checkpoint_config_t, timeout_ns, 40);
 }
 
+static void check_checkpoint_functions(void) {
+  SIZE(entrain_checkpoint_functions_t, 48);
+  AT(entrain_checkpoint_functions_t, size, 0);
+  AT(entrain_checkpoint_functions_t, user, 8);
+  AT(entrain_checkpoint_functions_t, write_at, 16);
+  AT(entrain_checkpoint_functions_t, finish, 24);
+  AT(entrain_checkpoint_functions_t, read_at, 32);
+  AT(entrain_checkpoint_functions_t, bytes, 40);
+}
+
+static void check_state_info(void) {
+  SIZE(entrain_state_info_t, 64);
+  AT(entrain_state_info_t, size, 0);
+  AT(entrain_state_info_t, name, 8);
+  AT(entrain_state_info_t, whole_count, 16);
+  AT(entrain_state_info_t, first, 24);
+  AT(entrain_state_info_t, count, 32);
+  AT(entrain_state_info_t, dtype, 40);
+  AT(entrain_state_info_t, holder, 44);
+  AT(entrain_state_info_t, layer, 48);
+  AT(entrain_state_info_t, part, 52);
+  AT(entrain_state_info_t, rank, 56);
+  AT(entrain_state_info_t, saves, 60);
+}
+
 static void check_acco_config(void) {
   SIZE(entrain_acco_config_t, 216);
   AT(entrain_acco_config_t, size, 0);
@@ -404,6 +430,8 @@ int main(void) {
   check_edit_replica();
   check_edit_info();
   check_checkpoint_config();
+  check_checkpoint_functions();
+  check_state_info();
   check_acco_config();
   check_acco_group();
   check_acco_info();

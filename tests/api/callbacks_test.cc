@@ -2,6 +2,7 @@
 // that calls the library.
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -131,35 +132,60 @@ int32_t TakeGradient(void* user, int32_t layer, int64_t, float* anchor, const fl
   return layer == step.fails_in_layer ? 7 : 0;
 }
 
-TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
-  RunWorld(2, [](const Rank& self) {
+class Edit {
+ public:
+  // `step` null: no outer optimizer.
+  Edit(const Rank& self, OuterStep* step) {
     entrain_mesh_config_t mesh_config;
     entrain_mesh_config_init(&mesh_config);
     mesh_config.shard = 1;
-    entrain_mesh_t* mesh = nullptr;
-    ASSERT_OK(entrain_mesh_create(self.comm, &mesh_config, &mesh));
+    EXPECT_OK(entrain_mesh_create(self.comm, &mesh_config, &mesh_));
     entrain_shard_config_t shard_config;
     entrain_shard_config_init(&shard_config);
     shard_config.layers = 2;
     shard_config.layer_counts = kLayerCounts;
-    entrain_shard_t* shard = nullptr;
-    ASSERT_OK(entrain_shard_create(mesh, &shard_config, &shard));
+    EXPECT_OK(entrain_shard_create(mesh_, &shard_config, &shard_));
     size_t count = 0;
-    ASSERT_OK(entrain_shard_slab_count(shard, &count));
-    std::vector<float> params(count, 1), grads(count);
-    ASSERT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
-    OuterStep step{.fails_in_layer = self.rank == 0 ? 0 : -1, .self = &self};
+    EXPECT_OK(entrain_shard_slab_count(shard_, &count));
+    params.assign(count, 1);
+    grads_.resize(count);
+    EXPECT_OK(entrain_shard_bind(shard_, params.data(), grads_.data(), ENTRAIN_F32));
     entrain_edit_config_t config;
     entrain_edit_config_init(&config);
-    config.shard = shard;
-    config.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
-    config.outer_step = TakeGradient;
-    config.outer_user = &step;
-    entrain_edit_t* edit = nullptr;
-    ASSERT_OK(entrain_edit_create(mesh, &config, &edit));
+    config.shard = shard_;
+    if (step != nullptr) {
+      config.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
+      config.outer_step = TakeGradient;
+      config.outer_user = step;
+    }
+    EXPECT_OK(entrain_edit_create(mesh_, &config, &edit));
+  }
+  ~Edit() {
+    entrain_edit_destroy(edit);
+    entrain_shard_destroy(shard_);
+    entrain_mesh_destroy(mesh_);
+  }
+  Edit(const Edit&) = delete;
+  Edit& operator=(const Edit&) = delete;
+
+  std::vector<float> params;
+  entrain_edit_t* edit = nullptr;
+
+ private:
+  entrain_mesh_t* mesh_ = nullptr;
+  entrain_shard_t* shard_ = nullptr;
+  std::vector<float> grads_;
+};
+
+TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
+  RunWorld(2, [](const Rank& self) {
+    OuterStep step{.fails_in_layer = self.rank == 0 ? 0 : -1, .self = &self};
+    Edit made(self, &step);
+    entrain_edit_t* const edit = made.edit;
+    std::vector<float>& params = made.params;
     int32_t syncing = 0;
     ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
-    params.assign(count, static_cast<float>(2 + self.rank));
+    params.assign(params.size(), static_cast<float>(2 + self.rank));
     ASSERT_OK(entrain_edit_end_step(edit));
     entrain_status_t code = ENTRAIN_OK;
     // Rank 1 may have had all that it needed for this exchange; then it learns of the end in the next.
@@ -178,9 +204,6 @@ TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
       EXPECT_EQ(step.calls, 1);
       EXPECT_THAT(params, testing::Each(2));
     }
-    entrain_edit_destroy(edit);
-    entrain_shard_destroy(shard);
-    entrain_mesh_destroy(mesh);
   });
 }
 
@@ -379,6 +402,30 @@ TEST_P(Done, MayNotWait) {
       options());
 }
 
+TEST_P(Done, MayAskTrainingWhatDoesNotWait) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        AccoStep step;
+        Acco acco(self, &step, nullptr);
+        Edit edit(self, nullptr);
+        Notified(self.comm, [&](entrain_status_t) {
+          EXPECT_OK(entrain_edit_record(edit.edit, 100, 1, 1));
+          EXPECT_OK(entrain_edit_wish(edit.edit, ENTRAIN_WISH_STOP));
+          EXPECT_OK(entrain_edit_request_sync(edit.edit));
+          EXPECT_FAILS(entrain_edit_end_step(edit.edit), ENTRAIN_FAILED_PRECONDITION,
+                       "which must not wait");
+          int32_t ready = -1;
+          EXPECT_OK(entrain_acco_poll(acco.acco, &ready));
+          EXPECT_EQ(ready, 0);
+          EXPECT_FAILS(entrain_acco_install(acco.acco, &ready), ENTRAIN_FAILED_PRECONDITION,
+                       "which must not wait");
+        });
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
 // Each done() starts the next call.
 struct Chain {
   void Start() {
@@ -442,14 +489,15 @@ TEST_P(Done, ThatWaitsForALockStopsNobody) {
         } else {
           std::mutex interpreter;
           std::unique_lock<std::mutex> held(interpreter);
-          Notified sum(self.comm, [&](entrain_status_t) { interpreter.lock(); });
+          Notified sum(self.comm, [&](entrain_status_t) {
+            const std::lock_guard<std::mutex> lock(interpreter);
+          });
           notified.count_down();
           EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // the sum is over as well
           EXPECT_OK(entrain_barrier(copy, nullptr, nullptr));
           EXPECT_EQ(entrain_barrier(copy, &soon, nullptr), ENTRAIN_TIMED_OUT);
           held.unlock();
           EXPECT_TRUE(sum.Over());
-          interpreter.unlock();
           over.count_down();
         }
         entrain_comm_destroy(copy);
@@ -553,27 +601,199 @@ void ExpectOnlyLooksInside(const std::string& name, const Rank& self) {
   EXPECT_EQ(rank, self.rank);
 }
 
-int32_t AddAndCall(void* dst, const void* src, size_t count, entrain_dtype_t, void* user) {
+void Add(void* dst, const void* src, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     static_cast<float*>(dst)[i] += static_cast<const float*>(src)[i];
   }
-  ExpectOnlyLooksInside("the user reduction of all_reduce #2", *static_cast<const Rank*>(user));
-  return 0;
 }
 
-TEST(UserReduction, MayOnlyLook) {
-  RunWorld(2, [](const Rank& self) {
-    Rank user = self;
+// A sum of f32 that does something first.
+class Sum {
+ public:
+  explicit Sum(std::function<void()> first) : first_(std::move(first)) {
+    EXPECT_OK(entrain_reduction_user(Combine, this, 1, 1, &reduction_));
+  }
+  ~Sum() {
+    EXPECT_TRUE(Becomes([this] { return !Busy(); }));
+    entrain_reduction_destroy(reduction_);
+  }
+  bool Busy() const {
+    int32_t busy = 0;
+    EXPECT_OK(entrain_reduction_busy(reduction_, &busy));
+    return busy != 0;
+  }
+  int calls() const { return calls_; }
+  // timeout_ns 0: the communicator's.
+  entrain_status_t Reduce(entrain_comm_t* comm, std::vector<float>& data, int64_t timeout_ns = 0,
+                          entrain_work_t** work = nullptr) const {
     entrain_call_options_t options;
     entrain_call_options_init(&options);
-    ASSERT_OK(entrain_reduction_user(AddAndCall, &user, 1, 1, &options.reduction));
-    float data = 1;
-    EXPECT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_REDUCTION,
-                                 &options, nullptr));
-    EXPECT_EQ(data, 2);
-    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
-    entrain_reduction_destroy(options.reduction);
-  });
+    options.reduction = reduction_;
+    options.timeout_ns = timeout_ns;
+    return entrain_all_reduce(comm, data.data(), data.data(), data.size(), ENTRAIN_F32,
+                              ENTRAIN_REDUCTION, &options, work);
+  }
+
+ private:
+  static int32_t Combine(void* dst, const void* src, size_t count, entrain_dtype_t, void* user) {
+    auto& self = *static_cast<Sum*>(user);
+    ++self.calls_;
+    self.first_();
+    Add(dst, src, count);
+    return 0;
+  }
+
+  const std::function<void()> first_;
+  std::atomic<int> calls_{0};
+  entrain_reduction_t* reduction_ = nullptr;
+};
+
+// By who makes progress.
+class UserReduction : public Done {};
+INSTANTIATE_TEST_SUITE_P(Progress, UserReduction,
+                         testing::Values(ENTRAIN_PROGRESS_THREAD, ENTRAIN_PROGRESS_CALLER),
+                         [](const auto& test) {
+                           return test.param == ENTRAIN_PROGRESS_THREAD ? "Thread" : "Caller";
+                         });
+
+TEST_P(UserReduction, MayOnlyLook) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Sum sum([&] { ExpectOnlyLooksInside("the user reduction of all_reduce #2", self); });
+        std::vector<float> data(1, 1);
+        EXPECT_OK(sum.Reduce(self.comm, data));
+        EXPECT_EQ(sum.calls(), 1);
+        EXPECT_EQ(data[0], 2);
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
+// A lock that is held over calls of other communicators, as an interpreter's may be.
+TEST_P(UserReduction, ThatWaitsForALockStopsNobody) {
+  std::latch over(1);
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        entrain_comm_t *copy = nullptr, *third = nullptr;
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &third));
+        std::mutex interpreter;
+        std::unique_lock<std::mutex> held(interpreter, std::defer_lock);
+        Sum sum([&] { const std::lock_guard<std::mutex> lock(interpreter); });
+        Sum free([] {});
+        if (self.rank == 0) {
+          held.lock();
+        }
+        std::vector<float> data(3000, 1), beside(10, 1);
+        entrain_work_t* work = nullptr;
+        ASSERT_OK(sum.Reduce(self.comm, data, 0, &work));
+        EXPECT_OK(entrain_barrier(copy, nullptr, nullptr));
+        EXPECT_OK(free.Reduce(copy, beside));
+        EXPECT_EQ(beside[9], 2);
+        if (self.rank == 0) {
+          EXPECT_TRUE(Becomes([&] {
+            int32_t is_over = 0;
+            EXPECT_OK(entrain_work_test(work, &is_over));
+            return sum.Busy();
+          }));
+          entrain_call_options_t soon;
+          entrain_call_options_init(&soon);
+          soon.timeout_ns = 500'000'000;
+          EXPECT_EQ(entrain_barrier(third, &soon, nullptr), ENTRAIN_TIMED_OUT);
+          held.unlock();
+          over.count_down();
+        } else {
+          over.wait();  // does not come to the last one
+        }
+        EXPECT_OK(entrain_work_wait(work, -1));
+        EXPECT_EQ(data[2999], 2);
+        entrain_work_free(work);
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+        entrain_comm_destroy(copy);
+        entrain_comm_destroy(third);
+      },
+      options());
+}
+
+// The deadline of the rank whose function does not return, or of the other one.
+TEST_P(UserReduction, ThatDoesNotReturnEndsItsCallAtTheDeadline) {
+  for (const int hurried : {0, 1}) {
+    std::latch timed_out(2);
+    RunWorld(2,
+             [&](const Rank& self) {
+               entrain_comm_t* copy = nullptr;
+               ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+               std::latch release(1);
+               Sum sum([&] {
+                 if (self.rank == 0) {
+                   release.wait();
+                 }
+               });
+               Sum free([] {});
+               std::vector<float> data(3000, 1), beside(10, 1);
+               const auto started = std::chrono::steady_clock::now();
+               EXPECT_FAILS(
+                   sum.Reduce(self.comm, data, self.rank == hurried ? 500'000'000 : 0),
+                   ENTRAIN_TIMED_OUT,
+                   "it is in the user reduction of all_reduce #3, which has not returned for ");
+               EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(5));
+               EXPECT_THAT(LastError(), HasSubstr("timed out on rank " + std::to_string(hurried)));
+               entrain_error_t error;
+               entrain_error_init(&error);
+               ASSERT_OK(entrain_last_error_record(&error));
+               EXPECT_EQ(error.guilty_rank, 0);
+               EXPECT_EQ(error.phase, ENTRAIN_PHASE_REDUCE);
+               timed_out.arrive_and_wait();
+               EXPECT_EQ(sum.Busy(), self.rank == 0);
+               data.assign(data.size(), 7);  // the caller's again
+               EXPECT_OK(free.Reduce(copy, beside));
+               EXPECT_EQ(beside[9], 2);
+               release.count_down();
+               EXPECT_TRUE(Becomes([&] { return !sum.Busy(); }));
+               EXPECT_OK(entrain_barrier(copy, nullptr, nullptr));
+               EXPECT_EQ(sum.calls(), 1);
+               EXPECT_THAT(data, testing::Each(7));
+               entrain_comm_destroy(copy);
+             },
+             {.algorithms = "all_reduce:ring", .progress = GetParam()});
+  }
+}
+
+// Also its runtime, whose last communicator that is.
+TEST_P(UserReduction, MayOutliveItsCommunicator) {
+  const std::string url = NewStoreUrl();
+  std::barrier both(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      entrain_comm_t* comm = nullptr;
+      CreateRank(url, rank, 2, options(), &comm);
+      std::latch release(1);
+      Sum sum([&] { release.wait(); });
+      std::vector<float> data(3000, 1);
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(sum.Reduce(comm, data, 0, &work));
+      EXPECT_TRUE(Becomes([&] {
+        int32_t over = 0;
+        EXPECT_OK(entrain_work_test(work, &over));
+        return sum.Busy();
+      }));
+      both.arrive_and_wait();
+      entrain_comm_destroy(comm);
+      EXPECT_EQ(entrain_work_wait(work, -1), ENTRAIN_ABORTED);
+      entrain_work_free(work);
+      data.assign(data.size(), 7);
+      both.arrive_and_wait();
+      release.count_down();
+      EXPECT_TRUE(Becomes([&] { return !sum.Busy(); }));
+      EXPECT_THAT(data, testing::Each(7));
+    });
+  }
+  for (std::thread& rank : ranks) {
+    rank.join();
+  }
 }
 
 // What the library has logged.
@@ -598,18 +818,7 @@ Log& TheLog() {
   return *log;
 }
 
-int32_t AddOnceLogged(void* dst, const void* src, size_t count, entrain_dtype_t, void*) {
-  for (size_t i = 0; i < count; ++i) {
-    static_cast<float*>(dst)[i] += static_cast<const float*>(src)[i];
-  }
-  return Becomes([] {
-    return TheLog().Has("the user reduction of all_reduce #3 has been running for ");
-  })
-             ? 0
-             : 1;
-}
-
-TEST(UserReduction, ThatDoesNotReturnIsNamedByWhoeverWaits) {
+TEST(UserReductionLog, NamesOneThatDoesNotReturn) {
   entrain_runtime_config_t runtime_config;
   entrain_runtime_config_init(&runtime_config);
   runtime_config.log = Log::Sink;
@@ -618,23 +827,15 @@ TEST(UserReduction, ThatDoesNotReturnIsNamedByWhoeverWaits) {
   ASSERT_OK(entrain_runtime_create(&runtime_config, &runtime));
   entrain_runtime_destroy(runtime);
   RunWorld(2, [](const Rank& self) {
-    entrain_comm_t* copy = nullptr;
-    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
-    float sent = 0, received = 0;
-    std::thread beside([&] {  // waits until the peer's reduction is over
-      EXPECT_OK(entrain_recv(copy, &received, 1, ENTRAIN_F32, 1 - self.rank, nullptr, nullptr));
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    Sum sum([] {
+      EXPECT_TRUE(Becomes([] {
+        return TheLog().Has("the user reduction of all_reduce #3 has been running for 1");
+      }));
     });
-    entrain_call_options_t options;
-    entrain_call_options_init(&options);
-    ASSERT_OK(entrain_reduction_user(AddOnceLogged, nullptr, 1, 1, &options.reduction));
-    float data = 1;
-    EXPECT_OK(entrain_all_reduce(self.comm, &data, &data, 1, ENTRAIN_F32, ENTRAIN_REDUCTION,
-                                 &options, nullptr));
-    EXPECT_EQ(data, 2);
-    EXPECT_OK(entrain_send(copy, &sent, 1, ENTRAIN_F32, 1 - self.rank, nullptr, nullptr));
-    beside.join();
-    entrain_reduction_destroy(options.reduction);
-    entrain_comm_destroy(copy);
+    std::vector<float> data(1, 1);
+    EXPECT_OK(sum.Reduce(self.comm, data));
+    EXPECT_EQ(data[0], 2);
   });
 }
 

@@ -1,7 +1,11 @@
-// Checkpoints through the C ABI: what arguments are refused, and a run that goes on from one.
+// Checkpoints and state through the C ABI: what arguments are refused, and runs that go on from them.
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <unistd.h>
@@ -190,10 +194,402 @@ TEST_F(Checkpoint, ArgumentsAreChecked) {
                  "data is NULL");
     EXPECT_FAILS(entrain_edit_add_state(edit, "v", &value, 1, 99, 0), kInvalid, "dtype");
     EXPECT_FAILS(entrain_edit_add_state(edit, "v", &value, 1, ENTRAIN_I64, 2), kInvalid,
-                 "holder 2 is not an ENTRAIN_STATE_* value");
+                 "holder 2 is neither ENTRAIN_STATE_ALL nor ENTRAIN_STATE_RANK");
     EXPECT_FAILS(entrain_edit_add_state(edit, "", &value, 1, ENTRAIN_I64, 0), kInvalid, "name");
     EXPECT_FAILS(entrain_edit_add_state(edit, "seen", &value, 1, ENTRAIN_I64, 0), kInvalid,
                  "there is an array \"seen\" already");
+  });
+}
+
+// ---- In the caller's hands ---------------------------------------------------------------------
+
+// Bytes of an entry by name, layer, first element and rank.
+using Entries = std::map<std::tuple<std::string, int32_t, size_t, int32_t>, std::vector<char>>;
+
+std::vector<entrain_state_info_t> InfosOf(const entrain_state_t* state) {
+  size_t count = 0;
+  EXPECT_OK(entrain_state_count(state, &count));
+  std::vector<entrain_state_info_t> infos(count);
+  for (size_t i = 0; i < count; ++i) {
+    entrain_state_info_init(&infos[i]);
+    EXPECT_OK(entrain_state_info(state, i, &infos[i]));
+  }
+  return infos;
+}
+
+size_t SizeOf(entrain_dtype_t dtype) {
+  return dtype == ENTRAIN_I64 || dtype == ENTRAIN_F64 ? 8 : 4;
+}
+
+Entries Get(const entrain_state_t* state) {
+  Entries entries;
+  const std::vector<entrain_state_info_t> infos = InfosOf(state);
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const entrain_state_info_t& info = infos[i];
+    std::vector<char>& bytes = entries[{info.name, info.layer, info.first, info.rank}];
+    bytes.resize(info.count * SizeOf(info.dtype));
+    EXPECT_OK(entrain_state_get(state, i, bytes.data(), info.count, info.dtype));
+  }
+  return entries;
+}
+
+void Set(entrain_state_t* state, const Entries& entries) {
+  const std::vector<entrain_state_info_t> infos = InfosOf(state);
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const entrain_state_info_t& info = infos[i];
+    const auto bytes = entries.find({info.name, info.layer, info.first, info.rank});
+    ASSERT_NE(bytes, entries.end()) << info.name;
+    ASSERT_OK(entrain_state_set(state, i, bytes->second.data(), info.count, info.dtype));
+  }
+}
+
+TEST(State, OfEditGoesOnBitEqual) {
+  RunWorld(4, [&](const Rank& self) {
+    Trainer straight(self.comm, 2), resumed(self.comm, 2);
+    Entries entries;
+    entrain_state_t* state = nullptr;
+    for (int step = 0; step < 5; ++step) {
+      straight.Forward();
+      if (step == 2) {
+        ASSERT_OK(entrain_edit_open_state(straight.edit(), ENTRAIN_CHECKPOINT_EXACT, &state));
+        entries = Get(state);
+        entrain_state_destroy(state);
+      }
+      straight.Step();
+    }
+    ASSERT_OK(entrain_edit_open_state(resumed.edit(), ENTRAIN_CHECKPOINT_EXACT, &state));
+    Set(state, entries);
+    ASSERT_OK(entrain_state_commit(state, 0));
+    EXPECT_FAILS(entrain_state_commit(state, 0), ENTRAIN_FAILED_PRECONDITION, "committed already");
+    entrain_state_destroy(state);
+    EXPECT_EQ(resumed.steps(), 2);
+    EXPECT_EQ(resumed.seen(), 2);
+    for (int step = 2; step < 5; ++step) {
+      resumed.Forward();
+      resumed.Step();
+    }
+    EXPECT_EQ(resumed.params(), straight.params());
+    EXPECT_EQ(resumed.inner(), straight.inner());
+  });
+}
+
+TEST(State, SaysWhoseItIsAndWhereItLies) {
+  RunWorld(4, [&](const Rank& self) {
+    Trainer trainer(self.comm, 2);
+    trainer.Forward();
+    for (const int32_t kind : {ENTRAIN_CHECKPOINT_PORTABLE, ENTRAIN_CHECKPOINT_EXACT}) {
+      const bool exact = kind == ENTRAIN_CHECKPOINT_EXACT;
+      entrain_state_t* state = nullptr;
+      ASSERT_OK(entrain_edit_open_state(trainer.edit(), kind, &state));
+      const auto info = [&](const char* name, int32_t layer) {
+        size_t index = 0;
+        EXPECT_OK(entrain_state_find(state, name, layer, &index));
+        entrain_state_info_t found;
+        entrain_state_info_init(&found);
+        EXPECT_OK(entrain_state_info(state, index, &found));
+        EXPECT_STREQ(found.name, name);
+        EXPECT_EQ(found.layer, layer);
+        return found;
+      };
+      // Layer 0 has 7 elements, of which slot 0 has 4.
+      const int slot = self.rank % 2, replica = self.rank / 2;
+      for (const char* name : {"anchor", "outer/0"}) {
+        const entrain_state_info_t layer = info(name, 0);
+        EXPECT_EQ(layer.holder, ENTRAIN_STATE_LAYER);
+        EXPECT_EQ(layer.whole_count, 7u);
+        EXPECT_EQ(layer.first, slot == 0 ? 0u : 4u);
+        EXPECT_EQ(layer.count, slot == 0 ? 4u : 3u);
+        EXPECT_EQ(layer.dtype, ENTRAIN_F32);
+        EXPECT_EQ(layer.part, 0);
+        EXPECT_EQ(layer.rank, -1);
+        EXPECT_EQ(layer.saves, replica == 0 ? 1 : 0);
+      }
+      const entrain_state_info_t steps = info("steps", -1);
+      EXPECT_EQ(steps.holder, ENTRAIN_STATE_REPLICA);
+      EXPECT_EQ(steps.rank, exact ? 2 * replica : 0);
+      EXPECT_EQ(steps.saves, slot == 0 && (exact || replica == 0) ? 1 : 0);
+      EXPECT_EQ(steps.whole_count, 1u);
+      const entrain_state_info_t seen = info("caller/seen", -1);
+      EXPECT_EQ(seen.holder, ENTRAIN_STATE_ALL);
+      EXPECT_EQ(seen.rank, -1);
+      EXPECT_EQ(seen.saves, self.rank == 0 ? 1 : 0);
+      if (exact) {
+        const entrain_state_info_t inner = info("caller/inner", -1);
+        EXPECT_EQ(inner.holder, ENTRAIN_STATE_RANK);
+        EXPECT_EQ(inner.rank, self.rank);
+        EXPECT_EQ(inner.dtype, ENTRAIN_F64);
+        EXPECT_EQ(inner.saves, 1);
+      } else {
+        size_t index = 0;
+        EXPECT_FAILS(entrain_state_find(state, "caller/inner", -1, &index), kInvalid,
+                     "the portable state has no \"caller/inner\"");
+      }
+      entrain_state_destroy(state);
+    }
+  });
+}
+
+TEST(State, BadInputIsNamed) {
+  RunWorld(1, [&](const Rank& self) {
+    entrain_state_t* state = nullptr;
+    {
+      Trainer trainer(self.comm, 1);
+      const entrain_status_t early = ENTRAIN_FAILED_PRECONDITION;
+      EXPECT_FAILS(entrain_edit_open_state(nullptr, 0, &state), kInvalid, "edit is NULL");
+      EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 7, &state), kInvalid,
+                   "kind 7 is not an ENTRAIN_CHECKPOINT_* value");
+      EXPECT_FAILS(entrain_edit_open_state(trainer.edit(), 0, nullptr), kInvalid, "state is NULL");
+      ASSERT_OK(entrain_edit_open_state(trainer.edit(), 0, &state));  // in order to set it
+      size_t index = 0, count = 0;
+      EXPECT_FAILS(entrain_state_find(state, nullptr, 0, &index), kInvalid, "name is NULL");
+      EXPECT_FAILS(entrain_state_find(state, "steps", 0, &index), kInvalid,
+                   "the portable state has no \"steps\" of layer 0");
+      EXPECT_OK(entrain_state_find(state, "steps", -1, &index));
+      EXPECT_FAILS(entrain_state_find(state, "steps", -1, nullptr), kInvalid, "index is NULL");
+      int64_t value[2] = {};
+      EXPECT_FAILS(entrain_state_get(state, index, value, 1, ENTRAIN_I64), early,
+                   "step 0 has had no exchange");
+      EXPECT_FAILS(entrain_state_set(state, index, value, 2, ENTRAIN_I64), kInvalid,
+                   "count: 2 was given");
+      EXPECT_FAILS(entrain_state_set(state, index, value, 1, ENTRAIN_F64), kInvalid,
+                   "dtype: f64 was given; \"steps\"");
+      EXPECT_FAILS(entrain_state_set(state, index, value, 1, 99), kInvalid, "dtype");
+      EXPECT_FAILS(entrain_state_set(state, index, nullptr, 1, ENTRAIN_I64), kInvalid,
+                   "data is NULL");
+      EXPECT_FAILS(entrain_state_set(state, 999, value, 1, ENTRAIN_I64), kInvalid, "index 999");
+      EXPECT_FAILS(entrain_state_count(nullptr, &count), kInvalid, "state is NULL");
+      EXPECT_FAILS(entrain_state_count(state, nullptr), kInvalid, "count is NULL");
+      EXPECT_FAILS(entrain_state_info(state, 0, nullptr), kInvalid, "entrain_state_info_t is NULL");
+      EXPECT_FAILS(entrain_state_commit(state, -1), kInvalid, "timeout_ns");
+      EXPECT_FAILS(entrain_state_commit(state, 0), early, "have not been set");
+      int64_t more = 0;
+      EXPECT_OK(
+          entrain_edit_add_state(trainer.edit(), "more", &more, 1, ENTRAIN_I64, ENTRAIN_STATE_ALL));
+      EXPECT_FAILS(entrain_state_commit(state, 0), early, "other arrays than when");
+      EXPECT_EQ(trainer.steps(), 0);
+      trainer.Forward();  // the run was not touched
+    }
+    size_t count = 0;
+    EXPECT_FAILS(entrain_state_count(state, &count), ENTRAIN_FAILED_PRECONDITION,
+                 "has been destroyed");
+    entrain_state_destroy(state);
+    entrain_state_destroy(nullptr);
+  });
+}
+
+// The library inside a function of the caller's may be asked, and nothing else.
+struct Calling {
+  entrain_comm_t* comm;
+  entrain_edit_t* edit;
+  std::string text;
+};
+
+TEST_F(Checkpoint, FunctionsMayNotUseTheEngine) {
+  RunWorld(2, [&](const Rank& self) {
+    Trainer trainer(self.comm, 1);
+    trainer.Forward();
+    Calling calling{self.comm, trainer.edit(), ""};
+    entrain_checkpoint_functions_t functions;
+    entrain_checkpoint_functions_init(&functions);
+    functions.user = &calling;
+    functions.write_at = [](void* user, int64_t, const void*, size_t) -> int32_t {
+      auto& it = *static_cast<Calling*>(user);
+      entrain_edit_info_t info;
+      entrain_edit_info_init(&info);
+      EXPECT_OK(entrain_edit_info(it.edit, &info));
+      if (entrain_barrier(it.comm, nullptr, nullptr) == ENTRAIN_OK) {
+        return 1;
+      }
+      it.text = LastError();
+      return 0;
+    };
+    functions.finish = [](void*) -> int32_t { return 9; };
+    EXPECT_FAILS(entrain_edit_save_to(trainer.edit(), nullptr, &functions),
+                 ENTRAIN_FAILED_PRECONDITION,
+                 "save: rank 0: the checkpoint of the caller's functions: finish returned 9");
+    EXPECT_EQ(calling.text.find("called from the write_at of a checkpoint") != std::string::npos,
+              self.rank == 0)
+        << calling.text;
+    entrain_checkpoint_config_t config;
+    entrain_checkpoint_config_init(&config);
+    config.save_dir = directory_.c_str();
+    EXPECT_FAILS(entrain_edit_save_to(trainer.edit(), &config, &functions), kInvalid,
+                 "save_dir: \"" + directory_ + "\" has no effect with functions");
+    config.save_dir = nullptr;
+    config.ckpt_name = "x";
+    EXPECT_FAILS(entrain_edit_load_from(trainer.edit(), &config, &functions), kInvalid,
+                 "ckpt_name: \"x\" has no effect with functions");
+    EXPECT_FAILS(entrain_edit_save_to(nullptr, nullptr, &functions), kInvalid, "edit is NULL");
+    trainer.Step();  // the run goes on
+    trainer.Forward();
+  });
+}
+
+// ---- ACCO --------------------------------------------------------------------------------------
+
+constexpr size_t kCount = 101;
+const std::vector<int32_t> kScript = {1, 2, 1, 1, 3, 1, 2};
+
+class Channel {
+ public:
+  Channel(entrain_comm_t* comm, int32_t method) {
+    entrain_optim_config_t rule;
+    entrain_optim_config_init(&rule);
+    rule.kind = ENTRAIN_OPTIM_ADAMW;
+    entrain_optim_t* optim = nullptr;
+    EXPECT_OK(entrain_optim_create(&rule, &optim));
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.params = params.data();
+    config.count = kCount;
+    config.method = method;
+    config.optim = optim;
+    config.scripted_counts = kScript.data();
+    config.scripted_rounds = kScript.size();
+    EXPECT_OK(entrain_acco_create(comm, &config, &acco));
+    entrain_optim_destroy(optim);
+  }
+  ~Channel() { entrain_acco_destroy(acco); }
+  void Round(size_t round, int rank) {
+    for (int32_t i = 0; i < kScript[round]; ++i) {
+      void* to = nullptr;
+      EXPECT_OK(entrain_acco_gradients(acco, &to));
+      for (size_t k = 0; k < kCount; ++k) {
+        static_cast<float*>(to)[k] +=
+            0.1f * params[k] + static_cast<float>(k % 7) - static_cast<float>(rank + i);
+      }
+      EXPECT_OK(entrain_acco_add(acco, 1, 10));
+    }
+    int32_t finished = 0;
+    EXPECT_OK(entrain_acco_install(acco, &finished));
+  }
+  entrain_acco_t* acco = nullptr;
+  std::vector<float> params = std::vector<float>(kCount, 1.0f);
+};
+
+TEST(State, OfAccoGoesOnBitEqual) {
+  RunWorld(3, [](const Rank& self) {
+    for (const int32_t method : {ENTRAIN_ACCO, ENTRAIN_ACCO_DPU}) {
+      for (const size_t saved : {3u, 4u}) {  // after a commit, after an estimate
+        Channel straight(self.comm, method), resumed(self.comm, method);
+        Entries entries;
+        entrain_state_t* state = nullptr;
+        for (size_t round = 0; round < kScript.size(); ++round) {
+          if (round == saved) {
+            ASSERT_OK(entrain_acco_open_state(straight.acco, ENTRAIN_CHECKPOINT_EXACT, &state));
+            entries = Get(state);
+          }
+          straight.Round(round, self.rank);
+          if (round == saved) {
+            size_t index = 0;
+            int64_t steps = 0;
+            ASSERT_OK(entrain_state_find(state, "steps", -1, &index));
+            EXPECT_FAILS(entrain_state_get(state, index, &steps, 1, ENTRAIN_I64),
+                         ENTRAIN_FAILED_PRECONDITION, "the run has gone on");
+            entrain_state_destroy(state);
+          }
+        }
+        ASSERT_OK(entrain_acco_open_state(resumed.acco, ENTRAIN_CHECKPOINT_EXACT, &state));
+        EXPECT_FAILS(entrain_state_commit(state, 0), ENTRAIN_FAILED_PRECONDITION,
+                     "have not been set: \"steps\"");
+        Set(state, entries);
+        ASSERT_OK(entrain_state_commit(state, 0));
+        entrain_state_destroy(state);
+        for (size_t round = saved; round < kScript.size(); ++round) {
+          resumed.Round(round, self.rank);
+        }
+        EXPECT_EQ(resumed.params, straight.params);
+        ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      }
+    }
+  });
+}
+
+// Masters and moments by layer and name, put together from one number of ranks and cut for another.
+TEST(State, OfAccoIsPortable) {
+  std::map<std::string, std::vector<float>> whole;
+  std::map<std::string, std::vector<int64_t>> numbers;
+  std::vector<float> saved;
+  std::mutex mutex;
+  for (const int ranks : {3, 1, 2, 5}) {
+    RunWorld(ranks, [&](const Rank& self) {
+      Channel channel(self.comm, ENTRAIN_ACCO_ZERO1);
+      if (ranks == 3) {
+        channel.Round(0, self.rank);
+        channel.Round(1, self.rank);
+      }
+      entrain_state_t* state = nullptr;
+      ASSERT_OK(entrain_acco_open_state(channel.acco, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+      const std::vector<entrain_state_info_t> infos = InfosOf(state);
+      for (size_t i = 0; i < infos.size(); ++i) {
+        const entrain_state_info_t& info = infos[i];
+        const std::lock_guard<std::mutex> lock(mutex);
+        std::vector<float>& layer = whole[info.name];
+        std::vector<int64_t>& number = numbers[info.name];
+        layer.resize(info.dtype == ENTRAIN_F32 ? info.whole_count : 0);
+        number.resize(info.dtype == ENTRAIN_I64 ? info.whole_count : 0);
+        EXPECT_EQ(info.whole_count, info.layer == 0 ? kCount : info.count);
+        void* const place = info.dtype == ENTRAIN_F32
+                                ? static_cast<void*>(layer.data() + info.first)
+                                : static_cast<void*>(number.data());
+        ASSERT_OK(ranks == 3 ? entrain_state_get(state, i, place, info.count, info.dtype)
+                             : entrain_state_set(state, i, place, info.count, info.dtype));
+      }
+      if (ranks == 3) {
+        saved = channel.params;
+      } else {
+        ASSERT_OK(entrain_state_commit(state, 0));
+        EXPECT_EQ(channel.params, saved);
+        entrain_acco_info_t info;
+        entrain_acco_info_init(&info);
+        EXPECT_OK(entrain_acco_info(channel.acco, &info));
+        EXPECT_EQ(info.commits, 2);
+      }
+      entrain_state_destroy(state);
+      ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    });
+  }
+  EXPECT_EQ(whole["master"], saved);
+  EXPECT_EQ(whole.count("optim/1"), 1u);
+}
+
+TEST(State, OfAccoThroughFunctions) {
+  std::string bytes;
+  RunWorld(2, [&](const Rank& self) {
+    Channel straight(self.comm, ENTRAIN_ACCO), resumed(self.comm, ENTRAIN_ACCO);
+    entrain_checkpoint_config_t config;
+    entrain_checkpoint_config_init(&config);
+    config.kind = ENTRAIN_CHECKPOINT_EXACT;
+    entrain_checkpoint_functions_t functions;
+    entrain_checkpoint_functions_init(&functions);
+    functions.user = &bytes;
+    functions.write_at = [](void* user, int64_t offset, const void* data, size_t count) {
+      auto& to = *static_cast<std::string*>(user);
+      const auto at = static_cast<size_t>(offset);
+      to.resize(std::max(to.size(), at + count));
+      to.replace(at, count, static_cast<const char*>(data), count);
+      return 0;
+    };
+    functions.finish = [](void*) { return 0; };
+    functions.read_at = [](void* user, int64_t offset, void* data, size_t count) {
+      static_cast<std::string*>(user)->copy(static_cast<char*>(data), count,
+                                            static_cast<size_t>(offset));
+      return 0;
+    };
+    for (size_t round = 0; round < kScript.size(); ++round) {
+      if (round == 3) {
+        ASSERT_OK(
+            entrain_acco_save_to(straight.acco, &config, self.rank == 0 ? &functions : nullptr));
+      }
+      straight.Round(round, self.rank);
+    }
+    functions.bytes = static_cast<int64_t>(bytes.size());
+    ASSERT_OK(entrain_acco_load_from(resumed.acco, &config, self.rank == 0 ? &functions : nullptr));
+    for (size_t round = 3; round < kScript.size(); ++round) {
+      resumed.Round(round, self.rank);
+    }
+    EXPECT_EQ(resumed.params, straight.params);
+    ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
   });
 }
 

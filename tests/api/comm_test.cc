@@ -484,7 +484,15 @@ TEST(Comm, StoresShareKeysAndCounters) {
   ASSERT_OK(entrain_store_add(store, "count", 2, &sum));
   ASSERT_OK(entrain_store_add(other, "count", 40, &sum));
   EXPECT_EQ(sum, 42);
+  ASSERT_OK(entrain_store_delete(other, "count"));
+  ASSERT_OK(entrain_store_delete(other, "count"));  // there is none
+  ASSERT_OK(entrain_store_add(store, "count", 1, &sum));
+  EXPECT_EQ(sum, 1);
+  ASSERT_OK(entrain_store_delete(store, "name"));
   bytes = sizeof(text);
+  EXPECT_FAILS(entrain_store_get(other, "name", 20'000'000, text, &bytes), ENTRAIN_TIMED_OUT,
+               "name");
+  EXPECT_FAILS(entrain_store_delete(store, ""), ENTRAIN_INVALID_ARGUMENT, "key has 0 bytes");
   EXPECT_FAILS(entrain_store_get(other, "never", 20'000'000, text, &bytes), ENTRAIN_TIMED_OUT,
                "never");
   const std::string long_key(513, 'k');

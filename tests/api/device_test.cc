@@ -410,6 +410,8 @@ class EditLoop {
   entrain_edit_config_t* config() { return &config_; }
   entrain_edit_t* edit() { return edit_; }
   entrain_shard_t* shard() { return shard_; }
+  // Passes over the layers go by another stream than the optimizer's steps.
+  void ForwardOn(TestStream* stream) { forwards_on_ = stream; }
   void Run(int steps) {
     ASSERT_OK(entrain_edit_create(mesh_, &config_, &edit_));
     ASSERT_OK(entrain_edit_stream(edit_, &own_));
@@ -418,6 +420,9 @@ class EditLoop {
     void* const state[] = {Place(m), Place(v)};
     for (int step = 1; step <= steps; ++step) {
       int32_t syncing = 0;
+      if (forwards_on_ != nullptr) {
+        ASSERT_OK(entrain_shard_set_stream(shard_, forwards_on_->get()));
+      }
       ASSERT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
       EXPECT_EQ(syncing != 0, step > 1 && step % 2 == 1);
       for (int32_t layer = 0; layer < 2; ++layer) {
@@ -425,6 +430,9 @@ class EditLoop {
         ASSERT_OK(entrain_edit_wait_layer(edit_, layer));
         ASSERT_OK(entrain_shard_wait(shard_, layer, &whole));
         ASSERT_OK(entrain_shard_release(shard_, layer));
+      }
+      if (forwards_on_ != nullptr) {
+        ASSERT_OK(entrain_shard_set_stream(shard_, stream_.get()));
       }
       // Kept: freeing device memory would wait for the streams of both ranks.
       gradients_.push_back(std::make_unique<Twin>(Wave(step + 10 * self_.rank), stream_.get()));
@@ -452,6 +460,7 @@ class EditLoop {
 
   const Rank& self_;
   TestStream& stream_;
+  TestStream* forwards_on_ = nullptr;
   const bool on_device_;
   Twin params_, grads_;
   std::vector<std::unique_ptr<Twin>> gradients_;
@@ -481,6 +490,26 @@ TEST(OnDevice, EditHasTheBitsOfTheHost) {
              std::vector<float> host(kCount);
              EXPECT_FAILS(entrain_edit_anchor(there.edit(), host.data(), ENTRAIN_F32),
                           ENTRAIN_INVALID_ARGUMENT, "is not memory of device 0, as memory 1 says");
+             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+           },
+           {.transports = "inproc,cuda"});
+}
+
+TEST(OnDevice, AShardGoesFromStreamToStream) {
+  RunWorld(2,
+           [](const Rank& self) {
+             TestStream stream(TestDevice()), other(TestDevice());
+             EditLoop here(self, stream, false), there(self, stream, true);
+             there.ForwardOn(&other);
+             here.Run(6);
+             there.Run(6);
+             EXPECT_EQ(there.Params(), here.Params());
+             EXPECT_FAILS(entrain_shard_set_stream(here.shard(), stream.get()),
+                          ENTRAIN_FAILED_PRECONDITION,
+                          "the shard was made for host memory, which has no stream");
+             EXPECT_FAILS(entrain_shard_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT,
+                          "shard");
+             other.Finish();  // it is destroyed before the shard
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },
            {.transports = "inproc,cuda"});

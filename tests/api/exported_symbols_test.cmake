@@ -11,7 +11,7 @@ set(exported)
 foreach(line IN LISTS lines)
   string(REGEX REPLACE "[ @].*" "" symbol "${line}")
   # The version node; and what a build with the thread sanitizer adds (cmake/tsan_abseil.cc).
-  if(NOT symbol STREQUAL "ENTRAIN_0" AND NOT symbol MATCHES "^__wrap_")
+  if(NOT symbol STREQUAL "ENTRAIN_1" AND NOT symbol MATCHES "^__wrap_")
     list(APPEND exported ${symbol})
   endif()
 endforeach()

@@ -232,6 +232,32 @@ TEST(ListArguments, AreNamed) {
   });
 }
 
+TEST(ListArguments, AreToldToRanksThatWait) {
+  for (const int64_t tag : {-1, 5}) {
+    RunWorld(2, [tag](const Rank& self) {
+      entrain_call_options_t options;
+      entrain_call_options_init(&options);
+      options.tag = tag;
+      int32_t in = 1;
+      int32_t out[2] = {};
+      void* outs[] = {&out[1], self.rank == 1 ? nullptr : &out[0]};
+      const entrain_status_t code =
+          entrain_all_gather_list(self.comm, &in, 1, outs, nullptr, ENTRAIN_I32, &options, nullptr);
+      if (self.rank == 1) {
+        EXPECT_EQ(code, kInvalid);
+        entrain_error_t error;
+        entrain_error_init(&error);
+        ASSERT_OK(entrain_last_error_record(&error));
+        EXPECT_STREQ(error.operation, "all_gather");
+        EXPECT_EQ(error.tag, tag);
+        return;  // destroys its communicator
+      }
+      EXPECT_EQ(code, ENTRAIN_PEER_LOST);
+      EXPECT_THAT(LastError(), testing::HasSubstr("its call failed: all_gather: outs[1] is NULL"));
+    });
+  }
+}
+
 TEST(ListArguments, PartsApartAreNotForABatch) {
   RunWorld(2, [](const Rank& self) {
     int32_t in = 1, out[3] = {};

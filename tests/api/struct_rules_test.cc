@@ -220,6 +220,25 @@ std::vector<StructCase> StructRules::Cases() {
             std::remove((directory + "entrain-struct-rules.ckpt").c_str());
             return code;
           }),
+      Case<entrain_checkpoint_functions_t>(
+          "entrain_checkpoint_functions_t", offsetof(entrain_checkpoint_functions_t, read_at),
+          entrain_checkpoint_functions_init_sized,
+          [this](auto* functions) {
+            functions->write_at = [](void*, int64_t, const void*, size_t) { return 0; };
+            functions->finish = [](void*) { return 0; };
+            int32_t syncing = 0;
+            EXPECT_OK(entrain_edit_begin_forward(edit_, 1, 1, &syncing));
+            return entrain_edit_save_to(edit_, nullptr, functions);
+          }),
+      Case<entrain_state_info_t>("entrain_state_info_t", 8, entrain_state_info_init_sized,
+                                 [this](auto* info) {
+                                   entrain_state_t* state = nullptr;
+                                   EXPECT_OK(entrain_acco_open_state(
+                                       acco_, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+                                   const auto code = entrain_state_info(state, 0, info);
+                                   entrain_state_destroy(state);
+                                   return code;
+                                 }),
       Case<entrain_acco_config_t>("entrain_acco_config_t", offsetof(entrain_acco_config_t, step),
                                   entrain_acco_config_init_sized,
                                   [this](auto* config) {

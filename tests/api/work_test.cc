@@ -1,4 +1,5 @@
 // Started calls: handles, tags, waits, user reductions, and who makes progress.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -87,6 +88,71 @@ TEST(Work, TaggedCallsMeetInAnyOrder) {
       EXPECT_EQ(data[static_cast<size_t>(call)][499], 10 * (call + 1)) << "tag " << call;
       entrain_work_free(works[static_cast<size_t>(call)]);
     }
+  });
+}
+
+TEST(Work, AReceiveFromAnyRankTellsItsSource) {
+  RunWorld(3, [](const Rank& self) {
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    options.tag = 8;
+    if (self.rank > 0) {
+      int32_t go = 0;
+      ASSERT_OK(entrain_recv(self.comm, &go, 1, ENTRAIN_I32, 0, nullptr, nullptr));
+      for (int32_t number = 0; number < 4; ++number) {
+        const int32_t value = 10 * self.rank + number;
+        ASSERT_OK(entrain_send(self.comm, &value, 1, ENTRAIN_I32, 0, &options, nullptr));
+      }
+      return;
+    }
+    // A work, two of a batch, a blocking one that does not ask; all of rank 2, which is the only one that sends yet.
+    int32_t got[4] = {-1, -1, -1, -1}, source[3] = {-1, -1, -1};
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_recv_any(self.comm, &got[0], 1, ENTRAIN_I32, &source[0], &options, &work));
+    entrain_work_info_t info;
+    entrain_work_info_init(&info);
+    ASSERT_OK(entrain_work_info(work, &info));
+    EXPECT_STREQ(info.operation, "recv_any");
+    EXPECT_EQ(info.sequence, 0u);
+    EXPECT_EQ(info.source, -1);
+    EXPECT_EQ(source[0], -1);
+    const int32_t go = 1;
+    ASSERT_OK(entrain_send(self.comm, &go, 1, ENTRAIN_I32, 2, nullptr, nullptr));
+    ASSERT_OK(entrain_work_wait(work, -1));
+    ASSERT_OK(entrain_work_info(work, &info));
+    EXPECT_EQ(info.sequence, 1u);
+    EXPECT_EQ(info.source, 2);
+    entrain_work_free(work);
+    entrain_batch_t* batch = nullptr;
+    ASSERT_OK(entrain_batch_create(self.comm, &batch));
+    options.batch = batch;
+    ASSERT_OK(entrain_recv_any(self.comm, &got[1], 1, ENTRAIN_I32, &source[1], &options, nullptr));
+    ASSERT_OK(entrain_recv_any(self.comm, &got[2], 1, ENTRAIN_I32, &source[2], &options, nullptr));
+    ASSERT_OK(entrain_batch_start(batch, nullptr));
+    entrain_batch_destroy(batch);
+    options.batch = nullptr;
+    ASSERT_OK(entrain_recv_any(self.comm, &got[3], 1, ENTRAIN_I32, nullptr, &options, nullptr));
+    for (int32_t number = 0; number < 4; ++number) {
+      EXPECT_EQ(got[number], 20 + number);
+      EXPECT_EQ(source[std::min(number, 2)], 2);
+    }
+    ASSERT_OK(entrain_send(self.comm, &go, 1, ENTRAIN_I32, 1, nullptr, nullptr));
+    for (int32_t number = 0; number < 4; ++number) {
+      ASSERT_OK(
+          entrain_recv_any(self.comm, &got[0], 1, ENTRAIN_I32, &source[0], &options, nullptr));
+      EXPECT_EQ(got[0], 10 + number);
+      EXPECT_EQ(source[0], 1);
+    }
+    options.memory = ENTRAIN_MEMORY_DEVICE;
+    EXPECT_FAILS(
+        entrain_recv_any(self.comm, &got[0], 1, ENTRAIN_I32, &source[0], &options, nullptr),
+        ENTRAIN_UNIMPLEMENTED,
+        "options.memory 1: a message from any rank is received in host memory");
+  });
+  RunWorld(1, [](const Rank& self) {
+    int32_t got = 0, source = 0;
+    EXPECT_FAILS(entrain_recv_any(self.comm, &got, 1, ENTRAIN_I32, &source, nullptr, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "comm: it has no other rank to receive from");
   });
 }
 

@@ -1,0 +1,46 @@
+#include "lib/api/signal_work.h"
+
+#include "lib/base/call.h"
+#include "lib/comm/communicator.h"
+#include "lib/comm/runtime.h"
+
+namespace entrain::api {
+
+SignalWork::SignalWork(std::shared_ptr<Engine> engine, WorkInfo info)
+    : Work(engine.get()), engine_holder_(std::move(engine)), info_(std::move(info)) {}
+
+RefPtr<SignalWork> SignalWork::Make(const Mesh& mesh, absl::string_view operation, int64_t tag) {
+  const std::shared_ptr<Communicator>& comm = mesh.comm(Axis::kModel);
+  WorkInfo info;
+  info.comm = comm->name();
+  info.operation = operation;
+  info.tag = tag;
+  info.started_ns = Clock::Real().Now();
+  return RefPtr<SignalWork>::Adopt(
+      new SignalWork(comm->runtime().shared_engine(), std::move(info)));
+}
+
+void SignalWork::Over(const absl::Status& status) {
+  const std::shared_ptr<Engine> engine = engine_holder_;
+  ends_with_ = status;
+  AddRef();
+  engine->Submit(this);
+  engine->Kick();
+}
+
+void SignalWork::Run() {
+  Finish(ends_with_);
+  Release();
+}
+
+RefPtr<Work> StartedCalls::Start(RefPtr<SignalWork> work, absl::AnyInvocable<absl::Status()> call) {
+  const auto result = std::make_shared<absl::Status>(absl::AbortedError("it was not made"));
+  const uint64_t number = courier_.Post([result, call = std::move(call)]() mutable {
+    *result = call();
+    return absl::OkStatus();
+  });
+  courier_.WhenDone(number, [result, work](const absl::Status&) { work->Over(*result); });
+  return RefPtr<Work>::Adopt(work.Leak());
+}
+
+}  // namespace entrain::api

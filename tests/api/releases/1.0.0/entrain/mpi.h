@@ -1,0 +1,105 @@
+/* A communicator of Entrain's from one of MPI's. MPI serves to meet, and for nothing else: what Entrain sends goes by
+ * Entrain's transports.
+ *
+ * The library itself neither links nor knows MPI, and MPIs differ in their binary interface; so this is a function in a
+ * header, which your program compiles with the MPI that it has (mpicc). Not included by entrain.h. */
+#ifndef ENTRAIN_MPI_H_
+#define ENTRAIN_MPI_H_
+
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "entrain/comm.h"
+#include "entrain/store.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ENTRAIN_MPI_URL_BYTES_ = 512 };
+
+/* Whether all ranks of `mpi` share one host's memory. */
+static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
+  MPI_Comm host;
+  int here = 0, error = MPI_Comm_split_type(mpi, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+  if (error == MPI_SUCCESS) {
+    error = MPI_Comm_size(host, &here);
+    MPI_Comm_free(&host);
+  }
+  if (error == MPI_SUCCESS) {
+    here = here == size;
+    error = MPI_Allreduce(&here, one, 1, MPI_INT, MPI_MIN, mpi);
+  }
+  return error;
+}
+
+/* Creates a communicator of the ranks of `mpi`, with the same numbers. A collective over `mpi`, an intracommunicator, between
+ * MPI_Init and MPI_Finalize, in the thread that may call MPI. The communicator does not need MPI afterwards, and may outlive
+ * it.
+ *
+ * Rank 0 serves a store for the time of the call, on the loopback address if all ranks are on one host and else on its
+ * processor name (MPI_Get_processor_name), which the others must be able to resolve and reach; the kernel chooses the port.
+ *
+ * config: as for entrain_comm_create; its rank, world_size and store are ignored. NULL: the defaults. The deadline is that
+ * of entrain_comm_create, for all but MPI's own calls, which have none.
+ *
+ * Returns what entrain_comm_create returns, with entrain_last_error(). When rank 0 can serve no store, or a call of MPI fails
+ * and MPI returns such errors at all: the same status on all ranks (of MPI: ENTRAIN_PEER_LOST); entrain_last_error() has the
+ * reason of a store on rank 0, and is of an earlier failure elsewhere. */
+static inline entrain_status_t entrain_comm_create_from_mpi(MPI_Comm mpi, const entrain_comm_config_t* config,
+                                                            entrain_comm_t** comm) {
+  entrain_comm_config_t own;
+  entrain_store_t* store = NULL;
+  entrain_status_t status = ENTRAIN_OK;
+  struct {
+    int status;
+    char url[ENTRAIN_MPI_URL_BYTES_];
+  } found;
+  int rank = 0, size = 0, one_host = 0;
+
+  if (MPI_Comm_rank(mpi, &rank) != MPI_SUCCESS || MPI_Comm_size(mpi, &size) != MPI_SUCCESS ||
+      entrain_mpi_one_host_(mpi, size, &one_host) != MPI_SUCCESS) {
+    return ENTRAIN_PEER_LOST;
+  }
+  memset(&found, 0, sizeof(found));
+  if (rank == 0) {
+    char host[MPI_MAX_PROCESSOR_NAME + 1] = "127.0.0.1", url[MPI_MAX_PROCESSOR_NAME + 16];
+    int length = 0;
+    if (!one_host && MPI_Get_processor_name(host, &length) != MPI_SUCCESS) {
+      found.status = ENTRAIN_PEER_LOST;
+    } else {
+      snprintf(url, sizeof(url), "tcp://%s:0", host);
+      found.status = entrain_store_serve(url, &store);
+    }
+    if (found.status == ENTRAIN_OK) {
+      snprintf(found.url, sizeof(found.url), "%s", entrain_store_url(store));
+    }
+  }
+  if (MPI_Bcast(&found, (int)sizeof(found), MPI_BYTE, 0, mpi) != MPI_SUCCESS) {
+    entrain_store_destroy(store);
+    return ENTRAIN_PEER_LOST;
+  }
+  if (found.status != ENTRAIN_OK) {
+    return (entrain_status_t)found.status;
+  }
+  if (config != NULL) {
+    own = *config;
+  } else {
+    entrain_comm_config_init(&own);
+  }
+  status = store != NULL ? ENTRAIN_OK : entrain_store_open(found.url, own.timeout_ns, &store);
+  if (status == ENTRAIN_OK) {
+    own.store = store;
+    own.rank = rank;
+    own.world_size = size;
+    status = entrain_comm_create(&own, comm);
+  }
+  entrain_store_destroy(store);
+  return status;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* ENTRAIN_MPI_H_ */

@@ -1,0 +1,22 @@
+# Every function of a release is still exported, under the version node of its major version:
+#   cmake -DNM=nm -DLIBRARY=libentrain.so -DRELEASE=1.0.0 -DEXPECTED=exported_symbols.txt -P ...
+cmake_minimum_required(VERSION 3.25)
+execute_process(COMMAND ${NM} -D --defined-only --format=posix --with-symbol-versions ${LIBRARY}
+                OUTPUT_VARIABLE lines RESULT_VARIABLE code)
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "${NM} ${LIBRARY} ended with ${code}")
+endif()
+string(REGEX REPLACE "\\..*" "" major ${RELEASE})
+file(STRINGS ${EXPECTED} expected)
+list(LENGTH expected count)
+if(count LESS 170)
+  message(FATAL_ERROR "only ${count} symbols in ${EXPECTED}")
+endif()
+foreach(symbol IN LISTS expected)
+  if(NOT "\n${lines}" MATCHES "\n${symbol}@@ENTRAIN_${major} ")
+    list(APPEND missing ${symbol})
+  endif()
+endforeach()
+if(missing)
+  message(FATAL_ERROR "${LIBRARY} lacks of release ${RELEASE}, under ENTRAIN_${major}: ${missing}")
+endif()

@@ -1,0 +1,434 @@
+// Calls of training that block and have a form with a work: an exchange of a layer, a gather, gradients, a broadcast, and A-EDiT's
+// rendezvous.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include <poll.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/api/world.h"
+#include "tests/support/wait.h"
+
+namespace entrain_test {
+namespace {
+
+using entrain::Becomes;
+
+constexpr int32_t kLayers = 3;
+constexpr size_t kCounts[kLayers] = {7, 1, 12};
+constexpr int64_t kShortNs = 300'000'000;
+
+// A mesh of `shard_size` ranks a replica, a model, and EDiT whose outer step is the mean of the replicas.
+struct Model {
+  explicit Model(entrain_comm_t* comm, int32_t shard_size, int64_t timeout_ns = 0) {
+    entrain_mesh_config_t mesh_config;
+    entrain_mesh_config_init(&mesh_config);
+    mesh_config.shard = shard_size;
+    EXPECT_OK(entrain_mesh_create(comm, &mesh_config, &mesh));
+    entrain_shard_config_t config;
+    entrain_shard_config_init(&config);
+    config.layers = kLayers;
+    config.layer_counts = kCounts;
+    config.timeout_ns = timeout_ns;
+    EXPECT_OK(entrain_shard_create(mesh, &config, &shard));
+    size_t count = 0;
+    EXPECT_OK(entrain_shard_slab_count(shard, &count));
+    params.resize(count);
+    grads.resize(count);
+    EXPECT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
+    entrain_edit_config_init(&options);
+    options.shard = shard;
+    options.outer_optimizer = ENTRAIN_OUTER_SGD;
+    options.outer_lr = 1;
+    options.outer_momentum = 0;
+    options.timeout_ns = timeout_ns;
+  }
+  ~Model() {
+    entrain_edit_destroy(edit);
+    entrain_shard_destroy(shard);
+    entrain_mesh_destroy(mesh);
+  }
+  // With the anchors, and one step that moves every parameter by `change`.
+  void MakeEdit(float change) {
+    ASSERT_OK(entrain_edit_create(mesh, &options, &edit));
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(edit, 1, 1, &syncing));
+    for (float& param : params) {
+      param += change;
+    }
+    ASSERT_OK(entrain_edit_end_step(edit));
+  }
+
+  entrain_mesh_t* mesh = nullptr;
+  entrain_shard_t* shard = nullptr;
+  entrain_edit_t* edit = nullptr;
+  entrain_edit_config_t options;
+  std::vector<float> params, grads;
+};
+
+// Of who makes progress.
+class StartedTraining : public testing::TestWithParam<int32_t> {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options;
+    options.progress = GetParam();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Progress, StartedTraining,
+                         testing::Values(ENTRAIN_PROGRESS_THREAD, ENTRAIN_PROGRESS_CALLER),
+                         [](const auto& test) {
+                           return test.param == ENTRAIN_PROGRESS_THREAD ? "thread" : "caller";
+                         });
+
+TEST_P(StartedTraining, LayersOfAnExchangeAreWaitedForByWorks) {
+  for (const int32_t prefetch : {0, 1, kLayers}) {
+    RunWorld(
+        2,
+        [prefetch](const Rank& self) {
+          Model model(self.comm, 1);
+          model.options.prefetch = prefetch;
+          model.MakeEdit(static_cast<float>(2 * self.rank));
+          int32_t syncing = 0;
+          ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+          ASSERT_EQ(syncing, 1);
+          for (int32_t layer = 0; layer < kLayers; ++layer) {
+            entrain_work_t* work = nullptr;
+            ASSERT_OK(entrain_edit_layer_work(model.edit, layer, &work));
+            entrain_work_info_t info;
+            entrain_work_info_init(&info);
+            ASSERT_OK(entrain_work_info(work, &info));
+            EXPECT_STREQ(info.operation, "edit_layer");
+            EXPECT_EQ(info.tag, layer);
+            pollfd readable{.fd = -1, .events = POLLIN, .revents = 0};
+            ASSERT_OK(entrain_work_descriptor(work, &readable.fd));
+            int32_t over = 0;
+            while (poll(&readable, 1, 1) == 0) {
+              EXPECT_OK(entrain_work_test(work, &over));
+            }
+            EXPECT_OK(entrain_work_wait(work, 0));
+            entrain_work_free(work);
+            EXPECT_OK(entrain_edit_wait_layer(model.edit, layer));
+          }
+          EXPECT_THAT(model.params, testing::Each(1.0f));
+          EXPECT_OK(entrain_edit_end_step(model.edit));
+        },
+        options());
+  }
+}
+
+TEST(StartedTrainingCalls, AWaitForALayerThatGivesUpChangesNothing) {
+  std::latch tried(1);
+  RunWorld(2, [&](const Rank& self) {
+    Model model(self.comm, 1);
+    model.MakeEdit(static_cast<float>(2 * self.rank));
+    int32_t syncing = 0;
+    if (self.rank == 1) {
+      tried.wait();
+    }
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    if (self.rank == 0) {
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(entrain_edit_layer_work(model.edit, 0, &work));
+      EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+      entrain_work_free(work);  // unfinished
+      tried.count_down();
+    }
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      EXPECT_OK(entrain_edit_wait_layer(model.edit, layer));
+    }
+    EXPECT_THAT(model.params, testing::Each(1.0f));
+  });
+}
+
+TEST(StartedTrainingCalls, ALayerWhoseExchangeFailsSaysWhoDidNotCome) {
+  std::latch over(1);
+  RunWorld(2, [&](const Rank& self) {
+    Model model(self.comm, 1, kShortNs);
+    model.MakeEdit(0);
+    if (self.rank == 1) {
+      over.wait();
+      return;
+    }
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_edit_layer_work(model.edit, 2, &work));
+    EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_TIMED_OUT, "rank 1");
+    EXPECT_FAILS(entrain_edit_wait_layer(model.edit, 2), ENTRAIN_TIMED_OUT, "rank 1");
+    entrain_work_free(work);
+    over.count_down();
+  });
+}
+
+TEST_P(StartedTraining, GathersAreWaitedForByWorksAlsoBehindAnExchange) {
+  RunWorld(
+      4,
+      [](const Rank& self) {
+        Model model(self.comm, 2);
+        for (float& param : model.params) {
+          param = static_cast<float>(self.rank % 2);
+        }
+        model.MakeEdit(static_cast<float>(2 * (self.rank / 2)));
+        int32_t syncing = 0;
+        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+        std::vector<entrain_work_t*> works(kLayers);
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          ASSERT_OK(
+              entrain_shard_gather_work(model.shard, layer, &works[static_cast<size_t>(layer)]));
+        }
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          entrain_work_t*& work = works[static_cast<size_t>(layer)];
+          EXPECT_OK(entrain_work_wait(work, -1));
+          entrain_work_free(work);
+          void* params = nullptr;
+          ASSERT_OK(entrain_shard_wait(model.shard, layer, &params));
+          const auto* const whole = static_cast<const float*>(params);
+          EXPECT_EQ(whole[0], 1.0f);  // rank 0's part: the mean of 0 and 2
+          if (kCounts[layer] > 1) {
+            EXPECT_EQ(whole[kCounts[layer] - 1], 2.0f);
+          }
+          EXPECT_OK(entrain_shard_release(model.shard, layer));
+        }
+      },
+      options());
+}
+
+TEST(StartedTrainingCalls, AGatherThatNobodyElseMakesNamesThem) {
+  std::latch over(1);
+  RunWorld(2, [&](const Rank& self) {
+    Model model(self.comm, 2, kShortNs);
+    if (self.rank == 1) {
+      over.wait();
+      return;
+    }
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_shard_gather_work(model.shard, 2, &work));
+    EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+    EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_TIMED_OUT, "rank 1");
+    entrain_work_free(work);
+    void* params = nullptr;
+    EXPECT_FAILS(entrain_shard_wait(model.shard, 2, &params), ENTRAIN_TIMED_OUT, "layer 2 gather");
+    over.count_down();
+  });
+}
+
+void AddOne(entrain_status_t status, void* user) {
+  EXPECT_EQ(status, ENTRAIN_OK);
+  static_cast<std::atomic<int>*>(user)->fetch_add(1);
+}
+
+TEST_P(StartedTraining, GradientsAreOverWhenTheyHaveBeenAdded) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Model model(self.comm, 2);
+        entrain_work_t* nothing = nullptr;
+        ASSERT_OK(entrain_shard_gradients_work(model.shard, &nothing));
+        EXPECT_OK(entrain_work_wait(nothing, -1));
+        entrain_work_free(nothing);
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          void* grads = nullptr;
+          ASSERT_OK(entrain_shard_gradients(model.shard, layer, &grads));
+          for (size_t i = 0; i < kCounts[layer]; ++i) {
+            static_cast<float*>(grads)[i] = static_cast<float>(1 + 2 * self.rank);
+          }
+          ASSERT_OK(entrain_shard_reduce_gradients(model.shard, layer));
+        }
+        entrain_work_t* work = nullptr;
+        ASSERT_OK(entrain_shard_gradients_work(model.shard, &work));
+        std::atomic<int> told{0};
+        ASSERT_OK(entrain_work_notify(work, AddOne, &told));
+        EXPECT_OK(entrain_work_wait(work, -1));
+        EXPECT_EQ(model.grads[0], 2.0f);
+        EXPECT_OK(entrain_shard_finish_gradients(model.shard));
+        EXPECT_TRUE(Becomes([&] { return told == 1; }));
+        entrain_work_free(work);
+      },
+      options());
+}
+
+TEST(StartedTrainingCalls, GradientsThatNobodyElseReducesNameThem) {
+  std::latch over(1);
+  RunWorld(2, [&](const Rank& self) {
+    Model model(self.comm, 2, kShortNs);
+    if (self.rank == 1) {
+      over.wait();
+      return;
+    }
+    void* grads = nullptr;
+    ASSERT_OK(entrain_shard_gradients(model.shard, 0, &grads));
+    ASSERT_OK(entrain_shard_reduce_gradients(model.shard, 0));
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_shard_gradients_work(model.shard, &work));
+    EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_TIMED_OUT, "rank 1");
+    entrain_work_free(work);
+    over.count_down();
+  });
+}
+
+TEST_P(StartedTraining, BroadcastIsACallThatIsStarted) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Model model(self.comm, 1);
+        for (float& param : model.params) {
+          param = static_cast<float>(5 + self.rank);
+        }
+        entrain_work_t* work = nullptr;
+        ASSERT_OK(entrain_shard_broadcast_start(model.shard, &work));
+        EXPECT_OK(entrain_work_wait(work, -1));
+        entrain_work_free(work);
+        EXPECT_THAT(model.params, testing::Each(5.0f));
+        EXPECT_OK(entrain_shard_broadcast(model.shard));  // the shard is idle again
+      },
+      options());
+}
+
+TEST(StartedTrainingCalls, DestroyedUnderAStartedBroadcastEndsIt) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    entrain_work_t* work = nullptr;
+    if (self.rank == 0) {
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      return;
+    }
+    ASSERT_OK(entrain_shard_broadcast_start(model.shard, &work));  // waits for replica 0
+    EXPECT_FAILS(entrain_shard_broadcast(model.shard), ENTRAIN_FAILED_PRECONDITION, "is not over");
+    EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+    entrain_shard_destroy(model.shard);
+    model.shard = nullptr;
+    EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed during a call");
+    entrain_work_free(work);
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
+void Async(entrain_edit_config_t* options) {
+  options->use_async = 1;
+  options->local_sgd_sync_time = 1e-3;
+  options->min_total_global_steps = 1;
+}
+
+// The rendezvous and the end of A-EDiT, with waits that give up in between.
+TEST_P(StartedTraining, RendezvousAndLeaveAreCallsThatAreStarted) {
+  std::latch tried(1);
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        Model model(self.comm, 1);
+        Async(&model.options);
+        model.MakeEdit(static_cast<float>(2 * self.rank));
+        if (self.rank == 1) {
+          tried.wait();
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // tau has to pass
+        int32_t syncing = -1;
+        entrain_work_t* work = nullptr;
+        ASSERT_OK(entrain_edit_begin_forward_start(model.edit, 1, 1, &syncing, &work));
+        if (self.rank == 0) {
+          EXPECT_EQ(entrain_work_wait(work, 5'000'000), ENTRAIN_IN_PROGRESS);
+          EXPECT_FAILS(entrain_edit_end_step(model.edit), ENTRAIN_FAILED_PRECONDITION,
+                       "is not over");
+          tried.count_down();
+        }
+        EXPECT_OK(entrain_work_wait(work, -1));
+        entrain_work_free(work);
+        EXPECT_EQ(syncing, 1);
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          EXPECT_OK(entrain_edit_wait_layer(model.edit, layer));
+        }
+        EXPECT_THAT(model.params, testing::Each(1.0f));
+        EXPECT_OK(entrain_edit_end_step(model.edit));
+        ASSERT_OK(entrain_edit_leave_start(model.edit, &work));
+        EXPECT_OK(entrain_work_wait(work, -1));
+        entrain_work_free(work);
+        EXPECT_FAILS(entrain_edit_begin_forward(model.edit, 1, 1, &syncing),
+                     ENTRAIN_FAILED_PRECONDITION, "after leave");
+      },
+      options());
+}
+
+TEST(StartedTrainingCalls, DestroyedUnderAStartedRendezvousEndsItEverywhere) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    Async(&model.options);
+    model.MakeEdit(0);
+    if (self.rank == 0) {
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(entrain_edit_leave_start(model.edit, &work));
+      EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+      entrain_edit_destroy(model.edit);
+      model.edit = nullptr;
+      EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed during a call");
+      entrain_work_free(work);
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    } else {
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      EXPECT_FAILS(entrain_edit_leave(model.edit), ENTRAIN_ABORTED, "destroyed during a call");
+    }
+  });
+}
+
+TEST(StartedTrainingCalls, WorksMadeInDone) {
+  struct Next {
+    entrain_edit_t* edit;
+    entrain_work_t *first = nullptr, *layer = nullptr;
+    std::atomic<int> over{0};
+  };
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    model.MakeEdit(static_cast<float>(2 * self.rank));
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    Next next{.edit = model.edit};
+    ASSERT_OK(entrain_barrier(self.comm, nullptr, &next.first));
+    ASSERT_OK(entrain_work_notify(
+        next.first,
+        [](entrain_status_t, void* user) {
+          auto* const made = static_cast<Next*>(user);
+          ASSERT_OK(entrain_edit_layer_work(made->edit, kLayers - 1, &made->layer));
+          EXPECT_OK(entrain_work_notify(made->layer, AddOne, &made->over));
+        },
+        &next));
+    EXPECT_TRUE(Becomes([&] { return next.over == 1; }));
+    EXPECT_EQ(model.params.back(), 1.0f);
+    entrain_work_free(next.first);
+    entrain_work_free(next.layer);
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      EXPECT_OK(entrain_edit_wait_layer(model.edit, layer));
+    }
+  });
+}
+
+TEST(StartedTrainingCalls, RefusesWhatTheBlockingCallsRefuse) {
+  RunWorld(1, [](const Rank& self) {
+    Model model(self.comm, 1);
+    model.MakeEdit(0);
+    entrain_work_t* work = nullptr;
+    EXPECT_FAILS(entrain_edit_layer_work(model.edit, 9, &work), ENTRAIN_INVALID_ARGUMENT,
+                 "layer 9 is not one of 3");
+    EXPECT_FAILS(entrain_edit_layer_work(model.edit, 0, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "work is NULL");
+    EXPECT_FAILS(entrain_shard_gather_work(model.shard, -1, &work), ENTRAIN_INVALID_ARGUMENT,
+                 "layer -1");
+    EXPECT_FAILS(entrain_shard_gradients_work(nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
+                 "shard is NULL");
+    EXPECT_FAILS(entrain_edit_begin_forward_start(model.edit, 1, 1, nullptr, &work),
+                 ENTRAIN_INVALID_ARGUMENT, "syncing is NULL");
+    EXPECT_FAILS(entrain_edit_leave_start(nullptr, &work), ENTRAIN_INVALID_ARGUMENT,
+                 "edit is NULL");
+    EXPECT_FAILS(entrain_shard_broadcast_start(model.shard, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "work is NULL");
+    EXPECT_EQ(work, nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace entrain_test
