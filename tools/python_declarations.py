@@ -1,20 +1,36 @@
 #!/usr/bin/env python3
 """Makes the declarations that the Python package reads from the public headers.
 
-    tools/python_declarations.py           writes python/entrain/declarations.h
+    tools/python_declarations.py           writes python/entrain/_declarations.py
     tools/python_declarations.py --check   compares, and exits with 1 if it differs
 
-What remains of a header: types, enumerations, prototypes and the version macros. Comments, other directives, `extern "C"`
-and functions with a body go. mpi.h needs a compiler and is left out."""
-import difflib
+The file holds cffi's tables (out-of-line ABI mode): the package neither parses C when it is imported, which takes 0.1 s, nor needs
+a compiler. What remains of a header: types, enumerations, prototypes and the version macros. Comments, other directives,
+`extern "C"` and functions with a body go. mpi.h needs a compiler and is left out.
+
+Needs cffi: tools/setup.sh python installs it in build/python."""
+import contextlib
+import io
 import pathlib
 import re
 import sys
 
+import cffi
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ["types.h", "comm.h", "store.h", "memory.h", "collectives.h", "optim.h", "train.h"]
-OUTPUT = ROOT / "python" / "entrain" / "declarations.h"
-HEAD = "/* Made from include/entrain by tools/python_declarations.py; a test compares. */\n"
+OUTPUT = ROOT / "python" / "entrain" / "_declarations.py"
+HEAD = "# Made from include/entrain by tools/python_declarations.py; a test compares.\n"
+# What an array's __dlpack__ gives.
+DLPACK = """
+typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
+typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;
+typedef struct { void* data; DLDevice device; int32_t ndim; DLDataType dtype; int64_t* shape; int64_t* strides;
+                 uint64_t byte_offset; } DLTensor;
+typedef struct { DLTensor dl_tensor; void* manager_ctx; void* deleter; } DLManagedTensor;
+typedef struct { uint32_t major, minor; void* manager_ctx; void* deleter; uint64_t flags; DLTensor dl_tensor; }
+  DLManagedTensorVersioned;
+"""
 
 
 def without_comments(text):
@@ -61,19 +77,22 @@ def join(lines):
 
 
 def generate():
-    parts = [HEAD]
+    ffi = cffi.FFI()
     for name in HEADERS:
-        parts.append(f"/* {name} */\n" + "\n".join(declarations_of((ROOT / "include" / "entrain" / name).read_text())) + "\n")
-    return "\n".join(parts)
+        ffi.cdef("\n".join(declarations_of((ROOT / "include" / "entrain" / name).read_text())))
+    ffi.cdef(DLPACK)
+    ffi.set_source("entrain._declarations", None)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(None):  # it says that it generates
+        ffi.emit_python_code(out)
+    return HEAD + out.getvalue()
 
 
 def main():
     text = generate()
     if sys.argv[1:] == ["--check"]:
-        old = OUTPUT.read_text() if OUTPUT.exists() else ""
-        sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(OUTPUT.name), "headers"))
-        if old != text:
-            sys.exit("python/entrain/declarations.h differs from the headers: run tools/python_declarations.py")
+        if not OUTPUT.exists() or OUTPUT.read_text() != text:
+            sys.exit(f"{OUTPUT.relative_to(ROOT)} differs from the headers: run tools/python_declarations.py")
     elif not sys.argv[1:]:
         OUTPUT.write_text(text)
     else:

@@ -9,7 +9,7 @@ from ._library import VERSION as __version__
 from ._library import library_path, program_path
 from .acco import ACCO, AccoGroup, AccoInfo
 from .arrays import DType
-from .collectives import CallOptions
+from .collectives import CallOptions, Received
 from .comm import Batch, Comm, CommStats, Runtime
 from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, InvalidArgument, Mismatch, PeerLost, Phase,
                      ResourceExhausted, Scope, TimedOut, Unimplemented)
@@ -17,11 +17,12 @@ from .optim import WSAM, Optim, OptimInfo
 from .reductions import Op, Reduction
 from .store import Store
 from .train import EDiT, EditConfig, EditInfo, EditReplica, Mesh, Shard, ShardLayer, ShardStats
+from .training import State, StateEntry
 from .works import Work
 
 __all__ = [
     "ACCO", "Aborted", "AccoGroup", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
     "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
-    "OptimInfo", "PeerLost", "Phase", "Reduction", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
-    "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "__version__", "library_path", "program_path",
+    "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
+    "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "__version__", "library_path", "program_path",
 ]

@@ -1,4 +1,4 @@
-"""Finds and loads libentrain, and describes it to cffi (ABI mode: nothing is compiled).
+"""Finds and loads libentrain. cffi calls it in ABI mode: nothing is compiled.
 
 The library is, in this order: the file that ENTRAIN_LIBRARY names; the one that the wheel brought (lib/ beside this
 file); what the dynamic linker finds under the library's SONAME."""
@@ -6,19 +6,14 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from typing import Any, Optional
 
-import cffi
+from ._declarations import ffi as _declared
 
 _HERE = pathlib.Path(__file__).resolve().parent
 
-ffi: Any = cffi.FFI()
-_declarations = (_HERE / "declarations.h").read_text()
-ffi.cdef(_declarations)
-
-_major, _minor, _patch = (int(re.search(rf"ENTRAIN_VERSION_{part} (\d+)", _declarations).group(1))  # type: ignore[union-attr]
-                          for part in ("MAJOR", "MINOR", "PATCH"))
+ffi: Any = _declared
+_major, _minor, _patch = (ffi.integer_const(f"ENTRAIN_VERSION_{part}") for part in ("MAJOR", "MINOR", "PATCH"))
 #: The version of the headers that this package was made for.
 VERSION = f"{_major}.{_minor}.{_patch}"
 
@@ -51,8 +46,8 @@ def _load() -> Any:
         raise ImportError(f"libentrain cannot be loaded: {failure}; ENTRAIN_LIBRARY can name the file") from failure
     found = library.entrain_version()
     major, minor = found // 10000, found // 100 % 100
-    # Until 1.0 structs may change with the minor version.
-    if major != _major or (minor != _minor if major == 0 else minor < _minor):
+    # A later minor version has everything that an earlier one has.
+    if major != _major or minor < _minor:
         raise ImportError(f"{path} is Entrain {major}.{minor}, and this package is for {VERSION}")
     return library
 

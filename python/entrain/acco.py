@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy.typing as npt
 
-from ._library import NULL, ffi, lib, nanoseconds, new_struct
+from ._library import IN_PROGRESS, NULL, ffi, lib, nanoseconds, new_struct
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
 from .errors import check, invalid
@@ -21,6 +21,7 @@ from .optim import Optim
 from .reductions import Callback, constant, view
 from .train import _dataclass_of
 from .training import Checkpointed
+from .works import SLICE_NS
 
 #: step(preview, step, lr, first, grads, master, out) on elements [first, first + len(grads)) of this rank's shard. A commit
 #: (preview False; out None) changes `master` in place; a preview writes to `out` and changes nothing else.
@@ -156,7 +157,11 @@ class ACCO(Checkpointed):
         """Waits for the round under way, installs its parameters, and starts the next round with what has been added.
         Whether the run is over."""
         finished = ffi.new("int32_t*")
-        self._wait(lambda: lib.entrain_acco_install(self._handle, finished))
+        status = IN_PROGRESS
+        while status == IN_PROGRESS:
+            status = lib.entrain_acco_wait(self._open(), SLICE_NS)
+        self._check(status)
+        self._check(lib.entrain_acco_install(self._open(), finished))
         return bool(finished[0])
 
     def stop(self) -> None:

@@ -7,7 +7,6 @@ import enum
 import sys
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
-import cffi
 import numpy as np
 
 from ._library import NULL, ffi, lib
@@ -191,16 +190,6 @@ def _of_torch(operation: str, name: str, tensor: Any, writable: bool, copy: bool
 
 # ---- DLPack -----------------------------------------------------------------------------------------------------------
 
-_dlpack: Any = cffi.FFI()
-_dlpack.cdef("""
-typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
-typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;
-typedef struct { void* data; DLDevice device; int32_t ndim; DLDataType dtype; int64_t* shape; int64_t* strides;
-                 uint64_t byte_offset; } DLTensor;
-typedef struct { DLTensor dl_tensor; void* manager_ctx; void* deleter; } DLManagedTensor;
-typedef struct { uint32_t major, minor; void* manager_ctx; void* deleter; uint64_t flags; DLTensor dl_tensor; }
-  DLManagedTensorVersioned;
-""")
 _CPU = 1
 _READ_ONLY = 1
 _DL_TYPES: Dict[Tuple[int, int], DType] = {
@@ -240,17 +229,17 @@ def _of_dlpack(operation: str, name: str, array: Any, writable: bool, dtype: Opt
         capsule = array.__dlpack__()
     # The capsule is not consumed: it frees what it holds when the buffer goes.
     if _capsule_is(capsule, b"dltensor_versioned"):
-        managed = _dlpack.cast("DLManagedTensorVersioned*", _capsule_pointer(capsule, b"dltensor_versioned"))
+        managed = ffi.cast("DLManagedTensorVersioned*", _capsule_pointer(capsule, b"dltensor_versioned"))
         read_only = bool(managed.flags & _READ_ONLY)
     else:
-        managed = _dlpack.cast("DLManagedTensor*", _capsule_pointer(capsule, b"dltensor"))
+        managed = ffi.cast("DLManagedTensor*", _capsule_pointer(capsule, b"dltensor"))
         read_only = False
     # JAX's arrays must not change, whatever the capsule says.
     if writable and (read_only or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")):
         raise invalid(operation, f"{name} is read-only; give a NumPy array for the result")
     tensor = managed.dl_tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = None if tensor.strides == _dlpack.NULL else tuple(tensor.strides[i] for i in range(tensor.ndim))
+    strides = None if tensor.strides == ffi.NULL else tuple(tensor.strides[i] for i in range(tensor.ndim))
     if not _is_packed(shape, strides):
         raise _refuse_strided(operation, name, f"shape {shape}, strides {strides} elements")
     kind = (tensor.dtype.code, tensor.dtype.bits)
@@ -263,7 +252,7 @@ def _of_dlpack(operation: str, name: str, array: Any, writable: bool, dtype: Opt
         count *= length
     if dtype is not None:
         count = _count_as(operation, name, count * tensor.dtype.bits * tensor.dtype.lanes // 8, dtype)
-    data = 0 if tensor.data == _dlpack.NULL else int(_dlpack.cast("uintptr_t", tensor.data)) + tensor.byte_offset
+    data = 0 if tensor.data == ffi.NULL else int(ffi.cast("uintptr_t", tensor.data)) + tensor.byte_offset
     return Buffer(array, ffi.cast("void*", data), count, found if dtype is None else dtype, shape,  # type: ignore[arg-type]
                   (array, capsule), kind[0] == _DL_BOOL and dtype is None)
 

@@ -19,7 +19,7 @@ Errors: InvalidArgument and FailedPrecondition harm only the call; PeerLost, Tim
 communicator."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
 
 from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import NOTHING, Buffer, DTypeLike, buffer_of, dtype_of, empty, size_array
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .comm import Batch
 
 _A = TypeVar("_A")
+_L = TypeVar("_L", bound=Sequence[Any])
 
 
 class CallOptions(TypedDict, total=False):
@@ -123,7 +124,7 @@ class Collectives(Handle):
             self._remember(reduction)
         struct = _struct(options, reduction) if options or reduction is not None else NULL
         finish = [buffer.finish for buffer in buffers if buffer.finish is not None]
-        held = (buffers, reduction, self)
+        held = (buffers, result, reduction, self)
         batch = options.get("batch")
         if batch is not None:
             if async_:
@@ -434,6 +435,130 @@ class Collectives(Handle):
                           size_array(name, "out_counts", out_counts, self.size), source.dtype), (source, target),
                          target.array, async_, options)
 
+    # ---- a list of arrays, one a rank ----------------------------------------------------------------------------------
+
+    def _list(self, operation: str, name: str, arrays: Sequence[Any], options: CallOptions,
+              writable: bool) -> Tuple[Tuple[Buffer, ...], Any, Any]:
+        """Buffers of the arrays, void*[] and size_t[]."""
+        if len(arrays) != self.size:
+            raise invalid(operation, f"{name} has {len(arrays)} arrays; expected {self.size}, one a rank")
+        buffers = tuple(self._buffer(operation, f"{name}[{r}]", array, options, writable) for r, array in enumerate(arrays))
+        for r, buffer in enumerate(buffers):
+            if buffer.dtype is not buffers[0].dtype:
+                raise invalid(operation, f"{name}[{r}] is {buffer.dtype.name.lower()}, "
+                                         f"{name}[0] {buffers[0].dtype.name.lower()}")
+        return (buffers, ffi.new("void*[]", [buffer.pointer for buffer in buffers]),
+                ffi.new("size_t[]", [buffer.count for buffer in buffers]))
+
+    def _beside(self, operation: str, name: str, own: Buffer, parts: Tuple[Buffer, ...], uneven: Optional[bool]) -> bool:
+        """Whether parts are uneven (None: as they are); checks the array beside a list, which is as long as the list's own."""
+        if own.dtype is not parts[0].dtype:
+            raise invalid(operation, f"{name} is {own.dtype.name.lower()}, the list {parts[0].dtype.name.lower()}")
+        self._expect(operation, name, own, parts[self.rank].count, f"as many as the list's [{self.rank}]")
+        lengths = {part.count for part in parts}
+        if uneven is False and len(lengths) > 1:
+            raise invalid(operation, f"the arrays of the list have {sorted(lengths)} elements; give uneven=True on all ranks")
+        return len(lengths) > 1 if uneven is None else uneven
+
+    @overload
+    def all_gather_list(self, array: Any, outs: _L, *, async_: Literal[False] = False,
+                        **options: "Unpack[CallOptions]") -> _L: ...
+
+    @overload
+    def all_gather_list(self, array: Any, outs: _L, *, async_: Literal[True],
+                        **options: "Unpack[CallOptions]") -> Work[_L]: ...
+
+    def all_gather_list(self, array: Any, outs: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """As all_gather, into an array a rank; all ranks give arrays of the same lengths. Parts that do not lie side by side
+        are copied by the library, as in all calls on lists."""
+        name = "all_gather_list"
+        source = self._buffer(name, "array", array, options, False)
+        parts, pointers, counts = self._list(name, "outs", outs, options, True)
+        counts = counts if self._beside(name, "array", source, parts, None) else NULL
+        return self._run(lib.entrain_all_gather_list, (source.pointer, source.count, pointers, counts, source.dtype),
+                         (source, *parts), outs, async_, options)
+
+    @overload
+    def reduce_scatter_list(self, arrays: Sequence[Any], out: _A, op: OpLike = "sum", *, async_: Literal[False] = False,
+                            **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def reduce_scatter_list(self, arrays: Sequence[Any], out: _A, op: OpLike = "sum", *, async_: Literal[True],
+                            **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def reduce_scatter_list(self, arrays: Any, out: Any, op: OpLike = "sum", *, async_: bool = False,
+                            **options: "Unpack[CallOptions]") -> Any:
+        """As reduce_scatter: arrays[r] is this rank's contribution to rank r's `out`."""
+        name = "reduce_scatter_list"
+        target = self._buffer(name, "out", out, options, True)
+        parts, pointers, counts = self._list(name, "arrays", arrays, options, False)
+        counts = counts if self._beside(name, "out", target, parts, None) else NULL
+        code, reduction = resolve_op(name, op, target.is_bool)
+        return self._run(lib.entrain_reduce_scatter_list, (pointers, counts, target.pointer, target.count, target.dtype, code),
+                         (target, *parts), target.array, async_, options, reduction)
+
+    @overload
+    def gather_list(self, array: Any, outs: Optional[_L], root: int = 0, *, uneven: bool = False,
+                    async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> Optional[_L]: ...
+
+    @overload
+    def gather_list(self, array: Any, outs: Optional[_L], root: int = 0, *, uneven: bool = False, async_: Literal[True],
+                    **options: "Unpack[CallOptions]") -> Work[Optional[_L]]: ...
+
+    def gather_list(self, array: Any, outs: Any, root: int = 0, *, uneven: bool = False, async_: bool = False,
+                    **options: "Unpack[CallOptions]") -> Any:
+        """As all_gather_list, with `outs` on `root` only; elsewhere it is not used, and the result is None. Where arrays
+        differ in length, all ranks say `uneven`."""
+        return self._with_root(lib.entrain_gather_list, "gather_list", array, outs, root, uneven, async_, options)
+
+    @overload
+    def scatter_list(self, arrays: Optional[Sequence[Any]], out: _A, root: int = 0, *, uneven: bool = False,
+                     async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> _A: ...
+
+    @overload
+    def scatter_list(self, arrays: Optional[Sequence[Any]], out: _A, root: int = 0, *, uneven: bool = False,
+                     async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[_A]: ...
+
+    def scatter_list(self, arrays: Any, out: Any, root: int = 0, *, uneven: bool = False, async_: bool = False,
+                     **options: "Unpack[CallOptions]") -> Any:
+        """The root's arrays[r] goes to rank r's `out`; elsewhere `arrays` is not used. `uneven` as in gather_list."""
+        return self._with_root(lib.entrain_scatter_list, "scatter_list", out, arrays, root, uneven, async_, options)
+
+    def _with_root(self, function: Any, name: str, array: Any, arrays: Any, root: int, uneven: bool, async_: bool,
+                   options: CallOptions) -> Any:
+        """`array` on every rank, `arrays` on the root: a gather or a scatter."""
+        self._root(name, root)
+        gathers = function is lib.entrain_gather_list
+        own = self._buffer(name, "array" if gathers else "out", array, options, not gathers)
+        parts: Tuple[Buffer, ...] = ()
+        pointers, counts = NULL, ffi.new("size_t[]", self.size)
+        if self.rank == root:
+            parts, pointers, counts = self._list(name, "outs" if gathers else "arrays", arrays, options, gathers)
+            self._beside(name, "array" if gathers else "out", own, parts, uneven)
+        counts = counts if uneven else NULL
+        arguments = ((own.pointer, own.count, pointers, counts, own.dtype, root) if gathers else
+                     (pointers, counts, own.pointer, own.count, own.dtype, root))
+        result = own.array if not gathers else arrays if self.rank == root else None
+        return self._run(function, arguments, (own, *parts), result, async_, options)
+
+    @overload
+    def all_to_all_list(self, arrays: Sequence[Any], outs: _L, *, async_: Literal[False] = False,
+                        **options: "Unpack[CallOptions]") -> _L: ...
+
+    @overload
+    def all_to_all_list(self, arrays: Sequence[Any], outs: _L, *, async_: Literal[True],
+                        **options: "Unpack[CallOptions]") -> Work[_L]: ...
+
+    def all_to_all_list(self, arrays: Any, outs: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """arrays[r] goes to rank r, outs[r] comes from it. Matches all_to_all with counts."""
+        name = "all_to_all_list"
+        ins, in_pointers, in_counts = self._list(name, "arrays", arrays, options, False)
+        parts, pointers, counts = self._list(name, "outs", outs, options, True)
+        if ins[0].dtype is not parts[0].dtype:
+            raise invalid(name, f"arrays are {ins[0].dtype.name.lower()}, outs {parts[0].dtype.name.lower()}")
+        return self._run(lib.entrain_all_to_all_list, (in_pointers, in_counts, pointers, counts, ins[0].dtype),
+                         (*ins, *parts), outs, async_, options)
+
     # ---- others --------------------------------------------------------------------------------------------------------
 
     @overload
@@ -470,3 +595,30 @@ class Collectives(Handle):
         buffer = self._buffer("recv", "out", out, options, True)
         return self._run(lib.entrain_recv, (buffer.pointer, buffer.count, buffer.dtype, peer), (buffer,), buffer.array,
                          async_, options)
+
+    @overload
+    def recv_any(self, out: _A, *, async_: Literal[False] = False, **options: "Unpack[CallOptions]") -> "Received[_A]": ...
+
+    @overload
+    def recv_any(self, out: _A, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> "Work[Received[_A]]": ...
+
+    def recv_any(self, out: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
+        """Receives into `out` what comes from whichever rank sends with this tag: the array, and the rank. Receives of one
+        tag, from any rank and from one, take messages in program order."""
+        buffer = self._buffer("recv_any", "out", out, options, True)
+        received = Received(buffer.array)
+        return self._run(lib.entrain_recv_any, (buffer.pointer, buffer.count, buffer.dtype, received._source), (buffer,),
+                         received, async_, options)
+
+
+class Received(Generic[_A]):
+    """A message that was received from any rank."""
+
+    def __init__(self, array: _A) -> None:
+        self.array = array
+        self._source = ffi.new("int32_t*", -1)
+
+    @property
+    def source(self) -> int:
+        """The rank that sent it; -1 before the call is over, as with a batch or async_, and where it has failed."""
+        return int(self._source[0])

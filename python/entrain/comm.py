@@ -16,7 +16,7 @@ from .errors import Error, check, error_of, invalid, record_of
 from .lifetime import Handle, interruptible
 from .reductions import Callback, Reduction, constant
 from .store import Store
-from .works import Work
+from .works import Work, wait_for, work_error
 
 
 class Runtime(Handle):
@@ -118,15 +118,30 @@ class Comm(Collectives):
     def split(self, color: int, key: int = 0) -> "Optional[Comm]":
         """Collective: ranks that give the same color >= 0 form a part, numbered by (key, rank); color -1: in no part, None.
         A part fails alone."""
-        handle, out = self._open(), ffi.new("entrain_comm_t**")
-        interruptible(lambda: lib.entrain_comm_split(handle, color, key, out), lambda: lib.entrain_comm_destroy(out[0]))
-        return None if out[0] == NULL else Comm(out[0])
+        return self._split(lib.entrain_comm_split_start, color, key)
 
     def duplicate(self) -> "Comm":
         """Collective: a communicator of the same ranks. Calls on the two never wait for each other."""
-        handle, out = self._open(), ffi.new("entrain_comm_t**")
-        interruptible(lambda: lib.entrain_comm_duplicate(handle, out), lambda: lib.entrain_comm_destroy(out[0]))
-        return Comm(out[0])
+        copy = self._split(lib.entrain_comm_duplicate_start)
+        assert copy is not None  # it has no color
+        return copy
+
+    def _split(self, start: Callable[..., int], *arguments: int) -> "Optional[Comm]":
+        work, part = ffi.new("entrain_work_t**"), ffi.new("entrain_comm_t**")
+        token = object()
+        self._inside.add(token)
+        try:
+            check(start(self._open(), *arguments, work))
+        finally:
+            self._inside.discard(token)
+        try:
+            status = wait_for(work[0])
+            if status != OK:
+                raise self._blame(work_error(work[0], status))
+            check(lib.entrain_comm_split_finish(work[0], part))
+        finally:
+            lib.entrain_work_free(work[0])  # where a signal handler raised, the part ends as soon as there is one
+        return None if part[0] == NULL else Comm(part[0])
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 

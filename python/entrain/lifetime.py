@@ -99,8 +99,8 @@ def _close_everything() -> None:
 
 
 def interruptible(call: Callable[[], int], undo: Optional[Callable[[], None]] = None) -> None:
-    """Makes a call of the library that blocks and has no work handle, so that signals are noticed at once: in the main
-    thread the call is made by a thread of its own. If a signal handler raises, the call goes on there, and `undo` is
+    """Makes a call of the library that blocks and has no form with a work (what creates, saves and loads, and stores), so that
+    signals are noticed at once: in the main thread the call is made by a thread of its own. If a signal handler raises, the call goes on there, and `undo` is
     called when it succeeds after all."""
     if threading.current_thread() is not threading.main_thread():
         check(call())

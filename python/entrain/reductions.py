@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import Any, Callable, Optional, Sequence, Tuple, Union
+import weakref
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,21 @@ def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
     return np.frombuffer(ffi.buffer(ffi.cast("char*", pointer), count * kind.itemsize), np.uint8).view(kind)
 
 
+_left: List[Tuple[Any, Callback]] = []
+
+
+def _free(handle: Any, callback: Callback) -> None:
+    """Frees a reduction that no call uses, and those before it. One that a call has left running when it ended, or waiting
+    for the interpreter, stays until then."""
+    _left.append((handle, callback))
+    busy = ffi.new("int32_t*")
+    for one in list(_left):
+        lib.entrain_reduction_busy(one[0], busy)
+        if not busy[0]:
+            _left.remove(one)
+            lib.entrain_reduction_destroy(one[0])
+
+
 class Reduction(Handle):
     """How contributions are combined: give it as `op` of all_reduce, reduce, reduce_scatter and the scans. Its settings must
     be the same on all ranks unless a method says otherwise."""
@@ -77,17 +93,22 @@ class Reduction(Handle):
     _what = "reduction"
 
     def __init__(self, handle: Any, callback: Optional[Callback] = None) -> None:
-        super().__init__(handle, lib.entrain_reduction_destroy)
+        # Calls under way keep this object, and with it their function.
+        super().__init__(handle, lib.entrain_reduction_destroy if callback is None else lambda handle: None)
         self._callback = callback
+        if callback is not None:
+            freeing = weakref.finalize(self, _free, handle, callback)
+            setattr(freeing, "atexit", False)  # calls may still need it then
 
     @classmethod
     def user(cls, combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object], signature: int,
              commutative: bool = True) -> "Reduction":
         """combine(a, b) writes a (+) b into the NumPy array `a`; both are lent for the call. It must be associative and give
         the same bits on every rank; without `commutative` it is applied in rank order. `signature`: a number of 32
-        bits that stands for the function and is the same on all ranks. It runs on whichever thread makes progress,
-        often one of the library's. If it raises, the communicator ends with Aborted on all ranks, here with the
-        exception as its cause."""
+        bits that stands for the function and is the same on all ranks. It runs on a thread of the library's, and may take
+        locks: other calls go on meanwhile, and the call itself ends at its deadline (TimedOut names the reduction). It
+        must not call the library. If it raises, the communicator ends with Aborted on all ranks, here with the exception
+        as its cause."""
 
         def called(dst: Any, src: Any, count: int, dtype: int, user: Any) -> None:
             combine(view(dst, count, dtype), view(src, count, dtype))

@@ -95,6 +95,11 @@ class Store(Handle):
         interruptible(lambda: lib.entrain_store_add(handle, name, delta, total))
         return int(total[0])
 
+    def delete(self, key: str) -> None:
+        """Removes a key or counter, if there is one. A store of functions needs `remove` for it."""
+        handle, name = self._open(), key.encode()
+        interruptible(lambda: lib.entrain_store_delete(handle, name))
+
 
 # Functions that the library may still call, by `user`.
 _lent: Dict[int, Any] = {}

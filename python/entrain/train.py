@@ -205,7 +205,7 @@ class Shard(Trained):
 
     def broadcast(self) -> None:
         """Copies the parameters of replica 0 to all. Collective."""
-        self._wait(lambda: lib.entrain_shard_broadcast(self._handle))
+        self._start(lambda out: lib.entrain_shard_broadcast_start(self._open(), out))
 
     def begin_pass(self, *, backward: bool = False) -> None:
         """Says in which order layers come next, for prefetching. Collective."""
@@ -220,7 +220,8 @@ class Shard(Trained):
         """Waits for the layer: padded_count elements of param_dtype, to be read only, until `release`. The library's memory:
         copy what must live longer."""
         out = ffi.new("void**")
-        self._wait(lambda: lib.entrain_shard_wait(self._handle, layer, out))
+        self._watch(lambda work: lib.entrain_shard_gather_work(self._open(), layer, work))
+        self._check(lib.entrain_shard_wait(self._open(), layer, out))
         array = view(out[0], self.layers[layer].padded_count, self._types[0])
         array.flags.writeable = False
         return array
@@ -242,7 +243,8 @@ class Shard(Trained):
 
     def finish_gradients(self) -> None:
         """Waits until everything that was reduced is in the gradient slab."""
-        self._wait(lambda: lib.entrain_shard_finish_gradients(self._handle))
+        self._watch(lambda work: lib.entrain_shard_gradients_work(self._open(), work))
+        self._check(lib.entrain_shard_finish_gradients(self._open()))
 
     def set_gradients(self, scope: str) -> None:
         """From the next reduction on: "global" over replicas too, or "local". EDiT sets it itself. Collective."""
@@ -414,14 +416,16 @@ class EDiT(Checkpointed):
         """Before each forward pass. Whether it started an exchange, for which it does not wait."""
         syncing = ffi.new("int32_t*")
         if self._begin_waits:
-            self._wait(lambda: lib.entrain_edit_begin_forward(self._handle, training, first_microbatch, syncing))
+            self._start(lambda out: lib.entrain_edit_begin_forward_start(self._open(), training, first_microbatch, syncing, out),
+                        syncing)
         else:
             self._check(lib.entrain_edit_begin_forward(self._open(), training, first_microbatch, syncing))
         return bool(syncing[0])
 
     def wait_layer(self, layer: int) -> None:
         """Waits for the layer's exchange; afterwards its parameters are the same bits on all replicas."""
-        self._wait(lambda: lib.entrain_edit_wait_layer(self._handle, layer))
+        self._watch(lambda work: lib.entrain_edit_layer_work(self._open(), layer, work))
+        self._check(lib.entrain_edit_wait_layer(self._open(), layer))
 
     def end_step(self) -> None:
         """After the inner optimizer's step: counts it."""
@@ -448,7 +452,7 @@ class EDiT(Checkpointed):
 
     def leave(self) -> None:
         """This replica has made its last step (A-EDiT): takes part in the others' rendezvous until all have left."""
-        self._wait(lambda: lib.entrain_edit_leave(self._handle))
+        self._start(lambda out: lib.entrain_edit_leave_start(self._open(), out))
 
     def info(self) -> EditInfo:
         """The state as of the last finished exchange."""
@@ -474,11 +478,11 @@ class EDiT(Checkpointed):
     def layer_report(self, layer: int) -> Tuple[List[float], List[float], float]:
         """Norms and weights by replica, and the clip factor, of the layer's last exchange."""
         norms, weights, factor = ffi.new("double[]", self._replicas), ffi.new("double[]", self._replicas), ffi.new("double*")
-        self._wait(lambda: lib.entrain_edit_layer_report(self._handle, layer, norms, weights, factor))
+        self._check(lib.entrain_edit_layer_report(self._open(), layer, norms, weights, factor))
         return list(norms), list(weights), float(factor[0])
 
     def layer_score(self, layer: int) -> Tuple[float, float]:
         """The z-score of the layer's norm at the last exchange, and the limit above which it is an outlier."""
         z, limit = ffi.new("double*"), ffi.new("double*")
-        self._wait(lambda: lib.entrain_edit_layer_score(self._handle, layer, z, limit))
+        self._check(lib.entrain_edit_layer_score(self._open(), layer, z, limit))
         return float(z[0]), float(limit[0])

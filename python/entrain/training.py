@@ -2,19 +2,25 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, List, Mapping, Optional
+import os
+import sys
+from typing import Any, BinaryIO, Callable, ClassVar, Dict, List, Mapping, Optional
 
-from ._library import NULL, ffi, lib, nanoseconds, new_struct
-from .arrays import buffer_of
-from .errors import Aborted, Error, check
+import numpy as np
+import numpy.typing as npt
+
+from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
+from .arrays import DType, buffer_of, numpy_dtype
+from .errors import Aborted, Error, check, invalid
 from .lifetime import Handle, interruptible
 from .reductions import Callback, constant
+from .works import orphan, wait_for, work_error
 
 
 class Trained(Handle):
-    """An object of entrain/train.h. One thread at a time. Calls that wait for other ranks are made by a helper thread when
-    they come from the main thread, so that Ctrl-C is noticed at once; the call then goes on there, and the object must
-    only be closed."""
+    """An object of entrain/train.h. One thread at a time. Ctrl-C is noticed in every call that waits for other ranks. A wait for a
+    layer, for gradients or for a round of ACCO may then be made again; any other call goes on by itself, and the object must only be
+    closed."""
 
     def __init__(self, handle: Any, destroy: Callable[[Any], None], *needs: Handle) -> None:
         self._held: List[Any] = []
@@ -28,6 +34,30 @@ class Trained(Handle):
             self._blame(error)
             raise
 
+    def _watch(self, make: Callable[[Any], int]) -> None:
+        """Waits for the work that `make` gives. Its error is not looked at: the call that it is for has the same."""
+        out = ffi.new("entrain_work_t**")
+        if make(out) != OK:
+            return
+        try:
+            wait_for(out[0])
+        finally:
+            lib.entrain_work_free(out[0])
+
+    def _start(self, start: Callable[[Any], int], held: Any = None) -> None:
+        """Makes a call in its started form and waits for it; `held` lives until it is over."""
+        out = ffi.new("entrain_work_t**")
+        self._check(start(out))
+        try:
+            status = wait_for(out[0])
+        except BaseException:  # a signal handler's, say: the call goes on
+            orphan(out[0], held)
+            raise
+        error = None if status == OK else self._blame(work_error(out[0], status))
+        lib.entrain_work_free(out[0])
+        if error is not None:
+            raise error
+
     def _wait(self, call: Callable[[], int]) -> None:
         self._open()
         try:
@@ -40,6 +70,141 @@ class Trained(Handle):
         for callback in self._callbacks:
             callback.blame(error)
         return error
+
+
+@dataclasses.dataclass(frozen=True)
+class StateEntry:
+    """An array of the state, or this rank's piece of a layer (entrain_state_info_t)."""
+
+    name: str
+    #: -1: of no layer.
+    layer: int
+    #: Of a layer: which part of the model, where that is cut by tensor and pipeline rank; else -1.
+    part: int
+    #: "all", "rank", "replica" or "layer": who has it alike.
+    holder: str
+    #: Whose it is, of "rank" and "replica"; else -1.
+    rank: int
+    #: Elements of the whole layer, where this piece begins in it, and its elements; else count, 0 and count.
+    whole_count: int
+    first: int
+    count: int
+    dtype: DType
+    #: Of the ranks that have it alike, a checkpoint takes it from this one.
+    saves: bool
+
+    @property
+    def key(self) -> str:
+        """Name, layer, place and rank in one text, which no other entry of any rank has, but for copies:
+        "steps@0", "anchor.3[0:128]", with parts of the model "anchor.1.3[0:128]"."""
+        if self.layer >= 0:
+            part = f".{self.part}" if self.part > 0 else ""
+            return f"{self.name}{part}.{self.layer}[{self.first}:{self.first + self.count}]"
+        return self.name if self.rank < 0 else f"{self.name}@{self.rank}"
+
+    @property
+    def numpy_dtype(self) -> Any:
+        """NumPy's type of it; of bf16 without ml_dtypes its bits, uint16."""
+        bits = self.dtype is DType.BF16 and "ml_dtypes" not in sys.modules
+        return np.dtype(np.uint16) if bits else numpy_dtype(self.dtype)
+
+
+_HOLDERS = {lib.ENTRAIN_STATE_ALL: "all", lib.ENTRAIN_STATE_RANK: "rank", lib.ENTRAIN_STATE_REPLICA: "replica",
+            lib.ENTRAIN_STATE_LAYER: "layer"}
+
+
+class State(Handle):
+    """The state of a training object, array by array (entrain_state_t): read with `get`, or set with `set`, all of it, and
+    taken up by `commit`."""
+
+    _what = "state"
+
+    def __init__(self, handle: Any, owner: Trained, kind: str) -> None:
+        super().__init__(handle, lib.entrain_state_destroy, owner)
+        self._owner = owner
+        #: "portable" or "exact".
+        self.kind = kind
+        count = ffi.new("size_t*")
+        check(lib.entrain_state_count(self._open(), count))
+        #: What this rank has a part of.
+        self.entries: List[StateEntry] = [self._entry(index) for index in range(count[0])]
+        self._indices = {entry.key: index for index, entry in enumerate(self.entries)}
+
+    def _entry(self, index: int) -> StateEntry:
+        info = new_struct("state_info")
+        check(lib.entrain_state_info(self._open(), index, info))
+        return StateEntry(ffi.string(info.name).decode(), info.layer, info.part, _HOLDERS[info.holder], info.rank,
+                          info.whole_count, info.first, info.count, DType(info.dtype), bool(info.saves))
+
+    def _index(self, entry: StateEntry) -> int:
+        index = self._indices.get(entry.key)
+        if index is None:
+            raise invalid("state", f"there is no {entry.key!r} on this rank")
+        return index
+
+    def get(self, entry: StateEntry) -> npt.NDArray[Any]:
+        """A copy of the array. Local."""
+        index, array = self._index(entry), np.empty(entry.count, entry.numpy_dtype)
+        pointer = ffi.cast("void*", array.ctypes.data)
+        check(lib.entrain_state_get(self._open(), index, pointer, entry.count, entry.dtype))
+        return array
+
+    def set(self, entry: StateEntry, array: Any) -> None:
+        """What the array is to become: entry.count elements of its type, which are copied. Local; the run does not change."""
+        buffer = buffer_of("set", entry.key, array)
+        # The bits of bf16, as `get` gives them.
+        dtype = entry.dtype if entry.dtype is DType.BF16 and buffer.dtype is DType.U16 else buffer.dtype
+        check(lib.entrain_state_set(self._open(), self._index(entry), buffer.pointer, buffer.count, dtype))
+
+    def commit(self, timeout: Optional[float] = None) -> None:
+        """Goes on from what was set, on all ranks or on none. Collective; once."""
+        handle, limit = self._open(), nanoseconds(timeout)
+        self._owner._wait(lambda: lib.entrain_state_commit(handle, limit))
+
+
+class _File:
+    """A file object as entrain_checkpoint_functions_t: from where it is on."""
+
+    def __init__(self, file: Optional[BinaryIO], *, reads: bool) -> None:
+        self.functions = new_struct("checkpoint_functions")
+        self.callbacks: List[Callback] = []
+        if file is None:
+            return
+        here = file
+        base = here.tell()
+
+        def write_at(user: Any, offset: int, data: Any, count: int) -> None:
+            here.seek(base + offset)
+            left = memoryview(ffi.buffer(data, count))
+            while left:
+                left = left[here.write(left):]
+
+        def finish(user: Any) -> None:
+            here.seek(0, os.SEEK_END)
+            here.flush()
+
+        def read_at(user: Any, offset: int, data: Any, count: int) -> None:
+            here.seek(base + offset)
+            to = ffi.buffer(data, count)
+            done = 0
+            while done < count:
+                piece = here.read(count - done)
+                if not piece:
+                    raise EOFError(f"the file ends at byte {base + offset + done}")
+                to[done:done + len(piece)] = piece
+                done += len(piece)
+
+        if reads:
+            self.functions.bytes = here.seek(0, os.SEEK_END) - base
+            self._use("read_at", read_at, "entrain_checkpoint_read_fn")
+        else:
+            self._use("write_at", write_at, "entrain_checkpoint_write_fn")
+            self._use("finish", finish, "entrain_checkpoint_finish_fn")
+
+    def _use(self, name: str, function: Callable[..., None], kind: str) -> None:
+        callback = Callback(function, kind)
+        self.callbacks.append(callback)
+        setattr(self.functions, name, callback.pointer)
 
 
 class Checkpointed(Trained):
@@ -84,6 +249,56 @@ class Checkpointed(Trained):
             return int(function(handle, config))
 
         self._wait(call)
+
+    def save_to(self, file: Optional[BinaryIO], *, kind: str = "portable", timeout: Optional[float] = None) -> None:
+        """Saves into a file object that can seek (a BytesIO, an open file), from where it is on: the bytes that `save` writes.
+        Rank 0's is written, those of the others may be None. The bytes count when this returns. Collective."""
+        self._through("save_to", _File(file, reads=False), kind, timeout)
+
+    def load_from(self, file: Optional[BinaryIO], *, kind: str = "portable", rank0_only: bool = True,
+                  timeout: Optional[float] = None) -> None:
+        """Goes on from a checkpoint in a file object that can seek, from where it is on to its end. rank0_only: rank 0 reads,
+        and the others may give None; else each rank reads its own. Collective."""
+        self._through("load_from", _File(file, reads=True), kind, timeout, rank0_only=rank0_only)
+
+    def _through(self, verb: str, file: _File, kind: str, timeout: Optional[float], **options: bool) -> None:
+        config = new_struct("checkpoint_config")
+        config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
+        for option, value in options.items():
+            setattr(config, option, value)
+        function, handle = getattr(lib, f"entrain_{self._kind}_{verb}"), self._open()
+
+        def call(file: _File = file) -> int:  # it lives as long as the call
+            return int(function(handle, config, file.functions))
+
+        try:
+            self._wait(call)
+        except Error as error:
+            for callback in file.callbacks:
+                callback.blame(error)
+            raise
+
+    def open_state(self, kind: str = "portable") -> State:
+        """The state, array by array. Legal where `save` is, and to be set also before the first exchange or commit. Local."""
+        out = ffi.new("entrain_state_t**")
+        function, handle, code = getattr(lib, f"entrain_{self._kind}_open_state"), self._open(), constant("CHECKPOINT", kind, "kind")
+        self._wait(lambda: int(function(handle, code, out)))
+        return State(out[0], self, kind)
+
+    def state(self, kind: str = "portable") -> Dict[str, npt.NDArray[Any]]:
+        """Copies of what this rank has a part of, by StateEntry.key. Of the portable kind it is rank 0's that counts where
+        ranks differ; `open_state` says more. Local."""
+        with self.open_state(kind) as opened:
+            return {entry.key: opened.get(entry) for entry in opened.entries}
+
+    def load_state(self, arrays: Mapping[str, Any], kind: str = "portable", timeout: Optional[float] = None) -> None:
+        """Goes on from what `state` gave on as many ranks; of another number of ranks open_state puts the pieces together.
+        Collective; all or nothing."""
+        with self.open_state(kind) as opened:
+            for entry in opened.entries:
+                if entry.key in arrays and entry.count:
+                    opened.set(entry, arrays[entry.key])
+            opened.commit(timeout)
 
 
 def fill(struct: Any, options: Any, families: Mapping[str, str]) -> None:

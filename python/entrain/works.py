@@ -1,7 +1,6 @@
 """Started calls as futures."""
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import ctypes
 import os
@@ -147,9 +146,10 @@ class Work(Generic[_T]):
         return int(descriptor[0])
 
     def add_done_callback(self, callback: Callable[["Work[_T]"], object]) -> None:
-        """Calls callback(work) once, when the call is over: at once if it is, else on a thread that this package has for
-        callbacks; those of several calls may run at the same time. A callback may call the library, and wait. What it
-        raises is logged (threading.excepthook)."""
+        """Calls callback(work) once, when the call is over: at once if it is, else on a thread of this package, which all
+        communicators and runtimes of the process share. A callback may call the library, and wait. The callbacks of one work run
+        one after the other, so one that blocks holds up the rest; those of several works may run at the same time, and each one
+        that blocks keeps a thread for itself. What a callback raises is logged (threading.excepthook)."""
         if self.done():
             callback(self)
         else:
@@ -172,6 +172,8 @@ class Work(Generic[_T]):
 
     def __await__(self) -> Generator[Any, None, _T]:
         if not self.done():
+            import asyncio  # takes 30 ms
+
             loop = asyncio.get_running_loop()
             ready = loop.create_future()
             # A descriptor of its own: an event loop has one reader for each, and several tasks may wait for one Work.

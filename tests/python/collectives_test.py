@@ -57,6 +57,60 @@ def test_moving_data():
         work = comm.send(np.array([rank]), peer, async_=True)
         assert comm.recv(np.empty(1, np.int64), (rank + 2) % 3)[0] == (rank + 2) % 3
         work.wait()
+        waiting = comm.recv_any(np.empty(1, np.int64), async_=True, tag=3)
+        work = comm.send(np.array([rank]), peer, async_=True, tag=3)
+        received = waiting.result()
+        assert received.source == (rank + 2) % 3 and received.array[0] == received.source
+        work.wait()
+        with entrain.Batch(comm) as batch:
+            received = comm.recv_any(np.empty(1, np.int64), batch=batch)
+            comm.send(np.array([rank]), peer, batch=batch)
+            assert received.source == -1
+            batch.start().wait()
+            assert received.source == (rank + 2) % 3 and received.array[0] == received.source
+
+    ranks(3, body)
+
+
+def test_lists():
+    def body(comm):
+        rank = comm.rank
+        outs = [np.zeros((2, 1), np.int64) for _ in range(3)]
+        assert comm.all_gather_list(np.array([rank, rank]), outs) is outs
+        assert [out.tolist() for out in outs] == [[[0], [0]], [[1], [1]], [[2], [2]]]
+        counts = [2, 0, 1]
+        outs = [np.zeros(count) for count in counts]
+        comm.all_gather_list(np.full(counts[rank], 1.0 + rank), outs, async_=True).wait()
+        assert [out.tolist() for out in outs] == [[1.0, 1.0], [], [3.0]]
+        out = np.zeros(counts[rank])
+        assert comm.reduce_scatter_list([np.full(count, 1.0 + rank) for count in counts], out) is out
+        assert (out == 6).all()
+        got = comm.gather_list(np.array([rank]), [np.zeros(1, np.int64) for _ in range(3)] if rank == 1 else None, 1)
+        assert got is None if rank != 1 else [one[0] for one in got] == [0, 1, 2]
+        got = comm.gather_list(np.full(counts[rank], rank), [np.zeros(c, np.int64) for c in counts] if rank == 0 else None,
+                               uneven=True)
+        assert got is None if rank else [one.tolist() for one in got] == [[0, 0], [], [2]]
+        out = comm.scatter_list([np.full(3, r) for r in range(3)] if rank == 2 else None, np.zeros(3, np.int64), 2)
+        assert out.tolist() == [rank] * 3
+        out = np.zeros(counts[rank], np.int64)
+        comm.scatter_list([np.full(c, 7) for c in counts] if rank == 0 else None, out, uneven=True)
+        assert (out == 7).all()
+        sent = [[1, 2, 0], [0, 1, 1], [2, 0, 1]]
+        outs = [np.zeros(row[rank], np.int64) for row in sent]
+        comm.all_to_all_list([np.full(count, 10 * rank + peer) for peer, count in enumerate(sent[rank])], outs)
+        assert [out.tolist() for out in outs] == [[10 * peer + rank] * row[rank] for peer, row in enumerate(sent)]
+        strided = np.zeros((2, 3), np.int64)
+        comm.all_gather_list(np.full(2, rank), [strided[:, r] for r in range(3)], copy=True)
+        assert strided.tolist() == [[0, 1, 2]] * 2
+        for call, text in ((lambda: comm.all_gather_list(np.ones(1), [np.ones(1)]), "outs has 1 arrays; expected 3"),
+                           (lambda: comm.all_gather_list(np.ones(1), [np.ones(1)] * 2 + [np.ones(1, np.int8)]),
+                            r"outs\[2\] is i8, outs\[0\] f64"),
+                           (lambda: comm.all_gather_list(np.ones(2), [np.ones(1)] * 3), "array has 2 elements"),
+                           (lambda: comm.gather_list(np.ones(1), [np.ones(1 if r == rank else 2) for r in range(3)], rank),
+                            "give uneven=True")):
+            with pytest.raises(entrain.InvalidArgument, match=text):
+                call()
+        comm.barrier()
 
     ranks(3, body)
 

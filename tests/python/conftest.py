@@ -63,3 +63,11 @@ def finish(process, timeout=40):
 def script(code, *arguments, size=0, timeout=40, **keywords):
     """Runs `code` to its end."""
     return finish(start(code, *arguments, size=size, **keywords), timeout)
+
+
+def example(name, *arguments, size=0, timeout=60):
+    """What an example of examples/python prints; with `size`, as so many ranks of entrain-run."""
+    command = [sys.executable, ROOT / "examples/python" / name, *arguments]
+    if size:
+        command = [RUN, "-n", size, "--", *command]
+    return finish(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), timeout)

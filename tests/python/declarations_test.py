@@ -2,7 +2,7 @@
 import subprocess
 import sys
 
-from conftest import ROOT
+from conftest import ROOT, script
 
 from entrain._library import ffi, lib
 
@@ -25,3 +25,23 @@ def test_structs_are_as_long_as_the_library_says():
         size = ffi.sizeof(struct[0])
         getattr(lib, name)(struct, size)
         assert struct.size == size, name
+
+
+def test_init_stops_at_the_size_of_an_older_caller():
+    # The caller's struct is a block of its own on the heap, so that a sanitizer sees what is written behind it.
+    for name in sorted(name for name in dir(lib) if name.endswith("_init_sized")):
+        for size in range(8, ffi.sizeof(name[:-len("_init_sized")] + "_t"), 8):
+            block = ffi.new("char[]", size + 16)
+            ffi.memmove(block, b"\x5a" * (size + 16), size + 16)
+            init(name, block, size)
+            assert ffi.buffer(block)[size:] == b"\x5a" * 16, (name, size)
+            init(name, ffi.new("char[]", size), size)
+
+
+def init(name, block, size):
+    getattr(lib, name)(ffi.cast(name[:-len("_init_sized")] + "_t*", block), size)
+
+
+def test_importing_neither_parses_nor_loads_what_few_need():
+    code = "import sys, entrain; print(sorted({'pycparser', 'cffi', 'asyncio', 'torch'} & set(sys.modules)))"
+    assert script(code).strip() == "[]"

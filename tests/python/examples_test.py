@@ -3,24 +3,16 @@ import re
 import subprocess
 import sys
 
-from conftest import ROOT, RUN, finish
-
-
-def run(*command, timeout=60):
-    return finish(subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), timeout)
-
-
-def example(name, size):
-    return run(RUN, "-n", size, "--", sys.executable, ROOT / "examples/python" / name)
+from conftest import example, finish
 
 
 def test_01_all_reduce():
-    assert example("01_all_reduce.py", 3).count("[6. 6. 6. 6.]") == 3
-    assert "rank 0 of 1: [1. 1. 1. 1.]" in run(sys.executable, ROOT / "examples/python/01_all_reduce.py")
+    assert example("01_all_reduce.py", size=3).count("[6. 6. 6. 6.]") == 3
+    assert "rank 0 of 1: [1. 1. 1. 1.]" in example("01_all_reduce.py")
 
 
 def test_02_numpy_edit():
-    text = example("02_numpy_edit.py", 2)
+    text = example("02_numpy_edit.py", size=2)
     results = re.findall(r"all replicas have (\[.*?\])", text, re.S)
     results = [re.sub(r"\n\[\d\]", "", result) for result in results]
     assert len(results) == 2 and results[0] == results[1], text
@@ -29,7 +21,8 @@ def test_02_numpy_edit():
 
 
 def test_demo():
-    text = run(sys.executable, "-m", "entrain.demo", "--ranks", 2, "--steps", 200)
+    command = [sys.executable, "-m", "entrain.demo", "--ranks", "2", "--steps", "200"]
+    text = finish(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), 60)
     losses = {method: [float(loss) for loss in re.findall(rf"{method}  *step .*loss ([\d.]+)", text)] for method in ("ddp", "edit")}
     assert all(len(found) == 5 and found[-1] < found[0] for found in losses.values()), text
     assert float(re.search(r"edit sends ([\d.]+) times less", text).group(1)) > 4, text

@@ -1,4 +1,5 @@
 """Stores, and communicators made from them."""
+import threading
 import pytest
 
 import entrain
@@ -9,6 +10,9 @@ def test_store():
         server.set("key", b"x" * 10_000)
         assert client.get("key") == b"x" * 10_000
         assert client.add("count", 3) == 3 and server.add("count") == 4
+        client.delete("count")
+        client.delete("count")  # there is none
+        assert server.add("count") == 1
         with pytest.raises(entrain.TimedOut, match="absent") as raised:
             client.get("absent", timeout=0.05)
         assert isinstance(raised.value, TimeoutError)
@@ -65,3 +69,20 @@ def test_a_function_of_a_store_that_raises(monkeypatch):
         with pytest.raises(entrain.PeerLost, match="get"):
             store.get("key", 1.0)
     assert seen and isinstance(seen[0].exc_value, OSError)
+
+
+def test_a_store_may_be_closed_under_a_call():
+    entered, closed, got = threading.Event(), threading.Event(), []
+
+    def get(key):
+        entered.set()
+        return b"value" if closed.is_set() else None
+
+    store = entrain.Store.of_functions(lambda key, value: None, get, lambda key, delta: 0)
+    thread = threading.Thread(target=lambda: got.append(store.get("key", timeout=20)), daemon=True)
+    thread.start()
+    assert entered.wait(20)
+    store.close()
+    closed.set()
+    thread.join(20)
+    assert got == [b"value"]

@@ -1,4 +1,6 @@
 """Mesh, Shard, EDiT, A-EDiT, ACCO and the optimizers from Python."""
+import io
+
 import numpy as np
 import pytest
 from conftest import ranks
@@ -217,3 +219,171 @@ def test_wsam():
         wsam.preview(w, g, second, [], out, 1, 0.1)
         wsam.step(w, g, second, [], 1, 0.1)
         assert (out == w).all() and np.allclose(w, 2 - 0.2 - 0.1 * 9 * 0.05, atol=1e-5)
+
+
+# ---- State in the caller's hands ----------------------------------------------------------------------------------------
+
+
+class Run:
+    """EDiT on two layers whose parameters follow from rank and step."""
+
+    def __init__(self, comm, shard=1):
+        self.comm = comm
+        self.mesh = entrain.Mesh(comm, shard=shard)
+        self.shard = entrain.Shard(self.mesh, LAYERS)
+        self.params = np.zeros(self.shard.slab_count, np.float32)
+        self.shard.bind_layers([self.params[layer.slab_offset:layer.slab_offset + layer.shard_count] for layer in self.shard.layers])
+        self.edit = entrain.EDiT(self.mesh, self.shard, outer_optimizer="sgd", skip_anomaly=True)
+        self.cursor = np.array([0])
+        self.edit.add_state("cursor", self.cursor)
+
+    def forward(self):
+        self.edit.begin_forward()
+        for layer in range(len(LAYERS)):
+            self.edit.wait_layer(layer)
+
+    def step(self):
+        self.forward()
+        for layer in self.shard.layers:  # padding stays zero
+            first = layer.slab_offset
+            self.params[first:first + layer.valid_count] += 1.0 + self.comm.rank + self.cursor[0]
+        self.cursor += 1
+        self.edit.end_step()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.comm.barrier()
+        self.edit.close()
+        self.shard.close()
+        self.mesh.close()
+
+
+def test_state_goes_on_bit_equal():
+    def body(comm):
+        with Run(comm, shard=2) as straight, Run(comm, shard=2) as resumed:
+            for _ in range(3):
+                straight.step()
+            straight.forward()
+            state = straight.edit.state("exact")
+            straight.step()
+            straight.step()
+            resumed.edit.load_state(state, "exact")
+            assert resumed.cursor[0] == 3 and resumed.edit.info().steps == 3
+            resumed.step()
+            resumed.step()
+            np.testing.assert_array_equal(resumed.params, straight.params)
+            assert resumed.edit.info().anchor_checksum == straight.edit.info().anchor_checksum
+
+    ranks(4, body)
+
+
+def test_state_says_whose_it_is():
+    def body(comm):
+        with Run(comm, shard=2) as run:
+            run.step()
+            run.forward()
+            with run.edit.open_state("exact") as state:
+                entries = {entry.key: entry for entry in state.entries}
+                slot = comm.rank % 2
+                anchor = entries["anchor.0[0:3]" if slot == 0 else "anchor.0[3:6]"]
+                assert (anchor.holder, anchor.whole_count, anchor.first, anchor.count) == ("layer", 6, 3 * slot, 3)
+                assert anchor.saves == (comm.rank < 2) and anchor.dtype is entrain.DType.F32
+                np.testing.assert_array_equal(state.get(anchor), run.edit.anchor()[:3])
+                cursor = entries[f"caller/cursor@{comm.rank}"]
+                assert (cursor.holder, cursor.rank, cursor.saves) == ("rank", comm.rank, True)
+                assert entries[f"steps@{comm.rank - slot}"].holder == "replica"
+                for array in (np.zeros(4, np.float32), np.zeros(3)):
+                    with pytest.raises(entrain.InvalidArgument, match="anchor"):
+                        state.set(anchor, array)
+                state.set(anchor, np.zeros(3, np.float32))
+                with pytest.raises(entrain.FailedPrecondition, match="have not been set"):
+                    state.commit()
+            run.step()
+            with run.edit.open_state() as state:
+                assert not [entry for entry in state.entries if entry.holder == "rank"]
+                with pytest.raises(entrain.FailedPrecondition, match="has had no exchange"):
+                    state.get(state.entries[0])
+            with pytest.raises(entrain.FailedPrecondition):
+                state.get(state.entries[0])  # it is closed
+
+    ranks(4, body)
+
+
+def test_checkpoints_through_file_objects(tmp_path):
+    def body(comm):
+        with Run(comm) as run, Run(comm) as other:
+            run.step()
+            run.forward()
+            run.edit.save(str(tmp_path), "file", kind="exact")
+            buffer = io.BytesIO(b"before") if comm.rank == 0 else None
+            if buffer is not None:
+                buffer.seek(0, io.SEEK_END)
+            run.edit.save_to(buffer, kind="exact")
+            if buffer is not None:
+                assert buffer.getvalue() == b"before" + (tmp_path / "file.ckpt").read_bytes()
+                buffer.seek(6)
+            other.edit.load_from(buffer, kind="exact")
+            np.testing.assert_array_equal(other.params, run.params)
+            assert other.cursor[0] == 1
+            with open(tmp_path / "file.ckpt", "rb") as file:
+                other.edit.load_from(file, kind="exact", rank0_only=False)
+
+    ranks(2, body)
+
+
+def test_a_file_object_that_fails_is_the_cause():
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError("no space")
+
+    def body(comm):
+        with Run(comm) as run:
+            run.step()
+            run.forward()
+            with pytest.raises(entrain.FailedPrecondition, match="rank 0: .* write_at returned 1 at byte 128") as error:
+                run.edit.save_to(Full() if comm.rank == 0 else None)
+            assert (comm.rank == 0) == isinstance(error.value.__cause__, OSError)
+            with pytest.raises(entrain.InvalidArgument, match="rank 0: functions: write_at is NULL"):
+                run.edit.save_to(None)
+            with pytest.raises(entrain.InvalidArgument, match="is not a checkpoint"):
+                run.edit.load_from(io.BytesIO(b"nothing of ours"))
+            run.step()
+
+    ranks(2, body)
+
+
+def test_state_of_acco_on_another_number_of_ranks():
+    whole, numbers, params = {}, {}, {}
+
+    def body(comm):
+        weights = np.ones(10, np.float32)
+        with entrain.ACCO(comm, weights, entrain.Optim("adamw"), method="zero1") as acco:
+            if comm.size == 3:
+                for step in range(2):
+                    acco.gradients += np.arange(10, dtype=np.float32) + comm.rank - step
+                    acco.add(1, 5)
+                    acco.install()
+                with acco.open_state() as state:
+                    for entry in state.entries:
+                        if entry.holder == "layer":
+                            whole.setdefault(entry.name, np.empty(entry.whole_count, np.float32))[
+                                entry.first:entry.first + entry.count] = state.get(entry)
+                        else:
+                            numbers[entry.key] = state.get(entry)
+                params[0] = weights
+            else:
+                with acco.open_state() as state:
+                    for entry in state.entries:
+                        state.set(entry, whole[entry.name][entry.first:entry.first + entry.count]
+                                  if entry.holder == "layer" else numbers[entry.key])
+                    state.commit()
+                np.testing.assert_array_equal(weights, params[0])
+                assert acco.info().commits == 2
+            comm.barrier()
+
+    for size in (3, 2, 1):
+        ranks(size, body)
+    np.testing.assert_array_equal(whole["master"], params[0])
+    assert set(whole) == {"master", "optim/0", "optim/1"}

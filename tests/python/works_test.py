@@ -106,6 +106,54 @@ def test_an_exception_in_a_reduction_is_the_cause():
     assert any(isinstance(cause, RuntimeError) for cause in causes)
 
 
+def test_a_reduction_may_take_a_lock_that_is_held_over_calls():
+    def body(comm):
+        beside = comm.duplicate()
+        lock = threading.Lock()
+
+        def add(a, b):
+            with lock:
+                np.add(a, b, out=a)
+
+        with entrain.Reduction.user(add, 1) as op:
+            with lock:
+                work = comm.all_reduce(np.ones(5000), op=op, async_=True)
+                beside.barrier()
+                assert beside.all_reduce(np.ones(3))[0] == 2
+                assert not work.done()
+            assert work.result()[0] == 2
+            comm.barrier()
+
+    ranks(2, body)
+
+
+def test_a_reduction_that_does_not_return_ends_its_call_alone():
+    def body(comm):
+        beside = comm.duplicate()
+        go, left = threading.Event(), threading.Event()
+
+        def wait(a, b):
+            go.wait()
+            a += b
+            left.set()
+
+        op = entrain.Reduction.user(wait, 1)
+        x = np.ones(5000)
+        with pytest.raises(entrain.TimedOut, match="it is in the user reduction of all_reduce #3, which has not returned for"):
+            comm.all_reduce(x, op=op, timeout=0.3)
+        x[:] = 7
+        op.close()
+        del op
+        gc.collect()  # the function is still in use
+        assert beside.all_reduce(np.ones(3))[0] == 2
+        go.set()
+        assert left.wait(20)
+        beside.barrier()
+        assert (x == 7).all()
+
+    ranks(2, body)
+
+
 def test_timeout_of_a_call_names_who_is_late():
     def body(comm):
         if comm.rank == 0:

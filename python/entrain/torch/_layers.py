@@ -2,23 +2,53 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Sequence, Tuple
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
 
+from ..arrays import DType
 from ..errors import ErrorRecord, FailedPrecondition, invalid
 from .._library import lib
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
+
+# The modules of these two classes take a second to import. Where a program has not imported them, no object is one.
+def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
+    return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
+
+
+def is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:
+    return isinstance(module, getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ()))
 
 
 def local_of(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor, as the DTensor itself holds it; another tensor as it is."""
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         local: Tensor = tensor._local_tensor  # to_local() gives an alias, whose memory cannot be exchanged
         return local
     return tensor
+
+
+def like(local: Tensor, param: Tensor) -> Tensor:
+    """This rank's part of something that has the parameter's shape, as the parameter is: a DTensor where that is one."""
+    if is_dtensor(param):
+        from torch.distributed.tensor import DTensor
+        shaped = local.view(local_of(param).shape)
+        return DTensor.from_local(shaped, param.device_mesh, param.placements, run_check=False, shape=param.shape,
+                                  stride=param.stride())
+    return local.view(param.shape)
+
+
+def tensor_of(array: Any, dtype: DType) -> Tensor:
+    """A NumPy array of the library's as a tensor on the same memory."""
+    return torch.from_numpy(array.view("int16")).view(torch.bfloat16) if dtype is DType.BF16 else torch.from_numpy(array)
 
 
 @dataclasses.dataclass
@@ -28,20 +58,35 @@ class Layer:
     name: str
     module: nn.Module
     params: List[Tuple[str, nn.Parameter]]
-    #: This rank's part of all of them, one after another; set by `bind`.
+    #: The ranks along the tensor axis hold the same.
+    replicated: bool = False
+    #: This rank's part of all of them, one after another, each with room for the longest part of any rank; set by `bind`.
     flat: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    #: Elements of `flat` for each of them; beyond the parameter's own they are zero.
+    rooms: List[int] = dataclasses.field(default_factory=list)
 
-    def bind(self, dtype: torch.dtype) -> None:
-        """Moves the parameters into one flat array; they become views of it, with the same names, shapes and objects."""
-        locals_ = [local_of(param) for _, param in self.params]
-        self.flat = torch.empty(sum(local.numel() for local in locals_), dtype=dtype)
-        offset = 0
-        for local in locals_:
-            part = self.flat[offset:offset + local.numel()].view(local.shape)
+    def bind(self, dtype: torch.dtype, ranks: int) -> None:
+        """Moves the parameters, which `ranks` ranks share, into one flat array; they become views of it, with the same names,
+        shapes and objects."""
+        self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
+        self.flat = torch.zeros(sum(self.rooms), dtype=dtype)
+        for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
+            local = local_of(param)
+            part = whole[:local.numel()].view(local.shape)
             with torch.no_grad():
                 part.copy_(local)
+            if room > local.numel():
+                # fully_shard gathers whole rooms. It takes the memory that it finds when state has been loaded.
+                local.data = whole.view(-1, *local.shape[1:])
+                for module in self.module.modules():
+                    if any(own is param for own in module.parameters(recurse=False)):
+                        module.load_state_dict({}, strict=False)
             local.data = part
-            offset += local.numel()
+
+    @property
+    def count(self) -> int:
+        """Elements of the whole parameters."""
+        return sum(param.numel() for _, param in self.params)
 
     @property
     def segments(self) -> List[Tuple[int, int]]:
@@ -51,20 +96,20 @@ class Layer:
     def check_bound(self) -> None:
         """FailedPrecondition naming a parameter that somebody has given other memory since `bind`."""
         address = self.flat.data_ptr()
-        for name, param in self.params:
+        for (name, param), room in zip(self.params, self.rooms):
             local = local_of(param)
             if local.numel() and local.data_ptr() != address:
                 raise FailedPrecondition(ErrorRecord(
                     code=lib.ENTRAIN_FAILED_PRECONDITION,
                     text=f"the parameter {name} no longer lies where EDiT has bound it; load_state_dict(assign=True), .to() and "
                          "assignments to .data after the EDiT object was made do this; copy into the parameter instead"))
-            address += local.numel() * local.element_size()
+            address += room * local.element_size()
 
 
 def default_layers(model: nn.Module) -> List[nn.Module]:
     """The modules that become layers unless the caller names them: of a model sharded by fully_shard, the modules given to it;
     else the children of the ModuleList or Sequential with the most parameters; none if there is no such list."""
-    sharded = [module for module in model.modules() if isinstance(module, FSDPModule) and module is not model]
+    sharded = [module for module in model.modules() if is_fsdp(module) and module is not model]
     if sharded:
         return [module for module in sharded if isinstance(module, nn.Module)]
     lists = [module for module in model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
@@ -79,9 +124,10 @@ def _size(module: nn.Module) -> int:
     return sum(param.numel() for param in module.parameters())
 
 
-def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]]) -> List[Layer]:
+def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicated: Iterable[nn.Parameter] = ()) -> List[Layer]:
     """The layers of `model` in the order of the forward pass: what lies in none of the `chosen` modules, or in several of
-    them, is the first and belongs to the model itself. Parameters that do not require gradients are in no layer."""
+    them, is the first and belongs to the model itself. Parameters of a module that are in `replicated` are a layer of their
+    own, after the others. Parameters that do not require gradients are in no layer."""
     modules = default_layers(model) if chosen is None else list(chosen)
     names = {id(module): name for name, module in model.named_modules()}
     owners: Dict[int, int] = {}
@@ -97,10 +143,15 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]]) -> List[L
         owner = owners.get(id(module), 0)
         for param in module.parameters(recurse=False):
             owner_of[id(param)] = owner if owner_of.get(id(param), owner) == owner else 0
-    found = [Layer(names[id(module)] or "the model", module, []) for module in [model, *modules]]
+    alike = {id(param) for param in replicated}
+    strangers = alike.difference(id(param) for param in model.parameters())
+    if strangers:
+        raise invalid("EDiT", f"{len(strangers)} of the {len(alike)} replicated parameters are none of the model's")
+    found = [Layer((names[id(module)] or "the model") + kind, module, [], replicated=bool(kind))
+             for module in [model, *modules] for kind in ("", ", replicated")]
     for name, param in model.named_parameters():
         if param.requires_grad:
-            found[owner_of[id(param)]].params.append((name, param))
+            found[2 * owner_of[id(param)] + (id(param) in alike)].params.append((name, param))
     found = [layer for layer in found if layer.params]
     if not found:
         raise invalid("EDiT", "the model has no parameters that require gradients")
@@ -139,17 +190,14 @@ def sharding_of(layers: Sequence[Layer]) -> Sharding:
     found: Optional[Sharding] = None
     for layer in layers:
         for name, param in layer.params:
-            if isinstance(param, DTensor):
+            if is_dtensor(param):
                 mesh = param.device_mesh
                 if mesh.ndim != 1:
                     raise invalid("EDiT", f"the parameter {name} is on a mesh of {mesh.ndim} dimensions; give fully_shard the one "
                                           "dimension that shards a replica: EDiT itself connects the replicas")
-                if param.placements != (Shard(0),):
+                if len(param.placements) != 1 or not param.placements[0].is_shard(0):
                     raise invalid("EDiT", f"the parameter {name} has the placements {param.placements}; expected (Shard(dim=0),)")
                 here = Sharding(tuple(mesh.mesh.tolist()), mesh.get_local_rank())
-                if param.shape[0] % here.size:
-                    raise invalid("EDiT", f"dimension 0 of the parameter {name} is {param.shape[0]} long, which {here.size} ranks "
-                                          "cannot divide evenly; fully_shard pads it, so that it cannot be bound without a copy")
             else:
                 here = Sharding()
             if found is not None and here != found:

@@ -121,7 +121,7 @@ class Buffers:
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
-        self.held: List[Tensor] = []
+        self.held: List[Any] = []
         self.copies: List[Tuple[Tensor, Tensor]] = []
         self._taken: Optional[List[Tensor]] = None
 

@@ -7,17 +7,20 @@
             break"""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..acco import ACCO as Channel
 from ..acco import AccoGroup, AccoInfo
 from ..comm import Comm
 from ..errors import invalid
 from ..optim import Optim
+from ..training import State, StateEntry
+from ._layers import is_dtensor, local_of, tensor_of
 
 _T = TypeVar("_T", bound="ACCO")
 
@@ -64,13 +67,14 @@ class ACCO:
         groups = self._groups_of(model, optimizer)
         params = [param for group in groups for param in group]
         for name, param in model.named_parameters():
-            if isinstance(param, DTensor) or param.device.type != "cpu" or param.dtype != params[0].dtype:
-                raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if isinstance(param, DTensor) else param.dtype} on "
+            if is_dtensor(param) or param.device.type != "cpu" or param.dtype != params[0].dtype:
+                raise invalid("ACCO", f"the parameter {name} is {'a DTensor' if is_dtensor(param) else param.dtype} on "
                                       f"{param.device}; expected plain tensors of one type on the CPU")
         if params[0].dtype not in (torch.float32, torch.bfloat16):
             raise invalid("ACCO", f"the parameters are {params[0].dtype}; expected torch.float32 or torch.bfloat16")
         self.model = model
         self._own_comm = comm is None
+        self._mesh: Optional[DeviceMesh] = None
         self.comm = Comm.from_env() if comm is None else comm
         self._flat = torch.empty(sum(param.numel() for param in params), dtype=params[0].dtype)
         places: List[Tuple[nn.Parameter, int]] = []
@@ -139,6 +143,58 @@ class ACCO:
     def stop(self) -> None:
         """Ends the run at the first commit that knows. Local; any rank may ask."""
         self._channel.stop()
+
+    def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
+        """Copies of the state as tensors by name: the parameters' masters and the optimizer's arrays, flat in the order of the
+        optimizer's groups, and counts; if exact also what was added and not committed. Masters are spread over the ranks: as
+        DTensors where torch.distributed has the same ranks, for torch.distributed.checkpoint, with exact=False also towards
+        another number of ranks; else under names with their place, for as many ranks. Between a `step` that installed and the next
+        backward pass. Local."""
+        with self._channel.open_state("exact" if exact else "portable") as opened:
+            return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries})
+
+    def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
+        """Tensors of the same names and shapes, with zeros: what torch.distributed.checkpoint.load fills before
+        load_state_dict. Local."""
+        with self._channel.open_state("exact" if exact else "portable") as opened:
+            return self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on from what `state_dict` gave, with the same bits if it was exact. A KeyError names a tensor that lacks.
+        Collective; blocks; all or nothing."""
+        with self._channel.open_state("exact" if bool(state["exact"]) else "portable") as opened:
+            for entry in opened.entries:
+                if entry.count:
+                    opened.set(entry, local_of(state[self._name(entry)]).reshape(-1))
+            opened.commit()
+        self.finished = bool(self._channel.info().finished)
+
+    def _name(self, entry: StateEntry) -> str:
+        if entry.holder != "layer":
+            return f"{entry.name}/rank{entry.rank}" if entry.rank >= 0 else entry.name
+        return entry.name if self._ranks_mesh() is not None or self.comm.size == 1 else entry.key
+
+    def _tensors(self, opened: State, exact: bool, arrays: Mapping[str, Any]) -> Dict[str, Tensor]:
+        state = {"exact": torch.tensor(int(exact))}
+        mesh = self._ranks_mesh()
+        for entry in opened.entries:
+            tensor = tensor_of(arrays[entry.key], entry.dtype)
+            if entry.holder == "layer" and mesh is not None:
+                from torch.distributed.tensor import DTensor, Shard
+                tensor = DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False, shape=torch.Size([entry.whole_count]),
+                                            stride=(1,))
+            state[self._name(entry)] = tensor
+        return state
+
+    def _ranks_mesh(self) -> Optional[DeviceMesh]:
+        """All ranks of `comm` as a mesh, where torch.distributed has the same ranks in the same order."""
+        here = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if self._mesh is None and here and self._same_ranks():
+            self._mesh = init_device_mesh("cpu", (self.comm.size,))
+        return self._mesh
+
+    def _same_ranks(self) -> bool:
+        return (torch.distributed.get_world_size(), torch.distributed.get_rank()) == (self.comm.size, self.comm.rank)
 
     @property
     def channel(self) -> Channel:

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
-import pathlib
-import tempfile
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from ..comm import Comm
-from ..errors import invalid
+from .._library import lib
+from ..errors import ErrorRecord, FailedPrecondition, invalid
 from ..train import EDiT as Engine
 from ..train import EditConfig, EditInfo, Mesh, Shard
-from ._layers import dtype_of, layers_of, local_of, sharding_of
+from ..training import State, StateEntry
+from ._gradients import GradientMean
+from ._layers import dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
 
 _T = TypeVar("_T", bound="EDiT")
 
@@ -78,7 +78,7 @@ class EDiT:
 
         a forward pass of the model in training mode, with gradients enabled, begins an exchange when one is due, and each
             layer waits for its part of the exchange before its own forward pass;
-        a backward pass averages gradients over all replicas while warm-up lasts;
+        a backward pass averages gradients over all replicas while warm-up lasts, layer by layer under the rest of the pass;
         optimizer.step() counts a step. A step that GradScaler skips does not count.
 
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
@@ -87,6 +87,11 @@ class EDiT:
                   entrain.EditConfig, and its fields by keyword, which go before those in `config`. outer_optim_class
                   (torch.optim.SGD or AdamW) with outer_optim_kwargs is another way to give outer_optimizer and outer_*
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
+    mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All stages
+                  have as many layers, and layer l of all of them is judged and weighed as one. With stages call begin_step at
+                  the beginning of each step. None: replicas, each sharded as fully_shard says, and nothing else
+    replicated    with `mesh`: the parameters that the tensor ranks hold alike, such as norms. The caller sums their gradients.
+                  Those of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
     gather_ahead  how many layers ahead of use the model's sharding gathers: as many modules as set_modules_to_forward_prefetch
@@ -97,44 +102,62 @@ class EDiT:
     exchange. Buffers, such as statistics of a batch norm, are not exchanged."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
-                 comm: Optional[Comm] = None, layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0,
-                 **options: Any) -> None:
+                 comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
+                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, **options: Any) -> None:
         settings = _config(config, options)
+        if mesh is not None and comm is None:
+            raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
         self.model = model
         self.optimizer = optimizer
-        self._layers = layers_of(model, layers)
+        self._layers = layers_of(model, layers, replicated)
         dtype = dtype_of(self._layers)
         sharding = sharding_of(self._layers)
-        self._fsdp = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._fsdp = [module for module in model.modules() if is_fsdp(module)]
         self._own_comm = comm is None
         self.comm = Comm.from_env() if comm is None else comm
-        self._mesh = Mesh(self.comm, shard=sharding.size)
+        self._own_mesh = mesh is None
+        self._mesh = Mesh(self.comm, shard=sharding.size) if mesh is None else mesh
+        self._check_mesh(sharding.size)
+        if self._mesh.coordinate("pipeline")[1] > 1 and settings.prefetch is None:
+            # A stage waits for another one's layers before it comes to its own.
+            settings = dataclasses.replace(settings, prefetch=len(self._layers))
         self._sync = self._mesh.comm("sync")
         #: How many replicas there are, and which of them this process belongs to.
         self.replicas, self.replica = self._sync.size, self._sync.rank
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
-            layer.bind(dtype)
+            layer.bind(dtype, sharding.size)
         kind = "f32" if dtype == torch.float32 else "bf16"
-        self._shard = Shard(self._mesh, [sharding.size * layer.flat.numel() for layer in self._layers], param_dtype=kind,
-                            grad_dtype=kind, segments=[layer.segments for layer in self._layers])
+        self._shard = Shard(self._mesh, [layer.count for layer in self._layers], param_dtype=kind,
+                            grad_dtype=kind, segments=[layer.segments for layer in self._layers],
+                            replicated=[layer.replicated for layer in self._layers])
         self._shard.bind_layers([layer.flat if layer.flat.numel() else None for layer in self._layers])
         self._start_alike()
         self._edit = Engine(self._mesh, self._shard, settings)
         self._accumulation = settings.gradient_accumulation_steps
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
         self._microbatches = 0  # forward passes of the step under way
+        self._begun = False  # by begin_step, whose forward pass is to come
         self._pending = [False] * len(self._layers)
         self._exchanging = False  # any of these
         self._gather_ahead = gather_ahead
         self._warm = False
-        self._warm_hooks: List[Any] = []
-        self._flat_gradients: Optional[Tensor] = None
-        self._all_computed = False
+        self._mean: Optional[GradientMean] = None
         self._hooks: List[Any] = []
         self._attach()
 
     # ---- making ----------------------------------------------------------------------------------------------------------
+
+    def _check_mesh(self, ranks: int) -> None:
+        shard, context = self._mesh.coordinate("shard")[1], self._mesh.coordinate("context")[1]
+        if shard != ranks:
+            raise invalid("EDiT", f"mesh has {shard} ranks along \"shard\", and fully_shard has cut the model for {ranks}")
+        if context > 1:
+            raise invalid("EDiT", f"mesh has {context} ranks along \"context\"; expected 1: this class averages gradients over "
+                                  "replicas alone")
+        tensor = self._mesh.coordinate("tensor")[1]
+        if tensor == 1 and any(layer.replicated for layer in self._layers):
+            raise invalid("EDiT", "replicated is given, and no mesh with more than one rank along \"tensor\"")
 
     def _check_sharding(self, ranks: Tuple[int, ...]) -> None:
         if not ranks:
@@ -189,7 +212,26 @@ class EDiT:
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if module.training and torch.is_grad_enabled():
-            self._begin()
+            if not self._begun:
+                self._begin()
+            self._begun = False
+        self._wait_root()
+
+    def begin_step(self) -> None:
+        """Begins the exchange that is due, as the forward pass does otherwise. For models with pipeline stages: all stages begin a
+        step so before they wait for activations, or a stage waits in its forward pass for the others' part of the exchange. Between a
+        step and the next forward pass in training mode. Collective; blocks with A-EDiT alone."""
+        if self._begun or self._microbatches % self._accumulation:
+            raise FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION,
+                                                 text="begin_step: the step has begun; it is to come before its first forward pass"))
+        self._begin()
+        self._begun = True
+
+    def _wait_root(self) -> None:
+        if self._exchanging:
+            for index, layer in enumerate(self._layers):
+                if layer.module is self.model:
+                    self._wait(index)
 
     def _begin(self) -> None:
         self._wait_all()
@@ -206,8 +248,6 @@ class EDiT:
             self._reshard()
             self._pending = [True] * len(self._layers)
             self._exchanging = True
-            if self._layers[0].module is self.model:
-                self._wait(0)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._wait_all()  # of modules that took no part in the forward pass
@@ -230,19 +270,13 @@ class EDiT:
     def _set_warm(self, warm: bool) -> None:
         """Averages gradients over replicas in backward passes from now on, or no longer."""
         self._warm = warm
-        for hook in self._warm_hooks:
-            hook.remove()
-        self._warm_hooks = []
-        if self._fsdp:
-            for module in self._fsdp:
-                module.set_all_reduce_hook(self._average if warm else _keep)
-        elif warm:
-            params = [param for layer in self._layers for _, param in layer.params]
-            self._warm_hooks.append(torch.autograd.graph.register_multi_grad_hook(params, self._gradients_computed))
-            # The last gradient is added to its parameter after the hook above.
-            self._warm_hooks += [param.register_post_accumulate_grad_hook(self._gradient_added) for param in params]
-        if not warm:
-            self._flat_gradients = None
+        for module in self._fsdp:
+            module.set_all_reduce_hook(self._average if warm else _keep)
+        if self._mean is not None:
+            self._mean.close()
+        # Of fully_shard's hook each group of parameters waits for the end.
+        self._mean = None if self._fsdp or not warm else GradientMean(
+            self._layers, self._sync, self.comm, lambda: self._microbatches == self._accumulation)
 
     def _average(self, gradients: Tensor) -> None:
         whole = gradients.contiguous()
@@ -250,53 +284,25 @@ class EDiT:
         if whole is not gradients:
             gradients.copy_(whole)
 
-    def _gradients_computed(self, gradients: Any) -> None:
-        self._all_computed = True
-
-    def _gradient_added(self, param: Tensor) -> None:
-        if self._all_computed:
-            self._all_computed = False
-            # An average of averages is the average: it does no harm that a step may have several backward passes.
-            if self._microbatches == self._accumulation:
-                self._average_gradients()
-
-    @torch.no_grad()
-    def _average_gradients(self) -> None:
-        params = [param for layer in self._layers for _, param in layer.params]
-        count = sum(param.numel() for param in params)
-        if self._flat_gradients is None:
-            self._flat_gradients = torch.from_numpy(self.comm.alloc(count + len(params), "f32"))
-        flat = self._flat_gradients
-        # The last elements say for how many replicas the parameter has a gradient.
-        present = flat[count:]
-        offset = 0
-        for index, param in enumerate(params):
-            part = flat[offset:offset + param.numel()]
-            if param.grad is None:
-                part.zero_()
-                present[index] = 0
-            else:
-                part.copy_(param.grad.reshape(-1))
-                present[index] = 1
-            offset += param.numel()
-        self._sync.all_reduce(flat, op="avg")
-        somewhere = (present > 0).tolist()
-        offset = 0
-        for index, param in enumerate(params):
-            if somewhere[index]:
-                part = flat[offset:offset + param.numel()].view(param.shape)
-                if param.grad is None:
-                    param.grad = part.to(param.dtype, copy=True)
-                else:
-                    param.grad.copy_(part)
-            offset += param.numel()
-
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Clips the gradients of this replica (during warm-up, of all replicas' mean) like torch.nn.utils.clip_grad_norm_, and
-        returns their norm before. Call it between the last backward pass and optimizer.step(), after
-        GradScaler.unscale_. Collective over the replica."""
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        returns their norm before: that of the whole replica, of all its tensor ranks and stages. Call it between the last backward
+        pass and optimizer.step(), after GradScaler.unscale_. Collective over the replica."""
+        if self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] == 1:
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type)
+            return norm.full_tensor() if is_dtensor(norm) else norm
+        counts = [not layer.replicated or self._mesh.coordinate("tensor")[0] == 0 for layer in self._layers]
+        grads = [(local_of(param.grad), counted) for layer, counted in zip(self._layers, counts) for _, param in layer.params
+                 if param.grad is not None]
+        total = torch.nn.utils.get_total_norm([grad for grad, counted in grads if counted], norm_type).double().reshape(1)
+        model = self._mesh.comm("model")
+        if math.isinf(norm_type):
+            model.all_reduce(total, op="max")
+        else:
+            total = model.all_reduce(total.pow(norm_type)).pow(1 / norm_type)
+        for grad, _ in grads:
+            grad.mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
+        return total.float().reshape(())
 
     # ---- asking and telling ------------------------------------------------------------------------------------------------
 
@@ -390,37 +396,83 @@ class EDiT:
         self._microbatches = 0
         self._reshard()
 
-    def state_dict(self, *, exact: bool = True) -> Dict[str, Any]:
-        """What `save` would write, as bytes in rank 0's dictionary; for torch.save beside the states of model and optimizer. All
-        of it passes through rank 0's memory and temporary directory: `save` is for large models. Collective; blocks."""
-        with _shared_directory(self.comm) as directory:
-            self.save(directory, "state", exact=exact)
-            file = pathlib.Path(directory) / "state.ckpt"
-            data = file.read_bytes() if self.comm.rank == 0 else b""
-        return {"exact": exact, "checkpoint": torch.from_numpy(np.frombuffer(data, np.uint8).copy())}
+    def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
+        """Exchanges, then gives copies of what `save` would write, as tensors by name: anchors and outer state under the names of
+        the parameters ("anchor/blocks.0.weight"), DTensors where the parameters are; counts, detectors and, if exact, what each
+        rank has of its own. For torch.distributed.checkpoint, with exact=False also towards other numbers of replicas and
+        shards; or for torch.save: if exact each rank's own, otherwise rank 0's of a model that is not sharded. After
+        warm-up, between a step and the next forward pass. Collective; blocks."""
+        self.synchronize()
+        with self._edit.open_state("exact" if exact else "portable") as opened:
+            # What is of replica 0 alone counts from there, so that nobody else writes it.
+            return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
+                                                 if exact or entry.holder != "replica" or self.replica == 0})
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from `state_dict`; rank 0 needs what rank 0 got, and the others any state. Load the inner optimizer's state
-        beside it. Collective; blocks."""
-        with _shared_directory(self.comm) as directory:
-            if self.comm.rank == 0:
-                (pathlib.Path(directory) / "state.ckpt").write_bytes(state["checkpoint"].numpy().tobytes())
-            self.load(directory, "state", exact=bool(state["exact"]))
+    def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
+        """Tensors of the same names and shapes, with zeros: what torch.distributed.checkpoint.load fills before load_state_dict.
+        Between a step and the next forward pass. Local."""
+        self._wait_all()
+        with self._edit.open_state("exact" if exact else "portable") as opened:
+            return self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on from what `state_dict` gave, with the same bits if it was exact; load the inner optimizer's state beside it.
+        A KeyError names a tensor that lacks. Between a step and the next forward pass. Collective; blocks; all or nothing."""
+        self._wait_all()
+        exact = bool(state["exact"])
+        with self._edit.open_state("exact" if exact else "portable") as opened:
+            for entry, name, param in self._names(opened):
+                if entry.count and (param is None or local_of(param).numel()):
+                    opened.set(entry, local_of(state[name]).reshape(-1))
+            opened.commit()
+        self._microbatches = 0
+        self._reshard()
+
+    def _names(self, opened: State) -> Iterator[Tuple[StateEntry, str, Optional[nn.Parameter]]]:
+        """The entries under their names in a state_dict; of a layer's piece also the parameter whose part it is. A parameter of
+        which this rank has nothing comes with an entry of the layer all the same."""
+        split = self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] > 1
+        for entry in opened.entries:
+            of = f"{entry.name}/part{entry.part}" if split else entry.name  # parts may name their parameters alike
+            if entry.holder != "layer":
+                # What is of replica 0 in the portable kind is for all.
+                of_rank = entry.rank >= 0 and not (entry.holder == "replica" and opened.kind == "portable")
+                yield entry, f"{entry.name}/rank{entry.rank}" if of_rank else entry.name, None
+                continue
+            offset = 0
+            for name, param in self._layers[entry.layer].params:
+                if offset <= entry.first < offset + param.numel() or not local_of(param).numel():
+                    yield entry, f"{of}/{name}", param
+                offset += param.numel()
+
+    def _tensors(self, opened: State, exact: bool, arrays: Mapping[str, Any]) -> Dict[str, Tensor]:
+        state = {"exact": torch.tensor(int(exact))}
+        for entry, name, param in self._names(opened):
+            if entry.key in arrays:
+                tensor = tensor_of(arrays[entry.key], entry.dtype)
+                if param is not None:
+                    tensor = like(tensor[:local_of(param).numel()], param)
+                state[name] = tensor
+        return state
 
     # ---- ending --------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Takes the hooks away and frees the library's objects; the model keeps its parameters as they are. A second call does
         nothing. Collective in so far as the others' next exchange fails."""
-        for hook in [*self._hooks, *self._warm_hooks]:
+        for hook in self._hooks:
             hook.remove()
-        self._hooks, self._warm_hooks = [], []
+        self._hooks = []
+        if self._mean is not None:
+            self._mean.close()
+            self._mean = None
         if self._warm:
             for module in self._fsdp:
                 module.set_all_reduce_hook(_keep)
         self._edit.close()
         self._shard.close()
-        self._mesh.close()
+        if self._own_mesh:
+            self._mesh.close()
         if self._own_comm:
             self.comm.close()
 
@@ -436,25 +488,15 @@ class AEDiT(EDiT):
     others. A replica that ends calls `leave`."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
-                 comm: Optional[Comm] = None, layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0,
-                 **options: Any) -> None:
+                 comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
+                 layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, **options: Any) -> None:
         if not options.get("use_async", True):
             raise invalid("AEDiT", "use_async is false; take EDiT")
         options["use_async"] = True
-        super().__init__(model, optimizer, config, comm=comm, layers=layers, gather_ahead=gather_ahead, **options)
+        super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
+                         gather_ahead=gather_ahead, **options)
 
 
 def _keep(gradients: Tensor) -> None:
     """fully_shard's hook after warm-up: each replica keeps its own gradients."""
 
-
-@contextlib.contextmanager
-def _shared_directory(comm: Comm) -> Iterator[str]:
-    """A temporary directory of rank 0's, whose path all ranks get; only rank 0 need see it."""
-    with tempfile.TemporaryDirectory(prefix="entrain-") if comm.rank == 0 else contextlib.nullcontext("") as made:
-        path = np.zeros(4096, np.uint8)
-        encoded = made.encode()
-        path[:len(encoded)] = np.frombuffer(encoded, np.uint8)
-        comm.broadcast(path, root=0)
-        yield path.tobytes().rstrip(b"\0").decode()
-        comm.barrier()

@@ -5,12 +5,11 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from ..errors import invalid
 from ..optim import WSAM as Ascent
 from ..optim import Optim
-from ._layers import local_of
+from ._layers import is_dtensor, local_of
 
 _STATE = {"sgd": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
 
@@ -87,7 +86,7 @@ class AGD(_Flat):
                 if param.grad is None:
                     continue
                 arrays = self._arrays(param, group, optim.state_arrays)
-                optim.step(local_of(param.data) if isinstance(param, DTensor) else param, local_of(param.grad).contiguous(), arrays,
+                optim.step(local_of(param.data) if is_dtensor(param) else param, local_of(param.grad).contiguous(), arrays,
                            self.state[param]["step"], float(group["lr"]))
         return loss
 
@@ -133,7 +132,7 @@ class WSAM(_Flat):
     def _with_gradients(self) -> Iterable[Tuple[Ascent, Dict[str, Any], Tensor]]:
         for group in self.param_groups:
             for param in group["params"]:
-                if isinstance(param, DTensor):
+                if is_dtensor(param):
                     raise invalid("WSAM", "a parameter is a DTensor; WSAM needs the norm over all parts of it")
                 if param.grad is not None:
                     yield self._ascent(group), group, param

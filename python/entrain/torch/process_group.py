@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 
 from .._library import NULL, OK, ffi, lib, new_struct
 from ..comm import Comm
-from ..errors import Error, ErrorRecord, FailedPrecondition, Unimplemented, check, invalid, last_error
+from ..errors import Error, ErrorRecord, FailedPrecondition, check, invalid, last_error
 from ..reductions import Reduction
 from ..store import Store
 from ..works import _orphans, reap
@@ -468,9 +468,17 @@ class ProcessGroup(_Base):
         return work
 
     def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
-        """Not there: the library has no receive from any source."""
-        raise Unimplemented(ErrorRecord(code=lib.ENTRAIN_UNIMPLEMENTED, operation="recv",
-                                        text="recv: there is no receive from any source; name the sender"))
+        """From whichever rank sends with the same tag: the Work's source_rank(). It and recv take messages of a tag in
+        program order."""
+        tensor = single("recv_any", tensors)
+        dtype, factor = moved(tensor)
+        buffers = Buffers("recv_any")
+        source = ffi.new("int32_t*", -1)
+        buffers.held.append(source)
+        work = self._start(lib.entrain_recv_any, (buffers.target(tensor), tensor.numel() * factor, dtype, source), buffers,
+                           [tensor], tag=tag)
+        work._peer = source
+        return work
 
 
 def _copy_of(options: Any) -> Any:

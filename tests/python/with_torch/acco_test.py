@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import entrain  # noqa: E402
 import entrain.torch  # noqa: E402
 
+torch.set_num_threads(1)  # each rank is a thread already
 SEEDING = threading.Lock()
 
 

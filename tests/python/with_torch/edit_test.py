@@ -178,6 +178,27 @@ with edit.consensus():
 """, 2)
 
 
+def test_warm_up_averages_layers_under_the_backward_pass():
+    run("""
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=4, local_sgd_warmup_steps=100)
+started, seen = [], []
+all_reduce = edit._sync.all_reduce
+def watched(array, **options):
+    started.append(options["tag"])
+    return all_reduce(array, **options)
+edit._sync.all_reduce = watched
+model.embed.weight.register_hook(lambda grad: seen.append(list(started)))
+for step in range(2):
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+assert seen == [[3, 2, 1], [3, 2, 1, 0, 3, 2, 1]], seen
+assert started == 2 * [3, 2, 1, 0]
+same_everywhere(comm, flat(model))
+""", 2)
+
+
 def test_a_step_that_grad_scaler_skips_does_not_count():
     run("""
 for warmup, fused in ((0, False), (50, False), (0, True)):

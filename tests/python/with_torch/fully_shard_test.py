@@ -1,4 +1,6 @@
 """EDiT around a model that fully_shard has sharded: two replicas of two processes each, against plain modules."""
+import os
+
 import pytest
 from conftest import script
 
@@ -21,12 +23,14 @@ dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 4), rank=comm.
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed = nn.Linear(6, 8)
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)])
-        self.head = nn.Linear(8, 2)
+        # Two ranks share 7 rows as 4 and 3, 2 as 1 and 1, and 1 as 1 and none.
+        self.embed = nn.Linear(6, 7)
+        self.gain = nn.Parameter(torch.ones(1))
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(7, 7), nn.Tanh()) for _ in range(2)])
+        self.head = nn.Linear(7, 2)
 
     def forward(self, x):
-        x = self.embed(x)
+        x = self.gain * self.embed(x)
         for block in self.blocks:
             x = x + block(x)
         return self.head(x)
@@ -76,6 +80,8 @@ for step in range(12):
     ((loss_of(plain, base, step) + loss_of(plain, base + 1, step)) / 2).backward()
     torch.testing.assert_close(plain_edit.clip_grad_norm_(0.5), norm, rtol=1e-3, atol=1e-5)
     plain_optimizer.step()
+    if step == 5:
+        model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
     if step % 2:  # the root stays gathered after this, and an exchange follows
         with torch.no_grad():
             loss_of(model, comm.rank, step)
@@ -121,20 +127,68 @@ dist.destroy_process_group()
 """, tmp_path / "store", size=4, timeout=200)
 
 
+BITS = """
+def train(model, among, ranks, options, clip):
+    # A step's gradient is the mean over the batches of `ranks`.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    edit = entrain.torch.EDiT(model, optimizer, comm=among, gradient_accumulation_steps=len(ranks), **options)
+    for step in range(12):
+        optimizer.zero_grad()
+        for rank in ranks:
+            (loss_of(model, rank, step) / len(ranks)).backward()
+        if clip:
+            edit.clip_grad_norm_(0.5)
+        optimizer.step()
+    edit.synchronize()
+    assert edit.info.syncs >= 4, edit.info
+    edit.close()
+    return torch.cat([getattr(p, "full_tensor", p.detach)().detach().reshape(-1) for p in model.parameters()])
+
+
+def sharded(mesh):
+    model = build()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def same(one, other):
+    assert torch.equal(one.view(torch.int32), other.view(torch.int32)), (one - other).abs().max()
+
+
+"""
+
+
+def test_the_bits_are_those_of_plain_modules(tmp_path):
+    # Warm-up sums gradients over replicas, here and there in other groups of parameters: the order must not depend on these.
+    script(PROGRAM + BITS + """
+# Replicas of one rank: always.
+alone = init_device_mesh("cpu", (4, 1), mesh_dim_names=("sync", "shard"))["shard"]
+same(train(build(), comm, [comm.rank], OPTIONS, clip=True), train(sharded(alone), comm, [comm.rank], OPTIONS, clip=True))
+
+# Of two ranks, a plain replica taking the batches of both: without norms, which are sums in another order.
+twins = comm.split(comm.rank % 2)
+options = dict(local_sgd_sync_interval=3, local_sgd_warmup_steps=2, outer_optimizer="sgd", outer_nesterov=True)
+base = 2 * (comm.rank // 2)
+same(train(build(), twins, [base, base + 1], options, clip=False),
+     train(sharded(mesh["shard"]), comm, [comm.rank], options, clip=False))
+dist.destroy_process_group()
+""", tmp_path / "store", size=4, timeout=200, env={**os.environ, "ENTRAIN_DETERMINISM": "rank_order"})
+
+
 def test_what_cannot_be_bound_is_refused(tmp_path):
     script(PROGRAM + """
 import pytest
 
 
-def refused(match, mesh, comm=comm, model=None):
-    model = build() if model is None else model
+def refused(match, mesh):
+    model = build()
     fully_shard(model, mesh=mesh)
     with pytest.raises(entrain.InvalidArgument, match=match):
         entrain.torch.EDiT(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm)
 
 
 refused("is on a mesh of 2 dimensions", mesh)
-refused("dimension 0 of the parameter weight is 3 long, which 2 ranks cannot divide evenly", mesh["shard"], model=nn.Linear(4, 3))
 refused("fully_shard's mesh has the ranks .* and the replica of this rank in `comm` consists of", mesh["sync"])
 dist.destroy_process_group()
 """, tmp_path / "store", size=4, timeout=200)

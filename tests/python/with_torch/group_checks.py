@@ -341,7 +341,42 @@ def check_send_and_receive():
         assert (got[tag] == tag).all()
     for work in works:
         work.wait()
-    raises(entrain.Unimplemented, lambda: dist.recv(torch.ones(1), group=ours), "any source")
+    got = torch.zeros(3)
+    work = dist.isend(torch.full((3,), float(rank)), peer, group=ours, tag=5)
+    assert dist.recv(got, group=ours, tag=5) == peer and (got == peer).all()
+    work.wait()
+
+
+def check_a_receive_from_any_source_takes_what_comes():
+    if rank > 0:
+        for number in range(5):
+            dist.send(torch.full((1000, 20), float(10 * rank + number)).t(), 0, group=ours)
+        dist.recv(torch.empty(1), 0, group=ours)
+        if rank == 1:
+            for number in (1.0, 2.0):
+                dist.send(torch.full((1,), number), 0, group=ours, tag=9)
+        return
+    numbers = {source: 0 for source in range(1, size)}
+    for i in range(5 * (size - 1)):
+        got = torch.zeros(1000, 20).t()
+        if i % 2:
+            source = dist.recv(got, group=ours)
+        else:
+            work = dist.irecv(got, group=ours)
+            work.wait()
+            source = work._source_rank()
+        assert (got == 10 * source + numbers[source]).all(), i
+        numbers[source] += 1
+    assert set(numbers.values()) == {5}, numbers
+    # Behind one that waits, a receive from one rank waits too.
+    first, second = torch.zeros(1), torch.zeros(1)
+    any_work, work = dist.irecv(first, group=ours, tag=9), dist.irecv(second, 1, group=ours, tag=9)
+    assert not work.is_completed() and any_work._source_rank() == -1
+    for peer in range(1, size):
+        dist.send(torch.zeros(1), peer, group=ours)
+    work.wait()
+    any_work.wait()
+    assert (any_work._source_rank(), first.item(), second.item()) == (1, 1, 2)
 
 
 def check_batch_of_sends_and_receives():

@@ -3,7 +3,7 @@ import copy
 import json
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, script
 
 torch = pytest.importorskip("torch")
 import entrain  # noqa: E402
@@ -82,3 +82,8 @@ def test_groups_have_options_of_their_own_and_errors_name_arguments():
         WSAM(params, base="lion")
     with pytest.raises(entrain.InvalidArgument, match="step needs a closure"):
         WSAM(params).step()
+
+
+def test_importing_the_package_does_not_import_what_takes_a_second():
+    heavy = ("torch.distributed.tensor", "torch.distributed.fsdp")
+    assert script(f"import sys, entrain.torch; print([name for name in {heavy!r} if name in sys.modules])").strip() == "[]"

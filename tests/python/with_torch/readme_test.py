@@ -1,0 +1,23 @@
+"""The programs of python/README.md run as they stand there."""
+import os
+import re
+
+import pytest
+from conftest import ROOT, script
+
+pytest.importorskip("torch")
+SECTION = (ROOT / "python/README.md").read_text().split("## A first hour")[1].split("\n## ")[0]
+PROGRAMS = {re.search(r"entrain\.torch\.(\w+)\(", block).group(1): re.sub(r"^    ", "", block, flags=re.M)
+            for block in re.findall(r"(?:^    .*\n)+", SECTION, re.M) if block.startswith("    import torch")}
+
+
+def test_there_is_a_program_for_each_method():
+    assert list(PROGRAMS) == ["EDiT", "AEDiT", "ACCO"]
+
+
+@pytest.mark.parametrize("method", PROGRAMS)
+def test_it_trains_and_all_ranks_end_alike(method):
+    text = script(PROGRAMS[method], size=2, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    found = re.findall(r"loss ([\d.]+), (exchanges|steps) (\d+), norm ([\d.]+)", text)
+    assert len(found) == 2 and found[0][1:] == found[1][1:] and int(found[0][2]) > 0, text
+    assert sum(float(loss) for loss, *_ in found) < 1, text  # each is that of one batch; the variance of the target is 1
