@@ -117,7 +117,7 @@ class Report(unittest.TestCase):
         for row in self.rows("out"):
             self.assertIn(row["run"], page.text)
             self.assertIn(f"{float(row['val_loss']):.4f}", page.text)
-        for said in ("Entrain 0.", "examples/compare.sh", "2 ranks", "against ddp"):
+        for said in ("Entrain 1.", "examples/compare.sh", "2 ranks", "against ddp"):
             self.assertIn(said, page.text)
 
     def test_runs_that_are_there_are_not_made_again(self):
