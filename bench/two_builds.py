@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Two builds of entrain-perf in alternation on the same cores: how many times as long the second takes.
 
-  bench/two_builds.py OLD NEW [--rounds 9] [--collectives ...] [--transports shm,tcp] [--ranks 2,4] [--factor 16]
+  bench/two_builds.py OLD NEW [--rounds 9] [--collectives ...] [--op sum] [--transports shm,tcp] [--ranks 2,4] [--factor 16]
 
 OLD, NEW: build folders, e.g. of a worktree of an earlier commit and of this one, both of the preset release. In every
 round each collective is measured by both, in turns the one or the other first. A cell is a transport, a number of ranks,
@@ -27,7 +27,7 @@ def measure(build, collective, ranks, transport, options):
     with tempfile.NamedTemporaryFile() as out:
         command = [os.path.join(build, "tools/entrain-perf"), collective, "-n", ranks, "--transport", transport,
                    "--min-bytes", "8", "--max-bytes", options.max_bytes, "--factor", options.factor,
-                   "--budget", str(options.budget), "--json", out.name]
+                   "--budget", str(options.budget), "--op", options.op, "--json", out.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             sys.exit(f"two_builds.py: {' '.join(command)} failed: {done.stderr.strip()[-600:]}")
@@ -47,6 +47,7 @@ def main():
     parser.add_argument("new")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--collectives", default=COLLECTIVES)
+    parser.add_argument("--op", default="sum")
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--max-bytes", default="8M")
