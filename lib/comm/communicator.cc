@@ -436,20 +436,44 @@ absl::StatusOr<void*> Communicator::AllocateMemory(int64_t bytes, SealedMemory::
 }
 
 absl::Status Communicator::FreeMemory(void* memory) {
-  const auto region = runtime_->regions().At(memory);
-  if (region == nullptr) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "memory: %p was not allocated for communicators of this runtime, or has been freed",
-        memory));
-  }
+  return TakeBack(memory, false).status();
+}
+
+absl::StatusOr<int64_t> Communicator::RegisterMemory(Bytes memory) {
+  absl::Status unused;
+  runtime_->engine().RunInDriver([&] { unused = runtime_->engine().CheckUnused(memory); });
+  ENTRAIN_RETURN_IF_ERROR(Annotate(unused, absl::StrFormat("memory %p", memory.data())));
+  const auto region = runtime_->regions().Register(memory);
+  ENTRAIN_RETURN_IF_ERROR(Annotate(region.status(), absl::StrFormat("memory %p", memory.data())));
+  return (*region)->memory.size();
+}
+
+absl::Status Communicator::DeregisterMemory(void* memory) {
+  ENTRAIN_ASSIGN_OR_RETURN(const auto region, TakeBack(memory, true));
+  return Annotate(region->memory.GiveBack(), absl::StrFormat("memory %p", memory));
+}
+
+absl::StatusOr<std::shared_ptr<SharedRegion>> Communicator::TakeBack(void* memory,
+                                                                     bool registered) {
   absl::Status status;
+  std::shared_ptr<SharedRegion> taken;
   runtime_->engine().RunInDriver([&] {
-    status = runtime_->engine().Retire(*region);
+    const auto region = runtime_->regions().At(memory);
+    if (region == nullptr || region->registered != registered) {
+      status = absl::InvalidArgumentError(absl::StrFormat(
+          registered ? "memory: %p is not registered for communicators of this runtime"
+                     : "memory: %p was not allocated for communicators of this runtime, or has "
+                       "been freed",
+          memory));
+      return;
+    }
+    status = Annotate(runtime_->engine().Retire(*region), absl::StrFormat("memory %p", memory));
     if (status.ok()) {
-      runtime_->regions().Remove(*region);
+      taken = runtime_->regions().Remove(*region);
     }
   });
-  return Annotate(status, absl::StrFormat("memory %p", memory));
+  ENTRAIN_RETURN_IF_ERROR(status);
+  return taken;
 }
 
 void Communicator::Abort(absl::string_view reason) {

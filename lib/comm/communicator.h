@@ -24,7 +24,7 @@
 #include "lib/base/cpu_share.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
-#include "lib/memory/sealed_memory.h"
+#include "lib/memory/shared_regions.h"
 
 namespace entrain {
 
@@ -109,6 +109,9 @@ class Communicator {
   absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
   // FAILED_PRECONDITION while a call on any of them uses it.
   absl::Status FreeMemory(void* memory);
+  // Makes others' memory such memory, as far as it is whole pages of private memory. Gives how many bytes of it are.
+  absl::StatusOr<int64_t> RegisterMemory(Bytes memory);
+  absl::Status DeregisterMemory(void* memory);
 
   // Any thread; returns at once; ends the communicator on all ranks.
   void Abort(absl::string_view reason);
@@ -154,6 +157,8 @@ class Communicator {
   // What looks after calls on device memory, made with the first one.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);
+  // The region that begins there, which peers use no more. An error names the call that does.
+  absl::StatusOr<std::shared_ptr<SharedRegion>> TakeBack(void* memory, bool registered);
 
   std::shared_ptr<Runtime> runtime_;
   std::shared_ptr<CommCore> core_;  // shared with the engine and with works that still run

@@ -659,13 +659,17 @@ void Engine::OpenContext(Context context, std::shared_ptr<ContextOwner> owner) {
   }
 }
 
-absl::Status Engine::Retire(const SharedRegion& region) {
-  const ConstBytes bytes(region.memory.data(), static_cast<size_t>(region.memory.size()));
+absl::Status Engine::CheckUnused(ConstBytes bytes) const {
   for (const auto& [context, owner] : owners_) {
     if (const std::string user = owner->UserOf(bytes); !user.empty()) {
       return absl::FailedPreconditionError(absl::StrCat("it is still used by ", user));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Retire(const SharedRegion& region) {
+  ENTRAIN_RETURN_IF_ERROR(CheckUnused(region.whole));
   for (const auto& transport : transports_) {
     transport->Retire(region);
   }

@@ -135,6 +135,8 @@ class Engine final : public Events {
   void CloseContext(Context context);
   // Tells the peers that this region is needed no more. An error names a call that uses it; then nothing is done.
   absl::Status Retire(const SharedRegion& region);
+  // FAILED_PRECONDITION names a call that has a buffer there.
+  absl::Status CheckUnused(ConstBytes bytes) const;
   // Something must reach the peers before this driver leaves: control messages that end a
   // communicator.
   void NeedFlush() { flush_ = true; }

@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -30,6 +35,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kPiece = 32 << 20;  // of memory that is replaced: what is there twice meanwhile
 
 // What a system call that wanted memory failed with, as a shortage if it is one.
 absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
@@ -62,6 +68,23 @@ void AskForHugePages(std::byte* data, int64_t bytes) {
       (madvise(data, size, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)) {
     ENTRAIN_LOG(kInfo, "memory: no huge pages for ", bytes, " bytes: ", strerror(errno));
   }
+}
+
+// Private memory with these contents comes to lie there. An error: nothing has changed.
+absl::Status PutPrivate(std::byte* at, const std::byte* contents, int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  void* const fresh =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (fresh == MAP_FAILED) {
+    return MemoryStatus(errno, "restoring", bytes);
+  }
+  std::memcpy(fresh, contents, size);
+  if (mremap(fresh, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) {
+    const int error = errno;
+    munmap(fresh, size);
+    return MemoryStatus(error, "restoring", bytes);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -107,9 +130,10 @@ absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SealedMemory> SealedMemory::Adopt(int fd, Access access) {
+absl::StatusOr<SealedMemory> SealedMemory::Adopt(int fd, Access access, int64_t margin) {
   SealedMemory memory;
   memory.fd_ = fd;
+  memory.margin_ = margin;
   struct stat info {};
   if (fstat(fd, &info) != 0) {
     return ErrnoStatus(errno, "looking at the peer's shared memory");
@@ -125,12 +149,103 @@ absl::StatusOr<SealedMemory> SealedMemory::Adopt(int fd, Access access) {
 
 absl::Status SealedMemory::Map(Access access) {
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* const data = mmap(nullptr, static_cast<size_t>(size_), protection, MAP_SHARED, fd_, 0);
-  if (data == MAP_FAILED) {
+  const auto size = static_cast<size_t>(size_);
+  if (margin_ == 0) {
+    void* const data = mmap(nullptr, size, protection, MAP_SHARED, fd_, 0);
+    if (data == MAP_FAILED) {
+      return MemoryStatus(errno, "mapping", size_);
+    }
+    data_ = static_cast<std::byte*>(data);
+    return absl::OkStatus();
+  }
+  const size_t all = size + 2 * static_cast<size_t>(margin_);
+  void* const place =
+      mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) {
     return MemoryStatus(errno, "mapping", size_);
   }
-  data_ = static_cast<std::byte*>(data);
+  std::byte* const data = static_cast<std::byte*>(place) + margin_;
+  if (mmap(data, size, protection, MAP_SHARED | MAP_FIXED, fd_, 0) == MAP_FAILED) {
+    const int error = errno;
+    munmap(place, all);
+    return MemoryStatus(error, "mapping", size_);
+  }
+  data_ = data;
   return absl::OkStatus();
+}
+
+// Whoever reads there meanwhile waits in the kernel at worst: one mapping follows the other at once.
+absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t bytes) {
+  SealedMemory source;  // the same memory elsewhere
+  ENTRAIN_RETURN_IF_ERROR(source.Open(bytes, 0));
+  ENTRAIN_RETURN_IF_ERROR(source.Map(Access::kReadWrite));
+  SealedMemory memory;
+  memory.data_ = begin;
+  memory.size_ = bytes;
+  memory.replaces_ = true;
+  for (int64_t at = 0; at < bytes; at += kPiece) {
+    const int64_t piece = std::min(kPiece, bytes - at);
+    const auto size = static_cast<size_t>(piece);
+    absl::Status status = source.Reserve(at, piece);
+    if (status.ok()) {
+      std::memcpy(source.data_ + at, begin + at, size);
+      if (mmap(begin + at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+               source.fd_, static_cast<off_t>(at)) != MAP_FAILED) {
+        continue;
+      }
+      status = MemoryStatus(errno, "replacing", piece);
+      // What was there may be unmapped already.
+      if (const absl::Status put = PutPrivate(begin + at, source.data_ + at, piece); !put.ok()) {
+        ENTRAIN_LOG(kError, "memory: ", piece,
+                    " bytes of this process cannot be put back in place: ", put.message());
+        std::abort();
+      }
+    }
+    if (const absl::Status restored = memory.Restore(at); !restored.ok()) {
+      ENTRAIN_LOG(kWarning, "memory: ", restored.message(), "; what was replaced stays so");
+    }
+    return status;
+  }
+  memory.fd_ = std::exchange(source.fd_, -1);
+  return memory;
+}
+
+absl::Status SealedMemory::Restore(int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kPiece) {
+    ENTRAIN_RETURN_IF_ERROR(PutPrivate(data_ + at, data_ + at, std::min(kPiece, bytes - at)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SealedMemory::GiveBack() {
+  const absl::Status status = Restore(size_);
+  data_ = nullptr;
+  CloseDescriptor();
+  return status;
+}
+
+bool SealedMemory::IsPrivate(const std::byte* begin, int64_t bytes) {
+  auto from = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t until = from + static_cast<uintptr_t>(bytes);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; from < until && std::getline(maps, line);) {
+    uintptr_t low = 0, high = 0;
+    unsigned long inode = 0;
+    char may[5] = "";
+    int end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %4s %*s %*s %lu %n", &low, &high, may,
+                    &inode, &end) < 4 ||
+        high <= from) {
+      continue;
+    }
+    const std::string name = line.substr(std::min(line.size(), static_cast<size_t>(end)));
+    if (low > from || std::string(may) != "rw-p" || inode != 0 ||
+        !(name.empty() || name == "[heap]" || name.rfind("[anon", 0) == 0)) {
+      return false;
+    }
+    from = high;
+  }
+  return from >= until;
 }
 
 // In pieces: on older kernels (6.1 for one) a signal undoes what one call has got so far, so that
@@ -154,7 +269,7 @@ void SealedMemory::Populate(int64_t offset, int64_t bytes) const {
 }
 
 absl::Status SealedMemory::KeepFromChildren() const {
-  return madvise(data_, static_cast<size_t>(size_), MADV_DONTFORK) == 0
+  return madvise(data_ - margin_, static_cast<size_t>(size_ + 2 * margin_), MADV_DONTFORK) == 0
              ? absl::OkStatus()
              : ErrnoStatus(errno, "keeping shared memory from forked children");
 }
@@ -169,12 +284,14 @@ SealedMemory& SealedMemory::operator=(SealedMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(margin_, other.margin_);
+  std::swap(replaces_, other.replaces_);
   return *this;
 }
 
 SealedMemory::~SealedMemory() {
-  if (data_ != nullptr) {
-    munmap(data_, static_cast<size_t>(size_));
+  if (data_ != nullptr && !replaces_) {
+    munmap(data_ - margin_, static_cast<size_t>(size_ + 2 * margin_));
   }
   CloseDescriptor();
 }

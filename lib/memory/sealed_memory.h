@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// Owns the descriptor and the mapping. Move-only.
+// Owns the descriptor and the mapping, unless that has taken the place of somebody else's memory. Move-only.
 class SealedMemory {
  public:
   enum class Pages { kUsual, kHuge };
@@ -22,8 +22,14 @@ class SealedMemory {
   // pages of 2 MiB), else transparent ones; else in usual pages. A shortage is RESOURCE_EXHAUSTED naming the size.
   static absl::StatusOr<SealedMemory> Create(int64_t bytes, Pages pages = Pages::kUsual,
                                              Exist exist = Exist::kAll);
-  // Takes over a descriptor that came from elsewhere. UNAVAILABLE: it is not such memory.
-  static absl::StatusOr<SealedMemory> Adopt(int fd, Access access);
+  // Takes over a descriptor that came from elsewhere. UNAVAILABLE: it is not such memory. `margin`: so many bytes, whole
+  // pages, of private memory lie right before the mapping and right behind it.
+  static absl::StatusOr<SealedMemory> Adopt(int fd, Access access, int64_t margin = 0);
+  // Takes the place of private memory (IsPrivate), whole pages from `begin` on: the addresses and what they hold stay.
+  // Nobody may write there meanwhile. After an error (a shortage is RESOURCE_EXHAUSTED) all is as it was.
+  static absl::StatusOr<SealedMemory> Replace(std::byte* begin, int64_t bytes);
+  // Whether all of it is memory of this process alone, to be read and written, that stands for no file.
+  static bool IsPrivate(const std::byte* begin, int64_t bytes);
 
   SealedMemory() = default;
   SealedMemory(SealedMemory&& other) noexcept { *this = std::move(other); }
@@ -43,14 +49,21 @@ class SealedMemory {
   absl::Status KeepFromChildren() const;
   // The mapping stays.
   void CloseDescriptor();
+  // After Replace: private memory with the same contents takes the place again; nobody may write there meanwhile. After an
+  // error some of it is still this memory, which stays in its place when this object goes.
+  absl::Status GiveBack();
 
  private:
   absl::Status Open(int64_t bytes, unsigned flags);
   absl::Status Map(Access access);
+  // [0, bytes) of it, which replaces others' memory, is private again.
+  absl::Status Restore(int64_t bytes);
 
   int fd_ = -1;
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  int64_t margin_ = 0;
+  bool replaces_ = false;  // somebody else's memory: the mapping is theirs
 };
 
 }  // namespace entrain

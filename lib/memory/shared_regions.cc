@@ -2,6 +2,10 @@
 
 #include <utility>
 
+#include <unistd.h>
+
+#include "absl/strings/str_format.h"
+
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -17,10 +21,50 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Allocate(
     int64_t bytes, SealedMemory::Pages pages) {
   auto region = std::make_shared<SharedRegion>();
   ENTRAIN_ASSIGN_OR_RETURN(region->memory, SealedMemory::Create(bytes, pages));
+  region->whole = ConstBytes(region->memory.data(), static_cast<size_t>(region->memory.size()));
   absl::MutexLock lock(&mutex_);
   region->id = next_id_++;
-  regions_[Key(region->memory.data())] = region;
-  count_.store(regions_.size(), std::memory_order_relaxed);
+  regions_[Key(region->whole.data())] = region;
+  Count();
+  return region;
+}
+
+// It takes its place in the list first, so that of two that overlap one is refused.
+absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Bytes bytes) {
+  auto region = std::make_shared<SharedRegion>();
+  region->whole = bytes;
+  region->registered = true;
+  const uintptr_t begin = Key(bytes.data()), end = begin + bytes.size();
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto after = regions_.lower_bound(end);
+    if (after != regions_.begin()) {
+      const ConstBytes before = std::prev(after)->second->whole;
+      if (Key(before.data()) + before.size() > begin) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("the %d bytes from %p on are allocated or registered already",
+                            before.size(), static_cast<const void*>(before.data())));
+      }
+    }
+    region->id = next_id_++;
+    regions_[begin] = region;
+    Count();
+  }
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
+  std::byte* const pages = bytes.data() + (first - begin);
+  const auto size = static_cast<int64_t>(last - first);
+  if (last <= first || !SealedMemory::IsPrivate(pages, size)) {
+    return region;
+  }
+  absl::StatusOr<SealedMemory> memory = SealedMemory::Replace(pages, size);
+  absl::MutexLock lock(&mutex_);
+  if (!memory.ok()) {
+    regions_.erase(begin);
+    Count();
+    return memory.status();
+  }
+  region->memory = *std::move(memory);
   return region;
 }
 
@@ -36,7 +80,7 @@ std::shared_ptr<const SharedRegion> SharedRegions::Find(ConstBytes bytes) const 
     return nullptr;
   }
   const auto& region = std::prev(after)->second;
-  return region->Contains(bytes) ? region : nullptr;
+  return region->memory.data() != nullptr && region->Contains(bytes) ? region : nullptr;
 }
 
 std::shared_ptr<const SharedRegion> SharedRegions::At(const void* begin) const {
@@ -45,10 +89,11 @@ std::shared_ptr<const SharedRegion> SharedRegions::At(const void* begin) const {
   return found == regions_.end() ? nullptr : found->second;
 }
 
-void SharedRegions::Remove(const SharedRegion& region) {
+std::shared_ptr<SharedRegion> SharedRegions::Remove(const SharedRegion& region) {
   absl::MutexLock lock(&mutex_);
-  regions_.erase(Key(region.memory.data()));
-  count_.store(regions_.size(), std::memory_order_relaxed);
+  const auto node = regions_.extract(Key(region.whole.data()));
+  Count();
+  return node.empty() ? nullptr : node.mapped();
 }
 
 }  // namespace entrain

@@ -10,7 +10,7 @@ from ._library import library_path, program_path
 from .acco import ACCO, AccoGroup, AccoInfo
 from .arrays import DType
 from .collectives import CallOptions, Received
-from .comm import Batch, Comm, CommStats, Runtime
+from .comm import Batch, Comm, CommStats, Registration, Runtime
 from .errors import (Aborted, Error, ErrorRecord, FailedPrecondition, Internal, InvalidArgument, Mismatch, PeerLost, Phase,
                      ResourceExhausted, Scope, TimedOut, Unimplemented)
 from .optim import WSAM, Optim, OptimInfo
@@ -23,6 +23,6 @@ from .works import Work
 __all__ = [
     "ACCO", "Aborted", "AccoGroup", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
     "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
-    "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
+    "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
     "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "__version__", "library_path", "program_path",
 ]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import weakref
 from typing import Any, Callable, List, Optional, Tuple, Union
 
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct, text_of
-from .arrays import DTypeLike, dtype_of, numpy_dtype
+from .arrays import Buffer, DTypeLike, buffer_of, dtype_of, numpy_dtype
 from .collectives import Collectives
-from .errors import Error, check, error_of, invalid, record_of
+from .errors import Error, check, error_of, invalid, last_error, record_of
 from .lifetime import Handle, interruptible
 from .reductions import Callback, Reduction, constant
 from .store import Store
@@ -233,6 +234,13 @@ class Comm(Collectives):
         array: npt.NDArray[Any] = whole[: math.prod(lengths) * kind.itemsize].view(kind).reshape(lengths)
         return array
 
+    def register(self, array: Any) -> "Registration":
+        """Makes the memory of an array (NumPy, PyTorch, DLPack) such memory as `alloc` gives, at its place, for as long as the
+        result is open: worth it for arrays that many large calls use, such as flat gradients. Nobody may write to the array
+        meanwhile, nor while the registration is closed; its storage must not be resized or pinned until then.
+        FailedPrecondition while a call uses the array."""
+        return Registration(self, buffer_of("register", "array", array, writable=True))
+
     # ---- callbacks that fail ---------------------------------------------------------------------------------------------
 
     def _remember(self, reduction: Reduction) -> None:
@@ -265,6 +273,52 @@ class _Block:
 
     def _free(self, pointer: Any) -> None:
         lib.entrain_mem_free(self.comm, pointer)
+
+
+class Registration(Handle):
+    """An array whose memory peers read where it lies (Comm.register). Keeps the array. Closed with its communicator."""
+
+    _what = "registration"
+
+    def __init__(self, comm: Comm, buffer: Buffer) -> None:
+        nbytes = buffer.count * buffer.dtype.itemsize
+        if nbytes == 0:
+            raise invalid("register", "array is empty")
+        mapped = ffi.new("size_t*")
+        handle = comm._open()
+        check(lib.entrain_mem_register(handle, buffer.pointer, nbytes, mapped))
+        #: Bytes that peers can map; 0 where the kernel does not let them (a file, memory that is shared already).
+        self.mapped = int(mapped[0])
+        self._comm = handle
+        self._buffer = buffer
+        super().__init__(buffer.pointer, _leave, comm)
+
+    def close(self) -> None:
+        """Gives the array ordinary memory again, with its contents. FailedPrecondition while a call uses it: it stays
+        registered then."""
+        if self._handle == NULL or os.getpid() != self._process:
+            return
+        status = lib.entrain_mem_deregister(self._comm, self._handle)
+        used = status == lib.ENTRAIN_FAILED_PRECONDITION
+        if used and not self._needs[0].closed:
+            raise last_error(status)
+        self._handle = NULL
+        if used:  # the communicator ends under a call
+            _kept.append(self._buffer)
+        else:
+            check(status)
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Error:
+            _kept.append(self._buffer)
+        except Exception:  # the interpreter is ending, or __init__ did not come to its end
+            pass
+
+
+# Of arrays that could not be deregistered: such memory must not be freed.
+_kept: List[Buffer] = []
 
 
 def _comm_config(name: Optional[str], timeout: Optional[float], algorithms: Optional[str], tuning: Optional[str],

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -56,13 +57,33 @@ TEST_P(Memory, IsZeroAlignedAndFreed) {
 
 // Every collective that receives what it only combines, and some that do not; from buffers anywhere in a region, in place
 // and not, of sizes below and above what is copied at once.
-TEST_P(Memory, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
+class MemoryOfCalls : public testing::TestWithParam<std::tuple<const char*, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Over, MemoryOfCalls,
+                         testing::Combine(testing::Values("inproc", "shm", "tcp"), testing::Bool()),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) ? "Registered" : "Allocated");
+                         });
+
+TEST_P(MemoryOfCalls, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
+  const auto [transport, registered] = GetParam();
   for (const int ranks : {2, 3, 4}) {
-    Run(ranks, [&](const Rank& self) {
+    const auto body = [&, registered = registered](const Rank& self) {
       const auto n = static_cast<size_t>(self.size), r = static_cast<size_t>(self.rank);
       constexpr size_t kMost = 600'000;
-      auto* const memory = static_cast<int64_t*>(Allocate(self.comm, (kMost * n * 2 + 64) * 8));
+      std::vector<int64_t> own(registered ? kMost * n * 2 + 64 : 0);
+      auto* const memory =
+          registered ? own.data()
+                     : static_cast<int64_t*>(Allocate(self.comm, (kMost * n * 2 + 64) * 8));
       ASSERT_NE(memory, nullptr);
+      if (registered) {  // in two parts, which begin and end anywhere in a page
+        for (int64_t* const part : {memory + 3, memory + 5 + kMost * n}) {
+          size_t mapped = 0;
+          EXPECT_OK(entrain_mem_register(self.comm, part, kMost * n * 8, &mapped));
+          EXPECT_LE(mapped, kMost * n * 8);
+          EXPECT_GT(mapped, kMost * n * 8 - 2 * 4096);
+        }
+      }
       for (const size_t count : {size_t{1}, size_t{1000}, size_t{20'011}, kMost}) {
         int64_t* const in = memory + 3;
         int64_t* const out = memory + 5 + kMost * n;
@@ -107,8 +128,16 @@ TEST_P(Memory, CollectivesGiveWhatTheyGiveOfOrdinaryMemory) {
           ASSERT_EQ((self.rank == 0 ? in : ordinary.data())[i], static_cast<int64_t>(i * 3)) << i;
         }
       }
-      EXPECT_OK(entrain_mem_free(self.comm, memory));
-    });
+      if (registered) {
+        const std::vector<int64_t> before(own);
+        EXPECT_OK(entrain_mem_deregister(self.comm, memory + 3));
+        EXPECT_OK(entrain_mem_deregister(self.comm, memory + 5 + kMost * n));
+        EXPECT_EQ(own, before);
+      } else {
+        EXPECT_OK(entrain_mem_free(self.comm, memory));
+      }
+    };
+    RunWorld(ranks, body, {.transports = transport});
   }
 }
 
@@ -229,6 +258,77 @@ TEST_P(Memory, IsNotFreedWhileASmallBlockingCallUsesIt) {
       options);
 }
 
+TEST_P(Memory, IsNeitherRegisteredNorDeregisteredWhileACallUsesIt) {
+  Run(2, [](const Rank& self) {
+    std::vector<float> memory(300'000, 1.0f);
+    const size_t bytes = memory.size() * sizeof(float);
+    int32_t go = 0;
+    const auto call = [&](entrain_work_t** work) {
+      return entrain_all_reduce(self.comm, memory.data(), memory.data(), memory.size(), ENTRAIN_F32,
+                                ENTRAIN_SUM, nullptr, work);
+    };
+    for (const bool registered : {false, true}) {
+      if (self.rank == 0) {
+        entrain_work_t* work = nullptr;
+        ASSERT_OK(call(&work));
+        if (registered) {
+          EXPECT_FAILS(entrain_mem_deregister(self.comm, memory.data()),
+                       ENTRAIN_FAILED_PRECONDITION, "still used by all_reduce");
+        } else {
+          EXPECT_FAILS(entrain_mem_register(self.comm, memory.data() + 5, 8, nullptr),
+                       ENTRAIN_FAILED_PRECONDITION, "still used by all_reduce");
+        }
+        ASSERT_OK(entrain_send(self.comm, &go, 1, ENTRAIN_I32, 1, nullptr, nullptr));
+        ASSERT_OK(entrain_work_wait(work, -1));
+        entrain_work_free(work);
+      } else {
+        ASSERT_OK(entrain_recv(self.comm, &go, 1, ENTRAIN_I32, 0, nullptr, nullptr));
+        ASSERT_OK(call(nullptr));
+      }
+      if (!registered) {
+        EXPECT_OK(entrain_mem_register(self.comm, memory.data(), bytes, nullptr));
+      }
+    }
+    EXPECT_EQ(memory[299'999], 4.0f);
+    EXPECT_OK(entrain_mem_deregister(self.comm, memory.data()));
+    EXPECT_EQ(memory[299'999], 4.0f);
+  });
+}
+
+TEST_P(Memory, ManyRegistrationsLeaveNothing) {
+  const int mappings = entrain::SharedMappings();
+  const size_t descriptors = Descriptors();
+  Run(2, [&](const Rank& self) {
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> memory(20'000 + static_cast<size_t>(i), 1.0f);
+      ASSERT_OK(
+          entrain_mem_register(self.comm, memory.data(), memory.size() * sizeof(float), nullptr));
+      ASSERT_OK(entrain_all_reduce(self.comm, memory.data(), memory.data(), memory.size(),
+                                   ENTRAIN_F32, ENTRAIN_SUM, nullptr, nullptr));
+      EXPECT_EQ(memory.back(), 2.0f);
+      EXPECT_OK(entrain_mem_deregister(self.comm, memory.data()));
+      EXPECT_EQ(memory.front(), 2.0f);
+    }
+  });
+  EXPECT_EQ(entrain::SharedMappings(), mappings);
+  EXPECT_EQ(Descriptors(), descriptors);
+}
+
+// It is the caller's memory for as long as the caller wants.
+TEST_P(Memory, WhatIsStillRegisteredOutlivesTheRuntime) {
+  const size_t descriptors = Descriptors();
+  std::vector<std::vector<float>> memory(2, std::vector<float>(50'000, 1.0f));
+  Run(2, [&](const Rank& self) {
+    auto& mine = memory[static_cast<size_t>(self.rank)];
+    ASSERT_OK(entrain_mem_register(self.comm, mine.data(), mine.size() * sizeof(float), nullptr));
+    ASSERT_OK(entrain_all_reduce(self.comm, mine.data(), mine.data(), mine.size(), ENTRAIN_F32,
+                                 ENTRAIN_SUM, nullptr, nullptr));
+  });
+  EXPECT_EQ(memory[0], std::vector<float>(50'000, 2.0f));
+  EXPECT_EQ(memory[1], memory[0]);
+  EXPECT_EQ(Descriptors(), descriptors);
+}
+
 TEST_P(Memory, IsFreedAfterAnAbortInTheMiddle) {
   for (int round = 0; round < 5; ++round) {
     std::atomic<int> calls{0};
@@ -279,7 +379,48 @@ TEST(MemoryArguments, EachIsNamed) {
     void* const good = Allocate(self.comm, 8192);
     EXPECT_FAILS(entrain_mem_free(self.comm, static_cast<char*>(good) + 64),
                  ENTRAIN_INVALID_ARGUMENT, "was not allocated");
+    EXPECT_FAILS(entrain_mem_register(self.comm, static_cast<char*>(good) + 64, 64, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "are allocated or registered already");
+    EXPECT_FAILS(entrain_mem_deregister(self.comm, good), ENTRAIN_INVALID_ARGUMENT,
+                 "is not registered");
     EXPECT_OK(entrain_mem_free(self.comm, good));
+  });
+}
+
+TEST(MemoryArguments, OfRegistrationEachIsNamed) {
+  RunWorld(1, [](const Rank& self) {
+    std::vector<char> own(10 * 4096);
+    EXPECT_FAILS(entrain_mem_register(nullptr, own.data(), 1, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "comm is NULL");
+    EXPECT_FAILS(entrain_mem_register(self.comm, nullptr, 1, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "memory is NULL");
+    EXPECT_FAILS(entrain_mem_register(self.comm, own.data(), 0, nullptr), ENTRAIN_INVALID_ARGUMENT,
+                 "bytes: 0");
+    EXPECT_FAILS(entrain_mem_register(self.comm, own.data(), SIZE_MAX / 2 - 1, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "bytes: 9223372036854775806");
+    EXPECT_FAILS(entrain_mem_deregister(nullptr, own.data()), ENTRAIN_INVALID_ARGUMENT,
+                 "comm is NULL");
+    EXPECT_OK(entrain_mem_deregister(self.comm, nullptr));
+    EXPECT_FAILS(entrain_mem_deregister(self.comm, own.data()), ENTRAIN_INVALID_ARGUMENT,
+                 "is not registered");
+    size_t mapped = 1;
+    EXPECT_OK(entrain_mem_register(self.comm, own.data(), own.size(), &mapped));
+    EXPECT_GE(mapped, 9u * 4096);
+    EXPECT_FAILS(entrain_mem_register(self.comm, own.data() + 4096, 4096, nullptr),
+                 ENTRAIN_INVALID_ARGUMENT, "are allocated or registered already");
+    EXPECT_FAILS(entrain_mem_free(self.comm, own.data()), ENTRAIN_INVALID_ARGUMENT,
+                 "was not allocated");
+    EXPECT_OK(entrain_mem_deregister(self.comm, own.data()));
+    EXPECT_FAILS(entrain_mem_deregister(self.comm, own.data()), ENTRAIN_INVALID_ARGUMENT,
+                 "is not registered");
+    // Of less than a page nothing is mapped; what stands for a file is left alone.
+    EXPECT_OK(entrain_mem_register(self.comm, own.data(), 100, &mapped));
+    EXPECT_EQ(mapped, 0u);
+    EXPECT_OK(entrain_mem_deregister(self.comm, own.data()));
+    static char in_a_file[3 * 4096] = "initialised, so it is mapped from the program's file";
+    EXPECT_OK(entrain_mem_register(self.comm, in_a_file, sizeof(in_a_file), &mapped));
+    EXPECT_EQ(mapped, 0u);
+    EXPECT_OK(entrain_mem_deregister(self.comm, in_a_file));
   });
 }
 

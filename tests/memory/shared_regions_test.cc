@@ -26,6 +26,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/mappings.h"
+
 namespace entrain {
 namespace {
 
@@ -247,6 +249,150 @@ TEST(SharedRegions, FindsTheRegionAroundABuffer) {
   EXPECT_EQ(regions.Find({all[8]->memory.data(), 1}), all[8]);
   const uint64_t last = all.back()->id;
   EXPECT_GT((*regions.Allocate(1, Pages::kUsual))->id, last) << "numbers are not used again";
+}
+
+// ---- Memory of others ----------------------------------------------------------------------------------------------------
+
+constexpr size_t kPage = 4096;
+
+// Private pages, each with bytes of its own.
+class PrivatePages {
+ public:
+  explicit PrivatePages(size_t pages) : size_(pages * kPage) {
+    void* const data =
+        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(data, MAP_FAILED);
+    data_ = static_cast<std::byte*>(data);
+    for (size_t i = 0; i < size_; ++i) {
+      data_[i] = At(i);
+    }
+  }
+  ~PrivatePages() { munmap(data_, size_); }
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  static std::byte At(size_t i) { return static_cast<std::byte>(i / kPage * 31 + i); }
+  bool Holds() const {
+    for (size_t i = 0; i < size_; ++i) {
+      if (data_[i] != At(i)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  size_t size_;
+  std::byte* data_;
+};
+
+TEST(SealedMemory, ReplacesPrivateMemoryAndGivesItBack) {
+  const int mappings = SharedMappings();
+  const PrivatePages pages(20'000);  // several pieces
+  const auto bytes = static_cast<int64_t>(pages.size() - 2 * kPage);
+  std::byte* const begin = pages.data() + kPage;
+  ASSERT_TRUE(SealedMemory::IsPrivate(pages.data(), static_cast<int64_t>(pages.size())));
+  absl::StatusOr<SealedMemory> memory = SealedMemory::Replace(begin, bytes);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->data(), begin);
+  EXPECT_EQ(memory->size(), bytes);
+  EXPECT_TRUE(pages.Holds());
+  EXPECT_FALSE(SealedMemory::IsPrivate(begin, bytes));
+  EXPECT_FALSE(SealedMemory::IsPrivate(pages.data(), static_cast<int64_t>(pages.size())));
+  EXPECT_TRUE(SealedMemory::IsPrivate(pages.data(), kPage)) << "beside it";
+  EXPECT_EQ(SharedMappings(), mappings + 1) << "its pieces are one";
+  {
+    absl::StatusOr<SealedMemory> theirs =
+        SealedMemory::Adopt(dup(memory->fd()), Access::kRead, kPage);
+    ASSERT_TRUE(theirs.ok()) << theirs.status();
+    EXPECT_EQ(std::memcmp(theirs->data(), begin, static_cast<size_t>(bytes)), 0);
+    begin[bytes - 1] = std::byte{1};
+    EXPECT_EQ(theirs->data()[bytes - 1], std::byte{1});
+    begin[bytes - 1] = PrivatePages::At(static_cast<size_t>(bytes) + kPage - 1);
+    // The margin is there to be written.
+    std::memset(theirs->data() - kPage, 7, kPage);
+    std::memset(theirs->data() + bytes, 7, kPage);
+  }
+  const SealedMemory moved = *std::move(memory);
+  EXPECT_EQ(const_cast<SealedMemory&>(moved).GiveBack(), absl::OkStatus());
+  EXPECT_TRUE(pages.Holds());
+  EXPECT_TRUE(SealedMemory::IsPrivate(pages.data(), static_cast<int64_t>(pages.size())));
+  EXPECT_EQ(SharedMappings(), mappings);
+}
+
+TEST(SealedMemory, WhatIsNotGivenBackStaysMemory) {
+  const PrivatePages pages(3);
+  EXPECT_TRUE(SealedMemory::Replace(pages.data(), 3 * kPage).ok());
+  EXPECT_TRUE(pages.Holds());
+  pages.data()[5] = std::byte{0};
+  EXPECT_FALSE(pages.Holds());
+}
+
+TEST(SealedMemory, AShortageWhileItReplacesChangesNothing) {
+  const PrivatePages pages(20'000);
+  EXPECT_TRUE(InChild([&] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit some{50 << 20, 50 << 20};  // so that it fails after the first piece
+    setrlimit(RLIMIT_FSIZE, &some);
+    const auto memory = SealedMemory::Replace(pages.data(), static_cast<int64_t>(pages.size()));
+    return absl::IsResourceExhausted(memory.status()) && pages.Holds() &&
+           SealedMemory::IsPrivate(pages.data(), static_cast<int64_t>(pages.size()));
+  }));
+}
+
+TEST(SealedMemory, OnlyPrivateMemoryThatCanBeWrittenIsPrivate) {
+  const PrivatePages pages(8);
+  EXPECT_TRUE(SealedMemory::IsPrivate(pages.data(), 8 * kPage));
+  mprotect(pages.data() + 2 * kPage, kPage, PROT_READ);
+  EXPECT_FALSE(SealedMemory::IsPrivate(pages.data(), 8 * kPage));
+  EXPECT_FALSE(SealedMemory::IsPrivate(pages.data() + 2 * kPage, kPage));
+  EXPECT_TRUE(SealedMemory::IsPrivate(pages.data() + 3 * kPage, 5 * kPage));
+  munmap(pages.data() + 5 * kPage, kPage);
+  EXPECT_FALSE(SealedMemory::IsPrivate(pages.data() + 3 * kPage, 5 * kPage));
+  EXPECT_TRUE(SealedMemory::IsPrivate(pages.data() + 3 * kPage, 2 * kPage));
+  mmap(pages.data() + 5 * kPage, kPage, PROT_READ | PROT_WRITE,
+       MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  EXPECT_FALSE(SealedMemory::IsPrivate(pages.data() + 3 * kPage, 5 * kPage));
+  std::vector<std::byte> heap(8 * kPage);
+  EXPECT_TRUE(SealedMemory::IsPrivate(heap.data(), 8 * kPage));
+  const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  void* const mapped = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+  close(file);
+  EXPECT_FALSE(SealedMemory::IsPrivate(static_cast<std::byte*>(mapped), kPage));
+  munmap(mapped, kPage);
+}
+
+TEST(SharedRegions, RegistersTheWholePagesOfARange) {
+  SharedRegions regions;
+  const PrivatePages pages(6);
+  std::byte* const begin = pages.data() + 100;
+  const size_t size = 5 * kPage;
+  const auto region = regions.Register({begin, size});
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_TRUE((*region)->registered);
+  EXPECT_EQ((*region)->memory.data(), pages.data() + kPage);
+  EXPECT_EQ((*region)->memory.size(), 4 * kPage);
+  EXPECT_TRUE(pages.Holds());
+  EXPECT_EQ(regions.Find({begin, size}), *region);
+  EXPECT_EQ(regions.Find({begin, 1}), *region);
+  EXPECT_EQ(regions.Find({begin - 1, 2}), nullptr);
+  EXPECT_EQ(regions.Find({begin + 1, size}), nullptr);
+  EXPECT_EQ(regions.At(begin), *region);
+  EXPECT_EQ(regions.Register({begin + size - 1, kPage}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(regions.Register({pages.data(), 101}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // Beside it, and less than a page: nothing can be mapped.
+  const auto rest = regions.Register({begin + size, 100});
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_EQ((*rest)->memory.size(), 0);
+  EXPECT_EQ(regions.Find({begin + size, 100}), nullptr);
+  EXPECT_EQ(regions.At(begin + size), *rest);
+  const auto taken = regions.Remove(**region);
+  EXPECT_EQ(taken, *region);
+  EXPECT_EQ(regions.At(begin), nullptr);
+  EXPECT_EQ(taken->memory.GiveBack(), absl::OkStatus());
+  EXPECT_TRUE(pages.Holds());
+  EXPECT_EQ((*regions.Register({begin, size}))->memory.size(), 4 * kPage) << "once more";
 }
 
 }  // namespace

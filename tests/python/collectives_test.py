@@ -241,3 +241,46 @@ def test_memory_of_the_library():
         assert row.tolist() == [4.0] * 5 and empty.size == 0
 
     ranks(2, body)
+
+
+def test_arrays_are_registered_at_their_place():
+    def body(comm):
+        own = np.full(300_001, comm.rank + 1, np.float32)
+        with comm.register(own) as registration:
+            assert own.nbytes - 8192 < registration.mapped <= own.nbytes and (own == comm.rank + 1).all()
+            comm.all_reduce(own)
+            with pytest.raises(entrain.InvalidArgument, match="registered already"):
+                comm.register(own[1000:])
+        assert registration.closed and (own == 3).all()
+        registration.close()
+        comm.all_reduce(own)
+        assert (own == 6).all()
+        with pytest.raises(entrain.InvalidArgument, match="array is empty"):
+            comm.register(np.empty(0, np.float32))
+        frozen = np.ones(10_000)
+        frozen.flags.writeable = False
+        with pytest.raises(entrain.InvalidArgument, match="array is read-only"):
+            comm.register(frozen)
+
+    ranks(2, body)
+
+
+def test_a_registration_stays_while_a_call_uses_its_array():
+    def body(comm):
+        own = np.ones(300_000, np.float32)
+        registration = comm.register(own)
+        if comm.rank == 0:
+            work = comm.all_reduce(own, async_=True)
+            with pytest.raises(entrain.FailedPrecondition, match="still used by all_reduce"):
+                registration.close()
+            assert not registration.closed
+            comm.send(np.zeros(1, np.int32), 1)
+            work.wait()
+        else:
+            comm.recv(np.zeros(1, np.int32), 0)
+            comm.all_reduce(own)
+        # The communicator closes it, and the array stays what it is.
+        comm.close()
+        assert registration.closed and (own == 2).all()
+
+    ranks(2, body)

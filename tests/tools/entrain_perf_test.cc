@@ -199,12 +199,12 @@ TEST(EntrainPerf, SeveralTransportsAndAlgorithmsGiveOneLineEach) {
 }
 
 TEST(EntrainPerf, MeasuresOnMemoryThatThePeersMap) {
-  for (const char* kind : {"private", "shared", "huge"}) {
+  for (const char* kind : {"private", "shared", "huge", "registered"}) {
     const Ended ended =
         Perf({"all_reduce", "-n", "2", "--transport", "inproc,shm,tcp", "--memory", kind,
               "--min-bytes", "100K", "--max-bytes", "400K", "--budget", "0.001"});
     EXPECT_EQ(ended.code, 0) << ended.err;
-    EXPECT_EQ(ended.out.find("entrain_mem_alloc") != std::string::npos,
+    EXPECT_EQ(ended.out.find("buffers of entrain_mem_") != std::string::npos,
               kind != std::string("private"));
   }
 }
@@ -391,30 +391,30 @@ TEST_P(Refused, WithOneLine) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Refused,
-    ::testing::Values(BadCall{{}, "no COLLECTIVE"}, BadCall{{"allreduce"}, "\"allreduce\""},
-                      BadCall{{"all_reduce", "--dtype", "f33"}, "\"f33\""},
-                      BadCall{{"all_reduce", "--op", "xor"}, "\"xor\""},
-                      BadCall{{"all_reduce", "--min-bytes", "4Q"}, "\"4Q\""},
-                      BadCall{{"all_reduce", "--min-bytes", "2K", "--max-bytes", "1K"}, "2K"},
-                      BadCall{{"all_reduce", "--transport", "pigeon"}, "\"pigeon\""},
-                      BadCall{{"all_reduce", "--algorithm", "quick"}, "quick"},
-                      BadCall{{"all_reduce", "--dtype", "f16", "--op", "bor"},
-                              "op bor reduces integers only, not dtype f16"},
-                      BadCall{{"all_reduce", "--dtype", "i32_i32"}, "not op sum"},
-                      BadCall{{"all_reduce", "--memory", "2"},
-                              "--memory: \"2\" is not one of private, shared, huge, device"},
-                      BadCall{{"all_reduce", "-n", "0"}, "--ranks"},
-                      BadCall{{"all_reduce", "--pin"}, "-n"},
-                      BadCall{{"all_reduce", "-n", "2", "--json", "/no/such/file"}, "/no/such"},
-                      BadCall{{"all_reduce", "--bogus"}, "--bogus"},
-                      BadCall{{"all_reduce", "--tune", "/tmp/x"}, "COLLECTIVE: not with --tune"},
-                      BadCall{{"--tune", "/tmp/x", "-n", "1"}, "at least 2 ranks"},
-                      BadCall{{"--tune", "/no/such/file", "-n", "2", "--transport", "inproc",
-                               "--budget", "3600"},  // before anything is measured
-                              "/no/such/file"},
-                      BadCall{{"broadcast", "-n", "2", "--root", "2"}, "--root"},
-                      BadCall{{"send_recv", "-n", "1"}, "at least 2"},
-                      BadCall{{"all_reduce", "-n", "2", "--algorithm", "composed"}, "composed"}));
+    ::testing::Values(
+        BadCall{{}, "no COLLECTIVE"}, BadCall{{"allreduce"}, "\"allreduce\""},
+        BadCall{{"all_reduce", "--dtype", "f33"}, "\"f33\""},
+        BadCall{{"all_reduce", "--op", "xor"}, "\"xor\""},
+        BadCall{{"all_reduce", "--min-bytes", "4Q"}, "\"4Q\""},
+        BadCall{{"all_reduce", "--min-bytes", "2K", "--max-bytes", "1K"}, "2K"},
+        BadCall{{"all_reduce", "--transport", "pigeon"}, "\"pigeon\""},
+        BadCall{{"all_reduce", "--algorithm", "quick"}, "quick"},
+        BadCall{{"all_reduce", "--dtype", "f16", "--op", "bor"},
+                "op bor reduces integers only, not dtype f16"},
+        BadCall{{"all_reduce", "--dtype", "i32_i32"}, "not op sum"},
+        BadCall{{"all_reduce", "--memory", "2"},
+                "--memory: \"2\" is not one of private, shared, huge, registered, device"},
+        BadCall{{"all_reduce", "-n", "0"}, "--ranks"}, BadCall{{"all_reduce", "--pin"}, "-n"},
+        BadCall{{"all_reduce", "-n", "2", "--json", "/no/such/file"}, "/no/such"},
+        BadCall{{"all_reduce", "--bogus"}, "--bogus"},
+        BadCall{{"all_reduce", "--tune", "/tmp/x"}, "COLLECTIVE: not with --tune"},
+        BadCall{{"--tune", "/tmp/x", "-n", "1"}, "at least 2 ranks"},
+        BadCall{{"--tune", "/no/such/file", "-n", "2", "--transport", "inproc", "--budget",
+                 "3600"},  // before anything is measured
+                "/no/such/file"},
+        BadCall{{"broadcast", "-n", "2", "--root", "2"}, "--root"},
+        BadCall{{"send_recv", "-n", "1"}, "at least 2"},
+        BadCall{{"all_reduce", "-n", "2", "--algorithm", "composed"}, "composed"}));
 
 }  // namespace
 }  // namespace entrain

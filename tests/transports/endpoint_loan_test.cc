@@ -25,11 +25,30 @@ class EndpointLoan : public EndpointContract {
     return *region;
   }
   static Bytes In(const SharedRegion& region, int64_t offset, int64_t bytes) {
-    return {region.memory.data() + offset, static_cast<size_t>(bytes)};
+    return {const_cast<std::byte*>(region.whole.data()) + offset, static_cast<size_t>(bytes)};
   }
   static void Fill(Bytes bytes, uint32_t seed) {
     const Buffer pattern = Pattern(static_cast<int64_t>(bytes.size()), seed);
     std::copy(pattern.begin(), pattern.end(), reinterpret_cast<uint8_t*>(bytes.data()));
+  }
+  // Memory of a's that begins and ends in the middle of pages; on the heap, so that they hold other things too.
+  std::shared_ptr<const SharedRegion> Register(int64_t bytes) {
+    heap.assign(static_cast<size_t>(bytes) + 200, std::byte{0});
+    auto region = a->regions->Register({heap.data() + 100, static_cast<size_t>(bytes)});
+    EXPECT_TRUE(region.ok()) << region.status();
+    registered = *region;
+    return *region;
+  }
+  // What is registered becomes private before it is freed.
+  void GiveBack() {
+    EXPECT_EQ(a->regions->Remove(*registered)->memory.GiveBack(), absl::OkStatus());
+    registered = nullptr;
+  }
+  void TearDown() override {
+    if (registered != nullptr) {
+      GiveBack();
+    }
+    EndpointContract::TearDown();
   }
   void Retire(const std::shared_ptr<const SharedRegion>& region) {
     a->transport->Retire(*region);
@@ -48,6 +67,8 @@ class EndpointLoan : public EndpointContract {
     return loan.lent == nullptr ? in : Buffer(data, data + in.size());
   }
 
+  std::vector<std::byte> heap;
+  std::shared_ptr<const SharedRegion> registered;  // lies there
   Buffer in;
   Transfer received, sent;
   Loan loan;
@@ -59,39 +80,76 @@ INSTANTIATE_TEST_SUITE_P(Every, EndpointLoan,
 
 TEST_P(EndpointLoan, GivesTheBytesAndCompletesTheSendWhenItEnds) {
   Connect();
-  const auto region = Allocate(2 * kMiB);
-  for (const int64_t bytes : {int64_t{0}, int64_t{1}, 4 * kKiB, 100 * kKiB + 3, kMiB}) {
-    for (const int64_t offset : {int64_t{0}, int64_t{8}, 5 * kKiB + 1}) {
-      in.assign(static_cast<size_t>(bytes), 0);
-      received = {};
-      sent = {};
-      Fill(In(*region, offset, bytes), static_cast<uint32_t>(bytes + offset));
-      ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, offset, bytes), next_tag++));
-      EXPECT_EQ(received.bytes, bytes);
-      EXPECT_EQ(Received(), Pattern(bytes, static_cast<uint32_t>(bytes + offset)));
-      EXPECT_EQ(loan.lent != nullptr, lends() && bytes > 32 * kKiB) << bytes;
-      if (loan.lent != nullptr) {
-        Settle();
-        EXPECT_EQ(sent.times, 0) << "it is still read";
-        EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
-        EXPECT_EQ(loan.lent, nullptr);
+  constexpr int64_t kAll = 2 * kMiB;
+  for (const auto& region : {Allocate(kAll), Register(kAll)}) {
+    for (const int64_t bytes : {int64_t{0}, int64_t{1}, 4 * kKiB, 100 * kKiB + 3, kMiB, kAll}) {
+      for (const int64_t offset : {int64_t{0}, int64_t{8}, 5 * kKiB + 1, kAll - bytes}) {
+        if (offset + bytes > kAll) {
+          continue;
+        }
+        in.assign(static_cast<size_t>(bytes), 0);
+        received = {};
+        sent = {};
+        Fill(In(*region, offset, bytes), static_cast<uint32_t>(bytes + offset));
+        ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, offset, bytes), next_tag++));
+        EXPECT_EQ(received.bytes, bytes);
+        EXPECT_EQ(Received(), Pattern(bytes, static_cast<uint32_t>(bytes + offset)));
+        EXPECT_EQ(loan.lent != nullptr, lends() && bytes > 32 * kKiB) << bytes;
+        if (loan.lent != nullptr) {
+          Settle();
+          EXPECT_EQ(sent.times, 0) << "it is still read";
+          EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+          EXPECT_EQ(loan.lent, nullptr);
+        }
+        ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
+        EXPECT_EQ(sent.status, absl::OkStatus());
       }
-      ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
-      EXPECT_EQ(sent.status, absl::OkStatus());
     }
   }
 }
 
 TEST_P(EndpointLoan, ReceivesThatAskForACopyGetOne) {
   Connect();
-  const auto region = Allocate(3 * kMiB);
-  Fill(In(*region, 0, 3 * kMiB), 1);
-  Buffer copy(3 * kMiB);
-  to_b->PostSend(Message(1), In(*region, 0, 3 * kMiB), &sent);  // also when the message is early
-  Settle();
-  to_a->PostRecv(Message(1), Of(copy), &received);
-  ASSERT_TRUE(PollBoth(received, sent));
-  EXPECT_EQ(copy, Pattern(3 * kMiB, 1));
+  for (const auto& region : {Allocate(3 * kMiB), Register(3 * kMiB)}) {
+    for (const int64_t bytes : {40 * kKiB, 3 * kMiB}) {
+      Fill(In(*region, 0, bytes), 1);
+      Buffer copy(static_cast<size_t>(bytes));
+      const uint32_t tag = next_tag++;
+      sent = received = {};
+      to_b->PostSend(Message(tag), In(*region, 0, bytes), &sent);  // also when it is early
+      Settle();
+      to_a->PostRecv(Message(tag), Of(copy), &received);
+      ASSERT_TRUE(PollBoth(received, sent));
+      EXPECT_EQ(copy, Pattern(bytes, 1));
+    }
+  }
+}
+
+// The pages in which it begins and ends hold other things, which change.
+TEST_P(EndpointLoan, RegisteredMemoryIsReadAnewWithEachMessage) {
+  Connect();
+  constexpr int64_t kAll = 100 * kKiB;
+  const auto region = Register(kAll);
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    in.assign(kAll, 0);
+    received = sent = {};
+    Fill(In(*region, 0, kAll), seed);
+    std::fill(heap.begin(), heap.begin() + 100, static_cast<std::byte>(seed));
+    ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kAll), next_tag++));
+    EXPECT_EQ(Received(), Pattern(kAll, seed));
+    if (loan.lent != nullptr) {
+      EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+    }
+    ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
+  }
+  a->transport->Retire(*region);
+  GiveBack();
+  in.assign(kAll, 0);
+  received = sent = {};
+  Fill(In(*region, 0, kAll), 9);
+  ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kAll), next_tag++));
+  EXPECT_EQ(loan.lent, nullptr) << "it is private again";
+  EXPECT_EQ(in, Pattern(kAll, 9));
 }
 
 TEST_P(EndpointLoan, PrivateMemoryIsCopied) {

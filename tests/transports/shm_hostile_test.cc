@@ -588,6 +588,15 @@ TEST_F(ShmHostile, OfASingleMessageTheSenderPushesTheRest) {
   }
 }
 
+// All of it is mapped.
+WireOffer Offer(uint64_t region, uint64_t address, uint64_t bytes) {
+  return {.region = region,
+          .address = address,
+          .bytes = bytes,
+          .mapped_address = address,
+          .mapped_bytes = bytes};
+}
+
 TEST_F(ShmHostile, MessagesInMemoryThatWasNotOfferedOrBeyondIt) {
   const SealedMemory memory = SealedMemory::Create(1 << 20).value();
   const auto address = reinterpret_cast<uint64_t>(memory.data());
@@ -601,7 +610,7 @@ TEST_F(ShmHostile, MessagesInMemoryThatWasNotOfferedOrBeyondIt) {
   for (const auto& message : messages) {
     SCOPED_TRACE(message.address - address);
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    ASSERT_TRUE(peer->Offer({.region = 7, .address = address, .bytes = 1 << 20}, memory.fd()));
+    ASSERT_TRUE(peer->Offer(Offer(7, address, 1 << 20), memory.fd()));
     Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), message.bytes, message.address,
                                       1, message.region}));
     ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
@@ -614,14 +623,21 @@ TEST_F(ShmHostile, MessagesInMemoryThatWasNotOfferedOrBeyondIt) {
 
 TEST_F(ShmHostile, OffersThatAreNone) {
   const SealedMemory memory = SealedMemory::Create(4096).value();
+  constexpr uint64_t magic = WireOffer::kMagic;
   const WireOffer offers[] = {
-      {.magic = 1, .region = 1, .address = 4096, .bytes = 4096},
-      {.region = 1, .address = ~uint64_t{0} - 4095, .bytes = 8192},
-      {.region = 2, .address = 4096, .bytes = 4096},  // which is taken
+      {1, 1, 4096, 4096, 4096, 4096},        // no magic
+      Offer(1, ~uint64_t{0} - 4095, 8192),   // past the last address
+      Offer(2, 4096, 4096),                  // which is taken
+      {magic, 1, 8192, 4096, 4096, 4096},    // mapped before it,
+      {magic, 1, 8192, 4096, 8193, 4096},    // behind it,
+      {magic, 1, 8192, 4096, 8192, 4097},    // longer,
+      {magic, 1, 8192, 16384, 12288, 4096},  // a page of it before, not mapped,
+      {magic, 1, 8192, 16384, 8193, 4096},   // more than one behind
+      {magic, 1, 8192, ~uint64_t{0} - 8192, 8192, ~uint64_t{0} - 4096},
   };
   for (const WireOffer& offer : offers) {
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    ASSERT_TRUE(peer->Offer({.region = 2, .address = 4096, .bytes = 4096}, memory.fd()));
+    ASSERT_TRUE(peer->Offer(Offer(2, 4096, 4096), memory.fd()));
     ASSERT_TRUE(peer->Offer(offer, memory.fd()));
     ASSERT_NO_FATAL_FAILURE(ExpectLost("offers impossible memory"));
     TearDown();
@@ -646,7 +662,7 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
   const size_t before = OpenDescriptors();
   for (const int fd : {unsealed.get(), small.fd(), doorbell.get()}) {
     peer->Sleep(kForData);  // else it would be asked to push a part
-    ASSERT_TRUE(peer->Offer({.region = ++region, .address = address, .bytes = out.size()}, fd));
+    ASSERT_TRUE(peer->Offer(Offer(++region, address, out.size()), fd));
     std::vector<std::byte> in(out.size());
     Transfer received;
     Loan loan;
@@ -676,7 +692,7 @@ TEST_F(ShmHostile, MemoryRetiredWhileItIsLentStaysUntilTheEnd) {
     for (const bool revoked_here : {false, true}) {
       SCOPED_TRACE(testing::Message() << revoked_there << revoked_here);
       ASSERT_NO_FATAL_FAILURE(Introduce());
-      ASSERT_TRUE(peer->Offer({.region = 1, .address = address, .bytes = 1 << 20}, memory.fd()));
+      ASSERT_TRUE(peer->Offer(Offer(1, address, 1 << 20), memory.fd()));
       std::vector<std::byte> in(100'000);
       Transfer received;
       Loan loan;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -198,6 +199,27 @@ absl::Status EntrainSubject::MakeSum() {
 void EntrainSubject::UseDeviceMemory() {
   on_device_ = true;
   options_.memory = ENTRAIN_MEMORY_DEVICE;
+}
+
+absl::StatusOr<Buffers> EntrainSubject::RegisterBuffers(int64_t bytes) {
+  ENTRAIN_ASSIGN_OR_RETURN(Buffers own, Buffers::Allocate(bytes));
+  const auto buffers = std::make_shared<Buffers>(std::move(own));
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  const auto release = [comm = comm_.get()](void* one) {
+    if (entrain_mem_deregister(comm, one) != ENTRAIN_OK) {
+      std::fprintf(stderr, "entrain-perf: %s\n", entrain_last_error());
+    }
+  };
+  ENTRAIN_RETURN_IF_ERROR(FromC(entrain_mem_register(comm_.get(), buffers->in(), size, nullptr)));
+  if (const auto status = FromC(entrain_mem_register(comm_.get(), buffers->out(), size, nullptr));
+      !status.ok()) {
+    release(buffers->in());
+    return status;
+  }
+  return Buffers(buffers->in(), buffers->out(), [release, buffers] {
+    release(buffers->in());
+    release(buffers->out());
+  });
 }
 
 absl::StatusOr<Buffers> EntrainSubject::AllocateBuffers(int64_t bytes, bool huge_pages) {

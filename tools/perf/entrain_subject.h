@@ -50,6 +50,8 @@ class EntrainSubject final : public Subject {
 
   // Of entrain_mem_alloc. Must not outlive this.
   absl::StatusOr<Buffers> AllocateBuffers(int64_t bytes, bool huge_pages);
+  // Private ones, given to entrain_mem_register. Must not outlive this.
+  absl::StatusOr<Buffers> RegisterBuffers(int64_t bytes);
 
   // The buffers of calls are in device memory.
   void UseDeviceMemory();

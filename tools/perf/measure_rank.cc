@@ -145,6 +145,10 @@ class RankRun {
       note("buffers in device memory: " + name);
       return buffers;
     }
+    if (options_.memory == Options::Memory::kRegistered) {
+      note("buffers of entrain_mem_register");
+      return subject.RegisterBuffers(bytes);
+    }
     note("buffers of entrain_mem_alloc");
     return subject.AllocateBuffers(bytes, options_.memory == Options::Memory::kHuge);
   }

@@ -95,7 +95,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_option(
          "--memory", words.memory,
          "what the buffers are: private; shared: of entrain_mem_alloc; huge: the same in huge "
-         "pages; device: in device memory, the ranks' devices in turn (private)")
+         "pages; registered: private, and given to entrain_mem_register; device: in device memory, "
+         "the ranks' devices in turn (private)")
       ->option_text("KIND");
   app.add_option("--json", options.json, "write the figures to FILE too")->option_text("FILE");
   app.add_flag("--append", options.append, "add to the file of --json instead of replacing it");
@@ -177,14 +178,15 @@ absl::Status UnderstandCase(const Words& words, Case& like) {
 
 absl::StatusOr<Options::Memory> MemoryFromName(const std::string& name) {
   using enum Options::Memory;
-  for (const auto& [known, kind] : {std::pair("private", kPrivate), std::pair("shared", kShared),
-                                    std::pair("huge", kHuge), std::pair("device", kDevice)}) {
+  for (const auto& [known, kind] :
+       {std::pair("private", kPrivate), std::pair("shared", kShared), std::pair("huge", kHuge),
+        std::pair("registered", kRegistered), std::pair("device", kDevice)}) {
     if (name == known) {
       return kind;
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--memory: \"", name, "\" is not one of private, shared, huge, device"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--memory: \"", name, "\" is not one of private, shared, huge, registered, device"));
 }
 
 absl::Status UnderstandLists(const Words& words, Options& options) {

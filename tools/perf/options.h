@@ -18,8 +18,8 @@ struct Options {
   // Each is measured on its own; "" stands for the library's choice.
   std::vector<std::string> transports{""}, algorithms{""};
   double budget_s = 0.15;
-  // Of the buffers. kShared and kHuge: of entrain_mem_alloc.
-  enum class Memory { kPrivate, kShared, kHuge, kDevice };
+  // Of the buffers. kShared and kHuge: of entrain_mem_alloc; kRegistered: private, and registered.
+  enum class Memory { kPrivate, kShared, kHuge, kRegistered, kDevice };
   Memory memory = Memory::kPrivate;
   std::string json;
   std::string tune;  // the file to write; empty: measure `like`

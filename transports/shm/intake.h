@@ -95,7 +95,7 @@ class Intake {
     bool weighed = false;               // the work was: so its copies are timed for that
     std::optional<LoneMessages::Way> way{};  // it came alone: timed
     int64_t since = 0;
-    const std::byte* data() const { return region->memory.data() + (address - region->address); }
+    const std::byte* data() const { return region->At(address); }
   };
   absl::Status Handle(const RingReader::Record& record);
   absl::Status OnEager(ConstBytes payload);
@@ -131,6 +131,8 @@ class Intake {
   // Its bytes: from the sender's memory; from its region, which is mapped here if that goes.
   bool ReadWhole(uint64_t address, Bytes into);
   bool CopyMapped(const WireAnnounce& wire, Bytes into);
+  // Reads what of the message is not mapped to its place beside the mapping.
+  bool Complete(const PeerRegion& region, uint64_t address, uint64_t bytes);
   // Whether a message of this length is to come both ways at once.
   bool Shares(uint64_t bytes);
   // Whether the sender can copy too: it waits, has a core, and does not fetch from here itself.

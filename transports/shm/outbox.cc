@@ -179,8 +179,10 @@ uint64_t Outbox::Offer(ConstBytes bytes) {
   }
   if (offered_.count(region->id) == 0) {
     const WireOffer offer{.region = region->id,
-                          .address = reinterpret_cast<uint64_t>(region->memory.data()),
-                          .bytes = static_cast<uint64_t>(region->memory.size())};
+                          .address = reinterpret_cast<uint64_t>(region->whole.data()),
+                          .bytes = region->whole.size(),
+                          .mapped_address = reinterpret_cast<uint64_t>(region->memory.data()),
+                          .mapped_bytes = static_cast<uint64_t>(region->memory.size())};
     if (!channel_->Offer(offer, region->memory.fd())) {
       return 0;  // the socket is full: with the next message
     }

@@ -5,6 +5,7 @@
 // Thread safety: none.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,8 +20,19 @@ namespace entrain::shm {
 
 // Stays mapped while anybody holds it. Empty memory: it could not be mapped here.
 struct PeerRegion {
-  uint64_t address = 0, bytes = 0;  // in the peer
+  // In the peer. What of [address, address + bytes) is not mapped has room before and behind the mapping.
+  uint64_t address = 0, bytes = 0, mapped_address = 0;
   SealedMemory memory;
+
+  std::byte* At(uint64_t address_there) const {
+    return memory.data() +
+           (static_cast<int64_t>(address_there) - static_cast<int64_t>(mapped_address));
+  }
+  struct Range {
+    uint64_t address, bytes;
+  };
+  // What of a range is not mapped: its beginning, its end; 0 bytes: all of it is.
+  std::array<Range, 2> Unmapped(uint64_t from, uint64_t count) const;
 };
 
 class PeerRegions {

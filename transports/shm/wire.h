@@ -83,7 +83,10 @@ struct WireOffer {
   static constexpr uint64_t kMagic = 0x31'4e'4f'49'47'45'52'00;  // "\0REGION1"
   uint64_t magic = kMagic;
   uint64_t region;
-  uint64_t address, bytes;  // in the sender's memory
+  uint64_t address, bytes;  // in the sender's memory: of what messages may lie there
+  // Of what the descriptor stands for. Less than a page before it, and less than one behind it, is not: its bytes are read
+  // from the sender's memory with each message.
+  uint64_t mapped_address, mapped_bytes;
 };
 
 // Things known to the peer by number. A number is an index with a generation, so that one that
