@@ -107,6 +107,8 @@ class EDiT:
         settings = _config(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
+        if comm is not None and not comm._owned:
+            raise invalid("EDiT", "comm belongs to a mesh and ends with it; give the communicator that the mesh was made of")
         self.model = model
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)

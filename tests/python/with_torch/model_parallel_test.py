@@ -197,6 +197,7 @@ def refused(match, error=entrain.InvalidArgument, **options):
 
 
 refused("a mesh without comm", mesh=mesh)
+refused("comm belongs to a mesh and ends with it", comm=mesh.comm("model"))
 refused("1 of the 1 replicated parameters are none of the model's", comm=comm, mesh=mesh, replicated=[nn.Parameter(torch.ones(1))])
 refused("replicated is given, and no mesh with more than one rank along .tensor.", comm=comm, replicated=replicated)
 refused("mesh has 2 ranks along .shard., and fully_shard has cut the model for 1", comm=comm, mesh=entrain.Mesh(comm, shard=2))
