@@ -22,14 +22,31 @@ enum class Order : uint8_t {
   kAtOnce,
 };
 
+// What the messages of a lane are multiples of. A call is cut into lanes by it.
+enum class Message : uint8_t {
+  kPart,  // a rank's part of the lane
+  kLane,  // the lane
+};
+
+// With how many others a rank exchanges messages.
+enum class Partners : uint8_t {
+  kFew,        // a number that grows slower than that of ranks; of other hosts where it goes by hosts
+  kRoot,       // the root with all, in one round; the others with few
+  kAll,        // every rank with all others, in one round
+  kAllInTurn,  // every rank with all others, one after the other
+};
+
 struct Algorithm {
   const char* name;  // "ring", "halving_doubling", "direct", "two_step", "tree", "composed", ...
   CallKind kind;
   Order order;
+  Message message;
+  Partners partners;
   // Whether it can do this; never asks for more than spec.kind's own fields. `hosts` as in Build.
   bool (*fits)(const Spec& spec, absl::Span<const int> hosts);
   // `hosts[r]` is the host number of rank r (composed algorithms use it; others ignore it).
   Schedule (*build)(const Spec& spec, absl::Span<const int> hosts);
+  bool by_hosts = false;  // inside each host, and between one rank, or as many as it takes, of each
 };
 
 // Every algorithm, grouped by kind.

@@ -20,26 +20,16 @@ constexpr int kMaxLanes = 128;
 constexpr int kRehearsedLanes = 4 * kWindow;
 constexpr int64_t kElementBytes = 4;
 
-// Its messages are whole lanes, not parts of them.
-bool SendsWholeLanes(const Algorithm& algorithm) {
-  const absl::string_view name(algorithm.name);
-  return !HasParts(algorithm.kind) && (algorithm.kind != CallKind::kAllReduce &&
-                                       name != "two_step" && name != "halving_doubling");
-}
-
-bool IsDirect(const Algorithm& algorithm) {
-  return absl::string_view(algorithm.name) == "direct";
-}
-
-// Of the longest that a rank sends to another.
+// Of those that a rank sends to another, the shortest, if the call is one lane.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
-  return bytes / (SendsWholeLanes(algorithm) ? 1 : ranks);
+  return bytes / (algorithm.message == Message::kLane ? 1 : ranks);
 }
 
 int Pieces(const Algorithm& algorithm, int ranks, int64_t bytes) {
   const bool exchanges =
       algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kAllToAll;
-  const int64_t piece = exchanges && IsDirect(algorithm) ? kExchangedPieceBytes : kPieceBytes;
+  const int64_t piece =
+      exchanges && algorithm.partners == Partners::kAll ? kExchangedPieceBytes : kPieceBytes;
   return static_cast<int>(
       std::clamp<int64_t>(MessageBytes(algorithm, ranks, bytes) / piece, 1, kMaxLanes));
 }
@@ -48,7 +38,7 @@ bool LeftWhole(const Algorithm& algorithm, int ranks, int64_t bytes, bool at_onc
   const bool one_receives =
       algorithm.kind == CallKind::kGather || (algorithm.kind == CallKind::kBroadcast && ranks == 2);
   const int64_t message = MessageBytes(algorithm, ranks, bytes);
-  return (one_receives && IsDirect(algorithm) && message >= kWholeBytes) ||
+  return (one_receives && algorithm.partners == Partners::kRoot && message >= kWholeBytes) ||
          (at_once && algorithm.kind == CallKind::kScatter && message <= kScatteredBytes) ||
          (at_once && ranks == 2 && message <= kPairBytes);
 }

@@ -48,7 +48,7 @@ bool DeviceCall::PrefersIslands() const {
       call_->count * SizeOf(call_->dtype) * (HasParts(call_->kind) ? core_->size() : 1);
   for (const Override& one : core_->config().overrides) {
     if (one.Covers(call_->kind, bytes)) {
-      return one.algorithm == "composed";
+      return GoesByHosts(one);
     }
   }
   return false;

@@ -253,8 +253,7 @@ class Meeting final : public DeviceWay {
 
   bool SomeArePreferredByIslands() const {
     const auto& overrides = core_.config().overrides;
-    return std::any_of(overrides.begin(), overrides.end(),
-                       [](const Override& one) { return one.algorithm == "composed"; });
+    return std::any_of(overrides.begin(), overrides.end(), GoesByHosts);
   }
 
   void Note(absl::string_view what, const absl::Status& why) const {

@@ -28,12 +28,13 @@ constexpr int64_t kSmallPartBytes = 1 << 10;
 // caches hold none of it any more. (lib/comm/README.md, "Large results")
 constexpr int64_t kHostCacheBytes = 64 << 20;
 
-// A rank exchanges messages with all others, and nothing but its part is theirs.
-bool TalksToEverybody(const Algorithm& algorithm) {
-  const absl::string_view name(algorithm.name);
-  return (name == "direct" || name == "two_step") &&
-         (algorithm.kind == CallKind::kAllReduce || algorithm.kind == CallKind::kReduceScatter ||
-          algorithm.kind == CallKind::kAllGather || algorithm.kind == CallKind::kBarrier);
+absl::StatusOr<const Algorithm*> First(CallKind kind, Partners partners) {
+  for (const Algorithm& algorithm : Catalog()) {
+    if (algorithm.kind == kind && algorithm.partners == partners) {
+      return &algorithm;
+    }
+  }
+  return absl::UnimplementedError(absl::StrCat("no algorithm of such a kind for ", NameOf(kind)));
 }
 
 // Estimates are made for powers of two.
@@ -92,7 +93,8 @@ std::vector<const Algorithm*> Planner::Candidates(const Spec& spec, Order order)
   for (const Algorithm& algorithm : Catalog()) {
     if (algorithm.kind == spec.kind && algorithm.fits(spec, topology_.host_of) &&
         algorithm.order >= order &&
-        (spec.size <= kMaxDirectRanks || order != Order::kAny || !TalksToEverybody(algorithm))) {
+        (spec.size <= kMaxDirectRanks || order != Order::kAny ||
+         algorithm.partners != Partners::kAll)) {
       candidates.push_back(&algorithm);
     }
   }
@@ -113,7 +115,8 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int l
   }
   if (spec.kind == CallKind::kAllToAll && spec.size > kMaxDirectRanks) {
     const bool small = !spec.uneven && (int64_t{1} << log_bytes) / spec.size < kSmallPartBytes;
-    ENTRAIN_ASSIGN_OR_RETURN(entry->second, FindAlgorithm(spec.kind, small ? "bruck" : "pairwise"));
+    ENTRAIN_ASSIGN_OR_RETURN(entry->second,
+                             First(spec.kind, small ? Partners::kFew : Partners::kAllInTurn));
     return entry->second;
   }
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -147,7 +150,7 @@ const Algorithm* Planner::Named(const Override& named, int64_t bytes, Order orde
 absl::StatusOr<const Algorithm*> Planner::Choose(const Shape& shape, const Spec& spec,
                                                  std::string* reason) {
   if (shape.kind == CallKind::kCreate) {
-    return FindAlgorithm(CallKind::kAllGather, "direct");  // a message between every two ranks
+    return First(CallKind::kAllGather, Partners::kAll);
   }
   const int64_t bytes = spec.uneven ? kUnknownBytes : DataBytes(shape);
   for (const bool measured : {false, true}) {
