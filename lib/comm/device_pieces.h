@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 
 #include "lib/comm/device_call.h"
-#include "lib/comm/device_pools.h"
+#include "lib/device/pools.h"
 
 namespace entrain {
 

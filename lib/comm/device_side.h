@@ -14,10 +14,10 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/call.h"
-#include "lib/comm/device_pools.h"
 #include "lib/comm/islands.h"
 #include "lib/device/device.h"
 #include "lib/device/offload.h"
+#include "lib/device/pools.h"
 
 namespace entrain {
 

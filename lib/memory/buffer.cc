@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/memory/best_fit.h"
+
 namespace entrain {
 
 absl::StatusOr<OwnedBuffer> OwnedBuffer::Allocate(int64_t bytes) {
@@ -52,19 +54,12 @@ OwnedBuffer::~OwnedBuffer() {
 absl::StatusOr<OwnedBuffer> BufferPool::Take(int64_t bytes) {
   {
     absl::MutexLock lock(&mutex_);
-    auto best = idle_.end();
-    for (auto it = idle_.begin(); it != idle_.end(); ++it) {
-      const bool fits = it->size() >= bytes && it->size() / 2 <= bytes;
-      if (fits && (best == idle_.end() || it->size() < best->size())) {
-        best = it;
-      }
-    }
-    if (best != idle_.end()) {
-      OwnedBuffer buffer = std::move(*best);
-      *best = std::move(idle_.back());
-      idle_.pop_back();
-      idle_bytes_ -= buffer.size();
-      return buffer;
+    auto buffer = TakeBestFit(&idle_, [bytes](const OwnedBuffer& one) {
+      return one.size() >= bytes && one.size() / 2 <= bytes;
+    });
+    if (buffer.has_value()) {
+      idle_bytes_ -= buffer->size();
+      return *std::move(buffer);
     }
   }
   return OwnedBuffer::Allocate(bytes);

@@ -74,31 +74,4 @@ absl::StatusOr<std::byte*> DeviceRoom::KeepPinned(int64_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-absl::StatusOr<DeviceRoom::Block> DeviceRoom::Take(int64_t bytes) {
-  {
-    absl::MutexLock lock(&mutex_);
-    auto best = idle_.end();
-    for (auto one = idle_.begin(); one != idle_.end(); ++one) {
-      if (one->bytes >= bytes && (best == idle_.end() || one->bytes < best->bytes)) {
-        best = one;
-      }
-    }
-    // Of much larger ones little would be left for who needs them.
-    if (best != idle_.end() && best->bytes / 4 <= bytes) {
-      const Block taken = *best;
-      idle_.erase(best);
-      return taken;
-    }
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(std::byte* const memory, Keep(bytes));
-  return Block{memory, bytes};
-}
-
-void DeviceRoom::Give(Block block) {
-  if (block.data != nullptr) {
-    absl::MutexLock lock(&mutex_);
-    idle_.push_back(block);
-  }
-}
-
 }  // namespace entrain

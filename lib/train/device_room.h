@@ -17,6 +17,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/device/device.h"
+#include "lib/device/pools.h"
 
 namespace entrain {
 
@@ -43,19 +44,16 @@ class DeviceRoom {
   // Page-locked, and zero; the device can read and write it.
   absl::StatusOr<std::byte*> KeepPinned(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // ---- Memory that is used again: after what the caller's stream had to do when it was given
-  // back.
-  struct Block {
-    std::byte* data = nullptr;
-    int64_t bytes = 0;
-  };
-  absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Memory that is used again: after what the caller's stream had to do when it was given back.
+  BlockPool& blocks() { return blocks_; }
 
  private:
   using Callers = std::atomic<StreamHandle>;
   DeviceRoom(Device& device, std::shared_ptr<Callers> callers, int64_t limit_ns)
-      : device_(device), callers_(std::move(callers)), limit_ns_(limit_ns) {}
+      : device_(device),
+        callers_(std::move(callers)),
+        limit_ns_(limit_ns),
+        blocks_(device, MemoryKind::kDevice, BlockPool::Sizes::kExact) {}
 
   Device& device_;
   const std::shared_ptr<Callers> callers_;  // of all that are beside each other
@@ -63,7 +61,7 @@ class DeviceRoom {
   absl::Mutex mutex_;
   std::vector<StreamHandle> streams_ ABSL_GUARDED_BY(mutex_);
   std::vector<void*> memory_ ABSL_GUARDED_BY(mutex_), pinned_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
+  BlockPool blocks_;
 };
 
 // A word that streams wait for. It only grows, modulo 2^32. The driver does not see what that

@@ -220,7 +220,7 @@ absl::Status LayerGather::Release(int layer) {
   Slot& slot = this->slot(layer);
   pool_.Give(std::move(slot.buffer));
   if (room_ != nullptr && status.ok()) {  // after an error nobody knows what still uses it
-    room_->Give(slot.block);
+    room_->blocks().Give(slot.block);
   }
   slot = Slot();
   return status;
@@ -259,7 +259,7 @@ absl::Status LayerGather::PostSend(int layer, Slot* slot) {
   }
   std::byte* whole = given_[static_cast<size_t>(layer)];
   if (whole == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->Take(l.padded * SizeOf(dtype_)));
+    ENTRAIN_ASSIGN_OR_RETURN(slot->block, room_->blocks().Take(l.padded * SizeOf(dtype_)));
     whole = slot->block.data;
   }
   slot->params = whole;

@@ -71,9 +71,9 @@ class LayerGather {
   struct Slot {
     State state = State::kFree;
     OwnedBuffer buffer;
-    DeviceRoom::Block block;  // instead, on a device
-    uint32_t job = 0;         // on a device; 0: none
-    RefPtr<Work> work;        // null: nothing travels
+    BlockPool::Block block;  // instead, on a device
+    uint32_t job = 0;        // on a device; 0: none
+    RefPtr<Work> work;       // null: nothing travels
     void* params = nullptr;
     absl::Status status;
     std::vector<Courier::Continuation> then;  // while it is gated

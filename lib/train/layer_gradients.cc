@@ -97,7 +97,7 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
     ENTRAIN_ASSIGN_OR_RETURN(lent.buffer, pool_.Take(room_for));
     lent.data = lent.buffer.data();
   } else if (lent.data == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(lent.block, room_->Take(room_for));
+    ENTRAIN_ASSIGN_OR_RETURN(lent.block, room_->blocks().Take(room_for));
     lent.data = lent.block.data;
   }
   if (room_ == nullptr) {
@@ -121,8 +121,9 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   flight->lent = std::exchange(lent_[at], Lending());
   if (room_ != nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(
-        jobs_[at], onto_->Post([this, flight] { return ReduceOnDevice(*flight); },
-                               [this, block = flight->lent.block] { room_->Give(block); }));
+        jobs_[at],
+        onto_->Post([this, flight] { return ReduceOnDevice(*flight); },
+                    [this, block = flight->lent.block] { room_->blocks().Give(block); }));
     return absl::OkStatus();
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(Scatter(*flight), NameOf(*flight)));

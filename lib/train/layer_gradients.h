@@ -79,7 +79,7 @@ class LayerGradients {
   struct Lending {
     std::byte* data = nullptr;  // null: not lent
     OwnedBuffer buffer;
-    DeviceRoom::Block block;
+    BlockPool::Block block;
   };
   // A buffer whose reduction has started.
   struct Flight {

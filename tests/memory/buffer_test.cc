@@ -10,6 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "lib/memory/best_fit.h"
+
 namespace entrain {
 namespace {
 
@@ -119,6 +121,23 @@ TEST(BufferPool, ServesManyThreads) {
     thread.join();
   }
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
+}
+
+TEST(TakeBestFit, TakesTheSmallestThatFits) {
+  struct Block {
+    int64_t bytes;
+    int64_t size() const { return bytes; }
+  };
+  std::vector<Block> idle = {{30}, {10}, {20}, {40}};
+  const auto fits = [](const Block& block) { return block.bytes >= 15; };
+  for (const int64_t expected : {20, 30, 40}) {
+    const auto taken = TakeBestFit(&idle, fits);
+    ASSERT_TRUE(taken.has_value());
+    EXPECT_EQ(taken->bytes, expected);
+  }
+  EXPECT_FALSE(TakeBestFit(&idle, fits).has_value());
+  ASSERT_EQ(idle.size(), 1u);
+  EXPECT_EQ(idle[0].bytes, 10);
 }
 
 }  // namespace

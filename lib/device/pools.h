@@ -1,6 +1,6 @@
-// Memory that calls on device memory borrow. All of it is kept until the pool goes: whoever frees such memory waits for
-// all streams of the device, and some wait for calls; whoever allocates it may have to, so calls take what they need
-// where they are started.
+// Pools of device memory and of page-locked memory. A pool frees nothing before it goes: freeing such memory waits for
+// all streams of the device, and some of these wait for calls. Allocating may wait likewise, so a call takes what it needs
+// where it is started.
 //
 // Thread safety: any thread.
 #pragma once
@@ -19,15 +19,23 @@ namespace entrain {
 
 class BlockPool {
  public:
+  // How large a new block is.
+  enum class Sizes {
+    kPowersOfTwo,  // at least 4096 bytes: for requests of many sizes
+    kExact,
+  };
   // Of kDevice or kHostPinned.
-  BlockPool(Device& device, MemoryKind kind) : device_(device), kind_(kind) {}
+  BlockPool(Device& device, MemoryKind kind, Sizes sizes = Sizes::kPowersOfTwo)
+      : device_(device), kind_(kind), sizes_(sizes) {}
+  // Frees all blocks, also those that were not given back.
   ~BlockPool();
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
     bool reserved = false;
+    int64_t size() const { return bytes; }
   };
-  // At least so many bytes; of 0: null.
+  // A block of at least `bytes`, and at most about four times as many unless it is reserved; null for 0 bytes.
   absl::StatusOr<Block> Take(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Give(Block block) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is idle now serves any smaller request from now on, however small.
@@ -36,7 +44,9 @@ class BlockPool {
  private:
   Device& device_;
   const MemoryKind kind_;
+  const Sizes sizes_;
   absl::Mutex mutex_;
+  std::vector<std::byte*> memory_ ABSL_GUARDED_BY(mutex_);
   std::vector<Block> idle_ ABSL_GUARDED_BY(mutex_);
 };
 

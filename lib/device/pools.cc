@@ -1,17 +1,19 @@
-#include "lib/comm/device_pools.h"
+#include "lib/device/pools.h"
 
 #include <cstring>
 
 #include "lib/base/status.h"
+#include "lib/memory/best_fit.h"
 
 namespace entrain {
 
 BlockPool::~BlockPool() {
-  for (const Block& block : idle_) {
+  absl::MutexLock lock(&mutex_);
+  for (std::byte* const memory : memory_) {
     if (kind_ == MemoryKind::kDevice) {
-      device_.Free(block.data);
+      device_.Free(memory);
     } else {
-      device_.FreePinned(block.data);
+      device_.FreePinned(memory);
     }
   }
 }
@@ -20,30 +22,28 @@ absl::StatusOr<BlockPool::Block> BlockPool::Take(int64_t bytes) {
   if (bytes == 0) {
     return Block();
   }
-  int64_t rounded = 4096;
-  while (rounded < bytes) {
-    rounded *= 2;
+  int64_t size = bytes;
+  if (sizes_ == Sizes::kPowersOfTwo) {
+    for (size = 4096; size < bytes;) {
+      size *= 2;
+    }
   }
   {
     absl::MutexLock lock(&mutex_);
-    auto best = idle_.end();
-    for (auto block = idle_.begin(); block != idle_.end(); ++block) {
-      // Of much larger ones little would be left for who needs them, unless there are enough.
-      const bool fits = block->bytes >= bytes && (block->bytes <= 4 * rounded || block->reserved);
-      if (fits && (best == idle_.end() || block->bytes < best->bytes)) {
-        best = block;
-      }
-    }
-    if (best != idle_.end()) {
-      const Block taken = *best;
-      idle_.erase(best);
-      return taken;
+    // A much larger block is left for a larger request.
+    const auto idle = TakeBestFit(&idle_, [&](const Block& block) {
+      return block.bytes >= bytes && (block.bytes / 4 <= size || block.reserved);
+    });
+    if (idle.has_value()) {
+      return *idle;
     }
   }
   ENTRAIN_ASSIGN_OR_RETURN(void* const memory, kind_ == MemoryKind::kDevice
-                                                   ? device_.Allocate(rounded)
-                                                   : device_.AllocatePinned(rounded));
-  return Block{static_cast<std::byte*>(memory), rounded};
+                                                   ? device_.Allocate(size)
+                                                   : device_.AllocatePinned(size));
+  absl::MutexLock lock(&mutex_);
+  memory_.push_back(static_cast<std::byte*>(memory));
+  return Block{memory_.back(), size};
 }
 
 void BlockPool::Give(Block block) {
