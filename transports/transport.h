@@ -185,8 +185,12 @@ class Endpoint {
   virtual int64_t round_trip_ns() const { return 0; }
 };
 
+// What the bytes of a transport go through: which figures of a tuning describe it.
+enum class Medium : uint8_t { kProcess, kHostMemory, kNetwork };
+
 struct Traits {
-  const char* name;    // "shm"
+  const char* name;  // "shm"
+  Medium medium;
   int64_t latency_ns;  // one small message, both sides polling; a guess for choosing algorithms
   double bytes_per_second;  // one large message; likewise
 };

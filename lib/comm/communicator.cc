@@ -185,11 +185,18 @@ std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtim
 }
 
 Link Communicator::LinkTo(const Member& member) const {
-  const absl::string_view name = core_->engine().transports()[member.transport]->traits().name;
-  return member.host_id != runtime_->host_id() ? Link::kTcpAcross
-         : name == "inproc"                    ? Link::kInproc
-         : name == "shm"                       ? Link::kShm
-                                               : Link::kTcpInside;
+  if (member.host_id != runtime_->host_id()) {
+    return Link::kTcpAcross;
+  }
+  switch (core_->engine().transports()[member.transport]->traits().medium) {
+    case Medium::kProcess:
+      return Link::kInproc;
+    case Medium::kHostMemory:
+      return Link::kShm;
+    case Medium::kNetwork:
+      break;
+  }
+  return Link::kTcpInside;
 }
 
 absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {

@@ -40,7 +40,7 @@ class UcxTransport final : public Transport, public Shared, private Sink {
   ~UcxTransport() override;
   absl::Status Open();
 
-  Traits traits() const override { return {"ucx", 2'000, 8e9}; }
+  Traits traits() const override { return {"ucx", Medium::kNetwork, 2'000, 8e9}; }
   std::string address() const override { return address_.ToString(); }
   bool Reaches(absl::string_view remote) const override {
     const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(remote);
