@@ -20,14 +20,6 @@
 namespace entrain {
 namespace {
 
-// How long a waiter polls before it gives the core away, and how long it goes on yielding before it
-// sleeps. Waking a sleeper costs up to a hundred microseconds on a virtual machine; a waiter that does
-// not yield costs a scheduler slice. A peer that reads some MiB is waited for without sleeping.
-constexpr int kSpinPolls = 64;
-// A rank that has a core keeps it for a while: whoever else gets it (any process beside) has it for a slice of some
-// milliseconds, and the peer meanwhile waits so long that it gives its core away, too.
-constexpr int64_t kKeepNs = 100 * kMicrosecond;
-constexpr int64_t kYieldNs = kMillisecond;
 constexpr int64_t kIdleNapNs = 50 * kMillisecond;
 constexpr uint32_t kPollsPerDeadlineCheck = 64;
 constexpr int kPollsPerGiveUpCheck = 16;
@@ -45,14 +37,6 @@ void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t ns) {
 void FutexWake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
           nullptr, 0);
-}
-
-void CpuPause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 absl::string_view KeyOf(const PeerId& id) {
@@ -245,32 +229,12 @@ void Engine::Stay(const Work& work) {
   Leave();
 }
 
-bool Patience::Wait() {
+bool InlineBackoff::Wait() {
   if (!engine_.jobs_.Empty()) {
     return false;
   }
-  if (expecting_ > 0 || (++turns_ <= kSpinPolls && !engine_.crowded())) {
-    expecting_ -= expecting_ > 0 ? 1 : 0;
-    CpuPause();
-    return true;
-  }
-  const int64_t now = engine_.clock_.Now();
-  if (yielding_since_ == 0) {
-    yielding_since_ = now;
-  }
-  if (now - yielding_since_ >= kYieldNs) {
-    return false;
-  }
-  engine_.GiveWay(now - yielding_since_);
-  return true;
-}
-
-void Engine::GiveWay(int64_t waited_ns) const {
-  if (!crowded() && waited_ns < kKeepNs) {
-    CpuPause();
-  } else {
-    sched_yield();
-  }
+  const bool crowded = engine_.crowded();
+  return backoff_.Spin(crowded) || backoff_.Yield(engine_.clock_.Now(), crowded);
 }
 
 void Engine::RunInDriver(absl::AnyInvocable<void()> body) {
@@ -420,32 +384,25 @@ void Engine::SleepAsDriver(Deadline until) {
 }
 
 void Engine::DriveUntil(const Work& work, Deadline give_up, bool background) {
-  int idle = 0, busy = 0;
-  int64_t idle_since = 0;
+  Backoff backoff;
+  int busy = 0;
   while (!work.done()) {
     if (Poll() > 0) {
-      idle = 0;
+      backoff.Reset();
       // Other calls' traffic may keep the loop busy for ever.
       if (++busy % kPollsPerGiveUpCheck == 0 && give_up.Passed(clock_.Now())) {
         return;
       }
       continue;
     }
-    ++idle;
-    if (!background && idle < kSpinPolls && !crowded()) {
-      CpuPause();
+    if (!background && backoff.Spin(crowded())) {
       continue;
     }
     const int64_t now = clock_.Now();
     if (give_up.Passed(now)) {
       return;
     }
-    if (idle <= kSpinPolls || idle_since == 0) {
-      idle_since = now;
-      idle = std::max(idle, kSpinPolls + 1);
-    }
-    if (!background && now - idle_since < kYieldNs) {
-      GiveWay(now - idle_since);
+    if (!background && backoff.Yield(now, crowded())) {
       continue;
     }
     CheckDeadlines();

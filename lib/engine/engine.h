@@ -34,6 +34,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mpsc_queue.h"
+#include "lib/engine/backoff.h"
 #include "lib/engine/callback_thread.h"
 #include "lib/engine/context_states.h"
 #include "lib/engine/work.h"
@@ -201,7 +202,7 @@ class Engine final : public Events {
     std::atomic<uint32_t> word{0};
   };
 
-  friend class Patience;
+  friend class InlineBackoff;
   bool TryTake(Driver who);
   int Poll();                                    // [driver]
   void AfterPoll();                              // [driver]
@@ -211,8 +212,6 @@ class Engine final : public Events {
   void CheckDeadlines();                         // [driver]
   bool ArmAll();                                 // [driver]
   void DriveUntil(const Work& work, Deadline give_up, bool background);
-  // A moment of waiting, of one that has found nothing for so long.
-  void GiveWay(int64_t waited_ns) const;
   void SleepAsDriver(Deadline until);  // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
   void ThreadMain();
@@ -274,22 +273,17 @@ class Engine final : public Events {
   void CountOpenWork(int change) { open_works_.fetch_add(change, std::memory_order_relaxed); }
 };
 
-// How the driver that TakeIfQuiet made waits: politely, and as long as that is quicker than
-// sleeping.
-class Patience {
+// The backoff of a call that runs on the thread that TakeIfQuiet made the driver.
+class InlineBackoff {
  public:
-  explicit Patience(Engine& engine) : engine_(engine) {}
-  // A moment, on this core or for others on it; false: enough, or somebody needs the engine.
+  explicit InlineBackoff(Engine& engine) : engine_(engine) {}
+  // False: the call has waited long enough, or somebody needs the engine.
   bool Wait();
-  // What is waited for is on its way: for the next few times nobody else gets the core.
-  void Expect() { expecting_ = kExpectPolls; }
+  void Expect() { backoff_.Expect(); }
 
  private:
-  static constexpr int kExpectPolls = 16;
-
   Engine& engine_;
-  int turns_ = 0, expecting_ = 0;
-  int64_t yielding_since_ = 0;
+  Backoff backoff_;
 };
 
 }  // namespace entrain

@@ -16,7 +16,7 @@ Express::Express(const Plan& plan, const Call& call, const Descriptor& descripto
 
 bool Express::Run(Engine& engine) {
   crowded_ = engine.crowded();
-  Patience patience(engine);
+  InlineBackoff backoff(engine);
   for (; progress_.round < lane_.rounds; ++progress_.round) {
     const uint32_t index = lane_.first_round + progress_.round;
     const Round& round = plan_.schedule->rounds[index];
@@ -27,14 +27,14 @@ bool Express::Run(Engine& engine) {
       binding_.RunOps(scratch_, round);
       progress_.ops_done = true;
     }
-    if (!ReceiveAll(round, patience)) {
+    if (!ReceiveAll(round, backoff)) {
       Keep();
       return false;
     }
     if (!progress_.ops_done) {
       if (!progress_.lent.empty() && !plan_.ops_before_sends[index]) {
         Keep();  // the endpoint is asked again
-        if (!TakeBackAll(round, patience)) {
+        if (!TakeBackAll(round, backoff)) {
           return false;
         }
       }
@@ -42,7 +42,7 @@ bool Express::Run(Engine& engine) {
       lent_.clear();
       progress_.ops_done = true;
     }
-    if (!TakeBackAll(round, patience)) {
+    if (!TakeBackAll(round, backoff)) {
       return false;
     }
     progress_.ops_done = false;
@@ -80,7 +80,7 @@ bool Express::SendAll(const Round& round) {
   return true;
 }
 
-bool Express::TakeBackAll(const Round& round, Patience& patience) {
+bool Express::TakeBackAll(const Round& round, InlineBackoff& backoff) {
   while (!progress_.lent.empty()) {
     const auto [t, ticket] = progress_.lent.back();
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
@@ -94,7 +94,7 @@ bool Express::TakeBackAll(const Round& round, Patience& patience) {
         return false;
       case Endpoint::Next::kPart:
       case Endpoint::Next::kNothing:
-        if (!patience.Wait()) {
+        if (!backoff.Wait()) {
           return false;
         }
     }
@@ -102,7 +102,7 @@ bool Express::TakeBackAll(const Round& round, Patience& patience) {
   return true;
 }
 
-bool Express::ReceiveAll(const Round& round, Patience& patience) {
+bool Express::ReceiveAll(const Round& round, InlineBackoff& backoff) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
   // Of an exchange all is needed, and looking for the rest takes from the core that somebody may send it on.
   const bool in_turn = crowded_ && sends_;
@@ -140,9 +140,9 @@ bool Express::ReceiveAll(const Round& round, Patience& patience) {
       return true;
     }
     if (part && missing == 1) {  // else another process may need the core for what is missing
-      patience.Expect();
+      backoff.Expect();
     }
-    if (!patience.Wait()) {
+    if (!backoff.Wait()) {
       return false;
     }
   }
@@ -165,9 +165,9 @@ bool ExpressSend(Engine& engine, const Wiring& wiring, const Descriptor& descrip
     if (!ticket) {
       return false;
     }
-    Patience patience(engine);
+    InlineBackoff backoff(engine);
     Endpoint::Next next = endpoint.TryReturn(*ticket);
-    while (next == Endpoint::Next::kNothing && patience.Wait()) {
+    while (next == Endpoint::Next::kNothing && backoff.Wait()) {
       next = endpoint.TryReturn(*ticket);
     }
     if (next != Endpoint::Next::kThis) {
@@ -183,7 +183,7 @@ bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descrip
                  Bytes into, Progress* progress) {
   Endpoint& endpoint = *wiring.endpoints[static_cast<size_t>(from)];
   const Envelope envelope = wiring.EnvelopeFrom(wiring.LaneOf(0), descriptor);
-  Patience patience(engine);
+  InlineBackoff backoff(engine);
   while (true) {
     const Endpoint::Next next = endpoint.TryRecv(envelope, into);
     if (next == Endpoint::Next::kThis) {
@@ -191,9 +191,9 @@ bool ExpressRecv(Engine& engine, const Wiring& wiring, const Descriptor& descrip
       return true;
     }
     if (next == Endpoint::Next::kPart) {
-      patience.Expect();
+      backoff.Expect();
     }
-    if (next == Endpoint::Next::kOther || !patience.Wait()) {
+    if (next == Endpoint::Next::kOther || !backoff.Wait()) {
       return false;
     }
   }

@@ -25,9 +25,9 @@ class Express {
 
  private:
   bool SendAll(const Round& round);
-  bool ReceiveAll(const Round& round, Patience& patience);
+  bool ReceiveAll(const Round& round, InlineBackoff& backoff);
   // Waits for what was lent.
-  bool TakeBackAll(const Round& round, Patience& patience);
+  bool TakeBackAll(const Round& round, InlineBackoff& backoff);
   // Copies to the scratch what of this round's messages still lies where it came.
   void Keep();
 
