@@ -20,9 +20,12 @@ constexpr int kMaxLanes = 128;
 constexpr int kRehearsedLanes = 4 * kWindow;
 constexpr int64_t kElementBytes = 4;
 
-// Of those that a rank sends to another, the shortest, if the call is one lane.
+// The shortest message between two ranks, if the call is one lane. An all_reduce counts as if it sent parts, whatever its
+// algorithm: the ranges of the tuning were measured with its lanes cut so.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
-  return bytes / (algorithm.message == Message::kLane ? 1 : ranks);
+  const bool parts =
+      algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
+  return bytes / (parts ? ranks : 1);
 }
 
 int Pieces(const Algorithm& algorithm, int ranks, int64_t bytes) {

@@ -246,6 +246,16 @@ TEST(Choice, LargeResultsAreColdAndLanesWithoutScratchMany) {
   EXPECT_EQ(PlanOf(CallKind::kAllReduce, one, 64 * kMiB)->window, 4);
 }
 
+// The algorithm sends whole lanes, and the lanes are cut as if it sent parts.
+TEST(Choice, AnAllReduceIsCutByItsParts) {
+  const std::vector<std::string> hosts(2, "a");
+  constexpr int64_t kMiB = 1 << 20;
+  const auto direct = PlanOf(CallKind::kAllReduce, hosts, kMiB * 3 / 4 - 4, Link::kShm);
+  EXPECT_STREQ(direct->algorithm, "direct");
+  EXPECT_EQ(direct->schedule->lanes.size(), 1u);
+  EXPECT_EQ(PlanOf(CallKind::kAllReduce, hosts, 4 * kMiB, Link::kShm)->schedule->lanes.size(), 8u);
+}
+
 // Where messages are read at once they are not cut: of a scatter to 1 MiB, between two ranks to 512 KiB.
 // And a rank moves its messages itself to 2 MiB, but not several of 1 MiB.
 TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
