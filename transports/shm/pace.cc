@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kFirst = 4 << 10, kLast = 32 << 10;
 constexpr int kTimes = 12;  // the quickest counts: nothing else had the core
 
-// What two polling processes took on machines of two kinds (README.md): one way through the ring
+// What two polling processes took on machines of two kinds (docs/lab/shm.md): one way through the ring
 // kRingNs + bytes / kRingGbs, one way by reading so much more than the reading.
 constexpr double kRingNs = 150, kRingGbs = 6.5, kAnnounceAndEndNs = 350;
 

@@ -4,7 +4,7 @@
 // taken, to have it timed too. Messages that come alone are timed as a whole, those of each power of
 // two of bytes for themselves (LoneMessages): as long as the caches hold them reading is the quickest on
 // one machine and half in either way on another, and of longer ones all through the ring, in which both
-// cores copy (README.md). Where processes share cores, the work of both sides is compared instead, of
+// cores copy (docs/lab/shm.md). Where processes share cores, the work of both sides is compared instead, of
 // very long messages and of what no cache holds.
 //
 // Thread safety: none.
