@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-// lib/comm/README.md has what it takes; under sanitizers 310 to 440 ms were seen.
+// docs/lab/communicator.md has what it takes; under sanitizers 310 to 440 ms were seen.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kQuick = 1000 * kMillisecond;
 #else
