@@ -1,7 +1,7 @@
-/* Shared vocabulary of the ABI: status codes, data types, reduction operators, memory kinds, opaque handles.
+/* Types shared by all headers: status codes, data types, reduction operators, memory kinds and opaque handles.
  *
- * C99, no dependencies beyond <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t: their values are
- * fixed for ever and never reused. The conventions that hold for every call are at the top of entrain.h. */
+ * The headers are C99 and include only <stddef.h> and <stdint.h>. Enumerations cross the ABI as int32_t. The value of
+ * an enumerator never changes and is never reused. The conventions for all calls are at the top of entrain.h. */
 #ifndef ENTRAIN_TYPES_H_
 #define ENTRAIN_TYPES_H_
 
@@ -17,7 +17,7 @@
 #define ENTRAIN_API
 #endif
 
-/* Of functions that a header defines: entrain_*_init. C89 has no other word for them. */
+/* Qualifies functions that a header defines, such as entrain_x_init. C89 compilers know only __inline__. */
 #if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
 #define ENTRAIN_INLINE inline
 #else
@@ -28,27 +28,31 @@
 extern "C" {
 #endif
 
-/* What a call returns. Zero is success; positive values are not errors; negative values are errors, in ranges by
- * category: -1xx the caller, -2xx this process, -3xx another process, -4xx time, -5xx a deliberate end, -9xx a bug. */
+/* The result of a call. 0 means success, and a positive value is not an error. Errors are negative, in ranges by
+ * category: -1xx the caller, -2xx this process, -3xx another process, -4xx time, -5xx a deliberate end, -9xx a
+ * defect. */
 typedef int32_t entrain_status_t;
 enum {
   ENTRAIN_OK = 0,
   ENTRAIN_IN_PROGRESS = 1,           /* the work is not done yet; nothing has changed */
-  ENTRAIN_INVALID_ARGUMENT = -101,   /* an argument is wrong; only this call is harmed */
-  ENTRAIN_FAILED_PRECONDITION = -102, /* right arguments at the wrong time; only this call is harmed */
-  ENTRAIN_UNIMPLEMENTED = -103,      /* this build cannot do that; only this call is harmed */
-  ENTRAIN_RESOURCE_EXHAUSTED = -201, /* out of memory, descriptors or another local resource */
-  ENTRAIN_PEER_LOST = -301,          /* a peer or a server is gone or cannot be reached; ends the communicators with it */
-  ENTRAIN_MISMATCH = -302,           /* ranks called different things; ends the communicator */
-  ENTRAIN_TIMED_OUT = -401,          /* a deadline passed; ends the communicator it ran on */
-  ENTRAIN_ABORTED = -501,            /* somebody called abort; ends the communicator */
+  ENTRAIN_INVALID_ARGUMENT = -101,   /* an argument is wrong; the communicator still works */
+  ENTRAIN_FAILED_PRECONDITION = -102, /* the call came at the wrong time; the communicator still works */
+  ENTRAIN_UNIMPLEMENTED = -103,      /* this build cannot do that; the communicator still works */
+  ENTRAIN_RESOURCE_EXHAUSTED = -201, /* memory, descriptors or another local resource ran out */
+  ENTRAIN_PEER_LOST = -301,          /* a peer or server has died or cannot be reached; ends the communicators with
+                                        it */
+  ENTRAIN_MISMATCH = -302,           /* ranks made different calls; ends the communicator */
+  ENTRAIN_TIMED_OUT = -401,          /* a deadline passed; ends the communicator of the operation */
+  ENTRAIN_ABORTED = -501,            /* a rank called abort; ends the communicator */
   ENTRAIN_INTERNAL = -901            /* a defect of this library */
 };
 
-/* Element types. Sizes: entrain_dtype_size(). Buffers are aligned to the size of an element; those of pairs to half of it.
- * 8-bit floats are those of the OCP specification: e4m3 has no infinity (largest 448; what rounds to more is NaN), e5m2
- * has (largest 57344). A pair is a value followed by the location where it was found, both of the same width and
- * without padding: struct { float value; int32_t location; } and so on, as MPI_FLOAT_INT is. */
+/* Element types. entrain_dtype_size() returns the size of an element in bytes. A buffer must be aligned to the size of
+ * its element, and a buffer of pairs to half of that size. The 8-bit floats follow the OCP specification. e4m3 has no
+ * infinity: its largest number is 448, and a value that would round to more becomes NaN. e5m2 has infinities, and its
+ * largest number is 57344. A pair is a value followed by the location where the value was found, as in MPI_FLOAT_INT.
+ * Both fields have the same width, and there is no padding: struct { float value; int32_t location; } is
+ * ENTRAIN_F32_I32. */
 typedef int32_t entrain_dtype_t;
 enum {
   ENTRAIN_F32 = 0,
@@ -71,12 +75,17 @@ enum {
   ENTRAIN_I64_I64 = 17  /* { int64_t, int64_t }: 16 bytes, aligned to 8 */
 };
 
-/* Reduction operators. Floats of 16 and 8 bits are combined in f32 and rounded to nearest even once per combination.
- * avg is the sum divided by the number of ranks (integers: truncated toward zero). Integer sums and products wrap.
- * min and max: a NaN in any contribution gives NaN. Bit operators take integers only. Logical operators take every type
- * but pairs: what is not zero is true, NaN too, and the result is 1 or 0 (a rank that is alone gets its contribution as it
- * is). minloc and maxloc take pairs, and only they do: the smallest (largest) value and its location; of equal values the
- * smaller location; a NaN wins over every number, and of several NaN the one with the smaller location. */
+/* Reduction operators.
+ * - Floats of 16 and 8 bits: each combination is computed in f32 and rounded once, to nearest even.
+ * - avg: the sum divided by the number of ranks. For integers the quotient is truncated toward zero.
+ * - Sums and products of integers wrap.
+ * - min, max: the result is NaN if any contribution is NaN.
+ * - Bit operators (band, bor, bxor): integers only.
+ * - Logical operators (land, lor, lxor): all types but pairs. Every value except zero is true, NaN included, and the
+ *   result is 1 or 0. On a communicator of one rank, the result is the contribution, unchanged.
+ * - minloc, maxloc: pairs only, and pairs allow no other operator. The result is the smallest (largest) value and its
+ *   location. Of equal values, the smaller location counts. NaN wins over every number, and of several NaN the one with
+ *   the smaller location. */
 typedef int32_t entrain_op_t;
 enum {
   ENTRAIN_SUM = 0,
@@ -92,33 +101,34 @@ enum {
   ENTRAIN_LXOR = 10,
   ENTRAIN_MINLOC = 11,
   ENTRAIN_MAXLOC = 12,
-  ENTRAIN_REDUCTION = 100 /* the reduction is entrain_call_options_t.reduction */
+  ENTRAIN_REDUCTION = 100 /* use entrain_call_options_t.reduction */
 };
 
-/* Where a buffer lives. */
+/* The memory in which a buffer lies. */
 typedef int32_t entrain_memory_t;
 enum {
   ENTRAIN_MEMORY_HOST = 0,
-  ENTRAIN_MEMORY_DEVICE = 1,     /* of a CUDA device; UNIMPLEMENTED with the reason where there is none */
-  ENTRAIN_MEMORY_HOST_PINNED = 2 /* the host's, page-locked by CUDA */
+  ENTRAIN_MEMORY_DEVICE = 1,     /* memory of a CUDA device; UNIMPLEMENTED, with the reason, without such a device */
+  ENTRAIN_MEMORY_HOST_PINNED = 2 /* host memory that CUDA has page-locked */
 };
 
-/* Opaque handles. Whoever created one destroys it; destroying NULL does nothing. */
-typedef struct entrain_runtime entrain_runtime_t;     /* what a process has once: loop, listener, pools, identity */
+/* Opaque handles. The caller destroys each handle that it has created. Destroying NULL does nothing. */
+typedef struct entrain_runtime entrain_runtime_t;     /* state of a process: progress loop, listener, pools, identity */
 typedef struct entrain_store entrain_store_t;         /* a rendezvous store */
 typedef struct entrain_comm entrain_comm_t;           /* a communicator */
 typedef struct entrain_work entrain_work_t;           /* one started call */
-typedef struct entrain_reduction entrain_reduction_t; /* how contributions are combined */
+typedef struct entrain_reduction entrain_reduction_t; /* a way to combine contributions */
 typedef struct entrain_batch entrain_batch_t;         /* several calls started as one */
 typedef struct entrain_mesh entrain_mesh_t;           /* shard groups × sync groups */
-typedef struct entrain_shard entrain_shard_t;         /* a model cut into layers, each spread over a shard group */
+typedef struct entrain_shard entrain_shard_t;         /* a model cut into layers; each layer is sharded over a shard
+                                                         group */
 typedef struct entrain_edit entrain_edit_t;           /* EDiT on a sharded model */
-typedef struct entrain_acco entrain_acco_t;           /* gradients that cross the network behind the computation */
+typedef struct entrain_acco entrain_acco_t;           /* ACCO: gradients cross the network during the computation */
 typedef struct entrain_state entrain_state_t;         /* the state of a training object, array by array */
 typedef struct entrain_optim entrain_optim_t;         /* an optimizer over flat arrays */
 typedef struct entrain_wsam entrain_wsam_t;           /* WSAM around an optimizer */
 
-/* A peer's identity: stays the same for the life of its process, whatever its rank is in a communicator. */
+/* The identity of a process as a peer. Constant for the life of the process, whatever its rank in a communicator. */
 typedef struct entrain_peer_id {
   uint8_t bytes[16];
 } entrain_peer_id_t;
