@@ -1,4 +1,4 @@
-/* Runtimes and communicators: create, split, query, abort, destroy; what went wrong. */
+/* Runtimes and communicators: create, split, query, abort and destroy. Error records. */
 #ifndef ENTRAIN_COMM_H_
 #define ENTRAIN_COMM_H_
 
@@ -8,37 +8,37 @@
 extern "C" {
 #endif
 
-/* ---- Versions and names. Any thread, never fail. -------------------------------------------------------------- */
+/* ---- Versions and names. Any thread may call; these functions never fail. ---------------------------------------- */
 
 #define ENTRAIN_VERSION_MAJOR 1
 #define ENTRAIN_VERSION_MINOR 0
 #define ENTRAIN_VERSION_PATCH 0
 
-/* major * 10000 + minor * 100 + patch of the library that is loaded. */
+/* Returns the version of the loaded library: major * 10000 + minor * 100 + patch. */
 ENTRAIN_API int32_t entrain_version(void);
-/* "ENTRAIN_PEER_LOST"; "ENTRAIN_?" for values that are no status. */
+/* Returns the name of a status, for example "ENTRAIN_PEER_LOST"; "ENTRAIN_?" if the value is not a status. */
 ENTRAIN_API const char* entrain_status_name(entrain_status_t status);
-/* "f32"; NULL for values that are no type. */
+/* Returns the name of a type, for example "f32"; NULL if the value is not a type. */
 ENTRAIN_API const char* entrain_dtype_name(entrain_dtype_t dtype);
-/* Bytes of one element; 0 for values that are no type. */
+/* Returns the size of one element in bytes; 0 if the value is not a type. */
 ENTRAIN_API size_t entrain_dtype_size(entrain_dtype_t dtype);
-/* "sum"; NULL for values that are no operator. */
+/* Returns the name of an operator, for example "sum"; NULL if the value is not an operator. */
 ENTRAIN_API const char* entrain_op_name(entrain_op_t op);
 
-/* ---- What went wrong ------------------------------------------------------------------------------------------ */
+/* ---- Errors -------------------------------------------------------------------------------------------------- */
 
-enum { /* what must be rebuilt after an error: entrain_error_t.scope */
+enum { /* entrain_error_t.scope: the object that must be rebuilt after the error */
   ENTRAIN_SCOPE_NONE = 0,
-  ENTRAIN_SCOPE_CALL = 1, /* nothing but the call */
-  ENTRAIN_SCOPE_COMM = 2  /* the communicator */
+  ENTRAIN_SCOPE_CALL = 1, /* only the call failed */
+  ENTRAIN_SCOPE_COMM = 2  /* the communicator has ended */
 };
-enum { /* entrain_error_t.phase */
+enum { /* entrain_error_t.phase: the activity during which the error occurred */
   ENTRAIN_PHASE_NONE = 0,
   ENTRAIN_PHASE_BOOTSTRAP = 1, /* exchanging addresses through the store */
-  ENTRAIN_PHASE_CONNECT = 2,   /* reaching a peer */
-  ENTRAIN_PHASE_CHECK = 3,     /* checking arguments or comparing calls */
-  ENTRAIN_PHASE_TRANSFER = 4,  /* waiting for a peer's data, or for a peer to take ours */
-  ENTRAIN_PHASE_REDUCE = 5     /* combining what arrived */
+  ENTRAIN_PHASE_CONNECT = 2,   /* connecting to a peer */
+  ENTRAIN_PHASE_CHECK = 3,     /* checking arguments, or comparing the calls of the ranks */
+  ENTRAIN_PHASE_TRANSFER = 4,  /* waiting for a peer to send data or to accept it */
+  ENTRAIN_PHASE_REDUCE = 5     /* combining received data */
 };
 
 typedef struct entrain_error {
@@ -46,55 +46,63 @@ typedef struct entrain_error {
   entrain_status_t code;
   int32_t scope;
   int32_t phase;
-  int32_t guilty_rank;       /* in the communicator concerned; -1: none known, or no member of it */
-  entrain_peer_id_t peer_id; /* the guilty rank's process, member or not; zero: none known */
-  uint64_t generation;       /* of the communicator; 0 in this version */
-  uint64_t sequence;         /* number of the call, from 1, among the communicator's untagged collectives, those of one
-                                tag, or the messages to or from one peer: the same on all its ranks; 0: no call */
-  int64_t tag;               /* the call's user tag; -1: untagged */
-  int64_t elapsed_ns;        /* since the call started */
-  int64_t deadline_ns;       /* the time the call was given */
-  int64_t bytes_done;        /* received before it failed */
-  int32_t sys_errno;         /* 0: none */
-  int32_t guilty_world_rank; /* in the communicator from which the one concerned was split; -1: none known */
-  char operation[32];        /* "all_reduce"; empty: no call */
-  char peer_address[128];    /* "tcp 10.0.0.5:4711"; empty: none known */
-  char text[512];            /* one line, everything above in words */
+  int32_t guilty_rank;       /* rank in the communicator that failed; -1: unknown, or the process is not a member */
+  entrain_peer_id_t peer_id; /* process of the guilty rank, member or not; all zero: unknown */
+  uint64_t generation;       /* generation of the communicator; always 0 in this version */
+  uint64_t sequence;         /* number of the call, from 1. Untagged collectives of a communicator share one count, and
+                                so do the calls of one tag, and the messages of one pair in one direction. The number is
+                                the same on all ranks of the call. 0: the error belongs to no call */
+  int64_t tag;               /* user tag of the call; -1: untagged */
+  int64_t elapsed_ns;        /* time since the call started */
+  int64_t deadline_ns;       /* time limit of the call */
+  int64_t bytes_done;        /* bytes received before the failure */
+  int32_t sys_errno;         /* errno of the failing system call; 0: none */
+  int32_t guilty_world_rank; /* guilty rank's number in the communicator that this one was split from; -1: unknown */
+  char operation[32];        /* for example "all_reduce"; empty: no call */
+  char peer_address[128];    /* for example "tcp 10.0.0.5:4711"; empty: unknown */
+  char text[512];            /* one line that states all of the above in words */
 } entrain_error_t;
 
 ENTRAIN_API void entrain_error_init_sized(entrain_error_t* error, size_t bytes);
 static ENTRAIN_INLINE void entrain_error_init(entrain_error_t* error) {
   entrain_error_init_sized(error, sizeof(*error));
 }
-/* The text of this thread's last failed call; "" when none failed. Valid until the next failure on this thread. */
+/* Returns the text of this thread's last failed call, or "" if no call has failed. The text is valid until the next
+ * failure on this thread. */
 ENTRAIN_API const char* entrain_last_error(void);
-/* The record of this thread's last failed call. */
+/* Copies the record of this thread's last failed call to *error. Any thread. Changes the last error only if it fails
+ * itself. */
 ENTRAIN_API entrain_status_t entrain_last_error_record(entrain_error_t* error);
 
 /* ---- Runtime -------------------------------------------------------------------------------------------------- */
 
-enum { /* who makes progress: entrain_runtime_config_t.progress */
-  ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library's; a waiting caller takes over its loop */
-  ENTRAIN_PROGRESS_CALLER = 1  /* only callers inside entrain_work_wait, entrain_work_test, entrain_comm_drain and
-                                  blocking calls: a program that computes with calls under way calls entrain_work_test
-                                  now and then. Forgoes overlap; failures are noticed only while somebody calls */
+enum { /* entrain_runtime_config_t.progress: the threads that make progress */
+  ENTRAIN_PROGRESS_THREAD = 0, /* a thread of the library. A caller that waits takes over its loop */
+  ENTRAIN_PROGRESS_CALLER = 1  /* only the threads inside entrain_work_wait, entrain_work_test, entrain_comm_drain and
+                                  blocking calls. A program that computes while calls are in flight must call
+                                  entrain_work_test from time to time. Communication overlaps computation only as far as
+                                  it does, and failures are noticed only during calls */
 };
 
-/* A line of the log; `level`: 0 error, 1 warning, 2 info, 3 debug. May be called from any thread; must not call the
- * library. */
+/* Receives one line of the log. `level`: 0 error, 1 warning, 2 info, 3 debug. The library may call the function on any
+ * thread. The function must not call the library. */
 typedef void (*entrain_log_fn)(int32_t level, const char* line, void* user);
 
 typedef struct entrain_runtime_config {
   size_t size;
-  const char* transports;       /* "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all, best first for each pair */
-  const char* interface_filter; /* which address to bind and publish; NULL: ENTRAIN_INTERFACE, else the route to the store */
-  const char* ports;            /* "LOW-HIGH" to listen on; NULL: ENTRAIN_PORTS, else the kernel chooses */
-  const char* key_file;         /* pre-shared key, 16 bytes to 4 KiB, of connections between ranks and to the store that
-                                   entrain_comm_create_from_env opens or serves; NULL: ENTRAIN_KEY_FILE, else none */
-  const char* host_id;          /* NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC namespace */
+  const char* transports;       /* allowed transports, for example "shm,tcp"; NULL: ENTRAIN_TRANSPORTS, else all. Each
+                                   pair of ranks uses the best one */
+  const char* interface_filter; /* selects the address to bind and publish; NULL: ENTRAIN_INTERFACE, else the address
+                                   from which the route to the store leaves */
+  const char* ports;            /* port range to listen on, "LOW-HIGH"; NULL: ENTRAIN_PORTS, else the kernel chooses */
+  const char* key_file;         /* file with a pre-shared key of 16 bytes to 4 KiB. The key protects connections between
+                                   ranks, and to the store that entrain_comm_create_from_env opens or serves. NULL:
+                                   ENTRAIN_KEY_FILE, else no key */
+  const char* host_id;          /* identity of the host; NULL: ENTRAIN_HOST_ID, else boot id + network namespace + IPC
+                                   namespace */
   int32_t progress;             /* ENTRAIN_PROGRESS_* */
-  int32_t engines;              /* loops; 0: one. More than one is refused in this version */
-  entrain_log_fn log;           /* NULL: standard error. Process-wide: the last one given wins */
+  int32_t engines;              /* progress loops; 0: one. This version refuses more than one */
+  entrain_log_fn log;           /* NULL: standard error. The function is process-wide: the one given last is used */
   void* log_user;
 } entrain_runtime_config_t;
 
@@ -102,40 +110,46 @@ ENTRAIN_API void entrain_runtime_config_init_sized(entrain_runtime_config_t* con
 static ENTRAIN_INLINE void entrain_runtime_config_init(entrain_runtime_config_t* config) {
   entrain_runtime_config_init_sized(config, sizeof(*config));
 }
-/* What a process has once: loop, listener, pools, identity. Most programs never call this: a communicator created
- * without one uses the process's default runtime, made on first use. Ranks that are threads of one process need a
- * runtime each. Communicators keep their runtime alive; destroy returns at once, and the last user frees. */
+/* Creates a runtime: the progress loop, listener, pools and identity of a process. `config` may be NULL (defaults).
+ * Most programs never call this function, because a communicator that is created without a runtime uses the process's
+ * default runtime, which the first use creates. Ranks that are threads of one process need one runtime each. Any
+ * thread; not a collective. Communicators keep their runtime alive. entrain_runtime_destroy returns at once; the last
+ * communicator or handle that is destroyed frees the runtime. */
 ENTRAIN_API entrain_status_t entrain_runtime_create(const entrain_runtime_config_t* config,
                                                     entrain_runtime_t** runtime);
 ENTRAIN_API void entrain_runtime_destroy(entrain_runtime_t* runtime);
-/* This runtime's identity, as peers name it in error records. */
+/* Copies the identity of this runtime, as it appears in the error records of peers, to *id. Any thread. */
 ENTRAIN_API entrain_status_t entrain_runtime_peer_id(const entrain_runtime_t* runtime, entrain_peer_id_t* id);
 
 /* ---- Communicators -------------------------------------------------------------------------------------------- */
 
-enum { /* what the bits of a reduction may depend on: entrain_comm_config_t and entrain_call_options_t.determinism.
-          Every rank gets the same bits, always. */
-  ENTRAIN_DETERMINISM_DEFAULT = 0,   /* of a call: as its communicator; of a communicator: ENTRAIN_DETERMINISM, else the
-                                        next. Parts and duplicates inherit it */
-  ENTRAIN_DETERMINISM_ALGORITHM = 1, /* the contributions and the algorithm that was taken, which depends on size,
-                                        ranks, hosts, paths and tuning: equal calls give equal bits */
-  ENTRAIN_DETERMINISM_RANK_ORDER = 2 /* the contributions in rank order and nothing else: also the same bits over other
-                                        transports, on other hosts, with other algorithms asked for. Algorithms that
-                                        combine otherwise are passed over: large buffers on many ranks may take longer */
+enum { /* entrain_comm_config_t.determinism and entrain_call_options_t.determinism: the inputs that the bits of a
+          reduction may depend on. Every setting gives all ranks the same bits. */
+  ENTRAIN_DETERMINISM_DEFAULT = 0,   /* of a call: the setting of its communicator. Of a communicator:
+                                        ENTRAIN_DETERMINISM, else ALGORITHM. Parts and duplicates inherit the setting */
+  ENTRAIN_DETERMINISM_ALGORITHM = 1, /* the contributions and the algorithm. The choice of the algorithm depends on
+                                        size, ranks, hosts, paths and tuning. Equal calls give equal bits */
+  ENTRAIN_DETERMINISM_RANK_ORDER = 2 /* only the contributions in rank order. The bits stay the same on other transports
+                                        and hosts, and when other algorithms are requested. The library skips algorithms
+                                        that combine in another order, so large buffers on many ranks may take longer */
 };
 
 typedef struct entrain_comm_config {
   size_t size;
-  entrain_runtime_t* runtime; /* NULL: the process's default one */
-  entrain_store_t* store;     /* required by entrain_comm_create; must be the same store on all ranks */
-  const char* name;           /* communicators made from one store at the same time need different names; NULL: "world" */
+  entrain_runtime_t* runtime; /* NULL: the default runtime of the process */
+  entrain_store_t* store;     /* required by entrain_comm_create; the same store on all ranks */
+  const char* name;           /* name of the communicator, 1 to 128 bytes. Communicators that are created from one store
+                                 at the same time need different names. NULL: "world" */
   int32_t rank, world_size;   /* 0 <= rank < world_size */
-  const char* algorithms;     /* "all_reduce:ring@1M-inf,broadcast:tree"; NULL: ENTRAIN_ALGORITHMS, else by cost */
-  int64_t timeout_ns;         /* default deadline of operations, and of creation; 0: ENTRAIN_TIMEOUT, else 30 min */
-  const char* tuning;         /* file of entrain-perf --tune, to choose algorithms by; "probe": links are measured when
-                                 the ranks have met; "": the library's own values; NULL: ENTRAIN_TUNING, else the same */
+  const char* algorithms;     /* for example "all_reduce:ring@1M-inf,broadcast:tree"; NULL: ENTRAIN_ALGORITHMS, else the
+                                 library chooses by estimated time */
+  int64_t timeout_ns;         /* default deadline of operations, and the deadline of creation; 0: ENTRAIN_TIMEOUT, else
+                                 30 min */
+  const char* tuning;         /* data for the choice of algorithms. A path: a file written by entrain-perf --tune.
+                                 "probe": the ranks measure their links after they have connected. "": the library's
+                                 built-in values. NULL: ENTRAIN_TUNING, else the built-in values */
   int32_t determinism;        /* ENTRAIN_DETERMINISM_*; the same on all ranks */
-  int32_t reserved;           /* 0 */
+  int32_t reserved;           /* must be 0 */
 } entrain_comm_config_t;
 
 ENTRAIN_API void entrain_comm_config_init_sized(entrain_comm_config_t* config, size_t bytes);
@@ -143,100 +157,121 @@ static ENTRAIN_INLINE void entrain_comm_config_init(entrain_comm_config_t* confi
   entrain_comm_config_init_sized(config, sizeof(*config));
 }
 
-/* Creates a communicator of world_size ranks that meet in the store. Blocks until all have come and can reach each
- * other, or until timeout_ns: then TIMED_OUT names the ranks that did not come. Two processes with one rank:
- * FAILED_PRECONDITION on all. Ranks whose settings that must agree differ: MISMATCH naming both. A rank that ends while the
- * others wait or connect, by kill -9 too: PEER_LOST naming it, on all within 2 s (a host that has gone: 10 s). A rank whose
- * own call fails for a reason of its own (a setting, no transport): ABORTED naming it and the reason on the others; one
- * whose time is up: TIMED_OUT on all. A process makes at most 65,535 communicators in its life, parts and copies counted,
- * since the number of one that has ended is not used again; then RESOURCE_EXHAUSTED. How ranks of a host wait, and
- * what algorithms they choose, depends on the cores that the calling threads may run on together, as far as the CPU quotas
- * of their cgroups reach, when the runtime makes its first communicator: pin before. */
+/* Creates a communicator of world_size ranks that meet in the store. Collective over these ranks; any thread. Blocks
+ * until all ranks have arrived and can reach each other, at most timeout_ns. *comm belongs to the caller. Errors:
+ * - TIMED_OUT if a rank does not arrive in time; the text names the missing ranks. If one rank reaches its deadline,
+ *   the call fails with TIMED_OUT on all ranks.
+ * - FAILED_PRECONDITION on all ranks if two processes have the same rank.
+ * - MISMATCH, naming both ranks, if two ranks differ in a setting that must agree.
+ * - PEER_LOST, naming the rank, on all others within 2 s if a rank's process ends, even by SIGKILL, while the others
+ *   wait or connect. If its host fails, within 10 s.
+ * - ABORTED, naming the rank and its error, on the other ranks if the call of one rank fails for a local reason, such
+ *   as a bad setting or no usable transport.
+ * - RESOURCE_EXHAUSTED after 65,535 communicators in the life of a process, parts and duplicates included. The number
+ *   of an ended communicator is not reused.
+ *
+ * Set the CPU affinity before the runtime creates its first communicator. At that time the library counts the cores
+ * that the calling threads may use together, limited by the CPU quotas of their cgroups. How ranks of one host wait,
+ * and which algorithms they choose, depends on this count. */
 ENTRAIN_API entrain_status_t entrain_comm_create(const entrain_comm_config_t* config, entrain_comm_t** comm);
 
-/* The same with rank, size and store taken from the environment: ENTRAIN_STORE, and the variables of torchrun
- * (entrain-run sets the same), Open MPI, MPICH/PMI or Slurm. If two launchers disagree: FAILED_PRECONDITION listing
- * both. Without ENTRAIN_STORE a rank serves the store itself: rank 0 at MASTER_ADDR on MASTER_PORT + 1, where these are set,
- * as torchrun does; else, when the launcher started all ranks on one host, rank 0 for the processes of this user there;
- * else, in a Slurm step, the first task of its first node; else FAILED_PRECONDITION. With none of these variables set the
- * process is a world of one. The store must answer
- * within 30 s (or the timeout, when that is shorter), then PEER_LOST names its address. `config` may be NULL; its rank, world_size and
- * store are ignored. */
+/* Creates a communicator as entrain_comm_create does, but takes rank, size and store from the environment. Reads
+ * ENTRAIN_STORE and the variables of torchrun (entrain-run sets the same), Open MPI, MPICH/PMI or Slurm. `config` may
+ * be NULL; its rank, world_size and store are ignored. If the variables of two launchers disagree, the call returns
+ * FAILED_PRECONDITION and lists both.
+ *
+ * Without ENTRAIN_STORE, a rank serves the store. The first rule that applies determines the server:
+ * - If MASTER_ADDR and MASTER_PORT are set, as by torchrun: rank 0, at MASTER_ADDR on port MASTER_PORT + 1.
+ * - If the launcher has started all ranks on one host: rank 0, for the processes of this user on that host.
+ * - In a Slurm step: the first task of its first node.
+ * - Otherwise the call returns FAILED_PRECONDITION.
+ *
+ * If none of these variables is set, the process becomes a communicator of one rank. The store must answer within 30 s,
+ * or within the timeout if that is shorter; otherwise the call returns PEER_LOST and names the address of the store. */
 ENTRAIN_API entrain_status_t entrain_comm_create_from_env(const entrain_comm_config_t* config, entrain_comm_t** comm);
 
-/* A collective over `comm` (untagged): ranks that give the same color >= 0 form a part, numbered by (key, rank). Color
- * -1: in no part, *part becomes NULL. Parts share connections and nothing else: one failing leaves the other alone. */
+/* Splits `comm`: the ranks that give the same color >= 0 form a part, ordered by key and then by rank. With color -1
+ * the rank joins no part, and *part becomes NULL. An untagged collective over `comm`; blocks. Parts share connections
+ * with `comm` but fail independently of each other. */
 ENTRAIN_API entrain_status_t entrain_comm_split(entrain_comm_t* comm, int32_t color, int32_t key,
                                                 entrain_comm_t** part);
 
-/* A communicator of the same ranks, independent of this one: calls on the two never wait for each other. Collective. */
+/* Creates a communicator of the same ranks. Calls on `comm` and on the copy never wait for each other. Collective;
+ * blocks. */
 ENTRAIN_API entrain_status_t entrain_comm_duplicate(entrain_comm_t* comm, entrain_comm_t** copy);
 
-/* The same two calls without waiting, also from done() of entrain_work_notify: *work (entrain_work_test and so on in
- * collectives.h) is over when every rank has made the call, and fails where the blocking call would. A blocking call on one
- * rank and a started one on another match. Then entrain_comm_split_finish gives the part. */
+/* Non-blocking forms of the two calls above, allowed also in done() of entrain_work_notify. *work (collectives.h)
+ * completes when every rank has made the call, and fails where the blocking call would fail. A blocking call on one
+ * rank matches a started call on another. After completion, entrain_comm_split_finish returns the new communicator. */
 ENTRAIN_API entrain_status_t entrain_comm_split_start(entrain_comm_t* comm, int32_t color, int32_t key,
                                                       entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_comm_duplicate_start(entrain_comm_t* comm, entrain_work_t** work);
-/* *part: the communicator that the work has made, the caller's to destroy; NULL: color -1. Never blocks: IN_PROGRESS while the
- * work is not over. Once: then FAILED_PRECONDITION; the work is still to be freed. A work that is freed before aborts its
- * part as soon as there is one: calls on it are ABORTED on all ranks, naming this one. Needs the runtime: the parent, or
- * another communicator of it, must still be there (else ABORTED). */
+/* Returns the communicator that the work has made in *part. The caller destroys it. *part becomes NULL if the color was
+ * -1. Never blocks: returns IN_PROGRESS until the work is complete. Succeeds once per work; later calls return
+ * FAILED_PRECONDITION. The caller still frees the work. If a work is freed without this call, the library aborts the
+ * new communicator as soon as it exists: calls on it return ABORTED on all ranks and name this rank. Returns ABORTED
+ * unless the parent, or another communicator of the same runtime, still exists. */
 ENTRAIN_API entrain_status_t entrain_comm_split_finish(entrain_work_t* work, entrain_comm_t** part);
 
+/* Write the rank of this process, and the number of ranks. Any thread; local, as are the queries below. */
 ENTRAIN_API entrain_status_t entrain_comm_rank(const entrain_comm_t* comm, int32_t* rank);
 ENTRAIN_API entrain_status_t entrain_comm_size(const entrain_comm_t* comm, int32_t* size);
-/* The name of the transport used to reach `peer` ("self" for oneself). Static text. */
+/* Writes to *name the name of the transport that reaches `peer`; "self" for this rank. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, int32_t peer, const char** name);
-/* The algorithm that a call of this shape takes. `collective`: "all_reduce", "broadcast", ... Static text. */
+/* Writes to *name the algorithm that a call with these arguments uses. `collective`: "all_reduce", "broadcast", and so
+ * on. Static text. */
 ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective, size_t count,
                                                     entrain_dtype_t dtype, const char** name);
 
-/* The same with reasons, as text of two lines: what was chosen, by what, and the estimated time of every algorithm that
- * could serve; the figures behind the estimates and where they come from. `text` of `bytes` bytes, cut to fit, ended by
- * a zero. */
+/* Explains the choice of entrain_comm_algorithm in two lines of text. The first line gives the chosen algorithm, the
+ * reason, and the estimated time of every algorithm that could run the call. The second line gives the link figures
+ * behind the estimates and the source of these figures. Writes at most `bytes` bytes to `text`, truncated if necessary
+ * and terminated by zero. */
 ENTRAIN_API entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective, size_t count,
                                                   entrain_dtype_t dtype, char* text, size_t bytes);
 
 typedef struct entrain_comm_stats_t {
   size_t size;
-  uint64_t calls;          /* started on this rank */
-  uint64_t bytes_sent;     /* payload handed to transports by this rank, control and headers excluded */
-  uint64_t bytes_received;
+  uint64_t calls;          /* calls started on this rank */
+  uint64_t bytes_sent;     /* payload bytes that this rank gave to transports, without control messages and headers */
+  uint64_t bytes_received; /* payload bytes that this rank received */
 } entrain_comm_stats_t;
 ENTRAIN_API void entrain_comm_stats_init_sized(entrain_comm_stats_t* stats, size_t bytes);
 static ENTRAIN_INLINE void entrain_comm_stats_init(entrain_comm_stats_t* stats) {
   entrain_comm_stats_init_sized(stats, sizeof(*stats));
 }
-/* Counted since creation; parts count for themselves. */
+/* Reads the counters since the communicator was created. A part has counters of its own. */
 ENTRAIN_API entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_stats_t* stats);
 
-/* Sets the default deadline of the calls that are started on the communicator from now on, `timeout_ns` > 0, on this rank.
- * Parts and copies that are made later inherit it; objects of train.h keep the one that they were created with. */
+/* Sets the default deadline, timeout_ns > 0, of calls that this rank starts on the communicator afterwards. Parts and
+ * copies that are created later inherit it. Objects of train.h keep the deadline that they were created with. Local. */
 ENTRAIN_API entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns);
 
-/* *sequence: the number of the last untagged collective that this rank has started, as in entrain_error_t; 0: none. Equal on
- * ranks that have started the same calls. Making the communicator counts, and some calls count more than once: compare
- * numbers between ranks, and not with a count of calls. */
+/* Writes to *sequence the number of the last untagged collective that this rank has started, as in entrain_error_t; 0
+ * if there is none. The number is equal on ranks that have started the same calls. Creating the communicator is
+ * counted, and some calls count more than once. So compare the number between ranks, but not with a count of calls. */
 ENTRAIN_API entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence);
 
-/* The ranks that had not come to the call by whose deadline the communicator ended, in rank order: those that had not
- * started it, and those that did not answer. `ranks` has room for *count (at most 128 are kept); *count becomes how many
- * there are. 0: the communicator has not ended, or by something else. The same on every rank that learned of the end. */
+/* Writes the ranks that were late for the call by whose deadline the communicator ended, in rank order: those that had
+ * not started the call and those that did not answer. On input *count is the capacity of `ranks`; the library keeps at
+ * most 128 ranks. On output *count is the number of late ranks, which may exceed the capacity. It is 0 if the
+ * communicator has not ended, or has ended for another reason. All ranks that learned of the end read the same list. */
 ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32_t* ranks, int32_t* count);
 
-/* ENTRAIN_OK while the communicator works, otherwise the code that ended it; `error` (may be NULL) gets the record. */
+/* Returns ENTRAIN_OK while the communicator works, otherwise the code that ended it. Fills *error, which may be NULL,
+ * with the record. */
 ENTRAIN_API entrain_status_t entrain_comm_error(const entrain_comm_t* comm, entrain_error_t* error);
 
-/* Ends the communicator on all ranks, from any thread, at any time, any number of times. Returns at once; every call on
- * it, here and elsewhere, returns ABORTED with `reason` within 250 ms. Parts and parents go on. */
+/* Ends the communicator on all ranks. Returns at once. Any thread may call it, at any time and repeatedly. Within 250
+ * ms, calls on the communicator return ABORTED with `reason` on all ranks. Parts and parents keep working. */
 ENTRAIN_API entrain_status_t entrain_comm_abort(entrain_comm_t* comm, const char* reason);
 
-/* Waits until every call started here is done, or timeout_ns has passed (then IN_PROGRESS). */
+/* Waits until all calls that this rank has started are complete. Returns IN_PROGRESS if timeout_ns passes first. */
 ENTRAIN_API entrain_status_t entrain_comm_drain(entrain_comm_t* comm, int64_t timeout_ns);
 
-/* Frees the handle. Unfinished calls are aborted, on all ranks; with none, peers are not disturbed. Never waits for
- * the network. A blocking call that another thread is inside of returns ABORTED; a call must not begin on a freed handle. */
+/* Frees the handle. If calls are unfinished, the communicator is aborted on all ranks; otherwise peers are not
+ * disturbed. Never waits for the network. A blocking call that another thread has in progress returns ABORTED. No call
+ * may begin on a freed handle. */
 ENTRAIN_API void entrain_comm_destroy(entrain_comm_t* comm);
 
 #ifdef __cplusplus
