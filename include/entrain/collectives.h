@@ -1,13 +1,17 @@
-/* Collectives, send and receive, and the handle of a started call.
+/* Collectives, send and receive, and works (handles of started calls).
  *
- * Every function here: any thread; blocks only when `work` is NULL; `options` may be NULL (defaults). Errors besides
- * those named: INVALID_ARGUMENT naming the argument and its value; after the communicator ended, what ended it.
- * A rank is done with its part of a call when it has what it needs of others and its buffers are its own again: the root
- * of a broadcast or scatter, and all but the root of a reduce or gather, may be done before others have begun (a large
- * buffer waits for who takes it).
- * If ranks differ in operation, type, count, reduction or root, all of them get MISMATCH naming both calls and the ranks
- * that made each; one that was done gets it from a later call or wait. Guilty is the lowest rank that called something else
- * than the most; none (-1) if no call was made by the most ranks, as between two. */
+ * All functions of this header: any thread may call. A call blocks only if `work` is NULL. `options` may be NULL
+ * (defaults). Every function can return INVALID_ARGUMENT, which names the argument and its value, and after the
+ * communicator has ended, the error that ended it.
+ *
+ * A call is complete on a rank when the rank has received all data that it needs and its buffers may be reused. So the
+ * root of a broadcast or scatter, and every rank but the root of a reduce or gather, may complete before other ranks
+ * have started. If the buffer is large, such a rank waits until the receivers take the data.
+ *
+ * If ranks differ in operation, type, count, reduction or root, all ranks receive MISMATCH. The text names both calls
+ * and the ranks that made each. A rank whose part was already complete receives the error from a later call or wait.
+ * The guilty rank is the lowest rank whose call differs from the most frequent call; -1 if no call is the most
+ * frequent, as between two ranks. */
 #ifndef ENTRAIN_COLLECTIVES_H_
 #define ENTRAIN_COLLECTIVES_H_
 
@@ -19,32 +23,38 @@ extern "C" {
 #endif
 
 enum { /* entrain_call_options_t.wait */
-  ENTRAIN_WAIT_FOREGROUND = 0, /* spin briefly, give the core away, then sleep: lowest latency */
-  ENTRAIN_WAIT_BACKGROUND = 1  /* sleep at once: for threads that should not take a core */
+  ENTRAIN_WAIT_FOREGROUND = 0, /* spin briefly, yield the core, then sleep: lowest latency */
+  ENTRAIN_WAIT_BACKGROUND = 1  /* sleep at once: for threads that should not occupy a core */
 };
 
 typedef struct entrain_call_options {
   size_t size;
-  int64_t tag;        /* -1: untagged, matched by program order; 0 .. 2^20 - 2: matched by this number */
-  int64_t timeout_ns; /* 0: the communicator's default */
-  int32_t wait;       /* ENTRAIN_WAIT_*: how a blocking call, and waits on the work, behave */
-  int32_t memory;     /* ENTRAIN_MEMORY_*: where the buffers are. DEVICE: on all ranks alike (MISMATCH otherwise), and all
-                       * buffers of a communicator on one device. Not for a barrier. Other processes of the host may keep
-                       * DEVICE buffers open until the communicator is destroyed there, or they see other memory at the
-                       * same addresses; until then freed ones stay occupied, and CUDA calls what comes of freeing them
-                       * undefined. So free them after the communicator; never while any rank is in a call on them */
-  void* stream;       /* a CUstream (cudaStream_t). The call begins when the device has come to where the stream is now, and
-                       * what is enqueued on the stream once the function has returned waits until the call is over, also
-                       * when it has failed; with a work the host waits for nothing. Ranks that are threads of one process
-                       * and share a device need a stream each for calls with a work: on one, theirs would wait for each
-                       * other. The first untagged collective of a communicator had better be without a work where NCCL
-                       * may take it: NCCL begins in it, and may wait for all streams of the device. (Whoever frees device
-                       * memory waits for all streams of the process on that device, and so for the calls.) DEVICE: NULL is
-                       * the device's default stream. HOST_PINNED: NULL is none. HOST: NULL */
-  entrain_reduction_t* reduction; /* used when op is ENTRAIN_REDUCTION */
-  entrain_batch_t* batch; /* not NULL: the call is checked and added to it instead of started; `work` must be NULL */
-  int32_t determinism;    /* ENTRAIN_DETERMINISM_*; the same on all ranks (MISMATCH otherwise). For reductions */
-  int32_t reserved;       /* 0 */
+  int64_t tag;        /* -1: untagged, matched by program order; 0 to 2^20 - 2: matched by this number */
+  int64_t timeout_ns; /* deadline of the call; 0: the communicator's default */
+  int32_t wait;       /* ENTRAIN_WAIT_*: behaviour of a blocking call, and of waits on the work */
+  int32_t memory;     /* ENTRAIN_MEMORY_*: the memory of the buffers. A barrier has no buffers and allows only HOST.
+                         With DEVICE, all ranks must use DEVICE (MISMATCH otherwise), and all buffers of a communicator
+                         must be on one device. Destroy the communicator on all ranks before you free DEVICE buffers,
+                         and never free a buffer that a call of any rank uses: other processes of the host keep DEVICE
+                         buffers open until they destroy the communicator. Until then freed memory stays occupied, a
+                         peer could read other memory at the same addresses, and CUDA leaves the behaviour undefined */
+  void* stream;       /* CUstream (cudaStream_t) that orders the call. The call begins when the device has reached the
+                         stream's position at the call. Work that is enqueued on the stream after the function has
+                         returned waits until the call is over, even if the call failed. With a work, the host does not
+                         wait.
+                         - NULL: for DEVICE the default stream of the device, for HOST_PINNED no stream. HOST requires
+                           NULL.
+                         - Ranks that are threads of one process and share a device need one stream each for calls with
+                           a work. On a common stream their calls would wait for each other.
+                         - If NCCL may run the first untagged collective of a communicator, make this call without a
+                           work. NCCL initialises in it, and may wait for all streams of the device.
+                         - Freeing device memory waits for all streams of the process on the device, and so for the
+                           calls */
+  entrain_reduction_t* reduction; /* the reduction if op is ENTRAIN_REDUCTION */
+  entrain_batch_t* batch; /* not NULL: the library checks the call and adds it to the batch instead of starting it;
+                             `work` must be NULL */
+  int32_t determinism;    /* ENTRAIN_DETERMINISM_*, for reductions; the same on all ranks (MISMATCH otherwise) */
+  int32_t reserved;       /* must be 0 */
 } entrain_call_options_t;
 
 ENTRAIN_API void entrain_call_options_init_sized(entrain_call_options_t* options, size_t bytes);
@@ -54,163 +64,183 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
 
 /* ---- Reductions as objects ------------------------------------------------------------------------------------ */
 
-/* dst[i] = dst[i] (+) src[i] for `count` elements; the same bits on every rank for the same arguments. Called on a thread
- * that the communicator has for such functions alone, one at a time; dst and src are the library's memory. It may block, for a
- * lock say (an interpreter's): all other calls go on and keep their deadlines, and so does its own. When that ends while the
- * function is running (its deadline, an abort, the communicator's or the runtime's end), nobody waits for the function or
- * reads what it makes, and it is not called again; TIMED_OUT says so on all ranks: "all_reduce #4: timed out on rank 1 after
- * 0.5 s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has not returned for 0.499 s".
- * After a second the log tells too. In it, calls that need the engine are FAILED_PRECONDITION ("entrain_barrier: called from
- * the user reduction of all_reduce #2, which must not wait"), and the functions that destroy a communicator or what is made
- * of one do nothing, as the log says; queries are allowed. Returns 0. Any other number ends the communicator on all ranks:
- * ABORTED, "the user reduction of all_reduce #4 returned 5" and the rank; `out` is undefined then, on this rank and on those
- * that had not finished. */
+/* A reduction function of the caller: dst[i] = dst[i] (+) src[i] for `count` elements. Must give the same bits on every
+ * rank for the same arguments. Returns 0 on success.
+ *
+ * The communicator calls the function on a thread that runs only such functions, one at a time. dst and src are memory
+ * of the library. The function may block, for example on an interpreter's lock: all other calls make progress, and
+ * every call, its own included, keeps its deadline. If its call ends while the function runs (by the deadline, an
+ * abort, or the end of the communicator or runtime), the library does not wait for the function, ignores its output,
+ * and does not call it again. On a deadline all ranks receive TIMED_OUT: "all_reduce #4: timed out on rank 1 after 0.5
+ * s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has not returned for 0.499
+ * s". A function that has run for a second is also reported in the log.
+ *
+ * Inside the function, calls that need the engine return FAILED_PRECONDITION ("entrain_barrier: called from the user
+ * reduction of all_reduce #2, which must not wait"). Functions that destroy a communicator, or an object made from one,
+ * do nothing and log this. Queries are allowed.
+ *
+ * A result other than 0 ends the communicator on all ranks with ABORTED: "the user reduction of all_reduce #4 returned
+ * 5", with the rank. `out` is then undefined on this rank, and on all ranks that had not completed the call. */
 typedef int32_t (*entrain_reduce_fn)(void* dst, const void* src, size_t count, entrain_dtype_t dtype, void* user);
 
-/* A built-in operator as an object. */
+/* Creates a reduction for a built-in operator. Here and below, *reduction belongs to the caller. Local. */
 ENTRAIN_API entrain_status_t entrain_reduction_builtin(entrain_op_t op, entrain_reduction_t** reduction);
-/* The caller's own function. `signature`: a number that stands for the function and must be the same on all ranks. The
- * function must be associative; it is applied in an order that depends on the algorithm when `commutative` is not 0,
- * and in rank order otherwise. A call with it is RESOURCE_EXHAUSTED where there is no thread for it. */
+/* Creates a reduction for a function of the caller. `signature` is a number that identifies the function; it must be
+ * the same on all ranks. The function must be associative. If `commutative` is not 0, the algorithm determines the
+ * order of the combinations; otherwise they follow the rank order. A call returns RESOURCE_EXHAUSTED if the library
+ * cannot start the thread for the function. */
 ENTRAIN_API entrain_status_t entrain_reduction_user(entrain_reduce_fn combine, void* user, uint32_t signature,
                                                     int32_t commutative, entrain_reduction_t** reduction);
-/* *busy: 1 while the function of entrain_reduction_user is running, also for a call that has ended meanwhile. 0 once all
- * calls with it are over: it runs no more, and what `user` points to may be freed. 0 of other reductions. Any thread. */
+/* Writes 1 to *busy while the function of entrain_reduction_user runs, even if its call has ended, and 0 for other
+ * reductions. After all calls with the reduction are over and *busy is 0, the function does not run again, and the
+ * caller may free the object that `user` points to. Any thread. */
 ENTRAIN_API entrain_status_t entrain_reduction_busy(const entrain_reduction_t* reduction, int32_t* busy);
-/* The sum of factor * contribution; each rank has a factor of its own (the same object or another). The product is rounded
- * to the type. Finite; whole when the elements are integers. */
+/* Creates a reduction to the sum of factor * contribution. Each rank gives its own factor. The product is rounded to
+ * the element type. `factor` is finite, and an integer if the elements are integers. */
 ENTRAIN_API entrain_status_t entrain_reduction_premultiplied_sum(double factor, entrain_reduction_t** reduction);
-/* The mean of the contributions of `ranks` ranks, weighted by weights[r] / sum of weights: what EDiT makes of pseudo-gradients
- * (arXiv 2412.07210). Floats, accumulated in f32 (f64 in f64) in rank order and rounded once. weights: finite, >= 0,
- * not all 0; the same on all ranks (MISMATCH otherwise), as many as the communicator has. A rank of weight 0 contributes
- * nothing, even if it has NaN. For all_reduce, reduce and reduce_scatter. */
+/* Creates a reduction to the weighted mean: the sum over r of contribution_r * weights[r] / (sum of weights). EDiT
+ * combines pseudo-gradients in this way (arXiv 2412.07210). For floats; accumulated in f32 (f64 for f64) in rank order
+ * and rounded once. `weights` has `ranks` entries, one for each rank of the communicator: finite, >= 0, not all 0, and
+ * the same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if its data contain NaN. For
+ * all_reduce, reduce and reduce_scatter. */
 ENTRAIN_API entrain_status_t entrain_reduction_weighted(const double* weights, int32_t ranks,
                                                         entrain_reduction_t** reduction);
 
-enum { /* entrain_gta_config_t.consensus: what elects the sign of an element. A tie elects plus, a sum that is NaN minus */
-  ENTRAIN_CONSENSUS_NONE = 0, /* nothing: all contributions count */
-  ENTRAIN_CONSENSUS_SUM = 1,  /* the sum of weight * contribution */
-  ENTRAIN_CONSENSUS_COUNT = 2 /* one vote a rank; who has a zero, a NaN or weight 0 has none */
+enum { /* entrain_gta_config_t.consensus: the rule that elects the sign of each element. A tie elects plus. With SUM, a
+          sum that is NaN elects minus */
+  ENTRAIN_CONSENSUS_NONE = 0, /* no election: all contributions count */
+  ENTRAIN_CONSENSUS_SUM = 1,  /* the sign of the sum of weight * contribution */
+  ENTRAIN_CONSENSUS_COUNT = 2 /* majority, one vote per rank; a zero, a NaN or a contribution of weight 0 does not
+                                 vote */
 };
 
-enum { /* entrain_gta_config_t.sparsification: what of a contribution counts and travels; the rest is zero */
-  ENTRAIN_SPARSIFY_NONE = 0,           /* everything */
-  ENTRAIN_SPARSIFY_MAGNITUDE = 1,      /* the floor(density * n) largest of the rank's whole vector of n elements; of
-                                        * equal ones the first, and a NaN is larger than all */
-  ENTRAIN_SPARSIFY_RANDOM = 2,         /* each with probability density: other ones on every rank and in every call */
-  ENTRAIN_SPARSIFY_RESCALED_RANDOM = 3 /* the same, divided by density */
+enum { /* entrain_gta_config_t.sparsification: the elements of a contribution that are sent; the others count as zero */
+  ENTRAIN_SPARSIFY_NONE = 0,           /* all elements */
+  ENTRAIN_SPARSIFY_MAGNITUDE = 1,      /* the floor(density * n) largest magnitudes of the rank's vector of n elements.
+                                          Of equal magnitudes the first counts, and NaN is larger than all numbers */
+  ENTRAIN_SPARSIFY_RANDOM = 2,         /* each element with probability `density`, chosen anew on every rank and in
+                                          every call */
+  ENTRAIN_SPARSIFY_RESCALED_RANDOM = 3 /* as RANDOM, and the values are divided by `density` */
 };
-enum { /* entrain_gta_config_t.wire_format: how contributions, and the result of an all_reduce, travel */
-  ENTRAIN_WIRE_F32 = 0,  /* as they are, whatever their type */
-  ENTRAIN_WIRE_BF16 = 1, /* this and the next two: for f32 elements only */
-  ENTRAIN_WIRE_INT8 = 2, /* -127 .. 127 times an f32 scale a block; a block that has a NaN or an infinity is all NaN */
-  ENTRAIN_WIRE_INT4 = 3  /* -7 .. 7, likewise */
+enum { /* entrain_gta_config_t.wire_format: the encoding of contributions, and of the result of an all_reduce */
+  ENTRAIN_WIRE_F32 = 0,  /* unchanged, whatever the element type */
+  ENTRAIN_WIRE_BF16 = 1, /* BF16, INT8 and INT4: for f32 elements only */
+  ENTRAIN_WIRE_INT8 = 2, /* integers -127 to 127 times one f32 scale per block; a block with a NaN or an infinity
+                            becomes all NaN */
+  ENTRAIN_WIRE_INT4 = 3  /* as INT8, with integers -7 to 7 */
 };
 enum { /* entrain_gta_config_t.wire_rounding */
   ENTRAIN_ROUND_NEAREST = 0,
-  ENTRAIN_ROUND_STOCHASTIC = 1 /* up or down, so that the mean is right */
+  ENTRAIN_ROUND_STOCHASTIC = 1 /* up or down at random, with the correct expected value */
 };
 
 typedef struct entrain_gta_config {
   size_t size;
-  const double* weights;  /* by rank, finite; NULL (default): 1 each. Copied */
-  int32_t ranks;          /* how many weights: as many as the communicator has ranks; 0 (default) with NULL */
+  const double* weights;  /* finite weights in rank order; NULL (default): 1 for each rank. Copied */
+  int32_t ranks;          /* number of weights: the size of the communicator; 0 (default) if weights is NULL */
   int32_t consensus;      /* ENTRAIN_CONSENSUS_*; default NONE */
-  int32_t normalize;      /* 1 (default): divided by the sum of the weights of what was summed; 0: the sum */
+  int32_t normalize;      /* 1 (default): divide the sum by the sum of the weights that took part; 0: do not divide */
   int32_t sparsification; /* ENTRAIN_SPARSIFY_*; default NONE */
   double density;         /* 0 < density < 1 with sparsification; 1 (default) without */
-  uint64_t seed;          /* of random sparsification and stochastic rounding; default 0 */
+  uint64_t seed;          /* seed of random sparsification and stochastic rounding; default 0 */
   int32_t wire_format;    /* ENTRAIN_WIRE_*; default F32 */
-  int32_t wire_block;     /* int8, int4: values a scale, a multiple of 16 up to 65536; 0 (default): 256 */
-  int32_t wire_rounding;  /* ENTRAIN_ROUND_*; default NEAREST; for other formats than F32 */
-  int32_t error_feedback; /* 1: what a call of this tag and length did not send (not chosen, or rounded off) is added to the
-                           * next one's contribution; f32 elements; not with rescaled_random. Default 0 */
+  int32_t wire_block;     /* INT8, INT4: values per scale, a multiple of 16 up to 65536; 0 (default): 256 */
+  int32_t wire_rounding;  /* ENTRAIN_ROUND_*; default NEAREST; only for formats other than F32 */
+  int32_t error_feedback; /* 1: the part of a contribution that was not sent (not chosen, or lost in rounding) is added
+                             to the contribution of the next call with the same tag and length. For f32 elements; not
+                             with RESCALED_RANDOM. Default 0 */
 } entrain_gta_config_t;
 ENTRAIN_API void entrain_gta_config_init_sized(entrain_gta_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_gta_config_init(entrain_gta_config_t* config) {
   entrain_gta_config_init_sized(config, sizeof(*config));
 }
 
-/* Generalised task arithmetic: element by element, the sum over the ranks of weight * contribution; with consensus over
- * those ranks alone whose weight * contribution has the elected sign (a zero and a NaN have none). Divisors within 1e-8 of 0
- * count as 1. Floats, accumulated in f32 (f64 in f64) in rank order and rounded once, in one pass and for the bytes
- * of one all-reduce. The same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing, even if it has NaN.
- * For all_reduce, reduce and reduce_scatter. Without consensus, a weighted mean.
- * With sparsification or a wire format, for all_reduce and reduce_scatter: what is left travels as indices or a bitmap,
- * whichever is smaller, and values; the contribution is packed before the call returns, `in` not read afterwards.
- * The result of an all_reduce is what all ranks read from the wire, the same bits; that of a reduce_scatter is not
- * rounded to the format. Settings without effect are refused with a sentence that says what to set. */
+/* Creates a reduction by generalised task arithmetic. Each element of the result is the sum over the ranks of weight *
+ * contribution. With a consensus, only those ranks take part whose weight * contribution has the elected sign (a zero
+ * and a NaN have no sign). Without consensus the result is a weighted mean. A divisor within 1e-8 of 0 counts as 1. For
+ * floats; accumulated in f32 (f64 for f64) in rank order and rounded once. One pass, which sends as many bytes as one
+ * all-reduce. The config must be the same on all ranks (MISMATCH otherwise). A rank of weight 0 contributes nothing,
+ * even if its data contain NaN. For all_reduce, reduce and reduce_scatter.
+ *
+ * With sparsification or a wire format: for all_reduce and reduce_scatter only. The elements that are sent travel as
+ * values with indices or a bitmap, whichever is smaller. The contribution is packed before the call returns, and `in`
+ * is not read afterwards. The result of an all_reduce is rounded to the wire format and has the same bits on all ranks;
+ * the result of a reduce_scatter is not rounded to it. INVALID_ARGUMENT, with advice, for settings that have no
+ * effect. */
 ENTRAIN_API entrain_status_t entrain_reduction_gta(const entrain_gta_config_t* config,
                                                    entrain_reduction_t** reduction);
 
-/* Other weights from the next call on, for a reduction of entrain_reduction_gta: as in its config, NULL and 0 for 1 each.
- * What it remembers stays. While no call is being started. */
+/* Sets the weights of a reduction of entrain_reduction_gta from the next call on. Arguments as in its config; NULL and
+ * 0 mean 1 for each rank. The state (see entrain_reduction_state_size) is kept. Must not run while a call with the
+ * reduction is being started. */
 ENTRAIN_API entrain_status_t entrain_reduction_set_weights(entrain_reduction_t* reduction, const double* weights,
                                                            int32_t ranks);
-/* What a sparsified or encoded reduction remembers between calls, for checkpoints: how many there were, since random numbers
- * differ from call to call, and what error feedback has not sent yet. This rank's own; 0 bytes for other reductions.
- * While no call is being started. */
+/* Writes the size of the state that a reduction with sparsification or a wire format keeps between calls, for
+ * checkpoints. The state holds the number of calls, which determines the random numbers, and the values that error
+ * feedback has not sent yet. It differs between ranks. 0 bytes for other reductions. This function and the two below
+ * must not run while a call with the reduction is being started. */
 ENTRAIN_API entrain_status_t entrain_reduction_state_size(const entrain_reduction_t* reduction, size_t* bytes);
-/* bytes: what state_size says (INVALID_ARGUMENT otherwise). */
+/* Copies the state to `state`. `bytes` must be the size from entrain_reduction_state_size (INVALID_ARGUMENT
+ * otherwise). */
 ENTRAIN_API entrain_status_t entrain_reduction_state_save(const entrain_reduction_t* reduction, void* state, size_t bytes);
-/* INVALID_ARGUMENT for what state_save did not write; then nothing has changed. */
+/* Restores a state. Returns INVALID_ARGUMENT, and changes nothing, if state_save did not write these bytes. */
 ENTRAIN_API entrain_status_t entrain_reduction_state_load(entrain_reduction_t* reduction, const void* state,
                                                           size_t bytes);
-/* Calls that use it keep what they need. `user` must live until those calls are done and its function has returned
- * (entrain_reduction_busy). */
+/* Frees the handle. Calls in flight keep the parts of the reduction that they need. The object that `user` points to
+ * must live until these calls are over and the function has returned (entrain_reduction_busy). */
 ENTRAIN_API void entrain_reduction_destroy(entrain_reduction_t* reduction);
 
 /* ---- Collectives ---------------------------------------------------------------------------------------------- */
 
-/* out[i] = in_0[i] (+) in_1[i] (+) ...: `count` elements everywhere. In place: out == in. Every rank gets the same
- * bits; see ENTRAIN_DETERMINISM_* for what they depend on. */
+/* Reduces: out[i] = in_0[i] (+) in_1[i] (+) ... on all ranks. `in` and `out`: `count` elements. In place: out == in.
+ * Every rank gets the same bits; ENTRAIN_DETERMINISM_* states what these depend on. */
 ENTRAIN_API entrain_status_t entrain_all_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                                 entrain_dtype_t dtype, entrain_op_t op,
                                                 const entrain_call_options_t* options, entrain_work_t** work);
 
-/* `in`: size * count elements; `out`: count elements, this rank's part of the reduced whole. In place: out points at
- * this rank's part of in. */
+/* Reduces, and scatters the result. `in`: size * count elements; `out`: `count` elements, this rank's part of the
+ * result. In place: out points to this rank's part of in. */
 ENTRAIN_API entrain_status_t entrain_reduce_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                                     entrain_dtype_t dtype, entrain_op_t op,
                                                     const entrain_call_options_t* options, entrain_work_t** work);
 
-/* `in`: count elements; `out`: size * count elements, every rank's part in rank order. In place: in points at this
- * rank's part of out. */
+/* Gathers the parts of all ranks on every rank. `in`: `count` elements; `out`: size * count elements, the parts in rank
+ * order. In place: in points to this rank's part of out. */
 ENTRAIN_API entrain_status_t entrain_all_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                                 entrain_dtype_t dtype, const entrain_call_options_t* options,
                                                 entrain_work_t** work);
 
-/* `buffer`: count elements; the root's are copied to all others. */
+/* Copies the root's buffer to all other ranks. `buffer`: `count` elements. */
 ENTRAIN_API entrain_status_t entrain_broadcast(entrain_comm_t* comm, void* buffer, size_t count, entrain_dtype_t dtype,
                                                int32_t root, const entrain_call_options_t* options,
                                                entrain_work_t** work);
 
-/* `out` on the root: the reduced whole, `count` elements; elsewhere it is not used and may be NULL. In place on the root:
- * out == in. */
+/* Reduces to the root. `in`: `count` elements; `out` on the root: `count` elements. Other ranks do not use `out`, which
+ * may be NULL. In place on the root: out == in. */
 ENTRAIN_API entrain_status_t entrain_reduce(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                             entrain_dtype_t dtype, entrain_op_t op, int32_t root,
                                             const entrain_call_options_t* options, entrain_work_t** work);
 
-/* `in`: count elements; `out` on the root: size * count elements, every rank's part in rank order; elsewhere not used.
- * In place on the root: in points at the root's part of out. */
+/* Gathers the parts of all ranks on the root. `in`: `count` elements; `out` on the root: size * count elements, the
+ * parts in rank order. Other ranks do not use `out`. In place on the root: in points to the root's part of out. */
 ENTRAIN_API entrain_status_t entrain_gather(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                             entrain_dtype_t dtype, int32_t root,
                                             const entrain_call_options_t* options, entrain_work_t** work);
 
-/* `in` on the root: size * count elements, every rank's part in rank order; elsewhere not used. `out`: count elements,
- * this rank's part. In place on the root: out points at the root's part of in. */
+/* Sends part r of the root's `in` to rank r. `in` on the root: size * count elements, the parts in rank order; other
+ * ranks do not use `in`. `out`: `count` elements. In place on the root: out points to the root's part of in. */
 ENTRAIN_API entrain_status_t entrain_scatter(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                              entrain_dtype_t dtype, int32_t root,
                                              const entrain_call_options_t* options, entrain_work_t** work);
 
-/* `in`: size * count elements, part r goes to rank r; `out`: size * count elements, part r came from rank r. In place:
+/* Sends part r of `in` to rank r; part r of `out` comes from rank r. `in` and `out`: size * count elements. In place:
  * out == in. */
 ENTRAIN_API entrain_status_t entrain_all_to_all(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                                 entrain_dtype_t dtype, const entrain_call_options_t* options,
                                                 entrain_work_t** work);
 
-/* out[i] on rank r = in_0[i] (+) ... (+) in_r[i], in this order; exclusive: up to rank r - 1, and rank 0's out stays as it
- * is. `count` elements everywhere. In place: out == in. Not for avg. */
+/* Prefix reductions: out[i] on rank r = in_0[i] (+) ... (+) in_r[i], in this order. The exclusive scan ends with rank r
+ * - 1 and leaves `out` of rank 0 unchanged. `in` and `out`: `count` elements. In place: out == in. Not for avg. */
 ENTRAIN_API entrain_status_t entrain_scan(entrain_comm_t* comm, const void* in, void* out, size_t count,
                                           entrain_dtype_t dtype, entrain_op_t op,
                                           const entrain_call_options_t* options, entrain_work_t** work);
@@ -220,150 +250,168 @@ ENTRAIN_API entrain_status_t entrain_exclusive_scan(entrain_comm_t* comm, const 
 
 /* ---- Parts of uneven length ----------------------------------------------------------------------------------- */
 
-/* As the calls above, with parts of counts[r] elements instead of `count`. Parts lie side by side in rank order: part r
- * begins behind parts 0 .. r - 1. `counts`: `size` entries, 0 allowed; read before the call returns. */
+/* These calls are as above, but part r has counts[r] elements instead of `count`. The parts lie next to each other in
+ * rank order: part r begins after parts 0 to r - 1. `counts` has `size` entries, 0 allowed, and is read before the call
+ * returns. */
 
-/* counts: the same on all ranks (MISMATCH otherwise). */
+/* As entrain_all_gather and entrain_reduce_scatter. `counts` must be the same on all ranks (MISMATCH otherwise). */
 ENTRAIN_API entrain_status_t entrain_all_gather_v(entrain_comm_t* comm, const void* in, void* out,
                                                   const size_t* counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_reduce_scatter_v(entrain_comm_t* comm, const void* in, void* out,
                                                       const size_t* counts, entrain_dtype_t dtype, entrain_op_t op,
                                                       const entrain_call_options_t* options, entrain_work_t** work);
-/* `count`: the elements of this rank's part. `counts`: used on the root only, may be NULL elsewhere. A part that is not as
- * long as the root expects fails the call (MISMATCH). */
+/* As entrain_gather and entrain_scatter. `count`: elements of this rank's part. `counts`: used on the root only, may be
+ * NULL elsewhere. If a part has not the length that the root expects, the call fails with MISMATCH. */
 ENTRAIN_API entrain_status_t entrain_gather_v(entrain_comm_t* comm, const void* in, size_t count, void* out,
                                               const size_t* counts, entrain_dtype_t dtype, int32_t root,
                                               const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_scatter_v(entrain_comm_t* comm, const void* in, const size_t* counts, void* out,
                                                size_t count, entrain_dtype_t dtype, int32_t root,
                                                const entrain_call_options_t* options, entrain_work_t** work);
-/* in_counts[r] elements go to rank r, which expects them: its out_counts[this rank] is the same (MISMATCH otherwise, at
- * the latest in the next call on a rank that got what it expected). In place (out == in): in_counts and out_counts are
- * equal. */
+/* As entrain_all_to_all. Sends in_counts[r] elements to rank r, whose out_counts[this rank] must be equal (MISMATCH
+ * otherwise; a rank that received what it expected gets the error from its next call at the latest). In place (out ==
+ * in): in_counts and out_counts are equal. */
 ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const void* in, const size_t* in_counts,
                                                   void* out, const size_t* out_counts, entrain_dtype_t dtype,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
 
 /* ---- Parts that lie apart ------------------------------------------------------------------------------------
- * The calls above with one address a rank, `size` of them in rank order, for parts that are buffers of their own. A list
- * call on one rank and the plain call (with counts: the v-call) on another match. `counts`: elements by rank; NULL: `count`
- * elements for every rank, and then counts is NULL on all ranks; where a rank's `count` is given too, it is its own entry.
- * An entry of 0 elements may be NULL. Lists and counts are read before the function returns.
+ * These calls are as above, but take one address per rank, `size` addresses in rank order, for parts in buffers of
+ * their own. A list call on one rank matches the plain call on another; with counts it matches the v-call. `counts`:
+ * elements by rank. If `counts` is NULL, every part has `count` elements, and `counts` must be NULL on all ranks. If a
+ * function takes both, `count` is this rank's entry of `counts`. An address may be NULL if its part has 0 elements.
+ * Lists and counts are read before the function returns.
  *
- * Parts that lie side by side in rank order are used where they are. Otherwise the library copies: all parts into memory
- * that it makes for the call before it starts, and the result into the parts when it ends, which is what a caller would do
- * by hand and no quicker. The result of a call with a work is copied by the thread that makes progress, which serves no
- * other call meanwhile. Such parts are of host memory, and not for a batch: UNIMPLEMENTED otherwise. */
+ * Parts that lie next to each other in rank order are used without a copy. Otherwise the library copies all input parts
+ * into memory of its own before the call starts, and copies the result into the output parts when the call ends. This
+ * is no faster than copies by the caller. With a work, the thread that makes progress copies the result, and serves no
+ * other call meanwhile. Parts that need copies must be host memory, and the call must not be in a batch (UNIMPLEMENTED
+ * otherwise). */
 
-/* As entrain_all_gather: `in` has count elements; outs[r] receives rank r's. */
+/* As entrain_all_gather: `in` has `count` elements; outs[r] receives the part of rank r. */
 ENTRAIN_API entrain_status_t entrain_all_gather_list(entrain_comm_t* comm, const void* in, size_t count,
                                                      void* const* outs, const size_t* counts, entrain_dtype_t dtype,
                                                      const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_reduce_scatter: ins[r] is this rank's contribution to rank r's result; `out` has count elements. */
+/* As entrain_reduce_scatter: ins[r] is this rank's contribution to the result of rank r; `out` has `count` elements. */
 ENTRAIN_API entrain_status_t entrain_reduce_scatter_list(entrain_comm_t* comm, const void* const* ins,
                                                          const size_t* counts, void* out, size_t count,
                                                          entrain_dtype_t dtype, entrain_op_t op,
                                                          const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_gather: outs and counts are the root's; elsewhere outs is not used, and counts only for whether it is NULL. */
+/* As entrain_gather. `outs` and `counts` are the root's. Other ranks do not use `outs`, and only check whether `counts`
+ * is NULL. */
 ENTRAIN_API entrain_status_t entrain_gather_list(entrain_comm_t* comm, const void* in, size_t count, void* const* outs,
                                                  const size_t* counts, entrain_dtype_t dtype, int32_t root,
                                                  const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_scatter: ins and counts are the root's, likewise. */
+/* As entrain_scatter. `ins` and `counts` are the root's. Other ranks do not use `ins`, and only check whether `counts`
+ * is NULL. */
 ENTRAIN_API entrain_status_t entrain_scatter_list(entrain_comm_t* comm, const void* const* ins, const size_t* counts,
                                                   void* out, size_t count, entrain_dtype_t dtype, int32_t root,
                                                   const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_all_to_all_v: ins[r] has in_counts[r] elements for rank r, outs[r] receives out_counts[r] from it. Both counts
- * are required; a rank that calls entrain_all_to_all does not match. */
+/* As entrain_all_to_all_v: sends in_counts[r] elements at ins[r] to rank r, and receives out_counts[r] elements from it
+ * at outs[r]. Both counts are required. Does not match entrain_all_to_all. */
 ENTRAIN_API entrain_status_t entrain_all_to_all_list(entrain_comm_t* comm, const void* const* ins,
                                                      const size_t* in_counts, void* const* outs,
                                                      const size_t* out_counts, entrain_dtype_t dtype,
                                                      const entrain_call_options_t* options, entrain_work_t** work);
 
-/* Done when every rank has called it. */
+/* Completes when every rank has called it. */
 ENTRAIN_API entrain_status_t entrain_barrier(entrain_comm_t* comm, const entrain_call_options_t* options,
                                              entrain_work_t** work);
 
-/* To and from one peer, which makes the opposite call with the same count and type. Matched by tag, and within one tag
- * (or untagged) in program order per pair and direction; independent of the order of collectives. A send is done when
- * its buffer may be reused; whatever its length, that may be after the peer has called its receive. So ranks that
- * send to each other at once take works or a batch. `peer` must be another rank. */
+/* Send to, and receive from, one peer, which makes the opposite call with the same count and type. `peer` is another
+ * rank. Calls are matched by tag; calls with the same tag, or untagged, are matched in program order per pair and
+ * direction. Messages are independent of the order of collectives. A send is complete when its buffer may be reused. A
+ * send of any length may wait for the peer's receive, so ranks that send to each other at the same time need works or a
+ * batch. */
 ENTRAIN_API entrain_status_t entrain_send(entrain_comm_t* comm, const void* in, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_recv(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                                           int32_t peer, const entrain_call_options_t* options, entrain_work_t** work);
-/* As entrain_recv, from whichever rank sends with this tag (or untagged). *source: that rank, written as `out` is: when the
- * call has succeeded, of a started or batched one too, so that it must live as long; may be NULL. entrain_work_info tells
- * it as well. A rank's messages of one tag come in the order sent; of several ranks' messages that have come, no rank's
- * waits for ever. Receives of one tag, from any rank and from one, take messages in program order: a message goes to the
- * first of them that it fits. So an entrain_recv behind an entrain_recv_any that still waits has to wait for that one,
- * also when its own rank's message has come. A rank that sends something else than `count` elements of this type fails
- * both (MISMATCH). At the deadline the error names the ranks that have not sent (entrain_comm_late). It ends as
- * entrain_recv does when the communicator ends, and with PEER_LOST when all other ranks have destroyed theirs and are
- * gone. Host memory without a stream: UNIMPLEMENTED otherwise; and receives of the same tag into device memory do not keep
- * this order. */
+/* Receives as entrain_recv does, but from any rank that sends with this tag (or untagged). When the call succeeds, the
+ * library writes that rank to *source, which may be NULL. *source is lent as `out` is, also in a started or batched
+ * call. entrain_work_info reports the source too.
+ * - Order: messages of one rank and tag arrive in the order sent. If several ranks have sent, each rank's message is
+ *   taken eventually. Receives of one tag, from any rank or from one, take messages in program order: a message goes to
+ *   the first receive that accepts its source. So an entrain_recv after an entrain_recv_any of the same tag waits until
+ *   the latter has its message, even if its own message has arrived.
+ * - MISMATCH, on both ranks, if a rank sends another count or type. TIMED_OUT names the ranks that have not sent
+ *   (entrain_comm_late). The call ends as entrain_recv does when the communicator ends, and with PEER_LOST if all other
+ *   ranks have destroyed theirs and exited.
+ * - Host memory without a stream only (UNIMPLEMENTED otherwise). Receives of the same tag into device memory do not
+ *   keep the order above. */
 ENTRAIN_API entrain_status_t entrain_recv_any(entrain_comm_t* comm, void* out, size_t count, entrain_dtype_t dtype,
                                               int32_t* source, const entrain_call_options_t* options,
                                               entrain_work_t** work);
 
 /* ---- Batches -------------------------------------------------------------------------------------------------- */
 
-/* Several calls on one communicator, started together. Calls are added by giving the batch in their options: they are
- * checked then, and their buffers and timeouts kept. Starting numbers them in the order they were added, which must be
- * the same on all ranks, as if they had been made one after another; they run side by side. A batch can be started
- * again once the last start is done, with whatever is in the buffers then. It keeps the communicator alive; `user` of
- * reductions that its calls use must live as long as it. One thread at a time. */
+/* Creates a batch: several calls on one communicator that start together. A call joins the batch when its options name
+ * the batch; its arguments are then checked, and its buffers and timeout recorded. entrain_batch_start numbers the
+ * calls in the order in which they were added, as if they had been made one after another. So this order must be the
+ * same on all ranks. The calls run concurrently. A batch may be started again when its last start is complete; the
+ * calls then use the current contents of the buffers. The batch keeps the communicator alive. `user` of the reductions
+ * of its calls must live as long as the batch. One thread at a time. */
 ENTRAIN_API entrain_status_t entrain_batch_create(entrain_comm_t* comm, entrain_batch_t** batch);
-/* Done when all calls are; its status is that of the first call, in their order, that failed. */
+/* Starts the calls. Complete when all calls are complete. The status is that of the first call, in their order, that
+ * failed. */
 ENTRAIN_API entrain_status_t entrain_batch_start(entrain_batch_t* batch, entrain_work_t** work);
-/* What was started goes on. */
+/* Frees the batch. Calls that were started continue. */
 ENTRAIN_API void entrain_batch_destroy(entrain_batch_t* batch);
 
-/* ---- Started calls -------------------------------------------------------------------------------------------- */
+/* ---- Works: started calls ------------------------------------------------------------------------------------ */
 
-/* *done: 1 when the call is over, however it ended; the return value is then its status. 0 and ENTRAIN_OK: still
- * running. Makes progress; never blocks. Any thread. */
+/* Writes 1 to *done if the call is over, and returns the call's status. Otherwise writes 0 and returns ENTRAIN_OK.
+ * Makes progress; never blocks. Any thread. */
 ENTRAIN_API entrain_status_t entrain_work_test(entrain_work_t* work, int32_t* done);
-/* Waits at most timeout_ns (< 0: as long as the operation's own deadline allows), then IN_PROGRESS. Otherwise the call's
- * status. Waiting again, from several threads too, is legal and gives the same. */
+/* Waits until the call is over, at most timeout_ns (< 0: until the operation's own deadline). Returns the call's
+ * status, or IN_PROGRESS when timeout_ns has passed. May be called again, by several threads too, with the same
+ * result. */
 ENTRAIN_API entrain_status_t entrain_work_wait(entrain_work_t* work, int64_t timeout_ns);
-/* The record of a call that failed; code OK when it did not. */
+/* Copies the error record of the call to *error; its code is OK if the call succeeded. Returns IN_PROGRESS, and writes
+ * nothing, until the call is over. */
 ENTRAIN_API entrain_status_t entrain_work_error(const entrain_work_t* work, entrain_error_t* error);
 typedef struct entrain_work_info_t {
   size_t size;
-  uint64_t sequence;  /* as in entrain_error_t; 0: of a batch, which has no number, and of a receive that has none yet,
-                       * since nothing has come for an entrain_recv_any, itself or one before it */
+  uint64_t sequence;  /* as in entrain_error_t. 0 for a batch, which has no number. Also 0 for a receive whose number is
+                         not yet known, because it or a receive before it is an entrain_recv_any that has no message
+                         yet */
   int64_t tag;        /* -1: untagged */
-  int64_t elapsed_ns; /* from its start until now, also when it is done */
-  int32_t done;       /* 1: it is */
+  int64_t elapsed_ns; /* time since the start, even after the call is over */
+  int32_t done;       /* 1: the call is over */
   int32_t reserved;   /* 0 */
-  char operation[32]; /* "all_reduce"; "batch" */
-  char comm[64];      /* the communicator's name: "world"; of a part of color 3 "world/3"; cut to fit */
-  int64_t source;     /* of an entrain_recv_any: the rank whose message it takes; -1: of other calls, and until that is known */
+  char operation[32]; /* for example "all_reduce", or "batch" */
+  char comm[64];      /* name of the communicator, for example "world", or "world/3" for a part of color 3; truncated to
+                         fit */
+  int64_t source;     /* of an entrain_recv_any: the rank whose message it takes. -1: not yet known, or another call */
 } entrain_work_info_t;
 ENTRAIN_API void entrain_work_info_init_sized(entrain_work_info_t* info, size_t bytes);
 static ENTRAIN_INLINE void entrain_work_info_init(entrain_work_info_t* info) {
   entrain_work_info_init_sized(info, sizeof(*info));
 }
-/* What the work is. Any thread; never blocks, and makes no progress. */
+/* Describes the work. Any thread; never blocks, and makes no progress. */
 ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info_t* info);
 
-/* Calls done(status, user) once, when the call is over: on a thread that the runtime has for such functions alone, one
- * after the other, or before this returns when it is over already. done() may block, for a lock say: nobody waits for it but
- * the next done(), and all other calls go on and keep their deadlines. It may start calls that have a work, test, free and
- * notify works, ask for anything, and abort or destroy communicators, also the last one of the runtime. A call that may
- * wait is FAILED_PRECONDITION at once: "entrain_barrier: called from the done() of all_reduce #2, which must not wait"
- * (calls without a work, entrain_work_wait for what is not over, creating, splitting and draining, steps of training;
- * stores excepted; what ends in _start or _work does not wait). It may be called, or still run, after the communicator and the runtime were destroyed, and `user` must
- * live until it has returned; when the process exits, what has not been called never is. RESOURCE_EXHAUSTED: there is no
- * thread for it, and it will not be called. */
+/* Calls done(status, user) once, when the call is over. If the call is over already, done() runs before this function
+ * returns; otherwise it runs on a thread of the runtime that runs only such functions, one after the other.
+ * - done() may block, for example on a lock. Only the next done() waits for it; all other calls make progress and keep
+ *   their deadlines.
+ * - done() may start calls with a work, may test, free and notify works, make queries, and abort or destroy
+ *   communicators, even the last one of the runtime.
+ * - A call that may wait returns FAILED_PRECONDITION at once: "entrain_barrier: called from the done() of all_reduce
+ *   #2, which must not wait". Such calls are those without a work, entrain_work_wait on an unfinished work, creating,
+ *   splitting and draining communicators, and steps of training. Calls on stores are allowed, and so are functions
+ *   whose names end in _start or _work.
+ * - done() may start, or still run, after the communicator and the runtime are destroyed. `user` must live until it has
+ *   returned. If the process exits first, a pending done() is never called.
+ * - RESOURCE_EXHAUSTED: the library cannot start the thread, and does not call done(). */
 typedef void (*entrain_done_fn)(entrain_status_t status, void* user);
 ENTRAIN_API entrain_status_t entrain_work_notify(entrain_work_t* work, entrain_done_fn done, void* user);
-/* *fd: a descriptor that becomes readable when the call is over and stays so, for poll, epoll and event loops. The
- * handle's own: valid until it is freed, and not to be read or closed. Under ENTRAIN_PROGRESS_CALLER somebody must still
- * call entrain_work_test. */
+/* Writes to *fd a descriptor that becomes readable when the call is over and stays readable, for poll, epoll and event
+ * loops. The descriptor belongs to the work and is valid until the work is freed. Do not read or close it. With
+ * ENTRAIN_PROGRESS_CALLER some thread must still call entrain_work_test. */
 ENTRAIN_API entrain_status_t entrain_work_descriptor(entrain_work_t* work, int* fd);
-/* Frees the handle; never blocks. An unfinished call goes on, and its buffers stay lent until it is over. */
+/* Frees the handle; never blocks. An unfinished call continues, and its buffers stay lent until it is over. */
 ENTRAIN_API void entrain_work_free(entrain_work_t* work);
 
 #ifdef __cplusplus
