@@ -1,11 +1,11 @@
-/* Rendezvous stores: a small shared map by which ranks find each other. Used while communicators are created, and not
- * afterwards. Any thread.
+/* Rendezvous stores: small shared maps through which ranks find each other. The library uses a store only while
+ * communicators are created. Any thread may call the functions of this header.
  *
- * The key of a tcp or local store: entrain_store_open and entrain_store_serve have no config, so both use the pre-shared key in
- * the file that ENTRAIN_KEY_FILE names, and none when it is unset. entrain_comm_create_from_env uses its runtime's key
- * (entrain_runtime_config_t.key_file, else ENTRAIN_KEY_FILE) for the store that it opens or serves. A server and its
- * clients need the same key: FAILED_PRECONDITION otherwise, from entrain_store_open when one side has none, from the first
- * operation when they differ. */
+ * Keys of tcp and local stores: entrain_store_open and entrain_store_serve have no config. Both use the pre-shared key
+ * in the file that ENTRAIN_KEY_FILE names, or no key if the variable is not set. entrain_comm_create_from_env uses the
+ * key of its runtime (entrain_runtime_config_t.key_file, else ENTRAIN_KEY_FILE) for the store that it opens or serves.
+ * A server and its clients need the same key. If only one side has a key, entrain_store_open returns
+ * FAILED_PRECONDITION; if the keys differ, the first operation does. */
 #ifndef ENTRAIN_STORE_H_
 #define ENTRAIN_STORE_H_
 
@@ -16,55 +16,59 @@ extern "C" {
 #endif
 
 /* Opens the store at `url`:
- *   "mem:NAME"                     this process only; the same name is the same store
- *   "local:NAME"                   this user's processes on this host: entrain_store_serve in one of them
- *   "file:DIRECTORY"               processes of one machine; the directory is created if absent, and keeps
- *                                  its contents: give each run a directory of its own
- *   "tcp://HOST:PORT[,HOST:PORT]"  a server elsewhere: entrain_store_serve in some process, or entrain-run
- * Connecting is retried for `timeout_ns` (0: 30 s), then PEER_LOST names the addresses that were tried. */
+ *   "mem:NAME"                     within this process; equal names are the same store
+ *   "local:NAME"                   for this user's processes on this host; one of them calls entrain_store_serve
+ *   "file:DIRECTORY"               for processes of one machine; creates the directory if it does not exist, and
+ *                                  keeps its contents: give each run its own directory
+ *   "tcp://HOST:PORT[,HOST:PORT]"  a server, which is a process that called entrain_store_serve, or entrain-run
+ * Retries the connection for `timeout_ns` (0: 30 s). Then returns PEER_LOST, which names the addresses that were tried.
+ * *store belongs to the caller. */
 ENTRAIN_API entrain_status_t entrain_store_open(const char* url, int64_t timeout_ns, entrain_store_t** store);
 
-/* Serves a store from this process until the handle is destroyed; the handle can be used like an opened one.
- * `url`: "tcp://HOST:PORT", port 0 lets the kernel choose; or "local:NAME", which takes no port and leaves no file. A port
- * or a name in use is FAILED_PRECONDITION naming it. */
+/* Serves a store from this process until the handle is destroyed. The handle can also be used like an opened one.
+ * `url`: "tcp://HOST:PORT", where port 0 lets the kernel choose, or "local:NAME", which uses no port and leaves no
+ * file. Returns FAILED_PRECONDITION, naming the port or name, if it is in use. */
 ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_t** store);
 
-/* A store that is made of the caller's functions, so that any map which the ranks share serves: c10d's Store, etcd, MPI.
- * Every function returns ENTRAIN_OK, or what is wrong: a negative ENTRAIN_* code stays what it is, and any other number
- * is PEER_LOST with the number in the text; the call of the library that needed the function fails with it.
+/* A store that is implemented by functions of the caller, on any map that all ranks share, for example c10d's Store,
+ * etcd or MPI. Each function returns ENTRAIN_OK or an error, with which the calling library function fails. A negative
+ * ENTRAIN_* code is kept; any other number becomes PEER_LOST with the number in the text.
  *
- * Threads: a function is called by a thread that is inside entrain_comm_create or an entrain_store_* function with this
- * store, and by no other; never by a thread of the library's own. Several such threads may call at the same time. A
- * function must not use the store that it is part of, nor a communicator, and may use other stores.
+ * Threads: the functions are called only by threads inside entrain_comm_create or an entrain_store_* function with this
+ * store, never by a thread of the library. Several such threads may call at the same time. A function must not use its
+ * own store or a communicator, but may use other stores.
  *
- * The library bounds every wait by the `timeout_ns` that it gives to `get`; it cannot interrupt a function. A deadline of
- * entrain_comm_create is kept as far as the functions return in time. */
+ * The library gives `get` a `timeout_ns` for every wait, but it cannot interrupt a function. So entrain_comm_create can
+ * keep its deadline only if the functions return in time.
+ *
+ * entrain_store_set_fn sets a key to a value of `bytes` bytes. */
 typedef int32_t (*entrain_store_set_fn)(void* user, const char* key, const void* value, size_t bytes);
-/* Waits at most `timeout_ns` for the key (0: only looks) and copies at most *bytes bytes of its value to `value`; *bytes
- * becomes the value's whole length. ENTRAIN_TIMED_OUT: the key does not exist. A function that only looks whatever the
- * timeout is legal too: the library then asks again after 1 to 20 ms. */
+/* Waits at most `timeout_ns` for the key (0: does not wait) and copies at most *bytes bytes of its value to `value`.
+ * *bytes becomes the full length of the value. Returns ENTRAIN_TIMED_OUT if the key does not exist. The function may
+ * ignore the timeout and never wait; the library then asks again after 1 to 20 ms. */
 typedef int32_t (*entrain_store_get_fn)(void* user, const char* key, int64_t timeout_ns, void* value, size_t* bytes);
-/* Adds to a counter, which begins at 0, and writes the sum. Atomic among all processes. The library does not read or set
- * the key of a counter by other functions. */
+/* Adds `delta` to a counter, which starts at 0, and writes the sum to *sum. Atomic among all processes. The library
+ * does not use set or get on the key of a counter. */
 typedef int32_t (*entrain_store_add_fn)(void* user, const char* key, int64_t delta, int64_t* sum);
-/* Removes a key or a counter; success if there is none. Where the library tidies up after itself, a failure is logged at
- * level debug and ignored. */
+/* Removes a key or a counter; succeeds if it does not exist. When the library cleans up its own keys, it logs a failure
+ * at level debug and ignores it. */
 typedef int32_t (*entrain_store_remove_fn)(void* user, const char* key);
-/* Called once, when the library needs the functions no more: by the thread that destroys the handle, or by the last one
- * that creates a communicator from it. */
+/* Called once, when the library no longer needs the functions, by the thread that destroys the handle, or by the last
+ * thread that creates a communicator from it. */
 typedef void (*entrain_store_release_fn)(void* user);
 
 typedef struct entrain_store_functions {
   size_t size;
-  void* user;                       /* given to every function */
+  void* user;                       /* first argument of every function */
   entrain_store_set_fn set;         /* required */
   entrain_store_get_fn get;         /* required */
   entrain_store_add_fn add;         /* required */
-  entrain_store_remove_fn remove;   /* NULL: keys stay, each run needs a fresh map or prefix, and entrain_store_delete is
-                                       UNIMPLEMENTED */
-  entrain_store_release_fn release; /* NULL: nothing is released */
-  const char* host;                 /* a host or address towards which every rank's network interface is chosen, as the
-                                       server's is of a tcp store; NULL: by the default route. Copied */
+  entrain_store_remove_fn remove;   /* NULL: keys stay, so each run needs a fresh map or prefix, and
+                                       entrain_store_delete returns UNIMPLEMENTED */
+  entrain_store_release_fn release; /* NULL: the library calls nothing */
+  const char* host;                 /* host or address that determines each rank's network interface: the one that
+                                       routes to it, as with the server of a tcp store; NULL: the default route.
+                                       Copied */
 } entrain_store_functions_t;
 
 ENTRAIN_API void entrain_store_functions_init_sized(entrain_store_functions_t* functions, size_t bytes);
@@ -72,43 +76,45 @@ static ENTRAIN_INLINE void entrain_store_functions_init(entrain_store_functions_
   entrain_store_functions_init_sized(functions, sizeof(*functions));
 }
 
-/* Makes the store. All ranks of a communicator make one each over the same map. The keys of a communicator NAME begin with
- * "entrain/NAME#N/", where N counts the communicators of this name that this handle has made; other keys are those that
- * entrain_store_set, _get and _add are given, as they are. With `remove`, a communicator that has been made leaves no key;
- * one that could not be made leaves those that tell late ranks why.
+/* Creates a store from the functions. Every rank of a communicator creates one over the same map. The keys of a
+ * communicator NAME begin with "entrain/NAME#N/", where N counts the communicators of this name that this handle has
+ * made. The keys of entrain_store_set, _get and _add are used unchanged. If `remove` is given, a communicator that has
+ * been created leaves no keys. A communicator that could not be created leaves the keys that tell late ranks the
+ * reason.
  *
- * A rank that ends while a communicator is made: PEER_LOST naming it, on the other ranks of its host within 2 s and
- * elsewhere within 15 s, because only the functions tell of it there. Creating calls each function a few times a rank; the
- * rank that comes last calls `get` once for every rank.
+ * If a rank's process ends while a communicator is created, the other ranks get PEER_LOST, which names the rank: ranks
+ * on the same host within 2 s, ranks on other hosts within 15 s, because these learn of it only through the functions.
+ * To create a communicator, each rank calls each function a few times; the last rank to arrive calls `get` once for
+ * each rank.
  *
- * INVALID_ARGUMENT for functions that are missing; then `release` is not called. */
+ * Returns INVALID_ARGUMENT if a required function is missing; `release` is then not called. */
 ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_t* functions,
                                                   entrain_store_t** store);
 
-/* The URL by which others open this store, with the real port; of a store of functions "functions:N", which names it in
- * errors and opens nothing. Valid until the store is destroyed. */
+/* Returns the URL by which others open this store, with the actual port. For a store of functions it is "functions:N",
+ * which only names the store in errors. Valid until the store is destroyed. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
-/* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps 64 MiB for each handle and 256 MiB in all, keys
- * included; RESOURCE_EXHAUSTED names the limit. */
+/* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps at most 64 MiB for each handle and 256 MiB
+ * in total, keys included; beyond that the call returns RESOURCE_EXHAUSTED and names the limit. */
 ENTRAIN_API entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,
                                                size_t bytes);
 
-/* Waits up to `timeout_ns` for the key and copies at most *bytes of its value to `value`; *bytes becomes the value's
- * whole length. TIMED_OUT names the key. */
+/* Waits at most `timeout_ns` for the key and copies at most *bytes bytes of its value to `value`. *bytes becomes the
+ * full length of the value. Returns TIMED_OUT, naming the key, if the key does not appear in time. */
 ENTRAIN_API entrain_status_t entrain_store_get(entrain_store_t* store, const char* key, int64_t timeout_ns,
                                                void* value, size_t* bytes);
 
-/* Adds to a decimal counter (absent: 0) and writes the sum. Atomic. */
+/* Adds `delta` to a decimal counter (0 if it does not exist) and writes the sum to *sum. Atomic. */
 ENTRAIN_API entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int64_t delta, int64_t* sum);
 
-/* Removes a key, a value's or a counter's; ENTRAIN_OK also if there is none. Whoever waits for the key goes on waiting, and
- * a counter begins at 0 again. What the key took of the server's limits is free again. Keys that begin with "entrain/" are
- * the library's own: a communicator that is being made must find them. */
+/* Removes the key of a value or counter. Returns ENTRAIN_OK even if it does not exist. Calls that wait for the key
+ * continue to wait, and a counter starts at 0 again. The space of the key no longer counts against the limits of the
+ * server. Do not remove keys that begin with "entrain/": the library needs them while it creates a communicator. */
 ENTRAIN_API entrain_status_t entrain_store_delete(entrain_store_t* store, const char* key);
 
-/* Communicators made from the store keep it alive until they stand, and so do calls that wait; destroying the handle is
- * always legal. */
+/* Frees the handle; legal at any time. A call that waits, or the creation of a communicator, keeps the store alive
+ * until it is over. */
 ENTRAIN_API void entrain_store_destroy(entrain_store_t* store);
 
 #ifdef __cplusplus
