@@ -1,8 +1,8 @@
-/* A communicator of Entrain's from one of MPI's. MPI serves to meet, and for nothing else: what Entrain sends goes by
- * Entrain's transports.
+/* Creates a communicator of Entrain from a communicator of MPI. MPI only lets the ranks find each other; all data of
+ * Entrain travel on Entrain's transports.
  *
- * The library itself neither links nor knows MPI, and MPIs differ in their binary interface; so this is a function in a
- * header, which your program compiles with the MPI that it has (mpicc). Not included by entrain.h. */
+ * The library does not link MPI, and MPI implementations differ in their binary interface. So the function is defined
+ * in this header, and your program compiles it with its own MPI (mpicc). entrain.h does not include this header. */
 #ifndef ENTRAIN_MPI_H_
 #define ENTRAIN_MPI_H_
 
@@ -19,7 +19,8 @@ extern "C" {
 
 enum { ENTRAIN_MPI_URL_BYTES_ = 512 };
 
-/* Whether all ranks of `mpi` share one host's memory. */
+/* Writes to *one whether all ranks of `mpi` share the memory of one host. Collective over `mpi`. Returns an MPI error
+ * code. */
 static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
   MPI_Comm host;
   int here = 0, error = MPI_Comm_split_type(mpi, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
@@ -34,19 +35,21 @@ static inline int entrain_mpi_one_host_(MPI_Comm mpi, int size, int* one) {
   return error;
 }
 
-/* Creates a communicator of the ranks of `mpi`, with the same numbers. A collective over `mpi`, an intracommunicator, between
- * MPI_Init and MPI_Finalize, in the thread that may call MPI. The communicator does not need MPI afterwards, and may outlive
- * it.
+/* Creates a communicator of the ranks of `mpi`, with the same rank numbers. `mpi` is an intracommunicator. Collective
+ * over `mpi`; blocks. Call it between MPI_Init and MPI_Finalize, on a thread that may call MPI. The new communicator
+ * does not use MPI afterwards, and may outlive it. The caller destroys it.
  *
- * Rank 0 serves a store for the time of the call, on the loopback address if all ranks are on one host and else on its
- * processor name (MPI_Get_processor_name), which the others must be able to resolve and reach; the kernel chooses the port.
+ * During the call rank 0 serves a store, on a port that the kernel chooses. The address is the loopback address if all
+ * ranks are on one host, else the processor name of rank 0 (MPI_Get_processor_name), which the other ranks must be able
+ * to resolve and reach.
  *
- * config: as for entrain_comm_create; its rank, world_size and store are ignored. NULL: the defaults. The deadline is that
- * of entrain_comm_create, for all but MPI's own calls, which have none.
+ * config: as for entrain_comm_create; its rank, world_size and store are ignored. NULL: the defaults. The deadline is
+ * that of entrain_comm_create. It does not bound the calls of MPI inside.
  *
- * Returns what entrain_comm_create returns, with entrain_last_error(). When rank 0 can serve no store, or a call of MPI fails
- * and MPI returns such errors at all: the same status on all ranks (of MPI: ENTRAIN_PEER_LOST); entrain_last_error() has the
- * reason of a store on rank 0, and is of an earlier failure elsewhere. */
+ * Returns the result of entrain_comm_create, with entrain_last_error(). If rank 0 cannot serve a store, all ranks
+ * return the same error. If a call of MPI fails, and MPI returns such errors, the result is ENTRAIN_PEER_LOST.
+ * entrain_last_error() has the reason only on rank 0, if the store failed; otherwise its text is that of an earlier
+ * failure. */
 static inline entrain_status_t entrain_comm_create_from_mpi(MPI_Comm mpi, const entrain_comm_config_t* config,
                                                             entrain_comm_t** comm) {
   entrain_comm_config_t own;
