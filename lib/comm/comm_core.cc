@@ -140,7 +140,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       short_way_(ShortWayPays(topology_, config_.paths)),
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
-      next_untagged_message_(2 * config_.members.size()),
+      numbers_(static_cast<int>(config_.members.size())),
       membership_(config_.rank, static_cast<int>(config_.members.size())),
       excuses_(config_.members.size()),
       refusals_(config_.members.size()),
@@ -164,38 +164,25 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
 
 Wiring CommCore::Unnumbered(const Call& call) const {
   Wiring wiring{endpoints_, contexts_, config_.context};
-  wiring.user_tag = TagOf(call);
+  wiring.user_tag = CallNumbers::TagOf(call);
   wiring.point_to_point = IsMessage(call.kind);
   return wiring;
 }
 
-Wiring CommCore::Number(const Call& call) {
-  Wiring wiring = Unnumbered(call);
-  const bool tagged = call.options.user_tag >= 0;
-  if (wiring.point_to_point) {
-    wiring.sequence =
-        tagged
-            ? next_message_[{wiring.user_tag, static_cast<uint32_t>(WayOf(call.kind, call.root))}]++
-            : NextMessage(call.kind, call.root);
-  } else {
-    wiring.sequence = tagged ? next_call_[wiring.user_tag]++
-                             : next_untagged_.fetch_add(1, std::memory_order_relaxed);
-  }
-  wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
-  return wiring;
+void CommCore::Number(CallNumbers::Series series, Wiring* wiring) {
+  wiring->sequence = numbers_.Take(series);
+  wiring->call_number = CallNumbers::OnWire(wiring->sequence);
 }
 
-uint64_t CommCore::NextOf(uint32_t tag, size_t way) const {
-  if (tag == Tag::kUntagged) {
-    return next_untagged_message_[way].load(std::memory_order_relaxed);
-  }
-  const auto found = next_message_.find({tag, static_cast<uint32_t>(way)});
-  return found == next_message_.end() ? 0 : found->second;
+Wiring CommCore::Numbered(const Call& call) {
+  Wiring wiring = Unnumbered(call);
+  Number(CallNumbers::Of(call), &wiring);
+  return wiring;
 }
 
 bool CommCore::MustWait(const Call& call) const {
   return call.kind == CallKind::kRecvAny ||
-         (call.kind == CallKind::kRecv && lines_.contains(TagOf(call)));
+         (call.kind == CallKind::kRecv && lines_.contains(CallNumbers::TagOf(call)));
 }
 
 absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
@@ -227,7 +214,7 @@ absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
   // Before the call gets its number: a shortage here harms this call only.
   ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
   admitted->waits = MustWait(call);
-  admitted->wiring = admitted->waits ? Unnumbered(call) : Number(call);
+  admitted->wiring = admitted->waits ? Unnumbered(call) : Numbered(call);
   return absl::OkStatus();
 }
 
@@ -277,7 +264,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
     ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
     auto prepared = Prepare(call, std::move(admitted), std::move(staged), {}, now);
     if (prepared->waits()) {
-      lines_[TagOf(call)].push_back(prepared.get());
+      lines_[CallNumbers::TagOf(call)].push_back(prepared.get());
     }
     engine_.Submit(prepared.get());
     work = RefPtr<Work>::Adopt(prepared.Leak());
@@ -295,7 +282,7 @@ absl::StatusOr<std::vector<Wiring>> CommCore::TakeNumbers(const Call& call, size
     return status_;
   }
   while (numbers.size() < count) {
-    numbers.push_back(Number(call));
+    numbers.push_back(Numbered(call));
   }
   calls_.fetch_add(1, std::memory_order_relaxed);
   return numbers;
@@ -381,8 +368,7 @@ std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void*
   }
   last.call.in.data = const_cast<void*>(in);
   last.call.out.data = out;
-  last.wiring.sequence = next_untagged_.fetch_add(1, std::memory_order_relaxed);
-  last.wiring.call_number = static_cast<uint32_t>(last.wiring.sequence) & Tag::kCallMask;
+  Number(CallNumbers::Collectives(Tag::kUntagged), &last.wiring);
   Express express(*last.plan, last.call, last.descriptor, last.wiring, BestKernels(),
                   short_scratch_.data());
   if (express.Run(engine_)) {
@@ -627,7 +613,8 @@ int CommCore::SenderTo(uint32_t tag) {
   for (int i = 1; i <= size(); ++i) {
     const int r = (last_source_ + i) % size();  // no peer's messages hold up another's for ever
     const Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
-    const auto next = static_cast<uint32_t>(NextOf(tag, WayOf(CallKind::kRecv, r)));
+    const auto next =
+        static_cast<uint32_t>(numbers_.Next(CallNumbers::Messages(tag, CallKind::kRecv, r)));
     if (endpoint != nullptr &&
         endpoint->HasEarly(Tag(config_.context, tag, next, Tag::kPointToPoint))) {
       return last_source_ = r;
@@ -666,7 +653,7 @@ void CommCore::TendLines() {
         if (call.root < 0 || !Furnish(planner_, call, &admitted).ok()) {
           break;
         }
-        admitted.wiring = Number(call);
+        admitted.wiring = Numbered(call);
         work->Take(std::move(admitted), call.root);
         works.pop_front();
         begun.push_back(work);
@@ -770,7 +757,7 @@ void CommCore::CompleteReady() {
 void CommCore::LeaveLine(CallWork* work) {
   --in_line_;
   absl::MutexLock lock(&mutex_);
-  const auto line = lines_.find(TagOf(work->call_));
+  const auto line = lines_.find(CallNumbers::TagOf(work->call_));
   std::deque<CallWork*>& works = line->second;
   works.erase(std::find(works.begin(), works.end(), work));
   if (works.empty()) {

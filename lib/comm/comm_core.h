@@ -22,6 +22,7 @@
 #include "lib/base/cpu_share.h"
 #include "lib/base/status.h"
 #include "lib/comm/call_notes.h"
+#include "lib/comm/call_numbers.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/last_call.h"
 #include "lib/comm/membership.h"
@@ -175,7 +176,7 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   int64_t timeout_ns() const { return timeout_ns_.load(std::memory_order_relaxed); }
   void SetTimeout(int64_t timeout_ns) { timeout_ns_.store(timeout_ns, std::memory_order_relaxed); }
   // The number of the last untagged collective that was started here; 0: none was.
-  uint64_t last_sequence() const { return next_untagged_.load(std::memory_order_relaxed); }
+  uint64_t last_sequence() const { return numbers_.Next(CallNumbers::Collectives(Tag::kUntagged)); }
   // What the call does not say of its time, from the communicator.
   void SetDeadline(Call* call, int64_t now_ns) const;
   // Soon ends the communicator on all ranks, by what only this one knows of.
@@ -252,26 +253,14 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
                            const PartGroup* among = nullptr);
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The next number of an untagged send or receive.
-  uint64_t NextMessage(CallKind kind, int peer) {
-    return next_untagged_message_[WayOf(kind, peer)].fetch_add(1, std::memory_order_relaxed);
-  }
-  static uint32_t TagOf(const Call& call) {
-    return call.options.user_tag < 0 ? Tag::kUntagged
-                                     : static_cast<uint32_t>(call.options.user_tag);
-  }
-  // To or from a peer.
-  static size_t WayOf(CallKind kind, int peer) {
-    return 2 * static_cast<size_t>(peer) + (kind == CallKind::kSend ? 0 : 1);
-  }
-  Wiring Number(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives it the next number of that series.
+  void Number(CallNumbers::Series series, Wiring* wiring);
+  Wiring Numbered(const Call& call);
   Wiring Unnumbered(const Call& call) const;
-  // The number of the next send or receive with this tag.
-  uint64_t NextOf(uint32_t tag, size_t way) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It is a receive from any peer, or one waits before it.
   bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status StartAndWait(const Call& call);
-  bool HasStarted(CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasStarted(CallId call) const;
   bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   // How the peer numbers this call, or what it could be called if it is a receive in line.
   CallId CallIdWith(const CallWork& work, int peer) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -382,14 +371,9 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Planner planner_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> next_untagged_{0};
   std::atomic<uint64_t> plans_made_{0};  // how often the planner was told to think again
-  absl::flat_hash_map<uint32_t, uint64_t> next_call_
-      ABSL_GUARDED_BY(mutex_);                                // user tag -> next number
-  std::vector<std::atomic<uint64_t>> next_untagged_message_;  // by WayOf
-  // (user tag, WayOf) -> next number
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint64_t> next_message_
-      ABSL_GUARDED_BY(mutex_);
+  // Of calls whose order counts beside others' (lines_, LaunchPart), under mutex_.
+  CallNumbers numbers_;
   // Receives without a number, by tag, in program order: the first of a line is one from any peer. A message goes to the
   // first that takes it, so while nothing has come for that one, nothing has come for those behind.
   absl::flat_hash_map<uint32_t, std::deque<CallWork*>> lines_ ABSL_GUARDED_BY(mutex_);

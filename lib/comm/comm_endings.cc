@@ -24,12 +24,6 @@ OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
   return {{call.user_tag, call.call_number}, call.sequence, descriptor};
 }
 
-// `number` was given out before `next`: modular, ranks are never further apart than half of all numbers.
-bool IsBefore(uint32_t number, uint64_t next) {
-  return next > 0 &&
-         ((static_cast<uint32_t>(next) - 1 - number) & Tag::kCallMask) <= Tag::kCallMask / 2;
-}
-
 }  // namespace
 
 // ---- [driver] Endings
@@ -260,9 +254,9 @@ CallId CommCore::CallIdWith(const CallWork& work, int peer) const {
   if (!work.waits()) {
     return {work.wiring_.user_tag, work.wiring_.call_number};
   }
-  absl::MutexLock lock(&mutex_);
-  const uint64_t next = NextOf(work.wiring_.user_tag, WayOf(CallKind::kRecv, peer));
-  return {work.wiring_.user_tag, static_cast<uint32_t>(next) & Tag::kCallMask};
+  const uint32_t tag = work.wiring_.user_tag;
+  return {tag,
+          CallNumbers::OnWire(numbers_.Next(CallNumbers::Messages(tag, CallKind::kRecv, peer)))};
 }
 
 bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
@@ -380,24 +374,17 @@ void CommCore::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
 }
 
 bool CommCore::HasStarted(CallId call) const {
-  if (call == kPing) {
-    return true;
-  }
-  absl::MutexLock lock(&mutex_);
-  const auto found = next_call_.find(call.user_tag);
-  return IsBefore(call.number, call.user_tag == Tag::kUntagged
-                                   ? next_untagged_.load(std::memory_order_relaxed)
-                               : found == next_call_.end() ? 0
-                                                           : found->second);
+  return call == kPing ||
+         CallNumbers::IsBefore(call.number, numbers_.Next(CallNumbers::Collectives(call.user_tag)));
 }
 
 bool CommCore::HasMade(int peer, Asked asked, CallId call) const {
   if (asked == Asked::kCollective) {
     return HasStarted(call);
   }
-  const size_t way = WayOf(asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer);
   absl::MutexLock lock(&mutex_);
-  uint64_t next = NextOf(call.user_tag, way);
+  uint64_t next = numbers_.Next(CallNumbers::Messages(
+      call.user_tag, asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer));
   const auto line = lines_.find(call.user_tag);
   if (asked == Asked::kRecv && line != lines_.end()) {
     // Those in line that would take a message of the peer's.
@@ -405,7 +392,7 @@ bool CommCore::HasMade(int peer, Asked asked, CallId call) const {
         line->second.begin(), line->second.end(),
         [peer](const CallWork* work) { return work->peer() < 0 || work->peer() == peer; }));
   }
-  return IsBefore(call.number, next);
+  return CallNumbers::IsBefore(call.number, next);
 }
 
 std::optional<int64_t> CommCore::waits_since() const {
@@ -461,20 +448,14 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
     if (!status_.ok()) {
       return;
     }
-    const uint32_t tag = TagOf(call);
-    uint64_t next = 0;
     if (IsMessage(call.kind)) {
       if (call.root < 0 || call.root >= size() || call.root == rank()) {
         return;  // no peer waits for it
       }
-      const size_t way = WayOf(call.kind, call.root);
       refusal.kind = call.kind == CallKind::kSend ? Asked::kSend : Asked::kRecv;
-      next = NextOf(tag, way);
-    } else {
-      next =
-          tag == Tag::kUntagged ? next_untagged_.load(std::memory_order_relaxed) : next_call_[tag];
     }
-    refusal.call = {tag, static_cast<uint32_t>(next) & Tag::kCallMask};
+    refusal.call = {CallNumbers::TagOf(call),
+                    CallNumbers::OnWire(numbers_.Next(CallNumbers::Of(call)))};
     if (last_refused_ == refusal) {
       return;  // tried again and again
     }

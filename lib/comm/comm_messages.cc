@@ -28,8 +28,7 @@ std::optional<absl::Status> CommCore::RunMessage(const Likeness& like, const voi
   }
   Wiring wiring{endpoints_, contexts_, config_.context};
   wiring.point_to_point = true;
-  wiring.sequence = NextMessage(like.kind, like.root);
-  wiring.call_number = static_cast<uint32_t>(wiring.sequence) & Tag::kCallMask;
+  Number(CallNumbers::Messages(Tag::kUntagged, like.kind, like.root), &wiring);
   const Descriptor descriptor = call.descriptor();
   const Bytes data(static_cast<std::byte*>(buffer.data), static_cast<size_t>(bytes));
   Progress progress;
