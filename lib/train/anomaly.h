@@ -10,7 +10,7 @@
 //
 // q is the sum of the squares of the weights, divided by n^2: 1 - q takes the bias from v, and nu = 1 / q - 1 is the number
 // of degrees of freedom that v has. s = sqrt(1 + q) (1 + (min(kappa, 4)^2 + 1) / (4 nu)) widens the limit by what mu and sigma may be
-// off, so that normal noise is rejected as rarely after a short warm-up as after a long one. README.md derives it.
+// off, so that normal noise is rejected as rarely after a short warm-up as after a long one. docs/lab/detector.md derives it.
 //
 // c counts from the first norm that is not zero. What was rejected is not ingested, so one spike does not deafen the
 // detector; and since a lasting change of level would then be rejected for ever, `restart_after` rejections in a row begin the
