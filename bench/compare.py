@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Entrain over shm and over tcp beside its peers and beside a bare exchange, in alternation on the same cores.
+"""Entrain over shm and over tcp beside its peers, and over shm beside a bare exchange, in alternation on the same cores.
 
 Runs entrain-perf, floor-bench and the programs of the peers that a build folder holds, a few sizes at a time, one after
 the other, several rounds. Prints, per collective and rank count, over shared memory and over TCP, the medians over the
-rounds, how many times as long as the fastest peer Entrain takes (below 1: Entrain is ahead), and how many times as long
-as the bare exchange. Writes what the programs wrote with "library" and "round" added (PREFIX.jsonl), the medians
+rounds, how many times as long as the fastest peer Entrain takes (below 1: Entrain is ahead), and over shm how many times as
+long as the bare exchange of floor-bench, for the collectives that it has. Writes what the programs wrote with "library" and "round" added (PREFIX.jsonl), the medians
 (PREFIX.csv) and a log-log picture (PREFIX.png).
 
 A peer that fails or hangs is named at the end and leaves its cells empty. When Entrain fails, or an element of its is
@@ -32,7 +32,8 @@ FULL = {"collectives": MANY, "ranks": "2,4", "min_bytes": "8", "max_bytes": "32M
 # Some four minutes on two cores.
 QUICK = {**FULL, "collectives": "all_reduce,reduce_scatter,all_gather,broadcast", "max_bytes": "16M", "factor": 64,
          "at_once": 5, "rounds": 2, "budget": 0.03}
-GLOO_HAS = FLOOR_HAS = tuple(MANY.split(","))
+GLOO_HAS = tuple(MANY.split(","))
+FLOOR_HAS = ("all_reduce", "reduce_scatter", "all_gather", "send_recv")
 # Gloo's busy-polling pairs never give their core away: hopeless when ranks share cores. Here they also stop for ever in
 # large transfers.
 GLOO_SYNC_MOST = 4 << 20
@@ -114,11 +115,12 @@ def commands(options, collective, ranks, group):
         return Command(name, [*words, "--timeout", options.timeout], options.timeout * programs + 15)
 
     bench = {name: options.build / f"bench/{name}-bench" for name in ("floor", "openmpi", "mpich", "gloo")}
-    for transport in options.transports.split(","):
+    transports = options.transports.split(",")
+    for transport in transports:
         words = [options.build / "tools/entrain-perf", *arguments(group), "--transport", transport]
         yield Command("entrain", words, options.timeout, ours=True)
-        if collective in FLOOR_HAS and transport in tables.TRANSPORTS:
-            yield peer("floor", [bench["floor"], *arguments(group), "--transport", transport])
+    if collective in FLOOR_HAS and tables.FLOOR_OVER in transports:
+        yield peer("floor", [bench["floor"], *arguments(group)])
     for name in ("openmpi", "mpich"):
         if name in options.peers:
             yield peer(name, [bench[name], *arguments(group)], 4)
@@ -204,7 +206,7 @@ def understand():
                         help="one more library: COMMAND is run with the arguments that openmpi-bench gets, and writes the "
                              "same JSON lines")
     parser.add_argument("--without", default="", metavar="PEERS", help="leave out these: openmpi,mpich,gloo")
-    parser.add_argument("--transports", default="shm,tcp", help="Entrain's and the bare exchange's (%(default)s)")
+    parser.add_argument("--transports", default="shm,tcp", help="Entrain's (%(default)s)")
     parser.add_argument("--timeout", type=int, default=60, help="seconds a program may take for a few sizes (%(default)s)")
     for name, value in FULL.items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), help=f"({value}; quick: {QUICK[name]})")

@@ -9,10 +9,9 @@ import compare_tables as tables  # noqa: E402
 
 CURVES = [("Entrain shm", "C0-", lambda cell: tables.ours(cell, "shm")),
           ("best peer, shared memory", "C1-", lambda cell: tables.best_peer(cell, "shm")[0]),
-          ("bare exchange, shared memory", "k-", lambda cell: tables.floor(cell, "shm")),
+          ("bare exchange, shared memory", "k-", tables.floor),
           ("Entrain tcp", "C0--", lambda cell: tables.ours(cell, "tcp")),
-          ("best peer, tcp", "C1--", lambda cell: tables.best_peer(cell, "tcp")[0]),
-          ("bare exchange, tcp", "k--", lambda cell: tables.floor(cell, "tcp"))]
+          ("best peer, tcp", "C1--", lambda cell: tables.best_peer(cell, "tcp")[0])]
 
 
 def draw(lines, path):

@@ -31,7 +31,7 @@ class Peer(unittest.TestCase):
         return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=100)
 
     def test_every_algorithm_gives_a_line_and_the_right_result(self):
-        for collective in ("all_reduce", "all_gather", "broadcast"):
+        for collective in ("all_reduce", "all_gather", "reduce_scatter"):
             with tempfile.TemporaryDirectory() as folder:
                 file = pathlib.Path(folder, "lines")
                 done = self.call(collective, "-n", "2", "--min-bytes", "8", "--max-bytes", "64K", "--factor", "8192",
