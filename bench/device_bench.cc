@@ -1,6 +1,5 @@
 // device_bench: the kernels of a device beside its copies, in one run: bytes read and written a
 // second, and the share of what a copy from device memory to device memory moves.
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
 #include "tools/command_line.h"
+#include "tools/perf/statistics.h"
 #include "transports/registry.h"
 
 namespace entrain {
@@ -151,11 +151,6 @@ absl::Status Measure(Device& device, StreamHandle stream, EventHandle done, int 
   return absl::OkStatus();
 }
 
-double Median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
 absl::Status Run(const Options& options) {
   ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, OpenDevices());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, devices->At(options.device));
@@ -178,7 +173,7 @@ absl::Status Run(const Options& options) {
   std::printf("%-24s %10s %10s %8s\n", "kernel", "us", "GB/s", "% copy");
   double copy_rate = 0;
   for (const Case& one : cases) {
-    const double seconds = Median(one.seconds);
+    const double seconds = perf::Median(one.seconds);
     const double rate = static_cast<double>(one.arrays_moved * bytes) / seconds;
     copy_rate = copy_rate == 0 ? rate : copy_rate;
     std::printf("%-24s %10.1f %10.1f %8.1f\n", one.name.c_str(), seconds * 1e6, rate * 1e-9,

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
@@ -33,6 +34,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 #include "tools/perf/cores.h"
+#include "tools/perf/statistics.h"
 #include "transports/registry.h"
 #include "transports/shm/shm_transport.h"
 
@@ -267,9 +269,8 @@ class Leader {
       ENTRAIN_ASSIGN_OR_RETURN(const double each, Do({Order::kInRow, row, bytes}));
       rates.push_back(static_cast<double>(bytes) / each);
     }
-    std::sort(times.begin(), times.end());
-    std::sort(rates.begin(), rates.end());
-    return Figures{times[times.size() / 2], times[0], rates[rates.size() / 2]};
+    const Sample trips_us(std::move(times));
+    return Figures{trips_us.median(), trips_us.least(), Median(std::move(rates))};
   }
   absl::Status End() { return side_.Tell({}); }
 

@@ -37,6 +37,7 @@
 #include "lib/base/status.h"
 #include "tools/command_line.h"
 #include "tools/perf/entrain_subject.h"
+#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
@@ -53,11 +54,6 @@ struct Options {
   double longer = 1.5;  // compute beside sync
   bool spins = true;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Arithmetic in registers, as long on all ranks; or sleep, as while an accelerator computes.
 class Compute {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -33,6 +34,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/command_line.h"
 #include "tools/perf/cores.h"
+#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
@@ -191,9 +193,9 @@ void Limits::Row(const char* name, int64_t bytes, const char* unit,
   for (int i = 0; i < options_.repeats; ++i) {
     values.push_back(measure());
   }
-  std::sort(values.begin(), values.end());
+  const Sample sample(std::move(values));
   const bool time = unit[0] != 'G';
-  const double median = values[values.size() / 2], best = time ? values.front() : values.back();
+  const double median = sample.median(), best = time ? sample.least() : sample.most();
   std::printf("%-46s %10lld %10.3g %10.3g %s\n", name, static_cast<long long>(bytes), median, best,
               unit);
   std::fflush(stdout);

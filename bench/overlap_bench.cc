@@ -46,6 +46,7 @@
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/pattern.h"
+#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
@@ -207,11 +208,6 @@ double Compute(int64_t rounds) {
 struct Times {
   std::vector<double> alone, compute, together, inside;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 class Meter {
  public:

@@ -1,7 +1,6 @@
 // reduction_bench: weighted and task-arithmetic (GTA) all_reduces beside a plain sum of the same vector, and beside what
 // has the GTA without them: three all_reduces (votes, divisors, values) with loops in between. One process a rank, under
 // any launcher; all in one run, in alternation; time of the slowest rank, and bytes that a rank sent.
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include "tools/command_line.h"
 #include "tools/perf/cores.h"
 #include "tools/perf/entrain_subject.h"
+#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
@@ -33,11 +33,6 @@ struct Options {
 
 double Now() {
   return static_cast<double>(Clock::Real().Now()) * 1e-9;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // One way to reduce `in` to `out`, and what it took.

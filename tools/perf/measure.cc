@@ -13,6 +13,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tools/perf/pattern.h"
+#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
@@ -131,7 +132,6 @@ absl::StatusOr<std::vector<double>> Run::TimeCalls(int calls) {
     time = Seconds(start);
   }
   ENTRAIN_RETURN_IF_ERROR(meeting_.Slowest(absl::MakeSpan(times)));
-  std::sort(times.begin(), times.end());
   return times;
 }
 
@@ -180,17 +180,17 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   if (meeting_.spins()) {
     ENTRAIN_ASSIGN_OR_RETURN(before, TimeMeeting());
   }
-  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> times, TimeCalls(calls));
+  ENTRAIN_ASSIGN_OR_RETURN(std::vector<double> times, TimeCalls(calls));
   if (meeting_.spins()) {
     ENTRAIN_ASSIGN_OR_RETURN(after, TimeMeeting());
     figures.meet_us = std::max(before, after) * 1e6;
   }
   const double share = case_.time_share() * 1e6;
-  const auto n = static_cast<size_t>(calls);
+  const Sample sample(std::move(times));
   figures.calls = calls;
-  figures.median_us = times[n / 2] * share;
-  figures.min_us = times[0] * share;
-  figures.p95_us = times[std::min(n - 1, n * 95 / 100)] * share;
+  figures.median_us = sample.median() * share;
+  figures.min_us = sample.least() * share;
+  figures.p95_us = sample.percentile(95) * share;
   figures.loop_us = figures.median_us;
   if (estimate < kLoopBelow) {
     ENTRAIN_ASSIGN_OR_RETURN(const double loop, TimeLoop(calls));

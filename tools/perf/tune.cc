@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 
 #include "collectives/catalog.h"
+#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
@@ -119,8 +120,7 @@ class Fit {
                            observations_[i].measured.time_share());
       off.push_back(std::exp(std::abs(std::log(estimates_[i] / observations_[i].us))));
     }
-    std::sort(off.begin(), off.end());
-    result.off = off[off.size() / 2];
+    result.off = Median(std::move(off));
     const Algorithm* before = nullptr;
     ForEachSize([&](size_t begin, size_t end) { Choose(begin, end, &before, &result); });
     return result;
