@@ -1,5 +1,5 @@
-// What a schedule costs, counted from the schedule itself: the table in README.md. What it takes on
-// a machine is in timeline.h.
+// What a schedule costs, counted from the schedule itself: the table in docs/algorithms.md. What it
+// takes on a machine is in timeline.h.
 #pragma once
 
 #include <cstdint>

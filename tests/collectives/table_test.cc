@@ -1,4 +1,4 @@
-// The table of collectives/README.md says what the schedules do.
+// The table of docs/algorithms.md says what the schedules do.
 
 #include <fstream>
 #include <map>
@@ -51,11 +51,11 @@ std::string RowOf(const Algorithm& algorithm) {
   return row;
 }
 
-// The README's rows that begin with a kind and an algorithm.
-std::map<std::pair<std::string, std::string>, std::string> RowsOfReadme() {
+// The page's rows that begin with a kind and an algorithm.
+std::map<std::pair<std::string, std::string>, std::string> RowsOfPage() {
   std::map<std::pair<std::string, std::string>, std::string> rows;
-  std::ifstream readme(ENTRAIN_COLLECTIVES_DIR "/README.md");
-  for (std::string line; std::getline(readme, line);) {
+  std::ifstream page(ENTRAIN_ALGORITHMS_PAGE);
+  for (std::string line; std::getline(page, line);) {
     const std::vector<std::string> cells = absl::StrSplit(line, '|');
     if (cells.size() == 10) {
       rows[{std::string(absl::StripAsciiWhitespace(cells[1])),
@@ -66,12 +66,12 @@ std::map<std::pair<std::string, std::string>, std::string> RowsOfReadme() {
 }
 
 TEST(Table, SaysWhatEveryAlgorithmCosts) {
-  const auto rows = RowsOfReadme();
+  const auto rows = RowsOfPage();
   for (const Algorithm& algorithm : Catalog()) {
     const auto row = rows.find({std::string(NameOf(algorithm.kind)), algorithm.name});
     const std::string wanted = RowOf(algorithm);
     if (row == rows.end()) {
-      ADD_FAILURE() << "README.md has no row\n" << wanted;
+      ADD_FAILURE() << "docs/algorithms.md has no row\n" << wanted;
     } else {
       EXPECT_EQ(row->second, wanted);
     }
