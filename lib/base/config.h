@@ -17,7 +17,7 @@
 
 namespace entrain {
 
-// One environment variable of ours. README.md has the same table; a test compares the two.
+// One environment variable of ours. docs/settings.md has the same table; a test compares the two.
 struct EnvVariable {
   const char* name;     // "ENTRAIN_STORE"
   const char* values;   // what it may hold

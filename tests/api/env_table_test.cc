@@ -1,4 +1,4 @@
-// The table of environment variables in README.md is the one in lib/base/config.
+// The table of environment variables in docs/settings.md is the one in lib/base/config.
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -21,11 +21,11 @@ std::string Row(const EnvVariable& variable) {
                       cell(variable.meaning), " |");
 }
 
-TEST(EnvTable, IsTheSameInTheReadme) {
-  std::ifstream readme(ENTRAIN_README);
-  ASSERT_TRUE(readme.is_open());
+TEST(EnvTable, IsTheSameOnThePageOfSettings) {
+  std::ifstream page(ENTRAIN_SETTINGS_PAGE);
+  ASSERT_TRUE(page.is_open());
   std::vector<std::string> rows;
-  for (std::string line; std::getline(readme, line);) {
+  for (std::string line; std::getline(page, line);) {
     if (absl::StartsWith(line, "| `ENTRAIN_")) {
       rows.push_back(line);
     }
