@@ -21,7 +21,7 @@ and, but in `length`, one number of steps.
 
   keep         makes no runs: copies what the tables of finished runs are made of to
                examples/results
-  page         makes no runs: writes the tables of that copy to examples/README.md
+  page         makes no runs: writes the tables of that copy to docs/experiments.md
 
 Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while these are of
 the same flags. A table OUT/TABLE.md has the rows that are complete. Times mean something on a quiet
@@ -53,7 +53,7 @@ def optimizers_of(task):
 
 KEPT = {**loss_experiments.EXPERIMENTS, **time_experiments.EXPERIMENTS}
 EXPERIMENTS = {**KEPT, "optimizers": optimizers_of("text"), "digits": optimizers_of("digits")}
-RESULTS, PAGE = TOP / "examples/results", TOP / "examples/README.md"
+RESULTS, PAGE = TOP / "examples/results", TOP / "docs/experiments.md"
 REPORT = TOP / "examples/report.csv"  # of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The tables of examples/README.md are those of the results that are kept beside it."""
+"""The tables of docs/experiments.md are those of the results that are kept in examples/results."""
 
 import pathlib
 import sys
