@@ -1,5 +1,5 @@
 // What a checkpoint says about itself: of which run it is, how the model is cut, and which arrays
-// lie where. README.md shows the text.
+// lie where. docs/checkpoint-format.md shows the text.
 //
 // A value. What ParseManifest accepts is consistent in itself: names are unique, numbers are in
 // range, pieces lie inside their layers.

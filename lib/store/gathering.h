@@ -1,6 +1,6 @@
 // The meetings of a store (store.h) as a pure machine: no socket, no clock, no lock. The mem store and the server keep
-// one; a file store keeps the same on disk. Here are also the encodings of a meeting on the wire (README.md draws them)
-// and its sentences.
+// one; a file store keeps the same on disk. Here are also the encodings of a meeting on the wire (docs/store.md draws
+// them) and its sentences.
 #pragma once
 
 #include <cstdint>

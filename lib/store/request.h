@@ -1,6 +1,6 @@
 // One operation on a store as a value. What the operations mean is written once, here; the stores
-// differ only in where the map lives. The encodings are what crosses the wire (README.md draws
-// them).
+// differ only in where the map lives. The encodings are what crosses the wire (docs/store.md
+// draws them).
 #pragma once
 
 #include <cstdint>
