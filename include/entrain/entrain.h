@@ -2,10 +2,10 @@
  *
  * Conventions for all calls of the library:
  *
- *  1 Handles are opaque. The caller destroys every handle that it has created. Destroying NULL does nothing. A handle
- *    may be destroyed while other objects depend on it: a part outlives its parent communicator, and a work outlives
- *    its communicator. The exceptions are marked "must outlive": mesh, shard and EDiT objects are destroyed in the
- *    reverse order of their creation. A call with a handle of another kind, or with a destroyed handle, returns
+ *  1 Handles are opaque. The caller destroys every handle that it has created. Destroying NULL does nothing. Handles
+ *    may be destroyed in any order: a part outlives its parent communicator, a work its communicator, and an EDiT
+ *    object its shard and its mesh. Memory that is lent until an object is destroyed stays lent while an object that
+ *    was made of it exists. A call with a handle of another kind, or with a destroyed handle, returns
  *    INVALID_ARGUMENT if the library can tell, that is, until the memory of the handle is reused. A destroy function
  *    logs such a handle and does nothing.
  *  2 A call that can fail returns entrain_status_t. Output parameters come last and are written only on success.

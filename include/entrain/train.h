@@ -81,7 +81,7 @@ static ENTRAIN_INLINE void entrain_mesh_config_init(entrain_mesh_config_t* confi
 ENTRAIN_API entrain_status_t entrain_mesh_create(entrain_comm_t* comm, const entrain_mesh_config_t* config,
                                                  entrain_mesh_t** mesh);
 /* A mesh of two communicators that exist: `shard_comm` (this rank's replica) and `sync_comm` (its part in all
- * replicas). Both stay the caller's and must outlive the mesh. Collective over both: their shapes are compared. */
+ * replicas). Both stay the caller's, and may be destroyed before the mesh. Collective over both: their shapes are compared. */
 ENTRAIN_API entrain_status_t entrain_mesh_create_from(entrain_comm_t* shard_comm, entrain_comm_t* sync_comm,
                                                       entrain_mesh_t** mesh);
 /* This rank's coordinate and the length along an axis or group. */
@@ -144,7 +144,7 @@ static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* con
  * the context group, reduce them in the same order. Memory that is lent is used again when the stream has come to where it was
  * at the release, and stays until destroy, which waits for all streams of the device. */
 
-/* Collective. The mesh must outlive the shard. All ranks must give the same layers. */
+/* Collective. All ranks must give the same layers. */
 ENTRAIN_API entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_config_t* config,
                                                   entrain_shard_t** shard);
 ENTRAIN_API void entrain_shard_destroy(entrain_shard_t* shard);
@@ -168,7 +168,7 @@ ENTRAIN_API entrain_status_t entrain_shard_layer_info(const entrain_shard_t* sha
 ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* count);
 
 /* Lends the slab of parameters and the slab of gradients, each entrain_shard_slab_count() elements of `dtype`, where
- * config.memory says, until the shard is destroyed. Once, before anything below, by this call or the next. `dtype`:
+ * config.memory says, until the shard and the EDiT object on it are destroyed. Once, before anything below, by this call or the next. `dtype`:
  * ENTRAIN_F32, or ENTRAIN_BF16 (see there); others are UNIMPLEMENTED. The library reads params, and EDiT writes them, only
  * inside the calls of this header and until their waits; gradients are added to, never cleared. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
@@ -319,8 +319,8 @@ enum { /* fragment_pattern */
 };
 typedef struct entrain_edit_config {
   size_t size;
-  entrain_shard_t* shard;              /* the model; bound; must outlive the EDiT object, whose memory and
-                                          stream are the model's */
+  entrain_shard_t* shard;              /* the model; bound; shared: the EDiT object keeps it, and memory and stream
+                                          are the model's */
   int64_t local_sgd_sync_interval;     /* H: optimizer steps between exchanges, >= 1; default 1 */
   int64_t local_sgd_warmup_steps;      /* synchronous steps before the first local one, >= 0; default 0 */
   int32_t gradient_accumulation_steps; /* micro-batches per optimizer step, >= 1; default 1; end_step insists on it */

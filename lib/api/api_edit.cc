@@ -229,7 +229,7 @@ entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_co
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(known.shard, "config.shard"));
     ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, ToEditOptions(known));
-    entrain::LayerShards* const shards = known.shard->shards.get();
+    const std::shared_ptr<entrain::LayerShards> shards = known.shard->shards;
     ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerSync::Create(mesh->mesh, shards, options));
     *edit = new entrain_edit{.edit = std::move(made),
                              .layers = shards->slab().layers(),

@@ -73,7 +73,7 @@ struct entrain_mesh {
 
 struct entrain_shard {
   entrain::Mark<entrain::MarkOf("shar")> mark = {};
-  std::unique_ptr<entrain::LayerShards> shards;
+  std::shared_ptr<entrain::LayerShards> shards;
   entrain::api::StartedCalls calls = {};  // behind what they use
   ~entrain_shard() {
     if (!calls.idle()) {

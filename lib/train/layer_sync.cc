@@ -111,7 +111,7 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
-                                                             LayerShards* shards,
+                                                             std::shared_ptr<LayerShards> shards,
                                                              const EditOptions& options) {
   const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerSync>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
@@ -124,12 +124,12 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     if (shards->room() != nullptr) {
       room = DeviceRoom::Beside(*shards->room(), TimeLimit(options.timeout_ns, *mesh));
     }
-    std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), shards, options,
+    std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), std::move(shards), options,
                                                   std::move(groups), std::move(schedule),
                                                   std::move(trigger), std::move(room)));
     ENTRAIN_RETURN_IF_ERROR(edit->StartCourier());
-    ENTRAIN_RETURN_IF_ERROR(shards->SetGate(edit.get()));
-    ENTRAIN_RETURN_IF_ERROR(shards->SetGradients(
+    ENTRAIN_RETURN_IF_ERROR(edit->shards_->SetGate(edit.get()));
+    ENTRAIN_RETURN_IF_ERROR(edit->shards_->SetGradients(
         options.local_sgd_warmup_steps > 0 ? GradientScope::kGlobal : GradientScope::kLocal));
     return edit;
   };
@@ -137,24 +137,25 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
   return edit.ok() ? std::move(edit) : Annotate(edit.status(), "edit");
 }
 
-LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
-                     Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
+LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
+                     const EditOptions& options, Exchange::Groups groups,
+                     std::unique_ptr<const FragmentSchedule> schedule,
                      std::unique_ptr<SyncTrigger> trigger, std::unique_ptr<DeviceRoom> room)
     : mesh_(std::move(mesh)),
-      shards_(shards),
+      shards_(std::move(shards)),
       options_(options),
       schedule_(std::move(schedule)),
       trigger_(std::move(trigger)),
-      layers_(shards->slab().layers()),
+      layers_(shards_->slab().layers()),
       room_(std::move(room)),
       unshared_(static_cast<size_t>(layers_), 0),
       begun_behind_(static_cast<size_t>(layers_), -1),
       jobs_(static_cast<size_t>(layers_), 0),
-      exchange_(shards->slab(), shards->live(), options, std::move(groups), room_.get()),
+      exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
       states_(static_cast<size_t>(layers_)),
       courier_(TimeLimit(options.timeout_ns, *mesh_),
                [this](const absl::Status& why) { Fail(Late(why)); }) {
-  reductions_ = shards->reductions();
+  reductions_ = shards_->reductions();
   base_shard_ = BytesSent(false);
   base_sync_ = BytesSent(true);
 }

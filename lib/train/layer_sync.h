@@ -77,9 +77,9 @@ struct EditInfo {
 
 class LayerSync final : public LayerGate, public StateOwner {
  public:
-  // Collective; compares the options of all ranks. `shards`: bound, made on `mesh`, outlives this.
+  // Collective; compares the options of all ranks. `shards`: bound, made on `mesh`.
   static absl::StatusOr<std::unique_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
-                                                           LayerShards* shards,
+                                                           std::shared_ptr<LayerShards> shards,
                                                            const EditOptions& options);
   // Ends an exchange under way, on all ranks.
   ~LayerSync() override;
@@ -170,9 +170,10 @@ class LayerSync final : public LayerGate, public StateOwner {
     int64_t rejections = 0, rollbacks = 0;
   };
 
-  LayerSync(std::shared_ptr<Mesh> mesh, LayerShards* shards, const EditOptions& options,
-            Exchange::Groups groups, std::unique_ptr<const FragmentSchedule> schedule,
-            std::unique_ptr<SyncTrigger> trigger, std::unique_ptr<DeviceRoom> room);
+  LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
+            const EditOptions& options, Exchange::Groups groups,
+            std::unique_ptr<const FragmentSchedule> schedule, std::unique_ptr<SyncTrigger> trigger,
+            std::unique_ptr<DeviceRoom> room);
   absl::Status StartCourier();
   absl::Status CheckLayer(int layer) const;
   absl::Status CountMicrobatch(bool first);
@@ -240,7 +241,7 @@ class LayerSync final : public LayerGate, public StateOwner {
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
   const std::shared_ptr<Mesh> mesh_;
-  LayerShards* const shards_;
+  const std::shared_ptr<LayerShards> shards_;  // has what exchange_ refers to
   const EditOptions options_;
   const std::unique_ptr<const FragmentSchedule> schedule_;  // layers that do not train are in none
   const std::unique_ptr<SyncTrigger> trigger_;

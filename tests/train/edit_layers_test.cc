@@ -96,7 +96,8 @@ TEST(LayerSync, AModelFrozenWholeIsRefused) {
   config.layer_counts = {3, 0};
   config.layer_frozen = {1, 0};
   RunReplicas({1, 1}, config, [](Replica& r) {
-    const absl::Status status = LayerSync::Create(r.mesh(), &r.shards(), Averaging()).status();
+    const absl::Status status =
+        LayerSync::Create(r.mesh(), r.shared_shards(), Averaging()).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("there is nothing to exchange"));
   });
@@ -321,7 +322,7 @@ TEST(LayerSync, TensorRanksThatDisagreeAboutReplicasAreNamed) {
     ShardConfig config = FourLayers();
     config.layer_replicated = {0, 0, comm->rank() == 0 ? uint8_t{1} : uint8_t{0}, 0};
     Replica r(*mesh, config);
-    const absl::Status status = LayerSync::Create(*mesh, &r.shards(), Averaging()).status();
+    const absl::Status status = LayerSync::Create(*mesh, r.shared_shards(), Averaging()).status();
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("elements of replicated layer 2: 50 on rank 0, 0 on rank 1"));
     EXPECT_EQ(comm->Barrier(), absl::OkStatus());

@@ -86,7 +86,7 @@ class Arranged {
   }
   void SetGrads(int l, const std::vector<T>& values) const { where_.Write(At(grads_, l), values); }
   void Edit(const EditOptions& options) {
-    edit_ = *LayerSync::Create(shards_->mesh(), shards_.get(), options);
+    edit_ = *LayerSync::Create(shards_->mesh(), shards_, options);
     MeetAll();
   }
   void Forward() {
@@ -123,7 +123,7 @@ class Arranged {
                             : static_cast<std::byte*>(held[at]->data());
   }
   Arrays where_;
-  std::unique_ptr<LayerShards> shards_;
+  std::shared_ptr<LayerShards> shards_;
   Held params_, grads_;
   std::unique_ptr<TestArray<float>> anchor_;
   std::unique_ptr<LayerSync> edit_;
@@ -419,12 +419,12 @@ TEST(LayerArrays, RanksThatBindOtherTypesAreToldSo) {
     const Arrays where(OnDevice());
     config.stream = where.at().stream;
     const TestArray<float> params(where, std::vector<float>(4));
-    auto shards = *LayerShards::Create(mesh, config);
+    const std::shared_ptr<LayerShards> shards = *LayerShards::Create(mesh, config);
     LayerArrays live;
     live.dtype = mesh->coordinate(Axis::kSync) == 0 ? DType::kF32 : DType::kBF16;
     live.params.push_back(static_cast<std::byte*>(params.data()));
     ASSERT_EQ(shards->Bind(live), absl::OkStatus());
-    const auto edit = LayerSync::Create(mesh, shards.get(), Averaging());
+    const auto edit = LayerSync::Create(mesh, shards, Averaging());
     EXPECT_THAT(std::string(edit.status().message()), HasSubstr("bound parameters' type"));
   });
 }

@@ -358,7 +358,7 @@ TEST(LayerSync, OptionsThatDifferAreNamedOnAllRanks) {
   RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
     EditOptions options = Averaging();
     options.local_sgd_sync_interval = r.replica() == 1 ? 8 : 4;
-    const absl::Status status = LayerSync::Create(r.mesh(), &r.shards(), options).status();
+    const absl::Status status = LayerSync::Create(r.mesh(), r.shared_shards(), options).status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("edit: local_sgd_sync_interval: 4 on rank 0, 8 on rank 1 of the sync"));
@@ -399,7 +399,7 @@ TEST(LayerSync, MisuseIsNamedAndHarmless) {
   RunReplicas({2, 2}, FourLayers(), [](Replica& r) {
     r.Edit(Averaging());
     EXPECT_THAT(
-        std::string(LayerSync::Create(r.mesh(), &r.shards(), Averaging()).status().message()),
+        std::string(LayerSync::Create(r.mesh(), r.shared_shards(), Averaging()).status().message()),
         HasSubstr("another EDiT object"));
     EXPECT_TRUE(absl::IsFailedPrecondition(r.edit().CopyAnchor(r.grads().data())));
     r.Forward();

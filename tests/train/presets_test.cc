@@ -266,7 +266,7 @@ TEST(FragmentExchanges, RanksMustHaveTheSameFragments) {
     EditOptions options = Outer(1, 0);
     options.fragments = 2;
     options.fragment_of_layer = {0, 1, 1, r.replica()};
-    const auto edit = LayerSync::Create(r.mesh(), &r.shards(), options);
+    const auto edit = LayerSync::Create(r.mesh(), r.shared_shards(), options);
     EXPECT_TRUE(absl::IsDataLoss(edit.status())) << edit.status();
     EXPECT_THAT(std::string(edit.status().message()), HasSubstr("fragment_of_layer[3]"));
   });

@@ -196,7 +196,7 @@ Replica::Replica(std::shared_ptr<Mesh> mesh, ShardConfig config) : mesh_(std::mo
 Replica::~Replica() = default;
 
 LayerSync& Replica::Edit(const EditOptions& options) {
-  auto edit = LayerSync::Create(mesh_, shards_.get(), options);
+  auto edit = LayerSync::Create(mesh_, shards_, options);
   EXPECT_TRUE(edit.ok()) << edit.status();
   edit_ = *std::move(edit);
   return *edit_;

@@ -45,6 +45,7 @@ class Replica {
   ~Replica();
 
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+  const std::shared_ptr<LayerShards>& shared_shards() const { return shards_; }
   LayerShards& shards() {
     Push();
     return *shards_;
@@ -100,7 +101,7 @@ class Replica {
 
   const std::shared_ptr<Mesh> mesh_;
   std::unique_ptr<Place> place_;
-  std::unique_ptr<LayerShards> shards_;
+  std::shared_ptr<LayerShards> shards_;
   Slab params_, grads_;
   std::unique_ptr<LayerSync> edit_;
 };
