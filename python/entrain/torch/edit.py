@@ -79,7 +79,9 @@ class EDiT:
         a forward pass of the model in training mode, with gradients enabled, begins an exchange when one is due, and each
             layer waits for its part of the exchange before its own forward pass;
         a backward pass averages gradients over all replicas while warm-up lasts, layer by layer under the rest of the pass;
-        optimizer.step() counts a step. A step that GradScaler skips does not count.
+        optimizer.step() counts a step. A step that GradScaler skips counts too, so that all replicas count the same ones: it is
+            over when the next one begins (the next forward pass, synchronize, save, leave, ...) and its gradients have been
+            cleared or are not finite. Tell `record` no tokens for it.
 
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
     optimizer     steps the model's parameters; any optimizer
@@ -140,6 +142,8 @@ class EDiT:
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
         self._microbatches = 0  # forward passes of the step under way
         self._begun = False  # by begin_step, whose forward pass is to come
+        self._computed = False  # gradients, since the last step that was counted
+        self._stepping = False  # inside optimizer.step(), whose closure may have forward passes
         self._pending = [False] * len(self._layers)
         self._exchanging = False  # any of these
         self._gather_ahead = gather_ahead
@@ -188,6 +192,10 @@ class EDiT:
             if layer.module is not self.model:
                 hooks.append(layer.module.register_forward_pre_hook(self._layer_hook(index), prepend=True))
         hooks.append(self.model.register_forward_pre_hook(self._before_forward, prepend=True))
+        for module in self._fsdp:
+            module.set_all_reduce_hook(self._reduced)
+        if not self._fsdp:
+            hooks += [param.register_post_accumulate_grad_hook(self._added) for layer in self._layers for _, param in layer.params]
         hooks.append(self.optimizer.register_step_pre_hook(self._before_step))
         hooks.append(self.optimizer.register_step_post_hook(self._after_step))
 
@@ -236,7 +244,7 @@ class EDiT:
                     self._wait(index)
 
     def _begin(self) -> None:
-        self._wait_all()
+        self._end_skipped_step()
         first = self._microbatches % self._accumulation == 0
         syncing = self._edit.begin_forward(first_microbatch=first)
         self._microbatches = 1 if first else self._microbatches + 1
@@ -253,14 +261,32 @@ class EDiT:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._wait_all()  # of modules that took no part in the forward pass
+        self._stepping = True
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        # Of an optimizer that finds out itself, GradScaler has asked it to skip the step.
-        skipped = getattr(optimizer, "found_inf", None)
-        if skipped is not None and bool(skipped):
-            return
+        self._stepping = False
+        self._end_step()
+
+    def _end_step(self) -> None:
         self._edit.end_step()
         self._microbatches = 0
+        self._computed = False
+
+    def _end_skipped_step(self) -> None:
+        """Counts a step that GradScaler has skipped, of which no hook tells."""
+        self._wait_all()
+        if self._computed and self._microbatches == self._accumulation and not self._stepping and self._discarded():
+            self._end_step()
+
+    def _discarded(self) -> bool:
+        """Whether the gradients of this replica have been cleared, or are of no use. Otherwise the step is still to come: it has several
+        forward and backward passes."""
+        grads = [local_of(param.grad) for layer in self._layers for _, param in layer.params if param.grad is not None]
+        largest = torch.nn.utils.get_total_norm(grads, math.inf).double().nan_to_num(nan=math.inf).reshape(1)
+        model = self._mesh.comm("model")
+        if model.size > 1:
+            model.all_reduce(largest, op="max")
+        return not 0 < float(largest) < math.inf
 
     def _reshard(self) -> None:
         """fully_shard may hold gathered parameters from a pass without gradients; they must be gathered anew."""
@@ -272,15 +298,20 @@ class EDiT:
     def _set_warm(self, warm: bool) -> None:
         """Averages gradients over replicas in backward passes from now on, or no longer."""
         self._warm = warm
-        for module in self._fsdp:
-            module.set_all_reduce_hook(self._average if warm else _keep)
         if self._mean is not None:
             self._mean.close()
         # Of fully_shard's hook each group of parameters waits for the end.
         self._mean = None if self._fsdp or not warm else GradientMean(
             self._layers, self._sync, self.comm, lambda: self._microbatches == self._accumulation)
 
-    def _average(self, gradients: Tensor) -> None:
+    def _added(self, param: Tensor) -> None:
+        self._computed = True
+
+    def _reduced(self, gradients: Tensor) -> None:
+        """fully_shard's hook, behind its own reduction."""
+        self._computed = True
+        if not self._warm:
+            return
         whole = gradients.contiguous()
         self._sync.all_reduce(whole, op="avg")
         if whole is not gradients:
@@ -332,16 +363,22 @@ class EDiT:
     def synchronize(self) -> None:
         """Exchanges now (not in warm-up, and not twice at one step): afterwards all replicas have the same parameters, where an
         exchange has replaced them. Between a step and the next forward pass. Collective; blocks."""
+        self._end_skipped_step()
         self._edit.request_sync()
-        self._microbatches = 0
+        self._restart()
         self._begin()
-        self._microbatches = 0
+        self._restart()
         self._wait_all()
+
+    def _restart(self) -> None:
+        """The next forward pass begins the step anew."""
+        self._microbatches = 0
+        self._begun = self._computed = False
 
     def leave(self) -> None:
         """A-EDiT: this replica has made its last step. Takes part in the others' exchanges until all have left; the parameters are
         then the same everywhere. Collective over the replica; blocks. No training after."""
-        self._wait_all()
+        self._end_skipped_step()
         self._edit.leave()
         self._reshard()
 
@@ -395,7 +432,7 @@ class EDiT:
         everything is as before. Between a step and the next forward pass. Collective; blocks."""
         self._wait_all()
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
-        self._microbatches = 0
+        self._restart()
         self._reshard()
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
@@ -427,7 +464,7 @@ class EDiT:
                 if entry.count and (param is None or local_of(param).numel()):
                     opened.set(entry, local_of(state[name]).reshape(-1))
             opened.commit()
-        self._microbatches = 0
+        self._restart()
         self._reshard()
 
     def _names(self, opened: State) -> Iterator[Tuple[StateEntry, str, Optional[nn.Parameter]]]:
@@ -468,9 +505,8 @@ class EDiT:
         if self._mean is not None:
             self._mean.close()
             self._mean = None
-        if self._warm:
-            for module in self._fsdp:
-                module.set_all_reduce_hook(_keep)
+        for module in self._fsdp:
+            module.set_all_reduce_hook(_keep)
         self._edit.close()
         self._shard.close()
         if self._own_mesh:
@@ -500,5 +536,5 @@ class AEDiT(EDiT):
 
 
 def _keep(gradients: Tensor) -> None:
-    """fully_shard's hook after warm-up: each replica keeps its own gradients."""
+    """fully_shard's hook after `close`."""
 

@@ -199,37 +199,73 @@ same_everywhere(comm, flat(model))
 """, 2)
 
 
-def test_a_step_that_grad_scaler_skips_does_not_count():
-    run("""
-for warmup, fused in ((0, False), (50, False), (0, True)):
-    model = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=fused)
-    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, local_sgd_warmup_steps=warmup)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    taken = 0
-    for step in range(7):
-        optimizer.zero_grad()
+SCALED = """
+def train(edit, model, optimizer, scaler, steps, spoiled, zero="first"):
+    # Of the steps in `spoiled` the loss is not finite on this rank. Gradients are cleared before or after the forward pass.
+    for step in range(steps):
+        if zero == "first":
+            optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(model, comm.rank, step)
+            loss = loss_of(model, comm.rank, step) * (float("inf") if step in spoiled else 1)
+        if zero == "last":
+            optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
-        norm = edit.clip_grad_norm_(1.0)
+        edit.clip_grad_norm_(1.0)
         scaler.step(optimizer)
         scaler.update()
-        if step == 2:
-            # The next loss is not finite; in warm-up on one rank only, but gradients are everybody's there.
-            if warmup == 0 or comm.rank == 1:
-                spoil = model.head.register_forward_hook(lambda m, a, out: out * float("inf"))
-            else:
-                spoil = None
-        elif step == 3 and spoil is not None:
-            spoil.remove()
-    assert edit.info.steps == 6, (warmup, fused, edit.info)
-    assert scaler.get_scale() == 4.0, scaler.get_scale()
-    assert torch.isfinite(flat(model)).all()
-    if warmup:
+
+
+def make(fused=False, **options):
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, fused=fused)
+    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2, **options)
+    return edit, model, optimizer, torch.amp.GradScaler("cpu", init_scale=8.0)
+
+
+"""
+
+
+def test_a_step_that_grad_scaler_skips_on_one_replica_counts_as_attempted():
+    # Replicas count the same steps, else they would meet at different ones: the steps here end where an exchange is due.
+    run(SCALED + """
+for fused in (False, True):
+    for zero in ("first", "last"):
+        edit, model, optimizer, scaler = make(fused)
+        train(edit, model, optimizer, scaler, 8, {3, 7} if comm.rank == 1 else (), zero)  # the last one too
+        edit.synchronize()
+        assert (edit.info.steps, edit.info.syncs, edit.info.last_sync_step) == (8, 4, 8), (fused, zero, edit.info)
+        assert scaler.get_scale() == (2.0 if comm.rank == 1 else 8.0), scaler.get_scale()
+        assert torch.isfinite(flat(model)).all()
         same_everywhere(comm, flat(model))
-    edit.close()
+        edit.close()
+""", 2)
+
+
+def test_a_step_that_grad_scaler_skips_in_warm_up_is_skipped_by_all():
+    run(SCALED + """
+edit, model, optimizer, scaler = make(local_sgd_warmup_steps=5)
+train(edit, model, optimizer, scaler, 7, {3} if comm.rank == 1 else ())  # gradients are everybody's
+assert (edit.info.steps, edit.info.last_sync_step) == (7, 5), edit.info
+assert scaler.get_scale() == 4.0 and torch.isfinite(flat(model)).all()
+edit.synchronize()
+same_everywhere(comm, flat(model))
+""", 2)
+
+
+def test_forward_passes_that_no_step_follows_do_not_count():
+    run("""
+model = build()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2)
+for step in range(4):
+    optimizer.zero_grad()
+    model(batch(comm.rank, step)[0])                    # of which nothing becomes
+    first = loss_of(model, comm.rank, step)             # two passes of one step, ...
+    (first + loss_of(model, comm.rank, step)).backward()
+    loss_of(model, comm.rank, step).backward()          # ... and one more
+    optimizer.step()
+assert edit.info.steps == 4 and edit.info.last_sync_step == 2, edit.info
 """, 2)
 
 
