@@ -60,7 +60,8 @@ def main():
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
-    state = {"edit": edit.state_dict(exact=False)}  # exchanges first
+    edit.synchronize()  # at this step, where none is due
+    state = {"edit": edit.state_dict(exact=False)}
     after = validate()
     if args.save:
         dcp.save(state, checkpoint_id=args.save)

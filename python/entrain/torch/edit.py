@@ -139,6 +139,7 @@ class EDiT:
         self._start_alike()
         self._edit = Engine(self._mesh, self._shard, settings)
         self._accumulation = settings.gradient_accumulation_steps
+        self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
         self._microbatches = 0  # forward passes of the step under way
         self._begun = False  # by begin_step, whose forward pass is to come
@@ -146,6 +147,8 @@ class EDiT:
         self._stepping = False  # inside optimizer.step(), whose closure may have forward passes
         self._pending = [False] * len(self._layers)
         self._exchanging = False  # any of these
+        self._exchanged = False  # at the beginning of the step under way
+        self._wishes_checkpoint = False  # and no exchange has told the others yet
         self._gather_ahead = gather_ahead
         self._warm = False
         self._mean: Optional[GradientMean] = None
@@ -227,15 +230,16 @@ class EDiT:
             self._begun = False
         self._wait_root()
 
-    def begin_step(self) -> None:
-        """Begins the exchange that is due, as the forward pass does otherwise. For models with pipeline stages: all stages begin a
+    def begin_step(self) -> bool:
+        """Begins the exchange that is due, as the forward pass does otherwise. Returns whether state can be saved here, before the
+        forward pass: replicas exchange, or have made their first anchors. For models with pipeline stages: all stages begin a
         step so before they wait for activations, or a stage waits in its forward pass for the others' part of the exchange. Between a
         step and the next forward pass in training mode. Collective; blocks with A-EDiT alone."""
         if self._begun or self._microbatches % self._accumulation:
-            raise FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION,
-                                                 text="begin_step: the step has begun; it is to come before its first forward pass"))
+            raise _misplaced("begin_step: the step has begun; it is to come before its first forward pass")
         self._begin()
         self._begun = True
+        return self._exchanged or self._is_at_exchange()
 
     def _wait_root(self) -> None:
         if self._exchanging:
@@ -246,7 +250,11 @@ class EDiT:
     def _begin(self) -> None:
         self._end_skipped_step()
         first = self._microbatches % self._accumulation == 0
+        if first and self._wishes_checkpoint:
+            self._edit.wish(checkpoint=True)
         syncing = self._edit.begin_forward(first_microbatch=first)
+        if first:
+            self._exchanged = syncing
         self._microbatches = 1 if first else self._microbatches + 1
         if first:
             warm = self.replicas > 1 and self._edit.gradient_scope() == "global"
@@ -258,6 +266,7 @@ class EDiT:
             self._reshard()
             self._pending = [True] * len(self._layers)
             self._exchanging = True
+            self._wishes_checkpoint = False
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._wait_all()  # of modules that took no part in the forward pass
@@ -388,6 +397,7 @@ class EDiT:
         last exchange; during warm-up the parameters themselves; with plain averaging the mean of all replicas, which is then
         collective. Between a step and the next forward pass in training mode, and none of these inside. Afterwards the
         model is as it was."""
+        self._wait_all()
         values = self._agreed()
         kept = [layer.flat.clone() for layer in self._layers]
         try:
@@ -418,13 +428,60 @@ class EDiT:
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------------------
 
+    # Saving reads the state where replicas have just exchanged, and only there: it makes no exchange of its own, and a run that
+    # saves has the bits of one that does not.
+
+    def wish_checkpoint(self) -> None:
+        """Asks all ranks to save at the replicas' next exchange, where `checkpoint_due` is then true. On any rank, at any step, also in
+        warm-up. Not with overlap_steps, where layers wait for no exchange but synchronize's. Local."""
+        if self._overlaps:
+            raise _misplaced("wish_checkpoint: with overlap_steps no layer waits for an exchange; call synchronize on all ranks "
+                             "and save then")
+        self._wishes_checkpoint = True
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether all ranks are to save before the forward pass that comes, because one of them has called wish_checkpoint: the same on
+        all ranks. Ask after begin_step in each step. Waits for the first layer of an exchange that has just begun. Where a replica
+        of A-EDiT is in `leave` nobody can save: False, and the wish is lost; save after `leave`."""
+        if not self._exchanged or self._overlaps:
+            return False
+        self._wait(self._pending.index(True) if self._exchanging else len(self._layers))
+        wished = bool(self._edit.info().wishes & lib.ENTRAIN_WISH_CHECKPOINT)
+        return wished and not any(self._edit.replica(replica).leaving for replica in range(self.replicas))
+
+    def _come_to_save(self, what: str) -> None:
+        """Begins the step, with the exchange that is due, and waits for it."""
+        if self._async:
+            self._wait_all()
+            if not self._is_at_exchange():  # the others may be where they wait for this one
+                raise _misplaced(f"{what}: replicas have not exchanged at step {self.info.steps}; call wish_checkpoint, and save "
+                                 "where checkpoint_due is true after begin_step")
+        elif not (self._begun or self._is_at_exchange()):
+            self.begin_step()
+        self._wait_all()
+
+    def _is_at_exchange(self) -> bool:
+        info = self._edit.info()
+        return info.steps == info.last_sync_step
+
     def save(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True,
              one_file: bool = True) -> None:
-        """Exchanges, then saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts; not the inner
-        optimizer. exact: also what each replica has of its own, so that the run goes on bit for bit on the same mesh; otherwise
-        other numbers of replicas can go on from it. one_file: rank 0 writes everything; otherwise each rank
-        writes a file of its own. After warm-up, between a step and the next forward pass. Collective; blocks."""
-        self.synchronize()
+        """Saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts; not the inner optimizer. The run goes
+        on with the bits that it would have without. exact: also what each replica has of its own, so that the run goes on bit for
+        bit on the same mesh; otherwise other numbers of replicas can go on from it. one_file: rank 0 writes everything; otherwise
+        each rank writes a file of its own. Collective; blocks.
+
+        Between a step and the next forward pass, and, else FailedPrecondition:
+
+            EDiT      where an exchange is due, at steps W_s (anchors are made) and W_s + k H; begins the step like begin_step, which
+                      says in advance whether it can be saved
+            A-EDiT    after begin_step, where checkpoint_due is true; after `leave`, on all ranks
+            both      after synchronize and `load`. With overlap_steps after these two alone, but for exact=True of EDiT
+
+        In warm-up there is nothing to save: replicas are alike, so that the state of model and optimizer, and
+        local_sgd_warmup_steps less the steps that were made, are all that a new run needs."""
+        self._come_to_save("save")
         self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
@@ -436,12 +493,12 @@ class EDiT:
         self._reshard()
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Exchanges, then gives copies of what `save` would write, as tensors by name: anchors and outer state under the names of
-        the parameters ("anchor/blocks.0.weight"), DTensors where the parameters are; counts, detectors and, if exact, what each
-        rank has of its own. For torch.distributed.checkpoint, with exact=False also towards other numbers of replicas and
-        shards; or for torch.save: if exact each rank's own, otherwise rank 0's of a model that is not sharded. After
-        warm-up, between a step and the next forward pass. Collective; blocks."""
-        self.synchronize()
+        """Copies of what `save` would write, as tensors by name: anchors and outer state under the names of the parameters
+        ("anchor/blocks.0.weight"), DTensors where the parameters are; counts, detectors and, if exact, what each rank has of its
+        own. For torch.distributed.checkpoint, with exact=False also towards other numbers of replicas and shards; or for
+        torch.save: if exact each rank's own, otherwise rank 0's of a model that is not sharded. Where `save` can be called, and
+        likewise collective."""
+        self._come_to_save("state_dict")
         with self._edit.open_state("exact" if exact else "portable") as opened:
             # What is of replica 0 alone counts from there, so that nobody else writes it.
             return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
@@ -533,6 +590,10 @@ class AEDiT(EDiT):
         options["use_async"] = True
         super().__init__(model, optimizer, config, comm=comm, mesh=mesh, replicated=replicated, layers=layers,
                          gather_ahead=gather_ahead, **options)
+
+
+def _misplaced(text: str) -> FailedPrecondition:
+    return FailedPrecondition(ErrorRecord(code=lib.ENTRAIN_FAILED_PRECONDITION, text=text))
 
 
 def _keep(gradients: Tensor) -> None:

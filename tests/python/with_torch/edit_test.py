@@ -60,9 +60,9 @@ def same_everywhere(comm, tensor):
 SEEDING = threading.Lock()
 
 
-def run(code, size):
+def run(code, size, **names):
     program = compile(MODEL + code, "program", "exec")
-    ranks(size, lambda comm: exec(program, {"comm": comm, "seeding": SEEDING}), timeout=60.0)
+    ranks(size, lambda comm: exec(program, {"comm": comm, "seeding": SEEDING, **names}), timeout=60.0)
 
 
 METHOD = """
@@ -269,20 +269,20 @@ assert edit.info.steps == 4 and edit.info.last_sync_step == 2, edit.info
 """, 2)
 
 
-def test_state_dict_resumes_bit_for_bit():
-    run("""
-def start(seed):
+CHECKPOINTS = """
+def start(seed, warmup=2, kind=entrain.torch.EDiT, **options):
     model = build(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=3, local_sgd_warmup_steps=2, reducer="linear",
-                              pseudo_gradnorm_reduce=True, clip_pseudo_grad=0.5, outer_optimizer="sgd", outer_nesterov=True,
-                              skip_anomaly=True, ewma_warmup_steps=4)
+    options = options or dict(local_sgd_sync_interval=3)
+    edit = kind(model, optimizer, comm=comm, local_sgd_warmup_steps=warmup, reducer="linear", pseudo_gradnorm_reduce=True,
+                clip_pseudo_grad=0.5, outer_optimizer="sgd", outer_nesterov=True, skip_anomaly=True, ewma_warmup_steps=4, **options)
     return model, optimizer, edit
 
 
-def go(model, optimizer, first, last):
+def go(model, optimizer, first, last, before=lambda step: None):
     losses = []
     for step in range(first, last):
+        before(step)
         optimizer.zero_grad()
         loss = loss_of(model, comm.rank, step)
         loss.backward()
@@ -291,20 +291,145 @@ def go(model, optimizer, first, last):
     return losses
 
 
-model, optimizer, edit = start(0)
-go(model, optimizer, 0, 10)
-state = {"edit": edit.state_dict(), "optimizer": copy.deepcopy(optimizer.state_dict())}
-rest = go(model, optimizer, 10, 20)
-end, checksum = flat(model), edit.info.anchor_checksum
-edit.close()
+def end(model, optimizer, edit, first, last):
+    # What a run that goes on comes to.
+    losses = go(model, optimizer, first, last)
+    result = losses, flat(model), edit.info.anchor_checksum
+    edit.close()
+    return result
 
-model, optimizer, edit = start(5)
-edit.load_state_dict(state["edit"])
-optimizer.load_state_dict(state["optimizer"])
-assert edit.info.steps == 10
-assert go(model, optimizer, 10, 20) == rest
-assert torch.equal(flat(model), end) and edit.info.anchor_checksum == checksum != 0
+
+def same(one, other):
+    return one[0] == other[0] and torch.equal(one[1], other[1]) and one[2] == other[2] != 0
+"""
+
+
+def test_saving_changes_nothing_and_resumes_bit_for_bit(tmp_path):
+    run(CHECKPOINTS + """
+through = end(*start(0), 0, 20)
+model, optimizer, edit = start(0)
+kept = {}
+
+
+def save(step):
+    if step in (2, 8, 11):  # where anchors are made, and where replicas exchange
+        edit.save(directory, f"exact-{step}")
+        edit.save(directory, f"portable-{step}", exact=False)
+        kept[step] = edit.state_dict(), copy.deepcopy(optimizer.state_dict())
+        assert edit.info.steps == step
+
+
+saved = go(model, optimizer, 0, 20, save), flat(model), edit.info.anchor_checksum
+assert same(through, saved)
+edit.close()
+for step in (2, 8):
+    for way in ("state_dict", "file"):
+        model, optimizer, edit = start(5)
+        if way == "file":
+            edit.load(directory, f"exact-{step}")
+        else:
+            edit.load_state_dict(kept[step][0])
+        optimizer.load_state_dict(copy.deepcopy(kept[step][1]))
+        assert edit.info.steps == step
+        rest = end(model, optimizer, edit, step, 20)
+        assert same((through[0][step:], *through[1:]), rest), (step, way)
+""", 2, directory=str(tmp_path))
+
+
+def test_state_is_saved_where_replicas_exchange_alone(tmp_path):
+    run(CHECKPOINTS + """
+import pytest
+
+through = end(*start(0), 0, 12)
+model, optimizer, edit = start(0)
+losses = go(model, optimizer, 0, 1)
+for call in (edit.state_dict, lambda: edit.save(directory)):
+    with pytest.raises(entrain.FailedPrecondition, match="step 1 has had no exchange .there was none yet."):
+        call()
+losses += go(model, optimizer, 1, 9)
+assert edit.begin_step() is False
+with pytest.raises(entrain.FailedPrecondition, match="step 9 has had no exchange .the last was at step 8"):
+    edit.save(directory)
+losses += go(model, optimizer, 9, 11)
+assert edit.begin_step() is True
+edit.state_dict()
+losses += go(model, optimizer, 11, 12)
+assert same(through, (losses, flat(model), edit.info.anchor_checksum))  # in spite of the errors
+edit.synchronize()  # an exchange more, by request
+same_everywhere(comm, flat(model))
+edit.save(directory)
+assert edit.info.last_sync_step == 12
+""", 2, directory=str(tmp_path))
+
+
+def test_a_run_goes_on_from_warm_up_without_a_checkpoint_of_edit():
+    # Replicas are alike there: model, optimizer and the number of steps are all there is.
+    run(CHECKPOINTS + """
+through = end(*start(0, warmup=5), 0, 14)
+model, optimizer, edit = start(0, warmup=5)
+losses = go(model, optimizer, 0, 3)
+state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+edit.close()
+model, optimizer, edit = start(7, warmup=5 - 3)
+model.load_state_dict(state[0])
+optimizer.load_state_dict(state[1])
+rest = end(model, optimizer, edit, 3, 14)
+assert same(through, (losses + rest[0], *rest[1:]))
 """, 2)
+
+
+def test_a_wish_makes_all_replicas_save_at_their_next_exchange(tmp_path):
+    run(CHECKPOINTS + """
+import pytest, time
+
+# By time: replicas of other speeds come to it at other steps of theirs.
+model, optimizer, edit = start(0, kind=entrain.torch.AEDiT, local_sgd_sync_time=0.02, min_total_global_steps=6)
+with pytest.raises(entrain.FailedPrecondition, match="wish_checkpoint"):
+    edit.save(directory)
+steps, saved = 0, []
+while not (saved and edit.info.syncs > saved[0][0] + 2) and steps < 4000:
+    if steps == 5 and comm.rank == 1:
+        edit.wish_checkpoint()
+    edit.begin_step()
+    if edit.checkpoint_due:
+        edit.save(directory, "exact")
+        edit.save(directory, "portable", exact=False)
+        state, moments = edit.state_dict(), copy.deepcopy(optimizer.state_dict())
+        saved.append((edit.info.syncs, edit.info.steps, edit.info.anchor_checksum, flat(model)))
+    go(model, optimizer, steps, steps + 1)
+    steps += 1
+    time.sleep(0.004 * comm.rank)
+edit.leave()
+assert len(saved) == 1 and saved[0][1] >= 5, saved
+assert len(set(comm.all_gather(torch.tensor([saved[0][0]])).ravel().tolist())) == 1
+same_everywhere(comm, saved[0][3])
+edit.save(directory, "left")
+edit.close()
+for load in (lambda: edit.load(directory, "exact"), lambda: edit.load_state_dict(state)):
+    model, optimizer, edit = start(5, kind=entrain.torch.AEDiT, local_sgd_sync_time=0.02, min_total_global_steps=6)
+    load()
+    optimizer.load_state_dict(copy.deepcopy(moments))
+    assert (edit.info.syncs, edit.info.steps, edit.info.anchor_checksum) == saved[0][:3]
+    assert torch.equal(flat(model), saved[0][3])
+    edit.close()
+
+# By steps: at the next exchange too.
+model, optimizer, edit = start(0)
+due = []
+
+
+def begin(step):
+    if step == 6 and comm.rank == 0:
+        edit.wish_checkpoint()
+    edit.begin_step()
+    if edit.checkpoint_due:
+        due.append(step)
+        edit.state_dict(exact=False)
+
+
+go(model, optimizer, 0, 15, begin)
+assert due == [8], due
+""", 2, directory=str(tmp_path))
 
 
 def test_evaluation_of_the_consensus():

@@ -85,6 +85,7 @@ def load(edit, name, exact):
 def exact_resume(mesh=None, **how):
     model, optimizer, edit = start(0, mesh, **how)
     go(model, optimizer, 0, 9)
+    edit.synchronize()
     save(edit, "exact", True)
     moments = copy.deepcopy(optimizer.state_dict())
     rest = go(model, optimizer, 9, 15)
