@@ -13,8 +13,8 @@ GrantingQueue::GrantingQueue(Endpoint* endpoint, Events* events, CompletionList*
                              Answers* answers)
     : answers_(answers), matching_(endpoint, events, completions, kEarlyCredit) {}
 
-void GrantingQueue::Post(const Envelope& envelope, Bytes into, Completion* done) {
-  if (Incoming* incoming = matching_.Post(envelope, into, done)) {
+void GrantingQueue::Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
+  if (Incoming* incoming = matching_.Post(envelope, into, done, hint)) {
     Answer(incoming);
   }
   ReturnCredit();

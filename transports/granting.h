@@ -42,7 +42,7 @@ class GrantingQueue {
   // All outlive this.
   GrantingQueue(Endpoint* endpoint, Events* events, CompletionList* completions, Answers* answers);
 
-  void Post(const Envelope& envelope, Bytes into, Completion* done);
+  void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint);
   void Revoke(Context mine, const absl::Status& why);
   // No Incoming is to be used any more; nothing is answered from now on.
   void FailAll(const absl::Status& why);

@@ -246,7 +246,10 @@ MatchQueue::Match MatchQueue::TakePosted(const Envelope& envelope, int64_t bytes
   return Match::kTaken;
 }
 
-Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done, Wish wish) {
+Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
+  if (hint.loan != nullptr) {
+    *hint.loan = Loan();
+  }
   if (!end_.ok()) {
     const Line* kept = Find(envelope.tag);
     if (kept == nullptr || kept->first_early == nullptr) {
@@ -258,7 +261,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
   Incoming* incoming = line->first_early;
   if (incoming == nullptr) {
     Posted* posted = posted_pool_.Take(&Posted::next);
-    *posted = {envelope, into, done, wish, nullptr};
+    *posted = {envelope, into, done, hint, nullptr};
     (line->last_posted == nullptr ? line->first_posted : line->last_posted->next) = posted;
     line->last_posted = posted;
     ++posted_;
@@ -275,7 +278,7 @@ Incoming* MatchQueue::Post(const Envelope& envelope, Bytes into, Completion* don
                       MismatchError(envelope, expected, incoming->envelope_, incoming->bytes_), 0);
     incoming->dropped_ = true;
   } else {
-    Claim(incoming, {envelope, into, done, wish, nullptr});
+    Claim(incoming, {envelope, into, done, hint, nullptr});
   }
   if (!incoming->withdrawn_.ok()) {
     Fail(incoming, incoming->withdrawn_);
@@ -331,7 +334,7 @@ void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
   }
   incoming->claimed_ = true;
   incoming->done_ = receive.done;
-  incoming->wish_ = receive.wish;
+  incoming->hint_ = receive.hint;
 }
 
 absl::Status MatchQueue::Deliver(const Envelope& envelope, ConstBytes payload) {

@@ -59,12 +59,6 @@ class CompletionList {
   std::vector<Due> due_, running_;
 };
 
-// What a receive says about its bytes, see Endpoint.
-struct Wish {
-  Loan* loan = nullptr;  // PostLoan
-  bool cold = false;     // PostCold
-};
-
 // A message between its header and its last byte, or one kept early. Made and owned by MatchQueue.
 class Incoming {
  public:
@@ -76,9 +70,9 @@ class Incoming {
   // Nobody wants it (revoked, mismatched): read the rest to nowhere and Advance, or Abandon it.
   bool dropped() const { return dropped_; }
   // Not null: of an announced message whose receive may be lent the bytes where they lie.
-  Loan* loan() const { return wish_.loan; }
+  Loan* loan() const { return hint_.loan; }
   // Of a claimed message: nothing reads its bytes soon.
-  bool cold() const { return wish_.cold; }
+  bool cold() const { return hint_.cold; }
   // Where the next bytes go: the rest of the receive's buffer, or of the memory that keeps it
   // early; left() bytes. Empty when dropped. Ask again after every call of anything else: a claim
   // or a revocation changes it.
@@ -99,7 +93,7 @@ class Incoming {
   uint64_t handle_ = 0;
   std::byte* target_ = nullptr;
   Completion* done_ = nullptr;  // of the receive that has claimed it
-  Wish wish_;                   // likewise
+  RecvHint hint_;               // likewise
   Incoming* next_ = nullptr;    // in its tag's line of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
   int64_t capacity_ = 0;    // of storage_
@@ -130,10 +124,10 @@ class MatchQueue {
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // PostRecv, PostLoan, PostCold. Null mostly. Not null: this receive met an announcement,
+  // Endpoint::PostRecv; empties hint.loan. Null mostly. Not null: this receive met an announcement,
   // which the transport must get moving: grant or copy it, and Advance; or, if dropped() (they do
   // not match: the receive has failed), refuse it and Abandon.
-  Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, Wish wish = {});
+  Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint = {});
 
   // What is kept of this tag. kWhole: the first message has this envelope and length; it is in
   // `into`, and taken. kOther: something else, or a receive is posted; nothing was done.
@@ -191,7 +185,7 @@ class MatchQueue {
     Envelope envelope;
     Bytes into;
     Completion* done;
-    Wish wish;
+    RecvHint hint;
     Posted* next;
   };
   // The line of one tag: receives or messages (invariant a). Gone when empty.

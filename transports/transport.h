@@ -83,11 +83,20 @@ struct Completion {
   void (*done)(Completion* self, const absl::Status& status, int64_t bytes) = nullptr;
 };
 
-// What a receive that only reads its bytes may be lent instead of a copy: the message where it lies, in memory of the
-// sender's that this process has mapped. Lives as long as the receive's Completion.
+// A received message that lies in memory of the sender's that this process has mapped.
 struct Loan {
   const std::byte* lent = nullptr;  // null: the bytes are in the receive's buffer
   uint64_t handle = 0;              // the endpoint's
+};
+
+// What the receiver will do with the bytes. A transport may ignore it, but empties `loan`.
+struct RecvHint {
+  // Not null: the receiver only reads the bytes, soon. When `done` runs, the bytes are in the receive's buffer or, if
+  // loan->lent is not null, there, until the receiver calls EndLoan. The loan lives as long as the Completion.
+  Loan* loan = nullptr;
+  // The result is so large that no cache holds it, and nothing reads these bytes soon: a transport that copies may write
+  // them past the caches.
+  bool cold = false;
 };
 
 using PeerId = std::array<uint8_t, 16>;  // entrain_peer_id_t: one per runtime, random
@@ -124,21 +133,11 @@ class Endpoint {
   // may be reused, which does not say that the peer has received it.
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
   // Takes exactly bytes.size() bytes with an equal envelope.
-  virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) = 0;
-  // As PostRecv, for bytes of a result so large that the caches will not hold it, which nothing reads soon: a transport
-  // that copies may write them past the caches.
-  virtual void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) {
-    PostRecv(envelope, bytes, done);
-  }
-  // As PostRecv, for bytes that are only read, soon and here: when `done` runs, they are in `bytes` or, if loan->lent says so,
-  // there. What was lent is given back by EndLoan, from wherever posting is allowed; until then the send is not complete.
-  // A transport that never lends keeps these.
-  virtual void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
-    *loan = Loan();
-    PostRecv(envelope, bytes, done);
-  }
-  // Not OK: the sender took its memory back meanwhile (invariant 7), so what was read there may not be the message.
-  // Once for each that was lent, whatever has been revoked or closed.
+  virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
+                        RecvHint hint = {}) = 0;
+  // Gives back what a receive was lent, and empties the loan; until then the send is not complete. Once for each loan that
+  // was lent, also after Revoke and Close; from wherever posting is allowed. An error: the sender took its memory back
+  // meanwhile (invariant 7), so the bytes that were read there may not be the message.
   virtual absl::Status EndLoan(Loan*) { return absl::OkStatus(); }
   // Whether a message of this tag has come, all of it or its beginning or announcement, and no receive has taken it. Such
   // a message was told of by OnEarly.

@@ -244,13 +244,12 @@ void Executor::PostTransfer(LaneRun& run, uint32_t index, const Ticket* lent) {
       return;
     }
     endpoint.PostSend(wiring_.EnvelopeTo(transfer.peer, lane, descriptor_), data, &slot);
-  } else if (plan_->may_be_lent[index] && call_.reduction.op != ReduceOp::kCustom) {
-    endpoint.PostLoan(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot, &slot.loan);
-  } else if (plan_->cold_transfers[index]) {
-    endpoint.PostCold(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);
-  } else {
-    endpoint.PostRecv(wiring_.EnvelopeFrom(lane, descriptor_), data, &slot);
+    return;
   }
+  const bool may_be_lent = plan_->may_be_lent[index] && call_.reduction.op != ReduceOp::kCustom;
+  endpoint.PostRecv(
+      wiring_.EnvelopeFrom(lane, descriptor_), data, &slot,
+      {.loan = may_be_lent ? &slot.loan : nullptr, .cold = plan_->cold_transfers[index]});
 }
 
 void Executor::OnDone(Completion* self, const absl::Status& status, int64_t bytes) {

@@ -41,16 +41,12 @@ class PlayedEndpoint final : public Endpoint {
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override {
     sends.push_back({envelope, const_cast<std::byte*>(bytes.data()), bytes.size(), done});
   }
-  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override {
-    receives.push_back({envelope, bytes.data(), bytes.size(), done});
-  }
-  void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override {
-    *loan = Loan();
-    receives.push_back({envelope, bytes.data(), bytes.size(), done, lends ? loan : nullptr});
-  }
-  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override {
-    ++colds;
-    PostRecv(envelope, bytes, done);
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override {
+    if (hint.loan != nullptr) {
+      *hint.loan = Loan();
+    }
+    colds += hint.cold ? 1 : 0;
+    receives.push_back({envelope, bytes.data(), bytes.size(), done, lends ? hint.loan : nullptr});
   }
   absl::Status EndLoan(Loan* loan) override {
     Lending& lending = lent.at(loan->handle);

@@ -84,7 +84,7 @@ TEST_P(EndpointContract, ColdMovesEverySize) {
         to_b->PostSend(Message(tag), Of(out), &sent);
         Settle();
       }
-      to_a->PostCold(Message(tag), Of(in).subspan(1, out.size()), &received);
+      to_a->PostRecv(Message(tag), Of(in).subspan(1, out.size()), &received, {.cold = true});
       if (!early) {
         to_b->PostSend(Message(tag), Of(out), &sent);
       }

@@ -1,4 +1,4 @@
-// Receives that may be lent their bytes (PostLoan), out of memory that the sender has allocated for
+// Receives that may be lent their bytes (RecvHint::loan), out of memory that the sender has allocated for
 // its peers to see. What is lent, and what is copied, is the transport's affair; what the receiver
 // reads is the same.
 #include <algorithm>
@@ -56,7 +56,7 @@ class EndpointLoan : public EndpointContract {
   }
   // One message of a's, posted, and until it is received.
   void SendOne(Bytes from, uint32_t tag) {
-    to_a->PostLoan(Message(tag), Of(in), &received, &loan);
+    to_a->PostRecv(Message(tag), Of(in), &received, {.loan = &loan});
     to_b->PostSend(Message(tag), from, &sent);
     ASSERT_TRUE(PollUntil([&] { return received.times > 0; }));
     ASSERT_EQ(received.status, absl::OkStatus());
@@ -105,6 +105,21 @@ TEST_P(EndpointLoan, GivesTheBytesAndCompletesTheSendWhenItEnds) {
         EXPECT_EQ(sent.status, absl::OkStatus());
       }
     }
+  }
+}
+
+TEST_P(EndpointLoan, IsEmptyWhereTheBytesAreInTheReceive) {
+  Connect();
+  const auto region = Allocate(kMiB);
+  for (const int64_t bytes : {int64_t{0}, int64_t{100}}) {  // too small to be lent
+    in.assign(static_cast<size_t>(bytes), 0);
+    received = sent = {};
+    loan = {reinterpret_cast<const std::byte*>(this), 7};  // what an earlier receive left
+    Fill(In(*region, 0, bytes), 1);
+    ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, bytes), next_tag++));
+    EXPECT_EQ(loan.lent, nullptr);
+    EXPECT_EQ(Received(), Pattern(bytes, 1));
+    ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
   }
 }
 

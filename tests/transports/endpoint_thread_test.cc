@@ -121,7 +121,7 @@ class EveryWay {
     const bool taken = TryReceive(i, Of(in));
     if (!taken) {
       random_() % 2 == 0 ? path_.PostRecv(Message(i % 3), Of(in), &received)
-                         : path_.PostLoan(Message(i % 3), Of(in), &received, &loan);
+                         : path_.PostRecv(Message(i % 3), Of(in), &received, {.loan = &loan});
     }
     if (!send_first) {
       ticket = Send(i, out, &sent);

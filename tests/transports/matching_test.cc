@@ -13,7 +13,7 @@ namespace {
 class NoEndpoint final : public Endpoint {
  public:
   void PostSend(const Envelope&, ConstBytes, Completion*) override {}
-  void PostRecv(const Envelope&, Bytes, Completion*) override {}
+  void PostRecv(const Envelope&, Bytes, Completion*, RecvHint) override {}
   bool HasEarly(Tag) const override { return false; }
   void SendControl(absl::string_view) override {}
   void Revoke(Context, Context, const absl::Status&) override {}

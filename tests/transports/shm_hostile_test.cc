@@ -491,7 +491,7 @@ TEST_F(ShmHostileOnOneCore, ASenderThatSaysItIsSlowIsAskedToPushOnce) {
   for (uint32_t i = 0; i < kMessages; ++i) {
     std::vector<std::byte> in(kBytes);
     Transfer received;
-    path->PostCold(Message(i), absl::MakeSpan(in), &received);
+    path->PostRecv(Message(i), absl::MakeSpan(in), &received, {.cold = true});
     Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(i)), kBytes,
                                       reinterpret_cast<uint64_t>(out.data()), 100 + i, 0}));
     ASSERT_TRUE(PollUntil([&] {
@@ -666,7 +666,8 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
     std::vector<std::byte> in(out.size());
     Transfer received;
     Loan loan;
-    path->PostLoan(Message(static_cast<uint32_t>(region)), absl::MakeSpan(in), &received, &loan);
+    path->PostRecv(Message(static_cast<uint32_t>(region)), absl::MakeSpan(in), &received,
+                   {.loan = &loan});
     Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(static_cast<uint32_t>(region))),
                                       out.size(), address, region, region}));
     ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
@@ -696,7 +697,7 @@ TEST_F(ShmHostile, MemoryRetiredWhileItIsLentStaysUntilTheEnd) {
       std::vector<std::byte> in(100'000);
       Transfer received;
       Loan loan;
-      path->PostLoan(Message(1), absl::MakeSpan(in), &received, &loan);
+      path->PostRecv(Message(1), absl::MakeSpan(in), &received, {.loan = &loan});
       Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), address, 1, 1}));
       ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
       ASSERT_NE(loan.lent, nullptr);

@@ -168,7 +168,7 @@ bool ExchangeAll(Rank& rank, uint32_t mine, uint32_t theirs, bool cold) {
     ins.emplace_back(outs.back().size());
     rank.path->PostSend(Message(i), Of(outs.back()), &transfers.emplace_back());
     if (cold) {
-      rank.path->PostCold(Message(i), Of(ins.back()), &transfers.emplace_back());
+      rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back(), {.cold = true});
     } else {
       rank.path->PostRecv(Message(i), Of(ins.back()), &transfers.emplace_back());
     }
@@ -190,7 +190,7 @@ struct Way {
   bool forbid_before, forbid_after;  // in the child: before or after it has connected
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
-  bool cold = false;  // PostCold
+  bool cold = false;  // RecvHint::cold
   int cores = 8;      // as if they might use so many
 };
 
@@ -297,7 +297,7 @@ TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
       if (i % 2 == turn) {
         rank.path->PostSend(Message(i), Of(buffer), &transfer);
       } else if (way.cold) {
-        rank.path->PostCold(Message(i), Of(buffer), &transfer);
+        rank.path->PostRecv(Message(i), Of(buffer), &transfer, {.cold = true});
       } else {
         rank.path->PostRecv(Message(i), Of(buffer), &transfer);
       }

@@ -37,14 +37,8 @@ class FaultEndpoint final : public Endpoint {
       shared_->link->Post(&lane_, envelope, bytes, done);
     }
   }
-  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override {
-    beneath_->PostRecv(envelope, bytes, done);
-  }
-  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override {
-    beneath_->PostCold(envelope, bytes, done);
-  }
-  void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override {
-    beneath_->PostLoan(envelope, bytes, done, loan);
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override {
+    beneath_->PostRecv(envelope, bytes, done, hint);
   }
   absl::Status EndLoan(Loan* loan) override { return beneath_->EndLoan(loan); }
   bool HasEarly(Tag tag) const override { return beneath_->HasEarly(tag); }

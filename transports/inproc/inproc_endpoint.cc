@@ -132,9 +132,10 @@ void InprocEndpoint::Revoke(LentMessage* lent, const absl::Status& why) {
   Finish(lent, why);
 }
 
-void InprocEndpoint::Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish) {
+void InprocEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
+                              RecvHint hint) {
   // Also after the end: what the peer sent before it went is kept.
-  if (Incoming* incoming = queue_.Post(envelope, bytes, done, wish)) {
+  if (Incoming* incoming = queue_.Post(envelope, bytes, done, hint)) {
     copying_.push_back(incoming);
   }
   if (!ended()) {

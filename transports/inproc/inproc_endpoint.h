@@ -33,12 +33,7 @@ class InprocEndpoint final : public Endpoint {
   ~InprocEndpoint() override;
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
-  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override {
-    Post(envelope, bytes, done, {});
-  }
-  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override {
-    Post(envelope, bytes, done, {.cold = true});
-  }
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   bool HasEarly(Tag tag) const override { return queue_.HasEarly(tag); }
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
@@ -57,7 +52,6 @@ class InprocEndpoint final : public Endpoint {
   Deadline wake_at() const;
 
  private:
-  void Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish);
   InprocPair::Side& mine() const { return link_->side[side_]; }
   InprocPair::Side& theirs() const { return link_->side[1 - side_]; }
   void Send(Note note, ConstBytes payload);

@@ -66,8 +66,8 @@ Intake::Intake(Endpoint* endpoint, Events* events, CompletionList* completions, 
       around_(around),
       queue_(endpoint, events, completions, limits.credit) {}
 
-void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish) {
-  if (Incoming* incoming = queue_.Post(envelope, bytes, done, wish)) {
+void Intake::Post(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
+  if (Incoming* incoming = queue_.Post(envelope, bytes, done, hint)) {
     Fetch(incoming);
   }
   if (!ended_) {

@@ -40,8 +40,8 @@ class Intake {
          const Limits& limits, Surroundings* around);
   void Attach(Channel* channel) { channel_ = channel; }
 
-  // As Endpoint::PostRecv, PostCold, PostLoan.
-  void Post(const Envelope& envelope, Bytes bytes, Completion* done, Wish wish = {});
+  // As Endpoint::PostRecv.
+  void Post(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint);
   bool HasEarly(Tag tag) const { return queue_.HasEarly(tag); }
   // As Endpoint::EndLoan.
   absl::Status EndLoan(Loan* loan);

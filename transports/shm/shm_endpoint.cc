@@ -47,17 +47,8 @@ void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
   outbox_.Send(envelope, bytes, done);
 }
 
-void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
-  intake_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
-}
-
-void ShmEndpoint::PostCold(const Envelope& envelope, Bytes bytes, Completion* done) {
-  intake_.Post(envelope, bytes, done, {.cold = true});
-}
-
-void ShmEndpoint::PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) {
-  *loan = Loan();
-  intake_.Post(envelope, bytes, done, {.loan = loan});
+void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
+  intake_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
 absl::Status ShmEndpoint::EndLoan(Loan* loan) {

@@ -47,9 +47,7 @@ class ShmEndpoint final : public Endpoint {
   ~ShmEndpoint() override;
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
-  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
-  void PostCold(const Envelope& envelope, Bytes bytes, Completion* done) override;
-  void PostLoan(const Envelope& envelope, Bytes bytes, Completion* done, Loan* loan) override;
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   absl::Status EndLoan(Loan* loan) override;
   bool HasEarly(Tag tag) const override { return intake_.HasEarly(tag); }
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;

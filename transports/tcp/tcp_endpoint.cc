@@ -102,8 +102,8 @@ void TcpEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
   }
 }
 
-void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
-  receiver_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
+void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
+  receiver_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
 bool TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {

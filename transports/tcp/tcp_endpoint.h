@@ -70,7 +70,7 @@ class TcpEndpoint final : public Endpoint {
   ~TcpEndpoint() override;
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
-  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   bool HasEarly(Tag tag) const override { return receiver_.HasEarly(tag); }
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
   Next TryRecv(const Envelope& envelope, Bytes into) override;

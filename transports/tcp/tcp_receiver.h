@@ -27,8 +27,8 @@ class TcpReceiver {
   TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender,
               StreamKeeper* keeper);
 
-  void Post(const Envelope& envelope, Bytes into, Completion* done) {
-    queue_.Post(envelope, into, done);
+  void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
+    queue_.Post(envelope, into, done, hint);
   }
   bool HasEarly(Tag tag) const { return queue_.matching().HasEarly(tag); }
   void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }

@@ -18,8 +18,8 @@ class Receiver {
   // `sender`: the other half, which hears of credit and grants.
   Receiver(Endpoint* endpoint, Events* events, CompletionList* completions, Sender* sender);
 
-  void Post(const Envelope& envelope, Bytes into, Completion* done) {
-    queue_.Post(envelope, into, done);
+  void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
+    queue_.Post(envelope, into, done, hint);
   }
   bool HasEarly(Tag tag) const { return queue_.matching().HasEarly(tag); }
   void Revoke(Context mine, const absl::Status& why) { queue_.Revoke(mine, why); }

@@ -45,8 +45,8 @@ void UcxEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
   }
 }
 
-void UcxEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) {
-  receiver_.Post(envelope, bytes, done);  // also after the end: what had arrived is kept
+void UcxEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
+  receiver_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
 void UcxEndpoint::SendControl(absl::string_view message) {

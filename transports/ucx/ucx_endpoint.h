@@ -41,7 +41,7 @@ class UcxEndpoint final : public Endpoint {
   ~UcxEndpoint() override;
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
-  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done) override;
+  void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   bool HasEarly(Tag tag) const override { return receiver_.HasEarly(tag); }
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
