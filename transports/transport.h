@@ -149,17 +149,12 @@ class Endpoint {
   // Sends what is no small message: the peer takes it from where it lies. No ticket: not at once; nothing was done.
   virtual std::optional<Ticket> TryLend(const Envelope&, ConstBytes) { return std::nullopt; }
   enum class Next { kNothing, kPart, kThis, kOther };
-  // What there is for a receive of this envelope. kThis: a whole message of exactly this envelope and length; it is in
-  // `into`, and taken. kNothing: nothing has come, so far. kPart: some more of it has, and the rest
-  // is being written. kOther: Poll must see to it (what has come is something else, or a receive of this tag is posted);
-  // nothing was done.
-  virtual Next TryRecv(const Envelope&, Bytes) { return Next::kOther; }
-  // The same, but the message may stay where it lies: `*data` is it, in `into` or in memory of the
-  // endpoint until the next call to this endpoint or of Poll.
-  virtual Next TryRead(const Envelope& envelope, Bytes into, const std::byte** data) {
-    *data = into.data();
-    return TryRecv(envelope, into);
-  }
+  // Takes a whole message of exactly this envelope and length. kThis: the message is taken, and lies in `into`. If `where`
+  // is not null, the message may stay where it came: it lies at `*where`, in `into` or in memory of the endpoint, until the
+  // next call of this endpoint or of Poll. kNothing: nothing has come. kPart: more of the message has come, and the rest is
+  // being written. kOther: Poll must see to it (something else has come, or a receive of this tag is posted); nothing was
+  // done.
+  virtual Next TryRecv(const Envelope&, Bytes, const std::byte** = nullptr) { return Next::kOther; }
   // Whether what was lent may be written again. kThis: it may, and the ticket is used up. kOther: Poll must see to it:
   // then Await.
   virtual Next TryReturn(Ticket) { return Next::kOther; }

@@ -119,8 +119,8 @@ bool Express::ReceiveAll(const Round& round, InlineBackoff& backoff) {
       Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
       const Bytes into = binding_.Span(scratch_, binding_.PlaceOf(index));
       const std::byte* data = into.data();
-      const Endpoint::Next next = plan_.read_once[index] ? endpoint.TryRead(envelope, into, &data)
-                                                         : endpoint.TryRecv(envelope, into);
+      const Endpoint::Next next =
+          endpoint.TryRecv(envelope, into, plan_.read_once[index] ? &data : nullptr);
       if (next == Endpoint::Next::kThis) {
         if (data != into.data() && !into.empty()) {
           lent_.push_back({binding_.PlaceOf(index), data});

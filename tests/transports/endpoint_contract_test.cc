@@ -521,7 +521,7 @@ TEST_P(EndpointContract, AtOnceWhatIsReadStaysUntilTheNextCall) {
     const Deadline deadline = Deadline::After(20 * kSecond);
     Next next = Next::kNothing;
     while (IsToCome(next) && !deadline.Passed(Clock::Real().Now())) {
-      next = to_a->TryRead(Message(tag), Of(in), &data);
+      next = to_a->TryRecv(Message(tag), Of(in), &data);
     }
     EXPECT_EQ(next, Next::kThis);
     return reinterpret_cast<const uint8_t*>(next == Next::kThis ? data : Of(in).data());

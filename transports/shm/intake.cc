@@ -95,26 +95,27 @@ absl::StatusOr<int> Intake::Read() {
   return records;
 }
 
-Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into) {
+Endpoint::Next Intake::TakeNow(const Envelope& envelope, Bytes into, const std::byte** where) {
   const std::byte* data = nullptr;
   const Endpoint::Next next = FindNow(envelope, into, &data);
-  if (next == Endpoint::Next::kThis) {
-    if (data != into.data() && into.size() <= MostByLines(around_->spare_cores)) {
-      CopyOutOfLines(into.data(), data, into.size());
-    } else if (data != into.data()) {
-      std::memcpy(into.data(), data, into.size());
+  if (next != Endpoint::Next::kThis) {
+    return next;
+  }
+  const bool in_ring = data != into.data();
+  const bool by_lines = in_ring && into.size() <= MostByLines(around_->spare_cores);
+  if (where != nullptr) {
+    *where = data;
+    if (by_lines) {
+      FetchLines(data, into.size());
     }
-    Settle();
+    return next;
   }
-  return next;
-}
-
-Endpoint::Next Intake::LookNow(const Envelope& envelope, Bytes into, const std::byte** data) {
-  const Endpoint::Next next = FindNow(envelope, into, data);
-  if (next == Endpoint::Next::kThis && *data != into.data() &&
-      into.size() <= MostByLines(around_->spare_cores)) {
-    FetchLines(*data, into.size());
+  if (by_lines) {
+    CopyOutOfLines(into.data(), data, into.size());
+  } else if (in_ring) {
+    std::memcpy(into.data(), data, into.size());
   }
+  Settle();
   return next;
 }
 

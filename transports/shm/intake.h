@@ -48,9 +48,8 @@ class Intake {
   // Memory that the peer has passed. An error: it broke the protocol.
   absl::Status TakeOffers();
 
-  // As Endpoint::TryRecv and TryRead. Settle ends what the latter gave.
-  Endpoint::Next TakeNow(const Envelope& envelope, Bytes into);
-  Endpoint::Next LookNow(const Envelope& envelope, Bytes into, const std::byte** data);
+  // As Endpoint::TryRecv. Settle ends a message that lies at `*where`, in the ring.
+  Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
   // As Endpoint::TryReturn.
   Endpoint::Next HearNow(Ticket ticket);
   void Settle() {
@@ -121,7 +120,7 @@ class Intake {
   void Finish(uint64_t handle);
   void ReturnCredit();
   void LetGo();
-  // LookNow, but for fetching what it has found.
+  // Takes the message, or finds it in the ring, where it stays until Settle.
   Endpoint::Next FindNow(const Envelope& envelope, Bytes into, const std::byte** data);
   // The next record that is not the end of a message of ours; those are taken, but not without end.
   // False: there is none.
@@ -162,7 +161,7 @@ class Intake {
   std::vector<uint64_t> refused_;  // room for Revoke
   std::string farewell_;
   int64_t looked_at_ =
-      0;  // the cost of the message that LookNow gave and that is still in the ring
+      0;  // the cost of the message that FindNow gave and that is still in the ring
   // What TakeEarly has copied of the record that begins `at`, for which receive.
   struct {
     uint64_t at = 0;

@@ -89,12 +89,8 @@ void ShmEndpoint::Await(Ticket ticket, Completion* done) {
   outbox_.Await(ticket, done);  // after the end too: then it was back before
 }
 
-Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
-  return stage_ == Stage::kUp ? intake_.TakeNow(envelope, into) : Next::kOther;
-}
-
-Endpoint::Next ShmEndpoint::TryRead(const Envelope& envelope, Bytes into, const std::byte** data) {
-  return stage_ == Stage::kUp ? intake_.LookNow(envelope, into, data) : Next::kOther;
+Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
+  return stage_ == Stage::kUp ? intake_.TakeNow(envelope, into, where) : Next::kOther;
 }
 
 void ShmEndpoint::SendControl(absl::string_view message) {

@@ -54,8 +54,7 @@ class ShmEndpoint final : public Endpoint {
   std::optional<Ticket> TryLend(const Envelope& envelope, ConstBytes bytes) override;
   Next TryReturn(Ticket ticket) override;
   void Await(Ticket ticket, Completion* done) override;
-  Next TryRecv(const Envelope& envelope, Bytes into) override;
-  Next TryRead(const Envelope& envelope, Bytes into, const std::byte** data) override;
+  Next TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) override;
   void SendControl(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;

@@ -110,7 +110,10 @@ bool TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
   return connected() && !ended() && sender_.TrySend(fd_.get(), envelope, bytes);
 }
 
-Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into) {
+Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
+  if (where != nullptr) {
+    *where = into.data();
+  }
   if (!connected() || ended()) {
     return Next::kOther;
   }

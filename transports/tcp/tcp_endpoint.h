@@ -73,7 +73,7 @@ class TcpEndpoint final : public Endpoint {
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   bool HasEarly(Tag tag) const override { return receiver_.HasEarly(tag); }
   bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
-  Next TryRecv(const Envelope& envelope, Bytes into) override;
+  Next TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) override;
   void SendControl(absl::string_view message) override;
   bool SendUrgent(absl::string_view message) override;
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;

@@ -38,7 +38,7 @@ class TcpReceiver {
   // (the peer's CLOSE, its end, a breach of protocol). Calls Events; when one of them closed the
   // path, stops at once.
   absl::StatusOr<int64_t> Read(int fd);
-  // As Endpoint::TryRecv. Reads, and takes the one message; whatever else it has read stays in the
+  // As Endpoint::TryRecv without `where`. Reads, and takes the one message; whatever else it has read stays in the
   // buffer until Read, which must be called soon while there is something.
   Endpoint::Next TryRecv(int fd, const Envelope& envelope, Bytes into);
   bool unparsed() const { return unparsed_; }
