@@ -1,4 +1,5 @@
 // collectives.h: batches, and calls that were started.
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -121,7 +122,9 @@ entrain_status_t entrain_work_info(const entrain_work_t* work, entrain_work_info
     known.source = now.source;
     now.operation.copy(known.operation, sizeof(known.operation) - 1);
     now.comm.copy(known.comm, sizeof(known.comm) - 1);
-    return WriteStruct(&known, sizeof(known), info, "entrain_work_info_t");
+    return WriteStruct(&known, sizeof(known), info, "entrain_work_info_t",
+                       {{offsetof(entrain_work_info_t, operation), sizeof(known.operation)},
+                        {offsetof(entrain_work_info_t, comm), sizeof(known.comm)}});
   });
 }
 

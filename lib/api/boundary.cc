@@ -114,31 +114,30 @@ void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t byt
   std::memcpy(to, &bytes, sizeof(bytes));
 }
 
-absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name) {
+absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
+                         std::initializer_list<LongField> long_fields) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(to, name));
   // CopyStruct makes the checks; what it copies is of no use here.
   std::string scratch(known_size, '\0');
   ENTRAIN_RETURN_IF_ERROR(CopyStruct(to, scratch.data(), known_size, name));
-  const size_t bytes = std::min(SizeOfStruct(to), known_size);
-  std::memcpy(static_cast<char*>(to) + sizeof(bytes),
-              static_cast<const char*>(known) + sizeof(bytes), bytes - sizeof(bytes));
+  const size_t size = SizeOfStruct(to);
+  for (const LongField& field : long_fields) {
+    if (size > field.begin && size < field.begin + field.bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": size ", size, " cuts a field; call its init function first"));
+    }
+  }
+  std::memcpy(static_cast<char*>(to) + sizeof(size), static_cast<const char*>(known) + sizeof(size),
+              std::min(size, known_size) - sizeof(size));
   return absl::OkStatus();
 }
 
 absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(to, "error"));
-  const size_t size = SizeOfStruct(to);
-  const auto cuts = [size](size_t field, size_t bytes) {
-    return size > field && size < field + bytes;
-  };
-  if (cuts(offsetof(entrain_error_t, peer_id), sizeof(known.peer_id)) ||
-      cuts(offsetof(entrain_error_t, operation), sizeof(known.operation)) ||
-      cuts(offsetof(entrain_error_t, peer_address), sizeof(known.peer_address)) ||
-      cuts(offsetof(entrain_error_t, text), sizeof(known.text))) {
-    return absl::InvalidArgumentError(absl::StrCat("entrain_error_t: size ", size,
-                                                   " cuts a field; call its init function first"));
-  }
-  return WriteStruct(&known, sizeof(known), to, "entrain_error_t");
+  return WriteStruct(&known, sizeof(known), to, "entrain_error_t",
+                     {{offsetof(entrain_error_t, peer_id), sizeof(known.peer_id)},
+                      {offsetof(entrain_error_t, operation), sizeof(known.operation)},
+                      {offsetof(entrain_error_t, peer_address), sizeof(known.peer_address)},
+                      {offsetof(entrain_error_t, text), sizeof(known.text)}});
 }
 
 }  // namespace entrain::api

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -47,11 +48,17 @@ inline absl::Status NotNull(const void* pointer, const char* name) {
   return absl::OkStatus();
 }
 
-// Copies a result struct out to a caller who may know fewer or more fields: the fields both know
-// are written, the size is kept. Refuses what CopyStruct refuses.
-absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name);
+// A field of more than 8 bytes, such as a text: bytes [begin, begin + bytes) of its struct.
+struct LongField {
+  size_t begin;
+  size_t bytes;
+};
 
-// The same for a record, whose texts are fields of more than 8 bytes.
+// Copies a result struct out to a caller whose struct may have fewer or more fields: writes the fields that both know, and keeps
+// the caller's size. Refuses what CopyStruct refuses, and a size that cuts one of `long_fields`: all such fields of the struct.
+absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
+                         std::initializer_list<LongField> long_fields = {});
+
 absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to);
 
 // Writes the defaults of a struct into the caller's, which has `bytes` bytes: those that both know,
