@@ -108,7 +108,7 @@ entrain_status_t entrain_store_create(const entrain_store_functions_t* functions
 }
 
 const char* entrain_store_url(const entrain_store_t* store) {
-  return store == nullptr ? "" : store->url.c_str();
+  return NotNull(store, "store").ok() ? store->url.c_str() : "";
 }
 
 entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,

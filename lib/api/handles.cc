@@ -35,6 +35,8 @@ absl::string_view KindOf(uint64_t mark) {
       return "an EDiT object";
     case MarkOf("acco"):
       return "an ACCO channel";
+    case MarkOf("stat"):
+      return "a state";
     default:
       return "";
   }

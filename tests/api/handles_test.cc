@@ -106,6 +106,8 @@ TEST_F(Handles, OfAnotherKindAreRefusedByEveryFamily) {
                "edit is a store, not an EDiT object");
   EXPECT_FAILS(entrain_acco_gradients(StoreAs<entrain_acco_t>(), &pointer),
                ENTRAIN_INVALID_ARGUMENT, "acco is a store, not an ACCO channel");
+  EXPECT_FAILS(entrain_state_count(StoreAs<entrain_state_t>(), &count), ENTRAIN_INVALID_ARGUMENT,
+               "state is a store, not a state");
   EXPECT_OK(entrain_barrier(comm_, nullptr, nullptr)) << "a refused call did harm";
 }
 
@@ -116,6 +118,15 @@ TEST_F(Handles, APointerToSomethingElseIsRefused) {
                ENTRAIN_INVALID_ARGUMENT, "comm is not a communicator");
   EXPECT_FAILS(entrain_comm_rank(reinterpret_cast<entrain_comm_t*>(text + 1), &rank),
                ENTRAIN_INVALID_ARGUMENT, "comm is not a communicator");
+}
+
+TEST_F(Handles, AStoresUrlIsEmptyForWhatIsNoStore) {
+  alignas(16) char text[64] = "no handle at all, but a text of some length";
+  EXPECT_STREQ(entrain_store_url(nullptr), "");
+  EXPECT_STREQ(entrain_store_url(reinterpret_cast<entrain_store_t*>(comm_)), "");
+  EXPECT_STREQ(entrain_store_url(reinterpret_cast<entrain_store_t*>(text)), "");
+  EXPECT_STREQ(entrain_store_url(reinterpret_cast<entrain_store_t*>(text + 1)), "");
+  EXPECT_THAT(entrain_store_url(store_), testing::StartsWith("mem:"));
 }
 
 TEST_F(Handles, DestroyLeavesWhatIsOfAnotherKindAlone) {
@@ -130,6 +141,7 @@ TEST_F(Handles, DestroyLeavesWhatIsOfAnotherKindAlone) {
   entrain_shard_destroy(StoreAs<entrain_shard_t>());
   entrain_edit_destroy(StoreAs<entrain_edit_t>());
   entrain_acco_destroy(StoreAs<entrain_acco_t>());
+  entrain_state_destroy(StoreAs<entrain_state_t>());
   int64_t sum = 0;
   EXPECT_OK(entrain_store_add(store_, "still here", 1, &sum));
   EXPECT_EQ(sum, 1);
