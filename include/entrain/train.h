@@ -33,9 +33,11 @@
  *
  * Works named ..._work only watch: to free one, or to give up a wait, changes nothing, and the blocking call is still made, which then
  * returns at once. A call with _start is made by a thread of the library's. It cannot be taken back, and goes on when its work is
- * freed. Until it is over the object, and the shard of an EDiT object, are only to be destroyed, which ends the call with ABORTED, on
- * the ranks that wait for this one too; other calls of the object are FAILED_PRECONDITION as far as they check. Both kinds may be
- * made in done() of entrain_work_notify. entrain_work_info says of them: sequence 0, the layer as tag, the replica's communicator. */
+ * freed. Until it is over, no other call may use the object, and of an EDiT object its shard and open states: such calls return
+ * FAILED_PRECONDITION, except those that ask for constants (shard_layer_info, shard_slab_count, edit_stream, state_count, _info,
+ * _find). Destroying the object ends the call with ABORTED, also on the ranks that wait for this one. A blocking call that another
+ * thread is in must be over before the object is destroyed. Both kinds may be made in done() of entrain_work_notify.
+ * entrain_work_info says of them: sequence 0, the layer as tag, the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
 

@@ -110,7 +110,7 @@ void entrain_checkpoint_functions_init_sized(entrain_checkpoint_functions_t* fun
 entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, void* data,
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     return AddState(*edit->edit, name, data, count, dtype, holder);
   });
 }
@@ -118,7 +118,7 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
 entrain_status_t entrain_edit_save(entrain_edit_t* edit,
                                    const entrain_checkpoint_config_t* config) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return edit->edit->Save(options);
   });
@@ -127,7 +127,7 @@ entrain_status_t entrain_edit_save(entrain_edit_t* edit,
 entrain_status_t entrain_edit_load(entrain_edit_t* edit,
                                    const entrain_checkpoint_config_t* config) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
     return edit->edit->Load(options);
   });
@@ -137,7 +137,7 @@ entrain_status_t entrain_edit_save_to(entrain_edit_t* edit,
                                       const entrain_checkpoint_config_t* config,
                                       const entrain_checkpoint_functions_t* functions) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
                              ToCheckpointOptions(config, functions));
     return edit->edit->Save(options);
@@ -148,7 +148,7 @@ entrain_status_t entrain_edit_load_from(entrain_edit_t* edit,
                                         const entrain_checkpoint_config_t* config,
                                         const entrain_checkpoint_functions_t* functions) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
                              ToCheckpointOptions(config, functions));
     return edit->edit->Load(options);

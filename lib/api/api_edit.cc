@@ -16,6 +16,7 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::Axis;
 using entrain::DType;
 using entrain::EditOptions;
 using entrain::LayerSync;
@@ -118,7 +119,7 @@ absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
 }
 
 absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+  ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
   if (layer < 0 || layer >= edit->layers) {
     return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " is not one of ", edit->layers,
                                                    " (0 to ", edit->layers - 1, ")"));
@@ -132,13 +133,6 @@ static_assert(ENTRAIN_WISH_STOP == entrain::kWantStop);
 
 int32_t ToWishes(uint64_t flags) {
   return static_cast<int32_t>(flags) & kAllWishes;
-}
-
-absl::Status CheckIdle(const entrain_edit_t* edit) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-  return edit->calls.idle()
-             ? absl::OkStatus()
-             : absl::FailedPreconditionError("edit: a call that was started on it is not over");
 }
 
 // A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
@@ -155,7 +149,7 @@ template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Body& body,
                            Does does = Does::kWait) {
   return Guard(function, does, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     return Make(function, edit, body);
   });
 }
@@ -165,10 +159,10 @@ template <typename Body>
 entrain_status_t StartCall(const char* function, absl::string_view operation, entrain_edit_t* edit,
                            entrain_work_t** work, Body body) {
   return Guard(function, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-    auto started = edit->calls.Start(
-        SignalWork::Make(*edit->edit->mesh(), operation),
+    auto started = edit->calls->Start(
+        edit->edit.get(), SignalWork::Make(*edit->edit->mesh()->comm(Axis::kModel), operation),
         [function, edit, body = std::move(body)] { return Make(function, edit, body); });
     *work = ToHandle(std::move(started), /*background=*/false);
     return absl::OkStatus();
@@ -227,13 +221,14 @@ entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_co
     ENTRAIN_RETURN_IF_ERROR(
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_edit_config_t"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(known.shard, "config.shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(known.shard, "config.shard"));
     ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, ToEditOptions(known));
     const std::shared_ptr<entrain::LayerShards> shards = known.shard->shards;
     ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerSync::Create(mesh->mesh, shards, options));
     *edit = new entrain_edit{.edit = std::move(made),
                              .layers = shards->slab().layers(),
-                             .slab_count = shards->slab().count()};
+                             .slab_count = shards->slab().count(),
+                             .calls = known.shard->calls};
     return absl::OkStatus();
   });
 }
@@ -281,10 +276,10 @@ entrain_status_t entrain_edit_wait_layer(entrain_edit_t* edit, int32_t layer) {
 entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer,
                                          entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit));
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-    const auto signal = SignalWork::Make(*edit->edit->mesh(), "edit_layer", layer);
+    const auto signal =
+        SignalWork::Make(*edit->edit->mesh()->comm(Axis::kModel), "edit_layer", layer);
     ENTRAIN_RETURN_IF_ERROR(edit->edit->WhenLayerOver(
         layer, [signal](const absl::Status& status) { signal->Over(status); }));
     *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
@@ -298,7 +293,7 @@ entrain_status_t entrain_edit_end_step(entrain_edit_t* edit) {
 
 entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t* scope) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(scope, "scope"));
     *scope = static_cast<int32_t>(edit->edit->gradient_scope());
     return absl::OkStatus();
@@ -346,7 +341,7 @@ void entrain_edit_replica_init_sized(entrain_edit_replica_t* replica, size_t byt
 entrain_status_t entrain_edit_replica(const entrain_edit_t* edit, int32_t replica,
                                       entrain_edit_replica_t* out) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     const std::vector<entrain::Standing> all = edit->edit->standings();
     if (all.empty()) {
       return absl::FailedPreconditionError("the replicas have not met yet");
@@ -374,7 +369,7 @@ void entrain_edit_info_init_sized(entrain_edit_info_t* info, size_t bytes) {
 
 entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     const entrain::EditInfo now = edit->edit->info();
     const entrain_edit_info_t known = {.size = sizeof(known),
                                        .steps = now.steps,
@@ -398,7 +393,7 @@ entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info
 entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor,
                                      entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
     ENTRAIN_RETURN_IF_ERROR(CheckConvertible(dtype));
     const int64_t bytes = edit->slab_count * SizeOf(DType{dtype});
     ENTRAIN_RETURN_IF_ERROR(CheckBuffer("anchor", anchor, bytes, DType{dtype}));

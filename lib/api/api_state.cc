@@ -23,12 +23,13 @@ using entrain::StateEntry;
 namespace {
 
 template <typename Owner>
-absl::Status Open(const std::shared_ptr<Owner>& owner, int32_t kind, entrain_state_t** state) {
+absl::Status Open(const std::shared_ptr<Owner>& owner, const std::shared_ptr<StartedCalls>& calls,
+                  int32_t kind, entrain_state_t** state) {
   ENTRAIN_RETURN_IF_ERROR(
       CheckChoice("kind", kind, ENTRAIN_CHECKPOINT_EXACT, "ENTRAIN_CHECKPOINT_*"));
   ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
   ENTRAIN_ASSIGN_OR_RETURN(auto opened, owner->Open(CheckpointKind{kind}));
-  *state = new entrain_state{.state = std::move(opened), .owner = owner};
+  *state = new entrain_state{.state = std::move(opened), .owner = owner, .calls = calls};
   return absl::OkStatus();
 }
 
@@ -37,6 +38,12 @@ absl::Status CheckOpen(const entrain_state_t* state) {
   return state->owner.expired() ? absl::FailedPreconditionError(
                                       "state: the object whose state it is has been destroyed")
                                 : absl::OkStatus();
+}
+
+// What the state is of may be used, or changed.
+absl::Status CheckUsable(const entrain_state_t* state) {
+  ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
+  return CheckIdle(state, "state");
 }
 
 // Elements, as the library counts; the entry's dtype and count are compared with them.
@@ -69,16 +76,16 @@ extern "C" {
 entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind,
                                          entrain_state_t** state) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(edit, "edit"));
-    return Open(edit->edit, kind, state);
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
+    return Open(edit->edit, edit->calls, kind, state);
   });
 }
 
 entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind,
                                          entrain_state_t** state) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    return Open(acco->channel, kind, state);
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
+    return Open(acco->channel, acco->calls, kind, state);
   });
 }
 
@@ -140,7 +147,7 @@ entrain_status_t entrain_state_find(const entrain_state_t* state, const char* na
 entrain_status_t entrain_state_get(const entrain_state_t* state, size_t index, void* data,
                                    size_t count, entrain_dtype_t dtype) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
+    ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckData(data, count, dtype));
     return state->state->Get(index, data, elements, DType{dtype});
   });
@@ -149,7 +156,7 @@ entrain_status_t entrain_state_get(const entrain_state_t* state, size_t index, v
 entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const void* data,
                                    size_t count, entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
+    ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckData(data, count, dtype));
     return state->state->Set(index, data, elements, DType{dtype});
   });
@@ -157,7 +164,7 @@ entrain_status_t entrain_state_set(entrain_state_t* state, size_t index, const v
 
 entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
+    ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
     return state->state->Commit(timeout_ns);
   });

@@ -20,6 +20,7 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
+using entrain::Axis;
 using entrain::Courier;
 using entrain::DType;
 using entrain::LayerShards;
@@ -40,19 +41,12 @@ entrain_mesh_t* ToMeshHandle(std::shared_ptr<Mesh> mesh) {
   return handle;
 }
 
-absl::Status CheckIdle(const entrain_shard_t* shard) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
-  return shard->calls.idle()
-             ? absl::OkStatus()
-             : absl::FailedPreconditionError("shard: a call that was started on it is not over");
-}
-
 // The work that is over when the continuation given to `when` is called.
 absl::Status ToWorkOf(const entrain_shard_t& shard, absl::string_view operation, int64_t tag,
                       absl::FunctionRef<absl::Status(Courier::Continuation)> when,
                       entrain_work_t** work) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-  const auto signal = SignalWork::Make(*shard.shards->mesh(), operation, tag);
+  const auto signal = SignalWork::Make(*shard.shards->mesh()->comm(Axis::kModel), operation, tag);
   ENTRAIN_RETURN_IF_ERROR(when([signal](const absl::Status& status) { signal->Over(status); }));
   *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
   return absl::OkStatus();
@@ -199,7 +193,7 @@ absl::Status CheckApart(const entrain::LayerArrays& live, const entrain::Slab& s
   return absl::OkStatus();
 }
 
-absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
+absl::Status CheckHasLayer(const entrain_shard_t* shard, int32_t layer) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
   const int layers = shard->shards->slab().layers();
   if (layer < 0 || layer >= layers) {
@@ -207,6 +201,12 @@ absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
         absl::StrCat("layer ", layer, " is not one of ", layers, " (0 to ", layers - 1, ")"));
   }
   return absl::OkStatus();
+}
+
+// Also that it is idle: a layer's place in the slab is all that may be asked meanwhile.
+absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
+  ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
+  return CheckHasLayer(shard, layer);
 }
 
 }  // namespace
@@ -320,7 +320,7 @@ void entrain_shard_layer_init_sized(entrain_shard_layer_t* layer, size_t bytes) 
 entrain_status_t entrain_shard_layer_info(const entrain_shard_t* shard, int32_t layer,
                                           entrain_shard_layer_t* out) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
+    ENTRAIN_RETURN_IF_ERROR(CheckHasLayer(shard, layer));
     const entrain::SlabLayer& from = shard->shards->slab().layer(layer);
     const entrain_shard_layer_t known = {.size = sizeof(known),
                                          .full_count = static_cast<size_t>(from.full),
@@ -345,7 +345,7 @@ entrain_status_t entrain_shard_slab_count(const entrain_shard_t* shard, size_t* 
 entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                     entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(CheckShardType("dtype", dtype));
     const int64_t bytes = shard->shards->slab().count() * SizeOf(DType{dtype});
     ENTRAIN_RETURN_IF_ERROR(CheckBuffer("params", params, bytes, DType{dtype}));
@@ -361,7 +361,7 @@ entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* 
 entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params,
                                            void* const* grads, entrain_dtype_t dtype) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(CheckShardType("dtype", dtype));
     ENTRAIN_RETURN_IF_ERROR(NotNull(params, "params"));
     const entrain::Slab& slab = shard->shards->slab();
@@ -378,7 +378,7 @@ entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* 
 
 entrain_status_t entrain_shard_set_stream(entrain_shard_t* shard, void* stream) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     return shard->shards->SetStream(stream);
   });
 }
@@ -396,17 +396,19 @@ entrain_status_t entrain_shard_load(entrain_shard_t* shard, int32_t layer, const
 
 entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     return shard->shards->Broadcast();
   });
 }
 
 entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-    auto started = shard->calls.Start(SignalWork::Make(*shard->shards->mesh(), "shard_broadcast"),
-                                      [shard] { return shard->shards->Broadcast(); });
+    auto started = shard->calls->Start(
+        shard->shards.get(),
+        SignalWork::Make(*shard->shards->mesh()->comm(Axis::kModel), "shard_broadcast"),
+        [shard] { return shard->shards->Broadcast(); });
     *work = ToHandle(std::move(started), /*background=*/false);
     return absl::OkStatus();
   });
@@ -414,7 +416,7 @@ entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_w
 
 entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(CheckChoice("pass", pass, ENTRAIN_PASS_BACKWARD, "ENTRAIN_PASS_*"));
     return shard->shards->BeginPass(entrain::Pass{pass});
   });
@@ -474,14 +476,14 @@ entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t 
 
 entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     return shard->shards->FinishGradients();
   });
 }
 
 entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     return ToWorkOf(
         *shard, "shard_gradients", -1,
         [&](Courier::Continuation then) {
@@ -514,7 +516,7 @@ entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, int32_t layer
 
 entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
     ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());
     return absl::OkStatus();
@@ -523,7 +525,7 @@ entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* nor
 
 entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard, int32_t scope) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(
         CheckChoice("scope", scope, ENTRAIN_GRADIENTS_GLOBAL, "ENTRAIN_GRADIENTS_*"));
     return shard->shards->SetGradients(entrain::GradientScope{scope});
@@ -537,7 +539,7 @@ void entrain_shard_stats_init_sized(entrain_shard_stats_t* stats, size_t bytes) 
 
 entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, entrain_shard_stats_t* stats) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     const entrain::ShardStats now = shard->shards->stats();
     const entrain_shard_stats_t known = {.size = sizeof(known),
                                          .gather_wait_ns = now.gather_wait_ns,

@@ -13,6 +13,7 @@
 #include "lib/api/signal_work.h"
 #include "lib/base/call.h"
 #include "lib/base/mark.h"
+#include "lib/base/status.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/mesh.h"
 #include "lib/comm/runtime.h"
@@ -24,6 +25,19 @@
 #include "lib/train/layer_shards.h"
 #include "lib/train/layer_sync.h"
 #include "lib/train/open_state.h"
+
+namespace entrain::api {
+
+// Before an object goes: ends the call that was started on it.
+template <typename Object>
+void EndCalls(StartedCalls& calls, Object* object) {
+  if (calls.RunsFor(object)) {
+    object->Abandon();
+    calls.Join();
+  }
+}
+
+}  // namespace entrain::api
 
 struct entrain_runtime {
   entrain::Mark<entrain::MarkOf("runt")> mark = {};
@@ -74,12 +88,9 @@ struct entrain_mesh {
 struct entrain_shard {
   entrain::Mark<entrain::MarkOf("shar")> mark = {};
   std::shared_ptr<entrain::LayerShards> shards;
-  entrain::api::StartedCalls calls = {};  // behind what they use
-  ~entrain_shard() {
-    if (!calls.idle()) {
-      shards->Abandon();
-    }
-  }
+  std::shared_ptr<entrain::api::StartedCalls> calls =
+      std::make_shared<entrain::api::StartedCalls>();
+  ~entrain_shard() { entrain::api::EndCalls(*calls, shards.get()); }
 };
 
 struct entrain_edit {
@@ -87,23 +98,22 @@ struct entrain_edit {
   std::shared_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
-  entrain::api::StartedCalls calls = {};  // behind what they use
-  ~entrain_edit() {
-    if (!calls.idle()) {
-      edit->Abandon();
-    }
-  }
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // its shard's
+  ~entrain_edit() { entrain::api::EndCalls(*calls, edit.get()); }
 };
 
 struct entrain_acco {
   entrain::Mark<entrain::MarkOf("acco")> mark = {};
   std::shared_ptr<entrain::GradientChannel> channel;
+  std::shared_ptr<entrain::api::StartedCalls> calls =
+      std::make_shared<entrain::api::StartedCalls>();
 };
 
 struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
   std::unique_ptr<entrain::OpenState> state;
-  std::weak_ptr<const void> owner;  // gone: nothing may be asked
+  std::weak_ptr<const void> owner;                    // gone: nothing may be asked
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // the owner's
 };
 
 namespace entrain::api {
@@ -146,6 +156,16 @@ absl::Status NotNull(const Handle* handle, const char* name) {
 inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   const Work* const work = ToWork(handle);
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
+}
+
+// FAILED_PRECONDITION while a call that was started on the object, or on one that shares its state, is not over.
+template <typename Handle>
+requires requires(const Handle* handle) {
+  handle->calls->CheckIdle("");
+}
+absl::Status CheckIdle(const Handle* handle, const char* name) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(handle, name));
+  return handle->calls->CheckIdle(name);
 }
 
 // Deletes what a handle stands for. Nothing for NULL and in a forked child; of a wrong handle the log tells, and of one that

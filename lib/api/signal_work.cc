@@ -1,5 +1,7 @@
 #include "lib/api/signal_work.h"
 
+#include "absl/strings/str_cat.h"
+
 #include "lib/base/call.h"
 #include "lib/comm/communicator.h"
 #include "lib/comm/runtime.h"
@@ -9,15 +11,14 @@ namespace entrain::api {
 SignalWork::SignalWork(std::shared_ptr<Engine> engine, WorkInfo info)
     : Work(engine.get()), engine_holder_(std::move(engine)), info_(std::move(info)) {}
 
-RefPtr<SignalWork> SignalWork::Make(const Mesh& mesh, absl::string_view operation, int64_t tag) {
-  const std::shared_ptr<Communicator>& comm = mesh.comm(Axis::kModel);
+RefPtr<SignalWork> SignalWork::Make(const Communicator& comm, absl::string_view operation,
+                                    int64_t tag) {
   WorkInfo info;
-  info.comm = comm->name();
+  info.comm = comm.name();
   info.operation = operation;
   info.tag = tag;
   info.started_ns = Clock::Real().Now();
-  return RefPtr<SignalWork>::Adopt(
-      new SignalWork(comm->runtime().shared_engine(), std::move(info)));
+  return RefPtr<SignalWork>::Adopt(new SignalWork(comm.runtime().shared_engine(), std::move(info)));
 }
 
 void SignalWork::Over(const absl::Status& status) {
@@ -33,7 +34,13 @@ void SignalWork::Run() {
   Release();
 }
 
-RefPtr<Work> StartedCalls::Start(RefPtr<SignalWork> work, absl::AnyInvocable<absl::Status()> call) {
+RefPtr<Work> StartedCalls::Start(const void* owner, RefPtr<SignalWork> work,
+                                 absl::AnyInvocable<absl::Status()> call) {
+  {
+    absl::MutexLock lock(&mutex_);
+    owner_ = owner;
+    operation_ = work->Info().operation;
+  }
   const auto result = std::make_shared<absl::Status>(absl::AbortedError("it was not made"));
   const uint64_t number = courier_.Post([result, call = std::move(call)]() mutable {
     *result = call();
@@ -41,6 +48,20 @@ RefPtr<Work> StartedCalls::Start(RefPtr<SignalWork> work, absl::AnyInvocable<abs
   });
   courier_.WhenDone(number, [result, work](const absl::Status&) { work->Over(*result); });
   return RefPtr<Work>::Adopt(work.Leak());
+}
+
+absl::Status StartedCalls::CheckIdle(absl::string_view name) const {
+  if (courier_.idle()) {
+    return absl::OkStatus();
+  }
+  absl::MutexLock lock(&mutex_);
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, ": ", operation_, ", which was started, is not over"));
+}
+
+bool StartedCalls::RunsFor(const void* owner) const {
+  absl::MutexLock lock(&mutex_);
+  return owner_ == owner && !courier_.idle();
 }
 
 }  // namespace entrain::api

@@ -1,18 +1,21 @@
 // Works that are no calls on a communicator. A SignalWork ends when another thread says so. StartedCalls makes calls that block, one
-// after the other on a thread of its own, so that their caller has a work to wait for.
+// at a time on a thread of its own, so that their caller has a work to wait for.
 //
 // Thread safety: any thread.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
-#include "lib/comm/mesh.h"
+#include "lib/comm/communicator.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/work.h"
 #include "lib/train/courier.h"
@@ -21,8 +24,9 @@ namespace entrain::api {
 
 class SignalWork final : public Work, public Job {
  public:
-  // On the engine of the mesh. `operation` lives for ever; `tag`: -1, or a layer.
-  static RefPtr<SignalWork> Make(const Mesh& mesh, absl::string_view operation, int64_t tag = -1);
+  // On the engine of `comm`, whose name it has. `operation` lives for ever; `tag`: -1, or a layer.
+  static RefPtr<SignalWork> Make(const Communicator& comm, absl::string_view operation,
+                                 int64_t tag = -1);
   // Any thread, once: the work ends with this as soon as the engine has a turn.
   void Over(const absl::Status& status);
 
@@ -37,16 +41,26 @@ class SignalWork final : public Work, public Job {
   absl::Status ends_with_;
 };
 
-// The calls that were started on one object.
+// The calls that were started on objects that share their state: a shard, the EDiT object on it, and its open states. While one of
+// these calls is not over, the objects must not be used.
 class StartedCalls {
  public:
-  // The work is over when `call` has returned; by then the object is idle.
-  RefPtr<Work> Start(RefPtr<SignalWork> work, absl::AnyInvocable<absl::Status()> call);
-  bool idle() const { return courier_.idle(); }
+  // `owner`: the object whose destruction ends the call. Nothing else may be under way. The work is over when `call` has returned;
+  // by then the objects are idle.
+  RefPtr<Work> Start(const void* owner, RefPtr<SignalWork> work,
+                     absl::AnyInvocable<absl::Status()> call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // FAILED_PRECONDITION "`name`: edit_leave, which was started, is not over".
+  absl::Status CheckIdle(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether a call of the owner's is not over. Join waits until it is: the owner has to make it fail before.
+  bool RunsFor(const void* owner) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void Join() { courier_.Drain().IgnoreError(); }
 
  private:
-  // Nobody waits for it by name, so its limit has no effect; what it runs has time limits.
-  Courier courier_{kDefaultTimeoutNs, [](const absl::Status&) {}};
+  mutable absl::Mutex mutex_;
+  const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the last call
+  absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // its
+  // No limit: what it runs has time limits.
+  Courier courier_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
 };
 
 }  // namespace entrain::api

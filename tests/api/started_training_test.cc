@@ -376,6 +376,98 @@ TEST(StartedTrainingCalls, DestroyedUnderAStartedRendezvousEndsItEverywhere) {
   });
 }
 
+#define EXPECT_NOT_OVER(call) \
+  EXPECT_FAILS(call, ENTRAIN_FAILED_PRECONDITION, "edit_leave, which was started, is not over")
+
+// While a call that was started on an EDiT object is not over, a thread of the library's uses the object and its shard.
+TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
+  std::latch tried(1);
+  RunWorld(2, [&](const Rank& self) {
+    Model model(self.comm, 1);
+    Async(&model.options);
+    model.MakeEdit(0);
+    entrain_state_t* state = nullptr;
+    ASSERT_OK(entrain_edit_open_state(model.edit, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+    if (self.rank == 1) {
+      tried.wait();
+      EXPECT_OK(entrain_edit_leave(model.edit));
+      entrain_state_destroy(state);
+      return;
+    }
+    entrain_work_t *work = nullptr, *other = nullptr;
+    ASSERT_OK(entrain_edit_leave_start(model.edit, &work));
+    int32_t number = 0;
+    size_t index = 0;
+    double norm = 0;
+    void* pointer = nullptr;
+    std::vector<float> room(model.params.size());
+    entrain_edit_info_t info;
+    entrain_edit_info_init(&info);
+    entrain_edit_replica_t replica;
+    entrain_edit_replica_init(&replica);
+    entrain_shard_stats_t stats;
+    entrain_shard_stats_init(&stats);
+    entrain_state_t* opened = nullptr;
+    entrain_checkpoint_functions_t functions;
+    entrain_checkpoint_functions_init(&functions);
+    entrain_edit_t* edit = model.edit;
+    entrain_shard_t* shard = model.shard;
+    EXPECT_NOT_OVER(entrain_edit_begin_forward(edit, 1, 1, &number));
+    EXPECT_NOT_OVER(entrain_edit_wait_layer(edit, 0));
+    EXPECT_NOT_OVER(entrain_edit_layer_work(edit, 0, &other));
+    EXPECT_NOT_OVER(entrain_edit_end_step(edit));
+    EXPECT_NOT_OVER(entrain_edit_record(edit, 1, 1, 1));
+    EXPECT_NOT_OVER(entrain_edit_gradient_scope(edit, &number));
+    EXPECT_NOT_OVER(entrain_edit_replica(edit, 0, &replica));
+    EXPECT_NOT_OVER(entrain_edit_info(edit, &info));
+    EXPECT_NOT_OVER(entrain_edit_anchor(edit, room.data(), ENTRAIN_F32));
+    EXPECT_NOT_OVER(entrain_edit_layer_report(edit, 0, nullptr, nullptr, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_layer_score(edit, 0, nullptr, nullptr));
+    EXPECT_NOT_OVER(
+        entrain_edit_add_state(edit, "x", room.data(), 1, ENTRAIN_F32, ENTRAIN_STATE_RANK));
+    EXPECT_NOT_OVER(entrain_edit_save(edit, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_load(edit, nullptr));
+    EXPECT_NOT_OVER(entrain_edit_save_to(edit, nullptr, &functions));
+    EXPECT_NOT_OVER(entrain_edit_load_from(edit, nullptr, &functions));
+    EXPECT_NOT_OVER(entrain_edit_open_state(edit, ENTRAIN_CHECKPOINT_PORTABLE, &opened));
+    EXPECT_NOT_OVER(entrain_state_get(state, 0, room.data(), 1, ENTRAIN_F32));
+    EXPECT_NOT_OVER(entrain_state_set(state, 0, room.data(), 1, ENTRAIN_F32));
+    EXPECT_NOT_OVER(entrain_state_commit(state, 0));
+    EXPECT_NOT_OVER(entrain_shard_bind(shard, room.data(), nullptr, ENTRAIN_F32));
+    EXPECT_NOT_OVER(entrain_shard_bind_layers(shard, &pointer, nullptr, ENTRAIN_F32));
+    EXPECT_NOT_OVER(entrain_shard_set_stream(shard, nullptr));
+    EXPECT_NOT_OVER(entrain_shard_load(shard, 0, room.data(), ENTRAIN_F32));
+    EXPECT_NOT_OVER(entrain_shard_broadcast(shard));
+    EXPECT_NOT_OVER(entrain_shard_broadcast_start(shard, &other));
+    EXPECT_NOT_OVER(entrain_shard_begin_pass(shard, ENTRAIN_PASS_FORWARD));
+    EXPECT_NOT_OVER(entrain_shard_gather(shard, 0));
+    EXPECT_NOT_OVER(entrain_shard_wait(shard, 0, &pointer));
+    EXPECT_NOT_OVER(entrain_shard_gather_work(shard, 0, &other));
+    EXPECT_NOT_OVER(entrain_shard_release(shard, 0));
+    EXPECT_NOT_OVER(entrain_shard_gradients(shard, 0, &pointer));
+    EXPECT_NOT_OVER(entrain_shard_reduce_gradients(shard, 0));
+    EXPECT_NOT_OVER(entrain_shard_finish_gradients(shard));
+    EXPECT_NOT_OVER(entrain_shard_gradients_work(shard, &other));
+    EXPECT_NOT_OVER(entrain_shard_set_buffers(shard, 0, nullptr, nullptr));
+    EXPECT_NOT_OVER(entrain_shard_gradient_norm(shard, &norm));
+    EXPECT_NOT_OVER(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_LOCAL));
+    EXPECT_NOT_OVER(entrain_shard_stats(shard, &stats));
+    // What does not change may be asked.
+    entrain_shard_layer_t layer;
+    entrain_shard_layer_init(&layer);
+    EXPECT_OK(entrain_shard_layer_info(shard, 0, &layer));
+    EXPECT_OK(entrain_shard_slab_count(shard, &index));
+    EXPECT_OK(entrain_edit_stream(edit, &pointer));
+    EXPECT_OK(entrain_state_count(state, &index));
+    tried.count_down();
+    EXPECT_OK(entrain_work_wait(work, -1));
+    entrain_work_free(work);
+    EXPECT_OK(entrain_edit_info(edit, &info));
+    EXPECT_OK(entrain_shard_stats(shard, &stats));
+    entrain_state_destroy(state);
+  });
+}
+
 TEST(StartedTrainingCalls, WorksMadeInDone) {
   struct Next {
     entrain_edit_t* edit;
