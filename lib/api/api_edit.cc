@@ -18,6 +18,7 @@
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::Axis;
 using entrain::DType;
+using entrain::EditOption;
 using entrain::EditOptions;
 using entrain::LayerSync;
 using entrain::RefPtr;
@@ -31,91 +32,39 @@ std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
 }
 
-// What only this file can see to be wrong: values of the C enumerations and types. The rest is
-// LayerSync's to check.
+// The number in a field of the C struct, whose types are those of the rows, with int32_t for switches and choices.
+struct Field {
+  const EditOption* option;
+  double value;
+};
+
+std::vector<Field> FieldsOf(const entrain_edit_config_t& config) {
+  std::vector<Field> fields;
+  const EditOption* option = entrain::EditOptionTable().data();
+#define ENTRAIN_FIELD(type, name, fallback, range, matters, why, shared, help) \
+  fields.push_back({option++, static_cast<double>(config.name)});
+  ENTRAIN_EDIT_OPTIONS(ENTRAIN_FIELD)
+#undef ENTRAIN_FIELD
+  return fields;
+}
+
+// What does not fit into an EditOptions is refused here; the rest is LayerSync's to check.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
-  ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("reducer", config.reducer, ENTRAIN_REDUCER_GTA, "ENTRAIN_REDUCER_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("outer_optimizer", config.outer_optimizer,
-                                      ENTRAIN_OUTER_CALLBACK, "ENTRAIN_OUTER_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("pseudo_gradnorm_reduce", config.pseudo_gradnorm_reduce));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("normalize", config.normalize));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("outer_nesterov", config.outer_nesterov));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("use_async", config.use_async));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("use_step_weight", config.use_step_weight));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("skip_anomaly", config.skip_anomaly));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("cpu_offload", config.cpu_offload));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("is_debug", config.is_debug));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("compat", config.compat));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("int8_mask", config.int8_mask));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("error_feedback", config.error_feedback));
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("sparsification_method", config.sparsification_method,
-                                      ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
-  ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("wire_rounding", config.wire_rounding,
-                                      ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("consensus_method", config.consensus_method,
-                                      ENTRAIN_CONSENSUS_COUNT, "ENTRAIN_CONSENSUS_*"));
-  ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("overlap_merge", config.overlap_merge, ENTRAIN_MERGE_RESTART, "ENTRAIN_MERGE_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckChoice("fragment_pattern", config.fragment_pattern,
-                                      ENTRAIN_FRAGMENT_STRIDED, "ENTRAIN_FRAGMENT_*"));
-  ENTRAIN_RETURN_IF_ERROR(CheckSwitch("staleness_penalty", config.staleness_penalty));
+  for (const Field& field : FieldsOf(config)) {
+    ENTRAIN_RETURN_IF_ERROR(CheckRange(*field.option, field.value));
+  }
   ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
-  ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
-  return EditOptions{
-      .local_sgd_sync_interval = config.local_sgd_sync_interval,
-      .use_async = config.use_async != 0,
-      .local_sgd_sync_time = config.local_sgd_sync_time,
-      .min_total_global_steps = config.min_total_global_steps,
-      .use_step_weight = config.use_step_weight != 0,
-      .step_weight_ratio = config.step_weight_ratio,
-      .local_sgd_warmup_steps = config.local_sgd_warmup_steps,
-      .gradient_accumulation_steps = config.gradient_accumulation_steps,
-      .reducer = entrain::ReducerKind{config.reducer},
-      .consensus_method = static_cast<entrain::Consensus>(config.consensus_method),
-      .sparsification_method = static_cast<entrain::Sparsification>(config.sparsification_method),
-      .density = config.density,
-      .seed = config.seed,
-      .wire_format = static_cast<entrain::WireFormat>(config.wire_format),
-      .wire_block = config.wire_block,
-      .wire_rounding = static_cast<entrain::WireRounding>(config.wire_rounding),
-      .error_feedback = config.error_feedback != 0,
-      .int8_mask = config.int8_mask != 0,
-      .pseudo_gradnorm_reduce = config.pseudo_gradnorm_reduce != 0,
-      .normalize = config.normalize != 0,
-      .weight_softmax_temperature = config.weight_softmax_temperature,
-      .clip_pseudo_grad = config.clip_pseudo_grad,
-      .outer_optimizer = entrain::OuterKind{config.outer_optimizer},
-      .outer_nesterov = config.outer_nesterov != 0,
-      .outer_lr = config.outer_lr,
-      .outer_momentum = config.outer_momentum,
-      .outer_weight_decay = config.outer_weight_decay,
-      .outer_beta1 = config.outer_beta1,
-      .outer_beta2 = config.outer_beta2,
-      .outer_eps = config.outer_eps,
-      .outer_step = config.outer_step,
-      .outer_user = config.outer_user,
-      .skip_anomaly = config.skip_anomaly != 0,
-      .ewma_alpha = config.ewma_alpha,
-      .ewma_warmup_steps = config.ewma_warmup_steps,
-      .ewma_threshold = config.ewma_threshold,
-      .cpu_offload = config.cpu_offload != 0,
-      .is_debug = config.is_debug != 0,
-      .compat = config.compat != 0,
-      .prefetch = config.prefetch,
-      .overlap_steps = config.overlap_steps,
-      .overlap_merge = entrain::OverlapMerge{config.overlap_merge},
-      .overlap_mix = config.overlap_mix,
-      .staleness_penalty = config.staleness_penalty != 0,
-      .outer_momentum_clip = config.outer_momentum_clip,
-      .fragments = config.fragments,
-      .fragment_pattern = entrain::FragmentPattern{config.fragment_pattern},
-      .fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers()),
-      .fragment_intervals = Copy(config.fragment_intervals, config.fragments),
-      .fragment_offsets = Copy(config.fragment_offsets, config.fragments),
-      .timeout_ns = config.timeout_ns};
+  EditOptions options;
+#define ENTRAIN_COPY(type, name, fallback, range, matters, why, shared, help) \
+  options.name = static_cast<decltype(options.name)>(config.name);
+  ENTRAIN_EDIT_OPTIONS(ENTRAIN_COPY)
+#undef ENTRAIN_COPY
+  options.outer_step = config.outer_step;
+  options.outer_user = config.outer_user;
+  options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
+  options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
+  options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);
+  return options;
 }
 
 absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
@@ -190,25 +139,10 @@ extern "C" {
 void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes) {
   const EditOptions defaults;
   entrain_edit_config_t known = {};
-  known.local_sgd_sync_interval = defaults.local_sgd_sync_interval;
-  known.local_sgd_warmup_steps = defaults.local_sgd_warmup_steps;
-  known.gradient_accumulation_steps = defaults.gradient_accumulation_steps;
-  known.normalize = defaults.normalize ? 1 : 0;
-  known.outer_lr = defaults.outer_lr;
-  known.outer_momentum = defaults.outer_momentum;
-  known.prefetch = defaults.prefetch;
-  known.local_sgd_sync_time = defaults.local_sgd_sync_time;
-  known.min_total_global_steps = defaults.min_total_global_steps;
-  known.step_weight_ratio = defaults.step_weight_ratio;
-  known.ewma_alpha = defaults.ewma_alpha;
-  known.ewma_warmup_steps = defaults.ewma_warmup_steps;
-  known.ewma_threshold = defaults.ewma_threshold;
-  known.outer_beta1 = defaults.outer_beta1;
-  known.outer_beta2 = defaults.outer_beta2;
-  known.outer_eps = defaults.outer_eps;
-  known.density = defaults.density;
-  known.overlap_mix = defaults.overlap_mix;
-  known.fragments = defaults.fragments;
+#define ENTRAIN_DEFAULT(type, name, fallback, range, matters, why, shared, help) \
+  known.name = static_cast<decltype(known.name)>(defaults.name);
+  ENTRAIN_EDIT_OPTIONS(ENTRAIN_DEFAULT)
+#undef ENTRAIN_DEFAULT
   WriteDefaults(known, config, bytes);
 }
 

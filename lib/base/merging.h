@@ -11,14 +11,14 @@
 namespace entrain {
 
 // What elects the sign of an element. A tie elects plus, a sum that is NaN minus; zeros and NaN have no sign.
-enum class Consensus : uint8_t {
+enum class Consensus : int32_t {
   kNone = 0,
   kSum = 1,    // the sum of all x_r
   kCount = 2,  // one vote a rank
 };
 
 // What of a contribution travels; the rest counts as zero.
-enum class Sparsification : uint8_t {
+enum class Sparsification : int32_t {
   kNone = 0,  // everything
   kMagnitude =
       1,  // the floor(density * n) largest of the rank's whole vector of n; of equal ones the first
@@ -27,13 +27,13 @@ enum class Sparsification : uint8_t {
 };
 
 // How contributions, and results for all ranks, are written on the wire.
-enum class WireFormat : uint8_t {
+enum class WireFormat : int32_t {
   kFull = 0,  // in the elements' type
   kBF16 = 1,
   kInt8 = 2,  // -127 .. 127 times an f32 scale a block
   kInt4 = 3,  // -7 .. 7 times an f32 scale a block
 };
-enum class WireRounding : uint8_t {
+enum class WireRounding : int32_t {
   kNearest = 0,
   kStochastic = 1,  // up or down with the probability that makes the mean right
 };

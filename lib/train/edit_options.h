@@ -1,5 +1,5 @@
 // The options of EDiT, under the names of the published code, and which of them make sense
-// together. include/entrain/train.h says what each means.
+// together. include/entrain/train.h says what each means; edit_option_list.h has a row for each.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/merging.h"
 #include "lib/comm/agree.h"
+#include "lib/train/edit_option_list.h"
 
 namespace entrain {
 
@@ -26,58 +27,16 @@ using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* 
                                 const float* grad, size_t count);
 
 struct EditOptions {
-  int64_t local_sgd_sync_interval = 1;  // H
-  bool use_async = false;               // A-EDiT: exchanges by time
-  double local_sgd_sync_time = 600;     // tau, seconds
-  int64_t min_total_global_steps = 100;
-  bool use_step_weight = false;
-  double step_weight_ratio = 0.5;      // r
-  int64_t local_sgd_warmup_steps = 0;  // W_s
-  int32_t gradient_accumulation_steps = 1;
-  ReducerKind reducer = ReducerKind::kNone;
-  Consensus consensus_method = Consensus::kNone;                 // of gta
-  Sparsification sparsification_method = Sparsification::kNone;  // of gta
-  double density = 1;                                            // of what is sparsified
-  uint64_t seed = 0;                                             // of whatever is random
-  WireFormat wire_format = WireFormat::kFull;
-  int32_t wire_block = 0;
-  WireRounding wire_rounding = WireRounding::kNearest;
-  bool error_feedback = false;
-  bool int8_mask = false;  // of no effect on results; signs are not stored
-  bool pseudo_gradnorm_reduce = false;
-  bool normalize = true;
-  double weight_softmax_temperature = 0;  // T; 0: unset
-  double clip_pseudo_grad = 0;            // phi; 0: off
-  OuterKind outer_optimizer = OuterKind::kNone;
-  bool outer_nesterov = false;
-  double outer_lr = 0.7;        // eta
-  double outer_momentum = 0.8;  // mu
-  double outer_weight_decay = 0;
-  double outer_beta1 = 0.9, outer_beta2 = 0.999, outer_eps = 1e-8;  // adamw
-  OuterStepFn outer_step = nullptr;                                 // callback
+#define ENTRAIN_FIELD(type, name, value, range, matters, why, shared, help) type name = value;
+  ENTRAIN_EDIT_OPTIONS(ENTRAIN_FIELD)
+#undef ENTRAIN_FIELD
+  OuterStepFn outer_step = nullptr;  // callback
   void* outer_user = nullptr;
-  bool skip_anomaly = false;
-  double ewma_alpha = 0.02;
-  int64_t ewma_warmup_steps = 120;  // unit: exchanges
-  double ewma_threshold = 3;
-  bool ewma_as_published = false;  // the moments of the detector, as in compat; for comparisons
-  bool cpu_offload = false;        // on a device: anchors and outer state are on the host
-  bool is_debug = false;
-  bool compat = false;  // arithmetic of the published code
-  int32_t prefetch = 1;
-  // 0: forward passes wait for the exchange. Otherwise it runs behind the steps that follow, and is merged with what they have
-  // done: by steps, after so many of them; by time, when it has come (1).
-  int32_t overlap_steps = 0;
-  OverlapMerge overlap_merge = OverlapMerge::kAdd;
-  double overlap_mix = 0.5;        // alpha, of kMix
-  bool staleness_penalty = false;  // see staleness.h
-  double outer_momentum_clip = 0;  // largest norm of a module's b; 0: off
-  int32_t fragments = 1;           // P; each is exchanged at steps of its own
-  FragmentPattern fragment_pattern = FragmentPattern::kSequential;
   std::vector<int32_t> fragment_of_layer;   // by layer, instead of the pattern; or empty
   std::vector<int64_t> fragment_intervals;  // by fragment, instead of H; or empty
   std::vector<int64_t> fragment_offsets;    // by fragment; empty: evenly over the interval
-  int64_t timeout_ns = 0;
+  // Not in the C ABI.
+  bool ewma_as_published = false;  // the moments of the detector, as in compat; for comparisons
   const Clock* clock = &Clock::Real();  // of use_async
 
   // Neither outer optimizer nor reducer: parameters are averaged, and there are no anchors.
@@ -106,7 +65,9 @@ struct EditOptions {
     return static_cast<int64_t>(local_sgd_sync_time * static_cast<double>(kSecond));
   }
   // Steps that all replicas together make at least between two exchanges.
-  int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }
+  int64_t least_steps() const {
+    return use_async ? min_total_global_steps : 1;
+  }
   // Arrays as long as the anchors that the outer optimizer keeps: b; or both moments of adamw.
   int outer_arrays() const {
     return outer_optimizer == OuterKind::kAdamw                        ? 2
@@ -115,11 +76,38 @@ struct EditOptions {
   }
 };
 
+// The values that an option may have. A choice is one of `choices`, numbered from 0.
+struct OptionRange {
+  double least, most;
+  bool without_least = false, without_most = false;  // open intervals
+  const char* choices = nullptr;                     // separated by commas
+  const char* constants = nullptr;                   // of the C ABI: "ENTRAIN_REDUCER_*"
+};
+
+// A row of edit_option_list.h.
+struct EditOption {
+  enum class Type : int32_t { kSwitch = 0, kChoice = 1, kI32 = 2, kI64 = 3, kU64 = 4, kF64 = 5 };
+
+  const char* name;
+  Type type;
+  double fallback;  // the default
+  OptionRange range;
+  bool (*matters)(const EditOptions& options);
+  const char* why;
+  bool shared;
+  const char* help;
+  double (*value)(const EditOptions& options);
+};
+// In the order of edit_option_list.h.
+absl::Span<const EditOption> EditOptionTable();
+// kInvalidArgument names the option and the value.
+absl::Status CheckRange(const EditOption& option, double value);
+
 // kInvalidArgument names the option, its value and what to do instead.
 absl::Status CheckOptions(const EditOptions& options);
 // Also that every shard of a layer has something left when it is sparsified; `counts`: elements of the layers that train.
 absl::Status CheckDensity(const EditOptions& options, int slots, absl::Span<const int64_t> counts);
-// What all ranks must give alike: everything but `prefetch` and `timeout_ns`.
+// What all ranks must give alike: the rows that are shared.
 std::vector<NamedValue> SharedOptions(const EditOptions& options);
 
 }  // namespace entrain

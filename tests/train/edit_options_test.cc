@@ -46,11 +46,11 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
       {"outer_momentum: 1", [](auto& o) { o.outer_momentum = 1; }},
       {"outer_momentum: -0.5", [](auto& o) { o.outer_momentum = -0.5; }},
       {"outer_weight_decay: -1", [](auto& o) { o.outer_weight_decay = -1; }},
-      {"reducer: 7", [](auto& o) { o.reducer = ReducerKind{7}; }},
-      {"outer_optimizer: 9", [](auto& o) { o.outer_optimizer = OuterKind{9}; }},
-      {"outer_optimizer: -1", [](auto& o) { o.outer_optimizer = OuterKind{-1}; }},
+      {"reducer 7 is not an ENTRAIN_", [](auto& o) { o.reducer = ReducerKind{7}; }},
+      {"outer_optimizer 9 is not an ENTRAIN_", [](auto& o) { o.outer_optimizer = OuterKind{9}; }},
+      {"outer_optimizer -1 is not an ENTRAIN_", [](auto& o) { o.outer_optimizer = OuterKind{-1}; }},
       {"outer_step: NULL", [](auto& o) { o.outer_optimizer = OuterKind::kCallback; }},
-      {"consensus_method: 3", [](auto& o) { o.consensus_method = Consensus{3}; }},
+      {"consensus_method 3 is not an ENTRAIN_", [](auto& o) { o.consensus_method = Consensus{3}; }},
       {"overlap_steps: -1", [](auto& o) { o.overlap_steps = -1; }},
       {"overlap_steps: 2", [](auto& o) { o.overlap_steps = 2; }},  // H is 1
       {"overlap_mix: 1", [](auto& o) { o.overlap_mix = 1; }},
@@ -87,8 +87,6 @@ TEST(EditOptions, RefusesValuesOutOfRangeByNameAndValue) {
          o.overlap_steps = 1;
          o.staleness_penalty = true;
        }},
-      {"outer_momentum_clip: 1 is not for outer_nesterov",
-       [](auto& o) { o.outer_momentum_clip = 1; }},
       {"outer_beta1: 1", [](auto& o) { o.outer_beta1 = 1; }},
       {"outer_beta2: nan", [&](auto& o) { o.outer_beta2 = nan; }},
       {"outer_eps: 0", [](auto& o) { o.outer_eps = 0; }},
@@ -175,6 +173,12 @@ TEST(EditOptions, RefusesOptionsWithoutEffect) {
       {"overlap_mix: 0.25", [](auto& o) { o.overlap_mix = 0.25; }},
       {"staleness_penalty: 1", [](auto& o) { o.staleness_penalty = true; }},
       {"outer_momentum_clip: 2", [](auto& o) { o.outer_momentum_clip = 2; }},
+      {"outer_momentum_clip: 1",
+       [](auto& o) {
+         o.outer_optimizer = OuterKind::kSgd;
+         o.outer_nesterov = true;
+         o.outer_momentum_clip = 1;
+       }},
       {"fragment_pattern: 1", [](auto& o) { o.fragment_pattern = FragmentPattern::kStrided; }},
       {"fragment_of_layer: 1", [](auto& o) { o.fragment_of_layer = {0}; }},
       {"fragment_pattern: 1",
