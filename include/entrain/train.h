@@ -403,6 +403,40 @@ static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* confi
   entrain_edit_config_init_sized(config, sizeof(*config));
 }
 
+/* The fields of entrain_edit_config_t that are one number each, for programs that make flags, forms or bindings of them. */
+enum { /* entrain_edit_option_t.type: the type of the field */
+  ENTRAIN_OPTION_SWITCH = 0, /* int32_t, 0 or 1 */
+  ENTRAIN_OPTION_CHOICE = 1, /* int32_t, the place of a name in `choices`, from 0 */
+  ENTRAIN_OPTION_I32 = 2,
+  ENTRAIN_OPTION_I64 = 3,
+  ENTRAIN_OPTION_U64 = 4,
+  ENTRAIN_OPTION_F64 = 5
+};
+typedef struct entrain_edit_option_t {
+  size_t size;
+  const char* name;       /* of the field. All texts are constants of the library */
+  const char* choices;    /* of CHOICE: the names, separated by commas; else NULL */
+  const char* help;       /* one line */
+  size_t offset;          /* of the field in entrain_edit_config_t, in bytes */
+  double default_value;   /* as entrain_edit_config_init sets it */
+  double least, most;     /* limits of the value; infinity: none */
+  int32_t type;           /* ENTRAIN_OPTION_* */
+  int32_t open;           /* which limits are themselves excluded: 1 least, 2 most, or-ed */
+} entrain_edit_option_t;
+ENTRAIN_API void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes);
+static ENTRAIN_INLINE void entrain_edit_option_init(entrain_edit_option_t* option) {
+  entrain_edit_option_init_sized(option, sizeof(*option));
+}
+/* The number of these options; they are numbered from 0. Needs no object; any thread. */
+ENTRAIN_API int32_t entrain_edit_option_count(void);
+/* Writes option `index` to *option. INVALID_ARGUMENT if there is no such option. Needs no object; any thread. */
+ENTRAIN_API entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option);
+/* *matters: 1 if, with the other values of `config`, a value of option `index` other than its default can have an effect; 0 if
+ * entrain_edit_create would refuse one because it has none. Rules that involve the arrays of `config` are not consulted, and
+ * config->shard may be NULL. INVALID_ARGUMENT for an option or a value out of range. Needs no object; any thread. */
+ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
+                                                         int32_t* matters);
+
 /* Collective. Options are checked here; combinations without effect (clip or norm weights without outer optimizer or
  * reducer, a temperature without norm weights, outer_* values other than the defaults without outer optimizer) are
  * refused with a sentence that says what to set. */

@@ -1,5 +1,6 @@
 // train.h: EDiT.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -32,39 +33,58 @@ std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
 }
 
-// The number in a field of the C struct, whose types are those of the rows, with int32_t for switches and choices.
-struct Field {
-  const EditOption* option;
-  double value;
-};
-
-std::vector<Field> FieldsOf(const entrain_edit_config_t& config) {
-  std::vector<Field> fields;
-  const EditOption* option = entrain::EditOptionTable().data();
-#define ENTRAIN_FIELD(type, name, fallback, range, matters, why, shared, help) \
-  fields.push_back({option++, static_cast<double>(config.name)});
-  ENTRAIN_EDIT_OPTIONS(ENTRAIN_FIELD)
-#undef ENTRAIN_FIELD
-  return fields;
+// The values of the rows of edit_option_list.h in the C struct.
+std::vector<double> ValuesOf(const entrain_edit_config_t& config) {
+  return {
+#define ENTRAIN_VALUE(type, name, fallback, range, matters, why, shared, help) \
+  static_cast<double>(config.name),
+      ENTRAIN_EDIT_OPTIONS(ENTRAIN_VALUE)
+#undef ENTRAIN_VALUE
+  };
 }
 
-// What does not fit into an EditOptions is refused here; the rest is LayerSync's to check.
-absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
-  for (const Field& field : FieldsOf(config)) {
-    ENTRAIN_RETURN_IF_ERROR(CheckRange(*field.option, field.value));
+constexpr size_t kOffsets[] = {
+#define ENTRAIN_OFFSET(type, name, fallback, range, matters, why, shared, help) \
+  offsetof(entrain_edit_config_t, name),
+    ENTRAIN_EDIT_OPTIONS(ENTRAIN_OFFSET)
+#undef ENTRAIN_OFFSET
+};
+
+static_assert(ENTRAIN_OPTION_SWITCH == static_cast<int32_t>(EditOption::Type::kSwitch));
+static_assert(ENTRAIN_OPTION_F64 == static_cast<int32_t>(EditOption::Type::kF64));
+
+// The rows, whose ranges are checked before a value becomes a bool or an enumerator. The rest is LayerSync's to check.
+absl::StatusOr<EditOptions> NumbersOf(const entrain_edit_config_t& config) {
+  const std::vector<double> values = ValuesOf(config);
+  for (size_t i = 0; i < values.size(); ++i) {
+    ENTRAIN_RETURN_IF_ERROR(CheckRange(entrain::EditOptionTable()[i], values[i]));
   }
-  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
   EditOptions options;
 #define ENTRAIN_COPY(type, name, fallback, range, matters, why, shared, help) \
   options.name = static_cast<decltype(options.name)>(config.name);
   ENTRAIN_EDIT_OPTIONS(ENTRAIN_COPY)
 #undef ENTRAIN_COPY
+  return options;
+}
+
+absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
+  ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf(config));
+  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
   options.outer_step = config.outer_step;
   options.outer_user = config.outer_user;
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
   options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);
   return options;
+}
+
+absl::StatusOr<const EditOption*> OptionAt(int32_t index) {
+  const auto table = entrain::EditOptionTable();
+  if (index < 0 || static_cast<size_t>(index) >= table.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("option ", index, " is not one of ", table.size()));
+  }
+  return &table[static_cast<size_t>(index)];
 }
 
 absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
@@ -144,6 +164,47 @@ void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes)
   ENTRAIN_EDIT_OPTIONS(ENTRAIN_DEFAULT)
 #undef ENTRAIN_DEFAULT
   WriteDefaults(known, config, bytes);
+}
+
+void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes) {
+  WriteDefaults(entrain_edit_option_t{}, option, bytes);
+}
+
+int32_t entrain_edit_option_count(void) {
+  return static_cast<int32_t>(entrain::EditOptionTable().size());
+}
+
+entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_ASSIGN_OR_RETURN(const EditOption* const row, OptionAt(index));
+    const entrain_edit_option_t known = {
+        .size = sizeof(known),
+        .name = row->name,
+        .choices = row->range.choices,
+        .help = row->help,
+        .offset = kOffsets[index],
+        .default_value = row->fallback,
+        .least = row->range.least,
+        .most = row->range.most,
+        .type = static_cast<int32_t>(row->type),
+        .open = (row->range.without_least ? 1 : 0) + (row->range.without_most ? 2 : 0)};
+    return WriteStruct(&known, sizeof(known), option, "entrain_edit_option_t");
+  });
+}
+
+entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
+                                             int32_t* matters) {
+  return Guard(__func__, [&]() -> absl::Status {
+    entrain_edit_config_t known;
+    entrain_edit_config_init(&known);
+    ENTRAIN_RETURN_IF_ERROR(
+        entrain::CopyStruct(config, &known, sizeof(known), "entrain_edit_config_t"));
+    ENTRAIN_RETURN_IF_ERROR(NotNull(matters, "matters"));
+    ENTRAIN_ASSIGN_OR_RETURN(const EditOption* const row, OptionAt(index));
+    ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, NumbersOf(known));
+    *matters = row->matters(options) ? 1 : 0;
+    return absl::OkStatus();
+  });
 }
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,

@@ -280,6 +280,20 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, reserved, 332);
 }
 
+static void check_edit_option(void) {
+  SIZE(entrain_edit_option_t, 72);
+  AT(entrain_edit_option_t, size, 0);
+  AT(entrain_edit_option_t, name, 8);
+  AT(entrain_edit_option_t, choices, 16);
+  AT(entrain_edit_option_t, help, 24);
+  AT(entrain_edit_option_t, offset, 32);
+  AT(entrain_edit_option_t, default_value, 40);
+  AT(entrain_edit_option_t, least, 48);
+  AT(entrain_edit_option_t, most, 56);
+  AT(entrain_edit_option_t, type, 64);
+  AT(entrain_edit_option_t, open, 68);
+}
+
 static void check_edit_replica(void) {
   SIZE(entrain_edit_replica_t, 40);
   AT(entrain_edit_replica_t, size, 0);
@@ -427,6 +441,7 @@ int main(void) {
   check_shard_layer();
   check_shard_stats();
   check_edit_config();
+  check_edit_option();
   check_edit_replica();
   check_edit_info();
   check_checkpoint_config();

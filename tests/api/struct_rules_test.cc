@@ -227,6 +227,8 @@ std::vector<StructCase> StructRules::Cases() {
                                     entrain_edit_destroy(edit);
                                     return code;
                                   }),
+      Case<entrain_edit_option_t>("entrain_edit_option_t", 8, entrain_edit_option_init_sized,
+                                  [](auto* option) { return entrain_edit_option(0, option); }),
       Case<entrain_checkpoint_config_t>(
           "entrain_checkpoint_config_t", offsetof(entrain_checkpoint_config_t, kind),
           entrain_checkpoint_config_init_sized,

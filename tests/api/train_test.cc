@@ -1,8 +1,12 @@
 // train.h through the C ABI: what arguments are refused, and one small model through mesh, shards
 // and EDiT. The methods themselves are tested in tests/train.
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <future>
 #include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -448,6 +452,44 @@ TEST(Train, EditOptionsAreChecked) {
     EXPECT_FAILS(entrain_edit_anchor(edit, grads, ENTRAIN_U8), ENTRAIN_UNIMPLEMENTED, "dtype u8");
     entrain_edit_destroy(edit);
   });
+}
+
+TEST(Train, OptionsOfEditDescribeThemselves) {
+  entrain_edit_config_t config;
+  entrain_edit_config_init(&config);
+  std::map<std::string, int32_t> index;
+  for (int32_t i = 0; i < entrain_edit_option_count(); ++i) {
+    entrain_edit_option_t option;
+    entrain_edit_option_init(&option);
+    ASSERT_OK(entrain_edit_option(i, &option));
+    index[option.name] = i;
+    EXPECT_EQ(option.type == ENTRAIN_OPTION_CHOICE, option.choices != nullptr) << option.name;
+    EXPECT_STRNE(option.help, "");
+    EXPECT_LE(option.least, option.default_value) << option.name;
+    EXPECT_LE(option.default_value, option.most) << option.name;
+    ASSERT_LT(option.offset, sizeof(config));
+    if (option.type == ENTRAIN_OPTION_F64) {
+      double value = -1;
+      std::memcpy(&value, reinterpret_cast<const char*>(&config) + option.offset, sizeof(value));
+      EXPECT_EQ(value, option.default_value) << option.name;
+    }
+  }
+  entrain_edit_option_t merge;
+  entrain_edit_option_init(&merge);
+  ASSERT_OK(entrain_edit_option(index.at("overlap_merge"), &merge));
+  EXPECT_STREQ(merge.choices, "add,mix,restart");
+  EXPECT_EQ(merge.offset, offsetof(entrain_edit_config_t, overlap_merge));
+  EXPECT_EQ(merge.most, 2);
+  int32_t matters = -1;
+  ASSERT_OK(entrain_edit_option_matters(&config, index.at("outer_momentum"), &matters));
+  EXPECT_EQ(matters, 0);
+  config.outer_optimizer = ENTRAIN_OUTER_SGD;
+  ASSERT_OK(entrain_edit_option_matters(&config, index.at("outer_momentum"), &matters));
+  EXPECT_EQ(matters, 1);
+  config.wire_format = 256;  // would be f32 in a byte
+  EXPECT_FAILS(entrain_edit_option_matters(&config, 0, &matters), kInvalid, "wire_format 256");
+  EXPECT_FAILS(entrain_edit_option(-1, &merge), kInvalid, "option -1 is not one of");
+  EXPECT_FAILS(entrain_edit_option(entrain_edit_option_count(), &merge), kInvalid, "is not one of");
 }
 
 TEST(Train, LayersCutUnevenlyComeBackWhole) {
