@@ -1,0 +1,104 @@
+// The options of EDiT that each method makes of a command line, against presets.txt. To make the file anew:
+// UPDATE_PRESETS=1 trainer_flags_test.
+#include "examples/trainer/presets.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace trainer {
+namespace {
+
+template <typename T>
+double ReadAt(const entrain_edit_config_t& config, size_t offset) {
+  T value = 0;
+  std::memcpy(&value, reinterpret_cast<const char*>(&config) + offset, sizeof(value));
+  return static_cast<double>(value);
+}
+
+double ValueIn(const entrain_edit_config_t& config, const entrain_edit_option_t& option) {
+  switch (option.type) {
+    case ENTRAIN_OPTION_F64:
+      return ReadAt<double>(config, option.offset);
+    case ENTRAIN_OPTION_I64:
+      return ReadAt<int64_t>(config, option.offset);
+    case ENTRAIN_OPTION_U64:
+      return ReadAt<uint64_t>(config, option.offset);
+    default:
+      return ReadAt<int32_t>(config, option.offset);
+  }
+}
+
+// What differs from the library's defaults.
+std::string Dump(const entrain_edit_config_t& config) {
+  std::ostringstream out;
+  for (int32_t index = 0; index < entrain_edit_option_count(); ++index) {
+    entrain_edit_option_t option;
+    entrain_edit_option_init(&option);
+    EXPECT_EQ(entrain_edit_option(index, &option), ENTRAIN_OK);
+    const double value = ValueIn(config, option);
+    if (value != option.default_value) {
+      out << ' ' << option.name << '=' << value;
+    }
+  }
+  return out.str();
+}
+
+const char* const kCommandLines[] = {
+    "",
+    "--layers 3 --gradient-accumulation-steps 4 --local-sgd-warmup-steps 5 --sync-prefetch 2",
+    "--local-sgd-sync-interval 7 --cpu-offload --is-debug",
+    "--outer-optimizer none --overlap-steps 0 --wire-format f32",
+    "--outer-optimizer adamw --outer-beta1 0.5 --outer-beta2 0.75 --outer-eps 1e-6",
+    "--outer-lr 0.25 --outer-momentum 0 --outer-weight-decay 0.125",
+    "--outer-nesterov --overlap-steps 2",
+    "--no-outer-nesterov --no-skip-anomaly --clip-pseudo-grad 0 --no-pseudo-gradnorm-reduce",
+    "--reducer none --overlap-merge add --no-staleness-penalty --outer-momentum-clip 3",
+    "--reducer gta --consensus-method count --int8-mask --sparsification-method magnitude "
+    "--density 0.25 --error-feedback --wire-format bf16 --wire-rounding stochastic",
+    "--reducer linear --no-normalize --weight-softmax-temperature 2 --ewma-alpha 0.5 "
+    "--ewma-warmup-steps 9 --ewma-threshold 4 --wire-format int8 --wire-block 64",
+    "--fragments 1 --overlap-mix 0.25",
+    "--fragments 4 --fragment-pattern sequential --staleness-penalty --overlap-merge mix",
+    "--local-sgd-sync-time 2 --min-total-global-steps 3 --use-step-weight "
+    "--step-weight-ratio 0.25",
+};
+
+std::string Configs() {
+  std::ostringstream out;
+  for (const char* const method :
+       {"post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"}) {
+    for (const std::string line : kCommandLines) {
+      if (std::string(method) == "a-edit" && line.rfind("--local-sgd-sync-interval", 0) == 0) {
+        continue;  // refused
+      }
+      std::istringstream in("--data text --method " + std::string(method) + " " + line);
+      std::vector<std::string> words;
+      for (std::string word; in >> word;) {
+        words.push_back(word);
+      }
+      const Options options = ParseFlags(words);
+      out << method << (line.empty() ? "" : " ") << line << "\n "
+          << Dump(ConfigOf(options, options.model.layers)) << '\n';
+    }
+  }
+  return out.str();
+}
+
+TEST(Presets, GiveEachMethodItsOptions) {
+  const std::string made = Configs();
+  if (std::getenv("UPDATE_PRESETS") != nullptr) {
+    std::ofstream(PRESETS) << made;
+  }
+  std::ostringstream kept;
+  kept << std::ifstream(PRESETS).rdbuf();
+  EXPECT_EQ(made, kept.str());
+}
+
+}  // namespace
+}  // namespace trainer
