@@ -1,4 +1,4 @@
-// entrain-train: trains a small language model on a text, alone or with other ranks. See README.md.
+// entrain-train: trains a small language model on a text, alone or with other ranks. docs/trainer.md is its manual.
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif

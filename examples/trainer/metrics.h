@@ -1,5 +1,5 @@
 // What a run leaves behind: a record a step (--log), one object at the end (--summary), and what a
-// person sees while it runs. Writing only; what the numbers mean is in README.md.
+// person sees while it runs. Writing only; what the numbers mean is in docs/trainer.md.
 #pragma once
 
 #include <cstdint>
