@@ -25,7 +25,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -119,7 +118,7 @@ class Events {
 
 constexpr int64_t kMaxControlBytes = 4096;
 
-// A message that TryLend has sent and that has not been taken yet.
+// A message that TrySend has announced and that the peer has not taken yet.
 struct Ticket {
   uint64_t number = 0;  // the transport's
   int64_t bytes = 0;
@@ -142,12 +141,11 @@ class Endpoint {
   // Whether a message of this tag has come, all of it or its beginning or announcement, and no receive has taken it. Such
   // a message was told of by OnEarly.
   virtual bool HasEarly(Tag tag) const = 0;
-  // ---- At once or not at all, for who polls nothing meanwhile. A transport that cannot keeps these, which never do
-  // anything.
-  // Sends a copy of a small message. False: it would have to wait; nothing was done.
-  virtual bool TrySend(const Envelope&, ConstBytes) { return false; }
-  // Sends what is no small message: the peer takes it from where it lies. No ticket: not at once; nothing was done.
-  virtual std::optional<Ticket> TryLend(const Envelope&, ConstBytes) { return std::nullopt; }
+  // ---- Non-blocking fast path, for a caller that does not poll meanwhile. The defaults never do anything.
+  enum class Sent { kNo, kCopied, kAnnounced };
+  // Sends the message now, if that needs no waiting. kCopied: the buffer may be reused. kAnnounced: the peer takes the
+  // message from the buffer; `*ticket` asks for the end. kNo: the message would have to wait; nothing was done.
+  virtual Sent TrySend(const Envelope&, ConstBytes, Ticket*) { return Sent::kNo; }
   enum class Next { kNothing, kPart, kThis, kOther };
   // Takes a whole message of exactly this envelope and length. kThis: the message is taken, and lies in `into`. If `where`
   // is not null, the message may stay where it came: it lies at `*where`, in `into` or in memory of the endpoint, until the

@@ -1,7 +1,6 @@
 #include "lib/engine/express.h"
 
 #include <cstring>
-#include <optional>
 
 namespace entrain {
 
@@ -52,8 +51,6 @@ bool Express::Run(Engine& engine) {
 }
 
 bool Express::SendAll(const Round& round) {
-  // Where processes share cores a copy is made twice by the same core, and there is nothing to be done meanwhile.
-  constexpr size_t kLentFrom = 24 << 10;
   sends_ = false;
   for (uint32_t t = 0; t < round.transfers; ++t) {
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
@@ -64,18 +61,18 @@ bool Express::SendAll(const Round& round) {
     const Bytes data = binding_.Span(scratch_, binding_.PlaceOf(round.first_transfer + t));
     Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
     const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
-    const bool lend = crowded_ && plan_.only_moves && data.size() >= kLentFrom;
-    std::optional<Ticket> ticket = lend ? endpoint.TryLend(envelope, data) : std::nullopt;
-    if (!ticket && endpoint.TrySend(envelope, data)) {
-      progress_.done |= uint64_t{1} << t;
-      progress_.bytes_sent += static_cast<int64_t>(data.size());
-      continue;
+    Ticket ticket;
+    switch (endpoint.TrySend(envelope, data, &ticket)) {
+      case Endpoint::Sent::kCopied:
+        progress_.done |= uint64_t{1} << t;
+        progress_.bytes_sent += static_cast<int64_t>(data.size());
+        break;
+      case Endpoint::Sent::kAnnounced:
+        progress_.lent.push_back({t, ticket});
+        break;
+      case Endpoint::Sent::kNo:
+        return false;
     }
-    ticket = ticket ? ticket : endpoint.TryLend(envelope, data);
-    if (!ticket) {
-      return false;
-    }
-    progress_.lent.push_back({t, *ticket});
   }
   return true;
 }
@@ -160,18 +157,19 @@ bool ExpressSend(Engine& engine, const Wiring& wiring, const Descriptor& descrip
                  ConstBytes data, Progress* progress) {
   Endpoint& endpoint = *wiring.endpoints[static_cast<size_t>(to)];
   const Envelope envelope = wiring.EnvelopeTo(to, wiring.LaneOf(0), descriptor);
-  if (!endpoint.TrySend(envelope, data)) {
-    const auto ticket = endpoint.TryLend(envelope, data);
-    if (!ticket) {
-      return false;
-    }
+  Ticket ticket;
+  const Endpoint::Sent sent = endpoint.TrySend(envelope, data, &ticket);
+  if (sent == Endpoint::Sent::kNo) {
+    return false;
+  }
+  if (sent == Endpoint::Sent::kAnnounced) {
     InlineBackoff backoff(engine);
-    Endpoint::Next next = endpoint.TryReturn(*ticket);
+    Endpoint::Next next = endpoint.TryReturn(ticket);
     while (next == Endpoint::Next::kNothing && backoff.Wait()) {
-      next = endpoint.TryReturn(*ticket);
+      next = endpoint.TryReturn(ticket);
     }
     if (next != Endpoint::Next::kThis) {
-      progress->lent.push_back({0, *ticket});
+      progress->lent.push_back({0, ticket});
       return false;
     }
   }

@@ -397,9 +397,6 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
     plan.aside_bytes = std::max(plan.aside_bytes, AsideBytesOf(plan, o));
   }
   plan.express = FitsExpress(plan);
-  const CallKind kind = plan.schedule->spec.kind;
-  plan.only_moves =
-      kind == CallKind::kGather || kind == CallKind::kScatter || kind == CallKind::kAllToAll;
   for (const Round& round : plan.schedule->rounds) {
     plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
     plan.copies_first.push_back(CopiesFirst(plan, round));

@@ -44,9 +44,6 @@ struct Plan {
   // What the caller's own function is given of the largest combination, apart from that: see Binding::SetAside.
   int64_t aside_bytes = 0;
   bool express = false;  // may go the short way, see express.h
-  // Gather, scatter, all_to_all: every message is another part, and is copied where it comes. So one that would go by way
-  // of a transport's own memory would be copied twice for nothing.
-  bool only_moves = false;
   // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
   std::vector<bool> ops_before_sends;
   // Per round: whether its operations only copy, and do not wait for its messages: of an exchange, where others copy

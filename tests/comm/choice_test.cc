@@ -279,17 +279,6 @@ TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   EXPECT_FALSE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB)->express);
 }
 
-TEST(Choice, PlansKnowWhetherTheyOnlyMoveParts) {
-  const std::vector<std::string> hosts(4, "a");
-  for (const CallKind kind : {CallKind::kGather, CallKind::kScatter, CallKind::kAllToAll}) {
-    EXPECT_TRUE(PlanOf(kind, hosts, 32 << 10)->only_moves) << NameOf(kind);
-  }
-  for (const CallKind kind : {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
-                              CallKind::kBroadcast, CallKind::kReduce}) {
-    EXPECT_FALSE(PlanOf(kind, hosts, 32 << 10)->only_moves) << NameOf(kind);
-  }
-}
-
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {
   const Topology topology = Topology::FromHostIds({"a", "a", "a", "a"});
   Planner planner(0, topology, {}, BuiltinTuning(), {Link::kShm, 2});

@@ -161,6 +161,29 @@ Endpoint::Next EndpointContract::Take(const Envelope& envelope, Bytes into) {
   return next;
 }
 
+EndpointContract::Many EndpointContract::SendMany(ConstBytes bytes, int most) {
+  Many many;
+  auto how = Endpoint::Sent::kCopied;
+  while (how == Endpoint::Sent::kCopied && many.sent < most) {
+    Ticket ticket;
+    how = to_b->TrySend(Message(1), bytes, &ticket);
+    many.sent += how == Endpoint::Sent::kNo ? 0 : 1;
+    if (how == Endpoint::Sent::kAnnounced) {
+      many.announced = ticket;
+    }
+  }
+  return many;
+}
+
+Endpoint::Next EndpointContract::UntilTaken(Endpoint& sender, Ticket ticket) {
+  const Deadline deadline = Deadline::After(20 * kSecond);
+  Endpoint::Next next = sender.TryReturn(ticket);
+  while (next == Endpoint::Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
+    next = sender.TryReturn(ticket);
+  }
+  return next;
+}
+
 void EndpointContract::ExpectGood(Context context) {
   const uint32_t tag = next_tag++;
   const Buffer from_a = Pattern(1000, tag), from_b = Pattern(3000, tag + 1);

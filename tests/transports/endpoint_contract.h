@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -103,6 +104,12 @@ inline bool IsToCome(Endpoint::Next next) {
   return next == Endpoint::Next::kNothing || next == Endpoint::Next::kPart;
 }
 
+// Whether TrySend copies this message now; an announcement of it is left to its fate.
+inline bool Copies(Endpoint& to, const Envelope& envelope, ConstBytes bytes) {
+  Ticket ticket;
+  return to.TrySend(envelope, bytes, &ticket) == Endpoint::Sent::kCopied;
+}
+
 // What a driver does when it has nothing to do: sleeps on wait_fd for at most `ms`.
 void SleepOn(Transport& transport, int ms);
 
@@ -121,6 +128,19 @@ class EndpointContract : public testing::TestWithParam<std::string> {
   void Settle();
   // What b takes at once of what a has sent or is sending.
   Endpoint::Next Take(const Envelope& envelope, Bytes into);
+  // Messages of tag 1 that TrySend takes, up to the first that is not copied.
+  struct Many {
+    int sent = 0;
+    std::optional<Ticket> announced;  // the last one
+  };
+  Many SendMany(ConstBytes bytes, int most);
+  // What the sender is told of an announced message in the end, without a turn of its loop.
+  static Endpoint::Next UntilTaken(Endpoint& sender, Ticket ticket);
+  void ExpectTaken(const Many& many) {
+    if (many.announced) {
+      EXPECT_EQ(UntilTaken(*to_b, *many.announced), Endpoint::Next::kThis);
+    }
+  }
   // A message in each direction; whether the path is good.
   void ExpectGood(Context context = kOtherContext);
   void Poll() {

@@ -446,6 +446,7 @@ TEST_P(EndpointContract, Invariant4_WhatHadArrivedIsDeliveredAfterThePeerHasClos
 
 // TrySend and TryRecv: at once or not at all.
 using Next = Endpoint::Next;
+using Sent = Endpoint::Sent;
 bool HasShortWay(const std::string& transport) {
   return transport == "shm" || transport == "tcp" || transport == "tcp_streams";
 }
@@ -455,14 +456,18 @@ TEST_P(EndpointContract, AtOnceMovesOnlyWhatIsMeantAndFits) {
   const Buffer out = Pattern(100, 1), large = Pattern(kMiB, 2);
   Buffer in(out.size());
   if (!HasShortWay(GetParam())) {
-    EXPECT_FALSE(to_b->TrySend(Message(1), Of(out)));
+    Ticket ticket;
+    EXPECT_EQ(to_b->TrySend(Message(1), Of(out), &ticket), Sent::kNo);
     EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther);
     return;
   }
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
-  EXPECT_FALSE(to_b->TrySend(Message(1), Of(large))) << "more than goes at once";
-  ASSERT_TRUE(to_b->TrySend(Message(1), Of(out)));
-  ASSERT_TRUE(to_b->TrySend(Message(2), {}));
+  if (GetParam() != "shm") {  // which announces it
+    Ticket ticket;
+    EXPECT_EQ(to_b->TrySend(Message(1), Of(large), &ticket), Sent::kNo) << "more than goes at once";
+  }
+  ASSERT_TRUE(Copies(*to_b, Message(1), Of(out)));
+  ASSERT_TRUE(Copies(*to_b, Message(2), {}));
   Buffer shorter(out.size() - 1);
   EXPECT_EQ(Take(Message(2), {}), Next::kOther) << "another tag comes first";
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(shorter)), Next::kOther) << "another length";
@@ -487,17 +492,17 @@ TEST_P(EndpointContract, AtOnceAndPostedMixInOrder) {
   Transfer first, second, sent;
   to_a->PostRecv(Message(1), Of(in), &first);
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther) << "a receive is posted";
-  ASSERT_TRUE(to_b->TrySend(Message(1), Of(out)));
+  ASSERT_TRUE(Copies(*to_b, Message(1), Of(out)));
   ASSERT_TRUE(PollUntil([&] { return first.times == 1; }));
   EXPECT_EQ(in, out);
-  ASSERT_TRUE(to_b->TrySend(Message(1), Of(other)));
+  ASSERT_TRUE(Copies(*to_b, Message(1), Of(other)));
   Settle();
   EXPECT_EQ(b->events.early.size(), 1u);
   EXPECT_EQ(to_a->TryRecv(Message(1, kContext, 2), Of(in)), Next::kOther) << "kept, but another";
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kThis) << "kept";
   EXPECT_EQ(in, other);
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
-  ASSERT_TRUE(to_b->TrySend(Message(1), Of(out)));
+  ASSERT_TRUE(Copies(*to_b, Message(1), Of(out)));
   Settle();
   to_a->PostRecv(Message(1), Of(in), &second);
   ASSERT_TRUE(PollUntil([&] { return second.times == 1; }));
@@ -531,14 +536,14 @@ TEST_P(EndpointContract, AtOnceWhatIsReadStaysUntilTheNextCall) {
   };
   for (uint32_t i = 0; i < 500; ++i) {  // rings are gone round several times
     const Buffer first = Pattern(3000, i), second = Pattern(3000, i + 1000);
-    ASSERT_TRUE(to_b->TrySend(Message(1), Of(first)));
+    ASSERT_TRUE(Copies(*to_b, Message(1), Of(first)));
     const uint8_t* const at = read(1);
-    ASSERT_TRUE(to_b->TrySend(Message(2), Of(second))) << "one more, while the first is looked at";
+    ASSERT_TRUE(Copies(*to_b, Message(2), Of(second))) << "one more, while the first is looked at";
     a->transport->Poll();
     expect(at, i);
     // Whatever comes next lets go of it: a send, a read, a turn of Poll.
     if (i % 3 == 0) {
-      ASSERT_TRUE(to_a->TrySend(Message(3), Of(second)));
+      ASSERT_TRUE(Copies(*to_a, Message(3), Of(second)));
     } else if (i % 3 == 1) {
       b->transport->Poll();
     }
@@ -567,75 +572,64 @@ TEST_P(EndpointContract, AtOnceStopsAtTheCreditAndGoesOn) {
   const Buffer out = Pattern(4000, 1);
   Buffer in(out.size(), 0);
   for (int round = 0; round < 20; ++round) {
-    int sent = 0;
-    while (sent < 10000 && to_b->TrySend(Message(1), Of(out))) {
-      ++sent;
-    }
-    ASSERT_GT(sent, 10) << "in round " << round;
-    ASSERT_LT(sent, 10000) << "nothing bounds what the receiver must keep";
-    for (int i = 0; i < sent; ++i) {
+    const Many many = SendMany(Of(out), 10'000);
+    ASSERT_GT(many.sent, 10) << "in round " << round;
+    ASSERT_LT(many.sent, 10'000) << "nothing bounds what the receiver must keep";
+    for (int i = 0; i < many.sent; ++i) {
       ASSERT_EQ(Take(Message(1), Of(in)), Next::kThis) << i;
       ASSERT_EQ(in, out);
     }
     ASSERT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kNothing);
+    ExpectTaken(many);
     Settle();  // tcp returns credit by a frame
   }
   ExpectGood();
 }
 
-TEST_P(EndpointContract, AtOnceLentIsTakenFromWhereItLies) {
+TEST_P(EndpointContract, AtOnceAnnouncedIsTakenFromWhereItLies) {
   Connect();
   const Buffer out = Pattern(100'000, 1), other = Pattern(70'000, 2);
   Buffer in(out.size(), 0), back(other.size(), 0);
   if (GetParam() != "shm") {
-    EXPECT_FALSE(to_b->TryLend(Message(1), Of(out)).has_value());
-    return;
+    GTEST_SKIP() << GetParam() << " announces nothing at once";
   }
-  const auto returned = [&](const std::unique_ptr<Endpoint>& lender, Ticket ticket) {
-    const Deadline deadline = Deadline::After(20 * kSecond);
-    Next next = lender->TryReturn(ticket);
-    while (next == Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
-      next = lender->TryReturn(ticket);
-    }
-    return next;
-  };
   for (int round = 0; round < 3000; ++round) {  // rings are gone round
     // Both at once, neither turning its loop.
-    const auto there = to_b->TryLend(Message(1), Of(out));
-    const auto here = to_a->TryLend(Message(2), Of(other));
-    ASSERT_TRUE(there.has_value() && here.has_value());
-    EXPECT_EQ(to_b->TryReturn(*there), Next::kOther) << "what comes first is a message";
+    Ticket there, here;
+    ASSERT_EQ(to_b->TrySend(Message(1), Of(out), &there), Sent::kAnnounced);
+    ASSERT_EQ(to_a->TrySend(Message(2), Of(other), &here), Sent::kAnnounced);
+    EXPECT_EQ(to_b->TryReturn(there), Next::kOther) << "what comes first is a message";
     ASSERT_EQ(Take(Message(1), Of(in)), Next::kThis);
-    EXPECT_EQ(to_a->TryReturn(*here), Next::kNothing);
+    EXPECT_EQ(to_a->TryReturn(here), Next::kNothing);
     Next next = Next::kNothing;
     while (next == Next::kNothing) {
       next = to_b->TryRecv(Message(2), Of(back));
     }
     ASSERT_EQ(next, Next::kThis);
-    EXPECT_EQ(returned(to_a, *here), Next::kThis);
-    EXPECT_EQ(returned(to_b, *there), Next::kThis);
+    EXPECT_EQ(UntilTaken(*to_a, here), Next::kThis);
+    EXPECT_EQ(UntilTaken(*to_b, there), Next::kThis);
   }
   EXPECT_EQ(in, out);
   EXPECT_EQ(back, other);
   ExpectGood();
 }
 
-TEST_P(EndpointContract, AtOnceLentIsAwaitedLikeWhatIsPosted) {
+TEST_P(EndpointContract, AtOnceAnnouncedIsAwaitedLikeWhatIsPosted) {
   Connect();
   if (GetParam() != "shm") {
-    GTEST_SKIP() << GetParam() << " lends nothing at once";
+    GTEST_SKIP() << GetParam() << " announces nothing at once";
   }
   const Buffer out = Pattern(100'000, 1);
   Buffer in(out.size(), 0);
-  const auto lend = [&](uint32_t tag) {
-    const auto ticket = to_b->TryLend(Message(tag), Of(out));
-    EXPECT_TRUE(ticket.has_value());
-    return ticket.value_or(Ticket());
+  const auto announce = [&](uint32_t tag) {
+    Ticket ticket;
+    EXPECT_EQ(to_b->TrySend(Message(tag), Of(out), &ticket), Sent::kAnnounced);
+    return ticket;
   };
   // Taken by a posted receive; awaited before that and after.
   for (const bool before : {true, false}) {
     std::fill(in.begin(), in.end(), 0);
-    const Ticket ticket = lend(1);
+    const Ticket ticket = announce(1);
     Transfer received, back;
     if (before) {
       to_b->Await(ticket, &back);
@@ -651,7 +645,7 @@ TEST_P(EndpointContract, AtOnceLentIsAwaitedLikeWhatIsPosted) {
     EXPECT_EQ(in, out);
   }
   // Neither a shorter receive, nor another call's, nor one of a tag that is expected elsewhere takes it.
-  const Ticket ticket = lend(3);
+  const Ticket ticket = announce(3);
   Buffer shorter(out.size() - 1);
   EXPECT_EQ(Take(Message(3), Of(shorter)), Next::kOther);
   EXPECT_EQ(to_a->TryRecv(Message(3, kContext, 2), Of(in)), Next::kOther);
@@ -662,12 +656,13 @@ TEST_P(EndpointContract, AtOnceLentIsAwaitedLikeWhatIsPosted) {
   to_b->Revoke(kContext, kContext, absl::AbortedError("enough"));
   ASSERT_TRUE(PollUntil([&] { return revoked.times == 1; }));
   EXPECT_FALSE(revoked.status.ok());
-  EXPECT_FALSE(to_b->TryLend(Message(5), Of(out)).has_value()) << "of a context that is over";
+  Ticket none;
+  EXPECT_EQ(to_b->TrySend(Message(5), Of(out), &none), Sent::kNo) << "of a context that is over";
   EXPECT_NE(to_a->TryRecv(Message(3), Of(in)), Next::kThis);
   // Of a closed connection it is back, whether or not anybody has asked.
   to_b->Close(absl::AbortedError("done"));
   EXPECT_EQ(to_b->TryReturn(Ticket{ticket.number, ticket.bytes}), Next::kOther);
-  EXPECT_FALSE(to_b->TryLend(Message(6), Of(out)).has_value());
+  EXPECT_EQ(to_b->TrySend(Message(6), Of(out), &none), Sent::kNo);
 }
 
 // A caller may compute for long after its last send: what TrySend has taken comes without another
@@ -681,12 +676,9 @@ TEST_P(EndpointContract, AtOnceNeedsNoPollAfterwards) {
   const int64_t most = GetParam() == "shm" ? 4 * kKiB : 32 * kKiB;
   for (const int64_t bytes : {most, int64_t{8}, most * 5 / 8 + 1, int64_t{4000}, most}) {
     const Buffer out = Pattern(bytes, static_cast<uint32_t>(bytes));
-    int sent = 0;
-    while (sent < 100'000 && to_b->TrySend(Message(1), Of(out))) {
-      ++sent;
-    }
-    ASSERT_GT(sent, 2) << bytes;
-    for (int i = 0; i < sent; ++i) {
+    const Many many = SendMany(Of(out), 100'000);
+    ASSERT_GT(many.sent, 2) << bytes;
+    for (int i = 0; i < many.sent; ++i) {
       Buffer in(out.size(), 0);
       const Deadline deadline = Deadline::After(5 * kSecond);
       Next next = to_a->TryRecv(Message(1), Of(in));
@@ -694,9 +686,10 @@ TEST_P(EndpointContract, AtOnceNeedsNoPollAfterwards) {
         b->transport->Poll();
         next = to_a->TryRecv(Message(1), Of(in));
       }
-      ASSERT_EQ(next, Next::kThis) << "message " << i << " of " << sent << ", " << bytes;
+      ASSERT_EQ(next, Next::kThis) << "message " << i << " of " << many.sent << ", " << bytes;
       ASSERT_EQ(in, out);
     }
+    ExpectTaken(many);
     Settle();  // tcp returns credit by a frame
   }
   ExpectGood();
@@ -712,7 +705,7 @@ TEST_P(EndpointContract, AtOnceCallsNobodyAlsoWhenThePeerHasGoneBeforeItReadAll)
   const Buffer out = Pattern(32 * kKiB, 1), large = Pattern(kMiB, 2);
   Buffer in(8, 0);
   std::deque<Transfer> sends;
-  while (to_a->TrySend(Message(1), Of(out))) {
+  while (Copies(*to_a, Message(1), Of(out))) {
   }
   for (int i = 0; i < 100; ++i) {
     to_a->PostSend(Message(2), Of(large), &sends.emplace_back());
@@ -740,8 +733,9 @@ TEST_P(EndpointContract, AtOnceSaysNothingOfAPeerThatHasClosedButPollDoes) {
   EXPECT_NE(to_a->TryRecv(Message(1), Of(in)), Next::kThis);
   ASSERT_TRUE(PollUntil([&] { return b->events.lost.size() == 1; }));
   EXPECT_EQ(to_a->TryRecv(Message(1), Of(in)), Next::kOther);
-  EXPECT_FALSE(to_a->TrySend(Message(1), Of(in)));
-  EXPECT_FALSE(to_b->TrySend(Message(1), Of(in)));
+  Ticket ticket;
+  EXPECT_EQ(to_a->TrySend(Message(1), Of(in), &ticket), Sent::kNo);
+  EXPECT_EQ(to_b->TrySend(Message(1), Of(in), &ticket), Sent::kNo);
 }
 
 TEST_P(EndpointContract, MessagesForAContextThatIsNotAcceptedAreDropped) {

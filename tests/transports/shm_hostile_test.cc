@@ -269,10 +269,10 @@ TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
 TEST_F(ShmHostile, MoreEndsThanMessages) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(100'000);
-  const auto ticket = path->TryLend(Message(1), out);
-  ASSERT_TRUE(ticket.has_value());
+  Ticket ticket;
+  ASSERT_EQ(path->TrySend(Message(1), out, &ticket), Endpoint::Sent::kAnnounced);
   for (int i = 0; i < 200; ++i) {
-    Write(kDone, Raw(WireDone{ticket->number}));
+    Write(kDone, Raw(WireDone{ticket.number}));
   }
   Write(kEager, Raw(WireEnvelope::Of(Message(3))) + "abc");
   std::string into(3, '-');
@@ -280,7 +280,7 @@ TEST_F(ShmHostile, MoreEndsThanMessages) {
     return path->TryRecv(Message(3), Bytes(reinterpret_cast<std::byte*>(&into[0]), into.size()));
   };
   EXPECT_EQ(try_recv(), Endpoint::Next::kOther);
-  EXPECT_EQ(path->TryReturn(*ticket), Endpoint::Next::kThis);
+  EXPECT_EQ(path->TryReturn(ticket), Endpoint::Next::kThis);
   ASSERT_TRUE(PollUntil([&] { return early == 1; }));
   EXPECT_EQ(try_recv(), Endpoint::Next::kThis);
   EXPECT_EQ(into, "abc");
@@ -328,9 +328,10 @@ TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
   SetUp();
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(8000, std::byte{1});
-  EXPECT_FALSE(path->TrySend(Message(1), out));
+  Ticket ticket;
+  EXPECT_EQ(path->TrySend(Message(1), out, &ticket), Endpoint::Sent::kAnnounced);
   Transfer send;
-  path->PostSend(Message(1), out, &send);
+  path->Await(ticket, &send);
   RingReader::Record record;
   ASSERT_TRUE(peer->reader().Peek(&record));
   ASSERT_EQ(record.kind, kAnnounce);
@@ -342,10 +343,36 @@ TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
   ASSERT_TRUE(peer->reader().Peek(&record));
   EXPECT_EQ(record.kind, kFragment);
   peer->reader().Pop();
-  EXPECT_TRUE(path->TrySend(Message(1), out));
+  EXPECT_EQ(path->TrySend(Message(1), out, &ticket), Endpoint::Sent::kCopied);
   ASSERT_TRUE(peer->reader().Peek(&record));
   EXPECT_EQ(record.kind, kEager);
   EXPECT_TRUE(lost.empty());
+}
+
+// A peer that cannot read the message would ask for it through the same ring.
+TEST_F(ShmHostile, AFullRingAnnouncesSmallMessagesOnlyToAPeerThatCanReadThem) {
+  const std::vector<std::byte> out(3000, std::byte{1});
+  for (const bool reads : {true, false}) {
+    TearDown();
+    peer.reset();
+    options.pull = reads;
+    SetUp();
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    Ticket ticket;
+    int copied = 0;
+    auto how = Endpoint::Sent::kCopied;
+    while (how == Endpoint::Sent::kCopied && copied < 1000) {
+      how = path->TrySend(Message(1), out, &ticket);
+      copied += how == Endpoint::Sent::kCopied ? 1 : 0;
+    }
+    EXPECT_GT(copied, 5);
+    EXPECT_EQ(how, reads ? Endpoint::Sent::kAnnounced : Endpoint::Sent::kNo);
+    int announced = 0;
+    while (how == Endpoint::Sent::kAnnounced && ++announced < 1000) {
+      how = path->TrySend(Message(1), out, &ticket);
+    }
+    EXPECT_EQ(how, Endpoint::Sent::kNo) << "no room for an announcement either";
+  }
 }
 
 // A message of this size is announced where the two have cores of their own, and copied where they share one.
@@ -359,7 +386,8 @@ TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
     SetUp();
     self.cpus = CpuSet::FromBits(same ? "\x04" : "\x10");
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    EXPECT_EQ(path->TrySend(Message(1), out), same);
+    Ticket ticket;
+    EXPECT_EQ(path->TrySend(Message(1), out, &ticket) == Endpoint::Sent::kCopied, same);
   }
 }
 
@@ -378,7 +406,9 @@ TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
     SetUp();
     self.cpus = {CpuSet::First(8), theirs};
     ASSERT_NO_FATAL_FAILURE(Introduce());
-    EXPECT_EQ(path->TrySend(Message(1), out), shared) << theirs.inode;
+    Ticket ticket;
+    EXPECT_EQ(path->TrySend(Message(1), out, &ticket) == Endpoint::Sent::kCopied, shared)
+        << theirs.inode;
   }
 }
 

@@ -247,43 +247,6 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   EXPECT_TRUE(child.EndedWell());
 }
 
-// Who cannot read it would ask for it through the ring, where it goes at once.
-TEST_P(ShmWays, ASmallMessageIsLentOnlyToWhoMayReadIt) {
-  const Way& way = GetParam();
-  if (way.forbid_before || way.forbid_after) {
-    GTEST_SKIP() << "which of the two may read is found out later";
-  }
-  const shm::Options options = OptionsOf(way);
-  Buffer data = Pattern(3000, 1);  // small by every one of these
-  Child child([&](int socket) {
-    Rank rank;
-    bool good = rank.Join(socket, false, options);
-    rank.path->SendControl("connected");
-    Buffer into(data.size(), 0);
-    Transfer receive;
-    rank.path->PostRecv(Message(1), Of(into), &receive);
-    good = good && rank.PollUntil([&] { return receive.times == 1; }) && into == data;
-    rank.path->SendControl("bye");
-    return rank.Hear("bye") && good;
-  });
-  Rank rank;
-  ASSERT_TRUE(rank.Join(child.socket(), true, options));
-  EXPECT_TRUE(rank.Hear("connected"));
-  const auto ticket = rank.path->TryLend(Message(1), Of(data));
-  EXPECT_EQ(ticket.has_value(), way.pull);
-  Transfer sent;
-  if (ticket) {
-    rank.path->Await(*ticket, &sent);
-  } else {
-    EXPECT_TRUE(rank.path->TrySend(Message(1), Of(data)));
-  }
-  EXPECT_TRUE(rank.PollUntil([&] { return !ticket || sent.times == 1; }));
-  EXPECT_TRUE(rank.Hear("bye"));
-  rank.path->SendControl("bye");
-  rank.PollUntil([&] { return !rank.lost.empty(); });
-  EXPECT_TRUE(child.EndedWell());
-}
-
 // Long ones, one at a time: each way may be tried.
 TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
   const Way& way = GetParam();

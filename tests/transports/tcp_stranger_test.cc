@@ -330,7 +330,7 @@ TEST_F(TcpStranger, AResetIsNotTakenForTheEndOfAProcess) {
       }
       Buffer buffer(8);
       if (asks_first == 1) {
-        EXPECT_FALSE(path->TrySend(Message(1), Of(std::as_const(buffer))));
+        EXPECT_FALSE(Copies(*path, Message(1), Of(std::as_const(buffer))));
       } else if (asks_first == 2) {
         EXPECT_EQ(path->TryRecv(Message(1), Of(buffer)), Endpoint::Next::kOther);
       }

@@ -141,17 +141,31 @@ uint64_t Outbox::Announce(std::byte* at, const Waiting& message) {
   return handle;
 }
 
-std::optional<Ticket> Outbox::LendNow(const Envelope& envelope, ConstBytes bytes) {
+Endpoint::Sent Outbox::SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
+  if (channel_ == nullptr || waiting()) {
+    return Endpoint::Sent::kNo;
+  }
+  const bool eager = IsEager(bytes);
+  if (eager && TryEager(envelope, bytes, true)) {
+    return Endpoint::Sent::kCopied;
+  }
+  // A peer that cannot read a small message would ask for it through the ring, which has no room now.
+  const bool waits = eager && !peer_reads_;
+  return !waits && AnnounceNow(envelope, bytes, ticket) ? Endpoint::Sent::kAnnounced
+                                                        : Endpoint::Sent::kNo;
+}
+
+bool Outbox::AnnounceNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
   const Context context = envelope.tag.context();
-  if (channel_ == nullptr || waiting() || !channel_->CanRevoke(context) ||
-      channel_->Revoked(context) || (!peer_reads_ && IsEager(bytes))) {
-    return std::nullopt;
+  if (!channel_->CanRevoke(context) || channel_->Revoked(context)) {
+    return false;
   }
   std::byte* at = channel_->Reserve(sizeof(WireAnnounce), true);
   if (at == nullptr) {
-    return std::nullopt;
+    return false;
   }
-  return Ticket{Announce(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
+  *ticket = {Announce(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
+  return true;
 }
 
 void Outbox::Await(Ticket ticket, Completion* done) {

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <list>
-#include <optional>
 #include <set>
 #include <string>
 
@@ -60,11 +59,8 @@ class Outbox {
   // As Endpoint::PostSend.
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // As Endpoint::TrySend.
-  bool SendNow(const Envelope& envelope, ConstBytes bytes) {
-    return channel_ != nullptr && !waiting() && IsEager(bytes) && TryEager(envelope, bytes, true);
-  }
-  // As Endpoint::TryLend, TryReturn (whether it is back) and Await.
-  std::optional<Ticket> LendNow(const Envelope& envelope, ConstBytes bytes);
+  Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket);
+  // As Endpoint::TryReturn (whether it is back) and Await.
   bool IsBack(Ticket ticket) { return announced_.Find(ticket.number) == nullptr; }
   void Await(Ticket ticket, Completion* done);
   // Says at once that a message has been read. False: no room; nothing was done.
@@ -122,6 +118,7 @@ class Outbox {
   // `conversing`: the sender waits for an answer, so the ring may begin again.
   bool TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing);
   bool TryAnnounce(const Waiting& message);
+  bool AnnounceNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket);
   // The room is reserved at `at`.
   uint64_t Announce(std::byte* at, const Waiting& message);
   // The region that the bytes lie in, known to the peer from now on; 0: none.

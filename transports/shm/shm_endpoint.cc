@@ -61,20 +61,12 @@ void ShmEndpoint::Retire(const SharedRegion& region) {
   }
 }
 
-bool ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
+Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
   if (stage_ != Stage::kUp) {
-    return false;
+    return Sent::kNo;
   }
   intake_.Settle();  // the record says how far we have come
-  return outbox_.SendNow(envelope, bytes);
-}
-
-std::optional<Ticket> ShmEndpoint::TryLend(const Envelope& envelope, ConstBytes bytes) {
-  if (stage_ != Stage::kUp) {
-    return std::nullopt;
-  }
-  intake_.Settle();
-  return outbox_.LendNow(envelope, bytes);
+  return outbox_.SendNow(envelope, bytes, ticket);
 }
 
 Endpoint::Next ShmEndpoint::TryReturn(Ticket ticket) {

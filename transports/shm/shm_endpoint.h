@@ -50,8 +50,7 @@ class ShmEndpoint final : public Endpoint {
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   absl::Status EndLoan(Loan* loan) override;
   bool HasEarly(Tag tag) const override { return intake_.HasEarly(tag); }
-  bool TrySend(const Envelope& envelope, ConstBytes bytes) override;
-  std::optional<Ticket> TryLend(const Envelope& envelope, ConstBytes bytes) override;
+  Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override;
   Next TryReturn(Ticket ticket) override;
   void Await(Ticket ticket, Completion* done) override;
   Next TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) override;

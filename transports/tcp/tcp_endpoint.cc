@@ -106,8 +106,9 @@ void TcpEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
   receiver_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
-bool TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes) {
-  return connected() && !ended() && sender_.TrySend(fd_.get(), envelope, bytes);
+Endpoint::Sent TcpEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, Ticket*) {
+  const bool sent = connected() && !ended() && sender_.TrySend(fd_.get(), envelope, bytes);
+  return sent ? Sent::kCopied : Sent::kNo;
 }
 
 Endpoint::Next TcpEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {

@@ -30,7 +30,7 @@ class TcpSender final : public Answers {
   // Messages: to post, and for what the peer says of them.
   OutgoingQueue& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
-  // As Endpoint::TrySend. False also where the socket might take a part only, as nobody may flush the
+  // As Endpoint::TrySend: true if the message is copied. False also where the socket might take a part only, as nobody may flush the
   // rest for long. Should it do so all the same (the kernel has no memory), the rest is copied, for
   // the next Flush.
   bool TrySend(int fd, const Envelope& envelope, ConstBytes bytes);
