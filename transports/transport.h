@@ -91,7 +91,7 @@ struct Loan {
 // What the receiver will do with the bytes. A transport may ignore it, but empties `loan`.
 struct RecvHint {
   // Not null: the receiver only reads the bytes, soon. When `done` runs, the bytes are in the receive's buffer or, if
-  // loan->lent is not null, there, until the receiver calls EndLoan. The loan lives as long as the Completion.
+  // loan->lent is not null, there, until the receiver calls Release. The loan lives as long as the Completion.
   Loan* loan = nullptr;
   // The result is so large that no cache holds it, and nothing reads these bytes soon: a transport that copies may write
   // them past the caches.
@@ -128,6 +128,8 @@ struct Ticket {
 class Endpoint {
  public:
   virtual ~Endpoint() = default;  // frees, never blocks
+
+  // ---- Seven verbs move data: three here, four on the fast path below.
   // Lends `bytes` until `done`. Posting may begin before the connection stands. `done` of a send runs when the buffer
   // may be reused, which does not say that the peer has received it.
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
@@ -137,10 +139,12 @@ class Endpoint {
   // Gives back what a receive was lent, and empties the loan; until then the send is not complete. Once for each loan that
   // was lent, also after Revoke and Close; from wherever posting is allowed. An error: the sender took its memory back
   // meanwhile (invariant 7), so the bytes that were read there may not be the message.
-  virtual absl::Status EndLoan(Loan*) { return absl::OkStatus(); }
+  virtual absl::Status Release(Loan*) { return absl::OkStatus(); }
+
   // Whether a message of this tag has come, all of it or its beginning or announcement, and no receive has taken it. Such
   // a message was told of by OnEarly.
   virtual bool HasEarly(Tag tag) const = 0;
+
   // ---- Non-blocking fast path, for a caller that does not poll meanwhile. The defaults never do anything.
   enum class Sent { kNo, kCopied, kAnnounced };
   // Sends the message now, if that needs no waiting. kCopied: the buffer may be reused. kAnnounced: the peer takes the
@@ -153,10 +157,10 @@ class Endpoint {
   // being written. kOther: Poll must see to it (something else has come, or a receive of this tag is posted); nothing was
   // done.
   virtual Next TryRecv(const Envelope&, Bytes, const std::byte** = nullptr) { return Next::kOther; }
-  // Whether what was lent may be written again. kThis: it may, and the ticket is used up. kOther: Poll must see to it:
-  // then Await.
-  virtual Next TryReturn(Ticket) { return Next::kOther; }
-  // From now on `done` says so, as if the message had been posted with it.
+  // Whether the peer has taken an announced message. kThis: it has, so the buffer may be reused; the ticket is used up.
+  // kNothing: not yet. kOther: Poll must see to it; the caller then calls Await.
+  virtual Next TryTaken(Ticket) { return Next::kOther; }
+  // Leaves an announced message to Poll: `done` runs as if the message had been posted with it.
   virtual void Await(Ticket, Completion*) {}
 
   // At most kMaxControlBytes, copied. In order among control messages; needs no receive and no credit. Never fails

@@ -43,7 +43,7 @@ void Executor::Stop(absl::Status why) {
   if (status_.ok()) {
     status_ = std::move(why);
   }
-  EndLoans();
+  ReleaseLoans();
   std::shared_ptr<OwnedBuffer> left;
   for (LaneRun& run : runs_) {
     if (run.combine != nullptr) {
@@ -55,16 +55,16 @@ void Executor::Stop(absl::Status why) {
 }
 
 OwnedBuffer Executor::TakeScratch() {
-  EndLoans();
+  ReleaseLoans();
   return std::move(scratch_);
 }
 
 // What is lent to a call that is over.
-void Executor::EndLoans() {
+void Executor::ReleaseLoans() {
   for (Pending& slot : slots_) {
     if (slot.loan.lent != nullptr) {
       const int peer = schedule_.transfers[slot.transfer].peer;
-      wiring_.endpoints[static_cast<size_t>(peer)]->EndLoan(&slot.loan).IgnoreError();
+      wiring_.endpoints[static_cast<size_t>(peer)]->Release(&slot.loan).IgnoreError();
     }
   }
 }
@@ -124,7 +124,7 @@ bool Executor::DoOps(LaneRun& run) {
     if (slots_[t].loan.lent != nullptr) {
       const int peer = schedule_.transfers[t].peer;
       const absl::Status good =
-          wiring_.endpoints[static_cast<size_t>(peer)]->EndLoan(&slots_[t].loan);
+          wiring_.endpoints[static_cast<size_t>(peer)]->Release(&slots_[t].loan);
       if (!good.ok() && status_.ok()) {
         stopped_ = true;
         status_ = good;

@@ -109,7 +109,7 @@ class Executor {
   void OnCombined(LaneRun& run, uint32_t op, std::byte* result, int32_t returned);
   // Whether the last of a round has completed that its operations wait for.
   bool ReadyForOps(const LaneRun& run, Direction completed) const;
-  void EndLoans();
+  void ReleaseLoans();
 
   const std::shared_ptr<const Plan> plan_;
   const Schedule& schedule_;

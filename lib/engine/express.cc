@@ -81,7 +81,7 @@ bool Express::TakeBackAll(const Round& round, InlineBackoff& backoff) {
   while (!progress_.lent.empty()) {
     const auto [t, ticket] = progress_.lent.back();
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
-    switch (wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TryReturn(ticket)) {
+    switch (wiring_.endpoints[static_cast<size_t>(transfer.peer)]->TryTaken(ticket)) {
       case Endpoint::Next::kThis:
         progress_.done |= uint64_t{1} << t;
         progress_.bytes_sent += ticket.bytes;
@@ -164,9 +164,9 @@ bool ExpressSend(Engine& engine, const Wiring& wiring, const Descriptor& descrip
   }
   if (sent == Endpoint::Sent::kAnnounced) {
     InlineBackoff backoff(engine);
-    Endpoint::Next next = endpoint.TryReturn(ticket);
+    Endpoint::Next next = endpoint.TryTaken(ticket);
     while (next == Endpoint::Next::kNothing && backoff.Wait()) {
-      next = endpoint.TryReturn(ticket);
+      next = endpoint.TryTaken(ticket);
     }
     if (next != Endpoint::Next::kThis) {
       progress->lent.push_back({0, ticket});

@@ -48,7 +48,7 @@ class PlayedEndpoint final : public Endpoint {
     colds += hint.cold ? 1 : 0;
     receives.push_back({envelope, bytes.data(), bytes.size(), done, lends ? hint.loan : nullptr});
   }
-  absl::Status EndLoan(Loan* loan) override {
+  absl::Status Release(Loan* loan) override {
     Lending& lending = lent.at(loan->handle);
     std::fill(lending.bytes.begin(), lending.bytes.end(), std::byte{0xee});
     ended.push_back(std::exchange(lending.sent, nullptr));
@@ -65,7 +65,7 @@ class PlayedEndpoint final : public Endpoint {
   std::deque<Posted> sends, receives;
   int colds = 0;
   bool lends = false;
-  absl::Status end;                  // what EndLoan gives
+  absl::Status end;                  // what Release gives
   std::map<uint64_t, Lending> lent;  // by handle
   std::vector<Completion*> ended;    // sends that are over with the loans that have ended
 };

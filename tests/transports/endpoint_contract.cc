@@ -177,9 +177,9 @@ EndpointContract::Many EndpointContract::SendMany(ConstBytes bytes, int most) {
 
 Endpoint::Next EndpointContract::UntilTaken(Endpoint& sender, Ticket ticket) {
   const Deadline deadline = Deadline::After(20 * kSecond);
-  Endpoint::Next next = sender.TryReturn(ticket);
+  Endpoint::Next next = sender.TryTaken(ticket);
   while (next == Endpoint::Next::kNothing && !deadline.Passed(Clock::Real().Now())) {
-    next = sender.TryReturn(ticket);
+    next = sender.TryTaken(ticket);
   }
   return next;
 }

@@ -598,9 +598,9 @@ TEST_P(EndpointContract, AtOnceAnnouncedIsTakenFromWhereItLies) {
     Ticket there, here;
     ASSERT_EQ(to_b->TrySend(Message(1), Of(out), &there), Sent::kAnnounced);
     ASSERT_EQ(to_a->TrySend(Message(2), Of(other), &here), Sent::kAnnounced);
-    EXPECT_EQ(to_b->TryReturn(there), Next::kOther) << "what comes first is a message";
+    EXPECT_EQ(to_b->TryTaken(there), Next::kOther) << "what comes first is a message";
     ASSERT_EQ(Take(Message(1), Of(in)), Next::kThis);
-    EXPECT_EQ(to_a->TryReturn(here), Next::kNothing);
+    EXPECT_EQ(to_a->TryTaken(here), Next::kNothing);
     Next next = Next::kNothing;
     while (next == Next::kNothing) {
       next = to_b->TryRecv(Message(2), Of(back));
@@ -661,7 +661,7 @@ TEST_P(EndpointContract, AtOnceAnnouncedIsAwaitedLikeWhatIsPosted) {
   EXPECT_NE(to_a->TryRecv(Message(3), Of(in)), Next::kThis);
   // Of a closed connection it is back, whether or not anybody has asked.
   to_b->Close(absl::AbortedError("done"));
-  EXPECT_EQ(to_b->TryReturn(Ticket{ticket.number, ticket.bytes}), Next::kOther);
+  EXPECT_EQ(to_b->TryTaken(Ticket{ticket.number, ticket.bytes}), Next::kOther);
   EXPECT_EQ(to_b->TrySend(Message(6), Of(out), &none), Sent::kNo);
 }
 

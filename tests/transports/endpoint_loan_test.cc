@@ -98,7 +98,7 @@ TEST_P(EndpointLoan, GivesTheBytesAndCompletesTheSendWhenItEnds) {
         if (loan.lent != nullptr) {
           Settle();
           EXPECT_EQ(sent.times, 0) << "it is still read";
-          EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+          EXPECT_EQ(to_a->Release(&loan), absl::OkStatus());
           EXPECT_EQ(loan.lent, nullptr);
         }
         ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
@@ -153,7 +153,7 @@ TEST_P(EndpointLoan, RegisteredMemoryIsReadAnewWithEachMessage) {
     ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kAll), next_tag++));
     EXPECT_EQ(Received(), Pattern(kAll, seed));
     if (loan.lent != nullptr) {
-      EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+      EXPECT_EQ(to_a->Release(&loan), absl::OkStatus());
     }
     ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
   }
@@ -187,7 +187,7 @@ TEST_P(EndpointLoan, Invariant7_TheSenderTakesItBackWhileItIsRead) {
   ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
   if (lent) {
     EXPECT_EQ(sent.status.code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(to_a->EndLoan(&loan).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(to_a->Release(&loan).code(), absl::StatusCode::kAborted);
   }
   ExpectGood();
 }
@@ -199,7 +199,7 @@ TEST_P(EndpointLoan, Invariant7_OrHasTakenItBackAndThePeerHasNotHeard) {
   ASSERT_NO_FATAL_FAILURE(SendOne(In(*region, 0, kMiB), 1));
   to_b->Revoke(kUnused, kContext, absl::AbortedError("enough"));
   if (loan.lent != nullptr) {  // nobody has polled
-    EXPECT_EQ(to_a->EndLoan(&loan).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(to_a->Release(&loan).code(), absl::StatusCode::kAborted);
   }
   ExpectGood();
 }
@@ -265,7 +265,7 @@ TEST_P(EndpointLoan, TheReceiverRevokesWhatItIsLent) {
   to_a->Revoke(kContext, kUnused, absl::AbortedError("enough"));
   ASSERT_TRUE(PollUntil([&] { return sent.times == 1; })) << "the sender waits for nobody";
   if (loan.lent != nullptr) {
-    EXPECT_EQ(to_a->EndLoan(&loan).code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(to_a->Release(&loan).code(), absl::StatusCode::kAborted);
   }
   ExpectGood();
 }
@@ -285,7 +285,7 @@ TEST_P(EndpointLoan, ClosingWhileSomethingIsLent) {
     ASSERT_TRUE(PollUntil([&] { return !other.lost.empty() && sent.times == 1; }));
     if (loan.lent != nullptr) {
       EXPECT_EQ(SharedMappings(), before + 2) << "kept for whoever still reads it";
-      EXPECT_FALSE(to_a->EndLoan(&loan).ok());
+      EXPECT_FALSE(to_a->Release(&loan).ok());
     }
     EXPECT_EQ(SharedMappings(), before + 1) << "the sender's own";
     TearDown();
@@ -309,7 +309,7 @@ TEST_P(EndpointLoan, ARegionThatIsRetiredIsUnmappedByThePeer) {
     EXPECT_EQ(Received(), Pattern(64 * kKiB, static_cast<uint32_t>(i)));
     EXPECT_EQ(SharedMappings(), before + (lends() ? 2 : 1));
     if (loan.lent != nullptr) {
-      EXPECT_EQ(to_a->EndLoan(&loan), absl::OkStatus());
+      EXPECT_EQ(to_a->Release(&loan), absl::OkStatus());
     }
     ASSERT_TRUE(PollUntil([&] { return sent.times == 1; }));
     Retire(region);

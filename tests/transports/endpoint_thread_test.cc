@@ -134,7 +134,7 @@ class EveryWay {
       ASSERT_EQ(received.status, absl::OkStatus());
       if (loan.lent != nullptr) {
         std::copy_n(reinterpret_cast<const uint8_t*>(loan.lent), in.size(), in.begin());
-        ASSERT_EQ(path_.EndLoan(&loan), absl::OkStatus());
+        ASSERT_EQ(path_.Release(&loan), absl::OkStatus());
       }
     }
     ASSERT_TRUE(in == Pattern(bytes, i + others)) << i << ", " << bytes << " bytes";
@@ -177,7 +177,7 @@ class EveryWay {
   void TakeBack(Ticket ticket, Transfer* sent) {
     auto next = Endpoint::Next::kNothing;
     for (auto turns = random_() % 300; turns > 0 && next == Endpoint::Next::kNothing; --turns) {
-      next = path_.TryReturn(ticket);
+      next = path_.TryTaken(ticket);
     }
     if (next == Endpoint::Next::kThis) {
       sent->times = 1;

@@ -280,7 +280,7 @@ TEST_F(ShmHostile, MoreEndsThanMessages) {
     return path->TryRecv(Message(3), Bytes(reinterpret_cast<std::byte*>(&into[0]), into.size()));
   };
   EXPECT_EQ(try_recv(), Endpoint::Next::kOther);
-  EXPECT_EQ(path->TryReturn(ticket), Endpoint::Next::kThis);
+  EXPECT_EQ(path->TryTaken(ticket), Endpoint::Next::kThis);
   ASSERT_TRUE(PollUntil([&] { return early == 1; }));
   EXPECT_EQ(try_recv(), Endpoint::Next::kThis);
   EXPECT_EQ(into, "abc");
@@ -742,7 +742,7 @@ TEST_F(ShmHostile, MemoryRetiredWhileItIsLentStaysUntilTheEnd) {
       Write(kControl, "done");
       ASSERT_TRUE(PollUntil([&] { return !controls.empty(); }));
       EXPECT_EQ(loan.lent[99'999], std::byte{7});
-      EXPECT_EQ(path->EndLoan(&loan).ok(), !revoked_there && !revoked_here);
+      EXPECT_EQ(path->Release(&loan).ok(), !revoked_there && !revoked_here);
       RingReader::Record record;
       int done = 0;
       while (peer->Peek(&record)) {

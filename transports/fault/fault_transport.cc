@@ -40,7 +40,7 @@ class FaultEndpoint final : public Endpoint {
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override {
     beneath_->PostRecv(envelope, bytes, done, hint);
   }
-  absl::Status EndLoan(Loan* loan) override { return beneath_->EndLoan(loan); }
+  absl::Status Release(Loan* loan) override { return beneath_->Release(loan); }
   bool HasEarly(Tag tag) const override { return beneath_->HasEarly(tag); }
   void SendControl(absl::string_view message) override { beneath_->SendControl(message); }
   bool SendUrgent(absl::string_view message) override { return beneath_->SendUrgent(message); }

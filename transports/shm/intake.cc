@@ -401,7 +401,7 @@ void Intake::Lend(Remote* remote, uint64_t handle) {
   queue_.Advance(incoming, incoming->left());
 }
 
-absl::Status Intake::EndLoan(Loan* loan) {
+absl::Status Intake::Release(Loan* loan) {
   const uint64_t handle = std::exchange(*loan, Loan()).handle;
   const Remote& remote = *remotes_.Find(handle);  // there until now, whatever was revoked or closed
   const bool good = !remote.revoked && !channel_->ClosedByPeer() &&
@@ -640,7 +640,7 @@ absl::Status Intake::OnFragment(ConstBytes payload) {
 void Intake::OnWithdraw(Context context) {
   const absl::Status why = absl::AbortedError("revoked by the peer that was sending");
   remotes_.ForEach([&](uint64_t handle, const Remote& remote) {
-    if (remote.tag.context() != context || remote.lent) {  // EndLoan sees it
+    if (remote.tag.context() != context || remote.lent) {  // Release sees it
       return;
     }
     if (remote.incoming != nullptr) {
@@ -664,7 +664,7 @@ void Intake::Revoke(Context mine, const absl::Status& why) {
   for (uint64_t handle : refused_) {
     Finish(handle);
   }
-  // What is lent stays mapped until EndLoan; the sender does not wait for that.
+  // What is lent stays mapped until Release; the sender does not wait for that.
   remotes_.ForEach([&](uint64_t, Remote& remote) {
     if (remote.lent && remote.tag.context() == mine && !std::exchange(remote.revoked, true)) {
       outbox_->Control(kDone, WireDone{remote.handle});

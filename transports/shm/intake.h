@@ -6,7 +6,7 @@
 //                     │              in fragments; either part may be all of it ──> kDone, if
 //                     │              anything was read
 //                     └──> lent      (it is mapped here, and the receive takes a loan)
-//                                    ──EndLoan──> kDone
+//                                    ──Release──> kDone
 //   announced by the next record, while TakeNow waits for it ──> read whole, at once ──> kDone
 //
 // The ring is emptied whether or not receives are posted: early messages go to the MatchQueue,
@@ -43,14 +43,14 @@ class Intake {
   // As Endpoint::PostRecv.
   void Post(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint);
   bool HasEarly(Tag tag) const { return queue_.HasEarly(tag); }
-  // As Endpoint::EndLoan.
-  absl::Status EndLoan(Loan* loan);
+  // As Endpoint::Release.
+  absl::Status Release(Loan* loan);
   // Memory that the peer has passed. An error: it broke the protocol.
   absl::Status TakeOffers();
 
   // As Endpoint::TryRecv. Settle ends a message that lies at `*where`, in the ring.
   Endpoint::Next TakeNow(const Envelope& envelope, Bytes into, const std::byte** where);
-  // As Endpoint::TryReturn.
+  // As Endpoint::TryTaken.
   Endpoint::Next HearNow(Ticket ticket);
   void Settle() {
     if (looked_at_ > 0 && channel_ != nullptr) {

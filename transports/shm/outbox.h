@@ -60,7 +60,7 @@ class Outbox {
   void Send(const Envelope& envelope, ConstBytes bytes, Completion* done);
   // As Endpoint::TrySend.
   Endpoint::Sent SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket);
-  // As Endpoint::TryReturn (whether it is back) and Await.
+  // As Endpoint::TryTaken (whether it is back) and Await.
   bool IsBack(Ticket ticket) { return announced_.Find(ticket.number) == nullptr; }
   void Await(Ticket ticket, Completion* done);
   // Says at once that a message has been read. False: no room; nothing was done.

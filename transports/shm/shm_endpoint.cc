@@ -51,8 +51,8 @@ void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* do
   intake_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
-absl::Status ShmEndpoint::EndLoan(Loan* loan) {
-  return intake_.EndLoan(loan);
+absl::Status ShmEndpoint::Release(Loan* loan) {
+  return intake_.Release(loan);
 }
 
 void ShmEndpoint::Retire(const SharedRegion& region) {
@@ -69,7 +69,7 @@ Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, 
   return outbox_.SendNow(envelope, bytes, ticket);
 }
 
-Endpoint::Next ShmEndpoint::TryReturn(Ticket ticket) {
+Endpoint::Next ShmEndpoint::TryTaken(Ticket ticket) {
   if (stage_ != Stage::kUp) {
     return Next::kOther;
   }

@@ -48,10 +48,10 @@ class ShmEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
-  absl::Status EndLoan(Loan* loan) override;
+  absl::Status Release(Loan* loan) override;
   bool HasEarly(Tag tag) const override { return intake_.HasEarly(tag); }
   Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override;
-  Next TryReturn(Ticket ticket) override;
+  Next TryTaken(Ticket ticket) override;
   void Await(Ticket ticket, Completion* done) override;
   Next TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) override;
   void SendControl(absl::string_view message) override;
