@@ -24,9 +24,15 @@
  *   | edit_layer_report, _layer_score   | edit_layer_work, on device memory                                                      |
  *   | edit_begin_forward, edit_leave    | edit_begin_forward_start, edit_leave_start, likewise                                   |
  *   | shard_broadcast                   | shard_broadcast_start, likewise                                                        |
- *   | acco_install                      | acco_wait, then install                                                                |
- *   | edit_save, _load, acco_save, _load | entrain_checkpoint_config_t.timeout_ns bounds the whole call                          |
- *   | shard_gradient_norm               | the shard's timeout_ns bounds it; after TIMED_OUT the shard is only to be destroyed     |
+ *   | acco_install                      | acco_wait or acco_work, then install                                                   |
+ *   | edit_save, _load, _save_to,       | edit_save_start and so on, likewise; timeout_ns of the config bounds the whole call    |
+ *   | _load_from, and of acco           |                                                                                        |
+ *   | edit_open_state, acco_open_state  | edit_open_state_start, acco_open_state_start, likewise                                 |
+ *   | state_commit                      | state_commit_start, likewise; its timeout_ns bounds the whole call                     |
+ *   | state_get                         | waits for a stream only; the object's timeout_ns bounds it                             |
+ *   | shard_gradient_norm               | shard_gradient_norm_start, likewise; the shard's timeout_ns bounds it, and after       |
+ *   |                                   | TIMED_OUT the shard is only to be destroyed                                            |
+ *   | shard_bind, shard_load            | on device memory wait for the stream; the shard's timeout_ns bounds it                 |
  *   | mesh_create, mesh_create_from,    | the default of the communicators (entrain_comm_set_timeout) bounds each collective     |
  *   | shard_create, edit_create,        | inside; after TIMED_OUT there is no object, and the communicator on which it happened  |
  *   | acco_create                       | has ended                                                                              |
@@ -36,7 +42,8 @@
  * freed. Until it is over, no other call may use the object, and of an EDiT object its shard and open states: such calls return
  * FAILED_PRECONDITION, except those that ask for constants (shard_layer_info, shard_slab_count, edit_stream, state_count, _info,
  * _find). Destroying the object ends the call with ABORTED, also on the ranks that wait for this one. A blocking call that another
- * thread is in must be over before the object is destroyed. Both kinds may be made in done() of entrain_work_notify.
+ * thread is in must be over before the object is destroyed. Arguments are copied, but output arguments and what `user` points to
+ * are lent until the work is over. Both kinds may be made in done() of entrain_work_notify.
  * entrain_work_info says of them: sequence 0, the layer as tag, the replica's communicator. */
 #ifndef ENTRAIN_TRAIN_H_
 #define ENTRAIN_TRAIN_H_
@@ -253,6 +260,9 @@ ENTRAIN_API entrain_status_t entrain_shard_set_buffers(entrain_shard_t* shard, i
  * reduced as entrain_edit_end_step has it (FAILED_PRECONDITION). Collective over the replica; blocks: one number a rank; on
  * device memory the host waits for the stream too. */
 ENTRAIN_API entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* norm);
+/* The same as a started call. `norm` is lent until the work is over, and written if it ends well. */
+ENTRAIN_API entrain_status_t entrain_shard_gradient_norm_start(entrain_shard_t* shard, double* norm,
+                                                               entrain_work_t** work);
 
 enum {
   ENTRAIN_GRADIENTS_LOCAL = 0, /* averaged over shard and context group: each replica trains alone */
@@ -652,6 +662,11 @@ ENTRAIN_API entrain_status_t entrain_edit_save(entrain_edit_t* edit, const entra
  * (FAILED_PRECONDITION), on all ranks alike, and the run is as it was. Loading as portable drops, without an error, what belongs
  * to single replicas or ranks and has no place in this run: detectors where skip_anomaly is 0 (the log, level info, names them). */
 ENTRAIN_API entrain_status_t entrain_edit_load(entrain_edit_t* edit, const entrain_checkpoint_config_t* config);
+/* Both as started calls. A save that is ended by destroy leaves a checkpoint of that name as it was. */
+ENTRAIN_API entrain_status_t entrain_edit_save_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                                     entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_edit_load_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                                     entrain_work_t** work);
 
 /* A checkpoint in the hands of functions of the caller's, in place of save_dir/ckpt_name.ckpt: an object store, memory, another
  * library's format. The bytes are those of the file. Each function returns 0; any other number fails the call on all
@@ -686,6 +701,14 @@ ENTRAIN_API entrain_status_t entrain_edit_save_to(entrain_edit_t* edit, const en
                                                   const entrain_checkpoint_functions_t* functions);
 ENTRAIN_API entrain_status_t entrain_edit_load_from(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
                                                     const entrain_checkpoint_functions_t* functions);
+/* Both as started calls: a thread of the library's calls the functions. */
+ENTRAIN_API entrain_status_t entrain_edit_save_to_start(entrain_edit_t* edit, const entrain_checkpoint_config_t* config,
+                                                        const entrain_checkpoint_functions_t* functions,
+                                                        entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
+                                                          const entrain_checkpoint_config_t* config,
+                                                          const entrain_checkpoint_functions_t* functions,
+                                                          entrain_work_t** work);
 
 /* ---- The state, array by array --------------------------------------------------------------------------------
  *
@@ -708,8 +731,11 @@ ENTRAIN_API entrain_status_t entrain_edit_load_from(entrain_edit_t* edit, const 
  * exchanged yet can be opened, in order to be set. The arrays are those that this run's options ask for. The state takes
  * no memory for them until they are set. */
 ENTRAIN_API entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind, entrain_state_t** state);
+/* The same as a started call. `state` is lent until the work is over, and written if it ends well. */
+ENTRAIN_API entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kind, entrain_state_t** state,
+                                                           entrain_work_t** work);
 /* Frees it; what was set and not committed has no effect. It may be destroyed before and after its object, but used before
- * alone (FAILED_PRECONDITION). */
+ * alone (FAILED_PRECONDITION). A commit under way goes on; destroying the object ends it. */
 ENTRAIN_API void entrain_state_destroy(entrain_state_t* state);
 
 /* An array that this rank has alike with others or alone, or a piece of a layer. The pieces of a layer (several on a rank
@@ -757,6 +783,9 @@ ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t in
  * INVALID_ARGUMENT names an array that ranks have alike and that was set to values that differ. What was set is still set
  * then. Once: a second commit is FAILED_PRECONDITION. */
 ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns);
+/* The same as a started call of the object. */
+ENTRAIN_API entrain_status_t entrain_state_commit_start(entrain_state_t* state, int64_t timeout_ns,
+                                                        entrain_work_t** work);
 
 /* ---- ACCO: gradients cross the network behind the computation ------------------------------------------------------
  *
@@ -900,6 +929,9 @@ ENTRAIN_API entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* re
  * same error. Where install waits for the round that it starts (zero1, warm-up), wait starts it; then nothing may be added, saved
  * or loaded before install (FAILED_PRECONDITION). Otherwise it changes nothing. */
 ENTRAIN_API entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns);
+/* A work that is over when install would not wait, with the round's status. The conditions of entrain_acco_wait hold, and it starts
+ * the same round. */
+ENTRAIN_API entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work);
 /* Waits for the round under way, installs its parameters, starts the next round with what has been added. *finished: 1: the
  * run is over, on all ranks after the same commit; the parameters are that commit's, and what was added since is dropped. */
 ENTRAIN_API entrain_status_t entrain_acco_install(entrain_acco_t* acco, int32_t* finished);
@@ -941,13 +973,26 @@ ENTRAIN_API entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const 
                                                     entrain_dtype_t dtype, int32_t holder);
 ENTRAIN_API entrain_status_t entrain_acco_save(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
 ENTRAIN_API entrain_status_t entrain_acco_load(entrain_acco_t* acco, const entrain_checkpoint_config_t* config);
+ENTRAIN_API entrain_status_t entrain_acco_save_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                                     entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_acco_load_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                                     entrain_work_t** work);
 /* As entrain_edit_save_to, entrain_edit_load_from and entrain_edit_open_state; the channel is one replica and one layer. The state
  * may be opened where a checkpoint may be saved, and before the first add. */
 ENTRAIN_API entrain_status_t entrain_acco_save_to(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
                                                   const entrain_checkpoint_functions_t* functions);
 ENTRAIN_API entrain_status_t entrain_acco_load_from(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
                                                     const entrain_checkpoint_functions_t* functions);
+ENTRAIN_API entrain_status_t entrain_acco_save_to_start(entrain_acco_t* acco, const entrain_checkpoint_config_t* config,
+                                                        const entrain_checkpoint_functions_t* functions,
+                                                        entrain_work_t** work);
+ENTRAIN_API entrain_status_t entrain_acco_load_from_start(entrain_acco_t* acco,
+                                                          const entrain_checkpoint_config_t* config,
+                                                          const entrain_checkpoint_functions_t* functions,
+                                                          entrain_work_t** work);
 ENTRAIN_API entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind, entrain_state_t** state);
+ENTRAIN_API entrain_status_t entrain_acco_open_state_start(entrain_acco_t* acco, int32_t kind, entrain_state_t** state,
+                                                           entrain_work_t** work);
 
 #ifdef __cplusplus
 } /* extern "C" */

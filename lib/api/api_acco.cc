@@ -130,7 +130,7 @@ template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body,
                            Does does = Does::kWait) {
   return Guard(function, does, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
     const absl::Status status = body();
     if (!status.ok()) {
       acco->channel->Refused(entrain::Annotate(status, function));
@@ -166,7 +166,8 @@ entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_co
     const std::shared_ptr<entrain::Communicator> shared =
         comm->comm;  // the handle may go meanwhile
     ENTRAIN_ASSIGN_OR_RETURN(auto made, GradientChannel::Create(*shared, options));
-    *acco = new entrain_acco{.channel = std::move(made)};
+    *acco = new entrain_acco{.channel = std::move(made),
+                             .calls = std::make_shared<StartedCalls>(*shared)};
     return absl::OkStatus();
   });
 }
@@ -229,6 +230,17 @@ entrain_status_t entrain_acco_wait(entrain_acco_t* acco, int64_t timeout_ns) {
   return over ? code : ENTRAIN_IN_PROGRESS;
 }
 
+entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work) {
+  return GuardCall(
+      __func__, acco,
+      [&]() -> absl::Status {
+        return WatchOn(acco, "acco_round", -1, work, [&](entrain::Courier::Continuation then) {
+          return acco->channel->WhenReady(std::move(then));
+        });
+      },
+      Does::kStart);
+}
+
 entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {
   return GuardCall(__func__, acco, [&]() -> absl::Status { return acco->channel->Stop(); });
 }
@@ -240,7 +252,7 @@ void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes) {
 
 entrain_status_t entrain_acco_info(const entrain_acco_t* acco, entrain_acco_info_t* info) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
     const ChannelInfo now = acco->channel->info();
     entrain_acco_info_t known;
     entrain_acco_info_init(&known);

@@ -90,6 +90,45 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
                           DType{dtype}, data, elements);
 }
 
+// The four things that can be done with a checkpoint.
+absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
+  return edit->edit->Save(options);
+}
+absl::Status Load(entrain_edit_t* edit, const CheckpointOptions& options) {
+  return edit->edit->Load(options);
+}
+absl::Status Save(entrain_acco_t* acco, const CheckpointOptions& options) {
+  return acco->channel->Save(options);
+}
+absl::Status Load(entrain_acco_t* acco, const CheckpointOptions& options) {
+  return acco->channel->Load(options);
+}
+template <typename Handle>
+using Action = absl::Status (*)(Handle*, const CheckpointOptions&);
+
+template <typename Handle>
+entrain_status_t Run(const char* function, Handle* handle, const char* name, Action<Handle> action,
+                     const absl::StatusOr<CheckpointOptions>& options) {
+  return Guard(function, Does::kWait, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
+    ENTRAIN_RETURN_IF_ERROR(options.status());
+    return action(handle, *options);
+  });
+}
+
+// The same by a thread of the library's. `operation`: the work's.
+template <typename Handle>
+entrain_status_t Start(const char* function, Handle* handle, const char* name,
+                       absl::string_view operation, Action<Handle> action,
+                       const absl::StatusOr<CheckpointOptions>& options, entrain_work_t** work) {
+  return Guard(function, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
+    ENTRAIN_RETURN_IF_ERROR(options.status());
+    return StartOn(handle, name, operation, work,
+                   [=, given = *options] { return action(handle, given); });
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -117,90 +156,110 @@ entrain_status_t entrain_edit_add_state(entrain_edit_t* edit, const char* name, 
 
 entrain_status_t entrain_edit_save(entrain_edit_t* edit,
                                    const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
-    return edit->edit->Save(options);
-  });
+  return Run(__func__, edit, "edit", Save, ToCheckpointOptions(config));
 }
 
-entrain_status_t entrain_edit_load(entrain_edit_t* edit,
-                                   const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
-    return edit->edit->Load(options);
-  });
+entrain_status_t entrain_edit_save_start(entrain_edit_t* edit,
+                                         const entrain_checkpoint_config_t* config,
+                                         entrain_work_t** work) {
+  return Start(__func__, edit, "edit", "edit_save", Save, ToCheckpointOptions(config), work);
 }
 
 entrain_status_t entrain_edit_save_to(entrain_edit_t* edit,
                                       const entrain_checkpoint_config_t* config,
                                       const entrain_checkpoint_functions_t* functions) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
-                             ToCheckpointOptions(config, functions));
-    return edit->edit->Save(options);
-  });
+  return Run(__func__, edit, "edit", Save, ToCheckpointOptions(config, functions));
+}
+
+entrain_status_t entrain_edit_save_to_start(entrain_edit_t* edit,
+                                            const entrain_checkpoint_config_t* config,
+                                            const entrain_checkpoint_functions_t* functions,
+                                            entrain_work_t** work) {
+  return Start(__func__, edit, "edit", "edit_save", Save, ToCheckpointOptions(config, functions),
+               work);
+}
+
+entrain_status_t entrain_edit_load(entrain_edit_t* edit,
+                                   const entrain_checkpoint_config_t* config) {
+  return Run(__func__, edit, "edit", Load, ToCheckpointOptions(config));
+}
+
+entrain_status_t entrain_edit_load_start(entrain_edit_t* edit,
+                                         const entrain_checkpoint_config_t* config,
+                                         entrain_work_t** work) {
+  return Start(__func__, edit, "edit", "edit_load", Load, ToCheckpointOptions(config), work);
 }
 
 entrain_status_t entrain_edit_load_from(entrain_edit_t* edit,
                                         const entrain_checkpoint_config_t* config,
                                         const entrain_checkpoint_functions_t* functions) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
-                             ToCheckpointOptions(config, functions));
-    return edit->edit->Load(options);
-  });
+  return Run(__func__, edit, "edit", Load, ToCheckpointOptions(config, functions));
+}
+
+entrain_status_t entrain_edit_load_from_start(entrain_edit_t* edit,
+                                              const entrain_checkpoint_config_t* config,
+                                              const entrain_checkpoint_functions_t* functions,
+                                              entrain_work_t** work) {
+  return Start(__func__, edit, "edit", "edit_load", Load, ToCheckpointOptions(config, functions),
+               work);
 }
 
 entrain_status_t entrain_acco_add_state(entrain_acco_t* acco, const char* name, void* data,
                                         size_t count, entrain_dtype_t dtype, int32_t holder) {
   return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
     return AddState(*acco->channel, name, data, count, dtype, holder);
   });
 }
 
 entrain_status_t entrain_acco_save(entrain_acco_t* acco,
                                    const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
-    return acco->channel->Save(options);
-  });
+  return Run(__func__, acco, "acco", Save, ToCheckpointOptions(config));
 }
 
-entrain_status_t entrain_acco_load(entrain_acco_t* acco,
-                                   const entrain_checkpoint_config_t* config) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options, ToCheckpointOptions(config));
-    return acco->channel->Load(options);
-  });
+entrain_status_t entrain_acco_save_start(entrain_acco_t* acco,
+                                         const entrain_checkpoint_config_t* config,
+                                         entrain_work_t** work) {
+  return Start(__func__, acco, "acco", "acco_save", Save, ToCheckpointOptions(config), work);
 }
 
 entrain_status_t entrain_acco_save_to(entrain_acco_t* acco,
                                       const entrain_checkpoint_config_t* config,
                                       const entrain_checkpoint_functions_t* functions) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
-                             ToCheckpointOptions(config, functions));
-    return acco->channel->Save(options);
-  });
+  return Run(__func__, acco, "acco", Save, ToCheckpointOptions(config, functions));
+}
+
+entrain_status_t entrain_acco_save_to_start(entrain_acco_t* acco,
+                                            const entrain_checkpoint_config_t* config,
+                                            const entrain_checkpoint_functions_t* functions,
+                                            entrain_work_t** work) {
+  return Start(__func__, acco, "acco", "acco_save", Save, ToCheckpointOptions(config, functions),
+               work);
+}
+
+entrain_status_t entrain_acco_load(entrain_acco_t* acco,
+                                   const entrain_checkpoint_config_t* config) {
+  return Run(__func__, acco, "acco", Load, ToCheckpointOptions(config));
+}
+
+entrain_status_t entrain_acco_load_start(entrain_acco_t* acco,
+                                         const entrain_checkpoint_config_t* config,
+                                         entrain_work_t** work) {
+  return Start(__func__, acco, "acco", "acco_load", Load, ToCheckpointOptions(config), work);
 }
 
 entrain_status_t entrain_acco_load_from(entrain_acco_t* acco,
                                         const entrain_checkpoint_config_t* config,
                                         const entrain_checkpoint_functions_t* functions) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
-    ENTRAIN_ASSIGN_OR_RETURN(const CheckpointOptions options,
-                             ToCheckpointOptions(config, functions));
-    return acco->channel->Load(options);
-  });
+  return Run(__func__, acco, "acco", Load, ToCheckpointOptions(config, functions));
+}
+
+entrain_status_t entrain_acco_load_from_start(entrain_acco_t* acco,
+                                              const entrain_checkpoint_config_t* config,
+                                              const entrain_checkpoint_functions_t* functions,
+                                              entrain_work_t** work) {
+  return Start(__func__, acco, "acco", "acco_load", Load, ToCheckpointOptions(config, functions),
+               work);
 }
 
 }  // extern "C"

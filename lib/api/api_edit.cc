@@ -17,13 +17,11 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
-using entrain::Axis;
+using entrain::Courier;
 using entrain::DType;
 using entrain::EditOption;
 using entrain::EditOptions;
 using entrain::LayerSync;
-using entrain::RefPtr;
-using entrain::Work;
 
 namespace {
 
@@ -128,13 +126,8 @@ template <typename Body>
 entrain_status_t StartCall(const char* function, absl::string_view operation, entrain_edit_t* edit,
                            entrain_work_t** work, Body body) {
   return Guard(function, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(edit, "edit"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-    auto started = edit->calls->Start(
-        edit->edit.get(), SignalWork::Make(*edit->edit->mesh()->comm(Axis::kModel), operation),
-        [function, edit, body = std::move(body)] { return Make(function, edit, body); });
-    *work = ToHandle(std::move(started), /*background=*/false);
-    return absl::OkStatus();
+    return StartOn(edit, "edit", operation, work,
+                   [function, edit, body = std::move(body)] { return Make(function, edit, body); });
   });
 }
 
@@ -272,13 +265,9 @@ entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer,
                                          entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-    const auto signal =
-        SignalWork::Make(*edit->edit->mesh()->comm(Axis::kModel), "edit_layer", layer);
-    ENTRAIN_RETURN_IF_ERROR(edit->edit->WhenLayerOver(
-        layer, [signal](const absl::Status& status) { signal->Over(status); }));
-    *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
-    return absl::OkStatus();
+    return WatchOn(edit, "edit_layer", layer, work, [&](Courier::Continuation then) {
+      return edit->edit->WhenLayerOver(layer, std::move(then));
+    });
   });
 }
 

@@ -81,11 +81,29 @@ entrain_status_t entrain_edit_open_state(entrain_edit_t* edit, int32_t kind,
   });
 }
 
+entrain_status_t entrain_edit_open_state_start(entrain_edit_t* edit, int32_t kind,
+                                               entrain_state_t** state, entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
+    return StartOn(edit, "edit", "edit_open_state", work,
+                   [edit, kind, state] { return Open(edit->edit, edit->calls, kind, state); });
+  });
+}
+
 entrain_status_t entrain_acco_open_state(entrain_acco_t* acco, int32_t kind,
                                          entrain_state_t** state) {
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
     return Open(acco->channel, acco->calls, kind, state);
+  });
+}
+
+entrain_status_t entrain_acco_open_state_start(entrain_acco_t* acco, int32_t kind,
+                                               entrain_state_t** state, entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(state), "state"));
+    return StartOn(acco, "acco", "acco_open_state", work,
+                   [acco, kind, state] { return Open(acco->channel, acco->calls, kind, state); });
   });
 }
 
@@ -166,7 +184,18 @@ entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
-    return state->state->Commit(timeout_ns);
+    const std::shared_ptr<OpenState> kept = state->state;  // the handle may go meanwhile
+    return kept->Commit(timeout_ns);
+  });
+}
+
+entrain_status_t entrain_state_commit_start(entrain_state_t* state, int64_t timeout_ns,
+                                            entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
+    ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
+    return StartOn(state, "state", "state_commit", work,
+                   [kept = state->state, timeout_ns] { return kept->Commit(timeout_ns); });
   });
 }
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -20,13 +19,10 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
-using entrain::Axis;
 using entrain::Courier;
 using entrain::DType;
 using entrain::LayerShards;
 using entrain::Mesh;
-using entrain::RefPtr;
-using entrain::Work;
 
 namespace {
 
@@ -39,17 +35,6 @@ entrain_mesh_t* ToMeshHandle(std::shared_ptr<Mesh> mesh) {
     handle->comms[axis].lent = true;
   }
   return handle;
-}
-
-// The work that is over when the continuation given to `when` is called.
-absl::Status ToWorkOf(const entrain_shard_t& shard, absl::string_view operation, int64_t tag,
-                      absl::FunctionRef<absl::Status(Courier::Continuation)> when,
-                      entrain_work_t** work) {
-  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-  const auto signal = SignalWork::Make(*shard.shards->mesh()->comm(Axis::kModel), operation, tag);
-  ENTRAIN_RETURN_IF_ERROR(when([signal](const absl::Status& status) { signal->Over(status); }));
-  *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
-  return absl::OkStatus();
 }
 
 absl::Status CheckAxis(int32_t axis) {
@@ -303,7 +288,8 @@ entrain_status_t entrain_shard_create(entrain_mesh_t* mesh, const entrain_shard_
     ENTRAIN_RETURN_IF_ERROR(NotNull(shard, "shard"));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::ShardConfig shape, ToShardConfig(known));
     ENTRAIN_ASSIGN_OR_RETURN(auto made, LayerShards::Create(mesh->mesh, shape));
-    *shard = new entrain_shard{.shards = std::move(made)};
+    auto calls = std::make_shared<StartedCalls>(*mesh->mesh->comm(entrain::Axis::kModel));
+    *shard = new entrain_shard{.shards = std::move(made), .calls = std::move(calls)};
     return absl::OkStatus();
   });
 }
@@ -403,14 +389,8 @@ entrain_status_t entrain_shard_broadcast(entrain_shard_t* shard) {
 
 entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
-    ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
-    auto started = shard->calls->Start(
-        shard->shards.get(),
-        SignalWork::Make(*shard->shards->mesh()->comm(Axis::kModel), "shard_broadcast"),
-        [shard] { return shard->shards->Broadcast(); });
-    *work = ToHandle(std::move(started), /*background=*/false);
-    return absl::OkStatus();
+    return StartOn(shard, "shard", "shard_broadcast", work,
+                   [shard] { return shard->shards->Broadcast(); });
   });
 }
 
@@ -442,12 +422,9 @@ entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer
                                            entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
-    return ToWorkOf(
-        *shard, "shard_gather", layer,
-        [&](Courier::Continuation then) {
-          return shard->shards->WhenGathered(layer, std::move(then));
-        },
-        work);
+    return WatchOn(shard, "shard_gather", layer, work, [&](Courier::Continuation then) {
+      return shard->shards->WhenGathered(layer, std::move(then));
+    });
   });
 }
 
@@ -484,12 +461,9 @@ entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
 entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
-    return ToWorkOf(
-        *shard, "shard_gradients", -1,
-        [&](Courier::Continuation then) {
-          return shard->shards->WhenGradientsFinished(std::move(then));
-        },
-        work);
+    return WatchOn(shard, "shard_gradients", -1, work, [&](Courier::Continuation then) {
+      return shard->shards->WhenGradientsFinished(std::move(then));
+    });
   });
 }
 
@@ -520,6 +494,17 @@ entrain_status_t entrain_shard_gradient_norm(entrain_shard_t* shard, double* nor
     ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
     ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());
     return absl::OkStatus();
+  });
+}
+
+entrain_status_t entrain_shard_gradient_norm_start(entrain_shard_t* shard, double* norm,
+                                                   entrain_work_t** work) {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(norm, "norm"));
+    return StartOn(shard, "shard", "shard_gradient_norm", work, [shard, norm]() -> absl::Status {
+      ENTRAIN_ASSIGN_OR_RETURN(*norm, shard->shards->GradientNorm());
+      return absl::OkStatus();
+    });
   });
 }
 

@@ -5,7 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 #include "include/entrain/entrain.h"
 #include "lib/api/array_place.h"
@@ -88,9 +94,9 @@ struct entrain_mesh {
 struct entrain_shard {
   entrain::Mark<entrain::MarkOf("shar")> mark = {};
   std::shared_ptr<entrain::LayerShards> shards;
-  std::shared_ptr<entrain::api::StartedCalls> calls =
-      std::make_shared<entrain::api::StartedCalls>();
+  std::shared_ptr<entrain::api::StartedCalls> calls;
   ~entrain_shard() { entrain::api::EndCalls(*calls, shards.get()); }
+  const void* object() const { return shards.get(); }
 };
 
 struct entrain_edit {
@@ -100,20 +106,23 @@ struct entrain_edit {
   int64_t slab_count = 0;
   std::shared_ptr<entrain::api::StartedCalls> calls;  // its shard's
   ~entrain_edit() { entrain::api::EndCalls(*calls, edit.get()); }
+  const void* object() const { return edit.get(); }
 };
 
 struct entrain_acco {
   entrain::Mark<entrain::MarkOf("acco")> mark = {};
   std::shared_ptr<entrain::GradientChannel> channel;
-  std::shared_ptr<entrain::api::StartedCalls> calls =
-      std::make_shared<entrain::api::StartedCalls>();
+  std::shared_ptr<entrain::api::StartedCalls> calls;
+  ~entrain_acco() { entrain::api::EndCalls(*calls, channel.get()); }
+  const void* object() const { return channel.get(); }
 };
 
 struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
-  std::unique_ptr<entrain::OpenState> state;
+  std::shared_ptr<entrain::OpenState> state;          // shared with calls under way
   std::weak_ptr<const void> owner;                    // gone: nothing may be asked
   std::shared_ptr<entrain::api::StartedCalls> calls;  // the owner's
+  const void* object() const { return owner.lock().get(); }
 };
 
 namespace entrain::api {
@@ -166,6 +175,29 @@ requires requires(const Handle* handle) {
 absl::Status CheckIdle(const Handle* handle, const char* name) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(handle, name));
   return handle->calls->CheckIdle(name);
+}
+
+// Starts `call` on the object, by a thread of the library's.
+template <typename Handle>
+absl::Status StartOn(const Handle* handle, const char* name, absl::string_view operation,
+                     entrain_work_t** work, absl::AnyInvocable<absl::Status()> call) {
+  ENTRAIN_RETURN_IF_ERROR(CheckIdle(handle, name));
+  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+  *work = ToHandle(handle->calls->Start(handle->object(), operation, std::move(call)),
+                   /*background=*/false);
+  return absl::OkStatus();
+}
+
+// A work that is over when the continuation given to `when` is called.
+template <typename Handle>
+absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t tag,
+                     entrain_work_t** work,
+                     absl::FunctionRef<absl::Status(Courier::Continuation)> when) {
+  ENTRAIN_RETURN_IF_ERROR(NotNull(static_cast<const void*>(work), "work"));
+  const auto signal = handle->calls->NewWork(operation, tag);
+  ENTRAIN_RETURN_IF_ERROR(when([signal](const absl::Status& status) { signal->Over(status); }));
+  *work = ToHandle(RefPtr<Work>::Share(signal.get()), /*background=*/false);
+  return absl::OkStatus();
 }
 
 // Deletes what a handle stands for. Nothing for NULL and in a forked child; of a wrong handle the log tells, and of one that

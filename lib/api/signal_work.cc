@@ -11,14 +11,14 @@ namespace entrain::api {
 SignalWork::SignalWork(std::shared_ptr<Engine> engine, WorkInfo info)
     : Work(engine.get()), engine_holder_(std::move(engine)), info_(std::move(info)) {}
 
-RefPtr<SignalWork> SignalWork::Make(const Communicator& comm, absl::string_view operation,
-                                    int64_t tag) {
+RefPtr<SignalWork> SignalWork::Make(std::shared_ptr<Engine> engine, std::string comm,
+                                    absl::string_view operation, int64_t tag) {
   WorkInfo info;
-  info.comm = comm.name();
+  info.comm = std::move(comm);
   info.operation = operation;
   info.tag = tag;
   info.started_ns = Clock::Real().Now();
-  return RefPtr<SignalWork>::Adopt(new SignalWork(comm.runtime().shared_engine(), std::move(info)));
+  return RefPtr<SignalWork>::Adopt(new SignalWork(std::move(engine), std::move(info)));
 }
 
 void SignalWork::Over(const absl::Status& status) {
@@ -34,13 +34,21 @@ void SignalWork::Run() {
   Release();
 }
 
-RefPtr<Work> StartedCalls::Start(const void* owner, RefPtr<SignalWork> work,
+StartedCalls::StartedCalls(const Communicator& comm)
+    : engine_(comm.runtime().shared_engine()), comm_(comm.name()) {}
+
+RefPtr<SignalWork> StartedCalls::NewWork(absl::string_view operation, int64_t tag) const {
+  return SignalWork::Make(engine_, comm_, operation, tag);
+}
+
+RefPtr<Work> StartedCalls::Start(const void* owner, absl::string_view operation,
                                  absl::AnyInvocable<absl::Status()> call) {
   {
     absl::MutexLock lock(&mutex_);
     owner_ = owner;
-    operation_ = work->Info().operation;
+    operation_ = operation;
   }
+  RefPtr<SignalWork> work = NewWork(operation);
   const auto result = std::make_shared<absl::Status>(absl::AbortedError("it was not made"));
   const uint64_t number = courier_.Post([result, call = std::move(call)]() mutable {
     *result = call();

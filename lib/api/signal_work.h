@@ -24,9 +24,9 @@ namespace entrain::api {
 
 class SignalWork final : public Work, public Job {
  public:
-  // On the engine of `comm`, whose name it has. `operation` lives for ever; `tag`: -1, or a layer.
-  static RefPtr<SignalWork> Make(const Communicator& comm, absl::string_view operation,
-                                 int64_t tag = -1);
+  // `comm`: the name of a communicator. `operation` lives for ever; `tag`: -1, or a layer.
+  static RefPtr<SignalWork> Make(std::shared_ptr<Engine> engine, std::string comm,
+                                 absl::string_view operation, int64_t tag);
   // Any thread, once: the work ends with this as soon as the engine has a turn.
   void Over(const absl::Status& status);
 
@@ -41,13 +41,18 @@ class SignalWork final : public Work, public Job {
   absl::Status ends_with_;
 };
 
-// The calls that were started on objects that share their state: a shard, the EDiT object on it, and its open states. While one of
-// these calls is not over, the objects must not be used.
+// The works of objects that share their state: a shard, the EDiT object on it, and its open states. While a call that was started on
+// one of them is not over, none must be used.
 class StartedCalls {
  public:
-  // `owner`: the object whose destruction ends the call. Nothing else may be under way. The work is over when `call` has returned;
-  // by then the objects are idle.
-  RefPtr<Work> Start(const void* owner, RefPtr<SignalWork> work,
+  // Its works are on the engine of `comm`, and have its name.
+  explicit StartedCalls(const Communicator& comm);
+
+  // A work that ends when its maker says so.
+  RefPtr<SignalWork> NewWork(absl::string_view operation, int64_t tag = -1) const;
+  // The work of `call`, which a thread of the library's makes. `owner`: the object whose destruction ends it. Nothing else may be
+  // under way. The work is over when `call` has returned; by then the objects are idle.
+  RefPtr<Work> Start(const void* owner, absl::string_view operation,
                      absl::AnyInvocable<absl::Status()> call) ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION "`name`: edit_leave, which was started, is not over".
   absl::Status CheckIdle(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -56,6 +61,8 @@ class StartedCalls {
   void Join() { courier_.Drain().IgnoreError(); }
 
  private:
+  const std::shared_ptr<Engine> engine_;
+  const std::string comm_;
   mutable absl::Mutex mutex_;
   const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the last call
   absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // its

@@ -247,6 +247,10 @@ absl::Status GradientChannel::Stop() {
   return absl::OkStatus();
 }
 
+void GradientChannel::Abandon() {
+  comm_->EndWith(absl::AbortedError("acco: destroyed during a call"));
+}
+
 // What others wait for is the next round.
 void GradientChannel::Refused(const absl::Status& why) const {
   Call call;
@@ -269,14 +273,20 @@ absl::Status GradientChannel::CheckNotStarted() const {
                   : absl::OkStatus();
 }
 
-absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
-  const AddTime waiting(&exposed_ns_);
+// Before a wait: Install would otherwise wait for the round that it starts.
+absl::Status GradientChannel::StartSynchronous() {
   ++moves_;
   ENTRAIN_RETURN_IF_ERROR(started_ ? status_ : CheckEnough());
   if (!started_ && !in_flight_ && Synchronous()) {
     ENTRAIN_RETURN_IF_ERROR(HandOver());
     started_ = true;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
+  const AddTime waiting(&exposed_ns_);
+  ENTRAIN_RETURN_IF_ERROR(StartSynchronous());
   if (!in_flight_ || job_ == 0) {
     return true;
   }
@@ -288,6 +298,22 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
     return Fail(over.status());
   }
   return over;
+}
+
+absl::Status GradientChannel::WhenReady(Courier::Continuation then) {
+  ENTRAIN_RETURN_IF_ERROR(StartSynchronous());
+  if (!in_flight_ || job_ == 0) {
+    then(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  courier_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
+    if (status.ok() && on_device() && commits_ && Done()) {
+      courier_.WhenDone(job_ + 1, std::move(then));  // as Land
+    } else {
+      then(status);
+    }
+  });
+  return absl::OkStatus();
 }
 
 absl::Status GradientChannel::Install() {

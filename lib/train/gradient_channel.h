@@ -149,8 +149,12 @@ class GradientChannel final : public StateOwner {
   // Blocks until Install would not wait; false: it would still when the time is up. Where Install waits for the round that it
   // starts, this starts it.
   absl::StatusOr<bool> Wait(Deadline until);
+  // The same without blocking: calls `then` once when Install would not wait, with the round's status; see LayerSync::WhenLayerOver.
+  absl::Status WhenReady(Courier::Continuation then);
   // This rank wants to end: all do at the first commit that knows.
   absl::Status Stop();
+  // Any thread: makes the call that another thread is inside of fail, and the round that is under way.
+  void Abandon();
   // A call of this rank's failed, and it may end: for those who wait for it.
   void Refused(const absl::Status& why) const;
 
@@ -184,6 +188,7 @@ class GradientChannel final : public StateOwner {
   absl::Status CheckRound() const;
   absl::Status CheckEnough() const;
   absl::Status CheckNotStarted() const;
+  absl::Status StartSynchronous();
   bool Synchronous() const;
   bool Full() const;
   int64_t Wanted() const;

@@ -118,6 +118,9 @@ absl::StatusOr<LayerShards::Comms> LayerShards::MakeComms(const Mesh& mesh) {
   if (mesh.length(Axis::kSync) > 1) {
     ENTRAIN_ASSIGN_OR_RETURN(comms.sync, own(mesh.comm(Axis::kSync)));
   }
+  if (mesh.length(Axis::kModel) > 1) {
+    ENTRAIN_ASSIGN_OR_RETURN(comms.norms, own(mesh.comm(Axis::kModel)));
+  }
   return comms;
 }
 
@@ -352,7 +355,7 @@ absl::Status LayerShards::Broadcast() {
 }
 
 void LayerShards::Abandon() {
-  for (const auto& comm : {comms_.context, comms_.sync}) {
+  for (const auto& comm : {comms_.context, comms_.sync, comms_.norms}) {
     if (comm != nullptr) {
       comm->EndWith(absl::AbortedError("the sharded model was destroyed during a call"));
     }
@@ -505,14 +508,10 @@ absl::StatusOr<double> LayerShards::GradientNorm() {
   const auto norm = [&]() -> absl::StatusOr<double> {
     ENTRAIN_ASSIGN_OR_RETURN(const double square, SquareOfGradients());
     std::vector<double> squares = {square};
-    const std::shared_ptr<Communicator>& model = mesh_->comm(Axis::kModel);
-    if (mesh_->length(Axis::kModel) > 1) {
-      if (model_ == nullptr) {
-        ENTRAIN_ASSIGN_OR_RETURN(model_, model->Split(0, model->rank()));
-      }
-      squares.resize(static_cast<size_t>(model_->size()));
-      ENTRAIN_RETURN_IF_ERROR(model_->AllGather(&square, squares.data(), 1, DType::kF64,
-                                                TimedCall(config_.timeout_ns, -1, false)));
+    if (comms_.norms != nullptr) {
+      squares.resize(static_cast<size_t>(comms_.norms->size()));
+      ENTRAIN_RETURN_IF_ERROR(comms_.norms->AllGather(&square, squares.data(), 1, DType::kF64,
+                                                      TimedCall(config_.timeout_ns, -1, false)));
     }
     // In rank order: the same bits on all ranks.
     return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));

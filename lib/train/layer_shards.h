@@ -83,7 +83,7 @@ class LayerShards {
   // Collective; blocks: replica 0's parameters to all replicas, and in each those of the first rank along the context axis
   // to the others.
   absl::Status Broadcast();
-  // Any thread: makes the Broadcast that another thread is inside of fail.
+  // Any thread: makes the Broadcast or GradientNorm that another thread is inside of fail.
   void Abandon();
 
   absl::Status BeginPass(Pass pass);
@@ -125,7 +125,7 @@ class LayerShards {
   // Of a layer's gradients since BeginStep.
   enum class Stage : uint8_t { kNone, kLent, kReduced, kFinished };
   struct Comms {
-    std::shared_ptr<Communicator> gather, scatter, context, sync;  // null: a group of one
+    std::shared_ptr<Communicator> gather, scatter, context, sync, norms;  // null: a group of one
   };
   LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab, Comms comms);
   static absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms);
@@ -158,7 +158,6 @@ class LayerShards {
   uint64_t base_shard_ = 0;    // bytes sent while this was created
   uint64_t base_sync_ = 0;
   std::unique_ptr<DeviceRoom> room_;
-  std::shared_ptr<Communicator> model_;  // of norms, from the first on; null: a replica of one
   float* wide_ = nullptr;  // on a device, where gradients are not f32: for norms, the largest shard
   LayerGather gather_;
   LayerGradients gradients_;

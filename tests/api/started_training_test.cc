@@ -1,10 +1,13 @@
 // Calls of training that block and have a form with a work: an exchange of a layer, a gather, gradients, a broadcast, and A-EDiT's
 // rendezvous.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <latch>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
@@ -465,6 +468,271 @@ TEST(StartedTrainingCalls, KeepTheirObjectsToThemselves) {
     EXPECT_OK(entrain_edit_info(edit, &info));
     EXPECT_OK(entrain_shard_stats(shard, &stats));
     entrain_state_destroy(state);
+  });
+}
+
+// A checkpoint in memory. Other threads read and write it.
+struct Bytes {
+  std::string data;
+  static int32_t WriteAt(void* user, int64_t offset, const void* from, size_t bytes) {
+    std::string& to = static_cast<Bytes*>(user)->data;
+    to.resize(std::max(to.size(), static_cast<size_t>(offset) + bytes));
+    to.replace(static_cast<size_t>(offset), bytes, static_cast<const char*>(from), bytes);
+    return 0;
+  }
+  static int32_t ReadAt(void* user, int64_t offset, void* to, size_t bytes) {
+    static_cast<Bytes*>(user)->data.copy(static_cast<char*>(to), bytes,
+                                         static_cast<size_t>(offset));
+    return 0;
+  }
+  entrain_checkpoint_functions_t functions() {
+    entrain_checkpoint_functions_t functions;
+    entrain_checkpoint_functions_init(&functions);
+    functions.user = this;
+    functions.write_at = WriteAt;
+    functions.finish = [](void*) { return 0; };
+    functions.read_at = ReadAt;
+    functions.bytes = static_cast<int64_t>(data.size());
+    return functions;
+  }
+};
+
+void WaitAndFree(entrain_work_t* work) {
+  EXPECT_OK(entrain_work_wait(work, -1));
+  entrain_work_free(work);
+}
+
+// All that a checkpoint can be asked for, of an object with these functions.
+template <typename Object>
+struct CheckpointCalls {
+  entrain_status_t (*save)(Object*, const entrain_checkpoint_config_t*, entrain_work_t**);
+  entrain_status_t (*load)(Object*, const entrain_checkpoint_config_t*, entrain_work_t**);
+  entrain_status_t (*save_to)(Object*, const entrain_checkpoint_config_t*,
+                              const entrain_checkpoint_functions_t*, entrain_work_t**);
+  entrain_status_t (*load_from)(Object*, const entrain_checkpoint_config_t*,
+                                const entrain_checkpoint_functions_t*, entrain_work_t**);
+  entrain_status_t (*open)(Object*, int32_t, entrain_state_t**, entrain_work_t**);
+
+  void TryAll(Object* object, const std::string& name) const {
+    static const std::string directory = testing::TempDir();
+    entrain_checkpoint_config_t config;
+    entrain_checkpoint_config_init(&config);
+    config.save_dir = directory.c_str();
+    config.ckpt_name = name.c_str();
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(save(object, &config, &work));
+    WaitAndFree(work);
+    ASSERT_OK(load(object, &config, &work));
+    WaitAndFree(work);
+    Bytes bytes;
+    entrain_checkpoint_functions_t functions = bytes.functions();
+    ASSERT_OK(save_to(object, nullptr, &functions, &work));
+    functions = {};  // copied
+    WaitAndFree(work);
+    functions = bytes.functions();
+    ASSERT_OK(load_from(object, nullptr, &functions, &work));
+    WaitAndFree(work);
+    entrain_state_t* state = nullptr;
+    ASSERT_OK(open(object, ENTRAIN_CHECKPOINT_PORTABLE, &state, &work));
+    WaitAndFree(work);
+    ASSERT_NE(state, nullptr);
+    size_t count = 0;
+    ASSERT_OK(entrain_state_count(state, &count));
+    for (size_t i = 0; i < count; ++i) {
+      entrain_state_info_t info;
+      entrain_state_info_init(&info);
+      ASSERT_OK(entrain_state_info(state, i, &info));
+      std::vector<double> room(info.count + 1);
+      ASSERT_OK(entrain_state_get(state, i, room.data(), info.count, info.dtype));
+      ASSERT_OK(entrain_state_set(state, i, room.data(), info.count, info.dtype));
+    }
+    ASSERT_OK(entrain_state_commit_start(state, 0, &work));
+    entrain_state_destroy(state);  // the commit goes on
+    WaitAndFree(work);
+  }
+};
+
+struct Channel {
+  explicit Channel(entrain_comm_t* comm) {
+    entrain_optim_config_t optim_config;
+    entrain_optim_config_init(&optim_config);
+    EXPECT_OK(entrain_optim_create(&optim_config, &optim));
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.params = params;
+    config.count = std::size(params);
+    config.optim = optim;
+    EXPECT_OK(entrain_acco_create(comm, &config, &acco));
+  }
+  ~Channel() {
+    entrain_acco_destroy(acco);
+    entrain_optim_destroy(optim);
+  }
+  float params[6] = {};
+  entrain_optim_t* optim = nullptr;
+  entrain_acco_t* acco = nullptr;
+};
+
+TEST_P(StartedTraining, CheckpointsAndStatesAreCallsThatAreStarted) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Model model(self.comm, 2);
+        model.MakeEdit(0);
+        int32_t syncing = 0;
+        ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+        for (int32_t layer = 0; layer < kLayers; ++layer) {
+          ASSERT_OK(entrain_edit_wait_layer(model.edit, layer));
+        }
+        CheckpointCalls<entrain_edit_t>{entrain_edit_save_start, entrain_edit_load_start,
+                                        entrain_edit_save_to_start, entrain_edit_load_from_start,
+                                        entrain_edit_open_state_start}
+            .TryAll(model.edit, "started-edit");
+        Channel channel(self.comm);
+        CheckpointCalls<entrain_acco_t>{entrain_acco_save_start, entrain_acco_load_start,
+                                        entrain_acco_save_to_start, entrain_acco_load_from_start,
+                                        entrain_acco_open_state_start}
+            .TryAll(channel.acco, "started-acco");
+      },
+      options());
+}
+
+// Rank 0 starts a call that rank 1 never makes.
+TEST(StartedTrainingCalls, DestroyedUnderAStartedSaveEndsItEverywhere) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 1);
+    model.MakeEdit(0);
+    Channel channel(self.comm);
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(model.edit, 1, 1, &syncing));
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      ASSERT_OK(entrain_edit_wait_layer(model.edit, layer));
+    }
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    if (self.rank == 0) {
+      Bytes bytes;
+      const entrain_checkpoint_functions_t functions = bytes.functions();
+      entrain_work_t *edit = nullptr, *acco = nullptr;
+      ASSERT_OK(entrain_edit_save_to_start(model.edit, nullptr, &functions, &edit));
+      ASSERT_OK(entrain_acco_save_to_start(channel.acco, nullptr, &functions, &acco));
+      EXPECT_EQ(entrain_work_wait(edit, 1'000'000), ENTRAIN_IN_PROGRESS);
+      EXPECT_EQ(entrain_work_wait(acco, 1'000'000), ENTRAIN_IN_PROGRESS);
+      int32_t ready = 0;
+      EXPECT_FAILS(entrain_acco_poll(channel.acco, &ready), ENTRAIN_FAILED_PRECONDITION,
+                   "acco_save, which was started, is not over");
+      entrain_edit_destroy(std::exchange(model.edit, nullptr));
+      entrain_acco_destroy(std::exchange(channel.acco, nullptr));
+      EXPECT_FAILS(entrain_work_wait(edit, -1), ENTRAIN_ABORTED, "destroyed during a call");
+      EXPECT_FAILS(entrain_work_wait(acco, -1), ENTRAIN_ABORTED, "destroyed during a call");
+      entrain_work_free(edit);
+      entrain_work_free(acco);
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    } else {
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      EXPECT_FAILS(entrain_edit_save(model.edit, nullptr), ENTRAIN_ABORTED,
+                   "destroyed during a call");
+      EXPECT_FAILS(entrain_acco_save(channel.acco, nullptr), ENTRAIN_ABORTED,
+                   "destroyed during a call");
+    }
+  });
+}
+
+// A commit goes on when its state's handle goes, and ends when its object goes.
+TEST(StartedTrainingCalls, DestroyedUnderAStartedCommitEndsIt) {
+  RunWorld(2, [](const Rank& self) {
+    Channel channel(self.comm);
+    if (self.rank == 0) {
+      entrain_state_t* state = nullptr;
+      ASSERT_OK(entrain_acco_open_state(channel.acco, ENTRAIN_CHECKPOINT_PORTABLE, &state));
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(entrain_state_commit_start(state, 0, &work));
+      EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+      entrain_state_destroy(state);
+      EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+      entrain_acco_destroy(std::exchange(channel.acco, nullptr));
+      EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed during a call");
+      entrain_work_free(work);
+    }
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
+TEST_P(StartedTraining, RoundsOfAccoAreWaitedForByWorks) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Channel channel(self.comm);
+        for (int round = 0; round < 4; ++round) {
+          ASSERT_OK(entrain_acco_add(channel.acco, 1, 1));
+          entrain_work_t* work = nullptr;
+          ASSERT_OK(entrain_acco_work(channel.acco, &work));
+          entrain_work_info_t info;
+          entrain_work_info_init(&info);
+          ASSERT_OK(entrain_work_info(work, &info));
+          EXPECT_STREQ(info.operation, "acco_round");
+          WaitAndFree(work);
+          int32_t ready = 0, finished = 1;
+          EXPECT_OK(entrain_acco_poll(channel.acco, &ready));
+          EXPECT_EQ(ready, 1);
+          if (round < 3) {  // after the last one no round is under way
+            ASSERT_OK(entrain_acco_install(channel.acco, &finished));
+          }
+        }
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
+TEST(StartedTrainingCalls, ARoundThatEndsBadlyIsWhatItsWorkSays) {
+  RunWorld(2, [](const Rank& self) {
+    Channel channel(self.comm);
+    int32_t finished = 0;
+    if (self.rank == 0) {
+      entrain_work_t* work = nullptr;
+      EXPECT_FAILS(entrain_acco_work(channel.acco, &work), ENTRAIN_FAILED_PRECONDITION,
+                   "0 of at least 1");
+      ASSERT_OK(entrain_acco_add(channel.acco, 1, 1));
+      ASSERT_OK(entrain_acco_install(channel.acco, &finished));
+      ASSERT_OK(entrain_acco_add(channel.acco, 1, 1));
+      ASSERT_OK(entrain_acco_work(channel.acco, &work));
+      EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+      entrain_acco_destroy(std::exchange(channel.acco, nullptr));
+      EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed during a round");
+      entrain_work_free(work);
+    }
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
+TEST_P(StartedTraining, TheGradientNormIsACallThatIsStarted) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Model model(self.comm, 2);
+        std::fill(model.grads.begin(), model.grads.end(), 0.0f);
+        model.grads[0] = self.rank == 0 ? 3 : 4;
+        double norm = 0;
+        entrain_work_t* work = nullptr;
+        ASSERT_OK(entrain_shard_gradient_norm_start(model.shard, &norm, &work));
+        WaitAndFree(work);
+        EXPECT_EQ(norm, 5);
+      },
+      options());
+}
+
+TEST(StartedTrainingCalls, DestroyedUnderAStartedNormEndsIt) {
+  RunWorld(2, [](const Rank& self) {
+    Model model(self.comm, 2);
+    if (self.rank == 0) {
+      double norm = 0;
+      entrain_work_t* work = nullptr;
+      ASSERT_OK(entrain_shard_gradient_norm_start(model.shard, &norm, &work));
+      EXPECT_EQ(entrain_work_wait(work, 1'000'000), ENTRAIN_IN_PROGRESS);
+      entrain_shard_destroy(std::exchange(model.shard, nullptr));
+      EXPECT_FAILS(entrain_work_wait(work, -1), ENTRAIN_ABORTED, "destroyed during a call");
+      entrain_work_free(work);
+    }
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
   });
 }
 

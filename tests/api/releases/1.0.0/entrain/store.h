@@ -92,7 +92,7 @@ ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_
                                                   entrain_store_t** store);
 
 /* Returns the URL by which others open this store, with the actual port. For a store of functions it is "functions:N",
- * which only names the store in errors. Valid until the store is destroyed. */
+ * which only names the store in errors. Valid until the store is destroyed. Returns "" if the handle is not a store. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
 /* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps at most 64 MiB for each handle and 256 MiB
