@@ -1,6 +1,7 @@
 # Installs the build into a fresh tree, moves it, builds and runs the consumer against it through find_package and
 # through pkg-config, and starts every program that was installed:
-#   cmake -DBUILD=build -DCONSUMER=folder -DWORK=folder -DCC=compiler -DSANITIZE=... -DLIBDIR=lib -P ...
+#   cmake -DBUILD=build -DCONSUMER=folder -DWORK=folder -DCC=compiler -DSANITIZE=... -DLIBDIR=lib -DVERSION=1.0.0
+#         -DREADELF=readelf -P ...
 cmake_minimum_required(VERSION 3.25)
 
 function(run_or_fail what)
@@ -31,6 +32,25 @@ run_or_fail("configuring the consumer" ${CMAKE_COMMAND} -G Ninja -S ${CONSUMER} 
             -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${CC} -DCMAKE_C_FLAGS=${flags})
 run_or_fail("building the consumer" ${CMAKE_COMMAND} --build ${WORK}/build)
 expect_version(${WORK}/build/consumer)
+
+# Which versions find_package takes: this major version, and no newer minor version.
+string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" version ${VERSION})
+set(major ${CMAKE_MATCH_1})
+math(EXPR next_major "${major} + 1")
+math(EXPR next_minor "${CMAKE_MATCH_2} + 1")
+foreach(wanted IN ITEMS ${next_major}.0 ${major}.${next_minor} 0.9)
+  file(WRITE ${WORK}/wants/CMakeLists.txt
+       "cmake_minimum_required(VERSION 3.25)\nproject(wants LANGUAGES NONE)\nfind_package(entrain ${wanted} REQUIRED)\n")
+  execute_process(COMMAND ${CMAKE_COMMAND} -G Ninja -S ${WORK}/wants -B ${WORK}/wants/build -DCMAKE_PREFIX_PATH=${prefix}
+                  RESULT_VARIABLE code OUTPUT_VARIABLE log ERROR_VARIABLE log)
+  if(code EQUAL 0 OR NOT log MATCHES "entrainConfig.cmake, version: ${VERSION}")
+    message(FATAL_ERROR "find_package(entrain ${wanted}) was not refused because of the version ${VERSION}:\n${log}")
+  endif()
+endforeach()
+run_or_fail("readelf" ${READELF} -d ${prefix}/${LIBDIR}/libentrain.so)
+if(NOT log MATCHES "soname: \\[libentrain\\.so\\.${major}\\]")
+  message(FATAL_ERROR "libentrain.so has another SONAME than libentrain.so.${major}:\n${log}")
+endif()
 
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
 run_or_fail("pkg-config" pkg-config --cflags --libs entrain)
