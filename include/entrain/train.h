@@ -452,6 +452,9 @@ ENTRAIN_API entrain_status_t entrain_edit_option_matters(const entrain_edit_conf
  * refused with a sentence that says what to set. */
 ENTRAIN_API entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,
                                                  entrain_edit_t** edit);
+/* Ends an exchange under way, on all ranks. An outer step that runs is waited for, but for 1 s at most: one that does not
+ * return, for a lock that the caller of destroy holds, is left to a thread of the library's, with a warning in the log. Until
+ * it returns, outer_user must stay valid; the arrays that the step was given are the library's, and stay so. */
 ENTRAIN_API void entrain_edit_destroy(entrain_edit_t* edit);
 /* On device memory the stream of exchanges, where a step of the caller's own enqueues what it does;
  * else NULL. Lent until the object is destroyed. */
@@ -911,7 +914,8 @@ static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* confi
 ENTRAIN_API entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,
                                                  entrain_acco_t** acco);
 /* Ends a round under way, on all ranks: destroy after the end, or all together (on device memory:
- * when the streams of all are through with their last install). NULL: nothing. */
+ * when the streams of all are through with their last install). A step or a schedule that runs is
+ * waited for as entrain_edit_destroy says, for 1 s at most. NULL: nothing. */
 ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* On device memory the stream of rounds, where a step of the caller's own enqueues what it does;
  * else NULL. Lent until the channel is destroyed. */

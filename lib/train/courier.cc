@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "lib/base/callback_scope.h"
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -49,12 +51,46 @@ void Courier::Doing(absl::string_view what, int64_t limit_ns) {
   }
 }
 
+absl::Status Courier::CallersFunction(absl::string_view name, absl::FunctionRef<void()> call) {
+  Courier* const own = current;
+  if (own != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(own->Enter(name));
+  }
+  {
+    const CallbackScope scope(name, Does::kLook);
+    call();
+  }
+  return own == nullptr ? absl::OkStatus() : own->Return(name);
+}
+
+absl::Status Courier::Enter(absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) {
+    return absl::AbortedError(absl::StrCat(name, " was not called: its object is being destroyed"));
+  }
+  Begin(name, 0);
+  inside_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Courier::Return(absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  inside_ = false;
+  return stopping_
+             ? absl::AbortedError(absl::StrCat(name, " returned after its object was destroyed"))
+             : absl::OkStatus();
+}
+
+bool Courier::IsLate(int64_t spent_ns) const {
+  return spent_ns > may_take_ns_ && spent_ns - may_take_ns_ > kReportNs;
+}
+
 absl::Status Courier::CheckUnderWay() {
   const int64_t spent = Clock::Real().Now() - begun_ns_;
   absl::Status why;
   if (done_ == posted_) {
     why = absl::InternalError("nothing is under way that could end the wait");
-  } else if (spent > may_take_ns_ && spent - may_take_ns_ > kReportNs) {
+  } else if (IsLate(spent)) {
     why = absl::DeadlineExceededError(
         absl::StrCat(doing_.empty() ? "the job" : doing_, " is not over after ",
                      spent / kMillisecond, " ms (limit ", may_take_ns_ / kMillisecond, " ms)"));
@@ -166,6 +202,46 @@ void Courier::Stop() {
   }
 }
 
+void Courier::Abandon(const absl::Status& why) {
+  std::deque<Job> dropped;  // freed outside the lock
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (inside_) {
+      dropped = Fail(why);
+    }
+  }
+  TellWatchers();
+}
+
+bool Courier::StopSoon() {
+  std::string left;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;  // no function is entered from here on
+    const auto outside = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !inside_; };
+    const int64_t patience_ns = IsLate(Clock::Real().Now() - begun_ns_) ? 0 : kReportNs;
+    left_ = !mutex_.AwaitWithTimeout(absl::Condition(&outside), absl::Nanoseconds(patience_ns));
+    if (left_) {
+      left = absl::StrCat(doing_, " has not returned for ",
+                          (Clock::Real().Now() - begun_ns_) / kMillisecond, " ms");
+      thread_.detach();
+    }
+  }
+  if (left.empty()) {
+    Stop();
+    return true;
+  }
+  ENTRAIN_LOG(kWarning, left, ": its object is destroyed without waiting for it");
+  Abandon(absl::AbortedError(absl::StrCat("the object was destroyed: ", left)));
+  return false;
+}
+
+void Courier::Leave(absl::AnyInvocable<void() &&> last) {
+  absl::MutexLock lock(&mutex_);
+  last_ = std::move(last);
+}
+
 // Between jobs: everything posted is over. Gives what was dropped, to be freed outside the lock.
 std::deque<Courier::Job> Courier::Fail(const absl::Status& status) {
   status_.Update(status);
@@ -179,6 +255,17 @@ void Courier::Loop() {
     TellWatchers();
   }
   TellWatchers();
+  absl::AnyInvocable<void() &&> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !left_ || last_; };
+    mutex_.Await(absl::Condition(&told));
+    last = std::move(last_);
+  }
+  current = nullptr;
+  if (last) {
+    std::move(last)();
+  }
 }
 
 // False: the courier was stopped.
@@ -204,7 +291,7 @@ bool Courier::RunNext() {
   const absl::Status status = job();
   job = nullptr;  // what it holds is freed before the job counts as done
   absl::MutexLock lock(&mutex_);
-  ++done_;
+  done_ = std::min(done_ + 1, posted_);  // one that was abandoned counts as done already
   status_.Update(status);
   if (!status_.ok()) {
     dropped = Fail(status_);

@@ -8,6 +8,9 @@
 // it. The calls of a job have the same limit, end by themselves, and know the guilty rank; so whoever waits for the courier gives
 // up kReportNs later, and only if the library itself is broken. That ends the work too.
 //
+// A function of the caller's (CallersFunction) has no bound, and may need a lock that its caller holds while it destroys the
+// courier's owner. If such a function does not return, the courier's thread frees the owner (StopSoon, Leave).
+//
 // Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own courier.
 #pragma once
 
@@ -19,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -61,6 +65,9 @@ class Courier {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) ABSL_LOCKS_EXCLUDED(mutex_);
   // In a job: what it goes on to, and for how long at most; 0: the courier's limit. Elsewhere without effect.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
+  // In a job: it goes on to a function of the caller's, in which most calls of the library are refused (CallbackScope).
+  // kAborted: the courier was stopped before, or meanwhile. The job must not touch the caller's memory any more.
+  static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
   // True when nothing runs or waits.
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The first error so far, without waiting.
@@ -68,6 +75,14 @@ class Courier {
   // Drops what has not begun (as kAborted), waits for the job that runs, ends the thread. Whoever
   // cannot wait makes that job fail first. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Stops. False: the job is in a function of the caller's that does not return within kReportNs, or that is later
+  // than its limit and kReportNs already. The job then counts as done, with kAborted, and a call of Leave must follow.
+  bool StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The thread calls `last` when the job has returned; `last` may free the courier.
+  void Leave(absl::AnyInvocable<void() &&> last) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before StopSoon: ends all waits for a job that is in a function of the caller's with `why`. No such function is called
+  // any more.
+  void Abandon(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Watcher {
@@ -79,9 +94,12 @@ class Courier {
   // Those whose jobs are done.
   void TellWatchers() ABSL_LOCKS_EXCLUDED(mutex_);
   void Begin(absl::string_view what, int64_t limit_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsLate(int64_t spent_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether what somebody waits for may still come. Not OK: ends the work.
   absl::Status CheckUnderWay() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Job> Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Enter(absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Return(absl::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int64_t limit_ns_;
   absl::AnyInvocable<void(const absl::Status&)> give_up_;
@@ -95,6 +113,9 @@ class Courier {
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number tells for all
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool inside_ ABSL_GUARDED_BY(mutex_) = false;  // the job is in a function of the caller's
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;    // the thread waits for last_ before it ends
+  absl::AnyInvocable<void() &&> last_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -17,7 +17,8 @@ absl::StatusOr<std::unique_ptr<DeviceCourier>> DeviceCourier::Make(
 }
 
 DeviceCourier::~DeviceCourier() {
-  Stop(absl::AbortedError("the object was destroyed"));
+  EndJobs(absl::AbortedError("the object was destroyed"));
+  courier_.Stop();
 }
 
 absl::StatusOr<uint32_t> DeviceCourier::Post(Job job, absl::AnyInvocable<void()> then) {
@@ -83,7 +84,12 @@ void DeviceCourier::End(const absl::Status& why) {
   done_.Set(posted_);
 }
 
-void DeviceCourier::Stop(const absl::Status& why) {
+bool DeviceCourier::StopSoon(const absl::Status& why) {
+  EndJobs(why);
+  return courier_.StopSoon();
+}
+
+void DeviceCourier::EndJobs(const absl::Status& why) {
   bool waited_for = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -94,7 +100,6 @@ void DeviceCourier::Stop(const absl::Status& why) {
   } else if (!courier_.idle()) {
     End(why);
   }
-  courier_.Stop();
 }
 
 }  // namespace entrain

@@ -58,8 +58,11 @@ class DeviceCourier {
   // The first error so far. Any thread.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends it: `why` to whoever asks, and to jobs that have not begun. But where the caller's stream
-  // waits for the last job all are done first.
-  void Stop(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // waits for the last job all are done first. False: as Courier's, and Leave must follow.
+  bool StopSoon(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Leave(absl::AnyInvocable<void() &&> last) { courier_.Leave(std::move(last)); }
+  // As Courier's.
+  void Abandon(const absl::Status& why) { courier_.Abandon(why); }
 
  private:
   DeviceCourier(DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
@@ -71,6 +74,7 @@ class DeviceCourier {
         courier_(room->limit_ns(), [this](const absl::Status& why) { End(why); }) {}
   absl::Status Run(const DeviceMark& mark, Job& job);
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndJobs(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   DeviceRoom* const room_;
   absl::AnyInvocable<void(const absl::Status&)> give_up_;

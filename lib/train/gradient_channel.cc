@@ -53,9 +53,9 @@ std::vector<NamedValue> SharedGroups(const ChannelOptions& o) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GradientChannel>> GradientChannel::Create(
+absl::StatusOr<std::shared_ptr<GradientChannel>> GradientChannel::Create(
     Communicator& comm, const ChannelOptions& options) {
-  const auto create = [&]() -> absl::StatusOr<std::unique_ptr<GradientChannel>> {
+  const auto create = [&]() -> absl::StatusOr<std::shared_ptr<GradientChannel>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> own, comm.Split(0, comm.rank()));
     ENTRAIN_RETURN_IF_ERROR(AgreeOn(*own, "the communicator", SharedOptions(options)));
@@ -66,8 +66,8 @@ absl::StatusOr<std::unique_ptr<GradientChannel>> GradientChannel::Create(
     ENTRAIN_ASSIGN_OR_RETURN(Slab slab, Slab::Make(layers, own->size(), own->rank()));
     ChannelOptions known = options;
     known.at.limit_ns = options.timeout_ns > 0 ? options.timeout_ns : own->timeout_ns();
-    std::unique_ptr<GradientChannel> channel(
-        new GradientChannel(std::move(own), known, std::move(slab)));
+    std::shared_ptr<GradientChannel> channel(
+        new GradientChannel(std::move(own), known, std::move(slab)), Free);
     ENTRAIN_RETURN_IF_ERROR(channel->FailAll(channel->Allocate()));
     return channel;
   };
@@ -91,13 +91,21 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
   }
 }
 
-GradientChannel::~GradientChannel() {
-  if (in_flight_ && over_.load(std::memory_order_acquire) < installs_) {
-    comm_->Abort("acco: destroyed during a round");
+void GradientChannel::Free(GradientChannel* channel) {
+  const int64_t over = channel->over_.load(std::memory_order_acquire);
+  if (channel->in_flight_ && over < channel->installs_) {
+    channel->comm_->Abort("acco: destroyed during a round");
   } else {
-    courier_.Drain().IgnoreError();
+    channel->courier_.Drain().IgnoreError();
   }
-  courier_.Stop();
+  if (channel->courier_.StopSoon()) {
+    delete channel;
+  } else {
+    channel->courier_.Leave([channel] { delete channel; });
+  }
+}
+
+GradientChannel::~GradientChannel() {
   SettleRound().IgnoreError();  // nothing uses the arrays any more
 }
 

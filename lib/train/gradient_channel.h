@@ -131,12 +131,11 @@ struct ChannelInfo {
 
 class GradientChannel final : public StateOwner {
  public:
-  // Collective; rank 0's parameters become everybody's.
-  static absl::StatusOr<std::unique_ptr<GradientChannel>> Create(Communicator& comm,
+  // Collective; rank 0's parameters become everybody's. Letting go of it ends a round under way, on all ranks; on a device, it
+  // waits for the one that was taken last. A step of the caller's that does not return is left to its thread, which frees the
+  // object.
+  static absl::StatusOr<std::shared_ptr<GradientChannel>> Create(Communicator& comm,
                                                                  const ChannelOptions& options);
-  // Ends a round under way, on all ranks; on a device, waits for the one that was taken last.
-  ~GradientChannel();
-
   // The accumulator: options.count elements of grads_dtype.
   void* gradients() { return accumulator_.data(); }
   // Of rounds, for a step of the caller's own; null on the host.
@@ -183,6 +182,8 @@ class GradientChannel final : public StateOwner {
   };
 
   GradientChannel(std::shared_ptr<Communicator> comm, const ChannelOptions& options, Slab slab);
+  ~GradientChannel();
+  static void Free(GradientChannel* channel);
   absl::Status Allocate();
   absl::Status Rehearse();
   absl::Status CheckRound() const;

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/callback_scope.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/gradient_channel.h"
@@ -24,10 +23,8 @@ absl::Status GradientChannel::MakeRound() {
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(&all));
   ChannelInfo now;
   const int64_t progress = Progress(options_.schedule.unit);
-  {
-    const CallbackScope scope("the schedule of rates", Does::kLook);
-    now.lr = options_.schedule.At(progress);
-  }
+  ENTRAIN_RETURN_IF_ERROR(Courier::CallersFunction(
+      "the schedule of rates", [&] { now.lr = options_.schedule.At(progress); }));
   if (!(now.lr >= 0) || !std::isfinite(now.lr)) {
     return absl::AbortedError(
         absl::StrCat("the schedule of rates returned ", now.lr, " at progress ", progress));
@@ -205,11 +202,12 @@ absl::Status GradientChannel::StepOnce(int64_t step, double lr, int64_t first, i
   if (options_.step != nullptr) {
     const std::string name = absl::StrCat(
         "the ACCO step of ", out == nullptr ? "commit " : "a preview of commit ", step);
-    Courier::Doing(name);
-    const CallbackScope scope(name, Does::kLook);
-    const int32_t failed =
-        options_.step(options_.user, out == nullptr ? 0 : 1, step, lr, static_cast<size_t>(first),
-                      static_cast<size_t>(count), grads, master, out);
+    int32_t failed = 0;
+    ENTRAIN_RETURN_IF_ERROR(Courier::CallersFunction(name, [&] {
+      failed =
+          options_.step(options_.user, out == nullptr ? 0 : 1, step, lr, static_cast<size_t>(first),
+                        static_cast<size_t>(count), grads, master, out);
+    }));
     return failed == 0 ? absl::OkStatus()
                        : absl::AbortedError(absl::StrCat(name, " returned ", failed));
   }

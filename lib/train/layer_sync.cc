@@ -110,10 +110,10 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
+absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
                                                              std::shared_ptr<LayerShards> shards,
                                                              const EditOptions& options) {
-  const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerSync>> {
+  const auto create = [&]() -> absl::StatusOr<std::shared_ptr<LayerSync>> {
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards, options));
     auto schedule = std::make_unique<const FragmentSchedule>(options, shards->slab());
@@ -124,9 +124,10 @@ absl::StatusOr<std::unique_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     if (shards->room() != nullptr) {
       room = DeviceRoom::Beside(*shards->room(), TimeLimit(options.timeout_ns, *mesh));
     }
-    std::unique_ptr<LayerSync> edit(new LayerSync(std::move(mesh), std::move(shards), options,
-                                                  std::move(groups), std::move(schedule),
-                                                  std::move(trigger), std::move(room)));
+    std::shared_ptr<LayerSync> edit(
+        new LayerSync(std::move(mesh), std::move(shards), options, std::move(groups),
+                      std::move(schedule), std::move(trigger), std::move(room)),
+        Free);
     ENTRAIN_RETURN_IF_ERROR(edit->StartCourier());
     ENTRAIN_RETURN_IF_ERROR(edit->shards_->SetGate(edit.get()));
     ENTRAIN_RETURN_IF_ERROR(edit->shards_->SetGradients(
@@ -170,23 +171,37 @@ absl::Status LayerSync::StartCourier() {
   return exchange_.Reserve();
 }
 
-LayerSync::~LayerSync() {
+void LayerSync::Free(LayerSync* edit) {
   const auto over = [](const std::shared_ptr<Round>& round) {
     return round->arrived.load(std::memory_order_acquire);
   };
-  if (FirstPending() >= 0 || !std::all_of(behind_.begin(), behind_.end(), over)) {
-    Fail(absl::AbortedError("edit: destroyed during an exchange"));
+  const std::deque<std::shared_ptr<Round>>& behind = edit->behind_;
+  if (edit->FirstPending() >= 0 || !std::all_of(behind.begin(), behind.end(), over)) {
+    edit->Fail(absl::AbortedError("edit: destroyed during an exchange"));
   }
-  courier_.Stop();
-  if (onto_ != nullptr) {
-    if (status().ok()) {
-      onto_->Drain().IgnoreError();  // the caller has waited for it, and others count on it
-    }
-    onto_->Stop(absl::AbortedError("edit: destroyed"));
+  const bool stopped = edit->StopCourier();
+  // The caller's thread, which may go on with the shards.
+  if (edit->shards_->gate() == edit) {
+    edit->shards_->SetGate(nullptr).IgnoreError();
   }
-  if (shards_->gate() == this) {
-    shards_->SetGate(nullptr).IgnoreError();
+  if (stopped) {
+    delete edit;
+  } else if (edit->onto_ != nullptr) {
+    edit->onto_->Leave([edit] { delete edit; });
+  } else {
+    edit->courier_.Leave([edit] { delete edit; });
   }
+}
+
+// False: a step of the caller's has not returned.
+bool LayerSync::StopCourier() {
+  if (onto_ == nullptr) {
+    return courier_.StopSoon();
+  }
+  if (status().ok()) {
+    onto_->Drain().IgnoreError();  // the caller has waited for it, and others count on it
+  }
+  return onto_->StopSoon(absl::AbortedError("edit: destroyed"));
 }
 
 absl::Status LayerSync::CheckLayer(int layer) const {
@@ -206,6 +221,7 @@ void LayerSync::Abandon() {
   const absl::Status why = absl::AbortedError("edit: destroyed during a call");
   trigger_->GiveUp(why);
   Fail(why);
+  onto_ == nullptr ? courier_.Abandon(why) : onto_->Abandon(why);
 }
 
 int LayerSync::FirstPending() const {

@@ -78,12 +78,11 @@ struct EditInfo {
 class LayerSync final : public LayerGate, public StateOwner {
  public:
   // Collective; compares the options of all ranks. `shards`: bound, made on `mesh`.
-  static absl::StatusOr<std::unique_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
+  // Letting go of it ends an exchange under way, on all ranks; an outer step of the caller's that does not return is left to
+  // its thread, which frees the object.
+  static absl::StatusOr<std::shared_ptr<LayerSync>> Create(std::shared_ptr<Mesh> mesh,
                                                            std::shared_ptr<LayerShards> shards,
                                                            const EditOptions& options);
-  // Ends an exchange under way, on all ranks.
-  ~LayerSync() override;
-
   // True: an exchange has begun.
   absl::StatusOr<bool> BeginForward(bool training, bool first_microbatch);
   absl::Status WaitLayer(int layer);
@@ -174,6 +173,9 @@ class LayerSync final : public LayerGate, public StateOwner {
             const EditOptions& options, Exchange::Groups groups,
             std::unique_ptr<const FragmentSchedule> schedule, std::unique_ptr<SyncTrigger> trigger,
             std::unique_ptr<DeviceRoom> room);
+  ~LayerSync() override = default;
+  static void Free(LayerSync* edit);
+  bool StopCourier();
   absl::Status StartCourier();
   absl::Status CheckLayer(int layer) const;
   absl::Status CountMicrobatch(bool first);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/callback_scope.h"
+#include "lib/base/status.h"
 #include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/courier.h"
@@ -42,10 +42,11 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, 
       CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, factor);
     }
     const std::string name = absl::StrCat("the outer step of layer ", layer, ", step ", step);
-    Courier::Doing(name);
-    const CallbackScope scope(name, Does::kLook);
-    const int32_t failed = options_.outer_step(options_.outer_user, layer, step, anchor, mean,
-                                               static_cast<size_t>(l.valid));
+    int32_t failed = 0;
+    ENTRAIN_RETURN_IF_ERROR(Courier::CallersFunction(name, [&] {
+      failed = options_.outer_step(options_.outer_user, layer, step, anchor, mean,
+                                   static_cast<size_t>(l.valid));
+    }));
     if (failed != 0) {
       return absl::AbortedError(absl::StrCat(name, ", returned ", failed));
     }

@@ -134,8 +134,9 @@ int32_t TakeGradient(void* user, int32_t layer, int64_t, float* anchor, const fl
 
 class Edit {
  public:
-  // `step` null: no outer optimizer.
-  Edit(const Rank& self, OuterStep* step) {
+  // `step` null: no outer optimizer, or `outer_step`.
+  Edit(const Rank& self, OuterStep* step, entrain_outer_step_fn outer_step = nullptr,
+       void* outer_user = nullptr) {
     entrain_mesh_config_t mesh_config;
     entrain_mesh_config_init(&mesh_config);
     mesh_config.shard = 1;
@@ -153,10 +154,10 @@ class Edit {
     entrain_edit_config_t config;
     entrain_edit_config_init(&config);
     config.shard = shard_;
-    if (step != nullptr) {
+    if (step != nullptr || outer_step != nullptr) {
       config.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
-      config.outer_step = TakeGradient;
-      config.outer_user = step;
+      config.outer_step = step != nullptr ? TakeGradient : outer_step;
+      config.outer_user = step != nullptr ? step : outer_user;
     }
     EXPECT_OK(entrain_edit_create(mesh_, &config, &edit));
   }
@@ -849,6 +850,149 @@ int32_t StepAndCall(void* user, int32_t, int64_t step, double, size_t, size_t, c
 double RateAndCall(void* user, int64_t) {
   ExpectOnlyLooksInside("the schedule of rates", *static_cast<const Rank*>(user));
   return 1;
+}
+
+// ---- Steps that do not return
+
+using std::chrono::steady_clock;
+
+// A lock that the caller holds over destroying what the step belongs to, as an interpreter's may be.
+struct LockedStep {
+  void Enter() {
+    entered = true;
+    const std::lock_guard<std::mutex> lock(interpreter);
+    returns = true;
+  }
+
+  std::mutex interpreter;
+  std::atomic<bool> entered{false}, returns{false};
+};
+
+int32_t OuterStepUnderLock(void* user, int32_t, int64_t, float* anchor, const float* grad,
+                           size_t count) {
+  static_cast<LockedStep*>(user)->Enter();
+  for (size_t i = 0; i < count; ++i) {
+    anchor[i] -= grad[i];
+  }
+  return 0;
+}
+
+int32_t AccoStepUnderLock(void* user, int32_t, int64_t, double, size_t, size_t, const void*, void*,
+                          void*) {
+  static_cast<LockedStep*>(user)->Enter();
+  return 0;
+}
+
+double RateUnderLock(void* user, int64_t) {
+  static_cast<LockedStep*>(user)->Enter();
+  return 1;
+}
+
+int32_t StepOfNothing(void*, int32_t, int64_t, double, size_t, size_t, const void*, void*, void*) {
+  return 0;
+}
+
+// Destroys while the step waits for the lock. Neither waits for the other, and the step that returns later finds the
+// library's memory, but does nothing to the caller's.
+void ExpectDestroyLeaves(LockedStep& step, std::vector<float>& params,
+                         const std::function<void()>& destroy) {
+  ASSERT_TRUE(Becomes([&] { return step.entered.load(); }));
+  const auto started = steady_clock::now();
+  destroy();
+  EXPECT_LT(steady_clock::now() - started, std::chrono::seconds(4));
+  EXPECT_FALSE(step.returns);
+  params.assign(params.size(), 7);
+  step.interpreter.unlock();
+  EXPECT_TRUE(Becomes([&] { return step.returns.load(); }));
+  const std::lock_guard<std::mutex> unlocked(step.interpreter);
+}
+
+// Also with a call that was started, and waits for the step.
+TEST(OuterStepUnderALock, StopsNobodyFromDestroyingItsObject) {
+  for (const bool leaving : {false, true}) {
+    SCOPED_TRACE(leaving ? "leaving" : "in an exchange");
+    std::barrier both(2);
+    RunWorld(2, [&](const Rank& self) {
+      LockedStep step;
+      Edit made(self, nullptr, OuterStepUnderLock, &step);
+      int32_t syncing = 0;
+      ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+      made.params.assign(made.params.size(), static_cast<float>(2 + self.rank));
+      ASSERT_OK(entrain_edit_end_step(made.edit));
+      step.interpreter.lock();
+      entrain_work_t* work = nullptr;
+      if (leaving) {
+        ASSERT_OK(entrain_edit_leave_start(made.edit, &work));
+      } else {
+        ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+        ASSERT_OK(entrain_edit_layer_work(made.edit, 1, &work));
+      }
+      ASSERT_TRUE(Becomes([&] { return step.entered.load(); }));
+      both.arrive_and_wait();
+      ExpectDestroyLeaves(step, made.params, [&] {
+        entrain_edit_destroy(std::exchange(made.edit, nullptr));
+        EXPECT_EQ(entrain_work_wait(work, 0), ENTRAIN_ABORTED);
+        entrain_work_free(work);
+      });
+      both.arrive_and_wait();
+      EXPECT_THAT(made.params, testing::Each(7));
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    });
+  }
+}
+
+TEST(AccoStepUnderALock, StopsNobodyFromDestroyingItsChannel) {
+  for (const bool schedule : {false, true}) {
+    SCOPED_TRACE(schedule ? "schedule" : "step");
+    std::barrier both(2);
+    RunWorld(2, [&](const Rank& self) {
+      LockedStep step;
+      std::vector<float> params(10'000, 5);
+      entrain_acco_config_t config;
+      entrain_acco_config_init(&config);
+      config.params = params.data();
+      config.count = params.size();
+      config.step = schedule ? StepOfNothing : AccoStepUnderLock;
+      config.schedule = schedule ? RateUnderLock : nullptr;
+      config.user = config.schedule_user = &step;
+      entrain_acco_t* acco = nullptr;
+      ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+      step.interpreter.lock();
+      EXPECT_OK(entrain_acco_add(acco, 1, 1));
+      int32_t finished = 0;
+      EXPECT_OK(entrain_acco_install(acco, &finished));
+      ASSERT_TRUE(Becomes([&] { return step.entered.load(); }));
+      both.arrive_and_wait();
+      ExpectDestroyLeaves(step, params, [&] { entrain_acco_destroy(acco); });
+      both.arrive_and_wait();
+      EXPECT_THAT(params, testing::Each(7));
+      EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    });
+  }
+}
+
+TEST(AccoSchedule, ThatDoesNotReturnIsNamedAtTheLimit) {
+  RunWorld(1, [](const Rank& self) {
+    LockedStep step;
+    std::vector<float> params(100, 5);
+    entrain_acco_config_t config;
+    entrain_acco_config_init(&config);
+    config.method = ENTRAIN_ACCO_ZERO1;
+    config.params = params.data();
+    config.count = params.size();
+    config.step = StepOfNothing;
+    config.schedule = RateUnderLock;
+    config.schedule_user = &step;
+    config.timeout_ns = 200'000'000;
+    entrain_acco_t* acco = nullptr;
+    ASSERT_OK(entrain_acco_create(self.comm, &config, &acco));
+    step.interpreter.lock();
+    EXPECT_OK(entrain_acco_add(acco, 1, 1));
+    int32_t finished = 0;
+    EXPECT_FAILS(entrain_acco_install(acco, &finished), ENTRAIN_TIMED_OUT,
+                 "the schedule of rates is not over after 12");
+    ExpectDestroyLeaves(step, params, [&] { entrain_acco_destroy(acco); });
+  });
 }
 
 TEST(AccoStepAndSchedule, MayOnlyLook) {

@@ -38,6 +38,57 @@ TEST(Courier, RunsJobsInOrderBesideTheCaller) {
   EXPECT_TRUE(courier.idle());
 }
 
+// A courier whose only job is in a function of the caller's until `go`.
+struct InFunction {
+  InFunction() {
+    job = courier->Post([this] {
+      const absl::Status status = Courier::CallersFunction("the step", [this] {
+        entered.Notify();
+        go.WaitForNotification();
+      });
+      EXPECT_EQ(Courier::CallersFunction("the next step", [] { ADD_FAILURE(); }).message(),
+                "the next step was not called: its object is being destroyed");
+      returned = status;
+      return status;
+    });
+    entered.WaitForNotification();
+  }
+
+  absl::Notification entered, go, freed;
+  absl::Status returned;
+  std::unique_ptr<Courier> courier = std::make_unique<Courier>(kMinute, [](const absl::Status&) {});
+  uint64_t job = 0;
+};
+
+TEST(Courier, IsFreedByItsThreadWhereACallersFunctionDoesNotReturn) {
+  InFunction inside;
+  const int64_t began = Clock::Real().Now();
+  EXPECT_FALSE(inside.courier->StopSoon());
+  EXPECT_LT(Clock::Real().Now() - began, 3 * kSecond);
+  // The job counts as done, for whoever waits for it.
+  EXPECT_TRUE(absl::IsAborted(inside.courier->Wait(inside.job)));
+  EXPECT_THAT(std::string(inside.courier->status().message()),
+              testing::HasSubstr("the object was destroyed: the step has not returned for 1"));
+  inside.courier->Leave([&inside] {
+    inside.courier.reset();
+    inside.freed.Notify();
+  });
+  EXPECT_FALSE(inside.freed.HasBeenNotified());
+  inside.go.Notify();
+  inside.freed.WaitForNotification();
+  EXPECT_EQ(inside.returned.message(), "the step returned after its object was destroyed");
+}
+
+TEST(Courier, WaitsALittleForACallersFunction) {
+  InFunction inside;
+  inside.courier->Abandon(absl::AbortedError("enough"));
+  EXPECT_EQ(inside.courier->Wait(inside.job).message(), "enough");
+  std::thread soon([&inside] { inside.go.Notify(); });
+  EXPECT_TRUE(inside.courier->StopSoon());
+  soon.join();
+  EXPECT_TRUE(absl::IsAborted(inside.returned));
+}
+
 TEST(Courier, KeepsTheFirstErrorAndDropsWhatFollows) {
   std::atomic<int> ran{0};
   absl::Notification go;

@@ -85,7 +85,7 @@ class Learner {
   size_t next_ = 0;
 
  public:
-  std::unique_ptr<GradientChannel> channel;  // goes before what it uses
+  std::shared_ptr<GradientChannel> channel;  // goes before what it uses
 };
 
 // ---- Ways --------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ class Worker {
   const TestArray<double> theta_;
   Adamw adamw_;
   HostStep<double> step_{Adamw::Step, &adamw_};
-  std::unique_ptr<GradientChannel> channel_;
+  std::shared_ptr<GradientChannel> channel_;
   int64_t next_ = 0;
 };
 

@@ -126,7 +126,7 @@ class Arranged {
   std::shared_ptr<LayerShards> shards_;
   Held params_, grads_;
   std::unique_ptr<TestArray<float>> anchor_;
-  std::unique_ptr<LayerSync> edit_;
+  std::shared_ptr<LayerSync> edit_;
 };
 
 // The gradient of one rank's loss at an element.

@@ -103,7 +103,7 @@ class Replica {
   std::unique_ptr<Place> place_;
   std::shared_ptr<LayerShards> shards_;
   Slab params_, grads_;
-  std::unique_ptr<LayerSync> edit_;
+  std::shared_ptr<LayerSync> edit_;
 };
 
 // Runs `body` on every rank of a mesh.
