@@ -3,19 +3,9 @@
 #include <algorithm>
 
 #include "examples/trainer/checkpoint_names.h"
+#include "examples/trainer/presets.h"
 
 namespace trainer {
-namespace {
-
-int32_t MethodOf(const std::string& name) {
-  return name == "acco"  ? ENTRAIN_ACCO
-         : name == "dpu" ? ENTRAIN_ACCO_DPU
-         : name == "wp"  ? ENTRAIN_ACCO_WP
-                         : ENTRAIN_ACCO_ZERO1;
-}
-
-}  // namespace
-
 Channel::Channel(const Options& options, Session* session, const InnerOptimizer& inner,
                  const Device& device, WholeModel* model)
     : options_(options),
@@ -29,7 +19,7 @@ Channel::Channel(const Options& options, Session* session, const InnerOptimizer&
   SetPlace(device, &config);
   config.params_dtype = options.precision == "bf16" ? ENTRAIN_BF16 : ENTRAIN_F32;
   config.grads_dtype = ENTRAIN_F32;
-  config.method = MethodOf(options.method);
+  config.method = PresetOf(options.method).acco_method;
   config.optim = inner.handle();
   config.min_microbatches = options.gradient_accumulation_steps;
   config.max_microbatches = options.channel.max_microbatches;

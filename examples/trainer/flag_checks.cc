@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "examples/trainer/error.h"
+#include "examples/trainer/presets.h"
 #include <CLI/CLI.hpp>
 
 namespace trainer {
@@ -65,7 +66,7 @@ void RefuseInertConditions(const Options& options, const CLI::App* group) {
   if (given("--straggler-replica") && o.straggler != "fixed") {
     Refuse("--straggler-replica", "with --straggler " + o.straggler + "; set --straggler fixed");
   }
-  if (o.shuffle_labels_every > 0 && (options.method == "ddp" || options.by_channel())) {
+  if (o.shuffle_labels_every > 0 && PresetOf(options.method).engine != Engine::kReplicas) {
     Refuse("--shuffle-labels-every",
            "with --method " + options.method + ", which has no intervals between exchanges");
   }
@@ -147,14 +148,17 @@ void CheckChannel(const Options& o, const FlagGroups& groups) {
 }
 
 void RefuseInert(const Options& o, const FlagGroups& groups) {
-  if (o.method == "ddp" || o.by_channel()) {
+  const Engine engine = PresetOf(o.method).engine;
+  if (engine != Engine::kReplicas) {
     RefuseGroup(groups.edit, o, "edit, a-edit or diloco");
   }
-  if (o.method == "ddp") {
+  if (engine == Engine::kEveryStep) {
     RefuseGroup(groups.checkpoints, o, "edit, a-edit, diloco or zero1");
   }
-  if (o.save_every > 0 && o.overlap_steps() > 0 &&
-      (o.method == "a-edit" || o.checkpoint_kind == "portable")) {
+  const entrain_edit_config_t config = ConfigOf(o, o.model.layers);
+  const bool by_time = config.use_async != 0;
+  if (o.save_every > 0 && config.overlap_steps > 0 &&
+      (by_time || o.checkpoint_kind == "portable")) {
     throw Error(
         "--save-every needs exchanges that are over when a step begins, which --overlap-steps "
         "delays, but for --checkpoint-kind exact and methods that go by steps; leave one out "
@@ -171,17 +175,17 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
       }
     }
   }
-  if (o.method == "a-edit" && o.eval_interval > 0) {
+  if (by_time && o.eval_interval > 0) {
     throw Error(
         "--eval-interval makes replicas wait for each other, which --method a-edit is "
         "there to avoid; leave it out",
         kUsageExit);
   }
-  if (o.steps_together && o.method != "a-edit") {
+  if (o.steps_together && !by_time) {
     Refuse("--steps-together",
            "with --method " + o.method + ", whose replicas make the same steps");
   }
-  if (o.steps_together && (!o.resume.empty() || o.overlap_steps() > 0)) {
+  if (o.steps_together && (!o.resume.empty() || config.overlap_steps > 0)) {
     throw Error(
         std::string("--steps-together does not go with ") +
             (o.resume.empty() ? "--overlap-steps, behind which ranks learn of a meeting at steps "
@@ -190,11 +194,13 @@ void RefuseInert(const Options& o, const FlagGroups& groups) {
             "; leave one out",
         kUsageExit);
   }
-  if (o.method == "a-edit" && groups.edit->get_option("--local-sgd-sync-interval")->count() > 0) {
+  if (by_time && groups.edit->get_option("--local-sgd-sync-interval")->count() > 0) {
     Refuse("--local-sgd-sync-interval", "with --method a-edit; set --local-sgd-sync-time");
   }
+  const bool none =
+      o.edit.count("outer_optimizer") > 0 && config.outer_optimizer == ENTRAIN_OUTER_NONE;
   for (const char* flag : {"--outer-lr", "--outer-momentum"}) {
-    if (o.edit.outer_optimizer == "none" && groups.edit->get_option(flag)->count() > 0) {
+    if (none && groups.edit->get_option(flag)->count() > 0) {
       Refuse(flag, "with --outer-optimizer none; set --outer-optimizer sgd, or leave it out");
     }
   }

@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <sstream>
+#include <utility>
 
 #include "examples/trainer/error.h"
 #include "examples/trainer/flag_checks.h"
+#include "examples/trainer/presets.h"
 #include <CLI/CLI.hpp>
 
 namespace trainer {
@@ -41,17 +45,25 @@ CLI::Validator Whole(int64_t least, int64_t most = int64_t{1} << 50) {
       ">= " + std::to_string(least));
 }
 
-// In [0, 1).
-CLI::Validator Fraction() {
+CLI::Validator In(double least, double most, bool open_least, bool open_most) {
+  const std::string bound = std::string("in ") + (open_least ? "(" : "[") +
+                            CLI::detail::to_string(least) + ", " + CLI::detail::to_string(most) +
+                            (open_most ? ")" : "]");
   return CLI::Validator(
-      [](std::string& text) -> std::string {
+      [=](std::string& text) -> std::string {
         double value = 0.0;
-        if (CLI::detail::lexical_cast(text, value) && value >= 0.0 && value < 1.0) {
+        if (CLI::detail::lexical_cast(text, value) &&
+            (open_least ? value > least : value >= least) &&
+            (open_most ? value < most : value <= most)) {
           return "";
         }
-        return "'" + text + "' is not in [0, 1)";
+        return "'" + text + "' is not " + bound;
       },
-      "in [0, 1)");
+      bound);
+}
+
+CLI::Validator Fraction() {
+  return In(0, 1, false, true);
 }
 
 // Rewrites "64K", "4M", "1G" (1024) as plain numbers.
@@ -99,11 +111,12 @@ std::vector<std::string> WithDashes(std::vector<std::string> words) {
   return words;
 }
 
-// "--name" sets true, "--no-name" false; neither leaves it unset.
-void AddSwitch(CLI::App* group, const std::string& names, std::optional<bool>* value,
-               const std::string& help) {
-  group->add_flag_function(
-      names, [value](int64_t count) { *value = count > 0; }, help);
+std::vector<std::string> MethodNames() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) {
+    names.emplace_back(preset.name);
+  }
+  return names;
 }
 
 CLI::App* AddRun(CLI::App* app, Options* o) {
@@ -115,8 +128,7 @@ CLI::App* AddRun(CLI::App* app, Options* o) {
           "step synchronous, zero1: and its optimizer sharded; acco, dpu, wp: gradients "
           "travel behind the computation")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit",
-                             "a-edit", "zero1", "acco", "dpu", "wp"}));
+      ->check(CLI::IsMember(MethodNames()));
   group->add_option("--task", o->task, "text: a language model; digits: images, a dense network")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "digits"}));
@@ -255,132 +267,115 @@ CLI::App* AddWsam(CLI::App* app, WsamOptions* o) {
   return group;
 }
 
-CLI::App* AddEdit(CLI::App* app, EditOptions* o) {
+// Options of EDiT whose flags are not just their names: "" for none, where a flag for all methods, or none, sets them; the
+// names of the Megatron integration, where it has others.
+constexpr std::pair<const char*, const char*> kEditFlags[] = {
+    {"use_async", ""},
+    {"gradient_accumulation_steps", ""},
+    {"seed", ""},
+    {"compat", ""},
+    {"timeout_ns", ""},
+    {"prefetch", "--sync-prefetch"},
+    {"reducer", "--reducer,--local-sgd-pseudo-grad-reducer"},
+    {"pseudo_gradnorm_reduce", "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce"},
+    {"normalize", "--normalize,--local-sgd-pseudo-grad-normalize"},
+    {"weight_softmax_temperature",
+     "--weight-softmax-temperature,--local-sgd-weight-softmax-temperature"},
+    {"clip_pseudo_grad", "--clip-pseudo-grad,--local-sgd-clip-pseudo-grad"},
+    {"skip_anomaly", "--skip-anomaly,--local-sgd-skip-anomaly"},
+    {"ewma_alpha", "--ewma-alpha,--local-sgd-ewma-alpha"},
+    {"ewma_warmup_steps", "--ewma-warmup-steps,--local-sgd-ewma-warmup-steps"},
+    {"ewma_threshold", "--ewma-threshold,--local-sgd-ewma-threshold"},
+};
+
+std::string FlagsOf(const entrain_edit_option_t& option) {
+  std::string dashed = option.name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  std::string flags = "--" + dashed;
+  for (const auto& [name, others] : kEditFlags) {
+    flags = std::string(option.name) == name ? others : flags;
+  }
+  return option.type == ENTRAIN_OPTION_SWITCH && !flags.empty() ? flags + ",!--no-" + dashed
+                                                                : flags;
+}
+
+// Without the functions that no command line can give.
+std::vector<std::string> ChoicesOf(const entrain_edit_option_t& option) {
+  std::vector<std::string> choices = CLI::detail::split(option.choices, ',');
+  choices.erase(std::remove(choices.begin(), choices.end(), "callback"), choices.end());
+  return choices;
+}
+
+std::string ValueText(const entrain_edit_option_t& option, double value) {
+  if (value < 0) {
+    return value == kInterval ? "H" : "a layer each, 8 at most";
+  }
+  if (option.type == ENTRAIN_OPTION_CHOICE) {
+    return ChoicesOf(option)[static_cast<size_t>(value)];
+  }
+  return option.type == ENTRAIN_OPTION_SWITCH ? (value != 0 ? "yes" : "no")
+                                              : CLI::detail::to_string(value);
+}
+
+// "(default 0.7; co2 1)"
+std::string DefaultsOf(const entrain_edit_option_t& option) {
+  std::string text = " (default " + ValueText(option, option.default_value);
+  std::string last;
+  for (const Preset& preset : kPresets) {
+    for (const Setting& setting : preset.settings) {
+      if (setting.option != nullptr && std::string(setting.option) == option.name) {
+        const std::string value = ValueText(option, setting.value);
+        text.resize(value == last ? text.size() - value.size() - 1 : text.size());
+        text += (value == last ? ", " : "; ") + std::string(preset.name) + " " + value;
+        last = value;
+      }
+    }
+  }
+  return text + ")";
+}
+
+CLI::Validator RangeOf(const entrain_edit_option_t& option) {
+  const bool open_least = (option.open & 1) != 0, open_most = (option.open & 2) != 0;
+  if (option.type != ENTRAIN_OPTION_F64) {
+    const double most = option.type == ENTRAIN_OPTION_I32 ? std::numeric_limits<int32_t>::max()
+                                                          : static_cast<double>(int64_t{1} << 50);
+    return Whole(static_cast<int64_t>(option.least),
+                 static_cast<int64_t>(std::min(option.most, most)));
+  }
+  return std::isfinite(option.most) ? In(option.least, option.most, open_least, open_most)
+                                    : Real(option.least, open_least);
+}
+
+void AddOption(CLI::App* group, const entrain_edit_option_t& option, GivenOptions* given) {
+  const std::string flags = FlagsOf(option), help = option.help + DefaultsOf(option);
+  const std::string name = option.name;
+  if (flags.empty()) {
+    return;
+  }
+  if (option.type == ENTRAIN_OPTION_SWITCH) {
+    group->add_flag_function(
+        flags, [=](int64_t count) { (*given)[name] = count > 0 ? 1 : 0; }, help);
+  } else if (option.type == ENTRAIN_OPTION_CHOICE) {
+    const std::vector<std::string> choices = ChoicesOf(option);
+    const auto take = [=](const std::string& text) {
+      const auto at = std::find(choices.begin(), choices.end(), text);
+      (*given)[name] = static_cast<double>(at - choices.begin());
+    };
+    group->add_option_function<std::string>(flags, take, help)->check(CLI::IsMember(choices));
+  } else {
+    group
+        ->add_option_function<double>(
+            flags, [=](double value) { (*given)[name] = value; }, help)
+        ->type_name(option.type == ENTRAIN_OPTION_F64 ? "FLOAT" : "INT")
+        ->check(RangeOf(option));
+  }
+}
+
+CLI::App* AddEdit(CLI::App* app, GivenOptions* given) {
   auto* group = app->add_option_group("EDiT, DiLoCo, Post Local SGD");
-  group
-      ->add_option("--local-sgd-sync-interval", o->local_sgd_sync_interval,
-                   "steps between exchanges (H)")
-      ->capture_default_str()
-      ->check(Whole(1));
-  group
-      ->add_option("--local-sgd-sync-time", o->local_sgd_sync_time,
-                   "a-edit: seconds between exchanges (default 600)")
-      ->check(Real(0.0, true));
-  group
-      ->add_option("--min-total-global-steps", o->min_total_global_steps,
-                   "a-edit: steps of all replicas between two exchanges (default 100)")
-      ->check(Whole(1));
-  group->add_flag("--use-step-weight", o->use_step_weight,
-                  "a-edit: weight replicas by tokens since the last exchange");
-  group
-      ->add_option("--step-weight-ratio", o->step_weight_ratio,
-                   "share of that in the weights (default 0.5)")
-      ->check(Real(0.0));
-  group
-      ->add_option("--overlap-steps", o->overlap_steps,
-                   "steps behind which an exchange runs; a-edit: 1 (default: co2 H, "
-                   "streaming-diloco 1, else 0)")
-      ->check(Whole(0, 1 << 20));
-  group
-      ->add_option("--overlap-merge", o->overlap_merge,
-                   "add, mix or restart (default: co2 restart, streaming-diloco mix, else add)")
-      ->check(CLI::IsMember({"add", "mix", "restart"}));
-  group
-      ->add_option("--overlap-mix", o->overlap_mix,
-                   "mix: what is kept of the replica's own "
-                   "(default 0.5)")
-      ->check(Fraction());
-  AddSwitch(group, "--staleness-penalty,!--no-staleness-penalty", &o->staleness_penalty,
-            "divide what comes late by how far the anchor has moved (default: co2 yes)");
-  group
-      ->add_option("--outer-momentum-clip", o->outer_momentum_clip,
-                   "largest norm of a layer's outer momentum; 0: off (default: co2 10)")
-      ->check(Real(0.0));
-  group
-      ->add_option("--fragments", o->fragments,
-                   "parts of the model, exchanged at steps of their own (default: "
-                   "streaming-diloco a layer each, 8 at most; else 1)")
-      ->check(Whole(1, 1 << 20));
-  group
-      ->add_option("--fragment-pattern", o->fragment_pattern,
-                   "sequential or strided (default: streaming-diloco strided)")
-      ->check(CLI::IsMember({"sequential", "strided"}));
-  group
-      ->add_option("--local-sgd-warmup-steps", o->local_sgd_warmup_steps,
-                   "synchronous steps at the start (W_s)")
-      ->capture_default_str()
-      ->check(Whole(0));
-  group
-      ->add_option("--reducer,--local-sgd-pseudo-grad-reducer", o->reducer,
-                   "none, linear or gta (default: edit, a-edit linear, else none)")
-      ->check(CLI::IsMember({"none", "linear", "gta"}));
-  group
-      ->add_option("--consensus-method", o->consensus_method,
-                   "of gta: sum or count elects the sign (default: none)")
-      ->check(CLI::IsMember({"none", "sum", "count"}));
-  group
-      ->add_option("--sparsification-method", o->sparsification_method,
-                   "of gta: magnitude, random or rescaled_random (default: none)")
-      ->check(CLI::IsMember({"none", "magnitude", "random", "rescaled_random"}));
-  group->add_option("--density", o->density, "what sparsification leaves")
-      ->capture_default_str()
-      ->check(Real(0.0, true));
-  group
-      ->add_option("--wire-format", o->wire_format,
-                   "how pseudo-gradients travel: f32, bf16, int8 or int4 (default f32)")
-      ->check(CLI::IsMember({"f32", "bf16", "int8", "int4"}));
-  group->add_option("--wire-block", o->wire_block, "int8, int4: values a scale (default 256)")
-      ->check(Whole(16, 65536));
-  group->add_option("--wire-rounding", o->wire_rounding, "nearest or stochastic (default nearest)")
-      ->check(CLI::IsMember({"nearest", "stochastic"}));
-  group->add_flag("--error-feedback", o->error_feedback,
-                  "add what was not sent to the next pseudo-gradient");
-  group->add_flag("--int8-mask", o->int8_mask, "accepted with a consensus; changes nothing here");
-  AddSwitch(group,
-            "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce,"
-            "!--no-pseudo-gradnorm-reduce",
-            &o->pseudo_gradnorm_reduce, "weight replicas by softmax(-norm) (default: edit yes)");
-  AddSwitch(group, "--normalize,--local-sgd-pseudo-grad-normalize,!--no-normalize", &o->normalize,
-            "mean, not sum (default yes)");
-  group
-      ->add_option("--weight-softmax-temperature,--local-sgd-weight-softmax-temperature",
-                   o->weight_softmax_temperature, "of those weights (default 1)")
-      ->check(Real(0.0, true));
-  group
-      ->add_option("--clip-pseudo-grad,--local-sgd-clip-pseudo-grad", o->clip_pseudo_grad,
-                   "largest norm of a layer's pseudo-gradient; 0: off (default: edit 10)")
-      ->check(Real(0.0));
-  AddSwitch(group, "--skip-anomaly,--local-sgd-skip-anomaly,!--no-skip-anomaly", &o->skip_anomaly,
-            "reject norms far above those before (default: edit, a-edit yes)");
-  group->add_option("--ewma-alpha,--local-sgd-ewma-alpha", o->ewma_alpha, "(default 0.02)")
-      ->check(Fraction());
-  group
-      ->add_option("--ewma-warmup-steps,--local-sgd-ewma-warmup-steps", o->ewma_warmup_steps,
-                   "exchanges before any is rejected (default 120)")
-      ->check(Whole(2));
-  group
-      ->add_option("--ewma-threshold,--local-sgd-ewma-threshold", o->ewma_threshold,
-                   "in deviations (default 3)")
-      ->check(Real(0.0, true));
-  group->add_flag("--cpu-offload", o->cpu_offload,
-                  "with --device cuda: anchors and outer state in host memory");
-  group->add_flag("--is-debug", o->is_debug, "a line for each layer and exchange");
-  group
-      ->add_option("--outer-optimizer", o->outer_optimizer,
-                   "none, sgd or adamw (default sgd; post-local-sgd none)")
-      ->check(CLI::IsMember({"none", "sgd", "adamw"}));
-  group->add_option("--outer-beta1", o->outer_beta1, "adamw (default 0.9)")->check(Fraction());
-  group->add_option("--outer-beta2", o->outer_beta2, "adamw (default 0.999)")->check(Fraction());
-  group->add_option("--outer-eps", o->outer_eps, "adamw (default 1e-8)")->check(Real(0.0, true));
-  group->add_option("--outer-lr", o->outer_lr, "(default 0.7; co2 1)")->check(Real(0.0, true));
-  group->add_option("--outer-momentum", o->outer_momentum, "(default 0.8; co2 0.2)")
-      ->check(Fraction());
-  AddSwitch(group, "--outer-nesterov,!--no-outer-nesterov", &o->outer_nesterov,
-            "(default: yes with momentum, but not co2)");
-  group->add_option("--outer-weight-decay", o->outer_weight_decay, "(default 0)")->check(Real(0.0));
-  group->add_option("--sync-prefetch", o->prefetch, "layers exchanged ahead of use")
-      ->capture_default_str()
-      ->check(Whole(0, 1000));
+  for (const entrain_edit_option_t& option : DescribedOptions()) {
+    AddOption(group, option, given);
+  }
   return group;
 }
 
@@ -476,11 +471,13 @@ int64_t Options::total_steps(int ranks) const {
   return steps > 0 ? steps : 1000;
 }
 
-int Options::overlap_steps() const {
-  const int64_t usual = method == "co2"                ? edit.local_sgd_sync_interval
-                        : method == "streaming-diloco" ? 1
-                                                       : 0;
-  return static_cast<int>(edit.overlap_steps.value_or(usual));
+bool Options::by_channel() const {
+  return PresetOf(method).engine == Engine::kChannel;
+}
+
+int64_t Options::tokens_per_step(int ranks) const {
+  const int rounds = by_channel() && PresetOf(method).acco_method == ENTRAIN_ACCO ? 2 : 1;
+  return rounds * gradient_accumulation_steps * tokens_per_microbatch() * ranks;
 }
 
 Options ParseFlags(std::vector<std::string> words) {

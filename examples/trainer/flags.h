@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,31 +10,8 @@
 
 namespace trainer {
 
-// EDiT's options under the reference's names. Unset: the method's own default (methods.cc).
-struct EditOptions {
-  int64_t local_sgd_sync_interval = 16;
-  int64_t local_sgd_warmup_steps = 0;
-  std::string reducer;                                            // "", "none", "linear", "gta"
-  std::string outer_optimizer;                                    // "", "none", "sgd", "adamw"
-  std::string consensus_method;                                   // "", "sum", "count"
-  std::string sparsification_method, wire_format, wire_rounding;  // "": the library's default
-  double density = 1.0;
-  int wire_block = 0;
-  bool error_feedback = false;
-  std::optional<bool> pseudo_gradnorm_reduce, normalize, outer_nesterov, skip_anomaly;
-  bool use_step_weight = false, int8_mask = false, cpu_offload = false, is_debug = false;
-  std::optional<double> clip_pseudo_grad, weight_softmax_temperature, outer_lr, outer_momentum,
-      outer_weight_decay, outer_beta1, outer_beta2, outer_eps, local_sgd_sync_time,
-      step_weight_ratio, ewma_alpha, ewma_threshold;
-  std::optional<int64_t> min_total_global_steps, ewma_warmup_steps;
-  std::optional<int64_t> overlap_steps;
-  std::string overlap_merge;     // "", "add", "mix", "restart"
-  std::string fragment_pattern;  // "", "sequential", "strided"
-  std::optional<double> overlap_mix, outer_momentum_clip;
-  std::optional<bool> staleness_penalty;
-  std::optional<int64_t> fragments;
-  int prefetch = 1;
-};
+// The options of EDiT that the command line has, by their names in entrain_edit_config_t; a choice by its place.
+using GivenOptions = std::map<std::string, double>;
 
 // The optimizer that every replica runs by itself.
 struct InnerOptions {
@@ -74,10 +51,8 @@ struct ChannelOptions {
 };
 
 struct Options {
-  // "ddp", "post-local-sgd", "diloco", "streaming-diloco", "co2", "edit", "a-edit"; by a gradient
-  // channel: "zero1", "acco", "dpu", "wp"
-  std::string method = "edit";
-  std::string task = "text";  // "text", "digits"
+  std::string method = "edit";  // a row of kPresets (presets.h)
+  std::string task = "text";    // "text", "digits"
   std::string data;
   int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
   bool steps_together = false;    // a-edit: `steps` is a mean over the replicas
@@ -89,7 +64,7 @@ struct Options {
   std::string precision = "f32";  // "f32", "bf16"
   std::string device = "cpu";     // "cpu", "cuda", "cuda:N"
   int shard_prefetch = 1;
-  EditOptions edit;
+  GivenOptions edit;
   InnerOptions inner;
   WsamOptions wsam;
   ConditionOptions conditions;
@@ -106,22 +81,15 @@ struct Options {
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
 
-  bool by_channel() const {
-    return method == "zero1" || method == "acco" || method == "dpu" || method == "wp";
-  }
+  bool by_channel() const;
   // Bytes of text, or images.
   int64_t tokens_per_microbatch() const {
     return int64_t{batch_size} * (task == "digits" ? 1 : model.length);
   }
   // Of a step of so many ranks: acco makes one of two rounds. By a channel: at least.
-  int64_t tokens_per_step(int ranks) const {
-    return (method == "acco" ? 2 : 1) * gradient_accumulation_steps * tokens_per_microbatch() *
-           ranks;
-  }
+  int64_t tokens_per_step(int ranks) const;
   // The number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;
-  // Steps behind which an exchange runs; 0: layers wait for it.
-  int overlap_steps() const;
 };
 
 // Parses the words after the program's name; underscores in flag names count as dashes. Throws

@@ -11,7 +11,7 @@ namespace trainer {
 
 Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard)
     : on_gpu_(options.device != "cpu") {
-  if (options.method == "ddp") {
+  if (PresetOf(options.method).engine == Engine::kEveryStep) {
     Check(entrain_shard_set_gradients(shard, ENTRAIN_GRADIENTS_GLOBAL));
     return;
   }
@@ -21,6 +21,7 @@ Method::Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain
   Check(entrain_edit_create(mesh, &config, &edit));
   edit_.reset(edit);
   by_time_ = config.use_async != 0;
+  late_ = config.overlap_steps > 0;
   interval_steps_ = config.local_sgd_sync_interval;
   warmup_steps_ = config.local_sgd_warmup_steps;
 }

@@ -40,6 +40,8 @@ class Method {
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
+  // Whether exchanges run behind further steps; otherwise layers wait for them.
+  bool late() const { return late_; }
   // Right after an exchange. Collective.
   void Save(const Options& options, const std::string& name);
   // Collective. Throws Error with the same line on all ranks, and nothing has changed then.
@@ -71,7 +73,7 @@ class Method {
 
   EditHandle edit_;  // null: ddp
   const bool on_gpu_;
-  bool by_time_ = false;
+  bool by_time_ = false, late_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;
   int64_t exchanges_ = 0;  // that have begun

@@ -1,128 +1,117 @@
 #include "examples/trainer/presets.h"
 
 #include <algorithm>
-#include <initializer_list>
-#include <string>
+#include <cstring>
+#include <iterator>
+
+#include "examples/trainer/api.h"
 
 namespace trainer {
 namespace {
 
-int32_t ReducerOf(const std::string& name, bool edit) {
-  if (name.empty()) {
-    return edit ? ENTRAIN_REDUCER_LINEAR : ENTRAIN_REDUCER_NONE;
+template <typename T>
+void Write(double value, size_t offset, entrain_edit_config_t* config) {
+  const T number = static_cast<T>(value);
+  std::memcpy(reinterpret_cast<char*>(config) + offset, &number, sizeof(number));
+}
+
+void Set(const entrain_edit_option_t& option, double value, entrain_edit_config_t* config) {
+  switch (option.type) {
+    case ENTRAIN_OPTION_F64:
+      return Write<double>(value, option.offset, config);
+    case ENTRAIN_OPTION_I64:
+      return Write<int64_t>(value, option.offset, config);
+    case ENTRAIN_OPTION_U64:
+      return Write<uint64_t>(value, option.offset, config);
+    default:
+      return Write<int32_t>(value, option.offset, config);
   }
-  return name == "gta"      ? ENTRAIN_REDUCER_GTA
-         : name == "linear" ? ENTRAIN_REDUCER_LINEAR
-                            : ENTRAIN_REDUCER_NONE;
 }
 
-void SetOuter(const Options& options, entrain_edit_config_t* config) {
-  const EditOptions& o = options.edit;
-  const bool none = o.outer_optimizer == "none" ||
-                    (o.outer_optimizer.empty() && options.method == "post-local-sgd");
-  const bool adamw = o.outer_optimizer == "adamw";
-  config->outer_optimizer = none    ? ENTRAIN_OUTER_NONE
-                            : adamw ? ENTRAIN_OUTER_ADAMW
-                                    : ENTRAIN_OUTER_SGD;
-  const bool late = options.method == "co2" && !none && !adamw;  // it bears less
-  config->outer_lr = o.outer_lr.value_or(late ? 1.0 : config->outer_lr);
-  config->outer_momentum = o.outer_momentum.value_or(late ? 0.2 : config->outer_momentum);
-  const bool nesterov = !none && !adamw && config->outer_momentum > 0.0 && options.method != "co2";
-  config->outer_nesterov = o.outer_nesterov.value_or(nesterov) ? 1 : 0;
-  config->outer_weight_decay = o.outer_weight_decay.value_or(0.0);
-  config->outer_beta1 = o.outer_beta1.value_or(config->outer_beta1);
-  config->outer_beta2 = o.outer_beta2.value_or(config->outer_beta2);
-  config->outer_eps = o.outer_eps.value_or(config->outer_eps);
-}
-
-void SetTrigger(const Options& options, entrain_edit_config_t* config) {
-  const EditOptions& o = options.edit;
-  config->use_async = options.method == "a-edit" ? 1 : 0;
-  if (config->use_async == 0) {
-    config->local_sgd_sync_interval = o.local_sgd_sync_interval;
+class ConfigMaker {
+ public:
+  ConfigMaker(const Options& options, int layers)
+      : preset_(PresetOf(options.method)),
+        given_(options.edit),
+        layers_(layers),
+        described_(DescribedOptions()) {
+    entrain_edit_config_init(&config_);
+    config_.gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
   }
-  config->local_sgd_sync_time = o.local_sgd_sync_time.value_or(config->local_sgd_sync_time);
-  config->min_total_global_steps =
-      o.min_total_global_steps.value_or(config->min_total_global_steps);
-  config->use_step_weight = o.use_step_weight ? 1 : 0;
-  config->step_weight_ratio = o.step_weight_ratio.value_or(config->step_weight_ratio);
-  config->local_sgd_warmup_steps = o.local_sgd_warmup_steps;
-  config->gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
-  config->prefetch = o.prefetch;
-}
 
-// The first name is the default, and an empty one too.
-int32_t Find(const std::string& name, std::initializer_list<const char*> names) {
-  int32_t value = 0;
-  for (const char* one : names) {
-    if (name == one) {
-      return value;
+  entrain_edit_config_t Make() {
+    for (const auto& [name, value] : given_) {
+      Set(described_[IndexOf(name)], value, &config_);
     }
-    ++value;
+    for (const Setting& setting : preset_.settings) {
+      if (setting.option != nullptr && Applies(setting.option)) {
+        Set(described_[IndexOf(setting.option)], ValueOf(setting), &config_);
+      }
+    }
+    return config_;
   }
-  return 0;
-}
 
-void SetLate(const Options& options, int layers, entrain_edit_config_t* config) {
-  const EditOptions& o = options.edit;
-  const bool co2 = options.method == "co2", streaming = options.method == "streaming-diloco";
-  config->overlap_steps = options.overlap_steps();
-  const bool late = config->overlap_steps > 0;
-  const char* const merge = !late ? "add" : co2 ? "restart" : streaming ? "mix" : "add";
-  config->overlap_merge =
-      Find(o.overlap_merge.empty() ? merge : o.overlap_merge, {"add", "mix", "restart"});
-  config->overlap_mix = o.overlap_mix.value_or(config->overlap_mix);
-  const bool sgd = config->outer_optimizer == ENTRAIN_OUTER_SGD;
-  config->staleness_penalty = o.staleness_penalty.value_or(co2 && late && sgd) ? 1 : 0;
-  const bool clips = co2 && sgd && config->outer_momentum > 0.0 && config->outer_nesterov == 0;
-  config->outer_momentum_clip = o.outer_momentum_clip.value_or(clips ? 10.0 : 0.0);
-  config->fragments =
-      static_cast<int32_t>(o.fragments.value_or(streaming ? std::min(layers, 8) : 1));
-  const char* const pattern = streaming && config->fragments > 1 ? "strided" : "sequential";
-  config->fragment_pattern =
-      Find(o.fragment_pattern.empty() ? pattern : o.fragment_pattern, {"sequential", "strided"});
-}
+ private:
+  size_t IndexOf(const std::string& name) const {
+    const auto found = std::find_if(described_.begin(), described_.end(),
+                                    [&](const auto& option) { return option.name == name; });
+    return static_cast<size_t>(found - described_.begin());
+  }
+  bool Applies(const std::string& name) const {
+    if (given_.count(name) > 0) {
+      return false;
+    }
+    if (name == "outer_nesterov" && config_.outer_momentum == 0) {
+      return false;
+    }
+    if (name.rfind("outer_", 0) == 0 && HasOtherOuter()) {
+      return false;
+    }
+    int32_t matters = 0;
+    Check(entrain_edit_option_matters(&config_, static_cast<int32_t>(IndexOf(name)), &matters));
+    return matters != 0;
+  }
+  // The command line has another outer optimizer, which the preset's learning rate and momentum are not for.
+  bool HasOtherOuter() const {
+    const auto given = given_.find("outer_optimizer");
+    return given != given_.end() &&
+           std::none_of(std::begin(preset_.settings), std::end(preset_.settings),
+                        [&](const Setting& setting) {
+                          return setting.option != nullptr && given->first == setting.option &&
+                                 given->second == setting.value;
+                        });
+  }
+  double ValueOf(const Setting& setting) const {
+    return setting.value == kInterval     ? static_cast<double>(config_.local_sgd_sync_interval)
+           : setting.value == kALayerEach ? std::min(layers_, 8)
+                                          : setting.value;
+  }
 
-void SetTravel(const Options& options, entrain_edit_config_t* config) {
-  const EditOptions& o = options.edit;
-  config->consensus_method = Find(o.consensus_method, {"none", "sum", "count"});
-  config->sparsification_method =
-      Find(o.sparsification_method, {"none", "magnitude", "random", "rescaled_random"});
-  config->density = o.density;
-  const bool streaming = options.method == "streaming-diloco";
-  config->wire_format = Find(o.wire_format.empty() && streaming ? "int4" : o.wire_format,
-                             {"f32", "bf16", "int8", "int4"});
-  config->wire_block = o.wire_block;
-  config->wire_rounding = Find(o.wire_rounding, {"nearest", "stochastic"});
-  config->error_feedback = o.error_feedback ? 1 : 0;
-  config->int8_mask = o.int8_mask ? 1 : 0;
-}
+  const Preset& preset_;
+  const GivenOptions& given_;
+  const int layers_;
+  const std::vector<entrain_edit_option_t> described_;
+  entrain_edit_config_t config_;
+};
 
 }  // namespace
 
+const Preset& PresetOf(const std::string& name) {
+  return *std::find_if(std::begin(kPresets), std::end(kPresets),
+                       [&](const Preset& preset) { return preset.name == name; });
+}
+
+std::vector<entrain_edit_option_t> DescribedOptions() {
+  std::vector<entrain_edit_option_t> options(static_cast<size_t>(entrain_edit_option_count()));
+  for (size_t index = 0; index < options.size(); ++index) {
+    entrain_edit_option_init(&options[index]);
+    Check(entrain_edit_option(static_cast<int32_t>(index), &options[index]));
+  }
+  return options;
+}
+
 entrain_edit_config_t ConfigOf(const Options& options, int layers) {
-  const EditOptions& o = options.edit;
-  const bool edit = options.method == "edit" || options.method == "a-edit";
-  entrain_edit_config_t config;
-  entrain_edit_config_init(&config);
-  SetTrigger(options, &config);
-  SetOuter(options, &config);
-  config.reducer = ReducerOf(o.reducer, edit);
-  const bool reduces = config.reducer != ENTRAIN_REDUCER_NONE;
-  const bool anchored = reduces || config.outer_optimizer != ENTRAIN_OUTER_NONE;
-  SetTravel(options, &config);
-  SetLate(options, layers, &config);
-  config.pseudo_gradnorm_reduce = o.pseudo_gradnorm_reduce.value_or(edit && reduces) ? 1 : 0;
-  config.normalize = o.normalize.value_or(true) ? 1 : 0;
-  config.weight_softmax_temperature = o.weight_softmax_temperature.value_or(0.0);
-  config.clip_pseudo_grad = o.clip_pseudo_grad.value_or(edit && anchored ? 10.0 : 0.0);
-  config.skip_anomaly = o.skip_anomaly.value_or(edit && anchored) ? 1 : 0;
-  config.ewma_alpha = o.ewma_alpha.value_or(config.ewma_alpha);
-  config.ewma_warmup_steps = o.ewma_warmup_steps.value_or(config.ewma_warmup_steps);
-  config.ewma_threshold = o.ewma_threshold.value_or(config.ewma_threshold);
-  config.cpu_offload = o.cpu_offload ? 1 : 0;
-  config.is_debug = o.is_debug ? 1 : 0;
-  return config;
+  return ConfigMaker(options, layers).Make();
 }
 
 }  // namespace trainer

@@ -1,5 +1,9 @@
-// The defaults of the methods.
+// The methods, one row each, and the options of EDiT that a method and a command line make.
 #pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include <entrain/train.h>
 
@@ -7,8 +11,92 @@
 
 namespace trainer {
 
-// The options of EDiT for this command line, whose values win over the method's, but for the shard; for a model of so
-// many layers. Not for methods without EDiT.
+// How gradients and parameters travel.
+enum class Engine {
+  kEveryStep,  // gradients over all ranks, at every step
+  kReplicas,   // EDiT: entrain_edit_*
+  kChannel,    // a gradient channel: entrain_acco_*
+};
+
+// A value of an option of EDiT, by the name of its field.
+struct Setting {
+  const char* option;
+  double value;
+};
+// Values that depend on the run.
+constexpr double kInterval = -1;    // local_sgd_sync_interval
+constexpr double kALayerEach = -2;  // the number of layers, 8 at most
+
+// A setting applies unless the command line has the option, and if it has an effect beside the settings before it.
+struct Preset {
+  const char* name;
+  Engine engine;
+  int32_t acco_method = 0;    // of kChannel
+  Setting settings[12] = {};  // of kReplicas; what is left over has no option
+};
+
+constexpr Preset kPresets[] = {
+    {"ddp", Engine::kEveryStep},
+    {"post-local-sgd", Engine::kReplicas, 0, {{"local_sgd_sync_interval", 16}}},
+    {"diloco",
+     Engine::kReplicas,
+     0,
+     {{"local_sgd_sync_interval", 16},
+      {"outer_optimizer", ENTRAIN_OUTER_SGD},
+      {"outer_nesterov", 1}}},
+    {"streaming-diloco",
+     Engine::kReplicas,
+     0,
+     {{"local_sgd_sync_interval", 16},
+      {"outer_optimizer", ENTRAIN_OUTER_SGD},
+      {"outer_nesterov", 1},
+      {"overlap_steps", 1},
+      {"overlap_merge", ENTRAIN_MERGE_MIX},
+      {"fragments", kALayerEach},
+      {"fragment_pattern", ENTRAIN_FRAGMENT_STRIDED},
+      {"wire_format", ENTRAIN_WIRE_INT4}}},
+    {"co2",
+     Engine::kReplicas,
+     0,
+     {{"local_sgd_sync_interval", 16},
+      {"outer_optimizer", ENTRAIN_OUTER_SGD},
+      {"outer_lr", 1},
+      {"outer_momentum", 0.2},
+      {"overlap_steps", kInterval},
+      {"overlap_merge", ENTRAIN_MERGE_RESTART},
+      {"staleness_penalty", 1},
+      {"outer_momentum_clip", 10}}},
+    {"edit",
+     Engine::kReplicas,
+     0,
+     {{"local_sgd_sync_interval", 16},
+      {"reducer", ENTRAIN_REDUCER_LINEAR},
+      {"outer_optimizer", ENTRAIN_OUTER_SGD},
+      {"outer_nesterov", 1},
+      {"pseudo_gradnorm_reduce", 1},
+      {"clip_pseudo_grad", 10},
+      {"skip_anomaly", 1}}},
+    {"a-edit",
+     Engine::kReplicas,
+     0,
+     {{"use_async", 1},
+      {"reducer", ENTRAIN_REDUCER_LINEAR},
+      {"outer_optimizer", ENTRAIN_OUTER_SGD},
+      {"outer_nesterov", 1},
+      {"pseudo_gradnorm_reduce", 1},
+      {"clip_pseudo_grad", 10},
+      {"skip_anomaly", 1}}},
+    {"zero1", Engine::kChannel, ENTRAIN_ACCO_ZERO1},
+    {"acco", Engine::kChannel, ENTRAIN_ACCO},
+    {"dpu", Engine::kChannel, ENTRAIN_ACCO_DPU},
+    {"wp", Engine::kChannel, ENTRAIN_ACCO_WP},
+};
+
+// `name` is one of the table's.
+const Preset& PresetOf(const std::string& name);
+// The options of EDiT, as the library describes them.
+std::vector<entrain_edit_option_t> DescribedOptions();
+// The options of EDiT for a model of this many layers; all but the shard. Throws Error for a value out of range.
 entrain_edit_config_t ConfigOf(const Options& options, int layers);
 
 }  // namespace trainer

@@ -274,7 +274,7 @@ StepRecord ReplicaRun::Step(int64_t step) {
   record.exposed_comm_s = took.waited_s;
   record.bytes_sent = took.shard + took.sync;
   // Behind further steps, each rank's exchange is over when it is.
-  const bool seen = record.synced && options_.overlap_steps() == 0;
+  const bool seen = record.synced && !method_.late();
   if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);
   }
