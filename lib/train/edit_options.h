@@ -68,12 +68,6 @@ struct EditOptions {
   int64_t least_steps() const {
     return use_async ? min_total_global_steps : 1;
   }
-  // Arrays as long as the anchors that the outer optimizer keeps: b; or both moments of adamw.
-  int outer_arrays() const {
-    return outer_optimizer == OuterKind::kAdamw                        ? 2
-           : outer_optimizer == OuterKind::kSgd && outer_momentum != 0 ? 1
-                                                                       : 0;
-  }
 };
 
 // The values that an option may have. A choice is one of `choices`, numbered from 0.

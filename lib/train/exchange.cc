@@ -107,7 +107,7 @@ CallOptions Exchange::Options(int64_t tag, int64_t patience_ns) const {
 }
 
 absl::Status Exchange::CreateAnchors() {
-  return anchors_.Create(live_, options_.outer_arrays());
+  return anchors_.Create(live_, outer_.arrays());
 }
 
 void Exchange::VisitState(StateVisitor& visitor) {
@@ -500,8 +500,7 @@ absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const floa
   const int64_t count = slab_.layer(layer).valid;
   const Kernels& kernels = CurrentKernels();
   std::vector<double> squares = {Share(layer, kernels.sum_of_squares(mean, count))};
-  if ((options_.staleness_penalty || options_.outer_momentum_clip > 0) &&
-      options_.outer_arrays() > 0) {
+  if ((options_.staleness_penalty || options_.outer_momentum_clip > 0) && outer_.arrays() > 0) {
     const float* const momentum = anchors_.outer(0, layer);
     squares.push_back(Share(layer, kernels.sum_of_squares(momentum, count)));
     squares.push_back(Share(layer, kernels.square_of_delta(momentum, mean, count)));

@@ -64,7 +64,7 @@ absl::Status Exchange::ReserveOnDevice() {
     idle_deltas_.push_back(reinterpret_cast<float*>(delta));
   }
   if (!options_.plain()) {
-    ENTRAIN_RETURN_IF_ERROR(anchors_.Reserve(options_.outer_arrays()));
+    ENTRAIN_RETURN_IF_ERROR(anchors_.Reserve(outer_.arrays()));
   }
   if (options_.overlap_steps > 0) {
     ENTRAIN_RETURN_IF_ERROR(ReserveSnapshots());

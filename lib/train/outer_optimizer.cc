@@ -17,18 +17,35 @@ namespace {
 constexpr int64_t kPiece = 4096;
 constexpr int64_t kFloat = sizeof(float);
 
+// The outer optimizers that are a rule of lib/optim; null: another one.
+std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
+  OptimizerConfig config = {.beta1 = options.outer_beta1,
+                            .beta2 = options.outer_beta2,
+                            .eps = options.outer_eps,
+                            .weight_decay = options.outer_weight_decay};
+  switch (options.outer_optimizer) {
+    case OuterKind::kAdamw:
+      config.kind = OptimizerKind::kAdamw;
+      break;
+    default:
+      return nullptr;
+  }
+  return *MakeOptimizer(config);  // CheckOptions has the same limits
+}
+
 }  // namespace
 
 OuterOptimizer::OuterOptimizer(const Slab& slab, const EditOptions& options)
-    : slab_(slab), options_(options), steps_(static_cast<size_t>(slab.layers()), 0) {
-  if (options.outer_optimizer == OuterKind::kAdamw) {
-    // CheckOptions has the same limits, so there is one.
-    adamw_ = *MakeOptimizer({.kind = OptimizerKind::kAdamw,
-                             .beta1 = options.outer_beta1,
-                             .beta2 = options.outer_beta2,
-                             .eps = options.outer_eps,
-                             .weight_decay = options.outer_weight_decay});
+    : slab_(slab),
+      options_(options),
+      rule_(MakeRule(options)),
+      steps_(static_cast<size_t>(slab.layers()), 0) {}
+
+int OuterOptimizer::arrays() const {
+  if (rule_ != nullptr) {
+    return rule_->state_arrays();
   }
+  return options_.outer_optimizer == OuterKind::kSgd && options_.outer_momentum != 0 ? 1 : 0;
 }
 
 absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors* anchors,
@@ -59,7 +76,7 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, 
   for (int64_t first = 0; first < l.valid;) {
     Piece piece = PieceOf(layer, first, mean, anchors, live);
     piece.count = on_device ? l.valid : piece.count;
-    adamw_ == nullptr ? Sgd(piece, scales) : Adamw(piece, factor, step);
+    rule_ == nullptr ? Sgd(piece, scales) : StepByRule(piece, factor, step);
     first += piece.count;
     if (!on_device) {
       hash.Add(piece.anchor, piece.count + (first == l.valid ? l.shard - l.valid : 0));
@@ -84,17 +101,17 @@ OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* m
   return piece;
 }
 
-void OuterOptimizer::Adamw(const Piece& piece, float beta, int64_t step) const {
+void OuterOptimizer::StepByRule(const Piece& piece, float beta, int64_t step) const {
   if (beta != 1) {
     CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
   }
-  adamw_->Step({.count = piece.count,
-                .master = piece.anchor,
-                .grads = piece.mean,
-                .state = piece.outer,
-                .step = step,
-                .lr = options_.outer_lr},
-               Apply::kCommit);
+  rule_->Step({.count = piece.count,
+               .master = piece.anchor,
+               .grads = piece.mean,
+               .state = absl::MakeConstSpan(piece.outer, static_cast<size_t>(arrays())),
+               .step = step,
+               .lr = options_.outer_lr},
+              Apply::kCommit);
   CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 

@@ -1,5 +1,5 @@
-// What makes the next anchor of the combined pseudo-gradient, and publishes it: sgd in one fused pass, adamw, the caller's
-// own function, or a plain step of length one.
+// What makes the next anchor of the combined pseudo-gradient, and publishes it: sgd in one fused pass, a rule of lib/optim, the
+// caller's own function, or a plain step of length one.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -36,6 +36,8 @@ class OuterOptimizer {
     visitor.Array("outer/steps", Holder::kAll, DType::kI64, steps_.data(),
                   static_cast<int64_t>(steps_.size()));
   }
+  // Arrays as long as the anchors that the optimizer keeps: b of sgd with momentum; the state of a rule of lib/optim.
+  int arrays() const;
   // Steps that the layer has taken.
   int64_t steps(int layer) const { return steps_[static_cast<size_t>(layer)]; }
 
@@ -47,12 +49,12 @@ class OuterOptimizer {
   };
   Piece PieceOf(int layer, int64_t first, float* mean, Anchors* anchors, float* live) const;
   void Sgd(const Piece& piece, const Scales& scales) const;
-  void Adamw(const Piece& piece, float beta, int64_t step) const;
+  void StepByRule(const Piece& piece, float beta, int64_t step) const;
 
   const Slab& slab_;
   const EditOptions options_;
-  std::unique_ptr<Optimizer> adamw_;  // null: another one
-  std::vector<int64_t> steps_;        // by layer
+  const std::unique_ptr<Optimizer> rule_;  // null: sgd, the plain step or the caller's function
+  std::vector<int64_t> steps_;             // by layer
 };
 
 }  // namespace entrain
