@@ -18,11 +18,11 @@ from .reductions import Op, Reduction
 from .store import Store
 from .train import EDiT, EditConfig, EditInfo, EditReplica, Mesh, Shard, ShardLayer, ShardStats
 from .training import State, StateEntry
-from .works import Work
+from .works import Work, WorkInfo
 
 __all__ = [
     "ACCO", "Aborted", "AccoGroup", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
     "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
     "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
-    "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "__version__", "library_path", "program_path",
+    "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "library_path", "program_path",
 ]

@@ -12,11 +12,11 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import numpy.typing as npt
 
-from ._library import IN_PROGRESS, NULL, ffi, lib, nanoseconds, new_struct
+from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
-from .errors import check, invalid
-from .lifetime import interruptible
+from .errors import check, invalid, last_error
+from .lifetime import Life, drop, inside, interruptible
 from .optim import Optim
 from .reductions import Callback, constant, view
 from .train import _dataclass_of
@@ -102,12 +102,9 @@ class ACCO(Checkpointed):
         config.timeout_ns = nanoseconds(timeout)
         counts = NULL if scripted_counts is None else ffi.new("int32_t[]", list(scripted_counts))
         config.scripted_counts, config.scripted_rounds = counts, 0 if scripted_counts is None else len(scripted_counts)
-        if optim is not None:
-            config.optim = optim._open()
         structs = NULL if not groups else ffi.new("entrain_acco_group_t[]", len(groups))
         for index, group in enumerate(groups):
             structs[index].first, structs[index].count, structs[index].lr_scale = group.first, group.count, group.lr_scale
-            structs[index].optim = NULL if group.optim is None else group.optim._open()
         config.groups, config.group_count = structs, len(groups)
         callbacks: List[Callback] = []
         if step is not None:
@@ -117,17 +114,18 @@ class ACCO(Checkpointed):
             rate = schedule
             callbacks.append(Callback(lambda user, progress: float(rate(progress)), "entrain_acco_schedule_fn"))
             config.schedule = callbacks[-1].pointer
-        handle, out = comm._open(), ffi.new("entrain_acco_t**")
+        out = ffi.new("entrain_acco_t**")
 
-        def call(kept: Any = (buffer, counts, callbacks, optim, structs, groups)) -> int:  # they live as long as the call
-            return int(lib.entrain_acco_create(handle, config, out))
+        def call(kept: Any = counts) -> Life:  # they live as long as the call
+            with inside(comm, optim, *(group.optim for group in groups)) as (handle, config.optim, *optims):
+                for index, own in enumerate(optims):
+                    structs[index].optim = own
+                check(lib.entrain_acco_create(handle, config, out))
+                return Life(out[0], lib.entrain_acco_destroy, comm._life, held=[buffer, *callbacks])
 
-        interruptible(call, lambda: lib.entrain_acco_destroy(out[0]))
-        super().__init__(out[0], lib.entrain_acco_destroy, comm)
-        self._callbacks = callbacks
-        self._held.append(buffer)
+        super().__init__(interruptible(call, drop), callbacks)
         pointer = ffi.new("void**")
-        check(lib.entrain_acco_gradients(self._open(), pointer))
+        self._call(lib.entrain_acco_gradients, pointer)
         kind = buffer.dtype if grads_dtype is None else dtype_of(grads_dtype)
         #: The accumulator: the caller adds to it, and does nothing else. The library's memory, until the channel is closed.
         self.gradients: npt.NDArray[Any] = view(pointer[0], buffer.count, kind)
@@ -145,12 +143,12 @@ class ACCO(Checkpointed):
 
     def add(self, microbatches: int = 1, tokens: int = 0) -> None:
         """The gradients of so many micro-batches have been added. Local."""
-        self._check(lib.entrain_acco_add(self._open(), microbatches, tokens))
+        self._call(lib.entrain_acco_add, microbatches, tokens)
 
     def poll(self) -> bool:
         """Whether install would not wait for other ranks, or must follow. Never blocks."""
         ready = ffi.new("int32_t*")
-        self._check(lib.entrain_acco_poll(self._open(), ready))
+        self._call(lib.entrain_acco_poll, ready)
         return bool(ready[0])
 
     def install(self) -> bool:
@@ -159,17 +157,19 @@ class ACCO(Checkpointed):
         finished = ffi.new("int32_t*")
         status = IN_PROGRESS
         while status == IN_PROGRESS:
-            status = lib.entrain_acco_wait(self._open(), SLICE_NS)
-        self._check(status)
-        self._check(lib.entrain_acco_install(self._open(), finished))
+            with self._life as handle:
+                status = lib.entrain_acco_wait(handle, SLICE_NS)
+        if status != OK:
+            raise self._blame(last_error(status))
+        self._call(lib.entrain_acco_install, finished)
         return bool(finished[0])
 
     def stop(self) -> None:
         """Ends the run at the first commit that knows. Local; any rank may ask."""
-        self._check(lib.entrain_acco_stop(self._open()))
+        self._call(lib.entrain_acco_stop)
 
     def info(self) -> AccoInfo:
         """As of the last install."""
         out = new_struct("acco_info")
-        check(lib.entrain_acco_info(self._open(), out))
+        self._call(lib.entrain_acco_info, out)
         return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, Sequence, Tup
 
 from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import NOTHING, Buffer, DTypeLike, buffer_of, dtype_of, empty, size_array
-from .errors import Error, check, invalid, last_error
-from .lifetime import Handle
+from .errors import invalid, last_error
+from .lifetime import Handle, inside
 from .reductions import OpLike, Reduction, constant, resolve_op
 from .works import SLICE_NS, Work, _orphans, orphan, reap, work_error
 
@@ -52,13 +52,13 @@ class CallOptions(TypedDict, total=False):
 _KNOWN = frozenset(CallOptions.__annotations__)
 
 
-def _struct(options: CallOptions, reduction: Optional[Reduction]) -> Any:
-    """entrain_call_options_t*, or NULL where all is default."""
+def _struct(options: CallOptions) -> Any:
+    """entrain_call_options_t*, or NULL where all is default; without batch and reduction."""
     struct = NULL
     for name, value in options.items():
         if name not in _KNOWN:
             raise TypeError(f"unexpected keyword argument {name!r}")
-        if value is None or value is False or name in ("copy", "dtype"):
+        if value is None or value is False or name in ("copy", "dtype", "batch"):
             continue
         if struct == NULL:
             struct = new_struct("call_options")
@@ -68,14 +68,8 @@ def _struct(options: CallOptions, reduction: Optional[Reduction]) -> Any:
             struct.timeout_ns = nanoseconds(value)  # type: ignore[arg-type]
         elif name == "background":
             struct.wait = lib.ENTRAIN_WAIT_BACKGROUND
-        elif name == "determinism":
-            struct.determinism = constant("DETERMINISM", value, "determinism")  # type: ignore[arg-type]
         else:
-            struct.batch = value._open()  # type: ignore[attr-defined]
-    if reduction is not None:
-        if struct == NULL:
-            struct = new_struct("call_options")
-        struct.reduction = reduction._open()
+            struct.determinism = constant("DETERMINISM", value, "determinism")  # type: ignore[arg-type]
     return struct
 
 
@@ -86,10 +80,6 @@ class Collectives(Handle):
     size: int
 
     # ---- one funnel ----------------------------------------------------------------------------------------------------
-
-    def _blame(self, error: Error) -> Error:
-        """`error`, with the exception of a callback that ended this communicator as its cause."""
-        return error
 
     def _buffer(self, operation: str, name: str, array: Any, options: CallOptions, writable: bool) -> Buffer:
         if not options:
@@ -122,30 +112,33 @@ class Collectives(Handle):
             reap()
         if reduction is not None:
             self._remember(reduction)
-        struct = _struct(options, reduction) if options or reduction is not None else NULL
-        finish = [buffer.finish for buffer in buffers if buffer.finish is not None]
+        struct, finish, batch = NULL, [], None
+        if options:
+            struct, batch = _struct(options), options.get("batch")
+            finish = [buffer.finish for buffer in buffers if buffer.finish is not None]
         held = (buffers, result, reduction, self)
-        batch = options.get("batch")
         if batch is not None:
             if async_:
                 raise invalid("batch", "async_ goes with Batch.start, not with the calls of a batch")
             if finish:
                 raise invalid("batch", "copy=True does not go with a batch, which may start again")
-            check(function(self._open(), *arguments, struct, NULL))
-            batch._hold(held)
+            # It holds them before the library has them: a signal handler may raise in between.
+            batch._held.append(held)
+            status = self._with(batch, reduction, struct, function, arguments, NULL)
+            if status != OK:
+                raise self._blame(last_error(status))
             return result
         out = ffi.new("entrain_work_t**")
         try:
-            token = object()
-            self._inside.add(token)
-            try:
-                status = function(self._open(), *arguments, struct, out)
-            finally:
-                self._inside.discard(token)
+            if reduction is None:
+                with self._life as handle:
+                    status = function(handle, *arguments, struct, out)
+            else:
+                status = self._with(None, reduction, struct, function, arguments, out)
             if status != OK:
                 raise self._blame(last_error(status))
             if async_:
-                return Work(out[0], held, result, finish, self._blame)
+                return Work(out, held, result, finish, self._blame)
             work = out[0]
             status = lib.entrain_work_wait(work, SLICE_NS)
             while status == IN_PROGRESS:
@@ -161,6 +154,13 @@ class Collectives(Handle):
         for copy in finish:
             copy()
         return result
+
+    def _with(self, batch: "Optional[Batch]", reduction: Optional[Reduction], struct: Any, function: Any,
+              arguments: Tuple[Any, ...], out: Any) -> int:
+        """The status of a call whose options name other objects."""
+        struct = new_struct("call_options") if struct == NULL else struct
+        with inside(self, batch, reduction) as (handle, struct.batch, struct.reduction):
+            return int(function(handle, *arguments, struct, out))
 
     def _remember(self, reduction: Reduction) -> None:
         """Notes whose callback may end this communicator."""

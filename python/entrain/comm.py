@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-import os
 import weakref
 from typing import Any, Callable, List, Optional, Tuple, Union
 
@@ -14,10 +14,10 @@ from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct, text_of
 from .arrays import Buffer, DTypeLike, buffer_of, dtype_of, numpy_dtype
 from .collectives import Collectives
 from .errors import Error, check, error_of, invalid, last_error, record_of
-from .lifetime import Handle, interruptible
+from .lifetime import Handle, Life, drop, inside, interruptible
 from .reductions import Callback, Reduction, constant
 from .store import Store
-from .works import Work, wait_for, work_error
+from .works import Work, members, orphan, wait_for, work_error
 
 
 class Runtime(Handle):
@@ -33,13 +33,13 @@ class Runtime(Handle):
         config.transports, config.interface_filter, config.ports, config.key_file, config.host_id = texts
         out = ffi.new("entrain_runtime_t**")
         check(lib.entrain_runtime_create(config, out))
-        super().__init__(out[0], lib.entrain_runtime_destroy)
+        super().__init__(Life(out[0], lib.entrain_runtime_destroy))
 
     @property
     def peer_id(self) -> bytes:
         """This runtime's identity, 16 bytes, as error records name it."""
         identity = ffi.new("entrain_peer_id_t*")
-        check(lib.entrain_runtime_peer_id(self._open(), identity))
+        self._call(lib.entrain_runtime_peer_id, identity)
         return bytes(identity.bytes)
 
 
@@ -65,16 +65,15 @@ class Comm(Collectives):
 
     _what = "communicator"
 
-    def __init__(self, handle: Any, *needs: Handle, owned: bool = True) -> None:
-        super().__init__(handle, self._release if owned else _leave, *needs)
+    def __init__(self, life: Life, *, owned: bool = True) -> None:
+        super().__init__(life)
         self._owned = owned
-        self._memory: List[Any] = []
         self._callbacks: "weakref.WeakSet[Callback]" = weakref.WeakSet()
         number = ffi.new("int32_t*")
-        check(lib.entrain_comm_rank(handle, number))
+        self._call(lib.entrain_comm_rank, number)
         #: This process's number in the communicator.
         self.rank = int(number[0])
-        check(lib.entrain_comm_size(handle, number))
+        self._call(lib.entrain_comm_size, number)
         #: How many ranks there are.
         self.size = int(number[0])
 
@@ -93,8 +92,8 @@ class Comm(Collectives):
         tuning       a file of entrain-perf --tune, "probe", or "" for the library's own values; None: ENTRAIN_TUNING
         determinism  "algorithm" or "rank_order": what the bits of reductions may depend on
         """
-        config, kept = _comm_config(name, timeout, algorithms, tuning, determinism, runtime)
-        return cls._made(lib.entrain_comm_create_from_env, config, kept)
+        config, kept = _comm_config(name, timeout, algorithms, tuning, determinism)
+        return cls._made(lib.entrain_comm_create_from_env, config, kept, None, runtime)
 
     @classmethod
     def create(cls, store: Store, rank: int, size: int, *, name: Optional[str] = None, timeout: Optional[float] = None,
@@ -102,19 +101,21 @@ class Comm(Collectives):
                runtime: Optional[Runtime] = None) -> "Comm":
         """A communicator of `size` ranks that meet in the store; the other arguments as in `from_env`. Blocks until all have
         come; then TimedOut names those that did not."""
-        config, kept = _comm_config(name, timeout, algorithms, tuning, determinism, runtime)
-        config.store, config.rank, config.world_size = store._open(), rank, size
-        return cls._made(lib.entrain_comm_create, config, (kept, store))
+        config, kept = _comm_config(name, timeout, algorithms, tuning, determinism)
+        config.rank, config.world_size = rank, size
+        return cls._made(lib.entrain_comm_create, config, kept, store, runtime)
 
     @classmethod
-    def _made(cls, function: Callable[[Any, Any], int], config: Any, kept: Any) -> "Comm":
+    def _made(cls, function: Callable[[Any, Any], int], config: Any, kept: Any, store: Optional[Store],
+              runtime: Optional[Runtime]) -> "Comm":
         out = ffi.new("entrain_comm_t**")
 
-        def call(kept: Any = kept) -> int:  # what the config points to lives as long as the call
-            return function(config, out)
+        def call(kept: Any = kept) -> Life:  # what the config points to lives as long as the call
+            with inside(store, runtime) as (config.store, config.runtime):
+                check(function(config, out))
+            return _owned(out[0])
 
-        interruptible(call, lambda: lib.entrain_comm_destroy(out[0]))
-        return cls(out[0])
+        return cls(interruptible(call, drop))
 
     def split(self, color: int, key: int = 0) -> "Optional[Comm]":
         """Collective: ranks that give the same color >= 0 form a part, numbered by (key, rank); color -1: in no part, None.
@@ -129,12 +130,7 @@ class Comm(Collectives):
 
     def _split(self, start: Callable[..., int], *arguments: int) -> "Optional[Comm]":
         work, part = ffi.new("entrain_work_t**"), ffi.new("entrain_comm_t**")
-        token = object()
-        self._inside.add(token)
-        try:
-            check(start(self._open(), *arguments, work))
-        finally:
-            self._inside.discard(token)
+        self._call(start, *arguments, work)
         try:
             status = wait_for(work[0])
             if status != OK:
@@ -142,7 +138,7 @@ class Comm(Collectives):
             check(lib.entrain_comm_split_finish(work[0], part))
         finally:
             lib.entrain_work_free(work[0])  # where a signal handler raised, the part ends as soon as there is one
-        return None if part[0] == NULL else Comm(part[0])
+        return None if part[0] == NULL else Comm(_owned(part[0]))
 
     # ---- asking --------------------------------------------------------------------------------------------------------
 
@@ -152,32 +148,53 @@ class Comm(Collectives):
     def transport(self, peer: int) -> str:
         """The name of the transport that reaches `peer`; "self" for this rank."""
         out = ffi.new("char**")
-        check(lib.entrain_comm_transport(self._open(), peer, out))
+        self._call(lib.entrain_comm_transport, peer, out)
         return text_of(out[0])
 
     def algorithm(self, collective: str, count: int, dtype: DTypeLike = "f32") -> str:
         """The algorithm that a call of `count` elements takes; collective: "all_reduce", "broadcast", ..."""
         out = ffi.new("char**")
-        check(lib.entrain_comm_algorithm(self._open(), collective.encode(), count, dtype_of(dtype), out))
+        self._call(lib.entrain_comm_algorithm, collective.encode(), count, dtype_of(dtype), out)
         return text_of(out[0])
 
     def explain(self, collective: str, count: int, dtype: DTypeLike = "f32") -> str:
         """The same with reasons: what was chosen, by what, and the estimated time of every algorithm."""
         text = ffi.new("char[]", 65536)
-        check(lib.entrain_comm_explain(self._open(), collective.encode(), count, dtype_of(dtype), text, 65536))
+        self._call(lib.entrain_comm_explain, collective.encode(), count, dtype_of(dtype), text, 65536)
         return text_of(text)
 
     def stats(self) -> CommStats:
         """Calls and bytes so far."""
         out = new_struct("comm_stats")
-        check(lib.entrain_comm_stats(self._open(), out))
+        self._call(lib.entrain_comm_stats, out)
         return CommStats(out.calls, out.bytes_sent, out.bytes_received)
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last untagged collective that this rank has started, as in error records; 0: none. Equal on ranks that
+        have started the same calls; not a count of calls."""
+        out = ffi.new("uint64_t*")
+        self._call(lib.entrain_comm_sequence, out)
+        return int(out[0])
+
+    def set_timeout(self, timeout: float) -> None:
+        """Seconds that calls which this rank starts from now on have by default; parts and copies that are made later
+        inherit them. Local."""
+        self._call(lib.entrain_comm_set_timeout, nanoseconds(timeout))
+
+    def late(self) -> List[int]:
+        """The ranks that were late for the call by whose deadline the communicator ended, in rank order, at most 128; empty while
+        it works, and where it has ended otherwise. The same on all ranks that learned of the end."""
+        ranks, count = ffi.new("int32_t[128]"), ffi.new("int32_t*", 128)
+        self._call(lib.entrain_comm_late, ranks, count)
+        return list(ranks[0:min(count[0], 128)])
 
     def error(self) -> Optional[Error]:
         """What ended the communicator; None while it works."""
         out = new_struct("error")
-        if lib.entrain_comm_error(self._open(), out) == OK:
-            return None
+        with self._life as handle:
+            if lib.entrain_comm_error(handle, out) == OK:
+                return None
         return self._blame(error_of(record_of(out)))
 
     # ---- ending --------------------------------------------------------------------------------------------------------
@@ -185,13 +202,14 @@ class Comm(Collectives):
     def abort(self, reason: str) -> None:
         """Ends the communicator on all ranks, from any thread: every call on it raises Aborted with `reason` within 250 ms.
         Parts and parents go on."""
-        check(lib.entrain_comm_abort(self._open(), reason.encode()))
+        self._call(lib.entrain_comm_abort, reason.encode())
 
     def drain(self, timeout: Optional[float] = None) -> bool:
         """Waits at most `timeout` seconds (None: for ever) until every call started here is done; whether it is so."""
         left = math.inf if timeout is None else timeout
         while True:
-            status = lib.entrain_comm_drain(self._open(), round(min(left, 0.1) * 1e9))
+            with self._life as handle:
+                status = lib.entrain_comm_drain(handle, round(min(left, 0.1) * 1e9))
             left -= 0.1
             if status != lib.ENTRAIN_IN_PROGRESS or left <= 0:
                 break
@@ -199,20 +217,6 @@ class Comm(Collectives):
             return False
         check(status)
         return True
-
-    def _release(self, handle: Any) -> None:
-        self._memory = [block for block in self._memory if block() is not None]
-        if not self._memory:
-            lib.entrain_comm_destroy(handle)
-            return
-        # Arrays of `alloc` are in use, and their memory goes with the last communicator: the last array destroys it.
-        if lib.entrain_comm_drain(handle, 0) != OK:
-            lib.entrain_comm_abort(handle, b"the communicator was closed with calls under way")
-        rest = [block() for block in self._memory]
-        shared = ffi.gc(ffi.cast("entrain_comm_t*", handle), lib.entrain_comm_destroy)
-        for block in rest:
-            if block is not None:
-                block.comm, block.kept = shared, shared
 
     # ---- memory --------------------------------------------------------------------------------------------------------
 
@@ -227,10 +231,12 @@ class Comm(Collectives):
         lengths = (shape,) if isinstance(shape, int) else tuple(shape)
         nbytes = max(1, math.prod(lengths) * kind.itemsize)
         out = ffi.new("void**")
-        check(lib.entrain_mem_alloc(self._open(), nbytes, lib.ENTRAIN_MEM_HUGE_PAGES if huge_pages else 0, out))
-        block = _Block(self._handle, out[0], nbytes)
-        self._memory.append(weakref.ref(block))
-        whole = np.frombuffer(block.buffer(), np.uint8)
+        with self._life as handle:
+            check(lib.entrain_mem_alloc(handle, nbytes, lib.ENTRAIN_MEM_HUGE_PAGES if huge_pages else 0, out))
+            # The memory goes with the last communicator: a closed one is destroyed after its last array.
+            block = Life(out[0], functools.partial(_free, self._life), self._life, lasts=True)
+        # The array keeps the buffer, and that the pointer.
+        whole = np.frombuffer(ffi.buffer(ffi.gc(out[0], lambda _: drop(block)), nbytes), np.uint8)
         array: npt.NDArray[Any] = whole[: math.prod(lengths) * kind.itemsize].view(kind).reshape(lengths)
         return array
 
@@ -249,30 +255,24 @@ class Comm(Collectives):
 
     def _blame(self, error: Error) -> Error:
         if error.record.code == lib.ENTRAIN_ABORTED:
-            for callback in self._callbacks:
+            for callback in members(self._callbacks):
                 callback.blame(error)
         return error
 
 
-def _leave(handle: Any) -> None:
-    """For a handle that another object owns."""
+def _owned(handle: Any) -> Life:
+    return Life(handle, lib.entrain_comm_destroy, stop=end_calls)
 
 
-class _Block:
-    """Memory of entrain_mem_alloc."""
+def end_calls(handle: Any) -> None:
+    """Ends the calls of a communicator that is closed under them, as destroying it would."""
+    if lib.entrain_comm_drain(handle, 0) != OK:
+        lib.entrain_comm_abort(handle, b"the communicator was closed with calls under way")
 
-    def __init__(self, comm: Any, pointer: Any, nbytes: int) -> None:
-        self.comm = comm
-        self.kept: Any = None
-        self.pointer = pointer
-        self.nbytes = nbytes
 
-    def buffer(self) -> Any:
-        # The array keeps the buffer, the buffer the pointer, and the pointer this object.
-        return ffi.buffer(ffi.gc(self.pointer, self._free), self.nbytes)
-
-    def _free(self, pointer: Any) -> None:
-        lib.entrain_mem_free(self.comm, pointer)
+def _free(comm: Life, pointer: Any) -> bool:
+    """Frees memory of `alloc`, unless a call uses it."""
+    return bool(lib.entrain_mem_free(comm.handle, pointer) != lib.ENTRAIN_FAILED_PRECONDITION)
 
 
 class Registration(Handle):
@@ -285,53 +285,41 @@ class Registration(Handle):
         if nbytes == 0:
             raise invalid("register", "array is empty")
         mapped = ffi.new("size_t*")
-        handle = comm._open()
-        check(lib.entrain_mem_register(handle, buffer.pointer, nbytes, mapped))
+        self._statuses: List[int] = []  # the last one of entrain_mem_deregister
+        with comm._life as handle:
+            check(lib.entrain_mem_register(handle, buffer.pointer, nbytes, mapped))
+            life = Life(buffer.pointer, functools.partial(_deregister, comm._life, self._statuses), comm._life, held=[buffer])
+        super().__init__(life)
         #: Bytes that peers can map; 0 where the kernel does not let them (a file, memory that is shared already).
         self.mapped = int(mapped[0])
-        self._comm = handle
-        self._buffer = buffer
-        super().__init__(buffer.pointer, _leave, comm)
 
     def close(self) -> None:
         """Gives the array ordinary memory again, with its contents. FailedPrecondition while a call uses it: it stays
         registered then."""
-        if self._handle == NULL or os.getpid() != self._process:
+        if self._life.over or not self._life.here:
             return
-        status = lib.entrain_mem_deregister(self._comm, self._handle)
-        used = status == lib.ENTRAIN_FAILED_PRECONDITION
-        if used and not self._needs[0].closed:
-            raise last_error(status)
-        self._handle = NULL
-        if used:  # the communicator ends under a call
-            _kept.append(self._buffer)
-        else:
-            check(status)
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Error:
-            _kept.append(self._buffer)
-        except Exception:  # the interpreter is ending, or __init__ did not come to its end
-            pass
+        if self._life.attempt():
+            check(self._statuses[-1])
+        elif not self._life.closing:
+            self._life.open = True
+            raise last_error(self._statuses[-1])
 
 
-# Of arrays that could not be deregistered: such memory must not be freed.
-_kept: List[Buffer] = []
+def _deregister(comm: Life, statuses: List[int], pointer: Any) -> bool:
+    """Gives memory back, unless a call uses it."""
+    statuses[:] = [lib.entrain_mem_deregister(comm.handle, pointer)]
+    return bool(statuses[-1] != lib.ENTRAIN_FAILED_PRECONDITION)
 
 
 def _comm_config(name: Optional[str], timeout: Optional[float], algorithms: Optional[str], tuning: Optional[str],
-                 determinism: Optional[str], runtime: Optional[Runtime]) -> Tuple[Any, Any]:
+                 determinism: Optional[str]) -> Tuple[Any, Any]:
     config = new_struct("comm_config")
     texts = [_text(value) for value in (name, algorithms, tuning)]
     config.name, config.algorithms, config.tuning = texts
     config.timeout_ns = nanoseconds(timeout)
     if determinism is not None:
         config.determinism = constant("DETERMINISM", determinism, "determinism")
-    if runtime is not None:
-        config.runtime = runtime._open()
-    return config, (texts, runtime)
+    return config, texts
 
 
 class Batch(Handle):
@@ -342,16 +330,21 @@ class Batch(Handle):
 
     def __init__(self, comm: Comm) -> None:
         out = ffi.new("entrain_batch_t**")
-        check(lib.entrain_batch_create(comm._open(), out))
-        super().__init__(out[0], lib.entrain_batch_destroy)
+        comm._call(lib.entrain_batch_create, out)
+        super().__init__(Life(out[0], lib.entrain_batch_destroy))
         self._comm = comm
-        self._held: List[Any] = []
-
-    def _hold(self, held: Any) -> None:
-        self._held.append(held)
 
     def start(self) -> Work[None]:
         """Starts the calls; done when all are. The error is that of the first call, in their order, that failed."""
         out = ffi.new("entrain_work_t**")
-        check(lib.entrain_batch_start(self._open(), out))
-        return Work(out[0], (self._held, self), None, (), self._comm._blame)
+        held = (self._held, self)
+        try:
+            self._call(lib.entrain_batch_start, out)
+            return Work(out, held, None, (), self._comm._blame)
+        except BaseException:  # a signal handler's, say
+            if out[0] != NULL:
+                orphan(out[0], held)
+            raise
+
+    def _blame(self, error: Error) -> Error:
+        return self._comm._blame(error)

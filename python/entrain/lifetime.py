@@ -1,69 +1,251 @@
-"""Who frees what, when: handles of the library, the end of the interpreter, and fork."""
+"""Who frees what, when: handles of the library, what is dropped, the end of the interpreter, and fork.
+
+The garbage collector may drop a handle on any thread: inside a function that the library has called, while the thread holds a
+lock of the program's, and in any order. So `__del__` never calls the library: it appends to a queue, from which a thread of
+the package destroys what was dropped. What an object of the library's lends from Python lives until it is destroyed.
+
+Invariants:
+1. Nothing is destroyed while a call is inside it (`with life`), or while an object made from it is there.
+2. Nothing is destroyed inside a function that the library has called.
+3. Finalisers take no lock but the queue's, which is made for them."""
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
+import dataclasses
 import itertools
 import os
+import queue
 import threading
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Callable, List, Optional, Set, Type, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeVar
 
-from ._library import NULL
-from .errors import Error, check, closed, last_error
+from ._library import NULL, lib
+from .errors import Error, FailedPrecondition, closed, last_error
 
+_R = TypeVar("_R")
 _T = TypeVar("_T", bound="Handle")
 _births = itertools.count()
-_live: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+_process = os.getpid()
+
+#: How long close() waits for calls of other threads that are inside the object.
+PATIENCE = 1.0
+
+
+def nothing(handle: Any) -> None:
+    """For what another object destroys, and for what needs no stopping."""
+
+
+class Life:
+    """An object of the library's, from where it was made until it is destroyed. A Handle is what the program has of it, and may
+    be dropped before. Any thread. `with life as handle:` is around every call of the library on it.
+
+    destroy  called once with the handle, when nothing is inside; False: not yet, try again later
+    needs    lives that are destroyed after this one; to be made while inside them
+    held     what the library uses of Python's until then; the Handle's, once there is one
+    stop     ends calls that are inside, or that use the object, when it is closed under them
+    lasts    stays when what it needs is closed, which is then destroyed after it; others are closed first
+    late     at the end of the interpreter it is destroyed after all others"""
+
+    __slots__ = ("handle", "what", "held", "open", "over", "birth", "owner", "closing", "_destroy", "_needs", "_stop", "_lasts", "_process",
+                 "_children", "_inside", "_lock")
+
+    def __init__(self, handle: Any, destroy: Callable[[Any], object], *needs: "Life", held: Iterable[Any] = (),
+                 stop: Callable[[Any], object] = nothing, lasts: bool = False, late: bool = False) -> None:
+        self.handle = handle
+        self.what = "handle"
+        # Were it here always, an object that its own functions refer to would never be garbage: needs refer to this.
+        self.held = list(held)
+        #: Whether calls may be made.
+        self.open = True
+        #: Whether it has been destroyed.
+        self.over = False
+        self.birth = next(_births) * (-1 if late else 1)
+        #: The Handle; None: there is none any more.
+        self.owner: Callable[[], Any] = lambda: None
+        #: Whether what needs it is closed with it.
+        self.closing = False
+        self._destroy, self._needs, self._stop, self._lasts = destroy, needs, stop, lasts
+        self._process = _process
+        self._children: Dict[int, Life] = {}
+        self._inside: List[None] = []  # as long as the number of calls that are inside
+        self._lock = threading.RLock()
+        _live[self.birth] = self
+        for need in needs:
+            need._children[self.birth] = self
+        _start_thread()
+
+    @property
+    def here(self) -> bool:
+        """Whether this process made it: a forked child leaves it to its parent."""
+        return self._process == _process
+
+    def __enter__(self) -> Any:
+        self._inside.append(None)  # before looking: who ends it looks the other way round
+        if self.open:
+            return self.handle
+        self._inside.pop()
+        raise closed(self.what)
+
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
+        self._inside.pop()
+
+    def end(self, seconds: float = PATIENCE) -> bool:
+        """Closes it, what needs it first. False: after `seconds` a call is still inside, or something that lasts is still there."""
+        self.open, self.closing = False, True
+        limit, stopped = time.monotonic() + seconds, False
+        while not self.attempt():
+            if not stopped:
+                self.stop()
+                stopped = True
+            if time.monotonic() > limit or not self.stirs():
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def attempt(self) -> bool:
+        """Destroys it if that may be done now; where it is being closed, what needs it too. Whether it is gone."""
+        self.open = False
+        if self.closing:
+            for child in _youngest_first(self._children.values()):
+                if not child._lasts:
+                    child.closing = True
+                    child.attempt()
+        with self._lock:
+            # In this order: who makes a child is inside until there is one.
+            if self.over or self._inside or self._children:
+                return self.over
+            handle, self.handle = self.handle, NULL
+            if handle != NULL and self._destroy(handle) is False:
+                self.handle = handle
+                return False
+            self.over = True
+        _live.pop(self.birth, None)
+        for need in self._needs:
+            need._children.pop(self.birth, None)
+        if self._needs:
+            _dropped.put(None)  # they may have waited for it
+        return True
+
+    def stop(self) -> None:
+        """Ends the calls that are inside, here and in what needs it."""
+        with self._lock:
+            if not self.over and self.handle != NULL:
+                self._stop(self.handle)
+        for child in _youngest_first(self._children.values()):
+            if not child._lasts:
+                child.stop()
+
+    def stirs(self) -> bool:
+        """Whether to try again soon. Otherwise it waits for what needs it, whose end is told."""
+        if self.closing:
+            return not any(child._lasts for child in list(self._children.values()))
+        return not self._children
+
+
+def _youngest_first(lives: Iterable[Life]) -> List[Life]:
+    return sorted(list(lives), key=lambda life: -life.birth)
+
+
+# Also those that nobody has any more and that are not destroyed yet.
+_live: Dict[int, Life] = {}
+
+
+def drop(life: Life, held: Any = None) -> None:
+    """Has `life` destroyed, and `held` kept until then. For finalisers: any thread, at any place; returns at once."""
+    try:
+        if not life.over and life.here:
+            _dropped.put((life, held))
+    except Exception:  # the interpreter is ending
+        pass
+
+
+# ---- Destroying what was dropped ----------------------------------------------------------------------------------------
+
+# (life, what it holds); None: something is gone. A SimpleQueue may be put to anywhere, even inside itself.
+_dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]" = queue.SimpleQueue()
+_starting = threading.Lock()
+_thread: Optional[threading.Thread] = None
+
+
+def _start_thread() -> None:
+    global _thread
+    if _thread is not None or not _starting.acquire(blocking=False):
+        return
+    try:
+        thread = threading.Thread(target=_destroy_dropped, args=(_dropped,), name="entrain-dropped", daemon=True)
+        thread.start()
+        _thread = thread
+    except RuntimeError:  # no more threads: the next object tries again, or the end of the interpreter destroys all
+        pass
+    finally:
+        _starting.release()
+
+
+def _destroy_dropped(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]") -> None:
+    waiting: List[Tuple[Life, Any]] = []
+    while True:
+        waiting += _taken(dropped, 0.05 if any(life.stirs() for life, _ in waiting) else None)
+        waiting.sort(key=lambda entry: -entry[0].birth)
+        waiting = [entry for entry in waiting if not entry[0].attempt()]
+
+
+def _taken(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]", timeout: Optional[float]) -> List[Tuple[Life, Any]]:
+    """What is in the queue; `timeout`: for how long to wait for the first entry."""
+    found = []
+    try:
+        found.append(dropped.get(timeout=timeout))
+        while True:
+            found.append(dropped.get_nowait())
+    except queue.Empty:
+        return [entry for entry in found if entry is not None]
+
+
+# ---- Handles ------------------------------------------------------------------------------------------------------------
 
 
 class Handle:
-    """An object of the library's. `close` destroys it, once; so does leaving a `with` block, garbage collection, or the end
-    of the interpreter. Objects made from it that need it are closed first. In a forked child closing does nothing:
-    the parent owns the object."""
+    """An object of the library's. `close` destroys it, once; so does leaving a `with` block, the end of the interpreter, and,
+    some time later, dropping it. Objects made from it that need it are closed first; where they are not closed but dropped, it
+    is destroyed after them. In a forked child closing does nothing: the parent owns the object."""
 
     _what = "handle"
 
-    def __init__(self, handle: Any, destroy: Callable[[Any], None], *needs: "Handle") -> None:
-        self._handle = handle
-        self._destroy = destroy
-        self._needs = needs
-        self._children: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-        self._process = os.getpid()
-        self._birth = next(_births)
-        # A token of each thread that is inside a call which starts something on the handle, and returns soon.
-        self._inside: Set[object] = set()
-        for other in needs:
-            other._children.add(self)
-        _live.add(self)
+    def __init__(self, life: Life) -> None:
+        #: What the library uses until the object is destroyed.
+        self._held = life.held
+        self._life = life
+        life.what, life.held, life.owner = self._what, [], weakref.ref(self)
 
     @property
     def closed(self) -> bool:
-        """Whether close() has been called."""
-        return bool(self._handle == NULL)
+        """Whether close() has been called, or that of an object that this one needs."""
+        return not self._life.open
 
-    def _open(self) -> Any:
-        """The library's handle; FailedPrecondition once it is closed."""
-        if self._handle == NULL:
-            raise closed(self._what)
-        return self._handle
+    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Makes a call of the library on the handle, and raises its error."""
+        with self._life as handle:
+            status = function(handle, *arguments)
+        if status != 0:
+            raise self._blame(last_error(status))
+
+    def _blame(self, error: Error) -> Error:
+        """`error`, with what a function of the caller's has raised as its cause."""
+        return error
 
     def close(self) -> None:
-        """Destroys the object. A second call does nothing."""
-        handle, self._handle = self._handle, NULL
-        if handle == NULL:
-            return
-        for child in sorted(self._children, key=lambda child: -child._birth):
-            child.close()
-        if os.getpid() != self._process:
-            return
-        end = time.monotonic() + 1.0
-        while self._inside:
-            if time.monotonic() > end:
-                return  # a call that does not return: its object stays
-            time.sleep(0.0005)
-        self._destroy(handle)
+        """Destroys the object. A second call does nothing. FailedPrecondition in a function that the library calls: the object
+        stays open."""
+        life = self._life
+        if not life.here:
+            life.open = False
+        elif not life.over:
+            _refuse_in_callback(self._what)
+            if not life.end():
+                drop(life, self._held)
 
     def __enter__(self: _T) -> _T:
         return self
@@ -74,10 +256,26 @@ class Handle:
 
     def __del__(self) -> None:
         try:
-            self.close()
-        except Exception:  # the interpreter is ending, or __init__ did not come to its end
+            drop(self._life, self._held)
+        except AttributeError:  # __init__ did not come to its end
             pass
 
+
+def _refuse_in_callback(what: str) -> None:
+    # Freeing nothing may be done where destroying may be done, and does nothing else.
+    if lib.entrain_mem_free(NULL, NULL) == lib.ENTRAIN_FAILED_PRECONDITION:
+        record = last_error(lib.ENTRAIN_FAILED_PRECONDITION).record
+        raise FailedPrecondition(dataclasses.replace(record, text=f"close of the {what}: {record.text.partition(': ')[2]}"))
+
+
+@contextlib.contextmanager
+def inside(*handles: Optional[Handle]) -> Iterator[List[Any]]:
+    """The library's handles of several objects, NULL for None, which are not destroyed within the block."""
+    with contextlib.ExitStack() as stack:
+        yield [NULL if handle is None else stack.enter_context(handle._life) for handle in handles]
+
+
+# ---- The end of the interpreter, and fork ---------------------------------------------------------------------------------
 
 _last_words: List[Callable[[], None]] = []
 
@@ -87,45 +285,84 @@ def at_exit(action: Callable[[], None]) -> None:
     _last_words.append(action)
 
 
+def keep_for_ever(something: Any) -> None:
+    """Keeps what the library may use beyond the end of the interpreter."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(something))
+
+
 @atexit.register
-def _close_everything() -> None:
-    for handle in sorted(_live, key=lambda handle: -handle._birth):
+def _end_everything() -> None:
+    dropped = _taken(_dropped, 0)
+    for life in _youngest_first(_live.values()):
         try:
-            handle.close()
-        except Error:
+            life.end()
+        except Exception:  # the others are ended all the same
             pass
     for action in _last_words:
         action()
+    for life in _youngest_first(_live.values()):  # calls are inside that do not return
+        keep_for_ever((life, life.owner()))
+    keep_for_ever(dropped)
 
 
-def interruptible(call: Callable[[], int], undo: Optional[Callable[[], None]] = None) -> None:
-    """Makes a call of the library that blocks and has no form with a work (what creates, saves and loads, and stores), so that
-    signals are noticed at once: in the main thread the call is made by a thread of its own. If a signal handler raises, the call goes on there, and `undo` is
-    called when it succeeds after all."""
+# What a forked child has of its parent: to free any of it would run finalisers.
+_of_parent: List[Any] = []
+
+
+def keep_of_parent(something: Any) -> None:
+    """In a forked child: keeps what belongs to the parent."""
+    _of_parent.append(something)
+
+
+def _after_fork() -> None:
+    global _process, _live, _dropped, _starting, _thread
+    keep_of_parent((_live, _dropped))
+    _process, _live, _dropped = os.getpid(), {}, queue.SimpleQueue()
+    _starting, _thread = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+# ---- Calls that can be interrupted ----------------------------------------------------------------------------------------
+
+
+def _forget(result: Any) -> None:
+    pass
+
+
+def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget) -> _R:
+    """The result of `call`, which makes a call of the library that blocks and has no form with a work (what creates, saves and
+    loads, and stores), so that signals are noticed at once: in the main thread `call` is made by a thread of its own. If a
+    signal handler raises, the call goes on there, and its result, should there be one, is given to `undo`."""
     if threading.current_thread() is not threading.main_thread():
-        check(call())
-        return
+        return call()
+    results: List[_R] = []
     failures: List[BaseException] = []
-    abandoned = threading.Event()
-    done = threading.Event()
+    lock, done, left = threading.Lock(), threading.Event(), threading.Event()
 
     def run() -> None:
         try:
-            status = call()
-            if status != 0:
-                failures.append(last_error(status))
-            elif abandoned.is_set() and undo is not None:
-                undo()
+            result = call()
+            with lock:
+                if not left.is_set():
+                    results.append(result)
+                    return
+            undo(result)
         except BaseException as failure:  # shown where the caller waits
             failures.append(failure)
         finally:
             done.set()
 
-    threading.Thread(target=run, name="entrain-call", daemon=True).start()
     try:
+        threading.Thread(target=run, name="entrain-call", daemon=True).start()
         done.wait()
     except BaseException:
-        abandoned.set()
+        with lock:
+            left.set()
+        for result in results:
+            undo(result)
         raise
     if failures:
         raise failures[0]
+    return results[0]

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 from ._library import NULL, ffi, lib, new_struct
 from .arrays import Buffer, DType, buffer_of
 from .errors import check, invalid
-from .lifetime import Handle
+from .lifetime import Handle, Life, inside
 from .reductions import constant
 
 
@@ -66,9 +66,9 @@ class Optim(Handle):
         config.clip, config.decay, config.amsgrad, config.win = clip, constant("DECAY", decay, "decay"), amsgrad, win
         out = ffi.new("entrain_optim_t**")
         check(lib.entrain_optim_create(config, out))
-        super().__init__(out[0], lib.entrain_optim_destroy)
+        super().__init__(Life(out[0], lib.entrain_optim_destroy))
         arrays = ffi.new("int32_t*")
-        check(lib.entrain_optim_state_arrays(self._open(), arrays))
+        self._call(lib.entrain_optim_state_arrays, arrays)
         #: How many state arrays a step needs.
         self.state_arrays = int(arrays[0])
 
@@ -95,7 +95,7 @@ class Optim(Handle):
         p = _flat("step", "params", params, None, True)
         g = _flat("step", "grads", grads, p.count, False)
         pointers, _kept = _states("step", state, self.state_arrays, p.count)
-        check(lib.entrain_optim_step(self._open(), p.pointer, g.pointer, pointers, p.count, p.dtype, step, lr))
+        self._call(lib.entrain_optim_step, p.pointer, g.pointer, pointers, p.count, p.dtype, step, lr)
 
     def preview(self, params: Any, grads: Any, state: Sequence[Any], out: Any, step: int, lr: float) -> None:
         """What `step` would make of `params`, written to `out`, bit for bit; params and state stay."""
@@ -103,12 +103,12 @@ class Optim(Handle):
         g = _flat("preview", "grads", grads, p.count, False)
         o = _flat("preview", "out", out, p.count, True)
         pointers, _kept = _states("preview", state, self.state_arrays, p.count)
-        check(lib.entrain_optim_preview(self._open(), p.pointer, g.pointer, pointers, o.pointer, p.count, p.dtype, step, lr))
+        self._call(lib.entrain_optim_preview, p.pointer, g.pointer, pointers, o.pointer, p.count, p.dtype, step, lr)
 
     def info(self) -> OptimInfo:
         """Counted since the optimizer was made."""
         out = new_struct("optim_info")
-        check(lib.entrain_optim_info(self._open(), out))
+        self._call(lib.entrain_optim_info, out)
         return OptimInfo(out.elements, out.adaptive)
 
 
@@ -128,11 +128,12 @@ class WSAM(Handle):
         """rho >= 0: length of e. gamma in [0, 1): 0 is the base optimizer alone, 1/2 SAM. max_norm: clips g and g2 by their
         norms; 0: off. `base` may be closed before this object."""
         config = new_struct("wsam_config")
-        config.base, config.rho, config.gamma, config.sam_eps = base._open(), rho, gamma, sam_eps
+        config.rho, config.gamma, config.sam_eps = rho, gamma, sam_eps
         config.max_norm, config.adaptive, config.decouple = max_norm, adaptive, decouple
         out = ffi.new("entrain_wsam_t**")
-        check(lib.entrain_wsam_create(config, out))
-        super().__init__(out[0], lib.entrain_wsam_destroy)
+        with inside(base) as (config.base,):
+            check(lib.entrain_wsam_create(config, out))
+        super().__init__(Life(out[0], lib.entrain_wsam_destroy))
         self.state_arrays = base.state_arrays
 
     def ascent_sum(self, params: Any, grads: Any) -> float:
@@ -140,7 +141,7 @@ class WSAM(Handle):
         p = _flat("ascent_sum", "params", params, None, False)
         g = _flat("ascent_sum", "grads", grads, p.count, False)
         total = ffi.new("double*")
-        check(lib.entrain_wsam_ascent_sum(self._open(), p.pointer, g.pointer, p.count, p.dtype, total))
+        self._call(lib.entrain_wsam_ascent_sum, p.pointer, g.pointer, p.count, p.dtype, total)
         return float(total[0])
 
     def ascend(self, params: Any, saved: Any, grads: Any, total: float) -> None:
@@ -148,13 +149,13 @@ class WSAM(Handle):
         p = _flat("ascend", "params", params, None, True)
         s = _flat("ascend", "saved", saved, p.count, True)
         g = _flat("ascend", "grads", grads, p.count, False)
-        check(lib.entrain_wsam_ascend(self._open(), p.pointer, s.pointer, g.pointer, p.count, p.dtype, total))
+        self._call(lib.entrain_wsam_ascend, p.pointer, s.pointer, g.pointer, p.count, p.dtype, total)
 
     def restore(self, params: Any, saved: Any) -> None:
         """Copies `saved` back, bit for bit."""
         p = _flat("restore", "params", params, None, True)
         s = _flat("restore", "saved", saved, p.count, False)
-        check(lib.entrain_wsam_return(self._open(), p.pointer, s.pointer, p.count, p.dtype))
+        self._call(lib.entrain_wsam_return, p.pointer, s.pointer, p.count, p.dtype)
 
     def combine(self, grads: Any, second: Any, out: Any) -> None:
         """out = alpha g2 + (1 - alpha) g, alpha = gamma / (1 - gamma); coupled and without max_norm only. `out` may be one
@@ -162,7 +163,7 @@ class WSAM(Handle):
         g = _flat("combine", "grads", grads, None, False)
         s = _flat("combine", "second", second, g.count, False)
         o = _flat("combine", "out", out, g.count, True)
-        check(lib.entrain_wsam_combine(self._open(), g.pointer, s.pointer, o.pointer, g.count, g.dtype))
+        self._call(lib.entrain_wsam_combine, g.pointer, s.pointer, o.pointer, g.count, g.dtype)
 
     def _arguments(self, operation: str, params: Any, grads: Any, second: Any, sums: Optional[Tuple[float, float]],
                    state: Sequence[Any], writable: bool) -> Tuple[Any, ...]:
@@ -176,12 +177,12 @@ class WSAM(Handle):
              sums: Optional[Tuple[float, float]] = None) -> None:
         """One step at w, after `restore`. `sums`: with max_norm the sums of squares of g and g2 over the whole vector."""
         p, g, s, c_sums, pointers, _kept = self._arguments("step", params, grads, second, sums, state, True)
-        check(lib.entrain_wsam_step(self._open(), p.pointer, g.pointer, s.pointer, c_sums, pointers, p.count, p.dtype, step, lr))
+        self._call(lib.entrain_wsam_step, p.pointer, g.pointer, s.pointer, c_sums, pointers, p.count, p.dtype, step, lr)
 
     def preview(self, params: Any, grads: Any, second: Any, state: Sequence[Any], out: Any, step: int, lr: float,
                 sums: Optional[Tuple[float, float]] = None) -> None:
         """What `step` would make of `params`, written to `out`."""
         p, g, s, c_sums, pointers, _kept = self._arguments("preview", params, grads, second, sums, state, False)
         o = _flat("preview", "out", out, p.count, True)
-        check(lib.entrain_wsam_preview(self._open(), p.pointer, g.pointer, s.pointer, c_sums, pointers, o.pointer, p.count,
-                                       p.dtype, step, lr))
+        self._call(lib.entrain_wsam_preview, p.pointer, g.pointer, s.pointer, c_sums, pointers, o.pointer, p.count,
+                   p.dtype, step, lr)

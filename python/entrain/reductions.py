@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import enum
 import sys
-import weakref
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from ._library import NULL, ffi, lib, new_struct
 from .arrays import DType, numpy_dtype
 from .errors import Error, check, invalid
-from .lifetime import Handle
+from .lifetime import Handle, Life
 
 
 class Op(enum.IntEnum):
@@ -71,19 +70,15 @@ def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
     return np.frombuffer(ffi.buffer(ffi.cast("char*", pointer), count * kind.itemsize), np.uint8).view(kind)
 
 
-_left: List[Tuple[Any, Callback]] = []
-
-
-def _free(handle: Any, callback: Callback) -> None:
-    """Frees a reduction that no call uses, and those before it. One that a call has left running when it ended, or waiting
-    for the interpreter, stays until then."""
-    _left.append((handle, callback))
+def _destroy_idle(handle: Any) -> bool:
+    """Destroys a reduction, unless its function runs: a call may have left that running when it ended, or waiting for the
+    interpreter."""
     busy = ffi.new("int32_t*")
-    for one in list(_left):
-        lib.entrain_reduction_busy(one[0], busy)
-        if not busy[0]:
-            _left.remove(one)
-            lib.entrain_reduction_destroy(one[0])
+    lib.entrain_reduction_busy(handle, busy)
+    if busy[0]:
+        return False
+    lib.entrain_reduction_destroy(handle)
+    return True
 
 
 class Reduction(Handle):
@@ -93,12 +88,16 @@ class Reduction(Handle):
     _what = "reduction"
 
     def __init__(self, handle: Any, callback: Optional[Callback] = None) -> None:
-        # Calls under way keep this object, and with it their function.
-        super().__init__(handle, lib.entrain_reduction_destroy if callback is None else lambda handle: None)
+        super().__init__(Life(handle, lib.entrain_reduction_destroy) if callback is None else
+                         Life(handle, _destroy_idle, held=[callback], late=True))
         self._callback = callback
-        if callback is not None:
-            freeing = weakref.finalize(self, _free, handle, callback)
-            setattr(freeing, "atexit", False)  # calls may still need it then
+
+    def close(self) -> None:
+        """Destroys the object. One of `user` is destroyed when it is dropped: calls under way keep it, and with it the function."""
+        if self._callback is None:
+            super().close()
+        else:
+            self._life.open = False
 
     @classmethod
     def user(cls, combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object], signature: int,
@@ -155,19 +154,19 @@ class Reduction(Handle):
     def set_weights(self, weights: Optional[Sequence[float]]) -> None:
         """Other weights from the next call on, for a reduction of `gta`. While no call is being started."""
         values = NULL if weights is None else ffi.new("double[]", list(weights))
-        check(lib.entrain_reduction_set_weights(self._open(), values, 0 if weights is None else len(weights)))
+        self._call(lib.entrain_reduction_set_weights, values, 0 if weights is None else len(weights))
 
     def save(self) -> bytes:
         """What a sparsified or encoded reduction remembers between calls; b"" for others. This rank's own."""
         size = ffi.new("size_t*")
-        check(lib.entrain_reduction_state_size(self._open(), size))
+        self._call(lib.entrain_reduction_state_size, size)
         state = ffi.new("char[]", max(1, size[0]))
-        check(lib.entrain_reduction_state_save(self._open(), state, size[0]))
+        self._call(lib.entrain_reduction_state_save, state, size[0])
         return bytes(ffi.buffer(state, size[0]))
 
     def load(self, state: bytes) -> None:
         """Takes up what `save` gave."""
-        check(lib.entrain_reduction_state_load(self._open(), state, len(state)))
+        self._call(lib.entrain_reduction_state_load, state, len(state))
 
 
 OpLike = Union[Op, str, Reduction]

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional
 
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct, text_of
 from .errors import check
-from .lifetime import Handle, interruptible
+from .lifetime import Handle, Life, drop, interruptible
 
 
 class Store(Handle):
@@ -15,9 +15,6 @@ class Store(Handle):
 
     _what = "store"
 
-    def __init__(self, handle: Any) -> None:
-        super().__init__(handle, lib.entrain_store_destroy)
-
     @classmethod
     def open(cls, url: str, timeout: Optional[float] = None) -> "Store":
         """Opens the store at `url`: "mem:NAME" (this process), "local:NAME" (this user's processes on this host),
@@ -25,9 +22,12 @@ class Store(Handle):
         retried for `timeout` seconds (None: 30), then PeerLost names the addresses."""
         out = ffi.new("entrain_store_t**")
         text = url.encode()
-        interruptible(lambda: lib.entrain_store_open(text, nanoseconds(timeout), out),
-                      lambda: lib.entrain_store_destroy(out[0]))
-        return cls(out[0])
+
+        def call() -> Life:
+            check(lib.entrain_store_open(text, nanoseconds(timeout), out))
+            return Life(out[0], lib.entrain_store_destroy)
+
+        return cls(interruptible(call, drop))
 
     @classmethod
     def serve(cls, url: str) -> "Store":
@@ -35,7 +35,7 @@ class Store(Handle):
         result has it) or "local:NAME". A port or name in use is FailedPrecondition."""
         out = ffi.new("entrain_store_t**")
         check(lib.entrain_store_serve(url.encode(), out))
-        return cls(out[0])
+        return cls(Life(out[0], lib.entrain_store_destroy))
 
     @classmethod
     def of_functions(cls, set: Callable[[str, bytes], object], get: Callable[[str], Optional[bytes]],
@@ -65,40 +65,40 @@ class Store(Handle):
         except BaseException:
             del _lent[number]
             raise
-        return cls(out[0])
+        return cls(Life(out[0], lib.entrain_store_destroy))
 
     @property
     def url(self) -> str:
         """The URL by which others open this store."""
-        return text_of(lib.entrain_store_url(self._open()))
+        with self._life as handle:
+            return text_of(lib.entrain_store_url(handle))
 
     def set(self, key: str, value: bytes) -> None:
         """Sets a key (at most 512 bytes) to a value (at most 1 MiB)."""
-        handle, name = self._open(), key.encode()
-        interruptible(lambda: lib.entrain_store_set(handle, name, value, len(value)))
+        name = key.encode()
+        interruptible(lambda: self._call(lib.entrain_store_set, name, value, len(value)))
 
     def get(self, key: str, timeout: Optional[float] = None) -> bytes:
         """The value of a key, for which it waits at most `timeout` seconds (None: 30 minutes); then TimedOut."""
-        handle, name = self._open(), key.encode()
-        limit = nanoseconds(1800.0 if timeout is None else timeout)
+        name, limit = key.encode(), nanoseconds(1800.0 if timeout is None else timeout)
         room = 4096
         while True:
             value, size = ffi.new("char[]", room), ffi.new("size_t*", room)
-            interruptible(lambda: lib.entrain_store_get(handle, name, limit, value, size))
+            interruptible(lambda: self._call(lib.entrain_store_get, name, limit, value, size))
             if size[0] <= room:
                 return bytes(ffi.buffer(value, size[0]))
             room = size[0]
 
     def add(self, key: str, delta: int = 1) -> int:
         """Adds to a counter (absent: 0), atomically; the sum."""
-        handle, name, total = self._open(), key.encode(), ffi.new("int64_t*")
-        interruptible(lambda: lib.entrain_store_add(handle, name, delta, total))
+        name, total = key.encode(), ffi.new("int64_t*")
+        interruptible(lambda: self._call(lib.entrain_store_add, name, delta, total))
         return int(total[0])
 
     def delete(self, key: str) -> None:
         """Removes a key or counter, if there is one. A store of functions needs `remove` for it."""
-        handle, name = self._open(), key.encode()
-        interruptible(lambda: lib.entrain_store_delete(handle, name))
+        name = key.encode()
+        interruptible(lambda: self._call(lib.entrain_store_delete, name))
 
 
 # Functions that the library may still call, by `user`.

@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ._library import NULL, ffi, lib, nanoseconds, new_struct
+from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, DTypeLike, buffer_of, dtype_of
-from .comm import Comm
+from .comm import Comm, end_calls
 from .errors import check, invalid
-from .lifetime import interruptible
+from .lifetime import Life, drop, inside, interruptible, nothing
 from .reductions import Callback, constant, view
 from .training import Checkpointed, Trained, fill
 
@@ -26,39 +26,42 @@ class Mesh(Trained):
 
     def __init__(self, comm: Comm, *, shard: int = 1, sync: int = 0, tensor: int = 1, pipeline: int = 1, context: int = 1,
                  order: Optional[str] = None) -> None:
-        """Collective over `comm`: splits it. sync 0: what remains. order: axes from the one whose neighbours have
+        """Collective over `comm`, which it needs: splits it. sync 0: what remains. order: axes from the one whose neighbours have
         consecutive ranks; None: "tensor,context,shard,pipeline,sync"."""
         config = new_struct("mesh_config")
         config.shard, config.sync, config.tensor, config.pipeline, config.context = shard, sync, tensor, pipeline, context
         text = NULL if order is None else ffi.new("char[]", order.encode())
         config.order = text
-        handle, out = comm._open(), ffi.new("entrain_mesh_t**")
 
-        def call(text: Any = text) -> int:  # it lives as long as the call
-            return int(lib.entrain_mesh_create(handle, config, out))
+        def create(comm: Any, out: Any, text: Any = text) -> int:  # it lives as long as the call
+            return int(lib.entrain_mesh_create(comm, config, out))
 
-        interruptible(call, lambda: lib.entrain_mesh_destroy(out[0]))
-        self._become(out[0])
+        self._become(create, comm)
 
-    def _become(self, handle: Any, *needs: Comm) -> None:
+    def _become(self, create: Callable[..., int], *needs: Comm) -> None:
+        out = ffi.new("entrain_mesh_t**")
+
+        def call() -> Life:
+            with inside(*needs) as handles:
+                check(create(*handles, out))
+                return Life(out[0], lib.entrain_mesh_destroy, *(comm._life for comm in needs), stop=_end_calls)
+
+        super().__init__(interruptible(call, drop))
         self._comms: Dict[int, Comm] = {}
-        super().__init__(handle, lib.entrain_mesh_destroy, *needs)
 
     @classmethod
     def of(cls, shard_comm: Comm, sync_comm: Comm) -> "Mesh":
         """A mesh of two communicators that exist: this rank's replica, and its part in all replicas. Collective over
         both; closing one of them closes the mesh."""
-        shard, sync, out = shard_comm._open(), sync_comm._open(), ffi.new("entrain_mesh_t**")
-        interruptible(lambda: lib.entrain_mesh_create_from(shard, sync, out), lambda: lib.entrain_mesh_destroy(out[0]))
         mesh = cls.__new__(cls)
-        mesh._become(out[0], shard_comm, sync_comm)
+        mesh._become(lib.entrain_mesh_create_from, shard_comm, sync_comm)
         return mesh
 
     def coordinate(self, axis: str) -> Tuple[int, int]:
         """This rank's coordinate and the length along "tensor", "pipeline", "context", "shard", "sync" or "model" (all
         but sync)."""
         out = ffi.new("int32_t[2]")
-        check(lib.entrain_mesh_coordinate(self._open(), constant("AXIS", axis, "axis"), out, out + 1))
+        self._call(lib.entrain_mesh_coordinate, constant("AXIS", axis, "axis"), out, out + 1)
         return int(out[0]), int(out[1])
 
     def comm(self, axis: str) -> Comm:
@@ -66,9 +69,24 @@ class Mesh(Trained):
         code = constant("AXIS", axis, "axis")
         if code not in self._comms:
             out = ffi.new("entrain_comm_t**")
-            check(lib.entrain_mesh_comm(self._open(), code, out))
-            self._comms[code] = Comm(out[0], self, owned=False)
+            with self._life as handle:
+                check(lib.entrain_mesh_comm(handle, code, out))
+                life = Life(out[0], nothing, self._life)  # the mesh destroys it
+            self._comms[code] = Comm(life, owned=False)
         return self._comms[code]
+
+
+def _end_calls(mesh: Any) -> None:
+    """Ends the calls on a mesh that is closed under them."""
+    out = ffi.new("entrain_comm_t**")
+    for axis in (lib.ENTRAIN_AXIS_MODEL, lib.ENTRAIN_AXIS_SHARD, lib.ENTRAIN_AXIS_SYNC):
+        if lib.entrain_mesh_comm(mesh, axis, out) == OK:
+            end_calls(out[0])
+
+
+def _ending(mesh: Life) -> Callable[[Any], None]:
+    """The same for what is on the mesh, which is there as long as that."""
+    return lambda handle: _end_calls(mesh.handle)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +148,16 @@ class Shard(Trained):
                       ffi.new("size_t[]", [rows for _, rows in parts]))
             config.layer_segments, config.segment_counts, config.segment_rows = pieces
         config.timeout_ns = nanoseconds(timeout)
-        handle, out = mesh._open(), ffi.new("entrain_shard_t**")
+        out = ffi.new("entrain_shard_t**")
 
-        def call(kept: Any = (counts, flags, pieces)) -> int:  # they live as long as the call
-            return int(lib.entrain_shard_create(handle, config, out))
+        def call(kept: Any = (counts, flags, pieces)) -> Life:  # they live as long as the call
+            with mesh._life as handle:
+                check(lib.entrain_shard_create(handle, config, out))
+                return Life(out[0], lib.entrain_shard_destroy, mesh._life, stop=_ending(mesh._life))
 
-        interruptible(call, lambda: lib.entrain_shard_destroy(out[0]))
-        super().__init__(out[0], lib.entrain_shard_destroy, mesh)
+        super().__init__(interruptible(call, drop))
+        self._buffers: Dict[int, List[Any]] = {}  # by layer, of set_buffers
+        self._gathering: Set[int] = set()  # layers that gather() was called for, and neither wait() nor release() since
         self._types = int(config.param_dtype), int(config.grad_dtype)
         #: Where each layer lies.
         self.layers: List[ShardLayer] = [self._layer(index) for index in range(len(layer_counts))]
@@ -149,14 +170,14 @@ class Shard(Trained):
 
     def _layer(self, layer: int) -> ShardLayer:
         out = new_struct("shard_layer")
-        check(lib.entrain_shard_layer_info(self._open(), layer, out))
+        self._call(lib.entrain_shard_layer_info, layer, out)
         return _dataclass_of(ShardLayer, out)  # type: ignore[no-any-return]
 
     @property
     def slab_count(self) -> int:
         """Elements of the slab."""
         out = ffi.new("size_t*")
-        check(lib.entrain_shard_slab_count(self._open(), out))
+        self._call(lib.entrain_shard_slab_count, out)
         return int(out[0])
 
     def bind(self, params: Any, grads: Any) -> None:
@@ -168,8 +189,8 @@ class Shard(Trained):
             if buffer.count != self.slab_count or buffer.dtype is not p.dtype:
                 raise invalid("bind", f"{name} has {buffer.count} elements of {buffer.dtype.name.lower()}; the slab has "
                                       f"{self.slab_count}, of {p.dtype.name.lower()}")
-        check(lib.entrain_shard_bind(self._open(), p.pointer, g.pointer, p.dtype))
         self._held += [p, g]
+        self._call(lib.entrain_shard_bind, p.pointer, g.pointer, p.dtype)
 
     def bind_layers(self, params: Sequence[Any], grads: Optional[Sequence[Any]] = None) -> None:
         """The same with one array a layer: shard_count elements each, f32 or bf16; None for a layer without elements.
@@ -193,7 +214,7 @@ class Shard(Trained):
                                                  f"expected {self.layers[index].shard_count} of {dtype.name.lower()}")
             self._held.append(buffers)
             arrays.append(ffi.new("void*[]", [NULL if buffer is None else buffer.pointer for buffer in buffers]))
-        check(lib.entrain_shard_bind_layers(self._open(), arrays[0], arrays[1], dtype))
+        self._call(lib.entrain_shard_bind_layers, arrays[0], arrays[1], dtype)
 
     def load(self, layer: int, full: Any) -> None:
         """Copies this rank's part of a whole layer (full_count elements; f32, f64, bf16, f16) into the parameters. Local."""
@@ -201,59 +222,95 @@ class Shard(Trained):
         if not 0 <= layer < len(self.layers) or buffer.count != self.layers[layer].full_count:
             expected = self.layers[layer].full_count if 0 <= layer < len(self.layers) else "no such layer"
             raise invalid("load", f"layer {layer}: full has {buffer.count} elements; expected: {expected}")
-        check(lib.entrain_shard_load(self._open(), layer, buffer.pointer, buffer.dtype))
+        self._call(lib.entrain_shard_load, layer, buffer.pointer, buffer.dtype)
 
     def broadcast(self) -> None:
         """Copies the parameters of replica 0 to all. Collective."""
-        self._start(lambda out: lib.entrain_shard_broadcast_start(self._open(), out))
+        self._start(lib.entrain_shard_broadcast_start)
 
     def begin_pass(self, *, backward: bool = False) -> None:
         """Says in which order layers come next, for prefetching. Collective."""
-        self._check(lib.entrain_shard_begin_pass(
-            self._open(), lib.ENTRAIN_PASS_BACKWARD if backward else lib.ENTRAIN_PASS_FORWARD))
+        self._call(lib.entrain_shard_begin_pass, lib.ENTRAIN_PASS_BACKWARD if backward else lib.ENTRAIN_PASS_FORWARD)
 
     def gather(self, layer: int) -> None:
         """Starts gathering a layer over the shard group; returns at once."""
-        self._check(lib.entrain_shard_gather(self._open(), layer))
+        self._call(lib.entrain_shard_gather, layer)
+        self._gathering.add(layer)
 
     def wait(self, layer: int) -> npt.NDArray[Any]:
         """Waits for the layer: padded_count elements of param_dtype, to be read only, until `release`. The library's memory:
         copy what must live longer."""
         out = ffi.new("void**")
-        self._watch(lambda work: lib.entrain_shard_gather_work(self._open(), layer, work))
-        self._check(lib.entrain_shard_wait(self._open(), layer, out))
+        self._watch(lib.entrain_shard_gather_work, layer)
+        self._call(lib.entrain_shard_wait, layer, out)
+        self._gathering.discard(layer)
         array = view(out[0], self.layers[layer].padded_count, self._types[0])
         array.flags.writeable = False
         return array
 
     def release(self, layer: int) -> None:
-        """Gives the layer's memory back."""
-        self._check(lib.entrain_shard_release(self._open(), layer))
+        """Gives the layer's memory back, once its gather is over."""
+        if layer in self._gathering:
+            self._watch(lib.entrain_shard_gather_work, layer)
+        self._call(lib.entrain_shard_release, layer)
+        self._gathering.discard(layer)
 
     def gradients(self, layer: int) -> npt.NDArray[Any]:
         """A buffer of zeros for the layer's gradients, padded_count elements of grad_dtype, to add to until
         `reduce_gradients`. The library's memory."""
         out = ffi.new("void**")
-        self._check(lib.entrain_shard_gradients(self._open(), layer, out))
+        self._call(lib.entrain_shard_gradients, layer, out)
         return view(out[0], self.layers[layer].padded_count, self._types[1])
 
     def reduce_gradients(self, layer: int) -> None:
         """Takes the buffer back and starts its reduction into the gradient slab; returns at once."""
-        self._check(lib.entrain_shard_reduce_gradients(self._open(), layer))
+        self._call(lib.entrain_shard_reduce_gradients, layer)
 
     def finish_gradients(self) -> None:
         """Waits until everything that was reduced is in the gradient slab."""
-        self._watch(lambda work: lib.entrain_shard_gradients_work(self._open(), work))
-        self._check(lib.entrain_shard_finish_gradients(self._open()))
+        self._watch(lib.entrain_shard_gradients_work)
+        self._call(lib.entrain_shard_finish_gradients)
+
+    def set_buffers(self, layer: int, gathered: Any = None, gradients: Any = None) -> None:
+        """Lends arrays of the caller's for a layer, padded_count elements each, until others are set or the shard is closed:
+        `gathered`, of param_dtype, is what `wait` gives; `gradients`, of grad_dtype, is what `gradients` gives, cleared by it. None:
+        the library's own. Waits for the layer's reduction. FailedPrecondition before `bind`, between `gather` and `release`,
+        and between `gradients` and `reduce_gradients`. Local."""
+        pointers, buffers = [], []
+        for name, array, dtype in (("gathered", gathered, self._types[0]), ("gradients", gradients, self._types[1])):
+            if array is None:
+                pointers.append(NULL)
+                continue
+            buffer = buffer_of("set_buffers", name, array, writable=True)
+            if 0 <= layer < len(self.layers) and (buffer.count, buffer.dtype) != (self.layers[layer].padded_count, dtype):
+                raise invalid("set_buffers", f"{name} has {buffer.count} elements of {buffer.dtype.name.lower()}; layer {layer} takes "
+                                             f"{self.layers[layer].padded_count} of {DType(dtype).name.lower()}")
+            buffers.append(buffer)
+            pointers.append(buffer.pointer)
+        self._held.append(buffers)
+        self._watch(lib.entrain_shard_gradients_work)
+        self._call(lib.entrain_shard_set_buffers, layer, *pointers)
+        # Nothing uses those that were lent before any more.
+        if layer in self._buffers:
+            self._held.remove(self._buffers[layer])
+        self._buffers[layer] = buffers
+
+    def gradient_norm(self) -> float:
+        """The norm of all gradients of this replica as they are bound, over its shard, tensor and pipeline ranks; each element
+        counts once. The same bits on all ranks of the replica. FailedPrecondition unless gradients are bound and reduced.
+        Collective over the replica; blocks."""
+        norm = ffi.new("double*")
+        self._wait(lib.entrain_shard_gradient_norm, norm)
+        return float(norm[0])
 
     def set_gradients(self, scope: str) -> None:
         """From the next reduction on: "global" over replicas too, or "local". EDiT sets it itself. Collective."""
-        self._check(lib.entrain_shard_set_gradients(self._open(), constant("GRADIENTS", scope, "scope")))
+        self._call(lib.entrain_shard_set_gradients, constant("GRADIENTS", scope, "scope"))
 
     def stats(self) -> ShardStats:
         """Waits and bytes."""
         out = new_struct("shard_stats")
-        check(lib.entrain_shard_stats(self._open(), out))
+        self._call(lib.entrain_shard_stats, out)
         return _dataclass_of(ShardStats, out)  # type: ignore[no-any-return]
 
 
@@ -397,15 +454,15 @@ class EDiT(Checkpointed):
 
             callbacks.append(Callback(called, "entrain_outer_step_fn"))
             struct.outer_step = callbacks[0].pointer
-        struct.shard, struct.timeout_ns = shard._open(), nanoseconds(given.timeout)
-        handle, out = mesh._open(), ffi.new("entrain_edit_t**")
+        struct.timeout_ns = nanoseconds(given.timeout)
+        out = ffi.new("entrain_edit_t**")
 
-        def call(kept: Any = (arrays, callbacks)) -> int:  # they live as long as the call
-            return int(lib.entrain_edit_create(handle, struct, out))
+        def call(kept: Any = arrays) -> Life:  # they live as long as the call
+            with inside(mesh, shard) as (handle, struct.shard):
+                check(lib.entrain_edit_create(handle, struct, out))
+                return Life(out[0], lib.entrain_edit_destroy, mesh._life, shard._life, held=callbacks, stop=_ending(mesh._life))
 
-        interruptible(call, lambda: lib.entrain_edit_destroy(out[0]))
-        super().__init__(out[0], lib.entrain_edit_destroy, mesh, shard)
-        self._callbacks = callbacks
+        super().__init__(interruptible(call, drop), callbacks)
         # An exchange that failed is also met in calls of the shard.
         shard._callbacks += callbacks
         self._replicas = mesh.coordinate("sync")[1]
@@ -416,54 +473,53 @@ class EDiT(Checkpointed):
         """Before each forward pass. Whether it started an exchange, for which it does not wait."""
         syncing = ffi.new("int32_t*")
         if self._begin_waits:
-            self._start(lambda out: lib.entrain_edit_begin_forward_start(self._open(), training, first_microbatch, syncing, out),
-                        syncing)
+            self._start(lib.entrain_edit_begin_forward_start, training, first_microbatch, syncing)
         else:
-            self._check(lib.entrain_edit_begin_forward(self._open(), training, first_microbatch, syncing))
+            self._call(lib.entrain_edit_begin_forward, training, first_microbatch, syncing)
         return bool(syncing[0])
 
     def wait_layer(self, layer: int) -> None:
         """Waits for the layer's exchange; afterwards its parameters are the same bits on all replicas."""
-        self._watch(lambda work: lib.entrain_edit_layer_work(self._open(), layer, work))
-        self._check(lib.entrain_edit_wait_layer(self._open(), layer))
+        self._watch(lib.entrain_edit_layer_work, layer)
+        self._call(lib.entrain_edit_wait_layer, layer)
 
     def end_step(self) -> None:
         """After the inner optimizer's step: counts it."""
-        self._check(lib.entrain_edit_end_step(self._open()))
+        self._call(lib.entrain_edit_end_step)
 
     def gradient_scope(self) -> str:
         """ "local" or "global": over whom the gradients of this step are averaged."""
         scope = ffi.new("int32_t*")
-        check(lib.entrain_edit_gradient_scope(self._open(), scope))
+        self._call(lib.entrain_edit_gradient_scope, scope)
         return "global" if scope[0] == lib.ENTRAIN_GRADIENTS_GLOBAL else "local"
 
     def request_sync(self) -> None:
         """The next begin_forward exchanges, whatever the trigger says. Collective."""
-        self._check(lib.entrain_edit_request_sync(self._open()))
+        self._call(lib.entrain_edit_request_sync)
 
     def record(self, tokens: int, metric: float = 0.0, weight: float = 0.0) -> None:
         """What this rank has done since it last said so: tokens, and a metric with its weight (0: none). Local."""
-        self._check(lib.entrain_edit_record(self._open(), tokens, metric, weight))
+        self._call(lib.entrain_edit_record, tokens, metric, weight)
 
     def wish(self, *, checkpoint: bool = False, stop: bool = False) -> None:
         """Shows wishes at the next rendezvous; all ranks see them in info().wishes. Local."""
         bits = (lib.ENTRAIN_WISH_CHECKPOINT if checkpoint else 0) | (lib.ENTRAIN_WISH_STOP if stop else 0)
-        self._check(lib.entrain_edit_wish(self._open(), bits))
+        self._call(lib.entrain_edit_wish, bits)
 
     def leave(self) -> None:
         """This replica has made its last step (A-EDiT): takes part in the others' rendezvous until all have left."""
-        self._start(lambda out: lib.entrain_edit_leave_start(self._open(), out))
+        self._start(lib.entrain_edit_leave_start)
 
     def info(self) -> EditInfo:
         """The state as of the last finished exchange."""
         out = new_struct("edit_info")
-        check(lib.entrain_edit_info(self._open(), out))
+        self._call(lib.entrain_edit_info, out)
         return _dataclass_of(EditInfo, out)  # type: ignore[no-any-return]
 
     def replica(self, replica: int) -> EditReplica:
         """What replica 0 to N - 1 said of itself at the last rendezvous."""
         out = new_struct("edit_replica")
-        check(lib.entrain_edit_replica(self._open(), replica, out))
+        self._call(lib.entrain_edit_replica, replica, out)
         return _dataclass_of(EditReplica, out)  # type: ignore[no-any-return]
 
     def anchor(self, out: Any = None) -> Any:
@@ -472,17 +528,17 @@ class EDiT(Checkpointed):
         buffer = buffer_of("anchor", "out", out, writable=True)
         if buffer.count != self._slab_count:
             raise invalid("anchor", f"out has {buffer.count} elements; the slab has {self._slab_count}")
-        self._check(lib.entrain_edit_anchor(self._open(), buffer.pointer, buffer.dtype))
+        self._call(lib.entrain_edit_anchor, buffer.pointer, buffer.dtype)
         return out
 
     def layer_report(self, layer: int) -> Tuple[List[float], List[float], float]:
         """Norms and weights by replica, and the clip factor, of the layer's last exchange."""
         norms, weights, factor = ffi.new("double[]", self._replicas), ffi.new("double[]", self._replicas), ffi.new("double*")
-        self._check(lib.entrain_edit_layer_report(self._open(), layer, norms, weights, factor))
+        self._call(lib.entrain_edit_layer_report, layer, norms, weights, factor)
         return list(norms), list(weights), float(factor[0])
 
     def layer_score(self, layer: int) -> Tuple[float, float]:
         """The z-score of the layer's norm at the last exchange, and the limit above which it is an outlier."""
         z, limit = ffi.new("double*"), ffi.new("double*")
-        self._check(lib.entrain_edit_layer_score(self._open(), layer, z, limit))
+        self._call(lib.entrain_edit_layer_score, layer, z, limit)
         return float(z[0]), float(limit[0])

@@ -4,15 +4,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Any, BinaryIO, Callable, ClassVar, Dict, List, Mapping, Optional
+from typing import Any, BinaryIO, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, buffer_of, numpy_dtype
-from .errors import Aborted, Error, check, invalid
-from .lifetime import Handle, interruptible
+from .errors import Aborted, Error, invalid, last_error
+from .lifetime import Handle, Life, drop, interruptible
 from .reductions import Callback, constant
 from .works import orphan, wait_for, work_error
 
@@ -22,53 +22,43 @@ class Trained(Handle):
     layer, for gradients or for a round of ACCO may then be made again; any other call goes on by itself, and the object must only be
     closed."""
 
-    def __init__(self, handle: Any, destroy: Callable[[Any], None], *needs: Handle) -> None:
-        self._held: List[Any] = []
-        self._callbacks: List[Callback] = []
-        super().__init__(handle, destroy, *needs)
+    def __init__(self, life: Life, callbacks: Sequence[Callback] = ()) -> None:
+        super().__init__(life)
+        self._callbacks = list(callbacks)
 
-    def _check(self, status: int) -> None:
-        try:
-            check(status)
-        except Aborted as error:
-            self._blame(error)
-            raise
-
-    def _watch(self, make: Callable[[Any], int]) -> None:
+    def _watch(self, make: Callable[..., int], *arguments: Any) -> None:
         """Waits for the work that `make` gives. Its error is not looked at: the call that it is for has the same."""
         out = ffi.new("entrain_work_t**")
-        if make(out) != OK:
-            return
+        with self._life as handle:
+            if make(handle, *arguments, out) != OK:
+                return
         try:
             wait_for(out[0])
         finally:
             lib.entrain_work_free(out[0])
 
-    def _start(self, start: Callable[[Any], int], held: Any = None) -> None:
-        """Makes a call in its started form and waits for it; `held` lives until it is over."""
+    def _start(self, start: Callable[..., int], *arguments: Any) -> None:
+        """Makes a call in its started form and waits for it; `arguments` live until it is over."""
         out = ffi.new("entrain_work_t**")
-        self._check(start(out))
+        self._call(start, *arguments, out)
         try:
             status = wait_for(out[0])
         except BaseException:  # a signal handler's, say: the call goes on
-            orphan(out[0], held)
+            orphan(out[0], arguments)
             raise
         error = None if status == OK else self._blame(work_error(out[0], status))
         lib.entrain_work_free(out[0])
         if error is not None:
             raise error
 
-    def _wait(self, call: Callable[[], int]) -> None:
-        self._open()
-        try:
-            interruptible(call)
-        except Aborted as error:
-            self._blame(error)
-            raise
+    def _wait(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Makes a call that has no started form."""
+        interruptible(lambda: self._call(function, *arguments))
 
     def _blame(self, error: Error) -> Error:
-        for callback in self._callbacks:
-            callback.blame(error)
+        if isinstance(error, Aborted):
+            for callback in self._callbacks:
+                callback.blame(error)
         return error
 
 
@@ -119,20 +109,20 @@ class State(Handle):
 
     _what = "state"
 
-    def __init__(self, handle: Any, owner: Trained, kind: str) -> None:
-        super().__init__(handle, lib.entrain_state_destroy, owner)
+    def __init__(self, life: Life, owner: Trained, kind: str) -> None:
+        super().__init__(life)
         self._owner = owner
         #: "portable" or "exact".
         self.kind = kind
         count = ffi.new("size_t*")
-        check(lib.entrain_state_count(self._open(), count))
+        self._call(lib.entrain_state_count, count)
         #: What this rank has a part of.
         self.entries: List[StateEntry] = [self._entry(index) for index in range(count[0])]
         self._indices = {entry.key: index for index, entry in enumerate(self.entries)}
 
     def _entry(self, index: int) -> StateEntry:
         info = new_struct("state_info")
-        check(lib.entrain_state_info(self._open(), index, info))
+        self._call(lib.entrain_state_info, index, info)
         return StateEntry(ffi.string(info.name).decode(), info.layer, info.part, _HOLDERS[info.holder], info.rank,
                           info.whole_count, info.first, info.count, DType(info.dtype), bool(info.saves))
 
@@ -146,7 +136,7 @@ class State(Handle):
         """A copy of the array. Local."""
         index, array = self._index(entry), np.empty(entry.count, entry.numpy_dtype)
         pointer = ffi.cast("void*", array.ctypes.data)
-        check(lib.entrain_state_get(self._open(), index, pointer, entry.count, entry.dtype))
+        self._call(lib.entrain_state_get, index, pointer, entry.count, entry.dtype)
         return array
 
     def set(self, entry: StateEntry, array: Any) -> None:
@@ -154,12 +144,17 @@ class State(Handle):
         buffer = buffer_of("set", entry.key, array)
         # The bits of bf16, as `get` gives them.
         dtype = entry.dtype if entry.dtype is DType.BF16 and buffer.dtype is DType.U16 else buffer.dtype
-        check(lib.entrain_state_set(self._open(), self._index(entry), buffer.pointer, buffer.count, dtype))
+        self._call(lib.entrain_state_set, self._index(entry), buffer.pointer, buffer.count, dtype)
 
     def commit(self, timeout: Optional[float] = None) -> None:
         """Goes on from what was set, on all ranks or on none. Collective; once."""
-        handle, limit = self._open(), nanoseconds(timeout)
-        self._owner._wait(lambda: lib.entrain_state_commit(handle, limit))
+        limit = nanoseconds(timeout)
+
+        def call(owner: Any) -> int:  # inside both
+            with self._life as handle:
+                return int(lib.entrain_state_commit(handle, limit))
+
+        self._owner._wait(call)
 
 
 class _File:
@@ -217,10 +212,9 @@ class Checkpointed(Trained):
         name the same arrays. per_rank: each rank's own, in exact checkpoints only; else the same on all ranks, kept
         once, in both kinds."""
         buffer = buffer_of("add_state", "array", array, writable=True)
-        function = getattr(lib, f"entrain_{self._kind}_add_state")
-        check(function(self._open(), name.encode(), buffer.pointer, buffer.count, buffer.dtype,
-                       lib.ENTRAIN_STATE_RANK if per_rank else lib.ENTRAIN_STATE_ALL))
         self._held.append(buffer)
+        self._call(getattr(lib, f"entrain_{self._kind}_add_state"), name.encode(), buffer.pointer, buffer.count, buffer.dtype,
+                   lib.ENTRAIN_STATE_RANK if per_rank else lib.ENTRAIN_STATE_ALL)
 
     def save(self, directory: Optional[str] = None, name: Optional[str] = None, *, kind: str = "portable",
              one_file: bool = True, timeout: Optional[float] = None) -> None:
@@ -243,9 +237,9 @@ class Checkpointed(Trained):
         config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
         for option, value in options.items():
             setattr(config, option, value)
-        function, handle = getattr(lib, f"entrain_{self._kind}_{verb}"), self._open()
+        function = getattr(lib, f"entrain_{self._kind}_{verb}")
 
-        def call(texts: Any = texts) -> int:  # they live as long as the call
+        def call(handle: Any, texts: Any = texts) -> int:  # they live as long as the call
             return int(function(handle, config))
 
         self._wait(call)
@@ -266,9 +260,9 @@ class Checkpointed(Trained):
         config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
         for option, value in options.items():
             setattr(config, option, value)
-        function, handle = getattr(lib, f"entrain_{self._kind}_{verb}"), self._open()
+        function = getattr(lib, f"entrain_{self._kind}_{verb}")
 
-        def call(file: _File = file) -> int:  # it lives as long as the call
+        def call(handle: Any, file: _File = file) -> int:  # it lives as long as the call
             return int(function(handle, config, file.functions))
 
         try:
@@ -281,9 +275,16 @@ class Checkpointed(Trained):
     def open_state(self, kind: str = "portable") -> State:
         """The state, array by array. Legal where `save` is, and to be set also before the first exchange or commit. Local."""
         out = ffi.new("entrain_state_t**")
-        function, handle, code = getattr(lib, f"entrain_{self._kind}_open_state"), self._open(), constant("CHECKPOINT", kind, "kind")
-        self._wait(lambda: int(function(handle, code, out)))
-        return State(out[0], self, kind)
+        function, code = getattr(lib, f"entrain_{self._kind}_open_state"), constant("CHECKPOINT", kind, "kind")
+
+        def call() -> Life:
+            with self._life as handle:
+                status = function(handle, code, out)
+                if status != OK:
+                    raise self._blame(last_error(status))
+                return Life(out[0], lib.entrain_state_destroy, self._life)
+
+        return State(interruptible(call, drop), self, kind)
 
     def state(self, kind: str = "portable") -> Dict[str, npt.NDArray[Any]]:
         """Copies of what this rank has a part of, by StateEntry.key. Of the portable kind it is rank 0's that counts where

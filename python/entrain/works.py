@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import ctypes
+import dataclasses
 import os
 import select
 import threading
@@ -10,36 +10,57 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Generator, Generic, List, Optional, Sequence, Tuple, TypeVar
 
-from ._library import IN_PROGRESS, NULL, OK, ffi, lib, new_struct
+from ._library import IN_PROGRESS, NULL, OK, ffi, lib, new_struct, text_of
 from .errors import Error, check, error_of, last_error, record_of
-from .lifetime import at_exit
+from .lifetime import at_exit, keep_for_ever, keep_of_parent
 
 _T = TypeVar("_T")
 
 #: A wait returns to the interpreter this often, so that signals are noticed.
 SLICE_NS = 100_000_000
 
-# Works whose handle was dropped while they ran: (handle, what they use).
-_orphans: List[Tuple[Any, Any]] = []
+class _Orphan:
+    """A call that goes on without a Work: its handle, and what it uses."""
+
+    __slots__ = ("handle", "held", "claim")
+
+    def __init__(self, handle: Any, held: Any) -> None:
+        self.handle = handle
+        self.held = held
+        # Of the thread that looks whether the call is over, and frees the handle.
+        self.claim = threading.Lock()
+
+
+_orphans: List[_Orphan] = []
 _unfinished: "weakref.WeakSet[Work[Any]]" = weakref.WeakSet()
 
 
 def orphan(handle: Any, held: Any) -> None:
     """Keeps `held` until the call is over."""
-    _orphans.append((handle, held))
+    _orphans.append(_Orphan(handle, held))
 
 
 def reap() -> None:
     """Frees what orphans that are over have held."""
     done = ffi.new("int32_t*")
-    for entry in list(_orphans):
-        lib.entrain_work_test(entry[0], done)
+    for one in list(_orphans):
+        if not one.claim.acquire(blocking=False):
+            continue  # another thread's, also where that has freed it
+        lib.entrain_work_test(one.handle, done)
         if done[0]:
-            try:
-                _orphans.remove(entry)
-            except ValueError:  # another thread was first
-                continue
-            lib.entrain_work_free(entry[0])
+            _orphans.remove(one)
+            lib.entrain_work_free(one.handle)
+        else:
+            one.claim.release()
+
+
+def members(weak: "weakref.WeakSet[_T]") -> List[_T]:
+    """What is in `weak`, which other threads may change meanwhile."""
+    while True:
+        try:
+            return list(weak)
+        except RuntimeError:  # one was added
+            pass
 
 
 def wait_for(handle: Any, timeout_ns: int = -1) -> int:
@@ -65,15 +86,34 @@ def work_error(handle: Any, status: int) -> Error:
     return last_error(status)
 
 
+@dataclasses.dataclass(frozen=True)
+class WorkInfo:
+    """What the library says of a started call (entrain_work_info_t)."""
+
+    #: "all_reduce", or "batch".
+    operation: str
+    #: The communicator's name: "world", or "world/3" for a part of color 3.
+    comm: str
+    #: Number of the call, from 1; 0 of a batch, and of a receive that may yet take a message from any rank.
+    sequence: int
+    #: -1: untagged.
+    tag: int
+    #: Since the start, also when the call is over.
+    elapsed_ns: int
+    done: bool
+    #: Of a receive from any rank: whose message it takes; -1: not known yet, or another call.
+    source: int
+
+
 class Work(Generic[_T]):
     """A started call. Any thread may use it. It keeps the arrays of the call alive until the call is over, also when the
     Work itself is dropped before. Until then nobody may change them, and nobody may read those that are results.
 
     Errors of the call are raised by `wait`, `result`, `exception` (which returns them) and `await`, each time."""
 
-    def __init__(self, handle: Any, held: Any, result: _T, finish: Sequence[Callable[[], None]] = (),
+    def __init__(self, out: Any, held: Any, result: _T, finish: Sequence[Callable[[], None]] = (),
                  blame: Optional[Callable[[Error], Error]] = None) -> None:
-        self._handle = handle
+        """`out`: where the library has written the handle, which is taken from there."""
         self._held = held
         self._result: Any = result
         self._finish = finish
@@ -82,6 +122,9 @@ class Work(Generic[_T]):
         self._error: Optional[Error] = None
         self._settling = threading.Lock()
         self._process = os.getpid()
+        # No signal handler can raise between these two.
+        self._handle = out[0]
+        out[0] = NULL
         _unfinished.add(self)
 
     def _settle(self, status: int) -> None:
@@ -137,6 +180,12 @@ class Work(Generic[_T]):
                 return False
             self._settle(status)
         return True
+
+    def info(self) -> WorkInfo:
+        """Which call this is, and how long it takes. Never blocks, and makes no progress."""
+        out = new_struct("work_info")
+        check(lib.entrain_work_info(self._handle, out))
+        return WorkInfo(text_of(out.operation), text_of(out.comm), out.sequence, out.tag, out.elapsed_ns, bool(out.done), out.source)
 
     def fileno(self) -> int:
         """A descriptor that is readable once the call is over: for select, poll and event loops. The Work's own: neither
@@ -269,6 +318,7 @@ _notifier = _Notifier()
 
 
 def _after_fork() -> None:
+    keep_of_parent(list(_orphans))
     _orphans.clear()
     _notifier.forget()
 
@@ -279,13 +329,12 @@ os.register_at_fork(after_in_child=_after_fork)
 def _wait_at_exit() -> None:
     """All communicators are closed, so every call ends at once. Should one not, its memory must outlive the interpreter."""
     end = time.monotonic() + 1.0
-    rest = [(work._handle, work._held, work._process) for work in list(_unfinished)]
-    rest += [(handle, held, os.getpid()) for handle, held in _orphans]
-    for handle, held, process in rest:
-        if process != os.getpid():
-            continue
+    # The works themselves: one that is dropped meanwhile would free its handle.
+    rest: List[Tuple[Any, Any]] = [(work._handle, work) for work in members(_unfinished) if work._process == os.getpid()]
+    rest += [(one.handle, one) for one in list(_orphans) if one.claim.acquire(blocking=False)]
+    for handle, owner in rest:
         if wait_for(handle, max(0, round((end - time.monotonic()) * 1e9))) == IN_PROGRESS:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+            keep_for_ever(owner)
 
 
 at_exit(_wait_at_exit)

@@ -121,7 +121,7 @@ library = ctypes.PyDLL(library_path())
 def barrier(comm, seconds):
     options = new_struct("call_options")
     options.timeout_ns = round(seconds * 1e9)
-    addresses = [ctypes.c_void_p(int(ffi.cast("uintptr_t", pointer))) for pointer in (comm._open(), options)]
+    addresses = [ctypes.c_void_p(int(ffi.cast("uintptr_t", pointer))) for pointer in (comm._life.handle, options)]
     began = time.monotonic()
     return library.entrain_barrier(*addresses, None), time.monotonic() - began
 
@@ -164,7 +164,7 @@ def add(a, b):
 op = entrain.Reduction.user(add, 3)
 options = [new_struct("call_options") for _ in range(2)]
 options[0].timeout_ns, options[1].timeout_ns = 20_000_000_000, 1_000_000_000
-barriers = [[ctypes.c_void_p(int(ffi.cast("uintptr_t", pointer))) for pointer in (one._open(), given)]
+barriers = [[ctypes.c_void_p(int(ffi.cast("uintptr_t", pointer))) for pointer in (one._life.handle, given)]
             for one, given in zip((other, idle), options)]
 usleep = ctypes.PyDLL(None).usleep
 sys.setswitchinterval(100)

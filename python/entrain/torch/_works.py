@@ -12,7 +12,10 @@ from torch.futures import Future
 
 from .. import errors
 from .._library import IN_PROGRESS, NULL, OK, ffi, lib
+from ..comm import Comm
 from ..errors import Error, TimedOut, check
+from ..lifetime import Handle, Life
+from ..reductions import Reduction
 from ..works import _notifier, _unfinished, orphan, wait_for, work_error
 from ._tensors import Buffers
 
@@ -33,10 +36,10 @@ os.register_at_fork(after_in_child=_after_fork)
 class Work(_Base):
     """A started call of c10d. It keeps the tensors until the call is over, also if the Work itself is dropped before."""
 
-    def __init__(self, operation: str, handle: Any, held: Any, finish: Optional[Callable[[], None]], result: List[Tensor]) -> None:
+    def __init__(self, operation: str, out: Any, held: Any, finish: Optional[Callable[[], None]], result: List[Tensor]) -> None:
+        """`out`: where the library has written the handle, which is taken from there."""
         super().__init__()
         self._operation = operation
-        self._handle = handle
         self._held = held
         self._finish = finish
         self._outputs = result
@@ -46,6 +49,9 @@ class Work(_Base):
         self._future: Optional[Future[List[Tensor]]] = None
         self._process = _process
         self._peer: Any = None
+        # No signal handler can raise between these two.
+        self._handle = out[0]
+        out[0] = NULL
         _unfinished.add(self)  # type: ignore[arg-type]
 
     def _settle(self, status: int) -> None:
@@ -147,20 +153,40 @@ class Work(_Base):
             pass
 
 
-class Coalesced:
-    """Calls that are started together as one batch."""
+class Coalesced(Handle):
+    """Calls that are started together, once."""
 
-    def __init__(self, comm: Any) -> None:
+    _what = "batch"
+
+    def __init__(self, comm: Comm) -> None:
         out = ffi.new("entrain_batch_t**")
-        check(lib.entrain_batch_create(comm, out))
-        self.handle = ffi.gc(out[0], lib.entrain_batch_destroy)
-        self.held: List[Any] = []
-        self.buffers: List[Buffers] = []
-        self.results: List[Tensor] = []
+        comm._call(lib.entrain_batch_create, out)
+        super().__init__(Life(out[0], lib.entrain_batch_destroy))
+        self._buffers: List[Buffers] = []
+        self._results: List[Tensor] = []
 
-    def finish(self) -> None:
-        for buffers in self.buffers:
-            buffers.finish()
+    def add(self, buffers: Buffers, reduction: Optional[Reduction], outputs: List[Tensor]) -> None:
+        """Keeps what a call uses that is added."""
+        self._held.append((buffers, reduction))
+        self._buffers.append(buffers)
+        self._results.extend(outputs)
+
+    def start(self, operation: str) -> Work:
+        """Starts the calls; they do not need this object any more."""
+        out = ffi.new("entrain_work_t**")
+        copies = self._buffers
+
+        def finish() -> None:
+            for buffers in copies:
+                buffers.finish()
+
+        try:
+            self._call(lib.entrain_batch_start, out)
+            return Work(operation, out, self._held, finish, self._results)
+        except BaseException:  # a signal handler's, say: the calls go on
+            if out[0] != NULL:
+                orphan(out[0], self._held)
+            raise
 
 
 class Added(Work):

@@ -8,6 +8,7 @@ No thread of the library ever needs the interpreter's lock: futures are complete
 callbacks, and waiting threads come back to the interpreter every 100 ms, so that signals are noticed."""
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -18,10 +19,11 @@ from torch.distributed import distributed_c10d
 
 from .._library import NULL, OK, ffi, lib, new_struct
 from ..comm import Comm
-from ..errors import Error, ErrorRecord, FailedPrecondition, check, invalid, last_error
+from ..errors import Error, ErrorRecord, FailedPrecondition, TimedOut, invalid, last_error
+from ..lifetime import inside
 from ..reductions import Reduction
 from ..store import Store
-from ..works import _orphans, reap
+from ..works import _orphans, orphan, reap
 from ._tensors import Buffers, counts_of, list_of, moved, reduced, rows_of, same_types, single, sizes_match
 from ._works import NO_TIMEOUT, Added, Coalesced, Work
 
@@ -162,57 +164,65 @@ class ProcessGroup(_Base):
 
     def _start(self, function: Any, arguments: Tuple[Any, ...], buffers: Buffers, outputs: List[Tensor],
                timeout: timedelta = NO_TIMEOUT, reduction: Optional[Reduction] = None, tag: int = -1) -> Work:
-        comm = self._comm._open()
         options = self._option(timeout, tag)
         batch = self._coalesced
-        if reduction is not None or batch is not None:
-            options = _copy_of(options)
-            options.reduction = NULL if reduction is None else reduction._open()
         if tag < 0:
             self._sequence += 1
         if batch is not None:
-            options.batch = batch.handle
-            status = function(comm, *arguments, options, NULL)
+            batch.add(buffers, reduction, outputs)
+            status = self._with(batch, reduction, options, function, arguments, NULL)
             if status != OK:
                 raise last_error(status)
-            batch.held.append((buffers.held, reduction))
-            batch.buffers.append(buffers)
-            batch.results.extend(outputs)
             return Added(outputs)
         if _orphans:
             reap()
         out = ffi.new("entrain_work_t**")
-        status = function(comm, *arguments, options, out)
-        if status != OK:
-            raise last_error(status)
-        return Work(buffers.operation, out[0], (buffers, reduction), buffers.finish if buffers.copies else None, outputs)
+        held = (buffers, reduction)
+        try:
+            if reduction is None:
+                with self._comm._life as comm:
+                    status = function(comm, *arguments, options, out)
+            else:
+                status = self._with(None, reduction, options, function, arguments, out)
+            if status != OK:
+                raise last_error(status)
+            return Work(buffers.operation, out, held, buffers.finish if buffers.copies else None, outputs)
+        except BaseException:  # a signal handler's, say: the call goes on
+            if out[0] != NULL:
+                orphan(out[0], held)
+            raise
+
+    def _with(self, batch: Optional[Coalesced], reduction: Optional[Reduction], options: Any, function: Any,
+              arguments: Tuple[Any, ...], out: Any) -> int:
+        """The status of a call whose options name other objects."""
+        own = ffi.new("entrain_call_options_t*")
+        own[0] = options[0]
+        with inside(self._comm, batch, reduction) as (comm, own.batch, own.reduction):
+            return int(function(comm, *arguments, own, out))
 
     def _together(self, operation: str, calls: Callable[[], object]) -> Work:
         """Has the calls that `calls` makes started as one."""
         if self._coalesced is not None:
             calls()
             return Added([])
-        batch = self._coalesced = Coalesced(self._comm._open())
-        try:
-            calls()
-        finally:
-            self._coalesced = None
-        return self._run(operation, batch)
-
-    def _run(self, operation: str, batch: Coalesced) -> Work:
-        out = ffi.new("entrain_work_t**")
-        check(lib.entrain_batch_start(batch.handle, out))
-        return Work(operation, out[0], batch, batch.finish, batch.results)
+        with Coalesced(self._comm) as batch:
+            self._coalesced = batch
+            try:
+                calls()
+            finally:
+                self._coalesced = None
+            return batch.start(operation)
 
     def _start_coalescing(self, device: Optional[torch.device] = None) -> None:
-        self._coalesced = Coalesced(self._comm._open())
+        self._coalesced = Coalesced(self._comm)
 
     def _end_coalescing(self, device: Optional[torch.device] = None) -> Work:
         batch, self._coalesced = self._coalesced, None
         if batch is None:
             raise FailedPrecondition(ErrorRecord(
                 code=lib.ENTRAIN_FAILED_PRECONDITION, text="_end_coalescing: nothing is being coalesced"))
-        return self._run("coalesced", batch)
+        with batch:
+            return batch.start("coalesced")
 
     # ---- collectives ------------------------------------------------------------------------------------------------------
 
@@ -299,8 +309,8 @@ class ProcessGroup(_Base):
         opts = opts or c10d.AllgatherOptions()
         if len(outputs) == 1 and len(inputs) == 1:
             return self.all_gather_single(outputs[0], inputs[0], opts)
-        return self._together("all_gather", lambda: [self.all_gather_single(output, input, opts)
-                                                     for output, input in zip(outputs, inputs, strict=True)])
+        pairs = _pairs("all_gather", outputs, inputs)
+        return self._together("all_gather", lambda: [self.all_gather_single(output, input, opts) for output, input in pairs])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -382,8 +392,9 @@ class ProcessGroup(_Base):
         opts = opts or c10d.ReduceScatterOptions()
         if len(outputs) == 1 and len(inputs) == 1:
             return self.reduce_scatter_single(outputs[0], inputs[0], opts)
+        pairs = _pairs("reduce_scatter", outputs, inputs)
         return self._together("reduce_scatter", lambda: [self.reduce_scatter_single(output, input, opts)
-                                                         for output, input in zip(outputs, inputs, strict=True)])
+                                                         for output, input in pairs])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -445,9 +456,16 @@ class ProcessGroup(_Base):
         return self._start(lib.entrain_barrier, (), Buffers("barrier"), [], opts.timeout)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that blocks. If a rank does not come in time, entrain.TimedOut names it, on every rank that did; that
-        ends the group. (torch.distributed.monitored_barrier refuses every back end but gloo; call the group's.)"""
-        self._start(lib.entrain_barrier, (), Buffers("monitored_barrier"), [], timeout or NO_TIMEOUT).wait()
+        """A barrier that blocks. If a rank does not come in time, entrain.TimedOut names one that did not, with wait_all_ranks all
+        of them, on every rank that did come; that ends the group. (torch.distributed.monitored_barrier refuses every back end
+        but gloo; call the group's.)"""
+        try:
+            self._start(lib.entrain_barrier, (), Buffers("monitored_barrier"), [], timeout or NO_TIMEOUT).wait()
+        except TimedOut as error:
+            if not wait_all_ranks:
+                raise
+            text = f"{error.record.text}; late ranks: {', '.join(map(str, self._comm.late()))}"
+            raise TimedOut(dataclasses.replace(error.record, text=text)) from None
 
     def send(self, tensors: List[Tensor], dst_rank: int, tag: int = 0) -> Work:
         """To one rank, which receives with the same tag."""
@@ -481,10 +499,10 @@ class ProcessGroup(_Base):
         return work
 
 
-def _copy_of(options: Any) -> Any:
-    copy = ffi.new("entrain_call_options_t*")
-    copy[0] = options[0]
-    return copy
+def _pairs(operation: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> List[Tuple[Tensor, Tensor]]:
+    if len(outputs) != len(inputs):
+        raise invalid(operation, f"got {len(outputs)} outputs and {len(inputs)} inputs")
+    return list(zip(outputs, inputs))
 
 
 # ---- Making a group ---------------------------------------------------------------------------------------------------
