@@ -2,8 +2,8 @@
 in order."""
 from __future__ import annotations
 
-import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+import collections
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -82,33 +82,37 @@ def _plain(tensor: Tensor) -> bool:
 
 
 class _Scratch:
-    """Memory for lists that do not lie side by side, kept for the next call: fresh pages cost more than the copy."""
+    """Memory for lists that do not lie side by side, kept for the next call: fresh pages cost more than the copy. Finalisers give
+    memory back, at any place on any thread, so this has no lock: each step is one operation of a deque."""
 
     KEPT_BYTES = 128 << 20
     SMALLEST = 64 << 10
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: List[Tensor] = []
+        self._idle: Deque[Tensor] = collections.deque()
 
     def take(self, nbytes: int) -> Tensor:
         """At least `nbytes`, as uint8."""
         if nbytes >= self.SMALLEST:
-            with self._lock:
-                fitting = [tensor for tensor in self._idle if nbytes <= tensor.numel() <= 2 * nbytes]
-                if fitting:
-                    found = min(fitting, key=len)
-                    self._idle = [tensor for tensor in self._idle if tensor is not found]
-                    return found
+            for _ in range(len(self._idle)):
+                try:
+                    tensor = self._idle.popleft()
+                except IndexError:  # other threads have taken the rest
+                    break
+                if nbytes <= tensor.numel() <= 2 * nbytes:
+                    return tensor
+                self._idle.append(tensor)
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def give(self, tensor: Tensor) -> None:
         """Takes memory back that nobody uses."""
         if self.SMALLEST <= tensor.numel() <= self.KEPT_BYTES:
-            with self._lock:
-                self._idle.append(tensor)
-                while sum(map(len, self._idle)) > self.KEPT_BYTES:
-                    self._idle.pop(0)
+            self._idle.append(tensor)
+            try:
+                while sum(map(len, list(self._idle))) > self.KEPT_BYTES:
+                    self._idle.popleft()
+            except IndexError:  # other threads have taken the rest
+                pass
 
 
 _scratch = _Scratch()
