@@ -25,47 +25,10 @@ from ..train import EditConfig, EditInfo, Mesh, Shard
 from ..training import State, StateEntry
 from ._gradients import GradientMean
 from ._layers import dtype_of, is_dtensor, is_fsdp, layers_of, like, local_of, sharding_of, tensor_of
+from ._options import config_of
+from ._outer import TorchOuter
 
 _T = TypeVar("_T", bound="EDiT")
-
-# The published way to name the outer optimizer: a class of torch.optim and its keyword arguments.
-_OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
-    "SGD": {"lr": ("outer_lr",), "momentum": ("outer_momentum",), "nesterov": ("outer_nesterov",),
-            "weight_decay": ("outer_weight_decay",)},
-    "AdamW": {"lr": ("outer_lr",), "betas": ("outer_beta1", "outer_beta2"), "eps": ("outer_eps",),
-              "weight_decay": ("outer_weight_decay",)},
-}
-# Where torch.optim's defaults are others than the library's.
-_OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0}, "AdamW": {"lr": 1e-3, "weight_decay": 1e-2}}
-
-
-def _config(config: Optional[EditConfig], options: Mapping[str, Any]) -> EditConfig:
-    """Options as EDiT's constructor takes them, as the library's."""
-    given = dict(options)
-    if not given.pop("use_local_sgd", True):
-        raise invalid("EDiT", "use_local_sgd is false; train without an EDiT object instead")
-    kind, arguments = given.pop("outer_optim_class", None), given.pop("outer_optim_kwargs", None)
-    if kind is None and arguments:
-        raise invalid("EDiT", "outer_optim_kwargs without outer_optim_class")
-    if kind is not None:
-        if kind not in (torch.optim.SGD, torch.optim.AdamW):
-            raise invalid("EDiT", f"outer_optim_class is {kind.__name__}; expected torch.optim.SGD or torch.optim.AdamW, or give "
-                                  "outer_optimizer=\"callback\" and outer_step")
-        clash = sorted(name for name in given if name.startswith("outer_"))
-        if clash:
-            raise invalid("EDiT", f"both {clash[0]} and outer_optim_class are given")
-        given["outer_optimizer"] = kind.__name__.lower()
-        names = _OUTER[kind.__name__]
-        for name, value in {**_OUTER_DEFAULTS[kind.__name__], **(arguments or {})}.items():
-            if name not in names:
-                raise invalid("EDiT", f"outer_optim_kwargs has {name!r}, which the outer {kind.__name__} does not have")
-            given.update(zip(names[name], value if name == "betas" else (value,)))
-    known = [field.name for field in dataclasses.fields(EditConfig)]
-    for name in given:
-        if name not in known:
-            raise invalid("EDiT", f"no option is called {name!r}; the options are {', '.join(known)}, use_local_sgd, "
-                                  "outer_optim_class, outer_optim_kwargs")
-    return dataclasses.replace(config or EditConfig(), **given)
 
 
 class EDiT:
@@ -86,8 +49,12 @@ class EDiT:
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
     optimizer     steps the model's parameters; any optimizer
     config, options
-                  entrain.EditConfig, and its fields by keyword, which go before those in `config`. outer_optim_class
-                  (torch.optim.SGD or AdamW) with outer_optim_kwargs is another way to give outer_optimizer and outer_*
+                  entrain.EditConfig, and its fields by keyword, which go before those in `config`. outer_optim_class and
+                  outer_optim_kwargs: a class of torch.optim, instead of outer_optimizer and outer_*. The library's own kernels make
+                  the steps of SGD and AdamW with the options that these have there; torch makes all others, on tensors of
+                  the parameters' shapes (this rank's part, so that a replica of several ranks needs one that steps each element
+                  by itself), one layer at a time. torch must then give the same bits on all machines, and state is saved by
+                  state_dict alone
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
     mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All stages
                   have as many layers, and layer l of all of them is judged and weighed as one. With stages call begin_step at
@@ -106,7 +73,7 @@ class EDiT:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
                  layers: Optional[Sequence[nn.Module]] = None, gather_ahead: int = 0, **options: Any) -> None:
-        settings = _config(config, options)
+        settings = config_of(config, options)
         if mesh is not None and comm is None:
             raise invalid("EDiT", "a mesh without comm, the communicator that it was made of")
         if comm is not None and not comm._owned:
@@ -131,6 +98,9 @@ class EDiT:
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
             layer.bind(dtype, sharding.size)
+        self._outer = settings.outer_step if isinstance(settings.outer_step, TorchOuter) else None
+        if self._outer is not None:
+            self._outer.bind(self._layers, whole=self._mesh.coordinate("model")[1] == 1)
         kind = "f32" if dtype == torch.float32 else "bf16"
         self._shard = Shard(self._mesh, [layer.count for layer in self._layers], param_dtype=kind,
                             grad_dtype=kind, segments=[layer.segments for layer in self._layers],
@@ -461,6 +431,10 @@ class EDiT:
             self.begin_step()
         self._wait_all()
 
+    def _check_outer(self, what: str) -> None:
+        if self._outer is not None:
+            raise _misplaced(f"{what}: the outer {self._outer.name} keeps its state in torch, which state_dict and load_state_dict know")
+
     def _is_at_exchange(self) -> bool:
         info = self._edit.info()
         return info.steps == info.last_sync_step
@@ -481,12 +455,14 @@ class EDiT:
 
         In warm-up there is nothing to save: replicas are alike, so that the state of model and optimizer, and
         local_sgd_warmup_steps less the steps that were made, are all that a new run needs."""
+        self._check_outer("save")
         self._come_to_save("save")
         self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
         """Goes on from what `save` wrote; only rank 0 reads. With exact=False, a new inner optimizer is wanted. On an error
         everything is as before. Between a step and the next forward pass. Collective; blocks."""
+        self._check_outer("load")
         self._wait_all()
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
         self._restart()
@@ -501,28 +477,38 @@ class EDiT:
         self._come_to_save("state_dict")
         with self._edit.open_state("exact" if exact else "portable") as opened:
             # What is of replica 0 alone counts from there, so that nobody else writes it.
-            return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
-                                                 if exact or entry.holder != "replica" or self.replica == 0})
+            state = self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
+                                                  if exact or entry.holder != "replica" or self.replica == 0})
+        return state if self._outer is None else {**state, **self._outer.state(self._part())}
 
     def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
         """Tensors of the same names and shapes, with zeros: what torch.distributed.checkpoint.load fills before load_state_dict.
         Between a step and the next forward pass. Local."""
         self._wait_all()
         with self._edit.open_state("exact" if exact else "portable") as opened:
-            return self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
+            state = self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
+        return state if self._outer is None else {**state, **self._outer.state(self._part(), zeros=True)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Goes on from what `state_dict` gave, with the same bits if it was exact; load the inner optimizer's state beside it.
         A KeyError names a tensor that lacks. Between a step and the next forward pass. Collective; blocks; all or nothing."""
         self._wait_all()
         exact = bool(state["exact"])
+        outer = [] if self._outer is None else self._outer.parse(state, self._part())
         with self._edit.open_state("exact" if exact else "portable") as opened:
             for entry, name, param in self._names(opened):
                 if entry.count and (param is None or local_of(param).numel()):
                     opened.set(entry, local_of(state[name]).reshape(-1))
             opened.commit()
+        if self._outer is not None:
+            self._outer.install(outer)
         self._restart()
         self._reshard()
+
+    def _part(self) -> str:
+        """Between the names of an outer state and its parameter: parts of the model may name their parameters alike."""
+        (tensor, tensors), (stage, stages) = self._mesh.coordinate("tensor"), self._mesh.coordinate("pipeline")
+        return f"/part{tensor + tensors * stage}" if tensors * stages > 1 else ""
 
     def _names(self, opened: State) -> Iterator[Tuple[StateEntry, str, Optional[nn.Parameter]]]:
         """The entries under their names in a state_dict; of a layer's piece also the parameter whose part it is. A parameter of

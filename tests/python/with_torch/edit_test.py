@@ -269,6 +269,79 @@ assert edit.info.steps == 4 and edit.info.last_sync_step == 2, edit.info
 """, 2)
 
 
+OUTER = [("Adagrad", dict(lr=0.05, initial_accumulator_value=0.1)), ("RMSprop", dict(lr=0.01, momentum=0.5, centered=True)),
+         ("NAdam", dict(lr=0.02)), ("SGD", dict(lr=0.6, momentum=0.5, dampening=0.1)), ("AdamW", dict(amsgrad=True)),
+         ("Adafactor", dict(lr=0.01))]
+
+
+@pytest.mark.parametrize("kind, arguments", OUTER, ids=[kind for kind, _ in OUTER])
+def test_any_optimizer_of_torch_is_an_outer_one(kind, arguments):
+    run("""
+H, T, kind = 2, 8, getattr(torch.optim, kind)
+
+
+def start(seed):
+    model = build(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    return model, optimizer, entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, outer_optim_class=kind,
+                                                outer_optim_kwargs=arguments)
+
+
+model, optimizer, edit = start(0)
+replicas = [build(0) for _ in range(comm.size)]
+anchor = [nn.Parameter(p.detach().clone()) for p in replicas[0].parameters()]
+outer = kind(anchor, **arguments)
+
+
+def go(step):
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, step).backward()
+    optimizer.step()
+
+
+for step in range(T + 1):
+    if step and step % H == 0:
+        for a, *ps in zip(anchor, *(r.parameters() for r in replicas)):
+            a.grad = sum(a.detach() - p.detach() for p in ps) / comm.size
+        outer.step()
+        for replica in replicas:
+            for p, a in zip(replica.parameters(), anchor):
+                p.data.copy_(a)
+        if step == T:
+            break
+    for index, replica in enumerate(replicas):
+        replica.zero_grad()
+        loss_of(replica, index, step).backward()
+        for p in replica.parameters():
+            p.data -= 0.05 * p.grad
+    if step == 4:
+        state = [edit.state_dict(exact=exact) for exact in (True, False)]
+        early = flat(model)
+        shared[comm.rank] = state[1]
+    go(step)
+    torch.testing.assert_close(flat(model), flat(replicas[comm.rank]), rtol=1e-3, atol=2e-5)
+edit.synchronize()
+torch.testing.assert_close(flat(model), flat(replicas[0]), rtol=1e-3, atol=2e-5)
+same_everywhere(comm, flat(model))
+end, empty = flat(model), edit.empty_state_dict()
+assert {name: value.shape for name, value in empty.items()} == {name: value.shape for name, value in state[0].items()}
+with pytest.raises(entrain.FailedPrecondition, match=f"save: the outer {kind.__name__}"):
+    edit.save("anywhere")
+edit.close()
+for kept in (state[0], shared[0]):  # of the portable one rank 0's is for all
+    model, optimizer, edit = start(5)
+    with pytest.raises(KeyError, match="outer/.*blocks.1.0.bias"):
+        edit.load_state_dict({name: value for name, value in kept.items() if not ("outer" in name and "blocks.1.0.bias" in name)})
+    edit.load_state_dict(kept)
+    assert torch.equal(flat(model), early)
+    for step in range(4, T):
+        go(step)
+    edit.synchronize()
+    assert torch.equal(flat(model), end)
+    edit.close()
+""", 2, kind=kind, arguments=arguments, pytest=pytest, shared={})
+
+
 CHECKPOINTS = """
 def start(seed, warmup=2, kind=entrain.torch.EDiT, **options):
     model = build(seed)
@@ -523,7 +596,10 @@ refused(entrain.InvalidArgument, "no option is called 'sync_interval'; the optio
 refused(entrain.InvalidArgument, "reducer: 'mean' is none of gta, linear, none", reducer="mean")
 refused(entrain.InvalidArgument, "layers.0. is no module of the model", layers=[nn.Linear(1, 1)])
 refused(entrain.InvalidArgument, "parameters are torch.float64", model=build().double())
-refused(entrain.InvalidArgument, "outer_optim_class is Adagrad", outer_optim_class=torch.optim.Adagrad)
+refused(entrain.InvalidArgument, "the outer LBFGS cannot make a step: .*closure", outer_optim_class=torch.optim.LBFGS)
+refused(entrain.InvalidArgument, "the outer SGD cannot be made: .*speed", outer_optim_class=torch.optim.SGD,
+        outer_optim_kwargs=dict(speed=3))
+refused(entrain.InvalidArgument, "outer_optim_class is .*; expected a class of torch.optim", outer_optim_class=nn.Linear)
 refused(entrain.InvalidArgument, "both outer_lr and outer_optim_class", outer_optim_class=torch.optim.SGD, outer_lr=0.3,
         outer_optim_kwargs=dict(lr=0.5))
 refused(entrain.InvalidArgument, "clip_pseudo_grad", clip_pseudo_grad=1.0)

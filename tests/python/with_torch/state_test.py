@@ -175,6 +175,37 @@ edit = portable_resume(init_device_mesh("cpu", (3,)))
     script(PROGRAM + "portable_resume()", tmp_path, "one", size=1, timeout=240)
 
 
+RMSPROP = """
+OPTIONS = dict(local_sgd_sync_interval=3, outer_optim_class=torch.optim.RMSprop, outer_optim_kwargs=dict(lr=0.01, momentum=0.5))
+
+
+def kept(edit):
+    return whole((name, value) for name, value in sorted(edit.state_dict(exact=False).items()) if name.startswith(("anchor", "outer")))
+"""
+
+
+def test_the_state_of_an_outer_optimizer_of_torch_on_other_numbers_of_replicas_and_shards(tmp_path):
+    script(PROGRAM + RMSPROP + """
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("sync", "shard"))["shard"]
+model, optimizer, edit = start(0, mesh, **OPTIONS)
+go(model, optimizer, 0, 9)
+save(edit, "portable", False)
+found = kept(edit)
+assert all(found[f"outer/{key}/{name}"].any() for key in ("square_avg", "momentum_buffer") for name, _ in model.named_parameters())
+if comm.rank == 0:
+    torch.save(found, os.path.join(folder, "kept"))
+dist.barrier()
+""", tmp_path, "four", size=4, timeout=240)
+    for size, name in ((1, "one"), (3, "three")):
+        script(PROGRAM + RMSPROP + """
+model, optimizer, edit = start(7, init_device_mesh("cpu", (3,)) if comm.size == 3 else None, **OPTIONS)
+load(edit, "portable", False)
+found, wanted = kept(edit), torch.load(os.path.join(folder, "kept"))
+assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+go(model, optimizer, 9, 15)
+""", tmp_path, name, size=size, timeout=240)
+
+
 ACCO = PROGRAM + """
 def channel(seed, rounds):
     torch.manual_seed(seed)

@@ -1,0 +1,54 @@
+"""EDiT's options as the published code takes them, with the outer optimizer as a class of torch.optim."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Mapping, Optional, Tuple, Type
+
+import torch
+
+from ..errors import invalid
+from ..train import EditConfig
+from ._outer import TorchOuter
+
+# The published way to name the outer optimizer: a class of torch.optim and its keyword arguments. Those that the library has:
+_OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
+    "SGD": {"lr": ("outer_lr",), "momentum": ("outer_momentum",), "nesterov": ("outer_nesterov",),
+            "weight_decay": ("outer_weight_decay",)},
+    "AdamW": {"lr": ("outer_lr",), "betas": ("outer_beta1", "outer_beta2"), "eps": ("outer_eps",),
+              "weight_decay": ("outer_weight_decay",)},
+}
+# Where torch.optim's defaults are others than the library's.
+_OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0}, "AdamW": {"lr": 1e-3, "weight_decay": 1e-2}}
+
+
+def _outer_options(kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> Dict[str, Any]:
+    names = _OUTER[kind.__name__] if kind in (torch.optim.SGD, torch.optim.AdamW) else {}
+    if not names or not names.keys() >= arguments.keys():
+        return {"outer_optimizer": "callback", "outer_step": TorchOuter(kind, arguments)}
+    found: Dict[str, Any] = {"outer_optimizer": kind.__name__.lower()}
+    for name, value in {**_OUTER_DEFAULTS[kind.__name__], **arguments}.items():
+        found.update(zip(names[name], value if name == "betas" else (value,)))
+    return found
+
+
+def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> EditConfig:
+    """Options as EDiT's constructor takes them, as the library's."""
+    given = dict(options)
+    if not given.pop("use_local_sgd", True):
+        raise invalid("EDiT", "use_local_sgd is false; train without an EDiT object instead")
+    kind, arguments = given.pop("outer_optim_class", None), given.pop("outer_optim_kwargs", None)
+    if kind is None and arguments:
+        raise invalid("EDiT", "outer_optim_kwargs without outer_optim_class")
+    if kind is not None:
+        if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+            raise invalid("EDiT", f"outer_optim_class is {kind!r}; expected a class of torch.optim")
+        clash = sorted(name for name in given if name.startswith("outer_"))
+        if clash:
+            raise invalid("EDiT", f"both {clash[0]} and outer_optim_class are given")
+        given.update(_outer_options(kind, arguments or {}))
+    known = [field.name for field in dataclasses.fields(EditConfig)]
+    for name in given:
+        if name not in known:
+            raise invalid("EDiT", f"no option is called {name!r}; the options are {', '.join(known)}, use_local_sgd, "
+                                  "outer_optim_class, outer_optim_kwargs")
+    return dataclasses.replace(config or EditConfig(), **given)

@@ -1,0 +1,130 @@
+"""Optimizers of torch.optim as the outer optimizer: those that the library does not have itself."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Type
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ..errors import invalid
+from ._layers import Layer, like, local_of
+
+
+@dataclasses.dataclass
+class _Part:
+    """This rank's part of a parameter's anchor, as the optimizer sees it."""
+
+    name: str
+    param: nn.Parameter
+    #: Has memory inside a step alone.
+    shell: nn.Parameter
+    #: What the optimizer keeps of it once it has made a step: tensors and numbers, here with any values.
+    kept: Dict[str, Any]
+
+
+class TorchOuter:
+    """EditConfig.outer_step by an optimizer of torch.optim, one for each layer. Thread safety: the library calls it in an exchange;
+    the rest is for when there is none."""
+
+    def __init__(self, kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> None:
+        self._kind, self._arguments = kind, dict(arguments)
+        self._parts: List[List[_Part]] = []
+        self._optimizers: List[torch.optim.Optimizer] = []
+        self._layers: Sequence[Layer] = ()
+        self._kept(torch.zeros(1, 1))  # errors come before anything is collective
+
+    @property
+    def name(self) -> str:
+        return self._kind.__name__
+
+    def bind(self, layers: Sequence[Layer], *, whole: bool) -> None:
+        """Once, after the layers. whole: this rank has all of each parameter."""
+        self._layers = layers
+        for layer in layers:
+            parts = []
+            for name, param in layer.params:
+                shell = nn.Parameter(torch.zeros(local_of(param).shape))
+                kept = self._kept(torch.zeros_like(shell))
+                strange = [key for key, value in kept.items() if np.ndim(value) and value.shape != shell.shape]
+                if strange and not whole:
+                    raise invalid("EDiT", f"the outer {self.name} keeps {strange[0]} of the shape {tuple(kept[strange[0]].shape)} for "
+                                          f"{name}; expected an optimizer that steps each element by itself, since a replica has "
+                                          "several ranks")
+                parts.append(_Part(name, param, shell, kept))
+            self._parts.append(parts)
+            self._optimizers.append(self._make([part.shell for part in parts]))
+            self._take_memory(parts)
+
+    def _make(self, params: List[nn.Parameter]) -> torch.optim.Optimizer:
+        try:
+            return self._kind(params, **self._arguments)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise invalid("EDiT", f"the outer {self.name} cannot be made: {error}") from error
+
+    def _kept(self, values: Tensor) -> Dict[str, Any]:
+        param = nn.Parameter(values)
+        param.grad = torch.zeros_like(values)
+        optimizer = self._make([param])
+        try:
+            optimizer.step()
+        except (TypeError, RuntimeError) as error:
+            raise invalid("EDiT", f"the outer {self.name} cannot make a step: {error}") from error
+        return {key: value for key, value in optimizer.state[param].items() if value is not None}
+
+    @staticmethod
+    def _take_memory(parts: Sequence[_Part]) -> None:
+        for part in parts:
+            part.shell.grad = None
+            part.shell.data = torch.empty(0)
+
+    def __call__(self, layer: int, step: int, anchor: npt.NDArray[np.float32], grad: npt.NDArray[np.float32]) -> None:
+        values, gradients, parts = torch.from_numpy(anchor), torch.from_numpy(grad), self._parts[layer]
+        offset = 0
+        for part, room in zip(parts, self._layers[layer].rooms):  # the arrays end before padding that nothing follows
+            local = local_of(part.param)
+            part.shell.data = values[offset:offset + local.numel()].view(local.shape)
+            part.shell.grad = gradients[offset:offset + local.numel()].view(local.shape)
+            offset += room
+        try:
+            self._optimizers[layer].step()
+        finally:
+            self._take_memory(parts)
+
+    def state(self, suffix: str, *, zeros: bool = False) -> Dict[str, Tensor]:
+        """What the optimizers keep, copied, by "outer/KEY`suffix`/PARAMETER"; DTensors where the parameters are, and of the shapes
+        of these. KEY "known": 1 if there is a state, otherwise the others are zero. zeros: all are."""
+        found: Dict[str, Tensor] = {}
+        for optimizer, part in self._each():
+            state = {} if zeros else optimizer.state.get(part.shell, {})
+            found[f"outer/known{suffix}/{part.name}"] = torch.tensor(int(bool(state)))
+            for key, template in part.kept.items():
+                value = torch.as_tensor(state.get(key, 0), dtype=getattr(template, "dtype", torch.float64))
+                value = value.detach().expand(np.shape(template)).clone()
+                part_of_param = np.ndim(template) and template.shape == local_of(part.param).shape
+                found[f"outer/{key}{suffix}/{part.name}"] = like(value, part.param) if part_of_param else value
+        return found
+
+    def parse(self, state: Mapping[str, Tensor], suffix: str) -> "List[Dict[str, Any]]":
+        """From what `state` gave, what `install` takes. A KeyError names what lacks."""
+        found = []
+        for _, part in self._each():
+            values: Dict[str, Any] = {}
+            for key, template in part.kept.items():
+                value = local_of(state[f"outer/{key}{suffix}/{part.name}"].detach())
+                values[key] = value.reshape(template.shape).clone() if isinstance(template, Tensor) else type(template)(value)
+            found.append(values if int(state[f"outer/known{suffix}/{part.name}"]) else {})
+        return found
+
+    def install(self, states: "List[Dict[str, Any]]") -> None:
+        for (optimizer, part), values in zip(self._each(), states):
+            optimizer.state.pop(part.shell, None)
+            if values:
+                optimizer.state[part.shell] = values
+
+    def _each(self) -> Iterator[Tuple[torch.optim.Optimizer, _Part]]:
+        for optimizer, parts in zip(self._optimizers, self._parts):
+            for part in parts:
+                yield optimizer, part
