@@ -298,10 +298,7 @@ entrain_status_t entrain_comm_stats(const entrain_comm_t* comm, entrain_comm_sta
 entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int64_t timeout_ns) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    if (timeout_ns <= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("timeout_ns ", timeout_ns, " is not positive"));
-    }
+    ENTRAIN_RETURN_IF_ERROR(CheckPositiveTimeout(timeout_ns));
     comm->comm->SetTimeout(timeout_ns);
     return absl::OkStatus();
   });

@@ -5,6 +5,7 @@
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
+#include "lib/api/settings.h"
 #include "lib/api/step_arguments.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
@@ -69,7 +70,11 @@ entrain_status_t entrain_optim_create(const entrain_optim_config_t* config,
         entrain::CopyStruct(config, &known, sizeof(known), "entrain_optim_config_t"));
     ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
     ENTRAIN_ASSIGN_OR_RETURN(const entrain::OptimizerConfig rule, ToConfig(known));
-    const ArrayPlace place{known.memory, known.stream};
+    ENTRAIN_RETURN_IF_ERROR(CheckTimeout(known.timeout_ns));
+    ArrayPlace place{known.memory, known.stream};
+    if (known.timeout_ns > 0) {
+      place.limit_ns = known.timeout_ns;
+    }
     ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace(place));
     ENTRAIN_ASSIGN_OR_RETURN(auto made, entrain::MakeOptimizer(rule));
     *optim = new entrain_optim{.optimizer = std::move(made), .place = place};

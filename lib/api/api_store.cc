@@ -1,5 +1,6 @@
 // store.h: rendezvous stores.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,10 +20,10 @@ namespace entrain::api {
 namespace {
 
 constexpr int64_t kConnectTimeout = 30 * kSecond;  // of entrain_store_open, when 0 is given
-constexpr int64_t kRequestTimeout = 30 * kSecond;  // of calls that wait for the server only
 
-Stop RequestStop() {
-  return {.deadline = Deadline::After(kRequestTimeout)};
+// Of a call that waits for the store alone.
+Stop RequestStop(const entrain_store_t* store) {
+  return {.deadline = Deadline::After(store->timeout_ns.load(std::memory_order_relaxed))};
 }
 
 absl::Status CheckKey(const entrain_store_t* store, const char* key) {
@@ -111,6 +112,15 @@ const char* entrain_store_url(const entrain_store_t* store) {
   return NotNull(store, "store").ok() ? store->url.c_str() : "";
 }
 
+entrain_status_t entrain_store_set_timeout(entrain_store_t* store, int64_t timeout_ns) {
+  return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(store, "store"));
+    ENTRAIN_RETURN_IF_ERROR(CheckPositiveTimeout(timeout_ns));
+    store->timeout_ns.store(timeout_ns, std::memory_order_relaxed);
+    return absl::OkStatus();
+  });
+}
+
 entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,
                                    size_t bytes) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
@@ -123,7 +133,7 @@ entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, cons
                                                      " bytes, allowed are ",
                                                      entrain::kMaxStoreValue));
     }
-    return Kept(store)->Set(key, {static_cast<const char*>(value), bytes}, RequestStop());
+    return Kept(store)->Set(key, {static_cast<const char*>(value), bytes}, RequestStop(store));
   });
 }
 
@@ -149,7 +159,7 @@ entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int6
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
     ENTRAIN_RETURN_IF_ERROR(NotNull(sum, "sum"));
-    ENTRAIN_ASSIGN_OR_RETURN(*sum, Kept(store)->Add(key, delta, RequestStop()));
+    ENTRAIN_ASSIGN_OR_RETURN(*sum, Kept(store)->Add(key, delta, RequestStop(store)));
     return absl::OkStatus();
   });
 }
@@ -157,7 +167,7 @@ entrain_status_t entrain_store_add(entrain_store_t* store, const char* key, int6
 entrain_status_t entrain_store_delete(entrain_store_t* store, const char* key) {
   return Guard(__func__, Reach::kCall, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckKey(store, key));
-    return Kept(store)->Delete(key, RequestStop());
+    return Kept(store)->Delete(key, RequestStop(store));
   });
 }
 

@@ -49,7 +49,7 @@ absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arra
     body();
     return absl::OkStatus();
   }
-  KernelStream stream(*device, place.stream);
+  KernelStream stream(*device, place.stream, place.limit_ns);
   body();
   return stream.status();
 }

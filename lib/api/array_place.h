@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 
 #include "include/entrain/types.h"
+#include "lib/base/clock.h"
 #include "lib/device/device.h"
 
 namespace entrain::api {
@@ -19,6 +20,7 @@ namespace entrain::api {
 struct ArrayPlace {
   entrain_memory_t memory = ENTRAIN_MEMORY_HOST;
   void* stream = nullptr;
+  int64_t limit_ns = kDefaultTimeoutNs;  // for a kernel that returns a number
 };
 
 // HOST or DEVICE, and no stream without a device.

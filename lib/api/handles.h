@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "lib/api/boundary.h"
 #include "lib/api/signal_work.h"
 #include "lib/base/call.h"
+#include "lib/base/clock.h"
 #include "lib/base/mark.h"
 #include "lib/base/status.h"
 #include "lib/comm/communicator.h"
@@ -53,7 +55,8 @@ struct entrain_runtime {
 struct entrain_store {
   entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
-  std::string url;  // lent by entrain_store_url
+  std::string url;                                          // lent by entrain_store_url
+  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;  // of calls that have none of their own
 };
 
 struct entrain_comm {

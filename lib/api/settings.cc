@@ -29,6 +29,12 @@ absl::Status CheckTimeout(int64_t timeout_ns) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPositiveTimeout(int64_t timeout_ns) {
+  return timeout_ns > 0 ? absl::OkStatus()
+                        : absl::InvalidArgumentError(
+                              absl::StrCat("timeout_ns ", timeout_ns, " is not positive"));
+}
+
 absl::StatusOr<std::string> KeyFromEnvironment() {
   const std::optional<std::string> path = GetEnv("ENTRAIN_KEY_FILE");
   return path ? ReadKeyFile(*path) : std::string();

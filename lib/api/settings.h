@@ -16,6 +16,8 @@ namespace entrain::api {
 
 // INVALID_ARGUMENT for a negative timeout.
 absl::Status CheckTimeout(int64_t timeout_ns);
+// INVALID_ARGUMENT also for 0.
+absl::Status CheckPositiveTimeout(int64_t timeout_ns);
 
 // The pre-shared key in the file that ENTRAIN_KEY_FILE names; empty when it is unset. For stores
 // opened by themselves: with a runtime at hand, its key counts.

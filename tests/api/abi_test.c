@@ -136,7 +136,7 @@ static void check_gta_config(void) {
 }
 
 static void check_optim_config(void) {
-  SIZE(entrain_optim_config_t, 96);
+  SIZE(entrain_optim_config_t, 104);
   AT(entrain_optim_config_t, size, 0);
   AT(entrain_optim_config_t, kind, 8);
   AT(entrain_optim_config_t, nesterov, 12);
@@ -152,6 +152,7 @@ static void check_optim_config(void) {
   AT(entrain_optim_config_t, win, 80);
   AT(entrain_optim_config_t, memory, 84);
   AT(entrain_optim_config_t, stream, 88);
+  AT(entrain_optim_config_t, timeout_ns, 96);
 }
 
 static void check_optim_info(void) {

@@ -5,12 +5,15 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -467,6 +470,30 @@ TEST(Comm, AnUnreachableStoreIsALostPeerThatIsNamed) {
   entrain_error_init(&error);
   ASSERT_OK(entrain_last_error_record(&error));
   EXPECT_EQ(error.scope, ENTRAIN_SCOPE_CALL);
+}
+
+// Somebody else holds the lock of the directory.
+TEST(Comm, CallsOfAStoreEndAtItsTimeout) {
+  const std::string directory = testing::TempDir() + "entrain-store-timeout";
+  entrain_store_t* store = nullptr;
+  ASSERT_OK(entrain_store_open(("file:" + directory).c_str(), 0, &store));
+  EXPECT_FAILS(entrain_store_set_timeout(store, 0), ENTRAIN_INVALID_ARGUMENT, "is not positive");
+  EXPECT_FAILS(entrain_store_set_timeout(nullptr, 1), ENTRAIN_INVALID_ARGUMENT, "store is NULL");
+  ASSERT_OK(entrain_store_set_timeout(store, 100'000'000));
+  ASSERT_OK(entrain_store_set(store, "key", "a", 1));
+  const int lock = open((directory + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(lock, 0);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  int64_t sum = 0;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FAILS(entrain_store_set(store, "key", "b", 1), ENTRAIN_TIMED_OUT, "lock");
+  EXPECT_FAILS(entrain_store_add(store, "sum", 1, &sum), ENTRAIN_TIMED_OUT, "lock");
+  EXPECT_FAILS(entrain_store_delete(store, "key"), ENTRAIN_TIMED_OUT, "lock");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  close(lock);
+  EXPECT_OK(entrain_store_add(store, "sum", 1, &sum));
+  entrain_store_destroy(store);
+  std::filesystem::remove_all(directory);
 }
 
 TEST(Comm, StoresShareKeysAndCounters) {

@@ -52,9 +52,12 @@ typedef struct entrain_optim_config {
   int32_t memory;           /* ENTRAIN_MEMORY_HOST (default) or DEVICE: memory of all arrays of the optimizer's calls,
                                and of a WSAM object around it. With DEVICE, calls enqueue their work on `stream` and
                                return. Calls that return a number (entrain_wsam_ascent_sum), and steps of agd, which
-                               count branches, wait for their work. They wait at most 30 min and then return TIMED_OUT.
-                               The enqueued work may still take effect, so do not repeat the step */
-  void* stream;             /* CUstream; NULL (default): the default stream of the device. HOST requires NULL */
+                               count branches, wait for their work: see timeout_ns */
+  void* stream;             /* CUstream; NULL (default): the default stream of the device. HOST requires NULL.
+                               entrain_optim_set_stream changes it */
+  int64_t timeout_ns;       /* DEVICE: how long a call waits for its work, also a call of a WSAM object around the
+                               optimizer; 0 (default): 30 min. Then it returns TIMED_OUT. The enqueued work may still
+                               take effect, so do not repeat the step. HOST: no effect */
 } entrain_optim_config_t;
 
 ENTRAIN_API void entrain_optim_config_init_sized(entrain_optim_config_t* config, size_t bytes);

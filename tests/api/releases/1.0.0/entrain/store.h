@@ -95,6 +95,11 @@ ENTRAIN_API entrain_status_t entrain_store_create(const entrain_store_functions_
  * which only names the store in errors. Valid until the store is destroyed. Returns "" if the handle is not a store. */
 ENTRAIN_API const char* entrain_store_url(const entrain_store_t* store);
 
+/* Sets how long entrain_store_set, _add and _delete wait for the store, timeout_ns > 0, of the calls that begin afterwards; 30 s
+ * until then. They return TIMED_OUT when the time has passed; the store may have done what was asked of it all the same. A store
+ * of functions cannot be interrupted: the time does not bound its functions. Local. */
+ENTRAIN_API entrain_status_t entrain_store_set_timeout(entrain_store_t* store, int64_t timeout_ns);
+
 /* Sets a key (at most 512 bytes) to a value (at most 1 MiB). A server keeps at most 64 MiB for each handle and 256 MiB
  * in total, keys included; beyond that the call returns RESOURCE_EXHAUSTED and names the limit. */
 ENTRAIN_API entrain_status_t entrain_store_set(entrain_store_t* store, const char* key, const void* value,
