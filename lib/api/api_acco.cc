@@ -194,6 +194,13 @@ entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream) 
   });
 }
 
+entrain_status_t entrain_acco_set_stream(entrain_acco_t* acco, void* stream) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(CheckIdle(acco, "acco"));
+    return acco->channel->SetStream(stream);
+  });
+}
+
 entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens) {
   return GuardCall(__func__, acco,
                    [&]() -> absl::Status { return acco->channel->Add(microbatches, tokens); });

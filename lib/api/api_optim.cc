@@ -86,6 +86,13 @@ void entrain_optim_destroy(entrain_optim_t* optim) {
   Destroy(__func__, optim);
 }
 
+entrain_status_t entrain_optim_set_stream(entrain_optim_t* optim, void* stream) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));
+    return SetStream(stream, &optim->place);
+  });
+}
+
 entrain_status_t entrain_optim_state_arrays(const entrain_optim_t* optim, int32_t* arrays) {
   return Guard(__func__, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(NotNull(optim, "optim"));

@@ -103,6 +103,13 @@ void entrain_wsam_destroy(entrain_wsam_t* wsam) {
   Destroy(__func__, wsam);
 }
 
+entrain_status_t entrain_wsam_set_stream(entrain_wsam_t* wsam, void* stream) {
+  return Guard(__func__, [&]() -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));
+    return SetStream(stream, &wsam->place);
+  });
+}
+
 entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void* params,
                                          const void* grads, size_t count, entrain_dtype_t dtype,
                                          double* sum) {

@@ -21,6 +21,15 @@ absl::Status CheckArrayPlace(const ArrayPlace& place) {
   return ProcessDevices().status();
 }
 
+absl::Status SetStream(void* stream, ArrayPlace* place) {
+  if (place->memory == ENTRAIN_MEMORY_HOST) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "stream %p: the object was made for host memory, which has no stream", stream));
+  }
+  place->stream = stream;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays) {
   Device* device = nullptr;
   if (place.memory == ENTRAIN_MEMORY_HOST) {

@@ -26,6 +26,9 @@ struct ArrayPlace {
 // HOST or DEVICE, and no stream without a device.
 absl::Status CheckArrayPlace(const ArrayPlace& place);
 
+// From now on this stream. FAILED_PRECONDITION for host memory.
+absl::Status SetStream(void* stream, ArrayPlace* place);
+
 struct NamedArray {
   const char* name;
   const void* array;

@@ -6,18 +6,9 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
+#include "lib/train/placed_array.h"
 
 namespace entrain {
-
-namespace {
-
-absl::Status CheckStream(Device& device, StreamHandle stream) {
-  DeviceMark mark(device);
-  return Annotate(mark.Record(stream),
-                  absl::StrCat("stream: not one of device ", device.ordinal()));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceRoom>> DeviceRoom::Open(Device& device, StreamHandle callers,
                                                              int64_t limit_ns) {

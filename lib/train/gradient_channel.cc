@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
@@ -217,6 +218,14 @@ absl::Status GradientChannel::CheckRound() const {
   return absl::OkStatus();
 }
 
+absl::Status GradientChannel::SetStream(StreamHandle stream) {
+  if (!on_device()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "acco: stream %p: the channel was made for host memory, which has no stream", stream));
+  }
+  return Annotate(own_->SetCallers(stream), "acco");
+}
+
 absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
   ENTRAIN_RETURN_IF_ERROR(CheckNotStarted());
   ENTRAIN_RETURN_IF_ERROR(CheckRound());
@@ -364,7 +373,7 @@ absl::Status GradientChannel::Land() {
   finished_ = commits_ && Done();
   absl::Status taken = own_->Lead();
   if (taken.ok()) {
-    taken = ComputeAt(options_.at, [&] {
+    taken = ComputeAt(own_->callers(), [&] {
       CopyArray(options_.params, com_.data(), options_.count * SizeOf(options_.params_dtype));
     });
   }
@@ -394,7 +403,7 @@ absl::Status GradientChannel::HandOver() {
 absl::Status GradientChannel::PassOn() {
   const int64_t count = options_.count;
   const int64_t element = SizeOf(options_.wire_dtype);
-  ENTRAIN_RETURN_IF_ERROR(ComputeAt(options_.at, [&] {
+  ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->callers(), [&] {
     CurrentKernels().cast(com_.data(), options_.wire_dtype, accumulator_.data(),
                           options_.grads_dtype, count);
     ZeroArray(com_.data() + count * element, (slab_.layer(0).padded - count) * element);

@@ -140,6 +140,8 @@ class GradientChannel final : public StateOwner {
   void* gradients() { return accumulator_.data(); }
   // Of rounds, for a step of the caller's own; null on the host.
   StreamHandle stream() const { return own_->at().stream; }
+  // On a device: from now on calls are in the order of this stream, which waits for what is on the one before.
+  absl::Status SetStream(StreamHandle stream);
   // So much has been added to it since the last call.
   absl::Status Add(int64_t microbatches, int64_t tokens);
   // Whether Install would not wait for other ranks, or nothing more can be added before it. Never blocks.

@@ -103,7 +103,7 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
     ENTRAIN_RETURN_IF_ERROR(Prepare(all, options.kind, CheckOptions(options)));
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     FillSaved();
-    StateList state(slab_, options.kind, options_.at);
+    StateList state(slab_, options.kind, own_->callers());
     VisitState(state);
     return SaveState(all, Part(), options, steps_, state);
   };
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind 
     ENTRAIN_RETURN_IF_ERROR(CheckKind(kind));
     ENTRAIN_RETURN_IF_ERROR(CheckBetweenRounds());
     FillSaved();
-    auto list = std::make_unique<StateList>(slab_, kind, options_.at);
+    auto list = std::make_unique<StateList>(slab_, kind, own_->callers());
     VisitState(*list);
     return OpenState::Make(this, AllRanks(comm_, nullptr, 0), Part(), std::move(list),
                            options_.at.limit_ns);
@@ -156,7 +156,7 @@ absl::Status GradientChannel::CheckLoaded(const StateList& state) const {
 absl::Status GradientChannel::Load(const CheckpointOptions& options) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, options.timeout_ns);
-  StateList state(slab_, options.kind, options_.at);
+  StateList state(slab_, options.kind, own_->callers());
   return Restore(all, "load", CheckOptions(options), &state, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
     return LoadState(all, Part(), options, &state);
@@ -166,7 +166,7 @@ absl::Status GradientChannel::Load(const CheckpointOptions& options) {
 absl::Status GradientChannel::TakeUp(OpenState& state, int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   AllRanks all(comm_, nullptr, timeout_ns);
-  StateList live(slab_, state.kind(), options_.at);
+  StateList live(slab_, state.kind(), own_->callers());
   const absl::Status status =
       Restore(all, "commit", absl::OkStatus(), &live, [&] { return state.GiveTo(all, &live); });
   state.TakeBack(&live);

@@ -20,6 +20,13 @@ OwnStream::~OwnStream() {
   }
 }
 
+absl::Status OwnStream::SetCallers(StreamHandle stream) {
+  ENTRAIN_RETURN_IF_ERROR(CheckStream(*own_.device, stream));
+  ENTRAIN_RETURN_IF_ERROR(Order(stream, callers_.stream));
+  callers_.stream = stream;
+  return absl::OkStatus();
+}
+
 // A mark that is put anew does not change what waits for it already.
 absl::Status OwnStream::Order(StreamHandle later, StreamHandle earlier) {
   if (own_.device == nullptr) {

@@ -23,6 +23,8 @@ class OwnStream {
 
   const ArraysAt& at() const { return own_; }
   const ArraysAt& callers() const { return callers_; }
+  // On a device: from now on this is the caller's stream, which waits for what is on the one before.
+  absl::Status SetCallers(StreamHandle stream);
   // What follows on the own stream runs after what is on the caller's now.
   absl::Status Follow() { return Order(own_.stream, callers_.stream); }
   // What follows on the caller's stream runs after what is on the own now.
@@ -33,7 +35,7 @@ class OwnStream {
       : callers_(callers), own_{callers.device, nullptr, callers.limit_ns} {}
   absl::Status Order(StreamHandle later, StreamHandle earlier);
 
-  const ArraysAt callers_;
+  ArraysAt callers_;
   ArraysAt own_;
   EventHandle mark_ = nullptr;
 };

@@ -71,4 +71,10 @@ absl::Status FinishKernels(Deadline give_up) {
   return FinishStream({&on.device(), on.stream()}, give_up);
 }
 
+absl::Status CheckStream(Device& device, StreamHandle stream) {
+  DeviceMark mark(device);
+  return Annotate(mark.Record(stream),
+                  absl::StrCat("stream: not one of device ", device.ordinal()));
+}
+
 }  // namespace entrain

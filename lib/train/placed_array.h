@@ -63,6 +63,8 @@ absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
 // The same until the stream is through with what is on it; at once where there is none.
 absl::Status FinishStream(const ArraysAt& at, Deadline give_up,
                           absl::FunctionRef<absl::Status()> may_go_on = absl::OkStatus);
+// kInvalidArgument unless the stream is one of the device's.
+absl::Status CheckStream(Device& device, StreamHandle stream);
 // The same with the stream that the calling thread has bound (KernelStream); its first error.
 absl::Status FinishKernels(Deadline give_up);
 

@@ -178,6 +178,64 @@ TEST(OnDevice, WsamStepsToTheSameBits) {
   }
 }
 
+// A stream that does not go on until it is told to.
+class HeldStream {
+ public:
+  HeldStream() : stream_(TestDevice()), word_(TestDevice().AllocatePinned(64)) {
+    EXPECT_TRUE(word_.ok());
+    word() = 0;
+    EXPECT_TRUE(TestDevice().AwaitWord(stream_.get(), &word(), 1).ok());
+  }
+  ~HeldStream() {
+    Release();
+    stream_.Finish();
+    TestDevice().FreePinned(*word_);
+  }
+  void* get() const { return stream_.get(); }
+  void Release() { reinterpret_cast<volatile uint32_t&>(word()) = 1; }
+
+ private:
+  uint32_t& word() { return *static_cast<uint32_t*>(*word_); }
+  TestStream stream_;
+  absl::StatusOr<void*> word_;
+};
+
+// WSAM's sum waits for its stream.
+TEST(OnDevice, OptimizersGoFromStreamToStreamAndWaitAsLongAsTheyAreTold) {
+  TestStream stream(TestDevice());
+  Twin params(Wave(0), stream.get()), grads(Wave(1), stream.get());
+  stream.Finish();
+  entrain_optim_config_t rule = Rules()[0];
+  rule.timeout_ns = 50'000'000;
+  HeldStream held;
+  entrain_optim_t* const base = OptimOf(rule, held.get());
+  entrain_wsam_config_t config;
+  entrain_wsam_config_init(&config);
+  config.base = base;
+  entrain_wsam_t *wsam = nullptr, *later = nullptr;
+  ASSERT_OK(entrain_wsam_create(&config, &wsam));
+  double sum = -1;
+  EXPECT_FAILS(
+      entrain_wsam_ascent_sum(wsam, params.device(), grads.device(), kCount, ENTRAIN_F32, &sum),
+      ENTRAIN_TIMED_OUT, "");
+  ASSERT_OK(entrain_wsam_set_stream(wsam, stream.get()));
+  EXPECT_OK(
+      entrain_wsam_ascent_sum(wsam, params.device(), grads.device(), kCount, ENTRAIN_F32, &sum));
+  EXPECT_GT(sum, 0);
+  ASSERT_OK(entrain_optim_set_stream(base, stream.get()));
+  ASSERT_OK(entrain_wsam_create(&config, &later));
+  EXPECT_OK(
+      entrain_wsam_ascent_sum(later, params.device(), grads.device(), kCount, ENTRAIN_F32, &sum));
+  entrain_optim_t* const here = OptimOf(rule, nullptr);
+  EXPECT_FAILS(entrain_optim_set_stream(here, stream.get()), ENTRAIN_FAILED_PRECONDITION,
+               "made for host memory");
+  EXPECT_FAILS(entrain_wsam_set_stream(nullptr, stream.get()), ENTRAIN_INVALID_ARGUMENT, "wsam");
+  entrain_optim_destroy(here);
+  entrain_wsam_destroy(wsam);
+  entrain_wsam_destroy(later);
+  entrain_optim_destroy(base);
+}
+
 TEST(OnDevice, CollectivesFollowTheCallersStream) {
   TestDevice();
   RunWorld(2,
@@ -264,6 +322,8 @@ class AccoLoop {
   ~AccoLoop() { entrain_acco_destroy(acco_); }
   entrain_acco_config_t* config() { return &config_; }
   entrain_acco_t* acco() { return acco_; }
+  // Micro-batches by turns on this stream and the one of creation.
+  void AlternateWith(TestStream* other) { other_ = other; }
   void Run() {
     ASSERT_OK(entrain_acco_create(self_.comm, &config_, &acco_));
     void* gradients = nullptr;
@@ -271,9 +331,13 @@ class AccoLoop {
     ASSERT_OK(entrain_acco_stream(acco_, &own_));
     EXPECT_EQ(own_ != nullptr, on_device_);
     for (int32_t finished = 0, round = 0; finished == 0; ++round) {
-      const Twin add(Wave(self_.rank + 2 * round), stream_.get());
+      TestStream& now = other_ != nullptr && round % 2 == 1 ? *other_ : stream_;
+      if (other_ != nullptr) {
+        ASSERT_OK(entrain_acco_set_stream(acco_, now.get()));
+      }
+      const Twin add(Wave(self_.rank + 2 * round), now.get());
       if (on_device_) {
-        const entrain::KernelStream bound(TestDevice(), stream_.get());
+        const entrain::KernelStream bound(TestDevice(), now.get());
         TestDevice().kernels().axpy(static_cast<float*>(gradients), 1,
                                     static_cast<const float*>(add.device()), kCount);
         ASSERT_TRUE(bound.status().ok());
@@ -288,6 +352,9 @@ class AccoLoop {
   }
   std::vector<float> Params() {
     if (on_device_) {
+      if (other_ != nullptr) {
+        EXPECT_OK(entrain_acco_set_stream(acco_, stream_.get()));
+      }
       const auto copied =
           TestDevice().Copy(params_.host.data(), params_.device(), kBytes, stream_.get());
       EXPECT_TRUE(copied.ok()) << copied;
@@ -299,6 +366,7 @@ class AccoLoop {
  private:
   const Rank& self_;
   TestStream& stream_;
+  TestStream* other_ = nullptr;
   const bool on_device_;
   Twin params_;
   entrain_acco_config_t config_;
@@ -323,6 +391,27 @@ TEST(OnDevice, AccoHasTheBitsOfTheHost) {
                EXPECT_EQ(info.commits, 3);
                EXPECT_EQ(info.finished, 1);
              }
+             entrain_optim_destroy(adamw);
+             ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+           },
+           {.transports = "inproc,cuda"});
+}
+
+TEST(OnDevice, AChannelGoesFromStreamToStream) {
+  TestDevice();
+  RunWorld(2,
+           [](const Rank& self) {
+             TestStream stream(TestDevice()), other(TestDevice());
+             entrain_optim_t* const adamw = OptimOf(Rules()[1], nullptr);
+             AccoLoop here(self, stream, false, adamw), there(self, stream, true, adamw);
+             there.AlternateWith(&other);
+             here.Run();
+             there.Run();
+             EXPECT_EQ(there.Params(), here.Params());
+             EXPECT_FAILS(entrain_acco_set_stream(here.acco(), stream.get()),
+                          ENTRAIN_FAILED_PRECONDITION,
+                          "the channel was made for host memory, which has no stream");
+             other.Finish();  // it is destroyed before the channel
              entrain_optim_destroy(adamw);
              ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
            },

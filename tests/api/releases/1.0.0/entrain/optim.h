@@ -69,6 +69,11 @@ static ENTRAIN_INLINE void entrain_optim_config_init(entrain_optim_config_t* con
 ENTRAIN_API entrain_status_t entrain_optim_create(const entrain_optim_config_t* config, entrain_optim_t** optim);
 ENTRAIN_API void entrain_optim_destroy(entrain_optim_t* optim);
 
+/* DEVICE: later calls enqueue their work on `stream`; NULL: the default stream of the device. The streams are not ordered: as
+ * between any two streams, the caller lets `stream` wait for what is still to be done to the arrays of a call. WSAM objects that
+ * exist keep their stream. No call of the optimizer may run meanwhile. HOST: FAILED_PRECONDITION. Local. */
+ENTRAIN_API entrain_status_t entrain_optim_set_stream(entrain_optim_t* optim, void* stream);
+
 /* Writes to *arrays the number of state arrays that a step needs, each as long as the parameters: sgd 0 or 1; adamw 2;
  * agd m and b, with amsgrad the largest b, with win z. A checkpoint needs only these arrays and `step`. The arrays may
  * be given to entrain_edit_add_state unchanged. */
@@ -140,11 +145,14 @@ ENTRAIN_API void entrain_wsam_config_init_sized(entrain_wsam_config_t* config, s
 static ENTRAIN_INLINE void entrain_wsam_config_init(entrain_wsam_config_t* config) {
   entrain_wsam_config_init_sized(config, sizeof(*config));
 }
-/* Creates a WSAM object around config.base, and uses its memory and stream. Local; any thread. Returns INVALID_ARGUMENT
+/* Creates a WSAM object around config.base, and uses its memory, its stream of now and its
+ * timeout. Local; any thread. Returns INVALID_ARGUMENT
  * for a value out of its range. */
 ENTRAIN_API entrain_status_t entrain_wsam_create(const entrain_wsam_config_t* config,
                                                  entrain_wsam_t** wsam);
 ENTRAIN_API void entrain_wsam_destroy(entrain_wsam_t* wsam);
+/* As entrain_optim_set_stream, for the calls of the WSAM object. */
+ENTRAIN_API entrain_status_t entrain_wsam_set_stream(entrain_wsam_t* wsam, void* stream);
 
 /* Writes to *sum the sum of g^2 over these elements, in double; if adaptive, the sum of (w g)^2. g is not clipped. */
 ENTRAIN_API entrain_status_t entrain_wsam_ascent_sum(const entrain_wsam_t* wsam, const void* params,

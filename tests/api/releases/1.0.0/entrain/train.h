@@ -894,7 +894,8 @@ typedef struct entrain_acco_config {
                                     accumulator, all that the channel keeps, and what a step of the
                                     caller's own gets; the same on all ranks */
   int32_t reserved;              /* 0 */
-  void* stream;                  /* a CUstream; NULL (default): the device's default. HOST: NULL */
+  void* stream;                  /* a CUstream; NULL (default): the device's default. HOST: NULL.
+                                    entrain_acco_set_stream changes it */
   const entrain_acco_group_t* groups; /* disjoint, ascending; what lies in none is stepped by optim with the rate as it is,
                                          and if optim is NULL every element lies in one. Not with a step of the caller's
                                          own. Copied. NULL (default): none */
@@ -920,6 +921,12 @@ ENTRAIN_API void entrain_acco_destroy(entrain_acco_t* acco);
 /* On device memory the stream of rounds, where a step of the caller's own enqueues what it does;
  * else NULL. Lent until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_stream(const entrain_acco_t* acco, void** stream);
+/* DEVICE: from now on calls of the channel are ordered with this stream instead of the one that was given before (config.stream,
+ * or here); NULL: the device's default stream. What is enqueued on `stream` afterwards waits for what is on the stream before
+ * now. Local; cheap enough for every micro-batch; the stream must live until another is set or the channel is destroyed, and
+ * for open states of the channel until they are. HOST: FAILED_PRECONDITION. A stream that is not one of the channel's device:
+ * INVALID_ARGUMENT. */
+ENTRAIN_API entrain_status_t entrain_acco_set_stream(entrain_acco_t* acco, void* stream);
 /* The accumulator: `count` elements of grads_dtype, zero at first. The caller adds to it, and nothing else; install clears
  * it when it must be. Lent until the channel is destroyed. */
 ENTRAIN_API entrain_status_t entrain_acco_gradients(entrain_acco_t* acco, void** gradients);
