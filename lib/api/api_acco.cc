@@ -202,8 +202,9 @@ entrain_status_t entrain_acco_set_stream(entrain_acco_t* acco, void* stream) {
 }
 
 entrain_status_t entrain_acco_add(entrain_acco_t* acco, int64_t microbatches, int64_t tokens) {
-  return GuardCall(__func__, acco,
-                   [&]() -> absl::Status { return acco->channel->Add(microbatches, tokens); });
+  return GuardCall(
+      __func__, acco, [&]() -> absl::Status { return acco->channel->Add(microbatches, tokens); },
+      Does::kStart);
 }
 
 entrain_status_t entrain_acco_poll(entrain_acco_t* acco, int32_t* ready) {
@@ -249,7 +250,8 @@ entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work) 
 }
 
 entrain_status_t entrain_acco_stop(entrain_acco_t* acco) {
-  return GuardCall(__func__, acco, [&]() -> absl::Status { return acco->channel->Stop(); });
+  return GuardCall(
+      __func__, acco, [&]() -> absl::Status { return acco->channel->Stop(); }, Does::kStart);
 }
 
 void entrain_acco_info_init_sized(entrain_acco_info_t* info, size_t bytes) {

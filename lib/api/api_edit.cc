@@ -272,7 +272,8 @@ entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer,
 }
 
 entrain_status_t entrain_edit_end_step(entrain_edit_t* edit) {
-  return GuardCall(__func__, edit, [&]() -> absl::Status { return edit->edit->EndStep(); });
+  return GuardCall(
+      __func__, edit, [&]() -> absl::Status { return edit->edit->EndStep(); }, Does::kStart);
 }
 
 entrain_status_t entrain_edit_gradient_scope(const entrain_edit_t* edit, int32_t* scope) {

@@ -395,7 +395,7 @@ entrain_status_t entrain_shard_broadcast_start(entrain_shard_t* shard, entrain_w
 }
 
 entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     ENTRAIN_RETURN_IF_ERROR(CheckChoice("pass", pass, ENTRAIN_PASS_BACKWARD, "ENTRAIN_PASS_*"));
     return shard->shards->BeginPass(entrain::Pass{pass});
@@ -403,14 +403,14 @@ entrain_status_t entrain_shard_begin_pass(entrain_shard_t* shard, int32_t pass) 
 }
 
 entrain_status_t entrain_shard_gather(entrain_shard_t* shard, int32_t layer) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     return shard->shards->Gather(layer);
   });
 }
 
 entrain_status_t entrain_shard_wait(entrain_shard_t* shard, int32_t layer, void** params) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     ENTRAIN_RETURN_IF_ERROR(NotNull(params, "params"));
     ENTRAIN_ASSIGN_OR_RETURN(*params, shard->shards->Wait(layer));
@@ -429,14 +429,14 @@ entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer
 }
 
 entrain_status_t entrain_shard_release(entrain_shard_t* shard, int32_t layer) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     return shard->shards->Release(layer);
   });
 }
 
 entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, void** grads) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     ENTRAIN_RETURN_IF_ERROR(NotNull(grads, "grads"));
     ENTRAIN_ASSIGN_OR_RETURN(*grads, shard->shards->Gradients(layer));
@@ -445,14 +445,14 @@ entrain_status_t entrain_shard_gradients(entrain_shard_t* shard, int32_t layer, 
 }
 
 entrain_status_t entrain_shard_reduce_gradients(entrain_shard_t* shard, int32_t layer) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
     return shard->shards->ReduceGradients(layer);
   });
 }
 
 entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
-  return Guard(__func__, Does::kWait, [&]() -> absl::Status {
+  return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
     return shard->shards->FinishGradients();
   });

@@ -1,5 +1,6 @@
 // Whether this thread is inside a function of the caller's that the library has called, and what that function may do:
-// done() of entrain_work_notify runs on a thread that nobody waits for, a reduction or a step on one that all wait for.
+// done() of entrain_work_notify and a reduction run on threads that nobody waits for but their calls, which have deadlines; a
+// step runs on one that its object waits for.
 //
 // Thread safety: each thread has its own.
 #pragma once
@@ -12,7 +13,7 @@ namespace entrain {
 // What a public function does, by which it may be called inside such a function.
 enum class Does {
   kLook,   // neither waits nor needs the engine: always
-  kStart,  // needs the engine for a turn at most: in done()
+  kStart,  // needs the engine for a turn at most: in done() and in reductions
   kWait,   // may wait for others: never
 };
 

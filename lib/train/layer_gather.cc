@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "lib/base/callback_scope.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
@@ -153,7 +154,16 @@ Call LayerGather::AllGather(const SlabLayer& layer, std::byte* buffer) const {
   return call;
 }
 
+absl::Status LayerGather::CheckMayWait(int layer) const {
+  absl::MutexLock lock(&mutex_);
+  const Slot& slot = slots_[static_cast<size_t>(layer)];
+  const bool arrived = room_ != nullptr || slot.state == State::kHeld ||
+                       (slot.state == State::kTravelling && (!slot.work || slot.work->done()));
+  return arrived ? absl::OkStatus() : CallbackScope::Check(Does::kWait);
+}
+
 absl::StatusOr<void*> LayerGather::Wait(int layer, uint64_t* wait_ns) {
+  ENTRAIN_RETURN_IF_ERROR(CheckMayWait(layer));
   ENTRAIN_RETURN_IF_ERROR(Start(layer));
   if (room_ != nullptr) {
     return WaitOnDevice(layer);
@@ -213,6 +223,7 @@ absl::Status LayerGather::Release(int layer) {
   if (state == State::kFree) {
     return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " is not gathered"));
   }
+  ENTRAIN_RETURN_IF_ERROR(CheckMayWait(layer));
   uint64_t unused = 0;
   const absl::Status status =
       state == State::kHeld ? absl::OkStatus() : Wait(layer, &unused).status();

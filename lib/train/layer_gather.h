@@ -79,6 +79,8 @@ class LayerGather {
     std::vector<Courier::Continuation> then;  // while it is gated
   };
 
+  // FAILED_PRECONDITION: Wait would have to wait, where that is not allowed.
+  absl::Status CheckMayWait(int layer) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Behind the gate: on whatever thread opened it.
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/callback_scope.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/timed_call.h"
@@ -91,7 +92,7 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
   Lending lent;
   lent.data = given_[at];
   if (lent.data != nullptr && jobs_[at] != 0) {
-    ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? courier_.Wait(jobs_[at])
+    ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? Await(jobs_[at])
                                              : onto_->Hold(static_cast<uint32_t>(jobs_[at])));
   } else if (lent.data == nullptr && room_ == nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(lent.buffer, pool_.Take(room_for));
@@ -166,6 +167,15 @@ absl::Status LayerGradients::Ended(const Flight& flight, const absl::Status& sta
 
 std::string LayerGradients::NameOf(const Flight& flight) {
   return absl::StrCat("layer ", flight.layer, " gradients");
+}
+
+// On the host.
+absl::Status LayerGradients::Await(uint64_t job) {
+  ENTRAIN_ASSIGN_OR_RETURN(const bool over, courier_.WaitUntil(job, Deadline::After(0)));
+  if (!over) {
+    ENTRAIN_RETURN_IF_ERROR(CallbackScope::Check(Does::kWait));
+  }
+  return courier_.Wait(job);
 }
 
 absl::Status LayerGradients::Hold() {

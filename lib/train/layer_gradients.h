@@ -62,7 +62,7 @@ class LayerGradients {
   // buffer was lent.
   absl::Status Reduce(int layer, bool global);
   // Blocks until everything has been added; on device memory the caller's stream does.
-  absl::Status Finish() { return room_ == nullptr ? courier_.Drain() : Hold(); }
+  absl::Status Finish() { return room_ == nullptr ? Await(courier_.last()) : Hold(); }
   // Calls `then` once when all that was reduced so far has been added, with what Finish would return: from another thread, which
   // must not be blocked, or before this returns.
   void WhenFinished(Courier::Continuation then) {
@@ -101,6 +101,7 @@ class LayerGradients {
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
   absl::Status Hold();
+  absl::Status Await(uint64_t job);
   // On a courier:
   absl::Status ReduceOnDevice(Flight& flight);
   absl::Status PassOn(Flight& flight);

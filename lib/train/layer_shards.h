@@ -86,6 +86,8 @@ class LayerShards {
   // Any thread: makes the Broadcast or GradientNorm that another thread is inside of fail.
   void Abandon();
 
+  // Wait, Release, Gradients and FinishGradients: FAILED_PRECONDITION where they would have to wait inside a function of the
+  // caller's that must not (CallbackScope).
   absl::Status BeginPass(Pass pass);
   absl::Status Gather(int layer);
   absl::StatusOr<void*> Wait(int layer);

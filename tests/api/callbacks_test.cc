@@ -136,24 +136,24 @@ class Edit {
  public:
   // `step` null: no outer optimizer, or `outer_step`.
   Edit(const Rank& self, OuterStep* step, entrain_outer_step_fn outer_step = nullptr,
-       void* outer_user = nullptr) {
+       void* outer_user = nullptr, int32_t shard_size = 1) {
     entrain_mesh_config_t mesh_config;
     entrain_mesh_config_init(&mesh_config);
-    mesh_config.shard = 1;
+    mesh_config.shard = shard_size;
     EXPECT_OK(entrain_mesh_create(self.comm, &mesh_config, &mesh_));
     entrain_shard_config_t shard_config;
     entrain_shard_config_init(&shard_config);
     shard_config.layers = 2;
     shard_config.layer_counts = kLayerCounts;
-    EXPECT_OK(entrain_shard_create(mesh_, &shard_config, &shard_));
+    EXPECT_OK(entrain_shard_create(mesh_, &shard_config, &shard));
     size_t count = 0;
-    EXPECT_OK(entrain_shard_slab_count(shard_, &count));
+    EXPECT_OK(entrain_shard_slab_count(shard, &count));
     params.assign(count, 1);
-    grads_.resize(count);
-    EXPECT_OK(entrain_shard_bind(shard_, params.data(), grads_.data(), ENTRAIN_F32));
+    grads.resize(count);
+    EXPECT_OK(entrain_shard_bind(shard, params.data(), grads.data(), ENTRAIN_F32));
     entrain_edit_config_t config;
     entrain_edit_config_init(&config);
-    config.shard = shard_;
+    config.shard = shard;
     if (step != nullptr || outer_step != nullptr) {
       config.outer_optimizer = ENTRAIN_OUTER_CALLBACK;
       config.outer_step = step != nullptr ? TakeGradient : outer_step;
@@ -163,19 +163,18 @@ class Edit {
   }
   ~Edit() {
     entrain_edit_destroy(edit);
-    entrain_shard_destroy(shard_);
+    entrain_shard_destroy(shard);
     entrain_mesh_destroy(mesh_);
   }
   Edit(const Edit&) = delete;
   Edit& operator=(const Edit&) = delete;
 
-  std::vector<float> params;
+  std::vector<float> params, grads;
+  entrain_shard_t* shard = nullptr;
   entrain_edit_t* edit = nullptr;
 
  private:
   entrain_mesh_t* mesh_ = nullptr;
-  entrain_shard_t* shard_ = nullptr;
-  std::vector<float> grads_;
 };
 
 TEST(FailingOuterStep, EndsTheExchangeEverywhereAndPublishesNothing) {
@@ -410,18 +409,91 @@ TEST_P(Done, MayAskTrainingWhatDoesNotWait) {
         AccoStep step;
         Acco acco(self, &step, nullptr);
         Edit edit(self, nullptr);
+        int32_t syncing = 0;
+        ASSERT_OK(entrain_edit_begin_forward(edit.edit, 1, 1, &syncing));
         Notified(self.comm, [&](entrain_status_t) {
           EXPECT_OK(entrain_edit_record(edit.edit, 100, 1, 1));
           EXPECT_OK(entrain_edit_wish(edit.edit, ENTRAIN_WISH_STOP));
           EXPECT_OK(entrain_edit_request_sync(edit.edit));
-          EXPECT_FAILS(entrain_edit_end_step(edit.edit), ENTRAIN_FAILED_PRECONDITION,
+          EXPECT_FAILS(entrain_edit_wait_layer(edit.edit, 0), ENTRAIN_FAILED_PRECONDITION,
                        "which must not wait");
+          EXPECT_OK(entrain_edit_end_step(edit.edit));
+          EXPECT_OK(entrain_acco_add(acco.acco, 1, 1));
           int32_t ready = -1;
           EXPECT_OK(entrain_acco_poll(acco.acco, &ready));
-          EXPECT_EQ(ready, 0);
+          EXPECT_EQ(ready, 1);
+          EXPECT_OK(entrain_acco_stop(acco.acco));
           EXPECT_FAILS(entrain_acco_install(acco.acco, &ready), ENTRAIN_FAILED_PRECONDITION,
                        "which must not wait");
         });
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
+// A communication hook: the gradients of a layer are reduced where another call is over.
+TEST_P(Done, MayGatherAndReduceALayer) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        Edit edit(self, nullptr, nullptr, nullptr, 2);
+        void* grads = nullptr;
+        ASSERT_OK(entrain_shard_gradients(edit.shard, 0, &grads));
+        static_cast<float*>(grads)[0] = 4;
+        Notified(self.comm, [&](entrain_status_t) {
+          EXPECT_OK(entrain_shard_begin_pass(edit.shard, ENTRAIN_PASS_BACKWARD));
+          EXPECT_OK(entrain_shard_reduce_gradients(edit.shard, 0));
+          EXPECT_OK(entrain_shard_gradients(edit.shard, 1, &grads));
+          EXPECT_OK(entrain_shard_reduce_gradients(edit.shard, 1));
+          EXPECT_OK(entrain_shard_gather(edit.shard, 0));
+        });
+        EXPECT_OK(entrain_shard_finish_gradients(edit.shard));
+        void* params = nullptr;
+        EXPECT_OK(entrain_shard_wait(edit.shard, 0, &params));
+        Notified(self.comm, [&](entrain_status_t) {  // there is nothing to wait for
+          EXPECT_OK(entrain_shard_wait(edit.shard, 0, &params));
+          EXPECT_OK(entrain_shard_release(edit.shard, 0));
+          EXPECT_OK(entrain_shard_finish_gradients(edit.shard));
+        });
+        EXPECT_EQ(edit.grads[0], self.rank == 0 ? 4 : 0);
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
+TEST_P(Done, MayNotWaitForALayer) {
+  std::latch refused(1);
+  RunWorld(
+      2,
+      [&](const Rank& self) {
+        Edit edit(self, nullptr, nullptr, nullptr, 2);
+        void* at = nullptr;
+        if (self.rank == 0) {
+          EXPECT_OK(entrain_shard_gather(edit.shard, 0));
+          EXPECT_OK(entrain_shard_gradients(edit.shard, 1, &at));
+          EXPECT_OK(entrain_shard_reduce_gradients(edit.shard, 1));
+        }
+        Notified(self.comm, [&](entrain_status_t) {
+          if (self.rank == 0) {
+            EXPECT_FAILS(entrain_shard_wait(edit.shard, 0, &at), ENTRAIN_FAILED_PRECONDITION,
+                         "which must not wait");
+            EXPECT_FAILS(entrain_shard_release(edit.shard, 0), ENTRAIN_FAILED_PRECONDITION,
+                         "which must not wait");
+            EXPECT_FAILS(entrain_shard_finish_gradients(edit.shard), ENTRAIN_FAILED_PRECONDITION,
+                         "which must not wait");
+            refused.count_down();
+          }
+        });
+        refused.wait();
+        if (self.rank == 1) {
+          EXPECT_OK(entrain_shard_gradients(edit.shard, 1, &at));
+          EXPECT_OK(entrain_shard_reduce_gradients(edit.shard, 1));
+        }
+        for (int32_t layer = 0; layer < 2; ++layer) {
+          EXPECT_OK(entrain_shard_wait(edit.shard, layer, &at));
+          EXPECT_OK(entrain_shard_release(edit.shard, layer));
+        }
+        EXPECT_OK(entrain_shard_finish_gradients(edit.shard));
         EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
       },
       options());
@@ -657,15 +729,53 @@ INSTANTIATE_TEST_SUITE_P(Progress, UserReduction,
                            return test.param == ENTRAIN_PROGRESS_THREAD ? "Thread" : "Caller";
                          });
 
-TEST_P(UserReduction, MayOnlyLook) {
+TEST_P(UserReduction, MayStartCallsButNotWait) {
   RunWorld(
       2,
       [](const Rank& self) {
-        Sum sum([&] { ExpectOnlyLooksInside("the user reduction of all_reduce #2", self); });
+        entrain_call_options_t tagged;
+        entrain_call_options_init(&tagged);
+        tagged.tag = 7;
+        float beside = 1;
+        entrain_work_t* work = nullptr;
+        Sum sum([&] {
+          EXPECT_FAILS(entrain_barrier(self.comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                       "entrain_barrier: called from the user reduction of all_reduce #2, which "
+                       "must not wait");
+          int32_t size = 0;
+          EXPECT_OK(entrain_comm_size(self.comm, &size));
+          EXPECT_OK(entrain_all_reduce(self.comm, &beside, &beside, 1, ENTRAIN_F32, ENTRAIN_SUM,
+                                       &tagged, &work));
+        });
         std::vector<float> data(1, 1);
         EXPECT_OK(sum.Reduce(self.comm, data));
         EXPECT_EQ(sum.calls(), 1);
         EXPECT_EQ(data[0], 2);
+        EXPECT_OK(entrain_work_wait(work, -1));
+        EXPECT_EQ(beside, 2);
+        entrain_work_free(work);
+        EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+      },
+      options());
+}
+
+TEST_P(UserReduction, MayDestroyItsCommunicator) {
+  RunWorld(
+      2,
+      [](const Rank& self) {
+        entrain_comm_t* copy = nullptr;
+        ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+        Sum sum([&] {
+          if (self.rank == 0) {
+            entrain_comm_destroy(std::exchange(copy, nullptr));
+          }
+        });
+        std::vector<float> data(1, 1);
+        const entrain_status_t code = sum.Reduce(copy, data);
+        if (self.rank == 0) {  // rank 1 may have all that it needs
+          EXPECT_EQ(code, ENTRAIN_ABORTED);
+        }
+        entrain_comm_destroy(copy);
         EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
       },
       options());

@@ -75,9 +75,9 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
  * s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has not returned for 0.499
  * s". A function that has run for a second is also reported in the log.
  *
- * Inside the function, calls that need the engine return FAILED_PRECONDITION ("entrain_barrier: called from the user
- * reduction of all_reduce #2, which must not wait"). Functions that destroy a communicator, or an object made from one,
- * do nothing and log this. Queries are allowed.
+ * Inside the function the same calls are allowed as in done() (entrain_work_notify); others return FAILED_PRECONDITION
+ * ("entrain_barrier: called from the user reduction of all_reduce #2, which must not wait"). How often the function is
+ * called, and on which ranks, depends on the algorithm, so calls that it starts should have user tags.
  *
  * A result other than 0 ends the communicator on all ranks with ABORTED: "the user reduction of all_reduce #4 returned
  * 5", with the rank. `out` is then undefined on this rank, and on all ranks that had not completed the call. */
@@ -400,8 +400,10 @@ ENTRAIN_API entrain_status_t entrain_work_info(const entrain_work_t* work, entra
  *   communicators, even the last one of the runtime.
  * - A call that may wait returns FAILED_PRECONDITION at once: "entrain_barrier: called from the done() of all_reduce
  *   #2, which must not wait". Such calls are those without a work, entrain_work_wait on an unfinished work, creating,
- *   splitting and draining communicators, and steps of training. Calls on stores are allowed, and so are functions
- *   whose names end in _start or _work.
+ *   splitting and draining communicators, and the calls of training that wait. Calls on stores are allowed, and so are
+ *   functions whose names end in _start or _work, and calls of training that return at once: shard_gather,
+ *   _reduce_gradients and _begin_pass, edit_end_step, acco_add and acco_stop; also shard_wait, _release, _gradients and
+ *   _finish_gradients while they have nothing to wait for.
  * - done() may start, or still run, after the communicator and the runtime are destroyed. `user` must live until it has
  *   returned. If the process exits first, a pending done() is never called.
  * - RESOURCE_EXHAUSTED: the library cannot start the thread, and does not call done(). */
