@@ -181,14 +181,17 @@ class Endpoint {
   virtual int64_t round_trip_ns() const { return 0; }
 };
 
-// What the bytes of a transport go through: which figures of a tuning describe it.
-enum class Medium : uint8_t { kProcess, kHostMemory, kNetwork };
+// What the bytes of a transport go through: which lines of a tuning speak of it. A fabric is a network whose cards read
+// and write the memory of processes.
+enum class Medium : uint8_t { kProcess, kHostMemory, kNetwork, kFabric };
 
+// Guesses that algorithms are chosen by where a tuning has no figures of such a link.
 struct Traits {
   const char* name;  // "shm"
   Medium medium;
-  int64_t latency_ns;  // one small message, both sides polling; a guess for choosing algorithms
-  double bytes_per_second;  // one large message; likewise
+  int64_t latency_ns;            // of a small message, both sides polling
+  double bytes_per_second;       // of a large message
+  double host_bytes_per_second;  // of the messages of all ranks of a host together
 };
 
 // Everything a transport may need to know, filled by the runtime.

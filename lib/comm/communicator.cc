@@ -30,6 +30,15 @@ struct Preparation {
   Card card;
 };
 
+// What ranks that meet tell each other: the slowest links to ranks of this host, and of others. `link`: a Link.
+struct MeetRecord {
+  struct Side {
+    uint64_t link;
+    LinkSpeed speed;
+  };
+  Side inside, across;
+};
+
 namespace {
 
 BufferView View(const void* data, int64_t bytes) {
@@ -41,10 +50,33 @@ constexpr int64_t kLookNs =
     50 * kMillisecond;                    // how often a rank that connects looks who has failed
 constexpr int64_t kTellNs = 2 * kSecond;  // for telling the others of an own failure
 
-// What ranks that meet tell each other.
-struct MeetRecord {
-  Link inside;  // the slowest to a rank of this host
-};
+Link LinkOf(Medium medium, bool apart) {
+  switch (medium) {
+    case Medium::kProcess:
+      return Link::kInproc;
+    case Medium::kHostMemory:
+      return Link::kShm;
+    case Medium::kFabric:
+      return apart ? Link::kFabricAcross : Link::kFabricInside;
+    case Medium::kNetwork:
+      break;
+  }
+  return apart ? Link::kTcpAcross : Link::kTcpInside;
+}
+
+// What a rank without such a link tells.
+constexpr LinkSpeed kFastest{0, 1e9, 1e9};
+
+void Worsen(const MeetRecord::Side& other, MeetRecord::Side* side) {
+  side->link = std::max(side->link, other.link);
+  side->speed.Worsen(other.speed);
+}
+
+bool Known(const MeetRecord::Side& side, Link least, Link most) {
+  const LinkSpeed& speed = side.speed;
+  return side.link >= static_cast<uint64_t>(least) && side.link <= static_cast<uint64_t>(most) &&
+         speed.latency_us >= 0 && speed.latency_us < 1e9 && speed.gbs > 0 && speed.host_gbs > 0;
+}
 
 // What travels in a card.
 absl::Status CheckTexts(const CommOptions& options) {
@@ -184,28 +216,26 @@ std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtim
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
 
-Link Communicator::LinkTo(const Member& member) const {
-  if (member.host_id != runtime_->host_id()) {
-    return Link::kTcpAcross;
+MeetRecord Communicator::OwnLinks() const {
+  MeetRecord mine{{static_cast<uint64_t>(Link::kInproc), kFastest},
+                  {static_cast<uint64_t>(Link::kFabricAcross), kFastest}};
+  for (const Member& member : core_->config().members) {
+    if (member.endpoint == nullptr) {
+      continue;
+    }
+    const bool apart = member.host_id != runtime_->host_id();
+    const Traits traits = core_->engine().transports()[member.transport]->traits();
+    Worsen({static_cast<uint64_t>(LinkOf(traits.medium, apart)),
+            {static_cast<double>(traits.latency_ns) * 1e-3, traits.bytes_per_second * 1e-9,
+             traits.host_bytes_per_second * 1e-9}},
+           apart ? &mine.across : &mine.inside);
   }
-  switch (core_->engine().transports()[member.transport]->traits().medium) {
-    case Medium::kProcess:
-      return Link::kInproc;
-    case Medium::kHostMemory:
-      return Link::kShm;
-    case Medium::kNetwork:
-      break;
-  }
-  return Link::kTcpInside;
+  return mine;
 }
 
 absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& meeting) {
   // All-gather by the direct algorithm: one message between every two ranks.
-  MeetRecord mine{Link::kInproc};
-  for (const Member& member : core_->config().members) {
-    const Link link = member.endpoint == nullptr ? Link::kInproc : LinkTo(member);
-    mine.inside = link == Link::kTcpAcross ? mine.inside : std::max(mine.inside, link);
-  }
+  MeetRecord mine = OwnLinks();
   std::vector<MeetRecord> all(static_cast<size_t>(size()));
   Call call;
   call.kind = CallKind::kCreate;
@@ -229,15 +259,19 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
     }
   }
   ENTRAIN_RETURN_IF_ERROR(work->status());
-  Paths paths = core_->paths();
-  paths.inside = mine.inside;
   for (const MeetRecord& one : all) {
-    if (one.inside > Link::kTcpInside) {
+    if (!Known(one.inside, Link::kInproc, Link::kTcpInside) ||
+        !Known(one.across, Link::kFabricAcross, Link::kTcpAcross)) {
       return absl::DataLossError("a rank tells of paths that this version does not know");
     }
-    paths.inside = std::max(paths.inside, one.inside);
+    Worsen(one.inside, &mine.inside);
+    Worsen(one.across, &mine.across);
   }
-  core_->SetPaths(paths);
+  core_->SetPaths({.inside = static_cast<Link>(mine.inside.link),
+                   .cores = core_->paths().cores,
+                   .across = static_cast<Link>(mine.across.link),
+                   .inside_speed = mine.inside.speed,
+                   .across_speed = mine.across.speed});
   return absl::OkStatus();
 }
 

@@ -35,6 +35,7 @@ class Runtime;
 class Store;
 struct CoreConfig;
 struct Member;
+struct MeetRecord;
 struct Preparation;
 enum class Link : uint8_t;
 
@@ -153,7 +154,7 @@ class Communicator {
                                                             StoreMeeting& meeting,
                                                             const Stop& stop);
   absl::Status MeetAll(const CallOptions& options, StoreMeeting& meeting);
-  Link LinkTo(const Member& member) const;
+  MeetRecord OwnLinks() const;
   // What looks after calls on device memory, made with the first one.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);

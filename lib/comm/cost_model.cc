@@ -98,8 +98,7 @@ Crowd Crowd::Of(absl::Span<const int> hosts) {
 }
 
 bool WhereOf(const Crowd& crowd, const Paths& paths, TunedFor* where) {
-  *where = {crowd.hosts == 1 ? paths.inside : Link::kTcpAcross, crowd.ranks,
-            IsCrowded(crowd, paths)};
+  *where = {crowd.hosts == 1 ? paths.inside : paths.across, crowd.ranks, IsCrowded(crowd, paths)};
   return crowd.hosts == 1 || crowd.hosts == crowd.ranks;
 }
 
@@ -122,8 +121,10 @@ CostModel::CostModel(const Crowd& crowd, const Paths& paths, const LinkFigures& 
 
 CostModel::CostModel(const Crowd& crowd, const Paths& paths, const Tuning& tuning)
     : CostModel(crowd, paths,
-                tuning.FiguresFor({paths.inside, crowd.most, IsCrowded(crowd, paths)}),
-                tuning.FiguresFor({Link::kTcpAcross, crowd.most, IsCrowded(crowd, paths)})) {}
+                tuning.FiguresFor({paths.inside, crowd.most, IsCrowded(crowd, paths)},
+                                  paths.inside_speed),
+                tuning.FiguresFor({paths.across, crowd.most, IsCrowded(crowd, paths)},
+                                  paths.across_speed)) {}
 
 Rehearsal::Rehearsal(const Algorithm& algorithm, const Spec& spec, absl::Span<const int> hosts,
                      int64_t bytes)

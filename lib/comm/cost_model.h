@@ -28,6 +28,8 @@ struct Paths {
   // Of the host that has fewest, of those with more ranks than cores. If there are none: at least as many as a host has
   // ranks. 0: not known, as if there were enough.
   int cores = 0;
+  Link across = Link::kTcpAcross;                  // the slowest between two hosts
+  LinkSpeed inside_speed = {}, across_speed = {};  // the worst that their transports say
 };
 
 // A communicator's ranks, by host number.

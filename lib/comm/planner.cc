@@ -42,6 +42,11 @@ int LogBytes(int64_t bytes) {
   return static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(bytes, 1)))) - 1;
 }
 
+std::string Described(const LinkFigures& figures) {
+  return absl::StrCat(ToText(figures),
+                      figures.from_traits ? " (no line: by the transport's traits)" : "");
+}
+
 }  // namespace
 
 Planner::Planner(int rank, Topology topology, std::vector<Override> overrides,
@@ -194,10 +199,10 @@ absl::StatusOr<std::string> Planner::Explain(const Call& call) {
                       : absl::StrCat(crowd_.ranks, " ranks on ", crowd_.hosts, " hosts"),
                   " on ", paths_.cores, " cores, from ", source_, ":");
   if (crowd_.most > 1) {
-    absl::StrAppend(&text, " ", ToText(model_.inside));
+    absl::StrAppend(&text, " ", Described(model_.inside));
   }
   if (crowd_.hosts > 1) {
-    absl::StrAppend(&text, crowd_.most > 1 ? "; " : " ", ToText(model_.across));
+    absl::StrAppend(&text, crowd_.most > 1 ? "; " : " ", Described(model_.across));
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #include "lib/comm/tuning.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 #include "lib/base/status.h"
@@ -18,7 +20,8 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kFirstLine = "entrain-tuning 1";
-constexpr absl::string_view kLinkNames[kLinks] = {"inproc", "shm", "tcp_inside", "tcp_across"};
+constexpr absl::string_view kLinkNames[kLinks] = {"inproc",     "shm",           "fabric_inside",
+                                                  "tcp_inside", "fabric_across", "tcp_across"};
 constexpr absl::string_view kOwn = "the library's own values";
 constexpr const char* kBuiltin =
 #include "lib/comm/tuning_builtin.inc"
@@ -65,7 +68,7 @@ absl::StatusOr<TunedFor> ParseWhere(const Words& words) {
     ++link;
   }
   if (link == kLinks) {
-    return Wrong(words[1], "a kind of link: inproc, shm, tcp_inside or tcp_across");
+    return Wrong(words[1], absl::StrCat("a kind of link: ", absl::StrJoin(kLinkNames, ", ")));
   }
   where.link = static_cast<Link>(link);
   if (!absl::SimpleAtoi(words[3], &where.ranks) || where.ranks < 1) {
@@ -148,7 +151,31 @@ void Complete(const Tuning& own, Tuning* tuning) {
   take(own.choices, &tuning->choices);
 }
 
+// By the speed of a small and of a large message; the rest are guesses.
+LinkFigures Estimated(const TunedFor& where, const LinkSpeed& speed) {
+  LinkFigures figures;
+  figures.where = where;
+  figures.call_us = 0.5;
+  figures.latency_us = speed.latency_us / 2;
+  figures.message_us = speed.latency_us / 4;
+  figures.switch_us = 1;
+  figures.eager_kb = 1e9;
+  figures.send_gbs = kInfinite;
+  figures.receive_gbs = speed.gbs;
+  figures.host_gbs = speed.host_gbs;
+  figures.reduce_gbs = 10;
+  figures.cache_mb = 1e9;
+  figures.from_traits = true;
+  return figures;
+}
+
 }  // namespace
+
+void LinkSpeed::Worsen(const LinkSpeed& other) {
+  latency_us = std::max(latency_us, other.latency_us);
+  gbs = std::min(gbs, other.gbs);
+  host_gbs = std::min(host_gbs, other.host_gbs);
+}
 
 absl::string_view NameOf(Link link) {
   return kLinkNames[static_cast<size_t>(link)];
@@ -192,7 +219,7 @@ std::string Tuning::Fingerprint() const {
   return absl::StrFormat("%016x", hash);
 }
 
-const LinkFigures& Tuning::FiguresFor(const TunedFor& where) const {
+LinkFigures Tuning::FiguresFor(const TunedFor& where, const LinkSpeed& speed) const {
   const LinkFigures* best = nullptr;
   // The larger, the better.
   const auto rank = [&](const LinkFigures& one) {
@@ -205,7 +232,7 @@ const LinkFigures& Tuning::FiguresFor(const TunedFor& where) const {
       best = &one;
     }
   }
-  return *best;
+  return best == nullptr ? Estimated(where, speed) : *best;
 }
 
 absl::StatusOr<Tuning> ParseTuning(absl::string_view text, const std::string& source) {
@@ -232,13 +259,6 @@ absl::StatusOr<Tuning> ParseTuning(absl::string_view text, const std::string& so
   if (!begun) {
     return absl::InvalidArgumentError(
         absl::StrCat("tuning: ", source, " does not begin with \"", kFirstLine, "\""));
-  }
-  for (int link = 0; link < kLinks && source != kOwn; ++link) {
-    const auto is = [&](const LinkFigures& one) { return one.where.link == Link(link); };
-    if (Names(tuning, Link(link)) && std::none_of(tuning.links.begin(), tuning.links.end(), is)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tuning: ", source, ": chooses for ", kLinkNames[link], " without a link line for it"));
-    }
   }
   if (source != kOwn) {
     Complete(*BuiltinTuning(), &tuning);

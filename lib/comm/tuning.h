@@ -10,7 +10,8 @@
 //   choose shm ranks 4 crowded all_reduce:ring@128K-512K,broadcast:tree@8-4K
 //
 // Kinds of links: see NameOf(Link). "crowded": more ranks of a host than cores; else "free". A file
-// takes the place of the library's own lines for the kinds of links that it names.
+// takes the place of the library's own lines for the kinds of links that it names. A kind without a
+// link line is estimated by what its transport says of itself (Traits).
 #pragma once
 
 #include <cstdint>
@@ -25,10 +26,18 @@
 
 namespace entrain {
 
-// How two ranks reach each other; the later, the slower.
-enum class Link : uint8_t { kInproc = 0, kShm = 1, kTcpInside = 2, kTcpAcross = 3 };
-constexpr int kLinks = 4;
-absl::string_view NameOf(Link link);  // "inproc", "shm", "tcp_inside" (a host), "tcp_across"
+// How two ranks reach each other: inside a host, or across hosts. Of each, the later, the slower.
+enum class Link : uint8_t { kInproc, kShm, kFabricInside, kTcpInside, kFabricAcross, kTcpAcross };
+constexpr int kLinks = 6;
+// "inproc", "shm", "fabric_inside", "tcp_inside", "fabric_across", "tcp_across"
+absl::string_view NameOf(Link link);
+
+// What a transport says of its links: Traits in the units of a tuning.
+struct LinkSpeed {
+  double latency_us = 10, gbs = 1, host_gbs = 1;
+  // The worse of each figure.
+  void Worsen(const LinkSpeed& other);
+};
 
 // Where a line holds.
 struct TunedFor {
@@ -54,6 +63,7 @@ struct LinkFigures {
   double reduce_gbs = 1;  // combining two operands, bytes of the result
   // MiB: when input and output of all ranks of a host are more, bytes take `far_times` as long.
   double cache_mb = 1, far_times = 1;
+  bool from_traits = false;  // and not from a line of a tuning
 };
 
 // "shm ranks 4 crowded call_us 0.5 ..."
@@ -74,8 +84,8 @@ struct Tuning {
   // Of everything but the source: what ranks compare.
   std::string Fingerprint() const;
   // Of a host's `ranks` ranks: the line with most ranks of those with no more, else with fewest;
-  // lines of the same crowding first. There is always one.
-  const LinkFigures& FiguresFor(const TunedFor& where) const;
+  // lines of the same crowding first. Of a link without a line: estimated from `speed`.
+  LinkFigures FiguresFor(const TunedFor& where, const LinkSpeed& speed = {}) const;
 };
 
 // INVALID_ARGUMENT naming `source`, the line and the value.

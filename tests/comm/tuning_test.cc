@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -48,19 +49,41 @@ TEST(Tuning, IsReadAndWrittenAlike) {
   EXPECT_EQ(again->Fingerprint(), tuning->Fingerprint());
 }
 
-TEST(Tuning, OwnValuesServeEveryKindOfLink) {
-  for (int link = 0; link < kLinks; ++link) {
+TEST(Tuning, OwnValuesServeMemoryAndTcp) {
+  for (const Link link : {Link::kInproc, Link::kShm, Link::kTcpInside, Link::kTcpAcross}) {
     for (const int ranks : {1, 2, 5, 64}) {
       for (const bool crowded : {false, true}) {
-        const LinkFigures& figures =
-            BuiltinTuning()->FiguresFor({static_cast<Link>(link), ranks, crowded});
-        EXPECT_EQ(figures.where.link, static_cast<Link>(link));
+        const LinkFigures figures = BuiltinTuning()->FiguresFor({link, ranks, crowded});
+        EXPECT_EQ(figures.where.link, link);
+        EXPECT_FALSE(figures.from_traits);
         EXPECT_GT(figures.receive_gbs, 0);
       }
     }
   }
   // What was written down is what is read.
   EXPECT_EQ(ParseTuning(BuiltinTuning()->ToText(), "own")->ToText(), BuiltinTuning()->ToText());
+}
+
+TEST(Tuning, ALinkWithoutALineIsEstimatedByItsSpeed) {
+  const TunedFor where{Link::kFabricAcross, 4, false};
+  const LinkFigures figures = BuiltinTuning()->FiguresFor(where, {2, 8, 12});
+  EXPECT_TRUE(figures.from_traits);
+  EXPECT_EQ(figures.where, where);
+  EXPECT_EQ(figures.latency_us + 2 * figures.message_us, 2);  // of a small message
+  EXPECT_EQ(figures.receive_gbs, 8);
+  EXPECT_EQ(figures.host_gbs, 12);
+  EXPECT_FALSE(BuiltinTuning()->FiguresFor({Link::kTcpAcross, 4, false}, {2, 8, 12}).from_traits);
+  std::string line = kShm;
+  line.replace(line.find("shm"), 3, "fabric_across");
+  EXPECT_FALSE(Parse(absl::StrCat(kFirst, line))->FiguresFor(where, {2, 8, 12}).from_traits);
+}
+
+TEST(Tuning, TheWorstOfTwoSpeedsIsTheWorseOfEachFigure) {
+  LinkSpeed speed{2, 8, 12};
+  speed.Worsen({1, 3, 20});
+  EXPECT_EQ(speed.latency_us, 2);
+  EXPECT_EQ(speed.gbs, 3);
+  EXPECT_EQ(speed.host_gbs, 12);
 }
 
 TEST(Tuning, FileTakesThePlaceOfTheLinksItNames) {
@@ -133,9 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
                 ":3: ", "magic"},
         BadText{absl::StrCat(kFirst, kShm, "choose shm ranks 2 free all_reduce:ring@1Q-inf"),
                 ":3: ", "1Q"},
-        BadText{absl::StrCat(kFirst, kShm, "choose shm ranks 2 free"), ":3: ", "is not choose"},
-        BadText{absl::StrCat(kFirst, "choose shm ranks 2 free all_reduce:ring"), ": ",
-                "without a link line"}));
+        BadText{absl::StrCat(kFirst, kShm, "choose shm ranks 2 free"), ":3: ", "is not choose"}));
 
 TEST(Tuning, FileThatIsNotThereIsNamed) {
   const auto tuning = LoadTuning("/no/such/tuning");
@@ -210,6 +231,28 @@ TEST(PlannerByTuning, FiguresDecideTheRest) {
   EXPECT_EQ(Chosen(far, AllReduce(100000)), "direct");  // one hop
   EXPECT_THAT(Chosen(slow, AllReduce(100000)),
               testing::AnyOf("ring", "halving_doubling", "two_step"));  // the fewest bytes
+}
+
+// A fabric has no lines of the library's own: its transport's figures count, and not those of slow TCP.
+TEST(PlannerByTuning, AFabricIsPlannedByItsTraits) {
+  const Topology hosts = Topology::FromHostIds({"a", "b", "c", "d", "e", "f", "g", "h"});
+  Paths paths{Link::kInproc, 8, Link::kFabricAcross};
+  paths.across_speed = {2, 8, 8};
+  Planner fabric(0, hosts, {}, BuiltinTuning(), paths);
+  Planner tcp(0, hosts, {}, BuiltinTuning(), {Link::kInproc, 8});
+  const std::string explained = *fabric.Explain(AllReduce(4096));
+  EXPECT_THAT(explained, testing::AllOf(HasSubstr("\nfor fabric_across ranks 8 free on 8 cores"),
+                                        HasSubstr(" latency_us 1 "),
+                                        HasSubstr(" (no line: by the transport's traits)")));
+  EXPECT_THAT(*tcp.Explain(AllReduce(4096)), testing::Not(HasSubstr("traits")));
+  // Rounds cost less beside the bytes of a slow network: fewer bytes are worth more of them there.
+  std::vector<int64_t> differ;
+  for (int64_t bytes = 8; bytes <= 1 << 20; bytes *= 2) {
+    if (Chosen(fabric, AllReduce(bytes)) != Chosen(tcp, AllReduce(bytes))) {
+      differ.push_back(bytes);
+    }
+  }
+  EXPECT_THAT(differ, testing::Not(testing::IsEmpty()));
 }
 
 TEST(PlannerByTuning, ExplainsItself) {

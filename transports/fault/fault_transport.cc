@@ -86,8 +86,9 @@ class FaultTransport final : public Transport, private Events {
     Traits traits = beneath_->traits();
     traits.latency_ns += plan.latency_ns + plan.jitter_ns / 2;
     if (plan.bytes_per_second > 0) {
-      traits.bytes_per_second =
-          std::min(traits.bytes_per_second, static_cast<double>(plan.bytes_per_second));
+      for (double* rate : {&traits.bytes_per_second, &traits.host_bytes_per_second}) {
+        *rate = std::min(*rate, static_cast<double>(plan.bytes_per_second));
+      }
     }
     return traits;
   }

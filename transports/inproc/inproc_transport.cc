@@ -28,7 +28,7 @@ class InprocTransport final : public Transport {
   }
   ~InprocTransport() override { Hub::OfThisProcess().Leave(instance_); }
 
-  Traits traits() const override { return {"inproc", Medium::kProcess, 600, 10e9}; }
+  Traits traits() const override { return {"inproc", Medium::kProcess, 600, 10e9, 20e9}; }
   std::string address() const override { return address_; }
   bool Reaches(absl::string_view remote) const override {
     const uint64_t other = Hub::OfThisProcess().InstanceOf(remote);

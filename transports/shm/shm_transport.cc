@@ -69,7 +69,7 @@ class ShmTransport final : public Transport {
   }
   absl::Status Open(const std::string& host_id);
 
-  Traits traits() const override { return {"shm", Medium::kHostMemory, 300, 9e9}; }
+  Traits traits() const override { return {"shm", Medium::kHostMemory, 300, 9e9, 20e9}; }
   std::string address() const override { return ToString(address_); }
   bool Reaches(absl::string_view remote) const override;
   absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer,

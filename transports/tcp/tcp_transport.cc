@@ -34,7 +34,7 @@ class TcpTransport final : public Transport, public TcpShared {
         lobby_(config_, this, std::move(listener)) {}
   absl::Status Open() { return lobby_.Open(); }
 
-  Traits traits() const override { return {"tcp", Medium::kNetwork, 15'000, 3e9}; }
+  Traits traits() const override { return {"tcp", Medium::kNetwork, 15'000, 3e9, 9e9}; }
   std::string address() const override { return address_.ToString(); }
   bool Reaches(absl::string_view remote) const override {
     const absl::StatusOr<TcpAddress> parsed = TcpAddress::Parse(remote);

@@ -40,7 +40,7 @@ class UcxTransport final : public Transport, public Shared, private Sink {
   ~UcxTransport() override;
   absl::Status Open();
 
-  Traits traits() const override { return {"ucx", Medium::kNetwork, 2'000, 8e9}; }
+  Traits traits() const override { return {"ucx", medium_, 2'000, 8e9, 8e9}; }
   std::string address() const override { return address_.ToString(); }
   bool Reaches(absl::string_view remote) const override {
     const absl::StatusOr<UcxAddress> parsed = UcxAddress::Parse(remote);
@@ -72,6 +72,7 @@ class UcxTransport final : public Transport, public Shared, private Sink {
   const TransportConfig config_;
   const std::unique_ptr<TimedWait> wait_;
   std::unique_ptr<Worker> worker_;
+  Medium medium_ = Medium::kNetwork;
   UcxAddress address_;
   std::vector<UcxEndpoint*> endpoints_;  // null: destroyed
   std::vector<std::unique_ptr<Wire>> wires_;
@@ -88,8 +89,9 @@ class UcxTransport final : public Transport, public Shared, private Sink {
 
 absl::Status UcxTransport::Open() {
   const Ways ways = WaysOf(GetEnv("UCX_TLS"));
-  ENTRAIN_ASSIGN_OR_RETURN(const DeviceChoice devices,
-                           ChooseDevices(config_, ListRdmaPorts(), ways.tcp));
+  const std::vector<RdmaPort> rdma = ListRdmaPorts();
+  medium_ = rdma.empty() ? Medium::kNetwork : Medium::kFabric;
+  ENTRAIN_ASSIGN_OR_RETURN(const DeviceChoice devices, ChooseDevices(config_, rdma, ways.tcp));
   if (devices.names.empty() && !ways.sm && !GetEnv("UCX_NET_DEVICES").has_value()) {
     return NoWay();
   }
