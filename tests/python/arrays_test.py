@@ -64,8 +64,10 @@ def test_strided(comm):
             call()
     comm.all_gather(np.ones(4), x[:, 0], copy=True)
     assert x[:, 0].tolist() == [1] * 4 and not x[:, 1:].any()
-    work = comm.broadcast(x[:, 2], copy=True, async_=True)
-    work.wait()
+    target = np.zeros((4, 4))
+    work = comm.all_gather(np.arange(4.0), target[:, 2], copy=True, async_=True)
+    assert work.result().base is target and target[:, 2].tolist() == [0, 1, 2, 3]
+    assert not target[:, [0, 1, 3]].any()
 
 
 def test_refused(comm):
@@ -92,6 +94,22 @@ def test_ml_dtypes(comm):
         x = np.ones(5, kind)
         assert buffer_of("op", "x", x).dtype.name == dtype
         assert comm.all_gather(x).dtype == kind and comm.alloc(4, dtype.lower()).dtype == kind
+
+
+def test_jax(comm):
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.arange(6, dtype=jax.numpy.float32).reshape(2, 3)
+    buffer = buffer_of("op", "x", x)
+    assert buffer.shape == (2, 3) and buffer.dtype is entrain.DType.F32 and address(buffer) == x.unsafe_buffer_pointer()
+    assert comm.all_gather(x).tolist() == [[[0, 1, 2], [3, 4, 5]]]
+    out = np.empty((2, 3), np.float32)
+    assert comm.all_reduce(x, out) is out and out.tolist() == x.tolist()
+    for call in (lambda: comm.all_reduce(x), lambda: comm.all_reduce(out, x), lambda: comm.recv(x, 0)):
+        with pytest.raises(entrain.InvalidArgument, match="is read-only; give a NumPy array for the result"):
+            call()
+    bits = comm.all_gather(jax.numpy.ones(3, jax.numpy.bfloat16))
+    assert bits.dtype == jax.numpy.bfloat16 and bits.tolist() == [[1, 1, 1]]
+    assert comm.all_gather(jax.numpy.array([True, False])).dtype == bool
 
 
 def test_torch(comm):

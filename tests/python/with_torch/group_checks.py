@@ -276,6 +276,17 @@ def check_barrier():
     ours.monitored_barrier(datetime.timedelta(seconds=30))
 
 
+def check_a_data_loader_with_workers():
+    loader = torch.utils.data.DataLoader(torch.arange(16.0), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    for _ in range(2):
+        for number, batch in enumerate(loader):  # the workers are there, forked from this process
+            expected = batch.sum() * size
+            work = dist.all_reduce(batch, group=ours, async_op=True)
+            work.wait()
+            assert batch.sum() == expected and batch[0] == 4 * number * size
+    dist.barrier(group=ours)
+
+
 # ---- Works, futures, order --------------------------------------------------------------------------------------------
 
 def check_works():

@@ -115,6 +115,25 @@ except entrain.TimedOut as failure:
         finish(process)
 
 
+def test_all_missing_ranks_are_named_at_the_deadline(tmp_path):
+    body = """
+if rank > 0:
+    sys.stdin.readline()
+    os._exit(0)
+try:
+    dist.group.WORLD.monitored_barrier(datetime.timedelta(milliseconds=300), wait_all_ranks=True)
+except entrain.TimedOut as failure:
+    print(failure, flush=True)
+"""
+    ranks = [start(rank, 3, tmp_path, body, stdin=subprocess.PIPE) for rank in range(3)]
+    for process in ranks:
+        until_ready(process)
+    text = ranks[0].stdout.readline()
+    assert text.endswith("late ranks: 1, 2\n"), text
+    for process in ranks:
+        finish(process)
+
+
 @pytest.mark.parametrize("call", ["dist.all_reduce(torch.ones(5))", "dist.barrier()", "dist.recv(torch.ones(5), 1)",
                                   "dist.all_reduce(torch.ones(5), async_op=True).wait()"])
 def test_control_c_ends_a_wait(tmp_path, call):
@@ -142,6 +161,35 @@ os._exit(0)
     assert time.monotonic() - sent < 0.2
     for process in ranks:
         finish(process)
+
+
+def test_memory_that_the_collector_gives_back_while_some_is_taken():
+    import gc
+    import threading
+
+    from entrain.torch import _tensors
+
+    class Taken(list):
+        """Garbage that gives memory back when it is collected."""
+
+        def __init__(self):
+            super().__init__([self])
+            self.buffers = _tensors.Buffers("test")
+            self.buffers._taken = [_tensors._scratch.take(1 << 16)]
+
+    def take():
+        before = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            for _ in range(200):
+                Taken()
+        finally:
+            gc.set_threshold(*before)
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_under_torchrun(tmp_path):
