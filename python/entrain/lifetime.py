@@ -292,10 +292,10 @@ def keep_for_ever(something: Any) -> None:
 
 @atexit.register
 def _end_everything() -> None:
-    dropped = _taken(_dropped, 0)
+    dropped, limit = _taken(_dropped, 0), time.monotonic() + PATIENCE
     for life in _youngest_first(_live.values()):
         try:
-            life.end()
+            life.end(limit - time.monotonic())
         except Exception:  # the others are ended all the same
             pass
     for action in _last_words:

@@ -168,6 +168,9 @@ barriers = [[ctypes.c_void_p(int(ffi.cast("uintptr_t", pointer))) for pointer in
             for one, given in zip((other, idle), options)]
 usleep = ctypes.PyDLL(None).usleep
 sys.setswitchinterval(100)
+if comm.rank == 1:
+    # Else the reduction may be due while rank 0 still starts its call, which gives up the lock: there is nothing that tells.
+    usleep(100_000)
 work = comm.all_reduce(np.ones(5000), op=op, async_=True)
 if comm.rank == 0:
     # From here on nothing gives up the lock, as every call by cffi would.

@@ -1,4 +1,7 @@
 """Ends: of the interpreter with works outstanding, by Ctrl-C, in a forked child; and the interpreter's lock."""
+import threading
+import time
+
 import pytest
 from conftest import ranks, script
 
@@ -64,6 +67,7 @@ os._exit(0)
 # The same of training. Each has objects of its own, which both ranks have made.
 TRAINING = {
     "gather": ("shard", "shard.wait(0)"),
+    "release": ("shard", "shard.gather(1); shard.release(1)"),
     "gradients": ("shard", "shard.gradients(0)[:] = 1; shard.reduce_gradients(0); shard.finish_gradients()"),
     "broadcast": ("replica", "shard.broadcast()"),
     "layer": ("replica", "edit.begin_forward(); edit.wait_layer(0)"),
@@ -123,6 +127,109 @@ os._exit(0)
     assert len(took) == len(TRAINING), text
     # 200 ms, and what a busy machine takes to run the thread again.
     assert max(took) < 0.35, text
+
+
+# Calls that have no form with a work: they go on, on a thread of the package's, and the program ends all the same.
+LEFT = {
+    "create": "entrain.Comm.create(entrain.Store.open('mem:x'), 0, 2)",
+    "store": "entrain.Store.open('mem:x').get('absent')",
+    "mesh": "entrain.Mesh(comm)",
+    "ACCO": "entrain.ACCO(comm, np.ones(4, np.float32), entrain.Optim.sgd())",
+    "shard": "entrain.Shard(mesh, [4])",
+    "EDiT": "entrain.EDiT(mesh, shard, outer_optimizer='callback', outer_step=print)",
+    "save": "edit.save(sys.argv[1])",
+    "load": "edit.load(sys.argv[1])",
+    "commit": "edit.load_state(edit.state())",
+}
+
+
+@pytest.mark.parametrize("what, then", [*((what, "ends") for what in LEFT), ("mesh", "closes"), ("EDiT", "closes"), ("save", "closes")])
+def test_ctrl_c_in_a_call_that_goes_on(tmp_path, what, then):
+    text = script(HEAD + f"""
+if {what in ("shard", "EDiT", "save", "load", "commit")}:
+    mesh = entrain.Mesh(comm)
+if {what in ("EDiT", "save", "load", "commit")}:
+    shard = entrain.Shard(mesh, [4])
+    shard.bind_layers([np.zeros(4, np.float32)])
+if {what in ("save", "load", "commit")}:
+    edit = entrain.EDiT(mesh, shard, outer_optimizer="sgd")
+    edit.begin_forward()
+    edit.wait_layer(0)
+beside = comm.duplicate()
+if comm.rank == 1:
+    try:  # until rank 0 has ended
+        beside.recv(np.ones(1), 0)
+    except entrain.Error:
+        os._exit(0)
+
+def interrupt():
+    # The main thread is blocked once it has had time: there is nothing that tells.
+    time.sleep(0.15)
+    began.append(time.monotonic())
+    os.kill(os.getpid(), 2)
+
+began = []
+threading.Thread(target=interrupt).start()
+try:
+    {LEFT[what]}
+    print("not blocked")
+except KeyboardInterrupt:
+    print("after", time.monotonic() - began[0])
+left = time.monotonic()
+if {then == "closes"}:
+    comm.close()
+    assert comm.closed
+import atexit
+atexit.register(lambda: print("well", flush=True))  # runs first
+from entrain import lifetime
+lifetime.at_exit(lambda: print("took", time.monotonic() - left, flush=True))
+""", str(tmp_path), size=2)
+    assert "Traceback" not in text and text.count("well") == 1, text
+    found = dict(line.split("] ")[-1].split() for line in text.splitlines() if "after" in line or "took" in line)
+    # 200 ms, and what a busy machine takes to run the thread again; a second where an object is closed under a call that does not
+    # return: the state that load_state opens, the communicator, and all that is left at the end.
+    assert float(found["after"]) < 0.35 + (what == "commit") and float(found["took"]) < 2.5, text
+
+
+def test_what_is_made_after_all_is_given_to_undo_or_to_the_caller():
+    import signal
+
+    import entrain.lifetime as lifetime
+
+    def interrupted(*_):
+        raise InterruptedError
+
+    interruptions = []
+    before = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        for number in range(300):
+            made, undone = [], []
+
+            def call():
+                time.sleep(0.0005)
+                made.append(number)
+                return number
+
+            got = []
+            signal.setitimer(signal.ITIMER_REAL, 0.0003 + 0.000002 * number)
+            try:
+                got.append(lifetime.interruptible(call, undone.append))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except InterruptedError:
+                pass
+            end = time.monotonic() + 10
+            while not made and time.monotonic() < end and any(t.name == "entrain-call" for t in threading.enumerate()):
+                time.sleep(0.0001)
+            for thread in threading.enumerate():
+                if thread.name == "entrain-call":
+                    thread.join(10)
+            # Once; the signal may also come between the return of `interruptible` and the list.
+            assert len(got) + len(undone) <= 1, number
+            interruptions.append(bool(undone))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert any(interruptions)
 
 
 def test_a_wait_of_training_that_was_interrupted_is_made_again():

@@ -95,6 +95,41 @@ def test_exchange_only_with_arrays_by_layer():
     assert results[1] - results[0] == 1.0
 
 
+def test_buffers_of_the_caller_and_the_norm_of_gradients():
+    def body(comm):
+        with entrain.Mesh(comm, shard=2) as mesh, entrain.Shard(mesh, LAYERS) as model:
+            slabs = [np.zeros(model.slab_count, np.float32) for _ in range(2)]
+            model.bind(*slabs)
+            model.load(0, np.full(LAYERS[0], 2.0))
+            padded = model.layers[0].padded_count
+            gathered, gradients = np.full(padded, 9, np.float32), np.full(padded, 9, np.float32)
+            with pytest.raises(entrain.InvalidArgument, match="gathered has 1 elements of f32; layer 0 takes 6 of f32"):
+                model.set_buffers(0, gathered[:1])
+            model.set_buffers(0, gathered, gradients)
+            assert np.shares_memory(model.wait(0), gathered) and gathered.tolist() == [2] * 6
+            with pytest.raises(entrain.FailedPrecondition, match="its buffers can be changed after its release"):
+                model.set_buffers(0)
+            model.release(0)
+            lent = model.gradients(0)
+            assert np.shares_memory(lent, gradients) and not gradients.any()
+            lent[:] = 1 + comm.rank
+            model.reduce_gradients(0)
+            model.gradients(1)[:LAYERS[1]] = 2
+            model.reduce_gradients(1)
+            model.finish_gradients()
+            # The mean over two ranks of 1 and 2, six times; five times 2.
+            assert model.gradient_norm() == pytest.approx(np.sqrt(6 * 1.5 ** 2 + 5 * 2 ** 2))
+            held = len(model._held)
+            model.set_buffers(0)
+            model.set_buffers(0, gathered)
+            assert len(model._held) == held
+            assert model.wait(0).tolist() == [2] * 6
+            model.release(0)
+            comm.barrier()
+
+    ranks(2, body)
+
+
 def test_outer_step_in_python():
     def body(comm):
         seen = []

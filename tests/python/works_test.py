@@ -58,6 +58,27 @@ def test_futures_callbacks_and_asyncio():
     ranks(2, body)
 
 
+def test_info():
+    def body(comm):
+        assert comm.size == 2
+        if comm.rank == 0:
+            work = comm.all_reduce(np.ones(1000), async_=True, tag=7)
+            info = work.info()
+            assert (info.operation, info.comm, info.tag, info.done, info.source) == ("all_reduce", "world", 7, False, -1)
+            assert info.sequence == 1 and info.elapsed_ns > 0
+            comm.send(np.zeros(1), 1)
+        else:
+            comm.recv(np.zeros(1), 0)
+            work = comm.all_reduce(np.ones(1000), async_=True, tag=7)
+        work.wait()
+        assert work.info().done
+        received = comm.recv_any(np.zeros(1), async_=True) if comm.rank == 0 else comm.send(np.zeros(1), 0)
+        if received is not None:
+            assert received.result().source == 1 and received.info().source == 1
+
+    ranks(2, body)
+
+
 def test_errors_come_from_every_way_of_waiting():
     def body(comm):
         work = comm.all_reduce(np.ones(2 + comm.rank), async_=True)
@@ -156,10 +177,15 @@ def test_a_reduction_that_does_not_return_ends_its_call_alone():
 
 def test_timeout_of_a_call_names_who_is_late():
     def body(comm):
+        sequence = comm.sequence
+        comm.barrier()
+        assert comm.sequence > sequence and comm.late() == []
         if comm.rank == 0:
+            comm.set_timeout(0.2)
             with pytest.raises(entrain.TimedOut) as raised:
-                comm.all_reduce(np.ones(1), timeout=0.2)
+                comm.all_reduce(np.ones(1))
             assert raised.value.record.guilty_rank == 1 and isinstance(raised.value, TimeoutError)
+            assert comm.late() == [1]
 
     # Rank 1 waits for rank 0 to be through, and makes no call.
     through = threading.Event()
