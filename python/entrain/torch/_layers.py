@@ -185,12 +185,16 @@ class Sharding:
         return max(1, len(self.ranks))
 
 
-def sharding_of(layers: Sequence[Layer]) -> Sharding:
+def sharding_of(model: nn.Module, layers: Sequence[Layer]) -> Sharding:
     """The one sharding of all parameters. InvalidArgument names a parameter that is cut otherwise than the library can bind."""
     found: Optional[Sharding] = None
+    cut = {id(param) for module in model.modules() if is_fsdp(module) for param in module.parameters()}
     for layer in layers:
         for name, param in layer.params:
             if is_dtensor(param):
+                if id(param) not in cut:
+                    raise invalid("EDiT", f"the parameter {name} is a DTensor that fully_shard has not made (of tensor parallelism, for "
+                                          "example); give each rank its part as a plain module, with a mesh that has a tensor axis")
                 mesh = param.device_mesh
                 if mesh.ndim != 1:
                     raise invalid("EDiT", f"the parameter {name} is on a mesh of {mesh.ndim} dimensions; give fully_shard the one "

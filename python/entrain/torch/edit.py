@@ -82,7 +82,7 @@ class EDiT:
         self.optimizer = optimizer
         self._layers = layers_of(model, layers, replicated)
         dtype = dtype_of(self._layers)
-        sharding = sharding_of(self._layers)
+        sharding = sharding_of(model, self._layers)
         self._fsdp = [module for module in model.modules() if is_fsdp(module)]
         self._own_comm = comm is None
         self.comm = Comm.from_env() if comm is None else comm
@@ -195,7 +195,9 @@ class EDiT:
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if module.training and torch.is_grad_enabled():
-            if not self._begun:
+            # Of an optimizer's closure that runs several times, the parameters are the replica's own in the first run alone.
+            again = self._stepping and self._microbatches == self._accumulation
+            if not (self._begun or again):
                 self._begin()
             self._begun = False
         self._wait_root()
@@ -260,12 +262,20 @@ class EDiT:
     def _discarded(self) -> bool:
         """Whether the gradients of this replica have been cleared, or are of no use. Otherwise the step is still to come: it has several
         forward and backward passes."""
-        grads = [local_of(param.grad) for layer in self._layers for _, param in layer.params if param.grad is not None]
-        largest = torch.nn.utils.get_total_norm(grads, math.inf).double().nan_to_num(nan=math.inf).reshape(1)
+        return not 0 < self._largest_gradient() < math.inf
+
+    def _gradients(self) -> List[Tensor]:
+        """This rank's parts, of which a shard may have none."""
+        parts = [local_of(param.grad) for layer in self._layers for _, param in layer.params if param.grad is not None]
+        return [part for part in parts if part.numel()]
+
+    def _largest_gradient(self) -> float:
+        """The largest element of any rank of this replica; of NaN too infinity."""
+        largest = torch.nn.utils.get_total_norm(self._gradients(), math.inf).double().nan_to_num(nan=math.inf, posinf=math.inf).reshape(1)
         model = self._mesh.comm("model")
         if model.size > 1:
             model.all_reduce(largest, op="max")
-        return not 0 < float(largest) < math.inf
+        return float(largest)
 
     def _reshard(self) -> None:
         """fully_shard may hold gathered parameters from a pass without gradients; they must be gathered anew."""
@@ -315,6 +325,16 @@ class EDiT:
         for grad, _ in grads:
             grad.mul_((max_norm / (total + 1e-6)).clamp(max=1.0))
         return total.float().reshape(())
+
+    @torch.no_grad()
+    def spread_overflow_(self) -> None:
+        """For GradScaler with a model that is split by tensor or stage: makes a gradient of every rank of this replica infinite if one
+        of any rank is not finite. GradScaler looks at its own rank's alone, and the step must be skipped by all ranks of a replica
+        or by none; else the next exchange ends in its time limit. Between the last backward pass and GradScaler.unscale_ or step.
+        Collective over the replica. fully_shard needs no such call."""
+        if not math.isfinite(self._largest_gradient()):
+            for grad in self._gradients()[:1]:
+                grad[(0,) * grad.dim()] = math.inf
 
     # ---- asking and telling ------------------------------------------------------------------------------------------------
 

@@ -125,22 +125,115 @@ def test_it_is_the_method_on_four_processes():
     script("import entrain; comm = entrain.Comm.from_env(timeout=60)" + MODEL + METHOD, size=4, timeout=240)
 
 
-def test_one_step_and_averaging_is_synchronous_sgd():
+@pytest.mark.parametrize("accumulation, autocast", [(1, False), (3, False), (2, True)])
+def test_one_step_and_averaging_is_synchronous_sgd(accumulation, autocast):
     run("""
 model, whole = build(), build()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd", outer_lr=1.0,
-                          outer_momentum=0.0)
+                          outer_momentum=0.0, gradient_accumulation_steps=A)
+seen = []
+
+
+def loss(m, rank, step, micro):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        x, y = batch(rank, 10 * step + micro)
+        out = m(x)
+    seen.append(out.dtype)
+    return nn.functional.mse_loss(out.float(), y) / A
+
+
 for step in range(6):
     optimizer.zero_grad()
-    loss_of(model, comm.rank, step).backward()
+    for micro in range(A):
+        loss(model, comm.rank, step, micro).backward()
     optimizer.step()
     whole.zero_grad()
-    (sum(loss_of(whole, r, step) for r in range(comm.size)) / comm.size).backward()
+    for micro in range(A):
+        (sum(loss(whole, r, step, micro) for r in range(comm.size)) / comm.size).backward()
     for p in whole.parameters():
         p.data -= 0.1 * p.grad
 edit.synchronize()
-torch.testing.assert_close(flat(model), flat(whole), rtol=1e-5, atol=1e-6)
+assert edit.info.steps == 6 and edit.info.syncs == 6, edit.info
+assert set(seen) == {torch.bfloat16 if autocast else torch.float32}
+close = dict(rtol=1e-2, atol=1e-3) if autocast else dict(rtol=1e-5, atol=1e-6)
+torch.testing.assert_close(flat(model), flat(whole), **close)
+assert (flat(whole) - flat(build())).abs().max() > 0.03
+same_everywhere(comm, flat(model))
+""", 2, A=accumulation, autocast=autocast)
+
+
+def test_wsam_with_its_two_passes_a_step():
+    run("""
+from entrain.torch.optim import WSAM
+
+W, H, T = 3, 2, 9
+model, replicas = build(), [build() for _ in range(comm.size)]
+
+
+def make(m):
+    return WSAM(m.parameters(), base="adamw", lr=0.01, rho=0.05)
+
+
+def closure(m, optimizer, ranks, step):
+    def loss():
+        optimizer.zero_grad()
+        value = sum(loss_of(m, rank, step) for rank in ranks) / len(ranks)
+        value.backward()
+        return value
+
+    return loss
+
+
+optimizer, others = make(model), [make(m) for m in replicas]
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=H, local_sgd_warmup_steps=W)
+for step in range(T + 1):
+    if step > W and (step - W) % H == 0:
+        for ps in zip(*(m.parameters() for m in replicas)):
+            mean = sum(p.detach() for p in ps) / comm.size
+            for p in ps:
+                p.data.copy_(mean)
+    if step == T:
+        break
+    for rank, (m, other) in enumerate(zip(replicas, others)):
+        other.step(closure(m, other, range(comm.size) if step < W else [rank], step))
+    optimizer.step(closure(model, optimizer, [comm.rank], step))
+    torch.testing.assert_close(flat(model), flat(replicas[comm.rank]), rtol=1e-3, atol=1e-4)
+edit.synchronize()
+torch.testing.assert_close(flat(model), flat(replicas[0]), rtol=1e-3, atol=1e-4)
+assert edit.info.steps == T and edit.info.syncs == 3, edit.info
+""", 2)
+
+
+def test_the_second_pass_of_wsam_begins_no_exchange():
+    # The parameters are not the replica's own in it. Time is up in the second pass of every other step.
+    run("""
+import time
+from entrain.torch.optim import WSAM
+
+model = build()
+optimizer = WSAM(model.parameters(), lr=0.01, rho=0.05)
+edit = entrain.torch.AEDiT(model, optimizer, comm=comm, local_sgd_sync_time=0.3, min_total_global_steps=1, outer_optimizer="sgd")
+passes = []
+
+
+def closure():
+    optimizer.zero_grad()
+    met = edit.info.rendezvous
+    if len(passes) % 4 == 3:
+        time.sleep(0.35)
+    loss = loss_of(model, comm.rank, len(passes))
+    passes.append(edit.info.rendezvous - met)
+    loss.backward()
+    return loss
+
+
+for step in range(6):
+    optimizer.step(closure)
+edit.leave()
+assert passes[1::2] == [0] * 6 and sum(passes) >= 2, passes
+assert edit.info.steps == 6, edit.info
+same_everywhere(comm, flat(model))
 """, 2)
 
 
@@ -200,7 +293,7 @@ same_everywhere(comm, flat(model))
 
 
 SCALED = """
-def train(edit, model, optimizer, scaler, steps, spoiled, zero="first"):
+def train(edit, model, optimizer, scaler, steps, spoiled, zero="first", clip=True):
     # Of the steps in `spoiled` the loss is not finite on this rank. Gradients are cleared before or after the forward pass.
     for step in range(steps):
         if zero == "first":
@@ -210,8 +303,9 @@ def train(edit, model, optimizer, scaler, steps, spoiled, zero="first"):
         if zero == "last":
             optimizer.zero_grad()
         scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        edit.clip_grad_norm_(1.0)
+        if clip:
+            scaler.unscale_(optimizer)
+            edit.clip_grad_norm_(1.0)
         scaler.step(optimizer)
         scaler.update()
 
@@ -232,7 +326,8 @@ def test_a_step_that_grad_scaler_skips_on_one_replica_counts_as_attempted():
 for fused in (False, True):
     for zero in ("first", "last"):
         edit, model, optimizer, scaler = make(fused)
-        train(edit, model, optimizer, scaler, 8, {3, 7} if comm.rank == 1 else (), zero)  # the last one too
+        # The last one too. The factor of clipping makes NaN of what is infinite.
+        train(edit, model, optimizer, scaler, 8, {3, 7} if comm.rank == 1 else (), zero, clip=fused)
         edit.synchronize()
         assert (edit.info.steps, edit.info.syncs, edit.info.last_sync_step) == (8, 4, 8), (fused, zero, edit.info)
         assert scaler.get_scale() == (2.0 if comm.rank == 1 else 8.0), scaler.get_scale()
@@ -560,12 +655,15 @@ assert torch.equal(frozen, model.embed.weight)
 
 
 def test_a_layer_that_takes_no_part_and_evaluation_in_between():
+    # The layers in between have no gradients, and evaluation is no part of a step: it is synchronous SGD of the rest.
     run("""
-model = build()
-inner = model.forward
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd")
-model.forward = lambda x: model.head(model.embed(x))
+model, whole = build(), build()
+for m in (model, whole):
+    m.forward = lambda x, m=m: m.head(m.embed(x))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=1, outer_optimizer="sgd", outer_lr=1.0,
+                          outer_momentum=0.0)
+blocks = flat(model.blocks).clone()
 for step in range(4):
     optimizer.zero_grad()
     loss_of(model, comm.rank, step).backward()
@@ -575,7 +673,16 @@ for step in range(4):
     model.eval()
     loss_of(model, comm.rank, step)
     model.train()
-assert edit.info.steps == 4
+    assert edit.info.steps == step + 1 and edit.info.syncs == step
+    whole.zero_grad()
+    (sum(loss_of(whole, r, step) for r in range(comm.size)) / comm.size).backward()
+    for p in whole.parameters():
+        p.data -= 0 if p.grad is None else 0.1 * p.grad
+edit.synchronize()
+assert edit.info.syncs == 4 and torch.equal(flat(model.blocks), blocks)
+torch.testing.assert_close(flat(model), flat(whole), rtol=1e-5, atol=1e-6)
+assert not torch.equal(model.head.weight, build().head.weight)
+same_everywhere(comm, flat(model))
 """, 2)
 
 

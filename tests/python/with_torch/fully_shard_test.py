@@ -188,7 +188,138 @@ def refused(match, mesh):
         entrain.torch.EDiT(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm)
 
 
-refused("is on a mesh of 2 dimensions", mesh)
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+refused("the parameter gain is on a mesh of 2 dimensions", mesh)
+# Of tensor parallelism, which cuts along dimension 0 too.
+model = build()
+parallelize_module(model, mesh["shard"], {"blocks.0.0": ColwiseParallel()})
+for layers in (None, []):
+    with pytest.raises(entrain.InvalidArgument, match="the parameter blocks.0.0.weight is a DTensor that fully_shard has not made"):
+        entrain.torch.EDiT(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, layers=layers)
 refused("fully_shard's mesh has the ranks .* and the replica of this rank in `comm` consists of", mesh["sync"])
+dist.destroy_process_group()
+""", tmp_path / "store", size=4, timeout=200)
+
+
+def test_mixed_precision_of_fully_shard(tmp_path):
+    script(PROGRAM + """
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
+class Half(nn.Module):  # a plain module that computes as fully_shard's policy says
+    def __init__(self):
+        super().__init__()
+        self.inner = build()
+
+    def forward(self, x):
+        halves = {name: param.bfloat16() for name, param in self.inner.named_parameters()}
+        return torch.func.functional_call(self.inner, halves, (x.bfloat16(),))
+
+
+def train(model, among, ranks, **options):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    with entrain.torch.EDiT(model, optimizer, comm=among, local_sgd_sync_interval=3, local_sgd_warmup_steps=2, outer_optimizer="sgd",
+                            outer_nesterov=True, gradient_accumulation_steps=len(ranks), **options) as edit:
+        for step in range(9):
+            optimizer.zero_grad()
+            for rank in ranks:
+                (loss_of(model, rank, step) / len(ranks)).backward()
+            optimizer.step()
+        edit.synchronize()
+        assert edit.info.syncs == 3, edit.info
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    return torch.cat([getattr(p, "full_tensor", p.detach)().detach().reshape(-1) for p in model.parameters()])
+
+
+policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+model = build()
+for block in model.blocks:
+    fully_shard(block, mesh=mesh["shard"], mp_policy=policy)
+fully_shard(model, mesh=mesh["shard"], mp_policy=policy)
+seen = []
+model.head.register_forward_hook(lambda module, args, out: seen.append((module.weight.dtype, out.dtype)))
+start = torch.cat([p.full_tensor().reshape(-1) for p in model.parameters()])
+base = 2 * (comm.rank // 2)
+whole = train(model, comm, [comm.rank])
+assert set(seen) == {(torch.bfloat16, torch.bfloat16)}
+expected = train(Half(), comm.split(comm.rank % 2), [base, base + 1], layers=[])
+assert (whole - expected).abs().max() < 0.1 * (expected - start).abs().max(), (whole - expected).abs().max()
+rows = comm.all_gather(whole)
+assert all(torch.equal(row, rows[0]) for row in rows)
+dist.destroy_process_group()
+""", tmp_path / "store", size=4, timeout=200)
+
+
+def test_grad_scaler_skips_on_all_shards_of_one_replica(tmp_path):
+    script(PROGRAM + """
+model = build()
+fully_shard(model, mesh=mesh["shard"])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+edit = entrain.torch.EDiT(model, optimizer, comm=comm, local_sgd_sync_interval=2)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+for clear in ("first", "last"):
+    for step in range(4):
+        if clear == "first":
+            optimizer.zero_grad()
+        loss = loss_of(model, comm.rank, step)
+        if clear == "last":
+            optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if step == 3 and comm.rank == 3:
+            model.embed.weight.grad.to_local().fill_(float("inf"))  # of this shard alone
+        scaler.step(optimizer)
+        scaler.update()
+edit.synchronize()
+assert (edit.info.steps, edit.info.syncs) == (8, 4), edit.info
+assert scaler.get_scale() == (8.0, 2.0)[edit.replica], scaler.get_scale()
+rows = comm.all_gather(torch.cat([p.full_tensor().reshape(-1) for p in model.parameters()]))
+assert torch.isfinite(rows).all() and all(torch.equal(row, rows[0]) for row in rows)
+dist.destroy_process_group()
+""", tmp_path / "store", size=4, timeout=200)
+
+
+def test_replicas_of_several_shards_that_exchange_by_time(tmp_path):
+    script(PROGRAM + """
+import time
+
+model = build(comm.rank // 2)
+for block in model.blocks:
+    fully_shard(block, mesh=mesh["shard"])
+fully_shard(model, mesh=mesh["shard"])
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+edit = entrain.torch.AEDiT(model, optimizer, comm=comm, local_sgd_sync_time=0.2, min_total_global_steps=2, local_sgd_warmup_steps=2,
+                           outer_optimizer="sgd", outer_nesterov=True, reducer="linear", use_step_weight=True)
+
+
+def error():
+    with edit.consensus(), torch.no_grad():
+        return loss_of(model, 50, 0).item()
+
+
+before, saved, steps = error(), None, 0
+while edit.info.syncs < 6 and steps < 4000:
+    if edit.info.syncs == 2 and saved is None and comm.rank == 3:
+        edit.wish_checkpoint()
+    edit.begin_step()
+    if edit.checkpoint_due:
+        state = edit.state_dict()
+        saved = edit.info.steps
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, steps % 50).backward()
+    optimizer.step()
+    edit.record(16)
+    steps += 1
+    time.sleep(0.02 * edit.replica)
+edit.leave()
+after, info = error(), edit.info
+rows = comm.all_gather(torch.cat([p.full_tensor().reshape(-1) for p in model.parameters()]))
+assert all(torch.equal(row, rows[0]) for row in rows)
+found = comm.all_gather(torch.tensor([info.steps, info.syncs, saved or -1])).tolist()
+assert found[0] == found[1] and found[2] == found[3] and found[0][1] == found[2][1] >= 6, found
+assert found[0][0] > found[2][0] and min(row[2] for row in found) > 0, found  # the first replica does not sleep
+assert after < before, (before, after)
+edit.load_state_dict(state)
+assert edit.info.steps == saved
 dist.destroy_process_group()
 """, tmp_path / "store", size=4, timeout=200)

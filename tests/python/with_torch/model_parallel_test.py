@@ -189,6 +189,30 @@ for index in range(len(layers)):
 """)
 
 
+def test_grad_scaler_skips_a_step_on_all_ranks_of_a_replica():
+    run("""
+optimizer = torch.optim.SGD(mine.parameters(), lr=0.02)
+edit = entrain.torch.EDiT(mine, optimizer, comm=comm, mesh=mesh, replicated=replicated, local_sgd_sync_interval=2,
+                          outer_optimizer="sgd")
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+for step in range(6):
+    optimizer.zero_grad()
+    edit.begin_step()
+    x, y = batch(step, 0)
+    scaler.scale(nn.functional.mse_loss(mine(x), y)).backward()
+    if step in (3, 5) and comm.rank == 6:
+        mine.blocks[1].row.weight.grad[2, 1] = float("inf")
+    edit.spread_overflow_()
+    scaler.step(optimizer)
+    scaler.update()
+edit.synchronize()
+assert (edit.info.steps, edit.info.syncs) == (6, 3), edit.info
+assert scaler.get_scale() == (8.0, 2.0)[replica], (comm.rank, scaler.get_scale())
+rows = sync.all_gather(torch.cat([p.detach().reshape(-1) for p in mine.parameters()]))
+assert torch.equal(rows[0], rows[1]) and torch.isfinite(rows).all()
+""")
+
+
 def test_what_does_not_fit_is_refused():
     run("""
 def refused(match, error=entrain.InvalidArgument, **options):
