@@ -29,11 +29,12 @@ def is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor, as the DTensor itself holds it; another tensor as it is."""
-    if is_dtensor(tensor):
-        local: Tensor = tensor._local_tensor  # to_local() gives an alias, whose memory cannot be exchanged
+    """This rank's part of a DTensor, on the DTensor's memory; another tensor as it is."""
+    if not is_dtensor(tensor):
+        return tensor
+    with torch.no_grad():
+        local: Tensor = tensor.to_local()
         return local
-    return tensor
 
 
 def like(local: Tensor, param: Tensor) -> Tensor:
@@ -71,12 +72,14 @@ class Layer:
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
         self.flat = torch.zeros(sum(self.rooms), dtype=dtype)
         for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
-            local = local_of(param)
+            # The one place that uses what is not public: to_local() gives an alias, and no function gives a DTensor other memory.
+            local = param._local_tensor if is_dtensor(param) else param
             part = whole[:local.numel()].view(local.shape)
             with torch.no_grad():
                 part.copy_(local)
             if room > local.numel():
-                # fully_shard gathers whole rooms. It takes the memory that it finds when state has been loaded.
+                # fully_shard gathers whole rooms. Its hook behind load_state_dict takes the memory that the parameter has, and no
+                # other public call makes it do so.
                 local.data = whole.view(-1, *local.shape[1:])
                 for module in self.module.modules():
                     if any(own is param for own in module.parameters(recurse=False)):
