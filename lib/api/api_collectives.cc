@@ -48,9 +48,9 @@ entrain_status_t Submit(const Request& request) {
     ENTRAIN_RETURN_IF_ERROR(NotNull(request.comm, "comm"));
     if (request.options == nullptr && request.work == nullptr && !request.uneven &&
         CallbackScope::Check(Does::kWait).ok()) {
-      const Likeness like{request.kind, DType{request.dtype}, ReduceOp{request.op}, request.root,
-                          static_cast<int64_t>(request.count)};
-      if (auto status = request.comm->comm->RunAgain(like, request.in, request.out)) {
+      const CallKey key{request.kind, DType{request.dtype}, ReduceOp{request.op}, request.root,
+                        static_cast<int64_t>(request.count)};
+      if (auto status = request.comm->comm->RunAgain(key, request.in, request.out)) {
         return *std::move(status);
       }
     }

@@ -14,8 +14,6 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kMaxKeptScratch = 64 << 10;
-
 // Of sums that only the driver changes.
 void Add(std::atomic<uint64_t>& sum, int64_t more) {
   sum.store(sum.load(std::memory_order_relaxed) + static_cast<uint64_t>(more),
@@ -28,14 +26,6 @@ std::vector<std::string> HostIds(const std::vector<Member>& members) {
     ids.push_back(member.host_id);
   }
   return ids;
-}
-
-// Whether looking at every peer again and again is cheap: in memory it is; of sockets each look is a
-// system call, and more of them than this are better left to epoll.
-bool ShortWayPays(const Topology& topology, const Paths& paths) {
-  constexpr size_t kFewRanks = 8;
-  return (topology.hosts == 1 && paths.inside <= Link::kShm) ||
-         topology.host_of.size() <= kFewRanks;
 }
 
 // The members of each host.
@@ -137,10 +127,10 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
       timeout_ns_(config_.timeout_ns),
-      short_way_(ShortWayPays(topology_, config_.paths)),
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
       numbers_(static_cast<int>(config_.members.size())),
+      inline_(engine_, pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
       membership_(config_.rank, static_cast<int>(config_.members.size())),
       excuses_(config_.members.size()),
       refusals_(config_.members.size()),
@@ -169,14 +159,14 @@ Wiring CommCore::Unnumbered(const Call& call) const {
   return wiring;
 }
 
-void CommCore::Number(CallNumbers::Series series, Wiring* wiring) {
-  wiring->sequence = numbers_.Take(series);
+void CommCore::Number(const Call& call, Wiring* wiring) {
+  wiring->sequence = numbers_.Take(CallNumbers::Of(call));
   wiring->call_number = CallNumbers::OnWire(wiring->sequence);
 }
 
 Wiring CommCore::Numbered(const Call& call) {
   Wiring wiring = Unnumbered(call);
-  Number(CallNumbers::Of(call), &wiring);
+  Number(call, &wiring);
   return wiring;
 }
 
@@ -336,89 +326,26 @@ PartGroup* CommCore::AddGroup(Group group) {
 }
 
 absl::Status CommCore::Run(const Call& call) {
-  if (!short_way_.load(std::memory_order_relaxed) || call.options.background ||
-      ContributionDiffers(call, size()) || PackedCall::Is(call) ||
-      call.reduction.op == ReduceOp::kCustom || call.kind == CallKind::kRecvAny ||
-      !engine_.TakeIfQuiet()) {
-    return StartAndWait(call);
+  if (const std::optional<absl::Status> status = inline_.Run(call)) {
+    return *status;
   }
-  return RunExpress(call);
-}
-
-absl::Status CommCore::StartAndWait(const Call& call) {
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> work, Start(call, false));
   work->Wait(Deadline::Never(), call.options.background);
   return work->status();
 }
 
-std::optional<absl::Status> CommCore::RunAgain(const Likeness& like, const void* in, void* out) {
-  if (IsMessage(like.kind)) {
-    return RunMessage(like, in, out);
+// ---- InlineOwner
+
+absl::Status CommCore::Furnish(const Call& call, Admitted* admitted) {
+  absl::MutexLock lock(&mutex_);
+  if (MustWait(call)) {  // another thread has just started a receive from any peer
+    admitted->waits = true;
+    return absl::OkStatus();
   }
-  if (!engine_.TakeIfQuiet()) {
-    return std::nullopt;
-  }
-  LastCall& last = LastOf(like.kind);
-  // No lock: what is looked at is the driver's, or atomic.
-  if (last.plan == nullptr || !last.Is(like) || !last.Serves(in, out) ||
-      last.plans_made != plans_made_.load(std::memory_order_acquire) ||
-      last.plan->slot_bytes > short_scratch_.size() || ended_.load(std::memory_order_acquire)) {
-    engine_.Leave();
-    return std::nullopt;
-  }
-  last.call.in.data = const_cast<void*>(in);
-  last.call.out.data = out;
-  Number(CallNumbers::Collectives(Tag::kUntagged), &last.wiring);
-  Express express(*last.plan, last.call, last.descriptor, last.wiring, BestKernels(),
-                  short_scratch_.data());
-  if (express.Run(engine_)) {
-    return TakeNote(last.descriptor, last.wiring, express.progress());
-  }
-  return HandOver(last.call, {last.plan, std::move(short_scratch_), last.wiring},
-                  express.progress());
+  return Admit(call, admitted);
 }
 
-absl::Status CommCore::RunExpress(const Call& call) {
-  const uint64_t plans_made = plans_made_.load(std::memory_order_acquire);
-  Admitted admitted;
-  pool_.Give(std::move(short_scratch_));
-  bool waits = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    waits = MustWait(call);  // another thread has just started a receive from any peer
-    const absl::Status status = waits ? absl::OkStatus() : Admit(call, &admitted);
-    if (!status.ok()) {
-      engine_.Leave();
-      return status;
-    }
-  }
-  if (waits) {
-    engine_.Leave();
-    return StartAndWait(call);
-  }
-  if (!admitted.plan->express) {
-    return HandOver(call, std::move(admitted), {});
-  }
-  const Descriptor descriptor = call.descriptor();
-  Express express(*admitted.plan, call, descriptor, admitted.wiring, BestKernels(),
-                  admitted.scratch.data());
-  if (!express.Run(engine_)) {
-    return HandOver(call, std::move(admitted), express.progress());
-  }
-  if (admitted.scratch.size() <= kMaxKeptScratch) {
-    short_scratch_ = std::move(admitted.scratch);
-  } else {
-    pool_.Give(std::move(admitted.scratch));
-  }
-  if (LastCall::MayRepeat(call)) {
-    LastOf(call.kind) =
-        LastCall(call, descriptor, admitted.wiring, plans_made, std::move(admitted.plan));
-  }
-  return TakeNote(descriptor, admitted.wiring, express.progress());
-}
-
-absl::Status CommCore::TakeNote(const Descriptor& descriptor, const Wiring& wiring,
-                                const Progress& progress) {
+absl::Status CommCore::Over(const Descriptor& descriptor, const Wiring& wiring) {
   NoteOver(wiring, descriptor);
   CheckEarly(wiring, descriptor);
   if (vote_.on()) {
@@ -433,14 +360,11 @@ absl::Status CommCore::TakeNote(const Descriptor& descriptor, const Wiring& wiri
   if (engine_.told()) {
     engine_.Succeeded(engine_.clock().Now());
   }
-  Add(express_calls_, 1);
-  Add(bytes_sent_, progress.bytes_sent);
-  Add(bytes_received_, progress.bytes_received);
   engine_.Leave();
   return absl::OkStatus();
 }
 
-absl::Status CommCore::HandOver(const Call& call, Admitted admitted, const Progress& progress) {
+absl::Status CommCore::GoOn(const Call& call, Admitted admitted, const Progress& progress) {
   const int64_t now = engine_.clock().Now();
   Call rest = call;
   SetDeadline(&rest, now);
@@ -529,16 +453,16 @@ absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DTyp
 }
 
 void CommCore::SetPaths(const Paths& paths) {
-  short_way_.store(ShortWayPays(topology_, paths), std::memory_order_relaxed);
+  inline_.SetPays(InlinePath::Pays(topology_, paths));
   absl::MutexLock lock(&mutex_);
   planner_.SetPaths(paths);
-  plans_made_.fetch_add(1, std::memory_order_release);
+  inline_.Forget();
 }
 
 void CommCore::SetProbed(const CostModel& model) {
   absl::MutexLock lock(&mutex_);
   planner_.SetProbed(model);
-  plans_made_.fetch_add(1, std::memory_order_release);
+  inline_.Forget();
 }
 
 CostModel CommCore::model() const {
@@ -552,9 +476,9 @@ Paths CommCore::paths() const {
 }
 
 CommStats CommCore::stats() const {
-  return {calls_.load(std::memory_order_relaxed) + express_calls_.load(std::memory_order_relaxed),
-          bytes_sent_.load(std::memory_order_relaxed),
-          bytes_received_.load(std::memory_order_relaxed)};
+  return {calls_.load(std::memory_order_relaxed) + inline_.count(InlineEnd::kDone),
+          bytes_sent_.load(std::memory_order_relaxed) + inline_.bytes_sent(),
+          bytes_received_.load(std::memory_order_relaxed) + inline_.bytes_received()};
 }
 
 bool CommCore::Drain(Deadline give_up) {

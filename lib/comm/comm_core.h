@@ -5,7 +5,6 @@
 // rest from any thread. Lock order: mutex_, then nothing.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -24,13 +23,12 @@
 #include "lib/comm/call_notes.h"
 #include "lib/comm/call_numbers.h"
 #include "lib/comm/communicator.h"
-#include "lib/comm/last_call.h"
+#include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/planner.h"
 #include "lib/comm/vote.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
-#include "lib/engine/express.h"
 
 namespace entrain {
 
@@ -58,14 +56,6 @@ struct CoreConfig {
   std::string
       world;  // the name of the communicator that this was split from in the end, or its own
   Determinism determinism = Determinism::kDefault;  // of calls that do not say
-};
-
-// What a call gets before it starts.
-struct Admitted {
-  std::shared_ptr<const Plan> plan;
-  OwnedBuffer scratch;
-  Wiring wiring;
-  bool waits = false;  // for its number, in CommCore::lines_
 };
 
 class CommCore;
@@ -132,7 +122,9 @@ struct Refusal {
   friend bool operator==(const Refusal&, const Refusal&) = default;
 };
 
-class CommCore final : public ContextOwner, public std::enable_shared_from_this<CommCore> {
+class CommCore final : public ContextOwner,
+                       private InlineOwner,
+                       public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
   // With the cores that the members have, of which the engine learns too.
@@ -140,12 +132,9 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
                                         CoreConfig config);
 
   absl::StatusOr<RefPtr<Work>> Start(Call call, bool kick);
-  // Starts it and waits. Small calls go the short way where it pays (express.h).
+  // Runs it on the inline path, or starts it and waits.
   absl::Status Run(const Call& call);
-  // The same for an untagged call without options that is like one before but for its addresses,
-  // which it checks, or that is a small send or receive, which it checks wholly; nullopt: it is
-  // neither, or the engine is busy: nothing was done.
-  std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
+  InlinePath& inline_path() { return inline_; }
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(absl::string_view reason);
   void EndWith(const absl::Status& why);
@@ -239,8 +228,6 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
     const CallWork* work = nullptr;  // whose it is; null: none is
     int64_t since_ns = 0;
   };
-  // RunAgain for a send or receive.
-  std::optional<absl::Status> RunMessage(const Likeness& like, const void* in, void* out);
   // What is combined instead of this rank's contribution, and `call` pointed at it.
   absl::StatusOr<OwnedBuffer> Stage(Call* call);
   // The plan and the scratch; and all of it.
@@ -253,27 +240,24 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
                            const PartGroup* among = nullptr);
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Gives it the next number of that series.
-  void Number(CallNumbers::Series series, Wiring* wiring);
   Wiring Numbered(const Call& call);
   Wiring Unnumbered(const Call& call) const;
   // It is a receive from any peer, or one waits before it.
   bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status StartAndWait(const Call& call);
   bool HasStarted(CallId call) const;
   bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
   // How the peer numbers this call, or what it could be called if it is a receive in line.
   CallId CallIdWith(const CallWork& work, int peer) const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // InlineOwner [driver]
+  bool ended() const override { return ended_.load(std::memory_order_acquire); }
+  absl::Status Furnish(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Number(const Call& call, Wiring* wiring) override;  // any thread
+  absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
+  absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
+
   // [driver]:
-  // Does as much as goes the short way, an executor the rest. These leave the engine.
-  absl::Status RunExpress(const Call& call);
-  absl::Status HandOverMessage(const Call& call, const Wiring& wiring, const Progress& progress);
-  absl::Status HandOver(const Call& call, Admitted admitted, const Progress& progress);
-  // A call that went the short way is over. Leaves the engine.
-  absl::Status TakeNote(const Descriptor& descriptor, const Wiring& wiring,
-                        const Progress& progress);
   void StartWork(CallWork* work);
   // Starts the receives in line whose turn has come.
   void TendLines();
@@ -365,13 +349,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::vector<Context> contexts_;     // likewise
 
   std::atomic<int64_t> timeout_ns_;
-  std::atomic<bool> short_way_;  // set once more before the first call of the user
 
   mutable absl::Mutex mutex_;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Planner planner_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> plans_made_{0};  // how often the planner was told to think again
   // Of calls whose order counts beside others' (lines_, LaunchPart), under mutex_.
   CallNumbers numbers_;
   // Receives without a number, by tag, in program order: the first of a line is one from any peer. A message goes to the
@@ -381,13 +363,11 @@ class CommCore final : public ContextOwner, public std::enable_shared_from_this<
   std::shared_ptr<CallbackThread> reductions_ ABSL_GUARDED_BY(mutex_);  // from the first on
   std::atomic<bool> ended_{false};
   std::atomic<uint64_t> calls_{0};
-  std::atomic<uint64_t> express_calls_{0}, bytes_sent_{0}, bytes_received_{0};  // by the driver
-
-  LastCall& LastOf(CallKind kind) { return last_[static_cast<size_t>(kind) % last_.size()]; }
+  // By the driver, without those of the inline path.
+  std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
+  InlinePath inline_;
 
   // [driver]:
-  std::array<LastCall, 8> last_;  // by LastOf
-  OwnedBuffer short_scratch_;
   Membership membership_;
   std::vector<CallWork*> open_;  // each holds one reference
   int in_line_ = 0;              // of open_, without a number

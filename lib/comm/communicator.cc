@@ -390,9 +390,8 @@ absl::Status Communicator::RunOrRefuse(const Call& call) {
   return status;
 }
 
-std::optional<absl::Status> Communicator::RunAgain(const Likeness& like, const void* in,
-                                                   void* out) {
-  return core_->RunAgain(like, in, out);
+std::optional<absl::Status> Communicator::RunAgain(const CallKey& key, const void* in, void* out) {
+  return core_->inline_path().RunAgain(key, in, out);
 }
 
 absl::Status Communicator::AllReduce(const void* in, void* out, int64_t count, DType dtype,

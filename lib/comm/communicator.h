@@ -22,6 +22,7 @@
 
 #include "lib/base/call.h"
 #include "lib/base/cpu_share.h"
+#include "lib/comm/call_key.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
 #include "lib/memory/shared_regions.h"
@@ -41,15 +42,6 @@ enum class Link : uint8_t;
 
 struct CommStats {
   uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
-};
-
-// What calls have in common that differ in nothing but their addresses.
-struct Likeness {
-  CallKind kind;
-  DType dtype;
-  ReduceOp op;
-  int root;
-  int64_t count;
 };
 
 struct CommOptions {
@@ -86,8 +78,8 @@ class Communicator {
   absl::Status Run(const Call& call);
   // The same for a call of the user's: one that this rank cannot start is Refused.
   absl::Status RunOrRefuse(const Call& call);
-  // See CommCore.
-  std::optional<absl::Status> RunAgain(const Likeness& like, const void* in, void* out);
+  // See InlinePath.
+  std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
 
   // The same for the common cases inside the library. Host memory.
   absl::Status AllReduce(const void* in, void* out, int64_t count, DType dtype, ReduceOp op,

@@ -12,7 +12,7 @@ constexpr int64_t kPieceBytes = 256 << 10, kExchangedPieceBytes = 1 << 20;
 // Where one rank receives and the others only send, messages from here on are left whole: the
 // transport takes them in pieces, and finds out by which way they come the quickest.
 constexpr int64_t kWholeBytes = 1 << 20;
-// And where a message is read from its sender's memory at once (lib/engine/express.h), so are those up
+// And where a message is read from its sender's memory at once (lib/engine/inline_call.h), so are those up
 // to here of a scatter, and between two ranks.
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;

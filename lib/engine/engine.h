@@ -108,7 +108,7 @@ class Engine final : public Events {
   bool Await(const Work& work, Deadline give_up, bool background);
   // One turn, unless somebody else drives.
   void PollOnce();
-  // For a caller that moves a small call's messages by itself (express.h): true when nobody drives
+  // For a caller that moves a small call's messages by itself (inline_call.h): true when nobody drives
   // and nothing is under way. It is then the driver, polls nothing, and soon calls Leave or Stay.
   bool TakeIfQuiet();
   void Leave();  // [driver]
@@ -279,6 +279,8 @@ class InlineBackoff {
   explicit InlineBackoff(Engine& engine) : engine_(engine) {}
   // False: the call has waited long enough, or somebody needs the engine.
   bool Wait();
+  // Of a Wait that returned false: somebody needs the engine.
+  bool wanted() const { return !engine_.jobs_.Empty(); }
   void Expect() { backoff_.Expect(); }
 
  private:

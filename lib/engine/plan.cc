@@ -55,7 +55,7 @@ class Cutter {
 
 // One lane of small messages; in every round at most one receive from each peer. Long messages from
 // several peers are better taken side by side.
-bool FitsExpress(const Plan& plan) {
+bool FitsInline(const Plan& plan) {
   constexpr uint32_t kMaxTransfers = 64;  // bits of Progress::done
   constexpr int64_t kLongOfSeveral = 1 << 20;
   const Schedule& schedule = *plan.schedule;
@@ -69,7 +69,7 @@ bool FitsExpress(const Plan& plan) {
     for (uint32_t t = 0; fits && t < round.transfers; ++t) {
       const Transfer& transfer = schedule.transfers[round.first_transfer + t];
       const int64_t bytes = plan.places.transfers[round.first_transfer + t].bytes;
-      fits = bytes <= kMaxExpressBytes;
+      fits = bytes <= kMaxInlineBytes;
       if (transfer.direction == Direction::kRecv) {
         from.push_back(transfer.peer);
         longest = std::max(longest, bytes);
@@ -396,7 +396,7 @@ Plan Plan::Make(std::shared_ptr<const Schedule> schedule, const char* algorithm,
   for (uint32_t o = 0; o < plan.schedule->ops.size(); ++o) {
     plan.aside_bytes = std::max(plan.aside_bytes, AsideBytesOf(plan, o));
   }
-  plan.express = FitsExpress(plan);
+  plan.fits_inline = FitsInline(plan);
   for (const Round& round : plan.schedule->rounds) {
     plan.ops_before_sends.push_back(OpsBeforeSends(*plan.schedule, round));
     plan.copies_first.push_back(CopiesFirst(plan, round));

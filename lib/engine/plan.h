@@ -1,5 +1,5 @@
 // A schedule with sizes, bound to one call's buffers: where every region is, and the local
-// operations on them. For whoever moves the messages: the executor, or the short way (express.h).
+// operations on them. The executor moves the messages, or the inline path (inline_call.h).
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct Place {
   int64_t offset = 0, bytes = 0;
 };
 
-// The largest message that goes the short way: more, no transport sends or takes at once.
-constexpr int64_t kMaxExpressBytes = 2 << 20;
+// The largest message on the inline path: no transport sends or takes a longer one at once.
+constexpr int64_t kMaxInlineBytes = 2 << 20;
 
 // A schedule with sizes: what is the same for every call of one shape. Immutable once made.
 struct Plan {
@@ -43,7 +43,7 @@ struct Plan {
   int64_t slot_bytes = 0;  // scratch of the largest lane
   // What the caller's own function is given of the largest combination, apart from that: see Binding::SetAside.
   int64_t aside_bytes = 0;
-  bool express = false;  // may go the short way, see express.h
+  bool fits_inline = false;  // see inline_call.h
   // Per round: whether its operations write nothing that it sends, so that they need not wait for its sends.
   std::vector<bool> ops_before_sends;
   // Per round: whether its operations only copy, and do not wait for its messages: of an exchange, where others copy

@@ -273,10 +273,10 @@ TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   EXPECT_GT(lanes(CallKind::kReduceScatter, 2, Link::kShm, 512 * kKiB + 4), 1u);
   EXPECT_GT(lanes(CallKind::kReduceScatter, 2, Link::kTcpInside, 512 * kKiB), 1u);
   EXPECT_GT(lanes(CallKind::kReduceScatter, 4, Link::kShm, 512 * kKiB), 1u);
-  EXPECT_TRUE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB)->express);
-  EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB + 4)->express);
-  EXPECT_TRUE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB - 4)->express);
-  EXPECT_FALSE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB)->express);
+  EXPECT_TRUE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB)->fits_inline);
+  EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB + 4)->fits_inline);
+  EXPECT_TRUE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB - 4)->fits_inline);
+  EXPECT_FALSE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB)->fits_inline);
 }
 
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {

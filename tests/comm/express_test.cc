@@ -1,4 +1,4 @@
-// The short way of small blocking calls (lib/engine/express.h): that ranks which take it and ranks
+// The short way of small blocking calls (lib/engine/inline_call.h): that ranks which take it and ranks
 // which do not, or stop on the way, are at one; and that it says what the long way says.
 #include <atomic>
 #include <barrier>

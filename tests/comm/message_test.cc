@@ -194,19 +194,21 @@ TEST_P(Message, ThreadsThatSendAndReceiveAtOnceDoNotMix) {
 TEST_P(Message, WhatIsNotGoodIsLeftToTheLongWay) {
   RunRanks(2, Options(), [](const Comm& comm) {
     const int peer = 1 - comm->rank();
-    std::vector<int64_t> data(4, comm->rank());
+    std::vector<int64_t> data(4, comm->rank()), first(4);
+    ASSERT_EQ(Go(comm, CallKind::kSend, data, peer), absl::OkStatus());  // calls to be repeated
+    ASSERT_EQ(Go(comm, CallKind::kRecv, first, peer), absl::OkStatus());
     for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
-      const Likeness good{kind, DType::kI64, ReduceOp::kSum, peer, 4};
-      const auto refused = [&](Likeness like, void* buffer) {
-        return !comm->RunAgain(like, buffer, buffer).has_value();
+      const CallKey good{kind, DType::kI64, ReduceOp::kSum, peer, 4};
+      const auto refused = [&](CallKey key, void* buffer) {
+        return !comm->RunAgain(key, buffer, buffer).has_value();
       };
-      Likeness bad = good;
+      CallKey bad = good;
       for (const int root : {-1, comm->rank(), 2}) {
         bad.root = root;
         EXPECT_TRUE(refused(bad, data.data())) << root;
       }
       bad = good;
-      for (const int64_t count : {int64_t{-1}, kMaxExpressBytes / 8 + 1, INT64_MAX, INT64_MIN}) {
+      for (const int64_t count : {int64_t{-1}, kMaxInlineBytes / 8 + 1, INT64_MAX, INT64_MIN}) {
         bad.count = count;
         EXPECT_TRUE(refused(bad, data.data())) << count;
       }

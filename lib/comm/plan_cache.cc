@@ -1,4 +1,4 @@
-#include "lib/comm/last_call.h"
+#include "lib/comm/plan_cache.h"
 
 #include <utility>
 
@@ -9,21 +9,23 @@ uintptr_t At(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-}  // namespace
-
+// A buffer that a call may have: not null, aligned, not around the end of memory; or empty.
 bool IsGoodBuffer(const void* buffer, int64_t bytes, int64_t alignment) {
   return bytes == 0 ||
          (buffer != nullptr && (At(buffer) & (static_cast<uintptr_t>(alignment) - 1)) == 0 &&
           At(buffer) + static_cast<uintptr_t>(bytes) > At(buffer));
 }
 
-bool LastCall::MayRepeat(const Call& call) {
-  return !IsMessage(call.kind) && call.uneven == nullptr && IsBuiltin(call.reduction.op) &&
+}  // namespace
+
+bool CachedCall::MayRepeat(const Call& call) {
+  return call.uneven == nullptr && IsBuiltin(call.reduction.op) &&
          call.options.determinism == Determinism::kDefault;
 }
 
-LastCall::LastCall(const Call& checked, const Descriptor& its_descriptor, const Wiring& its_wiring,
-                   uint64_t made, std::shared_ptr<const Plan> its_plan)
+CachedCall::CachedCall(const Call& checked, const Descriptor& its_descriptor,
+                       const Wiring& its_wiring, uint64_t made,
+                       std::shared_ptr<const Plan> its_plan)
     : plan(std::move(its_plan)),
       call(checked),
       descriptor(its_descriptor),
@@ -36,17 +38,35 @@ LastCall::LastCall(const Call& checked, const Descriptor& its_descriptor, const 
   wiring.user_tag = Tag::kUntagged;
 }
 
-bool LastCall::Serves(const void* in, const void* out) const {
+bool CachedCall::Serves(const void* in, const void* out) const {
   // Buffers that share memory do it as they did before.
   return IsGoodBuffer(in, call.in.bytes, alignment_) &&
          IsGoodBuffer(out, call.out.bytes, alignment_) &&
          (At(out) - At(in) == apart_by_ || (apart_ && Apart(in, out)));
 }
 
-bool LastCall::Apart(const void* in, const void* out) const {
+bool CachedCall::Apart(const void* in, const void* out) const {
   return call.in.bytes == 0 || call.out.bytes == 0 ||
          At(in) + static_cast<uintptr_t>(call.in.bytes) <= At(out) ||
          At(out) + static_cast<uintptr_t>(call.out.bytes) <= At(in);
+}
+
+CachedCall* PlanCache::Find(const CallKey& key, uint64_t plans_made) {
+  CachedCall* const found = calls_[SlotOf(PrintOf(key, plans_made))].get();
+  const bool same =
+      found != nullptr && found->plans_made == plans_made && CachedCall::KeyOf(found->call) == key;
+  return same ? found : nullptr;
+}
+
+void PlanCache::Keep(CachedCall call) {
+  const uint64_t print = PrintOf(CachedCall::KeyOf(call.call), call.plans_made);
+  std::unique_ptr<CachedCall>& slot = calls_[SlotOf(print)];
+  if (slot == nullptr) {
+    slot = std::make_unique<CachedCall>(std::move(call));
+  } else {
+    *slot = std::move(call);
+  }
+  prints_[SlotOf(print)].store(print, std::memory_order_relaxed);
 }
 
 }  // namespace entrain

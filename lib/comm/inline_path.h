@@ -1,0 +1,105 @@
+// The one way into a call beside the executor: the calling thread takes the engine's word once, moves the messages of a
+// small blocking call itself (lib/engine/inline_call.h), and lets go of the word. A plan cache serves calls that differ
+// from an earlier one only in their addresses, sends and receives included. When the call cannot finish here, one place
+// (HandOver) gives it to an executor, with the sentence that says why.
+//
+//   RunAgain ── key is cached ──> take the word ── verify ──┐
+//   Run ── take the word ── owner: plan, scratch, number ───┴─> InlineCall ── kDone ──> owner: Over
+//                                                                          └─ else ──> owner: GoOn
+//
+// Thread safety: any thread, but for what is marked [driver].
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+
+#include "lib/base/call.h"
+#include "lib/comm/cost_model.h"
+#include "lib/comm/plan_cache.h"
+#include "lib/comm/topology.h"
+#include "lib/engine/engine.h"
+#include "lib/engine/inline_call.h"
+#include "lib/memory/buffer.h"
+
+namespace entrain {
+
+// What a call gets before it starts.
+struct Admitted {
+  std::shared_ptr<const Plan> plan;
+  OwnedBuffer scratch;
+  Wiring wiring;
+  bool waits = false;  // for its number, in CommCore::lines_
+};
+
+// The communicator, as the inline path needs it. All [driver].
+class InlineOwner {
+ public:
+  virtual ~InlineOwner() = default;
+  // No further call may start.
+  virtual bool ended() const = 0;
+  // Gives the call its plan, its scratch and its number; or says that it must wait for its turn, and gives nothing.
+  virtual absl::Status Furnish(const Call& call, Admitted* admitted) = 0;
+  // Gives the next number to a call that has the rest.
+  virtual void Number(const Call& call, Wiring* wiring) = 0;
+  // The call is over. Leaves the engine.
+  virtual absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) = 0;
+  // An executor goes on from `progress`; returns when the call is over. Leaves the engine.
+  virtual absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) = 0;
+};
+
+class InlinePath {
+ public:
+  // All outlive it. `ranks`: of the communicator.
+  InlinePath(Engine& engine, BufferPool& pool, InlineOwner& owner, int ranks, bool pays)
+      : engine_(engine), pool_(pool), owner_(owner), ranks_(ranks), pays_(pays) {}
+
+  // Whether it is cheap to look at every peer again and again: in memory it is. Of sockets each look is a system call,
+  // and many of them are better left to epoll.
+  static bool Pays(const Topology& topology, const Paths& paths);
+  void SetPays(bool pays) { pays_.store(pays, std::memory_order_relaxed); }
+  // Plans made so far count no more.
+  void Forget() { plans_made_.fetch_add(1, std::memory_order_release); }
+
+  // Runs a call without options that the cache has. Checks its addresses. Nullopt: the cache does not have it, the
+  // addresses are not good, or the engine is busy; nothing was done.
+  std::optional<absl::Status> RunAgain(const CallKey& key, const void* in, void* out);
+  // Runs a checked call. Nullopt: it must be started, or the engine is busy; nothing was done.
+  std::optional<absl::Status> Run(const Call& call);
+
+  // Calls that came to this end here.
+  uint64_t count(InlineEnd end) const {
+    return ends_[static_cast<size_t>(end)].load(std::memory_order_relaxed);
+  }
+  // Of the calls that are over here.
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
+
+ private:
+  uint64_t plans_made() const { return plans_made_.load(std::memory_order_acquire); }
+  // Whether calls of this kind may go inline.
+  bool MayTry(const Call& call) const;
+  // [driver]
+  bool ReserveScratch(int64_t bytes);
+  absl::Status Finish(const Descriptor& descriptor, const Wiring& wiring, const Progress& progress);
+  absl::Status HandOver(InlineEnd why, const Call& call, Admitted admitted,
+                        const Progress& progress);
+
+  Engine& engine_;
+  BufferPool& pool_;
+  InlineOwner& owner_;
+  const int ranks_;
+  std::atomic<bool> pays_;
+  std::atomic<uint64_t> plans_made_{0};  // how often Forget was called
+  PlanCache cache_;
+  OwnedBuffer scratch_;  // [driver] between calls
+  // Written by the driver.
+  std::array<std::atomic<uint64_t>, kInlineEnds.size()> ends_{};
+  std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
+};
+
+}  // namespace entrain

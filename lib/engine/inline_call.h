@@ -1,0 +1,66 @@
+// A small blocking call on the inline path: the calling thread moves all messages itself, at once, with nothing posted,
+// queued or allocated. Its messages are those of the executor, so each rank may take either path. When the inline path
+// cannot finish, an executor goes on from progress().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/engine/engine.h"
+#include "lib/engine/executor.h"
+#include "lib/engine/plan.h"
+
+namespace entrain {
+
+// How an inline call ends. After all but kDone an executor must go on.
+enum class InlineEnd : uint8_t { kDone, kNoFit, kNoRoom, kOtherFirst, kWaitedLong, kEngineWanted };
+inline constexpr std::array<absl::string_view, 6> kInlineEnds = {
+    "the call is over",
+    "the plan has several lanes, long messages or many transfers",
+    "a message could not be sent at once",
+    "only a turn of the engine can take what came first, or a path has ended",
+    "a peer was late by a millisecond",
+    "another thread needs the engine",
+};
+constexpr absl::string_view SentenceOf(InlineEnd end) {
+  return kInlineEnds[static_cast<size_t>(end)];
+}
+
+class InlineCall {
+ public:
+  // For a call without a function of the caller's. All outlive it. `scratch`: plan.slot_bytes.
+  InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
+             const Kernels& kernels, std::byte* scratch);
+
+  // [driver], see Engine::TakeIfQuiet. Once.
+  InlineEnd Run(Engine& engine);
+  const Progress& progress() const { return progress_; }
+
+ private:
+  InlineEnd RunRound(uint32_t index, InlineBackoff& backoff);
+  // These return kDone when their part of the round is done.
+  InlineEnd SendAll(const Round& round);
+  InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
+  // Looks once for each message that is missing. kDone: goes on; `*missing` and `*part` say with what.
+  InlineEnd ReceiveSome(const Round& round, int* missing, bool* part);
+  // Waits until the peers have taken the announced messages.
+  InlineEnd AwaitTaken(const Round& round, InlineBackoff& backoff);
+  // Copies this round's messages that still lie in endpoints' memory to the scratch.
+  void Keep();
+
+  const Plan& plan_;
+  const Wiring& wiring_;
+  const Descriptor& descriptor_;
+  const Binding binding_;
+  const Lane& lane_;
+  std::byte* const scratch_;
+  Progress progress_;
+  absl::InlinedVector<Lent, 8> lent_;     // of this round
+  bool crowded_ = false, sends_ = false;  // sends_: in this round
+};
+
+}  // namespace entrain
