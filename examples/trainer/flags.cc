@@ -299,11 +299,14 @@ std::string FlagsOf(const entrain_edit_option_t& option) {
                                                                 : flags;
 }
 
-// Without the functions that no command line can give.
 std::vector<std::string> ChoicesOf(const entrain_edit_option_t& option) {
-  std::vector<std::string> choices = CLI::detail::split(option.choices, ',');
+  return CLI::detail::split(option.choices, ',');
+}
+
+// Without the function, which no command line can give.
+CLI::Validator IsOneOf(std::vector<std::string> choices) {
   choices.erase(std::remove(choices.begin(), choices.end(), "callback"), choices.end());
-  return choices;
+  return CLI::IsMember(choices);
 }
 
 std::string ValueText(const entrain_edit_option_t& option, double value) {
@@ -361,7 +364,7 @@ void AddOption(CLI::App* group, const entrain_edit_option_t& option, GivenOption
       const auto at = std::find(choices.begin(), choices.end(), text);
       (*given)[name] = static_cast<double>(at - choices.begin());
     };
-    group->add_option_function<std::string>(flags, take, help)->check(CLI::IsMember(choices));
+    group->add_option_function<std::string>(flags, take, help)->check(IsOneOf(choices));
   } else {
     group
         ->add_option_function<double>(
