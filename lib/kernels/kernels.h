@@ -25,6 +25,9 @@ struct AdamwArgs {
   double lr, beta1, beta2, eps, weight_decay;
   double correction1, correction2;
 };
+struct LionArgs {
+  double lr, beta1, beta2, weight_decay;
+};
 // Parameters of one AGD step (the rule: lib/optim/rules.h), made in double of the hyper-parameters
 // and the number of the step.
 struct AgdArgs {
@@ -89,6 +92,7 @@ struct Kernels {
   void (*sgd)(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count);
   void (*adamw)(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v,
                 int64_t count);
+  void (*lion)(const LionArgs& args, float* out, float* p, const float* g, float* m, int64_t count);
   // Returns how many elements had sqrt(v) >= floor; 0 when out != p.
   int64_t (*agd)(const AgdArgs& args, const AgdArrays& arrays, int64_t count);
   // saved = p, then p += scale * g, or scale * (p^2 * g) if adaptive.

@@ -77,6 +77,9 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerConfig& 
     case OptimizerKind::kAgd:
       ENTRAIN_RETURN_IF_ERROR(CheckAgd(config));
       return MakeAgd(config);
+    case OptimizerKind::kLion:
+      ENTRAIN_RETURN_IF_ERROR(CheckBetas(config));
+      return MakeLion(config);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer kind ", static_cast<int32_t>(config.kind), " is unknown"));

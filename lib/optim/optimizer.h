@@ -45,16 +45,17 @@ class Optimizer {
   virtual BranchCounts branches() const { return {}; }
 };
 
-enum class OptimizerKind : int32_t { kSgd = 0, kAdamw = 1, kAgd = 2 };
+enum class OptimizerKind : int32_t { kSgd = 0, kAdamw = 1, kAgd = 2, kLion = 3 };
 // agd: p ← (1 - lr wd) p, p ← (1 - wd) p, or g ← g + wd p.
 enum class WeightDecay : int32_t { kDecoupled = 0, kFixed = 1, kCoupled = 2 };
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kSgd;
   double momentum = 0;  // sgd
   bool nesterov = false;
-  double beta1 = 0.9, beta2 = 0.999;  // adamw, agd
+  double beta1 = 0.9, beta2 = 0.999;  // adamw, agd, lion
   double eps = 1e-8;                  // adamw
-  double weight_decay = 0;  // sgd: added to the gradient; adamw: decoupled; agd: as `decay` says
+  double weight_decay =
+      0;  // sgd: added to the gradient; adamw, lion: decoupled; agd: as `decay` says
   WeightDecay decay = WeightDecay::kDecoupled;  // agd, as all below
   double delta = 1e-5;                          // the switch: below it a step is that of SGD
   double clip = 0;                              // largest m / max(√v, δ); 0: off

@@ -16,6 +16,9 @@ std::unique_ptr<Optimizer> MakeSgd(const OptimizerConfig& config);
 // p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε).  State: m, v.
 std::unique_ptr<Optimizer> MakeAdamw(const OptimizerConfig& config);
 
+// Lion (arXiv 2302.06675): p ← (1 − η λ) p − η sign(β₁ m + (1 − β₁) g);  m ← β₂ m + (1 − β₂) g.  State: m.
+std::unique_ptr<Optimizer> MakeLion(const OptimizerConfig& config);
+
 // AGD (arXiv 2312.01658): the second moment is that of the change of the mean gradient, and delta
 // decides, for each element at each step, between an adaptive step and one of SGD with momentum.
 // With c₁ = 1 − β₁ᵗ, c₂ = 1 − β₂ᵗ:

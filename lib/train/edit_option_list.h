@@ -75,29 +75,29 @@
   X(double, clip_pseudo_grad, 0, AtLeast(0), !o.plain(),                                                               \
     "has no effect in plain averaging; set an outer_optimizer or a reducer", true,                                     \
     "largest norm of a layer's pseudo-gradient (phi); 0: off")                                                         \
-  X(OuterKind, outer_optimizer, OuterKind::kNone, OneOf("ENTRAIN_OUTER_*", "none,sgd,adamw,callback"), true, nullptr,  \
-    true,                                                                                                              \
+  X(OuterKind, outer_optimizer, OuterKind::kNone, OneOf("ENTRAIN_OUTER_*", "none,sgd,adamw,callback,lion"), true,      \
+    nullptr, true,                                                                                                     \
     "what moves the anchor")                                                                                           \
   X(bool, outer_nesterov, false, Switch(), o.outer_optimizer == OuterKind::kSgd,                                       \
     "has no effect without outer_optimizer sgd; set both", true,                                                       \
     "sgd: Nesterov's momentum")                                                                                        \
   X(double, outer_lr, 0.7, AtLeast(0),                                                                                 \
-    o.outer_optimizer == OuterKind::kSgd || o.outer_optimizer == OuterKind::kAdamw,                                    \
-    "has no effect without outer_optimizer sgd or adamw; set both", true,                                              \
+    o.outer_has_rate(),                                                                                                \
+    "has no effect without outer_optimizer sgd, adamw or lion; set both", true,                                        \
     "learning rate of the anchor (eta)")                                                                               \
   X(double, outer_momentum, 0.8, From(0, 1), o.outer_optimizer == OuterKind::kSgd,                                     \
     "has no effect without outer_optimizer sgd; set both", true,                                                       \
     "sgd (mu)")                                                                                                        \
   X(double, outer_weight_decay, 0, AtLeast(0),                                                                         \
-    o.outer_optimizer == OuterKind::kSgd || o.outer_optimizer == OuterKind::kAdamw,                                    \
-    "has no effect without outer_optimizer sgd or adamw; set both", true,                                              \
+    o.outer_has_rate(),                                                                                                \
+    "has no effect without outer_optimizer sgd, adamw or lion; set both", true,                                        \
     "of the anchor")                                                                                                   \
-  X(double, outer_beta1, 0.9, From(0, 1), o.outer_optimizer == OuterKind::kAdamw,                                      \
-    "has no effect without outer_optimizer adamw; set both", true,                                                     \
-    "adamw")                                                                                                           \
-  X(double, outer_beta2, 0.999, From(0, 1), o.outer_optimizer == OuterKind::kAdamw,                                    \
-    "has no effect without outer_optimizer adamw; set both", true,                                                     \
-    "adamw")                                                                                                           \
+  X(double, outer_beta1, 0.9, From(0, 1), o.outer_has_betas(),                                                         \
+    "has no effect without outer_optimizer adamw or lion; set both", true,                                             \
+    "adamw, lion")                                                                                                     \
+  X(double, outer_beta2, 0.999, From(0, 1), o.outer_has_betas(),                                                       \
+    "has no effect without outer_optimizer adamw or lion; set both", true,                                             \
+    "adamw, lion")                                                                                                     \
   X(double, outer_eps, 1e-8, AtLeast(kLeastEps), o.outer_optimizer == OuterKind::kAdamw,                               \
     "has no effect without outer_optimizer adamw; set both", true,                                                     \
     "adamw")                                                                                                           \

@@ -16,7 +16,7 @@
 namespace entrain {
 
 // Values are the C ABI's (train.h).
-enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3 };
+enum class OuterKind : int32_t { kNone = 0, kSgd = 1, kAdamw = 2, kCallback = 3, kLion = 4 };
 enum class ReducerKind : int32_t { kNone = 0, kLinear = 1, kGta = 2 };
 // What becomes of theta when an exchange that ran behind further steps is merged; see train.h.
 enum class OverlapMerge : int32_t { kAdd = 0, kMix = 1, kRestart = 2 };
@@ -42,6 +42,13 @@ struct EditOptions {
   // Neither outer optimizer nor reducer: parameters are averaged, and there are no anchors.
   bool plain() const {
     return outer_optimizer == OuterKind::kNone && reducer == ReducerKind::kNone;
+  }
+  // Outer optimizers of the library's own, which have a learning rate; and those with two betas.
+  bool outer_has_rate() const {
+    return outer_optimizer != OuterKind::kNone && outer_optimizer != OuterKind::kCallback;
+  }
+  bool outer_has_betas() const {
+    return outer_optimizer == OuterKind::kAdamw || outer_optimizer == OuterKind::kLion;
   }
   // Whether the outer step depends on norms of what goes into it.
   bool scales_outer() const {

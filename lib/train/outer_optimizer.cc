@@ -27,6 +27,9 @@ std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
     case OuterKind::kAdamw:
       config.kind = OptimizerKind::kAdamw;
       break;
+    case OuterKind::kLion:
+      config.kind = OptimizerKind::kLion;
+      break;
     default:
       return nullptr;
   }

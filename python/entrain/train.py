@@ -332,7 +332,7 @@ class EditConfig:
     normalize: Optional[bool] = None
     weight_softmax_temperature: Optional[float] = None
     clip_pseudo_grad: Optional[float] = None
-    #: "none", "sgd", "adamw", or "callback" with outer_step
+    #: "none", "sgd", "adamw", "lion", or "callback" with outer_step
     outer_optimizer: str = "none"
     outer_nesterov: bool = False
     outer_lr: Optional[float] = None

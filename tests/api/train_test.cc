@@ -440,7 +440,7 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.pseudo_gradnorm_reduce, -1, "pseudo_gradnorm_reduce -1");
     config.outer_lr = 0.25;
     expect_refused(&config.outer_optimizer, ENTRAIN_OUTER_NONE,
-                   "outer_lr: 0.25 has no effect without outer_optimizer sgd or adamw; set both");
+                   "outer_lr: 0.25 has no effect without outer_optimizer sgd, adamw or lion; set both");
     EXPECT_EQ(edit, nullptr);
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     EXPECT_FAILS(entrain_edit_end_step(edit), ENTRAIN_FAILED_PRECONDITION,

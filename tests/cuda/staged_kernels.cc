@@ -215,6 +215,14 @@ void Adamw(const AdamwArgs& args, float* out, float* p, const float* g, float* m
   stage.Run([&](const Kernels& k) { k.adamw(args, o, x, grad, mean, square, count); });
 }
 
+void Lion(const LionArgs& args, float* out, float* p, const float* g, float* m, int64_t count) {
+  Stage stage;
+  float *const o = stage.At(out, count * 4), *const x = stage.At(p, count * 4);
+  const float* const grad = stage.At(g, count * 4);
+  float* const mean = stage.At(m, count * 4);
+  stage.Run([&](const Kernels& k) { k.lion(args, o, x, grad, mean, count); });
+}
+
 int64_t Agd(const AgdArgs& args, const AgdArrays& arrays, int64_t count) {
   Stage stage;
   AgdArrays there;
@@ -269,6 +277,7 @@ constexpr Kernels kStaged = {
     .all_finite = AllFinite,
     .sgd = Sgd,
     .adamw = Adamw,
+    .lion = Lion,
     .agd = Agd,
     .ascend = Ascend,
     .add_sharpness = AddSharpness,

@@ -112,6 +112,33 @@ TEST_P(UpdatesTest, AdamwAgrees) {
   }
 }
 
+TEST_P(UpdatesTest, LionAgrees) {
+  const LionArgs args = {.lr = 0.05, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
+  for (const int64_t count : kCounts) {
+    Array p = Normal(count), g = Normal(count), m = Normal(count), out(DType::kF32, count);
+    for (int64_t i = 0; i < count; i += 5) {  // nowhere to go
+      g.Set(i, 0.0f);
+      m.Set(i, 0.0f);
+    }
+    Array want_p = p, want_m = m;
+    for (int64_t i = 0; i < count; ++i) {
+      const float grad = g.At<float>(i), mean = m.At<float>(i);
+      const float mixed = Times(0.9f, mean) + Times(static_cast<float>(1 - 0.9), grad);
+      const float kept = Times(p.At<float>(i), static_cast<float>(1 - 0.05 * 0.1));
+      want_p.Set(i, mixed > 0 ? kept - 0.05f : mixed < 0 ? kept + 0.05f : kept);
+      want_m.Set(i, Times(0.99f, mean) + Times(static_cast<float>(1 - 0.99), grad));
+    }
+    const Array p_before = p, m_before = m;
+    kernels().lion(args, out.floats(), p.floats(), g.floats(), m.floats(), count);
+    EXPECT_TRUE(SameArrays(out, want_p)) << count;
+    EXPECT_TRUE(SameArrays(p, p_before)) << count;
+    EXPECT_TRUE(SameArrays(m, m_before)) << count;
+    kernels().lion(args, p.floats(), p.floats(), g.floats(), m.floats(), count);
+    EXPECT_TRUE(SameArrays(p, want_p)) << count;
+    EXPECT_TRUE(SameArrays(m, want_m)) << count;
+  }
+}
+
 struct AgdElement {
   float p, m, b, largest, z;
   bool adaptive;

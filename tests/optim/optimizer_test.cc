@@ -79,6 +79,11 @@ OptimizerConfig Adamw(double beta1, double beta2, double weight_decay) {
   config.weight_decay = weight_decay;
   return config;
 }
+OptimizerConfig Lion(double beta1, double beta2, double weight_decay) {
+  OptimizerConfig config = Adamw(beta1, beta2, weight_decay);
+  config.kind = OptimizerKind::kLion;
+  return config;
+}
 OptimizerConfig Agd(double delta, double weight_decay) {
   OptimizerConfig config;
   config.kind = OptimizerKind::kAgd;
@@ -182,20 +187,20 @@ TEST_P(OptimizerTest, NoElementsAreNoWork) {
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, OptimizerTest,
-    ::testing::Values(Case{"sgd", Sgd(0, false, 0), 0}, Case{"sgd_decay", Sgd(0, false, 0.1), 0},
-                      Case{"sgd_momentum", Sgd(0.9, false, 0), 1},
-                      Case{"sgd_nesterov_decay", Sgd(0.85, true, 0.01), 1},
-                      Case{"adamw", Adamw(0.9, 0.999, 0), 2},
-                      Case{"adamw_decay", Adamw(0.9, 0.95, 0.1), 2},
-                      Case{"adamw_no_memory", Adamw(0, 0, 0), 2}, Case{"agd", Agd(1e-5, 0), 2},
-                      Case{"agd_all_sgd", Agd(10, 0), 2},
-                      Case{"agd_both_branches", Agd(0.04, 0.1), 2},
-                      Case{"agd_clip", AgdWith(false, false, 0.5, kDecoupled), 2},
-                      Case{"agd_fixed_decay", AgdWith(false, false, 0, kFixed), 2},
-                      Case{"agd_coupled_decay", AgdWith(false, false, 0, kCoupled), 2},
-                      Case{"agd_amsgrad", AgdWith(true, false, 0, kDecoupled), 3},
-                      Case{"agd_win", AgdWith(false, true, 0, kDecoupled), 3},
-                      Case{"agd_win_amsgrad_clip", AgdWith(true, true, 2, kDecoupled), 4}),
+    ::testing::Values(
+        Case{"sgd", Sgd(0, false, 0), 0}, Case{"sgd_decay", Sgd(0, false, 0.1), 0},
+        Case{"sgd_momentum", Sgd(0.9, false, 0), 1},
+        Case{"sgd_nesterov_decay", Sgd(0.85, true, 0.01), 1},
+        Case{"adamw", Adamw(0.9, 0.999, 0), 2}, Case{"adamw_decay", Adamw(0.9, 0.95, 0.1), 2},
+        Case{"adamw_no_memory", Adamw(0, 0, 0), 2}, Case{"lion", Lion(0.9, 0.99, 0), 1},
+        Case{"lion_decay", Lion(0.5, 0.9, 0.1), 1}, Case{"agd", Agd(1e-5, 0), 2},
+        Case{"agd_all_sgd", Agd(10, 0), 2}, Case{"agd_both_branches", Agd(0.04, 0.1), 2},
+        Case{"agd_clip", AgdWith(false, false, 0.5, kDecoupled), 2},
+        Case{"agd_fixed_decay", AgdWith(false, false, 0, kFixed), 2},
+        Case{"agd_coupled_decay", AgdWith(false, false, 0, kCoupled), 2},
+        Case{"agd_amsgrad", AgdWith(true, false, 0, kDecoupled), 3},
+        Case{"agd_win", AgdWith(false, true, 0, kDecoupled), 3},
+        Case{"agd_win_amsgrad_clip", AgdWith(true, true, 2, kDecoupled), 4}),
     [](const auto& rule) { return std::string(rule.param.name); });
 
 // η = 0.8, μ = 0.85, from 1 with gradients 0, 0.5, 0.25, -0.1: the check of the outer optimizer's

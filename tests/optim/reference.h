@@ -38,6 +38,13 @@ inline void ReferenceAdamwStep(const OptimizerConfig& config, double lr, int64_t
          (std::sqrt(e.v) / std::sqrt(1 - std::pow(config.beta2, t)) + config.eps);
 }
 
+inline void ReferenceLionStep(const OptimizerConfig& config, double lr, double g,
+                              ReferenceElement& e) {
+  const double mixed = config.beta1 * e.m + (1 - config.beta1) * g;
+  e.x -= lr * ((mixed > 0) - (mixed < 0) + config.weight_decay * e.x);
+  e.m = config.beta2 * e.m + (1 - config.beta2) * g;
+}
+
 inline void ReferenceAgdStep(const OptimizerConfig& config, double lr, int64_t step, double g,
                              ReferenceElement& e) {
   const auto t = static_cast<double>(step);
@@ -79,6 +86,8 @@ inline void ReferenceStep(const OptimizerConfig& config, double lr, int64_t step
       return ReferenceAdamwStep(config, lr, step, grad, e);
     case OptimizerKind::kAgd:
       return ReferenceAgdStep(config, lr, step, grad, e);
+    case OptimizerKind::kLion:
+      return ReferenceLionStep(config, lr, grad, e);
   }
 }
 

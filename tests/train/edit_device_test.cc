@@ -42,13 +42,15 @@ int32_t HalfAStep(void* /*user*/, int32_t /*layer*/, int64_t /*step*/, float* an
 }
 
 std::vector<Case> Cases() {
-  EditOptions nesterov = Averaging(), adamw, callback, gta, packed, sum;
+  EditOptions nesterov = Averaging(), adamw, lion, callback, gta, packed, sum;
   nesterov.outer_lr = 0.7;
   nesterov.outer_momentum = 0.8;
   nesterov.outer_nesterov = true;
   nesterov.outer_weight_decay = 0.1;
   adamw.outer_optimizer = OuterKind::kAdamw;
   adamw.outer_lr = 0.05;
+  lion.outer_optimizer = OuterKind::kLion;
+  lion.outer_lr = 0.05;
   callback.outer_optimizer = OuterKind::kCallback;
   callback.outer_step = HalfAStep;
   gta.reducer = ReducerKind::kGta;
@@ -65,12 +67,20 @@ std::vector<Case> Cases() {
   offload.cpu_offload = true;
   in_turn.prefetch = 0;
   compat.compat = true;
-  return {
-      {"plain", EditOptions(), true}, {"mean", Averaging(), true},  {"nesterov", nesterov, true},
-      {"adamw", adamw, true},         {"callback", callback, true}, {"gta", gta, true},
-      {"packed", packed, true},       {"sum", sum, true},           {"offload", offload, true},
-      {"weighed", Weighed(), false},  {"judged", Judged(), false},  {"in turn", in_turn, false},
-      {"compat", compat, false}};
+  return {{"plain", EditOptions(), true},
+          {"mean", Averaging(), true},
+          {"nesterov", nesterov, true},
+          {"adamw", adamw, true},
+          {"lion", lion, true},
+          {"callback", callback, true},
+          {"gta", gta, true},
+          {"packed", packed, true},
+          {"sum", sum, true},
+          {"offload", offload, true},
+          {"weighed", Weighed(), false},
+          {"judged", Judged(), false},
+          {"in turn", in_turn, false},
+          {"compat", compat, false}};
 }
 
 void ExpectSame(const std::vector<float>& got, const std::vector<float>& want, bool exact) {

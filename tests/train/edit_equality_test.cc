@@ -345,6 +345,38 @@ TEST(Edit, AdamwOutsideIsAdamwOnTheCombinedDelta) {
   }
 }
 
+TEST(Edit, LionOutsideIsLionOnTheCombinedDelta) {
+  EditOptions options;
+  options.outer_optimizer = OuterKind::kLion;
+  options.outer_lr = 0.05;
+  options.outer_beta1 = 0.5;
+  options.outer_beta2 = 0.75;
+  options.outer_weight_decay = 0.1;
+  for (const int shards : {1, 2}) {
+    RunReplicas({shards, 2}, FourLayers(), [&](Replica& r) {
+      r.Edit(options);
+      r.Forward();
+      double anchor = Replica::Initial(3, 0), m = 0;
+      // The moment outweighs the delta of the second round, but not that of the third.
+      for (const double delta : {0.4, -0.05, -0.3}) {
+        r.DriftFromAnchor([&](int, int64_t) { return static_cast<float>(delta); });
+        r.EndStep();
+        ASSERT_TRUE(r.Forward());
+        const double grad = -delta;
+        const double mixed = 0.5 * m + 0.5 * grad;
+        anchor -= 0.05 * ((mixed > 0 ? 1 : -1) + 0.1 * anchor);
+        m = 0.75 * m + 0.25 * grad;
+        r.ForEach(r.params(), [&](int l, int64_t, float& value) {
+          if (l == 3) {
+            EXPECT_NEAR(value, anchor, 1e-5) << "delta " << delta;
+          }
+        });
+        EXPECT_EQ(r.params(), r.Anchor());
+      }
+    });
+  }
+}
+
 TEST(Edit, PlainAveragingHasNoAnchor) {
   Collected params({2, 3});
   RunReplicas({2, 3}, FourLayers(), [&](Replica& r) {

@@ -55,6 +55,7 @@ const char* const kCommandLines[] = {
     "--local-sgd-sync-interval 7 --cpu-offload --is-debug",
     "--outer-optimizer none --overlap-steps 0 --wire-format f32",
     "--outer-optimizer adamw --outer-beta1 0.5 --outer-beta2 0.75 --outer-eps 1e-6",
+    "--outer-optimizer lion --outer-lr 0.01 --outer-beta2 0.99",
     "--outer-lr 0.25 --outer-momentum 0 --outer-weight-decay 0.125",
     "--outer-nesterov --overlap-steps 2",
     "--no-outer-nesterov --no-skip-anomaly --clip-pseudo-grad 0 --no-pseudo-gradnorm-reduce",

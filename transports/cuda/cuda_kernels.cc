@@ -399,6 +399,23 @@ void Adamw(const AdamwArgs& adamw, float* out, float* p, const float* g, float* 
   LaunchKernel(KernelId::adamw_step, args, 4);
 }
 
+void Lion(const LionArgs& lion, float* out, float* p, const float* g, float* m, int64_t count) {
+  device_loops::LionStepArgs args = {};
+  args.range = RangeOfFloats(count, {out, p, g, m});
+  args.out = out;
+  args.p = p;
+  args.g = g;
+  args.m = m;
+  args.keep = static_cast<float>(1 - lion.lr * lion.weight_decay);
+  args.beta1 = static_cast<float>(lion.beta1);
+  args.rest1 = static_cast<float>(1 - lion.beta1);
+  args.beta2 = static_cast<float>(lion.beta2);
+  args.rest2 = static_cast<float>(1 - lion.beta2);
+  args.rate = static_cast<float>(lion.lr);
+  args.store = out == p;
+  LaunchKernel(KernelId::lion_step, args, 4);
+}
+
 int64_t Agd(const AgdArgs& agd, const AgdArrays& arrays, int64_t count) {
   device_loops::AgdStepArgs args = {};
   args.range = RangeOfFloats(
@@ -468,6 +485,7 @@ constexpr Kernels kCudaKernels = {
     .all_finite = AllFinite,
     .sgd = Sgd,
     .adamw = Adamw,
+    .lion = Lion,
     .agd = Agd,
     .ascend = Ascend,
     .add_sharpness = AddSharpness,

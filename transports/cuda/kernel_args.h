@@ -181,6 +181,22 @@ struct AdamwStepArgs {
   }
 };
 
+struct LionStepArgs {
+  Range range;
+  float* out;
+  const float *p, *g;
+  float* m;
+  float keep, beta1, rest1, beta2, rest2, rate;
+  bool store;
+  template <typename F>
+  void ForEachPointer(F f) {
+    f(out);
+    f(p);
+    f(g);
+    f(m);
+  }
+};
+
 struct AgdStepArgs {
   Range range;
   float* out;

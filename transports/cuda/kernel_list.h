@@ -76,6 +76,7 @@
   X(find_bad_8, FiniteArgs, FindBad<uint64_t>)                     \
   X(sgd_step, SgdStepArgs, SgdStep)                                \
   X(adamw_step, AdamwStepArgs, AdamwStep)                          \
+  X(lion_step, LionStepArgs, LionStep)                             \
   X(agd_step, AgdStepArgs, AgdStep)                                \
   X(outer_step, OuterStepArgs, OuterStep)                          \
   X(digits_1, DigitsArgs, CountDigits<uint8_t>)                    \

@@ -291,6 +291,29 @@ struct AdamwStep {
   }
 };
 
+struct LionStep {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const LionStepArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto p = At::template Load<float>(args.p, i);
+      const auto g = At::template Load<float>(args.g, i);
+      auto m = At::template Load<float>(args.m, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const float grad = g.at[e];
+        const float mixed = args.beta1 * m.at[e] + args.rest1 * grad;
+        m.at[e] = args.beta2 * m.at[e] + args.rest2 * grad;
+        p.at[e] = p.at[e] * args.keep - (mixed > 0 ? args.rate : mixed < 0 ? -args.rate : 0.0f);
+      }
+      if (args.store) {
+        At::template Store<float>(args.m, i, m);
+      }
+      At::template Store<float>(args.out, i, p);
+    });
+  }
+};
+
 struct AgdStep {
   // Elements i to i + kWidth - 1; how many were adaptive.
   template <typename At>

@@ -288,10 +288,12 @@ ENTRAIN_API entrain_status_t entrain_shard_stats(const entrain_shard_t* shard, e
 /* ---- EDiT ----------------------------------------------------------------------------------------------------- */
 
 enum { /* entrain_edit_config_t.outer_optimizer */
-  ENTRAIN_OUTER_NONE = 0, /* a = a - Delta (the combined one); with no reducer either: plain averaging, no anchor */
-  ENTRAIN_OUTER_SGD = 1,  /* b = mu b + g, a = a - eta (g + mu b) (nesterov) or a - eta b */
-  ENTRAIN_OUTER_ADAMW = 2,   /* AdamW against g, decoupled weight decay; two moments instead of b */
-  ENTRAIN_OUTER_CALLBACK = 3 /* entrain_edit_config_t.outer_step */
+  ENTRAIN_OUTER_NONE = 0,     /* a = a - Delta (the combined one); with no reducer either: plain averaging, no anchor */
+  ENTRAIN_OUTER_SGD = 1,      /* b = mu b + g, a = a - eta (g + mu b) (nesterov) or a - eta b */
+  ENTRAIN_OUTER_ADAMW = 2,    /* AdamW against g, decoupled weight decay; two moments instead of b */
+  ENTRAIN_OUTER_CALLBACK = 3, /* entrain_edit_config_t.outer_step */
+  ENTRAIN_OUTER_LION = 4      /* Lion (arXiv 2302.06675): a = (1 - eta lambda) a - eta sign(beta1 m + (1 - beta1) g), then
+                                 m = beta2 m + (1 - beta2) g; the moment m instead of b */
 };
 /* The caller's outer step of one layer: moves this rank's `count` elements of the anchor, in place, against the combined
  * and clipped pseudo-gradient `grad`. `step`: 1 for the layer's first, then one more each time. Called for one layer at a
@@ -367,7 +369,8 @@ typedef struct entrain_edit_config {
                                           least 1 % of the mean; more where few norms or a large alpha leave both uncertain
                                           (so that 3 rejects 0.14 % of normal noise), and where recent norms scatter by more
                                           than their deviation */
-  double outer_beta1, outer_beta2, outer_eps; /* of adamw: [0, 1), default 0.9; [0, 1), 0.999; >= 1e-37, 1e-8 */
+  double outer_beta1, outer_beta2, outer_eps; /* of adamw, the first two of lion: [0, 1), default 0.9;
+                                                 [0, 1), 0.999; >= 1e-37, 1e-8 */
   entrain_outer_step_fn outer_step;    /* with ENTRAIN_OUTER_CALLBACK, else NULL */
   void* outer_user;                    /* its first argument; the caller's */
   int32_t cpu_offload;                 /* 1: with device memory, anchors and outer state are in
