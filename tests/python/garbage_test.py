@@ -1,7 +1,9 @@
 """Objects that are dropped in place of being closed: in cycles, on any thread, inside functions that the library calls."""
 import gc
+import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -269,6 +271,33 @@ def test_two_threads_that_reap_do_not_free_twice(monkeypatch):
     slow.go.set()
     thread.join(20)
     assert not failures and slow.freed == ["a"] and not works._orphans, failures
+
+
+def test_a_weak_set_is_read_while_another_thread_adds():
+    from entrain.works import members
+
+    class One:
+        pass
+
+    stop, weak, kept = threading.Event(), weakref.WeakSet(), []
+
+    def add():
+        while not stop.is_set():
+            kept.append(One())
+            weak.add(kept[-1])
+            if len(kept) > 200:
+                kept.clear()
+
+    thread, before = threading.Thread(target=add), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert all(isinstance(one, One) for one in members(weak))
+    finally:
+        sys.setswitchinterval(before)
+        stop.set()
+        thread.join()
 
 
 def test_arrays_of_alloc_in_a_cycle_with_their_communicator():
