@@ -286,8 +286,8 @@ ENTRAIN_API entrain_status_t entrain_all_to_all_v(entrain_comm_t* comm, const vo
  * Parts that lie next to each other in rank order are used without a copy. Otherwise the library copies all input parts
  * into memory of its own before the call starts, and copies the result into the output parts when the call ends. This
  * is no faster than copies by the caller. With a work, the thread that makes progress copies the result, and serves no
- * other call meanwhile. Parts that need copies must be host memory, and the call must not be in a batch (UNIMPLEMENTED
- * otherwise). */
+ * other call meanwhile. Parts that need copies must be host memory, pinned or not, and the call must have no stream
+ * and not be in a batch (UNIMPLEMENTED otherwise). */
 
 /* As entrain_all_gather: `in` has `count` elements; outs[r] receives the part of rank r. */
 ENTRAIN_API entrain_status_t entrain_all_gather_list(entrain_comm_t* comm, const void* in, size_t count,

@@ -253,9 +253,10 @@ ENTRAIN_API entrain_status_t entrain_comm_set_timeout(entrain_comm_t* comm, int6
 ENTRAIN_API entrain_status_t entrain_comm_sequence(const entrain_comm_t* comm, uint64_t* sequence);
 
 /* Writes the ranks that were late for the call by whose deadline the communicator ended, in rank order: those that had
- * not started the call and those that did not answer. On input *count is the capacity of `ranks`; the library keeps at
- * most 128 ranks. On output *count is the number of late ranks, which may exceed the capacity. It is 0 if the
- * communicator has not ended, or has ended for another reason. All ranks that learned of the end read the same list. */
+ * not started the call and those that did not answer. On input *count is the capacity of `ranks`. On output *count is
+ * the number of all late ranks. `ranks` has received the first of them: as many as its capacity, but at most 128, as the
+ * library keeps no more. The number is 0 if the communicator has not ended, or has ended for another reason. All ranks
+ * that learned of the end read the same list. */
 ENTRAIN_API entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32_t* ranks, int32_t* count);
 
 /* Returns ENTRAIN_OK while the communicator works, otherwise the code that ended it. Fills *error, which may be NULL,

@@ -323,9 +323,10 @@ entrain_status_t entrain_comm_late(const entrain_comm_t* comm, int32_t* ranks, i
     if (*count > 0) {
       ENTRAIN_RETURN_IF_ERROR(NotNull(ranks, "ranks"));
     }
-    const std::vector<int32_t> late = entrain::BlameOf(comm->comm->status()).late;
-    std::copy_n(late.begin(), std::min(static_cast<size_t>(*count), late.size()), ranks);
-    *count = static_cast<int32_t>(late.size());
+    const entrain::Blame blame = entrain::BlameOf(comm->comm->status());
+    std::copy_n(blame.late.begin(), std::min(static_cast<size_t>(*count), blame.late.size()),
+                ranks);
+    *count = blame.late_ranks;
     return absl::OkStatus();
   });
 }

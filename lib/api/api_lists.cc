@@ -96,10 +96,12 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
     ENTRAIN_RETURN_IF_ERROR(
         CopyStruct(call.options, &options, sizeof(options), "entrain_call_options_t"));
   }
-  if (options.memory != ENTRAIN_MEMORY_HOST || options.batch != nullptr) {
+  if (options.memory == ENTRAIN_MEMORY_DEVICE || options.stream != nullptr ||
+      options.batch != nullptr) {
     return absl::UnimplementedError(absl::StrCat(
         name,
-        ": parts that do not lie side by side are served in host memory and without a batch"));
+        ": parts that do not lie side by side are served in host memory, without a stream and "
+        "without a batch"));
   }
   parts.staged.reset(new (std::nothrow) std::byte[elements * width]);
   if (parts.staged == nullptr) {

@@ -52,6 +52,7 @@ std::string EncodeBlame(const Blame& b) {
       .Put(b.elapsed_ns)
       .Put(b.deadline_ns)
       .Put(b.bytes_done)
+      .Put(b.late_ranks)
       .Put(static_cast<uint32_t>(std::min(b.late.size(), Blame::kMaxLate)));
   for (size_t i = 0; i < std::min(b.late.size(), Blame::kMaxLate); ++i) {
     out.Put(b.late[i]);
@@ -77,8 +78,9 @@ bool DecodeBlame(absl::string_view bytes, Blame& b) {
   b.elapsed_ns = reader.Get<int64_t>();
   b.deadline_ns = reader.Get<int64_t>();
   b.bytes_done = reader.Get<int64_t>();
+  b.late_ranks = reader.Get<int32_t>();
   const auto late = reader.Get<uint32_t>();
-  if (late > Blame::kMaxLate) {
+  if (late > Blame::kMaxLate || b.late_ranks < static_cast<int32_t>(late)) {
     return false;
   }
   for (uint32_t i = 0; i < late; ++i) {

@@ -72,8 +72,9 @@ struct Blame {
   int64_t elapsed_ns = 0;
   int64_t deadline_ns = 0;  // the time the operation was given
   int64_t bytes_done = 0;
-  // All ranks that had not come to the call whose time was up, the first kMaxLate; empty for other errors.
+  // How many ranks had not come to the call whose time was up, and the first kMaxLate of them; none for other errors.
   static constexpr size_t kMaxLate = 128;
+  int32_t late_ranks = 0;
   std::vector<int32_t> late;
 };
 

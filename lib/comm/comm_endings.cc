@@ -433,6 +433,7 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   Finding finding = FindingOf(*work, verdict);
   if (work->inquired_) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
+    finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
     Fail(TimedOut(*work, finding, now_ns));
   } else {
     TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : HeldUp(*work, finding));

@@ -224,6 +224,7 @@ Blame CommCore::BlameHere(const absl::Status& why) const {
   Blame blame = BlameOf(why);
   blame.rank = -1;
   blame.late.clear();  // ranks of the other communicator
+  blame.late_ranks = 0;
   for (size_t r = 0; r < config_.members.size() && blame.peer_id != PeerId{}; ++r) {
     if (config_.members[r].id == blame.peer_id) {
       blame.rank = static_cast<int>(r);

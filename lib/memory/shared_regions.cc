@@ -1,11 +1,13 @@
 #include "lib/memory/shared_regions.h"
 
+#include <cerrno>
 #include <utility>
 
 #include <unistd.h>
 
 #include "absl/strings/str_format.h"
 
+#include "lib/base/log.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -13,6 +15,11 @@ namespace {
 
 uintptr_t Key(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
+}
+
+// Whether the system does not allow memory to be shared at all, rather than being short of it.
+bool Forbids(int error) {
+  return error == EPERM || error == EACCES || error == ENOSYS;
 }
 
 }  // namespace
@@ -59,6 +66,11 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Byte
   }
   absl::StatusOr<SealedMemory> memory = SealedMemory::Replace(pages, size);
   absl::MutexLock lock(&mutex_);
+  if (!memory.ok() && Forbids(BlameOf(memory.status()).sys_errno)) {
+    ENTRAIN_LOG(kInfo, "memory: registered memory stays where it is: ",
+                absl::string_view(memory.status().message()));
+    return region;
+  }
   if (!memory.ok()) {
     regions_.erase(begin);
     Count();

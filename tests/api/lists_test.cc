@@ -258,6 +258,25 @@ TEST(ListArguments, AreToldToRanksThatWait) {
   }
 }
 
+// Pinned memory is host memory, and without a stream nothing has to be ordered.
+TEST(ListArguments, PartsApartMayBePinnedAndAreNotForAStream) {
+  RunWorld(2, [](const Rank& self) {
+    int32_t in = 1 + self.rank, out[3] = {};
+    void* outs[] = {&out[2], &out[0]};
+    entrain_call_options_t options;
+    entrain_call_options_init(&options);
+    options.memory = ENTRAIN_MEMORY_HOST_PINNED;
+    EXPECT_OK(
+        entrain_all_gather_list(self.comm, &in, 1, outs, nullptr, ENTRAIN_I32, &options, nullptr));
+    EXPECT_THAT(out, testing::ElementsAre(2, 0, 1));
+    options.stream = &options;
+    EXPECT_FAILS(
+        entrain_all_gather_list(self.comm, &in, 1, outs, nullptr, ENTRAIN_I32, &options, nullptr),
+        ENTRAIN_UNIMPLEMENTED, "without a stream");
+    ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
 TEST(ListArguments, PartsApartAreNotForABatch) {
   RunWorld(2, [](const Rank& self) {
     int32_t in = 1, out[3] = {};

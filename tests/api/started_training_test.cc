@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <latch>
 #include <string>
 #include <thread>
@@ -789,6 +790,53 @@ TEST(StartedTrainingCalls, RefusesWhatTheBlockingCallsRefuse) {
     EXPECT_EQ(work, nullptr);
   });
 }
+
+// The main thread returns while calls are under way that nobody will end: a collective, a call that was started, an exchange, and a
+// round of ACCO. Their objects are never destroyed, and other threads go on.
+using StartedTrainingDeathTest = StartedTraining;
+
+void LeaveCallsUnderWay(const Rank& self, std::latch& all_began) {
+  auto* const model = new Model(self.comm, 1);
+  auto* const leaves = new Model(self.comm, 1);
+  auto* const channel = new Channel(self.comm);
+  Async(&leaves->options);
+  model->MakeEdit(0);
+  leaves->MakeEdit(0);
+  if (self.rank == 0) {
+    static float data[1000] = {};
+    entrain_work_t* work = nullptr;
+    int32_t number = 0;
+    EXPECT_OK(entrain_edit_begin_forward(model->edit, 1, 1, &number));
+    EXPECT_EQ(number, 1);
+    EXPECT_OK(entrain_edit_layer_work(model->edit, 0, &work));
+    EXPECT_OK(entrain_edit_leave_start(leaves->edit, &work));
+    EXPECT_OK(entrain_acco_add(channel->acco, 1, 1));
+    EXPECT_OK(entrain_acco_install(channel->acco, &number));
+    EXPECT_OK(
+        entrain_all_reduce(self.comm, data, data, 1000, ENTRAIN_F32, ENTRAIN_SUM, nullptr, &work));
+    EXPECT_EQ(entrain_work_wait(work, 20'000'000), ENTRAIN_IN_PROGRESS);
+  }
+  all_began.count_down();
+}
+
+[[noreturn]] void ExitWithCallsUnderWay(const WorldOptions& options) {
+  static std::latch all_began(2), never(1);
+  static const WorldOptions world = options;
+  const auto rank = [](const Rank& self) {
+    LeaveCallsUnderWay(self, all_began);
+    never.wait();
+  };
+  std::thread([rank] { RunWorld(2, rank, world); }).detach();
+  all_began.wait();
+  std::exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST_P(StartedTrainingDeathTest, ExitWithCallsUnderWay) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(ExitWithCallsUnderWay(options()), testing::ExitedWithCode(0), "");
+}
+INSTANTIATE_TEST_SUITE_P(Progress, StartedTrainingDeathTest,
+                         testing::Values(ENTRAIN_PROGRESS_THREAD, ENTRAIN_PROGRESS_CALLER));
 
 }  // namespace
 }  // namespace entrain_test

@@ -85,6 +85,19 @@ TEST(StatusBlame, TravelsWithTheStatus) {
   ExpectSameBlame(BlameOf(status), FullBlame());
 }
 
+// The number of late ranks is the true one where the list is cut.
+TEST(StatusBlame, CountsAllLateRanks) {
+  Blame blame = FullBlame();
+  for (int32_t rank = 0; rank < 300; ++rank) {
+    blame.late.push_back(rank);
+  }
+  blame.late_ranks = 300;
+  const Blame got = BlameOf(WithBlame(absl::DeadlineExceededError("x"), blame));
+  EXPECT_EQ(got.late_ranks, 300);
+  ASSERT_EQ(got.late.size(), Blame::kMaxLate);
+  EXPECT_EQ(got.late.back(), 127);
+}
+
 TEST(StatusBlame, IsEmptyWhereThereIsNone) {
   EXPECT_FALSE(HasBlame(absl::InternalError("x")));
   EXPECT_FALSE(HasBlame(WithBlame(absl::OkStatus(), FullBlame())));

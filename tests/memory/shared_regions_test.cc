@@ -2,6 +2,7 @@
 #include "lib/memory/shared_regions.h"
 
 #include <cinttypes>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,11 +12,14 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -219,6 +223,34 @@ TEST(SealedMemory, AdoptRefusesWhatCouldChangeItsSize) {
   EXPECT_TRUE(SealedMemory::Adopt(memory, Access::kRead).ok());
   EXPECT_FALSE(SealedMemory::Adopt(open("/dev/zero", O_RDWR | O_CLOEXEC), Access::kRead).ok());
   EXPECT_FALSE(SealedMemory::Adopt(-1, Access::kRead).ok());
+}
+
+// From now on memfd_create fails in this process, as where a container forbids it.
+bool ForbidMemfd() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {.len = static_cast<unsigned short>(std::size(rules)),
+                              .filter = rules};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(SharedRegions, WhatMayNotBeSharedIsRegisteredWhereItIs) {
+  EXPECT_TRUE(InChild([] {
+    std::vector<std::byte> memory(1 << 20, std::byte{5});
+    SharedRegions regions;
+    if (!ForbidMemfd() || regions.Allocate(4096, Pages::kUsual).ok()) {
+      return false;
+    }
+    const auto region = regions.Register({memory.data(), memory.size()});
+    return region.ok() && (*region)->memory.size() == 0 && memory[70'000] == std::byte{5} &&
+           regions.Register({memory.data(), memory.size()}).status().code() ==
+               absl::StatusCode::kInvalidArgument;
+  }));
 }
 
 TEST(SharedRegions, FindsTheRegionAroundABuffer) {
