@@ -507,7 +507,11 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> Communicator::TakeBack(void* memor
           memory));
       return;
     }
-    status = Annotate(runtime_->engine().Retire(*region), absl::StrFormat("memory %p", memory));
+    if (registered) {
+      status = Annotate(runtime_->engine().Retire(*region), absl::StrFormat("memory %p", memory));
+    } else {
+      runtime_->engine().RetireWhenUnused(region);
+    }
     if (status.ok()) {
       taken = runtime_->regions().Remove(*region);
     }

@@ -100,7 +100,7 @@ class Communicator {
 
   // Memory that the other processes of this host may read where it lies, of all communicators of the runtime.
   absl::StatusOr<void*> AllocateMemory(int64_t bytes, SealedMemory::Pages pages);
-  // FAILED_PRECONDITION while a call on any of them uses it.
+  // While a call on any of them uses it, it lives on.
   absl::Status FreeMemory(void* memory);
   // Makes others' memory such memory, as far as it is whole pages of private memory. Gives how many bytes of it are.
   absl::StatusOr<int64_t> RegisterMemory(Bytes memory);
@@ -150,7 +150,8 @@ class Communicator {
   // What looks after calls on device memory, made with the first one.
   absl::StatusOr<DeviceCalls*> OnDevice() ABSL_LOCKS_EXCLUDED(device_mutex_);
   absl::StatusOr<RefPtr<Work>> Start(const Call& call, bool kick);
-  // The region that begins there, which peers use no more. An error names the call that does.
+  // The region that begins there. While a call uses it: registered memory is not taken back, and the error names the call; other
+  // memory stays mapped until the call is over.
   absl::StatusOr<std::shared_ptr<SharedRegion>> TakeBack(void* memory, bool registered);
 
   std::shared_ptr<Runtime> runtime_;

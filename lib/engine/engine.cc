@@ -105,6 +105,7 @@ void Engine::Shutdown() {
   Poll();  // runs the completions that Close left
   owners_.clear();
   closed_owners_.clear();
+  retiring_.clear();
   paths_.clear();
   transports_.clear();
   // The word stays taken: nobody drives any more.
@@ -309,6 +310,10 @@ void Engine::AfterPoll() {
     }
   }
   closed_owners_.clear();
+  if (!retiring_.empty()) {
+    const auto unused = [this](const auto& region) { return Retire(*region).ok(); };
+    retiring_.erase(std::remove_if(retiring_.begin(), retiring_.end(), unused), retiring_.end());
+  }
 }
 
 void Engine::DispatchControl(ControlMessage message) {
@@ -632,6 +637,12 @@ absl::Status Engine::Retire(const SharedRegion& region) {
   }
   NeedFlush();
   return absl::OkStatus();
+}
+
+void Engine::RetireWhenUnused(std::shared_ptr<const SharedRegion> region) {
+  if (!Retire(*region).ok()) {
+    retiring_.push_back(std::move(region));
+  }
 }
 
 void Engine::CloseContext(Context context) {

@@ -136,6 +136,8 @@ class Engine final : public Events {
   void CloseContext(Context context);
   // Tells the peers that this region is needed no more. An error names a call that uses it; then nothing is done.
   absl::Status Retire(const SharedRegion& region);
+  // The same as soon as no call uses it.
+  void RetireWhenUnused(std::shared_ptr<const SharedRegion> region);
   // FAILED_PRECONDITION names a call that has a buffer there.
   absl::Status CheckUnused(ConstBytes bytes) const;
   // Something must reach the peers before this driver leaves: control messages that end a
@@ -256,6 +258,7 @@ class Engine final : public Events {
   absl::flat_hash_map<const Endpoint*, Path*> path_of_endpoint_;
   absl::flat_hash_map<Context, std::shared_ptr<ContextOwner>> owners_;
   std::vector<std::shared_ptr<ContextOwner>> closed_owners_;
+  std::vector<std::shared_ptr<const SharedRegion>> retiring_;  // which calls still use
   std::vector<ContextOwner*> attention_;
   std::vector<ControlMessage> control_;
   std::vector<Premature> premature_;

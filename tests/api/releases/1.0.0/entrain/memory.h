@@ -24,10 +24,10 @@ enum { /* bits of `flags` of entrain_mem_alloc */
 ENTRAIN_API entrain_status_t entrain_mem_alloc(entrain_comm_t* comm, size_t bytes, uint32_t flags, void** memory);
 
 /* Frees memory from entrain_mem_alloc; does nothing for NULL. `comm` is any communicator of the same runtime, even one
- * that has ended. Any thread. Returns FAILED_PRECONDITION, naming the call, and frees nothing while an unfinished call
- * has a buffer in the memory. So a deleter that cannot try again must wait for the work first. Returns INVALID_ARGUMENT
- * for an address that does not come from entrain_mem_alloc, or was freed. Memory that is never freed is released with
- * the runtime, which ends with its last communicator and handle. */
+ * that has ended. Any thread; may be called from a deleter at any time. While an unfinished call has a buffer in the
+ * memory, the memory stays until that call is over; the caller must not use it any more. Returns INVALID_ARGUMENT for an
+ * address that does not come from entrain_mem_alloc, or was freed. Memory that is never freed is released with the
+ * runtime, which ends with its last communicator and handle. */
 ENTRAIN_API entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory);
 
 /* Registers [memory, memory + bytes), bytes > 0, for the calls of the runtime of `comm`, as if it came from
@@ -35,7 +35,7 @@ ENTRAIN_API entrain_status_t entrain_mem_free(entrain_comm_t* comm, void* memory
  * and contents do not change: the library moves the whole pages of the range into memory that peers can map, and maps
  * that memory in their place. Only private memory without a file can be moved. *mapped becomes the number of bytes
  * moved; `mapped` may be NULL. 0 is not an error: the range is a file, memory of a device or another process, or less
- * than a page, and calls treat it as any other memory. Not a collective; any thread.
+ * than a page, or the system forbids shared memory (memfd_create), and calls treat it as any other memory. Not a collective; any thread.
  * - No thread may write to the range while this call or entrain_mem_deregister runs: the write could be lost.
  * - Deregister the memory before you free it, or pin it for a device or network adapter. Otherwise another block may be
  *   mapped at these addresses, and peers would read the old contents.
