@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, buffer_of, numpy_dtype
-from .errors import Aborted, Error, invalid, last_error
-from .lifetime import Handle, Life, drop, interruptible
+from .errors import Aborted, Error, invalid
+from .lifetime import Handle, Life
 from .reductions import Callback, constant
 from .works import orphan, wait_for, work_error
 
@@ -37,23 +37,19 @@ class Trained(Handle):
         finally:
             lib.entrain_work_free(out[0])
 
-    def _start(self, start: Callable[..., int], *arguments: Any) -> None:
-        """Makes a call in its started form and waits for it; `arguments` live until it is over."""
+    def _start(self, start: Callable[..., int], *arguments: Any, held: Any = None) -> None:
+        """Makes a call in its started form and waits for it; `arguments` and `held` live until it is over."""
         out = ffi.new("entrain_work_t**")
         self._call(start, *arguments, out)
         try:
             status = wait_for(out[0])
         except BaseException:  # a signal handler's, say: the call goes on
-            orphan(out[0], arguments)
+            orphan(out[0], (arguments, held))
             raise
         error = None if status == OK else self._blame(work_error(out[0], status))
         lib.entrain_work_free(out[0])
         if error is not None:
             raise error
-
-    def _wait(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Makes a call that has no started form."""
-        interruptible(lambda: self._call(function, *arguments))
 
     def _blame(self, error: Error) -> Error:
         if isinstance(error, Aborted):
@@ -148,13 +144,8 @@ class State(Handle):
 
     def commit(self, timeout: Optional[float] = None) -> None:
         """Goes on from what was set, on all ranks or on none. Collective; once."""
-        limit = nanoseconds(timeout)
-
-        def call(owner: Any) -> int:  # inside both
-            with self._life as handle:
-                return int(lib.entrain_state_commit(handle, limit))
-
-        self._owner._wait(call)
+        with self._life as handle:  # inside both
+            self._owner._start(lambda owner, work: int(lib.entrain_state_commit_start(handle, nanoseconds(timeout), work)))
 
 
 class _File:
@@ -237,12 +228,7 @@ class Checkpointed(Trained):
         config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
         for option, value in options.items():
             setattr(config, option, value)
-        function = getattr(lib, f"entrain_{self._kind}_{verb}")
-
-        def call(handle: Any, texts: Any = texts) -> int:  # they live as long as the call
-            return int(function(handle, config))
-
-        self._wait(call)
+        self._start(getattr(lib, f"entrain_{self._kind}_{verb}_start"), config, held=texts)
 
     def save_to(self, file: Optional[BinaryIO], *, kind: str = "portable", timeout: Optional[float] = None) -> None:
         """Saves into a file object that can seek (a BytesIO, an open file), from where it is on: the bytes that `save` writes.
@@ -260,13 +246,9 @@ class Checkpointed(Trained):
         config.kind, config.timeout_ns = constant("CHECKPOINT", kind, "kind"), nanoseconds(timeout)
         for option, value in options.items():
             setattr(config, option, value)
-        function = getattr(lib, f"entrain_{self._kind}_{verb}")
-
-        def call(handle: Any, file: _File = file) -> int:  # it lives as long as the call
-            return int(function(handle, config, file.functions))
-
+        function = getattr(lib, f"entrain_{self._kind}_{verb}_start")
         try:
-            self._wait(call)
+            self._start(function, config, file.functions, held=file)
         except Error as error:
             for callback in file.callbacks:
                 callback.blame(error)
@@ -275,16 +257,9 @@ class Checkpointed(Trained):
     def open_state(self, kind: str = "portable") -> State:
         """The state, array by array. Legal where `save` is, and to be set also before the first exchange or commit. Local."""
         out = ffi.new("entrain_state_t**")
-        function, code = getattr(lib, f"entrain_{self._kind}_open_state"), constant("CHECKPOINT", kind, "kind")
-
-        def call() -> Life:
-            with self._life as handle:
-                status = function(handle, code, out)
-                if status != OK:
-                    raise self._blame(last_error(status))
-                return Life(out[0], lib.entrain_state_destroy, self._life)
-
-        return State(interruptible(call, drop), self, kind)
+        with self._life:
+            self._start(getattr(lib, f"entrain_{self._kind}_open_state_start"), constant("CHECKPOINT", kind, "kind"), out)
+            return State(Life(out[0], lib.entrain_state_destroy, self._life), self, kind)
 
     def state(self, kind: str = "portable") -> Dict[str, npt.NDArray[Any]]:
         """Copies of what this rank has a part of, by StateEntry.key. Of the portable kind it is rank 0's that counts where
