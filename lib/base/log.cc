@@ -3,13 +3,23 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <poll.h>
 #include <unistd.h>
 
 #include "absl/base/const_init.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+
+#include "lib/base/callback_scope.h"
+#include "lib/base/callback_thread.h"
+#include "lib/base/clock.h"
 
 namespace entrain {
 namespace {
@@ -17,9 +27,20 @@ namespace {
 // Process-wide, since a process has one standard error.
 std::atomic<int32_t> threshold{static_cast<int32_t>(LogLevel::kWarning)};
 std::atomic<int32_t> log_rank{-1};
+constexpr size_t kMostWaiting = 1000;  // lines that wait for a sink
+constexpr int64_t kPatienceNs = kSecond;
+
+struct Sink {
+  void (*call)(int32_t, const char*, void*) = nullptr;
+  void* user = nullptr;
+};
 absl::Mutex sink_mutex(absl::kConstInit);
-void (*log_sink)(int32_t, const char*, void*) = nullptr;
-void* log_user = nullptr;
+Sink log_sink ABSL_GUARDED_BY(sink_mutex);
+// From the first line for a sink on, in the process that logged it; never freed, since lines are written until the end.
+CallbackThread* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
+pid_t sink_process ABSL_GUARDED_BY(sink_mutex) = 0;
+size_t waiting ABSL_GUARDED_BY(sink_mutex) = 0, lost ABSL_GUARDED_BY(sink_mutex) = 0;
+thread_local bool on_sink_thread = false;
 
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 
@@ -42,6 +63,61 @@ void WriteToStandardError(absl::string_view line) {
   }
 }
 
+// On the sink's thread.
+void GiveToSink(LogLevel level, const std::string& line) {
+  on_sink_thread = true;
+  Sink sink;
+  size_t lines_lost = 0;
+  {
+    absl::MutexLock lock(&sink_mutex);
+    sink = log_sink;
+    lines_lost = std::exchange(lost, 0);
+  }
+  if (sink.call != nullptr) {
+    const CallbackScope scope("the log function", Does::kLook);
+    if (lines_lost > 0) {
+      const std::string told =
+          absl::StrCat("entrain warning: ", lines_lost,
+                       " lines of the log were lost: the log function is too slow");
+      sink.call(static_cast<int32_t>(LogLevel::kWarning), told.c_str(), sink.user);
+    }
+    sink.call(static_cast<int32_t>(level), line.c_str(), sink.user);
+  } else {
+    WriteToStandardError(line + "\n");
+  }
+  absl::MutexLock lock(&sink_mutex);
+  --waiting;
+}
+
+// Null: the system gives no thread.
+CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
+  if (sink_thread == nullptr) {
+    const auto started = CallbackThread::Start("entrain-log");
+    if (started.ok()) {
+      sink_thread = (new std::shared_ptr<CallbackThread>(*started))->get();
+      sink_process = getpid();
+      std::atexit([] { FlushLog(kPatienceNs); });
+    }
+  }
+  return sink_thread;
+}
+
+// False: there is no sink, or no thread for it.
+bool PostToSink(LogLevel level, const std::string& line) {
+  absl::MutexLock lock(&sink_mutex);
+  CallbackThread* const thread = log_sink.call == nullptr ? nullptr : SinkThread();
+  if (thread == nullptr) {
+    return false;
+  }
+  if (waiting == kMostWaiting) {
+    ++lost;
+    return true;
+  }
+  ++waiting;
+  thread->Post([level, line] { GiveToSink(level, line); });
+  return true;
+}
+
 }  // namespace
 
 void SetLogLevel(LogLevel level) {
@@ -55,28 +131,32 @@ void SetLogRank(int rank) {
 }
 
 void SetLogSink(void (*sink)(int32_t, const char*, void*), void* user) {
+  FlushLog(kPatienceNs);
   absl::MutexLock lock(&sink_mutex);
-  log_sink = sink;
-  log_user = user;
+  log_sink = {sink, user};
+}
+
+bool FlushLog(int64_t timeout_ns) {
+  const auto over = std::make_shared<absl::Notification>();
+  {
+    absl::MutexLock lock(&sink_mutex);
+    // A forked child has no such thread.
+    if (sink_thread == nullptr || sink_process != getpid() || on_sink_thread) {
+      return true;
+    }
+    sink_thread->Post([over] { over->Notify(); });
+  }
+  return over->WaitForNotificationWithTimeout(absl::Nanoseconds(timeout_ns));
 }
 
 void LogLine(LogLevel level, absl::string_view text) {
   const int rank = log_rank.load(std::memory_order_relaxed);
   std::string line = rank < 0 ? std::string("entrain") : absl::StrCat("entrain[", rank, "]");
   absl::StrAppend(&line, " ", kLevelNames[static_cast<size_t>(level)], ": ", text);
-  void (*sink)(int32_t, const char*, void*) = nullptr;
-  void* user = nullptr;
-  {
-    absl::MutexLock lock(&sink_mutex);
-    sink = log_sink;
-    user = log_user;
+  if (!PostToSink(level, line)) {
+    line.push_back('\n');
+    WriteToStandardError(line);
   }
-  if (sink != nullptr) {
-    sink(static_cast<int32_t>(level), line.c_str(), user);
-    return;
-  }
-  line.push_back('\n');
-  WriteToStandardError(line);
 }
 
 }  // namespace entrain

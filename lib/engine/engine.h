@@ -35,7 +35,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mpsc_queue.h"
 #include "lib/engine/backoff.h"
-#include "lib/engine/callback_thread.h"
+#include "lib/base/callback_thread.h"
 #include "lib/engine/context_states.h"
 #include "lib/engine/work.h"
 #include "transports/registry.h"

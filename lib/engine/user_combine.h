@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/call.h"
-#include "lib/engine/callback_thread.h"
+#include "lib/base/callback_thread.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/plan.h"
 #include "lib/memory/buffer.h"

@@ -12,7 +12,7 @@
 
 #include "lib/base/callback_scope.h"
 #include "lib/base/status.h"
-#include "lib/engine/callback_thread.h"
+#include "lib/base/callback_thread.h"
 #include "lib/engine/engine.h"
 
 namespace entrain {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "lib/base/callback_scope.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/net/socket.h"
@@ -82,6 +83,7 @@ class FunctionStore final : public RequestStore {
 
 FunctionCalls::~FunctionCalls() {
   if (functions_.release != nullptr) {
+    const CallbackScope scope("the store function release", Does::kLook);
     functions_.release(functions_.user);
   }
 }
@@ -100,11 +102,13 @@ absl::Status FunctionCalls::Check(int32_t code, const char* function,
 }
 
 absl::Status FunctionCalls::Set(const std::string& key, const std::string& value) const {
+  const CallbackScope scope("the store function set", Does::kLook);
   return Check(functions_.set(functions_.user, key.c_str(), value.data(), value.size()), "set",
                key);
 }
 
 absl::StatusOr<std::string> FunctionCalls::Get(const std::string& key, int64_t timeout_ns) const {
+  const CallbackScope scope("the store function get", Does::kLook);
   std::string value(kFirstRoom, '\0');
   while (true) {
     size_t bytes = value.size();
@@ -124,6 +128,7 @@ absl::StatusOr<std::string> FunctionCalls::Get(const std::string& key, int64_t t
 }
 
 absl::StatusOr<int64_t> FunctionCalls::Add(const std::string& key, int64_t delta) const {
+  const CallbackScope scope("the store function add", Does::kLook);
   int64_t sum = 0;
   ENTRAIN_RETURN_IF_ERROR(
       Check(functions_.add(functions_.user, key.c_str(), delta, &sum), "add", key));
@@ -131,6 +136,7 @@ absl::StatusOr<int64_t> FunctionCalls::Add(const std::string& key, int64_t delta
 }
 
 absl::Status FunctionCalls::Remove(const std::string& key) const {
+  const CallbackScope scope("the store function remove", Does::kLook);
   return functions_.remove == nullptr
              ? absl::UnimplementedError(absl::StrCat("store ", url_, ": delete of key \"", key,
                                                      "\": it has no function remove"))

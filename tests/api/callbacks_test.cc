@@ -950,6 +950,47 @@ TEST(UserReductionLog, NamesOneThatDoesNotReturn) {
   });
 }
 
+// Nobody waits for the log function, and in it calls are refused.
+TEST(LogFunction, MayBlockAndMayNotWait) {
+  static std::mutex lock;
+  static std::atomic<entrain_comm_t*> comm{nullptr};
+  static std::atomic<bool> entered{false};
+  entrain_runtime_config_t runtime_config;
+  entrain_runtime_config_init(&runtime_config);
+  runtime_config.log = [](int32_t, const char*, void*) {
+    entered = true;
+    const std::lock_guard<std::mutex> held(lock);
+    if (comm != nullptr) {
+      EXPECT_FAILS(entrain_barrier(comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
+                   "entrain_barrier: called from the log function, which must not use the engine");
+    }
+  };
+  entrain_runtime_t* runtime = nullptr;
+  ASSERT_OK(entrain_runtime_create(&runtime_config, &runtime));
+  RunWorld(2, [](const Rank& self) {
+    if (self.rank == 0) {
+      comm = self.comm;
+      lock.lock();
+      // Logs a line.
+      uint64_t none[4] = {};
+      entrain_comm_destroy(reinterpret_cast<entrain_comm_t*>(none));
+      EXPECT_TRUE(Becomes([] { return entered.load(); }));
+    }
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+    if (self.rank == 0) {
+      lock.unlock();
+    }
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+  runtime_config.log = Log::Sink;
+  runtime_config.log_user = &TheLog();
+  entrain_runtime_t* other = nullptr;
+  ASSERT_OK(entrain_runtime_create(&runtime_config, &other));
+  comm = nullptr;
+  entrain_runtime_destroy(other);
+  entrain_runtime_destroy(runtime);
+}
+
 int32_t StepAndCall(void* user, int32_t, int64_t step, double, size_t, size_t, const void*, void*,
                     void*) {
   ExpectOnlyLooksInside("the ACCO step of commit " + std::to_string(step),

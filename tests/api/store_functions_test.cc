@@ -292,6 +292,36 @@ TEST(StoreFunctions, WhatAFunctionReturnsIsTheError) {
   EXPECT_EQ(map.released, 1);
 }
 
+TEST(StoreFunctions, MayNotUseACommunicator) {
+  entrain_store_t* base = nullptr;
+  ASSERT_OK(entrain_store_open(NewStoreUrl().c_str(), 0, &base));
+  static entrain_comm_t* comm = nullptr;
+  comm = Create(base, 0, 1, "inproc", kLong).comm;
+  entrain_store_destroy(base);
+  Map map;
+  entrain_store_functions_t functions = FunctionsOf(&map);
+  functions.set = [](void* user, const char* key, const void* value, size_t bytes) {
+    EXPECT_FAILS(
+        entrain_barrier(comm, nullptr, nullptr), ENTRAIN_FAILED_PRECONDITION,
+        "entrain_barrier: called from the store function set, which must not use the engine");
+    return Set(user, key, value, bytes);
+  };
+  functions.get = [](void* user, const char* key, int64_t timeout_ns, void* value, size_t* bytes) {
+    EXPECT_FAILS(entrain_comm_abort(comm, "no"), ENTRAIN_FAILED_PRECONDITION,
+                 "called from the store function get, which must not use the engine");
+    return Get(user, key, timeout_ns, value, bytes);
+  };
+  entrain_store_t* store = nullptr;
+  ASSERT_OK(entrain_store_create(&functions, &store));
+  EXPECT_OK(entrain_store_set(store, "key", "value", 5));
+  char value[5];
+  size_t bytes = sizeof(value);
+  EXPECT_OK(entrain_store_get(store, "key", kLong, value, &bytes));
+  entrain_store_destroy(store);
+  EXPECT_OK(entrain_barrier(comm, nullptr, nullptr));
+  entrain_comm_destroy(comm);
+}
+
 TEST(StoreFunctions, AGetThatOverrunsEndsCreationWhenItReturns) {
   Map map;
   map.finds_nothing = true;

@@ -1,6 +1,7 @@
 #include "lib/base/log.h"
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <string>
@@ -13,6 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "lib/base/callback_scope.h"
+#include "lib/base/clock.h"
 
 namespace entrain {
 namespace {
@@ -45,6 +49,7 @@ class LogTest : public ::testing::Test {
 TEST_F(LogTest, WarningsPassAndInformationDoesNot) {
   ENTRAIN_LOG(kWarning, "shm: ", 3, " failed");
   ENTRAIN_LOG(kInfo, "not to be seen");
+  ASSERT_TRUE(FlushLog(kSecond));
   EXPECT_THAT(lines_.lines, ElementsAre("entrain warning: shm: 3 failed"));
   EXPECT_THAT(lines_.levels, ElementsAre(1));
 }
@@ -68,6 +73,7 @@ TEST_F(LogTest, ArgumentsBelowTheThresholdAreNotEvaluated) {
 TEST_F(LogTest, RankIsPrinted) {
   SetLogRank(3);
   ENTRAIN_LOG(kError, "x");
+  ASSERT_TRUE(FlushLog(kSecond));
   EXPECT_THAT(lines_.lines, ElementsAre("entrain[3] error: x"));
 }
 
@@ -90,7 +96,63 @@ TEST_F(LogTest, ManyThreadsLogAtOnce) {
   for (std::thread& thread : threads) {
     thread.join();
   }
+  ASSERT_TRUE(FlushLog(kSecond));
   EXPECT_EQ(lines_.lines.size(), 400u);
+}
+
+// A sink that waits for a lock which whoever logs may hold.
+struct LockedSink : Lines {
+  static void Sink(int32_t level, const char* line, void* user) {
+    auto* const self = static_cast<LockedSink*>(user);
+    absl::MutexLock lock(&self->held);
+    EXPECT_TRUE(absl::IsFailedPrecondition(CallbackScope::Check(Does::kStart)));
+    EXPECT_TRUE(FlushLog(kSecond));  // inside the sink: returns at once
+    Lines::Sink(level, line, static_cast<Lines*>(self));
+  }
+  absl::Mutex held;
+};
+
+TEST(Log, ASinkThatBlocksHoldsNobody) {
+  LockedSink sink;
+  SetLogSink(LockedSink::Sink, &sink);
+  {
+    absl::MutexLock held(&sink.held);
+    for (int i = 0; i < 1500; ++i) {
+      ENTRAIN_LOG(kError, "line ", i);
+    }
+    EXPECT_FALSE(FlushLog(10 * kMillisecond));
+  }
+  EXPECT_TRUE(FlushLog(10 * kSecond));
+  ENTRAIN_LOG(kError, "last");
+  SetLogSink(nullptr, nullptr);
+  ASSERT_EQ(sink.lines.size(), 1002u);
+  EXPECT_THAT(sink.lines,
+              testing::Contains("entrain warning: 500 lines of the log were lost: the log "
+                                "function is too slow"));
+  EXPECT_EQ(sink.lines[1000], "entrain error: line 999");
+  EXPECT_EQ(sink.lines.back(), "entrain error: last");
+}
+
+TEST(LogDeathTest, WhatIsLoggedLastReachesTheSinkUnlessItBlocks) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        SetLogSink([](int32_t, const char* line, void*) { fprintf(stderr, "got %s", line); },
+                   nullptr);
+        ENTRAIN_LOG(kError, "the end");
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "got entrain error: the end");
+  EXPECT_EXIT(
+      {
+        static absl::Mutex never_given;
+        never_given.Lock();
+        SetLogSink([](int32_t, const char*, void*) { absl::MutexLock lock(&never_given); },
+                   nullptr);
+        ENTRAIN_LOG(kError, "the end");
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 // A pipe that nobody reads.

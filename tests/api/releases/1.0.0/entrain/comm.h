@@ -84,8 +84,11 @@ enum { /* entrain_runtime_config_t.progress: the threads that make progress */
                                   it does, and failures are noticed only during calls */
 };
 
-/* Receives one line of the log. `level`: 0 error, 1 warning, 2 info, 3 debug. The library may call the function on any
- * thread. The function must not call the library. */
+/* Receives one line of the log. `level`: 0 error, 1 warning, 2 info, 3 debug. A thread that runs nothing else calls the
+ * function, one line at a time. The function may block: nobody waits for it, except for one second at exit and when
+ * another function is given. Of the lines that wait for it the library keeps 1000; it counts the lost ones and reports
+ * them in a line of their own. Inside the function, calls that need the engine return FAILED_PRECONDITION
+ * ("entrain_barrier: called from the log function, which must not use the engine"). Queries are allowed. */
 typedef void (*entrain_log_fn)(int32_t level, const char* line, void* user);
 
 typedef struct entrain_runtime_config {

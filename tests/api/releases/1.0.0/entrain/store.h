@@ -36,7 +36,8 @@ ENTRAIN_API entrain_status_t entrain_store_serve(const char* url, entrain_store_
  *
  * Threads: the functions are called only by threads inside entrain_comm_create or an entrain_store_* function with this
  * store, never by a thread of the library. Several such threads may call at the same time. A function must not use its
- * own store or a communicator, but may use other stores.
+ * own store, but may use other stores. Inside it, calls that need the engine return FAILED_PRECONDITION
+ * ("entrain_barrier: called from the store function get, which must not use the engine").
  *
  * The library gives `get` a `timeout_ns` for every wait, but it cannot interrupt a function. So entrain_comm_create can
  * keep its deadline only if the functions return in time.

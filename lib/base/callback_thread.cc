@@ -1,4 +1,4 @@
-#include "lib/engine/callback_thread.h"
+#include "lib/base/callback_thread.h"
 
 #include <csignal>
 #include <deque>
@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 
 namespace entrain {
@@ -17,7 +18,13 @@ namespace entrain {
 // The thread has a share of it, so it may outlast everything else.
 struct CallbackThread::Queue {
   absl::Mutex mutex;
-  std::deque<Callback> waiting ABSL_GUARDED_BY(mutex);
+  struct Named {
+    Callback callback;
+    std::string name;
+  };
+  std::deque<Named> waiting ABSL_GUARDED_BY(mutex);
+  std::string name ABSL_GUARDED_BY(mutex);  // of what runs
+  int64_t since_ns ABSL_GUARDED_BY(mutex) = 0;
   bool closed ABSL_GUARDED_BY(mutex) = false;
 };
 
@@ -46,9 +53,14 @@ CallbackThread::~CallbackThread() {
   queue_->closed = true;
 }
 
-void CallbackThread::Post(Callback callback) {
+void CallbackThread::Post(Callback callback, std::string name) {
   absl::MutexLock lock(&queue_->mutex);
-  queue_->waiting.push_back(std::move(callback));
+  queue_->waiting.push_back({std::move(callback), std::move(name)});
+}
+
+CallbackThread::Running CallbackThread::running() const {
+  absl::MutexLock lock(&queue_->mutex);
+  return {queue_->name, queue_->since_ns, queue_->waiting.size()};
 }
 
 void* CallbackThread::Main(void* share) {
@@ -61,11 +73,14 @@ void* CallbackThread::Main(void* share) {
     Callback callback;
     {
       absl::MutexLock lock(&queue.mutex);
+      queue.since_ns = 0;
       queue.mutex.Await(absl::Condition(&called));
       if (queue.waiting.empty()) {
         return nullptr;
       }
-      callback = std::move(queue.waiting.front());
+      callback = std::move(queue.waiting.front().callback);
+      queue.name = std::move(queue.waiting.front().name);
+      queue.since_ns = Clock::Real().Now();
       queue.waiting.pop_front();
     }
     std::move(callback)();
