@@ -6,7 +6,7 @@
 //             and nothing else
 //   by hand   the same with what an exchange must do around them as bare loops: norms of all
 //             layers, a gather of these, then layer by layer K2, the all_reduce, K3 (if it clips)
-//             and K4 of the kernel plan (lib/train/README.md)
+//             and K4 of the kernel plan (docs/training.md)
 //   sync      a whole exchange (begin_forward, wait_layer of every layer) without any compute, by
 //             layer
 //   exposed   the same exchange with compute between the layers that takes longer than sync; what

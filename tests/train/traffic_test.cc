@@ -1,5 +1,5 @@
 // What an exchange sends across replicas and within one, for every reducer, sparsification and wire
-// format, on several meshes: counted, beside formulas (lib/train/README.md has them as a table).
+// format, on several meshes: counted, beside formulas (docs/training.md has them as a table).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
