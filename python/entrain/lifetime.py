@@ -1,13 +1,14 @@
-"""Who frees what, when: handles of the library, what is dropped, the end of the interpreter, and fork.
+"""The lifetime of the library's objects: closing, dropping, the end of the interpreter, and fork.
 
-The garbage collector may drop a handle on any thread: inside a function that the library has called, while the thread holds a
-lock of the program's, and in any order. So `__del__` never calls the library: it appends to a queue, from which a thread of
-the package destroys what was dropped. What an object of the library's lends from Python lives until it is destroyed.
+The garbage collector may finalise a handle on any thread: inside a function that the library has called, while the thread
+holds a lock of the program, and in any order. So `__del__` never calls the library. It appends to a queue, and a thread of
+the package destroys the objects in the queue. Python memory that the library uses for an object lives until the object is
+destroyed.
 
 Invariants:
-1. Nothing is destroyed while a call is inside it (`with life`), or while an object made from it is there.
-2. Nothing is destroyed inside a function that the library has called.
-3. Finalisers take no lock but the queue's, which is made for them."""
+1. No object is destroyed while a call is inside it (`with life`), or while an object made from it exists.
+2. No object is destroyed inside a function that the library has called.
+3. Finalisers take no lock but the queue's, which is made for that."""
 from __future__ import annotations
 
 import atexit
@@ -36,19 +37,19 @@ PATIENCE = 1.0
 
 
 def nothing(handle: Any) -> None:
-    """For what another object destroys, and for what needs no stopping."""
+    """Does nothing: for a handle that another object destroys."""
 
 
 class Life:
-    """An object of the library's, from where it was made until it is destroyed. A Handle is what the program has of it, and may
-    be dropped before. Any thread. `with life as handle:` is around every call of the library on it.
+    """An object of the library, from its creation until it is destroyed. The program has a Handle of it, which may be dropped
+    earlier. Any thread may use it. Every call of the library on the object runs inside `with life as handle:`.
 
-    destroy  called once with the handle, when nothing is inside; False: not yet, try again later
-    needs    lives that are destroyed after this one; to be made while inside them
-    held     what the library uses of Python's until then; the Handle's, once there is one
-    stop     ends calls that are inside, or that use the object, when it is closed under them
-    lasts    stays when what it needs is closed, which is then destroyed after it; others are closed first
-    late     at the end of the interpreter it is destroyed after all others"""
+    destroy  destroys the handle. Returns False if that is not possible yet; it is then called again later
+    needs    lives that are destroyed after this one. The caller is inside them
+    held     Python objects that the library uses until the object is destroyed. The Handle takes the list over
+    stop     ends calls that are inside the object when it is closed
+    lasts    True: the object stays when an object that it needs is closed, and delays its destruction. False: it is closed first
+    late     True: at the end of the interpreter the object is destroyed after all others"""
 
     __slots__ = ("handle", "what", "held", "open", "over", "birth", "owner", "closing", "_destroy", "_needs", "_stop", "_lasts", "_process",
                  "_children", "_inside", "_lock")
@@ -57,7 +58,8 @@ class Life:
                  stop: Callable[[Any], object] = nothing, lasts: bool = False, late: bool = False) -> None:
         self.handle = handle
         self.what = "handle"
-        # Were it here always, an object that its own functions refer to would never be garbage: needs refer to this.
+        # The Handle takes the list. If the list stayed here, an object to which its own functions refer would never become
+        # garbage, because the lives that it needs refer to this one.
         self.held = list(held)
         #: Whether calls may be made.
         self.open = True
@@ -71,7 +73,7 @@ class Life:
         self._destroy, self._needs, self._stop, self._lasts = destroy, needs, stop, lasts
         self._process = _process
         self._children: Dict[int, Life] = {}
-        self._inside: List[None] = []  # as long as the number of calls that are inside
+        self._inside: List[None] = []  # its length is the number of calls that are inside
         self._lock = threading.RLock()
         _live[self.birth] = self
         for need in needs:
@@ -80,11 +82,11 @@ class Life:
 
     @property
     def here(self) -> bool:
-        """Whether this process made it: a forked child leaves it to its parent."""
+        """Whether this process created the object. A forked child leaves it to its parent."""
         return self._process == _process
 
     def __enter__(self) -> Any:
-        self._inside.append(None)  # before looking: who ends it looks the other way round
+        self._inside.append(None)  # before `open` is read: `attempt` clears `open` first, and then reads this list
         if self.open:
             return self.handle
         self._inside.pop()
@@ -94,7 +96,8 @@ class Life:
         self._inside.pop()
 
     def end(self, seconds: float = PATIENCE) -> bool:
-        """Closes it, what needs it first. False: after `seconds` a call is still inside, or something that lasts is still there."""
+        """Closes the object, after those that need it. Returns False if a call is still inside after `seconds`, or if an object that
+        lasts still exists."""
         self.open, self.closing = False, True
         limit, stopped = time.monotonic() + seconds, False
         while not self.attempt():
@@ -107,7 +110,8 @@ class Life:
         return True
 
     def attempt(self) -> bool:
-        """Destroys it if that may be done now; where it is being closed, what needs it too. Whether it is gone."""
+        """Destroys the object if nothing prevents that now. If it is being closed, destroys those that need it first. Returns
+        whether it is destroyed."""
         self.open = False
         if self.closing:
             for child in _youngest_first(self._children.values()):
@@ -115,7 +119,7 @@ class Life:
                     child.closing = True
                     child.attempt()
         with self._lock:
-            # In this order: who makes a child is inside until there is one.
+            # Calls before children: a call that makes a child is inside until the child is registered.
             if self.over or self._inside or self._children:
                 return self.over
             handle, self.handle = self.handle, NULL
@@ -127,11 +131,11 @@ class Life:
         for need in self._needs:
             need._children.pop(self.birth, None)
         if self._needs:
-            _dropped.put(None)  # they may have waited for it
+            _dropped.put(None)  # wakes the thread, which may wait for this one to destroy another
         return True
 
     def stop(self) -> None:
-        """Ends the calls that are inside, here and in what needs it."""
+        """Ends the calls that are inside this object and those that need it."""
         with self._lock:
             if not self.over and self.handle != NULL:
                 self._stop(self.handle)
@@ -140,7 +144,7 @@ class Life:
                 child.stop()
 
     def stirs(self) -> bool:
-        """Whether to try again soon. Otherwise it waits for what needs it, whose end is told."""
+        """Whether `attempt` may succeed soon. Otherwise the object waits for one that needs it, whose end wakes the thread."""
         if self.closing:
             return not any(child._lasts for child in list(self._children.values()))
         return not self._children
@@ -150,12 +154,12 @@ def _youngest_first(lives: Iterable[Life]) -> List[Life]:
     return sorted(list(lives), key=lambda life: -life.birth)
 
 
-# Also those that nobody has any more and that are not destroyed yet.
+# By birth. Includes objects that were dropped and are not destroyed yet.
 _live: Dict[int, Life] = {}
 
 
 def drop(life: Life, held: Any = None) -> None:
-    """Has `life` destroyed, and `held` kept until then. For finalisers: any thread, at any place; returns at once."""
+    """Queues `life` to be destroyed, and keeps `held` until then. Returns at once. Finalisers may call it on any thread."""
     try:
         if not life.over and life.here:
             _dropped.put((life, held))
@@ -165,7 +169,7 @@ def drop(life: Life, held: Any = None) -> None:
 
 # ---- Destroying what was dropped ----------------------------------------------------------------------------------------
 
-# (life, what it holds); None: something is gone. A SimpleQueue may be put to anywhere, even inside itself.
+# (life, what it holds); None wakes the thread. put() of a SimpleQueue is reentrant, so finalisers may call it anywhere.
 _dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]" = queue.SimpleQueue()
 _starting = threading.Lock()
 _thread: Optional[threading.Thread] = None
@@ -179,7 +183,7 @@ def _start_thread() -> None:
         thread = threading.Thread(target=_destroy_dropped, args=(_dropped,), name="entrain-dropped", daemon=True)
         thread.start()
         _thread = thread
-    except RuntimeError:  # no more threads: the next object tries again, or the end of the interpreter destroys all
+    except RuntimeError:  # no thread can start. The next object tries again; the end of the interpreter destroys all
         pass
     finally:
         _starting.release()
@@ -194,7 +198,7 @@ def _destroy_dropped(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]") -
 
 
 def _taken(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]", timeout: Optional[float]) -> List[Tuple[Life, Any]]:
-    """What is in the queue; `timeout`: for how long to wait for the first entry."""
+    """The entries of the queue. Waits at most `timeout` seconds for the first; None: without a limit."""
     found = []
     try:
         found.append(dropped.get(timeout=timeout))
@@ -208,9 +212,9 @@ def _taken(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]", timeout: Op
 
 
 class Handle:
-    """An object of the library's. `close` destroys it, once; so does leaving a `with` block, the end of the interpreter, and,
-    some time later, dropping it. Objects made from it that need it are closed first; where they are not closed but dropped, it
-    is destroyed after them. In a forked child closing does nothing: the parent owns the object."""
+    """An object of the library. `close` destroys it, and so does the end of a `with` block or of the interpreter. They close
+    objects that need it first. If the handle is dropped, a thread of the package destroys the object some time later, after
+    the objects that need it. In a forked child closing does nothing: the parent owns the object."""
 
     _what = "handle"
 
@@ -262,7 +266,7 @@ class Handle:
 
 
 def _refuse_in_callback(what: str) -> None:
-    # Freeing nothing may be done where destroying may be done, and does nothing else.
+    # This call is allowed where destroying is allowed, and has no effect.
     if lib.entrain_mem_free(NULL, NULL) == lib.ENTRAIN_FAILED_PRECONDITION:
         record = last_error(lib.ENTRAIN_FAILED_PRECONDITION).record
         raise FailedPrecondition(dataclasses.replace(record, text=f"close of the {what}: {record.text.partition(': ')[2]}"))
@@ -300,12 +304,12 @@ def _end_everything() -> None:
             pass
     for action in _last_words:
         action()
-    for life in _youngest_first(_live.values()):  # calls are inside that do not return
+    for life in _youngest_first(_live.values()):  # a call is still inside
         keep_for_ever((life, life.owner()))
     keep_for_ever(dropped)
 
 
-# What a forked child has of its parent: to free any of it would run finalisers.
+# Objects of the parent in a forked child. Freeing them would run finalisers.
 _of_parent: List[Any] = []
 
 

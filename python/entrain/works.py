@@ -27,7 +27,7 @@ class _Orphan:
     def __init__(self, handle: Any, held: Any) -> None:
         self.handle = handle
         self.held = held
-        # Of the thread that looks whether the call is over, and frees the handle.
+        # The thread that has it tests the handle, and may free it. It stays locked once the handle is freed.
         self.claim = threading.Lock()
 
 
@@ -45,7 +45,7 @@ def reap() -> None:
     done = ffi.new("int32_t*")
     for one in list(_orphans):
         if not one.claim.acquire(blocking=False):
-            continue  # another thread's, also where that has freed it
+            continue
         lib.entrain_work_test(one.handle, done)
         if done[0]:
             _orphans.remove(one)
@@ -329,7 +329,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _wait_at_exit() -> None:
     """All communicators are closed, so every call ends at once. Should one not, its memory must outlive the interpreter."""
     end = time.monotonic() + 1.0
-    # The works themselves: one that is dropped meanwhile would free its handle.
+    # Keeps the works: dropping one would free its handle.
     rest: List[Tuple[Any, Any]] = [(work._handle, work) for work in members(_unfinished) if work._process == os.getpid()]
     rest += [(one.handle, one) for one in list(_orphans) if one.claim.acquire(blocking=False)]
     for handle, owner in rest:
