@@ -221,7 +221,7 @@ def closure():
     optimizer.zero_grad()
     met = edit.info.rendezvous
     if len(passes) % 4 == 3:
-        time.sleep(0.35)
+        time.sleep(0.35)  # longer than the interval of the exchanges
     loss = loss_of(model, comm.rank, len(passes))
     passes.append(edit.info.rendezvous - met)
     loss.backward()
@@ -566,7 +566,7 @@ while not (saved and edit.info.syncs > saved[0][0] + 2) and steps < 4000:
         saved.append((edit.info.syncs, edit.info.steps, edit.info.anchor_checksum, flat(model)))
     go(model, optimizer, steps, steps + 1)
     steps += 1
-    time.sleep(0.004 * comm.rank)
+    time.sleep(0.004 * comm.rank)  # replicas of different speed
 edit.leave()
 assert len(saved) == 1 and saved[0][1] >= 5, saved
 assert len(set(comm.all_gather(torch.tensor([saved[0][0]])).ravel().tolist())) == 1

@@ -310,7 +310,7 @@ while edit.info.syncs < 6 and steps < 4000:
     optimizer.step()
     edit.record(16)
     steps += 1
-    time.sleep(0.02 * edit.replica)
+    time.sleep(0.02 * edit.replica)  # replicas of different speed
 edit.leave()
 after, info = error(), edit.info
 rows = comm.all_gather(torch.cat([p.full_tensor().reshape(-1) for p in model.parameters()]))
