@@ -75,9 +75,10 @@ static ENTRAIN_INLINE void entrain_call_options_init(entrain_call_options_t* opt
  * s (deadline 0.5 s) waiting for rank 1: it is in the user reduction of all_reduce #4, which has not returned for 0.499
  * s". A function that has run for a second is also reported in the log.
  *
- * Inside the function the same calls are allowed as in done() (entrain_work_notify); others return FAILED_PRECONDITION
- * ("entrain_barrier: called from the user reduction of all_reduce #2, which must not wait"). How often the function is
- * called, and on which ranks, depends on the algorithm, so calls that it starts should have user tags.
+ * Inside the function, calls that need the engine return FAILED_PRECONDITION ("entrain_barrier: called from the user
+ * reduction of all_reduce #2, which must not use the engine"), also those with a work: how often the function is called,
+ * and on which ranks, depends on the algorithm, so a call that it starts has no counterpart on the other ranks.
+ * Functions that destroy a communicator, or an object made from one, do nothing and log this. Queries are allowed.
  *
  * A result other than 0 ends the communicator on all ranks with ABORTED: "the user reduction of all_reduce #4 returned
  * 5", with the rank. `out` is then undefined on this rank, and on all ranks that had not completed the call. */

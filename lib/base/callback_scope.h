@@ -1,6 +1,6 @@
 // Whether this thread is inside a function of the caller's that the library has called, and what that function may do:
-// done() of entrain_work_notify and a reduction run on threads that nobody waits for but their calls, which have deadlines; a
-// step runs on one that its object waits for.
+// done() of entrain_work_notify runs on a thread that nobody waits for. A reduction or a step is waited for, and not all ranks
+// call it as often, so that a call which it started could have no counterpart.
 //
 // Thread safety: each thread has its own.
 #pragma once
@@ -13,7 +13,7 @@ namespace entrain {
 // What a public function does, by which it may be called inside such a function.
 enum class Does {
   kLook,   // neither waits nor needs the engine: always
-  kStart,  // needs the engine for a turn at most: in done() and in reductions
+  kStart,  // needs the engine for a turn at most: in done()
   kWait,   // may wait for others: never
 };
 

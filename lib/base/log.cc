@@ -37,7 +37,7 @@ struct Sink {
 absl::Mutex sink_mutex(absl::kConstInit);
 Sink log_sink ABSL_GUARDED_BY(sink_mutex);
 // From the first line for a sink on, in the process that logged it; never freed, since lines are written until the end.
-CallbackThread* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
+std::shared_ptr<CallbackThread>* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
 pid_t sink_process ABSL_GUARDED_BY(sink_mutex) = 0;
 size_t waiting ABSL_GUARDED_BY(sink_mutex) = 0, lost ABSL_GUARDED_BY(sink_mutex) = 0;
 thread_local bool on_sink_thread = false;
@@ -94,12 +94,12 @@ CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
   if (sink_thread == nullptr) {
     const auto started = CallbackThread::Start("entrain-log");
     if (started.ok()) {
-      sink_thread = (new std::shared_ptr<CallbackThread>(*started))->get();
+      sink_thread = new std::shared_ptr<CallbackThread>(*started);
       sink_process = getpid();
       std::atexit([] { FlushLog(kPatienceNs); });
     }
   }
-  return sink_thread;
+  return sink_thread == nullptr ? nullptr : sink_thread->get();
 }
 
 // False: there is no sink, or no thread for it.
@@ -144,7 +144,7 @@ bool FlushLog(int64_t timeout_ns) {
     if (sink_thread == nullptr || sink_process != getpid() || on_sink_thread) {
       return true;
     }
-    sink_thread->Post([over] { over->Notify(); });
+    (*sink_thread)->Post([over] { over->Notify(); });
   }
   return over->WaitForNotificationWithTimeout(absl::Nanoseconds(timeout_ns));
 }

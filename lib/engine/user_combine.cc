@@ -24,7 +24,7 @@ std::shared_ptr<UserCombine> UserCombine::Post(const UserFunctions& functions, D
 }
 
 void UserCombine::Call() {
-  const CallbackScope scope(*functions_.name, Does::kStart);
+  const CallbackScope scope(*functions_.name, Does::kLook);
   since_ns_.store(functions_.engine->clock().Now(), std::memory_order_relaxed);
   for (const std::byte* source : combination_.sources) {
     {
