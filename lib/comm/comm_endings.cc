@@ -319,6 +319,9 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
                                        : absl::DeadlineExceededError(Words(running, now)));
   } else if (engine_.told()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.cause());
+  } else if (const absl::Status inside = engine_.InFunction(kLongRunNs); !inside.ok()) {
+    SendAnswer(rank, nonce, Answer::kExcused, 0,
+               WithBlame(inside, BlameFor(nullptr, config_.rank, Phase::kReduce)));
   } else if (const auto other = engine_.WaitsElsewhere(this)) {
     const Deadline by = other->FindOut(
         [self = shared_from_this(), rank, nonce, asked, call](const absl::Status& why) {

@@ -529,6 +529,9 @@ void Communicator::EndWith(const absl::Status& why) {
 void Communicator::Refused(const Call& call, const absl::Status& why) {
   core_->Refused(call, Annotate(why, NameOf(call.kind)));
 }
+void Communicator::NoteFunction(const void* who, absl::string_view name) {
+  runtime_->shared_engine()->NoteFunction(who, name);
+}
 absl::Status Communicator::status() const {
   return core_->status();
 }

@@ -32,10 +32,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "lib/base/callback_thread.h"
 #include "lib/base/clock.h"
 #include "lib/base/mpsc_queue.h"
 #include "lib/engine/backoff.h"
-#include "lib/base/callback_thread.h"
 #include "lib/engine/context_states.h"
 #include "lib/engine/work.h"
 #include "transports/registry.h"
@@ -116,6 +116,12 @@ class Engine final : public Events {
   void Stay(const Work& work);
   // The thread of done(); made by the first who asks.
   absl::StatusOr<std::shared_ptr<CallbackThread>> Callbacks() ABSL_LOCKS_EXCLUDED(callbacks_mutex_);
+  // A function of the caller's on another thread, without which this rank does not go on; `who` is in one at a time. Empty: it
+  // has returned.
+  void NoteFunction(const void* who, absl::string_view name) ABSL_LOCKS_EXCLUDED(callbacks_mutex_);
+  // kDeadlineExceeded "it is in NAME, which has not returned for 3 s", of the one that has run longest; OK: none has for
+  // `least_ns`.
+  absl::Status InFunction(int64_t least_ns) ABSL_LOCKS_EXCLUDED(callbacks_mutex_);
   // More local ranks than cores: waiters give the core away at once.
   void SetCrowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
   bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
@@ -211,8 +217,9 @@ class Engine final : public Events {
   void DispatchControl(ControlMessage message);  // [driver]
   void TakeCauseBack();                          // [driver]
   void SendCause();                              // [driver]
-  void CheckDeadlines();                         // [driver]
-  bool ArmAll();                                 // [driver]
+  void TellOfCallback() ABSL_LOCKS_EXCLUDED(callbacks_mutex_);
+  void CheckDeadlines();  // [driver]
+  bool ArmAll();          // [driver]
   void DriveUntil(const Work& work, Deadline give_up, bool background);
   void SleepAsDriver(Deadline until);  // [driver]
   void SleepAsWaiter(const Work& work, Deadline give_up);
@@ -248,6 +255,14 @@ class Engine final : public Events {
 
   absl::Mutex callbacks_mutex_;
   std::shared_ptr<CallbackThread> callbacks_ ABSL_GUARDED_BY(callbacks_mutex_);
+  struct Function {
+    const void* who;
+    std::string name;
+    int64_t since_ns;
+  };
+  std::vector<Function> functions_
+      ABSL_GUARDED_BY(callbacks_mutex_);  // in the order of their begin
+  int64_t told_of_callback_ns_ ABSL_GUARDED_BY(callbacks_mutex_) = 0;  // since when it ran
 
   std::atomic<uint32_t> next_context_{1};
   ContextStates contexts_;  // each a ContextState

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/callback_scope.h"
-#include "lib/base/status.h"
 #include "lib/base/callback_thread.h"
+#include "lib/base/status.h"
 #include "lib/engine/engine.h"
 
 namespace entrain {
@@ -63,7 +63,7 @@ void Work::Then(Continuation then) {
 
 absl::Status Work::Notify(Continuation done) {
   std::string name = absl::StrCat("the done() of ", Info().Name());
-  auto call = [name = std::move(name), done = std::move(done)](const absl::Status& status) mutable {
+  auto call = [name, done = std::move(done)](const absl::Status& status) mutable {
     const CallbackScope scope(name, Does::kStart);
     std::move(done)(status);
   };
@@ -72,8 +72,9 @@ absl::Status Work::Notify(Continuation done) {
     return absl::OkStatus();
   }
   ENTRAIN_ASSIGN_OR_RETURN(auto thread, engine_->Callbacks());
-  Then([thread = std::move(thread), call = std::move(call)](const absl::Status& status) mutable {
-    thread->Post([call = std::move(call), status]() mutable { call(status); });
+  Then([thread = std::move(thread), call = std::move(call),
+        name = std::move(name)](const absl::Status& status) mutable {
+    thread->Post([call = std::move(call), status]() mutable { call(status); }, std::move(name));
   });
   return absl::OkStatus();
 }

@@ -58,7 +58,13 @@ absl::Status Courier::CallersFunction(absl::string_view name, absl::FunctionRef<
   }
   {
     const CallbackScope scope(name, Does::kLook);
+    if (own != nullptr && own->inside_of_) {
+      own->inside_of_(name);
+    }
     call();
+    if (own != nullptr && own->inside_of_) {
+      own->inside_of_("");
+    }
   }
   return own == nullptr ? absl::OkStatus() : own->Return(name);
 }
@@ -231,6 +237,9 @@ bool Courier::StopSoon() {
   if (left.empty()) {
     Stop();
     return true;
+  }
+  if (inside_of_) {
+    inside_of_("");  // this rank goes on without it
   }
   ENTRAIN_LOG(kWarning, left, ": its object is destroyed without waiting for it");
   Abandon(absl::AbortedError(absl::StrCat("the object was destroyed: ", left)));

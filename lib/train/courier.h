@@ -40,8 +40,11 @@ class Courier {
 
   // The thread starts with the first job. `give_up` is called, without a lock, by a thread that has waited too long, once or more:
   // it makes the job that runs, and other ranks' calls, fail.
-  Courier(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up)
-      : limit_ns_(limit_ns), give_up_(std::move(give_up)) {}
+  // `inside`: by any thread, with the name of a function of the caller's that a job enters, and "" when the function has returned
+  // or is left.
+  Courier(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
+          absl::AnyInvocable<void(absl::string_view)> inside = nullptr)
+      : limit_ns_(limit_ns), give_up_(std::move(give_up)), inside_of_(std::move(inside)) {}
   ~Courier() { Stop(); }
   Courier(const Courier&) = delete;
   Courier& operator=(const Courier&) = delete;
@@ -103,6 +106,7 @@ class Courier {
 
   const int64_t limit_ns_;
   absl::AnyInvocable<void(const absl::Status&)> give_up_;
+  absl::AnyInvocable<void(absl::string_view)> inside_of_;
   mutable absl::Mutex mutex_;
   std::string doing_
       ABSL_GUARDED_BY(mutex_);  // what has begun last, when, and how long it may take

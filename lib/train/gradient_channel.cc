@@ -83,9 +83,12 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
       groups_(AllGroups(options)),
       slab_(std::move(slab)),
       method_(static_cast<int64_t>(options.method)),
-      courier_(options_.at.limit_ns, [this](const absl::Status& why) {
-        comm_->EndWith(Annotate(why, absl::StrCat("acco: rank ", comm_->rank())));
-      }) {
+      courier_(
+          options_.at.limit_ns,
+          [this](const absl::Status& why) {
+            comm_->EndWith(Annotate(why, absl::StrCat("acco: rank ", comm_->rank())));
+          },
+          [this](absl::string_view name) { comm_->NoteFunction(this, name); }) {
   for (const ParameterGroup& group : options_.groups) {
     const Optimizer& rule = group.optimizer ? *group.optimizer : *options_.optimizer;
     saved_groups_.push_back({group.first, group.count, rule.state_arrays()});

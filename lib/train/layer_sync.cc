@@ -154,8 +154,10 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       jobs_(static_cast<size_t>(layers_), 0),
       exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
       states_(static_cast<size_t>(layers_)),
-      courier_(TimeLimit(options.timeout_ns, *mesh_),
-               [this](const absl::Status& why) { Fail(Late(why)); }) {
+      courier_(
+          TimeLimit(options.timeout_ns, *mesh_),
+          [this](const absl::Status& why) { Fail(Late(why)); },
+          [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); }) {
   reductions_ = shards_->reductions();
   base_shard_ = BytesSent(false);
   base_sync_ = BytesSent(true);

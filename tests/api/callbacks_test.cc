@@ -912,6 +912,23 @@ TEST(UserReductionLog, NamesOneThatDoesNotReturn) {
   });
 }
 
+TEST(DoneLog, NamesOneThatHoldsUpOthers) {
+  entrain_runtime_config_t runtime_config;
+  entrain_runtime_config_init(&runtime_config);
+  runtime_config.log = Log::Sink;
+  runtime_config.log_user = &TheLog();
+  entrain_runtime_t* runtime = nullptr;
+  ASSERT_OK(entrain_runtime_create(&runtime_config, &runtime));
+  entrain_runtime_destroy(runtime);
+  RunWorld(2, [](const Rank& self) {
+    Notified sum(self.comm, [](entrain_status_t) {
+      EXPECT_TRUE(Becomes(
+          [] { return TheLog().Has("the done() of all_reduce #2 has been running for 1"); }));
+    });
+    EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
+  });
+}
+
 // Nobody waits for the log function, and in it calls are refused.
 TEST(LogFunction, MayBlockAndMayNotWait) {
   static std::mutex lock;
@@ -1082,6 +1099,58 @@ TEST(AccoStepUnderALock, StopsNobodyFromDestroyingItsChannel) {
       EXPECT_OK(entrain_barrier(self.comm, nullptr, nullptr));
     });
   }
+}
+
+// The ranks that wait for the one in the step, in the object's communicators and in others.
+TEST(OuterStep, ThatDoesNotReturnIsNamedByThePeersThatWait) {
+  std::barrier both(2);
+  const auto run = [&](const Rank& self) {
+    entrain_comm_t* copy = nullptr;
+    ASSERT_OK(entrain_comm_duplicate(self.comm, &copy));
+    LockedStep step;
+    Edit made(self, nullptr, OuterStepUnderLock, &step);
+    int32_t syncing = 0;
+    ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+    made.params.assign(made.params.size(), static_cast<float>(2 + self.rank));
+    ASSERT_OK(entrain_edit_end_step(made.edit));
+    if (self.rank == 0) {
+      step.interpreter.lock();
+    }
+    ASSERT_OK(entrain_edit_begin_forward(made.edit, 1, 1, &syncing));
+    entrain_work_t* work = nullptr;
+    ASSERT_OK(entrain_edit_layer_work(made.edit, 1, &work));
+    entrain_work_free(work);
+    EXPECT_TRUE(Becomes([&] { return step.entered.load(); }));
+    both.arrive_and_wait();
+    if (self.rank == 1) {
+      const std::string in_step =
+          "it has not started the call: it is in the outer step of layer 0, step 1, which has not "
+          "returned for ";
+      entrain_call_options_t soon;
+      entrain_call_options_init(&soon);
+      soon.timeout_ns = 500'000'000;
+      EXPECT_FAILS(entrain_barrier(copy, &soon, nullptr), ENTRAIN_TIMED_OUT, in_step);
+      ExpectGuilty(0);
+      entrain_status_t code = ENTRAIN_OK;
+      while (code == ENTRAIN_OK) {
+        for (int32_t layer = 0; layer < 2 && code == ENTRAIN_OK; ++layer) {
+          code = entrain_edit_wait_layer(made.edit, layer);
+        }
+        code = code == ENTRAIN_OK ? entrain_edit_end_step(made.edit) : code;
+        code = code == ENTRAIN_OK ? entrain_edit_begin_forward(made.edit, 1, 1, &syncing) : code;
+      }
+      EXPECT_EQ(code, ENTRAIN_TIMED_OUT);
+      EXPECT_THAT(LastError(), HasSubstr(in_step));
+      ExpectGuilty(0);
+    }
+    both.arrive_and_wait();
+    if (self.rank == 0) {
+      step.interpreter.unlock();
+    }
+    entrain_edit_destroy(std::exchange(made.edit, nullptr));
+    entrain_comm_destroy(copy);
+  };
+  RunWorld(2, run, {.timeout_ns = 3'000'000'000});
 }
 
 TEST(AccoSchedule, ThatDoesNotReturnIsNamedAtTheLimit) {
