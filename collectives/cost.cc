@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
+#include <deque>
+#include <map>
+#include <utility>
 #include <vector>
-
-#include "collectives/timeline.h"
 
 namespace entrain {
 namespace {
@@ -42,18 +42,175 @@ bool AddTransfers(const Schedule& schedule, const Lane& lane, const Round& round
   return crosses;
 }
 
+int64_t Picos(int64_t bytes, int64_t fs) {
+  return bytes * fs / 1000;
+}
+
+// Every rank does its rounds in order, as soon as their messages are there. A round posts its messages, takes what it
+// receives in the order of arrival, and combines.
+class LaneWalk {
+ public:
+  LaneWalk(absl::Span<const Schedule> schedules, absl::Span<const int> hosts, const Layout& layout,
+           int64_t element_bytes, const MachineCost& machine)
+      : schedules_(schedules),
+        layout_(layout),
+        element_bytes_(element_bytes),
+        machine_(machine),
+        ranks_(schedules.size()) {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      ranks_[r].host = hosts.empty() ? 0 : At(hosts[r]);
+      hosts_.resize(std::max(hosts_.size(), ranks_[r].host + 1));
+      ++hosts_[ranks_[r].host].ranks;
+    }
+  }
+
+  LaneCost Run() {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      Post(r);
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t r = 0; r < ranks_.size(); ++r) {
+        while (FinishRound(r)) {
+          moved = true;
+        }
+      }
+    }
+    LaneCost cost;
+    for (const Rank& rank : ranks_) {
+      cost.first_ps = std::max(cost.first_ps, rank.clock);
+      cost.next_ps = std::max(cost.next_ps, rank.work);
+      hosts_[rank.host].work += rank.work;
+    }
+    for (const Host& host : hosts_) {
+      cost.next_ps = std::max({cost.next_ps, Crowded(host) ? host.work / machine_.cores : 0,
+                               host.memory, host.out, host.in});
+    }
+    cost.first_ps = std::max(cost.first_ps, cost.next_ps);
+    return cost;
+  }
+
+ private:
+  struct Message {
+    int64_t there, bytes;
+    const LinkCost* link;
+  };
+  struct Rank {
+    size_t host = 0;
+    uint32_t round = 0, seen = 0;  // transfers of the round
+    std::vector<Message> arrived;  // of the round
+    int64_t clock = 0, work = 0;
+    void Work(int64_t ps) {
+      clock += ps;
+      work += ps;
+    }
+  };
+  struct Host {
+    int ranks = 0;
+    int64_t work = 0, memory = 0, out = 0, in = 0;
+  };
+
+  bool Crowded(const Host& host) const { return machine_.cores > 0 && host.ranks > machine_.cores; }
+  const Lane& LaneOf(size_t r) const { return schedules_[r].lanes[0]; }
+  bool IsOver(size_t r) const { return ranks_[r].round == LaneOf(r).rounds; }
+  const Round& RoundOf(size_t r) const {
+    return schedules_[r].rounds[LaneOf(r).first_round + ranks_[r].round];
+  }
+  int64_t BytesOf(size_t r, const Region& region) const {
+    return ElementsOf(schedules_[r], LaneOf(r), layout_, region) * element_bytes_;
+  }
+
+  void Post(size_t r) {
+    if (IsOver(r)) {
+      return;
+    }
+    for (const Transfer& transfer : TransfersOf(schedules_[r], RoundOf(r))) {
+      if (transfer.direction == Direction::kSend) {
+        Send(r, At(transfer.peer), BytesOf(r, transfer.region));
+      }
+    }
+  }
+
+  void Send(size_t from, size_t to, int64_t bytes) {
+    Host &sender = hosts_[ranks_[from].host], &receiver = hosts_[ranks_[to].host];
+    const bool apart = &sender != &receiver;
+    const LinkCost& link = apart ? machine_.across : machine_.inside;
+    (apart ? sender.out : sender.memory) += Picos(bytes, link.wire_fs);
+    receiver.in += apart ? Picos(bytes, link.wire_fs) : 0;
+    ranks_[from].Work(link.message_ps);
+    sent_[{from, to}].push_back({ranks_[from].clock + link.latency_ps, bytes, &link});
+  }
+
+  // False: a message is missing, or the lane is over.
+  bool FinishRound(size_t r) {
+    if (IsOver(r) || !Receive(r)) {
+      return false;
+    }
+    Rank& rank = ranks_[r];
+    std::stable_sort(rank.arrived.begin(), rank.arrived.end(),
+                     [](const Message& a, const Message& b) { return a.there < b.there; });
+    for (const Message& message : rank.arrived) {
+      const int64_t work = message.link->message_ps + Picos(message.bytes, message.link->byte_fs);
+      // It is taken while it arrives, no faster than the wire brings it.
+      const int64_t over =
+          message.there + std::max(work, Picos(message.bytes, message.link->wire_fs));
+      rank.Work(work);
+      rank.clock = std::max(rank.clock, over);
+    }
+    if (!rank.arrived.empty() && Crowded(hosts_[rank.host])) {
+      rank.Work(machine_.switch_ps);
+    }
+    Combine(r);
+    rank.arrived.clear();
+    rank.seen = 0;
+    ++rank.round;
+    Post(r);
+    return true;
+  }
+
+  bool Receive(size_t r) {
+    Rank& rank = ranks_[r];
+    const auto transfers = TransfersOf(schedules_[r], RoundOf(r));
+    for (; rank.seen < transfers.size(); ++rank.seen) {
+      if (transfers[rank.seen].direction == Direction::kRecv) {
+        std::deque<Message>& sent = sent_[{At(transfers[rank.seen].peer), r}];
+        if (sent.empty()) {
+          return false;
+        }
+        rank.arrived.push_back(sent.front());
+        sent.pop_front();
+      }
+    }
+    return true;
+  }
+
+  // Reading each operand and writing the result, against the three touches of two operands.
+  void Combine(size_t r) {
+    const Round& round = RoundOf(r);
+    for (uint32_t i = 0; i < round.ops; ++i) {
+      const LocalOp& op = schedules_[r].ops[round.first_op + i];
+      ranks_[r].Work(
+          Picos(BytesOf(r, op.dst) * (int64_t{op.operands} + 1) / 3, machine_.reduce_fs));
+    }
+  }
+
+  const absl::Span<const Schedule> schedules_;
+  const Layout& layout_;
+  const int64_t element_bytes_;
+  const MachineCost& machine_;
+  std::vector<Rank> ranks_;
+  std::vector<Host> hosts_;
+  std::map<std::pair<size_t, size_t>, std::deque<Message>>
+      sent_;  // and not received, by sender and receiver
+};
+
 // On a clock that only messages move, by one; across_only: only those between hosts.
 int CountHops(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
               const Layout& layout, bool across_only) {
-  MachineModel machine;
+  MachineCost machine;
   machine.inside.latency_ps = across_only ? 0 : 1;
   machine.across.latency_ps = 1;
-  machine.inside.eager_bytes = machine.across.eager_bytes = std::numeric_limits<int64_t>::max();
-  int lanes = 1;
-  for (const Schedule& schedule : schedules) {
-    lanes = std::max(lanes, static_cast<int>(schedule.lanes.size()));
-  }
-  return static_cast<int>(RunTimeline(schedules, hosts, layout, 1, lanes, machine));
+  return static_cast<int>(CountLane(schedules, hosts, layout, 1, machine).first_ps);
 }
 
 void TakeLarger(Cost* worst, const Cost& cost) {
@@ -97,6 +254,11 @@ Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_b
     *figure *= element_bytes;
   }
   return cost;
+}
+
+LaneCost CountLane(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
+                   const Layout& layout, int64_t element_bytes, const MachineCost& machine) {
+  return LaneWalk(schedules, hosts, layout, element_bytes, machine).Run();
 }
 
 Cost CountWorstCost(const Algorithm& algorithm, const Spec& spec, absl::Span<const int> hosts,

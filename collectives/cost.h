@@ -1,5 +1,4 @@
-// What a schedule costs, counted from the schedule itself: the table in docs/algorithms.md. What it
-// takes on a machine is in timeline.h.
+// What a schedule costs, counted from the schedule itself: the table in docs/algorithms.md; and what a lane takes on a machine.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +31,36 @@ struct Cost {
 // Of one rank. `hosts` as in Algorithm::build; empty: all on one host.
 Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_bytes,
                absl::Span<const int> hosts = {});
+
+// What a message takes. Whole picoseconds, and femtoseconds a byte, so that every machine comes to the same sums: ranks
+// choose by them.
+struct LinkCost {
+  int64_t latency_ps = 0;  // from having been sent to being there
+  int64_t message_ps = 0;  // work of the sender, and again of the receiver
+  int64_t byte_fs = 0;     // work of the receiver
+  // What the ranks of a host share: the memory for messages inside, each direction of the network for those across.
+  int64_t wire_fs = 0;
+};
+
+struct MachineCost {
+  LinkCost inside, across;  // between ranks of a host; between hosts
+  // Combining two operands, each byte of the result. More operands cost by the bytes that are touched.
+  int64_t reduce_fs = 0;
+  int64_t switch_ps =
+      0;          // for a round in which a rank waits, where a host has more ranks than cores
+  int cores = 0;  // of each host; 0: enough
+};
+
+// A call of n lanes takes first_ps + (n - 1) * next_ps.
+struct LaneCost {
+  int64_t first_ps =
+      0;  // a lane alone: the longest chain of messages and work that wait for one another
+  int64_t next_ps = 0;  // a lane behind another: the work of the busiest rank, core or wire
+};
+
+// Of the first lane of every rank's schedule, in order of ranks. `hosts` and `layout` as above.
+LaneCost CountLane(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
+                   const Layout& layout, int64_t element_bytes, const MachineCost& machine);
 
 // The largest of each figure over all ranks. Builds every rank's schedule. spec.rank does not
 // matter.

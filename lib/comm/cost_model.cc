@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace entrain {
 namespace {
@@ -16,8 +17,6 @@ constexpr int64_t kWholeBytes = 1 << 20;
 // to here of a scatter, and between two ranks.
 constexpr int64_t kScatteredBytes = 1 << 20, kPairBytes = 512 << 10;
 constexpr int kMaxLanes = 128;
-// More are not run one by one on a timeline.
-constexpr int kRehearsedLanes = 4 * kWindow;
 constexpr int64_t kElementBytes = 4;
 
 // The shortest message between two ranks, if the call is one lane. An all_reduce counts as if it sent parts, whatever its
@@ -55,20 +54,11 @@ int64_t Femtos(double gbs) {
   return std::llround(1e6 / gbs);
 }
 
-LinkModel ModelOf(const LinkFigures& figures) {
+LinkCost CostOf(const LinkFigures& figures) {
   return {.latency_ps = Picos(figures.latency_us),
           .message_ps = Picos(figures.message_us),
-          .send_fs = Femtos(figures.send_gbs),
-          .receive_fs = Femtos(figures.receive_gbs),
-          .wire_fs = Femtos(figures.host_gbs),
-          .eager_bytes = std::llround(figures.eager_kb * 1024),
-          .large_ps = Picos(figures.large_us)};
-}
-
-void Slow(double times, LinkModel* link) {
-  for (int64_t* fs : {&link->send_fs, &link->receive_fs, &link->wire_fs}) {
-    *fs = std::llround(static_cast<double>(*fs) * times);
-  }
+          .byte_fs = Femtos(figures.gbs),
+          .wire_fs = Femtos(figures.host_gbs)};
 }
 
 bool IsCrowded(const Crowd& crowd, const Paths& paths) {
@@ -107,16 +97,11 @@ CostModel::CostModel(const Crowd& crowd, const Paths& paths, const LinkFigures& 
     : inside(inside_figures), across(across_figures) {
   const LinkFigures& main = crowd.most > 1 ? inside : across;
   call_ps = Picos(main.call_us);
-  machine.inside = ModelOf(inside);
-  machine.across = ModelOf(across);
+  machine.inside = CostOf(inside);
+  machine.across = CostOf(across);
   machine.reduce_fs = Femtos(main.reduce_gbs);
   machine.switch_ps = Picos(main.switch_us);
   machine.cores = paths.cores;
-  far = machine;
-  Slow(inside.far_times, &far.inside);
-  Slow(across.far_times, &far.across);
-  far.reduce_fs = std::llround(static_cast<double>(far.reduce_fs) * main.far_times);
-  far_bytes = std::llround(main.cache_mb * (1 << 20)) / (2 * std::max(1, crowd.most));
 }
 
 CostModel::CostModel(const Crowd& crowd, const Paths& paths, const Tuning& tuning)
@@ -126,51 +111,20 @@ CostModel::CostModel(const Crowd& crowd, const Paths& paths, const Tuning& tunin
                 tuning.FiguresFor({paths.across, crowd.most, IsCrowded(crowd, paths)},
                                   paths.across_speed)) {}
 
-Rehearsal::Rehearsal(const Algorithm& algorithm, const Spec& spec, absl::Span<const int> hosts,
-                     int64_t bytes)
-    : hosts_(hosts.begin(), hosts.end()),
-      bytes_(bytes),
-      lanes_(spec.uneven ? 1 : Pieces(algorithm, spec.size, bytes)) {
-  const int lanes = std::min(lanes_, kRehearsedLanes);
-  cut_ = Make(algorithm, spec, lanes, bytes * lanes / lanes_);
-  if (lanes < lanes_) {
-    half_ = Make(algorithm, spec, lanes / 2, bytes * (lanes / 2) / lanes_);
-  }
-}
-
-Rehearsal::Rehearsal(std::vector<Schedule> schedules, absl::Span<const int> hosts, Layout layout,
-                     int64_t bytes)
-    : hosts_(hosts.begin(), hosts.end()),
-      bytes_(bytes),
-      lanes_(static_cast<int>(schedules[0].lanes.size())),
-      cut_{std::move(schedules), std::move(layout)} {}
-
-Rehearsal::Cut Rehearsal::Make(const Algorithm& algorithm, Spec spec, int lanes,
+int64_t CostModel::Picoseconds(const Algorithm& algorithm, Spec spec, absl::Span<const int> hosts,
                                int64_t bytes) const {
-  Cut cut;
-  spec.lanes = lanes;
+  const int64_t lanes = spec.uneven ? 1 : Pieces(algorithm, spec.size, bytes);
+  std::vector<Schedule> schedules;
+  spec.lanes = 1;
   for (spec.rank = 0; spec.rank < spec.size; ++spec.rank) {
-    cut.schedules.push_back(algorithm.build(spec, hosts_));
+    schedules.push_back(algorithm.build(spec, hosts));
   }
   spec.rank = 0;
   const int64_t parts = HasParts(spec.kind) ? spec.size : 1;
-  cut.layout = UniformLayout(spec, std::max<int64_t>(1, bytes / kElementBytes / parts));
-  return cut;
-}
-
-int64_t Rehearsal::Time(const Cut& cut, const MachineModel& machine) const {
-  return RunTimeline(cut.schedules, hosts_, cut.layout, kElementBytes, kWindow, machine);
-}
-
-int64_t Rehearsal::Picoseconds(const CostModel& model) const {
-  const MachineModel& machine = bytes_ > model.far_bytes ? model.far : model.machine;
-  int64_t time = Time(cut_, machine);
-  if (!half_.schedules.empty()) {
-    const auto lanes = static_cast<int64_t>(cut_.schedules[0].lanes.size());
-    const auto half = static_cast<int64_t>(half_.schedules[0].lanes.size());
-    time += (time - Time(half_, machine)) * (lanes_ - lanes) / (lanes - half);
-  }
-  return model.call_ps + time;
+  const Layout layout =
+      UniformLayout(spec, std::max<int64_t>(1, bytes / lanes / kElementBytes / parts));
+  const LaneCost lane = CountLane(schedules, hosts, layout, kElementBytes, machine);
+  return call_ps + lane.first_ps + (lanes - 1) * lane.next_ps;
 }
 
 }  // namespace entrain

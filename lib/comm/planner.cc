@@ -127,7 +127,7 @@ absl::StatusOr<const Algorithm*> Planner::Cheapest(Spec spec, Order order, int l
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const Algorithm* algorithm : Candidates(spec, order)) {
     const int64_t time =
-        Rehearsal(*algorithm, spec, topology_.host_of, int64_t{1} << log_bytes).Picoseconds(model_);
+        model_.Picoseconds(*algorithm, spec, topology_.host_of, int64_t{1} << log_bytes);
     if (time < least) {
       entry->second = algorithm;
       least = time;
@@ -182,10 +182,9 @@ absl::StatusOr<std::string> Planner::Explain(const Call& call) {
   ENTRAIN_ASSIGN_OR_RETURN(const Algorithm* chosen, Choose(shape, spec, &reason));
   std::vector<std::pair<double, const char*>> estimates;
   for (const Algorithm* algorithm : Candidates(spec, shape.order)) {
-    const Rehearsal rehearsal(*algorithm, spec, topology_.host_of,
-                              int64_t{1} << LogBytes(DataBytes(shape)));
-    estimates.emplace_back(static_cast<double>(rehearsal.Picoseconds(model_)) * 1e-6,
-                           algorithm->name);
+    const int64_t time = model_.Picoseconds(*algorithm, spec, topology_.host_of,
+                                            int64_t{1} << LogBytes(DataBytes(shape)));
+    estimates.emplace_back(static_cast<double>(time) * 1e-6, algorithm->name);
   }
   std::sort(estimates.begin(), estimates.end());
   std::string text = absl::StrCat(chosen->name, ", ", reason, "; estimates in us:");

@@ -64,17 +64,15 @@ class PingPong {
   std::vector<char> buffer_;
 };
 
-// A message between idle ranks takes its work on both sides and the latency. All rates change as the
-// whole does.
+// A message between idle ranks takes its work on both sides and the latency. Rates change alike.
 void Apply(const Seen& seen, LinkFigures* figures) {
   if (seen.gbs <= 0) {
     return;
   }
   figures->message_us = std::min(figures->message_us, seen.latency_us / 4);
   figures->latency_us = seen.latency_us - 2 * figures->message_us;
-  const double were =
-      1 / (1 / figures->send_gbs + std::max(1 / figures->receive_gbs, 1 / figures->host_gbs));
-  for (double* gbs : {&figures->send_gbs, &figures->receive_gbs, &figures->host_gbs}) {
+  const double were = std::min(figures->gbs, figures->host_gbs);
+  for (double* gbs : {&figures->gbs, &figures->host_gbs}) {
     *gbs *= seen.gbs / were;
   }
 }

@@ -19,7 +19,7 @@
 namespace entrain {
 namespace {
 
-constexpr absl::string_view kFirstLine = "entrain-tuning 1";
+constexpr absl::string_view kFirstLine = "entrain-tuning 2";
 constexpr absl::string_view kLinkNames[kLinks] = {"inproc",     "shm",           "fabric_inside",
                                                   "tcp_inside", "fabric_across", "tcp_across"};
 constexpr absl::string_view kOwn = "the library's own values";
@@ -40,14 +40,9 @@ constexpr Figure kFigures[] = {
     {"latency_us", &LinkFigures::latency_us, 0, 1e6},
     {"message_us", &LinkFigures::message_us, 0, 1e6},
     {"switch_us", &LinkFigures::switch_us, 0, 1e6},
-    {"large_us", &LinkFigures::large_us, 0, 1e6},
-    {"eager_kb", &LinkFigures::eager_kb, 0, 1e9},
-    {"send_gbs", &LinkFigures::send_gbs, 1e-4, kInfinite},
-    {"receive_gbs", &LinkFigures::receive_gbs, 1e-4, kInfinite},
+    {"gbs", &LinkFigures::gbs, 1e-4, kInfinite},
     {"host_gbs", &LinkFigures::host_gbs, 1e-4, kInfinite},
     {"reduce_gbs", &LinkFigures::reduce_gbs, 1e-4, kInfinite},
-    {"cache_mb", &LinkFigures::cache_mb, 0, 1e9},
-    {"far_times", &LinkFigures::far_times, 1, 100},
 };
 
 using Words = std::vector<absl::string_view>;
@@ -159,12 +154,9 @@ LinkFigures Estimated(const TunedFor& where, const LinkSpeed& speed) {
   figures.latency_us = speed.latency_us / 2;
   figures.message_us = speed.latency_us / 4;
   figures.switch_us = 1;
-  figures.eager_kb = 1e9;
-  figures.send_gbs = kInfinite;
-  figures.receive_gbs = speed.gbs;
+  figures.gbs = speed.gbs;
   figures.host_gbs = speed.host_gbs;
   figures.reduce_gbs = 10;
-  figures.cache_mb = 1e9;
   figures.from_traits = true;
   return figures;
 }

@@ -2,10 +2,9 @@
 // has found another algorithm faster than the one with the least estimate. The library has values of
 // its own (tuning_builtin.inc); `entrain-perf --tune` measures others and writes them to a file:
 //
-//   entrain-tuning 1
+//   entrain-tuning 2
 //   # one line for each kind of link and number of ranks of a host that use it at once
-//   link shm ranks 4 crowded call_us 0.5 latency_us 0.3 message_us 0.3 switch_us 0.8 large_us 1
-//       eager_kb 4 send_gbs inf receive_gbs 9 host_gbs 20 reduce_gbs 12 cache_mb 64 far_times 2   (all on one line)
+//   link shm ranks 4 crowded call_us 0.5 latency_us 0.3 message_us 0.3 switch_us 0.8 gbs 9 host_gbs 20 reduce_gbs 12
 //   # in communicators of exactly so many ranks; the rest as in overrides.h
 //   choose shm ranks 4 crowded all_reduce:ring@128K-512K,broadcast:tree@8-4K
 //
@@ -49,20 +48,16 @@ struct TunedFor {
 
 std::string ToText(const TunedFor& where);  // "shm ranks 4 crowded"
 
-// What collectives/timeline.h counts in. 1e9 bytes a second; infinite where it costs nothing.
+// What cost_model.h counts in. 1e9 bytes a second; infinite where it costs nothing.
 struct LinkFigures {
   TunedFor where;
   double call_us = 0;     // of a call, whatever it does
   double latency_us = 0;  // from having sent to being there
   double message_us = 0;  // work for a message, of either side
   double switch_us = 0;   // a core goes to another rank
-  double large_us = 0;    // more for the receiver of a message of more than eager_kb
-  double eager_kb = 0;    // KiB; the sender waits until more than this has been taken
-  double send_gbs = 1, receive_gbs = 1;  // a rank's own work
+  double gbs = 1;         // receiving; sending costs no more than message_us
   double host_gbs = 1;    // all ranks of a host together: memory, or each direction of its network
   double reduce_gbs = 1;  // combining two operands, bytes of the result
-  // MiB: when input and output of all ranks of a host are more, bytes take `far_times` as long.
-  double cache_mb = 1, far_times = 1;
   bool from_traits = false;  // and not from a line of a tuning
 };
 

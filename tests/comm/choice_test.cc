@@ -205,10 +205,12 @@ TEST(Choice, IsTheSameInWhateverOrderRanksCome) {
   });
 }
 
-// Rank 0's plan of a call of f32.
+// Rank 0's plan of a call of f32. `overrides`: of the algorithm.
 std::shared_ptr<const Plan> PlanOf(CallKind kind, const std::vector<std::string>& hosts,
-                                   int64_t bytes, Link link = Link::kShm) {
-  Planner planner(0, Topology::FromHostIds(hosts), {}, BuiltinTuning(), {link, 2});
+                                   int64_t bytes, Link link = Link::kShm,
+                                   const char* overrides = "") {
+  Planner planner(0, Topology::FromHostIds(hosts), *ParseOverrides(overrides), BuiltinTuning(),
+                  {link, 2});
   Call call;
   call.kind = kind;
   call.dtype = DType::kF32;
@@ -275,8 +277,12 @@ TEST(Choice, MessagesThatAreReadAtOnceAreLeftWhole) {
   EXPECT_GT(lanes(CallKind::kReduceScatter, 4, Link::kShm, 512 * kKiB), 1u);
   EXPECT_TRUE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB)->fits_inline);
   EXPECT_FALSE(plan(CallKind::kGather, 2, Link::kShm, 2 * kMiB + 4)->fits_inline);
-  EXPECT_TRUE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB - 4)->fits_inline);
-  EXPECT_FALSE(plan(CallKind::kAllToAll, 4, Link::kShm, kMiB)->fits_inline);
+  const auto to_all = [](int64_t bytes) {
+    return PlanOf(CallKind::kAllToAll, std::vector<std::string>(4, "a"), bytes, Link::kShm,
+                  "all_to_all:direct");
+  };
+  EXPECT_TRUE(to_all(kMiB - 4)->fits_inline);
+  EXPECT_FALSE(to_all(kMiB)->fits_inline);
 }
 
 TEST(Choice, PlansMadeBeforeRanksAgreedAreForgotten) {

@@ -561,9 +561,8 @@ std::vector<absl::Status> CreateWithTunings(const char* store_name,
 
 TEST(Creation, TuningsThatDifferFailForAllAndAreNamed) {
   const TuningFile file(
-      "entrain-tuning 1\nlink inproc ranks 2 free call_us 1 latency_us 1 message_us "
-      "1 switch_us 1 large_us 1 eager_kb 1 send_gbs 1 receive_gbs 1 host_gbs 1 "
-      "reduce_gbs 1 cache_mb 1 far_times 1\n");
+      "entrain-tuning 2\nlink inproc ranks 2 free call_us 1 latency_us 1 message_us "
+      "1 switch_us 1 gbs 1 host_gbs 1 reduce_gbs 1\n");
   for (const std::string& other : {std::string(), std::string("probe")}) {
     for (const absl::Status& status :
          CreateWithTunings(other.empty() ? "tuned" : "probed", {other, other, file.path()})) {

@@ -20,10 +20,10 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr char kFirst[] = "entrain-tuning 1\n";
+constexpr char kFirst[] = "entrain-tuning 2\n";
 constexpr char kShm[] =
-    "link shm ranks 2 free call_us 1 latency_us 2 message_us 3 switch_us 0 large_us 4 eager_kb 5 "
-    "send_gbs inf receive_gbs 6.5 host_gbs 7 reduce_gbs 8 cache_mb 9 far_times 1\n";
+    "link shm ranks 2 free call_us 1 latency_us 2 message_us 3 switch_us 0 gbs 6.5 host_gbs inf "
+    "reduce_gbs 8\n";
 
 absl::StatusOr<Tuning> Parse(const std::string& text) {
   return ParseTuning(text, "some.tuning");
@@ -35,8 +35,8 @@ TEST(Tuning, IsReadAndWrittenAlike) {
       "choose shm ranks 3 crowded all_reduce:ring@128K-1M,broadcast:tree@8-inf # two\r\n"));
   ASSERT_TRUE(tuning.ok()) << tuning.status();
   EXPECT_EQ(tuning->links[0].latency_us, 2);
-  EXPECT_EQ(tuning->links[0].send_gbs, std::numeric_limits<double>::infinity());
-  EXPECT_EQ(tuning->links[0].far_times, 1);
+  EXPECT_EQ(tuning->links[0].host_gbs, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(tuning->links[0].reduce_gbs, 8);
   EXPECT_EQ(tuning->choices[1].where, (TunedFor{Link::kShm, 3, true}));
   EXPECT_EQ(tuning->choices[1].choice.low, 8);
   EXPECT_EQ(tuning->choices[0].choice.high, 1 << 20);
@@ -56,7 +56,7 @@ TEST(Tuning, OwnValuesServeMemoryAndTcp) {
         const LinkFigures figures = BuiltinTuning()->FiguresFor({link, ranks, crowded});
         EXPECT_EQ(figures.where.link, link);
         EXPECT_FALSE(figures.from_traits);
-        EXPECT_GT(figures.receive_gbs, 0);
+        EXPECT_GT(figures.gbs, 0);
       }
     }
   }
@@ -70,7 +70,7 @@ TEST(Tuning, ALinkWithoutALineIsEstimatedByItsSpeed) {
   EXPECT_TRUE(figures.from_traits);
   EXPECT_EQ(figures.where, where);
   EXPECT_EQ(figures.latency_us + 2 * figures.message_us, 2);  // of a small message
-  EXPECT_EQ(figures.receive_gbs, 8);
+  EXPECT_EQ(figures.gbs, 8);
   EXPECT_EQ(figures.host_gbs, 12);
   EXPECT_FALSE(BuiltinTuning()->FiguresFor({Link::kTcpAcross, 4, false}, {2, 8, 12}).from_traits);
   std::string line = kShm;
@@ -139,19 +139,19 @@ std::string Changed(const std::string& from, const std::string& to) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadTuning,
     testing::Values(
-        BadText{"", " does not begin", "entrain-tuning 1"},
-        BadText{"entrain-tuning 2\n", ":1: ", "\"entrain-tuning 2\""},
+        BadText{"", " does not begin", "entrain-tuning 2"},
+        BadText{"entrain-tuning 1\n", ":1: ", "\"entrain-tuning 1\""},
         BadText{Changed("link", "knot"), ":2: ", "\"knot\" is not link or choose"},
         BadText{Changed("shm", "wire"), ":2: ", "\"wire\" is not a kind of link"},
         BadText{Changed("ranks 2", "ranks 0"), ":2: ", "\"0\" is not a number of ranks"},
         BadText{Changed("free", "alone"), ":2: ", "\"alone\" is not free or crowded"},
         BadText{Changed("latency_us 2", "latency_us -2"), ":2: ", "\"-2\" is not latency_us"},
         BadText{Changed("latency_us 2", "latency_us nan"), ":2: ", "\"nan\" is not latency_us"},
-        BadText{Changed("receive_gbs 6.5", "receive_gbs fast"), ":2: ", "\"fast\""},
-        BadText{Changed("receive_gbs 6.5", "receive_gbs 0"), ":2: ", "\"0\" is not receive_gbs"},
+        BadText{Changed(" gbs 6.5", " gbs fast"), ":2: ", "\"fast\""},
+        BadText{Changed(" gbs 6.5", " gbs 0"), ":2: ", "\"0\" is not gbs"},
         BadText{Changed("latency_us 2 ", ""), ":2: ", "\"message_us\" is not latency_us"},
-        BadText{Changed("far_times 1", "far_times"), ":2: ", "far_times"},
-        BadText{Changed("far_times 1", "far_times 1 more"), ":2: ", "\"more\""},
+        BadText{Changed("reduce_gbs 8", "reduce_gbs"), ":2: ", "reduce_gbs"},
+        BadText{Changed("reduce_gbs 8", "reduce_gbs 8 more"), ":2: ", "\"more\""},
         BadText{absl::StrCat(kFirst, kShm, "choose shm ranks 2 free all_reduce:magic"),
                 ":3: ", "magic"},
         BadText{absl::StrCat(kFirst, kShm, "choose shm ranks 2 free all_reduce:ring@1Q-inf"),
@@ -222,7 +222,7 @@ TEST(PlannerByTuning, FiguresDecideTheRest) {
   const auto with = [](const char* latency, const char* rate) {
     std::string line = kShm;
     line.replace(line.find("latency_us 2"), 12, absl::StrCat("latency_us ", latency));
-    line.replace(line.find("receive_gbs 6.5"), 15, absl::StrCat("receive_gbs ", rate));
+    line.replace(line.find(" gbs 6.5"), 8, absl::StrCat(" gbs ", rate));
     return std::make_shared<const Tuning>(*Parse(absl::StrCat(kFirst, line)));
   };
   const Topology topology = Topology::FromHostIds(std::vector<std::string>(8, "a"));

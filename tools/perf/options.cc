@@ -105,8 +105,8 @@ void Declare(CLI::App& app, Words& words, Options& options) {
                "take");
   app.add_option(
          "--tune", options.tune,
-         "instead of COLLECTIVE: measure all of them by every algorithm, and put a model of "
-         "the links into FILE, for ENTRAIN_TUNING")
+         "instead of COLLECTIVE: measure all of them by every algorithm, and put figures of the "
+         "links and choices into FILE, for ENTRAIN_TUNING")
       ->option_text("FILE");
   app.add_flag("--pin", words.pin,
                "with -n: a core for each rank, taken in turn where ranks are more (default)");

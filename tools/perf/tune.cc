@@ -6,257 +6,210 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "collectives/catalog.h"
-#include "tools/perf/statistics.h"
 
 namespace entrain::perf {
 namespace {
 
-// Another algorithm must be faster by this to be chosen against the model; by more where the model
-// sees no difference, since there mostly is none, unless the size before had it too.
-constexpr double kWorth = 1.05, kWorthOfTwins = 1.15;
-constexpr double kTwins = 1.01;  // times estimated within this
-constexpr double kNear = 0.1;
-constexpr double kSteps[] = {2, 1.4, 1.15, 1.05};
-constexpr int kMostSweeps = 20;  // by one step
-// What is looked for, and between what: nothing is 0 or infinite that is stepped through by factors.
-struct Unknown {
-  double LinkFigures::*field;
-  double least, most;
-};
-constexpr Unknown kUnknowns[] = {
-    {&LinkFigures::call_us, 0.01, 1e4},      {&LinkFigures::latency_us, 0.01, 1e5},
-    {&LinkFigures::message_us, 0.01, 1e4},   {&LinkFigures::switch_us, 0.01, 1e4},
-    {&LinkFigures::large_us, 0.01, 1e4},     {&LinkFigures::eager_kb, 0.25, 1024},
-    {&LinkFigures::send_gbs, 1e-3, 1000},    {&LinkFigures::receive_gbs, 1e-3, 1000},
-    {&LinkFigures::host_gbs, 1e-3, 1000},    {&LinkFigures::reduce_gbs, 0.1, 1000},
-    {&LinkFigures::cache_mb, 0.25, 1 << 20}, {&LinkFigures::far_times, 1, 20},
-};
+// Another algorithm must be faster by this to be chosen against the estimates.
+constexpr double kWorth = 1.05;
+// Rates are those of the largest calls up to here, which the caches hold.
+constexpr int64_t kLargeBytes = 1 << 20;
 
-// A ping-pong of neighbours.
-Rehearsal RehearsePingPong(const Case& measured, absl::Span<const int> hosts) {
-  std::vector<Schedule> schedules;
-  for (int rank = 0; rank < measured.ranks; ++rank) {
-    Schedule schedule;
-    schedule.spec = {CallKind::kBroadcast, rank, measured.ranks, 0, 1};
-    const int peer = rank ^ 1;
-    for (const bool first : {true, false}) {
-      const bool sends = (rank < peer) == first;
-      schedule.transfers.push_back(
-          {sends ? Direction::kSend : Direction::kRecv, peer, {Slot::kIn, 0, 1}});
-      schedule.rounds.push_back({first ? 0u : 1u, peer < measured.ranks ? 1u : 0u, 0, 0});
-    }
-    schedule.lanes.push_back({0, 2, 0, 0});
-    schedules.push_back(std::move(schedule));
-  }
-  return Rehearsal(std::move(schedules), hosts, Layout{{0, measured.count}}, measured.bytes);
+// Microseconds for bytes to 1e9 bytes a second.
+double Gbs(double bytes, double us) {
+  return bytes * 1e-3 / us;
 }
 
-Spec SpecOf(const Case& measured) {
-  return {measured.collective, 0, measured.ranks, measured.root, 1};
-}
-
-class Fit {
+// The calls that figures are taken from. Zero: not measured.
+class Times {
  public:
-  Fit(const std::vector<Observation>& observations, const TunedFor& where, int cores)
-      : observations_(observations), where_(where) {
-    const int ranks = observations[0].measured.ranks;
-    for (int rank = 0; rank < ranks; ++rank) {
-      hosts_.push_back(where.link == Link::kTcpAcross ? rank : 0);
-    }
-    paths_.inside = where.link == Link::kTcpAcross ? Link::kTcpInside : where.link;
-    paths_.cores = cores;
-    for (const Observation& one : observations) {
-      rehearsals_.push_back(
-          one.algorithm == nullptr
-              ? RehearsePingPong(one.measured, hosts_)
-              : Rehearsal(*one.algorithm, SpecOf(one.measured), hosts_, one.measured.bytes));
-      weights_.push_back(1);
-    }
-    ForEachSize([&](size_t begin, size_t end) {
-      const double least = observations_[Fastest(begin, end)].us;
-      for (size_t i = begin; i < end; ++i) {
-        weights_[i] = std::pow(least / observations_[i].us, 2);
-      }
-    });
-  }
+  explicit Times(const std::vector<Observation>& observations) : observations_(observations) {}
 
-  void Run(LinkFigures from) {
-    figures_ = from;
-    figures_.where = where_;
-    for (const Unknown& one : kUnknowns) {
-      figures_.*one.field = std::clamp(figures_.*one.field, one.least, one.most);
-    }
-    error_ = Error(figures_);
-    for (const double step : kSteps) {
-      bool better = true;
-      for (int sweep = 0; better && sweep < kMostSweeps; ++sweep) {
-        better = false;
-        for (const Unknown& one : kUnknowns) {
-          better |= Improve(one, step);
-        }
-      }
-    }
+  // Of the smallest, and of a large size.
+  double Small(CallKind kind, const char* algorithm) const { return Find(kind, algorithm, 0).us; }
+  double Large(CallKind kind, const char* algorithm) const {
+    return Find(kind, algorithm, kLargeBytes).us;
   }
-
-  TuneResult Result() {
-    TuneResult result;
-    for (const Unknown& one : kUnknowns) {
-      // As many digits as are worth writing.
-      figures_.*one.field =
-          std::strtod(absl::StrFormat("%.3g", figures_.*one.field).c_str(), nullptr);
-    }
-    result.figures = figures_;
-    // A link's line counts the ranks of a host.
-    result.figures.where.ranks = where_.link == Link::kTcpAcross ? 1 : where_.ranks;
-    result.where = where_;
-    const CostModel model(Crowd::Of(hosts_), paths_, figures_, figures_);
-    std::vector<double> off;
-    for (size_t i = 0; i < observations_.size(); ++i) {
-      estimates_.push_back(static_cast<double>(rehearsals_[i].Picoseconds(model)) * 1e-6 *
-                           observations_[i].measured.time_share());
-      off.push_back(std::exp(std::abs(std::log(estimates_[i] / observations_[i].us))));
-    }
-    result.off = Median(std::move(off));
-    const Algorithm* before = nullptr;
-    ForEachSize([&](size_t begin, size_t end) { Choose(begin, end, &before, &result); });
-    return result;
+  int64_t LargeBytes(CallKind kind, const char* algorithm) const {
+    return Find(kind, algorithm, kLargeBytes).measured.bytes;
   }
 
  private:
-  template <typename Function>
-  void ForEachSize(Function function) const {
+  // The last size that is no larger than `bytes`, else the first.
+  Observation Find(CallKind kind, const char* algorithm, int64_t bytes) const {
+    Observation found;
+    for (const Observation& one : observations_) {
+      const bool like = one.measured.collective == kind &&
+                        (one.algorithm == nullptr ? *algorithm == '\0'
+                                                  : one.algorithm->name == std::string(algorithm));
+      if (like && (found.us == 0 || one.measured.bytes <= bytes)) {
+        found = one;
+      }
+    }
+    return found;
+  }
+
+  const std::vector<Observation>& observations_;
+};
+
+void Set(double value, double* figure) {
+  if (std::isfinite(value) && value > 0) {
+    // As many digits as are worth writing.
+    *figure = std::strtod(absl::StrFormat("%.3g", value).c_str(), nullptr);
+  }
+}
+
+LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
+                     const LinkFigures& from) {
+  LinkFigures figures = from;
+  figures.where = where;
+  figures.from_traits = false;
+  const int n = where.ranks;
+  const double small = times.Small(CallKind::kSend, "");
+  // A hop more: a chain beside a star, or two steps beside one.
+  const double hop = n > 2 ? (times.Small(CallKind::kBroadcast, "ring") -
+                              times.Small(CallKind::kBroadcast, "direct")) /
+                                 (n - 2)
+                           : times.Small(CallKind::kAllReduce, "two_step") -
+                                 times.Small(CallKind::kAllReduce, "direct");
+  const double one = std::clamp(hop, small / 10, small);  // of a message alone, without the call
+  Set(small - one, &figures.call_us);
+  // More messages to one rank at the same time. What two ranks do not show is taken for a quarter.
+  const double more = n > 2 ? (times.Small(CallKind::kGather, "direct") - small) / (n - 2) : 0;
+  Set(std::clamp(more, one / 20, one / 4), &figures.message_us);
+  Set(one - 2 * figures.message_us, &figures.latency_us);
+  if (where.crowded) {
+    Set(std::max(hop - small, 0.01), &figures.switch_us);
+  }
+  Set(Gbs(static_cast<double>(times.LargeBytes(CallKind::kSend, "")),
+          times.Large(CallKind::kSend, "") - small),
+      &figures.gbs);
+  // All ranks to all others, at once: what crosses the memory of a host, or enters one.
+  const double gathered = static_cast<double>(times.LargeBytes(CallKind::kAllGather, "direct"));
+  const double together = times.Large(CallKind::kAllGather, "direct");
+  Set(Gbs(gathered * (where.link >= Link::kFabricAcross ? 1.0 / n : 1) * (n - 1),
+          together - times.Small(CallKind::kAllGather, "direct")),
+      &figures.host_gbs);
+  // The same bytes, and combined: n operands and the result are touched, of two three.
+  const double turns = where.crowded ? static_cast<double>(n) / cores : 1;
+  Set(Gbs(gathered / n * (n + 1) / 3 * turns,
+          times.Large(CallKind::kReduceScatter, "direct") - together),
+      &figures.reduce_gbs);
+  return figures;
+}
+
+class Ranges {
+ public:
+  Ranges(const std::vector<Observation>& observations, const TunedFor& where, int cores,
+         TuneResult* result)
+      : observations_(observations), where_(where), result_(result) {
+    std::vector<int> hosts;
+    for (int rank = 0; rank < where.ranks; ++rank) {
+      hosts.push_back(where.link >= Link::kFabricAcross ? rank : 0);
+    }
+    Paths paths;
+    paths.cores = cores;
+    const CostModel model(Crowd::Of(hosts), paths, result->figures, result->figures);
+    for (const Observation& one : observations) {
+      const Spec spec{one.measured.collective, 0, one.measured.ranks, one.measured.root, 1};
+      estimates_.push_back(one.algorithm == nullptr
+                               ? 0
+                               : static_cast<double>(model.Picoseconds(*one.algorithm, spec, hosts,
+                                                                       one.measured.bytes)) *
+                                     1e-6);
+    }
+  }
+
+  void Run() {
+    const Algorithm* before = nullptr;
     for (size_t begin = 0, end = 0; begin < observations_.size(); begin = end) {
       const Case& of = observations_[begin].measured;
-      for (end = begin; end < observations_.size(); ++end) {
-        const Case& other = observations_[end].measured;
-        if (other.collective != of.collective || other.bytes != of.bytes) {
-          break;
-        }
+      for (end = begin; end < observations_.size() &&
+                        observations_[end].measured.collective == of.collective &&
+                        observations_[end].measured.bytes == of.bytes;) {
+        ++end;
       }
-      function(begin, end);
-    }
-  }
-
-  size_t Fastest(size_t begin, size_t end) const {
-    return static_cast<size_t>(
-        std::min_element(observations_.begin() + static_cast<ptrdiff_t>(begin),
-                         observations_.begin() + static_cast<ptrdiff_t>(end),
-                         [](const auto& a, const auto& b) { return a.us < b.us; }) -
-        observations_.begin());
-  }
-
-  double Error(const LinkFigures& figures) const {
-    const CostModel model(Crowd::Of(hosts_), paths_, figures, figures);
-    double error = 0;
-    for (size_t i = 0; i < observations_.size(); ++i) {
-      const Observation& one = observations_[i];
-      const double us =
-          static_cast<double>(rehearsals_[i].Picoseconds(model)) * 1e-6 * one.measured.time_share();
-      // Squares near the truth; farther off, once is once: what was disturbed does not lead.
-      const double off = std::log(us / one.us) / kNear;
-      error += weights_[i] * (std::sqrt(1 + off * off) - 1);
-    }
-    return error;
-  }
-
-  bool Improve(const Unknown& one, double step) {
-    for (const double factor : {step, 1 / step}) {
-      LinkFigures tried = figures_;
-      tried.*one.field = std::clamp(tried.*one.field * factor, one.least, one.most);
-      const double error = Error(tried);
-      if (error < error_ * 0.9999) {
-        figures_ = tried;
-        error_ = error;
-        return true;
+      if (observations_[begin].algorithm != nullptr) {
+        before = Choose(begin, end, before);
       }
     }
-    return false;
   }
 
-  // The model's choice where that is nearly the fastest, else that of the size before, else the fastest.
-  void Choose(size_t begin, size_t end, const Algorithm** before, TuneResult* result) const {
+ private:
+  // The least estimate where that is nearly the fastest, else the choice of the size before, else the fastest.
+  const Algorithm* Choose(size_t begin, size_t end, const Algorithm* before) {
     const Case& of = observations_[begin].measured;
-    if (observations_[begin].algorithm == nullptr) {
-      return;
-    }
     const bool first = begin == 0 || observations_[begin - 1].measured.collective != of.collective;
     const bool last =
         end == observations_.size() || observations_[end].measured.collective != of.collective;
-    *before = first ? nullptr : *before;
-    const size_t fastest = Fastest(begin, end);
-    size_t model = begin, same = end;
+    size_t fastest = begin, model = begin, same = end;
     for (size_t i = begin; i < end; ++i) {
+      fastest = observations_[i].us < observations_[fastest].us ? i : fastest;
       model = estimates_[i] < estimates_[model] ? i : model;
-      same = observations_[i].algorithm == *before ? i : same;
+      same = !first && observations_[i].algorithm == before ? i : same;
     }
-    const auto within = [&](size_t i, double worth) {
-      return i < end && observations_[i].us <= observations_[fastest].us * worth;
+    const auto near = [&](size_t i) {
+      return i < end && observations_[i].us <= observations_[fastest].us * kWorth;
     };
-    const bool twins = estimates_[model] * kTwins > estimates_[fastest];
-    const size_t chosen = within(model, kWorth)                   ? model
-                          : within(same, kWorth)                  ? same
-                          : twins && within(model, kWorthOfTwins) ? model
-                                                                  : fastest;
+    const size_t chosen = near(model) ? model : near(same) ? same : fastest;
     if (chosen != model) {
       // To the middle between this size and its neighbours, as the eye sees it on a logarithmic scale.
       const int64_t low = first ? 0 : Middle(observations_[begin - 1].measured.bytes, of.bytes);
       const int64_t high = last ? std::numeric_limits<int64_t>::max()
                                 : Middle(of.bytes, observations_[end].measured.bytes) - 1;
-      Add(*observations_[chosen].algorithm, low, high, result);
+      Add(*observations_[chosen].algorithm, low, high);
     }
-    *before = observations_[chosen].algorithm;
-    Describe(begin, end, chosen, model, result);
+    Describe(begin, end, chosen, model);
+    return observations_[chosen].algorithm;
   }
 
   static int64_t Middle(int64_t a, int64_t b) {
     return std::llround(std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
   }
 
-  void Add(const Algorithm& algorithm, int64_t low, int64_t high, TuneResult* result) const {
-    if (!result->choices.empty()) {
-      Override& previous = result->choices.back().choice;
+  void Add(const Algorithm& algorithm, int64_t low, int64_t high) {
+    if (!result_->choices.empty()) {
+      Override& previous = result_->choices.back().choice;
       if (previous.kind == algorithm.kind && previous.algorithm == algorithm.name &&
           previous.high == low - 1) {
         previous.high = high;
         return;
       }
     }
-    result->choices.push_back({where_, {algorithm.kind, algorithm.name, low, high}});
+    result_->choices.push_back({where_, {algorithm.kind, algorithm.name, low, high}});
   }
 
-  void Describe(size_t begin, size_t end, size_t chosen, size_t model, TuneResult* result) const {
-    absl::StrAppendFormat(&result->report, "%-15s %10d ",
-                          TitleOf(observations_[begin].measured.collective),
-                          observations_[begin].measured.bytes);
+  void Describe(size_t begin, size_t end, size_t chosen, size_t model) {
+    const Case& of = observations_[begin].measured;
+    absl::StrAppendFormat(&result_->report, "%-15s %10d ", TitleOf(of.collective), of.bytes);
     for (size_t i = begin; i < end; ++i) {
-      absl::StrAppendFormat(&result->report, " %s%s %.4g (%.4g)%s", i == chosen ? "*" : "",
+      absl::StrAppendFormat(&result_->report, " %s%s %.4g (%.4g)%s", i == chosen ? "*" : "",
                             observations_[i].algorithm->name, observations_[i].us, estimates_[i],
-                            i == model ? "m" : "");
+                            i == model ? "e" : "");
     }
-    result->report += "\n";
+    result_->report += "\n";
   }
 
   const std::vector<Observation>& observations_;
   const TunedFor where_;
-  std::vector<int> hosts_;
-  Paths paths_;
-  std::vector<Rehearsal> rehearsals_;
-  std::vector<double> weights_, estimates_;
-  LinkFigures figures_;
-  double error_ = 0;
+  TuneResult* const result_;
+  std::vector<double> estimates_;
 };
 
 }  // namespace
 
 TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& where, int cores,
-                LinkFigures from) {
-  Fit fit(observations, where, cores);
-  fit.Run(from);
-  return fit.Result();
+                const LinkFigures& from) {
+  TuneResult result;
+  result.where = where;
+  result.figures = Measured(Times(observations), where, cores, from);
+  Ranges(observations, where, cores, &result).Run();
+  // A link's line counts the ranks of a host.
+  result.figures.where.ranks = where.link >= Link::kFabricAcross ? 1 : where.ranks;
+  return result;
 }
 
 void Merge(const TuneResult& result, Tuning* tuning) {

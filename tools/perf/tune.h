@@ -1,9 +1,5 @@
-// entrain-perf --tune: from measured times of calls to the figures of a model (lib/comm/tuning.h), and
-// to the ranges where its choice is not the fastest.
-//
-// The figures are those with which the model's times are nearest to all that was measured (by the
-// ratios' logarithms, the fastest algorithms counting most), found by changing one after the other, up
-// and down, in smaller and smaller steps.
+// entrain-perf --tune: from measured times of calls to the figures of links (lib/comm/tuning.h), and to the ranges
+// where the choice by these figures is not the fastest.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +12,7 @@
 
 namespace entrain::perf {
 
-// What calls of one size took by one algorithm; null: point to point.
+// What calls of one size took by one algorithm; null: a ping-pong, one message of it.
 struct Observation {
   Case measured;
   const Algorithm* algorithm = nullptr;
@@ -27,14 +23,14 @@ struct TuneResult {
   LinkFigures figures;
   TunedFor where;  // of the choices
   std::vector<MeasuredChoice> choices;
-  double off = 0;      // the model's time over the measured or the other way round, the middle one
   std::string report;  // lines of text: each size, what was measured, estimated and chosen
 };
 
-// Observations: sizes of one collective one after the other, ascending. All of one communicator,
-// which `where` and `cores` describe. `from`: where to begin.
+// Each figure from the times of a few calls that differ in what it prices; one that no call shows keeps its value in
+// `from`. Observations: sizes of one collective one after the other, ascending. All of one communicator, which `where`
+// and `cores` describe.
 TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& where, int cores,
-                LinkFigures from);
+                const LinkFigures& from);
 
 // `tuning`'s lines, with those for result.figures.where replaced.
 void Merge(const TuneResult& result, Tuning* tuning);

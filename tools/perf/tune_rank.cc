@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -18,7 +17,6 @@
 #include "collectives/catalog.h"
 #include "lib/base/status.h"
 #include "lib/comm/tuning.h"
-#include "nlohmann/json.hpp"
 #include "tools/perf/entrain_subject.h"
 #include "tools/perf/measure.h"
 #include "tools/perf/tune.h"
@@ -27,7 +25,7 @@ namespace entrain::perf {
 namespace {
 
 // The best of several looks, far apart: what else the machine does comes and goes.
-constexpr int kRounds = 2;
+constexpr int kRounds = 3;
 // Those that take long and were slower by this are not looked at again.
 constexpr double kHopeless = 2.5, kLongUs = 1000;
 
@@ -49,7 +47,8 @@ class Tuner {
         const auto meeting,
         subjects_[0]->Meet(subjects_[0]->size() > cores_ ? Waiting::kYield : Waiting::kSpin));
     ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(options_.max_bytes));
-    absl::Status status = subjects_[0]->rank() == 0 ? ReadEarlier() : absl::OkStatus();
+    // Whether the file can be read is known before anything is measured.
+    absl::Status status = subjects_[0]->rank() == 0 ? ReadFile() : absl::OkStatus();
     for (int round = 0; round < kRounds && status.ok(); ++round) {
       status = Look(round, *meeting, buffers);
     }
@@ -60,7 +59,6 @@ class Tuner {
       subjects_[0]->Abort(std::string(status.message()));
     }
     const bool writes = subjects_[0]->rank() == 0;
-    subjects_.clear();  // nobody waits for the fit
     return status.ok() && writes ? Write() : status;
   }
 
@@ -128,7 +126,7 @@ class Tuner {
     }
     std::vector<int> hosts;
     for (int rank = 0; rank < like.ranks; ++rank) {
-      hosts.push_back(where_.link == Link::kTcpAcross ? rank : 0);
+      hosts.push_back(where_.link >= Link::kFabricAcross ? rank : 0);
     }
     std::vector<const Algorithm*> algorithms;
     std::vector<std::string> drawn;
@@ -184,64 +182,21 @@ class Tuner {
     for (const Measured& one : measured_) {
       observations.push_back(one.observation);
     }
-    ENTRAIN_RETURN_IF_ERROR(AddToTimes(&observations));
     const TuneResult result = Tune(observations, where_, cores_, tuning_.FiguresFor(where_));
     Merge(result, &tuning_);
     std::printf(
-        "# %s on %d cores: us by each algorithm (by the model); * chosen, m by the model\n%s",
+        "# %s on %d cores: us by each algorithm (estimated); * chosen, e by the estimates\n%s",
         ToText(where_).c_str(), cores_, result.report.c_str());
-    std::printf(
-        "# the model is off by %.0f %% (half of all are off by less); %zu ranges go against it\n",
-        (result.off - 1) * 100, result.choices.size());
-    std::printf("# %s\n", ToText(result.figures).c_str());
+    std::printf("# %zu ranges go against the estimates\n# %s\n", result.choices.size(),
+                ToText(result.figures).c_str());
     return WriteWhole(tuning_.ToText());
   }
 
-  // The file and its times, where they exist. Whether they can be read and added to is known before anything is measured.
-  absl::Status ReadEarlier() {
-    tuning_ = *BuiltinTuning();
-    if (access(options_.tune.c_str(), F_OK) == 0) {
-      ENTRAIN_ASSIGN_OR_RETURN(const auto had, LoadTuning(options_.tune));
-      tuning_ = *had;
-    }
-    const std::string path = TimesPath();
-    std::ifstream before(path);
-    int number = 0;
-    for (std::string line; std::getline(before, line);) {
-      ++number;
-      const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || !json.contains("of") || !json["of"].is_string() ||
-          !json.contains("us") || !json["us"].is_number()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--tune: ", path, ":", number, ": \"", line, "\" is no measured time"));
-      }
-      double& us =
-          least_.try_emplace(json["of"], std::numeric_limits<double>::infinity()).first->second;
-      us = std::min(us, json["us"].get<double>());
-    }
-    times_.open(path, std::ios::app);
-    return TimesStatus();
-  }
-
-  // Appends what was seen here and takes the least of all that was ever seen.
-  absl::Status AddToTimes(std::vector<Observation>* observations) {
-    for (Observation& one : *observations) {
-      const std::string of = absl::StrCat(
-          ToText(where_), " ", TitleOf(one.measured.collective), " ", one.measured.bytes, " ",
-          one.algorithm == nullptr ? "point_to_point" : one.algorithm->name);
-      times_ << nlohmann::ordered_json{{"of", of}, {"us", one.us}}.dump() << "\n";
-      const auto had = least_.find(of);
-      one.us = had == least_.end() ? one.us : std::min(one.us, had->second);
-    }
-    times_.close();
-    return TimesStatus();
-  }
-
-  std::string TimesPath() const { return options_.tune + ".times"; }
-  absl::Status TimesStatus() const {
-    return times_.good()
-               ? absl::OkStatus()
-               : ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", TimesPath(), "\""));
+  absl::Status ReadFile() {
+    const bool exists = access(options_.tune.c_str(), F_OK) == 0;
+    ENTRAIN_ASSIGN_OR_RETURN(const auto had, LoadTuning(exists ? options_.tune : ""));
+    tuning_ = *had;
+    return absl::OkStatus();
   }
 
   // A reader finds the old file or the new one.
@@ -264,10 +219,7 @@ class Tuner {
   TunedFor where_;
   int cores_ = 1;
   std::vector<Measured> measured_;
-  // Of rank 0, from earlier runs.
-  Tuning tuning_;
-  std::map<std::string, double> least_;
-  std::ofstream times_;
+  Tuning tuning_;  // of rank 0: the file, or the library's own
 };
 
 }  // namespace

@@ -8,10 +8,8 @@
 
 namespace entrain::perf {
 
-// Measures every algorithm of every collective over each transport asked for; rank 0 then fits a model,
-// prints what it found and puts it into the file, whose lines for other links and numbers of ranks
-// stay. What was measured is added to FILE.times, one JSON object a line, and the least of all times
-// there counts: how processes lie in memory and on cores differs from run to run more than within one.
+// Measures every algorithm of every collective, and a ping-pong, over each transport asked for. Rank 0 then prints
+// what it found and puts figures and ranges into the file, whose lines for other links and numbers of ranks stay.
 // Errors as of MeasureRank.
 absl::Status TuneRank(const Options& options, const RankPlace& place);
 
