@@ -586,7 +586,7 @@ TEST(Creation, TuningsAreComparedByWhatTheySay) {
 
 TEST(Creation, TuningThatIsNoneIsNamed) {
   const auto store = NewStore("untuned");
-  const TuningFile bad("entrain-tuning 1\nknot shm\n");
+  const TuningFile bad("entrain-tuning 2\nknot shm\n");
   const auto message = [&](const std::string& tuning) {
     return std::string(CreateOne(store, 0, 1, kSecond, "", tuning).message());
   };

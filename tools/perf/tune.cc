@@ -101,103 +101,77 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   return figures;
 }
 
-class Ranges {
- public:
-  Ranges(const std::vector<Observation>& observations, const TunedFor& where, int cores,
-         TuneResult* result)
-      : observations_(observations), where_(where), result_(result) {
-    std::vector<int> hosts;
-    for (int rank = 0; rank < where.ranks; ++rank) {
-      hosts.push_back(where.link >= Link::kFabricAcross ? rank : 0);
-    }
-    Paths paths;
-    paths.cores = cores;
-    const CostModel model(Crowd::Of(hosts), paths, result->figures, result->figures);
-    for (const Observation& one : observations) {
-      const Spec spec{one.measured.collective, 0, one.measured.ranks, one.measured.root, 1};
-      estimates_.push_back(one.algorithm == nullptr
-                               ? 0
-                               : static_cast<double>(model.Picoseconds(*one.algorithm, spec, hosts,
-                                                                       one.measured.bytes)) *
-                                     1e-6);
+int64_t Middle(int64_t a, int64_t b) {
+  return std::llround(std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
+}
+
+// Lengthens the range before, if that ends where this begins.
+void Add(const MeasuredChoice& range, std::vector<MeasuredChoice>* ranges) {
+  const Override& choice = range.choice;
+  if (!ranges->empty()) {
+    Override& last = ranges->back().choice;
+    if (last.kind == choice.kind && last.algorithm == choice.algorithm &&
+        last.high == choice.low - 1) {
+      last.high = choice.high;
+      return;
     }
   }
+  ranges->push_back(range);
+}
 
-  void Run() {
-    const Algorithm* before = nullptr;
-    for (size_t begin = 0, end = 0; begin < observations_.size(); begin = end) {
-      const Case& of = observations_[begin].measured;
-      for (end = begin; end < observations_.size() &&
-                        observations_[end].measured.collective == of.collective &&
-                        observations_[end].measured.bytes == of.bytes;) {
-        ++end;
-      }
-      if (observations_[begin].algorithm != nullptr) {
-        before = Choose(begin, end, before);
-      }
+// Of one size, [begin, end): whether its fastest algorithm is one to choose against the least estimate, and a line of
+// the report.
+void Judge(const std::vector<Observation>& all, const std::vector<double>& estimates, size_t begin,
+           size_t end, TuneResult* result) {
+  const Case& of = all[begin].measured;
+  size_t fastest = begin, least = begin;
+  for (size_t i = begin; i < end; ++i) {
+    fastest = all[i].us < all[fastest].us ? i : fastest;
+    least = estimates[i] < estimates[least] ? i : least;
+  }
+  const size_t chosen = all[fastest].us * kWorth < all[least].us ? fastest : least;
+  if (chosen != least) {
+    // To the middle between this size and its neighbours, as the eye sees it on a logarithmic scale.
+    const bool first = begin == 0 || all[begin - 1].measured.collective != of.collective;
+    const bool last = end == all.size() || all[end].measured.collective != of.collective;
+    const int64_t low = first ? 0 : Middle(all[begin - 1].measured.bytes, of.bytes);
+    const int64_t high =
+        last ? std::numeric_limits<int64_t>::max() : Middle(of.bytes, all[end].measured.bytes) - 1;
+    Add({result->where, {of.collective, all[chosen].algorithm->name, low, high}}, &result->choices);
+  }
+  absl::StrAppendFormat(&result->report, "%-15s %10d ", TitleOf(of.collective), of.bytes);
+  for (size_t i = begin; i < end; ++i) {
+    absl::StrAppendFormat(&result->report, " %s%s %.4g (%.4g)", i == chosen ? "*" : "",
+                          all[i].algorithm->name, all[i].us, estimates[i]);
+  }
+  result->report += "\n";
+}
+
+void FindRanges(const std::vector<Observation>& all, int cores, TuneResult* result) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < result->where.ranks; ++rank) {
+    hosts.push_back(result->where.link >= Link::kFabricAcross ? rank : 0);
+  }
+  Paths paths;
+  paths.cores = cores;
+  const CostModel model(Crowd::Of(hosts), paths, result->figures, result->figures);
+  std::vector<double> estimates;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    const Case& of = all[begin].measured;
+    for (; end < all.size() && all[end].measured.collective == of.collective &&
+           all[end].measured.bytes == of.bytes;
+         ++end) {
+      const Spec spec{of.collective, 0, of.ranks, of.root, 1};
+      const Algorithm* const algorithm = all[end].algorithm;
+      const int64_t time =
+          algorithm == nullptr ? 0 : model.Picoseconds(*algorithm, spec, hosts, of.bytes);
+      estimates.push_back(static_cast<double>(time) * 1e-6);
+    }
+    if (all[begin].algorithm != nullptr) {
+      Judge(all, estimates, begin, end, result);
     }
   }
-
- private:
-  // The least estimate where that is nearly the fastest, else the choice of the size before, else the fastest.
-  const Algorithm* Choose(size_t begin, size_t end, const Algorithm* before) {
-    const Case& of = observations_[begin].measured;
-    const bool first = begin == 0 || observations_[begin - 1].measured.collective != of.collective;
-    const bool last =
-        end == observations_.size() || observations_[end].measured.collective != of.collective;
-    size_t fastest = begin, model = begin, same = end;
-    for (size_t i = begin; i < end; ++i) {
-      fastest = observations_[i].us < observations_[fastest].us ? i : fastest;
-      model = estimates_[i] < estimates_[model] ? i : model;
-      same = !first && observations_[i].algorithm == before ? i : same;
-    }
-    const auto near = [&](size_t i) {
-      return i < end && observations_[i].us <= observations_[fastest].us * kWorth;
-    };
-    const size_t chosen = near(model) ? model : near(same) ? same : fastest;
-    if (chosen != model) {
-      // To the middle between this size and its neighbours, as the eye sees it on a logarithmic scale.
-      const int64_t low = first ? 0 : Middle(observations_[begin - 1].measured.bytes, of.bytes);
-      const int64_t high = last ? std::numeric_limits<int64_t>::max()
-                                : Middle(of.bytes, observations_[end].measured.bytes) - 1;
-      Add(*observations_[chosen].algorithm, low, high);
-    }
-    Describe(begin, end, chosen, model);
-    return observations_[chosen].algorithm;
-  }
-
-  static int64_t Middle(int64_t a, int64_t b) {
-    return std::llround(std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
-  }
-
-  void Add(const Algorithm& algorithm, int64_t low, int64_t high) {
-    if (!result_->choices.empty()) {
-      Override& previous = result_->choices.back().choice;
-      if (previous.kind == algorithm.kind && previous.algorithm == algorithm.name &&
-          previous.high == low - 1) {
-        previous.high = high;
-        return;
-      }
-    }
-    result_->choices.push_back({where_, {algorithm.kind, algorithm.name, low, high}});
-  }
-
-  void Describe(size_t begin, size_t end, size_t chosen, size_t model) {
-    const Case& of = observations_[begin].measured;
-    absl::StrAppendFormat(&result_->report, "%-15s %10d ", TitleOf(of.collective), of.bytes);
-    for (size_t i = begin; i < end; ++i) {
-      absl::StrAppendFormat(&result_->report, " %s%s %.4g (%.4g)%s", i == chosen ? "*" : "",
-                            observations_[i].algorithm->name, observations_[i].us, estimates_[i],
-                            i == model ? "e" : "");
-    }
-    result_->report += "\n";
-  }
-
-  const std::vector<Observation>& observations_;
-  const TunedFor where_;
-  TuneResult* const result_;
-  std::vector<double> estimates_;
-};
+}
 
 }  // namespace
 
@@ -206,7 +180,7 @@ TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& wh
   TuneResult result;
   result.where = where;
   result.figures = Measured(Times(observations), where, cores, from);
-  Ranges(observations, where, cores, &result).Run();
+  FindRanges(observations, cores, &result);
   // A link's line counts the ranks of a host.
   result.figures.where.ranks = where.link >= Link::kFabricAcross ? 1 : where.ranks;
   return result;

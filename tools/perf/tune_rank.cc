@@ -26,8 +26,6 @@ namespace {
 
 // The best of several looks, far apart: what else the machine does comes and goes.
 constexpr int kRounds = 3;
-// Those that take long and were slower by this are not looked at again.
-constexpr double kHopeless = 2.5, kLongUs = 1000;
 
 struct Measured {
   Observation observation;
@@ -50,7 +48,7 @@ class Tuner {
     // Whether the file can be read is known before anything is measured.
     absl::Status status = subjects_[0]->rank() == 0 ? ReadFile() : absl::OkStatus();
     for (int round = 0; round < kRounds && status.ok(); ++round) {
-      status = Look(round, *meeting, buffers);
+      status = Look(*meeting, buffers);
     }
     if (status.ok()) {
       status = FromC(entrain_barrier(subjects_[0]->comm(), nullptr, nullptr));
@@ -148,24 +146,9 @@ class Tuner {
     return algorithms;
   }
 
-  double LeastOf(const Case& measured) const {
-    double least = std::numeric_limits<double>::infinity();
-    for (const Measured& one : measured_) {
-      const Case& other = one.observation.measured;
-      if (other.collective == measured.collective && other.bytes == measured.bytes) {
-        least = std::min(least, one.observation.us);
-      }
-    }
-    return least;
-  }
-
-  absl::Status Look(int round, Meeting& meeting, const Buffers& buffers) {
+  absl::Status Look(Meeting& meeting, const Buffers& buffers) {
     for (Measured& one : measured_) {
       Observation& seen = one.observation;
-      // All ranks have the same times.
-      if (round > 0 && seen.us > kLongUs && seen.us > LeastOf(seen.measured) * kHopeless) {
-        continue;
-      }
       ENTRAIN_ASSIGN_OR_RETURN(
           const Figures figures,
           Measure(*subjects_[one.subject + 1], meeting, seen.measured, buffers, options_.budget_s));
@@ -184,9 +167,8 @@ class Tuner {
     }
     const TuneResult result = Tune(observations, where_, cores_, tuning_.FiguresFor(where_));
     Merge(result, &tuning_);
-    std::printf(
-        "# %s on %d cores: us by each algorithm (estimated); * chosen, e by the estimates\n%s",
-        ToText(where_).c_str(), cores_, result.report.c_str());
+    std::printf("# %s on %d cores: us by each algorithm (estimated); * chosen\n%s",
+                ToText(where_).c_str(), cores_, result.report.c_str());
     std::printf("# %zu ranges go against the estimates\n# %s\n", result.choices.size(),
                 ToText(result.figures).c_str());
     return WriteWhole(tuning_.ToText());
