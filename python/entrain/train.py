@@ -300,7 +300,7 @@ class Shard(Trained):
         counts once. The same bits on all ranks of the replica. FailedPrecondition unless gradients are bound and reduced.
         Collective over the replica; blocks."""
         norm = ffi.new("double*")
-        self._wait(lib.entrain_shard_gradient_norm, norm)
+        self._start(lib.entrain_shard_gradient_norm_start, norm)
         return float(norm[0])
 
     def set_gradients(self, scope: str) -> None:
