@@ -36,6 +36,26 @@ CachedCall::CachedCall(const Call& checked, const Descriptor& its_descriptor,
       apart_(Apart(call.in.data, call.out.data)) {
   call.options = {};
   wiring.user_tag = Tag::kUntagged;
+  if (IsMessage(call.kind)) {
+    auto own = std::make_shared<Plan>(*plan);
+    own_ = own.get();
+    plan = std::move(own);
+  }
+}
+
+bool CachedCall::Resize(int64_t count) {
+  if (count == call.count) {
+    return true;
+  }
+  if (own_ == nullptr || count < 0 || count > kMaxInlineBytes / SizeOf(call.dtype) ||
+      plan.use_count() > 1) {
+    return false;
+  }
+  const int64_t bytes = count * SizeOf(call.dtype);
+  own_->places.transfers[0].bytes = bytes;
+  (call.kind == CallKind::kSend ? call.in : call.out).bytes = bytes;
+  call.count = descriptor.count = count;
+  return true;
 }
 
 bool CachedCall::Serves(const void* in, const void* out) const {
@@ -52,14 +72,15 @@ bool CachedCall::Apart(const void* in, const void* out) const {
 }
 
 CachedCall* PlanCache::Find(const CallKey& key, uint64_t plans_made) {
-  CachedCall* const found = calls_[SlotOf(PrintOf(key, plans_made))].get();
-  const bool same =
-      found != nullptr && found->plans_made == plans_made && CachedCall::KeyOf(found->call) == key;
+  const CallKey shape = ShapeOf(key);
+  CachedCall* const found = calls_[SlotOf(PrintOf(shape, plans_made))].get();
+  const bool same = found != nullptr && found->plans_made == plans_made &&
+                    ShapeOf(CachedCall::KeyOf(found->call)) == shape && found->Resize(key.count);
   return same ? found : nullptr;
 }
 
 void PlanCache::Keep(CachedCall call) {
-  const uint64_t print = PrintOf(CachedCall::KeyOf(call.call), call.plans_made);
+  const uint64_t print = PrintOf(ShapeOf(CachedCall::KeyOf(call.call)), call.plans_made);
   std::unique_ptr<CachedCall>& slot = calls_[SlotOf(print)];
   if (slot == nullptr) {
     slot = std::make_unique<CachedCall>(std::move(call));

@@ -27,6 +27,9 @@ struct CachedCall {
   // Whether these addresses are as good as those of the call that was checked: neither null nor misaligned, and the
   // buffers overlap as they did.
   bool Serves(const void* in, const void* out) const;
+  // Gives a send or receive another length; the plan is this cache's own. False: no call of this length goes inline, or
+  // an executor still has the plan.
+  bool Resize(int64_t count);
 
   std::shared_ptr<const Plan> plan;
   Call call;
@@ -37,16 +40,18 @@ struct CachedCall {
  private:
   bool Apart(const void* in, const void* out) const;
 
+  Plan* own_ = nullptr;  // `plan`, of a send or receive
   int64_t alignment_;
   uintptr_t apart_by_;  // out - in
   bool apart_;          // in and out share no memory
 };
 
+// Sends and receives of every length share an entry.
 class PlanCache {
  public:
   // Whether Find may find this key. One look, so that a miss does not take the engine's word.
   bool MayHold(const CallKey& key, uint64_t plans_made) const {
-    const uint64_t print = PrintOf(key, plans_made);
+    const uint64_t print = PrintOf(ShapeOf(key), plans_made);
     return prints_[SlotOf(print)].load(std::memory_order_relaxed) == print;
   }
   // Null: it is not here.
@@ -57,7 +62,11 @@ class PlanCache {
  private:
   static constexpr int kSlotBits = 6;
 
-  // Never 0.
+  static CallKey ShapeOf(CallKey key) {
+    key.count = IsMessage(key.kind) ? 0 : key.count;
+    return key;
+  }
+  // Of a shape; never 0.
   static uint64_t PrintOf(const CallKey& key, uint64_t plans_made) {
     constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
     const uint64_t shape = uint64_t{static_cast<uint8_t>(key.kind)} |

@@ -52,7 +52,7 @@ InlineEnd InlineCall::RunRound(uint32_t index, InlineBackoff& backoff) {
     Keep();
     return end;
   }
-  if (!progress_.ops_done) {
+  if (round.ops > 0 && !progress_.ops_done) {
     if (!progress_.lent.empty() && !plan_.ops_before_sends[index]) {
       Keep();  // the endpoint is asked again
       if (const InlineEnd end = AwaitTaken(round, backoff); end != InlineEnd::kDone) {
@@ -60,20 +60,20 @@ InlineEnd InlineCall::RunRound(uint32_t index, InlineBackoff& backoff) {
       }
     }
     binding_.RunOps(scratch_, round, 0, lent_);
-    lent_.clear();
     progress_.ops_done = true;
   }
+  lent_.clear();
   return AwaitTaken(round, backoff);
 }
 
 InlineEnd InlineCall::SendAll(const Round& round) {
-  sends_ = false;
+  sends_ = 0;
   for (uint32_t t = 0; t < round.transfers; ++t) {
     const Transfer& transfer = plan_.schedule->transfers[round.first_transfer + t];
     if (transfer.direction != Direction::kSend) {
       continue;
     }
-    sends_ = true;
+    ++sends_;
     const Bytes data = binding_.Span(scratch_, binding_.PlaceOf(round.first_transfer + t));
     Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
     const Envelope envelope = wiring_.EnvelopeTo(transfer.peer, wiring_.LaneOf(0), descriptor_);
@@ -116,14 +116,14 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 }
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
-  while (true) {
+  while (sends_ < round.transfers) {
     int missing = 0;
     bool part = false;
     if (const InlineEnd end = ReceiveSome(round, &missing, &part); end != InlineEnd::kDone) {
       return end;
     }
     if (missing == 0) {
-      return InlineEnd::kDone;
+      break;
     }
     if (part && missing == 1) {  // else another process may need the core for what is missing
       backoff.Expect();
@@ -132,12 +132,13 @@ InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
       return end;
     }
   }
+  return InlineEnd::kDone;
 }
 
 InlineEnd InlineCall::ReceiveSome(const Round& round, int* missing, bool* part) {
   const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
   // An exchange needs all its messages, and looking for the rest takes from the core that a peer may send it on.
-  const bool in_turn = crowded_ && sends_;
+  const bool in_turn = crowded_ && sends_ > 0;
   for (uint32_t t = 0; t < round.transfers; ++t) {
     const uint64_t bit = uint64_t{1} << t;
     const uint32_t index = round.first_transfer + t;

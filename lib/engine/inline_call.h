@@ -60,7 +60,8 @@ class InlineCall {
   std::byte* const scratch_;
   Progress progress_;
   absl::InlinedVector<Lent, 8> lent_;     // of this round
-  bool crowded_ = false, sends_ = false;  // sends_: in this round
+  uint32_t sends_ = 0;                    // likewise
+  bool crowded_ = false;
 };
 
 }  // namespace entrain

@@ -1,6 +1,7 @@
 // The inline path by itself: a played communicator, one played endpoint, and an engine that nobody else drives.
 #include "lib/comm/inline_path.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -26,11 +27,15 @@ class PlayedEndpoint final : public Endpoint {
   bool HasEarly(Tag) const override { return false; }
   Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override {
     tags.push_back(envelope.tag);
+    last_bytes = bytes.size();
+    last_count = envelope.descriptor.count;
     *ticket = {7, static_cast<int64_t>(bytes.size())};
     return sent;
   }
-  Next TryRecv(const Envelope& envelope, Bytes, const std::byte**) override {
+  Next TryRecv(const Envelope& envelope, Bytes bytes, const std::byte**) override {
     tags.push_back(envelope.tag);
+    last_bytes = bytes.size();
+    last_count = envelope.descriptor.count;
     during();
     return next;
   }
@@ -44,6 +49,8 @@ class PlayedEndpoint final : public Endpoint {
   Next next = Next::kThis;
   std::function<void()> during = [] {};
   std::vector<Tag> tags;
+  size_t last_bytes = 0;
+  int64_t last_count = 0;
 };
 
 class NoJob final : public Job {
@@ -79,7 +86,7 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
   }
   absl::Status GoOn(const Call&, Admitted admitted, const Progress& progress) override {
     gone_on.push_back(progress);
-    has_plan = admitted.plan != nullptr;
+    gone_plan = std::move(admitted.plan);
     engine->Leave();
     return absl::AbortedError("went on");
   }
@@ -130,7 +137,8 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
   int furnished = 0;
   uint32_t next_number = 0;
   int64_t scratch_bytes = 0, idle_when_over = -1;
-  bool over_for_good = false, waits = false, has_plan = false;
+  bool over_for_good = false, waits = false;
+  std::shared_ptr<const Plan> gone_plan;  // of the call that goes on
   absl::Status refusal;
   std::function<void()> during_furnish = [] {};
   std::vector<Progress> gone_on;
@@ -146,7 +154,6 @@ TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
     EXPECT_EQ(Again(call), absl::OkStatus());
     EXPECT_EQ(Again(call), absl::OkStatus());
     EXPECT_EQ(furnished, 1);
-    EXPECT_EQ(Again(Message(kind, 5)), std::nullopt) << "another count";
   }
   ASSERT_EQ(peer.tags.size(), 6u);
   for (uint32_t i = 0; i < 6; ++i) {
@@ -159,14 +166,47 @@ TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
 }
 
 TEST_F(InlinePathTest, ManyKeysAreKeptAtATime) {
-  int kept = 0;
-  for (int64_t count = 0; count < 16; ++count) {
-    EXPECT_EQ(path.Run(Message(CallKind::kSend, count)), absl::OkStatus());
+  std::vector<Call> calls;
+  for (int op = 0; op < 11; ++op) {  // sends have none, but a key has
+    calls.push_back(Message(CallKind::kSend));
+    calls.back().reduction.op = static_cast<ReduceOp>(op);
+    EXPECT_EQ(path.Run(calls.back()), absl::OkStatus());
   }
-  for (int64_t count = 0; count < 16; ++count) {
-    kept += Again(Message(CallKind::kSend, count)).has_value() ? 1 : 0;
+  const auto kept = std::count_if(calls.begin(), calls.end(),
+                                  [&](const Call& call) { return Again(call).has_value(); });
+  EXPECT_GE(kept, 7) << "of 11 in 64 places";
+}
+
+TEST_F(InlinePathTest, MessagesOfEveryLengthShareAnEntry) {
+  for (const CallKind kind : {CallKind::kSend, CallKind::kRecv}) {
+    furnished = 0;
+    ASSERT_EQ(path.Run(Message(kind, 4)), absl::OkStatus());
+    for (const int64_t count : {5, 0, 100, 4}) {
+      EXPECT_EQ(Again(Message(kind, count)), absl::OkStatus());
+      EXPECT_EQ(peer.last_bytes, static_cast<size_t>(count) * 8);
+      EXPECT_EQ(peer.last_count, count);
+    }
+    for (const int64_t count : {int64_t{-1}, kMaxInlineBytes / 8 + 1, INT64_MAX, INT64_MIN}) {
+      Call call = Message(kind);
+      call.count = count;
+      EXPECT_EQ(Again(call), std::nullopt);
+    }
+    EXPECT_EQ(furnished, 1);
   }
-  EXPECT_GE(kept, 10) << "of 16 in 64 places";
+  EXPECT_TRUE(EngineIsFree());
+}
+
+TEST_F(InlinePathTest, TheLengthDoesNotChangeWhileAnExecutorHasThePlan) {
+  ASSERT_EQ(path.Run(Message(CallKind::kSend, 4)), absl::OkStatus());
+  peer.sent = Sent::kNo;
+  ASSERT_TRUE(Again(Message(CallKind::kSend, 5)).has_value());  // which goes on
+  peer.sent = Sent::kCopied;
+  ASSERT_NE(gone_plan, nullptr);
+  EXPECT_EQ(Again(Message(CallKind::kSend, 6)), std::nullopt);
+  EXPECT_EQ(gone_plan->places.transfers[0].bytes, 5 * 8);
+  EXPECT_EQ(Again(Message(CallKind::kSend, 5)), absl::OkStatus());
+  gone_plan = nullptr;
+  EXPECT_EQ(Again(Message(CallKind::kSend, 6)), absl::OkStatus());
 }
 
 TEST_F(InlinePathTest, AddressesThatAreNotGoodUseUpNoNumber) {
@@ -274,7 +314,7 @@ TEST_F(InlinePathTest, EveryEndButOneHandsOverOnce) {
       EXPECT_EQ(path.count(one.end), before + 1);
       ASSERT_EQ(gone_on.size(), 1u);
       EXPECT_EQ(gone_on[0].lent.size(), one.lent);
-      EXPECT_TRUE(has_plan);
+      EXPECT_NE(std::exchange(gone_plan, nullptr), nullptr);
       engine->PollOnce();  // runs the job
       EXPECT_TRUE(EngineIsFree());
     }
