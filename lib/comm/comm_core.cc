@@ -159,14 +159,14 @@ Wiring CommCore::Unnumbered(const Call& call) const {
   return wiring;
 }
 
-void CommCore::Number(const Call& call, Wiring* wiring) {
-  wiring->sequence = numbers_.Take(CallNumbers::Of(call));
+void CommCore::Number(CallNumbers::Series series, Wiring* wiring) {
+  wiring->sequence = numbers_.Take(series);
   wiring->call_number = CallNumbers::OnWire(wiring->sequence);
 }
 
 Wiring CommCore::Numbered(const Call& call) {
   Wiring wiring = Unnumbered(call);
-  Number(call, &wiring);
+  Number(CallNumbers::Of(call), &wiring);
   return wiring;
 }
 

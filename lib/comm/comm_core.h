@@ -253,7 +253,7 @@ class CommCore final : public ContextOwner,
   // InlineOwner [driver]
   bool ended() const override { return ended_.load(std::memory_order_acquire); }
   absl::Status Furnish(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void Number(const Call& call, Wiring* wiring) override;  // any thread
+  void Number(CallNumbers::Series series, Wiring* wiring) override;  // any thread
   absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
   absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
 

@@ -32,11 +32,11 @@ bool InlinePath::MayTry(const Call& call) const {
 }
 
 std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void* in, void* out) {
-  if (!cache_.MayHold(key, plans_made()) || !pays_.load(std::memory_order_relaxed) ||
-      !engine_.TakeIfQuiet()) {
+  const PlanCache::Query query(key, plans_made());
+  if (!cache_.MayHold(query) || !pays_.load(std::memory_order_relaxed) || !engine_.TakeIfQuiet()) {
     return std::nullopt;
   }
-  CachedCall* const cached = cache_.Find(key, plans_made());
+  CachedCall* const cached = cache_.Find(query);
   if (cached == nullptr || !cached->Serves(in, out) || owner_.ended() ||
       !ReserveScratch(cached->plan->slot_bytes)) {
     engine_.Leave();
@@ -44,7 +44,7 @@ std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void*
   }
   cached->call.in.data = const_cast<void*>(in);
   cached->call.out.data = out;
-  owner_.Number(cached->call, &cached->wiring);
+  owner_.Number(cached->series, &cached->wiring);
   InlineCall call(*cached->plan, cached->call, cached->descriptor, cached->wiring, BestKernels(),
                   scratch_.data());
   const InlineEnd end = call.Run(engine_);

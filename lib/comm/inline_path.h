@@ -44,8 +44,8 @@ class InlineOwner {
   virtual bool ended() const = 0;
   // Gives the call its plan, its scratch and its number; or says that it must wait for its turn, and gives nothing.
   virtual absl::Status Furnish(const Call& call, Admitted* admitted) = 0;
-  // Gives the next number to a call that has the rest.
-  virtual void Number(const Call& call, Wiring* wiring) = 0;
+  // Gives the next number of this series to a call that has the rest.
+  virtual void Number(CallNumbers::Series series, Wiring* wiring) = 0;
   // The call is over. Leaves the engine.
   virtual absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) = 0;
   // An executor goes on from `progress`; returns when the call is over. Leaves the engine.

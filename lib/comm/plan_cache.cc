@@ -36,6 +36,7 @@ CachedCall::CachedCall(const Call& checked, const Descriptor& its_descriptor,
       apart_(Apart(call.in.data, call.out.data)) {
   call.options = {};
   wiring.user_tag = Tag::kUntagged;
+  series = CallNumbers::Of(call);
   if (IsMessage(call.kind)) {
     auto own = std::make_shared<Plan>(*plan);
     own_ = own.get();
@@ -43,10 +44,7 @@ CachedCall::CachedCall(const Call& checked, const Descriptor& its_descriptor,
   }
 }
 
-bool CachedCall::Resize(int64_t count) {
-  if (count == call.count) {
-    return true;
-  }
+bool CachedCall::Cut(int64_t count) {
   if (own_ == nullptr || count < 0 || count > kMaxInlineBytes / SizeOf(call.dtype) ||
       plan.use_count() > 1) {
     return false;
@@ -71,23 +69,22 @@ bool CachedCall::Apart(const void* in, const void* out) const {
          At(out) + static_cast<uintptr_t>(call.out.bytes) <= At(in);
 }
 
-CachedCall* PlanCache::Find(const CallKey& key, uint64_t plans_made) {
-  const CallKey shape = ShapeOf(key);
-  CachedCall* const found = calls_[SlotOf(PrintOf(shape, plans_made))].get();
-  const bool same = found != nullptr && found->plans_made == plans_made &&
-                    ShapeOf(CachedCall::KeyOf(found->call)) == shape && found->Resize(key.count);
-  return same ? found : nullptr;
+CachedCall* PlanCache::Find(const Query& query) {
+  Entry* const found = entries_[query.slot()].get();
+  const bool same = found != nullptr && found->call.plans_made == query.plans_made_ &&
+                    found->shape == query.shape_ && found->call.Resize(query.count_);
+  return same ? &found->call : nullptr;
 }
 
 void PlanCache::Keep(CachedCall call) {
-  const uint64_t print = PrintOf(ShapeOf(CachedCall::KeyOf(call.call)), call.plans_made);
-  std::unique_ptr<CachedCall>& slot = calls_[SlotOf(print)];
-  if (slot == nullptr) {
-    slot = std::make_unique<CachedCall>(std::move(call));
+  const Query query(CachedCall::KeyOf(call.call), call.plans_made);
+  std::unique_ptr<Entry>& entry = entries_[query.slot()];
+  if (entry == nullptr) {
+    entry = std::make_unique<Entry>(Entry{query.shape_, std::move(call)});
   } else {
-    *slot = std::move(call);
+    *entry = {query.shape_, std::move(call)};
   }
-  prints_[SlotOf(print)].store(print, std::memory_order_relaxed);
+  prints_[query.slot()].store(query.print_, std::memory_order_relaxed);
 }
 
 }  // namespace entrain

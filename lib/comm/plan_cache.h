@@ -11,6 +11,7 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/call_key.h"
+#include "lib/comm/call_numbers.h"
 #include "lib/engine/plan.h"
 
 namespace entrain {
@@ -29,16 +30,18 @@ struct CachedCall {
   bool Serves(const void* in, const void* out) const;
   // Gives a send or receive another length; the plan is this cache's own. False: no call of this length goes inline, or
   // an executor still has the plan.
-  bool Resize(int64_t count);
+  bool Resize(int64_t count) { return count == call.count || Cut(count); }
 
   std::shared_ptr<const Plan> plan;
   Call call;
   Descriptor descriptor;
   Wiring wiring;
+  CallNumbers::Series series;
   uint64_t plans_made;  // InlinePath's, when the plan was made
 
  private:
   bool Apart(const void* in, const void* out) const;
+  bool Cut(int64_t count);
 
   Plan* own_ = nullptr;  // `plan`, of a send or receive
   int64_t alignment_;
@@ -49,39 +52,54 @@ struct CachedCall {
 // Sends and receives of every length share an entry.
 class PlanCache {
  public:
-  // Whether Find may find this key. One look, so that a miss does not take the engine's word.
-  bool MayHold(const CallKey& key, uint64_t plans_made) const {
-    const uint64_t print = PrintOf(ShapeOf(key), plans_made);
-    return prints_[SlotOf(print)].load(std::memory_order_relaxed) == print;
+  // What a call is looked up by.
+  class Query {
+   public:
+    Query(const CallKey& key, uint64_t plans_made)
+        : shape_(ShapeOf(key)), count_(key.count), plans_made_(plans_made) {
+      constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
+      const uint64_t bits = uint64_t{static_cast<uint8_t>(key.kind)} |
+                            uint64_t{static_cast<uint8_t>(key.dtype)} << 8 |
+                            uint64_t{static_cast<uint16_t>(key.op)} << 16 |
+                            uint64_t{static_cast<uint32_t>(key.root)} << 32;
+      const uint64_t mixed = (bits ^ plans_made << 24) * kOdd;
+      print_ = ((mixed ^ mixed >> 32 ^ static_cast<uint64_t>(shape_.count)) * kOdd) | 1;
+    }
+
+   private:
+    friend class PlanCache;
+    static CallKey ShapeOf(CallKey key) {
+      const bool message = key.kind == CallKind::kSend || key.kind == CallKind::kRecv;
+      key.count = message ? 0 : key.count;
+      return key;
+    }
+    size_t slot() const { return print_ >> (64 - kSlotBits); }
+
+    CallKey shape_;
+    int64_t count_;
+    uint64_t plans_made_;
+    uint64_t print_;  // of shape_ and plans_made_; never 0
+  };
+
+  // Whether Find may find this call. One look, so that a miss does not take the engine's word.
+  bool MayHold(const Query& query) const {
+    return prints_[query.slot()].load(std::memory_order_relaxed) == query.print_;
   }
   // Null: it is not here.
-  CachedCall* Find(const CallKey& key, uint64_t plans_made);
-  // In the place of a call whose key falls in the same slot.
+  CachedCall* Find(const Query& query);
+  // In the place of a call that falls in the same slot.
   void Keep(CachedCall call);
 
  private:
   static constexpr int kSlotBits = 6;
+  struct Entry {
+    CallKey shape;
+    CachedCall call;
+  };
 
-  static CallKey ShapeOf(CallKey key) {
-    key.count = IsMessage(key.kind) ? 0 : key.count;
-    return key;
-  }
-  // Of a shape; never 0.
-  static uint64_t PrintOf(const CallKey& key, uint64_t plans_made) {
-    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
-    const uint64_t shape = uint64_t{static_cast<uint8_t>(key.kind)} |
-                           uint64_t{static_cast<uint8_t>(key.dtype)} << 8 |
-                           uint64_t{static_cast<uint16_t>(key.op)} << 16 |
-                           uint64_t{static_cast<uint32_t>(key.root)} << 32;
-    uint64_t print = (shape ^ plans_made << 24) * kOdd;
-    print = (print ^ print >> 32 ^ static_cast<uint64_t>(key.count)) * kOdd;
-    return print | 1;
-  }
-  static size_t SlotOf(uint64_t print) { return print >> (64 - kSlotBits); }
-
-  // Relaxed: a hint. The driver compares the key itself, in memory that only drivers touch.
+  // Relaxed: a hint. The driver compares the shape itself, in memory that only drivers touch.
   std::array<std::atomic<uint64_t>, 1 << kSlotBits> prints_{};
-  std::array<std::unique_ptr<CachedCall>, 1 << kSlotBits> calls_;
+  std::array<std::unique_ptr<Entry>, 1 << kSlotBits> entries_;
 };
 
 }  // namespace entrain

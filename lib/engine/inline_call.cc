@@ -116,11 +116,38 @@ InlineEnd InlineCall::AwaitTaken(const Round& round, InlineBackoff& backoff) {
 }
 
 InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
+  const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
+  // An exchange needs all its messages, and looking for the rest takes from the core that a peer may send it on.
+  const bool in_turn = crowded_ && sends_ > 0;
   while (sends_ < round.transfers) {
     int missing = 0;
     bool part = false;
-    if (const InlineEnd end = ReceiveSome(round, &missing, &part); end != InlineEnd::kDone) {
-      return end;
+    for (uint32_t t = 0; t < round.transfers; ++t) {
+      const uint64_t bit = uint64_t{1} << t;
+      const uint32_t index = round.first_transfer + t;
+      const Transfer& transfer = plan_.schedule->transfers[index];
+      if (transfer.direction != Direction::kRecv || (progress_.done & bit) != 0) {
+        continue;
+      }
+      Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
+      const Bytes into = binding_.Span(scratch_, binding_.PlaceOf(index));
+      const std::byte* data = into.data();
+      const Endpoint::Next next =
+          endpoint.TryRecv(envelope, into, plan_.read_once[index] ? &data : nullptr);
+      if (next == Endpoint::Next::kThis) {
+        if (data != into.data() && !into.empty()) {
+          lent_.push_back({binding_.PlaceOf(index), data});
+        }
+        progress_.done |= bit;
+        progress_.bytes_received += static_cast<int64_t>(into.size());
+      } else if (next == Endpoint::Next::kOther) {
+        return InlineEnd::kOtherFirst;
+      }
+      missing += next != Endpoint::Next::kThis ? 1 : 0;
+      part |= next == Endpoint::Next::kPart;
+      if (next == Endpoint::Next::kNothing && in_turn) {
+        break;
+      }
     }
     if (missing == 0) {
       break;
@@ -130,42 +157,6 @@ InlineEnd InlineCall::ReceiveAll(const Round& round, InlineBackoff& backoff) {
     }
     if (const InlineEnd end = Wait(backoff); end != InlineEnd::kDone) {
       return end;
-    }
-  }
-  return InlineEnd::kDone;
-}
-
-InlineEnd InlineCall::ReceiveSome(const Round& round, int* missing, bool* part) {
-  const Envelope envelope = wiring_.EnvelopeFrom(wiring_.LaneOf(0), descriptor_);
-  // An exchange needs all its messages, and looking for the rest takes from the core that a peer may send it on.
-  const bool in_turn = crowded_ && sends_ > 0;
-  for (uint32_t t = 0; t < round.transfers; ++t) {
-    const uint64_t bit = uint64_t{1} << t;
-    const uint32_t index = round.first_transfer + t;
-    const Transfer& transfer = plan_.schedule->transfers[index];
-    if (transfer.direction != Direction::kRecv || (progress_.done & bit) != 0) {
-      continue;
-    }
-    Endpoint& endpoint = *wiring_.endpoints[static_cast<size_t>(transfer.peer)];
-    const Bytes into = binding_.Span(scratch_, binding_.PlaceOf(index));
-    const std::byte* data = into.data();
-    const Endpoint::Next next =
-        endpoint.TryRecv(envelope, into, plan_.read_once[index] ? &data : nullptr);
-    if (next == Endpoint::Next::kThis) {
-      if (data != into.data() && !into.empty()) {
-        lent_.push_back({binding_.PlaceOf(index), data});
-      }
-      progress_.done |= bit;
-      progress_.bytes_received += static_cast<int64_t>(into.size());
-      continue;
-    }
-    if (next == Endpoint::Next::kOther) {
-      return InlineEnd::kOtherFirst;
-    }
-    ++*missing;
-    *part |= next == Endpoint::Next::kPart;
-    if (next == Endpoint::Next::kNothing && in_turn) {
-      break;
     }
   }
   return InlineEnd::kDone;

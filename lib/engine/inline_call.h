@@ -45,8 +45,6 @@ class InlineCall {
   // These return kDone when their part of the round is done.
   InlineEnd SendAll(const Round& round);
   InlineEnd ReceiveAll(const Round& round, InlineBackoff& backoff);
-  // Looks once for each message that is missing. kDone: goes on; `*missing` and `*part` say with what.
-  InlineEnd ReceiveSome(const Round& round, int* missing, bool* part);
   // Waits until the peers have taken the announced messages.
   InlineEnd AwaitTaken(const Round& round, InlineBackoff& backoff);
   // Copies this round's messages that still lie in endpoints' memory to the scratch.

@@ -73,10 +73,10 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
     admitted->scratch = *pool.Take(scratch_bytes);
     admitted->wiring = {endpoints, contexts, 1};
     admitted->wiring.point_to_point = true;
-    Number(call, &admitted->wiring);
+    Number(CallNumbers::Of(call), &admitted->wiring);
     return absl::OkStatus();
   }
-  void Number(const Call&, Wiring* wiring) override {
+  void Number(CallNumbers::Series, Wiring* wiring) override {
     wiring->sequence = wiring->call_number = next_number++;
   }
   absl::Status Over(const Descriptor&, const Wiring&) override {
