@@ -40,7 +40,7 @@ GRACE_S = 0.25  # what the library promises beyond the deadline of an operation
 EXIT_S = 2.0  # for a process to end and to be collected, on a busy machine
 START_S = 60.0  # for all ranks to begin to train
 
-REPLICA_METHODS = ["edit", "a-edit", "post-local-sgd", "diloco", "streaming-diloco", "co2", "ddp"]
+REPLICA_METHODS = ["edit", "a-edit", "post-local-sgd", "diloco", "streaming-diloco", "co2", "sparseloco", "ddp"]
 CHANNEL_METHODS = ["zero1", "acco", "dpu", "wp"]  # these have no shards
 CALLS = "calls"
 METHODS = REPLICA_METHODS + CHANNEL_METHODS

@@ -55,7 +55,7 @@ for folder in "${CUDA_HOME:-/usr/local/cuda}/lib64" "${CUDA_HOME:-/usr/local/cud
 done
 [ -z "${TRAINER_CUBLAS_LIBRARY:-}" ] || export TRAINER_CUBLAS_LIBRARY
 if [ -n "${TRAINER_CUBLAS_LIBRARY:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libcublas\.so\.1[23]'; then
-  methods="ddp post-local-sgd diloco streaming-diloco co2 edit a-edit zero1 acco dpu wp"
+  methods="ddp post-local-sgd diloco streaming-diloco co2 sparseloco edit a-edit zero1 acco dpu wp"
   text_maker='BEGIN { srand(1); split("sync drift replica anchor again step", word, " ")
                       for (i = 0; i < 20000; i++) printf "%s%s", word[1 + int(6 * rand())], rand() < 0.1 ? "\n" : " " }'
 else

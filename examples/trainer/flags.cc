@@ -122,11 +122,11 @@ std::vector<std::string> MethodNames() {
 CLI::App* AddRun(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Run");
   group
-      ->add_option(
-          "--method", o->method,
-          "edit, a-edit: by time, diloco, streaming-diloco, co2, post-local-sgd; ddp: every "
-          "step synchronous, zero1: and its optimizer sharded; acco, dpu, wp: gradients "
-          "travel behind the computation")
+      ->add_option("--method", o->method,
+                   "edit, a-edit: by time, diloco, streaming-diloco, co2, sparseloco, "
+                   "post-local-sgd; ddp: every "
+                   "step synchronous, zero1: and its optimizer sharded; acco, dpu, wp: gradients "
+                   "travel behind the computation")
       ->capture_default_str()
       ->check(CLI::IsMember(MethodNames()));
   group->add_option("--task", o->task, "text: a language model; digits: images, a dense network")

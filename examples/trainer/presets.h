@@ -32,7 +32,7 @@ struct Preset {
   const char* name;
   Engine engine;
   int32_t acco_method = 0;    // of kChannel
-  Setting settings[12] = {};  // of kReplicas; what is left over has no option
+  Setting settings[16] = {};  // of kReplicas; what is left over has no option
 };
 
 constexpr Preset kPresets[] = {
@@ -86,6 +86,22 @@ constexpr Preset kPresets[] = {
       {"pseudo_gradnorm_reduce", 1},
       {"clip_pseudo_grad", 10},
       {"skip_anomaly", 1}}},
+    // SparseLoCo, arXiv 2508.15706: 1/64 of the elements in two bits each; what was not sent decays, in place of momentum.
+    {"sparseloco",
+     Engine::kReplicas,
+     0,
+     {{"local_sgd_sync_interval", 16},
+      {"reducer", ENTRAIN_REDUCER_GTA},
+      {"outer_optimizer", ENTRAIN_OUTER_SGD},
+      {"outer_lr", 1},
+      {"outer_momentum", 0},
+      {"sparsification_method", ENTRAIN_SPARSIFY_MAGNITUDE},
+      {"sparsify_chunk", 4096},
+      {"density", 1.0 / 64},
+      {"wire_format", ENTRAIN_WIRE_INT2},
+      {"wire_block", 64},
+      {"error_feedback", 1},
+      {"error_decay", 0.95}}},
     {"zero1", Engine::kChannel, ENTRAIN_ACCO_ZERO1},
     {"acco", Engine::kChannel, ENTRAIN_ACCO},
     {"dpu", Engine::kChannel, ENTRAIN_ACCO_DPU},

@@ -67,7 +67,6 @@ absl::StatusOr<EditOptions> NumbersOf(const entrain_edit_config_t& config) {
 
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
   ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf(config));
-  ENTRAIN_RETURN_IF_ERROR(CheckReserved("reserved", config.reserved));
   options.outer_step = config.outer_step;
   options.outer_user = config.outer_user;
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());

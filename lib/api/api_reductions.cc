@@ -41,7 +41,7 @@ absl::StatusOr<Merging> ToMerging(const entrain_gta_config_t& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckChoice("sparsification", config.sparsification,
                                       ENTRAIN_SPARSIFY_RESCALED_RANDOM, "ENTRAIN_SPARSIFY_*"));
   ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("wire_format", config.wire_format, ENTRAIN_WIRE_INT4, "ENTRAIN_WIRE_*"));
+      CheckChoice("wire_format", config.wire_format, ENTRAIN_WIRE_INT2, "ENTRAIN_WIRE_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckChoice("wire_rounding", config.wire_rounding,
                                       ENTRAIN_ROUND_STOCHASTIC, "ENTRAIN_ROUND_*"));
   ENTRAIN_RETURN_IF_ERROR(CheckSwitch("error_feedback", config.error_feedback));

@@ -36,10 +36,12 @@ uint32_t Mix(uint32_t hash, const Merging& merging) {
     return hash;
   }
   hash = MixLong(MixLong(hash, merging.seed), std::bit_cast<uint64_t>(merging.density));
+  hash = MixLong(hash, std::bit_cast<uint64_t>(merging.error_decay));
   for (const uint32_t next :
        {static_cast<uint32_t>(merging.sparsification), static_cast<uint32_t>(merging.wire_format),
         static_cast<uint32_t>(merging.wire_block), static_cast<uint32_t>(merging.wire_rounding),
-        static_cast<uint32_t>(merging.error_feedback)}) {
+        static_cast<uint32_t>(merging.error_feedback),
+        static_cast<uint32_t>(merging.sparsify_chunk)}) {
     hash = Mix(hash, next);
   }
   return hash;

@@ -21,7 +21,7 @@ enum class Consensus : int32_t {
 enum class Sparsification : int32_t {
   kNone = 0,  // everything
   kMagnitude =
-      1,  // the floor(density * n) largest of the rank's whole vector of n; of equal ones the first
+      1,  // the floor(density * n) largest of the rank's whole vector of n, or of each chunk; of equal ones the first
   kRandom = 2,          // each with probability density
   kRescaledRandom = 3,  // the same, divided by density
 };
@@ -32,6 +32,8 @@ enum class WireFormat : int32_t {
   kBF16 = 1,
   kInt8 = 2,  // -127 .. 127 times an f32 scale a block
   kInt4 = 3,  // -7 .. 7 times an f32 scale a block
+  kInt2 =
+      4,  // -3, -1, 1 or 3 thirds of an f32 scale a block: no zero, so of sparsified contributions, whose results are bf16
 };
 enum class WireRounding : int32_t {
   kNearest = 0,
@@ -43,6 +45,11 @@ constexpr double kLeastDivisor = 1e-8;
 
 constexpr int64_t kWireBlock = 256;
 
+// Whether a block of values has a scale.
+constexpr bool IsScaled(WireFormat format) {
+  return format == WireFormat::kInt8 || format == WireFormat::kInt4 || format == WireFormat::kInt2;
+}
+
 // The same on all ranks.
 struct Merging {
   std::vector<double>
@@ -51,11 +58,14 @@ struct Merging {
   bool normalize = true;
   Sparsification sparsification = Sparsification::kNone;
   double density = 1;  // in (0, 1) with sparsification, 1 without
-  uint64_t seed = 0;   // of whatever is random
+  // kMagnitude: elements of each chunk, of which at least one is kept; an owner's slice begins a chunk. 0: the whole vector.
+  int32_t sparsify_chunk = 0;
+  uint64_t seed = 0;  // of whatever is random
   WireFormat wire_format = WireFormat::kFull;
-  int32_t wire_block = 0;  // kInt8, kInt4: values a scale; 0: kWireBlock
+  int32_t wire_block = 0;  // where IsScaled: values a scale; 0: kWireBlock
   WireRounding wire_rounding = WireRounding::kNearest;
   bool error_feedback = false;  // what a call did not send is added to the next one's contribution
+  double error_decay = 1;       // with it: what is owed is multiplied by this before
 
   // Whether contributions travel packed (lib/comm/packed_call.h).
   bool Packs() const {
@@ -63,8 +73,11 @@ struct Merging {
   }
   // Random sparsification: what draws of 32 bits must be below.
   uint64_t DrawsBelow() const { return static_cast<uint64_t>(density * 4294967296.0); }
-  // kMagnitude: how many of n elements.
-  int64_t Kept(int64_t n) const { return static_cast<int64_t>(density * static_cast<double>(n)); }
+  // kMagnitude: how many of n elements, of the whole vector or of a chunk.
+  int64_t Kept(int64_t n) const {
+    const auto kept = static_cast<int64_t>(density * static_cast<double>(n));
+    return kept == 0 && sparsify_chunk > 0 && n > 0 ? 1 : kept;
+  }
 };
 
 // INVALID_ARGUMENT naming a value that is out of range, or has no effect beside the others.

@@ -33,6 +33,7 @@ bool DeviceSift::Serves(const Call& call, int rank) {
   }
   const Merging& merging = *call.reduction.merging;
   return merging.sparsification != Sparsification::kNone && !merging.error_feedback &&
+         merging.sparsify_chunk == 0 &&
          (merging.weights.empty() || merging.weights[static_cast<size_t>(rank)] != 0);
 }
 

@@ -34,13 +34,21 @@ BufferView View(const std::vector<int64_t>& values) {
 
 Packing PackingOf(const Call& call) {
   const Merging& merging = *call.reduction.merging;
-  const bool scaled =
-      merging.wire_format == WireFormat::kInt8 || merging.wire_format == WireFormat::kInt4;
   return {call.dtype, merging.wire_format,
-          !scaled                   ? 0
-          : merging.wire_block == 0 ? kWireBlock
-                                    : int64_t{merging.wire_block},
+          !IsScaled(merging.wire_format) ? 0
+          : merging.wire_block == 0      ? kWireBlock
+                                         : int64_t{merging.wire_block},
           merging.wire_rounding};
+}
+
+// A result may have zeros between its values, and nothing makes up for what is lost of it.
+Packing ResultPackingOf(const Call& call) {
+  Packing packing = PackingOf(call);
+  if (packing.format == WireFormat::kInt2) {
+    packing.format = WireFormat::kBF16;
+    packing.block = 0;
+  }
+  return packing;
 }
 
 // Whose slice is what.
@@ -95,6 +103,7 @@ PackedCall::PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t
       size_(core_->size()),
       now_ns_(now_ns),
       packing_(PackingOf(call)),
+      result_packing_(ResultPackingOf(call)),
       slices_(SlicesOf(call, rank_, size_)),
       parts_(PartsFor(call)),
       to_(At(size_)),
@@ -146,7 +155,7 @@ absl::Status PackedCall::PackInput(const Sifted* sifted) {
   for (int r = 0; r < size_; ++r) {
     to_[At(r)] = contributes(rank_) ? DenseBytes(packing_, elements(r)) : 0;
     from_[At(r)] = contributes(r) ? DenseBytes(packing_, elements(rank_)) : 0;
-    results_[At(r)] = DenseBytes(packing_, elements(r));
+    results_[At(r)] = DenseBytes(result_packing_, elements(r));
   }
   if (!contributes(rank_)) {
     return absl::OkStatus();
@@ -161,6 +170,9 @@ absl::Status PackedCall::PackInput(const Sifted* sifted) {
     return PackVector(call_->in.data, SieveFor(call_->in.data));
   }
   call_->reduction.merge_state->Settle(call_->options.user_tag, count, [&](float* owed) {
+    if (merging_.error_decay != 1) {
+      kernels_.scale_any(DType::kF32, owed, owed, count, merging_.error_decay);
+    }
     kernels_.axpy(owed, 1, input, count);
     status = PackVector(owed, SieveFor(owed));
     if (status.ok()) {
@@ -188,6 +200,12 @@ Sieve PackedCall::SieveFor(const void* x) const {
     case Sparsification::kNone:
       return {};
     case Sparsification::kMagnitude:
+      if (merging_.sparsify_chunk > 0) {
+        Sieve by_chunks;
+        by_chunks.kind = Sieve::kLargest;
+        by_chunks.chunks = &merging_;
+        return by_chunks;
+      }
       return Sieve::Largest(call_->dtype, x, count, merging_.Kept(count));
     case Sparsification::kRescaledRandom:
     case Sparsification::kRandom:
@@ -313,12 +331,12 @@ void PackedCall::OnPartDone(const absl::Status& status) {
 absl::Status PackedCall::Digest(Part part) {
   switch (part) {
     case Part::kLengths:
-      return CheckLengths(from_, [&](int) { return elements(rank_); });
+      return CheckLengths(packing_, from_, [&](int) { return elements(rank_); });
     case Part::kSlices:
       ENTRAIN_RETURN_IF_ERROR(MergeSlices());
       return call_->kind == CallKind::kAllReduce ? PackResult() : absl::OkStatus();
     case Part::kResultLengths:
-      return CheckLengths(results_, [&](int owner) { return elements(owner); });
+      return CheckLengths(result_packing_, results_, [&](int owner) { return elements(owner); });
     case Part::kResults:
       return UnpackResults();
   }
@@ -326,10 +344,10 @@ absl::Status PackedCall::Digest(Part part) {
 }
 
 // Lengths that a peer has sent: no more than all of its elements take.
-absl::Status PackedCall::CheckLengths(const std::vector<int64_t>& lengths,
+absl::Status PackedCall::CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
                                       absl::FunctionRef<int64_t(int)> elements_of) const {
   for (int r = 0; r < size_; ++r) {
-    if (lengths[At(r)] < 0 || lengths[At(r)] > DenseBytes(packing_, elements_of(r))) {
+    if (lengths[At(r)] < 0 || lengths[At(r)] > MostBytes(packing, elements_of(r))) {
       return Blamed(absl::DataLossError(absl::StrCat("a packed slice of ", lengths[At(r)],
                                                      " bytes for ", elements_of(r), " elements")),
                     r);
@@ -380,10 +398,10 @@ absl::Status PackedCall::PackResult() {
       static_cast<const std::byte*>(call_->out.data) + first(rank_) * SizeOf(call_->dtype);
   Sieve sieve;
   sieve.kind = sparse() ? Sieve::kNonzero : Sieve::kAll;
-  const Chosen chosen = Choose(packing_, sieve, result, first(rank_), elements(rank_));
+  const Chosen chosen = Choose(result_packing_, sieve, result, first(rank_), elements(rank_));
   to_[At(rank_)] = chosen.bytes;
   ENTRAIN_ASSIGN_OR_RETURN(packed_, core_->pool().Take(std::max<int64_t>(chosen.bytes, 1)));
-  Pack(kernels_, packing_, chosen, result, 1, DrawsFor(kResultRounding), first(rank_),
+  Pack(kernels_, result_packing_, chosen, result, 1, DrawsFor(kResultRounding), first(rank_),
        packed_.data());
   return absl::OkStatus();
 }
@@ -392,8 +410,8 @@ absl::Status PackedCall::UnpackResults() {
   const int64_t width = SizeOf(call_->dtype);
   const std::byte* packed = arrived_.data();
   for (int r = 0; r < size_; packed += results_[At(r++)]) {
-    auto slice =
-        Unpacker::Open(packing_, {packed, static_cast<size_t>(results_[At(r)])}, elements(r));
+    auto slice = Unpacker::Open(result_packing_, {packed, static_cast<size_t>(results_[At(r)])},
+                                elements(r));
     if (!slice.ok()) {
       return Blamed(slice.status(), r);
     }

@@ -80,7 +80,7 @@ class PackedCall final : public Work {
   // Ends the call: gives the buffers back.
   void End(const absl::Status& status);
 
-  absl::Status CheckLengths(const std::vector<int64_t>& lengths,
+  absl::Status CheckLengths(const Packing& packing, const std::vector<int64_t>& lengths,
                             absl::FunctionRef<int64_t(int)> elements_of) const;
   int64_t elements(int owner) const { return slices_.elements(owner); }
   int64_t first(int owner) const { return slices_.first[static_cast<size_t>(owner)]; }
@@ -95,7 +95,7 @@ class PackedCall final : public Work {
   const Kernels& kernels_;
   const int rank_, size_;
   const int64_t now_ns_;
-  const Packing packing_;
+  const Packing packing_, result_packing_;
   Layout slices_;  // by owner, of the whole vector
   const std::vector<Part> parts_;
   size_t next_part_ = 0;

@@ -126,6 +126,8 @@ int64_t ValueBytes(const Packing& packing, int64_t values) {
       return scales + values;
     case WireFormat::kInt4:
       return scales + Ceiling(values, 2);
+    case WireFormat::kInt2:
+      return scales + Ceiling(values, 4);
   }
   return 0;
 }
@@ -175,15 +177,30 @@ float ScaleOf(const float* x, int64_t count, int most) {
                                                      : scale;
 }
 
-// Of x * inverse, which is within -128 .. 128, the nearest whole number (of two, the even one), or the one below after a
-// fraction of [0, 1) was added; within -most .. most.
-void Quantize(int8_t* codes, const float* x, const float* fractions, float inverse, int most,
-              int64_t count) {
+// How values of a block become codes: a code stands for (code * step + shift) times the block's scale, which is the largest
+// magnitude divided by `divisor`.
+struct Levels {
+  int divisor, least, most;
+  float step, shift;
+};
+constexpr Levels LevelsOf(WireFormat format) {
+  return format == WireFormat::kInt8   ? Levels{127, -127, 127, 1, 0}
+         : format == WireFormat::kInt4 ? Levels{7, -7, 7, 1, 0}
+                                       : Levels{1, -2, 1, 2.0F / 3, 1.0F / 3};
+}
+
+// Of x * inverse + offset, which is within -128 .. 128, the nearest whole number (of two, the even one), or the one below after a
+// fraction of [0, 1) was added; within the levels.
+void Quantize(int8_t* codes, const float* x, const float* fractions, float inverse,
+              const Levels& levels, int64_t count) {
+  const int least = levels.least, most = levels.most;
+  const float offset = -levels.shift / levels.step;
   constexpr float kRounds = 0x1.8p23F;  // adding it leaves no digits behind the point
   for (int64_t i = 0; i < count; ++i) {
-    const float exact = x[i] * inverse + (fractions == nullptr ? 0 : fractions[i] - 0.5F);
+    const float exact =
+        x[i] * inverse + (fractions == nullptr ? offset : fractions[i] - 0.5F + offset);
     const auto whole = static_cast<int32_t>((exact + kRounds) - kRounds);
-    const int32_t code = whole > most ? most : whole < -most ? -most : whole;
+    const int32_t code = whole > most ? most : whole < least ? least : whole;
     codes[i] = static_cast<int8_t>(code);
   }
 }
@@ -206,8 +223,29 @@ void UnpackPairs(float* out, const std::byte* from, float scale, int64_t pairs) 
   }
 }
 
+// Four codes of -2 .. 1 to a byte, the first in the lowest bits.
+void PackQuads(std::byte* out, const int8_t* codes, int64_t quads) {
+  for (int64_t q = 0; q < quads; ++q) {
+    uint32_t byte = 0;
+    for (int i = 0; i < 4; ++i) {
+      byte |= (static_cast<uint32_t>(codes[4 * q + i]) & 3u) << (2 * i);
+    }
+    out[q] = static_cast<std::byte>(byte);
+  }
+}
+void UnpackQuads(float* out, const std::byte* codes, float scale, int64_t begin, int64_t count) {
+  constexpr Levels levels = LevelsOf(WireFormat::kInt2);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = begin + i;
+    const auto bits = static_cast<int32_t>(codes[at / 4]) >> (2 * (at % 4)) & 3;
+    out[i] = scale * (static_cast<float>((bits ^ 2) - 2) * levels.step + levels.shift);
+  }
+}
+
 // Where the values of a packed slice are written to, or read from, by their number.
 class ValueWriter {
+  static constexpr int64_t kRun = 256;  // values at a time; whole bytes of codes
+
  public:
   ValueWriter(const Kernels& kernels, const Packing& packing, std::byte* out, int64_t values,
               const Draws& draws, int64_t first)
@@ -249,8 +287,8 @@ class ValueWriter {
   }
 
   void WriteBlock(const float* x, int64_t begin, int64_t count) {
-    const int most = packing_.format == WireFormat::kInt8 ? 127 : 7;
-    const float scale = ScaleOf(x, count, most);
+    const Levels levels = LevelsOf(packing_.format);
+    const float scale = ScaleOf(x, count, levels.divisor);
     std::memcpy(out_ + begin / packing_.block * 4, &scale, sizeof(scale));
     std::array<int8_t, kRun> codes;
     std::array<float, kRun> fractions;
@@ -260,23 +298,29 @@ class ValueWriter {
         fractions[static_cast<size_t>(i)] = Fraction(Draw(begin + start + i));
       }
       if (scale > 0) {
-        Quantize(codes.data(), x + start, stochastic() ? fractions.data() : nullptr, 1 / scale,
-                 most, length);
+        Quantize(codes.data(), x + start, stochastic() ? fractions.data() : nullptr,
+                 1 / scale / levels.step, levels, length);
       } else {
         codes.fill(0);
       }
-      if (most == 127) {
-        std::memcpy(codes_ + begin + start, codes.data(), static_cast<size_t>(length));
-        continue;
-      }
-      if (length % 2 != 0) {
-        codes[static_cast<size_t>(length)] = 0;
-      }
-      PackPairs(codes_ + (begin + start) / 2, codes.data(), (length + 1) / 2);
+      WriteCodes(codes, begin + start, length);
     }
   }
 
-  static constexpr int64_t kRun = 256;  // values at a time; even
+  // What is left of the last byte is 0.
+  void WriteCodes(std::array<int8_t, kRun>& codes, int64_t begin, int64_t count) {
+    if (packing_.format == WireFormat::kInt8) {
+      std::memcpy(codes_ + begin, codes.data(), static_cast<size_t>(count));
+      return;
+    }
+    std::fill(codes.begin() + count, codes.begin() + Ceiling(count, 4) * 4, int8_t{0});
+    if (packing_.format == WireFormat::kInt4) {
+      PackPairs(codes_ + begin / 2, codes.data(), Ceiling(count, 2));
+    } else {
+      PackQuads(codes_ + begin / 4, codes.data(), Ceiling(count, 4));
+    }
+  }
+
   const Kernels& kernels_;
   const Packing& packing_;
   std::byte *const out_, *const codes_;
@@ -369,6 +413,13 @@ int64_t DenseBytes(const Packing& packing, int64_t count) {
   return count == 0 ? 0 : Padded(kHeader + ValueBytes(packing, count));
 }
 
+int64_t MostBytes(const Packing& packing, int64_t count) {
+  return packing.format != WireFormat::kInt2 || count == 0
+             ? DenseBytes(packing, count)
+             : Padded(kHeader + PositionBytes(Chosen::kBitmap, count, count) +
+                      ValueBytes(packing, count));
+}
+
 Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first, int64_t count) {
   Chosen chosen;
   chosen.count = chosen.values = count;
@@ -382,6 +433,12 @@ Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first
     const auto* const elements = static_cast<const decltype(bits)*>(x);
     for (size_t w = 0; w < chosen.words.size(); ++w) {
       const int64_t start = static_cast<int64_t>(w) * kWord;
+      if (sieve.chunks != nullptr && start % sieve.chunks->sparsify_chunk == 0) {
+        const int64_t chunk = std::min<int64_t>(sieve.chunks->sparsify_chunk, count - start);
+        const Sieve largest = LargestOf(elements + start, chunk, sieve.chunks->Kept(chunk));
+        sieve.threshold = largest.threshold;
+        sieve.ties = largest.ties;
+      }
       chosen.words[w] =
           WordOf(sieve, elements + start, first + start, std::min(kWord, count - start));
       kept += std::popcount(chosen.words[w]);
@@ -391,7 +448,10 @@ Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first
     const int64_t bytes =
         Padded(kHeader + PositionBytes(form, count, kept) + ValueBytes(packing, kept));
     const bool fits = form != Chosen::kIndices || count <= int64_t{1} << 32;
-    if (fits && bytes < chosen.bytes) {
+    // Between the values of a dense slice are zeros, which int2 does not have.
+    const bool better = bytes < chosen.bytes ||
+                        (chosen.form == Chosen::kDense && packing.format == WireFormat::kInt2);
+    if (fits && better) {
       chosen.form = form;
       chosen.values = kept;
       chosen.bytes = bytes;
@@ -503,6 +563,11 @@ void Unpacker::Values(const Kernels& kernels, void* out, int64_t count) {
       for (; i < end; ++i) {
         floats[i] = scale * static_cast<float>(static_cast<int8_t>(codes[begin + i]));
       }
+      continue;
+    }
+    if (packing_.format == WireFormat::kInt2) {
+      UnpackQuads(floats + i, codes, scale, value, end - i);
+      i = end;
       continue;
     }
     const auto one = [&](int64_t at) {

@@ -4,7 +4,7 @@
 //   positions                    kDense: all, none is named; kBitmap: a bit an element, in words of 64, the first in the
 //                                lowest; kIndices: u32 each, ascending. Whichever takes fewest bytes.
 //   values                       in the elements' type; bf16; int8: an f32 scale a block, then a byte each; int4: the
-//                                same with two to a byte, the first in the low half
+//                                same with two to a byte, the first in the low half; int2: with four, likewise
 //
 // padded to a multiple of 8 bytes. A slice of no elements is no bytes.
 #pragma once
@@ -42,6 +42,8 @@ struct Sieve {
       0;             // kLargest: of the elements' bits without the sign; kRandom: of the draws
   int64_t ties = 0;  // kLargest: how many at the threshold are still to be kept
   Draws draws;       // kRandom
+  // kLargest of each chunk: null, or how many of so many elements; threshold and ties are then the chunk's.
+  const Merging* chunks = nullptr;
 
   // The k largest magnitudes of x; of equal ones the first. A NaN is larger than all numbers.
   static Sieve Largest(DType dtype, const void* x, int64_t count, int64_t k);
@@ -50,7 +52,7 @@ struct Sieve {
 struct Packing {
   DType dtype = DType::kF32;
   WireFormat format = WireFormat::kFull;  // others: of f32 only
-  int64_t block = 0;                      // kInt8, kInt4: values a scale
+  int64_t block = 0;                      // where IsScaled: values a scale
   WireRounding rounding = WireRounding::kNearest;
 };
 
@@ -71,6 +73,9 @@ void Pack(const Kernels& kernels, const Packing& packing, const Chosen& chosen, 
 void Spread(DType dtype, const uint64_t* words, const void* values, int64_t count, void* out);
 // All of them, as zeros: bytes of Choose's Chosen by a sieve of kAll.
 int64_t DenseBytes(const Packing& packing, int64_t count);
+
+// The most bytes that a slice of so many elements can take.
+int64_t MostBytes(const Packing& packing, int64_t count);
 
 // The elements of a packed slice, in order.
 class Unpacker {

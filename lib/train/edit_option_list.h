@@ -44,20 +44,29 @@
     OneOf("ENTRAIN_SPARSIFY_*", "none,magnitude,random,rescaled_random"),                                              \
     o.reducer == ReducerKind::kGta, "has no effect without reducer gta; set both", true,                               \
     "of gta: which elements of a pseudo-gradient travel")                                                              \
-  X(double, density, 1, UpTo(0, 1), true, nullptr, true,                                                               \
+  X(double, density, 1, UpTo(0, 1), o.sparsification_method != Sparsification::kNone,                                  \
+    "has no effect without a sparsification_method; set both", true,                                                   \
     "share of the elements that sparsification leaves")                                                                \
+  X(int32_t, sparsify_chunk, 0, AtLeast(0), o.sparsification_method == Sparsification::kMagnitude,                     \
+    "has no effect without sparsification_method magnitude; set both", true,                                           \
+    "magnitude: elements of each chunk of a shard, a multiple of 64; 0: the whole shard")                              \
   X(uint64_t, seed, 0, AtLeast(0), true, nullptr, true,                                                                \
     "of random sparsification and stochastic rounding")                                                                \
-  X(WireFormat, wire_format, WireFormat::kFull, OneOf("ENTRAIN_WIRE_*", "f32,bf16,int8,int4"), !o.plain(),             \
+  X(WireFormat, wire_format, WireFormat::kFull, OneOf("ENTRAIN_WIRE_*", "f32,bf16,int8,int4,int2"), !o.plain(),        \
     "is for pseudo-gradients, and plain averaging sends parameters; set an outer_optimizer or a reducer", true,        \
     "how pseudo-gradients travel")                                                                                     \
-  X(int32_t, wire_block, 0, AtLeast(0), true, nullptr, true,                                                           \
-    "int8, int4: values a scale; 0: 256")                                                                              \
+  X(int32_t, wire_block, 0, AtLeast(0), IsScaled(o.wire_format),                                                       \
+    "is for wire_format int8, int4 and int2; set one, or 0", true,                                                     \
+    "int8, int4, int2: values a scale; 0: 256")                                                                        \
   X(WireRounding, wire_rounding, WireRounding::kNearest, OneOf("ENTRAIN_ROUND_*", "nearest,stochastic"), true,         \
     nullptr, true,                                                                                                     \
     "how they are rounded")                                                                                            \
-  X(bool, error_feedback, false, Switch(), true, nullptr, true,                                                        \
+  X(bool, error_feedback, false, Switch(), o.merging().Packs(),                                                        \
+    "has no effect when everything is sent; set sparsification_method or wire_format", true,                           \
     "add what was not sent to the next pseudo-gradient")                                                               \
+  X(double, error_decay, 1, UpTo(0, 1), o.error_feedback,                                                              \
+    "has no effect without error_feedback; set both", true,                                                            \
+    "what becomes of it before: it is multiplied by this (beta)")                                                      \
   X(bool, int8_mask, false, Switch(), o.consensus_method != Consensus::kNone,                                          \
     "has no effect without a consensus_method; set both", false,                                                       \
     "accepted with a consensus; changes nothing here")                                                                 \

@@ -242,11 +242,13 @@ Merging EditOptions::merging() const {
   merging.normalize = normalize;
   merging.sparsification = sparsification_method;
   merging.density = density;
+  merging.sparsify_chunk = sparsify_chunk;
   merging.seed = seed;
   merging.wire_format = wire_format;
   merging.wire_block = wire_block;
   merging.wire_rounding = wire_rounding;
   merging.error_feedback = error_feedback;
+  merging.error_decay = error_decay;
   return merging;
 }
 

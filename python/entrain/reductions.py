@@ -136,8 +136,9 @@ class Reduction(Handle):
             sparsification: str = "none", density: float = 1.0, seed: int = 0, wire_format: str = "f32", wire_block: int = 0,
             wire_rounding: str = "nearest", error_feedback: bool = False) -> "Reduction":
         """Generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification: none, magnitude,
-        random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4; wire_rounding: nearest,
-        stochastic. error_feedback: what a call did not send is added to the next one's contribution."""
+        random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4, or with sparsification int2;
+        wire_rounding: nearest, stochastic. error_feedback: what a call did not send is added to the next one's
+        contribution."""
         config = new_struct("gta_config")
         values = NULL if weights is None else ffi.new("double[]", list(weights))
         config.weights, config.ranks = values, 0 if weights is None else len(weights)

@@ -370,13 +370,15 @@ class EditConfig:
     #: "none", "magnitude", "random", "rescaled_random"
     sparsification_method: Optional[str] = None
     density: Optional[float] = None
+    sparsify_chunk: Optional[int] = None
     seed: Optional[int] = None
-    #: "f32", "bf16", "int8", "int4"
+    #: "f32", "bf16", "int8", "int4", "int2"
     wire_format: Optional[str] = None
     wire_block: Optional[int] = None
     #: "nearest", "stochastic"
     wire_rounding: Optional[str] = None
     error_feedback: bool = False
+    error_decay: Optional[float] = None
     fragments: Optional[int] = None
     #: "sequential", "strided"
     fragment_pattern: Optional[str] = None

@@ -224,7 +224,7 @@ static void check_shard_stats(void) {
 }
 
 static void check_edit_config(void) {
-  SIZE(entrain_edit_config_t, 336);
+  SIZE(entrain_edit_config_t, 344);
   AT(entrain_edit_config_t, size, 0);
   AT(entrain_edit_config_t, shard, 8);
   AT(entrain_edit_config_t, local_sgd_sync_interval, 16);
@@ -278,7 +278,8 @@ static void check_edit_config(void) {
   AT(entrain_edit_config_t, fragment_intervals, 312);
   AT(entrain_edit_config_t, fragment_offsets, 320);
   AT(entrain_edit_config_t, fragment_pattern, 328);
-  AT(entrain_edit_config_t, reserved, 332);
+  AT(entrain_edit_config_t, sparsify_chunk, 332);
+  AT(entrain_edit_config_t, error_decay, 336);
 }
 
 static void check_edit_option(void) {

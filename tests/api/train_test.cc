@@ -421,9 +421,10 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.int8_mask, 2, "int8_mask 2");
     expect_refused(&config.sparsification_method, 4, "sparsification_method 4");
     expect_refused(&config.wire_format, -1, "wire_format -1 is not an ENTRAIN_WIRE_* value");
-    expect_refused(&config.wire_block, 16, "wire_block 16");
+    expect_refused(&config.wire_block, 16, "wire_block: 16");
+    expect_refused(&config.sparsify_chunk, 64, "sparsify_chunk: 64 has no effect without");
     expect_refused(&config.wire_rounding, 2, "wire_rounding 2");
-    expect_refused(&config.error_feedback, 1, "error_feedback has no effect");
+    expect_refused(&config.error_feedback, 1, "error_feedback: 1 has no effect");
     expect_refused(&config.overlap_steps, 3,
                    "overlap_steps: 3 is more than local_sgd_sync_interval 2");
     expect_refused(&config.use_async, 2, "use_async 2 is neither 0 (off) nor 1 (on)");
@@ -439,8 +440,9 @@ TEST(Train, EditOptionsAreChecked) {
     expect_refused(&config.pseudo_gradnorm_reduce, 3, "pseudo_gradnorm_reduce 3");
     expect_refused(&config.pseudo_gradnorm_reduce, -1, "pseudo_gradnorm_reduce -1");
     config.outer_lr = 0.25;
-    expect_refused(&config.outer_optimizer, ENTRAIN_OUTER_NONE,
-                   "outer_lr: 0.25 has no effect without outer_optimizer sgd, adamw or lion; set both");
+    expect_refused(
+        &config.outer_optimizer, ENTRAIN_OUTER_NONE,
+        "outer_lr: 0.25 has no effect without outer_optimizer sgd, adamw or lion; set both");
     EXPECT_EQ(edit, nullptr);
     ASSERT_OK(entrain_edit_create(model.mesh(), &config, &edit));
     EXPECT_FAILS(entrain_edit_end_step(edit), ENTRAIN_FAILED_PRECONDITION,

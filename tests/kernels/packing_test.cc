@@ -111,6 +111,57 @@ TEST(Packing, TheLargestAreKeptAndOfEqualOnesTheFirst) {
   EXPECT_TRUE(std::isnan(kept({1, nan, 9}, 1)[1]));
 }
 
+TEST(Packing, EachChunkKeepsItsLargestAndAtLeastOne) {
+  Merging merging;
+  merging.sparsification = Sparsification::kMagnitude;
+  merging.density = 0.04;
+  merging.sparsify_chunk = 64;
+  Sieve sieve = SieveOf(Sieve::kLargest);
+  sieve.chunks = &merging;
+  std::vector<float> x(64 + 64 + 7), want(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = (i % 2 == 0 ? 1.0f : -1.0f) * static_cast<float>(i % 64 + 1) * (i < 64 ? 100.0f : 1.0f);
+  }
+  for (const size_t at : {62, 63, 126, 127, 134}) {  // 2.56 of 64; of 7 one
+    want[at] = x[at];
+  }
+  const auto count = static_cast<int64_t>(x.size());
+  EXPECT_EQ(Unpacked<float>({}, Packed({}, sieve, x.data(), count), count), want);
+}
+
+TEST(Packing, TwoBitsAreFourLevelsWithoutZero) {
+  const Packing packing{.dtype = DType::kF32, .format = WireFormat::kInt2, .block = 16};
+  std::vector<float> x(70);
+  const float values[] = {3, -3, 1, -1, 0.01f, -0.01f, 1.99f, -1.99f, 2.01f, -2.01f};
+  const float levels[] = {3, -3, 1, -1, 1, -1, 1, -1, 3, -3};
+  std::vector<float> want(x.size());
+  for (size_t i = 0; i < 10; ++i) {
+    x[7 * i] = values[i];
+    want[7 * i] = levels[i];
+  }
+  // Few of many, and nearly all of few, which no dense slice can hold: between its values are zeros.
+  for (const int64_t count : {int64_t{70}, int64_t{8}}) {
+    const auto packed = Packed(packing, SieveOf(Sieve::kNonzero), x.data(), count);
+    EXPECT_LE(static_cast<int64_t>(packed.size()), MostBytes(packing, count));
+    const std::vector<float> got = Unpacked<float>(packing, packed, count);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 1e-6) << i;
+    }
+  }
+  // Blocks of 16, bytes of four codes, pieces: all of 5000 values.
+  std::vector<float> many(5000);
+  for (size_t i = 0; i < many.size(); ++i) {
+    const int level = static_cast<int>(i * 7 % 4);
+    many[i] = static_cast<float>(2 * level - 3) * static_cast<float>(i / 16 % 5 + 1);
+    many[i] = i % 16 == 0 ? 3 * static_cast<float>(i / 16 % 5 + 1) : many[i];
+  }
+  const auto packed = Packed(packing, SieveOf(Sieve::kNonzero), many.data(), 5000);
+  const std::vector<float> got = Unpacked<float>(packing, packed, 5000);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], many[i], 1e-5) << i;
+  }
+}
+
 // Against a sort, of all types, with many ties.
 TEST(Packing, TheThresholdIsThatOfASort) {
   Random random(11);

@@ -313,9 +313,9 @@ TEST_F(TrainTest, PostLocalSgdAndExchangesBehindStepsLearn) {
   }
 }
 
-// Presets whose exchanges come late: learn, and go on from a checkpoint with exchanges under way.
-TEST_F(TrainTest, Co2AndStreamingDiLoCoLearnAndResumeBitEqual) {
-  for (const std::string name : {"co2", "streaming-diloco"}) {
+// Go on from a checkpoint with exchanges under way, or with what error feedback owes.
+TEST_F(TrainTest, Co2StreamingDiLoCoAndSparseLoCoLearnAndResumeBitEqual) {
+  for (const std::string name : {"co2", "streaming-diloco", "sparseloco"}) {
     const std::string flags = "--method " + name +
                               " --shard-size 2 --steps 60 --local-sgd-sync-interval 6 "
                               "--local-sgd-warmup-steps 6 --lr 0.01 ";

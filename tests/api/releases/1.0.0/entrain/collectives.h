@@ -125,10 +125,12 @@ enum { /* entrain_gta_config_t.sparsification: the elements of a contribution th
 };
 enum { /* entrain_gta_config_t.wire_format: the encoding of contributions, and of the result of an all_reduce */
   ENTRAIN_WIRE_F32 = 0,  /* unchanged, whatever the element type */
-  ENTRAIN_WIRE_BF16 = 1, /* BF16, INT8 and INT4: for f32 elements only */
+  ENTRAIN_WIRE_BF16 = 1, /* all but F32: for f32 elements only */
   ENTRAIN_WIRE_INT8 = 2, /* integers -127 to 127 times one f32 scale per block; a block with a NaN or an infinity
                             becomes all NaN */
-  ENTRAIN_WIRE_INT4 = 3  /* as INT8, with integers -7 to 7 */
+  ENTRAIN_WIRE_INT4 = 3, /* as INT8, with integers -7 to 7 */
+  ENTRAIN_WIRE_INT2 = 4  /* two bits a value: -1, -1/3, 1/3 or 1 times the scale of its block. Only with sparsification; the
+                            result of an all_reduce then travels as BF16 */
 };
 enum { /* entrain_gta_config_t.wire_rounding */
   ENTRAIN_ROUND_NEAREST = 0,
@@ -145,7 +147,7 @@ typedef struct entrain_gta_config {
   double density;         /* 0 < density < 1 with sparsification; 1 (default) without */
   uint64_t seed;          /* seed of random sparsification and stochastic rounding; default 0 */
   int32_t wire_format;    /* ENTRAIN_WIRE_*; default F32 */
-  int32_t wire_block;     /* INT8, INT4: values per scale, a multiple of 16 up to 65536; 0 (default): 256 */
+  int32_t wire_block;     /* INT8, INT4, INT2: values per scale, a multiple of 16 up to 65536; 0 (default): 256 */
   int32_t wire_rounding;  /* ENTRAIN_ROUND_*; default NEAREST; only for formats other than F32 */
   int32_t error_feedback; /* 1: the part of a contribution that was not sent (not chosen, or lost in rounding) is added
                              to the contribution of the next call with the same tag and length. For f32 elements; not

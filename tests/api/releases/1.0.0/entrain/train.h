@@ -393,7 +393,7 @@ typedef struct entrain_edit_config {
   double density;                      /* in (0, 1) with it; default 1. Magnitude must leave an element of every shard */
   uint64_t seed;                       /* of random sparsification and stochastic rounding; default 0 */
   int32_t wire_format;                 /* ENTRAIN_WIRE_*: how pseudo-gradients travel; default F32. Not in plain averaging */
-  int32_t wire_block;                  /* values a scale in int8 and int4; 0 (default): 256 */
+  int32_t wire_block;                  /* values a scale in int8, int4 and int2; 0 (default): 256 */
   int32_t wire_rounding;               /* ENTRAIN_ROUND_*; default NEAREST */
   int32_t error_feedback;              /* 1: what was not sent is added to the layer's next pseudo-gradient; 0 (default) */
   int32_t overlap_merge;               /* ENTRAIN_MERGE_*; with overlap_steps; default ADD */
@@ -409,7 +409,11 @@ typedef struct entrain_edit_config {
   const int64_t* fragment_offsets;     /* P numbers >= 0: the first step after W_s at which a fragment is exchanged, but never
                                           W_s itself; NULL (default): evenly over the interval */
   int32_t fragment_pattern;            /* ENTRAIN_FRAGMENT_*; default SEQUENTIAL */
-  int32_t reserved;                    /* 0 */
+  int32_t sparsify_chunk;              /* magnitude: elements of each chunk of a shard, of which `density` is kept, and at least
+                                          one; a multiple of 64; 0 (default): the whole shard. The part of the shard that a rank of
+                                          the sync group reduces begins a chunk */
+  double error_decay;                  /* beta in (0, 1], default 1: with error_feedback, what was not sent is multiplied by beta
+                                          before the layer's next pseudo-gradient is added (SparseLoCo, arXiv 2508.15706) */
 } entrain_edit_config_t;
 ENTRAIN_API void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes);
 static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* config) {
