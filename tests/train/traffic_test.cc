@@ -89,6 +89,8 @@ double ValueBytes(WireFormat wire, double values) {
       return values + 4 * std::ceil(values / kWireBlock);
     case WireFormat::kInt4:
       return std::ceil(values / 2) + 4 * std::ceil(values / kWireBlock);
+    case WireFormat::kInt2:
+      return std::ceil(values / 4) + 4 * std::ceil(values / kWireBlock);
   }
   return 0;
 }
