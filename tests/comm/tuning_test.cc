@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -253,6 +254,44 @@ TEST(PlannerByTuning, AFabricIsPlannedByItsTraits) {
     }
   }
   EXPECT_THAT(differ, testing::Not(testing::IsEmpty()));
+}
+
+// all_reduce as docs/lab/tuning.md has it: us of each algorithm.
+struct MeasuredCell {
+  Link link;
+  size_t ranks;
+  int64_t bytes;
+  double direct, two_step, recursive_doubling, halving_doubling, ring;
+};
+
+TEST(PlannerByTuning, OwnValuesChooseNearlyTheFastestOfMeasuredCells) {
+  constexpr MeasuredCell kCells[] = {
+      {Link::kShm, 2, 8, 0.37, 0.48, 0.37, 0.48, 0.48},
+      {Link::kShm, 2, 128 << 10, 15.7, 23.1, 15.7, 23.1, 23.4},
+      {Link::kShm, 2, 2 << 20, 320, 300, 320, 300, 287},
+      {Link::kShm, 4, 8, 4.7, 8.4, 7.8, 7.9, 8.7},
+      {Link::kShm, 4, 32 << 10, 19.1, 14.9, 17.5, 13.8, 21.3},
+      {Link::kShm, 4, 128 << 10, 99, 35.1, 88, 60, 42.7},
+      {Link::kShm, 4, 512 << 10, 376, 198, 269, 199, 214},
+      {Link::kShm, 4, 32 << 20, 72000, 25100, 50600, 27800, 26800},
+      {Link::kTcpInside, 4, 8, 53.9, 111, 39.7, 72.8, 122},
+      {Link::kTcpInside, 4, 512 << 10, 900, 497, 507, 405, 476},
+      {Link::kTcpInside, 4, 8 << 20, 29200, 14400, 18700, 11700, 21100},
+  };
+  for (const MeasuredCell& cell : kCells) {
+    const Topology topology = Topology::FromHostIds(std::vector<std::string>(cell.ranks, "a"));
+    Planner planner(0, topology, {}, BuiltinTuning(), {cell.link, 2});
+    const std::map<std::string, double> us = {{"direct", cell.direct},
+                                              {"two_step", cell.two_step},
+                                              {"recursive_doubling", cell.recursive_doubling},
+                                              {"halving_doubling", cell.halving_doubling},
+                                              {"ring", cell.ring}};
+    const std::string chosen = Chosen(planner, AllReduce(cell.bytes));
+    for (const auto& [name, least] : us) {
+      EXPECT_LT(us.at(chosen), 1.15 * least) << NameOf(cell.link) << " " << cell.ranks << ", "
+                                             << cell.bytes << ": " << chosen << ", not " << name;
+    }
+  }
 }
 
 TEST(PlannerByTuning, ExplainsItself) {
