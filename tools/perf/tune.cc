@@ -78,7 +78,8 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   const double one = std::clamp(hop, small / 10, small);  // of a message alone, without the call
   Set(small - one, &figures.call_us);
   // More messages to one rank at the same time. What two ranks do not show is taken for a quarter.
-  const double more = n > 2 ? (times.Small(CallKind::kGather, "direct") - small) / (n - 2) : 0;
+  const double more =
+      n > 2 ? (times.Small(CallKind::kGather, "direct") - small) / (n - 2) : one / 4;
   Set(std::clamp(more, one / 20, one / 4), &figures.message_us);
   Set(one - 2 * figures.message_us, &figures.latency_us);
   if (where.crowded) {

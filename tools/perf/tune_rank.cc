@@ -25,7 +25,7 @@ namespace entrain::perf {
 namespace {
 
 // The best of several looks, far apart: what else the machine does comes and goes.
-constexpr int kRounds = 3;
+constexpr int kRounds = 2;
 
 struct Measured {
   Observation observation;
