@@ -30,9 +30,9 @@ enum class Message : uint8_t {
 
 // With how many others a rank exchanges messages.
 enum class Partners : uint8_t {
-  kFew,        // a number that grows slower than that of ranks; of other hosts where it goes by hosts
-  kRoot,       // the root with all, in one round; the others with few
-  kAll,        // every rank with all others, in one round
+  kFew,   // a number that grows slower than that of ranks; of other hosts where it goes by hosts
+  kRoot,  // the root with all, in one round; the others with few
+  kAll,   // every rank with all others, in one round
   kAllInTurn,  // every rank with all others, one after the other
 };
 

@@ -39,7 +39,7 @@ constexpr TransportFactory kRegistry[] = {
 };
 
 // No paths between hosts, but named like them: what calls on device memory may use (lib/comm/device_calls.h).
-constexpr const char* kForDevices[] = {"cuda", "nccl", "islands"};
+constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 
 std::string KnownNames() {
   return absl::StrJoin(kRegistry, ", ",

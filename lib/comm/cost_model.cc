@@ -22,8 +22,7 @@ constexpr int64_t kElementBytes = 4;
 // The shortest message between two ranks, if the call is one lane. An all_reduce counts as if it sent parts, whatever its
 // algorithm: the ranges of the tuning were measured with its lanes cut so.
 int64_t MessageBytes(const Algorithm& algorithm, int ranks, int64_t bytes) {
-  const bool parts =
-      algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
+  const bool parts = algorithm.message == Message::kPart || algorithm.kind == CallKind::kAllReduce;
   return bytes / (parts ? ranks : 1);
 }
 

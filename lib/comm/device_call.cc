@@ -43,7 +43,7 @@ size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
 // ---- Where it is started
 
 // An override by name: the algorithm that does the same on host memory.
-bool DeviceCall::PrefersIslands() const {
+bool DeviceCall::PrefersNodeGroups() const {
   const int64_t bytes =
       call_->count * SizeOf(call_->dtype) * (HasParts(call_->kind) ? core_->size() : 1);
   for (const Override& one : core_->config().overrides) {
@@ -58,10 +58,11 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
   if (!MayChoose(*call_)) {
     return Way::kStaged;
   }
-  const bool islands = side_.islands() != nullptr && IslandsServe(*call_, *side_.shape()) &&
-                       side_.islands()->offload->Takes(*call_);
+  const bool node_groups = side_.node_groups() != nullptr &&
+                           NodeGroupsServe(*call_, *side_.shape()) &&
+                           side_.node_groups()->offload->Takes(*call_);
   const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
-  return islands && (!whole || PrefersIslands())                          ? Way::kIslands
+  return node_groups && (!whole || PrefersNodeGroups())                   ? Way::kNodeGroups
          : whole                                                          ? Way::kHanded
          : side_.direct() && DirectServes(*call_, core_->size(), device_) ? Way::kDirect
                                                                           : Way::kStaged;
@@ -77,9 +78,9 @@ absl::Status DeviceCall::Reserve() {
     ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this, side_.pinned()));
     scratch = StagedScratch(*call_, core_->rank());
   }
-  if (MayGo(Way::kIslands) && side_.shape() && IslandsServe(*call_, *side_.shape())) {
-    ENTRAIN_ASSIGN_OR_RETURN(islands_, MakeIslandsWay(*this, *side_.shape()));
-    scratch = std::max(scratch, IslandsScratch(*call_, *side_.shape()));
+  if (MayGo(Way::kNodeGroups) && side_.shape() && NodeGroupsServe(*call_, *side_.shape())) {
+    ENTRAIN_ASSIGN_OR_RETURN(node_groups_, MakeNodeGroupsWay(*this, *side_.shape()));
+    scratch = std::max(scratch, NodeGroupsScratch(*call_, *side_.shape()));
   }
   if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
     scratch = std::max(scratch, DirectScratch(*call_));
@@ -195,7 +196,7 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
     *moved = true;
     way_ = TakeWay();
     staged_.reset();
-    islands_.reset();
+    node_groups_.reset();
   }
   ENTRAIN_ASSIGN_OR_RETURN(const bool over, way_->Step(moved));
   if (way_->settled()) {
@@ -208,8 +209,8 @@ std::unique_ptr<DeviceWay> DeviceCall::TakeWay() {
   switch (side_.met() ? WayOnceMet() : Way::kStaged) {
     case Way::kHanded:
       return MakeHandedWay(*this, *side_.whole());
-    case Way::kIslands:
-      return std::move(islands_);
+    case Way::kNodeGroups:
+      return std::move(node_groups_);
     case Way::kDirect:
       return MakeDirectWay(*this);
     case Way::kStaged:
@@ -260,7 +261,7 @@ void DeviceCall::End(absl::Status status) {
   way_.reset();
   meeting_.reset();
   staged_.reset();
-  islands_.reset();
+  node_groups_.reset();
   if (holds_) {
     // Release: what the host has written for the device is there before the word is.
     std::atomic_ref<uint32_t>(*word_).fetch_add(1, std::memory_order_release);

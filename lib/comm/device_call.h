@@ -96,12 +96,12 @@ class DeviceCall final : public Work {
   class FinishJob;
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
-  enum class Way { kStaged, kHanded, kIslands, kDirect };
+  enum class Way { kStaged, kHanded, kNodeGroups, kDirect };
   // From what all ranks know alike, once they have met.
   Way WayOnceMet() const;
   // Whether it is this way, or may yet be.
   bool MayGo(Way way) const { return !side_.met() ? MayChoose(*call_) : WayOnceMet() == way; }
-  bool PrefersIslands() const;
+  bool PrefersNodeGroups() const;
   // As far as it comes within the patience.
   absl::Status HandOver();
   std::unique_ptr<DeviceWay> TakeWay();
@@ -122,7 +122,7 @@ class DeviceCall final : public Work {
   bool holds_ = false;        // waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  std::unique_ptr<DeviceWay> staged_, islands_;  // until it is known whether it is the way
+  std::unique_ptr<DeviceWay> staged_, node_groups_;  // until it is known whether it is the way
   std::atomic<bool> settled_;
   std::atomic<bool> over_{false};
   absl::Status failed_;
@@ -145,11 +145,12 @@ std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to);
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned);
 size_t StagedParts(const Call& call, int size);
 int64_t StagedScratch(const Call& call, int rank);  // in bytes
-// With all the page-locked memory that it will need; what the island's library takes of it is asked besides.
-bool IslandsServe(const Call& call, const Islands& islands);
-int64_t IslandsScratch(const Call& call, const Islands& islands);
-// `islands` outlives it. No more parts than the staged way has.
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeIslandsWay(DeviceCall& call, const Islands& islands);
+// With all the page-locked memory that it will need; what the node group's library takes of it is asked besides.
+bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
+int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);
+// `node_groups` outlives it. No more parts than the staged way has.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeNodeGroupsWay(DeviceCall& call,
+                                                             const NodeGroups& node_groups);
 
 // A part that may be under way.
 class PartUnderWay {

@@ -56,7 +56,7 @@ absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
     device = *found;
   }
   ENTRAIN_ASSIGN_OR_RETURN(
-      side_, DeviceSide::Open(*device, ways_, Islands::Of(core_->topology(), core_->rank())));
+      side_, DeviceSide::Open(*device, ways_, NodeGroups::Of(core_->topology(), core_->rank())));
   return absl::OkStatus();
 }
 

@@ -35,10 +35,10 @@ struct Offer {
   std::array<uint8_t, 16> device;
   DeviceExport sample;  // memory to try
   uint8_t direct;
-  uint8_t whole, islands;        // what it would give to the library
+  uint8_t whole, node_groups;    // what it would give to the library
   std::array<char, 32> version;  // of the library; the same for all who join
   LibraryId whole_id;            // of rank 0
-  LibraryId island_id;           // of the first rank of an island
+  LibraryId node_group_id;       // of the first rank of a node group
 };
 
 struct Verdict {
@@ -66,7 +66,7 @@ class Meeting final : public DeviceWay {
       : call_(call), core_(call.core()), offers_(At(core_.size())), verdicts_(At(core_.size())) {}
 
   ~Meeting() override {
-    for (const auto* const one : {&whole_, &island_}) {
+    for (const auto* const one : {&whole_, &node_group_}) {
       if (*one != nullptr) {
         (*one)->Abort();
       }
@@ -143,8 +143,9 @@ class Meeting final : public DeviceWay {
       version.copy(mine.version.data(), mine.version.size());
       const auto& shape = call_.side().shape();
       mine.whole = ways.whole && (core_.rank() > 0 || MakeId(&mine.whole_id)) ? 1 : 0;
-      mine.islands =
-          ways.islands && shape && (shape->inside.me > 0 || MakeId(&mine.island_id)) ? 1 : 0;
+      mine.node_groups =
+          ways.node_groups && shape && (shape->inside.me > 0 || MakeId(&mine.node_group_id)) ? 1
+                                                                                             : 0;
     }
   }
 
@@ -180,7 +181,7 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // By the library, all together, and each island where not all can or where the user has said so.
+  // By the library, all together, and each node group where not all can or where the user has said so.
   absl::Status Join() {
     OffloadLibrary* const library = call_.side().ways().library;
     std::vector<int> all(offers_.size());
@@ -189,16 +190,17 @@ class Meeting final : public DeviceWay {
       ENTRAIN_ASSIGN_OR_RETURN(whole_, library->Join(offers_[0].whole_id.text(), core_.rank(),
                                                      core_.size(), call_.device()));
     }
-    if (IslandsCanJoin() && (whole_ == nullptr || SomeArePreferredByIslands())) {
+    if (NodeGroupsCanJoin() && (whole_ == nullptr || SomeArePreferredByNodeGroups())) {
       const Group& inside = call_.side().shape()->inside;
-      ENTRAIN_ASSIGN_OR_RETURN(island_, library->Join(offers_[At(inside.ranks[0])].island_id.text(),
-                                                      inside.me, inside.size(), call_.device()));
+      ENTRAIN_ASSIGN_OR_RETURN(
+          node_group_, library->Join(offers_[At(inside.ranks[0])].node_group_id.text(), inside.me,
+                                     inside.size(), call_.device()));
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<bool> Joined() {
-    for (const auto* const one : {&whole_, &island_}) {
+    for (const auto* const one : {&whole_, &node_group_}) {
       if (*one != nullptr) {
         ENTRAIN_ASSIGN_OR_RETURN(const bool joined, (*one)->Begun());
         if (!joined) {
@@ -213,19 +215,20 @@ class Meeting final : public DeviceWay {
     DeviceSide::Ways ways;
     ways.direct = std::all_of(verdicts_.begin(), verdicts_.end(),
                               [](const Verdict& one) { return one.direct != 0; });
-    const bool library = whole_ != nullptr || island_ != nullptr;
+    const bool library = whole_ != nullptr || node_group_ != nullptr;
     ENTRAIN_LOG(kInfo, core_.config().name,
                 ": device memory: ", library ? call_.side().ways().library->name() : "no library",
-                whole_ != nullptr ? " for all" : "", island_ != nullptr ? " for islands" : "",
-                ways.direct ? ", direct" : "", ", staged");
+                whole_ != nullptr ? " for all" : "",
+                node_group_ != nullptr ? " for node groups" : "", ways.direct ? ", direct" : "",
+                ", staged");
     for (const Offer& one : offers_) {
       ways.here.push_back(one.process == ThisProcess());
     }
-    if (island_ != nullptr) {
+    if (node_group_ != nullptr) {
       ways.across = core_.AddGroup(call_.side().shape()->across);
     }
     ways.whole = std::move(whole_);
-    ways.island = std::move(island_);
+    ways.node_group = std::move(node_group_);
     call_.side().Met(std::move(ways));
   }
 
@@ -242,16 +245,16 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  bool IslandsCanJoin() const {
+  bool NodeGroupsCanJoin() const {
     for (int r = 0; r < core_.size(); ++r) {
-      if (!call_.side().shape() || !CanJoin(core_.topology().Local(r).ranks, &Offer::islands)) {
+      if (!call_.side().shape() || !CanJoin(core_.topology().Local(r).ranks, &Offer::node_groups)) {
         return false;
       }
     }
     return true;
   }
 
-  bool SomeArePreferredByIslands() const {
+  bool SomeArePreferredByNodeGroups() const {
     const auto& overrides = core_.config().overrides;
     return std::any_of(overrides.begin(), overrides.end(), GoesByHosts);
   }
@@ -265,7 +268,7 @@ class Meeting final : public DeviceWay {
   std::vector<Offer> offers_;
   std::vector<Verdict> verdicts_;
   PartUnderWay part_;
-  std::unique_ptr<Offload> whole_, island_;  // being joined
+  std::unique_ptr<Offload> whole_, node_group_;  // being joined
   int at_ = 0;
 };
 

@@ -20,8 +20,8 @@ bool Excludes(const DeviceExport& a, const DeviceExport& b) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(Device& device, const DeviceWays& ways,
-                                                             const std::optional<Islands>& shape) {
+absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(
+    Device& device, const DeviceWays& ways, const std::optional<NodeGroups>& shape) {
   std::unique_ptr<DeviceSide> side(new DeviceSide(device, ways, shape));
   for (StreamHandle& stream : side->streams_) {
     ENTRAIN_ASSIGN_OR_RETURN(stream, device.CreateStream());
@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(Device& device, con
 
 DeviceSide::~DeviceSide() {
   whole_.reset();
-  island_.reset();
+  node_group_.reset();
   for (const Opened& opened : opened_) {
     device_.Close(opened.memory);
   }
@@ -52,7 +52,7 @@ DeviceSide::~DeviceSide() {
 
 void DeviceSide::Met(Ways ways) {
   for (auto& [offload, kept] :
-       {std::pair(&ways.whole, &whole_), std::pair(&ways.island, &island_)}) {
+       {std::pair(&ways.whole, &whole_), std::pair(&ways.node_group, &node_group_)}) {
     if (*offload != nullptr) {
       kept->reset(new DeviceOffload{std::move(*offload), {}});
     }
@@ -65,7 +65,7 @@ void DeviceSide::AbortOffloads() const {
   if (!met()) {
     return;
   }
-  for (const auto* const one : {&whole_, &island_}) {
+  for (const auto* const one : {&whole_, &node_group_}) {
     if (*one != nullptr) {
       (*one)->offload->Abort();
     }

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/call.h"
-#include "lib/comm/islands.h"
+#include "lib/comm/node_groups.h"
 #include "lib/device/device.h"
 #include "lib/device/offload.h"
 #include "lib/device/pools.h"
@@ -26,8 +26,8 @@ struct PartGroup;
 // Which ways this process may offer, besides staging.
 struct DeviceWays {
   bool direct = true;
-  OffloadLibrary* library = nullptr;  // null: none
-  bool whole = true, islands = true;  // what it is for
+  OffloadLibrary* library = nullptr;      // null: none
+  bool whole = true, node_groups = true;  // what it is for
 };
 
 // A library's communicator, and who may talk to it: for everything but Abort, whoever has the lock.
@@ -38,14 +38,14 @@ struct DeviceOffload {
 
 class DeviceSide {
  public:
-  // `shape`: nullopt: the ranks form no islands.
+  // `shape`: nullopt: the ranks form no node groups.
   static absl::StatusOr<std::unique_ptr<DeviceSide>> Open(Device& device, const DeviceWays& ways,
-                                                          const std::optional<Islands>& shape);
+                                                          const std::optional<NodeGroups>& shape);
   ~DeviceSide();
 
   Device& device() { return device_; }
   const DeviceWays& ways() const { return ways_; }
-  const std::optional<Islands>& shape() const { return shape_; }
+  const std::optional<NodeGroups>& shape() const { return shape_; }
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
   // For the one direct call that finds that it has to be staged: as much as each of them may need is there.
@@ -62,9 +62,10 @@ class DeviceSide {
   struct Ways {
     bool direct = false;
     std::vector<bool> here;  // by rank: in this process, so that what it has needs no opening
-    std::unique_ptr<Offload> whole;   // of all ranks; null: none
-    std::unique_ptr<Offload> island;  // of this rank's island, where all islands have one
-    PartGroup* across = nullptr;      // the ranks of its place in the islands
+    std::unique_ptr<Offload> whole;  // of all ranks; null: none
+    std::unique_ptr<Offload>
+        node_group;               // of this rank's node group, where all node groups have one
+    PartGroup* across = nullptr;  // the ranks of its place in the node groups
   };
   void Met(Ways ways);
   bool met() const { return met_.load(std::memory_order_acquire); }
@@ -73,7 +74,7 @@ class DeviceSide {
   bool Here(int rank) const { return met_ways_.here[static_cast<size_t>(rank)]; }
   // Null: there is none.
   DeviceOffload* whole() const { return whole_.get(); }
-  DeviceOffload* islands() const { return island_.get(); }
+  DeviceOffload* node_groups() const { return node_group_.get(); }
   PartGroup* across() const { return met_ways_.across; }
   // What has been handed over ends soon.
   void AbortOffloads() const;
@@ -94,7 +95,7 @@ class DeviceSide {
   void* sample() const { return sample_.data; }
 
  private:
-  DeviceSide(Device& device, const DeviceWays& ways, const std::optional<Islands>& shape)
+  DeviceSide(Device& device, const DeviceWays& ways, const std::optional<NodeGroups>& shape)
       : device_(device),
         ways_(ways),
         shape_(shape),
@@ -111,13 +112,13 @@ class DeviceSide {
 
   Device& device_;
   const DeviceWays ways_;
-  const std::optional<Islands> shape_;
+  const std::optional<NodeGroups> shape_;
   BlockPool pinned_, spare_, scratch_;
   WordPool words_;
   StreamHandle streams_[4] = {};
   std::atomic<bool> met_{false};
   Ways met_ways_;
-  std::unique_ptr<DeviceOffload> whole_, island_;
+  std::unique_ptr<DeviceOffload> whole_, node_group_;
   BlockPool::Block sample_;
   std::vector<Opened> opened_;
   std::vector<DeviceExport> known_;

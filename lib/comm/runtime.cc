@@ -177,8 +177,8 @@ DeviceWays Runtime::device_ways() const {
   DeviceWays ways;
   ways.direct = may("cuda");
   ways.whole = may("nccl");
-  ways.islands = may("islands");
-  const auto library = ways.whole || ways.islands ? OpenOffloadLibrary() : nullptr;
+  ways.node_groups = may("node_groups");
+  const auto library = ways.whole || ways.node_groups ? OpenOffloadLibrary() : nullptr;
   if (library.ok()) {
     ways.library = *library;
   }

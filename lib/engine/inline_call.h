@@ -57,8 +57,8 @@ class InlineCall {
   const Lane& lane_;
   std::byte* const scratch_;
   Progress progress_;
-  absl::InlinedVector<Lent, 8> lent_;     // of this round
-  uint32_t sends_ = 0;                    // likewise
+  absl::InlinedVector<Lent, 8> lent_;  // of this round
+  uint32_t sends_ = 0;                 // likewise
   bool crowded_ = false;
 };
 

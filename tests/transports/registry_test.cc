@@ -11,9 +11,9 @@ using testing::HasSubstr;
 
 TEST(ParseTransports, EmptyMeansAllInTheOrderOfPreference) {
   EXPECT_THAT(ParseTransports("").value(),
-              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "islands"));
+              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "node_groups"));
   EXPECT_THAT(ParseTransports("  ").value(),
-              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "islands"));
+              ElementsAre("inproc", "shm", "ucx", "tcp", "cuda", "nccl", "node_groups"));
 }
 
 TEST(ParseTransports, OrderOfTheTextDoesNotMatter) {

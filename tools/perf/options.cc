@@ -301,7 +301,7 @@ void List() {
   }
   for (const auto& [name, status] :
        {std::pair("cuda", OpenDevices().status()), std::pair("nccl", OpenOffloadLibrary().status()),
-        std::pair("islands", OpenOffloadLibrary().status())}) {
+        std::pair("node_groups", OpenOffloadLibrary().status())}) {
     std::printf("transport %s (%s)\n", name,
                 status.ok() ? "for calls on device memory"
                             : absl::StrCat("absent: ", status.message()).c_str());

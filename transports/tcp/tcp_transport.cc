@@ -11,7 +11,7 @@
 #include "lib/base/status.h"
 #include "lib/net/interfaces.h"
 #include "lib/net/listener.h"
-#include "transports/tcp/lobby.h"
+#include "transports/tcp/acceptor.h"
 #include "transports/tcp/tcp_address.h"
 #include "transports/tcp/tcp_endpoint.h"
 #include "transports/timed_wait.h"
@@ -31,8 +31,8 @@ class TcpTransport final : public Transport, public TcpShared {
         config_(config),
         settings_(settings),
         address_(TcpAddress::OfListener(listener.address)),
-        lobby_(config_, this, std::move(listener)) {}
-  absl::Status Open() { return lobby_.Open(); }
+        acceptor_(config_, this, std::move(listener)) {}
+  absl::Status Open() { return acceptor_.Open(); }
 
   Traits traits() const override { return {"tcp", Medium::kNetwork, 15'000, 3e9, 9e9}; }
   std::string address() const override { return address_.ToString(); }
@@ -51,11 +51,11 @@ class TcpTransport final : public Transport, public TcpShared {
     endpoint->Attach(std::move(sockets));
   }
   bool OnFurther(const PeerId& peer, const ConnectionId& connection, Fd* fd) override;
-  void DialStream(TcpEndpoint* endpoint) override { lobby_.DialStream(endpoint); }
+  void DialStream(TcpEndpoint* endpoint) override { acceptor_.DialStream(endpoint); }
   void OnWatched(TcpEndpoint* endpoint, int fd) override { by_fd_[fd] = endpoint; }
   void OnUnwatched(int fd) override { by_fd_.erase(fd); }
   void OnClosedEarly(TcpEndpoint* endpoint, const absl::Status& why) override {
-    lobby_.Leave(endpoint, why);
+    acceptor_.Leave(endpoint, why);
   }
   void OnDisconnected(TcpEndpoint* endpoint) override;
   void OnDestroyed(TcpEndpoint* endpoint) override;
@@ -69,7 +69,7 @@ class TcpTransport final : public Transport, public TcpShared {
   const TransportConfig config_;
   const PathSettings settings_;
   const TcpAddress address_;
-  Lobby lobby_;
+  Acceptor acceptor_;
   std::vector<TcpEndpoint*> endpoints_;  // null: destroyed
   absl::flat_hash_map<int, TcpEndpoint*> by_fd_;
   unsigned turn_ = 0;
@@ -84,9 +84,9 @@ absl::StatusOr<std::unique_ptr<Endpoint>> TcpTransport::Connect(const PeerId& pe
   auto endpoint = std::make_unique<TcpEndpoint>(this, peer, parsed.address, dials, settings_, by);
   endpoints_.push_back(endpoint.get());
   if (dials) {
-    lobby_.Dial(endpoint.get(), parsed.address);
+    acceptor_.Dial(endpoint.get(), parsed.address);
   } else {
-    lobby_.Expect(endpoint.get());
+    acceptor_.Expect(endpoint.get());
   }
   return endpoint;
 }
@@ -103,7 +103,7 @@ bool TcpTransport::OnFurther(const PeerId& peer, const ConnectionId& connection,
 }
 
 void TcpTransport::OnDisconnected(TcpEndpoint* endpoint) {
-  lobby_.Forget(endpoint);
+  acceptor_.Forget(endpoint);
   by_fd_.erase(endpoint->fd());
   for (int i = 0; i < endpoint->streams().count(); ++i) {
     by_fd_.erase(endpoint->streams().fd(i));
@@ -150,7 +150,7 @@ int TcpTransport::ReadExpected() {
   }
   // Whoever has slept was woken by any of them. With nothing expected, asking epoll in every turn
   // would cost a caller who waits over another transport more than all else in the turn.
-  if (std::exchange(armed_, false) || lobby_.meeting() || ++turn_ % kScanEvery == 0) {
+  if (std::exchange(armed_, false) || acceptor_.meeting() || ++turn_ % kScanEvery == 0) {
     return Scan();
   }
   int events = 0;
@@ -164,9 +164,9 @@ int TcpTransport::Scan() {
   int events = 0;
   waiter->ForEachReady([&](int fd) {
     const auto path = by_fd_.find(fd);
-    events += path != by_fd_.end() ? path->second->OnReady(fd) : lobby_.OnReady(fd);
+    events += path != by_fd_.end() ? path->second->OnReady(fd) : acceptor_.OnReady(fd);
   });
-  return events + lobby_.Progress();
+  return events + acceptor_.Progress();
 }
 
 int TcpTransport::Report() {
@@ -200,7 +200,7 @@ bool TcpTransport::Arm() {
       return false;
     }
   }
-  waiter->SetTimer(lobby_.wake_at(), *config_.clock);
+  waiter->SetTimer(acceptor_.wake_at(), *config_.clock);
   armed_ = true;
   return true;
 }

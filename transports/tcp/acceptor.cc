@@ -1,4 +1,4 @@
-#include "transports/tcp/lobby.h"
+#include "transports/tcp/acceptor.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -19,22 +19,22 @@ constexpr int64_t kFirstPause = 20 * kMillisecond, kLongestPause = kSecond;
 
 }  // namespace
 
-Lobby::Lobby(const TransportConfig& config, TcpShared* shared, Listener listener)
+Acceptor::Acceptor(const TransportConfig& config, TcpShared* shared, Listener listener)
     : config_(config), shared_(shared), listener_(std::move(listener)) {}
 
-absl::Status Lobby::Open() {
+absl::Status Acceptor::Open() {
   return shared_->waiter->Add(listener_.fd.get());
 }
 
 // ---- Outward
 
-void Lobby::Dial(TcpEndpoint* endpoint, const Address& to) {
+void Acceptor::Dial(TcpEndpoint* endpoint, const Address& to) {
   dials_.push_back(std::make_unique<Outward>(Outward{
       .endpoint = endpoint, .peer = endpoint->peer(), .to = to, .by = endpoint->connect_by()}));
   Attempt(dials_.back().get());
 }
 
-void Lobby::DialStream(TcpEndpoint* endpoint) {
+void Acceptor::DialStream(TcpEndpoint* endpoint) {
   dials_.push_back(
       std::make_unique<Outward>(Outward{.endpoint = endpoint,
                                         .peer = endpoint->peer(),
@@ -45,7 +45,7 @@ void Lobby::DialStream(TcpEndpoint* endpoint) {
   Attempt(dials_.back().get());
 }
 
-void Lobby::Attempt(Outward* outward) {
+void Acceptor::Attempt(Outward* outward) {
   outward->again = Deadline::Never();
   outward->sockets = PathSockets();
   ConnectionId line;  // needs no name
@@ -58,8 +58,8 @@ void Lobby::Attempt(Outward* outward) {
   }
 }
 
-absl::Status Lobby::Attempt(Outward* outward, const ConnectionId& further_to,
-                            ConnectionId* connection) {
+absl::Status Acceptor::Attempt(Outward* outward, const ConnectionId& further_to,
+                               ConnectionId* connection) {
   ENTRAIN_ASSIGN_OR_RETURN(Greeting greeting,
                            Greeting::Dial(outward->to, config_, outward->by, further_to));
   *connection = greeting.connection();
@@ -68,7 +68,7 @@ absl::Status Lobby::Attempt(Outward* outward, const ConnectionId& further_to,
 
 // A connection of a new path that was made and then cut, before the handshake had a result: a listener among many
 // strangers may have taken this side for one of them. Of a stream there is one attempt: its listener may have it already.
-void Lobby::Cut(Outward* outward, const absl::Status& why) {
+void Acceptor::Cut(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   ++outward->cuts;
   outward->cut = why;
@@ -77,7 +77,7 @@ void Lobby::Cut(Outward* outward, const absl::Status& why) {
   ENTRAIN_LOG(kInfo, "tcp: ", outward->to.ToString(), ": ", why.message(), "; dialling again");
 }
 
-void Lobby::Fail(Outward* outward, const absl::Status& why) {
+void Acceptor::Fail(Outward* outward, const absl::Status& why) {
   DropGuests(outward);
   const std::unique_ptr<Outward> over = TakeOutward(outward);
   if (over->endpoint != nullptr && over->further) {
@@ -87,7 +87,7 @@ void Lobby::Fail(Outward* outward, const absl::Status& why) {
   }
 }
 
-std::unique_ptr<Lobby::Outward> Lobby::TakeOutward(const Outward* outward) {
+std::unique_ptr<Acceptor::Outward> Acceptor::TakeOutward(const Outward* outward) {
   const auto at = std::find_if(dials_.begin(), dials_.end(),
                                [&](const auto& each) { return each.get() == outward; });
   std::unique_ptr<Outward> taken = std::move(*at);
@@ -95,7 +95,7 @@ std::unique_ptr<Lobby::Outward> Lobby::TakeOutward(const Outward* outward) {
   return taken;
 }
 
-void Lobby::DropGuests(const Outward* outward) {
+void Acceptor::DropGuests(const Outward* outward) {
   for (size_t i = guests_.size(); i-- > 0;) {
     if (guests_[i]->outward == outward) {
       Take(guests_[i].get());
@@ -103,7 +103,7 @@ void Lobby::DropGuests(const Outward* outward) {
   }
 }
 
-void Lobby::Forget(const TcpEndpoint* endpoint) {
+void Acceptor::Forget(const TcpEndpoint* endpoint) {
   for (const std::unique_ptr<Outward>& outward : dials_) {
     if (outward->endpoint == endpoint) {
       outward->endpoint = nullptr;
@@ -111,7 +111,7 @@ void Lobby::Forget(const TcpEndpoint* endpoint) {
   }
 }
 
-void Lobby::Expect(TcpEndpoint* endpoint) {
+void Acceptor::Expect(TcpEndpoint* endpoint) {
   const auto here = unclaimed_.find(endpoint->peer());
   if (here == unclaimed_.end()) {
     expected_[endpoint->peer()] = endpoint;
@@ -123,7 +123,7 @@ void Lobby::Expect(TcpEndpoint* endpoint) {
   shared_->OnConnected(endpoint, std::move(sockets));
 }
 
-void Lobby::Leave(TcpEndpoint* endpoint, const absl::Status& why) {
+void Acceptor::Leave(TcpEndpoint* endpoint, const absl::Status& why) {
   for (const std::unique_ptr<Outward>& outward : dials_) {
     if (outward->endpoint == endpoint) {
       outward->endpoint = nullptr;
@@ -139,7 +139,7 @@ void Lobby::Leave(TcpEndpoint* endpoint, const absl::Status& why) {
 
 // ---- Accepting
 
-int Lobby::Accept() {
+int Acceptor::Accept() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     const int64_t now = config_.clock->Now();
     const bool counted = !meeting();
@@ -171,14 +171,14 @@ int Lobby::Accept() {
   return kAcceptsPerTurn;
 }
 
-void Lobby::StopAccepting(Deadline until) {
+void Acceptor::StopAccepting(Deadline until) {
   accepting_ = false;
   accept_again_ = until;
   shared_->waiter->Remove(listener_.fd.get());
 }
 
 // Of the older half the first that is silent: a peer that has just come, and whose hello is on its way, is silent too.
-void Lobby::Evict() {
+void Acceptor::Evict() {
   const Guest* victim = nullptr;
   size_t older = strangers_ / 2;
   for (auto guest = guests_.begin(); older > 0; ++guest) {
@@ -195,7 +195,7 @@ void Lobby::Evict() {
 
 // ---- Guests
 
-Lobby::Guest* Lobby::AddGuest(std::unique_ptr<Guest> guest) {
+Acceptor::Guest* Acceptor::AddGuest(std::unique_ptr<Guest> guest) {
   Guest* const added = guest.get();
   guests_until_ = std::min(guests_until_, added->greeting.deadline());
   by_fd_[added->greeting.fd()] = added;
@@ -203,7 +203,7 @@ Lobby::Guest* Lobby::AddGuest(std::unique_ptr<Guest> guest) {
   return added;
 }
 
-absl::Status Lobby::Watch(Guest* guest) {
+absl::Status Acceptor::Watch(Guest* guest) {
   const uint32_t interest = guest->greeting.interest();
   if (interest == guest->interest) {
     return absl::OkStatus();
@@ -215,7 +215,7 @@ absl::Status Lobby::Watch(Guest* guest) {
   return absl::OkStatus();
 }
 
-std::unique_ptr<Lobby::Guest> Lobby::Take(const Guest* guest) {
+std::unique_ptr<Acceptor::Guest> Acceptor::Take(const Guest* guest) {
   const auto at = std::find_if(guests_.begin(), guests_.end(),
                                [&](const auto& each) { return each.get() == guest; });
   std::unique_ptr<Guest> taken = std::move(*at);
@@ -228,7 +228,7 @@ std::unique_ptr<Lobby::Guest> Lobby::Take(const Guest* guest) {
   return taken;
 }
 
-int Lobby::Greet(Guest* guest) {
+int Acceptor::Greet(Guest* guest) {
   ++looks_;
   const absl::StatusOr<bool> done = guest->greeting.Progress();
   const absl::Status status = !done.ok() ? done.status() : *done ? absl::OkStatus() : Watch(guest);
@@ -242,7 +242,7 @@ int Lobby::Greet(Guest* guest) {
   return 1;
 }
 
-void Lobby::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
+void Acceptor::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
   if (guest->outward == nullptr) {
     ENTRAIN_LOG(kInfo, "tcp: dropped a connection from ", guest->greeting.address().ToString(),
                 ": ", why.message());
@@ -253,7 +253,7 @@ void Lobby::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
   }
 }
 
-void Lobby::Greeted(std::unique_ptr<Guest> guest) {
+void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
   Greeting& greeting = guest->greeting;
   if (guest->outward != nullptr) {
     GreetedOutward(guest->outward, &greeting);
@@ -284,7 +284,7 @@ void Lobby::Greeted(std::unique_ptr<Guest> guest) {
   }
 }
 
-void Lobby::GreetedOutward(Outward* outward, Greeting* greeting) {
+void Acceptor::GreetedOutward(Outward* outward, Greeting* greeting) {
   if (greeting->peer() != outward->peer) {
     Fail(outward,
          absl::UnavailableError(
@@ -310,7 +310,7 @@ void Lobby::GreetedOutward(Outward* outward, Greeting* greeting) {
 }
 
 // A peer that has dialled and proved itself, by both connections.
-void Lobby::Admit(const PeerId& peer, PathSockets sockets) {
+void Acceptor::Admit(const PeerId& peer, PathSockets sockets) {
   if (const auto farewell = farewells_.find(peer); farewell != farewells_.end()) {
     SayGoodbye(std::move(sockets.first), farewell->second);
     farewells_.erase(farewell);
@@ -324,7 +324,7 @@ void Lobby::Admit(const PeerId& peer, PathSockets sockets) {
   }
 }
 
-int Lobby::CheckGuests(int64_t now) {
+int Acceptor::CheckGuests(int64_t now) {
   if (!guests_until_.Passed(now)) {
     return 0;
   }
@@ -353,7 +353,7 @@ int Lobby::CheckGuests(int64_t now) {
   return events;
 }
 
-int Lobby::CheckPeers(int64_t now) {
+int Acceptor::CheckPeers(int64_t now) {
   int events = 0;
   std::vector<Outward*> due;
   for (const std::unique_ptr<Outward>& outward : dials_) {
@@ -387,7 +387,7 @@ int Lobby::CheckPeers(int64_t now) {
   return events;
 }
 
-int Lobby::OnReady(int fd) {
+int Acceptor::OnReady(int fd) {
   if (fd == listener_.fd.get()) {
     return Accept();
   }
@@ -395,7 +395,7 @@ int Lobby::OnReady(int fd) {
   return guest == by_fd_.end() ? 0 : Greet(guest->second);
 }
 
-int Lobby::Progress() {
+int Acceptor::Progress() {
   const int64_t now = config_.clock->Now();
   if (!accepting_ && accept_again_.Passed(now)) {
     accepting_ = Open().ok();
@@ -403,7 +403,7 @@ int Lobby::Progress() {
   return CheckGuests(now) + CheckPeers(now);
 }
 
-Deadline Lobby::wake_at() const {
+Deadline Acceptor::wake_at() const {
   Deadline wake = std::min(guests_until_, accepting_ ? Deadline::Never() : accept_again_);
   for (const std::unique_ptr<Outward>& outward : dials_) {
     wake = std::min(wake, outward->again);

@@ -1,5 +1,5 @@
 // Collectives on device memory of ranks on two hosts, each a process: one that dies ends the calls of the others, those
-// of its island and those of the other.
+// of its node group and those of the other.
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -35,7 +35,7 @@ void SumTwice(const std::shared_ptr<Communicator>& comm) {
   ASSERT_TRUE(device.Copy(host.data(), memory.get(), kCount * 8, stream.get()).ok());
   stream.Finish();
   EXPECT_EQ(host, std::vector<int64_t>(kCount, 10));
-  // A slice is half of what an island has; no host has sent all of it.
+  // A slice is half of what a node group has; no host has sent all of it.
   EXPECT_LT(comm->stats().bytes_sent, kCount * 8);
   if (rank == kDies) {
     std::abort();
@@ -50,11 +50,11 @@ void SumTwice(const std::shared_ptr<Communicator>& comm) {
   stream.Finish();
 }
 
-TEST(IslandsOfProcesses, AKilledRankEndsTheCallsOfTheOthers) {
+TEST(NodeGroupsOfProcesses, AKilledRankEndsTheCallsOfTheOthers) {
   setenv("FAKE_CUDA_DEVICES", "4", 1);
   setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);
   RanksOptions options;
-  options.transports = "shm,tcp,islands";
+  options.transports = "shm,tcp,node_groups";
   options.host_id = [](int rank) { return rank < kRanks / 2 ? "left" : "right"; };
   options.timeout_ns = 30 * kSecond;
   const std::vector<int> ends = RunRankProcesses(kRanks, options, SumTwice);

@@ -33,13 +33,13 @@ int Launches() {
 // Ranks, and how many follow each other on a host; 0: hosts take turns.
 struct Shape {
   const char* name;
-  int ranks, islands;
+  int ranks, node_groups;
   bool consecutive;
 };
 
-class IslandsTest : public testing::Test {
+class NodeGroupsTest : public testing::Test {
  protected:
-  IslandsTest() {
+  NodeGroupsTest() {
     setenv("FAKE_CUDA_DEVICES", "6", 1);
     setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);
     TestDevices();
@@ -49,12 +49,12 @@ class IslandsTest : public testing::Test {
     EXPECT_TRUE(nccl::CommunicatorHandle::AwaitEnds(Deadline::After(20 * kSecond)));
     EXPECT_EQ(OfFakeNccl("FakeNcclOperators"), 0);
   }
-  static RanksOptions OnHosts(const Shape& shape, const char* transports = "inproc,islands") {
+  static RanksOptions OnHosts(const Shape& shape, const char* transports = "inproc,node_groups") {
     RanksOptions options;
     options.transports = transports;
     options.host_id = [shape](int rank) {
-      return absl::StrCat(
-          "host", shape.consecutive ? rank / (shape.ranks / shape.islands) : rank % shape.islands);
+      return absl::StrCat("host", shape.consecutive ? rank / (shape.ranks / shape.node_groups)
+                                                    : rank % shape.node_groups);
     };
     return options;
   }
@@ -74,21 +74,21 @@ Call CallOn(CallKind kind, const TestMemory& memory, int64_t count, StreamHandle
   return call;
 }
 
-class IslandsOf : public IslandsTest, public testing::WithParamInterface<Shape> {};
-INSTANTIATE_TEST_SUITE_P(, IslandsOf,
+class NodeGroupsOf : public NodeGroupsTest, public testing::WithParamInterface<Shape> {};
+INSTANTIATE_TEST_SUITE_P(, NodeGroupsOf,
                          testing::Values(kTwoOfTwo, kThreeOfTwo, Shape{"two_of_three", 6, 2, true},
                                          Shape{"two_in_turns", 4, 2, false},
                                          Shape{"three_in_turns", 6, 3, false}),
                          [](const auto& one) { return one.param.name; });
 
-TEST_P(IslandsOf, GiveWhatTheReferenceGives) {
+TEST_P(NodeGroupsOf, GiveWhatTheReferenceGives) {
   const Shape shape = GetParam();
   const int before = Launches();
   RunRanks(shape.ranks, OnHosts(shape), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
     TestStream stream(device);
     uint32_t number = 0;
-    // What is staged, what is one piece, and what are several with a rest that no island divides.
+    // What is staged, what is one piece, and what are several with a rest that no node group divides.
     for (const int64_t count : {int64_t{1001}, int64_t{40'007}, int64_t{1'400'009}}) {
       for (const CallKind kind :
            {CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather,
@@ -113,7 +113,7 @@ TEST_P(IslandsOf, GiveWhatTheReferenceGives) {
 }
 
 // The host starts everything, and waits for the stream only.
-TEST_P(IslandsOf, FollowEachOtherOnAStream) {
+TEST_P(NodeGroupsOf, FollowEachOtherOnAStream) {
   const Shape shape = GetParam();
   RunRanks(shape.ranks, OnHosts(shape), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -160,7 +160,7 @@ TEST_P(IslandsOf, FollowEachOtherOnAStream) {
 }
 
 // Of numbers whose sum depends on the order, too.
-TEST_F(IslandsTest, AllRanksHaveTheSameBits) {
+TEST_F(NodeGroupsTest, AllRanksHaveTheSameBits) {
   constexpr int64_t kCount = 70'001;
   std::vector<std::vector<float>> results(12);
   for (const int round : {0, 1}) {
@@ -191,8 +191,8 @@ double SentBy(const Comm& comm, const Call& call) {
   return static_cast<double>(comm->stats().bytes_sent - before);
 }
 
-// The least that each of m ranks of an island can send for I islands: 2 S (I - 1) / (I m) for all_reduce.
-TEST_F(IslandsTest, SendNoMoreThanTheirShare) {
+// The least that each of m ranks of a node group can send for I node groups: 2 S (I - 1) / (I m) for all_reduce.
+TEST_F(NodeGroupsTest, SendNoMoreThanTheirShare) {
   auto options = OnHosts(kThreeOfTwo);
   options.algorithms = "all_reduce:ring,reduce_scatter:ring,all_gather:ring";
   RunRanks(6, options, [&](const Comm& comm) {
@@ -218,7 +218,7 @@ TEST_F(IslandsTest, SendNoMoreThanTheirShare) {
 }
 
 // What all know alike decides: hosts of different sizes, a rank's device for another's, versions that differ.
-TEST_F(IslandsTest, OfDifferentSizesGoThroughTheHost) {
+TEST_F(NodeGroupsTest, OfDifferentSizesGoThroughTheHost) {
   const int before = Launches();
   auto options = OnHosts(kTwoOfTwo);
   options.host_id = [](int rank) { return rank < 3 ? "left" : "right"; };
@@ -234,7 +234,7 @@ TEST_F(IslandsTest, OfDifferentSizesGoThroughTheHost) {
   EXPECT_EQ(Launches(), before);
 }
 
-TEST_F(IslandsTest, OfRanksThatShareADeviceGoThroughTheHost) {
+TEST_F(NodeGroupsTest, OfRanksThatShareADeviceGoThroughTheHost) {
   const int before = Launches();
   RunRanks(4, OnHosts(kTwoOfTwo), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank() == 3 ? 2 : comm->rank());
@@ -249,8 +249,8 @@ TEST_F(IslandsTest, OfRanksThatShareADeviceGoThroughTheHost) {
 }
 
 // NCCL among all comes first, unless the algorithm that does so on host memory is named.
-TEST_F(IslandsTest, AreAskedForByTheAlgorithm) {
-  auto options = OnHosts(kTwoOfTwo, "inproc,nccl,islands");
+TEST_F(NodeGroupsTest, AreAskedForByTheAlgorithm) {
+  auto options = OnHosts(kTwoOfTwo, "inproc,nccl,node_groups");
   for (const bool asked : {false, true}) {
     options.algorithms = asked ? "all_reduce:composed@2M-inf" : "";
     RunRanks(4, options, [&](const Comm& comm) {
@@ -267,8 +267,8 @@ TEST_F(IslandsTest, AreAskedForByTheAlgorithm) {
   }
 }
 
-// A group inside an island hands its calls over whole; one across has none to hand them to.
-TEST_F(IslandsTest, PartsOfACommunicatorHaveTheirOwn) {
+// A group inside a node group hands its calls over whole; one across has none to hand them to.
+TEST_F(NodeGroupsTest, PartsOfACommunicatorHaveTheirOwn) {
   RunRanks(4, OnHosts(kTwoOfTwo, "inproc,nccl"), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
     TestStream stream(device);
@@ -287,8 +287,8 @@ TEST_F(IslandsTest, PartsOfACommunicatorHaveTheirOwn) {
   });
 }
 
-// What waits for the ranks of its island holds up nothing that they may wait for first.
-TEST_F(IslandsTest, AMessagePassesACallThatOthersHaveNotMade) {
+// What waits for the ranks of its node group holds up nothing that they may wait for first.
+TEST_F(NodeGroupsTest, AMessagePassesACallThatOthersHaveNotMade) {
   auto options = OnHosts(kTwoOfTwo);
   options.timeout_ns = 5 * kSecond;
   RunRanks(4, options, [&](const Comm& comm) {
@@ -324,7 +324,7 @@ TEST_F(IslandsTest, AMessagePassesACallThatOthersHaveNotMade) {
   });
 }
 
-TEST_F(IslandsTest, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
+TEST_F(NodeGroupsTest, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
   setenv("FAKE_NCCL_FAIL", "3:6", 1);
   RunRanks(4, OnHosts(kTwoOfTwo), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -342,7 +342,7 @@ TEST_F(IslandsTest, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
   });
 }
 
-TEST_F(IslandsTest, ACallThatOneRankDoesNotMakeEndsByItsDeadline) {
+TEST_F(NodeGroupsTest, ACallThatOneRankDoesNotMakeEndsByItsDeadline) {
   auto options = OnHosts(kTwoOfTwo);
   options.timeout_ns = kSecond;
   RunRanks(4, options, [&](const Comm& comm) {

@@ -1,4 +1,4 @@
-// The ranks by island: those of one host, which reach each other by a shorter way than the rest. A value, from what all
+// The ranks by node group: those of one host, which reach each other by a shorter way than the rest. A value, from what all
 // ranks know alike.
 #pragma once
 
@@ -9,17 +9,17 @@
 
 namespace entrain {
 
-struct Islands {
+struct NodeGroups {
   int count = 0;             // at least 2
   int size = 0;              // ranks of each, at least 2
   int mine = 0;              // the number of this rank's
   bool consecutive = false;  // the ranks of each follow each other
   Group inside;              // this rank's; its ranks' places are those in it
-  Group across;              // the ranks of this rank's place, one of each island, in rank order
+  Group across;  // the ranks of this rank's place, one of each node group, in rank order
 
   // nullopt: there is but one host, a host with but one rank, or hosts with more ranks than others.
-  static std::optional<Islands> Of(const Topology& topology, int rank);
-  // Where in `across` the island of a rank is.
+  static std::optional<NodeGroups> Of(const Topology& topology, int rank);
+  // Where in `across` the node group of a rank is.
   int AcrossOf(const Topology& topology, int rank) const;
 };
 

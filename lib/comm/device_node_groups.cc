@@ -1,19 +1,19 @@
-// The way of islands: a library inside each of them (NCCL), the hosts' transports between them, where each place of the
-// islands looks after a slice of its own:
+// The way of node groups: a library inside each of them (NCCL), the hosts' transports between them, where each place of the
+// node groups looks after a slice of its own:
 //
 //                    inside, on the device      between equal places       inside, on the device
 //   all_reduce       reduce_scatter             all_reduce of the slice    all_gather
-//   reduce           reduce_scatter             reduce to the root's       gather, on the root's island
+//   reduce           reduce_scatter             reduce to the root's       gather, on the root's node group
 //   broadcast        broadcast, on the root's   broadcast of the slice     all_gather, on the others
-//   reduce_scatter   one for each island        reduce_scatter             -
-//   all_gather       of the own island          all_gather                 one for each other island
+//   reduce_scatter   one for each node group        reduce_scatter             -
+//   all_gather       of the own node group          all_gather                 one for each other node group
 //
 // What goes between is staged as in device_pieces.h. The first three are cut into chunks of a piece for each place, and
 // all of the first step is on the stream before any of the last, so that the library has the same calls in the same order
-// on all ranks of an island while pieces come in any order. Of m ranks an island, I islands and S bytes a rank sends
-// 2 S (I - 1) / (I m) bytes between islands for an all_reduce by an algorithm that sends the least.
+// on all ranks of a node group while pieces come in any order. Of m ranks a node group, I node groups and S bytes a rank sends
+// 2 S (I - 1) / (I m) bytes between node groups for an all_reduce by an algorithm that sends the least.
 //
-// An average is one of averages: the library's of its island, then that of the islands, which are of one size.
+// An average is one of averages: the library's of its node group, then that of the node groups, which are of one size.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -33,20 +33,20 @@ std::byte* At(const BufferView& buffer, int64_t offset) {
   return buffer.data == nullptr ? nullptr : static_cast<std::byte*>(buffer.data) + offset;
 }
 
-class IslandsWay final : public DeviceWay, private PiecewiseCall {
+class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
  public:
-  explicit IslandsWay(DeviceCall& call, const Islands& islands)
+  explicit NodeGroupsWay(DeviceCall& call, const NodeGroups& node_groups)
       : way_(call),
         call_(call.call()),
-        islands_(islands),
-        place_(islands.inside.me),
+        node_groups_(node_groups),
+        place_(node_groups.inside.me),
         width_(SizeOf(call_.dtype)),
         sliced_(!HasParts(call_.kind)),
-        root_island_(islands.AcrossOf(call.core().topology(), call_.root)),
-        at_root_(islands.across.me == root_island_),
-        piece_(
-            PieceElements(width_, sliced_ ? 1 : islands.count,
-                          sliced_ ? (call_.count + islands.size - 1) / islands.size : call_.count)),
+        root_node_group_(node_groups.AcrossOf(call.core().topology(), call_.root)),
+        at_root_(node_groups.across.me == root_node_group_),
+        piece_(PieceElements(
+            width_, sliced_ ? 1 : node_groups.count,
+            sliced_ ? (call_.count + node_groups.size - 1) / node_groups.size : call_.count)),
         pieces_((call_.count + chunk() - 1) / chunk()),
         over_(static_cast<size_t>(pieces_)),
         pipe_(call.side(), call.side().pinned(), *this) {}
@@ -68,7 +68,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
   }
   // What has not begun when it is aborted may have been about to, and what it copies is on the stream.
   bool Quiet() override {
-    if (given_ && way_.side().islands()->offload->Gone()) {
+    if (given_ && way_.side().node_groups()->offload->Gone()) {
       given_ = false;
       marks_.push_back(std::make_unique<DeviceMark>(way_.device()));
       marks_.back()->Record(way_.side().work()).IgnoreError();  // the device is lost
@@ -76,22 +76,22 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
     return pipe_.Quiet() && !given_ && (marks_.empty() || marks_.back()->quiet());
   }
   const char* WaitsFor() const override {
-    return pipe_.on_wire() ? nullptr : "the ranks of its island, or copies";
+    return pipe_.on_wire() ? nullptr : "the ranks of its node group, or copies";
   }
   bool settled() const override { return false; }
 
  private:
-  // A call inside the island, and how many of the first pieces must be over before it.
+  // A call inside the node group, and how many of the first pieces must be over before it.
   struct Inside {
     Call call;
     int64_t after = 0;
   };
 
-  // ---- Inside the island
+  // ---- Inside the node group
 
   // As long as there are some to give: each once the one before is on the stream.
   absl::Status HandOver(bool* moved) {
-    DeviceOffload& to = *way_.side().islands();
+    DeviceOffload& to = *way_.side().node_groups();
     absl::MutexLock lock(&to.mutex);
     if (!given_) {
       ENTRAIN_RETURN_IF_ERROR(to.offload->AsyncStatus());
@@ -119,18 +119,19 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
   void Plan() {
     switch (call_.kind) {
       case CallKind::kReduceScatter:
-        for (int i = 0; i < islands_.count; ++i) {
-          Add(CallKind::kReduceScatter, At(call_.in, i * islands_.size * part()),
+        for (int i = 0; i < node_groups_.count; ++i) {
+          Add(CallKind::kReduceScatter, At(call_.in, i * node_groups_.size * part()),
               way_.scratch() + i * part(), call_.count, 0);
         }
         before_pieces_ = steps_.size();
         return;
       case CallKind::kAllGather:
         // In place, pieces are copied from this rank's part meanwhile: what NCCL may write there are the same bytes.
-        Add(CallKind::kAllGather, At(call_.in, 0), IslandsParts(islands_.mine), call_.count, 0);
-        for (int i = 0; i < islands_.count; ++i) {
-          if (i != islands_.mine) {
-            Add(CallKind::kAllGather, IslandsParts(i) + place_ * part(), IslandsParts(i),
+        Add(CallKind::kAllGather, At(call_.in, 0), NodeGroupsParts(node_groups_.mine), call_.count,
+            0);
+        for (int i = 0; i < node_groups_.count; ++i) {
+          if (i != node_groups_.mine) {
+            Add(CallKind::kAllGather, NodeGroupsParts(i) + place_ * part(), NodeGroupsParts(i),
                 call_.count, pieces_);
           }
         }
@@ -166,7 +167,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
 
   // `count`: of a part, or of a broadcast's buffer.
   void Add(CallKind kind, std::byte* in, std::byte* out, int64_t count, int64_t after) {
-    const int64_t bytes = count * width_, whole = bytes * islands_.size;
+    const int64_t bytes = count * width_, whole = bytes * node_groups_.size;
     Call inside;
     inside.kind = kind;
     inside.reduction = call_.reduction;
@@ -181,13 +182,13 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
   }
   // A call whose parts are the slices of chunk k.
   void AddSliced(CallKind kind, std::byte* in, std::byte* out, int64_t k, int64_t after) {
-    Add(kind, in, out, chunk_count(k) / islands_.size, after);
-    if (chunk_count(k) % islands_.size == 0) {
+    Add(kind, in, out, chunk_count(k) / node_groups_.size, after);
+    if (chunk_count(k) % node_groups_.size == 0) {
       return;
     }
     Call& inside = steps_.back().call;
     PartCounts counts;
-    for (int place = 0; place < islands_.size; ++place) {
+    for (int place = 0; place < node_groups_.size; ++place) {
       counts.in.push_back(slice_count(k, place));
     }
     counts.out = counts.in;
@@ -205,28 +206,29 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
                : At(call_.kind == CallKind::kBroadcast && is_root() ? call_.in : call_.out,
                     (chunk_first(k) + slice_first(k, place_)) * width_);
   }
-  std::byte* IslandsParts(int island) const {
-    return At(call_.out, island * islands_.size * part());
+  std::byte* NodeGroupsParts(int node_group) const {
+    return At(call_.out, node_group * node_groups_.size * part());
   }
   int RootsPlace() const {
-    const auto& ranks = islands_.inside.ranks;
+    const auto& ranks = node_groups_.inside.ranks;
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), call_.root) - ranks.begin());
   }
 
-  // ---- Between islands: PiecewiseCall
+  // ---- Between node groups: PiecewiseCall
 
   int64_t pieces() const override { return pieces_; }
   int64_t InBytes(int64_t piece) const override {
-    return elements(piece) * width_ * (call_.kind == CallKind::kReduceScatter ? islands_.count : 1);
+    return elements(piece) * width_ *
+           (call_.kind == CallKind::kReduceScatter ? node_groups_.count : 1);
   }
   int64_t OutBytes(int64_t piece) const override {
     return call_.kind == CallKind::kBroadcast
                ? 0
                : elements(piece) * width_ *
-                     (call_.kind == CallKind::kAllGather ? islands_.count : 1);
+                     (call_.kind == CallKind::kAllGather ? node_groups_.count : 1);
   }
   // When all is over that comes before on the stream of the library. A copy that waited for it there would hold up those
-  // of all other calls, for ranks of the island that may wait for these first.
+  // of all other calls, for ranks of the node group that may wait for these first.
   absl::StatusOr<bool> MayBegin(int64_t piece) const override {
     const auto behind = static_cast<size_t>(BehindOf(piece));
     return behind == 0              ? absl::StatusOr<bool>(true)
@@ -252,7 +254,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
       ENTRAIN_RETURN_IF_ERROR(
           way_.device().Copy(in, At(call_.in, piece * piece_ * width_), bytes, stream));
     } else {
-      for (int i = 0; i < islands_.count; ++i) {
+      for (int i = 0; i < node_groups_.count; ++i) {
         ENTRAIN_RETURN_IF_ERROR(way_.device().Copy(
             in + i * bytes, way_.scratch() + i * part() + piece * piece_ * width_, bytes, stream));
       }
@@ -272,7 +274,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
     }
     between.dtype = call_.dtype;
     between.count = elements(piece);
-    between.root = root_island_;
+    between.root = root_node_group_;
     between.in = {in, InBytes(piece), MemoryKind::kHost};
     between.out = {call_.kind == CallKind::kBroadcast ? in : out,
                    call_.kind == CallKind::kBroadcast ? InBytes(piece) : OutBytes(piece),
@@ -295,10 +297,10 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
       ENTRAIN_RETURN_IF_ERROR(
           way_.device().Copy(At(call_.out, piece * piece_ * width_), out, bytes, stream));
     } else {
-      for (int i = 0; i < islands_.count; ++i) {
-        if (i != islands_.mine) {
+      for (int i = 0; i < node_groups_.count; ++i) {
+        if (i != node_groups_.mine) {
           ENTRAIN_RETURN_IF_ERROR(
-              way_.device().Copy(IslandsParts(i) + place_ * part() + piece * piece_ * width_,
+              way_.device().Copy(NodeGroupsParts(i) + place_ * part() + piece * piece_ * width_,
                                  out + i * bytes, bytes, stream));
         }
       }
@@ -317,15 +319,16 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
                                                     : piece + 1;
   }
   // Chunks: a piece for each place. Of calls with parts, a piece is one of each part.
-  int64_t chunk() const { return sliced_ ? piece_ * islands_.size : piece_; }
+  int64_t chunk() const { return sliced_ ? piece_ * node_groups_.size : piece_; }
   int64_t chunk_first(int64_t k) const { return k * chunk(); }
   int64_t chunk_count(int64_t k) const { return std::min(chunk(), call_.count - chunk_first(k)); }
   int64_t slice_count(int64_t k, int place) const {
-    return chunk_count(k) / islands_.size + (place < chunk_count(k) % islands_.size ? 1 : 0);
+    return chunk_count(k) / node_groups_.size +
+           (place < chunk_count(k) % node_groups_.size ? 1 : 0);
   }
   int64_t slice_first(int64_t k, int place) const {
-    return place * (chunk_count(k) / islands_.size) +
-           std::min<int64_t>(place, chunk_count(k) % islands_.size);
+    return place * (chunk_count(k) / node_groups_.size) +
+           std::min<int64_t>(place, chunk_count(k) % node_groups_.size);
   }
   int64_t elements(int64_t piece) const {
     return sliced_ ? slice_count(piece, place_) : chunk_count(piece);
@@ -333,12 +336,12 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
 
   DeviceCall& way_;
   const Call& call_;
-  const Islands& islands_;
+  const NodeGroups& node_groups_;
   const int place_;
   const int64_t width_;
   const bool sliced_;
-  const int root_island_;  // its place in islands_.across
-  const bool at_root_;     // this rank's island is the root's
+  const int root_node_group_;  // its place in node_groups_.across
+  const bool at_root_;         // this rank's node group is the root's
   const int64_t piece_, pieces_;
   std::vector<Inside> steps_;
   size_t before_pieces_ = 0;                        // how many of them come before pieces
@@ -351,7 +354,7 @@ class IslandsWay final : public DeviceWay, private PiecewiseCall {
 
 }  // namespace
 
-bool IslandsServe(const Call& call, const Islands& islands) {
+bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups) {
   switch (call.kind) {
     case CallKind::kAllReduce:
     case CallKind::kReduce:
@@ -359,23 +362,23 @@ bool IslandsServe(const Call& call, const Islands& islands) {
       return call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
     case CallKind::kReduceScatter:
     case CallKind::kAllGather:
-      return islands.consecutive && call.uneven == nullptr &&
+      return node_groups.consecutive && call.uneven == nullptr &&
              call.count * SizeOf(call.dtype) >= kLeastDeviceBytes;
     default:
       return false;
   }
 }
 
-int64_t IslandsScratch(const Call& call, const Islands& islands) {
+int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups) {
   const int64_t bytes = call.count * SizeOf(call.dtype);
-  return call.kind == CallKind::kReduceScatter ? bytes * islands.count
-         : call.kind == CallKind::kReduce      ? bytes / islands.size + 64 * SizeOf(call.dtype)
+  return call.kind == CallKind::kReduceScatter ? bytes * node_groups.count
+         : call.kind == CallKind::kReduce      ? bytes / node_groups.size + 64 * SizeOf(call.dtype)
                                                : 0;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeIslandsWay(DeviceCall& call,
-                                                          const Islands& islands) {
-  auto way = std::make_unique<IslandsWay>(call, islands);
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeNodeGroupsWay(DeviceCall& call,
+                                                             const NodeGroups& node_groups) {
+  auto way = std::make_unique<NodeGroupsWay>(call, node_groups);
   ENTRAIN_RETURN_IF_ERROR(way->Reserve());
   return way;
 }

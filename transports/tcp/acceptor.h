@@ -37,14 +37,14 @@
 
 namespace entrain {
 
-class Lobby {
+class Acceptor {
  public:
   static constexpr size_t kMaxStrangers = 256, kMaxUnclaimed = 4096;
   static constexpr int kAcceptsPerTurn = 16;
   static constexpr int64_t kHandshakeTime = 10 * kSecond;
 
   // `shared` hears OnConnected; `config` and `shared` outlive this.
-  Lobby(const TransportConfig& config, TcpShared* shared, Listener listener);
+  Acceptor(const TransportConfig& config, TcpShared* shared, Listener listener);
   absl::Status Open();
 
   // An endpoint that dials, one that is dialled. They are lost when it fails or takes too long.

@@ -1,11 +1,11 @@
-// What strangers cost, and what they cannot do to peers, counted in turns of the lobby.
+// What strangers cost, and what they cannot do to peers, counted in turns of the acceptor.
 #include <algorithm>
 
 #include <sys/resource.h>
 
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
-#include "transports/tcp/lobby.h"
+#include "transports/tcp/acceptor.h"
 
 namespace entrain {
 namespace {
@@ -29,7 +29,7 @@ struct Shared final : TcpShared {
   std::vector<std::pair<TcpEndpoint*, PathSockets>> connected;
 };
 
-class TcpLobby : public testing::Test {
+class TcpAcceptor : public testing::Test {
  protected:
   void SetUp() override {
     rlimit most{};
@@ -39,18 +39,18 @@ class TcpLobby : public testing::Test {
     config.self = kSelf;
     config.clock = &clock;
     shared = std::make_unique<Shared>(&events);
-    MakeLobby();
+    MakeAcceptor();
   }
 
-  void MakeLobby() {
+  void MakeAcceptor() {
     Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
-    lobby = std::make_unique<Lobby>(config, shared.get(), std::move(listener));
-    ASSERT_TRUE(lobby->Open().ok());
+    acceptor = std::make_unique<Acceptor>(config, shared.get(), std::move(listener));
+    ASSERT_TRUE(acceptor->Open().ok());
   }
 
   void Turn() {
-    shared->waiter->ForEachReady([&](int fd) { lobby->OnReady(fd); });
-    lobby->Progress();
+    shared->waiter->ForEachReady([&](int fd) { acceptor->OnReady(fd); });
+    acceptor->Progress();
   }
   bool TurnUntil(const std::function<bool()>& condition) {
     const Deadline deadline = Deadline::After(10 * kSecond);
@@ -63,13 +63,13 @@ class TcpLobby : public testing::Test {
   }
   // Until everything that is there has been looked at.
   void Settle() {
-    for (int64_t before = -1; before != lobby->looks();) {
-      before = lobby->looks();
+    for (int64_t before = -1; before != acceptor->looks();) {
+      before = acceptor->looks();
       Turn();
     }
   }
 
-  Fd Knock() { return Connect(lobby->address(), Stop{Deadline::After(5 * kSecond)}).value(); }
+  Fd Knock() { return Connect(acceptor->address(), Stop{Deadline::After(5 * kSecond)}).value(); }
   std::vector<Fd> Knock(int times) {
     std::vector<Fd> strangers;
     for (int i = 0; i < times; ++i) {
@@ -109,86 +109,86 @@ class TcpLobby : public testing::Test {
   Recorder events;
   TransportConfig config;
   std::unique_ptr<Shared> shared;
-  std::unique_ptr<Lobby> lobby;
+  std::unique_ptr<Acceptor> acceptor;
 };
 
-TEST_F(TcpLobby, SilentStrangersAreNotLookedAt) {
+TEST_F(TcpAcceptor, SilentStrangersAreNotLookedAt) {
   const std::vector<Fd> strangers = Knock(200);
   Settle();
-  const int64_t looks = lobby->looks();
+  const int64_t looks = acceptor->looks();
   EXPECT_EQ(looks, 200);
   for (int i = 0; i < 1000; ++i) {
     Turn();
   }
-  EXPECT_EQ(lobby->looks(), looks);
-  EXPECT_FALSE(lobby->meeting());
+  EXPECT_EQ(acceptor->looks(), looks);
+  EXPECT_FALSE(acceptor->meeting());
 }
 
-TEST_F(TcpLobby, ATurnAcceptsAFew) {
+TEST_F(TcpAcceptor, ATurnAcceptsAFew) {
   std::vector<Fd> strangers;
   for (int i = 0; i < 100; ++i) {
     strangers.push_back(Knock());
   }
   for (int turn = 1; turn <= 3; ++turn) {
     Turn();
-    EXPECT_EQ(lobby->looks(), turn * Lobby::kAcceptsPerTurn);
+    EXPECT_EQ(acceptor->looks(), turn * Acceptor::kAcceptsPerTurn);
   }
 }
 
-TEST_F(TcpLobby, AFloodHasABudget) {
+TEST_F(TcpAcceptor, AFloodHasABudget) {
   KnockAndGo(AcceptBudget::kBurst + 300);
-  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst);
+  EXPECT_EQ(acceptor->looks(), AcceptBudget::kBurst);
   // The listener is not asked about meanwhile: nothing wakes a sleeper.
   int ready = 0;
   shared->waiter->ForEachReady([&](int) { ++ready; });
   EXPECT_EQ(ready, 0);
-  EXPECT_LT(lobby->wake_at(), Deadline::After(kSecond, clock));
+  EXPECT_LT(acceptor->wake_at(), Deadline::After(kSecond, clock));
   clock.Advance(kSecond / 10);
   KnockAndGo(100);
-  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst + AcceptBudget::kPerSecond / 10);
+  EXPECT_EQ(acceptor->looks(), AcceptBudget::kBurst + AcceptBudget::kPerSecond / 10);
 }
 
-TEST_F(TcpLobby, WhileAPeerIsExpectedEverybodyIsHeard) {
+TEST_F(TcpAcceptor, WhileAPeerIsExpectedEverybodyIsHeard) {
   KnockAndGo(AcceptBudget::kBurst + 100);
-  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst);
-  const auto endpoint = NewEndpoint(false, lobby->address());
-  lobby->Expect(endpoint.get());
+  EXPECT_EQ(acceptor->looks(), AcceptBudget::kBurst);
+  const auto endpoint = NewEndpoint(false, acceptor->address());
+  acceptor->Expect(endpoint.get());
   Settle();
   KnockAndGo(500);
-  EXPECT_EQ(lobby->looks(), AcceptBudget::kBurst + 600);
+  EXPECT_EQ(acceptor->looks(), AcceptBudget::kBurst + 600);
   clock.Advance(kTime);  // it did not come
   Settle();
-  EXPECT_FALSE(lobby->meeting());
+  EXPECT_FALSE(acceptor->meeting());
   KnockAndGo(AcceptBudget::kBurst + 100);
-  EXPECT_EQ(lobby->looks(), 2 * AcceptBudget::kBurst + 600);
+  EXPECT_EQ(acceptor->looks(), 2 * AcceptBudget::kBurst + 600);
 }
 
-TEST_F(TcpLobby, WhoHasSaidNothingGoesBeforeAPeer) {
-  const auto endpoint = NewEndpoint(false, lobby->address());
-  lobby->Expect(endpoint.get());
+TEST_F(TcpAcceptor, WhoHasSaidNothingGoesBeforeAPeer) {
+  const auto endpoint = NewEndpoint(false, acceptor->address());
+  acceptor->Expect(endpoint.get());
   TransportConfig dialer;
   dialer.self = kPeer;
-  Greeting greeting = Greeting::Dial(lobby->address(), dialer, Deadline::Never()).value();
+  Greeting greeting = Greeting::Dial(acceptor->address(), dialer, Deadline::Never()).value();
   while (!greeting.reached()) {
     ASSERT_TRUE(greeting.Progress().ok());
   }
-  ASSERT_TRUE(TurnUntil([&] { return lobby->looks() >= 1; }));  // it has said hello, and is slow
-  const std::vector<Fd> strangers = Knock(2 * static_cast<int>(Lobby::kMaxStrangers));
+  ASSERT_TRUE(TurnUntil([&] { return acceptor->looks() >= 1; }));  // it has said hello, and is slow
+  const std::vector<Fd> strangers = Knock(2 * static_cast<int>(Acceptor::kMaxStrangers));
   Settle();
   Finish(greeting);
   Greeting line =
-      Greeting::Dial(lobby->address(), dialer, Deadline::Never(), greeting.connection()).value();
+      Greeting::Dial(acceptor->address(), dialer, Deadline::Never(), greeting.connection()).value();
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
   EXPECT_EQ(shared->connected[0].first, endpoint.get());
 }
 
-TEST_F(TcpLobby, StrangersGetAPartOfTheDescriptorsAtMost) {
+TEST_F(TcpAcceptor, StrangersGetAPartOfTheDescriptorsAtMost) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   const rlimit few = {256, files.rlim_max};
   setrlimit(RLIMIT_NOFILE, &few);
-  MakeLobby();
+  MakeAcceptor();
   setrlimit(RLIMIT_NOFILE, &files);
   const std::vector<Fd> strangers = Knock(100);
   Settle();
@@ -199,33 +199,33 @@ TEST_F(TcpLobby, StrangersGetAPartOfTheDescriptorsAtMost) {
   EXPECT_EQ(kept, 32);
 }
 
-TEST_F(TcpLobby, StrangersThatSayAByteKeepNoPeerOut) {
-  std::vector<Fd> strangers = Knock(static_cast<int>(Lobby::kMaxStrangers));
+TEST_F(TcpAcceptor, StrangersThatSayAByteKeepNoPeerOut) {
+  std::vector<Fd> strangers = Knock(static_cast<int>(Acceptor::kMaxStrangers));
   for (const Fd& stranger : strangers) {
     ASSERT_EQ(WriteSome(stranger.get(), "E", 1).value(), 1u);
   }
   Settle();
-  const auto endpoint = NewEndpoint(false, lobby->address());
-  lobby->Expect(endpoint.get());
+  const auto endpoint = NewEndpoint(false, acceptor->address());
+  acceptor->Expect(endpoint.get());
   TransportConfig dialer;
   dialer.self = kPeer;
-  Greeting greeting = Greeting::Dial(lobby->address(), dialer, Deadline::Never()).value();
+  Greeting greeting = Greeting::Dial(acceptor->address(), dialer, Deadline::Never()).value();
   Settle();  // it is accepted, and its hello has not come
   Finish(greeting);
   Greeting line =
-      Greeting::Dial(lobby->address(), dialer, Deadline::Never(), greeting.connection()).value();
+      Greeting::Dial(acceptor->address(), dialer, Deadline::Never(), greeting.connection()).value();
   Settle();
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
 }
 
 // The kernel of a process that is stopped accepts connections; nobody answers by them.
-TEST_F(TcpLobby, ADialThatIsNotAnsweredIsLostInTime) {
+TEST_F(TcpAcceptor, ADialThatIsNotAnsweredIsLostInTime) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   std::vector<std::unique_ptr<TcpEndpoint>> endpoints;
   for (int i = 0; i < 3; ++i) {
     endpoints.push_back(NewEndpoint(true, listener.address));
-    lobby->Dial(endpoints.back().get(), listener.address);
+    acceptor->Dial(endpoints.back().get(), listener.address);
   }
   Settle();
   clock.Advance(kTime / 2);
@@ -241,14 +241,14 @@ TEST_F(TcpLobby, ADialThatIsNotAnsweredIsLostInTime) {
     endpoint->Report();
     EXPECT_THAT(std::string(events.lost.back().message()), HasSubstr("took too long"));
   }
-  EXPECT_FALSE(lobby->meeting());
-  EXPECT_EQ(lobby->wake_at().at_ns, clock.Now() + Lobby::kHandshakeTime - kTime / 2);
+  EXPECT_FALSE(acceptor->meeting());
+  EXPECT_EQ(acceptor->wake_at().at_ns, clock.Now() + Acceptor::kHandshakeTime - kTime / 2);
 }
 
-TEST_F(TcpLobby, ADialThatIsCutIsTriedAgain) {
+TEST_F(TcpAcceptor, ADialThatIsCutIsTriedAgain) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   const auto endpoint = NewEndpoint(true, listener.address);
-  lobby->Dial(endpoint.get(), listener.address);
+  acceptor->Dial(endpoint.get(), listener.address);
   const auto accepted = [&] {
     Fd fd;
     EXPECT_TRUE(TurnUntil([&] {
@@ -264,26 +264,26 @@ TEST_F(TcpLobby, ADialThatIsCutIsTriedAgain) {
     // And both are closed: too many strangers, it may say.
   }
   EXPECT_TRUE(shared->connected.empty());
-  EXPECT_TRUE(lobby->meeting());
+  EXPECT_TRUE(acceptor->meeting());
   TransportConfig peer;
   peer.self = kPeer;
-  Greeting first(accepted(), lobby->address(), peer, Deadline::Never());
+  Greeting first(accepted(), acceptor->address(), peer, Deadline::Never());
   Finish(first);
   EXPECT_TRUE(shared->connected.empty());
-  Greeting line(accepted(), lobby->address(), peer, Deadline::Never());
+  Greeting line(accepted(), acceptor->address(), peer, Deadline::Never());
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
   EXPECT_EQ(shared->connected[0].first, endpoint.get());
   EXPECT_TRUE(shared->connected[0].second.whole());
   EXPECT_EQ(shared->connected[0].second.id, first.connection());
-  EXPECT_FALSE(lobby->meeting());
+  EXPECT_FALSE(acceptor->meeting());
 }
 
 // Its listener may have it for good and have said so: a second one would be one too many.
-TEST_F(TcpLobby, AStreamThatIsCutIsNotTriedAgain) {
+TEST_F(TcpAcceptor, AStreamThatIsCutIsNotTriedAgain) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   const auto endpoint = NewEndpoint(true, listener.address);
-  lobby->DialStream(endpoint.get());
+  acceptor->DialStream(endpoint.get());
   Fd accepted;
   ASSERT_TRUE(TurnUntil([&] {
     accepted = Accept(listener.fd.get()).value();
@@ -293,21 +293,21 @@ TEST_F(TcpLobby, AStreamThatIsCutIsNotTriedAgain) {
   ASSERT_TRUE(
       TurnUntil([&] { return ReadSome(accepted.get(), hello, sizeof(hello)).value() > 0; }));
   accepted.Reset();
-  EXPECT_TRUE(TurnUntil([&] { return !lobby->meeting(); }));
+  EXPECT_TRUE(TurnUntil([&] { return !acceptor->meeting(); }));
   EXPECT_FALSE(Accept(listener.fd.get()).value().valid());
   EXPECT_FALSE(endpoint->reporting());
 }
 
-TEST_F(TcpLobby, ADialThatIsAlwaysCutIsLostInTime) {
+TEST_F(TcpAcceptor, ADialThatIsAlwaysCutIsLostInTime) {
   const Listener listener = OpenListener(Address::Parse("127.0.0.1:0").value(), {}).value();
   const auto endpoint = NewEndpoint(true, listener.address);
-  lobby->Dial(endpoint.get(), listener.address);
+  acceptor->Dial(endpoint.get(), listener.address);
   const int64_t began = clock.Now();
   int attempts = 0;
   ASSERT_TRUE(TurnUntil([&] {
     attempts += Accept(listener.fd.get()).value().valid() ? 1 : 0;
     clock.Advance(kMillisecond);
-    return !lobby->meeting();
+    return !acceptor->meeting();
   }));
   EXPECT_GE(clock.Now() - began, kTime);
   EXPECT_GE(attempts, 10);

@@ -1,4 +1,4 @@
-#include "lib/comm/islands.h"
+#include "lib/comm/node_groups.h"
 
 #include <algorithm>
 
@@ -11,29 +11,29 @@ int HostOf(const Topology& topology, int rank) {
 
 }  // namespace
 
-std::optional<Islands> Islands::Of(const Topology& topology, int rank) {
+std::optional<NodeGroups> NodeGroups::Of(const Topology& topology, int rank) {
   const std::vector<int>& host_of = topology.host_of;
   const auto ranks = static_cast<int>(host_of.size());
-  Islands islands;
-  islands.count = topology.hosts;
-  islands.size = ranks / std::max(topology.hosts, 1);
-  if (islands.count < 2 || islands.size < 2) {
+  NodeGroups node_groups;
+  node_groups.count = topology.hosts;
+  node_groups.size = ranks / std::max(topology.hosts, 1);
+  if (node_groups.count < 2 || node_groups.size < 2) {
     return std::nullopt;
   }
   for (int host = 0; host < topology.hosts; ++host) {
-    if (std::count(host_of.begin(), host_of.end(), host) != islands.size) {
+    if (std::count(host_of.begin(), host_of.end(), host) != node_groups.size) {
       return std::nullopt;
     }
   }
-  islands.mine = HostOf(topology, rank);
+  node_groups.mine = HostOf(topology, rank);
   // Hosts are numbered in the order of their first rank.
-  islands.consecutive = std::is_sorted(host_of.begin(), host_of.end());
-  islands.inside = topology.Local(rank);
-  islands.across = topology.Across(rank);
-  return islands;
+  node_groups.consecutive = std::is_sorted(host_of.begin(), host_of.end());
+  node_groups.inside = topology.Local(rank);
+  node_groups.across = topology.Across(rank);
+  return node_groups;
 }
 
-int Islands::AcrossOf(const Topology& topology, int rank) const {
+int NodeGroups::AcrossOf(const Topology& topology, int rank) const {
   const auto found = std::find_if(across.ranks.begin(), across.ranks.end(), [&](int one) {
     return HostOf(topology, one) == HostOf(topology, rank);
   });
