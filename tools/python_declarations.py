@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes the declarations that the Python package reads from the public headers.
 
-    tools/python_declarations.py           writes python/entrain/_declarations.py
-    tools/python_declarations.py --check   compares, and exits with 1 if it differs
+    tools/python_declarations.py           writes python/entrain/_declarations.py and _edit_options.py
+    tools/python_declarations.py --check   compares, and exits with 1 if one differs
 
-The file holds cffi's tables (out-of-line ABI mode): the package neither parses C when it is imported, which takes 0.1 s, nor needs
+_edit_options.py has the options of EDiT that are one number each, from lib/train/edit_option_list.h. _declarations.py holds cffi's tables (out-of-line ABI mode): the package neither parses C when it is imported, which takes 0.1 s, nor needs
 a compiler. What remains of a header: types, enumerations, prototypes and the version macros. Comments, other directives,
 `extern "C"` and functions with a body go. mpi.h needs a compiler and is left out.
 
@@ -19,7 +19,8 @@ import cffi
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ["types.h", "comm.h", "store.h", "memory.h", "collectives.h", "optim.h", "train.h"]
-OUTPUT = ROOT / "python" / "entrain" / "_declarations.py"
+PACKAGE = ROOT / "python" / "entrain"
+OPTIONS = ROOT / "lib" / "train" / "edit_option_list.h"
 HEAD = "# Made from include/entrain by tools/python_declarations.py; a test compares.\n"
 # What an array's __dlpack__ gives.
 DLPACK = """
@@ -88,15 +89,60 @@ def generate():
     return HEAD + out.getvalue()
 
 
+OPTIONS_HEAD = '''# Made from lib/train/edit_option_list.h by tools/python_declarations.py; a test compares.
+"""The options of EDiT that are one number each."""
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class EditOptions:
+'''
+
+
+def split(text):
+    """The arguments in `text`, which commas separate."""
+    out, depth, quoted = [""], 0, False
+    for char in text:
+        quoted ^= char == '"'
+        depth += 0 if quoted else {"(": 1, ")": -1}.get(char, 0)
+        if char == "," and not depth and not quoted:
+            out.append("")
+        else:
+            out[-1] += char
+    return [one.strip() for one in out]
+
+
+def edit_options():
+    text = re.sub(r" *\\?$", "", OPTIONS.read_text(), flags=re.M)
+    rows = [split(row) for row in re.findall(r"^  X\((.*?)\)\n(?=  X\(|//)", text, flags=re.M | re.S)]
+    fields, families = "", {}
+    for kind, name, default, limits, _, _, _, sentence in rows:
+        if name == "timeout_ns":  # the package has `timeout`, in seconds
+            continue
+        python = {"int64_t": "int", "int32_t": "int", "uint64_t": "int", "double": "float", "bool": "bool"}.get(kind, "str")
+        sentence = sentence.strip('"')
+        if python == "str":
+            family, choices = re.fullmatch(r'OneOf\("ENTRAIN_(\w+)_\*", "([\w,]+)"\)', limits).groups()
+            families[name] = family
+            sentence += f"; one of {choices.replace(',', ', ')}"
+        value = {"str": lambda: f'"{choices.split(",")[0]}"', "bool": default.capitalize, "float": lambda: repr(float(default)),
+                 "int": lambda: default}[python]()
+        fields += f"    #: {sentence}\n    {name}: {python} = {value}\n"
+    lines = [f'    "{name}": "{family}",\n' for name, family in families.items()]
+    return OPTIONS_HEAD + fields + "\n\n#: Of options with words: the constants that these stand for.\nEDIT_FAMILIES = {\n" + "".join(lines) + "}\n"
+
+
 def main():
-    text = generate()
-    if sys.argv[1:] == ["--check"]:
-        if not OUTPUT.exists() or OUTPUT.read_text() != text:
-            sys.exit(f"{OUTPUT.relative_to(ROOT)} differs from the headers: run tools/python_declarations.py")
-    elif not sys.argv[1:]:
-        OUTPUT.write_text(text)
-    else:
+    files = {PACKAGE / "_declarations.py": generate(), PACKAGE / "_edit_options.py": edit_options()}
+    if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
+    for output, text in files.items():
+        if not sys.argv[1:]:
+            output.write_text(text)
+        elif not output.exists() or output.read_text() != text:
+            sys.exit(f"{output.relative_to(ROOT)} differs from the headers: run tools/python_declarations.py")
 
 
 if __name__ == "__main__":

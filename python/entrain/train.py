@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import numpy as np
 import numpy.typing as npt
 
+from ._edit_options import EDIT_FAMILIES, EditOptions
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, DTypeLike, buffer_of, dtype_of
 from .comm import Comm, end_calls
@@ -319,77 +320,18 @@ OuterStep = Callable[[int, int, npt.NDArray[np.float32], npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass
-class EditConfig:
-    """EDiT's options under the names of the published code; entrain_edit_config_t in entrain/train.h says what each does.
-    None: the library's default. Seconds for `timeout` and `local_sgd_sync_time`."""
+class EditConfig(EditOptions):
+    """EDiT's options under the names of the published code; entrain_edit_config_t in entrain/train.h says more of each. Seconds
+    for `timeout` (None: the communicators' default) and `local_sgd_sync_time`."""
 
-    local_sgd_sync_interval: int = 1
-    local_sgd_warmup_steps: int = 0
-    gradient_accumulation_steps: int = 1
-    #: "none", "linear", "gta"
-    reducer: str = "none"
-    pseudo_gradnorm_reduce: bool = False
-    normalize: Optional[bool] = None
-    weight_softmax_temperature: Optional[float] = None
-    clip_pseudo_grad: Optional[float] = None
-    #: "none", "sgd", "adamw", "lion", or "callback" with outer_step
-    outer_optimizer: str = "none"
-    outer_nesterov: bool = False
-    outer_lr: Optional[float] = None
-    outer_momentum: Optional[float] = None
-    outer_weight_decay: Optional[float] = None
-    outer_beta1: Optional[float] = None
-    outer_beta2: Optional[float] = None
-    outer_eps: Optional[float] = None
-    outer_momentum_clip: Optional[float] = None
+    #: With outer_optimizer "callback".
     outer_step: Optional[OuterStep] = None
-    prefetch: Optional[int] = None
     timeout: Optional[float] = None
-    #: A-EDiT
-    use_async: bool = False
-    local_sgd_sync_time: Optional[float] = None
-    min_total_global_steps: Optional[int] = None
-    use_step_weight: bool = False
-    step_weight_ratio: Optional[float] = None
-    skip_anomaly: bool = False
-    ewma_alpha: Optional[float] = None
-    ewma_warmup_steps: Optional[int] = None
-    ewma_threshold: Optional[float] = None
-    is_debug: bool = False
-    compat: bool = False
-    overlap_steps: Optional[int] = None
-    #: "add", "mix", "restart"
-    overlap_merge: Optional[str] = None
-    overlap_mix: Optional[float] = None
-    staleness_penalty: bool = False
-    #: "none", "sum", "count"
-    consensus_method: Optional[str] = None
-    #: Accepted, without effect here.
-    int8_mask: bool = False
-    cpu_offload: bool = False
-    #: "none", "magnitude", "random", "rescaled_random"
-    sparsification_method: Optional[str] = None
-    density: Optional[float] = None
-    sparsify_chunk: Optional[int] = None
-    seed: Optional[int] = None
-    #: "f32", "bf16", "int8", "int4", "int2"
-    wire_format: Optional[str] = None
-    wire_block: Optional[int] = None
-    #: "nearest", "stochastic"
-    wire_rounding: Optional[str] = None
-    error_feedback: bool = False
-    error_decay: Optional[float] = None
-    fragments: Optional[int] = None
-    #: "sequential", "strided"
-    fragment_pattern: Optional[str] = None
     fragment_of_layer: Optional[Sequence[int]] = None
     fragment_intervals: Optional[Sequence[int]] = None
     fragment_offsets: Optional[Sequence[int]] = None
 
 
-_EDIT_FAMILIES = {"reducer": "REDUCER", "outer_optimizer": "OUTER", "overlap_merge": "MERGE", "consensus_method": "CONSENSUS",
-                  "sparsification_method": "SPARSIFY", "wire_format": "WIRE", "wire_rounding": "ROUND",
-                  "fragment_pattern": "FRAGMENT"}
 _EDIT_ARRAYS = {"fragment_of_layer": "int32_t[]", "fragment_intervals": "int64_t[]", "fragment_offsets": "int64_t[]"}
 
 
@@ -445,7 +387,7 @@ class EDiT(Checkpointed):
         callbacks = []
         plain = dataclasses.replace(given, outer_step=None, fragment_of_layer=None, fragment_intervals=None,
                                     fragment_offsets=None)
-        fill(struct, plain, _EDIT_FAMILIES)
+        fill(struct, plain, EDIT_FAMILIES)
         for name, array in arrays.items():
             setattr(struct, name, array)
         if given.outer_step is not None:

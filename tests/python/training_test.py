@@ -158,14 +158,18 @@ def test_an_exception_in_an_outer_step_is_the_cause():
 
 
 def test_options_have_the_names_and_defaults_of_the_library():
+    from entrain._edit_options import EDIT_FAMILIES
     from entrain._library import new_struct
+    from entrain.reductions import constant
     from entrain.train import _EDIT_ARRAYS, EditConfig
     struct = new_struct("edit_config")
     own = {"outer_step", "timeout"} | set(_EDIT_ARRAYS)
-    for name, value in vars(EditConfig()).items():
-        assert name in own or hasattr(struct, name), name
-        if isinstance(value, (bool, int)) and name not in own:
-            assert getattr(struct, name) == value, name
+    fields = vars(EditConfig())
+    assert own < set(fields)
+    for name in set(fields) - own:
+        family = EDIT_FAMILIES.get(name)
+        value = fields[name] if family is None else constant(family, fields[name], name)
+        assert getattr(struct, name) == value, name
 
 
 def test_acco():

@@ -89,9 +89,9 @@ class EDiT:
         self._own_mesh = mesh is None
         self._mesh = Mesh(self.comm, shard=sharding.size) if mesh is None else mesh
         self._check_mesh(sharding.size)
-        if self._mesh.coordinate("pipeline")[1] > 1 and settings.prefetch is None:
+        if self._mesh.coordinate("pipeline")[1] > 1:
             # A stage waits for another one's layers before it comes to its own.
-            settings = dataclasses.replace(settings, prefetch=len(self._layers))
+            settings = dataclasses.replace(settings, prefetch=max(settings.prefetch, len(self._layers)))
         self._sync = self._mesh.comm("sync")
         #: How many replicas there are, and which of them this process belongs to.
         self.replicas, self.replica = self._sync.size, self._sync.rank

@@ -1,0 +1,116 @@
+# Made from lib/train/edit_option_list.h by tools/python_declarations.py; a test compares.
+"""The options of EDiT that are one number each."""
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class EditOptions:
+    #: H: optimizer steps between exchanges
+    local_sgd_sync_interval: int = 1
+    #: synchronous steps before the first local one (W_s)
+    local_sgd_warmup_steps: int = 0
+    #: micro-batches per optimizer step
+    gradient_accumulation_steps: int = 1
+    #: A-EDiT: exchanges by time
+    use_async: bool = False
+    #: A-EDiT: seconds between exchanges (tau)
+    local_sgd_sync_time: float = 600.0
+    #: A-EDiT: steps of all replicas between two exchanges
+    min_total_global_steps: int = 100
+    #: A-EDiT: weight replicas by tokens since the last exchange
+    use_step_weight: bool = False
+    #: share of the tokens in the weights (r)
+    step_weight_ratio: float = 0.5
+    #: how pseudo-gradients are combined: plain mean, weighted mean, or generalised task arithmetic; one of none, linear, gta
+    reducer: str = "none"
+    #: of gta: how the sign of an element is elected; one of none, sum, count
+    consensus_method: str = "none"
+    #: of gta: which elements of a pseudo-gradient travel; one of none, magnitude, random, rescaled_random
+    sparsification_method: str = "none"
+    #: share of the elements that sparsification leaves
+    density: float = 1.0
+    #: magnitude: elements of each chunk of a shard, a multiple of 64; 0: the whole shard
+    sparsify_chunk: int = 0
+    #: of random sparsification and stochastic rounding
+    seed: int = 0
+    #: how pseudo-gradients travel; one of f32, bf16, int8, int4, int2
+    wire_format: str = "f32"
+    #: int8, int4, int2: values a scale; 0: 256
+    wire_block: int = 0
+    #: how they are rounded; one of nearest, stochastic
+    wire_rounding: str = "nearest"
+    #: add what was not sent to the next pseudo-gradient
+    error_feedback: bool = False
+    #: what becomes of it before: it is multiplied by this (beta)
+    error_decay: float = 1.0
+    #: accepted with a consensus; changes nothing here
+    int8_mask: bool = False
+    #: weight replicas by softmax(-norm / T)
+    pseudo_gradnorm_reduce: bool = False
+    #: the mean, not the sum
+    normalize: bool = True
+    #: T of those weights; 0: 1
+    weight_softmax_temperature: float = 0.0
+    #: largest norm of a layer's pseudo-gradient (phi); 0: off
+    clip_pseudo_grad: float = 0.0
+    #: what moves the anchor; one of none, sgd, adamw, callback, lion
+    outer_optimizer: str = "none"
+    #: sgd: Nesterov's momentum
+    outer_nesterov: bool = False
+    #: learning rate of the anchor (eta)
+    outer_lr: float = 0.7
+    #: sgd (mu)
+    outer_momentum: float = 0.8
+    #: of the anchor
+    outer_weight_decay: float = 0.0
+    #: adamw, lion
+    outer_beta1: float = 0.9
+    #: adamw, lion
+    outer_beta2: float = 0.999
+    #: adamw
+    outer_eps: float = 1e-08
+    #: reject norms far above those before
+    skip_anomaly: bool = False
+    #: how fast the mean and deviation of norms follow
+    ewma_alpha: float = 0.02
+    #: exchanges before any norm is rejected
+    ewma_warmup_steps: int = 120
+    #: how far above the mean, in deviations
+    ewma_threshold: float = 3.0
+    #: on a device: anchors and outer state are in host memory
+    cpu_offload: bool = False
+    #: a line in the log for each layer and exchange
+    is_debug: bool = False
+    #: the arithmetic of the published code; not for training
+    compat: bool = False
+    #: layers exchanged ahead of use
+    prefetch: int = 1
+    #: steps behind which an exchange runs; A-EDiT: 1
+    overlap_steps: int = 0
+    #: what becomes of steps made during an exchange; one of add, mix, restart
+    overlap_merge: str = "add"
+    #: mix: what is kept of the replica's own (alpha)
+    overlap_mix: float = 0.5
+    #: divide what comes late by how far the anchor has moved
+    staleness_penalty: bool = False
+    #: largest norm of a layer's outer momentum; 0: off
+    outer_momentum_clip: float = 0.0
+    #: parts of the model, exchanged at steps of their own (P)
+    fragments: int = 1
+    #: which layers make a fragment: neighbours, or every P-th; one of sequential, strided
+    fragment_pattern: str = "sequential"
+
+
+#: Of options with words: the constants that these stand for.
+EDIT_FAMILIES = {
+    "reducer": "REDUCER",
+    "consensus_method": "CONSENSUS",
+    "sparsification_method": "SPARSIFY",
+    "wire_format": "WIRE",
+    "wire_rounding": "ROUND",
+    "outer_optimizer": "OUTER",
+    "overlap_merge": "MERGE",
+    "fragment_pattern": "FRAGMENT",
+}
