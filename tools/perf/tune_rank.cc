@@ -45,8 +45,8 @@ class Tuner {
         const auto meeting,
         subjects_[0]->Meet(subjects_[0]->size() > cores_ ? Waiting::kYield : Waiting::kSpin));
     ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(options_.max_bytes));
-    // Whether the file can be read is known before anything is measured.
-    absl::Status status = subjects_[0]->rank() == 0 ? ReadFile() : absl::OkStatus();
+    // Whether the file can be read and written is known before anything is measured.
+    absl::Status status = subjects_[0]->rank() == 0 ? PrepareFile() : absl::OkStatus();
     for (int round = 0; round < kRounds && status.ok(); ++round) {
       status = Look(*meeting, buffers);
     }
@@ -174,21 +174,32 @@ class Tuner {
     return WriteWhole(tuning_.ToText());
   }
 
-  absl::Status ReadFile() {
+  absl::Status PrepareFile() {
     const bool exists = access(options_.tune.c_str(), F_OK) == 0;
     ENTRAIN_ASSIGN_OR_RETURN(const auto had, LoadTuning(exists ? options_.tune : ""));
     tuning_ = *had;
+    std::FILE* const file = std::fopen(PartName().c_str(), "we");
+    if (file == nullptr) {
+      return CannotWrite();
+    }
+    std::fclose(file);
+    unlink(PartName().c_str());
     return absl::OkStatus();
+  }
+
+  std::string PartName() const { return options_.tune + ".part"; }
+  absl::Status CannotWrite() const {
+    return ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", options_.tune, "\""));
   }
 
   // A reader finds the old file or the new one.
   absl::Status WriteWhole(const std::string& text) const {
-    const std::string part = options_.tune + ".part";
+    const std::string part = PartName();
     std::FILE* const file = std::fopen(part.c_str(), "we");
     const bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
     if ((file != nullptr && std::fclose(file) != 0) || !written ||
         std::rename(part.c_str(), options_.tune.c_str()) != 0) {
-      return ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", options_.tune, "\""));
+      return CannotWrite();
     }
     return absl::OkStatus();
   }
