@@ -51,6 +51,8 @@ struct CachedCall {
 
 // Sends and receives of every length share an entry.
 class PlanCache {
+  static constexpr size_t kSlots = 256;
+
  public:
   // What a call is looked up by.
   class Query {
@@ -58,13 +60,17 @@ class PlanCache {
     Query(const CallKey& key, uint64_t plans_made)
         : shape_(ShapeOf(key)), count_(key.count), plans_made_(plans_made) {
       constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
-      const uint64_t bits = uint64_t{static_cast<uint8_t>(key.kind)} |
-                            uint64_t{static_cast<uint8_t>(key.dtype)} << 8 |
-                            uint64_t{static_cast<uint16_t>(key.op)} << 16 |
-                            uint64_t{static_cast<uint32_t>(key.root)} << 32;
-      const uint64_t mixed = (bits ^ plans_made << 24) * kOdd;
-      print_ = ((mixed ^ mixed >> 32 ^ static_cast<uint64_t>(shape_.count)) * kOdd) | 1;
+      const uint64_t who =
+          uint64_t{static_cast<uint8_t>(key.kind)} | uint64_t{static_cast<uint32_t>(key.root)} << 8;
+      const uint64_t what = uint64_t{static_cast<uint8_t>(key.dtype)} |
+                            uint64_t{static_cast<uint16_t>(key.op)} << 8 | plans_made << 24;
+      const uint64_t mixed = (what * kOdd ^ static_cast<uint64_t>(shape_.count)) * kOdd;
+      print_ = ((mixed ^ mixed >> 32 ^ who) * kOdd) | 1;
+      slot_ = (mixed >> 56 ^ (who & 15) ^ (who >> 8 << 4)) % kSlots;
     }
+    // Calls that differ in their kind, or by less than 16 in their root, do not share a slot: a send and a receive, or
+    // messages to several peers, may take turns.
+    size_t slot() const { return slot_; }
 
    private:
     friend class PlanCache;
@@ -73,12 +79,11 @@ class PlanCache {
       key.count = message ? 0 : key.count;
       return key;
     }
-    size_t slot() const { return print_ >> (64 - kSlotBits); }
-
     CallKey shape_;
     int64_t count_;
     uint64_t plans_made_;
     uint64_t print_;  // of shape_ and plans_made_; never 0
+    size_t slot_;
   };
 
   // Whether Find may find this call. One look, so that a miss does not take the engine's word.
@@ -91,15 +96,14 @@ class PlanCache {
   void Keep(CachedCall call);
 
  private:
-  static constexpr int kSlotBits = 6;
   struct Entry {
     CallKey shape;
     CachedCall call;
   };
 
   // Relaxed: a hint. The driver compares the shape itself, in memory that only drivers touch.
-  std::array<std::atomic<uint64_t>, 1 << kSlotBits> prints_{};
-  std::array<std::unique_ptr<Entry>, 1 << kSlotBits> entries_;
+  std::array<std::atomic<uint64_t>, kSlots> prints_{};
+  std::array<std::unique_ptr<Entry>, kSlots> entries_;
 };
 
 }  // namespace entrain
