@@ -1,6 +1,7 @@
 // Calls of training that block and have a form with a work: an exchange of a layer, a gather, gradients, a broadcast, and A-EDiT's
 // rendezvous.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -799,22 +800,24 @@ void LeaveCallsUnderWay(const Rank& self, std::latch& all_began) {
   auto* const model = new Model(self.comm, 1);
   auto* const leaves = new Model(self.comm, 1);
   auto* const channel = new Channel(self.comm);
+  static std::array<std::array<void*, 3>, 2> left;  // no leaks
+  left.at(static_cast<size_t>(self.rank)) = {model, leaves, channel};
   Async(&leaves->options);
   model->MakeEdit(0);
   leaves->MakeEdit(0);
   if (self.rank == 0) {
     static float data[1000] = {};
-    entrain_work_t* work = nullptr;
+    static std::array<entrain_work_t*, 3> works;
     int32_t number = 0;
     EXPECT_OK(entrain_edit_begin_forward(model->edit, 1, 1, &number));
     EXPECT_EQ(number, 1);
-    EXPECT_OK(entrain_edit_layer_work(model->edit, 0, &work));
-    EXPECT_OK(entrain_edit_leave_start(leaves->edit, &work));
+    EXPECT_OK(entrain_edit_layer_work(model->edit, 0, &works[0]));
+    EXPECT_OK(entrain_edit_leave_start(leaves->edit, &works[1]));
     EXPECT_OK(entrain_acco_add(channel->acco, 1, 1));
     EXPECT_OK(entrain_acco_install(channel->acco, &number));
-    EXPECT_OK(
-        entrain_all_reduce(self.comm, data, data, 1000, ENTRAIN_F32, ENTRAIN_SUM, nullptr, &work));
-    EXPECT_EQ(entrain_work_wait(work, 20'000'000), ENTRAIN_IN_PROGRESS);
+    EXPECT_OK(entrain_all_reduce(self.comm, data, data, 1000, ENTRAIN_F32, ENTRAIN_SUM, nullptr,
+                                 &works[2]));
+    EXPECT_EQ(entrain_work_wait(works[2], 20'000'000), ENTRAIN_IN_PROGRESS);
   }
   all_began.count_down();
 }
