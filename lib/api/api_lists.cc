@@ -24,7 +24,7 @@ namespace {
 
 // One list as one buffer.
 struct Parts {
-  const void* const* list = nullptr;
+  std::vector<const void*> list;  // a copy: the caller's is lent for the call alone
   std::vector<size_t> bytes;
   std::unique_ptr<std::byte[]> staged;  // null: the caller's parts lie side by side
   void* whole = nullptr;
@@ -67,7 +67,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   const auto size = static_cast<size_t>(call.comm->comm->size());
   const size_t width = entrain_dtype_size(call.dtype);
   Parts parts;
-  parts.list = list;
+  parts.list.assign(list, list + size);
   size_t elements = 0;
   bool side_by_side = true;
   const char* first = nullptr;  // where the whole begins, if the parts lie side by side

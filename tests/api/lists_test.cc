@@ -1,5 +1,6 @@
 // Calls whose parts lie apart from each other.
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -32,8 +33,13 @@ struct List {
   int32_t* at(int rank) const {
     return static_cast<int32_t*>(addresses[static_cast<size_t>(rank)]);
   }
-  const void* const* ins() const { return const_cast<const void* const*>(addresses.data()); }
-  void* const* outs() const { return addresses.data(); }
+  // Lists for one call; Do takes them away when it has begun.
+  const void* const* ins() const { return const_cast<const void* const*>(outs()); }
+  void* const* outs() const { return Lent().emplace_back(addresses).data(); }
+  static std::deque<std::vector<void*>>& Lent() {
+    thread_local std::deque<std::vector<void*>> lent;
+    return lent;
+  }
 
   Values memory;
   std::vector<void*> addresses;
@@ -49,6 +55,7 @@ template <typename Call>
 void Do(bool by_work, const Call& call) {
   entrain_work_t* work = nullptr;
   ASSERT_OK(call(by_work ? &work : nullptr));
+  List::Lent().clear();
   if (by_work) {
     entrain_work_info_t info;
     entrain_work_info_init(&info);
