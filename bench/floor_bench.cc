@@ -36,7 +36,7 @@ constexpr size_t kMostCopied = 16 << 10;  // of a rank's input: above, others re
 constexpr size_t kPiece = 256 << 10;  // what is read and then summed, so that it stays in the cache
 constexpr int kMostRanks = 64;
 
-// What all ranks map.
+// All ranks map this memory.
 struct Shared {
   struct Rank {
     // Of call c in slot c % 2. A rank writes call c + 2 when it has taken everybody's call c + 1, and that was written

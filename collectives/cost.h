@@ -1,4 +1,4 @@
-// What a schedule costs, counted from the schedule itself: the table in docs/algorithms.md; and what a lane takes on a machine.
+// Counts the cost of a schedule from the schedule itself (the table in docs/algorithms.md), and the time of a lane on a machine.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ struct Cost {
 Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_bytes,
                absl::Span<const int> hosts = {});
 
-// What a message takes. Whole picoseconds, and femtoseconds a byte, so that every machine comes to the same sums: ranks
-// choose by them.
+// The cost of a message. Times are whole picoseconds, and femtoseconds a byte, so that all ranks compute the same sums and choose
+// alike.
 struct LinkCost {
   int64_t latency_ps = 0;  // from having been sent to being there
   int64_t message_ps = 0;  // work of the sender, and again of the receiver
   int64_t byte_fs = 0;     // work of the receiver
-  // What the ranks of a host share: the memory for messages inside, each direction of the network for those across.
+  // The ranks of a host share this: the memory for messages inside, each direction of the network for those across.
   int64_t wire_fs = 0;
 };
 
@@ -58,7 +58,7 @@ struct LaneCost {
   int64_t next_ps = 0;  // a lane behind another: the work of the busiest rank, core or wire
 };
 
-// Of the first lane of every rank's schedule, in order of ranks. `hosts` and `layout` as above.
+// Counts the first lane of every rank's schedule, in order of ranks. `hosts` and `layout` are as above.
 LaneCost CountLane(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
                    const Layout& layout, int64_t element_bytes, const MachineCost& machine);
 

@@ -45,7 +45,7 @@ TEST(Group, SequenceIsThatOfTheLastUntaggedCollective) {
     options.tag = 5;
     ASSERT_OK(entrain_barrier(self.comm, &options, nullptr));
     EXPECT_EQ(SequenceOf(self.comm), before + 1);
-    ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // the short way
+    ASSERT_OK(entrain_barrier(self.comm, nullptr, nullptr));  // inline
     EXPECT_EQ(SequenceOf(self.comm), before + 2);
     EXPECT_FAILS(entrain_comm_sequence(nullptr, nullptr), kInvalid, "comm is NULL");
     EXPECT_FAILS(entrain_comm_sequence(self.comm, nullptr), kInvalid, "sequence is NULL");

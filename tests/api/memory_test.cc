@@ -223,7 +223,7 @@ TEST_P(Memory, FreedWhileACallUsesItGoesWithTheCall) {
   });
 }
 
-// A blocking call goes the short way as long as it need not wait; whoever frees meanwhile waits for it, and finds it under
+// A blocking call stays on the inline path as long as it need not wait; whoever frees meanwhile waits for it, and finds it under
 // way when it goes the other.
 TEST_P(Memory, FreedWhileASmallBlockingCallUsesItGoesWithTheCall) {
   // As the call's combine: of rank 0 until the other thread is freeing, of rank 1 until rank 0 waits for its part.

@@ -1,5 +1,5 @@
-// The short way of small blocking calls (lib/engine/inline_call.h): that ranks which take it and ranks
-// which do not, or stop on the way, are at one; and that it says what the long way says.
+// Small blocking calls on the inline path (lib/engine/inline_call.h): ranks that take it agree with
+// ranks that do not, or that leave it on the way, and its errors are those of the executor.
 #include <atomic>
 #include <barrier>
 #include <chrono>

@@ -1,5 +1,5 @@
-// The short way of small sends and receives (CommCore::RunMessage): that it matches messages as the
-// long way does, whichever way either side takes, and says the same when something is wrong.
+// Small sends and receives on the inline path (lib/comm/inline_path.h). They match messages as the executor's do, whichever of
+// the two either side takes, and report the same when something is wrong.
 #include <barrier>
 #include <chrono>
 #include <cstdint>
@@ -82,7 +82,7 @@ class Message : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Over, Message, testing::Values("inproc", "shm", "tcp"),
                          [](const auto& test) { return test.param; });
 
-// Elements of one message: none, few, up to what goes the short way and beyond.
+// Elements of one message: none, few, up to the limit of the inline path and beyond.
 size_t SizeOfMessage(int64_t number) {
   constexpr size_t kSizes[] = {0, 1, 3, 1, 500, 4096, 4097, 7, 9000, 1};
   return kSizes[number % 10];
