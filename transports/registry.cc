@@ -8,10 +8,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-#include "transports/cuda/cuda_devices.h"
+#include "lib/device/cuda/cuda_devices.h"
+#include "lib/device/nccl/nccl_library.h"
 #include "transports/fault/fault_transport.h"
 #include "transports/inproc/inproc_transport.h"
-#include "transports/nccl/nccl_library.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
 #if ENTRAIN_HAVE_UCX
@@ -38,7 +38,7 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
-// No paths between hosts, but named like them: what calls on device memory may use (lib/comm/device_calls.h).
+// No paths between hosts, but named like them: what calls on device memory may use (lib/device/calls/device_runner.h).
 constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 
 std::string KnownNames() {

@@ -136,7 +136,8 @@ struct CallOptions {
   int64_t user_tag = -1;    // -1: untagged, in program order; else 0..2^20-2
   bool background = false;  // the waiter sleeps at once instead of spinning
   Determinism determinism = Determinism::kDefault;  // must agree on all ranks, where Reduces(kind)
-  bool device = false;  // the buffers are in device memory, on all ranks (lib/comm/device_calls.h)
+  bool device =
+      false;  // the buffers are in device memory, on all ranks (lib/device/calls/device_runner.h)
   bool on_stream = false;  // starts after what is on `stream`, and what follows there waits for it
   void* stream = nullptr;  // null: the device's default stream
 };

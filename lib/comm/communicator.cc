@@ -15,10 +15,10 @@
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_core.h"
-#include "lib/comm/device_calls.h"
 #include "lib/comm/probe.h"
 #include "lib/comm/runtime.h"
 #include "lib/comm/split_work.h"
+#include "lib/device/calls/device_runner.h"
 #include "lib/store/store.h"
 
 namespace entrain {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/comm/device_side.h"
+#include "lib/device/calls/device_side.h"
 #include "lib/device/device.h"
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"

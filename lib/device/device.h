@@ -1,4 +1,4 @@
-// An accelerator as the library uses it: memory of its own, queues of work, kernels over that memory. transports/cuda
+// An accelerator as the library uses it: memory of its own, queues of work, kernels over that memory. lib/device/cuda
 // implements it; the rest of the library knows only this, and runs without one.
 //
 // Thread safety: any thread; a stream or an event by one thread at a time. Nothing here waits for the device but what

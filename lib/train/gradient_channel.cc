@@ -171,7 +171,7 @@ absl::Status GradientChannel::Rehearse() {
 }
 
 // Of a round's data. On a device without a tag, so that they may go all ways
-// (lib/comm/device_calls.h).
+// (lib/device/calls/device_runner.h).
 CallOptions GradientChannel::Options(bool on_stream) const {
   CallOptions options = TimedCall(options_.timeout_ns, on_device() ? -1 : kDataTag, true);
   options.device = on_device();

@@ -11,7 +11,7 @@
 
 #include "lib/kernels/kernels.h"
 #include "tests/api/world.h"
-#include "tests/cuda/on_device.h"
+#include "tests/device/cuda/on_device.h"
 
 namespace entrain_test {
 namespace {

@@ -218,7 +218,7 @@ class KernelTableTest : public ::testing::TestWithParam<const Kernels*> {
 #endif
 
 #if defined(ENTRAIN_TEST_STAGED)
-// A device's, instead of the processor's (tests/cuda).
+// A device's, instead of the processor's (tests/device/cuda).
 const Kernels& StagedKernels();
 inline std::vector<const Kernels*> TablesHere() {
   return {&StagedKernels()};

@@ -14,7 +14,7 @@
 #include "lib/train/placed_array.h"
 
 #ifdef FAKE_CUDA_LIBRARY
-#include "tests/cuda/on_device.h"
+#include "tests/device/cuda/on_device.h"
 #endif
 
 namespace entrain {

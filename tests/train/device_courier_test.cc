@@ -13,7 +13,7 @@
 
 #include "lib/base/status.h"
 #include "lib/train/placed_array.h"
-#include "tests/cuda/on_device.h"
+#include "tests/device/cuda/on_device.h"
 
 namespace entrain {
 namespace {

@@ -13,7 +13,7 @@
 #include "lib/base/status.h"
 #include "lib/train/checkpoint.h"
 #include "lib/train/state_list.h"
-#include "tests/cuda/on_device.h"
+#include "tests/device/cuda/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/train/trainee.h"
 

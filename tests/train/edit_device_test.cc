@@ -17,7 +17,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/kernels/kernels.h"
-#include "tests/cuda/on_device.h"
+#include "tests/device/cuda/on_device.h"
 #include "tests/support/ranks.h"
 #include "tests/train/rounds.h"
 #include "tests/train/trainee.h"

@@ -9,7 +9,7 @@
 
 #include "tests/support/ranks.h"
 #ifdef ENTRAIN_REPLICAS_ON_DEVICE
-#include "tests/cuda/on_device.h"
+#include "tests/device/cuda/on_device.h"
 #endif
 
 namespace entrain {

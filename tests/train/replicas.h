@@ -24,7 +24,7 @@ EditOptions Judged();
 
 // ---- Where they are
 
-// True: slabs, and all that is lent, are in the memory of the test device (tests/cuda/on_device.h),
+// True: slabs, and all that is lent, are in the memory of the test device (tests/device/cuda/on_device.h),
 // each rank with a stream of its own. In programs that are made with ENTRAIN_REPLICAS_ON_DEVICE,
 // from the beginning.
 bool OnDevice();

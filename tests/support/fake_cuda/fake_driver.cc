@@ -1,4 +1,4 @@
-// The driver's functions (those that transports/cuda uses), as CUDA documents them, with its rules
+// The driver's functions (those that lib/device/cuda uses), as CUDA documents them, with its rules
 // kept strictly: README.md.
 #include "tests/support/fake_cuda/fake_driver.h"
 

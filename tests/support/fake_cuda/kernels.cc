@@ -2,9 +2,9 @@
 
 #include <cstring>
 
+#include "lib/device/cuda/kernel_list.h"
+#include "lib/device/cuda/loops.h"
 #include "tests/support/fake_cuda/loops.h"
-#include "transports/cuda/kernel_list.h"
-#include "transports/cuda/loops.h"
 
 namespace entrain::device_loops {
 namespace {

@@ -1,4 +1,4 @@
-// The kernels that the fake driver has, compiled for the host: those of transports/cuda and those
+// The kernels that the fake driver has, compiled for the host: those of lib/device/cuda and those
 // of examples/trainer.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "transports/nccl/nccl_abi.h"
+#include "lib/device/nccl/nccl_abi.h"
 
 namespace fake_nccl {
 

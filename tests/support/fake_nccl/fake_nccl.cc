@@ -1,4 +1,4 @@
-// NCCL's functions (those that transports/nccl uses), as NCCL documents them: README.md.
+// NCCL's functions (those that lib/device/nccl uses), as NCCL documents them: README.md.
 #include "tests/support/fake_nccl/fake_nccl.h"
 
 #include <cstdio>
@@ -12,9 +12,9 @@
 
 #include <dlfcn.h>
 
+#include "lib/device/nccl/nccl_abi.h"
 #include "tests/support/fake_nccl/communicator.h"
 #include "tests/support/fake_nccl/cuda_of_fake.h"
-#include "transports/nccl/nccl_abi.h"
 
 namespace fake_nccl {
 namespace {

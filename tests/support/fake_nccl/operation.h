@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "transports/nccl/nccl_abi.h"
+#include "lib/device/nccl/nccl_abi.h"
 
 namespace fake_nccl {
 

@@ -1,0 +1,303 @@
+#include "lib/device/calls/device_call.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/packed_call.h"
+
+namespace entrain {
+namespace {
+
+// What a library may take to begin a call where it is started: as a rule a moment.
+constexpr int64_t kPatienceNs = 100 * kMicrosecond;
+
+}  // namespace
+
+DeviceCall::DeviceCall(std::shared_ptr<CommCore> core, DeviceSide& side, const Call& call,
+                       int64_t started_ns, bool holds)
+    : Work(&core->engine()),
+      core_(std::move(core)),
+      side_(side),
+      device_(side.device()),
+      call_(std::make_shared<const Call>(call)),
+      started_ns_(started_ns),
+      input_(device_),
+      must_hold_(holds && call.options.on_stream),
+      settled_(!MayChoose(call)) {}
+
+bool DeviceCall::MayChoose(const Call& call) {
+  return call.options.device && call.options.user_tag < 0 && !IsMessage(call.kind);
+}
+
+size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
+  return (with_meeting ? kMeetingParts : 0) +
+         (MayChoose(call)
+              ? std::max(StagedParts(call, size) + kDirectPartsBeforeStaging, kDirectParts)
+              : StagedParts(call, size));
+}
+
+// ---- Where it is started
+
+// An override by name: the algorithm that does the same on host memory.
+bool DeviceCall::PrefersNodeGroups() const {
+  const int64_t bytes =
+      call_->count * SizeOf(call_->dtype) * (HasParts(call_->kind) ? core_->size() : 1);
+  for (const Override& one : core_->config().overrides) {
+    if (one.Covers(call_->kind, bytes)) {
+      return GoesByHosts(one);
+    }
+  }
+  return false;
+}
+
+DeviceCall::Way DeviceCall::WayOnceMet() const {
+  if (!MayChoose(*call_)) {
+    return Way::kStaged;
+  }
+  const bool node_groups = side_.node_groups() != nullptr &&
+                           NodeGroupsServe(*call_, *side_.shape()) &&
+                           side_.node_groups()->offload->Takes(*call_);
+  const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
+  return node_groups && (!whole || PrefersNodeGroups())                   ? Way::kNodeGroups
+         : whole                                                          ? Way::kHanded
+         : side_.direct() && DirectServes(*call_, core_->size(), device_) ? Way::kDirect
+                                                                          : Way::kStaged;
+}
+
+WorkInfo DeviceCall::Info() const {
+  return InfoOf(*core_, *call_, numbers_[0].sequence + 1, started_ns_);
+}
+
+absl::Status DeviceCall::Reserve() {
+  int64_t scratch = 0;
+  if (!MayChoose(*call_) || MayGo(Way::kStaged)) {
+    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this, side_.pinned()));
+    scratch = StagedScratch(*call_, core_->rank());
+  }
+  if (MayGo(Way::kNodeGroups) && side_.shape() && NodeGroupsServe(*call_, *side_.shape())) {
+    ENTRAIN_ASSIGN_OR_RETURN(node_groups_, MakeNodeGroupsWay(*this, *side_.shape()));
+    scratch = std::max(scratch, NodeGroupsScratch(*call_, *side_.shape()));
+  }
+  if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
+    scratch = std::max(scratch, DirectScratch(*call_));
+    // It is found, and given back until it is needed: calls go that way one after the other.
+    ENTRAIN_RETURN_IF_ERROR(MakeStagedWay(*this, side_.spare()).status());
+  }
+  if (MayGo(Way::kHanded) && side_.ways().library != nullptr) {
+    scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(scratch));
+  if (must_hold_) {
+    ENTRAIN_ASSIGN_OR_RETURN(word_, side_.words().Take());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceCall::MarkInput() {
+  return call_->options.on_stream ? input_.Record(call_->options.stream) : absl::OkStatus();
+}
+
+void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
+  numbers_ = std::move(numbers);
+  if (with_meeting) {
+    meeting_ = MakeMeeting(*this);
+  }
+}
+
+absl::Status DeviceCall::HandOver() {
+  input_is_ready_ = true;  // it waits on the device
+  way_ = MakeHandedWay(*this, *side_.whole());
+  const Clock& clock = Clock::Real();
+  const int64_t since = clock.Now();
+  for (int64_t now = since;; now = clock.Now()) {
+    bool moved = false;
+    ENTRAIN_RETURN_IF_ERROR(way_->Step(&moved).status());
+    if (way_->settled() || now - since >= kPatienceNs) {
+      return absl::OkStatus();
+    }
+    PauseAfter(now - since);
+  }
+}
+
+absl::Status DeviceCall::HandOverOrHold(bool may_hand_over) {
+  absl::Status status;
+  if (may_hand_over && side_.met() && WayOnceMet() == Way::kHanded) {
+    status = HandOver();
+    if (status.ok() && way_->settled()) {
+      settled_.store(true, std::memory_order_release);
+      return absl::OkStatus();
+    }
+  }
+  if (std::exchange(must_hold_, false)) {
+    holds_ = true;
+    status.Update(device().AwaitWord(call_->options.stream, word_, *word_ + 1));
+  }
+  return status;
+}
+
+// ---- The runner's
+
+bool DeviceCall::Step(int64_t now_ns, bool* moved) {
+  if (failed_.ok()) {
+    failed_ = core_->status();
+  }
+  if (failed_.ok()) {
+    const auto over = Advance(moved);
+    if (over.ok() && *over) {
+      End(absl::OkStatus());
+      return true;
+    }
+    failed_ = over.status();
+    if (over.ok() && call_->options.deadline.Passed(now_ns)) {
+      const DeviceWay* const way = meeting_ != nullptr ? meeting_.get() : way_.get();
+      const char* const missing = !input_is_ready_ ? "what its stream had to do before"
+                                  : way == nullptr ? "its turn"
+                                                   : way->WaitsFor();
+      failed_ = missing == nullptr ? absl::OkStatus() : TimeIsUp(missing, now_ns);
+    }
+    if (!failed_.ok()) {
+      *moved = true;
+      core_->EndHere(failed_);  // the others wait for it
+      failed_ = core_->status();
+    }
+  }
+  if (failed_.ok()) {
+    return false;
+  }
+  side_.AbortOffloads();
+  if ((meeting_ != nullptr && !meeting_->Quiet()) || (way_ != nullptr && !way_->Quiet())) {
+    return false;
+  }
+  End(failed_);
+  return true;
+}
+
+absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
+  if (!input_is_ready_) {
+    ENTRAIN_ASSIGN_OR_RETURN(input_is_ready_, input_.Reached());
+    if (!input_is_ready_) {
+      return false;
+    }
+    *moved = true;
+  }
+  if (meeting_ != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(const bool met, meeting_->Step(moved));
+    if (!met) {
+      return false;
+    }
+    meeting_.reset();
+    first_number_ = kMeetingParts;
+  }
+  if (way_ == nullptr) {
+    *moved = true;
+    way_ = TakeWay();
+    staged_.reset();
+    node_groups_.reset();
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(const bool over, way_->Step(moved));
+  if (way_->settled()) {
+    settled_.store(true, std::memory_order_release);
+  }
+  return over;
+}
+
+std::unique_ptr<DeviceWay> DeviceCall::TakeWay() {
+  switch (side_.met() ? WayOnceMet() : Way::kStaged) {
+    case Way::kHanded:
+      return MakeHandedWay(*this, *side_.whole());
+    case Way::kNodeGroups:
+      return std::move(node_groups_);
+    case Way::kDirect:
+      return MakeDirectWay(*this);
+    case Way::kStaged:
+      break;
+  }
+  return std::move(staged_);
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGroup* among) {
+  part.options = call_->options;
+  part.whole = call_;
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
+                           core_->LaunchPart(part, numbers_[first_number_ + number],
+                                             RefPtr<Work>::Share(this), started_ns_, among));
+  core_->engine().Kick();
+  return work;
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged, const Sifted* sifted) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
+                           PackedCall::Make(core_, staged, started_ns_, sifted));
+  const auto first = numbers_.begin() + static_cast<std::ptrdiff_t>(first_number_);
+  const auto parts = static_cast<std::ptrdiff_t>(PackedCall::PartsOf(staged));
+  ENTRAIN_RETURN_IF_ERROR(packed->Begin(std::vector<Wiring>(first, first + parts)));
+  core_->engine().Kick();
+  return RefPtr<Work>::Adopt(packed.Leak());
+}
+
+// ---- Its end
+
+// Works are finished by the engine's driver.
+class DeviceCall::FinishJob final : public Job {
+ public:
+  FinishJob(RefPtr<DeviceCall> call, absl::Status status)
+      : call_(std::move(call)), status_(std::move(status)) {}
+  void Run() override {
+    call_->Finish(std::move(status_));
+    delete this;
+  }
+
+ private:
+  const RefPtr<DeviceCall> call_;
+  absl::Status status_;
+};
+
+void DeviceCall::End(absl::Status status) {
+  over_.store(true, std::memory_order_release);
+  way_.reset();
+  meeting_.reset();
+  staged_.reset();
+  node_groups_.reset();
+  if (holds_) {
+    // Release: what the host has written for the device is there before the word is.
+    std::atomic_ref<uint32_t>(*word_).fetch_add(1, std::memory_order_release);
+  }
+  GiveBack();
+  Engine& engine = core_->engine();
+  engine.Submit(new FinishJob(RefPtr<DeviceCall>::Share(this), std::move(status)));
+  engine.Kick();
+}
+
+void DeviceCall::GiveBack() {
+  if (scratch_.data != nullptr) {
+    side_.scratch().Give(std::exchange(scratch_, {}));
+  }
+  if (word_ != nullptr) {
+    side_.words().Give(std::exchange(word_, nullptr));
+  }
+}
+
+absl::Status DeviceCall::TimeIsUp(const char* missing, int64_t now_ns) const {
+  const Wiring& number = numbers_.front();
+  Blame blame;
+  blame.rank = core_->rank();
+  const absl::string_view name = NameOf(call_->kind);
+  blame.operation.assign(name.data(), name.size());
+  blame.tag = call_->options.user_tag;
+  blame.sequence = number.sequence + 1;
+  blame.phase = Phase::kTransfer;
+  blame.elapsed_ns = now_ns - started_ns_;
+  blame.deadline_ns = call_->options.timeout_ns;
+  return WithBlame(absl::DeadlineExceededError(absl::StrCat(
+                       core_->config().name, ": ", ToString(call_->descriptor()), " #",
+                       blame.sequence, " of rank ", core_->rank(), ": no end after ",
+                       (now_ns - started_ns_) / kMillisecond, " ms: waiting for ", missing,
+                       " on device ", device().ordinal(), " (", device().name(), ")")),
+                   blame);
+}
+
+}  // namespace entrain

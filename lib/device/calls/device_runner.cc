@@ -1,0 +1,198 @@
+#include "lib/device/calls/device_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/device/calls/device_call.h"
+
+namespace entrain {
+
+DeviceCalls::DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
+    : core_(std::move(core)), devices_(devices), ways_(ways) {}
+
+DeviceCalls::~DeviceCalls() = default;
+
+absl::StatusOr<Device*> DeviceCalls::DeviceOf(const Call& call) const {
+  Device* device = nullptr;
+  for (const auto& [name, buffer] : {std::pair("in", &call.in), std::pair("out", &call.out)}) {
+    if (buffer->bytes == 0) {
+      continue;
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices_.PlaceOf(buffer->data));
+    const MemoryKind said = call.options.device ? MemoryKind::kDevice : MemoryKind::kHostPinned;
+    if (place.kind != said) {
+      constexpr const char* kWords[] = {"ordinary host memory", "device memory",
+                                        "page-locked host memory"};
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %p is %s, but options.memory %d says %s", name, buffer->data,
+                          kWords[static_cast<int>(place.kind)], static_cast<int>(said),
+                          kWords[static_cast<int>(said)]));
+    }
+    if (device != nullptr && place.device != device) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "in is memory of device %d, out of %d", device->ordinal(), place.device->ordinal()));
+    }
+    device = place.device;
+  }
+  return device;
+}
+
+absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
+  if (side_ != nullptr) {
+    return device == nullptr || device == &side_->device()
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(absl::StrFormat(
+                     "the buffers are on device %d, but the first call's on this communicator "
+                     "were on %d",
+                     device->ordinal(), side_->device().ordinal()));
+  }
+  if (device == nullptr) {
+    const auto found = devices_.OfStream(stream);
+    ENTRAIN_RETURN_IF_ERROR(Annotate(found.status(), "options.stream"));
+    device = *found;
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(
+      side_, DeviceSide::Open(*device, ways_, NodeGroups::Of(core_->topology(), core_->rank())));
+  return absl::OkStatus();
+}
+
+bool DeviceCalls::AllSettled() const {
+  absl::MutexLock lock(&mutex_);
+  return std::all_of(calls_.begin(), calls_.end(),
+                     [](const auto& call) { return call->settled(); });
+}
+
+bool DeviceCalls::NoneOpen() const {
+  absl::MutexLock lock(&mutex_);
+  return calls_.empty();
+}
+
+absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call, bool blocks) {
+  ENTRAIN_RETURN_IF_ERROR(core_->status());
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
+  const int64_t now = core_->engine().clock().Now();
+  core_->SetDeadline(&call, now);
+  absl::MutexLock starting(&starting_);
+  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
+  if (NoneOpen()) {
+    side_->CloseStale();
+  }
+  auto started = RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, now, !blocks));
+  ENTRAIN_RETURN_IF_ERROR(started->Reserve());
+  ENTRAIN_RETURN_IF_ERROR(started->MarkInput());
+  const bool with_meeting = !meeting_ordered_ && DeviceCall::MayChoose(call);
+  ENTRAIN_ASSIGN_OR_RETURN(
+      std::vector<Wiring> numbers,
+      core_->TakeNumbers(call, DeviceCall::NumbersFor(call, core_->size(), with_meeting)));
+  meeting_ordered_ |= with_meeting;
+  started->SetNumbers(std::move(numbers), with_meeting);
+  if (const absl::Status status =
+          started->HandOverOrHold(DeviceCall::MayChoose(call) && AllSettled());
+      !status.ok()) {
+    // The others wait for it. The device may have some of it, so its end is the runner's to find.
+    core_->EndHere(status);
+  }
+  absl::MutexLock lock(&mutex_);
+  calls_.push_back(started);
+  ++started_;
+  if (!runner_.joinable()) {
+    runner_ = std::thread([this] { Run(); });
+  }
+  return RefPtr<Work>::Adopt(started.Leak());
+}
+
+absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
+  absl::MutexLock starting(&starting_);
+  ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
+  std::vector<RefPtr<DeviceCall>> calls;  // give it back when they go
+  for (int i = 0; i < at_once; ++i) {
+    calls.push_back(RefPtr<DeviceCall>::Adopt(new DeviceCall(core_, *side_, call, 0, true)));
+    ENTRAIN_RETURN_IF_ERROR(calls.back()->Reserve());
+  }
+  calls.clear();
+  side_->pinned().ReserveIdle();
+  side_->spare().ReserveIdle();
+  side_->scratch().ReserveIdle();
+  return absl::OkStatus();
+}
+
+std::vector<RefPtr<Work>> DeviceCalls::open() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<RefPtr<Work>> works;
+  for (const auto& call : calls_) {
+    if (!call->over()) {  // the runner may not have come to strike it out
+      works.push_back(RefPtr<Work>::Share(call.get()));
+    }
+  }
+  return works;
+}
+
+void DeviceCalls::Close() {
+  std::thread runner;
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+    runner = std::move(runner_);
+  }
+  if (runner.joinable()) {
+    runner.join();
+  }
+}
+
+bool DeviceCalls::Look() {
+  std::vector<RefPtr<DeviceCall>> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    calls.assign(calls_.begin(), calls_.end());
+  }
+  const int64_t now = core_->engine().clock().Now();
+  bool moved = false;
+  bool turn = true;  // of a call that may choose: what it does depends on those before
+  for (const auto& call : calls) {
+    if (!call->settled() && !turn && core_->status().ok() &&
+        !call->call().options.deadline.Passed(now)) {
+      continue;
+    }
+    if (call->Step(now, &moved)) {
+      moved = true;
+      absl::MutexLock lock(&mutex_);
+      calls_.erase(std::find_if(calls_.begin(), calls_.end(),
+                                [&](const auto& one) { return one.get() == call.get(); }));
+    } else {
+      turn &= call->settled();
+    }
+  }
+  return moved;
+}
+
+void DeviceCalls::Run() {
+  int64_t quiet_since = 0;
+  uint64_t known = 0;
+  for (;;) {
+    bool fresh = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return !calls_.empty() || closing_;
+      };
+      mutex_.Await(absl::Condition(&wanted));
+      if (calls_.empty()) {
+        return;
+      }
+      fresh = std::exchange(known, started_) != started_;
+    }
+    const int64_t now = core_->engine().clock().Now();
+    if (Look() || fresh) {
+      quiet_since = now;
+      continue;
+    }
+    PauseAfter(now - quiet_since);
+  }
+}
+
+}  // namespace entrain

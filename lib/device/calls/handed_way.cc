@@ -1,0 +1,82 @@
+// The way of a library that does whole collectives. Until it has put a call on the stream, which may take the others'
+// coming, nothing else can be handed to it.
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/device/calls/device_call.h"
+
+namespace entrain {
+namespace {
+
+class HandedWay final : public DeviceWay {
+ public:
+  HandedWay(DeviceCall& call, DeviceOffload& to) : call_(call), to_(to), done_(call.device()) {}
+
+  absl::StatusOr<bool> Step(bool* moved) override {
+    if (!given_) {
+      ENTRAIN_RETURN_IF_ERROR(Give());
+    }
+    if (!begun_) {
+      ENTRAIN_RETURN_IF_ERROR(Begin());
+      *moved |= begun_;
+      return false;
+    }
+    {
+      absl::MutexLock lock(&to_.mutex);
+      ENTRAIN_RETURN_IF_ERROR(to_.offload->AsyncStatus());
+    }
+    ENTRAIN_ASSIGN_OR_RETURN(const bool done, done_.Reached());
+    *moved |= done;
+    return done;
+  }
+  // What has not begun when it is aborted may have been about to, and what it copies is on the stream.
+  bool Quiet() override {
+    if (given_ && !begun_ && to_.offload->Gone()) {
+      begun_ = true;
+      done_.Record(call_.side().work()).IgnoreError();  // the device is lost
+    }
+    return !given_ || (begun_ && done_.quiet());
+  }
+  const char* WaitsFor() const override {
+    return begun_ ? "the collective that was handed over" : "the other ranks to hand over theirs";
+  }
+  bool settled() const override { return begun_; }
+
+ private:
+  absl::Status Give() {
+    const StreamHandle stream = call_.side().work();
+    if (call_.input_ready() != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(call_.device().AwaitEvent(stream, call_.input_ready()));
+    }
+    absl::MutexLock lock(&to_.mutex);
+    given_ = true;
+    return to_.offload->Enqueue(call_.call(), stream, call_.scratch());
+  }
+  // Whether the call is on the stream; then the caller's waits for it, unless it does so for something else.
+  absl::Status Begin() {
+    {
+      absl::MutexLock lock(&to_.mutex);
+      ENTRAIN_ASSIGN_OR_RETURN(const bool begun, to_.offload->Begun());
+      if (!begun) {
+        return absl::OkStatus();
+      }
+    }
+    ENTRAIN_RETURN_IF_ERROR(done_.Record(call_.side().work()));
+    begun_ = true;
+    return call_.must_hold() ? call_.device().AwaitEvent(call_.call().options.stream, done_.event())
+                             : absl::OkStatus();
+  }
+
+  DeviceCall& call_;
+  DeviceOffload& to_;
+  bool given_ = false;  // to the library
+  bool begun_ = false;  // on the stream, with a mark behind it
+  DeviceMark done_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to) {
+  return std::make_unique<HandedWay>(call, to);
+}
+
+}  // namespace entrain

@@ -1,0 +1,281 @@
+// Where the ranks of a communicator find out which ways besides staging all of them can go: the first thing its first
+// untagged collective on device memory does. Two all_gathers: what each has, and what each made of the others' memory.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/log.h"
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/device/calls/device_call.h"
+
+namespace entrain {
+namespace {
+
+constexpr size_t kMostIdBytes = 256;
+
+struct LibraryId {
+  uint16_t size;
+  std::array<char, kMostIdBytes> bytes;
+  std::string text() const {
+    return std::string(bytes.data(), std::min<size_t>(size, kMostIdBytes));
+  }
+};
+
+struct Offer {
+  std::array<uint8_t, 16> process;
+  std::array<uint8_t, 16> device;
+  DeviceExport sample;  // memory to try
+  uint8_t direct;
+  uint8_t whole, node_groups;    // what it would give to the library
+  std::array<char, 32> version;  // of the library; the same for all who join
+  LibraryId whole_id;            // of rank 0
+  LibraryId node_group_id;       // of the first rank of a node group
+};
+
+struct Verdict {
+  uint8_t direct;
+};
+
+// A number of this process, the same for all runtimes that it may have.
+std::array<uint8_t, 16> ThisProcess() {
+  static const std::array<uint8_t, 16> number = [] {
+    std::random_device random;
+    std::array<uint8_t, 16> bytes;
+    std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<uint8_t>(random()); });
+    return bytes;
+  }();
+  return number;
+}
+
+size_t At(int rank) {
+  return static_cast<size_t>(rank);
+}
+
+class Meeting final : public DeviceWay {
+ public:
+  explicit Meeting(DeviceCall& call)
+      : call_(call), core_(call.core()), offers_(At(core_.size())), verdicts_(At(core_.size())) {}
+
+  ~Meeting() override {
+    for (const auto* const one : {&whole_, &node_group_}) {
+      if (*one != nullptr) {
+        (*one)->Abort();
+      }
+    }
+  }
+
+  absl::StatusOr<bool> Step(bool* moved) override {
+    for (;;) {
+      if (part_.started()) {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool over, part_.Over());
+        if (!over) {
+          return false;
+        }
+        part_.Clear();
+      }
+      ENTRAIN_ASSIGN_OR_RETURN(const bool joined, Joined());
+      if (!joined) {
+        return false;
+      }
+      *moved = true;
+      switch (at_++) {
+        case 0:
+          MakeOffer();
+          ENTRAIN_RETURN_IF_ERROR(Gather(0, offers_));
+          break;
+        case 1:
+          verdicts_[At(core_.rank())].direct = TryMemory() ? 1 : 0;
+          ENTRAIN_RETURN_IF_ERROR(Gather(1, verdicts_));
+          break;
+        case 2:
+          ENTRAIN_RETURN_IF_ERROR(Join());
+          break;
+        default:
+          Conclude();
+          return true;
+      }
+    }
+  }
+  bool Quiet() override { return part_.quiet(); }
+  const char* WaitsFor() const override {
+    return part_.started() ? nullptr : "the other ranks in NCCL";
+  }
+
+ private:
+  template <typename Record>
+  absl::Status Gather(size_t number, std::vector<Record>& all) {
+    Call part;
+    part.kind = CallKind::kAllGather;
+    part.count = sizeof(Record);
+    part.in = {&all[At(core_.rank())], part.count, MemoryKind::kHost};
+    part.out = {all.data(), part.count * core_.size(), MemoryKind::kHost};
+    ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work, call_.Launch(number, std::move(part)));
+    part_.Set(std::move(work));
+    return absl::OkStatus();
+  }
+
+  void MakeOffer() {
+    Offer& mine = offers_[At(core_.rank())];
+    std::memset(static_cast<void*>(&mine), 0, sizeof(mine));
+    mine.process = ThisProcess();
+    mine.device = call_.device().uuid();
+    const DeviceWays& ways = call_.side().ways();
+    if (ways.direct && core_.topology().hosts == 1) {
+      const auto sample = call_.device().Export(call_.side().sample());
+      mine.direct = sample.ok() ? 1 : 0;
+      if (sample.ok()) {
+        mine.sample = *sample;
+      } else {
+        Note("direct exchange", sample.status());
+      }
+    }
+    if (ways.library != nullptr) {
+      const std::string version = ways.library->version();
+      version.copy(mine.version.data(), mine.version.size());
+      const auto& shape = call_.side().shape();
+      mine.whole = ways.whole && (core_.rank() > 0 || MakeId(&mine.whole_id)) ? 1 : 0;
+      mine.node_groups =
+          ways.node_groups && shape && (shape->inside.me > 0 || MakeId(&mine.node_group_id)) ? 1
+                                                                                             : 0;
+    }
+  }
+
+  bool MakeId(LibraryId* out) {
+    const auto id = call_.side().ways().library->NewId();
+    if (!id.ok() || id->size() > kMostIdBytes) {
+      Note(call_.side().ways().library->name(), id.status());
+      return false;
+    }
+    out->size = static_cast<uint16_t>(id->size());
+    id->copy(out->bytes.data(), kMostIdBytes);
+    return true;
+  }
+
+  // Whether this rank can open what all others have offered.
+  bool TryMemory() {
+    for (int r = 0; r < core_.size(); ++r) {
+      const Offer& theirs = offers_[At(r)];
+      if (theirs.direct == 0) {
+        return false;
+      }
+      if (theirs.process == ThisProcess()) {
+        if (theirs.device != call_.device().uuid()) {
+          return false;  // two devices of one process
+        }
+        continue;
+      }
+      if (const auto opened = call_.side().Address(r, theirs.sample); !opened.ok()) {
+        Note("direct exchange", opened.status());
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // By the library, all together, and each node group where not all can or where the user has said so.
+  absl::Status Join() {
+    OffloadLibrary* const library = call_.side().ways().library;
+    std::vector<int> all(offers_.size());
+    std::iota(all.begin(), all.end(), 0);
+    if (CanJoin(all, &Offer::whole)) {
+      ENTRAIN_ASSIGN_OR_RETURN(whole_, library->Join(offers_[0].whole_id.text(), core_.rank(),
+                                                     core_.size(), call_.device()));
+    }
+    if (NodeGroupsCanJoin() && (whole_ == nullptr || SomeArePreferredByNodeGroups())) {
+      const Group& inside = call_.side().shape()->inside;
+      ENTRAIN_ASSIGN_OR_RETURN(
+          node_group_, library->Join(offers_[At(inside.ranks[0])].node_group_id.text(), inside.me,
+                                     inside.size(), call_.device()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Joined() {
+    for (const auto* const one : {&whole_, &node_group_}) {
+      if (*one != nullptr) {
+        ENTRAIN_ASSIGN_OR_RETURN(const bool joined, (*one)->Begun());
+        if (!joined) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  void Conclude() {
+    DeviceSide::Ways ways;
+    ways.direct = std::all_of(verdicts_.begin(), verdicts_.end(),
+                              [](const Verdict& one) { return one.direct != 0; });
+    const bool library = whole_ != nullptr || node_group_ != nullptr;
+    ENTRAIN_LOG(kInfo, core_.config().name,
+                ": device memory: ", library ? call_.side().ways().library->name() : "no library",
+                whole_ != nullptr ? " for all" : "",
+                node_group_ != nullptr ? " for node groups" : "", ways.direct ? ", direct" : "",
+                ", staged");
+    for (const Offer& one : offers_) {
+      ways.here.push_back(one.process == ThisProcess());
+    }
+    if (node_group_ != nullptr) {
+      ways.across = core_.AddGroup(call_.side().shape()->across);
+    }
+    ways.whole = std::move(whole_);
+    ways.node_group = std::move(node_group_);
+    call_.side().Met(std::move(ways));
+  }
+
+  // The same version, and a device each: the library refuses ranks that share one.
+  bool CanJoin(const std::vector<int>& ranks, uint8_t Offer::*offered) const {
+    for (const int rank : ranks) {
+      const Offer& one = offers_[At(rank)];
+      const auto same_device = [&](int other) { return offers_[At(other)].device == one.device; };
+      if (one.*offered == 0 || one.version != offers_[At(ranks[0])].version ||
+          std::count_if(ranks.begin(), ranks.end(), same_device) > 1) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool NodeGroupsCanJoin() const {
+    for (int r = 0; r < core_.size(); ++r) {
+      if (!call_.side().shape() || !CanJoin(core_.topology().Local(r).ranks, &Offer::node_groups)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool SomeArePreferredByNodeGroups() const {
+    const auto& overrides = core_.config().overrides;
+    return std::any_of(overrides.begin(), overrides.end(), GoesByHosts);
+  }
+
+  void Note(absl::string_view what, const absl::Status& why) const {
+    ENTRAIN_LOG(kInfo, core_.config().name, ": ", what, " is left out: ", why.message());
+  }
+
+  DeviceCall& call_;
+  CommCore& core_;
+  std::vector<Offer> offers_;
+  std::vector<Verdict> verdicts_;
+  PartUnderWay part_;
+  std::unique_ptr<Offload> whole_, node_group_;  // being joined
+  int at_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceWay> MakeMeeting(DeviceCall& call) {
+  return std::make_unique<Meeting>(call);
+}
+
+}  // namespace entrain

@@ -1,0 +1,167 @@
+// The staged way: a call piece by piece through page-locked memory. A piece is a range of elements of every part, so it is
+// a call of the same kind. Calls that cannot be cut so are one piece: parts that are not even (not all ranks know all
+// counts), and contributions that travel packed (what is chosen depends on the whole vector; device_sift.h). Buffers that are
+// page-locked themselves are one piece too, and are not copied.
+#include <algorithm>
+
+#include "lib/base/status.h"
+#include "lib/comm/comm_core.h"
+#include "lib/comm/contribution.h"
+#include "lib/comm/packed_call.h"
+#include "lib/device/calls/device_call.h"
+#include "lib/device/calls/device_sift.h"
+#include "lib/device/calls/pieces.h"
+
+namespace entrain {
+namespace {
+
+// Elements of each part in a piece.
+int64_t ElementsOf(const Call& call, int size) {
+  if (!call.options.device || call.uneven != nullptr || PackedCall::Is(call) || call.count == 0) {
+    return call.count;
+  }
+  return PieceElements(SizeOf(call.dtype), HasParts(call.kind) ? size : 1, call.count);
+}
+
+int64_t PiecesOf(const Call& call, int size) {
+  const int64_t elements = ElementsOf(call, size);
+  return elements == 0 ? 1 : (call.count + elements - 1) / elements;
+}
+
+// The root of a broadcast, and who has nobody before it in an exclusive scan.
+bool KeepsOut(const Call& call, int rank) {
+  return (call.kind == CallKind::kBroadcast && call.root == rank) ||
+         (call.kind == CallKind::kExclusiveScan && rank == 0);
+}
+
+class StagedWay final : public DeviceWay, private PiecewiseCall {
+ public:
+  StagedWay(DeviceCall& call, BlockPool& pinned)
+      : way_(call),
+        call_(call.call()),
+        piece_(ElementsOf(call_, call.core().size())),
+        pieces_(PiecesOf(call_, call.core().size())),
+        copies_(call_.options.device),
+        sifts_(DeviceSift::Serves(call_, call.core().rank())),
+        sift_(call),
+        differs_(ContributionDiffers(call_, call.core().size())),
+        broadcast_(call_.kind == CallKind::kBroadcast),
+        reads_(copies_ && call_.in.bytes > 0 && (!broadcast_ || call_.root == call.core().rank())),
+        writes_(copies_ && call_.out.bytes > 0 && !KeepsOut(call_, call.core().rank())),
+        pipe_(call.side(), pinned, *this) {}
+
+  absl::Status Reserve() {
+    ENTRAIN_RETURN_IF_ERROR(PackedCall::Is(call_) ? PackedCall::Check(call_, way_.core().size())
+                                                  : absl::OkStatus());
+    return pipe_.Reserve();
+  }
+  absl::StatusOr<bool> Step(bool* moved) override { return pipe_.Step(moved); }
+  bool Quiet() override { return pipe_.Quiet() && sift_.Quiet(); }
+  const char* WaitsFor() const override {
+    return pipe_.on_wire() ? nullptr : "copies between the device and the host";
+  }
+
+ private:
+  // ---- PiecewiseCall
+  int64_t pieces() const override { return pieces_; }
+  int64_t InBytes(int64_t piece) const override {
+    return sifts_     ? DeviceSift::HostBytes(call_)
+           : copies_  ? BytesOf(call_.in, piece)
+           : differs_ ? call_.in.bytes
+                      : 0;
+  }
+  int64_t OutBytes(int64_t piece) const override {
+    return copies_ && !broadcast_ ? BytesOf(call_.out, piece) : 0;
+  }
+  absl::StatusOr<bool> MayBegin(int64_t) const override { return true; }
+  void IsOver(int64_t) override {}
+
+  absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) override {
+    if (sifts_) {
+      ENTRAIN_RETURN_IF_ERROR(sift_.Begin(in));
+    } else if (reads_) {
+      ENTRAIN_RETURN_IF_ERROR(Copy(call_.in, piece, in, true));
+    }
+    return reads_;
+  }
+
+  absl::StatusOr<RefPtr<Work>> Exchange(int64_t piece, std::byte* in, std::byte* out) override {
+    Call part = call_;
+    if (copies_) {
+      part.in = {in, BytesOf(part.in, piece), MemoryKind::kHost};
+      part.out = {broadcast_ ? in : out, BytesOf(part.out, piece), MemoryKind::kHost};
+      part.count = whole() ? part.count : elements(piece);
+    }
+    if (PackedCall::Is(part)) {
+      return way_.LaunchPacked(part, sifts_ ? &sift_.sifted() : nullptr);
+    }
+    if (differs_ && part.in.bytes > 0) {
+      // Not in the caller's buffer, where nothing else is.
+      Contribute(part, in, part.in.data, part.in.bytes / SizeOf(part.dtype));
+      part.in.data = in;
+    }
+    return way_.Launch(static_cast<size_t>(piece), std::move(part));
+  }
+
+  absl::StatusOr<bool> CopyOut(int64_t piece, const std::byte* in, const std::byte* out) override {
+    if (writes_) {
+      ENTRAIN_RETURN_IF_ERROR(
+          Copy(call_.out, piece, const_cast<std::byte*>(broadcast_ ? in : out), false));
+    }
+    return writes_;
+  }
+
+  // ----
+  bool whole() const { return pieces_ == 1; }
+  int64_t first(int64_t piece) const { return piece * piece_; }
+  int64_t elements(int64_t piece) const { return std::min(piece_, call_.count - first(piece)); }
+  // Of the caller's buffer, what belongs to the piece: as many ranges as the buffer has parts, one after the other in
+  // the staged memory.
+  int64_t PartsOf(const BufferView& buffer) const {
+    const int64_t part = call_.count * SizeOf(call_.dtype);
+    return whole() ? 1 : part == 0 ? 0 : buffer.bytes / part;
+  }
+  int64_t BytesOf(const BufferView& buffer, int64_t piece) const {
+    return whole() ? buffer.bytes : PartsOf(buffer) * elements(piece) * SizeOf(call_.dtype);
+  }
+  absl::Status Copy(const BufferView& buffer, int64_t piece, std::byte* staged, bool in) const {
+    const int64_t width = SizeOf(call_.dtype);
+    const int64_t bytes = whole() ? buffer.bytes : elements(piece) * width;
+    for (int64_t part = 0; part < PartsOf(buffer) && bytes > 0; ++part) {
+      auto* const theirs =
+          static_cast<std::byte*>(buffer.data) + (part * call_.count + first(piece)) * width;
+      std::byte* const ours = staged + part * bytes;
+      const StreamHandle stream = in ? way_.side().copy_in() : way_.side().copy_out();
+      ENTRAIN_RETURN_IF_ERROR(
+          way_.device().Copy(in ? ours : theirs, in ? theirs : ours, bytes, stream));
+    }
+    return absl::OkStatus();
+  }
+
+  DeviceCall& way_;
+  const Call& call_;
+  const int64_t piece_, pieces_;
+  const bool copies_, sifts_;
+  DeviceSift sift_;
+  const bool differs_, broadcast_, reads_, writes_;
+  PiecePipe pipe_;
+};
+
+}  // namespace
+
+size_t StagedParts(const Call& call, int size) {
+  return PackedCall::Is(call) ? PackedCall::PartsOf(call)
+                              : static_cast<size_t>(PiecesOf(call, size));
+}
+
+int64_t StagedScratch(const Call& call, int rank) {
+  return DeviceSift::Serves(call, rank) ? DeviceSift::ScratchBytes(call) : 0;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned) {
+  auto way = std::make_unique<StagedWay>(call, pinned);
+  ENTRAIN_RETURN_IF_ERROR(way->Reserve());
+  return way;
+}
+
+}  // namespace entrain

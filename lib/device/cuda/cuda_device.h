@@ -1,0 +1,119 @@
+// One CUDA device: its primary context, which it shares with whatever else in the process uses the
+// CUDA runtime. Every call makes that context current and puts back the caller's.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "lib/device/cuda/driver.h"
+#include "lib/device/cuda/kernel_list.h"
+#include "lib/device/device.h"
+
+namespace entrain {
+
+// FAILED_PRECONDITION in a child that was forked after the driver was loaded.
+absl::Status CheckNotForked();
+
+// Pinned words for what kernels return, as many of the device for what they count, and the mark to
+// wait for. Lent to one call at a time.
+struct ResultRoom {
+  static constexpr int kWords = device_loops::kMostBlocks;
+  double* words = nullptr;
+  void* device_words = nullptr;
+  EventHandle done = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  // Retains the primary context, for ever, and loads the kernels: all at once, since loading one
+  // while a stream waits for the host could wait for that stream.
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(const CudaDriver& driver, int ordinal);
+
+  int ordinal() const override { return ordinal_; }
+  const std::string& name() const override { return name_; }
+  const std::array<uint8_t, 16>& uuid() const override { return uuid_; }
+
+  absl::Status Enter() override;
+  void Leave() override;
+
+  absl::StatusOr<void*> Allocate(int64_t bytes) override;
+  void Free(void* memory) override;
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes) override;
+  void FreePinned(void* memory) override;
+
+  absl::StatusOr<StreamHandle> CreateStream() override;
+  void DestroyStream(StreamHandle stream) override;
+  absl::Status Copy(void* dst, const void* src, int64_t bytes, StreamHandle stream) override;
+  absl::Status Fill(void* dst, uint8_t value, int64_t bytes, StreamHandle stream) override;
+  absl::Status AwaitWord(StreamHandle stream, const uint32_t* word, uint32_t at_least) override;
+
+  absl::StatusOr<EventHandle> CreateEvent() override;
+  void DestroyEvent(EventHandle event) override;
+  absl::Status Record(EventHandle event, StreamHandle stream) override;
+  absl::StatusOr<bool> Reached(EventHandle event) override;
+  absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
+
+  absl::StatusOr<DeviceExport> Export(const void* memory) override;
+  absl::StatusOr<void*> Open(const DeviceExport& memory) override;
+  void Close(const DeviceExport& memory) override;
+
+  absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
+                           StreamHandle stream, Deadline give_up) override;
+  absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
+                                Deadline give_up) override;
+  absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first, int64_t count,
+                          const Draws& draws, uint64_t threshold, StreamHandle stream) override;
+  absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count, uint64_t* words,
+                                      void* values, StreamHandle stream, Deadline give_up) override;
+  int most_sources() const override;
+  const Kernels& kernels() const override;
+
+  // ---- For cuda_devices.cc: cuPointerGetAttributes with this device's context current.
+  absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
+                          void** values);
+
+  // ---- For cuda_kernels.cc, cuda_sift.cc and launch.cc.
+  int processors() const { return processors_; }
+  // `args`: the kernel's, copied before this returns.
+  absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);
+  absl::StatusOr<ResultRoom> TakeRoom();
+  // `late`: the device may still write to it, until the mark.
+  void PutBack(ResultRoom room, bool late = false);
+
+ private:
+  CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
+  absl::Status Prepare();
+  absl::Status LoadKernels();
+  // Runs f, which returns a Status, with the context current.
+  template <typename F>
+  absl::Status Within(F f);
+  // For what cannot fail: an error is logged.
+  template <typename F>
+  void Release(F f);
+
+  struct Opened {
+    CUdeviceptr memory = 0;
+    int64_t count = 0;
+  };
+
+  const CudaDriver& driver_;
+  const int ordinal_;
+  CUcontext context_ = nullptr;
+  std::string name_;
+  std::array<uint8_t, 16> uuid_{};
+  int processors_ = 0;
+  std::array<CUfunction, kKernelCount> functions_{};
+
+  absl::Mutex mutex_;
+  std::map<std::array<uint8_t, 64>, Opened> opened_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ResultRoom> rooms_ ABSL_GUARDED_BY(mutex_), late_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace entrain

@@ -1,0 +1,496 @@
+// The loops of the kernels, for a thread of a grid. nvcc makes kernels of them (kernels.cu); under
+// test the host's compiler makes functions of them that run all threads of a grid one after the
+// other. Element by element they compute what the loops of lib/kernels do, with the same operations
+// in the same order, so that the bits are the same; no contraction, no flush of subnormal numbers,
+// division and square root rounded.
+//
+// A loop is a struct with Run(args, block). `block` is the thread's view of its block:
+//   index, blocks          its number, and how many the grid has
+//   Each(f)                f(thread) for the threads of the block, thread in [0, kThreads);
+//                          nobody passes before all have
+//   Last(f)                the same, behind which nothing comes
+//   shared                 kThreads doubles of the block
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "lib/device/cuda/kernel_args.h"
+
+namespace entrain::device_loops {
+
+#include "lib/kernels/kernels_elements.inc"
+
+#if defined(__CUDACC__)
+#define ENTRAIN_UNROLL _Pragma("unroll")
+#define ENTRAIN_UNROLL_4 _Pragma("unroll 4")
+#define ENTRAIN_NO_UNROLL _Pragma("unroll 1")
+#else
+#define ENTRAIN_UNROLL
+#define ENTRAIN_UNROLL_4
+#define ENTRAIN_NO_UNROLL
+#endif
+
+// ---- Access: kWidth elements of an array at once
+
+constexpr int PackAlignment(int64_t bytes) {
+  return bytes >= 16 ? 16 : static_cast<int>(bytes);
+}
+template <typename T, int kWidth>
+struct alignas(PackAlignment(int64_t{sizeof(T)} * kWidth)) Pack {
+  T at[kWidth];
+};
+
+// To and from aligned memory, in as few accesses as a thread can make.
+template <typename P>
+ENTRAIN_ANYWHERE P LoadAligned(const void* from) {
+#if defined(__CUDACC__)
+  return *static_cast<const P*>(from);
+#else
+  P pack;
+  __builtin_memcpy(&pack, from, sizeof(pack));
+  return pack;
+#endif
+}
+template <typename P>
+ENTRAIN_ANYWHERE void StoreAligned(void* to, const P& pack) {
+#if defined(__CUDACC__)
+  struct Words {
+    uint32_t at[sizeof(P) / 4];
+  };
+  if constexpr (sizeof(P) >= 16) {  // in C++ it would store element after element
+    const auto words = __builtin_bit_cast(Words, pack);
+    ENTRAIN_UNROLL
+    for (int i = 0; i < static_cast<int>(sizeof(P) / 4); i += 4) {
+      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};"
+                   :
+                   : "l"(static_cast<uint32_t*>(to) + i), "r"(words.at[i]), "r"(words.at[i + 1]),
+                     "r"(words.at[i + 2]), "r"(words.at[i + 3])
+                   : "memory");
+    }
+  } else if constexpr (sizeof(P) == 8) {
+    const auto words = __builtin_bit_cast(Words, pack);
+    asm volatile("st.v2.b32 [%0], {%1, %2};"
+                 :
+                 : "l"(to), "r"(words.at[0]), "r"(words.at[1])
+                 : "memory");
+  } else if constexpr (sizeof(P) == 4) {
+    *static_cast<uint32_t*>(to) = __builtin_bit_cast(uint32_t, pack);
+  } else {
+    *static_cast<P*>(to) = pack;
+  }
+#else
+  __builtin_memcpy(to, &pack, sizeof(pack));
+#endif
+}
+
+template <int kElements, bool kAligned>
+struct Access {
+  static constexpr int kWidth = kElements;
+  template <typename T>
+  ENTRAIN_ANYWHERE static Pack<T, kWidth> Load(const void* from, int64_t i) {
+    const T* const source = static_cast<const T*>(from) + i;
+    Pack<T, kWidth> pack;
+    if constexpr (kAligned) {
+      pack = LoadAligned<Pack<T, kWidth>>(source);
+    } else {
+      ENTRAIN_UNROLL
+      for (int e = 0; e < kWidth; ++e) {
+        pack.at[e] = source[e];
+      }
+    }
+    return pack;
+  }
+  template <typename T>
+  ENTRAIN_ANYWHERE static void Store(void* to, int64_t i, const Pack<T, kWidth>& pack) {
+    T* const target = static_cast<T*>(to) + i;
+    if constexpr (kAligned) {
+      StoreAligned(target, pack);
+    } else {
+      ENTRAIN_UNROLL
+      for (int e = 0; e < kWidth; ++e) {
+        target[e] = pack.at[e];
+      }
+    }
+  }
+  // Elements in the type that they are combined in.
+  template <typename T>
+  ENTRAIN_ANYWHERE static Pack<typename Element<T>::Wide, kWidth> LoadWide(const void* from,
+                                                                           int64_t i) {
+    const Pack<T, kWidth> in = Load<T>(from, i);
+    Pack<typename Element<T>::Wide, kWidth> out;
+    ENTRAIN_UNROLL
+    for (int e = 0; e < kWidth; ++e) {
+      out.at[e] = Element<T>::Widen(in.at[e]);
+    }
+    return out;
+  }
+  template <typename T>
+  ENTRAIN_ANYWHERE static void StoreNarrow(void* to, int64_t i,
+                                           const Pack<typename Element<T>::Wide, kWidth>& in) {
+    Pack<T, kWidth> out;
+    ENTRAIN_UNROLL
+    for (int e = 0; e < kWidth; ++e) {
+      out.at[e] = Element<T>::Narrow(in.at[e]);
+    }
+    Store<T>(to, i, out);
+  }
+};
+
+// One thread's share of a range: body(access, i) for packs and single elements.
+template <int kWidth, typename Body>
+ENTRAIN_ANYWHERE void Share(int64_t thread, int64_t threads, const Range& range, Body body) {
+  const int64_t packs = (range.count - range.head) / kWidth;
+  const int64_t tail = range.head + packs * kWidth;
+  for (int64_t i = thread; i < packs; i += threads) {
+    body(Access<kWidth, true>(), range.head + i * kWidth);
+  }
+  ENTRAIN_NO_UNROLL
+  for (int64_t i = thread; i < range.head; i += threads) {
+    body(Access<1, false>(), i);
+  }
+  ENTRAIN_NO_UNROLL
+  for (int64_t i = tail + thread; i < range.count; i += threads) {
+    body(Access<1, false>(), i);
+  }
+}
+
+template <typename Block>
+ENTRAIN_ANYWHERE int64_t ThreadsOf(const Block& block) {
+  return int64_t{block.blocks} * kThreads;
+}
+template <typename Block>
+ENTRAIN_ANYWHERE int64_t ThreadAt(const Block& block, int thread) {
+  return int64_t{block.index} * kThreads + thread;
+}
+
+template <int kWidth, typename Block, typename Body>
+ENTRAIN_ANYWHERE void Elements(const Block& block, const Range& range, Body body) {
+  block.Last(
+      [&](int thread) { Share<kWidth>(ThreadAt(block, thread), ThreadsOf(block), range, body); });
+}
+
+// ---- Combining
+
+template <typename Op, typename V, int kWidth>
+ENTRAIN_ANYWHERE void Fold(Pack<V, kWidth>& acc, const Pack<V, kWidth>& x) {
+  ENTRAIN_UNROLL
+  for (int e = 0; e < kWidth; ++e) {
+    acc.at[e] = Op::Apply(acc.at[e], x.at[e]);
+  }
+}
+
+template <typename T>
+struct Combine {
+  static constexpr int kWidth = 16 / sizeof(T);
+  template <typename V, int kLanes>
+  ENTRAIN_ANYWHERE static void Add(CombineOp op, Pack<V, kLanes>& acc, const Pack<V, kLanes>& x) {
+    switch (op) {
+      case CombineOp::kSum:
+        return Fold<Sum>(acc, x);
+      case CombineOp::kProd:
+        return Fold<Product>(acc, x);
+      case CombineOp::kMin:
+        return Fold<Min>(acc, x);
+      default:
+        return Fold<Max>(acc, x);
+    }
+  }
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const CombineArgs& args, const Block& block) {
+    Elements<kWidth>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto acc = At::template LoadWide<T>(args.srcs[0], i);
+      for (int j = 1; j < args.n; ++j) {
+        Add(args.op, acc, At::template LoadWide<T>(args.srcs[j], i));
+      }
+      if (args.divide > 1) {
+        ENTRAIN_UNROLL
+        for (int e = 0; e < At::kWidth; ++e) {
+          acc.at[e] = Arithmetic<typename Element<T>::Wide>::Divide(acc.at[e], args.divide);
+        }
+      }
+      At::template StoreNarrow<T>(args.out, i, acc);
+    });
+  }
+};
+
+template <typename V, int kWidth>
+ENTRAIN_ANYWHERE void FoldBits(CombineOp op, Pack<V, kWidth>& acc, const Pack<V, kWidth>& x) {
+  switch (op) {
+    case CombineOp::kAnd:
+      return Fold<BitAnd>(acc, x);
+    case CombineOp::kOr:
+      return Fold<BitOr>(acc, x);
+    default:
+      return Fold<BitXor>(acc, x);
+  }
+}
+
+// The range is in bytes; a pack of them is four words.
+struct CombineBits {
+  template <typename T, typename At>
+  ENTRAIN_ANYWHERE static void Words(const CombineArgs& args, At, int64_t byte) {
+    const auto load = [&](int j) {
+      return At::template Load<T>(static_cast<const char*>(args.srcs[j]) + byte, 0);
+    };
+    auto acc = load(0);
+    for (int j = 1; j < args.n; ++j) {
+      FoldBits(args.op, acc, load(j));
+    }
+    At::template Store<T>(static_cast<char*>(args.out) + byte, 0, acc);
+  }
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const CombineArgs& args, const Block& block) {
+    Elements<16>(block, args.range, [&](auto access, int64_t byte) {
+      if constexpr (decltype(access)::kWidth == 16) {
+        Words<uint32_t>(args, Access<4, true>(), byte);
+      } else {
+        Words<uint8_t>(args, access, byte);
+      }
+    });
+  }
+};
+
+template <typename Bits>
+struct CombineTruths {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const CombineArgs& args, const Block& block) {
+    const Bits any = static_cast<Bits>(args.any), one = static_cast<Bits>(args.one);
+    Elements<16 / sizeof(Bits)>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      const auto load = [&](int j) {
+        auto holds = At::template Load<Bits>(args.srcs[j], i);
+        ENTRAIN_UNROLL
+        for (int e = 0; e < At::kWidth; ++e) {
+          holds.at[e] = (holds.at[e] & any) != 0 ? 1 : 0;
+        }
+        return holds;
+      };
+      auto acc = load(0);
+      for (int j = 1; j < args.n; ++j) {
+        FoldBits(args.op, acc, load(j));
+      }
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        acc.at[e] = acc.at[e] != 0 ? one : Bits{0};
+      }
+      At::template Store<Bits>(args.out, i, acc);
+    });
+  }
+};
+
+template <typename V, typename L>
+struct CombinePairs {
+  using T = Pair<V, L>;
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const CombineArgs& args, const Block& block) {
+    Elements<16 / sizeof(T)>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto acc = At::template Load<T>(args.srcs[0], i);
+      for (int j = 1; j < args.n; ++j) {
+        const auto x = At::template Load<T>(args.srcs[j], i);
+        if (args.op == CombineOp::kMinLoc) {
+          Fold<Locate<true>>(acc, x);
+        } else {
+          Fold<Locate<false>>(acc, x);
+        }
+      }
+      At::template Store<T>(args.out, i, acc);
+    });
+  }
+};
+
+// ---- Converting. A device makes one NaN of all; a processor quiets it and keeps what digits fit.
+
+ENTRAIN_ANYWHERE inline float ToFloat(double x) {
+  const auto bits = __builtin_bit_cast(uint64_t, x);
+  const uint32_t nan = static_cast<uint32_t>(bits >> 32 & 0x80000000u) | 0x7fc00000u |
+                       static_cast<uint32_t>(bits >> 29 & 0x3fffffu);
+  return x == x ? static_cast<float>(x) : FloatOf(nan);
+}
+
+ENTRAIN_ANYWHERE inline double ToDouble(float x) {
+  const uint64_t bits = BitsOf(x);
+  const uint64_t nan =
+      (bits & 0x80000000u) << 32 | uint64_t{0x7ff8} << 48 | (bits & 0x3fffffu) << 29;
+  return x == x ? static_cast<double>(x) : __builtin_bit_cast(double, nan);
+}
+
+// Cut toward zero, with the last bit set when anything was cut off: what a narrower float is then
+// rounded to is what the f64 would have been.
+ENTRAIN_ANYWHERE inline float ToOddFloat(double x) {
+  const float nearest = ToFloat(x);
+  const double back = nearest;
+  const double size = x < 0 ? -x : x, back_size = back < 0 ? -back : back;
+  const uint32_t away = back_size > size ? 1 : 0;
+  const uint32_t inexact = ((back < x) | (back > x)) ? 1 : 0;
+  return FloatOf((BitsOf(nearest) - away) | inexact);
+}
+
+template <typename To, typename From>
+ENTRAIN_ANYWHERE To Convert(From x) {
+  if constexpr (std::is_same_v<From, double>) {
+    return std::is_same_v<To, float> ? Element<To>::Narrow(ToFloat(x))
+                                     : Element<To>::Narrow(ToOddFloat(x));
+  } else if constexpr (std::is_same_v<To, double>) {
+    return ToDouble(Element<From>::Widen(x));
+  } else {
+    return Element<To>::Narrow(Element<From>::Widen(x));
+  }
+}
+
+template <typename From>
+struct CastFrom {
+  template <typename To, typename At>
+  ENTRAIN_ANYWHERE static void To_(const CastArgs& args, At, int64_t i) {
+    if constexpr (!std::is_same_v<To, From>) {
+      const auto in = At::template Load<From>(args.in, i);
+      Pack<To, At::kWidth> out;
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        out.at[e] = Convert<To>(in.at[e]);
+      }
+      At::template Store<To>(args.out, i, out);
+    }
+  }
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const CastArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      switch (args.to) {
+        case FloatType::kF32:
+          return To_<float>(args, access, i);
+        case FloatType::kF64:
+          return To_<double>(args, access, i);
+        case FloatType::kBF16:
+          return To_<BF16>(args, access, i);
+        case FloatType::kF16:
+          return To_<F16>(args, access, i);
+        case FloatType::kF8E4M3:
+          return To_<E4M3>(args, access, i);
+        case FloatType::kF8E5M2:
+          return To_<E5M2>(args, access, i);
+      }
+    });
+  }
+};
+
+template <typename T>
+struct Accumulate {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const AccumulateArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto acc = At::template Load<float>(args.acc, i);
+      const auto x = At::template LoadWide<T>(args.in, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        acc.at[e] = acc.at[e] + static_cast<float>(x.at[e]);
+      }
+      At::template Store<float>(args.acc, i, acc);
+    });
+  }
+};
+
+// ---- Scaling and weighing
+
+template <typename T>
+struct Scale {
+  using Wide = typename Element<T>::Wide;
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const ScaleArgs& args, const Block& block) {
+    const Wide factor =
+        std::is_integral_v<T> ? static_cast<Wide>(args.whole) : static_cast<Wide>(args.factor);
+    Elements<16 / sizeof(T)>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto x = At::template LoadWide<T>(args.in, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        x.at[e] = Product::Apply(x.at[e], factor);
+      }
+      At::template StoreNarrow<T>(args.out, i, x);
+    });
+  }
+};
+
+template <typename T>
+struct Weigh {
+  using Wide = typename Element<T>::Wide;
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const WeighArgs& args, const Block& block) {
+    Elements<16 / sizeof(T)>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto acc = At::template LoadWide<T>(args.srcs[0], i);
+      const auto first = static_cast<Wide>(args.weights[0]);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        acc.at[e] = acc.at[e] * first;
+      }
+      for (int j = 1; j < args.n; ++j) {
+        const auto x = At::template LoadWide<T>(args.srcs[j], i);
+        const auto weight = static_cast<Wide>(args.weights[j]);
+        ENTRAIN_UNROLL
+        for (int e = 0; e < At::kWidth; ++e) {
+          acc.at[e] = acc.at[e] + x.at[e] * weight;
+        }
+      }
+      At::template StoreNarrow<T>(args.out, i, acc);
+    });
+  }
+};
+
+// Each source is read twice, for the vote and for the sum.
+template <typename T>
+struct Agree {
+  using Wide = typename Element<T>::Wide;
+  static constexpr int kWidth = sizeof(T) >= 4 ? 16 / sizeof(T) : 4;
+  template <typename At>
+  ENTRAIN_ANYWHERE static Pack<Wide, At::kWidth> Weighed(const WeighArgs& args, int j, int64_t i) {
+    auto x = At::template LoadWide<T>(args.srcs[j], i);
+    const auto weight = static_cast<Wide>(args.weights[j]);
+    ENTRAIN_UNROLL
+    for (int e = 0; e < At::kWidth; ++e) {
+      x.at[e] = x.at[e] * weight;
+    }
+    return x;
+  }
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const WeighArgs& args, const Block& block) {
+    const auto least = static_cast<Wide>(args.least_divisor);
+    Elements<kWidth>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      Pack<Wide, At::kWidth> total = {}, sum = {}, divisor = {};
+      for (int j = 0; j < args.n; ++j) {
+        const auto y = Weighed<At>(args, j, i);
+        ENTRAIN_UNROLL
+        for (int e = 0; e < At::kWidth; ++e) {
+          const Wide sign = (y.at[e] > 0 ? Wide{1} : Wide{0}) - (y.at[e] < 0 ? Wide{1} : Wide{0});
+          total.at[e] = total.at[e] + (args.count_votes ? sign : y.at[e]);
+        }
+      }
+      for (int j = 0; j < args.n; ++j) {
+        const auto y = Weighed<At>(args, j, i);
+        const auto weight = static_cast<Wide>(args.weights[j]);
+        ENTRAIN_UNROLL
+        for (int e = 0; e < At::kWidth; ++e) {
+          const bool agrees = total.at[e] >= 0 ? y.at[e] > 0 : y.at[e] < 0;
+          sum.at[e] = sum.at[e] + (agrees ? y.at[e] : Wide{0});
+          divisor.at[e] = divisor.at[e] + (agrees ? weight : Wide{0});
+        }
+      }
+      if (args.normalize) {
+        ENTRAIN_UNROLL
+        for (int e = 0; e < At::kWidth; ++e) {
+          const bool divides = (divisor.at[e] >= least) | (divisor.at[e] <= -least);
+          sum.at[e] = sum.at[e] / (divides ? divisor.at[e] : Wide{1});
+        }
+      }
+      At::template StoreNarrow<T>(args.out, i, sum);
+    });
+  }
+};
+
+}  // namespace entrain::device_loops
+
+#include "lib/device/cuda/loops_sift.h"
+#include "lib/device/cuda/loops_updates.h"

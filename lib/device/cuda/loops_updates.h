@@ -1,0 +1,380 @@
+// Part of loops.h: arithmetic on f32 arrays, sums, and the update rules of optimizers.
+#pragma once
+
+#include "lib/device/cuda/loops.h"
+
+namespace entrain::device_loops {
+
+ENTRAIN_ANYWHERE inline float SquareRoot(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(x);
+#else
+  return __builtin_sqrtf(x);
+#endif
+}
+
+// out = u * (a - b)
+struct WeightedDelta {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto anchor = At::template Load<float>(args.a, i);
+      const auto params = At::template Load<float>(args.b, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        anchor.at[e] = args.u * (anchor.at[e] - params.at[e]);
+      }
+      At::template Store<float>(args.out, i, anchor);
+    });
+  }
+};
+
+// out = a + u * b
+struct Axpy {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto y = At::template Load<float>(args.a, i);
+      const auto x = At::template Load<float>(args.b, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        y.at[e] = y.at[e] + args.u * x.at[e];
+      }
+      At::template Store<float>(args.out, i, y);
+    });
+  }
+};
+
+// second = a; out = a + u * b, or of flag a + u * (a * a * b)
+struct Ascend {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto p = At::template Load<float>(args.a, i);
+      const auto g = At::template Load<float>(args.b, i);
+      At::template Store<float>(args.second, i, p);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const float x = p.at[e];
+        p.at[e] = x + args.u * (args.flag ? x * x * g.at[e] : g.at[e]);
+      }
+      At::template Store<float>(args.out, i, p);
+    });
+  }
+};
+
+// out = u * a + v * (x * c - w * b)
+struct AddSharpness {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const FloatsArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto base = At::template Load<float>(args.a, i);
+      const auto g = At::template Load<float>(args.b, i);
+      const auto g2 = At::template Load<float>(args.c, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        base.at[e] = args.u * base.at[e] + args.v * (args.x * g2.at[e] - args.w * g.at[e]);
+      }
+      At::template Store<float>(args.out, i, base);
+    });
+  }
+};
+
+// ---- Numbers: a thread's, then the block's as a tree over its threads. Which elements a thread
+// adds, and in which order, depends on how many there are, and on nothing else.
+
+template <typename Block, typename OfThread>
+ENTRAIN_ANYWHERE void SumOfBlock(const Block& block, double* results, OfThread of_thread) {
+  double* const sums = block.shared;
+  block.Each([&](int thread) { sums[thread] = of_thread(thread); });
+  for (int stride = kThreads / 2; stride > 0; stride /= 2) {
+    block.Each([&](int thread) {
+      if (thread < stride) {
+        sums[thread] += sums[thread + stride];
+      }
+    });
+  }
+  block.Last([&](int thread) {
+    if (thread == 0 && results != nullptr) {
+      results[block.index] = sums[0];
+    }
+  });
+}
+
+// The sum of the squares of at(access, i): packs of four from the first element on, aligned or not,
+// round the threads; what is left over goes to the thread whose turn it is.
+template <typename Block, typename At>
+ENTRAIN_ANYWHERE void SquaresOf(const SumArgs& args, const Block& block, At at) {
+  constexpr int kWidth = 4;
+  SumOfBlock(block, args.results, [&](int thread) {
+    const int64_t threads = ThreadsOf(block), first = ThreadAt(block, thread);
+    const int64_t packs = args.range.count / kWidth;
+    double sum = 0;
+    const auto add = [&](auto access, int64_t i) {
+      const auto x = at(access, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < decltype(access)::kWidth; ++e) {
+        sum += x.at[e] * x.at[e];
+      }
+    };
+    if (args.range.head == 0) {
+      ENTRAIN_UNROLL_4
+      for (int64_t pack = first; pack < packs; pack += threads) {
+        add(Access<kWidth, true>(), pack * kWidth);
+      }
+    } else {
+      ENTRAIN_UNROLL_4
+      for (int64_t pack = first; pack < packs; pack += threads) {
+        add(Access<kWidth, false>(), pack * kWidth);
+      }
+    }
+    if (packs % threads == first) {
+      for (int64_t i = packs * kWidth; i < args.range.count; ++i) {
+        add(Access<1, false>(), i);
+      }
+    }
+    return sum;
+  });
+}
+
+template <int kWidth, typename F>
+ENTRAIN_ANYWHERE Pack<double, kWidth> Doubles(F f) {
+  Pack<double, kWidth> out;
+  ENTRAIN_UNROLL
+  for (int e = 0; e < kWidth; ++e) {
+    out.at[e] = f(e);
+  }
+  return out;
+}
+
+struct SumOfSquares {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const SumArgs& args, const Block& block) {
+    SquaresOf(args, block, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      const auto x = At::template Load<float>(args.x, i);
+      return Doubles<At::kWidth>([&](int e) { return double{x.at[e]}; });
+    });
+  }
+};
+
+struct SumOfSquaredProducts {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const SumArgs& args, const Block& block) {
+    SquaresOf(args, block, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      const auto x = At::template Load<float>(args.x, i);
+      const auto y = At::template Load<float>(args.y, i);
+      return Doubles<At::kWidth>([&](int e) { return double{x.at[e]} * double{y.at[e]}; });
+    });
+  }
+};
+
+// x: the anchor, y: the parameters.
+struct SquareOfDelta {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const SumArgs& args, const Block& block) {
+    SquaresOf(args, block, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      const auto x = At::template Load<float>(args.x, i);
+      const auto y = At::template Load<float>(args.y, i);
+      return Doubles<At::kWidth>([&](int e) { return double{x.at[e] - y.at[e]}; });
+    });
+  }
+};
+
+template <typename Bits>
+struct FindBad {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const FiniteArgs& args, const Block& block) {
+    const auto exponent = static_cast<Bits>(args.exponent);
+    Elements<16 / sizeof(Bits)>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      const auto x = At::template Load<Bits>(args.in, i);
+      bool bad = false;
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        bad |= (x.at[e] & exponent) == exponent && ((i + e) & (args.stride - 1)) == 0;
+      }
+      if (bad) {
+        args.results[0] = 1;  // whoever finds one writes the same
+      }
+    });
+  }
+};
+
+// ---- Optimizers: lib/kernels/kernels_updates.inc has the rules
+
+struct SgdStep {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const SgdStepArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto p = At::template Load<float>(args.p, i);
+      const auto g = At::template Load<float>(args.g, i);
+      Pack<float, At::kWidth> b = {};
+      if (args.momentum && !args.first_step) {
+        b = At::template Load<float>(args.b, i);
+      }
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const float grad = g.at[e] + args.decay * p.at[e];
+        b.at[e] = args.first_step ? grad : args.mu * b.at[e] + grad;
+        const float step = !args.momentum  ? grad
+                           : args.nesterov ? grad + args.mu * b.at[e]
+                                           : b.at[e];
+        p.at[e] = p.at[e] - args.lr * step;
+      }
+      if (args.momentum && args.store) {
+        At::template Store<float>(args.b, i, b);
+      }
+      At::template Store<float>(args.out, i, p);
+    });
+  }
+};
+
+struct OuterStep {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const OuterStepArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      const bool momentum = args.momentum != nullptr;
+      const auto mean = At::template Load<float>(args.mean, i);
+      auto moved = At::template Load<float>(args.anchor, i);
+      Pack<float, At::kWidth> b = {};
+      if (momentum && !args.first_step) {
+        b = At::template Load<float>(args.momentum, i);
+      }
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const float g = args.beta * mean.at[e];
+        b.at[e] = args.first_step ? g : args.mu * b.at[e] + g;
+        const float step = !momentum ? g : args.nesterov ? g + args.mu * b.at[e] : b.at[e];
+        moved.at[e] = moved.at[e] - args.eta * step;
+      }
+      if (momentum) {
+        At::template Store<float>(args.momentum, i, b);
+      }
+      At::template Store<float>(args.anchor, i, moved);
+      At::template Store<float>(args.params, i, moved);
+    });
+  }
+};
+
+struct AdamwStep {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const AdamwStepArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto p = At::template Load<float>(args.p, i);
+      const auto g = At::template Load<float>(args.g, i);
+      auto m = At::template Load<float>(args.m, i);
+      auto v = At::template Load<float>(args.v, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const float grad = g.at[e];
+        m.at[e] = args.beta1 * m.at[e] + args.rest1 * grad;
+        v.at[e] = args.beta2 * v.at[e] + args.rest2 * (grad * grad);
+        const float denominator = SquareRoot(v.at[e]) / args.root2 + args.eps;
+        p.at[e] = p.at[e] * args.keep - args.rate * (m.at[e] / denominator);
+      }
+      if (args.store) {
+        At::template Store<float>(args.m, i, m);
+        At::template Store<float>(args.v, i, v);
+      }
+      At::template Store<float>(args.out, i, p);
+    });
+  }
+};
+
+struct LionStep {
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const LionStepArgs& args, const Block& block) {
+    Elements<4>(block, args.range, [&](auto access, int64_t i) {
+      using At = decltype(access);
+      auto p = At::template Load<float>(args.p, i);
+      const auto g = At::template Load<float>(args.g, i);
+      auto m = At::template Load<float>(args.m, i);
+      ENTRAIN_UNROLL
+      for (int e = 0; e < At::kWidth; ++e) {
+        const float grad = g.at[e];
+        const float mixed = args.beta1 * m.at[e] + args.rest1 * grad;
+        m.at[e] = args.beta2 * m.at[e] + args.rest2 * grad;
+        p.at[e] = p.at[e] * args.keep - (mixed > 0 ? args.rate : mixed < 0 ? -args.rate : 0.0f);
+      }
+      if (args.store) {
+        At::template Store<float>(args.m, i, m);
+      }
+      At::template Store<float>(args.out, i, p);
+    });
+  }
+};
+
+struct AgdStep {
+  // Elements i to i + kWidth - 1; how many were adaptive.
+  template <typename At>
+  ENTRAIN_ANYWHERE static int Step(const AgdStepArgs& args, At, int64_t i) {
+    const bool amsgrad = args.largest != nullptr, win = args.z != nullptr;
+    auto p = At::template Load<float>(args.p, i);
+    const auto g = At::template Load<float>(args.g, i);
+    auto m = At::template Load<float>(args.m, i);
+    auto b = At::template Load<float>(args.b, i);
+    Pack<float, At::kWidth> largest = {}, z = {};
+    if (amsgrad) {
+      largest = At::template Load<float>(args.largest, i);
+    }
+    if (win) {
+      z = args.first_step ? p : At::template Load<float>(args.z, i);
+    }
+    int adaptive = 0;
+    ENTRAIN_UNROLL
+    for (int e = 0; e < At::kWidth; ++e) {
+      const float x = p.at[e], before = m.at[e];
+      const float grad = g.at[e] + args.coupled * x;
+      m.at[e] = args.beta1 * before + args.rest1 * grad;
+      const float change = args.difference * (grad - args.earlier * before);
+      b.at[e] = args.beta2 * b.at[e] + args.rest2 * (change * change);
+      if (amsgrad) {
+        largest.at[e] = largest.at[e] > b.at[e] ? largest.at[e] : b.at[e];
+      }
+      const float root = SquareRoot(amsgrad ? largest.at[e] : b.at[e]);
+      float step = m.at[e] / (root > args.floor ? root : args.floor);
+      step = step < -args.clip ? -args.clip : step;
+      step = step > args.clip ? args.clip : step;
+      const float move = args.rate * step;
+      p.at[e] = x * args.keep - move;
+      if (win) {
+        z.at[e] = (z.at[e] - move) * args.shrink;
+        p.at[e] = x + args.twice_tau * (z.at[e] - x - move - args.pull * x);
+      }
+      adaptive += root >= args.floor ? 1 : 0;
+    }
+    if (args.store) {
+      At::template Store<float>(args.m, i, m);
+      At::template Store<float>(args.b, i, b);
+      if (amsgrad) {
+        At::template Store<float>(args.largest, i, largest);
+      }
+      if (win) {
+        At::template Store<float>(args.z, i, z);
+      }
+    }
+    At::template Store<float>(args.out, i, p);
+    return adaptive;
+  }
+  template <typename Block>
+  ENTRAIN_ANYWHERE static void Run(const AgdStepArgs& args, const Block& block) {
+    SumOfBlock(block, args.results, [&](int thread) {
+      int64_t adaptive = 0;
+      Share<4>(ThreadAt(block, thread), ThreadsOf(block), args.range,
+               [&](auto access, int64_t i) { adaptive += Step(args, access, i); });
+      return static_cast<double>(adaptive);
+    });
+  }
+};
+
+}  // namespace entrain::device_loops

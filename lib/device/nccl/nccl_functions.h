@@ -1,0 +1,37 @@
+// NCCL, found at run time: a table of its functions, so that one binary serves machines with and
+// without it. Nothing is linked.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/device/nccl/nccl_abi.h"
+
+namespace entrain::nccl {
+
+// Thread safety: any thread, as far as NCCL allows it for one communicator.
+struct Functions {
+#define ENTRAIN_NCCL_POINTER(name, result, parameters) result(*name) parameters = nullptr;
+  ENTRAIN_NCCL_FUNCTIONS(ENTRAIN_NCCL_POINTER)
+#undef ENTRAIN_NCCL_POINTER
+  int version = 0;  // what ncclGetVersion says
+
+  // OK for kSuccess and kInProgress, else "ncclAllReduce: remote process exited (...)" with what
+  // NCCL has to say, as
+  //   UNAVAILABLE          kRemoteError, kSystemError: a peer or the way to it
+  //   FAILED_PRECONDITION  kInvalidUsage: two ranks on one device, among others
+  //   INVALID_ARGUMENT     kInvalidArgument
+  //   INTERNAL             CUDA's and NCCL's own errors
+  absl::Status Check(Result result, absl::string_view function) const;
+
+  // From the file. Never closed: it has threads. UNAVAILABLE with the reason: there is none, it
+  // lacks a function, or is older than kOldestVersion.
+  static absl::StatusOr<Functions> Load(const std::string& file);
+};
+
+std::string VersionText(int version);  // 21903: "2.19.3"
+
+}  // namespace entrain::nccl

@@ -1,0 +1,293 @@
+#include "tests/device/cuda/staged_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "lib/base/dtype.h"
+#include "tests/device/cuda/on_device.h"
+
+namespace entrain {
+namespace {
+
+constexpr int64_t kMargin = 256;
+constexpr char kMarginByte = 0x33;
+constexpr int64_t kRoom = int64_t{64} << 20;
+
+// One call's arrays. The same host address is the same device address.
+class Stage {
+ public:
+  Stage() : stream_(Stream().get()) {}
+  ~Stage() {
+    Stream().Finish();
+    for (const auto& [host, array] : arrays_) {
+      CopyBack(host, array);
+    }
+  }
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  template <typename T>
+  T* At(T* host, int64_t bytes) {
+    if (host == nullptr) {
+      return nullptr;
+    }
+    const void* const key = host;
+    const auto known = arrays_.find(key);
+    if (known != arrays_.end()) {
+      return static_cast<T*>(static_cast<void*>(Room() + known->second.begin));
+    }
+    const auto misplaced = static_cast<int64_t>(reinterpret_cast<uintptr_t>(host) % 256);
+    const int64_t begin = (used_ + kMargin + 255) / 256 * 256 + misplaced;
+    used_ = begin + bytes + kMargin;
+    EXPECT_LE(used_, kRoom);
+    const Array array = {begin, bytes, !std::is_const_v<T>};
+    Check(TestDevice().Fill(Room() + begin - kMargin, static_cast<uint8_t>(kMarginByte),
+                            bytes + 2 * kMargin, stream_));
+    Check(TestDevice().Copy(Room() + begin, host, bytes, stream_));
+    arrays_.emplace(key, array);
+    return static_cast<T*>(static_cast<void*>(Room() + begin));
+  }
+  // Runs f, which returns what it returns, with the stream bound.
+  template <typename F>
+  auto Run(F f) {
+    KernelStream bound(TestDevice(), stream_);
+    const Finisher finisher{bound};
+    return f(TestDevice().kernels());
+  }
+
+ private:
+  struct Array {
+    int64_t begin, bytes;
+    bool written;
+  };
+  struct Finisher {
+    KernelStream& bound;
+    ~Finisher() { Check(bound.status()); }
+  };
+  static void Check(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
+  static TestStream& Stream() {
+    static auto* const stream = new TestStream(TestDevice());
+    return *stream;
+  }
+  static char* Room() {
+    static auto* const memory = new TestMemory(TestDevice(), kRoom);
+    return memory->get();
+  }
+  void CopyBack(const void* host, const Array& array) {
+    std::vector<char> bytes(static_cast<size_t>(array.bytes + 2 * kMargin));
+    Check(TestDevice().Copy(bytes.data(), Room() + array.begin - kMargin,
+                            static_cast<int64_t>(bytes.size()), stream_));
+    Stream().Finish();
+    const auto intact = [](char byte) { return byte == kMarginByte; };
+    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.begin() + kMargin, intact) &&
+                std::all_of(bytes.end() - kMargin, bytes.end(), intact))
+        << "a kernel wrote around its array";
+    if (array.written) {
+      std::memcpy(const_cast<void*>(host), bytes.data() + kMargin,
+                  static_cast<size_t>(array.bytes));
+    } else {
+      EXPECT_EQ(std::memcmp(host, bytes.data() + kMargin, static_cast<size_t>(array.bytes)), 0)
+          << "a kernel wrote to its input";
+    }
+  }
+
+  const StreamHandle stream_;
+  int64_t used_ = 0;
+  std::map<const void*, Array> arrays_;
+};
+
+// Those that the destination is one of are written.
+std::vector<const void*> All(Stage& stage, const void* const* srcs, int n, int64_t bytes) {
+  std::vector<const void*> there;
+  for (int j = 0; j < n; ++j) {
+    there.push_back(stage.At(srcs[j], bytes));
+  }
+  return there;
+}
+
+int64_t BytesOf(DType dtype, int64_t count) {
+  return count * SizeOf(dtype);
+}
+
+void Combine(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n, int64_t count,
+             int divide) {
+  Stage stage;
+  void* const out = stage.At(dst, BytesOf(dtype, count));
+  const auto in = All(stage, srcs, n, BytesOf(dtype, count));
+  stage.Run([&](const Kernels& k) { k.combine(op, dtype, out, in.data(), n, count, divide); });
+}
+
+void Cast(void* dst, DType to, const void* src, DType from, int64_t count) {
+  Stage stage;
+  void* const out = stage.At(dst, BytesOf(to, count));
+  const void* const in = stage.At(src, BytesOf(from, count));
+  stage.Run([&](const Kernels& k) { k.cast(out, to, in, from, count); });
+}
+
+double SquareOfDelta(const float* anchor, const float* params, int64_t count) {
+  Stage stage;
+  const float *const a = stage.At(anchor, count * 4), *const p = stage.At(params, count * 4);
+  return stage.Run([&](const Kernels& k) { return k.square_of_delta(a, p, count); });
+}
+
+void WeightedDelta(float* delta, const float* anchor, const float* params, float weight,
+                   int64_t count) {
+  Stage stage;
+  float* const d = stage.At(delta, count * 4);
+  const float *const a = stage.At(anchor, count * 4), *const p = stage.At(params, count * 4);
+  stage.Run([&](const Kernels& k) { k.weighted_delta(d, a, p, weight, count); });
+}
+
+double SumOfSquares(const float* x, int64_t count) {
+  Stage stage;
+  const float* const there = stage.At(x, count * 4);
+  return stage.Run([&](const Kernels& k) { return k.sum_of_squares(there, count); });
+}
+
+double SumOfSquaredProducts(const float* x, const float* y, int64_t count) {
+  Stage stage;
+  const float *const a = stage.At(x, count * 4), *const b = stage.At(y, count * 4);
+  return stage.Run([&](const Kernels& k) { return k.sum_of_squared_products(a, b, count); });
+}
+
+void Axpy(float* y, float a, const float* x, int64_t count) {
+  Stage stage;
+  float* const there = stage.At(y, count * 4);
+  const float* const in = stage.At(x, count * 4);
+  stage.Run([&](const Kernels& k) { k.axpy(there, a, in, count); });
+}
+
+void ScaleAny(DType dtype, void* dst, const void* src, int64_t count, double factor) {
+  Stage stage;
+  void* const out = stage.At(dst, BytesOf(dtype, count));
+  const void* const in = stage.At(src, BytesOf(dtype, count));
+  stage.Run([&](const Kernels& k) { k.scale_any(dtype, out, in, count, factor); });
+}
+
+void CombineWeighted(DType dtype, void* dst, const void* const* srcs, const double* weights, int n,
+                     int64_t count) {
+  Stage stage;
+  void* const out = stage.At(dst, BytesOf(dtype, count));
+  const auto in = All(stage, srcs, n, BytesOf(dtype, count));
+  stage.Run(
+      [&](const Kernels& k) { k.combine_weighted(dtype, out, in.data(), weights, n, count); });
+}
+
+void CombineAgreeing(Consensus consensus, bool normalize, DType dtype, void* dst,
+                     const void* const* srcs, const double* weights, int n, int64_t count) {
+  Stage stage;
+  void* const out = stage.At(dst, BytesOf(dtype, count));
+  const auto in = All(stage, srcs, n, BytesOf(dtype, count));
+  stage.Run([&](const Kernels& k) {
+    k.combine_agreeing(consensus, normalize, dtype, out, in.data(), weights, n, count);
+  });
+}
+
+void Accumulate(float* acc, const void* src, DType from, int64_t count) {
+  Stage stage;
+  float* const there = stage.At(acc, count * 4);
+  const void* const in = stage.At(src, BytesOf(from, count));
+  stage.Run([&](const Kernels& k) { k.accumulate(there, in, from, count); });
+}
+
+bool AllFinite(const void* x, DType dtype, int64_t count) {
+  Stage stage;
+  const void* const there = stage.At(x, BytesOf(dtype, count));
+  return stage.Run([&](const Kernels& k) { return k.all_finite(there, dtype, count); });
+}
+
+void Sgd(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count) {
+  Stage stage;
+  float *const o = stage.At(out, count * 4), *const x = stage.At(p, count * 4);
+  const float* const grad = stage.At(g, count * 4);
+  float* const momentum = stage.At(b, count * 4);
+  stage.Run([&](const Kernels& k) { k.sgd(args, o, x, grad, momentum, count); });
+}
+
+void Adamw(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v,
+           int64_t count) {
+  Stage stage;
+  float *const o = stage.At(out, count * 4), *const x = stage.At(p, count * 4);
+  const float* const grad = stage.At(g, count * 4);
+  float *const mean = stage.At(m, count * 4), *const square = stage.At(v, count * 4);
+  stage.Run([&](const Kernels& k) { k.adamw(args, o, x, grad, mean, square, count); });
+}
+
+void Lion(const LionArgs& args, float* out, float* p, const float* g, float* m, int64_t count) {
+  Stage stage;
+  float *const o = stage.At(out, count * 4), *const x = stage.At(p, count * 4);
+  const float* const grad = stage.At(g, count * 4);
+  float* const mean = stage.At(m, count * 4);
+  stage.Run([&](const Kernels& k) { k.lion(args, o, x, grad, mean, count); });
+}
+
+int64_t Agd(const AgdArgs& args, const AgdArrays& arrays, int64_t count) {
+  Stage stage;
+  AgdArrays there;
+  there.out = stage.At(arrays.out, count * 4);
+  there.p = stage.At(arrays.p, count * 4);
+  there.g = stage.At(arrays.g, count * 4);
+  there.m = stage.At(arrays.m, count * 4);
+  there.b = stage.At(arrays.b, count * 4);
+  there.largest = stage.At(arrays.largest, count * 4);
+  there.z = stage.At(arrays.z, count * 4);
+  return stage.Run([&](const Kernels& k) { return k.agd(args, there, count); });
+}
+
+void Ascend(bool adaptive, float scale, float* p, float* saved, const float* g, int64_t count) {
+  Stage stage;
+  float *const x = stage.At(p, count * 4), *const s = stage.At(saved, count * 4);
+  const float* const grad = stage.At(g, count * 4);
+  stage.Run([&](const Kernels& k) { k.ascend(adaptive, scale, x, s, grad, count); });
+}
+
+void AddSharpness(const SharpnessArgs& args, float* out, const float* base, const float* g,
+                  const float* g2, int64_t count) {
+  Stage stage;
+  float* const o = stage.At(out, count * 4);
+  const float* const b = stage.At(base, count * 4);
+  const float *const first = stage.At(g, count * 4), *const second = stage.At(g2, count * 4);
+  stage.Run([&](const Kernels& k) { k.add_sharpness(args, o, b, first, second, count); });
+}
+
+void OuterStep(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params,
+               const float* mean, int64_t count) {
+  Stage stage;
+  float *const a = stage.At(anchor, count * 4), *const b = stage.At(momentum, count * 4);
+  float* const p = stage.At(params, count * 4);
+  const float* const in = stage.At(mean, count * 4);
+  stage.Run([&](const Kernels& k) { k.outer_step(args, beta, a, b, p, in, count); });
+}
+
+constexpr Kernels kStaged = {
+    .name = "cuda",
+    .combine = Combine,
+    .cast = Cast,
+    .square_of_delta = SquareOfDelta,
+    .weighted_delta = WeightedDelta,
+    .sum_of_squares = SumOfSquares,
+    .sum_of_squared_products = SumOfSquaredProducts,
+    .axpy = Axpy,
+    .scale_any = ScaleAny,
+    .combine_weighted = CombineWeighted,
+    .combine_agreeing = CombineAgreeing,
+    .accumulate = Accumulate,
+    .all_finite = AllFinite,
+    .sgd = Sgd,
+    .adamw = Adamw,
+    .lion = Lion,
+    .agd = Agd,
+    .ascend = Ascend,
+    .add_sharpness = AddSharpness,
+    .outer_step = OuterStep,
+};
+
+}  // namespace
+
+const Kernels& StagedKernels() {
+  return kStaged;
+}
+
+}  // namespace entrain

@@ -1,0 +1,77 @@
+// A table of NCCL's functions that does nothing but write down what it is asked, and a device
+// likewise: what the adapter makes of a call, argument by argument. One test at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lib/device/device.h"
+#include "lib/device/nccl/nccl_functions.h"
+
+namespace entrain::nccl {
+
+struct Recorded {
+  std::vector<std::string> lines;  // "AllReduce 1000 2000 4 f32 sum", in hexadecimal the addresses
+  int entered = 0;                 // Enter without Leave
+  bool outside = false;            // NCCL was called without the device
+  // Answers.
+  Result init = kInProgress, async = kSuccess, call = kSuccess, destroy = kSuccess;
+  int polls_in_progress = 0;  // so many questions are answered with kInProgress first
+  int communicators = 0;      // that have neither been destroyed nor aborted
+};
+
+// Fresh at each call; those before are over.
+Recorded& StartRecording();
+Functions RecordingFunctions();
+
+// Memory is an address that nobody may follow.
+class RecordingDevice final : public Device {
+ public:
+  int ordinal() const override { return 0; }
+  const std::string& name() const override { return name_; }
+  const std::array<uint8_t, 16>& uuid() const override { return uuid_; }
+  absl::Status Enter() override;
+  void Leave() override;
+  absl::StatusOr<void*> Allocate(int64_t bytes) override;
+  void Free(void* memory) override;
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes) override { return Allocate(bytes); }
+  void FreePinned(void* memory) override { Free(memory); }
+  absl::StatusOr<StreamHandle> CreateStream() override { return StreamHandle{}; }
+  void DestroyStream(StreamHandle) override {}
+  absl::Status Copy(void* dst, const void* src, int64_t bytes, StreamHandle stream) override;
+  absl::Status Fill(void*, uint8_t, int64_t, StreamHandle) override { return absl::OkStatus(); }
+  absl::Status AwaitWord(StreamHandle, const uint32_t*, uint32_t) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<EventHandle> CreateEvent() override { return EventHandle{}; }
+  void DestroyEvent(EventHandle) override {}
+  absl::Status Record(EventHandle event, StreamHandle stream) override;
+  absl::StatusOr<bool> Reached(EventHandle) override { return true; }
+  absl::Status AwaitEvent(StreamHandle stream, EventHandle event) override;
+  absl::StatusOr<DeviceExport> Export(const void*) override { return DeviceExport{}; }
+  absl::StatusOr<void*> Open(const DeviceExport&) override { return nullptr; }
+  void Close(const DeviceExport&) override {}
+  absl::Status KeepLargest(DType, void*, const void*, int64_t, int64_t, StreamHandle,
+                           Deadline) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle, Deadline) override {
+    return absl::UnimplementedError("Hash");
+  }
+  absl::Status KeepRandom(DType, void*, const void*, int64_t, int64_t, const Draws&, uint64_t,
+                          StreamHandle) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> PackNonzero(DType, const void*, int64_t, uint64_t*, void*, StreamHandle,
+                                      Deadline) override {
+    return 0;
+  }
+  int most_sources() const override { return 1; }
+  const Kernels& kernels() const override;
+
+ private:
+  const std::string name_ = "recording";
+  const std::array<uint8_t, 16> uuid_{};
+};
+
+}  // namespace entrain::nccl
