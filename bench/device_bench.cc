@@ -13,10 +13,10 @@
 #include "lib/base/clock.h"
 #include "lib/base/dtype.h"
 #include "lib/base/status.h"
+#include "lib/device/registry.h"
 #include "lib/kernels/kernels.h"
 #include "tools/command_line.h"
 #include "tools/perf/statistics.h"
-#include "transports/registry.h"
 
 namespace entrain {
 namespace {

@@ -1,10 +1,10 @@
-# CUDA: AUTO takes it where nvcc is, ON insists on it. Only the toolkit is needed to build, no driver and no device; nothing
+# ENTRAIN_DEVICE: AUTO takes the device side where nvcc is, ON insists on it. Only the toolkit is needed to build, no driver and no device; nothing
 # is linked. Sets entrain_nvcc (empty: none), entrain_cuda_include, and cuda_state for the summary.
 include_guard()
 
 set(entrain_nvcc "")
 set(cuda_state "off")
-if(NOT ENTRAIN_CUDA STREQUAL "OFF")
+if(NOT ENTRAIN_DEVICE STREQUAL "OFF")
   find_program(ENTRAIN_NVCC nvcc
     HINTS "$ENV{CUDACXX}" "${CMAKE_CUDA_COMPILER}" "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin"
           "${CUDAToolkit_ROOT}/bin" /usr/local/cuda/bin
@@ -35,8 +35,8 @@ if(NOT ENTRAIN_CUDA STREQUAL "OFF")
   if(entrain_nvcc)
     set(cuda_state "${entrain_nvcc}")
     enable_language(ASM)
-  elseif(ENTRAIN_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "ENTRAIN_CUDA is ON, but ${reason}")
+  elseif(ENTRAIN_DEVICE STREQUAL "ON")
+    message(FATAL_ERROR "ENTRAIN_DEVICE is ON, but ${reason}")
   else()
     set(cuda_state "${reason}")
   endif()

@@ -8,8 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-#include "lib/device/cuda/cuda_devices.h"
-#include "lib/device/nccl/nccl_library.h"
 #include "transports/fault/fault_transport.h"
 #include "transports/inproc/inproc_transport.h"
 #include "transports/shm/shm_transport.h"
@@ -38,7 +36,7 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
-// No paths between hosts, but named like them: what calls on device memory may use (lib/device/calls/device_runner.h).
+// No paths between hosts, but named like them: what calls on device memory may use (lib/device/calls).
 constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 
 std::string KnownNames() {
@@ -100,14 +98,6 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLin
                                                         const TransportConfig& config,
                                                         Events* events) {
   return CreateFaultTransport(std::move(link), factory, config, events);
-}
-
-absl::StatusOr<Devices*> OpenDevices() {
-  return OpenCudaDevices();
-}
-
-absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary() {
-  return OpenNccl();
 }
 
 }  // namespace entrain

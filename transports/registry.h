@@ -11,8 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-#include "lib/device/device.h"
-#include "lib/device/offload.h"
 #include "transports/fault_plan.h"
 #include "transports/transport.h"
 
@@ -36,11 +34,6 @@ absl::Span<const TransportFactory> TransportRegistry();
 // "shm,tcp" to names, each known and named once; empty: all. The order of the text is ignored:
 // preference is fixed.
 absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
-
-// The accelerators of this process, and the library that does whole collectives on them;
-// UNAVAILABLE with the reason where there are none.
-absl::StatusOr<Devices*> OpenDevices();
-absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
 
 // One emulated link for all that a process sends (transports/fault). `rank`: its own.
 class FaultLink;

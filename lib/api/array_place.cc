@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/runtime.h"
+#include "lib/device/registry.h"
 
 namespace entrain::api {
 

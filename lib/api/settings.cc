@@ -10,6 +10,7 @@
 #include "lib/base/config.h"
 #include "lib/base/log.h"
 #include "lib/base/status.h"
+#include "lib/device/calls/factory.h"
 #include "lib/net/key_file.h"
 
 namespace entrain::api {
@@ -63,6 +64,7 @@ absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* 
   options.host_id = TextOrEmpty(known.host_id);
   options.own_thread = known.progress == ENTRAIN_PROGRESS_THREAD;
   options.engines = known.engines;
+  options.device_calls = kDeviceCalls;
   if (known.log != nullptr) {
     SetLogSink(known.log, known.log_user);
   }
@@ -107,7 +109,7 @@ absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config) {
     ENTRAIN_RETURN_IF_ERROR(NotNull(config.runtime, "config.runtime"));
     options.runtime = config.runtime->runtime;
   } else {
-    ENTRAIN_ASSIGN_OR_RETURN(options.runtime, Runtime::Default());
+    ENTRAIN_ASSIGN_OR_RETURN(options.runtime, Runtime::Default(kDeviceCalls));
   }
   return options;
 }

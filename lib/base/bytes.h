@@ -24,6 +24,9 @@ inline absl::string_view AsText(ConstBytes bytes) {
 }
 
 enum class MemoryKind : int32_t { kHost = 0, kDevice = 1, kHostPinned = 2 };
+// Why there is no memory but the host's in a build without lib/device/{cuda,nccl,calls}.
+inline constexpr char kBuiltWithoutDevices[] =
+    "this library was built without CUDA (the build option ENTRAIN_DEVICE)";
 
 // Memory that somebody else owns. `bytes` may be 0, and then `data` may be null.
 struct BufferView {

@@ -151,7 +151,7 @@ class CommCore final : public ContextOwner,
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);
 
-  // For a call that is made of several (packed_call.h, device_calls.h): as many numbers; counted as one call.
+  // For a call that is made of several (packed_call.h, lib/device/calls): as many numbers; counted as one call.
   absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts one of them, under a number that the whole has got. `among`: whose ranks exchange it; its root is a place

@@ -15,10 +15,10 @@
 #include "lib/base/status.h"
 #include "lib/comm/bootstrap.h"
 #include "lib/comm/comm_core.h"
+#include "lib/comm/device_calls.h"
 #include "lib/comm/probe.h"
 #include "lib/comm/runtime.h"
 #include "lib/comm/split_work.h"
-#include "lib/device/calls/device_runner.h"
 #include "lib/store/store.h"
 
 namespace entrain {
@@ -278,12 +278,11 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
 absl::StatusOr<DeviceCalls*> Communicator::OnDevice() {
   absl::MutexLock lock(&device_mutex_);
   if (device_calls_ == nullptr) {
-    const auto devices = ProcessDevices();
-    if (!devices.ok()) {
-      return absl::Status(devices.status().code(),
-                          absl::StrCat("options.", devices.status().message()));
+    auto made = runtime_->MakeDeviceCalls(core_);
+    if (!made.ok()) {
+      return absl::Status(made.status().code(), absl::StrCat("options.", made.status().message()));
     }
-    device_calls_ = std::make_unique<DeviceCalls>(core_, **devices, runtime_->device_ways());
+    device_calls_ = *std::move(made);
   }
   return device_calls_.get();
 }

@@ -69,7 +69,7 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Create(const RuntimeOptions& o
   return runtime;
 }
 
-absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default() {
+absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default(DeviceCallsFactory device_calls) {
   // The process's shared state. A weak pointer: the runtime lives as long as its users. What stores
   // remember of it lives longer, and so do the counts.
   static absl::Mutex mutex(absl::kConstInit);
@@ -79,7 +79,9 @@ absl::StatusOr<std::shared_ptr<Runtime>> Runtime::Default() {
   if (std::shared_ptr<Runtime> runtime = current->lock()) {
     return runtime;
   }
-  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Create({}));
+  RuntimeOptions options;
+  options.device_calls = device_calls;
+  ENTRAIN_ASSIGN_OR_RETURN(std::shared_ptr<Runtime> runtime, Create(options));
   runtime->uses_ = *uses;
   *current = runtime;
   return runtime;
@@ -162,27 +164,11 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Devices*> ProcessDevices() {
-  auto devices = OpenDevices();
-  return devices.ok() ? devices
-                      : absl::UnimplementedError(
-                            absl::StrCat("memory 1 (of a device): ", devices.status().message()));
-}
-
-DeviceWays Runtime::device_ways() const {
-  const auto may = [this](absl::string_view name) {
-    return std::find(transport_names_.begin(), transport_names_.end(), name) !=
-           transport_names_.end();
-  };
-  DeviceWays ways;
-  ways.direct = may("cuda");
-  ways.whole = may("nccl");
-  ways.node_groups = may("node_groups");
-  const auto library = ways.whole || ways.node_groups ? OpenOffloadLibrary() : nullptr;
-  if (library.ok()) {
-    ways.library = *library;
-  }
-  return ways;
+absl::StatusOr<std::unique_ptr<DeviceCalls>> Runtime::MakeDeviceCalls(
+    std::shared_ptr<CommCore> core) const {
+  return options_.device_calls != nullptr ? options_.device_calls(std::move(core), transport_names_)
+                                          : absl::UnimplementedError(absl::StrCat(
+                                                "memory 1 (of a device): ", kBuiltWithoutDevices));
 }
 
 int UseCounts::Next(const std::string& store_url, const std::string& name) {

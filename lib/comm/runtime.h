@@ -13,8 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/device/calls/device_side.h"
-#include "lib/device/device.h"
+#include "lib/comm/device_calls.h"
 #include "lib/engine/engine.h"
 #include "lib/memory/buffer.h"
 #include "lib/memory/shared_regions.h"
@@ -31,6 +30,7 @@ struct RuntimeOptions {
   std::string host_id;
   bool own_thread = true;  // false: progress only inside callers
   int engines = 0;
+  DeviceCallsFactory device_calls = nullptr;  // null: calls on device memory are refused
 };
 
 // How often communicators of each name have been made from each store. Thread safety: any thread.
@@ -47,7 +47,7 @@ class Runtime {
  public:
   static absl::StatusOr<std::shared_ptr<Runtime>> Create(const RuntimeOptions& options);
   // The process's default one: made on first use, kept while anybody holds it.
-  static absl::StatusOr<std::shared_ptr<Runtime>> Default();
+  static absl::StatusOr<std::shared_ptr<Runtime>> Default(DeviceCallsFactory device_calls);
   // Ends every communicator of it that still stands. Never waits for the network.
   ~Runtime();
 
@@ -65,8 +65,9 @@ class Runtime {
   // After EnsureStarted.
   Engine& engine() { return *engine_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_; }
-  // What calls on device memory may use, besides staging: what transports names, or all there is.
-  DeviceWays device_ways() const;
+  // UNIMPLEMENTED with the reason where calls on device memory are refused.
+  absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
+      std::shared_ptr<CommCore> core) const;
   // A number for the next communicator of this name that is made from one store, so that names can
   // be used again. The process's default runtimes, one after the other, count on.
   int NextUse(const std::string& store_url, const std::string& name) {
@@ -89,9 +90,6 @@ class Runtime {
   std::shared_ptr<UseCounts> uses_ = std::make_shared<UseCounts>();
   std::shared_ptr<Engine> engine_;  // shared with communicators, for threads still in a wait
 };
-
-// The process's accelerators; UNIMPLEMENTED with the reason where there are none.
-absl::StatusOr<Devices*> ProcessDevices();
 
 // boot id + network namespace + IPC namespace: processes with the same can share memory and
 // loopback.

@@ -11,7 +11,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
-#include "lib/comm/runtime.h"
+#include "lib/device/registry.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/add_time.h"
 #include "lib/train/timed_call.h"

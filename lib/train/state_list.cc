@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/comm/runtime.h"
+#include "lib/device/registry.h"
 
 namespace entrain {
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
+#include "lib/device/calls/factory.h"
 #include "lib/store/store.h"
 #include "tools/perf/cores.h"
 
@@ -26,6 +27,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Join(const RanksOptions& options,
   RuntimeOptions runtime_options;
   runtime_options.transports = options.transports;
   runtime_options.own_thread = options.own_thread;
+  runtime_options.device_calls = kDeviceCalls;
   if (options.core) {
     perf::PinToCore(options.core(rank));
   }

@@ -8,7 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/device/device.h"
-#include "transports/registry.h"
+#include "lib/device/registry.h"
 
 namespace entrain::perf {
 namespace {

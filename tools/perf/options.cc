@@ -11,6 +11,7 @@
 #include "collectives/catalog.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
+#include "lib/device/registry.h"
 #include "transports/registry.h"
 #include <CLI/CLI.hpp>
 

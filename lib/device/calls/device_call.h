@@ -1,4 +1,4 @@
-// One call on device memory under way: see device_calls.h.
+// One call on device memory under way: see device_runner.h.
 //
 // Thread safety: one thread starts it, then it is the runner's; as a Work, any.
 #pragma once

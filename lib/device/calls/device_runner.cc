@@ -8,15 +8,43 @@
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
+#include "lib/device/calls/factory.h"
+#include "lib/device/registry.h"
 
 namespace entrain {
+namespace {
 
-DeviceCalls::DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
+// The ways that the names allow, besides staging.
+DeviceWays WaysOf(absl::Span<const std::string> transports) {
+  const auto may = [&](absl::string_view name) {
+    return std::find(transports.begin(), transports.end(), name) != transports.end();
+  };
+  DeviceWays ways;
+  ways.direct = may("cuda");
+  ways.whole = may("nccl");
+  ways.node_groups = may("node_groups");
+  const auto library = ways.whole || ways.node_groups ? OpenOffloadLibrary() : nullptr;
+  if (library.ok()) {
+    ways.library = *library;
+  }
+  return ways;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceCalls>> MakeDeviceCalls(
+    std::shared_ptr<CommCore> core, absl::Span<const std::string> transports) {
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  return std::unique_ptr<DeviceCalls>(
+      std::make_unique<DeviceRunner>(std::move(core), *devices, WaysOf(transports)));
+}
+
+DeviceRunner::DeviceRunner(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways)
     : core_(std::move(core)), devices_(devices), ways_(ways) {}
 
-DeviceCalls::~DeviceCalls() = default;
+DeviceRunner::~DeviceRunner() = default;
 
-absl::StatusOr<Device*> DeviceCalls::DeviceOf(const Call& call) const {
+absl::StatusOr<Device*> DeviceRunner::DeviceOf(const Call& call) const {
   Device* device = nullptr;
   for (const auto& [name, buffer] : {std::pair("in", &call.in), std::pair("out", &call.out)}) {
     if (buffer->bytes == 0) {
@@ -41,7 +69,7 @@ absl::StatusOr<Device*> DeviceCalls::DeviceOf(const Call& call) const {
   return device;
 }
 
-absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
+absl::Status DeviceRunner::EnsureSide(Device* device, StreamHandle stream) {
   if (side_ != nullptr) {
     return device == nullptr || device == &side_->device()
                ? absl::OkStatus()
@@ -60,18 +88,18 @@ absl::Status DeviceCalls::EnsureSide(Device* device, StreamHandle stream) {
   return absl::OkStatus();
 }
 
-bool DeviceCalls::AllSettled() const {
+bool DeviceRunner::AllSettled() const {
   absl::MutexLock lock(&mutex_);
   return std::all_of(calls_.begin(), calls_.end(),
                      [](const auto& call) { return call->settled(); });
 }
 
-bool DeviceCalls::NoneOpen() const {
+bool DeviceRunner::NoneOpen() const {
   absl::MutexLock lock(&mutex_);
   return calls_.empty();
 }
 
-absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call, bool blocks) {
+absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   ENTRAIN_RETURN_IF_ERROR(core_->status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   const int64_t now = core_->engine().clock().Now();
@@ -105,7 +133,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCalls::Start(Call call, bool blocks) {
   return RefPtr<Work>::Adopt(started.Leak());
 }
 
-absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
+absl::Status DeviceRunner::Reserve(const Call& call, int at_once) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
@@ -121,7 +149,7 @@ absl::Status DeviceCalls::Reserve(const Call& call, int at_once) {
   return absl::OkStatus();
 }
 
-std::vector<RefPtr<Work>> DeviceCalls::open() const {
+std::vector<RefPtr<Work>> DeviceRunner::open() const {
   absl::MutexLock lock(&mutex_);
   std::vector<RefPtr<Work>> works;
   for (const auto& call : calls_) {
@@ -132,7 +160,7 @@ std::vector<RefPtr<Work>> DeviceCalls::open() const {
   return works;
 }
 
-void DeviceCalls::Close() {
+void DeviceRunner::Close() {
   std::thread runner;
   {
     absl::MutexLock lock(&mutex_);
@@ -144,7 +172,7 @@ void DeviceCalls::Close() {
   }
 }
 
-bool DeviceCalls::Look() {
+bool DeviceRunner::Look() {
   std::vector<RefPtr<DeviceCall>> calls;
   {
     absl::MutexLock lock(&mutex_);
@@ -170,7 +198,7 @@ bool DeviceCalls::Look() {
   return moved;
 }
 
-void DeviceCalls::Run() {
+void DeviceRunner::Run() {
   int64_t quiet_since = 0;
   uint64_t known = 0;
   for (;;) {

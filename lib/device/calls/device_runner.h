@@ -31,6 +31,7 @@
 #include "absl/synchronization/mutex.h"
 
 #include "lib/base/call.h"
+#include "lib/comm/device_calls.h"
 #include "lib/device/calls/device_side.h"
 #include "lib/device/device.h"
 #include "lib/engine/work.h"
@@ -40,21 +41,17 @@ namespace entrain {
 class CommCore;
 class DeviceCall;
 
-class DeviceCalls {
+class DeviceRunner final : public DeviceCalls {
  public:
-  DeviceCalls(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways);
-  ~DeviceCalls();  // after Close
+  DeviceRunner(std::shared_ptr<CommCore> core, Devices& devices, const DeviceWays& ways);
+  ~DeviceRunner() override;
 
-  // The call's options.device says where its buffers are; checked: INVALID_ARGUMENT for those that are not, or are on
-  // another device than the first call's. `blocks`: the caller waits for the end at once, so the call holds no stream.
-  absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
-  // What so many calls like this one, or smaller, under way at once will need of page-locked and other memory, so that
-  // starting them allocates none. Nothing is sent.
-  absl::Status Reserve(const Call& call, int at_once) ABSL_LOCKS_EXCLUDED(starting_, mutex_);
-  // Started and not over.
-  std::vector<RefPtr<Work>> open() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The communicator has ended: what is under way fails soon. Waits for that.
-  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<RefPtr<Work>> Start(Call call, bool blocks) override
+      ABSL_LOCKS_EXCLUDED(starting_, mutex_);
+  absl::Status Reserve(const Call& call, int at_once) override
+      ABSL_LOCKS_EXCLUDED(starting_, mutex_);
+  std::vector<RefPtr<Work>> open() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Close() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   absl::StatusOr<Device*> DeviceOf(const Call& call) const;

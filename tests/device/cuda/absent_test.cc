@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-#include "transports/registry.h"
+#include "lib/device/registry.h"
 
 namespace entrain {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "gtest/gtest.h"
 
+#include "lib/device/registry.h"
 #include "tests/support/fake_cuda/fake_driver.h"
-#include "transports/registry.h"
 
 namespace entrain {
 
