@@ -133,11 +133,10 @@ absl::Status PackedCall::Check(const Call& call, int size) {
 }
 
 absl::StatusOr<RefPtr<PackedCall>> PackedCall::Make(std::shared_ptr<CommCore> core,
-                                                    const Call& call, int64_t now_ns,
-                                                    const Sifted* sifted) {
+                                                    const Call& call, int64_t now_ns) {
   ENTRAIN_RETURN_IF_ERROR(Check(call, core->size()));
   auto packed = RefPtr<PackedCall>::Adopt(new PackedCall(std::move(core), call, now_ns));
-  ENTRAIN_RETURN_IF_ERROR(packed->PackInput(sifted));
+  ENTRAIN_RETURN_IF_ERROR(packed->PackInput());
   return packed;
 }
 
@@ -149,8 +148,8 @@ Draws PackedCall::DrawsFor(uint64_t purpose) const {
   return Draws(merging_.seed, static_cast<uint64_t>(rank_), draw_, purpose);
 }
 
-absl::Status PackedCall::PackInput(const Sifted* sifted) {
-  draw_ = sifted != nullptr ? sifted->draw : call_->reduction.merge_state->NextCall();
+absl::Status PackedCall::PackInput() {
+  draw_ = call_->reduction.merge_state->NextCall();
   // Lengths that everybody knows.
   for (int r = 0; r < size_; ++r) {
     to_[At(r)] = contributes(rank_) ? DenseBytes(packing_, elements(r)) : 0;
@@ -159,9 +158,6 @@ absl::Status PackedCall::PackInput(const Sifted* sifted) {
   }
   if (!contributes(rank_)) {
     return absl::OkStatus();
-  }
-  if (sifted != nullptr) {
-    return PackSifted(*sifted);
   }
   const auto* const input = static_cast<const float*>(call_->in.data);
   const int64_t count = slices_.first.back();
@@ -180,18 +176,6 @@ absl::Status PackedCall::PackInput(const Sifted* sifted) {
     }
   });
   return status;
-}
-
-absl::Status PackedCall::PackSifted(const Sifted& sifted) {
-  const int64_t count = slices_.first.back();
-  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer dense,
-                           core_->pool().Take(std::max<int64_t>(count * SizeOf(call_->dtype), 1)));
-  Spread(call_->dtype, sifted.words, sifted.values, count, dense.data());
-  Sieve sieve;
-  sieve.kind = Sieve::kNonzero;
-  const absl::Status packed = PackVector(dense.data(), sieve);
-  core_->pool().Give(std::move(dense));
-  return packed;
 }
 
 Sieve PackedCall::SieveFor(const void* x) const {

@@ -33,13 +33,6 @@ namespace entrain {
 
 class CommCore;
 
-// What a sparsification has left of a contribution, as Device::PackNonzero packs it. The host's.
-struct Sifted {
-  uint64_t draw = 0;  // the reduction's number of the call
-  const uint64_t* words = nullptr;
-  const void* values = nullptr;
-};
-
 // Which elements a random sparsification keeps: those whose draw is below merging.DrawsBelow().
 Draws MaskDraws(const Merging& merging, int rank, uint64_t draw);
 
@@ -48,9 +41,8 @@ class PackedCall final : public Work {
   // Whether the call's contributions travel packed.
   static bool Is(const Call& call);
   // Packs this rank's contribution; its input is not read afterwards. INVALID_ARGUMENT naming what cannot be packed so.
-  // `sifted`: what it contributes, instead of the input.
   static absl::StatusOr<RefPtr<PackedCall>> Make(std::shared_ptr<CommCore> core, const Call& call,
-                                                 int64_t now_ns, const Sifted* sifted = nullptr);
+                                                 int64_t now_ns);
   // INVALID_ARGUMENT likewise, for what does not depend on the input.
   static absl::Status Check(const Call& call, int size);
   // How many calls it is; the same on all ranks.
@@ -64,8 +56,7 @@ class PackedCall final : public Work {
 
   PackedCall(std::shared_ptr<CommCore> core, const Call& call, int64_t now_ns);
   static std::vector<Part> PartsFor(const Call& call);
-  absl::Status PackInput(const Sifted* sifted);
-  absl::Status PackSifted(const Sifted& sifted);
+  absl::Status PackInput();
   absl::Status PackVector(const void* x, Sieve sieve);
   Sieve SieveFor(const void* x) const;
   absl::Status SubtractPacked(float* owed) const;

@@ -19,7 +19,6 @@
 
 namespace entrain {
 
-class Draws;
 struct Kernels;
 
 // The driver's handles. A null stream is the device's default stream.
@@ -81,27 +80,10 @@ class Device {
   virtual absl::StatusOr<void*> Open(const DeviceExport& memory) = 0;
   virtual void Close(const DeviceExport& memory) = 0;
 
-  // What a sparsified contribution keeps of a vector (lib/base/merging.h, lib/kernels/packing.h), enqueued on the stream:
-  // dst = x where it is kept, else 0; dst may be x. The k largest magnitudes, of equal ones the first; the caller waits
-  // until the smallest of them is known; DEADLINE_EXCEEDED when the time is up, with kernels under way. 0 <= k <= count.
-  virtual absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
-                                   StreamHandle stream, Deadline give_up) = 0;
-  // Those whose draw is below `threshold`; the first element has the place `first`.
-  virtual absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first,
-                                  int64_t count, const Draws& draws, uint64_t threshold,
-                                  StreamHandle stream) = 0;
-
   // Of the bits of 32-bit words: differs, but for chance, where one of them does; the same on every
-  // device. The caller waits for it, as above.
+  // device. The caller waits for it; DEADLINE_EXCEEDED when the time is up, with the kernel under way.
   virtual absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                         Deadline give_up) = 0;
-
-  // What is not zero of x: a bit an element in `words` of 64, the first in the lowest, and in `values` these elements one
-  // after the other. Both of the device, for all of `count`. How many there are; the caller waits until that is known,
-  // as above.
-  virtual absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count,
-                                              uint64_t* words, void* values, StreamHandle stream,
-                                              Deadline give_up) = 0;
 
   // How many sources its kernels combine.
   virtual int most_sources() const = 0;

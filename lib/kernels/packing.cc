@@ -396,19 +396,6 @@ Sieve Sieve::Largest(DType dtype, const void* x, int64_t count, int64_t k) {
 
 // ---- Packing
 
-void Spread(DType dtype, const uint64_t* words, const void* values, int64_t count, void* out) {
-  std::memset(out, 0, static_cast<size_t>(count * SizeOf(dtype)));
-  ByWidth(dtype, [&](auto bits) {
-    using Bits = decltype(bits);
-    const auto* next = static_cast<const Bits*>(values);
-    for (int64_t first = 0; first < count; first += kWord) {
-      for (uint64_t word = words[first / kWord]; word != 0; word &= word - 1) {
-        static_cast<Bits*>(out)[first + std::countr_zero(word)] = *next++;
-      }
-    }
-  });
-}
-
 int64_t DenseBytes(const Packing& packing, int64_t count) {
   return count == 0 ? 0 : Padded(kHeader + ValueBytes(packing, count));
 }

@@ -69,8 +69,6 @@ Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first
 // Writes chosen.bytes. The values are multiplied by `factor` first. `draws`: for stochastic rounding.
 void Pack(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const void* x,
           double factor, const Draws& draws, int64_t first, std::byte* out);
-// What Device::PackNonzero has packed, with the zeros between.
-void Spread(DType dtype, const uint64_t* words, const void* values, int64_t count, void* out);
 // All of them, as zeros: bytes of Choose's Chosen by a sieve of kAll.
 int64_t DenseBytes(const Packing& packing, int64_t count);
 

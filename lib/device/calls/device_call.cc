@@ -76,7 +76,6 @@ absl::Status DeviceCall::Reserve() {
   int64_t scratch = 0;
   if (!MayChoose(*call_) || MayGo(Way::kStaged)) {
     ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this, side_.pinned()));
-    scratch = StagedScratch(*call_, core_->rank());
   }
   if (MayGo(Way::kNodeGroups) && side_.shape() && NodeGroupsServe(*call_, *side_.shape())) {
     ENTRAIN_ASSIGN_OR_RETURN(node_groups_, MakeNodeGroupsWay(*this, *side_.shape()));
@@ -229,9 +228,8 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGr
   return work;
 }
 
-absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged, const Sifted* sifted) {
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
-                           PackedCall::Make(core_, staged, started_ns_, sifted));
+absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
+  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed, PackedCall::Make(core_, staged, started_ns_));
   const auto first = numbers_.begin() + static_cast<std::ptrdiff_t>(first_number_);
   const auto parts = static_cast<std::ptrdiff_t>(PackedCall::PartsOf(staged));
   ENTRAIN_RETURN_IF_ERROR(packed->Begin(std::vector<Wiring>(first, first + parts)));

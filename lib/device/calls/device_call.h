@@ -23,7 +23,6 @@ namespace entrain {
 class CommCore;
 class DeviceCall;
 struct PartGroup;
-struct Sifted;
 
 // What a call does, in steps that never wait.
 class DeviceWay {
@@ -89,8 +88,7 @@ class DeviceCall final : public Work {
   // `among`: whose ranks exchange it; null: all.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
   // A reduction whose contributions travel packed, of what has been staged: all of its parts.
-  // `sifted`: what of it, in place of its input.
-  absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged, const Sifted* sifted);
+  absl::StatusOr<RefPtr<Work>> LaunchPacked(const Call& staged);
 
  private:
   class FinishJob;
@@ -144,7 +142,6 @@ std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to);
 // With all the memory that it will need, of the pool the page-locked.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned);
 size_t StagedParts(const Call& call, int size);
-int64_t StagedScratch(const Call& call, int rank);  // in bytes
 // With all the page-locked memory that it will need; what the node group's library takes of it is asked besides.
 bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);
 int64_t NodeGroupsScratch(const Call& call, const NodeGroups& node_groups);

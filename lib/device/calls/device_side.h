@@ -51,12 +51,10 @@ class DeviceSide {
   // For the one direct call that finds that it has to be staged: as much as each of them may need is there.
   BlockPool& spare() { return spare_; }
   WordPool& words() { return words_; }
-  // Streams of ours: copies to the host, copies from it, kernels and what is handed over; kernels that the runner waits
-  // for, which wait for nobody.
+  // Streams of ours: copies to the host, copies from it, kernels and what is handed over.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
   StreamHandle work() const { return streams_[2]; }
-  StreamHandle sift() const { return streams_[3]; }
 
   // ---- What the meeting found. Written once, by the runner.
   struct Ways {
@@ -115,7 +113,7 @@ class DeviceSide {
   const std::optional<NodeGroups> shape_;
   BlockPool pinned_, spare_, scratch_;
   WordPool words_;
-  StreamHandle streams_[4] = {};
+  StreamHandle streams_[3] = {};
   std::atomic<bool> met_{false};
   Ways met_ways_;
   std::unique_ptr<DeviceOffload> whole_, node_group_;

@@ -1,6 +1,6 @@
 // The staged way: a call piece by piece through page-locked memory. A piece is a range of elements of every part, so it is
 // a call of the same kind. Calls that cannot be cut so are one piece: parts that are not even (not all ranks know all
-// counts), and contributions that travel packed (what is chosen depends on the whole vector; device_sift.h). Buffers that are
+// counts), and contributions that travel packed (what is chosen depends on the whole vector). Buffers that are
 // page-locked themselves are one piece too, and are not copied.
 #include <algorithm>
 
@@ -9,7 +9,6 @@
 #include "lib/comm/contribution.h"
 #include "lib/comm/packed_call.h"
 #include "lib/device/calls/device_call.h"
-#include "lib/device/calls/device_sift.h"
 #include "lib/device/calls/pieces.h"
 
 namespace entrain {
@@ -42,8 +41,6 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
         piece_(ElementsOf(call_, call.core().size())),
         pieces_(PiecesOf(call_, call.core().size())),
         copies_(call_.options.device),
-        sifts_(DeviceSift::Serves(call_, call.core().rank())),
-        sift_(call),
         differs_(ContributionDiffers(call_, call.core().size())),
         broadcast_(call_.kind == CallKind::kBroadcast),
         reads_(copies_ && call_.in.bytes > 0 && (!broadcast_ || call_.root == call.core().rank())),
@@ -56,7 +53,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
     return pipe_.Reserve();
   }
   absl::StatusOr<bool> Step(bool* moved) override { return pipe_.Step(moved); }
-  bool Quiet() override { return pipe_.Quiet() && sift_.Quiet(); }
+  bool Quiet() override { return pipe_.Quiet(); }
   const char* WaitsFor() const override {
     return pipe_.on_wire() ? nullptr : "copies between the device and the host";
   }
@@ -65,10 +62,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   // ---- PiecewiseCall
   int64_t pieces() const override { return pieces_; }
   int64_t InBytes(int64_t piece) const override {
-    return sifts_     ? DeviceSift::HostBytes(call_)
-           : copies_  ? BytesOf(call_.in, piece)
-           : differs_ ? call_.in.bytes
-                      : 0;
+    return copies_ ? BytesOf(call_.in, piece) : differs_ ? call_.in.bytes : 0;
   }
   int64_t OutBytes(int64_t piece) const override {
     return copies_ && !broadcast_ ? BytesOf(call_.out, piece) : 0;
@@ -77,9 +71,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   void IsOver(int64_t) override {}
 
   absl::StatusOr<bool> CopyIn(int64_t piece, std::byte* in) override {
-    if (sifts_) {
-      ENTRAIN_RETURN_IF_ERROR(sift_.Begin(in));
-    } else if (reads_) {
+    if (reads_) {
       ENTRAIN_RETURN_IF_ERROR(Copy(call_.in, piece, in, true));
     }
     return reads_;
@@ -93,7 +85,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
       part.count = whole() ? part.count : elements(piece);
     }
     if (PackedCall::Is(part)) {
-      return way_.LaunchPacked(part, sifts_ ? &sift_.sifted() : nullptr);
+      return way_.LaunchPacked(part);
     }
     if (differs_ && part.in.bytes > 0) {
       // Not in the caller's buffer, where nothing else is.
@@ -141,9 +133,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
   DeviceCall& way_;
   const Call& call_;
   const int64_t piece_, pieces_;
-  const bool copies_, sifts_;
-  DeviceSift sift_;
-  const bool differs_, broadcast_, reads_, writes_;
+  const bool copies_, differs_, broadcast_, reads_, writes_;
   PiecePipe pipe_;
 };
 
@@ -152,10 +142,6 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
 size_t StagedParts(const Call& call, int size) {
   return PackedCall::Is(call) ? PackedCall::PartsOf(call)
                               : static_cast<size_t>(PiecesOf(call, size));
-}
-
-int64_t StagedScratch(const Call& call, int rank) {
-  return DeviceSift::Serves(call, rank) ? DeviceSift::ScratchBytes(call) : 0;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned) {

@@ -64,14 +64,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<void*> Open(const DeviceExport& memory) override;
   void Close(const DeviceExport& memory) override;
 
-  absl::Status KeepLargest(DType dtype, void* dst, const void* x, int64_t count, int64_t k,
-                           StreamHandle stream, Deadline give_up) override;
   absl::StatusOr<uint64_t> Hash(const void* words, int64_t count, StreamHandle stream,
                                 Deadline give_up) override;
-  absl::Status KeepRandom(DType dtype, void* dst, const void* x, int64_t first, int64_t count,
-                          const Draws& draws, uint64_t threshold, StreamHandle stream) override;
-  absl::StatusOr<int64_t> PackNonzero(DType dtype, const void* x, int64_t count, uint64_t* words,
-                                      void* values, StreamHandle stream, Deadline give_up) override;
   int most_sources() const override;
   const Kernels& kernels() const override;
 
@@ -79,7 +73,7 @@ class CudaDevice final : public Device {
   absl::Status Attributes(const void* memory, unsigned count, CUpointer_attribute* attributes,
                           void** values);
 
-  // ---- For cuda_kernels.cc, cuda_sift.cc and launch.cc.
+  // ---- For cuda_kernels.cc, cuda_hash.cc and launch.cc.
   int processors() const { return processors_; }
   // `args`: the kernel's, copied before this returns.
   absl::Status Launch(KernelId kernel, const void* args, int blocks, StreamHandle stream);

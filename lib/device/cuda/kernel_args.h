@@ -219,36 +219,6 @@ struct AgdStepArgs {
   }
 };
 
-// How many magnitudes (elements' bits without the highest) have the bits `known` of `threshold`, by
-// the 8 bits at `low`: results[digit].
-struct DigitsArgs {
-  Range range;
-  const void* in;
-  uint64_t known, threshold;
-  int32_t low;
-  uint64_t* counts;  // kThreads of them, which are added to
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(in);
-    f(counts);
-  }
-};
-
-// How many magnitudes are `threshold`: block k of those of elements [k * part, (k + 1) * part) of
-// the range.
-struct TiesArgs {
-  Range range;  // head: no matter
-  const void* in;
-  uint64_t threshold;
-  int64_t part;
-  double* results;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(in);
-    f(results);
-  }
-};
-
 // A part of the hash of the words (Device::Hash) by each block.
 struct HashArgs {
   Range range;  // head: no matter
@@ -258,56 +228,6 @@ struct HashArgs {
   void ForEachPointer(F f) {
     f(words);
     f(results);
-  }
-};
-
-// What of `in` is not zero: a bit an element in words of 64, the first in the lowest. Block k does words [k * part,
-// (k + 1) * part), and says how many it has found.
-struct MarkArgs {
-  Range range;  // head: no matter
-  const void* in;
-  int64_t part;
-  uint64_t* words;
-  double* results;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(in);
-    f(words);
-    f(results);
-  }
-};
-
-// The elements that are marked so, one after the other: those of block k from element starts[k] on.
-struct GatherArgs {
-  Range range;  // likewise
-  const void* in;
-  int64_t part;
-  const uint64_t* words;
-  const double* starts;
-  void* out;
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(in);
-    f(words);
-    f(starts);
-    f(out);
-  }
-};
-
-// out = what is kept of in, and zeros: magnitudes above the threshold, and those at it before
-// element `cut`; or where the draw is below it.
-struct KeepArgs {
-  Range range;
-  void* out;
-  const void* in;
-  uint64_t threshold;
-  int64_t cut;
-  uint64_t key;
-  int64_t first;  // the place of element 0
-  template <typename F>
-  void ForEachPointer(F f) {
-    f(out);
-    f(in);
   }
 };
 

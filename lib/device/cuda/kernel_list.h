@@ -79,31 +79,7 @@
   X(lion_step, LionStepArgs, LionStep)                             \
   X(agd_step, AgdStepArgs, AgdStep)                                \
   X(outer_step, OuterStepArgs, OuterStep)                          \
-  X(digits_1, DigitsArgs, CountDigits<uint8_t>)                    \
-  X(digits_2, DigitsArgs, CountDigits<uint16_t>)                   \
-  X(digits_4, DigitsArgs, CountDigits<uint32_t>)                   \
-  X(digits_8, DigitsArgs, CountDigits<uint64_t>)                   \
-  X(ties_1, TiesArgs, CountTies<uint8_t>)                          \
-  X(ties_2, TiesArgs, CountTies<uint16_t>)                         \
-  X(ties_4, TiesArgs, CountTies<uint32_t>)                         \
-  X(ties_8, TiesArgs, CountTies<uint64_t>)                         \
-  X(keep_largest_1, KeepArgs, KeepLargest<uint8_t>)                \
-  X(keep_largest_2, KeepArgs, KeepLargest<uint16_t>)               \
-  X(keep_largest_4, KeepArgs, KeepLargest<uint32_t>)               \
-  X(keep_largest_8, KeepArgs, KeepLargest<uint64_t>)               \
-  X(keep_random_1, KeepArgs, KeepRandom<uint8_t>)                  \
-  X(keep_random_2, KeepArgs, KeepRandom<uint16_t>)                 \
-  X(keep_random_4, KeepArgs, KeepRandom<uint32_t>)                 \
-  X(keep_random_8, KeepArgs, KeepRandom<uint64_t>)                 \
-  X(hash_words, HashArgs, HashWords)                               \
-  X(mark_1, MarkArgs, MarkNonzero<uint8_t>)                        \
-  X(mark_2, MarkArgs, MarkNonzero<uint16_t>)                       \
-  X(mark_4, MarkArgs, MarkNonzero<uint32_t>)                       \
-  X(mark_8, MarkArgs, MarkNonzero<uint64_t>)                       \
-  X(gather_1, GatherArgs, GatherMarked<uint8_t>)                   \
-  X(gather_2, GatherArgs, GatherMarked<uint16_t>)                  \
-  X(gather_4, GatherArgs, GatherMarked<uint32_t>)                  \
-  X(gather_8, GatherArgs, GatherMarked<uint64_t>)
+  X(hash_words, HashArgs, HashWords)
 
 namespace entrain {
 

@@ -492,5 +492,5 @@ struct Agree {
 
 }  // namespace entrain::device_loops
 
-#include "lib/device/cuda/loops_sift.h"
+#include "lib/device/cuda/loops_hash.h"
 #include "lib/device/cuda/loops_updates.h"

@@ -307,10 +307,9 @@ TEST_P(EveryWay, WeightsFactorsAndPackedReductionsGiveTheHostsBits) {
   });
 }
 
-// Sparsified contributions are sifted on the device: the same elements are kept, again and again.
+// Sparsified contributions go through the host: the same elements are kept, again and again.
 TEST_P(EveryWay, SparsifiedReductionsKeepWhatTheHostKeeps) {
   const int n = size();
-  const int before = OnRealDevice() ? 0 : CallsOf("cuLaunchKernel");
   RunRanks(n, options(), [&](const Comm& comm) {
     Device& device = DeviceOf(comm);
     TestStream stream(device);
@@ -368,7 +367,6 @@ TEST_P(EveryWay, SparsifiedReductionsKeepWhatTheHostKeeps) {
     }
     ASSERT_EQ(comm->Barrier(), absl::OkStatus());
   });
-  EXPECT_TRUE(OnRealDevice() || CallsOf("cuLaunchKernel") > before);
 }
 
 TEST(DeviceCalls, ADensityThatKeepsNothingHarmsNobody) {

@@ -51,20 +51,8 @@ class RecordingDevice final : public Device {
   absl::StatusOr<DeviceExport> Export(const void*) override { return DeviceExport{}; }
   absl::StatusOr<void*> Open(const DeviceExport&) override { return nullptr; }
   void Close(const DeviceExport&) override {}
-  absl::Status KeepLargest(DType, void*, const void*, int64_t, int64_t, StreamHandle,
-                           Deadline) override {
-    return absl::OkStatus();
-  }
   absl::StatusOr<uint64_t> Hash(const void*, int64_t, StreamHandle, Deadline) override {
     return absl::UnimplementedError("Hash");
-  }
-  absl::Status KeepRandom(DType, void*, const void*, int64_t, int64_t, const Draws&, uint64_t,
-                          StreamHandle) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<int64_t> PackNonzero(DType, const void*, int64_t, uint64_t*, void*, StreamHandle,
-                                      Deadline) override {
-    return 0;
   }
   int most_sources() const override { return 1; }
   const Kernels& kernels() const override;
