@@ -83,10 +83,6 @@ enum : uint64_t { kMask = 1, kRounding = 2, kResultRounding = 3 };
 
 }  // namespace
 
-Draws MaskDraws(const Merging& merging, int rank, uint64_t draw) {
-  return Draws(merging.seed, static_cast<uint64_t>(rank), draw, kMask);
-}
-
 // ---- The thread that starts the call
 
 bool PackedCall::Is(const Call& call) {
@@ -198,7 +194,7 @@ Sieve PackedCall::SieveFor(const void* x) const {
   Sieve sieve;
   sieve.kind = Sieve::kRandom;
   sieve.threshold = merging_.DrawsBelow();
-  sieve.draws = MaskDraws(merging_, rank_, draw_);
+  sieve.draws = DrawsFor(kMask);
   return sieve;
 }
 

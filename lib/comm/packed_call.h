@@ -33,9 +33,6 @@ namespace entrain {
 
 class CommCore;
 
-// Which elements a random sparsification keeps: those whose draw is below merging.DrawsBelow().
-Draws MaskDraws(const Merging& merging, int rank, uint64_t draw);
-
 class PackedCall final : public Work {
  public:
   // Whether the call's contributions travel packed.
