@@ -82,9 +82,4 @@ std::string ToText(absl::Span<const Override> overrides) {
   });
 }
 
-bool GoesByHosts(const Override& override) {
-  const auto algorithm = FindAlgorithm(override.kind, override.algorithm);
-  return algorithm.ok() && (*algorithm)->by_hosts;
-}
-
 }  // namespace entrain

@@ -24,8 +24,6 @@ struct Override {
     return of == kind && low <= bytes && bytes <= high;
   }
 };
-// Whether its algorithm goes by hosts.
-bool GoesByHosts(const Override& override);
 absl::StatusOr<std::vector<Override>> ParseOverrides(absl::string_view text);
 // What ParseOverrides reads.
 std::string ToText(absl::Span<const Override> overrides);

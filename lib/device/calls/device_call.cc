@@ -42,18 +42,6 @@ size_t DeviceCall::NumbersFor(const Call& call, int size, bool with_meeting) {
 
 // ---- Where it is started
 
-// An override by name: the algorithm that does the same on host memory.
-bool DeviceCall::PrefersNodeGroups() const {
-  const int64_t bytes =
-      call_->count * SizeOf(call_->dtype) * (HasParts(call_->kind) ? core_->size() : 1);
-  for (const Override& one : core_->config().overrides) {
-    if (one.Covers(call_->kind, bytes)) {
-      return GoesByHosts(one);
-    }
-  }
-  return false;
-}
-
 DeviceCall::Way DeviceCall::WayOnceMet() const {
   if (!MayChoose(*call_)) {
     return Way::kStaged;
@@ -62,8 +50,8 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
                            NodeGroupsServe(*call_, *side_.shape()) &&
                            side_.node_groups()->offload->Takes(*call_);
   const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
-  return node_groups && (!whole || PrefersNodeGroups())                   ? Way::kNodeGroups
-         : whole                                                          ? Way::kHanded
+  return whole                                                            ? Way::kHanded
+         : node_groups                                                    ? Way::kNodeGroups
          : side_.direct() && DirectServes(*call_, core_->size(), device_) ? Way::kDirect
                                                                           : Way::kStaged;
 }
@@ -74,8 +62,8 @@ WorkInfo DeviceCall::Info() const {
 
 absl::Status DeviceCall::Reserve() {
   int64_t scratch = 0;
-  if (!MayChoose(*call_) || MayGo(Way::kStaged)) {
-    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this, side_.pinned()));
+  if (MayGo(Way::kStaged) || MayGo(Way::kDirect)) {
+    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(*this));
   }
   if (MayGo(Way::kNodeGroups) && side_.shape() && NodeGroupsServe(*call_, *side_.shape())) {
     ENTRAIN_ASSIGN_OR_RETURN(node_groups_, MakeNodeGroupsWay(*this, *side_.shape()));
@@ -83,8 +71,6 @@ absl::Status DeviceCall::Reserve() {
   }
   if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
     scratch = std::max(scratch, DirectScratch(*call_));
-    // It is found, and given back until it is needed: calls go that way one after the other.
-    ENTRAIN_RETURN_IF_ERROR(MakeStagedWay(*this, side_.spare()).status());
   }
   if (MayGo(Way::kHanded) && side_.ways().library != nullptr) {
     scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));
@@ -194,8 +180,6 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
   if (way_ == nullptr) {
     *moved = true;
     way_ = TakeWay();
-    staged_.reset();
-    node_groups_.reset();
   }
   ENTRAIN_ASSIGN_OR_RETURN(const bool over, way_->Step(moved));
   if (way_->settled()) {

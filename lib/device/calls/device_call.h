@@ -84,6 +84,8 @@ class DeviceCall final : public Work {
   std::byte* scratch() const { return scratch_.data; }
   // Numbers of parts begin behind so many from now on: what has had these gives way to another.
   void LeaveBehind(size_t parts) { first_number_ += parts; }
+  // The staged way, for a direct call that finds that it has to be staged.
+  std::unique_ptr<DeviceWay> TakeStaged() { return std::move(staged_); }
   // Starts the part of this number, from 0, of the meeting or the way; its options and descriptor are the whole's.
   // `among`: whose ranks exchange it; null: all.
   absl::StatusOr<RefPtr<Work>> Launch(size_t number, Call part, PartGroup* among = nullptr);
@@ -98,8 +100,7 @@ class DeviceCall final : public Work {
   // From what all ranks know alike, once they have met.
   Way WayOnceMet() const;
   // Whether it is this way, or may yet be.
-  bool MayGo(Way way) const { return !side_.met() ? MayChoose(*call_) : WayOnceMet() == way; }
-  bool PrefersNodeGroups() const;
+  bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
   // As far as it comes within the patience.
   absl::Status HandOver();
   std::unique_ptr<DeviceWay> TakeWay();
@@ -120,7 +121,7 @@ class DeviceCall final : public Work {
   bool holds_ = false;        // waits for the word
   BlockPool::Block scratch_;
   std::unique_ptr<DeviceWay> meeting_, way_;
-  std::unique_ptr<DeviceWay> staged_, node_groups_;  // until it is known whether it is the way
+  std::unique_ptr<DeviceWay> staged_, node_groups_;  // what it may come to, with all their memory
   std::atomic<bool> settled_;
   std::atomic<bool> over_{false};
   absl::Status failed_;
@@ -139,8 +140,8 @@ constexpr size_t kDirectPartsBeforeStaging = 2;  // where that is what comes of 
 // Its first step gives the call to the library, behind what the call's stream had to do before. Once that has begun, the
 // stream waits for it, unless something else makes it wait.
 std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to);
-// With all the memory that it will need, of the pool the page-locked.
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned);
+// With all the memory that it will need.
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);
 // With all the page-locked memory that it will need; what the node group's library takes of it is asked besides.
 bool NodeGroupsServe(const Call& call, const NodeGroups& node_groups);

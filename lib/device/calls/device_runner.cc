@@ -144,7 +144,6 @@ absl::Status DeviceRunner::Reserve(const Call& call, int at_once) {
   }
   calls.clear();
   side_->pinned().ReserveIdle();
-  side_->spare().ReserveIdle();
   side_->scratch().ReserveIdle();
   return absl::OkStatus();
 }

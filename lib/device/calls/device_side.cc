@@ -93,14 +93,6 @@ absl::StatusOr<std::byte*> DeviceSide::Address(int rank, const DeviceExport& mem
   return opened_.back().base + memory.offset;
 }
 
-bool DeviceSide::Known(const DeviceExport& mine) {
-  known_.erase(std::remove_if(known_.begin(), known_.end(),
-                              [&](const DeviceExport& one) { return Excludes(one, mine); }),
-               known_.end());
-  return std::any_of(known_.begin(), known_.end(),
-                     [&](const DeviceExport& one) { return Same(one, mine); });
-}
-
 void DeviceSide::CloseStale() {
   if (!met() || std::count(met_ways_.here.begin(), met_ways_.here.end(), true) > 1) {
     return;

@@ -48,8 +48,6 @@ class DeviceSide {
   const std::optional<NodeGroups>& shape() const { return shape_; }
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
-  // For the one direct call that finds that it has to be staged: as much as each of them may need is there.
-  BlockPool& spare() { return spare_; }
   WordPool& words() { return words_; }
   // Streams of ours: copies to the host, copies from it, kernels and what is handed over.
   StreamHandle copy_in() const { return streams_[0]; }
@@ -86,9 +84,6 @@ class DeviceSide {
   // What a rank of another process has exported, here: opened at first, and kept, since closing it waits for all streams
   // of the device. What the rank had at these addresses before is gone there: CloseStale's.
   absl::StatusOr<std::byte*> Address(int rank, const DeviceExport& memory);
-  // Of what this process exports: whether all other ranks have opened it, since what was there before it.
-  bool Known(const DeviceExport& mine);
-  void SetKnown(const DeviceExport& mine) { known_.push_back(mine); }
   // Some device memory for others to try to open.
   void* sample() const { return sample_.data; }
 
@@ -98,7 +93,6 @@ class DeviceSide {
         ways_(ways),
         shape_(shape),
         pinned_(device, MemoryKind::kHostPinned),
-        spare_(device, MemoryKind::kHostPinned),
         scratch_(device, MemoryKind::kDevice),
         words_(device) {}
 
@@ -111,7 +105,7 @@ class DeviceSide {
   Device& device_;
   const DeviceWays ways_;
   const std::optional<NodeGroups> shape_;
-  BlockPool pinned_, spare_, scratch_;
+  BlockPool pinned_, scratch_;
   WordPool words_;
   StreamHandle streams_[3] = {};
   std::atomic<bool> met_{false};
@@ -119,7 +113,6 @@ class DeviceSide {
   std::unique_ptr<DeviceOffload> whole_, node_group_;
   BlockPool::Block sample_;
   std::vector<Opened> opened_;
-  std::vector<DeviceExport> known_;
   absl::Mutex mutex_;
   std::vector<DeviceExport> stale_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,14 +1,14 @@
 // The direct way: every rank opens what it reads of the others, and reads it with kernels and copies of its own.
 //
 //   part 0   all_gather of where each rank's buffers are      now all inputs are ready
-//   part 1   where one has memory that the others do not know yet: whether all have opened it
+//   part 1   all_gather of whether a rank has opened what it reads
 //   read     the own result, or for all_reduce the own slice of it
 //   part 2   all_gather of nothing: all have read              now inputs may be written
 //   finish   all_reduce: the other slices; in place: what was kept aside
 //   part 3   all_reduce only: all have read                    now outputs may be written
 //
 // Memory that the driver cannot export (of a pool, mapped by hand), or another rank cannot open, makes the call a staged
-// one, for all, after part 0 or 1.
+// one, for all, after part 1.
 //
 // Contributions are combined in rank order, by one kernel, so that all ranks have the same bits.
 #include <algorithm>
@@ -33,7 +33,6 @@ struct Whereabouts {
   DeviceExport in, out;
   uint64_t in_here, out_here;  // addresses, for ranks of the same process
   uint8_t hidden;              // some of it cannot be exported
-  uint8_t fresh;               // some of it is not known yet
 };
 
 // Where the buffers of a rank are here; null: nowhere.
@@ -98,31 +97,15 @@ class DirectWay final : public DeviceWay {
         at_ = Stage::kTold;
         ENTRAIN_RETURN_IF_ERROR(Tell());
         return false;
-      case Stage::kTold: {
-        if (Any(&Whereabouts::hidden)) {
-          ENTRAIN_RETURN_IF_ERROR(GiveWay(1));
-          return false;
-        }
-        const absl::Status found = FindBuffers();
-        if (Any(&Whereabouts::fresh)) {
-          at_ = Stage::kOpened;
-          Note(found);
-          ENTRAIN_RETURN_IF_ERROR(Meet(1, found.ok()));
-          return false;
-        }
-        at_ = Stage::kRead;
-        ENTRAIN_RETURN_IF_ERROR(found);
-        ENTRAIN_RETURN_IF_ERROR(OnDevice([this] { return Read(); }));
+      case Stage::kTold:
+        at_ = Stage::kOpened;
+        ENTRAIN_RETURN_IF_ERROR(Meet(1, FindBuffers()));
         return false;
-      }
       case Stage::kOpened:
-        if (std::count(marks_.begin(), marks_.end(), 1) < size_) {
-          ENTRAIN_RETURN_IF_ERROR(GiveWay(2));
-          return false;
-        }
-        NoteKnown();
         at_ = Stage::kRead;
-        ENTRAIN_RETURN_IF_ERROR(OnDevice([this] { return Read(); }));
+        ENTRAIN_RETURN_IF_ERROR(std::count(marks_.begin(), marks_.end(), 1) == size_
+                                    ? OnDevice([this] { return Read(); })
+                                    : GiveWay());
         return false;
       case Stage::kRead:
         at_ = Stage::kAllRead;
@@ -154,19 +137,10 @@ class DirectWay final : public DeviceWay {
         continue;
       }
       *here = reinterpret_cast<uint64_t>(buffer->data);
-      if (OneProcess()) {
-        continue;
-      }
       const auto made = way_.device().Export(buffer->data);
       Note(made.status());
-      if (!made.ok()) {
-        mine.hidden = 1;
-        continue;
-      }
-      *exported = *made;
-      if (!way_.side().Known(*made)) {
-        mine.fresh = 1;
-      }
+      mine.hidden = made.ok() ? mine.hidden : 1;
+      *exported = made.value_or(DeviceExport());
     }
     return Gather(0, &mine, all_.data(), sizeof(Whereabouts));
   }
@@ -186,45 +160,26 @@ class DirectWay final : public DeviceWay {
     return absl::OkStatus();
   }
 
-  bool OneProcess() const {
-    for (int r = 0; r < size_; ++r) {
-      if (!way_.side().Here(r)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  bool Any(uint8_t Whereabouts::*what) const {
-    return std::any_of(all_.begin(), all_.end(),
-                       [&](const Whereabouts& one) { return one.*what != 0; });
-  }
-  void NoteKnown() {
-    const Whereabouts& mine = all_[At(rank_)];
-    for (const auto& [exported, here] :
-         {std::pair(&mine.in, mine.in_here), std::pair(&mine.out, mine.out_here)}) {
-      if (here != 0 && !OneProcess() && !way_.side().Known(*exported)) {
-        way_.side().SetKnown(*exported);
-      }
-    }
-  }
   void Note(const absl::Status& why) const {
     if (!why.ok()) {
       ENTRAIN_LOG(kInfo, core_.config().name, ": a direct call is staged: ", why.message());
     }
   }
-  // All ranks do, after so many parts.
-  absl::Status GiveWay(size_t parts) {
-    way_.LeaveBehind(parts);
-    ENTRAIN_ASSIGN_OR_RETURN(staged_, MakeStagedWay(way_, way_.side().spare()));
+  // All ranks do.
+  absl::Status GiveWay() {
+    way_.LeaveBehind(kDirectPartsBeforeStaging);
+    staged_ = way_.TakeStaged();
     return absl::OkStatus();
   }
 
-  // Also behind what cannot be opened: what is in the way of the rest is found too.
-  absl::Status FindBuffers() {
+  // Whether all are here. Also behind what cannot be opened: what is in the way of the rest is found too.
+  bool FindBuffers() {
     absl::Status status;
     for (int r = 0; r < size_; ++r) {
       const Whereabouts& theirs = all_[At(r)];
+      if (theirs.hidden != 0) {
+        return false;
+      }
       for (const auto& [found, exported, here] :
            {std::tuple(&buffers_[At(r)].in, &theirs.in, theirs.in_here),
             std::tuple(&buffers_[At(r)].out, &theirs.out, theirs.out_here)}) {
@@ -240,7 +195,8 @@ class DirectWay final : public DeviceWay {
         }
       }
     }
-    return status;
+    Note(status);
+    return status.ok();
   }
 
   // ---- On the device

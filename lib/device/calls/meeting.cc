@@ -181,7 +181,7 @@ class Meeting final : public DeviceWay {
     return true;
   }
 
-  // By the library, all together, and each node group where not all can or where the user has said so.
+  // By the library, all together, or each node group where not all can.
   absl::Status Join() {
     OffloadLibrary* const library = call_.side().ways().library;
     std::vector<int> all(offers_.size());
@@ -190,7 +190,7 @@ class Meeting final : public DeviceWay {
       ENTRAIN_ASSIGN_OR_RETURN(whole_, library->Join(offers_[0].whole_id.text(), core_.rank(),
                                                      core_.size(), call_.device()));
     }
-    if (NodeGroupsCanJoin() && (whole_ == nullptr || SomeArePreferredByNodeGroups())) {
+    if (whole_ == nullptr && NodeGroupsCanJoin()) {
       const Group& inside = call_.side().shape()->inside;
       ENTRAIN_ASSIGN_OR_RETURN(
           node_group_, library->Join(offers_[At(inside.ranks[0])].node_group_id.text(), inside.me,
@@ -252,11 +252,6 @@ class Meeting final : public DeviceWay {
       }
     }
     return true;
-  }
-
-  bool SomeArePreferredByNodeGroups() const {
-    const auto& overrides = core_.config().overrides;
-    return std::any_of(overrides.begin(), overrides.end(), GoesByHosts);
   }
 
   void Note(absl::string_view what, const absl::Status& why) const {

@@ -49,7 +49,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
             sliced_ ? (call_.count + node_groups.size - 1) / node_groups.size : call_.count)),
         pieces_((call_.count + chunk() - 1) / chunk()),
         over_(static_cast<size_t>(pieces_)),
-        pipe_(call.side(), call.side().pinned(), *this) {}
+        pipe_(call.side(), *this) {}
 
   absl::Status Reserve() { return pipe_.Reserve(); }
 

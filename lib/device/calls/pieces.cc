@@ -21,24 +21,23 @@ int64_t PieceElements(int64_t width, int64_t parts, int64_t count) {
   return std::min(count, std::max<int64_t>(64, most / 64 * 64));
 }
 
-PiecePipe::PiecePipe(DeviceSide& side, BlockPool& pinned, PiecewiseCall& call)
+PiecePipe::PiecePipe(DeviceSide& side, PiecewiseCall& call)
     : side_(side),
-      pinned_(pinned),
       call_(call),
       slots_{Slot(side.device()), Slot(side.device()), Slot(side.device())} {}
 
 PiecePipe::~PiecePipe() {
   for (const Slot& slot : slots_) {
-    pinned_.Give(slot.in);
-    pinned_.Give(slot.out);
+    side_.pinned().Give(slot.in);
+    side_.pinned().Give(slot.out);
   }
 }
 
 absl::Status PiecePipe::Reserve() {
   // Any piece may come to any slot, and the first is one of the largest.
   for (Slot& slot : slots()) {
-    ENTRAIN_ASSIGN_OR_RETURN(slot.in, pinned_.Take(call_.InBytes(0)));
-    ENTRAIN_ASSIGN_OR_RETURN(slot.out, pinned_.Take(call_.OutBytes(0)));
+    ENTRAIN_ASSIGN_OR_RETURN(slot.in, side_.pinned().Take(call_.InBytes(0)));
+    ENTRAIN_ASSIGN_OR_RETURN(slot.out, side_.pinned().Take(call_.OutBytes(0)));
   }
   return absl::OkStatus();
 }

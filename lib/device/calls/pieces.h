@@ -46,8 +46,8 @@ class PiecewiseCall {
 
 class PiecePipe {
  public:
-  // All outlive it. `pinned`: where its page-locked memory is from.
-  PiecePipe(DeviceSide& side, BlockPool& pinned, PiecewiseCall& call);
+  // Both outlive it.
+  PiecePipe(DeviceSide& side, PiecewiseCall& call);
   ~PiecePipe();
   PiecePipe(const PiecePipe&) = delete;
   PiecePipe& operator=(const PiecePipe&) = delete;
@@ -78,7 +78,6 @@ class PiecePipe {
   absl::Status CopyOut(Slot& slot);
 
   DeviceSide& side_;
-  BlockPool& pinned_;
   PiecewiseCall& call_;
   std::array<Slot, 3> slots_;
   int64_t next_ = 0, over_ = 0;

@@ -35,7 +35,7 @@ bool KeepsOut(const Call& call, int rank) {
 
 class StagedWay final : public DeviceWay, private PiecewiseCall {
  public:
-  StagedWay(DeviceCall& call, BlockPool& pinned)
+  explicit StagedWay(DeviceCall& call)
       : way_(call),
         call_(call.call()),
         piece_(ElementsOf(call_, call.core().size())),
@@ -45,7 +45,7 @@ class StagedWay final : public DeviceWay, private PiecewiseCall {
         broadcast_(call_.kind == CallKind::kBroadcast),
         reads_(copies_ && call_.in.bytes > 0 && (!broadcast_ || call_.root == call.core().rank())),
         writes_(copies_ && call_.out.bytes > 0 && !KeepsOut(call_, call.core().rank())),
-        pipe_(call.side(), pinned, *this) {}
+        pipe_(call.side(), *this) {}
 
   absl::Status Reserve() {
     ENTRAIN_RETURN_IF_ERROR(PackedCall::Is(call_) ? PackedCall::Check(call_, way_.core().size())
@@ -144,8 +144,8 @@ size_t StagedParts(const Call& call, int size) {
                               : static_cast<size_t>(PiecesOf(call, size));
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call, BlockPool& pinned) {
-  auto way = std::make_unique<StagedWay>(call, pinned);
+absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call) {
+  auto way = std::make_unique<StagedWay>(call);
   ENTRAIN_RETURN_IF_ERROR(way->Reserve());
   return way;
 }
