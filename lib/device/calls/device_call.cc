@@ -12,8 +12,8 @@
 namespace entrain {
 namespace {
 
-// What a library may take to begin a call where it is started: as a rule a moment.
-constexpr int64_t kPatienceNs = 100 * kMicrosecond;
+// How long the thread that starts a call waits for the library to begin it: as a rule a moment.
+constexpr int64_t kBeginLimitNs = 100 * kMicrosecond;
 
 }  // namespace
 
@@ -50,7 +50,7 @@ DeviceCall::Way DeviceCall::WayOnceMet() const {
                            NodeGroupsServe(*call_, *side_.shape()) &&
                            side_.node_groups()->offload->Takes(*call_);
   const bool whole = side_.whole() != nullptr && side_.whole()->offload->Takes(*call_);
-  return whole                                                            ? Way::kHanded
+  return whole                                                            ? Way::kOffloaded
          : node_groups                                                    ? Way::kNodeGroups
          : side_.direct() && DirectServes(*call_, core_->size(), device_) ? Way::kDirect
                                                                           : Way::kStaged;
@@ -72,7 +72,7 @@ absl::Status DeviceCall::Reserve() {
   if (MayGo(Way::kDirect) && side_.ways().direct && DirectServes(*call_, core_->size(), device_)) {
     scratch = std::max(scratch, DirectScratch(*call_));
   }
-  if (MayGo(Way::kHanded) && side_.ways().library != nullptr) {
+  if (MayGo(Way::kOffloaded) && side_.ways().library != nullptr) {
     scratch = std::max(scratch, side_.ways().library->ScratchBytes(*call_));
   }
   ENTRAIN_ASSIGN_OR_RETURN(scratch_, side_.scratch().Take(scratch));
@@ -93,25 +93,25 @@ void DeviceCall::SetNumbers(std::vector<Wiring> numbers, bool with_meeting) {
   }
 }
 
-absl::Status DeviceCall::HandOver() {
+absl::Status DeviceCall::GiveToLibrary() {
   input_is_ready_ = true;  // it waits on the device
-  way_ = MakeHandedWay(*this, *side_.whole());
+  way_ = MakeOffloadWay(*this, *side_.whole());
   const Clock& clock = Clock::Real();
   const int64_t since = clock.Now();
   for (int64_t now = since;; now = clock.Now()) {
     bool moved = false;
     ENTRAIN_RETURN_IF_ERROR(way_->Step(&moved).status());
-    if (way_->settled() || now - since >= kPatienceNs) {
+    if (way_->settled() || now - since >= kBeginLimitNs) {
       return absl::OkStatus();
     }
     PauseAfter(now - since);
   }
 }
 
-absl::Status DeviceCall::HandOverOrHold(bool may_hand_over) {
+absl::Status DeviceCall::OffloadOrHold(bool may_offload) {
   absl::Status status;
-  if (may_hand_over && side_.met() && WayOnceMet() == Way::kHanded) {
-    status = HandOver();
+  if (may_offload && side_.met() && WayOnceMet() == Way::kOffloaded) {
+    status = GiveToLibrary();
     if (status.ok() && way_->settled()) {
       settled_.store(true, std::memory_order_release);
       return absl::OkStatus();
@@ -190,8 +190,8 @@ absl::StatusOr<bool> DeviceCall::Advance(bool* moved) {
 
 std::unique_ptr<DeviceWay> DeviceCall::TakeWay() {
   switch (side_.met() ? WayOnceMet() : Way::kStaged) {
-    case Way::kHanded:
-      return MakeHandedWay(*this, *side_.whole());
+    case Way::kOffloaded:
+      return MakeOffloadWay(*this, *side_.whole());
     case Way::kNodeGroups:
       return std::move(node_groups_);
     case Way::kDirect:

@@ -58,9 +58,9 @@ class DeviceCall final : public Work {
   // The rest of what can fail without harm to others: marks the stream.
   absl::Status MarkInput();
   void SetNumbers(std::vector<Wiring> numbers, bool with_meeting);
-  // Hands it over, if that can be now; else, also after an error, what follows on the stream waits for the end. After an
-  // error the communicator is to be ended, and the call is the runner's like any other.
-  absl::Status HandOverOrHold(bool may_hand_over);
+  // Gives it to the library, if that can be now; else, also after an error, what follows on the stream waits for the end. After
+  // an error the communicator is to be ended, and the call is the runner's like any other.
+  absl::Status OffloadOrHold(bool may_offload);
 
   // ---- The runner's
   // What can be done now. True: over, whatever came of it, and Finish is under way.
@@ -96,13 +96,13 @@ class DeviceCall final : public Work {
   class FinishJob;
   void GiveBack();
   absl::StatusOr<bool> Advance(bool* moved);
-  enum class Way { kStaged, kHanded, kNodeGroups, kDirect };
+  enum class Way { kStaged, kOffloaded, kNodeGroups, kDirect };
   // From what all ranks know alike, once they have met.
   Way WayOnceMet() const;
   // Whether it is this way, or may yet be.
   bool MayGo(Way way) const { return (MayChoose(*call_) && !side_.met()) || WayOnceMet() == way; }
-  // As far as it comes within the patience.
-  absl::Status HandOver();
+  // Waits for kBeginLimitNs at most.
+  absl::Status GiveToLibrary();
   std::unique_ptr<DeviceWay> TakeWay();
   void End(absl::Status status);
   absl::Status TimeIsUp(const char* missing, int64_t now_ns) const;
@@ -139,7 +139,7 @@ constexpr size_t kDirectParts = 4;
 constexpr size_t kDirectPartsBeforeStaging = 2;  // where that is what comes of it
 // Its first step gives the call to the library, behind what the call's stream had to do before. Once that has begun, the
 // stream waits for it, unless something else makes it wait.
-std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to);
+std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to);
 // With all the memory that it will need.
 absl::StatusOr<std::unique_ptr<DeviceWay>> MakeStagedWay(DeviceCall& call);
 size_t StagedParts(const Call& call, int size);

@@ -119,7 +119,7 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   meeting_ordered_ |= with_meeting;
   started->SetNumbers(std::move(numbers), with_meeting);
   if (const absl::Status status =
-          started->HandOverOrHold(DeviceCall::MayChoose(call) && AllSettled());
+          started->OffloadOrHold(DeviceCall::MayChoose(call) && AllSettled());
       !status.ok()) {
     // The others wait for it. The device may have some of it, so its end is the runner's to find.
     core_->EndHere(status);

@@ -1,14 +1,15 @@
 // Calls on device memory, of one communicator. A call gets its numbers where it is started, as many as it may need, on
 // every rank alike; what the hosts exchange for it are parts of it, ordinary calls on host memory under these numbers
-// (as in packed_call.h). Three ways, chosen from what all ranks know alike:
+// (as in packed_call.h). Four ways, chosen from what all ranks know alike:
 //
-//   handed   a library does the whole collective (NCCL): enqueued, and watched (handed_way.cc)
-//   direct   the ranks share a host: each opens the others' memory and reads it with kernels of its own
-//            (direct_way.cc)
-//   staged   through page-locked memory, piece by piece, copies and wire overlapped; for everything
-//            (staged_way.cc)
+//   offloaded     a library does the whole collective (NCCL): enqueued, and watched (offload_way.cc)
+//   node groups   the library inside each host, the hosts' transports between them (node_groups_way.cc)
+//   direct        the ranks share a host: each opens the others' memory and reads it with kernels of its own
+//                 (direct_way.cc)
+//   staged        through page-locked memory, piece by piece, copies and wire overlapped; for everything
+//                 (staged_way.cc)
 //
-// The first untagged collective begins with a meeting (meeting.cc), where ranks find out which of the first two
+// The first untagged collective begins with a meeting (meeting.cc), where ranks find out which of the first three
 // they all can. Tagged calls, send and recv are always staged.
 //
 // Streams. A call begins when the device has come to where the stream was at its start; what follows on the stream waits
@@ -58,7 +59,7 @@ class DeviceRunner final : public DeviceCalls {
   // `device`: null where the call has no buffers here; then that of the stream, on which the communicator is from then on.
   absl::Status EnsureSide(Device* device, StreamHandle stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(starting_);
-  // Whether a call that starts now may be handed over where it starts.
+  // Whether a call that starts now may be offloaded where it starts.
   bool AllSettled() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool NoneOpen() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);

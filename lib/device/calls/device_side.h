@@ -49,7 +49,7 @@ class DeviceSide {
   BlockPool& pinned() { return pinned_; }
   BlockPool& scratch() { return scratch_; }
   WordPool& words() { return words_; }
-  // Streams of ours: copies to the host, copies from it, kernels and what is handed over.
+  // Streams of ours: copies to the host, copies from it, kernels and offloaded calls.
   StreamHandle copy_in() const { return streams_[0]; }
   StreamHandle copy_out() const { return streams_[1]; }
   StreamHandle work() const { return streams_[2]; }
@@ -72,7 +72,7 @@ class DeviceSide {
   DeviceOffload* whole() const { return whole_.get(); }
   DeviceOffload* node_groups() const { return node_group_.get(); }
   PartGroup* across() const { return met_ways_.across; }
-  // What has been handed over ends soon.
+  // What has been offloaded ends soon.
   void AbortOffloads() const;
 
   // ---- Where a call is started, when none is under way

@@ -57,7 +57,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
     if (steps_.empty()) {
       Plan();
     }
-    ENTRAIN_RETURN_IF_ERROR(HandOver(moved));
+    ENTRAIN_RETURN_IF_ERROR(EnqueueInside(moved));
     ENTRAIN_ASSIGN_OR_RETURN(const bool exchanged, pipe_.Step(moved));
     if (!exchanged || marks_.size() < steps_.size()) {
       return false;
@@ -90,7 +90,7 @@ class NodeGroupsWay final : public DeviceWay, private PiecewiseCall {
   // ---- Inside the node group
 
   // As long as there are some to give: each once the one before is on the stream.
-  absl::Status HandOver(bool* moved) {
+  absl::Status EnqueueInside(bool* moved) {
     DeviceOffload& to = *way_.side().node_groups();
     absl::MutexLock lock(&to.mutex);
     if (!given_) {

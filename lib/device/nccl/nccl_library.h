@@ -1,4 +1,4 @@
-// NCCL as the library that whole collectives on device memory are handed to (lib/device/offload.h).
+// NCCL as the library that whole collectives on device memory are given to (lib/device/offload.h).
 #pragma once
 
 #include <string>

@@ -55,17 +55,17 @@ constexpr CallKind kKinds[] = {
 class EveryWay : public testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
   void SetUp() override {
-    if (handed() && size() > TestDevices().count()) {
+    if (offloaded() && size() > TestDevices().count()) {
       GTEST_SKIP() << "NCCL wants a device for each of " << size() << " ranks";
     }
   }
   RanksOptions options() const { return {.transports = std::get<0>(GetParam())}; }
   int size() const { return std::get<1>(GetParam()); }
-  bool handed() const { return options().transports.find("nccl") != std::string::npos; }
-  Device& DeviceOf(const Comm& comm) const { return TestDevice(handed() ? comm->rank() : 0); }
+  bool offloaded() const { return options().transports.find("nccl") != std::string::npos; }
+  Device& DeviceOf(const Comm& comm) const { return TestDevice(offloaded() ? comm->rank() : 0); }
   // NCCL is joined in the first call; where its allocating waits for the device, that must not hold a stream.
   void MeetFirst(const Comm& comm, Device& device, StreamHandle stream) const {
-    if (!handed() || !AllocatingWaits()) {
+    if (!offloaded() || !AllocatingWaits()) {
       return;
     }
     TestMemory memory(device, 400);

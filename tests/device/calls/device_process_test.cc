@@ -220,8 +220,8 @@ TEST_P(DeviceProcesses, OpenNoMoreThanThereIs) {
   });
 }
 
-// What is read directly and what NCCL takes, in turns on one stream and with a device for each rank: nothing is handed
-// over behind a call that has more to enqueue.
+// What is read directly and what NCCL takes, in turns on one stream and with a device for each rank: nothing is offloaded
+// behind a call that has more to enqueue.
 TEST_P(DeviceProcesses, MixDirectCallsAndThoseOfNccl) {
   if (OnRealDevice()) {
     GTEST_SKIP() << "wants a device for each rank";

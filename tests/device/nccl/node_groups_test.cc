@@ -261,7 +261,7 @@ TEST_F(NodeGroupsTest, AreNotAskedWhereNcclHasAllRanks) {
   });
 }
 
-// A group inside a node group hands its calls over whole; one across has none to hand them to.
+// A group inside a node group offloads its calls whole; one across has no library.
 TEST_F(NodeGroupsTest, PartsOfACommunicatorHaveTheirOwn) {
   RunRanks(4, OnHosts(kTwoOfTwo, "inproc,nccl"), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());

@@ -31,9 +31,9 @@ int OfFakeNccl(const char* name) {
   return reinterpret_cast<int (*)()>(dlsym(library, name))();
 }
 
-class Handed : public testing::Test {
+class OffloadedCalls : public testing::Test {
  protected:
-  Handed() {
+  OffloadedCalls() {
     setenv("FAKE_CUDA_DEVICES", absl::StrCat(kRanks).c_str(), 1);
     setenv("ENTRAIN_NCCL_LIBRARY", FAKE_NCCL_LIBRARY, 1);
     TestDevices();
@@ -51,8 +51,8 @@ class Handed : public testing::Test {
   }
 };
 
-// Handed over or not: each call as its kind, operator and type decide.
-TEST_F(Handed, EveryCollectiveGivesWhatTheReferenceGives) {
+// Offloaded or not: each call as its kind, operator and type decide.
+TEST_F(OffloadedCalls, EveryCollectiveGivesWhatTheReferenceGives) {
   const int before = OfFakeNccl("FakeNcclLaunches");
   RunRanks(kRanks, options(), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -96,7 +96,7 @@ Call Sum(const TestMemory& memory, int64_t count, StreamHandle stream) {
   return call;
 }
 
-TEST_F(Handed, RanksOfOneDeviceDoWithoutIt) {
+TEST_F(OffloadedCalls, RanksOfOneDeviceDoWithoutIt) {
   const int before = OfFakeNccl("FakeNcclLaunches");
   RunRanks(2, options(), [&](const Comm& comm) {
     TestStream stream(TestDevice());
@@ -112,7 +112,7 @@ TEST_F(Handed, RanksOfOneDeviceDoWithoutIt) {
   EXPECT_EQ(OfFakeNccl("FakeNcclLaunches"), before);
 }
 
-TEST_F(Handed, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
+TEST_F(OffloadedCalls, AnErrorOfNcclsEndsTheCommunicatorOnAllRanks) {
   setenv("FAKE_NCCL_FAIL", "1:6", 1);
   std::barrier together(2);  // the library's own would be ended by whoever fails first
   RunRanks(2, options(), [&](const Comm& comm) {
@@ -137,7 +137,7 @@ Call ScanOf(const TestMemory& memory, int64_t count, StreamHandle stream) {
 }
 
 // NCCL begins when all have come, and one of them comes when another call is over.
-TEST_F(Handed, ACallThatHasNotBegunHoldsUpNoOther) {
+TEST_F(OffloadedCalls, ACallThatHasNotBegunHoldsUpNoOther) {
   setenv("FAKE_NCCL_CONNECT", "1", 1);
   RunRanks(2, options(), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -197,13 +197,13 @@ void AbortedWhileOneWaits(const RanksOptions& options, bool meets_first) {
   });
 }
 
-TEST_F(Handed, ACallThatHasNotBegunEndsWithTheCommunicator) {
+TEST_F(OffloadedCalls, ACallThatHasNotBegunEndsWithTheCommunicator) {
   setenv("FAKE_NCCL_CONNECT", "1", 1);
   AbortedWhileOneWaits(options(), true);
 }
 
 // What was copied for NCCL waits on the stream for the caller's, though NCCL has not begun and is gone.
-TEST_F(Handed, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
+TEST_F(OffloadedCalls, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
   setenv("FAKE_NCCL_CONNECT", "1", 1);
   RunRanks(2, options(), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -237,12 +237,12 @@ TEST_F(Handed, ACallThatHasNotBegunIsOverWhenItsCopiesAre) {
   });
 }
 
-TEST_F(Handed, JoiningEndsWithTheCommunicator) {
+TEST_F(OffloadedCalls, JoiningEndsWithTheCommunicator) {
   setenv("FAKE_NCCL_HANG", "1", 1);
   AbortedWhileOneWaits(options(), false);
 }
 
-TEST_F(Handed, JoiningEndsByTheCallsDeadline) {
+TEST_F(OffloadedCalls, JoiningEndsByTheCallsDeadline) {
   setenv("FAKE_NCCL_HANG", "1", 1);
   RunRanks(2, options(kSecond / 2), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
@@ -256,7 +256,7 @@ TEST_F(Handed, JoiningEndsByTheCallsDeadline) {
   });
 }
 
-TEST_F(Handed, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
+TEST_F(OffloadedCalls, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
   RunRanks(2, options(kSecond), [&](const Comm& comm) {
     Device& device = TestDevice(comm->rank());
     TestStream stream(device);
@@ -279,11 +279,11 @@ TEST_F(Handed, ACallThatAnotherRankDoesNotMakeEndsByItsDeadline) {
 }
 
 // Whatever goes wrong once NCCL has a call: buffers and stream are the caller's when NCCL has let go of them.
-class HandedHalfway : public Handed, public testing::WithParamInterface<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, HandedHalfway, testing::Values("cuEventRecord", "cuStreamWaitEvent"),
+class OffloadedHalfway : public OffloadedCalls, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, OffloadedHalfway, testing::Values("cuEventRecord", "cuStreamWaitEvent"),
                          [](const auto& one) { return std::string(one.param); });
 
-TEST_P(HandedHalfway, ACallThatFailsIsOverWhenNcclIsGone) {
+TEST_P(OffloadedHalfway, ACallThatFailsIsOverWhenNcclIsGone) {
   setenv("FAKE_NCCL_ABORT_MS", "300", 1);
   std::barrier together(2);
   RunRanks(2, options(), [&](const Comm& comm) {

@@ -1,5 +1,5 @@
 // The way of a library that does whole collectives. Until it has put a call on the stream, which may take the others'
-// coming, nothing else can be handed to it.
+// coming, nothing else can be given to it.
 #include "lib/base/status.h"
 #include "lib/comm/comm_core.h"
 #include "lib/device/calls/device_call.h"
@@ -7,9 +7,9 @@
 namespace entrain {
 namespace {
 
-class HandedWay final : public DeviceWay {
+class OffloadWay final : public DeviceWay {
  public:
-  HandedWay(DeviceCall& call, DeviceOffload& to) : call_(call), to_(to), done_(call.device()) {}
+  OffloadWay(DeviceCall& call, DeviceOffload& to) : call_(call), to_(to), done_(call.device()) {}
 
   absl::StatusOr<bool> Step(bool* moved) override {
     if (!given_) {
@@ -75,8 +75,8 @@ class HandedWay final : public DeviceWay {
 
 }  // namespace
 
-std::unique_ptr<DeviceWay> MakeHandedWay(DeviceCall& call, DeviceOffload& to) {
-  return std::make_unique<HandedWay>(call, to);
+std::unique_ptr<DeviceWay> MakeOffloadWay(DeviceCall& call, DeviceOffload& to) {
+  return std::make_unique<OffloadWay>(call, to);
 }
 
 }  // namespace entrain
