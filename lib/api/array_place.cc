@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
+#include "lib/device/arrays.h"
 #include "lib/device/registry.h"
 
 namespace entrain::api {
@@ -54,13 +55,7 @@ absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const Named
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body) {
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(place, arrays));
-  if (device == nullptr) {
-    body();
-    return absl::OkStatus();
-  }
-  KernelStream stream(*device, place.stream, place.limit_ns);
-  body();
-  return stream.status();
+  return ComputeAt({device, place.stream, place.limit_ns}, body);
 }
 
 }  // namespace entrain::api

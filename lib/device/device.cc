@@ -40,11 +40,6 @@ absl::Status Device::Wait(EventHandle event, Deadline give_up) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<DeviceArray>> DeviceArray::Make(Device& device, int64_t bytes) {
-  ENTRAIN_ASSIGN_OR_RETURN(void* const data, device.Allocate(bytes));
-  return std::unique_ptr<DeviceArray>(new DeviceArray(device, data));
-}
-
 absl::Status DeviceMark::Record(StreamHandle stream) {
   if (event_ == nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(event_, device_.CreateEvent());

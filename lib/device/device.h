@@ -98,21 +98,6 @@ class Device {
 // then a nap of a tenth of what was waited, at most 1 ms.
 void PauseAfter(int64_t waited_ns);
 
-// Memory of a device, freed with the object.
-class DeviceArray {
- public:
-  static absl::StatusOr<std::unique_ptr<DeviceArray>> Make(Device& device, int64_t bytes);
-  ~DeviceArray() { device_.Free(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  void* data() const { return data_; }
-
- private:
-  DeviceArray(Device& device, void* data) : device_(device), data_(data) {}
-  Device& device_;
-  void* const data_;
-};
-
 // An event of the device's, made when it is recorded.
 class DeviceMark {
  public:

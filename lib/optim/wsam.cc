@@ -94,10 +94,10 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
   }
   // One after the other also on the device, since all calls of an object are on one stream.
   absl::MutexLock lock(&made_mutex_);
-  if (made_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(made_, DeviceArray::Make(bound->device(), kDevicePart * kFloat));
+  if (made_.size() == 0) {
+    ENTRAIN_ASSIGN_OR_RETURN(made_, PlacedArray::Allocate(&bound->device(), kDevicePart * kFloat));
   }
-  StepParts(step, apply, static_cast<float*>(made_->data()), kDevicePart);
+  StepParts(step, apply, reinterpret_cast<float*>(made_.data()), kDevicePart);
   return absl::OkStatus();
 }
 

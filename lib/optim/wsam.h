@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/device/device.h"
+#include "lib/device/arrays.h"
 #include "lib/optim/optimizer.h"
 
 namespace entrain {
@@ -64,7 +64,7 @@ class Wsam {
   const std::shared_ptr<const Optimizer> base_;
   const double alpha_;
   mutable absl::Mutex made_mutex_;
-  mutable std::unique_ptr<DeviceArray> made_ ABSL_GUARDED_BY(made_mutex_);
+  mutable PlacedArray made_ ABSL_GUARDED_BY(made_mutex_);
 };
 
 }  // namespace entrain

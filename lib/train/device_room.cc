@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/train/placed_array.h"
+#include "lib/device/arrays.h"
 
 namespace entrain {
 
@@ -22,10 +22,7 @@ std::unique_ptr<DeviceRoom> DeviceRoom::Beside(const DeviceRoom& other, int64_t 
 }
 
 absl::Status DeviceRoom::SetCallers(StreamHandle stream) {
-  ENTRAIN_RETURN_IF_ERROR(CheckStream(device_, stream));
-  DeviceMark mark(device_);
-  ENTRAIN_RETURN_IF_ERROR(mark.Record(callers()));
-  ENTRAIN_RETURN_IF_ERROR(device_.AwaitEvent(stream, mark.event()));
+  ENTRAIN_RETURN_IF_ERROR(SwitchStream(device_, callers(), stream));
   callers_->store(stream, std::memory_order_release);
   return absl::OkStatus();
 }

@@ -9,8 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "lib/device/device.h"
-#include "lib/train/placed_array.h"
+#include "lib/device/arrays.h"
 
 namespace entrain {
 
@@ -37,7 +36,6 @@ class OwnStream {
 
   ArraysAt callers_;
   ArraysAt own_;
-  EventHandle mark_ = nullptr;
 };
 
 }  // namespace entrain

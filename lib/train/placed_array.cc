@@ -6,35 +6,6 @@
 
 namespace entrain {
 
-absl::StatusOr<PlacedArray> PlacedArray::Allocate(Device* device, int64_t bytes) {
-  PlacedArray array;
-  if (device == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(array.host_, OwnedBuffer::Allocate(bytes));
-  } else if (bytes > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(void* const memory, device->Allocate(bytes));
-    array.device_ = device;
-    array.there_ = static_cast<std::byte*>(memory);
-    array.bytes_ = bytes;
-  }
-  return array;
-}
-
-PlacedArray::~PlacedArray() {
-  if (device_ != nullptr) {
-    device_->Free(there_);
-  }
-}
-
-absl::Status ComputeAt(const ArraysAt& at, absl::FunctionRef<void()> body) {
-  if (at.device == nullptr) {
-    body();
-    return absl::OkStatus();
-  }
-  KernelStream bound(*at.device, at.stream, at.limit_ns);
-  body();
-  return bound.status();
-}
-
 absl::Status AwaitMark(const DeviceMark& mark, Deadline give_up,
                        absl::FunctionRef<absl::Status()> may_go_on) {
   const Clock& clock = Clock::Real();
@@ -69,12 +40,6 @@ absl::Status FinishKernels(Deadline give_up) {
   const KernelStream& on = *KernelStream::Current();
   ENTRAIN_RETURN_IF_ERROR(on.status());
   return FinishStream({&on.device(), on.stream()}, give_up);
-}
-
-absl::Status CheckStream(Device& device, StreamHandle stream) {
-  DeviceMark mark(device);
-  return Annotate(mark.Record(stream),
-                  absl::StrCat("stream: not one of device ", device.ordinal()));
 }
 
 }  // namespace entrain
