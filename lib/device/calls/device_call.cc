@@ -153,7 +153,7 @@ bool DeviceCall::Step(int64_t now_ns, bool* moved) {
   if (failed_.ok()) {
     return false;
   }
-  side_.AbortOffloads();
+  side_.AbortOffload();
   if ((meeting_ != nullptr && !meeting_->Quiet()) || (way_ != nullptr && !way_->Quiet())) {
     return false;
   }

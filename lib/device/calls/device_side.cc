@@ -34,8 +34,7 @@ absl::StatusOr<std::unique_ptr<DeviceSide>> DeviceSide::Open(
 }
 
 DeviceSide::~DeviceSide() {
-  whole_.reset();
-  node_group_.reset();
+  offload_.reset();
   for (const Opened& opened : opened_) {
     device_.Close(opened.memory);
   }
@@ -51,24 +50,16 @@ DeviceSide::~DeviceSide() {
 }
 
 void DeviceSide::Met(Ways ways) {
-  for (auto& [offload, kept] :
-       {std::pair(&ways.whole, &whole_), std::pair(&ways.node_group, &node_group_)}) {
-    if (*offload != nullptr) {
-      kept->reset(new DeviceOffload{std::move(*offload), {}});
-    }
+  if (ways.offload != nullptr) {
+    offload_.reset(new DeviceOffload{std::move(ways.offload), {}});
   }
   met_ways_ = std::move(ways);
   met_.store(true, std::memory_order_release);
 }
 
-void DeviceSide::AbortOffloads() const {
-  if (!met()) {
-    return;
-  }
-  for (const auto* const one : {&whole_, &node_group_}) {
-    if (*one != nullptr) {
-      (*one)->offload->Abort();
-    }
+void DeviceSide::AbortOffload() const {
+  if (met() && offload_ != nullptr) {
+    offload_->offload->Abort();
   }
 }
 

@@ -58,9 +58,9 @@ class DeviceSide {
   struct Ways {
     bool direct = false;
     std::vector<bool> here;  // by rank: in this process, so that what it has needs no opening
-    std::unique_ptr<Offload> whole;  // of all ranks; null: none
-    std::unique_ptr<Offload>
-        node_group;               // of this rank's node group, where all node groups have one
+    // Of all ranks; or of this rank's node group, where all node groups have one. Null: none.
+    std::unique_ptr<Offload> offload;
+    bool whole = false;           // which of the two
     PartGroup* across = nullptr;  // the ranks of its place in the node groups
   };
   void Met(Ways ways);
@@ -69,11 +69,11 @@ class DeviceSide {
   bool direct() const { return met_ways_.direct; }
   bool Here(int rank) const { return met_ways_.here[static_cast<size_t>(rank)]; }
   // Null: there is none.
-  DeviceOffload* whole() const { return whole_.get(); }
-  DeviceOffload* node_groups() const { return node_group_.get(); }
+  DeviceOffload* whole() const { return met_ways_.whole ? offload_.get() : nullptr; }
+  DeviceOffload* node_groups() const { return met_ways_.whole ? nullptr : offload_.get(); }
   PartGroup* across() const { return met_ways_.across; }
   // What has been offloaded ends soon.
-  void AbortOffloads() const;
+  void AbortOffload() const;
 
   // ---- Where a call is started, when none is under way
   // Closes what others have freed. Not where other ranks of this process may have calls on the device, for which that
@@ -110,7 +110,7 @@ class DeviceSide {
   StreamHandle streams_[3] = {};
   std::atomic<bool> met_{false};
   Ways met_ways_;
-  std::unique_ptr<DeviceOffload> whole_, node_group_;
+  std::unique_ptr<DeviceOffload> offload_;
   BlockPool::Block sample_;
   std::vector<Opened> opened_;
   absl::Mutex mutex_;

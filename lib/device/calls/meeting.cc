@@ -37,8 +37,7 @@ struct Offer {
   uint8_t direct;
   uint8_t whole, node_groups;    // what it would give to the library
   std::array<char, 32> version;  // of the library; the same for all who join
-  LibraryId whole_id;            // of rank 0
-  LibraryId node_group_id;       // of the first rank of a node group
+  LibraryId id;                  // of rank 0, and of the first rank of a node group
 };
 
 struct Verdict {
@@ -66,10 +65,8 @@ class Meeting final : public DeviceWay {
       : call_(call), core_(call.core()), offers_(At(core_.size())), verdicts_(At(core_.size())) {}
 
   ~Meeting() override {
-    for (const auto* const one : {&whole_, &node_group_}) {
-      if (*one != nullptr) {
-        (*one)->Abort();
-      }
+    if (offload_ != nullptr) {
+      offload_->Abort();
     }
   }
 
@@ -142,10 +139,11 @@ class Meeting final : public DeviceWay {
       const std::string version = ways.library->version();
       version.copy(mine.version.data(), mine.version.size());
       const auto& shape = call_.side().shape();
-      mine.whole = ways.whole && (core_.rank() > 0 || MakeId(&mine.whole_id)) ? 1 : 0;
-      mine.node_groups =
-          ways.node_groups && shape && (shape->inside.me > 0 || MakeId(&mine.node_group_id)) ? 1
-                                                                                             : 0;
+      const bool groups = ways.node_groups && shape;
+      const bool first = core_.rank() == 0 || (groups && shape->inside.me == 0);
+      const bool well = !first || MakeId(&mine.id);
+      mine.whole = well && ways.whole ? 1 : 0;
+      mine.node_groups = well && groups ? 1 : 0;
     }
   }
 
@@ -186,49 +184,41 @@ class Meeting final : public DeviceWay {
     OffloadLibrary* const library = call_.side().ways().library;
     std::vector<int> all(offers_.size());
     std::iota(all.begin(), all.end(), 0);
-    if (CanJoin(all, &Offer::whole)) {
-      ENTRAIN_ASSIGN_OR_RETURN(whole_, library->Join(offers_[0].whole_id.text(), core_.rank(),
-                                                     core_.size(), call_.device()));
-    }
-    if (whole_ == nullptr && NodeGroupsCanJoin()) {
+    whole_ = CanJoin(all, &Offer::whole);
+    if (whole_) {
+      ENTRAIN_ASSIGN_OR_RETURN(offload_, library->Join(offers_[0].id.text(), core_.rank(),
+                                                       core_.size(), call_.device()));
+    } else if (NodeGroupsCanJoin()) {
       const Group& inside = call_.side().shape()->inside;
-      ENTRAIN_ASSIGN_OR_RETURN(
-          node_group_, library->Join(offers_[At(inside.ranks[0])].node_group_id.text(), inside.me,
-                                     inside.size(), call_.device()));
+      ENTRAIN_ASSIGN_OR_RETURN(offload_, library->Join(offers_[At(inside.ranks[0])].id.text(),
+                                                       inside.me, inside.size(), call_.device()));
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<bool> Joined() {
-    for (const auto* const one : {&whole_, &node_group_}) {
-      if (*one != nullptr) {
-        ENTRAIN_ASSIGN_OR_RETURN(const bool joined, (*one)->Begun());
-        if (!joined) {
-          return false;
-        }
-      }
-    }
-    return true;
+    return offload_ == nullptr ? absl::StatusOr<bool>(true) : offload_->Begun();
   }
 
   void Conclude() {
     DeviceSide::Ways ways;
     ways.direct = std::all_of(verdicts_.begin(), verdicts_.end(),
                               [](const Verdict& one) { return one.direct != 0; });
-    const bool library = whole_ != nullptr || node_group_ != nullptr;
+    const bool library = offload_ != nullptr;
     ENTRAIN_LOG(kInfo, core_.config().name,
                 ": device memory: ", library ? call_.side().ways().library->name() : "no library",
-                whole_ != nullptr ? " for all" : "",
-                node_group_ != nullptr ? " for node groups" : "", ways.direct ? ", direct" : "",
-                ", staged");
+                !library ? ""
+                : whole_ ? " for all"
+                         : " for node groups",
+                ways.direct ? ", direct" : "", ", staged");
     for (const Offer& one : offers_) {
       ways.here.push_back(one.process == ThisProcess());
     }
-    if (node_group_ != nullptr) {
+    if (library && !whole_) {
       ways.across = core_.AddGroup(call_.side().shape()->across);
     }
-    ways.whole = std::move(whole_);
-    ways.node_group = std::move(node_group_);
+    ways.offload = std::move(offload_);
+    ways.whole = whole_;
     call_.side().Met(std::move(ways));
   }
 
@@ -263,7 +253,8 @@ class Meeting final : public DeviceWay {
   std::vector<Offer> offers_;
   std::vector<Verdict> verdicts_;
   PartUnderWay part_;
-  std::unique_ptr<Offload> whole_, node_group_;  // being joined
+  std::unique_ptr<Offload> offload_;  // being joined
+  bool whole_ = false;                // of all ranks
   int at_ = 0;
 };
 
