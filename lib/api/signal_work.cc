@@ -25,8 +25,8 @@ void SignalWork::Over(const absl::Status& status) {
   const std::shared_ptr<Engine> engine = engine_holder_;
   ends_with_ = status;
   AddRef();
-  engine->Submit(this);
-  engine->Kick();
+  engine->seat().Submit(this);
+  engine->seat().Kick();
 }
 
 void SignalWork::Run() {

@@ -191,7 +191,7 @@ absl::StatusOr<std::vector<Member>> MembersFromCards(Runtime& runtime,
     members.push_back(std::move(member));
   }
   absl::Status status;
-  engine.RunInDriver([&] {
+  engine.seat().RunInDriver([&] {
     for (size_t r = 0; r < members.size() && status.ok(); ++r) {
       if (static_cast<int>(r) != rank) {
         auto endpoint = engine.Connect(members[r].id, members[r].transport, members[r].address);

@@ -130,7 +130,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
       numbers_(static_cast<int>(config_.members.size())),
-      inline_(engine_, pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
+      inline_(engine_.seat(), pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
       membership_(config_.rank, static_cast<int>(config_.members.size())),
       excuses_(config_.members.size()),
       refusals_(config_.members.size()),
@@ -146,7 +146,7 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
   const auto crowds = CrowdsOf(config.members);
   // More ranks on this host than cores: whoever waits should give its core away at once.
   if (Crowded(crowds.at(config.members[static_cast<size_t>(config.rank)].host_id))) {
-    engine->SetCrowded(true);
+    engine->seat().SetCrowded(true);
   }
   config.paths.cores = FewestCores(crowds);
   return std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
@@ -216,7 +216,7 @@ RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuf
                                                    std::move(staged), from, now_ns,
                                                    std::move(whole), among));
   work->AddRef();  // the engine's, given up in FinishWork
-  engine_.CountOpenWork(1);
+  engine_.seat().CountOpenWork(1);
   calls_.fetch_add(is_part ? 0 : 1, std::memory_order_relaxed);
   return work;
 }
@@ -239,7 +239,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
   if (PackedCall::Is(call)) {
     ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> whole, StartPacked(call, now));
     if (kick) {
-      engine_.Kick();
+      engine_.seat().Kick();
     }
     return whole;
   }
@@ -256,11 +256,11 @@ absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
     if (prepared->waits()) {
       lines_[CallNumbers::TagOf(call)].push_back(prepared.get());
     }
-    engine_.Submit(prepared.get());
+    engine_.seat().Submit(prepared.get());
     work = RefPtr<Work>::Adopt(prepared.Leak());
   }
   if (kick) {
-    engine_.Kick();
+    engine_.seat().Kick();
   }
   return work;
 }
@@ -304,7 +304,7 @@ absl::StatusOr<RefPtr<Work>> CommCore::LaunchPart(const Call& part, const Wiring
     admitted.wiring.contexts = among->contexts;
   }
   auto work = Prepare(part, std::move(admitted), {}, {}, started_ns, std::move(whole), among);
-  engine_.Submit(work.get());
+  engine_.seat().Submit(work.get());
   return RefPtr<Work>::Adopt(work.Leak());
 }
 
@@ -354,13 +354,13 @@ absl::Status CommCore::Over(const Descriptor& descriptor, const Wiring& wiring) 
     }
     const RefPtr<Work> verdict = RefPtr<Work>::Share(verdict_.get());
     Attend();
-    engine_.Stay(*verdict);
+    engine_.seat().Stay(*verdict);
     return status();
   }
-  if (engine_.told()) {
-    engine_.Succeeded(engine_.clock().Now());
+  if (engine_.causes().told()) {
+    engine_.causes().Succeeded(engine_.clock().Now());
   }
-  engine_.Leave();
+  engine_.seat().Leave();
   return absl::OkStatus();
 }
 
@@ -374,7 +374,7 @@ absl::Status CommCore::GoOn(const Call& call, Admitted admitted, const Progress&
   const auto work = Prepare(rest, std::move(admitted), {}, progress,
                             std::min(now, options.deadline.at_ns - options.timeout_ns));
   StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
-  engine_.Stay(*work);
+  engine_.seat().Stay(*work);
   return work->status();
 }
 
@@ -410,8 +410,8 @@ void CommCore::EndHere(const absl::Status& why) {
    private:
     const std::shared_ptr<CommCore> core_;
   };
-  engine_.Submit(new EndJob(shared_from_this()));
-  engine_.Kick();
+  engine_.seat().Submit(new EndJob(shared_from_this()));
+  engine_.seat().Kick();
 }
 
 void CommCore::EndWith(const absl::Status& why) {
@@ -421,7 +421,7 @@ void CommCore::EndWith(const absl::Status& why) {
   SetStatus(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ",
                                                       config_.rank, ": ", why.message())),
                       own ? BlameFor(nullptr, config_.rank, Phase::kNone) : BlameHere(why)));
-  engine_.RunInDriver([this] {
+  engine_.seat().RunInDriver([this] {
     Fail(status());
     engine_.Flush();
   });
@@ -483,7 +483,7 @@ CommStats CommCore::stats() const {
 
 bool CommCore::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;
-  engine_.RunInDriver([&] {
+  engine_.seat().RunInDriver([&] {
     for (CallWork* work : open_) {
       works.push_back(work->whole_ ? work->whole_ : RefPtr<Work>::Share(work));
     }
@@ -706,9 +706,9 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   }
   if (status.ok()) {
     NoteOver(work->wiring_, work->call_.descriptor());
-    engine_.Succeeded(work->started_ns_);
+    engine_.causes().Succeeded(work->started_ns_);
   }
-  engine_.CountOpenWork(-1);
+  engine_.seat().CountOpenWork(-1);
   if (work->executor_->pending() > 0) {
     draining_.push_back(work);
     work->Finish(status);

@@ -54,10 +54,10 @@ void CommCore::Fail(const absl::Status& why) {
     }
   }
   // Also those that share another communicator with this process, which may end of this.
-  engine_.TellCause(
+  engine_.causes().Tell(
       absl::StartsWith(first.message(), config_.name) ? first : Annotate(first, config_.name));
   engine_.CloseContext(config_.context);
-  engine_.NeedFlush();
+  engine_.seat().NeedFlush();
   if (!open_.empty()) {
     ENTRAIN_LOG(kInfo, first.message());
   }
@@ -120,7 +120,7 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
     lost_why_ = why;
   }
   // A peer that has said why it may go is not waited for: nobody knows better.
-  const bool told = !engine_.CauseOf(&from, opened_ns_).ok();
+  const bool told = !engine_.causes().Of(&from, opened_ns_).ok();
   membership_.OnLost(rank, engine_.clock().Now(),
                      told ? 0 : Membership::kGraceNs + SlowestRoundTrip());
 }
@@ -290,7 +290,7 @@ bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
                                     .PutRaw(&mine, sizeof(mine))
                                     .Take()));
   }
-  engine_.NeedFlush();
+  engine_.seat().NeedFlush();
   return true;
 }
 
@@ -317,9 +317,9 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
     SendAnswer(rank, nonce, Answer::kStarted, 0,
                running.work == nullptr ? absl::OkStatus()
                                        : absl::DeadlineExceededError(Words(running, now)));
-  } else if (engine_.told()) {
-    SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.cause());
-  } else if (const absl::Status inside = engine_.InFunction(kLongRunNs); !inside.ok()) {
+  } else if (engine_.causes().told()) {
+    SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.causes().cause());
+  } else if (const absl::Status inside = engine_.functions().Inside(kLongRunNs); !inside.ok()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0,
                WithBlame(inside, BlameFor(nullptr, config_.rank, Phase::kReduce)));
   } else if (const auto other = engine_.WaitsElsewhere(this)) {
@@ -346,7 +346,7 @@ void CommCore::SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, i
       *endpoints_[static_cast<size_t>(rank)],
       Control(rank, ControlKind::kAnswer,
               Writer().Put(nonce).Put(answer).Put(more_ns).PutText(EncodeStatus(excuse)).Take()));
-  engine_.NeedFlush();
+  engine_.seat().NeedFlush();
 }
 
 void CommCore::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
@@ -465,7 +465,7 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
     }
     last_refused_ = refusal;
   }
-  engine_.RunInDriver([&] {
+  engine_.seat().RunInDriver([&] {
     const std::string body = Writer()
                                  .Put(ControlKind::kRefused)
                                  .Put(refusal.kind)
@@ -617,7 +617,7 @@ void CommCore::SendBallot() {
       SendSoon(*endpoint, Control(r, ControlKind::kBallot, ballot));
     }
   }
-  engine_.NeedFlush();
+  engine_.seat().NeedFlush();
 }
 
 void CommCore::OnBallot(int rank, Reader& reader) {

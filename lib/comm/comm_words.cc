@@ -75,7 +75,7 @@ CommCore::Finding CommCore::FindingOf(const CallWork& work,
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
-          : (membership_.left(verdict.guilty) ? engine_.CauseOf(endpoints_[member], opened_ns_)
+          : (membership_.left(verdict.guilty) ? engine_.causes().Of(endpoints_[member], opened_ns_)
                                               : absl::OkStatus());
   if (!excuse.ok()) {
     absl::StrAppend(&finding.reason, ": ", excuse.message());
@@ -141,7 +141,7 @@ absl::Status CommCore::Loss(int rank, const absl::Status& path) const {
     absl::StrAppend(&text, "its call failed: ", refusals_[member].why, "; then: ");
   }
   absl::StrAppend(&text, path.message());
-  const absl::Status cause = engine_.CauseOf(endpoints_[member], opened_ns_);
+  const absl::Status cause = engine_.causes().Of(endpoints_[member], opened_ns_);
   if (!cause.ok()) {
     const Blame blame = BlameHere(cause);
     absl::StrAppend(&text, "; before, it had said: ", cause.message());
@@ -262,10 +262,10 @@ absl::Status CommCore::WithMember(const absl::Status& why) const {
 absl::Status CommCore::WithEarlierCause(const absl::Status& end) const {
   const Blame blame = BlameOf(end);
   const bool own = blame.rank == config_.rank || (blame.rank < 0 && blame.peer_id == PeerId{});
-  if (!absl::IsAborted(end) || !own || !engine_.told()) {
+  if (!absl::IsAborted(end) || !own || !engine_.causes().told()) {
     return end;
   }
-  const absl::Status& cause = engine_.cause();
+  const absl::Status& cause = engine_.causes().cause();
   return WithBlame(
       absl::AbortedError(absl::StrCat(end.message(), "; before, it had failed: ", cause.message())),
       BlameHere(cause));

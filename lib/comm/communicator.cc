@@ -136,7 +136,7 @@ Communicator::~Communicator() {
     core_->Abort(absl::StrCat("it destroyed the communicator with ", open,
                               " unfinished calls on device memory"));
   }
-  core_->engine().RunInDriver([this] { core_->Leave(); });
+  core_->engine().seat().RunInDriver([this] { core_->Leave(); });
   if (device_calls_ != nullptr) {
     device_calls_->Close();
   }
@@ -212,7 +212,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptio
 std::shared_ptr<Communicator> Communicator::Open(std::shared_ptr<Runtime> runtime,
                                                  CoreConfig config) {
   auto core = CommCore::Make(runtime->shared_engine(), runtime->pool(), std::move(config));
-  core->engine().RunInDriver([&] { core->Open(); });
+  core->engine().seat().RunInDriver([&] { core->Open(); });
   return std::shared_ptr<Communicator>(new Communicator(std::move(runtime), std::move(core)));
 }
 
@@ -364,7 +364,7 @@ RefPtr<Work> Communicator::StartAll(absl::Span<const Call> calls) {
     (*part)->Then(
         [whole = batch.get(), i](const absl::Status& status) { whole->PartIsOver(i, status); });
   }
-  core_->engine().Kick();
+  core_->engine().seat().Kick();
   batch->AllStarted();
   return RefPtr<Work>::Adopt(batch.Leak());
 }
@@ -480,7 +480,7 @@ absl::Status Communicator::FreeMemory(void* memory) {
 
 absl::StatusOr<int64_t> Communicator::RegisterMemory(Bytes memory) {
   absl::Status unused;
-  runtime_->engine().RunInDriver([&] { unused = runtime_->engine().CheckUnused(memory); });
+  runtime_->engine().seat().RunInDriver([&] { unused = runtime_->engine().CheckUnused(memory); });
   ENTRAIN_RETURN_IF_ERROR(Annotate(unused, absl::StrFormat("memory %p", memory.data())));
   const auto region = runtime_->regions().Register(memory);
   ENTRAIN_RETURN_IF_ERROR(Annotate(region.status(), absl::StrFormat("memory %p", memory.data())));
@@ -496,7 +496,7 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> Communicator::TakeBack(void* memor
                                                                      bool registered) {
   absl::Status status;
   std::shared_ptr<SharedRegion> taken;
-  runtime_->engine().RunInDriver([&] {
+  runtime_->engine().seat().RunInDriver([&] {
     const auto region = runtime_->regions().At(memory);
     if (region == nullptr || region->registered != registered) {
       status = absl::InvalidArgumentError(absl::StrFormat(
@@ -529,7 +529,7 @@ void Communicator::Refused(const Call& call, const absl::Status& why) {
   core_->Refused(call, Annotate(why, NameOf(call.kind)));
 }
 void Communicator::NoteFunction(const void* who, absl::string_view name) {
-  runtime_->shared_engine()->NoteFunction(who, name);
+  runtime_->engine().functions().Note(who, name);
 }
 absl::Status Communicator::status() const {
   return core_->status();

@@ -115,7 +115,7 @@ class Communicator {
   // This rank's caller could not start this call, by its arguments or for want of memory. Tells the others, for the
   // case that it never starts: see CommCore.
   void Refused(const Call& call, const absl::Status& why);
-  // See Engine::NoteFunction. Of this runtime: ranks that wait for this one are told, in whatever communicator.
+  // See CallerFunctions::Note. Of this runtime: ranks that wait for this one are told, in whatever communicator.
   void NoteFunction(const void* who, absl::string_view name);
   // OK, or what ended it.
   absl::Status status() const;

@@ -33,13 +33,13 @@ bool InlinePath::MayTry(const Call& call) const {
 
 std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void* in, void* out) {
   const PlanCache::Query query(key, plans_made());
-  if (!cache_.MayHold(query) || !pays_.load(std::memory_order_relaxed) || !engine_.TakeIfQuiet()) {
+  if (!cache_.MayHold(query) || !pays_.load(std::memory_order_relaxed) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
   CachedCall* const cached = cache_.Find(query);
   if (cached == nullptr || !cached->Serves(in, out) || owner_.ended() ||
       !ReserveScratch(cached->plan->slot_bytes)) {
-    engine_.Leave();
+    seat_.Leave();
     return std::nullopt;
   }
   cached->call.in.data = const_cast<void*>(in);
@@ -47,7 +47,7 @@ std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void*
   owner_.Number(cached->series, &cached->wiring);
   InlineCall call(*cached->plan, cached->call, cached->descriptor, cached->wiring, BestKernels(),
                   scratch_.data());
-  const InlineEnd end = call.Run(engine_);
+  const InlineEnd end = call.Run(seat_);
   if (end == InlineEnd::kDone) {
     return Finish(cached->descriptor, cached->wiring, call.progress());
   }
@@ -56,7 +56,7 @@ std::optional<absl::Status> InlinePath::RunAgain(const CallKey& key, const void*
 }
 
 std::optional<absl::Status> InlinePath::Run(const Call& call) {
-  if (!MayTry(call) || !engine_.TakeIfQuiet()) {
+  if (!MayTry(call) || !seat_.TakeIfQuiet()) {
     return std::nullopt;
   }
   const uint64_t made = plans_made();  // before the plan: a plan made meanwhile may be old
@@ -64,7 +64,7 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   Admitted admitted;
   const absl::Status status = owner_.Furnish(call, &admitted);
   if (!status.ok() || admitted.waits) {
-    engine_.Leave();
+    seat_.Leave();
     return status.ok() ? std::nullopt : std::optional(status);
   }
   const Descriptor descriptor = call.descriptor();
@@ -73,7 +73,7 @@ std::optional<absl::Status> InlinePath::Run(const Call& call) {
   }
   InlineCall inlined(*admitted.plan, call, descriptor, admitted.wiring, BestKernels(),
                      admitted.scratch.data());
-  if (const InlineEnd end = inlined.Run(engine_); end != InlineEnd::kDone) {
+  if (const InlineEnd end = inlined.Run(seat_); end != InlineEnd::kDone) {
     return HandOver(end, call, std::move(admitted), inlined.progress());
   }
   scratch_ = std::move(admitted.scratch);

@@ -22,7 +22,7 @@
 #include "lib/comm/cost_model.h"
 #include "lib/comm/plan_cache.h"
 #include "lib/comm/topology.h"
-#include "lib/engine/engine.h"
+#include "lib/engine/driver_seat.h"
 #include "lib/engine/inline_call.h"
 #include "lib/memory/buffer.h"
 
@@ -55,8 +55,8 @@ class InlineOwner {
 class InlinePath {
  public:
   // All outlive it. `ranks`: of the communicator.
-  InlinePath(Engine& engine, BufferPool& pool, InlineOwner& owner, int ranks, bool pays)
-      : engine_(engine), pool_(pool), owner_(owner), ranks_(ranks), pays_(pays) {}
+  InlinePath(DriverSeat& seat, BufferPool& pool, InlineOwner& owner, int ranks, bool pays)
+      : seat_(seat), pool_(pool), owner_(owner), ranks_(ranks), pays_(pays) {}
 
   // Whether it is cheap to look at every peer again and again: in memory it is. Of sockets each look is a system call,
   // and many of them are better left to epoll.
@@ -89,7 +89,7 @@ class InlinePath {
   absl::Status HandOver(InlineEnd why, const Call& call, Admitted admitted,
                         const Progress& progress);
 
-  Engine& engine_;
+  DriverSeat& seat_;
   BufferPool& pool_;
   InlineOwner& owner_;
   const int ranks_;

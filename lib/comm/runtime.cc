@@ -109,7 +109,7 @@ absl::Status Runtime::Start(const std::string& route_to, int rank) {
   config.key = key_;
   config.route_to = route_to;
   config.regions = regions_;
-  auto engine = std::make_shared<Engine>(EngineOptions{.own_thread = options_.own_thread});
+  auto engine = std::make_shared<Engine>(SeatOptions{.own_thread = options_.own_thread});
   std::shared_ptr<FaultLink> fault;
   if (fault_ && fault_->IsFor(rank)) {
     ENTRAIN_LOG(kWarning, "rank ", rank, " sends as ENTRAIN_FAULT=", *GetEnv("ENTRAIN_FAULT"),

@@ -50,13 +50,13 @@ absl::Status SplitWork::Begin() {
   records_ = *std::move(records);
   AddRef();  // until the part is open, or will not be
   records_->Then([this](const absl::Status& status) { OnRecords(status); });
-  parent_->engine().Kick();
+  parent_->engine().seat().Kick();
   return absl::OkStatus();
 }
 
 void SplitWork::OnRecords(const absl::Status& status) {
   if (status.ok() && mine_.color >= 0) {
-    parent_->engine().Submit(this);  // this thread need not be the driver
+    parent_->engine().seat().Submit(this);  // this thread need not be the driver
     return;
   }
   GiveUp(status);

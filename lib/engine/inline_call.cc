@@ -22,12 +22,12 @@ InlineCall::InlineCall(const Plan& plan, const Call& call, const Descriptor& des
       lane_(plan.schedule->lanes[0]),
       scratch_(scratch) {}
 
-InlineEnd InlineCall::Run(Engine& engine) {
+InlineEnd InlineCall::Run(DriverSeat& seat) {
   if (!plan_.fits_inline) {
     return InlineEnd::kNoFit;
   }
-  crowded_ = engine.crowded();
-  InlineBackoff backoff(engine);
+  crowded_ = seat.crowded();
+  InlineBackoff backoff(seat);
   for (; progress_.round < lane_.rounds; ++progress_.round) {
     const InlineEnd end = RunRound(lane_.first_round + progress_.round, backoff);
     if (end != InlineEnd::kDone) {

@@ -10,7 +10,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 
-#include "lib/engine/engine.h"
+#include "lib/engine/backoff.h"
+#include "lib/engine/driver_seat.h"
 #include "lib/engine/executor.h"
 #include "lib/engine/plan.h"
 
@@ -30,14 +31,33 @@ constexpr absl::string_view SentenceOf(InlineEnd end) {
   return kInlineEnds[static_cast<size_t>(end)];
 }
 
+// The backoff of a call that runs on the thread that TakeIfQuiet made the driver.
+class InlineBackoff {
+ public:
+  explicit InlineBackoff(DriverSeat& seat) : seat_(seat) {}
+  // False: the call has waited long enough, or another thread needs the engine.
+  bool Wait() {
+    const bool crowded = seat_.crowded();
+    return !seat_.wanted() &&
+           (backoff_.Spin(crowded) || backoff_.Yield(seat_.clock().Now(), crowded));
+  }
+  // After a Wait that returned false: another thread needs the engine.
+  bool wanted() const { return seat_.wanted(); }
+  void Expect() { backoff_.Expect(); }
+
+ private:
+  DriverSeat& seat_;
+  Backoff backoff_;
+};
+
 class InlineCall {
  public:
   // For a call without a function of the caller's. All outlive it. `scratch`: plan.slot_bytes.
   InlineCall(const Plan& plan, const Call& call, const Descriptor& descriptor, const Wiring& wiring,
              const Kernels& kernels, std::byte* scratch);
 
-  // [driver], see Engine::TakeIfQuiet. Once.
-  InlineEnd Run(Engine& engine);
+  // [driver], see DriverSeat::TakeIfQuiet. Once.
+  InlineEnd Run(DriverSeat& seat);
   const Progress& progress() const { return progress_; }
 
  private:

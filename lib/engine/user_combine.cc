@@ -46,7 +46,7 @@ void UserCombine::Call() {
   absl::MutexLock lock(&mutex_);
   if (!cancelled_) {
     self_ = shared_from_this();
-    functions_.engine->Submit(this);
+    functions_.engine->seat().Submit(this);
   }
 }
 

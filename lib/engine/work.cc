@@ -38,12 +38,12 @@ Work::Node* Work::Closed() {
 }
 
 bool Work::Wait(Deadline give_up, bool background) {
-  return done() || (engine_ != nullptr && engine_->Await(*this, give_up, background));
+  return done() || (engine_ != nullptr && engine_->seat().Await(*this, give_up, background));
 }
 
 bool Work::Test() {
   if (!done() && engine_ != nullptr) {
-    engine_->PollOnce();
+    engine_->seat().PollOnce();
   }
   return done();
 }
@@ -71,7 +71,7 @@ absl::Status Work::Notify(Continuation done) {
     call(status_);
     return absl::OkStatus();
   }
-  ENTRAIN_ASSIGN_OR_RETURN(auto thread, engine_->Callbacks());
+  ENTRAIN_ASSIGN_OR_RETURN(auto thread, engine_->functions().Thread());
   Then([thread = std::move(thread), call = std::move(call),
         name = std::move(name)](const absl::Status& status) mutable {
     thread->Post([call = std::move(call), status]() mutable { call(status); }, std::move(name));
@@ -121,7 +121,7 @@ void Work::Finish(absl::Status status) {
   const Work* self = this;
   done_.store(1, std::memory_order_release);
   if (engine != nullptr) {
-    engine->WakeWaiters(self);
+    engine->seat().WakeWaiters(self);
   }
   std::vector<Node*> in_order;
   for (Node* node = given; node != nullptr; node = node->next) {

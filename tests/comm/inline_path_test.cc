@@ -81,13 +81,13 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
   }
   absl::Status Over(const Descriptor&, const Wiring&) override {
     idle_when_over = pool.idle_bytes();
-    engine->Leave();
+    engine->seat().Leave();
     return absl::OkStatus();
   }
   absl::Status GoOn(const Call&, Admitted admitted, const Progress& progress) override {
     gone_on.push_back(progress);
     gone_plan = std::move(admitted.plan);
-    engine->Leave();
+    engine->seat().Leave();
     return absl::AbortedError("went on");
   }
 
@@ -121,14 +121,14 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
     return path.RunAgain(CachedCall::KeyOf(call), call.in.data, call.out.data);
   }
   bool EngineIsFree() {
-    const bool free = engine->TakeIfQuiet();
+    const bool free = engine->seat().TakeIfQuiet();
     if (free) {
-      engine->Leave();
+      engine->seat().Leave();
     }
     return free;
   }
 
-  std::shared_ptr<Engine> engine = std::make_shared<Engine>(EngineOptions{.own_thread = false});
+  std::shared_ptr<Engine> engine = std::make_shared<Engine>(SeatOptions{.own_thread = false});
   BufferPool pool{int64_t{1} << 30};
   PlayedEndpoint peer;
   std::vector<Endpoint*> endpoints{nullptr, &peer};
@@ -142,7 +142,7 @@ class InlinePathTest : public testing::Test, protected InlineOwner {
   absl::Status refusal;
   std::function<void()> during_furnish = [] {};
   std::vector<Progress> gone_on;
-  InlinePath path{*engine, pool, *this, 2, /*pays=*/true};
+  InlinePath path{engine->seat(), pool, *this, 2, /*pays=*/true};
 };
 
 TEST_F(InlinePathTest, TheSecondCallOfAKeyNeedsNoOwner) {
@@ -253,10 +253,10 @@ TEST_F(InlinePathTest, PlansThatCountNoMoreAreNotUsed) {
 TEST_F(InlinePathTest, NothingIsDoneWhileTheEngineIsBusyOrItDoesNotPay) {
   const Call call = Message(CallKind::kSend);
   ASSERT_EQ(path.Run(call), absl::OkStatus());
-  ASSERT_TRUE(engine->TakeIfQuiet());
+  ASSERT_TRUE(engine->seat().TakeIfQuiet());
   EXPECT_EQ(Again(call), std::nullopt);
   EXPECT_EQ(path.Run(call), std::nullopt);
-  engine->Leave();
+  engine->seat().Leave();
   path.SetPays(false);
   EXPECT_EQ(Again(call), std::nullopt);
   EXPECT_EQ(path.Run(call), std::nullopt);
@@ -317,7 +317,7 @@ TEST_F(InlinePathTest, EveryEndButOneHandsOverOnce) {
       peer.next = one.next;
       if (one.end == InlineEnd::kEngineWanted) {
         peer.during = [&] {
-          engine->Submit(&job);
+          engine->seat().Submit(&job);
           peer.during = [] {};
         };
       }
@@ -329,7 +329,7 @@ TEST_F(InlinePathTest, EveryEndButOneHandsOverOnce) {
       ASSERT_EQ(gone_on.size(), 1u);
       EXPECT_EQ(gone_on[0].lent.size(), one.lent);
       EXPECT_NE(std::exchange(gone_plan, nullptr), nullptr);
-      engine->PollOnce();  // runs the job
+      engine->seat().PollOnce();  // runs the job
       EXPECT_TRUE(EngineIsFree());
     }
   }

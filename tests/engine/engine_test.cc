@@ -20,7 +20,7 @@ class HandWork final : public Work {
 
 class EngineUnder : public testing::TestWithParam<bool> {
  protected:
-  EngineUnder() : engine_(std::make_shared<Engine>(EngineOptions{.own_thread = GetParam()})) {
+  EngineUnder() : engine_(std::make_shared<Engine>(SeatOptions{.own_thread = GetParam()})) {
     EXPECT_TRUE(engine_->status().ok()) << engine_->status();
     engine_->Start();
   }
@@ -36,7 +36,7 @@ TEST_P(EngineUnder, JobsOfManyThreadsRunOneAtATime) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int k = 0; k < 500; ++k) {
-        engine_->RunInDriver([&] { ++unguarded; });
+        engine_->seat().RunInDriver([&] { ++unguarded; });
       }
     });
   }
@@ -53,7 +53,7 @@ TEST_P(EngineUnder, WaitGivesUpAtItsInstantAndNotBefore) {
   const int64_t took = Clock::Real().Now() - begin;
   EXPECT_GE(took, 30 * kMillisecond);
   EXPECT_LT(took, 2 * kSecond);
-  engine_->RunInDriver([&] { work->Finish(absl::OkStatus()); });
+  engine_->seat().RunInDriver([&] { work->Finish(absl::OkStatus()); });
   EXPECT_TRUE(work->Wait(Deadline::After(0)));
 }
 
@@ -74,7 +74,7 @@ TEST_P(EngineUnder, EveryWaiterWakesWhoeverDrives) {
     }
     // In an order that lets the driver leave while others wait.
     for (int w = kWaiters - 1; w >= 0; --w) {
-      engine_->RunInDriver([&] { works[static_cast<size_t>(w)]->Finish(absl::OkStatus()); });
+      engine_->seat().RunInDriver([&] { works[static_cast<size_t>(w)]->Finish(absl::OkStatus()); });
     }
     for (std::thread& thread : threads) {
       thread.join();
@@ -85,7 +85,7 @@ TEST_P(EngineUnder, EveryWaiterWakesWhoeverDrives) {
 
 TEST_P(EngineUnder, FirstStatusOfAWorkCounts) {
   auto work = RefPtr<HandWork>::Adopt(new HandWork(engine_.get()));
-  engine_->RunInDriver([&] {
+  engine_->seat().RunInDriver([&] {
     work->Finish(absl::AbortedError("first"));
     work->Finish(absl::OkStatus());
   });
@@ -104,7 +104,7 @@ TEST_P(EngineUnder, ContextsAreHandedOutOnceAndAcceptedUntilClosed) {
 
 TEST(EngineEnd, WaitersOutliveTheShutdown) {
   for (int round = 0; round < 100; ++round) {
-    auto engine = std::make_shared<Engine>(EngineOptions{});
+    auto engine = std::make_shared<Engine>(SeatOptions{});
     engine->Start();
     auto work = RefPtr<HandWork>::Adopt(new HandWork(engine.get()));
     std::vector<std::thread> threads;
@@ -112,7 +112,7 @@ TEST(EngineEnd, WaitersOutliveTheShutdown) {
       threads.emplace_back(
           [&work, engine] { EXPECT_TRUE(work->Wait(Deadline::After(20 * kSecond))); });
     }
-    engine->RunInDriver([&] { work->Finish(absl::OkStatus()); });
+    engine->seat().RunInDriver([&] { work->Finish(absl::OkStatus()); });
     engine->Shutdown();
     engine.reset();  // the waiters' copies are the last
     for (std::thread& thread : threads) {

@@ -208,7 +208,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGr
   ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
                            core_->LaunchPart(part, numbers_[first_number_ + number],
                                              RefPtr<Work>::Share(this), started_ns_, among));
-  core_->engine().Kick();
+  core_->engine().seat().Kick();
   return work;
 }
 
@@ -217,7 +217,7 @@ absl::StatusOr<RefPtr<Work>> DeviceCall::LaunchPacked(const Call& staged) {
   const auto first = numbers_.begin() + static_cast<std::ptrdiff_t>(first_number_);
   const auto parts = static_cast<std::ptrdiff_t>(PackedCall::PartsOf(staged));
   ENTRAIN_RETURN_IF_ERROR(packed->Begin(std::vector<Wiring>(first, first + parts)));
-  core_->engine().Kick();
+  core_->engine().seat().Kick();
   return RefPtr<Work>::Adopt(packed.Leak());
 }
 
@@ -250,8 +250,8 @@ void DeviceCall::End(absl::Status status) {
   }
   GiveBack();
   Engine& engine = core_->engine();
-  engine.Submit(new FinishJob(RefPtr<DeviceCall>::Share(this), std::move(status)));
-  engine.Kick();
+  engine.seat().Submit(new FinishJob(RefPtr<DeviceCall>::Share(this), std::move(status)));
+  engine.seat().Kick();
 }
 
 void DeviceCall::GiveBack() {
