@@ -65,57 +65,8 @@ Call CallLike(CallKind kind, int64_t count, DType dtype) {
 
 }  // namespace
 
-// ---- CallWork
-
-CallWork::CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call,
-                   OwnedBuffer staged, const Progress& from, int64_t started_ns, RefPtr<Work> whole,
-                   const PartGroup* among)
-    : Work(&core->engine()),
-      core_(std::move(core)),
-      among_(among),
-      call_(call),
-      wiring_(admitted.wiring),
-      number_(admitted.waits ? 0 : admitted.wiring.sequence + 1),
-      peer_(call.root),
-      started_ns_(started_ns),
-      from_(from),
-      staged_(std::move(staged)),
-      whole_(std::move(whole)) {
-  MakeExecutor(std::move(admitted));
-}
-
-void CallWork::MakeExecutor(Admitted admitted) {
-  executor_.emplace(std::move(admitted.plan), call_, admitted.wiring, BestKernels(),
-                    std::move(admitted.scratch), [this] {
-                      ready_ = true;
-                      core_->NeedAttention();
-                    });
-}
-
-void CallWork::Take(Admitted admitted, int peer) {
-  wiring_ = admitted.wiring;
-  peer_.store(peer, std::memory_order_relaxed);
-  number_.store(wiring_.sequence + 1, std::memory_order_relaxed);
-  MakeExecutor(std::move(admitted));
-}
-
-int CallWork::WaitingFor() const {
-  const int place = executor_->WaitingFor();
-  return among_ == nullptr || place < 0 ? place : among_->group.ranks[static_cast<size_t>(place)];
-}
-
-WorkInfo CallWork::Info() const {
-  WorkInfo info = InfoOf(*core_, call_, number(), started_ns_);
-  info.source = call_.kind == CallKind::kRecvAny ? peer() : -1;
-  return info;
-}
-
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns) {
   return {core.config().name, NameOf(call.named().kind), call.options.user_tag, number, started_ns};
-}
-
-void CallWork::Run() {
-  core_->StartWork(this);
 }
 
 // ---- Any thread
@@ -126,20 +77,16 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       pool_(pool),
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
+      peers_(config_.name, config_.world, config_.rank, config_.members),
       timeout_ns_(config_.timeout_ns),
       planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
                config_.determinism),
       numbers_(static_cast<int>(config_.members.size())),
       inline_(engine_.seat(), pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
       membership_(config_.rank, static_cast<int>(config_.members.size())),
+      mismatches_(*this, peers_, engine_.clock()),
       excuses_(config_.members.size()),
-      refusals_(config_.members.size()),
-      vote_(static_cast<int>(config_.members.size())) {
-  for (const Member& member : config_.members) {
-    endpoints_.push_back(member.endpoint);
-    contexts_.push_back(member.context);
-  }
-}
+      refusals_(config_.members.size()) {}
 
 std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferPool& pool,
                                          CoreConfig config) {
@@ -153,7 +100,7 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
 }
 
 Wiring CommCore::Unnumbered(const Call& call) const {
-  Wiring wiring{endpoints_, contexts_, config_.context};
+  Wiring wiring{peers_.endpoints(), peers_.contexts(), config_.context};
   wiring.user_tag = CallNumbers::TagOf(call);
   wiring.point_to_point = IsMessage(call.kind);
   return wiring;
@@ -212,9 +159,9 @@ RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuf
                                    const Progress& from, int64_t now_ns, RefPtr<Work> whole,
                                    const PartGroup* among) {
   const bool is_part = static_cast<bool>(whole);
-  auto work = RefPtr<CallWork>::Adopt(new CallWork(shared_from_this(), std::move(admitted), call,
-                                                   std::move(staged), from, now_ns,
-                                                   std::move(whole), among));
+  auto work = RefPtr<CallWork>::Adopt(
+      new CallWork(engine_, {shared_from_this(), this}, config_.name, std::move(admitted),
+                   {call, std::move(staged), from, now_ns, std::move(whole), among}));
   work->AddRef();  // the engine's, given up in FinishWork
   engine_.seat().CountOpenWork(1);
   calls_.fetch_add(is_part ? 0 : 1, std::memory_order_relaxed);
@@ -314,8 +261,8 @@ PartGroup* CommCore::AddGroup(Group group) {
   std::vector<Context> contexts;
   for (const int rank : group.ranks) {
     hosts.push_back(config_.members[static_cast<size_t>(rank)].host_id);
-    endpoints.push_back(endpoints_[static_cast<size_t>(rank)]);
-    contexts.push_back(contexts_[static_cast<size_t>(rank)]);
+    endpoints.push_back(peers_.endpoint(rank));
+    contexts.push_back(peers_.context(rank));
   }
   absl::MutexLock lock(&mutex_);
   Planner planner(group.me, Topology::FromHostIds(hosts), config_.overrides, config_.tuning,
@@ -346,15 +293,12 @@ absl::Status CommCore::Furnish(const Call& call, Admitted* admitted) {
 }
 
 absl::Status CommCore::Over(const Descriptor& descriptor, const Wiring& wiring) {
-  NoteOver(wiring, descriptor);
-  CheckEarly(wiring, descriptor);
-  if (vote_.on()) {
-    if (!verdict_) {
-      verdict_ = RefPtr<Verdict>::Adopt(new Verdict(&engine_));
-    }
-    const RefPtr<Work> verdict = RefPtr<Work>::Share(verdict_.get());
+  mismatches_.NoteOver(wiring, descriptor);
+  mismatches_.Meet(wiring, descriptor);
+  if (mismatches_.voting()) {
+    const RefPtr<Work> end = mismatches_.End();
     Attend();
-    engine_.seat().Stay(*verdict);
+    engine_.seat().Stay(*end);
     return status();
   }
   if (engine_.causes().told()) {
@@ -434,8 +378,8 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
            data + buffer.bytes > bytes.data();
   };
   for (const CallWork* work : open_) {
-    if (touches(work->call_.named().in) || touches(work->call_.named().out)) {
-      return absl::StrCat(CallName(*work), " on ", config_.name);
+    if (touches(work->call().named().in) || touches(work->call().named().out)) {
+      return absl::StrCat(work->Name(), " on ", config_.name);
     }
   }
   return "";
@@ -485,7 +429,7 @@ bool CommCore::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;
   engine_.seat().RunInDriver([&] {
     for (CallWork* work : open_) {
-      works.push_back(work->whole_ ? work->whole_ : RefPtr<Work>::Share(work));
+      works.push_back(work->whole() ? work->whole() : RefPtr<Work>::Share(work));
     }
   });
   return std::all_of(works.begin(), works.end(), [&](auto& work) { return work->Wait(give_up); });
@@ -497,7 +441,7 @@ void CommCore::Open() {
   opened_ns_ = engine_.clock().Now();
   engine_.OpenContext(config_.context, shared_from_this());
   for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint != nullptr && !engine_.PathStatus(endpoint).ok()) {
       OnLost(*endpoint, engine_.PathStatus(endpoint));
       return;
@@ -506,11 +450,11 @@ void CommCore::Open() {
 }
 
 void CommCore::StartWork(CallWork* work) {
-  work->started_ = true;
+  work->started = true;
   open_.push_back(work);
   in_line_ += work->waits() ? 1 : 0;
   if (ended_.load(std::memory_order_acquire)) {
-    if (!work->from_.lent.empty()) {
+    if (!work->from().lent.empty()) {
       Fail(status());  // the peers must not take what the caller is about to have back
     }
     if (std::find(open_.begin(), open_.end(), work) != open_.end()) {
@@ -522,21 +466,21 @@ void CommCore::StartWork(CallWork* work) {
     NeedAttention();
     return;
   }
-  CheckEarly(work->wiring_, work->call_.descriptor());
-  if (work->call_.reduction.op == ReduceOp::kCustom) {
+  mismatches_.Meet(work->wiring(), work->call().descriptor());
+  if (work->call().reduction.op == ReduceOp::kCustom) {
     absl::MutexLock lock(&mutex_);
-    work->executor_->CombineBy(
+    work->executor().CombineBy(
         {engine_holder_, reductions_, std::make_shared<const std::string>(ReductionOf(*work))});
   }
-  work->executor_->Start(work->from_);
-  work->ready_ = true;  // it may be over already
+  work->executor().Start(work->from());
+  work->ready = true;  // it may be over already
   NeedAttention();
 }
 
 int CommCore::SenderTo(uint32_t tag) {
   for (int i = 1; i <= size(); ++i) {
     const int r = (last_source_ + i) % size();  // no peer's messages hold up another's for ever
-    const Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    const Endpoint* const endpoint = peers_.endpoint(r);
     const auto next =
         static_cast<uint32_t>(numbers_.Next(CallNumbers::Messages(tag, CallKind::kRecv, r)));
     if (endpoint != nullptr &&
@@ -550,7 +494,7 @@ int CommCore::SenderTo(uint32_t tag) {
 int CommCore::LastOfAllGone() const {
   int last = -1;
   for (int r = 0; r < size(); ++r) {
-    const Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    const Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint == nullptr) {
       continue;
     }
@@ -568,9 +512,9 @@ void CommCore::TendLines() {
     absl::MutexLock lock(&mutex_);
     for (auto line = lines_.begin(); line != lines_.end() && status_.ok();) {
       std::deque<CallWork*>& works = line->second;
-      while (!works.empty() && works.front()->started_) {
+      while (!works.empty() && works.front()->started) {
         CallWork* const work = works.front();
-        Call call = work->call_;
+        Call call = work->call();
         call.kind = CallKind::kRecv;
         call.root = work->peer() >= 0 ? work->peer() : SenderTo(line->first);
         Admitted admitted;
@@ -589,12 +533,12 @@ void CommCore::TendLines() {
   }
   in_line_ -= static_cast<int>(begun.size());
   for (CallWork* work : begun) {
-    work->executor_->Start();
-    work->ready_ = true;
+    work->executor().Start();
+    work->ready = true;
   }
   // What has begun may have come before its sender went.
   if (const int gone = begun.empty() && in_line_ > 0 ? LastOfAllGone() : -1; gone >= 0) {
-    Fail(Loss(gone, engine_.PathStatus(endpoints_[static_cast<size_t>(gone)])));
+    Fail(Loss(gone, engine_.PathStatus(peers_.endpoint(gone))));
   }
 }
 
@@ -608,53 +552,46 @@ void CommCore::NeedAttention() {
 void CommCore::Attend() {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   attending_ = false;
-  if (vote_.on()) {
-    TendVote();
-  }
+  mismatches_.Attend();
   if (in_line_ > 0) {
     TendLines();
   }
   CompleteReady();
   for (size_t i = 0; i < draining_.size();) {
     CallWork* const work = draining_[i];
-    if (work->executor_->pending() > 0) {
+    if (work->executor().pending() > 0) {
       ++i;
       continue;
     }
     draining_[i] = draining_.back();
     draining_.pop_back();
-    TakeBuffersBack(work);
+    work->GiveBuffers(pool_);
     work->Release();
   }
-}
-
-void CommCore::TakeBuffersBack(CallWork* work) {
-  pool_.Give(work->executor_->TakeScratch());
-  pool_.Give(std::move(work->staged_));
 }
 
 void CommCore::CompleteReady() {
   // Finishing and failing change open_, so look again from the start after each.
   for (size_t i = 0; i < open_.size();) {
     CallWork* const work = open_[i];
-    if (!work->ready_) {
+    if (!work->ready) {
       ++i;
       continue;
     }
-    work->ready_ = false;
-    if (!work->executor_->Advance()) {
+    work->ready = false;
+    if (!work->executor().Advance()) {
       ++i;
       continue;
     }
-    if (work->executor_->reduction_failed() != 0) {
+    if (work->executor().reduction_failed() != 0) {
       Fail(ReductionFailed(*work));
       return;
     }
-    if (work->executor_->status().ok()) {
+    if (work->executor().status().ok()) {
       FinishWork(work, absl::OkStatus());
       continue;
     }
-    const absl::Status& cause = work->executor_->status();
+    const absl::Status& cause = work->executor().status();
     const int peer = work->WaitingFor();
     const bool gone = cause.code() == absl::StatusCode::kUnavailable ||
                       cause.code() == absl::StatusCode::kAborted;
@@ -663,13 +600,13 @@ void CommCore::CompleteReady() {
         Fail(Loss(peer, cause));
         return;
       }
-      OnLost(*endpoints_[static_cast<size_t>(peer)], cause);  // the verdict ends the call
+      OnLost(*peers_.endpoint(peer), cause);  // the verdict ends the call
       ++i;
       continue;
     }
-    if (cause.code() == absl::StatusCode::kDataLoss && !work->wiring_.point_to_point) {
-      pairwise_ = Explain(*work, cause);
-      BeginVote({work->wiring_.user_tag, work->wiring_.call_number});
+    if (cause.code() == absl::StatusCode::kDataLoss && !work->wiring().point_to_point) {
+      mismatches_.FoundBetweenTwo({work->wiring().user_tag, work->wiring().call_number},
+                                  Explain(*work, cause));
       ++i;
       continue;
     }
@@ -681,7 +618,7 @@ void CommCore::CompleteReady() {
 void CommCore::LeaveLine(CallWork* work) {
   --in_line_;
   absl::MutexLock lock(&mutex_);
-  const auto line = lines_.find(CallNumbers::TagOf(work->call_));
+  const auto line = lines_.find(CallNumbers::TagOf(work->call()));
   std::deque<CallWork*>& works = line->second;
   works.erase(std::find(works.begin(), works.end(), work));
   if (works.empty()) {
@@ -694,61 +631,29 @@ void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   if (work->waits()) {
     LeaveLine(work);
   }
-  if (status.ok() && work->call_.source != nullptr) {
-    *work->call_.source = work->peer();
+  if (status.ok() && work->call().source != nullptr) {
+    *work->call().source = work->peer();
   }
-  Add(bytes_sent_, work->executor_->bytes_sent());
-  Add(bytes_received_, work->executor_->bytes_received());
+  Add(bytes_sent_, work->executor().bytes_sent());
+  Add(bytes_received_, work->executor().bytes_received());
   if (work == asked_) {
     asked_ = nullptr;
     membership_.OnFinished();
     TellThoseWhoAsked(absl::OkStatus());
   }
   if (status.ok()) {
-    NoteOver(work->wiring_, work->call_.descriptor());
-    engine_.causes().Succeeded(work->started_ns_);
+    mismatches_.NoteOver(work->wiring(), work->call().descriptor());
+    engine_.causes().Succeeded(work->started_ns());
   }
   engine_.seat().CountOpenWork(-1);
-  if (work->executor_->pending() > 0) {
+  if (work->executor().pending() > 0) {
     draining_.push_back(work);
     work->Finish(status);
     return;
   }
-  TakeBuffersBack(work);
+  work->GiveBuffers(pool_);
   work->Finish(status);
   work->Release();
-}
-
-// ---- [driver] Messages
-
-int CommCore::RankOf(const Endpoint* endpoint) const {
-  const auto found = std::find(endpoints_.begin(), endpoints_.end(), endpoint);
-  return found == endpoints_.end() ? -1 : static_cast<int>(found - endpoints_.begin());
-}
-
-std::string CommCore::Control(int to, ControlKind kind, absl::string_view body) const {
-  return Writer()
-      .Put(contexts_[static_cast<size_t>(to)])
-      .Put(kind)
-      .PutRaw(body.data(), body.size())
-      .Take();
-}
-
-// Questions and answers say nothing of data that is on its way, and must not wait behind it.
-void CommCore::SendSoon(Endpoint& to, absl::string_view message) {
-  if (!to.SendUrgent(message)) {
-    to.SendControl(message);
-  }
-}
-
-void CommCore::SendToAll(const std::string& body) {
-  for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
-    if (endpoint != nullptr && !membership_.left(r)) {
-      endpoint->SendControl(
-          Writer().Put(contexts_[static_cast<size_t>(r)]).PutRaw(body.data(), body.size()).Take());
-    }
-  }
 }
 
 }  // namespace entrain

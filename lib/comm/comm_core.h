@@ -1,7 +1,7 @@
 // The part of a communicator that the engine knows: members, open calls, what ended it. Shared
 // between the user's handle, the engine and the works; outlives none of the engine's endpoints.
 //
-// Thread safety: what is marked [driver] runs on the engine's driver (lib/engine/engine.h); the
+// Thread safety: what is marked [driver] runs on the engine's driver (lib/engine/driver_seat.h); the
 // rest from any thread. Lock order: mutex_, then nothing.
 #pragma once
 
@@ -18,31 +18,19 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/base/cpu_share.h"
 #include "lib/base/status.h"
-#include "lib/comm/call_notes.h"
 #include "lib/comm/call_numbers.h"
-#include "lib/comm/communicator.h"
+#include "lib/comm/call_work.h"
+#include "lib/comm/comm_stats.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
+#include "lib/comm/mismatch.h"
+#include "lib/comm/peers.h"
 #include "lib/comm/planner.h"
-#include "lib/comm/vote.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
 
 namespace entrain {
-
-// A rank of the communicator, as bootstrap or split found it.
-struct Member {
-  PeerId id{};
-  std::string host_id;
-  Context context = 0;           // the number it uses for this communicator
-  int world_rank = 0;            // in the communicator that all of this was split from
-  size_t transport = 0;          // index in the engine's transports; unused for oneself
-  std::string address;           // by that transport
-  Endpoint* endpoint = nullptr;  // null for oneself
-  CpuShare cpus;
-};
 
 struct CoreConfig {
   std::string name;
@@ -63,53 +51,6 @@ class CommCore;
 // `number`: as Blame::sequence.
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
 
-// Some of the ranks, for parts of calls that only these exchange, under numbers that all ranks have taken.
-struct PartGroup {
-  Group group;
-  std::vector<Endpoint*> endpoints;  // by place in the group; shared with wirings
-  std::vector<Context> contexts;     // likewise
-  Planner planner;                   // the communicator's mutex guards it
-};
-
-// One started call: a job that starts it on the driver, and the work that its caller waits for.
-class CallWork final : public Work, public Job {
- public:
-  // `staged`: what the call's input points to when that is not the caller's buffer. `from`: what of
-  // it is done. `whole`: the work of which this is a part, or null; `among`: null: all ranks.
-  CallWork(std::shared_ptr<CommCore> core, Admitted admitted, const Call& call, OwnedBuffer staged,
-           const Progress& from, int64_t started_ns, RefPtr<Work> whole, const PartGroup* among);
-  void Run() override;  // Job: starts the call; the engine's reference was taken by the submitter
-  WorkInfo Info() const override;
-
- private:
-  friend class CommCore;
-  // The rank that it waits for; -1: none.
-  int WaitingFor() const;
-  // As Blame::sequence; 0: a receive in line, which has no number yet.
-  uint64_t number() const { return number_.load(std::memory_order_relaxed); }
-  bool waits() const { return number() == 0; }
-  // The peer of a send or receive; -1: not known yet.
-  int peer() const { return peer_.load(std::memory_order_relaxed); }
-  // [driver] Its turn has come: it is the receive of this message of the peer's.
-  void Take(Admitted admitted, int peer);
-  void MakeExecutor(Admitted admitted);
-
-  const std::shared_ptr<CommCore> core_;
-  const PartGroup* const among_;
-  const Call call_;
-  Wiring wiring_;  // [driver]
-  std::atomic<uint64_t> number_;
-  std::atomic<int> peer_;
-  const int64_t started_ns_;
-  const Progress from_;
-  std::optional<Executor> executor_;  // always one; another when the work's turn has come
-  OwnedBuffer staged_;
-  const RefPtr<Work> whole_;
-  bool started_ = false;   // [driver]
-  bool ready_ = false;     // [driver]
-  bool inquired_ = false;  // [driver] its deadline has passed and the others are being asked
-};
-
 // What a rank is asked whether it has made: a collective, or the send or receive that matches the asker's.
 enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
 
@@ -124,6 +65,8 @@ struct Refusal {
 
 class CommCore final : public ContextOwner,
                        private InlineOwner,
+                       private CallOwner,
+                       private MismatchOwner,
                        public std::enable_shared_from_this<CommCore> {
  public:
   CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig config);
@@ -199,24 +142,9 @@ class CommCore final : public ContextOwner,
   Deadline FindOut(HeldUpBy then) override;
 
  private:
-  friend class CallWork;
-  enum class ControlKind : uint8_t {
-    kAbort = 1,
-    kQuery = 2,
-    kAnswer = 3,
-    kLeave = 4,
-    kRefused = 5,
-    kBallot = 6,
-  };
   // Not a call: whoever is asked about it answers that it is there.
   static constexpr CallId kPing{0xffffffff, 0};
   static constexpr int64_t kMaxRefusal = 512;
-  // Over when a vote is: for a caller whose call is over and that learns of a mismatch.
-  class Verdict final : public Work {
-   public:
-    using Work::Work;
-    void Give() { Finish(absl::OkStatus()); }
-  };
   // What an inquiry has found: the member that is waited for, why, and who is guilty of that.
   struct Finding {
     int awaited = -1;
@@ -257,39 +185,28 @@ class CommCore final : public ContextOwner,
   absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
   absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
 
+  // CallOwner and MismatchOwner [driver]
+  void StartWork(CallWork* work) override;
+  void NeedAttention() override;
+  std::optional<OwnCall> OpenCollective(CallId call) const override;
+  Deadline FirstDeadline() const override;
+  bool SaysNothing(int rank) const override;
+  void NeedFlush() override { engine_.seat().NeedFlush(); }
+  void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
+  // Ends the communicator here and tells the others why. The first reason counts.
+  void Fail(const absl::Status& why) override;
+
   // [driver]:
-  void StartWork(CallWork* work);
   // Starts the receives in line whose turn has come.
   void TendLines();
   // A peer of whose next message with this tag something has come; -1: none.
   int SenderTo(uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When all others have left and their paths are gone, so that no message can come: one of them; -1: they have not.
   int LastOfAllGone() const;
-  void NeedAttention();
   void CompleteReady();
   void FinishWork(CallWork* work, const absl::Status& status);
   void LeaveLine(CallWork* work);
-  // Once no transfer of the call is under way.
-  void TakeBuffersBack(CallWork* work);
-  // Ends the communicator here and tells the others why. The first reason counts.
-  void Fail(const absl::Status& why);
-  // What another rank called, against ours; noted when that has not started.
-  void Compare(const Endpoint& from, CallId call, const Descriptor& theirs);
-  // Compares what is known of a call of ours that starts, or that is over and never was open.
-  void CheckEarly(const Wiring& call, const Descriptor& mine);
-  void NoteOver(const Wiring& call, const Descriptor& mine);
-  // Begins a vote about it.
-  void FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine);
-  void BeginVote(CallId call);
-  void TendVote();
-  void VotesNoMore(int rank);
-  void SendBallot();
-  void OnBallot(int rank, Reader& reader);
-  void CountVotes();
-  void EndVote();
   const CallWork* OpenCall(CallId call) const;
-  int RankOf(const Endpoint* endpoint) const;
-  int64_t SlowestRoundTrip() const;
   // An inquiry is under way for ranks of other communicators: none of our calls has expired.
   bool AsksForOthers() const;
   void Expire(CallWork* work, int64_t now_ns);
@@ -307,9 +224,6 @@ class CommCore final : public ContextOwner,
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
   void OnRefused(int rank, Reader& reader);
   bool IsDue(int rank, const Refusal& refusal) const;
-  static void SendSoon(Endpoint& to, absl::string_view message);
-  void SendToAll(const std::string& body);
-  std::string Control(int to, ControlKind kind, absl::string_view body) const;
 
   // Words, in comm_words.cc. A call's, a lost rank's, that of ranks that called different things.
   absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
@@ -335,18 +249,15 @@ class CommCore final : public ContextOwner,
   // `why`, with the record of who is guilty completed by what this call was.
   absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
   Blame WithCall(Blame blame, const CallWork& work) const;
-  std::string CallName(const CallWork& work) const;
-  std::string RankName(int rank) const;
   absl::Status Loss(int rank, const absl::Status& path) const;
-  absl::Status Disagreement(CallId call, const Vote::Result& votes) const;
+  absl::Status Disagreement(CallId call, uint64_t sequence, const Vote::Result& votes) const;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
   BufferPool& pool_;
   const CoreConfig config_;
   const Topology topology_;
-  std::vector<Endpoint*> endpoints_;  // by rank; shared with wirings
-  std::vector<Context> contexts_;     // likewise
+  const Peers peers_;
 
   std::atomic<int64_t> timeout_ns_;
 
@@ -374,19 +285,13 @@ class CommCore final : public ContextOwner,
   int last_source_ = -1;         // of a receive from any peer
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
-  CallNotes notes_;
+  Mismatches mismatches_;
   int64_t opened_ns_ = 0;
   absl::Status lost_why_;                  // what broke the path that membership_ is losing
   CallWork* asked_ = nullptr;              // what membership_ inquires about
   std::vector<absl::Status> excuses_;      // by rank, with its answer kExcused
   std::vector<HeldUpBy> those_who_asked_;  // about asked_
   std::vector<Refusal> refusals_;          // by rank, its last one
-  Vote vote_;
-  bool voted_ = false;  // in vote_
-  int witnessed_ = -1;  // whose call began it
-  Descriptor witnessed_call_;
-  absl::Status pairwise_;    // a mismatch with one other rank, by which a vote began
-  RefPtr<Verdict> verdict_;  // somebody waits for it
   bool attending_ = false;
   int64_t told_of_ns_ = 0;  // when the function was called of which the log has been told
 };

@@ -20,10 +20,6 @@ constexpr int64_t kLongRunNs = 100 * kMillisecond;
 // The longest that a peer may make us wait for more of its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
-OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
-  return {{call.user_tag, call.call_number}, call.sequence, descriptor};
-}
-
 }  // namespace
 
 // ---- [driver] Endings
@@ -41,16 +37,13 @@ void CommCore::Fail(const absl::Status& why) {
   }
   asked_ = nullptr;
   for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint == nullptr) {
       continue;
     }
-    endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], first);
+    endpoint->Revoke(config_.context, peers_.context(r), first);
     if (!membership_.left(r)) {
-      // Twice where there is a quicker way: it may not wait behind data, and must come before the path's end.
-      const std::string abort = Control(r, ControlKind::kAbort, EncodeStatus(first));
-      endpoint->SendUrgent(abort);
-      endpoint->SendControl(abort);
+      peers_.SendTwice(r, ControlKind::kAbort, EncodeStatus(first));
     }
   }
   // Also those that share another communicator with this process, which may end of this.
@@ -63,12 +56,11 @@ void CommCore::Fail(const absl::Status& why) {
   }
   while (!open_.empty()) {
     CallWork* const work = open_.back();
-    work->executor_->Stop(first);
+    work->executor().Stop(first);
     FinishWork(work, ForCall(first, *work));
   }
   TellThoseWhoAsked(first);
-  EndVote();
-  notes_.Clear();
+  mismatches_.Stop();
 }
 
 void CommCore::Leave() {
@@ -78,7 +70,7 @@ void CommCore::Leave() {
   if (!open_.empty()) {
     Fail(WithBlame(absl::AbortedError(absl::StrCat(
                        config_.name, ": rank ", config_.rank, " destroyed the communicator with ",
-                       open_.size(), " unfinished calls, first ", CallName(*open_.front()))),
+                       open_.size(), " unfinished calls, first ", open_.front()->Name())),
                    BlameFor(nullptr, config_.rank, Phase::kTransfer)));
     return;
   }
@@ -86,10 +78,10 @@ void CommCore::Leave() {
       absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
   SetStatus(why);
   for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint != nullptr) {
-      endpoint->SendControl(Control(r, ControlKind::kLeave, {}));
-      endpoint->Revoke(config_.context, contexts_[static_cast<size_t>(r)], why);
+      peers_.Send(r, ControlKind::kLeave);
+      endpoint->Revoke(config_.context, peers_.context(r), why);
     }
   }
   engine_.CloseContext(config_.context);
@@ -99,7 +91,7 @@ void CommCore::OnShutdown() {
   if (!open_.empty()) {
     Fail(WithBlame(absl::AbortedError(absl::StrCat(
                        config_.name, ": rank ", config_.rank, " destroyed its runtime with ",
-                       open_.size(), " unfinished calls, first ", CallName(*open_.front()))),
+                       open_.size(), " unfinished calls, first ", open_.front()->Name())),
                    BlameFor(nullptr, config_.rank, Phase::kTransfer)));
   } else {
     Leave();
@@ -107,11 +99,11 @@ void CommCore::OnShutdown() {
 }
 
 void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
-  const int rank = RankOf(&from);
+  const int rank = peers_.RankOf(&from);
   if (rank < 0) {
     return;
   }
-  VotesNoMore(rank);
+  mismatches_.OnGone(rank);
   if (membership_.left(rank)) {
     NeedAttention();  // of receives from any peer; what else waits for it fails by its completions
     return;
@@ -122,11 +114,11 @@ void CommCore::OnLost(Endpoint& from, const absl::Status& why) {
   // A peer that has said why it may go is not waited for: nobody knows better.
   const bool told = !engine_.causes().Of(&from, opened_ns_).ok();
   membership_.OnLost(rank, engine_.clock().Now(),
-                     told ? 0 : Membership::kGraceNs + SlowestRoundTrip());
+                     told ? 0 : Membership::kGraceNs + peers_.SlowestRoundTrip());
 }
 
 void CommCore::OnControl(Endpoint& from, absl::string_view message) {
-  const int rank = RankOf(&from);
+  const int rank = peers_.RankOf(&from);
   Reader reader(message);
   const auto kind = reader.Get<ControlKind>();
   if (rank < 0 || !reader.ok()) {
@@ -136,14 +128,14 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
     case ControlKind::kAbort: {
       const std::optional<absl::Status> why = DecodeStatus(message.substr(1));
       // Passed on: whoever told us may be gone before it has told everybody.
-      Fail(why && !why->ok()
-               ? *why
-               : absl::AbortedError(absl::StrCat(config_.name, ": ", RankName(rank), " ended it")));
+      Fail(why && !why->ok() ? *why
+                             : absl::AbortedError(absl::StrCat(config_.name, ": ",
+                                                               peers_.NameOf(rank), " ended it")));
       return;
     }
     case ControlKind::kLeave:
       membership_.OnLeft(rank);
-      VotesNoMore(rank);
+      mismatches_.OnGone(rank);
       return;
     case ControlKind::kQuery:
       OnQuery(from, rank, reader);
@@ -155,52 +147,38 @@ void CommCore::OnControl(Endpoint& from, absl::string_view message) {
       OnRefused(rank, reader);
       return;
     case ControlKind::kBallot:
-      OnBallot(rank, reader);
+      mismatches_.OnBallot(rank, reader);
       return;
   }
 }
 
 // ---- [driver] Deadlines
 
-int64_t CommCore::SlowestRoundTrip() const {
-  int64_t slowest = 0;
-  for (const Endpoint* endpoint : endpoints_) {
-    slowest = endpoint == nullptr ? slowest : std::max(slowest, endpoint->round_trip_ns());
-  }
-  return slowest;
-}
-
 bool CommCore::AsksForOthers() const {
-  return membership_.inquiring() && asked_ != nullptr && !asked_->inquired_;
+  return membership_.inquiring() && asked_ != nullptr && !asked_->inquired;
 }
 
 Deadline CommCore::next_tick() const {
-  if (vote_.on()) {
-    return vote_.until();  // the verdict ends everything
+  if (mismatches_.voting()) {
+    return mismatches_.until();  // the verdict ends everything
   }
   Deadline next = membership_.next_tick();
   if (membership_.inquiring() && !AsksForOthers()) {
     return next;  // calls that expire now are asked about afterwards
   }
-  for (const CallWork* work : open_) {
-    if (!work->inquired_) {
-      next = std::min(next, work->call_.options.deadline);
-    }
-  }
+  next = std::min(next, FirstDeadline());
   const int64_t since = RunningFunction().since_ns;
   return since == 0 || since == told_of_ns_ ? next : std::min(next, Deadline{since + kSecond});
 }
 
 void CommCore::OnTick(int64_t now_ns) {
-  if (vote_.on()) {
-    if (vote_.until().Passed(now_ns)) {
-      CountVotes();
-    }
+  if (mismatches_.voting()) {
+    mismatches_.OnTick(now_ns);
     return;
   }
   TellOfRunning(now_ns);
   for (size_t i = 0; i < open_.size(); ++i) {
-    if (!open_[i]->inquired_ && open_[i]->call_.options.deadline.Passed(now_ns)) {
+    if (!open_[i]->inquired && open_[i]->call().options.deadline.Passed(now_ns)) {
       Expire(open_[i], now_ns);
       if (ended_.load(std::memory_order_acquire)) {
         return;
@@ -214,7 +192,7 @@ void CommCore::OnTick(int64_t now_ns) {
 
 CommCore::Running CommCore::RunningFunction() const {
   for (const CallWork* work : open_) {
-    if (const int64_t since = work->executor_->combining_since_ns(); since > 0) {
+    if (const int64_t since = work->executor().combining_since_ns(); since > 0) {
       return {work, since};  // one at a time, on one thread
     }
   }
@@ -223,7 +201,7 @@ CommCore::Running CommCore::RunningFunction() const {
 
 CommCore::Running CommCore::HeldUpByFunction(const CallWork& work, int64_t now_ns) const {
   const Running running = RunningFunction();
-  return work.executor_->combining() && now_ns - running.since_ns >= kLongRunNs ? running
+  return work.executor().combining() && now_ns - running.since_ns >= kLongRunNs ? running
                                                                                 : Running();
 }
 
@@ -247,48 +225,48 @@ void CommCore::Expire(CallWork* work, int64_t now_ns) {
   if (AsksForOthers() && work != asked_) {
     membership_.OnFinished();
   }
-  work->inquired_ = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
+  work->inquired = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
 }
 
 CallId CommCore::CallIdWith(const CallWork& work, int peer) const {
   if (!work.waits()) {
-    return {work.wiring_.user_tag, work.wiring_.call_number};
+    return {work.wiring().user_tag, work.wiring().call_number};
   }
-  const uint32_t tag = work.wiring_.user_tag;
+  const uint32_t tag = work.wiring().user_tag;
   return {tag,
           CallNumbers::OnWire(numbers_.Next(CallNumbers::Messages(tag, CallKind::kRecv, peer)))};
 }
 
 bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
-  const Wiring& wiring = work->wiring_;
+  const Wiring& wiring = work->wiring();
   // Of messages nobody but the peer knows; the others are asked only whether they are there. Of a receive in line, the
   // peers are asked for the next message of each, since nothing has come for any that stands before it.
   const auto query = membership_.OnExpired(
       wiring.point_to_point ? kPing : CallId{wiring.user_tag, wiring.call_number}, now_ns,
-      answer_ns + 2 * SlowestRoundTrip());
+      answer_ns + 2 * peers_.SlowestRoundTrip());
   if (!query) {
     return false;
   }
   asked_ = work;
-  const Descriptor mine = work->call_.descriptor();
+  const Descriptor mine = work->call().descriptor();
   for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
+    Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint == nullptr || membership_.left(r)) {
       continue;
     }
     const bool peer = wiring.point_to_point && (r == work->peer() || work->peer() < 0);
-    const Asked asked = !peer                                 ? Asked::kCollective
-                        : work->call_.kind == CallKind::kSend ? Asked::kRecv
-                                                              : Asked::kSend;
+    const Asked asked = !peer                                  ? Asked::kCollective
+                        : work->call().kind == CallKind::kSend ? Asked::kRecv
+                                                               : Asked::kSend;
     const CallId about = peer ? CallIdWith(*work, r) : query->call;
-    SendSoon(*endpoint, Control(r, ControlKind::kQuery,
-                                Writer()
-                                    .Put(query->nonce)
-                                    .Put(asked)
-                                    .Put(about.user_tag)
-                                    .Put(about.number)
-                                    .PutRaw(&mine, sizeof(mine))
-                                    .Take()));
+    peers_.SendSoon(r, ControlKind::kQuery,
+                    Writer()
+                        .Put(query->nonce)
+                        .Put(asked)
+                        .Put(about.user_tag)
+                        .Put(about.number)
+                        .PutRaw(&mine, sizeof(mine))
+                        .Take());
   }
   engine_.seat().NeedFlush();
   return true;
@@ -303,9 +281,10 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
     return;
   }
   if (asked == Asked::kCollective && call != kPing) {
-    Compare(from, call, theirs);  // ranks that called different things may wait for each other
+    mismatches_.Compare(from, call,
+                        theirs);  // ranks that called different things may wait for each other
   }
-  if (vote_.on()) {
+  if (mismatches_.voting()) {
     return;
   }
   using Answer = Membership::Answer;
@@ -342,10 +321,9 @@ void CommCore::SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, i
   if (ended_.load(std::memory_order_acquire)) {
     return;  // the peer has been told why
   }
-  SendSoon(
-      *endpoints_[static_cast<size_t>(rank)],
-      Control(rank, ControlKind::kAnswer,
-              Writer().Put(nonce).Put(answer).Put(more_ns).PutText(EncodeStatus(excuse)).Take()));
+  peers_.SendSoon(
+      rank, ControlKind::kAnswer,
+      Writer().Put(nonce).Put(answer).Put(more_ns).PutText(EncodeStatus(excuse)).Take());
   engine_.seat().NeedFlush();
 }
 
@@ -401,7 +379,7 @@ bool CommCore::HasMade(int peer, Asked asked, CallId call) const {
 std::optional<int64_t> CommCore::waits_since() const {
   std::optional<int64_t> since;
   for (const CallWork* work : open_) {
-    since = std::min(since.value_or(work->started_ns_), work->started_ns_);
+    since = std::min(since.value_or(work->started_ns()), work->started_ns());
   }
   return since;
 }
@@ -412,10 +390,10 @@ Deadline CommCore::FindOut(HeldUpBy then) {
   if (!membership_.inquiring() && !open_.empty()) {
     CallWork* const oldest = *std::min_element(
         open_.begin(), open_.end(),
-        [](const CallWork* a, const CallWork* b) { return a->started_ns_ < b->started_ns_; });
+        [](const CallWork* a, const CallWork* b) { return a->started_ns() < b->started_ns(); });
     Ask(oldest, now, Membership::kAnswerToOthersNs);
   }
-  return vote_.on() ? vote_.until() : membership_.until();
+  return mismatches_.voting() ? mismatches_.until() : membership_.until();
 }
 
 void CommCore::TellThoseWhoAsked(const absl::Status& why) {
@@ -434,7 +412,7 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
     return;
   }
   Finding finding = FindingOf(*work, verdict);
-  if (work->inquired_) {
+  if (work->inquired) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
     Fail(TimedOut(*work, finding, now_ns));
@@ -467,14 +445,17 @@ void CommCore::Refused(const Call& call, const absl::Status& why) {
   }
   engine_.seat().RunInDriver([&] {
     const std::string body = Writer()
-                                 .Put(ControlKind::kRefused)
                                  .Put(refusal.kind)
                                  .Put(refusal.call.user_tag)
                                  .Put(refusal.call.number)
                                  .PutText(absl::string_view(refusal.why).substr(0, kMaxRefusal))
                                  .Take();
     if (!ended_.load(std::memory_order_acquire)) {
-      SendToAll(body);
+      for (int r = 0; r < size(); ++r) {
+        if (peers_.endpoint(r) != nullptr && !membership_.left(r)) {
+          peers_.Send(r, ControlKind::kRefused, body);
+        }
+      }
       engine_.Flush();
     }
   });
@@ -502,8 +483,8 @@ bool CommCore::IsDue(int rank, const Refusal& refusal) const {
     return collective && !HasStarted(refusal.call);
   }
   return std::any_of(open_.begin(), open_.end(), [&](const CallWork* work) {
-    const bool message = work->wiring_.point_to_point;
-    const bool receives = work->call_.kind != CallKind::kSend;
+    const bool message = work->wiring().point_to_point;
+    const bool receives = work->call().kind != CallKind::kSend;
     return message != collective && CallIdWith(*work, rank) == refusal.call &&
            (collective || (receives == (refusal.kind == Asked::kSend) &&
                            (work->peer() == rank || work->peer() < 0)));
@@ -518,159 +499,42 @@ void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
       NeedAttention();
     }
   } else {
-    Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
+    mismatches_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
   }
 }
 
 const CallWork* CommCore::OpenCall(CallId call) const {
   const auto found = std::find_if(open_.begin(), open_.end(), [&](const CallWork* work) {
-    return !work->wiring_.point_to_point &&
-           CallId{work->wiring_.user_tag, work->wiring_.call_number} == call;
+    return !work->wiring().point_to_point &&
+           CallId{work->wiring().user_tag, work->wiring().call_number} == call;
   });
   return found == open_.end() ? nullptr : *found;
 }
 
-void CommCore::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
-  if (const CallWork* const work = OpenCall(call)) {
-    if (const Descriptor mine = work->call_.descriptor(); mine != theirs) {
-      FoundMismatch(from, theirs, OwnCallOf(work->wiring_, mine));
-    }
-  } else if (const OwnCall* const over = notes_.Hear(from, call, theirs)) {
-    FoundMismatch(from, theirs, *over);
-  }
-}
-
-void CommCore::CheckEarly(const Wiring& call, const Descriptor& mine) {
-  if (call.point_to_point) {
-    return;
-  }
-  const CallId id{call.user_tag, call.call_number};
-  if (const auto heard = notes_.Meet(id, mine)) {
-    FoundMismatch(*heard->from, heard->descriptor, OwnCallOf(call, mine));
-  }
-  if (vote_.IsAbout(id)) {
-    NeedAttention();  // ours is known now
-  }
-}
-
-void CommCore::NoteOver(const Wiring& call, const Descriptor& mine) {
-  if (!call.point_to_point) {
-    notes_.Over(OwnCallOf(call, mine));
-  }
-}
-
-void CommCore::FoundMismatch(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine) {
-  BeginVote(mine.id);
-  if (vote_.IsAbout(mine.id)) {
-    vote_.Witness(RankOf(&from), theirs);
-    witnessed_ = RankOf(&from);
-    witnessed_call_ = theirs;
-  }
-}
-
-void CommCore::BeginVote(CallId call) {
-  Deadline until{engine_.clock().Now() + Vote::kVoteNs + 2 * SlowestRoundTrip()};
-  for (const CallWork* work : open_) {
-    // While ballots are awaited no call expires. Those that do then are asked about afterwards.
-    if (!work->inquired_) {
-      until = std::min(until, {work->call_.options.deadline.at_ns + Vote::kLateNs});
-    }
-  }
-  if (!vote_.Begin(call, until)) {
-    return;
-  }
-  voted_ = false;
-  witnessed_ = -1;
-  for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
-    if (membership_.left(r) || (endpoint != nullptr && !engine_.PathStatus(endpoint).ok())) {
-      vote_.OnGone(r);
-    }
-  }
-  NeedAttention();
-}
-
-void CommCore::SendBallot() {
-  const CallId call = vote_.call();
+std::optional<OwnCall> CommCore::OpenCollective(CallId call) const {
   const CallWork* const work = OpenCall(call);
-  const OwnCall* const over = notes_.OwnThatIsOver(call);
-  const std::optional<Descriptor> mine = work != nullptr   ? work->call_.descriptor()
-                                         : over != nullptr ? over->descriptor
-                                                           : std::optional<Descriptor>();
-  if (!mine && !notes_.HasForgotten(call)) {
-    return;  // as soon as it starts; that its number was given out does not say that it has
-  }
-  voted_ = true;
-  vote_.Cast(config_.rank, mine);
-  const Descriptor told = mine.value_or(Descriptor());
-  const std::string ballot = Writer()
-                                 .Put(call.user_tag)
-                                 .Put(call.number)
-                                 .Put(static_cast<uint8_t>(mine ? 1 : 0))
-                                 .PutRaw(&told, sizeof(told))
-                                 .Put(int32_t{witnessed_})
-                                 .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
-                                 .Take();
-  for (int r = 0; r < size(); ++r) {
-    Endpoint* const endpoint = endpoints_[static_cast<size_t>(r)];
-    if (endpoint != nullptr && !membership_.left(r)) {
-      SendSoon(*endpoint, Control(r, ControlKind::kBallot, ballot));
+  return work == nullptr
+             ? std::nullopt
+             : std::optional<OwnCall>({call, work->wiring().sequence, work->call().descriptor()});
+}
+
+Deadline CommCore::FirstDeadline() const {
+  Deadline first;
+  for (const CallWork* work : open_) {
+    if (!work->inquired) {
+      first = std::min(first, work->call().options.deadline);
     }
   }
-  engine_.seat().NeedFlush();
+  return first;
 }
 
-void CommCore::OnBallot(int rank, Reader& reader) {
-  const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
-  const auto knows = reader.Get<uint8_t>();
-  const auto theirs = reader.Get<Descriptor>();
-  const auto witnessed = reader.Get<int32_t>();
-  const auto its_call = reader.Get<Descriptor>();
-  if (!reader.Finished() || witnessed < -1 || witnessed >= size()) {
-    return;
-  }
-  BeginVote(call);
-  if (vote_.IsAbout(call)) {
-    vote_.Cast(rank, knows != 0 ? std::optional(theirs) : std::nullopt);
-    if (witnessed >= 0) {
-      vote_.Witness(witnessed, its_call);
-    }
-    NeedAttention();
-  }
+bool CommCore::SaysNothing(int rank) const {
+  const Endpoint* const endpoint = peers_.endpoint(rank);
+  return membership_.left(rank) || (endpoint != nullptr && !engine_.PathStatus(endpoint).ok());
 }
 
-void CommCore::VotesNoMore(int rank) {
-  if (vote_.on()) {
-    vote_.OnGone(rank);
-    NeedAttention();
-  }
-}
-
-void CommCore::TendVote() {
-  if (!voted_) {
-    SendBallot();
-  }
-  if (vote_.Complete()) {
-    CountVotes();
-  }
-}
-
-void CommCore::CountVotes() {
-  const Vote::Result result = vote_.Count();
-  const CallId call = vote_.call();
-  if (result.parties.size() > 1) {
-    Fail(Disagreement(call, result));
-  } else if (!pairwise_.ok()) {
-    Fail(pairwise_);  // the calls are the same but for what only two of them know
-  }
-  EndVote();
-}
-
-void CommCore::EndVote() {
-  vote_.Stop();
-  if (verdict_) {
-    std::exchange(verdict_, {})->Give();
-  }
+void CommCore::Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) {
+  Fail(Disagreement(call, sequence, votes));
 }
 
 }  // namespace entrain

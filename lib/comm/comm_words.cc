@@ -40,7 +40,7 @@ CommCore::Finding CommCore::FindingOf(const CallWork& work,
   using Answer = Membership::Answer;
   Finding finding{verdict.guilty, verdict.reason,
                   BlameFor(&work, verdict.guilty, Phase::kTransfer)};
-  const bool message = work.wiring_.point_to_point;
+  const bool message = work.wiring().point_to_point;
   if (verdict.guilty < 0) {
     const int64_t now = engine_.clock().Now();
     if (const Running running = HeldUpByFunction(work, now); running.work != nullptr) {
@@ -55,7 +55,7 @@ CommCore::Finding CommCore::FindingOf(const CallWork& work,
     }
     const int from = work.WaitingFor();
     absl::StrAppend(&finding.reason,
-                    from < 0 ? "" : absl::StrCat("; waiting for ", RankName(from)));
+                    from < 0 ? "" : absl::StrCat("; waiting for ", peers_.NameOf(from)));
     return finding;
   }
   const bool answers = verdict.answer != Answer::kNone;
@@ -75,8 +75,9 @@ CommCore::Finding CommCore::FindingOf(const CallWork& work,
   const absl::Status excuse =
       verdict.answer == Answer::kExcused
           ? excuses_[member]
-          : (membership_.left(verdict.guilty) ? engine_.causes().Of(endpoints_[member], opened_ns_)
-                                              : absl::OkStatus());
+          : (membership_.left(verdict.guilty)
+                 ? engine_.causes().Of(peers_.endpoint(verdict.guilty), opened_ns_)
+                 : absl::OkStatus());
   if (!excuse.ok()) {
     absl::StrAppend(&finding.reason, ": ", excuse.message());
     finding.blame = WithCall(BlameHere(excuse), work);
@@ -93,23 +94,23 @@ CommCore::Finding CommCore::FindingOf(const CallWork& work,
 absl::Status CommCore::TimedOut(const CallWork& work, const Finding& finding,
                                 int64_t now_ns) const {
   const std::string whom =
-      finding.awaited >= 0 ? absl::StrCat(" waiting for ", RankName(finding.awaited)) : "";
+      finding.awaited >= 0 ? absl::StrCat(" waiting for ", peers_.NameOf(finding.awaited)) : "";
   return WithBlame(absl::DeadlineExceededError(absl::StrCat(
-                       CallName(work), ": timed out on rank ", config_.rank, " after ",
-                       Seconds(now_ns - work.started_ns_), " (deadline ",
-                       Seconds(work.call_.options.timeout_ns), ")", whom, ": ", finding.reason)),
+                       work.Name(), ": timed out on rank ", config_.rank, " after ",
+                       Seconds(now_ns - work.started_ns()), " (deadline ",
+                       Seconds(work.call().options.timeout_ns), ")", whom, ": ", finding.reason)),
                    finding.blame);
 }
 
 absl::Status CommCore::ReductionFailed(const CallWork& work) const {
   return WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": rank ", config_.rank, ": ",
                                                    ReductionOf(work), " returned ",
-                                                   work.executor_->reduction_failed())),
+                                                   work.executor().reduction_failed())),
                    BlameFor(&work, config_.rank, Phase::kReduce));
 }
 
 std::string CommCore::ReductionOf(const CallWork& work) const {
-  return absl::StrCat("the user reduction of ", CallName(work));
+  return absl::StrCat("the user reduction of ", work.Name());
 }
 
 std::string CommCore::Words(const Running& running, int64_t now_ns) const {
@@ -124,24 +125,25 @@ CommCore::Finding CommCore::FindingOf(const Running& running, int64_t now_ns) co
 
 absl::Status CommCore::HeldUp(const CallWork& work, const Finding& finding) const {
   return WithBlame(absl::DeadlineExceededError(
-                       absl::StrCat("it waits in ", CallName(work), " of ", config_.name, " for ",
-                                    RankName(finding.awaited), ": ", finding.reason)),
+                       absl::StrCat("it waits in ", work.Name(), " of ", config_.name, " for ",
+                                    peers_.NameOf(finding.awaited), ": ", finding.reason)),
                    finding.blame);
 }
 
 absl::Status CommCore::Loss(int rank, const absl::Status& path) const {
   const auto member = static_cast<size_t>(rank);
   const CallWork* const work = open_.empty() ? nullptr : open_.front();
-  const std::string call = work == nullptr ? config_.name : CallName(*work);
+  const std::string call = work == nullptr ? config_.name : work->Name();
   const std::string after =
-      work == nullptr ? ""
-                      : absl::StrCat(" after ", Seconds(engine_.clock().Now() - work->started_ns_));
-  std::string text = absl::StrCat(call, ": lost ", RankName(rank), after, ": ");
+      work == nullptr
+          ? ""
+          : absl::StrCat(" after ", Seconds(engine_.clock().Now() - work->started_ns()));
+  std::string text = absl::StrCat(call, ": lost ", peers_.NameOf(rank), after, ": ");
   if (IsDue(rank, refusals_[member])) {
     absl::StrAppend(&text, "its call failed: ", refusals_[member].why, "; then: ");
   }
   absl::StrAppend(&text, path.message());
-  const absl::Status cause = engine_.causes().Of(endpoints_[member], opened_ns_);
+  const absl::Status cause = engine_.causes().Of(peers_.endpoint(rank), opened_ns_);
   if (!cause.ok()) {
     const Blame blame = BlameHere(cause);
     absl::StrAppend(&text, "; before, it had said: ", cause.message());
@@ -153,12 +155,8 @@ absl::Status CommCore::Loss(int rank, const absl::Status& path) const {
   return WithBlame(absl::UnavailableError(text), blame);
 }
 
-absl::Status CommCore::Disagreement(CallId call, const Vote::Result& votes) const {
-  const OwnCall* const over = notes_.OwnThatIsOver(call);
-  const CallWork* const work = OpenCall(call);
-  const uint64_t sequence = work != nullptr   ? work->wiring_.sequence
-                            : over != nullptr ? over->sequence
-                                              : call.number;
+absl::Status CommCore::Disagreement(CallId call, uint64_t sequence,
+                                    const Vote::Result& votes) const {
   Blame blame = BlameFor(nullptr, votes.guilty, Phase::kCheck);
   blame.operation = std::string(NameOf(votes.parties[0].called.kind));
   blame.tag = call.user_tag == Tag::kUntagged ? -1 : int64_t{call.user_tag};
@@ -188,19 +186,19 @@ absl::Status CommCore::Explain(const CallWork& work, const absl::Status& cause) 
   // Other ranks are told the same, so who "here" is has to be said.
   const std::string does =
       mismatch ? absl::StrCat("rank ", config_.rank, " disagrees with ") : "lost ";
-  const std::string who = guilty < 0 ? "" : absl::StrCat(does, RankName(guilty), ": ");
+  const std::string who = guilty < 0 ? "" : absl::StrCat(does, peers_.NameOf(guilty), ": ");
   // Of two that called different things nobody knows which is wrong.
   Blame blame =
       mismatch ? BlameFor(&work, -1, Phase::kCheck) : BlameFor(&work, guilty, Phase::kTransfer);
   blame.sys_errno = BlameOf(cause).sys_errno;
   return WithBlame(
-      absl::Status(cause.code(), absl::StrCat(CallName(work), ": ", who, cause.message())), blame);
+      absl::Status(cause.code(), absl::StrCat(work.Name(), ": ", who, cause.message())), blame);
 }
 
 Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
   Blame blame;
   // Creating is the first time that peers are reached.
-  const bool creating = work != nullptr && work->call_.kind == CallKind::kCreate;
+  const bool creating = work != nullptr && work->call().kind == CallKind::kCreate;
   blame.phase = creating && phase == Phase::kTransfer ? Phase::kConnect : phase;
   blame.rank = guilty;
   if (guilty >= 0) {
@@ -210,12 +208,12 @@ Blame CommCore::BlameFor(const CallWork* work, int guilty, Phase phase) const {
     blame.address = member.endpoint == nullptr ? "self" : member.endpoint->peer_address();
   }
   if (work != nullptr) {
-    blame.operation = std::string(NameOf(work->call_.named().kind));
-    blame.tag = work->call_.options.user_tag;
+    blame.operation = std::string(NameOf(work->call().named().kind));
+    blame.tag = work->call().options.user_tag;
     blame.sequence = work->number();
-    blame.elapsed_ns = engine_.clock().Now() - work->started_ns_;
-    blame.deadline_ns = work->call_.options.timeout_ns;
-    blame.bytes_done = work->executor_->bytes_received();
+    blame.elapsed_ns = engine_.clock().Now() - work->started_ns();
+    blame.deadline_ns = work->call().options.timeout_ns;
+    blame.bytes_done = work->executor().bytes_received();
   }
   return blame;
 }
@@ -273,24 +271,6 @@ absl::Status CommCore::WithEarlierCause(const absl::Status& end) const {
 
 absl::Status CommCore::ForCall(const absl::Status& why, const CallWork& work) const {
   return WithBlame(why, WithCall(BlameOf(why), work));
-}
-
-std::string CommCore::CallName(const CallWork& work) const {
-  const std::string tag =
-      work.call_.options.user_tag < 0 ? "" : absl::StrCat(" tag ", work.call_.options.user_tag);
-  return absl::StrCat(NameOf(work.call_.named().kind), tag,
-                      work.waits() ? "" : absl::StrCat(" #", work.number()));
-}
-
-std::string CommCore::RankName(int rank) const {
-  const Member& member = config_.members[static_cast<size_t>(rank)];
-  const std::string in_world =
-      config_.world == config_.name
-          ? ""
-          : absl::StrCat("rank ", member.world_rank, " of ", config_.world, ", ");
-  return member.endpoint == nullptr
-             ? absl::StrCat("rank ", rank)
-             : absl::StrCat("rank ", rank, " (", in_world, member.endpoint->peer_address(), ")");
 }
 
 }  // namespace entrain

@@ -23,6 +23,7 @@
 #include "lib/base/call.h"
 #include "lib/base/cpu_share.h"
 #include "lib/comm/call_key.h"
+#include "lib/comm/comm_stats.h"
 #include "lib/comm/topology.h"
 #include "lib/engine/work.h"
 #include "lib/memory/shared_regions.h"
@@ -39,10 +40,6 @@ struct Member;
 struct MeetRecord;
 struct Preparation;
 enum class Link : uint8_t;
-
-struct CommStats {
-  uint64_t calls = 0, bytes_sent = 0, bytes_received = 0;
-};
 
 struct CommOptions {
   std::shared_ptr<Runtime> runtime;

@@ -1,0 +1,61 @@
+#include "lib/comm/call_work.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace entrain {
+
+CallWork::CallWork(Engine& engine, std::shared_ptr<CallOwner> owner, const std::string& comm,
+                   Admitted admitted, Begin begin)
+    : Work(&engine),
+      owner_(std::move(owner)),
+      comm_(comm),
+      begin_(std::move(begin)),
+      wiring_(admitted.wiring),
+      number_(admitted.waits ? 0 : admitted.wiring.sequence + 1),
+      peer_(begin_.call.root) {
+  MakeExecutor(std::move(admitted));
+}
+
+void CallWork::MakeExecutor(Admitted admitted) {
+  executor_.emplace(std::move(admitted.plan), begin_.call, admitted.wiring, BestKernels(),
+                    std::move(admitted.scratch), [this] {
+                      ready = true;
+                      owner_->NeedAttention();
+                    });
+}
+
+void CallWork::Take(Admitted admitted, int peer) {
+  wiring_ = admitted.wiring;
+  peer_.store(peer, std::memory_order_relaxed);
+  number_.store(wiring_.sequence + 1, std::memory_order_relaxed);
+  MakeExecutor(std::move(admitted));
+}
+
+void CallWork::GiveBuffers(BufferPool& pool) {
+  pool.Give(executor_->TakeScratch());
+  pool.Give(std::move(begin_.staged));
+}
+
+int CallWork::WaitingFor() const {
+  const int place = executor_->WaitingFor();
+  return begin_.among == nullptr || place < 0
+             ? place
+             : begin_.among->group.ranks[static_cast<size_t>(place)];
+}
+
+WorkInfo CallWork::Info() const {
+  const Call& call = begin_.call;
+  WorkInfo info{comm_, NameOf(call.named().kind), call.options.user_tag, number(), started_ns()};
+  info.source = call.kind == CallKind::kRecvAny ? peer() : -1;
+  return info;
+}
+
+std::string CallWork::Name() const {
+  const int64_t tag = begin_.call.options.user_tag;
+  return absl::StrCat(NameOf(begin_.call.named().kind), tag < 0 ? "" : absl::StrCat(" tag ", tag),
+                      waits() ? "" : absl::StrCat(" #", number()));
+}
+
+}  // namespace entrain

@@ -1,0 +1,198 @@
+#include "lib/comm/mismatch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace entrain {
+namespace {
+
+OwnCall OwnCallOf(const Wiring& call, const Descriptor& descriptor) {
+  return {{call.user_tag, call.call_number}, call.sequence, descriptor};
+}
+
+}  // namespace
+
+// The driver itself waits for it, and needs no wake-up.
+class Mismatches::EndWork final : public Work {
+ public:
+  EndWork() : Work(nullptr) {}
+  void Give() { Finish(absl::OkStatus()); }
+};
+
+Mismatches::Mismatches(MismatchOwner& owner, const Peers& peers, const Clock& clock)
+    : owner_(owner), peers_(peers), clock_(clock), vote_(peers.size()) {}
+
+Mismatches::~Mismatches() = default;
+
+// ---- What is known of calls
+
+void Mismatches::Compare(const Endpoint& from, CallId call, const Descriptor& theirs) {
+  if (const auto open = owner_.OpenCollective(call)) {
+    if (open->descriptor != theirs) {
+      Found(from, theirs, *open);
+    }
+  } else if (const OwnCall* const over = notes_.Hear(from, call, theirs)) {
+    Found(from, theirs, *over);
+  }
+}
+
+void Mismatches::Meet(const Wiring& call, const Descriptor& mine) {
+  if (call.point_to_point) {
+    return;
+  }
+  const OwnCall own = OwnCallOf(call, mine);
+  if (const auto heard = notes_.Meet(own.id, mine)) {
+    Found(*heard->from, heard->descriptor, own);
+  }
+  if (vote_.IsAbout(own.id)) {
+    owner_.NeedAttention();  // ours is known here
+  }
+}
+
+void Mismatches::NoteOver(const Wiring& call, const Descriptor& mine) {
+  if (!call.point_to_point) {
+    notes_.Over(OwnCallOf(call, mine));
+  }
+}
+
+std::optional<OwnCall> Mismatches::Own(CallId call) const {
+  if (const auto open = owner_.OpenCollective(call)) {
+    return open;
+  }
+  const OwnCall* const over = notes_.OwnThatIsOver(call);
+  return over != nullptr ? std::optional(*over) : std::nullopt;
+}
+
+void Mismatches::Found(const Endpoint& from, const Descriptor& theirs, const OwnCall& mine) {
+  Begin(mine.id);
+  if (vote_.IsAbout(mine.id)) {
+    witnessed_ = peers_.RankOf(&from);
+    witnessed_call_ = theirs;
+    vote_.Witness(witnessed_, theirs);
+  }
+}
+
+void Mismatches::FoundBetweenTwo(CallId call, absl::Status why) {
+  between_two_ = std::move(why);
+  Begin(call);
+}
+
+// ---- The vote
+
+void Mismatches::Begin(CallId call) {
+  Deadline until{clock_.Now() + Vote::kVoteNs + 2 * peers_.SlowestRoundTrip()};
+  // While ballots are awaited no call expires. Those that do then are asked about afterwards.
+  if (const Deadline first = owner_.FirstDeadline(); first < Deadline::Never()) {
+    until = std::min(until, {first.at_ns + Vote::kLateNs});
+  }
+  if (!vote_.Begin(call, until)) {
+    return;
+  }
+  voted_ = false;
+  witnessed_ = -1;
+  for (int r = 0; r < peers_.size(); ++r) {
+    if (owner_.SaysNothing(r)) {
+      vote_.OnGone(r);
+    }
+  }
+  owner_.NeedAttention();
+}
+
+void Mismatches::SendBallot() {
+  const CallId call = vote_.call();
+  const std::optional<OwnCall> own = Own(call);
+  if (!own && !notes_.HasForgotten(call)) {
+    return;  // as soon as it starts; that its number was given out does not say that it has
+  }
+  voted_ = true;
+  const Descriptor told = own ? own->descriptor : Descriptor();
+  vote_.Cast(peers_.rank(), own ? std::optional(told) : std::nullopt);
+  const std::string ballot = Writer()
+                                 .Put(call.user_tag)
+                                 .Put(call.number)
+                                 .Put(static_cast<uint8_t>(own ? 1 : 0))
+                                 .PutRaw(&told, sizeof(told))
+                                 .Put(int32_t{witnessed_})
+                                 .PutRaw(&witnessed_call_, sizeof(witnessed_call_))
+                                 .Take();
+  for (int r = 0; r < peers_.size(); ++r) {
+    if (peers_.endpoint(r) != nullptr && !owner_.SaysNothing(r)) {
+      peers_.SendSoon(r, ControlKind::kBallot, ballot);
+    }
+  }
+  owner_.NeedFlush();
+}
+
+void Mismatches::OnBallot(int rank, Reader& reader) {
+  const CallId call{reader.Get<uint32_t>(), reader.Get<uint32_t>()};
+  const auto knows = reader.Get<uint8_t>();
+  const auto theirs = reader.Get<Descriptor>();
+  const auto witnessed = reader.Get<int32_t>();
+  const auto its_call = reader.Get<Descriptor>();
+  if (!reader.Finished() || witnessed < -1 || witnessed >= peers_.size()) {
+    return;
+  }
+  Begin(call);
+  if (vote_.IsAbout(call)) {
+    vote_.Cast(rank, knows != 0 ? std::optional(theirs) : std::nullopt);
+    if (witnessed >= 0) {
+      vote_.Witness(witnessed, its_call);
+    }
+    owner_.NeedAttention();
+  }
+}
+
+void Mismatches::OnGone(int rank) {
+  if (vote_.on()) {
+    vote_.OnGone(rank);
+    owner_.NeedAttention();
+  }
+}
+
+void Mismatches::Attend() {
+  if (vote_.on() && !voted_) {
+    SendBallot();
+  }
+  if (vote_.on() && vote_.Complete()) {
+    Count();
+  }
+}
+
+void Mismatches::OnTick(int64_t now_ns) {
+  if (vote_.on() && vote_.until().Passed(now_ns)) {
+    Count();
+  }
+}
+
+void Mismatches::Count() {
+  const Vote::Result result = vote_.Count();
+  const CallId call = vote_.call();
+  if (result.parties.size() > 1) {
+    const std::optional<OwnCall> own = Own(call);
+    owner_.Disagree(call, own ? own->sequence : call.number, result);
+  } else if (!between_two_.ok()) {
+    owner_.Fail(between_two_);  // the calls are the same but for what only two of them know
+  }
+  EndVote();
+}
+
+RefPtr<Work> Mismatches::End() {
+  if (!end_) {
+    end_ = RefPtr<EndWork>::Adopt(new EndWork());
+  }
+  return RefPtr<Work>::Share(end_.get());
+}
+
+void Mismatches::EndVote() {
+  vote_.Stop();
+  if (end_) {
+    std::exchange(end_, {})->Give();
+  }
+}
+
+void Mismatches::Stop() {
+  EndVote();
+  notes_.Clear();
+}
+
+}  // namespace entrain
