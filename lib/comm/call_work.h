@@ -45,10 +45,11 @@ class CallWork final : public Work, public Job {
   // What a call begins with, besides its admission.
   struct Begin {
     Call call;
-    OwnedBuffer staged;  // what the call's input points to when that is not the caller's buffer
-    Progress from;       // what of the call is done
+    OwnedBuffer staged =
+        {};              // what the call's input points to when that is not the caller's buffer
+    Progress from = {};  // what of the call is done
     int64_t started_ns = 0;
-    RefPtr<Work> whole;                // the work of which this is a part, or null
+    RefPtr<Work> whole = {};           // the work of which this is a part, or null
     const PartGroup* among = nullptr;  // null: all ranks
   };
   // `comm`: the communicator's name.

@@ -51,18 +51,6 @@ int FewestCores(const std::map<absl::string_view, CpuCrowd>& crowds) {
   return crowded ? fewest : std::max(fewest, most_ranks);
 }
 
-// Out of place, where that matters.
-Call CallLike(CallKind kind, int64_t count, DType dtype) {
-  static char in, out;
-  Call call;
-  call.kind = kind;
-  call.in.data = &in;
-  call.out.data = &out;
-  call.count = count;
-  call.dtype = dtype;
-  return call;
-}
-
 }  // namespace
 
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns) {
@@ -78,10 +66,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
       peers_(config_.name, config_.world, config_.rank, config_.members),
-      timeout_ns_(config_.timeout_ns),
-      planner_(config_.rank, topology_, config_.overrides, config_.tuning, config_.paths,
-               config_.determinism),
-      numbers_(static_cast<int>(config_.members.size())),
+      funnel_(*this, config_, topology_, peers_, end_, pool_),
       inline_(engine_.seat(), pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
       membership_(config_.rank, static_cast<int>(config_.members.size())),
       mismatches_(*this, peers_, engine_.clock()),
@@ -99,177 +84,44 @@ std::shared_ptr<CommCore> CommCore::Make(std::shared_ptr<Engine> engine, BufferP
   return std::make_shared<CommCore>(std::move(engine), pool, std::move(config));
 }
 
-Wiring CommCore::Unnumbered(const Call& call) const {
-  Wiring wiring{peers_.endpoints(), peers_.contexts(), config_.context};
-  wiring.user_tag = CallNumbers::TagOf(call);
-  wiring.point_to_point = IsMessage(call.kind);
-  return wiring;
-}
-
-void CommCore::Number(CallNumbers::Series series, Wiring* wiring) {
-  wiring->sequence = numbers_.Take(series);
-  wiring->call_number = CallNumbers::OnWire(wiring->sequence);
-}
-
-Wiring CommCore::Numbered(const Call& call) {
-  Wiring wiring = Unnumbered(call);
-  Number(CallNumbers::Of(call), &wiring);
-  return wiring;
-}
-
-bool CommCore::MustWait(const Call& call) const {
-  return call.kind == CallKind::kRecvAny ||
-         (call.kind == CallKind::kRecv && lines_.contains(CallNumbers::TagOf(call)));
-}
-
-absl::StatusOr<OwnedBuffer> CommCore::Stage(Call* call) {
-  if (call->in.bytes == 0) {
-    return OwnedBuffer();
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(OwnedBuffer staged, pool_.Take(call->in.bytes));
-  Contribute(*call, staged.data(), call->in.data, call->in.bytes / SizeOf(call->dtype));
-  call->in.data = staged.data();
-  return staged;
-}
-
-absl::Status CommCore::Furnish(Planner& planner, const Call& call, Admitted* admitted) {
-  if (!status_.ok()) {
-    return status_;
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(admitted->plan, planner.PlanFor(call));
-  const Plan& plan = *admitted->plan;
-  if (const int64_t bytes = plan.SlotBytes(call.reduction); bytes > 0) {
-    ENTRAIN_ASSIGN_OR_RETURN(admitted->scratch, pool_.Take(bytes * plan.window));
-  }
-  if (call.reduction.op == ReduceOp::kCustom && reductions_ == nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(reductions_, CallbackThread::Start("entrain-reduce"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CommCore::Admit(const Call& call, Admitted* admitted) {
-  // Before the call gets its number: a shortage here harms this call only.
-  ENTRAIN_RETURN_IF_ERROR(Furnish(planner_, call, admitted));
-  admitted->waits = MustWait(call);
-  admitted->wiring = admitted->waits ? Unnumbered(call) : Numbered(call);
-  return absl::OkStatus();
-}
-
-RefPtr<CallWork> CommCore::Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
-                                   const Progress& from, int64_t now_ns, RefPtr<Work> whole,
-                                   const PartGroup* among) {
-  const bool is_part = static_cast<bool>(whole);
-  auto work = RefPtr<CallWork>::Adopt(
-      new CallWork(engine_, {shared_from_this(), this}, config_.name, std::move(admitted),
-                   {call, std::move(staged), from, now_ns, std::move(whole), among}));
+RefPtr<CallWork> CommCore::Prepare(Admitted admitted, CallWork::Begin begin) {
+  auto work = RefPtr<CallWork>::Adopt(new CallWork(
+      engine_, {shared_from_this(), this}, config_.name, std::move(admitted), std::move(begin)));
   work->AddRef();  // the engine's, given up in FinishWork
   engine_.seat().CountOpenWork(1);
-  calls_.fetch_add(is_part ? 0 : 1, std::memory_order_relaxed);
   return work;
 }
 
-void CommCore::SetDeadline(Call* call, int64_t now_ns) const {
-  if (call->options.timeout_ns == 0) {
-    call->options.timeout_ns = timeout_ns();
-  }
-  if (call->options.deadline.at_ns == Deadline::Never().at_ns) {
-    call->options.deadline = Deadline::From(now_ns, call->options.timeout_ns);
-  }
+RefPtr<CallWork> CommCore::Submit(Admitted admitted, CallWork::Begin begin) {
+  auto work = Prepare(std::move(admitted), std::move(begin));
+  engine_.seat().Submit(work.get());
+  return work;
 }
 
 absl::StatusOr<RefPtr<Work>> CommCore::Start(Call call, bool kick) {
-  if (ended_.load(std::memory_order_acquire)) {
+  if (end_.ended()) {
     return status();
   }
   const int64_t now = engine_.clock().Now();
-  SetDeadline(&call, now);
-  if (PackedCall::Is(call)) {
-    ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> whole, StartPacked(call, now));
-    if (kick) {
-      engine_.seat().Kick();
-    }
-    return whole;
-  }
-  OwnedBuffer staged;
-  if (ContributionDiffers(call, size())) {
-    ENTRAIN_ASSIGN_OR_RETURN(staged, Stage(&call));
-  }
-  RefPtr<Work> work;
-  {
-    absl::MutexLock lock(&mutex_);
-    Admitted admitted;
-    ENTRAIN_RETURN_IF_ERROR(Admit(call, &admitted));
-    auto prepared = Prepare(call, std::move(admitted), std::move(staged), {}, now);
-    if (prepared->waits()) {
-      lines_[CallNumbers::TagOf(call)].push_back(prepared.get());
-    }
-    engine_.seat().Submit(prepared.get());
-    work = RefPtr<Work>::Adopt(prepared.Leak());
-  }
+  funnel_.SetDeadline(&call, now);
+  ENTRAIN_ASSIGN_OR_RETURN(
+      RefPtr<Work> work, PackedCall::Is(call) ? StartPacked(call, now) : funnel_.Start(call, now));
   if (kick) {
     engine_.seat().Kick();
   }
   return work;
 }
 
-absl::StatusOr<std::vector<Wiring>> CommCore::TakeNumbers(const Call& call, size_t count) {
-  std::vector<Wiring> numbers;
-  absl::MutexLock lock(&mutex_);
-  if (!status_.ok()) {
-    return status_;
-  }
-  while (numbers.size() < count) {
-    numbers.push_back(Numbered(call));
-  }
-  calls_.fetch_add(1, std::memory_order_relaxed);
-  return numbers;
-}
-
 absl::StatusOr<RefPtr<Work>> CommCore::StartPacked(const Call& call, int64_t now_ns) {
   ENTRAIN_ASSIGN_OR_RETURN(RefPtr<PackedCall> packed,
                            PackedCall::Make(shared_from_this(), call, now_ns));
   ENTRAIN_ASSIGN_OR_RETURN(std::vector<Wiring> numbers,
-                           TakeNumbers(call, PackedCall::PartsOf(call)));
+                           funnel_.TakeNumbers(call, PackedCall::PartsOf(call)));
   if (const absl::Status status = packed->Begin(std::move(numbers)); !status.ok()) {
     EndHere(status);  // the others wait for it
     return status;
   }
   return RefPtr<Work>::Adopt(packed.Leak());
-}
-
-absl::StatusOr<RefPtr<Work>> CommCore::LaunchPart(const Call& part, const Wiring& number,
-                                                  RefPtr<Work> whole, int64_t started_ns,
-                                                  PartGroup* among) {
-  Admitted admitted;
-  {
-    absl::MutexLock lock(&mutex_);
-    ENTRAIN_RETURN_IF_ERROR(Furnish(among == nullptr ? planner_ : among->planner, part, &admitted));
-  }
-  admitted.wiring = number;
-  if (among != nullptr) {
-    admitted.wiring.endpoints = among->endpoints;
-    admitted.wiring.contexts = among->contexts;
-  }
-  auto work = Prepare(part, std::move(admitted), {}, {}, started_ns, std::move(whole), among);
-  engine_.seat().Submit(work.get());
-  return RefPtr<Work>::Adopt(work.Leak());
-}
-
-PartGroup* CommCore::AddGroup(Group group) {
-  std::vector<std::string> hosts;
-  std::vector<Endpoint*> endpoints;
-  std::vector<Context> contexts;
-  for (const int rank : group.ranks) {
-    hosts.push_back(config_.members[static_cast<size_t>(rank)].host_id);
-    endpoints.push_back(peers_.endpoint(rank));
-    contexts.push_back(peers_.context(rank));
-  }
-  absl::MutexLock lock(&mutex_);
-  Planner planner(group.me, Topology::FromHostIds(hosts), config_.overrides, config_.tuning,
-                  planner_.paths(), config_.determinism);
-  groups_.push_back(std::make_unique<PartGroup>(
-      PartGroup{std::move(group), std::move(endpoints), std::move(contexts), std::move(planner)}));
-  return groups_.back().get();
 }
 
 absl::Status CommCore::Run(const Call& call) {
@@ -282,15 +134,6 @@ absl::Status CommCore::Run(const Call& call) {
 }
 
 // ---- InlineOwner
-
-absl::Status CommCore::Furnish(const Call& call, Admitted* admitted) {
-  absl::MutexLock lock(&mutex_);
-  if (MustWait(call)) {  // another thread has just started a receive from any peer
-    admitted->waits = true;
-    return absl::OkStatus();
-  }
-  return Admit(call, admitted);
-}
 
 absl::Status CommCore::Over(const Descriptor& descriptor, const Wiring& wiring) {
   mismatches_.NoteOver(wiring, descriptor);
@@ -311,28 +154,16 @@ absl::Status CommCore::Over(const Descriptor& descriptor, const Wiring& wiring) 
 absl::Status CommCore::GoOn(const Call& call, Admitted admitted, const Progress& progress) {
   const int64_t now = engine_.clock().Now();
   Call rest = call;
-  SetDeadline(&rest, now);
+  funnel_.SetDeadline(&rest, now);
   // A deadline of the call's own counts from when it was made, which was before.
   const CallOptions& options = rest.options;
   const std::shared_ptr<CommCore> keep = shared_from_this();  // its user may leave meanwhile
-  const auto work = Prepare(rest, std::move(admitted), {}, progress,
-                            std::min(now, options.deadline.at_ns - options.timeout_ns));
+  const auto work =
+      Prepare(std::move(admitted),
+              {rest, {}, progress, std::min(now, options.deadline.at_ns - options.timeout_ns)});
   StartWork(work.get());  // at once: jobs that wait for this driver look for the calls under way
   engine_.seat().Stay(*work);
   return work->status();
-}
-
-absl::Status CommCore::status() const {
-  absl::MutexLock lock(&mutex_);
-  return status_;
-}
-
-void CommCore::SetStatus(const absl::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  if (status_.ok()) {
-    status_ = status;
-  }
-  ended_.store(true, std::memory_order_release);
 }
 
 void CommCore::Abort(absl::string_view reason) {
@@ -342,7 +173,7 @@ void CommCore::Abort(absl::string_view reason) {
 }
 
 void CommCore::EndHere(const absl::Status& why) {
-  SetStatus(HasBlame(why) ? why : WithBlame(why, BlameFor(nullptr, config_.rank, Phase::kNone)));
+  end_.Set(HasBlame(why) ? why : WithBlame(why, BlameFor(nullptr, config_.rank, Phase::kNone)));
   class EndJob final : public Job {
    public:
     explicit EndJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
@@ -362,9 +193,9 @@ void CommCore::EndWith(const absl::Status& why) {
   const absl::StatusCode code = CodeHere(why);
   // What is no communicator's error was met by this rank alone.
   const bool own = code != why.code() || !HasBlame(why);
-  SetStatus(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ",
-                                                      config_.rank, ": ", why.message())),
-                      own ? BlameFor(nullptr, config_.rank, Phase::kNone) : BlameHere(why)));
+  end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
+                                                     ": ", why.message())),
+                     own ? BlameFor(nullptr, config_.rank, Phase::kNone) : BlameHere(why)));
   engine_.seat().RunInDriver([this] {
     Fail(status());
     engine_.Flush();
@@ -385,42 +216,23 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
   return "";
 }
 
-absl::StatusOr<const char*> CommCore::AlgorithmFor(CallKind kind, int64_t count, DType dtype) {
-  absl::MutexLock lock(&mutex_);
-  ENTRAIN_ASSIGN_OR_RETURN(const auto plan, planner_.PlanFor(CallLike(kind, count, dtype)));
-  return plan->algorithm;
-}
-
-absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DType dtype) {
-  absl::MutexLock lock(&mutex_);
-  return planner_.Explain(CallLike(kind, count, dtype));
-}
-
 void CommCore::SetPaths(const Paths& paths) {
   inline_.SetPays(InlinePath::Pays(topology_, paths));
-  absl::MutexLock lock(&mutex_);
-  planner_.SetPaths(paths);
+  funnel_.SetPaths(paths);
   inline_.Forget();
 }
 
 void CommCore::SetProbed(const CostModel& model) {
-  absl::MutexLock lock(&mutex_);
-  planner_.SetProbed(model);
+  funnel_.SetProbed(model);
   inline_.Forget();
 }
 
-CostModel CommCore::model() const {
-  absl::MutexLock lock(&mutex_);
-  return planner_.model();
-}
-
-Paths CommCore::paths() const {
-  absl::MutexLock lock(&mutex_);
-  return planner_.paths();
-}
-
 CommStats CommCore::stats() const {
-  return {calls_.load(std::memory_order_relaxed) + inline_.count(InlineEnd::kDone),
+  uint64_t inlined = 0;  // with those that an executor has finished
+  for (size_t end = 0; end < kInlineEnds.size(); ++end) {
+    inlined += inline_.count(static_cast<InlineEnd>(end));
+  }
+  return {funnel_.calls() + inlined,
           bytes_sent_.load(std::memory_order_relaxed) + inline_.bytes_sent(),
           bytes_received_.load(std::memory_order_relaxed) + inline_.bytes_received()};
 }
@@ -453,7 +265,7 @@ void CommCore::StartWork(CallWork* work) {
   work->started = true;
   open_.push_back(work);
   in_line_ += work->waits() ? 1 : 0;
-  if (ended_.load(std::memory_order_acquire)) {
+  if (end_.ended()) {
     if (!work->from().lent.empty()) {
       Fail(status());  // the peers must not take what the caller is about to have back
     }
@@ -468,9 +280,8 @@ void CommCore::StartWork(CallWork* work) {
   }
   mismatches_.Meet(work->wiring(), work->call().descriptor());
   if (work->call().reduction.op == ReduceOp::kCustom) {
-    absl::MutexLock lock(&mutex_);
-    work->executor().CombineBy(
-        {engine_holder_, reductions_, std::make_shared<const std::string>(ReductionOf(*work))});
+    work->executor().CombineBy({engine_holder_, funnel_.Reductions(),
+                                std::make_shared<const std::string>(ReductionOf(*work))});
   }
   work->executor().Start(work->from());
   work->ready = true;  // it may be over already
@@ -481,10 +292,9 @@ int CommCore::SenderTo(uint32_t tag) {
   for (int i = 1; i <= size(); ++i) {
     const int r = (last_source_ + i) % size();  // no peer's messages hold up another's for ever
     const Endpoint* const endpoint = peers_.endpoint(r);
-    const auto next =
-        static_cast<uint32_t>(numbers_.Next(CallNumbers::Messages(tag, CallKind::kRecv, r)));
     if (endpoint != nullptr &&
-        endpoint->HasEarly(Tag(config_.context, tag, next, Tag::kPointToPoint))) {
+        endpoint->HasEarly(
+            Tag(config_.context, tag, funnel_.NextFrom(tag, r), Tag::kPointToPoint))) {
       return last_source_ = r;
     }
   }
@@ -507,30 +317,8 @@ int CommCore::LastOfAllGone() const {
 }
 
 void CommCore::TendLines() {
-  std::vector<CallWork*> begun;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (auto line = lines_.begin(); line != lines_.end() && status_.ok();) {
-      std::deque<CallWork*>& works = line->second;
-      while (!works.empty() && works.front()->started) {
-        CallWork* const work = works.front();
-        Call call = work->call();
-        call.kind = CallKind::kRecv;
-        call.root = work->peer() >= 0 ? work->peer() : SenderTo(line->first);
-        Admitted admitted;
-        if (call.root < 0 || !Furnish(planner_, call, &admitted).ok()) {
-          break;
-        }
-        admitted.wiring = Numbered(call);
-        work->Take(std::move(admitted), call.root);
-        works.pop_front();
-        begun.push_back(work);
-      }
-      if (const auto here = line++; works.empty()) {
-        lines_.erase(here);
-      }
-    }
-  }
+  const std::vector<CallWork*> begun =
+      funnel_.TakeTurns([this](uint32_t tag) { return SenderTo(tag); });
   in_line_ -= static_cast<int>(begun.size());
   for (CallWork* work : begun) {
     work->executor().Start();
@@ -615,21 +403,11 @@ void CommCore::CompleteReady() {
   }
 }
 
-void CommCore::LeaveLine(CallWork* work) {
-  --in_line_;
-  absl::MutexLock lock(&mutex_);
-  const auto line = lines_.find(CallNumbers::TagOf(work->call()));
-  std::deque<CallWork*>& works = line->second;
-  works.erase(std::find(works.begin(), works.end(), work));
-  if (works.empty()) {
-    lines_.erase(line);
-  }
-}
-
 void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
   open_.erase(std::find(open_.begin(), open_.end(), work));
   if (work->waits()) {
-    LeaveLine(work);
+    --in_line_;
+    funnel_.LeaveLine(work);
   }
   if (status.ok() && work->call().source != nullptr) {
     *work->call().source = work->peer();

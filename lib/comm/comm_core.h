@@ -2,70 +2,41 @@
 // between the user's handle, the engine and the works; outlives none of the engine's endpoints.
 //
 // Thread safety: what is marked [driver] runs on the engine's driver (lib/engine/driver_seat.h); the
-// rest from any thread. Lock order: mutex_, then nothing.
+// rest from any thread.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
-
 #include "lib/base/status.h"
-#include "lib/comm/call_numbers.h"
+#include "lib/comm/call_funnel.h"
 #include "lib/comm/call_work.h"
+#include "lib/comm/comm_end.h"
 #include "lib/comm/comm_stats.h"
+#include "lib/comm/core_config.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/mismatch.h"
 #include "lib/comm/peers.h"
-#include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
 
 namespace entrain {
-
-struct CoreConfig {
-  std::string name;
-  int rank = 0;
-  Context context = 0;  // reserved by the caller
-  std::vector<Member> members;
-  std::vector<Override> overrides;
-  std::shared_ptr<const Tuning> tuning;
-  Paths paths;  // what is known before the ranks have met
-  int64_t timeout_ns = 0;
-  std::string
-      world;  // the name of the communicator that this was split from in the end, or its own
-  Determinism determinism = Determinism::kDefault;  // of calls that do not say
-};
 
 class CommCore;
 
 // `number`: as Blame::sequence.
 WorkInfo InfoOf(const CommCore& core, const Call& call, uint64_t number, int64_t started_ns);
 
-// What a rank is asked whether it has made: a collective, or the send or receive that matches the asker's.
-enum class Asked : uint8_t { kCollective = 0, kSend = 1, kRecv = 2 };
-
-// A call that a rank's caller tried to make and that was refused there: by its arguments, or for want of memory. The
-// caller may do better next time. When it is gone instead, the ranks that wait for this call learn why.
-struct Refusal {
-  Asked kind = Asked::kCollective;
-  CallId call;      // the number that it would have got
-  std::string why;  // empty: none
-  friend bool operator==(const Refusal&, const Refusal&) = default;
-};
-
 class CommCore final : public ContextOwner,
                        private InlineOwner,
                        private CallOwner,
+                       private FunnelOwner,
                        private MismatchOwner,
                        public std::enable_shared_from_this<CommCore> {
  public:
@@ -78,43 +49,23 @@ class CommCore final : public ContextOwner,
   // Runs it on the inline path, or starts it and waits.
   absl::Status Run(const Call& call);
   InlinePath& inline_path() { return inline_; }
-  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Numbers, plans, default times.
+  CallFunnel& funnel() { return funnel_; }
+  const CallFunnel& funnel() const { return funnel_; }
+  absl::Status status() const { return end_.status(); }
   void Abort(absl::string_view reason);
   void EndWith(const absl::Status& why);
-  absl::StatusOr<const char*> AlgorithmFor(CallKind kind, int64_t count, DType dtype)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // planner.h has both.
-  absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetPaths(const Paths& paths) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetProbed(const CostModel& model) ABSL_LOCKS_EXCLUDED(mutex_);
-  CostModel model() const ABSL_LOCKS_EXCLUDED(mutex_);
-  Paths paths() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Plans made so far count no more.
+  void SetPaths(const Paths& paths);
+  void SetProbed(const CostModel& model);
   CommStats stats() const;
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);
 
-  // For a call that is made of several (packed_call.h, lib/device/calls): as many numbers; counted as one call.
-  absl::StatusOr<std::vector<Wiring>> TakeNumbers(const Call& call, size_t count)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts one of them, under a number that the whole has got. `among`: whose ranks exchange it; its root is a place
-  // among them; null: all. On an error nothing was started.
-  absl::StatusOr<RefPtr<Work>> LaunchPart(const Call& part, const Wiring& number,
-                                          RefPtr<Work> whole, int64_t started_ns,
-                                          PartGroup* among = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For LaunchPart; lives as long as this.
-  PartGroup* AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The default deadline of calls that are started from now on.
-  int64_t timeout_ns() const { return timeout_ns_.load(std::memory_order_relaxed); }
-  void SetTimeout(int64_t timeout_ns) { timeout_ns_.store(timeout_ns, std::memory_order_relaxed); }
-  // The number of the last untagged collective that was started here; 0: none was.
-  uint64_t last_sequence() const { return numbers_.Next(CallNumbers::Collectives(Tag::kUntagged)); }
-  // What the call does not say of its time, from the communicator.
-  void SetDeadline(Call* call, int64_t now_ns) const;
   // Soon ends the communicator on all ranks, by what only this one knows of.
   void EndHere(const absl::Status& why);
   // This rank's caller could not start this call. Returns when the others have been told.
-  void Refused(const Call& call, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Refused(const Call& call, const absl::Status& why);
 
   Engine& engine() { return engine_; }
   const std::shared_ptr<Engine>& shared_engine() const { return engine_holder_; }
@@ -142,8 +93,6 @@ class CommCore final : public ContextOwner,
   Deadline FindOut(HeldUpBy then) override;
 
  private:
-  // Not a call: whoever is asked about it answers that it is there.
-  static constexpr CallId kPing{0xffffffff, 0};
   static constexpr int64_t kMaxRefusal = 512;
   // What an inquiry has found: the member that is waited for, why, and who is guilty of that.
   struct Finding {
@@ -156,32 +105,20 @@ class CommCore final : public ContextOwner,
     const CallWork* work = nullptr;  // whose it is; null: none is
     int64_t since_ns = 0;
   };
-  // What is combined instead of this rank's contribution, and `call` pointed at it.
-  absl::StatusOr<OwnedBuffer> Stage(Call* call);
-  // The plan and the scratch; and all of it.
-  absl::Status Furnish(Planner& planner, const Call& call, Admitted* admitted)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Admit(const Call& call, Admitted* admitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Counted, with the engine's reference; to be submitted, or started by the driver.
-  RefPtr<CallWork> Prepare(const Call& call, Admitted admitted, OwnedBuffer staged,
-                           const Progress& from, int64_t now_ns, RefPtr<Work> whole = {},
-                           const PartGroup* among = nullptr);
-  absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  Wiring Numbered(const Call& call);
-  Wiring Unnumbered(const Call& call) const;
-  // It is a receive from any peer, or one waits before it.
-  bool MustWait(const Call& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool HasStarted(CallId call) const;
-  bool HasMade(int peer, Asked asked, CallId call) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // How the peer numbers this call, or what it could be called if it is a receive in line.
-  CallId CallIdWith(const CallWork& work, int peer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetStatus(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns);
+  // Counted as open, with the engine's reference; to be submitted, or started by the driver.
+  RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
+  // FunnelOwner
+  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override;
 
   // InlineOwner [driver]
-  bool ended() const override { return ended_.load(std::memory_order_acquire); }
-  absl::Status Furnish(const Call& call, Admitted* admitted) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void Number(CallNumbers::Series series, Wiring* wiring) override;  // any thread
+  bool ended() const override { return end_.ended(); }
+  absl::Status Furnish(const Call& call, Admitted* admitted) override {
+    return funnel_.Admit(call, admitted);
+  }
+  void Number(CallNumbers::Series series, Wiring* wiring) override {
+    funnel_.Number(series, wiring);
+  }
   absl::Status Over(const Descriptor& descriptor, const Wiring& wiring) override;
   absl::Status GoOn(const Call& call, Admitted admitted, const Progress& progress) override;
 
@@ -200,12 +137,11 @@ class CommCore final : public ContextOwner,
   // Starts the receives in line whose turn has come.
   void TendLines();
   // A peer of whose next message with this tag something has come; -1: none.
-  int SenderTo(uint32_t tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int SenderTo(uint32_t tag);
   // When all others have left and their paths are gone, so that no message can come: one of them; -1: they have not.
   int LastOfAllGone() const;
   void CompleteReady();
   void FinishWork(CallWork* work, const absl::Status& status);
-  void LeaveLine(CallWork* work);
   const CallWork* OpenCall(CallId call) const;
   // An inquiry is under way for ranks of other communicators: none of our calls has expired.
   bool AsksForOthers() const;
@@ -259,21 +195,8 @@ class CommCore final : public ContextOwner,
   const Topology topology_;
   const Peers peers_;
 
-  std::atomic<int64_t> timeout_ns_;
-
-  mutable absl::Mutex mutex_;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  Planner planner_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<PartGroup>> groups_ ABSL_GUARDED_BY(mutex_);
-  // Of calls whose order counts beside others' (lines_, LaunchPart), under mutex_.
-  CallNumbers numbers_;
-  // Receives without a number, by tag, in program order: the first of a line is one from any peer. A message goes to the
-  // first that takes it, so while nothing has come for that one, nothing has come for those behind.
-  absl::flat_hash_map<uint32_t, std::deque<CallWork*>> lines_ ABSL_GUARDED_BY(mutex_);
-  Refusal last_refused_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<CallbackThread> reductions_ ABSL_GUARDED_BY(mutex_);  // from the first on
-  std::atomic<bool> ended_{false};
-  std::atomic<uint64_t> calls_{0};
+  CommEnd end_;
+  CallFunnel funnel_;
   // By the driver, without those of the inline path.
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0};
   InlinePath inline_;

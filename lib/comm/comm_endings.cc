@@ -26,15 +26,12 @@ constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
 void CommCore::Fail(const absl::Status& why) {
   const std::shared_ptr<CommCore> keep = shared_from_this();
-  SetStatus(why);
+  end_.Set(why);
   if (!engine_.Accepts(config_.context)) {
     return;  // ended before
   }
   const absl::Status first = WithEarlierCause(WithMember(status()));
-  {
-    absl::MutexLock lock(&mutex_);
-    status_ = first;
-  }
+  end_.Complete(first);
   asked_ = nullptr;
   for (int r = 0; r < size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
@@ -76,7 +73,7 @@ void CommCore::Leave() {
   }
   const absl::Status why =
       absl::AbortedError(absl::StrCat(config_.name, ": the communicator was destroyed"));
-  SetStatus(why);
+  end_.Set(why);
   for (int r = 0; r < size(); ++r) {
     Endpoint* const endpoint = peers_.endpoint(r);
     if (endpoint != nullptr) {
@@ -180,7 +177,7 @@ void CommCore::OnTick(int64_t now_ns) {
   for (size_t i = 0; i < open_.size(); ++i) {
     if (!open_[i]->inquired && open_[i]->call().options.deadline.Passed(now_ns)) {
       Expire(open_[i], now_ns);
-      if (ended_.load(std::memory_order_acquire)) {
+      if (end_.ended()) {
         return;
       }
     }
@@ -228,22 +225,13 @@ void CommCore::Expire(CallWork* work, int64_t now_ns) {
   work->inquired = work == asked_ || Ask(work, now_ns, Membership::kAnswerNs);
 }
 
-CallId CommCore::CallIdWith(const CallWork& work, int peer) const {
-  if (!work.waits()) {
-    return {work.wiring().user_tag, work.wiring().call_number};
-  }
-  const uint32_t tag = work.wiring().user_tag;
-  return {tag,
-          CallNumbers::OnWire(numbers_.Next(CallNumbers::Messages(tag, CallKind::kRecv, peer)))};
-}
-
 bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
   const Wiring& wiring = work->wiring();
   // Of messages nobody but the peer knows; the others are asked only whether they are there. Of a receive in line, the
   // peers are asked for the next message of each, since nothing has come for any that stands before it.
   const auto query = membership_.OnExpired(
-      wiring.point_to_point ? kPing : CallId{wiring.user_tag, wiring.call_number}, now_ns,
-      answer_ns + 2 * peers_.SlowestRoundTrip());
+      wiring.point_to_point ? CallFunnel::kPing : CallId{wiring.user_tag, wiring.call_number},
+      now_ns, answer_ns + 2 * peers_.SlowestRoundTrip());
   if (!query) {
     return false;
   }
@@ -258,7 +246,7 @@ bool CommCore::Ask(CallWork* work, int64_t now_ns, int64_t answer_ns) {
     const Asked asked = !peer                                  ? Asked::kCollective
                         : work->call().kind == CallKind::kSend ? Asked::kRecv
                                                                : Asked::kSend;
-    const CallId about = peer ? CallIdWith(*work, r) : query->call;
+    const CallId about = peer ? funnel_.CallIdWith(*work, r) : query->call;
     peers_.SendSoon(r, ControlKind::kQuery,
                     Writer()
                         .Put(query->nonce)
@@ -280,7 +268,7 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
   if (!reader.Finished() || asked > Asked::kRecv) {
     return;
   }
-  if (asked == Asked::kCollective && call != kPing) {
+  if (asked == Asked::kCollective && call != CallFunnel::kPing) {
     mismatches_.Compare(from, call,
                         theirs);  // ranks that called different things may wait for each other
   }
@@ -288,7 +276,7 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
     return;
   }
   using Answer = Membership::Answer;
-  if (HasMade(rank, asked, call)) {
+  if (funnel_.HasMade(rank, asked, call)) {
     // An excuse of one that has started it: what keeps it from going on.
     const int64_t now = engine_.clock().Now();
     const CallWork* const work = asked == Asked::kCollective ? OpenCall(call) : nullptr;
@@ -305,9 +293,9 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
     const Deadline by = other->FindOut(
         [self = shared_from_this(), rank, nonce, asked, call](const absl::Status& why) {
           self->SendAnswer(rank, nonce,
-                           self->HasMade(rank, asked, call) ? Answer::kStarted
-                           : why.ok()                       ? Answer::kAbsent
-                                                            : Answer::kExcused,
+                           self->funnel_.HasMade(rank, asked, call) ? Answer::kStarted
+                           : why.ok()                               ? Answer::kAbsent
+                                                                    : Answer::kExcused,
                            0, why);
         });
     SendAnswer(rank, nonce, Answer::kElsewhere, by.Left(engine_.clock().Now()));
@@ -318,7 +306,7 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
 
 void CommCore::SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns,
                           const absl::Status& excuse) {
-  if (ended_.load(std::memory_order_acquire)) {
+  if (end_.ended()) {
     return;  // the peer has been told why
   }
   peers_.SendSoon(
@@ -352,28 +340,6 @@ void CommCore::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
   if (membership_.next_tick().Passed(now)) {
     OnTick(now);
   }
-}
-
-bool CommCore::HasStarted(CallId call) const {
-  return call == kPing ||
-         CallNumbers::IsBefore(call.number, numbers_.Next(CallNumbers::Collectives(call.user_tag)));
-}
-
-bool CommCore::HasMade(int peer, Asked asked, CallId call) const {
-  if (asked == Asked::kCollective) {
-    return HasStarted(call);
-  }
-  absl::MutexLock lock(&mutex_);
-  uint64_t next = numbers_.Next(CallNumbers::Messages(
-      call.user_tag, asked == Asked::kSend ? CallKind::kSend : CallKind::kRecv, peer));
-  const auto line = lines_.find(call.user_tag);
-  if (asked == Asked::kRecv && line != lines_.end()) {
-    // Those in line that would take a message of the peer's.
-    next += static_cast<uint64_t>(std::count_if(
-        line->second.begin(), line->second.end(),
-        [peer](const CallWork* work) { return work->peer() < 0 || work->peer() == peer; }));
-  }
-  return CallNumbers::IsBefore(call.number, next);
 }
 
 std::optional<int64_t> CommCore::waits_since() const {
@@ -424,33 +390,18 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
 // ---- Calls that were refused
 
 void CommCore::Refused(const Call& call, const absl::Status& why) {
-  Refusal refusal{Asked::kCollective, {}, std::string(why.message())};
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!status_.ok()) {
-      return;
-    }
-    if (IsMessage(call.kind)) {
-      if (call.root < 0 || call.root >= size() || call.root == rank()) {
-        return;  // no peer waits for it
-      }
-      refusal.kind = call.kind == CallKind::kSend ? Asked::kSend : Asked::kRecv;
-    }
-    refusal.call = {CallNumbers::TagOf(call),
-                    CallNumbers::OnWire(numbers_.Next(CallNumbers::Of(call)))};
-    if (last_refused_ == refusal) {
-      return;  // tried again and again
-    }
-    last_refused_ = refusal;
+  const std::optional<Refusal> refusal = funnel_.Refuse(call, why.message());
+  if (!refusal) {
+    return;
   }
   engine_.seat().RunInDriver([&] {
     const std::string body = Writer()
-                                 .Put(refusal.kind)
-                                 .Put(refusal.call.user_tag)
-                                 .Put(refusal.call.number)
-                                 .PutText(absl::string_view(refusal.why).substr(0, kMaxRefusal))
+                                 .Put(refusal->kind)
+                                 .Put(refusal->call.user_tag)
+                                 .Put(refusal->call.number)
+                                 .PutText(absl::string_view(refusal->why).substr(0, kMaxRefusal))
                                  .Take();
-    if (!ended_.load(std::memory_order_acquire)) {
+    if (!end_.ended()) {
       for (int r = 0; r < size(); ++r) {
         if (peers_.endpoint(r) != nullptr && !membership_.left(r)) {
           peers_.Send(r, ControlKind::kRefused, body);
@@ -480,12 +431,12 @@ bool CommCore::IsDue(int rank, const Refusal& refusal) const {
   }
   const bool collective = refusal.kind == Asked::kCollective;
   if (open_.empty()) {
-    return collective && !HasStarted(refusal.call);
+    return collective && !funnel_.HasStarted(refusal.call);
   }
   return std::any_of(open_.begin(), open_.end(), [&](const CallWork* work) {
     const bool message = work->wiring().point_to_point;
     const bool receives = work->call().kind != CallKind::kSend;
-    return message != collective && CallIdWith(*work, rank) == refusal.call &&
+    return message != collective && funnel_.CallIdWith(*work, rank) == refusal.call &&
            (collective || (receives == (refusal.kind == Asked::kSend) &&
                            (work->peer() == rank || work->peer() < 0)));
   });

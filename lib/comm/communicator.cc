@@ -202,7 +202,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> Communicator::Meet(const CommOptio
   }
   if (options.tuning == kProbe) {
     const CommCore& core = *comm->core_;
-    const auto probed = ProbeLinks(*comm, core.model(), core.paths(), barrier);
+    const auto probed = ProbeLinks(*comm, core.funnel().model(), core.funnel().paths(), barrier);
     ENTRAIN_RETURN_IF_ERROR(Annotate(probed.status(), "probing links"));
     comm->core_->SetProbed(*probed);
   }
@@ -268,7 +268,7 @@ absl::Status Communicator::MeetAll(const CallOptions& options, StoreMeeting& mee
     Worsen(one.across, &mine.across);
   }
   core_->SetPaths({.inside = static_cast<Link>(mine.inside.link),
-                   .cores = core_->paths().cores,
+                   .cores = core_->funnel().paths().cores,
                    .across = static_cast<Link>(mine.across.link),
                    .inside_speed = mine.inside.speed,
                    .across_speed = mine.across.speed});
@@ -554,13 +554,13 @@ const std::string& Communicator::name() const {
   return core_->config().name;
 }
 int64_t Communicator::timeout_ns() const {
-  return core_->timeout_ns();
+  return core_->funnel().timeout_ns();
 }
 void Communicator::SetTimeout(int64_t timeout_ns) {
-  core_->SetTimeout(timeout_ns);
+  core_->funnel().SetTimeout(timeout_ns);
 }
 uint64_t Communicator::last_sequence() const {
-  return core_->last_sequence();
+  return core_->funnel().last_sequence();
 }
 const Topology& Communicator::topology() const {
   return core_->topology();
@@ -586,11 +586,11 @@ absl::StatusOr<const char*> Communicator::TransportTo(int peer) const {
 
 absl::StatusOr<const char*> Communicator::AlgorithmFor(CallKind kind, int64_t count,
                                                        DType dtype) const {
-  return core_->AlgorithmFor(kind, count, dtype);
+  return core_->funnel().AlgorithmFor(kind, count, dtype);
 }
 
 absl::StatusOr<std::string> Communicator::Explain(CallKind kind, int64_t count, DType dtype) const {
-  return core_->Explain(kind, count, dtype);
+  return core_->funnel().Explain(kind, count, dtype);
 }
 
 }  // namespace entrain

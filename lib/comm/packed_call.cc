@@ -284,7 +284,7 @@ absl::Status PackedCall::LaunchNext() {
   ENTRAIN_ASSIGN_OR_RETURN(const Call call, CallFor(parts_[next_part_]));
   ENTRAIN_ASSIGN_OR_RETURN(
       const RefPtr<Work> part,
-      core_->LaunchPart(call, numbers_[next_part_], RefPtr<Work>::Share(this), now_ns_));
+      core_->funnel().LaunchPart(call, numbers_[next_part_], RefPtr<Work>::Share(this), now_ns_));
   part->Then([self = RefPtr<PackedCall>::Share(this)](const absl::Status& status) {
     self->OnPartDone(status);
   });

@@ -105,8 +105,8 @@ absl::StatusOr<std::shared_ptr<CommCore>> SplitWork::MakePart() {
                     {},
                     parent.overrides,
                     parent.tuning,
-                    parent_->paths(),
-                    parent_->timeout_ns(),
+                    parent_->funnel().paths(),
+                    parent_->funnel().timeout_ns(),
                     parent.world,
                     parent.determinism};
   for (size_t i = 0; i < ranks.size(); ++i) {

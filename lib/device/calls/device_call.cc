@@ -205,9 +205,9 @@ std::unique_ptr<DeviceWay> DeviceCall::TakeWay() {
 absl::StatusOr<RefPtr<Work>> DeviceCall::Launch(size_t number, Call part, PartGroup* among) {
   part.options = call_->options;
   part.whole = call_;
-  ENTRAIN_ASSIGN_OR_RETURN(RefPtr<Work> work,
-                           core_->LaunchPart(part, numbers_[first_number_ + number],
-                                             RefPtr<Work>::Share(this), started_ns_, among));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      RefPtr<Work> work, core_->funnel().LaunchPart(part, numbers_[first_number_ + number],
+                                                    RefPtr<Work>::Share(this), started_ns_, among));
   core_->engine().seat().Kick();
   return work;
 }

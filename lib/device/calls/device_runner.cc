@@ -103,7 +103,7 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   ENTRAIN_RETURN_IF_ERROR(core_->status());
   ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(call));
   const int64_t now = core_->engine().clock().Now();
-  core_->SetDeadline(&call, now);
+  core_->funnel().SetDeadline(&call, now);
   absl::MutexLock starting(&starting_);
   ENTRAIN_RETURN_IF_ERROR(EnsureSide(device, call.options.stream));
   if (NoneOpen()) {
@@ -115,7 +115,7 @@ absl::StatusOr<RefPtr<Work>> DeviceRunner::Start(Call call, bool blocks) {
   const bool with_meeting = !meeting_ordered_ && DeviceCall::MayChoose(call);
   ENTRAIN_ASSIGN_OR_RETURN(
       std::vector<Wiring> numbers,
-      core_->TakeNumbers(call, DeviceCall::NumbersFor(call, core_->size(), with_meeting)));
+      core_->funnel().TakeNumbers(call, DeviceCall::NumbersFor(call, core_->size(), with_meeting)));
   meeting_ordered_ |= with_meeting;
   started->SetNumbers(std::move(numbers), with_meeting);
   if (const absl::Status status =

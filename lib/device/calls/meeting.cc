@@ -215,7 +215,7 @@ class Meeting final : public DeviceWay {
       ways.here.push_back(one.process == ThisProcess());
     }
     if (library && !whole_) {
-      ways.across = core_.AddGroup(call_.side().shape()->across);
+      ways.across = core_.funnel().AddGroup(call_.side().shape()->across);
     }
     ways.offload = std::move(offload_);
     ways.whole = whole_;

@@ -1,0 +1,43 @@
+// What has ended a communicator: the first status counts.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <atomic>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace entrain {
+
+class CommEnd {
+ public:
+  // Acquire: pairs with the release in Set; status() is then an error.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  // OK: it has not ended.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+  // An error.
+  void Set(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (status_.ok()) {
+      status_ = why;
+    }
+    ended_.store(true, std::memory_order_release);
+  }
+  // The same error with what was learnt since Set.
+  void Complete(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    status_ = why;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> ended_{false};
+};
+
+}  // namespace entrain

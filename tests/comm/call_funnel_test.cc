@@ -1,0 +1,245 @@
+// What calls get before they start, over an owner that keeps the works that it is given.
+#include "lib/comm/call_funnel.h"
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/comm/played_peer.h"
+
+namespace entrain {
+namespace {
+
+class NoOwner final : public CallOwner {
+ public:
+  void StartWork(CallWork*) override {}
+  void NeedAttention() override {}
+};
+
+class CallFunnelTest : public testing::Test, public FunnelOwner {
+ protected:
+  static constexpr int kRanks = 3, kMe = 1;
+  CallFunnelTest() {
+    for (int r = 0; r < kRanks; ++r) {
+      Member member;
+      member.host_id = "host";
+      member.context = static_cast<Context>(20 + r);
+      member.endpoint = r == kMe ? nullptr : &endpoints[static_cast<size_t>(r)];
+      config.members.push_back(member);
+    }
+    config.name = config.world = "c";
+    config.rank = kMe;
+    config.context = 21;
+    config.tuning = *LoadTuning("");
+    config.timeout_ns = 7 * kSecond;
+    peers = std::make_unique<Peers>(config.name, config.world, kMe, config.members);
+    topology = Topology::FromHostIds(std::vector<std::string>(kRanks, "host"));
+    funnel = std::make_unique<CallFunnel>(*this, config, topology, *peers, end, pool);
+  }
+  void TearDown() override { engine->Shutdown(); }
+  RefPtr<CallWork> Submit(Admitted admitted, CallWork::Begin begin) override {
+    ++submitted;
+    return RefPtr<CallWork>::Adopt(new CallWork(*engine, std::make_shared<NoOwner>(), config.name,
+                                                std::move(admitted), std::move(begin)));
+  }
+
+  Call AllReduce(int tag = -1) {
+    Call call;
+    call.kind = CallKind::kAllReduce;
+    call.dtype = DType::kI64;
+    call.count = 4;
+    call.in = {data.data(), 32, MemoryKind::kHost};
+    call.out = {data.data() + 4, 32, MemoryKind::kHost};
+    call.options.user_tag = tag;
+    return call;
+  }
+  Call Message(CallKind kind, int peer, int tag = -1) {
+    Call call;
+    call.kind = kind;
+    call.dtype = DType::kI64;
+    call.count = 4;
+    call.root = peer;
+    (kind == CallKind::kSend ? call.in : call.out) = {data.data(), 32, MemoryKind::kHost};
+    call.options.user_tag = tag;
+    return call;
+  }
+  // Starts it, and keeps the work.
+  CallWork& Started(const Call& call) {
+    works.push_back(funnel->Start(call, 0).value());
+    auto& work = static_cast<CallWork&>(*works.back());
+    work.started = true;  // as the driver does
+    return work;
+  }
+
+  std::deque<PlayedPeer> endpoints{kRanks};
+  CoreConfig config;
+  std::unique_ptr<Peers> peers;
+  Topology topology;
+  CommEnd end;
+  BufferPool pool{int64_t{1} << 30};
+  std::shared_ptr<Engine> engine = std::make_shared<Engine>(SeatOptions{.own_thread = false});
+  std::unique_ptr<CallFunnel> funnel;
+  std::vector<int64_t> data = std::vector<int64_t>(64);
+  std::vector<RefPtr<Work>> works;
+  int submitted = 0;
+};
+
+TEST_F(CallFunnelTest, CollectivesOfATagAreNumberedInTheirOrder) {
+  EXPECT_EQ(funnel->last_sequence(), 0u);
+  EXPECT_EQ(Started(AllReduce()).number(), 1u);
+  EXPECT_EQ(Started(AllReduce()).number(), 2u);
+  EXPECT_EQ(Started(AllReduce(5)).number(), 1u) << "a tag has numbers of its own";
+  EXPECT_EQ(funnel->last_sequence(), 2u);
+  EXPECT_EQ(funnel->calls(), 3u);
+}
+
+TEST_F(CallFunnelTest, ACallWithoutATimeoutTakesTheCommunicators) {
+  Call call = AllReduce();
+  funnel->SetDeadline(&call, 100);
+  EXPECT_EQ(call.options.timeout_ns, 7 * kSecond);
+  EXPECT_EQ(call.options.deadline.at_ns, 100 + 7 * kSecond);
+  funnel->SetTimeout(kSecond);
+  funnel->SetDeadline(&call, 100);
+  EXPECT_EQ(call.options.timeout_ns, 7 * kSecond) << "it has one";
+  Call other = AllReduce();
+  funnel->SetDeadline(&other, 100);
+  EXPECT_EQ(other.options.deadline.at_ns, 100 + kSecond);
+}
+
+TEST_F(CallFunnelTest, AfterTheEndNothingStartsAndNoNumberIsUsed) {
+  end.Set(absl::AbortedError("over"));
+  EXPECT_EQ(funnel->Start(AllReduce(), 0).status().message(), "over");
+  EXPECT_EQ(funnel->TakeNumbers(AllReduce(), 2).status().message(), "over");
+  Admitted admitted;
+  EXPECT_EQ(funnel->Admit(AllReduce(), &admitted).message(), "over");
+  EXPECT_EQ(funnel->last_sequence(), 0u);
+  EXPECT_EQ(submitted, 0);
+  EXPECT_EQ(funnel->calls(), 0u);
+}
+
+TEST_F(CallFunnelTest, ACallOfTheInlinePathGetsPlanAndNumberAndIsNotSubmitted) {
+  Admitted admitted;
+  ASSERT_TRUE(funnel->Admit(AllReduce(), &admitted).ok());
+  EXPECT_NE(admitted.plan, nullptr);
+  EXPECT_EQ(admitted.wiring.sequence, 0u);
+  EXPECT_FALSE(admitted.waits);
+  EXPECT_EQ(submitted, 0);
+  EXPECT_EQ(Started(AllReduce()).number(), 2u);
+}
+
+TEST_F(CallFunnelTest, AReceiveFromAnyPeerHasNoNumberUntilItsTurn) {
+  CallWork& any = Started(Message(CallKind::kRecvAny, -1));
+  EXPECT_TRUE(any.waits());
+  EXPECT_TRUE(funnel->TakeTurns([](uint32_t) { return -1; }).empty()) << "nothing has come";
+  EXPECT_EQ(funnel->TakeTurns([](uint32_t) { return 2; }), std::vector<CallWork*>{&any});
+  EXPECT_EQ(any.number(), 1u);
+  EXPECT_EQ(any.peer(), 2);
+  EXPECT_EQ(funnel->NextFrom(Tag::kUntagged, 2), 1u);
+  EXPECT_EQ(funnel->NextFrom(Tag::kUntagged, 0), 0u);
+}
+
+TEST_F(CallFunnelTest, ReceivesBehindItInItsTagWaitToo) {
+  CallWork& any = Started(Message(CallKind::kRecvAny, -1, 3));
+  CallWork& behind = Started(Message(CallKind::kRecv, 0, 3));
+  EXPECT_TRUE(behind.waits());
+  EXPECT_FALSE(Started(Message(CallKind::kRecv, 0, 4)).waits()) << "another tag";
+  EXPECT_FALSE(Started(Message(CallKind::kSend, 0, 3)).waits()) << "a send";
+  Admitted admitted;
+  ASSERT_TRUE(funnel->Admit(Message(CallKind::kRecv, 0, 3), &admitted).ok());
+  EXPECT_TRUE(admitted.waits);
+  EXPECT_EQ(admitted.plan, nullptr);
+  EXPECT_EQ(funnel->TakeTurns([](uint32_t) { return 0; }), (std::vector<CallWork*>{&any, &behind}));
+  EXPECT_EQ(any.number(), 1u);
+  EXPECT_EQ(behind.number(), 2u);
+}
+
+TEST_F(CallFunnelTest, AReceiveThatLeavesItsLineLetsTheNextHaveItsTurn) {
+  CallWork& any = Started(Message(CallKind::kRecvAny, -1));
+  CallWork& behind = Started(Message(CallKind::kRecv, 0));
+  funnel->LeaveLine(&any);
+  EXPECT_EQ(funnel->TakeTurns([](uint32_t) { return -1; }), std::vector<CallWork*>{&behind});
+  EXPECT_FALSE(Started(Message(CallKind::kRecv, 0)).waits()) << "the line is gone";
+}
+
+TEST_F(CallFunnelTest, ReceivesThatTheDriverHasNotStartedKeepTheirPlace) {
+  Started(Message(CallKind::kRecvAny, -1)).started = false;
+  EXPECT_TRUE(funnel->TakeTurns([](uint32_t) { return 0; }).empty());
+}
+
+TEST_F(CallFunnelTest, KnowsWhatItHasMade) {
+  const CallId first{Tag::kUntagged, 0};
+  EXPECT_TRUE(funnel->HasStarted(CallFunnel::kPing));
+  EXPECT_FALSE(funnel->HasStarted(first));
+  Started(AllReduce());
+  EXPECT_TRUE(funnel->HasStarted(first));
+  EXPECT_FALSE(funnel->HasMade(0, Asked::kSend, first));
+  Started(Message(CallKind::kSend, 0));
+  EXPECT_TRUE(funnel->HasMade(0, Asked::kSend, first));
+  EXPECT_FALSE(funnel->HasMade(2, Asked::kSend, first)) << "another peer";
+  EXPECT_FALSE(funnel->HasMade(2, Asked::kRecv, first));
+  Started(Message(CallKind::kRecvAny, -1));
+  EXPECT_TRUE(funnel->HasMade(2, Asked::kRecv, first)) << "it would take the peer's message";
+  EXPECT_FALSE(funnel->HasMade(2, Asked::kRecv, {Tag::kUntagged, 1}));
+}
+
+TEST_F(CallFunnelTest, ACallOfSeveralPartsTakesItsNumbersTogether) {
+  const std::vector<Wiring> numbers = funnel->TakeNumbers(AllReduce(), 3).value();
+  ASSERT_EQ(numbers.size(), 3u);
+  EXPECT_EQ(numbers[2].sequence, 2u);
+  EXPECT_EQ(funnel->calls(), 1u);
+  works.push_back(funnel->LaunchPart(AllReduce(), numbers[1], {}, 0).value());
+  EXPECT_EQ(static_cast<CallWork&>(*works.back()).number(), 2u);
+  EXPECT_EQ(funnel->calls(), 1u) << "a part is no call";
+  EXPECT_EQ(Started(AllReduce()).number(), 4u);
+}
+
+TEST_F(CallFunnelTest, APartOfSomeRanksHasTheirEndpoints) {
+  Group group;
+  group.ranks = {1, 2};
+  group.me = 0;
+  PartGroup* const among = funnel->AddGroup(group);
+  const std::vector<Wiring> numbers = funnel->TakeNumbers(AllReduce(), 1).value();
+  works.push_back(funnel->LaunchPart(AllReduce(), numbers[0], {}, 0, among).value());
+  const Wiring& wiring = static_cast<CallWork&>(*works.back()).wiring();
+  ASSERT_EQ(wiring.endpoints.size(), 2u);
+  EXPECT_EQ(wiring.endpoints[1], &endpoints[2]);
+  EXPECT_EQ(wiring.contexts[1], 22);
+}
+
+TEST_F(CallFunnelTest, ARefusedCallIsNamedByTheNumberThatItWouldHave) {
+  Started(AllReduce());
+  const auto refusal = funnel->Refuse(AllReduce(), "why");
+  ASSERT_TRUE(refusal.has_value());
+  EXPECT_EQ(refusal->kind, Asked::kCollective);
+  EXPECT_EQ(refusal->call, (CallId{Tag::kUntagged, 1}));
+  EXPECT_EQ(refusal->why, "why");
+  EXPECT_FALSE(funnel->Refuse(AllReduce(), "why").has_value()) << "tried again";
+  EXPECT_EQ(funnel->Refuse(Message(CallKind::kSend, 0), "why")->kind, Asked::kSend);
+  EXPECT_FALSE(funnel->Refuse(Message(CallKind::kSend, kMe), "why").has_value()) << "to itself";
+  EXPECT_FALSE(funnel->Refuse(Message(CallKind::kSend, kRanks), "why").has_value()) << "no rank";
+  end.Set(absl::AbortedError("over"));
+  EXPECT_FALSE(funnel->Refuse(AllReduce(), "another reason").has_value());
+}
+
+TEST_F(CallFunnelTest, SaysWhichAlgorithmAndWhy) {
+  ASSERT_TRUE(funnel->AlgorithmFor(CallKind::kAllReduce, 100, DType::kF32).ok());
+  EXPECT_FALSE(funnel->Explain(CallKind::kAllReduce, 100, DType::kF32)->empty());
+}
+
+TEST(CommEndTest, TheFirstStatusCounts) {
+  CommEnd end;
+  EXPECT_FALSE(end.ended());
+  EXPECT_TRUE(end.status().ok());
+  end.Set(absl::AbortedError("first"));
+  end.Set(absl::AbortedError("second"));
+  EXPECT_TRUE(end.ended());
+  EXPECT_EQ(end.status().message(), "first");
+  end.Complete(absl::AbortedError("first, by rank 2"));
+  EXPECT_EQ(end.status().message(), "first, by rank 2");
+}
+
+}  // namespace
+}  // namespace entrain
