@@ -66,6 +66,7 @@ CommCore::CommCore(std::shared_ptr<Engine> engine, BufferPool& pool, CoreConfig 
       config_(std::move(config)),
       topology_(Topology::FromHostIds(HostIds(config_.members))),
       peers_(config_.name, config_.world, config_.rank, config_.members),
+      words_(config_.name, peers_, engine_.clock()),
       funnel_(*this, config_, topology_, peers_, end_, pool_),
       inline_(engine_.seat(), pool_, *this, size(), InlinePath::Pays(topology_, config_.paths)),
       membership_(config_.rank, static_cast<int>(config_.members.size())),
@@ -169,11 +170,12 @@ absl::Status CommCore::GoOn(const Call& call, Admitted admitted, const Progress&
 void CommCore::Abort(absl::string_view reason) {
   EndHere(WithBlame(absl::AbortedError(absl::StrCat(config_.name, ": aborted by rank ",
                                                     config_.rank, ": ", reason)),
-                    BlameFor(nullptr, config_.rank, Phase::kNone)));
+                    words_.BlameFor(nullptr, config_.rank, Phase::kNone)));
 }
 
 void CommCore::EndHere(const absl::Status& why) {
-  end_.Set(HasBlame(why) ? why : WithBlame(why, BlameFor(nullptr, config_.rank, Phase::kNone)));
+  end_.Set(HasBlame(why) ? why
+                         : WithBlame(why, words_.BlameFor(nullptr, config_.rank, Phase::kNone)));
   class EndJob final : public Job {
    public:
     explicit EndJob(std::shared_ptr<CommCore> core) : core_(std::move(core)) {}
@@ -190,12 +192,13 @@ void CommCore::EndHere(const absl::Status& why) {
 }
 
 void CommCore::EndWith(const absl::Status& why) {
-  const absl::StatusCode code = CodeHere(why);
+  const absl::StatusCode code = words_.CodeHere(why);
   // What is no communicator's error was met by this rank alone.
   const bool own = code != why.code() || !HasBlame(why);
-  end_.Set(WithBlame(absl::Status(code, absl::StrCat(config_.name, ": ended by rank ", config_.rank,
-                                                     ": ", why.message())),
-                     own ? BlameFor(nullptr, config_.rank, Phase::kNone) : BlameHere(why)));
+  end_.Set(WithBlame(
+      absl::Status(
+          code, absl::StrCat(config_.name, ": ended by rank ", config_.rank, ": ", why.message())),
+      own ? words_.BlameFor(nullptr, config_.rank, Phase::kNone) : words_.BlameHere(why)));
   engine_.seat().RunInDriver([this] {
     Fail(status());
     engine_.Flush();
@@ -281,7 +284,7 @@ void CommCore::StartWork(CallWork* work) {
   mismatches_.Meet(work->wiring(), work->call().descriptor());
   if (work->call().reduction.op == ReduceOp::kCustom) {
     work->executor().CombineBy({engine_holder_, funnel_.Reductions(),
-                                std::make_shared<const std::string>(ReductionOf(*work))});
+                                std::make_shared<const std::string>(words_.ReductionOf(*work))});
   }
   work->executor().Start(work->from());
   work->ready = true;  // it may be over already
@@ -372,7 +375,7 @@ void CommCore::CompleteReady() {
       continue;
     }
     if (work->executor().reduction_failed() != 0) {
-      Fail(ReductionFailed(*work));
+      Fail(words_.ReductionFailed(*work));
       return;
     }
     if (work->executor().status().ok()) {
@@ -394,11 +397,11 @@ void CommCore::CompleteReady() {
     }
     if (cause.code() == absl::StatusCode::kDataLoss && !work->wiring().point_to_point) {
       mismatches_.FoundBetweenTwo({work->wiring().user_tag, work->wiring().call_number},
-                                  Explain(*work, cause));
+                                  words_.Explain(*work, cause));
       ++i;
       continue;
     }
-    Fail(Explain(*work, cause));
+    Fail(words_.Explain(*work, cause));
     return;
   }
 }

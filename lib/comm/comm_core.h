@@ -19,6 +19,7 @@
 #include "lib/comm/comm_end.h"
 #include "lib/comm/comm_stats.h"
 #include "lib/comm/core_config.h"
+#include "lib/comm/failure_words.h"
 #include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/mismatch.h"
@@ -94,17 +95,6 @@ class CommCore final : public ContextOwner,
 
  private:
   static constexpr int64_t kMaxRefusal = 512;
-  // What an inquiry has found: the member that is waited for, why, and who is guilty of that.
-  struct Finding {
-    int awaited = -1;
-    std::string reason;
-    Blame blame;
-  };
-  // A function of the caller's that is running.
-  struct Running {
-    const CallWork* work = nullptr;  // whose it is; null: none is
-    int64_t since_ns = 0;
-  };
   absl::StatusOr<RefPtr<Work>> StartPacked(const Call& call, int64_t now_ns);
   // Counted as open, with the engine's reference; to be submitted, or started by the driver.
   RefPtr<CallWork> Prepare(Admitted admitted, CallWork::Begin begin);
@@ -161,32 +151,8 @@ class CommCore final : public ContextOwner,
   void OnRefused(int rank, Reader& reader);
   bool IsDue(int rank, const Refusal& refusal) const;
 
-  // Words, in comm_words.cc. A call's, a lost rank's, that of ranks that called different things.
-  absl::Status Explain(const CallWork& work, const absl::Status& cause) const;
-  absl::Status TimedOut(const CallWork& work, const Finding& finding, int64_t now_ns) const;
-  absl::Status ReductionFailed(const CallWork& work) const;
-  std::string ReductionOf(const CallWork& work) const;
-  // "it is in the user reduction of all_reduce #2, which has not returned for 0.5 s"
-  std::string Words(const Running& running, int64_t now_ns) const;
-  // This rank's, which is in a function of the caller's.
-  Finding FindingOf(const Running& running, int64_t now_ns) const;
-  // For a rank of another communicator, which waits for this one.
-  absl::Status HeldUp(const CallWork& work, const Finding& finding) const;
   Finding FindingOf(const CallWork& work, const Membership::Verdict& verdict) const;
-  Blame BlameFor(const CallWork* work, int guilty, Phase phase) const;
-  // An error of another communicator as one of this: whom it blames, by its rank here; and its code.
-  Blame BlameHere(const absl::Status& why) const;
-  static absl::StatusCode CodeHere(const absl::Status& why);
-  // `why` as this communicator's: whoever it blames is named by its identity too, by which causes travel.
-  absl::Status WithMember(const absl::Status& why) const;
-  // Who ends a communicator of its own accord after another has failed does so because of that. Both are said, and the
-  // earlier cause is blamed.
-  absl::Status WithEarlierCause(const absl::Status& end) const;
-  // `why`, with the record of who is guilty completed by what this call was.
-  absl::Status ForCall(const absl::Status& why, const CallWork& work) const;
-  Blame WithCall(Blame blame, const CallWork& work) const;
   absl::Status Loss(int rank, const absl::Status& path) const;
-  absl::Status Disagreement(CallId call, uint64_t sequence, const Vote::Result& votes) const;
 
   const std::shared_ptr<Engine> engine_holder_;
   Engine& engine_;
@@ -195,6 +161,7 @@ class CommCore final : public ContextOwner,
   const Topology topology_;
   const Peers peers_;
 
+  const FailureWords words_;
   CommEnd end_;
   CallFunnel funnel_;
   // By the driver, without those of the inline path.

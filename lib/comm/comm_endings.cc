@@ -1,4 +1,4 @@
-// How a communicator ends, and who is to blame: CommCore's part of it. Words are in comm_words.cc.
+// How a communicator ends, and who is to blame: CommCore's part of it.
 #include <algorithm>
 #include <utility>
 
@@ -30,7 +30,8 @@ void CommCore::Fail(const absl::Status& why) {
   if (!engine_.Accepts(config_.context)) {
     return;  // ended before
   }
-  const absl::Status first = WithEarlierCause(WithMember(status()));
+  const absl::Status first =
+      words_.WithEarlierCause(words_.WithMember(status()), engine_.causes().cause());
   end_.Complete(first);
   asked_ = nullptr;
   for (int r = 0; r < size(); ++r) {
@@ -54,7 +55,7 @@ void CommCore::Fail(const absl::Status& why) {
   while (!open_.empty()) {
     CallWork* const work = open_.back();
     work->executor().Stop(first);
-    FinishWork(work, ForCall(first, *work));
+    FinishWork(work, words_.ForCall(first, *work));
   }
   TellThoseWhoAsked(first);
   mismatches_.Stop();
@@ -68,7 +69,7 @@ void CommCore::Leave() {
     Fail(WithBlame(absl::AbortedError(absl::StrCat(
                        config_.name, ": rank ", config_.rank, " destroyed the communicator with ",
                        open_.size(), " unfinished calls, first ", open_.front()->Name())),
-                   BlameFor(nullptr, config_.rank, Phase::kTransfer)));
+                   words_.BlameFor(nullptr, config_.rank, Phase::kTransfer)));
     return;
   }
   const absl::Status why =
@@ -89,7 +90,7 @@ void CommCore::OnShutdown() {
     Fail(WithBlame(absl::AbortedError(absl::StrCat(
                        config_.name, ": rank ", config_.rank, " destroyed its runtime with ",
                        open_.size(), " unfinished calls, first ", open_.front()->Name())),
-                   BlameFor(nullptr, config_.rank, Phase::kTransfer)));
+                   words_.BlameFor(nullptr, config_.rank, Phase::kTransfer)));
   } else {
     Leave();
   }
@@ -187,7 +188,7 @@ void CommCore::OnTick(int64_t now_ns) {
   }
 }
 
-CommCore::Running CommCore::RunningFunction() const {
+Running CommCore::RunningFunction() const {
   for (const CallWork* work : open_) {
     if (const int64_t since = work->executor().combining_since_ns(); since > 0) {
       return {work, since};  // one at a time, on one thread
@@ -196,7 +197,7 @@ CommCore::Running CommCore::RunningFunction() const {
   return {};
 }
 
-CommCore::Running CommCore::HeldUpByFunction(const CallWork& work, int64_t now_ns) const {
+Running CommCore::HeldUpByFunction(const CallWork& work, int64_t now_ns) const {
   const Running running = RunningFunction();
   return work.executor().combining() && now_ns - running.since_ns >= kLongRunNs ? running
                                                                                 : Running();
@@ -207,15 +208,15 @@ void CommCore::TellOfRunning(int64_t now_ns) {
   if (running.work != nullptr && running.since_ns != told_of_ns_ &&
       now_ns - running.since_ns >= kSecond) {
     told_of_ns_ = running.since_ns;
-    ENTRAIN_LOG(kWarning, config_.name, ": ", ReductionOf(*running.work), " has been running for ",
-                (now_ns - running.since_ns) / kMillisecond,
+    ENTRAIN_LOG(kWarning, config_.name, ": ", words_.ReductionOf(*running.work),
+                " has been running for ", (now_ns - running.since_ns) / kMillisecond,
                 " ms; the call waits for it until its deadline");
   }
 }
 
 void CommCore::Expire(CallWork* work, int64_t now_ns) {
   if (const Running running = HeldUpByFunction(*work, now_ns); running.work != nullptr) {
-    Fail(TimedOut(*work, FindingOf(running, now_ns), now_ns));  // no need to ask
+    Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));  // no need to ask
     return;
   }
   // One inquiry at a time; asked again when that one is over. One for others gives way, or goes on as ours.
@@ -283,12 +284,12 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
     const Running running = work == nullptr ? Running() : HeldUpByFunction(*work, now);
     SendAnswer(rank, nonce, Answer::kStarted, 0,
                running.work == nullptr ? absl::OkStatus()
-                                       : absl::DeadlineExceededError(Words(running, now)));
+                                       : absl::DeadlineExceededError(words_.Words(running, now)));
   } else if (engine_.causes().told()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.causes().cause());
   } else if (const absl::Status inside = engine_.functions().Inside(kLongRunNs); !inside.ok()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0,
-               WithBlame(inside, BlameFor(nullptr, config_.rank, Phase::kReduce)));
+               WithBlame(inside, words_.BlameFor(nullptr, config_.rank, Phase::kReduce)));
   } else if (const auto other = engine_.WaitsElsewhere(this)) {
     const Deadline by = other->FindOut(
         [self = shared_from_this(), rank, nonce, asked, call](const absl::Status& why) {
@@ -381,10 +382,72 @@ void CommCore::TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns) {
   if (work->inquired) {
     finding.blame.late.assign(verdict.late.begin(), verdict.late.end());
     finding.blame.late_ranks = static_cast<int32_t>(verdict.late.size());
-    Fail(TimedOut(*work, finding, now_ns));
+    Fail(words_.TimedOut(*work, finding, now_ns));
   } else {
-    TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : HeldUp(*work, finding));
+    TellThoseWhoAsked(finding.awaited < 0 ? absl::OkStatus() : words_.HeldUp(*work, finding));
   }
+}
+
+Finding CommCore::FindingOf(const CallWork& work, const Membership::Verdict& verdict) const {
+  using Answer = Membership::Answer;
+  Finding finding{verdict.guilty, verdict.reason,
+                  words_.BlameFor(&work, verdict.guilty, Phase::kTransfer)};
+  const bool message = work.wiring().point_to_point;
+  if (verdict.guilty < 0) {
+    const int64_t now = engine_.clock().Now();
+    if (const Running running = HeldUpByFunction(work, now); running.work != nullptr) {
+      return words_.FindingOf(running, now);
+    }
+    // All have started the call, and may be in a function of their callers'.
+    for (int r = 0; r < size(); ++r) {
+      const absl::Status& excuse = excuses_[static_cast<size_t>(r)];
+      if (r != config_.rank && !membership_.left(r) && !excuse.ok()) {
+        return {r, std::string(excuse.message()), words_.BlameFor(&work, r, Phase::kReduce)};
+      }
+    }
+    const int from = work.WaitingFor();
+    absl::StrAppend(&finding.reason,
+                    from < 0 ? "" : absl::StrCat("; waiting for ", peers_.NameOf(from)));
+    return finding;
+  }
+  const bool answers = verdict.answer != Answer::kNone;
+  const bool from_any = message && work.peer() < 0 && size() > 2;
+  if (from_any && answers && !verdict.late.empty()) {
+    // Any of them might have sent it.
+    finding.awaited = -1;
+    finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
+    finding.reason = absl::StrCat("nothing has come from ", words_.RankList(verdict.late));
+    return finding;
+  }
+  if (message && answers && !from_any && (verdict.guilty == work.peer() || work.peer() < 0)) {
+    finding.reason = "it has not made the matching call";
+  }
+  const auto member = static_cast<size_t>(verdict.guilty);
+  // One that has left may have done so because of what it had told before.
+  const absl::Status excuse =
+      verdict.answer == Answer::kExcused
+          ? excuses_[member]
+          : (membership_.left(verdict.guilty)
+                 ? engine_.causes().Of(peers_.endpoint(verdict.guilty), opened_ns_)
+                 : absl::OkStatus());
+  if (!excuse.ok()) {
+    absl::StrAppend(&finding.reason, ": ", excuse.message());
+    finding.blame = words_.WithCall(words_.BlameHere(excuse), work);
+  } else if (verdict.answer == Answer::kElsewhere) {
+    absl::StrAppend(&finding.reason,
+                    ", and waits in one of another communicator: who is guilty cannot be known");
+    finding.blame = words_.BlameFor(&work, -1, Phase::kTransfer);
+  } else if (IsDue(verdict.guilty, refusals_[member])) {
+    absl::StrAppend(&finding.reason, ": its call failed: ", refusals_[member].why);
+  }
+  return finding;
+}
+
+absl::Status CommCore::Loss(int rank, const absl::Status& path) const {
+  const Refusal& refusal = refusals_[static_cast<size_t>(rank)];
+  return words_.Loss(rank, path, open_.empty() ? nullptr : open_.front(),
+                     IsDue(rank, refusal) ? refusal.why : "",
+                     engine_.causes().Of(peers_.endpoint(rank), opened_ns_));
 }
 
 // ---- Calls that were refused
@@ -485,7 +548,7 @@ bool CommCore::SaysNothing(int rank) const {
 }
 
 void CommCore::Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) {
-  Fail(Disagreement(call, sequence, votes));
+  Fail(words_.Disagreement(call, sequence, votes));
 }
 
 }  // namespace entrain

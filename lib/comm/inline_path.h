@@ -33,7 +33,7 @@ struct Admitted {
   std::shared_ptr<const Plan> plan;
   OwnedBuffer scratch;
   Wiring wiring;
-  bool waits = false;  // for its number, in CommCore::lines_
+  bool waits = false;  // for its number, in CallFunnel
 };
 
 // The communicator, as the inline path needs it. All [driver].
