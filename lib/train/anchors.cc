@@ -94,9 +94,6 @@ absl::Status Anchors::Create(const LayerArrays& live, int outer_arrays) {
   for (const int l : slab_.training()) {
     live.Read(l, anchor(l), slab_.layer(l).valid);
   }
-  if (room_ == nullptr) {
-    SealAll();
-  }
   return absl::OkStatus();
 }
 

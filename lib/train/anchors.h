@@ -41,8 +41,8 @@ class Anchors {
 
   // The memory that Create will need.
   absl::Status Reserve(int outer_arrays);
-  // a := theta, and `outer_arrays` arrays of zeros. Padding is zero whatever theta has there. On
-  // a device they are still to be sealed, where that may wait.
+  // a := theta, and `outer_arrays` arrays of zeros. Padding is zero whatever theta has there.
+  // They are still to be sealed, which on a device waits.
   absl::Status Create(const LayerArrays& live, int outer_arrays);
   void SealAll();
   void Drop();

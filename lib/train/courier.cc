@@ -94,7 +94,7 @@ bool Courier::IsLate(int64_t spent_ns) const {
 absl::Status Courier::CheckUnderWay() {
   const int64_t spent = Clock::Real().Now() - begun_ns_;
   absl::Status why;
-  if (done_ == posted_) {
+  if (done_ == std::min(posted_, may_begin_)) {
     why = absl::InternalError("nothing is under way that could end the wait");
   } else if (IsLate(spent)) {
     why = absl::DeadlineExceededError(
@@ -139,12 +139,12 @@ absl::StatusOr<bool> Courier::WaitUntil(uint64_t number, Deadline until) {
   return late;
 }
 
-absl::Status Courier::Await(absl::Mutex& mutex, const absl::Condition& until) {
-  while (!mutex.AwaitWithTimeout(until, absl::Nanoseconds(kLookNs))) {
-    absl::MutexLock lock(&mutex_);
-    ENTRAIN_RETURN_IF_ERROR(CheckUnderWay());
+void Courier::Limit(uint64_t number) {
+  absl::MutexLock lock(&mutex_);
+  if (done_ >= may_begin_ && number > may_begin_) {
+    Begin("", 0);  // nothing ran, and what was held back has its limit from here on
   }
-  return absl::OkStatus();
+  may_begin_ = number;
 }
 
 absl::Status Courier::Drain() {
@@ -184,6 +184,11 @@ void Courier::TellWatchers() {
   for (Watcher& watcher : told) {
     watcher.then(status);
   }
+}
+
+bool Courier::IsDone(uint64_t number) const {
+  absl::MutexLock lock(&mutex_);
+  return done_ >= number;
 }
 
 bool Courier::idle() const {
@@ -284,7 +289,7 @@ bool Courier::RunNext() {
   {
     absl::MutexLock lock(&mutex_);
     const auto called = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return stopping_ || !waiting_.empty();
+      return stopping_ || (!waiting_.empty() && done_ < may_begin_);
     };
     mutex_.Await(absl::Condition(&called));
     if (stopping_) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,14 +64,15 @@ class Courier {
   uint64_t last() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Wait for everything posted so far.
   absl::Status Drain() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks on the caller's mutex until jobs have made `until` true. An error, which does not call give_up: they will not.
-  absl::Status Await(absl::Mutex& mutex, const absl::Condition& until)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Jobs with a higher number do not begin until a later call allows them. By default there is no limit.
+  void Limit(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // In a job: what it goes on to, and for how long at most; 0: the courier's limit. Elsewhere without effect.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
   // In a job: it goes on to a function of the caller's, in which most calls of the library are refused (CallbackScope).
   // kAborted: the courier was stopped before, or meanwhile. The job must not touch the caller's memory any more.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
+  // Without waiting: whether the job of this number is done.
+  bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
   // True when nothing runs or waits.
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The first error so far, without waiting.
@@ -115,6 +117,7 @@ class Courier {
   std::vector<Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs finish in order, so one number tells for all
+  uint64_t may_begin_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<uint64_t>::max();
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool inside_ ABSL_GUARDED_BY(mutex_) = false;  // the job is in a function of the caller's

@@ -9,11 +9,13 @@
 namespace entrain {
 
 absl::StatusOr<std::unique_ptr<DeviceCourier>> DeviceCourier::Make(
-    DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up) {
+    DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
+    absl::AnyInvocable<absl::Status() const> sound) {
   ENTRAIN_ASSIGN_OR_RETURN(const StreamHandle stream, room->AddStream());
   ENTRAIN_ASSIGN_OR_RETURN(std::byte* const word, room->KeepPinned(sizeof(uint32_t)));
-  return std::unique_ptr<DeviceCourier>(new DeviceCourier(
-      room, std::move(give_up), stream, StreamWord(reinterpret_cast<uint32_t*>(word))));
+  return std::unique_ptr<DeviceCourier>(
+      new DeviceCourier(room, std::move(give_up), std::move(sound), stream,
+                        StreamWord(reinterpret_cast<uint32_t*>(word))));
 }
 
 DeviceCourier::~DeviceCourier() {
@@ -21,14 +23,14 @@ DeviceCourier::~DeviceCourier() {
   courier_.Stop();
 }
 
-absl::StatusOr<uint32_t> DeviceCourier::Post(Job job, absl::AnyInvocable<void()> then) {
+absl::StatusOr<uint64_t> DeviceCourier::PostThen(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
   // Held until it is posted: a job that fails meanwhile would end the courier before that, and
   // nobody would ever come to this number.
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
-  const uint32_t number = ++posted_;
+  const uint64_t number = ++posted_;
   courier_.Post([this, number, mark = std::move(mark), job = std::move(job),
                  then = std::move(then)]() mutable {
     const absl::Status status = Run(*mark, job);
@@ -41,7 +43,7 @@ absl::StatusOr<uint32_t> DeviceCourier::Post(Job job, absl::AnyInvocable<void()>
     }
     absl::MutexLock lock(&mutex_);
     if (status_.ok()) {
-      done_.Set(number);
+      done_.Set(static_cast<uint32_t>(number));
     }
     return status;
   });
@@ -59,14 +61,38 @@ absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
   return FinishKernels(room_->limit());
 }
 
-absl::Status DeviceCourier::Hold(uint32_t number) {
+absl::Status DeviceCourier::Hold(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
-  held_ = std::max(held_, number);
-  return done_.Hold(room_->device(), room_->callers(), number);
+  if (number <= held_) {
+    return absl::OkStatus();
+  }
+  ENTRAIN_RETURN_IF_ERROR(
+      done_.Hold(room_->device(), room_->callers(), static_cast<uint32_t>(number)));
+  held_ = number;
+  return absl::OkStatus();
 }
 
-uint32_t DeviceCourier::last() const {
+bool DeviceCourier::Holds(uint64_t number) const {
+  absl::MutexLock lock(&mutex_);
+  return held_ >= number;
+}
+
+absl::Status DeviceCourier::RunHere(absl::FunctionRef<absl::Status()> body) {
+  const KernelStream on(room_->device(), room_->callers(), room_->limit_ns());
+  ENTRAIN_RETURN_IF_ERROR(body());
+  return on.status();
+}
+
+// After the jobs, so that they make no more calls, which have no tags there; nor have those that follow here.
+absl::Status DeviceCourier::ComeToRest(int64_t timeout_ns) {
+  ENTRAIN_RETURN_IF_ERROR(Drain());
+  ENTRAIN_RETURN_IF_ERROR(
+      FinishStream(arrays(), timeout_ns > 0 ? Deadline::After(timeout_ns) : room_->limit()));
+  return Sound();
+}
+
+uint64_t DeviceCourier::last() const {
   absl::MutexLock lock(&mutex_);
   return posted_;
 }
@@ -81,7 +107,7 @@ void DeviceCourier::End(const absl::Status& why) {
   give_up_(why);
   absl::MutexLock lock(&mutex_);
   status_.Update(why);
-  done_.Set(posted_);
+  done_.Set(static_cast<uint32_t>(posted_));
 }
 
 bool DeviceCourier::StopSoon(const absl::Status& why) {

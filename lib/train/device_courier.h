@@ -1,4 +1,4 @@
-// A courier for what a caller orders by a stream of a device. A job begins when the device has come
+// A worker for what a caller orders by a stream of a device. A job begins when the device has come
 // to where the caller's stream was when it was posted; what the caller puts on its stream later can
 // be made to wait for a job. The host waits for neither.
 //
@@ -8,7 +8,7 @@
 // The first job that fails ends the work (courier.h); then nothing holds the caller's stream any
 // more.
 //
-// Thread safety: one thread posts, holds and stops; jobs are on another.
+// Thread safety: Worker's.
 #pragma once
 
 #include <cstdint>
@@ -17,58 +17,65 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
 #include "lib/train/courier.h"
 #include "lib/train/device_room.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
-class DeviceCourier {
+class DeviceCourier final : public Worker {
  public:
-  using Job = absl::AnyInvocable<absl::Status()>;
-
   // `room` outlives this; its limit is for how late the caller's stream may be, and for the device
   // with a job. `give_up`, before anybody is let go: makes other ranks' calls, and the job that
-  // runs, fail.
+  // runs, fail. `sound`: from any thread, what Sound returns.
   static absl::StatusOr<std::unique_ptr<DeviceCourier>> Make(
-      DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up);
-  ~DeviceCourier();
+      DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
+      absl::AnyInvocable<absl::Status() const> sound = absl::OkStatus);
+  ~DeviceCourier() override;
 
-  // Gives the job's number, from 1. The job runs with its own stream bound (KernelStream), and has
+  // The job runs with its own stream bound (KernelStream), and has
   // the device through with all that it enqueues there before the caller's stream goes on. `then`:
-  // between the two, unless it failed.
-  absl::StatusOr<uint32_t> Post(Job job, absl::AnyInvocable<void()> then = {})
+  // between the two.
+  absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What follows on the caller's stream waits for the job of this number, and so for all before it.
-  // Or the first error.
-  absl::Status Hold(uint32_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the job is done. The first error of any. Any thread.
-  absl::Status Wait(uint32_t number) { return courier_.Wait(number); }
-  absl::Status Drain() { return courier_.Drain(); }
-  // As Courier's.
-  void WhenDone(uint32_t number, Courier::Continuation then) {
+  void Limit(uint64_t number) override { courier_.Limit(number); }
+  absl::Status Wait(uint64_t number) override { return courier_.Wait(number); }
+  void WhenDone(uint64_t number, Continuation then) override {
     courier_.WhenDone(number, std::move(then));
   }
-  // Where jobs are.
-  StreamHandle stream() const { return stream_; }
-  uint32_t last() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The first error so far. Any thread.
-  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends it: `why` to whoever asks, and to jobs that have not begun. But where the caller's stream
-  // waits for the last job all are done first. False: as Courier's, and Leave must follow.
-  bool StopSoon(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Leave(absl::AnyInvocable<void() &&> last) { courier_.Leave(std::move(last)); }
-  // As Courier's.
-  void Abandon(const absl::Status& why) { courier_.Abandon(why); }
+  uint64_t last() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status status() const override ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status Hold(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Holds(uint64_t number) const override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<uint64_t> Start(uint64_t /*after*/, Job job) override {
+    return Post(std::move(job));
+  }
+  absl::Status RunHere(absl::FunctionRef<absl::Status()> body) override;
+  absl::Status ComeToRest(int64_t timeout_ns) override;
+  absl::Status Sound() const override { return sound_(); }
+  ArraysAt arrays() const override {
+    return {&room_->device(), room_->callers(), room_->limit_ns()};
+  }
+  StreamHandle stream() const override { return stream_; }
+
+  // Where the caller's stream waits for the last job, all are done first.
+  bool StopSoon(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Leave(absl::AnyInvocable<void() &&> last) override { courier_.Leave(std::move(last)); }
+  void Abandon(const absl::Status& why) override { courier_.Abandon(why); }
 
  private:
   DeviceCourier(DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
-                StreamHandle stream, StreamWord done)
+                absl::AnyInvocable<absl::Status() const> sound, StreamHandle stream,
+                StreamWord done)
       : room_(room),
         give_up_(std::move(give_up)),
+        sound_(std::move(sound)),
         stream_(stream),
         done_(done),
         courier_(room->limit_ns(), [this](const absl::Status& why) { End(why); }) {}
@@ -78,10 +85,12 @@ class DeviceCourier {
 
   DeviceRoom* const room_;
   absl::AnyInvocable<void(const absl::Status&)> give_up_;
+  absl::AnyInvocable<absl::Status() const> sound_;
   const StreamHandle stream_;
   mutable absl::Mutex mutex_;
   StreamWord done_ ABSL_GUARDED_BY(mutex_);
-  uint32_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The word has the low 32 bits of such a number.
+  uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   Courier courier_;  // last: its jobs use the rest
 };

@@ -3,10 +3,11 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "lib/base/status.h"
 #include "lib/device/arrays.h"
+#include "lib/train/placed_array.h"
 
 namespace entrain {
 
@@ -38,6 +39,16 @@ DeviceRoom::~DeviceRoom() {
   for (const StreamHandle stream : streams_) {
     device_.DestroyStream(stream);
   }
+}
+
+absl::Status DeviceRoom::CheckHolds(const char* name, const void* array) const {
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
+  return place.kind == MemoryKind::kDevice && place.device == &device_
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(
+                   absl::StrFormat("%s %p is not memory of device %d, as memory 1 says", name,
+                                   array, device_.ordinal()));
 }
 
 absl::StatusOr<StreamHandle> DeviceRoom::AddStream() {

@@ -36,6 +36,8 @@ class DeviceRoom {
   StreamHandle callers() const { return callers_->load(std::memory_order_acquire); }
   // From now on that is another one, which waits for what is on the one before. kInvalidArgument as in Open.
   absl::Status SetCallers(StreamHandle stream);
+  // kInvalidArgument, which calls the array `name`, unless it is memory of the device.
+  absl::Status CheckHolds(const char* name, const void* array) const;
   // When who begins to wait now gives up.
   Deadline limit() const { return Deadline::After(limit_ns_); }
   int64_t limit_ns() const { return limit_ns_; }

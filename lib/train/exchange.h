@@ -30,6 +30,7 @@
 #include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/layer_arrays.h"
+#include "lib/train/layer_exchange.h"
 #include "lib/train/outer_optimizer.h"
 #include "lib/train/penalty.h"
 #include "lib/train/reducer.h"
@@ -52,7 +53,7 @@ struct LayerReport {
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
-class Exchange {
+class Exchange final : public LayerExchange {
  public:
   struct Groups {
     std::shared_ptr<Communicator> model, sync;  // for this object alone; null: a group of one
@@ -65,14 +66,14 @@ class Exchange {
   Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options, Groups groups,
            DeviceRoom* room);
   // Ends what is under way, on all ranks.
-  ~Exchange();
+  ~Exchange() override;
 
   // Once, before all else: on a device the memory that this will need; on the host what theta needs
   // that is not f32.
   absl::Status Reserve();
   // In place of the first exchange: the replicas are alike, and that is the anchor. No traffic.
   absl::Status CreateAnchors();
-  // On a device, what of that may wait.
+  // After it: hashes the anchors. On a device this waits for the hashes.
   void SealAnchors();
 
   void VisitState(StateVisitor& visitor);
@@ -81,26 +82,21 @@ class Exchange {
   // What was loaded counts; `live`: theta ← a too, as after an exchange.
   void Adopt(bool live);
 
-  // The rendezvous of all replicas: each brings its standing and the norms of these layers. True: the replicas exchange, and
-  // weights are known. Of `mine`, tokens, flags and metric are this rank's own and are added up over its replica; the
-  // checksum is filled in. `patience_ns`: how much longer than usual the others may take.
-  absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine, int64_t patience_ns);
-  absl::Status Begin(int layer);
-  absl::Status Finish(int layer);
+  // LayerExchange
+  absl::StatusOr<bool> Judge(const std::vector<int>& layers, Standing mine,
+                             int64_t patience_ns) override;
+  absl::Status Begin(int layer) override;
+  absl::Status Finish(int layer) override;
+  void UseSnapshot(const std::vector<int>& layers) override;
+  void Merge(const std::vector<int>& layers) override;
+  void DropSnapshot(const std::vector<int>& layers) override;
+
   // No layer is between Begin and Finish: frees what they travelled in.
   void FreeBuffers() { pool_.Clear(); }
 
   // For an exchange behind further steps: takes what the live parameters of these layers are now.
   // kRestart: they go on from the anchor.
   absl::Status Snapshot(const std::vector<int>& layers);
-  // That is what is exchanged, from Judge on until Merge; Begin and Finish leave the live
-  // parameters alone.
-  void UseSnapshot(const std::vector<int>& layers);
-  // The live parameters from the new anchor and what this replica has done since the snapshot, as overlap_merge says. A layer
-  // that was not finite becomes the anchor.
-  void Merge(const std::vector<int>& layers);
-  // Instead: nothing was exchanged.
-  void DropSnapshot(const std::vector<int>& layers);
   // Memory for snapshots, and that this layer's is in use; for what is loaded.
   absl::Status ReserveSnapshots();
   void Resume(int layer) { overlapped_[static_cast<size_t>(layer)] = 1; }

@@ -24,8 +24,8 @@ class LayerGate {
   virtual absl::Status WaitOpen(int layer) = 0;
   // On device memory, in the caller's thread: the last exchange of the layer that has been begun so
   // far; and, in another thread, blocks until it is over.
-  virtual uint32_t BegunSoFar(int layer) const = 0;
-  virtual absl::Status WaitOver(int layer, uint32_t begun) = 0;
+  virtual uint64_t BegunSoFar(int layer) const = 0;
+  virtual absl::Status WaitOver(int layer, uint64_t begun) = 0;
 };
 
 }  // namespace entrain

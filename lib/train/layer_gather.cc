@@ -98,7 +98,7 @@ void LayerGather::WhenGathered(int layer, Courier::Continuation then) {
 
 void LayerGather::WhenArrived(int layer, Courier::Continuation then) {
   RefPtr<Work> work;
-  uint32_t job = 0;
+  uint64_t job = 0;
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
@@ -274,7 +274,7 @@ absl::Status LayerGather::PostSend(int layer, Slot* slot) {
     whole = slot->block.data;
   }
   slot->params = whole;
-  const uint32_t begun = gate_ == nullptr ? 0 : gate_->BegunSoFar(layer);
+  const uint64_t begun = gate_ == nullptr ? 0 : gate_->BegunSoFar(layer);
   ENTRAIN_ASSIGN_OR_RETURN(slot->job, courier_->Post([this, layer, begun, whole] {
     return Annotate(SendFromDevice(layer, begun, whole), absl::StrCat("layer ", layer, " gather"));
   }));
@@ -282,7 +282,7 @@ absl::Status LayerGather::PostSend(int layer, Slot* slot) {
 }
 
 // On the courier.
-absl::Status LayerGather::SendFromDevice(int layer, uint32_t begun, std::byte* buffer) {
+absl::Status LayerGather::SendFromDevice(int layer, uint64_t begun, std::byte* buffer) {
   const SlabLayer& l = slab_.layer(layer);
   {
     absl::MutexLock lock(&gate_mutex_);

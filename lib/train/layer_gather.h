@@ -72,7 +72,7 @@ class LayerGather {
     State state = State::kFree;
     OwnedBuffer buffer;
     BlockPool::Block block;  // instead, on a device
-    uint32_t job = 0;        // on a device; 0: none
+    uint64_t job = 0;        // on a device; 0: none
     RefPtr<Work> work;       // null: nothing travels
     void* params = nullptr;
     absl::Status status;
@@ -93,7 +93,7 @@ class LayerGather {
   Call AllGather(const SlabLayer& layer, std::byte* buffer) const;
   void BeginOnDevice(int layer);
   absl::Status PostSend(int layer, Slot* slot);
-  absl::Status SendFromDevice(int layer, uint32_t begun, std::byte* buffer);
+  absl::Status SendFromDevice(int layer, uint64_t begun, std::byte* buffer);
   absl::StatusOr<void*> WaitOnDevice(int layer);
   absl::Status AwaitBegun(int layer) ABSL_LOCKS_EXCLUDED(mutex_);
   Slot& slot(int layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

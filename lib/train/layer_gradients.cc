@@ -6,9 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "lib/base/callback_scope.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/device_courier.h"
+#include "lib/train/host_worker.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
@@ -24,30 +25,30 @@ LayerGradients::LayerGradients(const Slab& slab, BufferPool& pool, Comms comms, 
       given_(static_cast<size_t>(slab.layers()), nullptr),
       jobs_(static_cast<size_t>(slab.layers()), 0),
       passer_(TimeLimit(timeout_ns, {comms_.shard.get()}), GiveUp()),
-      courier_(TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
-               GiveUp()) {}
+      worker_(std::make_unique<HostWorker>(
+          TimeLimit(timeout_ns, {comms_.shard.get(), comms_.context.get(), comms_.sync.get()}),
+          GiveUp())) {}
 
 absl::AnyInvocable<void(const absl::Status&)> LayerGradients::GiveUp() {
   return [this](const absl::Status& why) { Abandon(Annotate(why, "shard: gradients")); };
 }
 
 LayerGradients::~LayerGradients() {
-  onto_.reset();
-  if (!courier_.idle()) {
+  if (room_ == nullptr && !worker_->Holds(worker_->last())) {
     Abandon(
         absl::AbortedError("the sharded model was destroyed while gradients were being reduced"));
   }
-  courier_.Stop();
+  worker_.reset();
   passer_.Stop();
 }
 
 absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                                           absl::AnyInvocable<absl::Status() const> sound) {
   ENTRAIN_ASSIGN_OR_RETURN(
-      onto_, DeviceCourier::Make(room, [this](const absl::Status& why) { Abandon(why); }));
+      worker_, DeviceCourier::Make(
+                   room, [this](const absl::Status& why) { Abandon(why); }, std::move(sound)));
   Bind(live);
   room_ = room;
-  sound_ = std::move(sound);
   const SlabLayer& largest = slab_.largest();
   for (const auto& [dtype, floats] :
        {std::pair(dtype_, &floats_), std::pair(live_->dtype, &sums_)}) {
@@ -74,8 +75,7 @@ absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* r
 absl::Status LayerGradients::SetBuffer(int layer, std::byte* buffer) {
   const auto at = static_cast<size_t>(layer);
   if (jobs_[at] != 0) {
-    ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? courier_.Wait(jobs_[at])
-                                             : onto_->Wait(static_cast<uint32_t>(jobs_[at])));
+    ENTRAIN_RETURN_IF_ERROR(worker_->Wait(jobs_[at]));
   }
   given_[at] = buffer;
   return absl::OkStatus();
@@ -92,8 +92,7 @@ absl::StatusOr<void*> LayerGradients::Lend(int layer) {
   Lending lent;
   lent.data = given_[at];
   if (lent.data != nullptr && jobs_[at] != 0) {
-    ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? Await(jobs_[at])
-                                             : onto_->Hold(static_cast<uint32_t>(jobs_[at])));
+    ENTRAIN_RETURN_IF_ERROR(worker_->Hold(jobs_[at]));
   } else if (lent.data == nullptr && room_ == nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(lent.buffer, pool_.Take(room_for));
     lent.data = lent.buffer.data();
@@ -123,17 +122,17 @@ absl::Status LayerGradients::Reduce(int layer, bool global) {
   if (room_ != nullptr) {
     ENTRAIN_ASSIGN_OR_RETURN(
         jobs_[at],
-        onto_->Post([this, flight] { return ReduceOnDevice(*flight); },
-                    [this, block = flight->lent.block] { room_->blocks().Give(block); }));
+        worker_->PostThen([this, flight] { return ReduceOnDevice(*flight); },
+                          [this, block = flight->lent.block] { room_->blocks().Give(block); }));
     return absl::OkStatus();
   }
   ENTRAIN_RETURN_IF_ERROR(Annotate(Scatter(*flight), NameOf(*flight)));
-  jobs_[at] = PostLanding(flight);
+  ENTRAIN_ASSIGN_OR_RETURN(jobs_[at], PostLanding(flight));
   return absl::OkStatus();
 }
 
 absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
-  absl::Status status = sound_();
+  absl::Status status = worker_->Sound();
   status.Update(status.ok() ? Scatter(flight) : status);
   status.Update(status.ok() ? PassOn(flight) : status);
   status.Update(status.ok() ? Land(flight) : status);
@@ -142,12 +141,12 @@ absl::Status LayerGradients::ReduceOnDevice(Flight& flight) {
 }
 
 // Along the context axis each layer goes on when its shards are summed, whatever those before it wait for.
-uint64_t LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
+absl::StatusOr<uint64_t> LayerGradients::PostLanding(const std::shared_ptr<Flight>& flight) {
   uint64_t passed = 0;
   if (comms_.context != nullptr) {
     passed = passer_.Post([this, flight] { return Ended(*flight, PassOn(*flight)); });
   }
-  return courier_.Post([this, flight, passed] {
+  return worker_->Post([this, flight, passed]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(passed != 0 ? passer_.Wait(passed) : Ended(*flight, PassOn(*flight)));
     ENTRAIN_RETURN_IF_ERROR(Ended(*flight, Land(*flight)));
     pool_.Give(std::move(flight->lent.buffer));
@@ -167,19 +166,6 @@ absl::Status LayerGradients::Ended(const Flight& flight, const absl::Status& sta
 
 std::string LayerGradients::NameOf(const Flight& flight) {
   return absl::StrCat("layer ", flight.layer, " gradients");
-}
-
-// On the host.
-absl::Status LayerGradients::Await(uint64_t job) {
-  ENTRAIN_ASSIGN_OR_RETURN(const bool over, courier_.WaitUntil(job, Deadline::After(0)));
-  if (!over) {
-    ENTRAIN_RETURN_IF_ERROR(CallbackScope::Check(Does::kWait));
-  }
-  return courier_.Wait(job);
-}
-
-absl::Status LayerGradients::Hold() {
-  return onto_->last() == 0 ? onto_->status() : onto_->Hold(onto_->last());
 }
 
 // One that is dropped was abandoned before, so this ends soon; until then the calls use the buffer.

@@ -27,9 +27,10 @@
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
 #include "lib/train/courier.h"
-#include "lib/train/device_courier.h"
+#include "lib/train/device_room.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
+#include "lib/train/worker.h"
 
 namespace entrain {
 
@@ -62,17 +63,16 @@ class LayerGradients {
   // buffer was lent.
   absl::Status Reduce(int layer, bool global);
   // Blocks until everything has been added; on device memory the caller's stream does.
-  absl::Status Finish() { return room_ == nullptr ? Await(courier_.last()) : Hold(); }
+  absl::Status Finish() { return worker_->Hold(worker_->last()); }
   // Calls `then` once when all that was reduced so far has been added, with what Finish would return: from another thread, which
   // must not be blocked, or before this returns.
-  void WhenFinished(Courier::Continuation then) {
-    room_ == nullptr ? courier_.WhenDone(courier_.last(), std::move(then))
-                     : onto_->WhenDone(onto_->last(), std::move(then));
+  void WhenFinished(Worker::Continuation then) {
+    worker_->WhenDone(worker_->last(), std::move(then));
   }
   // Blocks there too.
-  absl::Status Drain() { return room_ == nullptr ? courier_.Drain() : onto_->Drain(); }
+  absl::Status Drain() { return worker_->Drain(); }
   // The first error so far. Any thread.
-  absl::Status status() const { return room_ == nullptr ? courier_.status() : onto_->status(); }
+  absl::Status status() const { return worker_->status(); }
 
  private:
   // A buffer to add to; the caller's, or of the pool, or of a device.
@@ -97,11 +97,9 @@ class LayerGradients {
   absl::AnyInvocable<void(const absl::Status&)> GiveUp();
   static std::string NameOf(const Flight& flight);
   absl::Status Scatter(Flight& flight);
-  uint64_t PostLanding(const std::shared_ptr<Flight>& flight);
+  absl::StatusOr<uint64_t> PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
-  absl::Status Hold();
-  absl::Status Await(uint64_t job);
   // On a courier:
   absl::Status ReduceOnDevice(Flight& flight);
   absl::Status PassOn(Flight& flight);
@@ -122,13 +120,12 @@ class LayerGradients {
   std::vector<std::byte*> given_;  // by layer: the caller's memory
   std::vector<uint64_t> jobs_;     // by layer: the job that ends its last reduction; 0: none
   DeviceRoom* room_ = nullptr;     // null: on the host
-  absl::AnyInvocable<absl::Status() const> sound_;
   // On a device, the courier's: the largest shard in f32, where what travels is not, and where what is bound is not.
   float *floats_ = nullptr, *sums_ = nullptr;
-  // Last: their jobs use the rest. On the host the former two, on a device the last.
-  Courier passer_;  // with a context group: what passes a layer on from the shard group to it
-  Courier courier_;
-  std::unique_ptr<DeviceCourier> onto_;
+  // Last: their jobs use the rest.
+  Courier
+      passer_;  // on the host, with a context group: passes a layer on from the shard group to it
+  std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace entrain

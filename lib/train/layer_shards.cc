@@ -424,16 +424,8 @@ absl::Status LayerShards::Release(int layer) {
 }
 
 absl::Status LayerShards::CheckThere(const char* name, const void* array) const {
-  if (room_ == nullptr || array == nullptr) {
-    return absl::OkStatus();
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
-  return place.kind == MemoryKind::kDevice && place.device == &room_->device()
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(
-                   absl::StrFormat("shard: %s %p is not memory of device %d, as memory 1 says",
-                                   name, array, room_->device().ordinal()));
+  return room_ == nullptr || array == nullptr ? absl::OkStatus()
+                                              : Annotate(room_->CheckHolds(name, array), "shard");
 }
 
 absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients) {

@@ -1,23 +1,23 @@
 #include "lib/train/layer_sync.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
-#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/comm/agree.h"
-#include "lib/device/registry.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/add_time.h"
+#include "lib/train/device_courier.h"
+#include "lib/train/host_worker.h"
 #include "lib/train/timed_call.h"
 
 namespace entrain {
 namespace {
+
+// On the host two layers in flight keep the link busy while one of them is finished.
+constexpr int kInFlightOnHost = 2;
 
 // Ranks of a replica take part in the same exchanges, also those that hold other layers of it.
 absl::Status AgreeOnTraining(Communicator& comm, const char* name, const Slab& slab) {
@@ -128,10 +128,7 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
         new LayerSync(std::move(mesh), std::move(shards), options, std::move(groups),
                       std::move(schedule), std::move(trigger), std::move(room)),
         Free);
-    ENTRAIN_RETURN_IF_ERROR(edit->StartCourier());
-    ENTRAIN_RETURN_IF_ERROR(edit->shards_->SetGate(edit.get()));
-    ENTRAIN_RETURN_IF_ERROR(edit->shards_->SetGradients(
-        options.local_sgd_warmup_steps > 0 ? GradientScope::kGlobal : GradientScope::kLocal));
+    ENTRAIN_RETURN_IF_ERROR(edit->Start());
     return edit;
   };
   auto edit = create();
@@ -147,323 +144,168 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       options_(options),
       schedule_(std::move(schedule)),
       trigger_(std::move(trigger)),
-      layers_(shards_->slab().layers()),
       room_(std::move(room)),
-      unshared_(static_cast<size_t>(layers_), 0),
-      begun_behind_(static_cast<size_t>(layers_), -1),
-      jobs_(static_cast<size_t>(layers_), 0),
-      exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()),
-      states_(static_cast<size_t>(layers_)),
-      courier_(
-          TimeLimit(options.timeout_ns, *mesh_),
-          [this](const absl::Status& why) { Fail(Late(why)); },
-          [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); }) {
-  reductions_ = shards_->reductions();
+      counter_(options.local_sgd_warmup_steps, options.gradient_accumulation_steps,
+               shards_->slab().layers(), schedule_->all(), shards_->reductions()),
+      behind_(shards_->slab().layers()),
+      exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()) {
   base_shard_ = BytesSent(false);
   base_sync_ = BytesSent(true);
 }
 
-absl::Status LayerSync::StartCourier() {
-  if (room_ != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(
-        onto_, DeviceCourier::Make(room_.get(), [this](const absl::Status& why) {
-          Fail(absl::StartsWith(why.message(), "edit: ") ? why : Annotate(why, "edit"));
-        }));
-  }
-  return exchange_.Reserve();
+absl::Status LayerSync::Start() {
+  const int layers = shards_->slab().layers();
+  ENTRAIN_RETURN_IF_ERROR(room_ == nullptr ? StartOnHost() : StartOnDevice());
+  runner_.emplace(*worker_, exchange_, results_, error_);
+  gates_.emplace(*worker_, error_, layers, pace_.prefetch);
+  state_.emplace(EditState::Parts{*mesh_, *shards_, options_, *schedule_, *trigger_, exchange_,
+                                  counter_, behind_, results_, *gates_, *runner_, error_,
+                                  *worker_});
+  ENTRAIN_RETURN_IF_ERROR(exchange_.Reserve());
+  ENTRAIN_RETURN_IF_ERROR(shards_->SetGate(&*gates_));
+  return shards_->SetGradients(counter_.in_warmup() ? GradientScope::kGlobal
+                                                    : GradientScope::kLocal);
+}
+
+absl::Status LayerSync::StartOnHost() {
+  pace_ = {options_.prefetch, kInFlightOnHost};
+  worker_ = std::make_unique<HostWorker>(
+      TimeLimit(options_.timeout_ns, *mesh_),
+      [this](const absl::Status& why) { runner_->Fail(Late(why)); },
+      [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); });
+  return absl::OkStatus();
+}
+
+// Turns wait for the caller's stream there, and nobody holds them back.
+absl::Status LayerSync::StartOnDevice() {
+  pace_ = {shards_->slab().layers(), options_.in_flight()};
+  ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceCourier::Make(
+                                        room_.get(),
+                                        [this](const absl::Status& why) {
+                                          runner_->Fail(absl::StartsWith(why.message(), "edit: ")
+                                                            ? why
+                                                            : Annotate(why, "edit"));
+                                        },
+                                        [this] { return shards_->broken(); }));
+  return absl::OkStatus();
 }
 
 void LayerSync::Free(LayerSync* edit) {
-  const auto over = [](const std::shared_ptr<Round>& round) {
-    return round->arrived.load(std::memory_order_acquire);
-  };
-  const std::deque<std::shared_ptr<Round>>& behind = edit->behind_;
-  if (edit->FirstPending() >= 0 || !std::all_of(behind.begin(), behind.end(), over)) {
-    edit->Fail(absl::AbortedError("edit: destroyed during an exchange"));
+  if (!edit->state_.has_value()) {  // Start has failed
+    delete edit;
+    return;
   }
-  const bool stopped = edit->StopCourier();
+  if (edit->gates_->FirstPending() >= 0 || !edit->behind_.AllArrived()) {
+    edit->runner_->Fail(absl::AbortedError("edit: destroyed during an exchange"));
+  }
+  if (edit->error_.status().ok()) {
+    edit->worker_->Drain().IgnoreError();  // the caller has waited for it, and others count on it
+  }
+  // False: a step of the caller's has not returned.
+  const bool stopped = edit->worker_->StopSoon(absl::AbortedError("edit: destroyed"));
   // The caller's thread, which may go on with the shards.
-  if (edit->shards_->gate() == edit) {
+  if (edit->shards_->gate() == &*edit->gates_) {
     edit->shards_->SetGate(nullptr).IgnoreError();
   }
   if (stopped) {
     delete edit;
-  } else if (edit->onto_ != nullptr) {
-    edit->onto_->Leave([edit] { delete edit; });
   } else {
-    edit->courier_.Leave([edit] { delete edit; });
+    edit->worker_->Leave([edit] { delete edit; });
   }
-}
-
-// False: a step of the caller's has not returned.
-bool LayerSync::StopCourier() {
-  if (onto_ == nullptr) {
-    return courier_.StopSoon();
-  }
-  if (status().ok()) {
-    onto_->Drain().IgnoreError();  // the caller has waited for it, and others count on it
-  }
-  return onto_->StopSoon(absl::AbortedError("edit: destroyed"));
 }
 
 absl::Status LayerSync::CheckLayer(int layer) const {
-  if (layer < 0 || layer >= layers_) {
+  const int layers = shards_->slab().layers();
+  if (layer < 0 || layer >= layers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("edit: layer: ", layer, " is not in [0, ", layers_, ")"));
+        absl::StrCat("edit: layer: ", layer, " is not in [0, ", layers, ")"));
   }
   return absl::OkStatus();
-}
-
-absl::Status LayerSync::status() const {
-  absl::MutexLock lock(&mutex_);
-  return status_;
 }
 
 void LayerSync::Abandon() {
   const absl::Status why = absl::AbortedError("edit: destroyed during a call");
   trigger_->GiveUp(why);
-  Fail(why);
-  onto_ == nullptr ? courier_.Abandon(why) : onto_->Abandon(why);
+  runner_->Fail(why);
+  worker_->Abandon(why);
 }
 
-int LayerSync::FirstPending() const {
-  absl::MutexLock lock(&mutex_);
-  for (size_t l = 0; l < states_.size(); ++l) {
-    if (states_[l].pending) {
-      return static_cast<int>(l);
-    }
-  }
-  return -1;
+// The courier has outlasted its limit.
+absl::Status LayerSync::Late(const absl::Status& why) const {
+  EditInfo so_far;
+  results_.Fill(&so_far);
+  return Annotate(why, absl::StrCat("edit: exchange ", so_far.syncs + 1, " on rank ",
+                                    mesh_->comm(Axis::kModel)->rank(), " of replica ",
+                                    mesh_->coordinate(Axis::kSync)));
 }
 
-// ---- The caller's side -------------------------------------------------------------------------
+// ---- Steps and layers --------------------------------------------------------------------------
 
 absl::StatusOr<bool> LayerSync::BeginForward(bool training, bool first_microbatch) {
   const AddTime stopwatch(&exposed_ns_);
-  ENTRAIN_RETURN_IF_ERROR(status());
+  ENTRAIN_RETURN_IF_ERROR(error_.status());
   if (!training) {
     return false;
   }
-  if (left_) {
+  if (counter_.left()) {
     return absl::FailedPreconditionError("edit: begin_forward with training after leave");
   }
-  ++moves_;
-  ENTRAIN_RETURN_IF_ERROR(CountMicrobatch(first_microbatch));
-  if (step_ >= options_.local_sgd_warmup_steps) {
+  state_->Move();
+  ENTRAIN_RETURN_IF_ERROR(counter_.BeginMicrobatch(first_microbatch));
+  if (first_microbatch) {
+    shards_->BeginStep();
+  }
+  if (!counter_.in_warmup()) {
     ENTRAIN_RETURN_IF_ERROR(shards_->SetGradients(GradientScope::kLocal));
   }
   return first_microbatch ? StartIfDue() : false;
 }
 
-absl::Status LayerSync::CountMicrobatch(bool first) {
-  if (!first && microbatches_ + 1 > options_.gradient_accumulation_steps) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "edit: begin_forward of micro-batch ", microbatches_ + 1, " of step ", step_,
-        ", but gradient_accumulation_steps is ", options_.gradient_accumulation_steps));
-  }
-  if (first) {
-    shards_->BeginStep();
-  }
-  microbatches_ = first ? 1 : microbatches_ + 1;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> LayerSync::StartIfDue() {
-  ENTRAIN_RETURN_IF_ERROR(MergeSettled());
-  if (options_.use_async && !behind_.empty()) {
-    return false;
-  }
-  const absl::StatusOr<bool> due = trigger_->Due({step_, last_sync_step_, requested_});
-  if (!due.ok()) {
-    // The rank that could not be asked may wait for this one elsewhere.
-    const absl::Status why = Annotate(due.status(), "edit");
-    Fail(why);
-    return why;
-  }
-  const bool insists = requested_;
-  requested_ = false;
-  if (!*due) {
-    return false;
-  }
-  if (last_sync_step_ < 0) {
-    ENTRAIN_RETURN_IF_ERROR(Annotate(StartFirst(), "edit"));
-    return false;
-  }
-  wishes_ |= insists ? kInsist : 0;
-  std::vector<int> layers = insists || options_.use_async
-                                ? schedule_->all()
-                                : schedule_->Due(step_ - options_.local_sgd_warmup_steps);
-  if (options_.overlap_steps > 0 && !insists) {
-    ENTRAIN_RETURN_IF_ERROR(StartBehind(std::move(layers)));
-    return true;
-  }
-  ENTRAIN_RETURN_IF_ERROR(StartExchange(std::move(layers)));
-  if (options_.use_async) {
-    return Meet(0);
-  }
-  Post(&LayerSync::Judge, round_);
-  BeginTurns();
-  return true;
-}
-
-// The replicas left warm-up, or began, alike: there is nothing to exchange yet.
-absl::Status LayerSync::StartFirst() {
-  if (step_ != options_.local_sgd_warmup_steps) {
-    // Replicas that have trained alone differ, and anchors made of them would differ for ever.
-    return absl::FailedPreconditionError(
-        absl::StrCat("the anchors must be made before the first step after warm-up, step ",
-                     options_.local_sgd_warmup_steps, ", and this is step ", step_,
-                     ": begin_forward was not called with training and first_microbatch set"));
-  }
-  if (!options_.plain()) {
-    ENTRAIN_RETURN_IF_ERROR(OnStream([this] { return exchange_.CreateAnchors(); }));
-  }
-  last_sync_step_ = base_step_ = step_;
-  tokens_ = 0;
-  counted_ = false;
-  trigger_->Met();
-  {
-    absl::MutexLock lock(&mutex_);
-    finished_ = {.last_sync_step = step_};
-    if (room_ == nullptr) {  // there they are still to be sealed
-      finished_.anchor_checksum = exchange_.anchors().checksum();
-    }
-  }
-  if (room_ != nullptr) {
-    Post(&LayerSync::SealFirst, std::make_shared<Round>());
-  }
-  return absl::OkStatus();
-}
-
-// On a device: enqueues on the caller's stream.
-absl::Status LayerSync::OnStream(absl::FunctionRef<absl::Status()> body) const {
-  if (room_ == nullptr) {
-    return body();
-  }
-  const KernelStream on(room_->device(), room_->callers(), room_->limit_ns());
-  ENTRAIN_RETURN_IF_ERROR(body());
-  return on.status();
-}
-
 absl::Status LayerSync::WaitLayer(int layer) {
-  const AddTime stopwatch(&exposed_ns_);
   ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
-  return Block(layer);
+  return gates_->WaitOpen(layer);
 }
 
-// On a device: of the caller.
-absl::Status LayerSync::HoldStream(int layer) {
-  {
-    absl::MutexLock lock(&mutex_);
-    bool& pending = states_[static_cast<size_t>(layer)].pending;
-    if (!std::exchange(pending, false)) {
-      return status_;
-    }
-  }
-  const absl::Status held = onto_->Hold(BegunSoFar(layer));
-  const absl::Status why = status();
-  return why.ok() ? Annotate(held, "edit") : why;
-}
-
-absl::Status LayerSync::WaitOver(int /*layer*/, uint32_t begun) {
-  return begun == 0 ? status() : onto_->Wait(begun);
-}
-
-absl::Status LayerSync::WhenLayerOver(int layer, Courier::Continuation then) {
+absl::Status LayerSync::WhenLayerOver(int layer, Worker::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
-  if (room_ == nullptr) {
-    Expect(layer);
-    WhenOpen(layer, std::move(then));
-    return absl::OkStatus();
-  }
-  onto_->WhenDone(BegunSoFar(layer),
-                  [this, then = std::move(then)](const absl::Status& why) mutable {
-                    const absl::Status first = status();
-                    then(first.ok() ? Annotate(why, "edit") : first);
-                  });
+  gates_->WhenOver(layer, std::move(then));
   return absl::OkStatus();
-}
-
-void LayerSync::Expect(int layer) {
-  if (room_ != nullptr) {
-    return;  // nobody holds the courier back
-  }
-  bool exchanging = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    exchanging = std::any_of(states_.begin(), states_.end(),
-                             [](const LayerState& state) { return state.pending; });
-  }
-  if (exchanging) {
-    // The turn of the layer, or of the last one before it that has any.
-    const std::vector<int>& order = round_->order;
-    const auto next = std::upper_bound(order.begin(), order.end(), layer);
-    const int turn = static_cast<int>(next - order.begin()) - 1;
-    Allow(std::min(turn, round_->last_turn() - options_.prefetch) + options_.prefetch);
-  }
-}
-
-absl::Status LayerSync::Block(int layer) {
-  if (room_ != nullptr) {
-    return HoldStream(layer);
-  }
-  Expect(layer);
-  const auto at = static_cast<size_t>(layer);
-  absl::Status late;
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto open = [this, at]()
-                          ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !states_[at].pending; };
-    late = courier_.Await(mutex_, absl::Condition(&open));
-    if (late.ok()) {
-      return status_;
-    }
-  }
-  Fail(Late(late));
-  return status();
-}
-
-// The courier has outlasted its limit.
-absl::Status LayerSync::Late(const absl::Status& why) const {
-  return Annotate(why, absl::StrCat("edit: exchange ", info().syncs + 1, " on rank ",
-                                    mesh_->comm(Axis::kModel)->rank(), " of replica ",
-                                    mesh_->coordinate(Axis::kSync)));
 }
 
 absl::Status LayerSync::EndStep() {
-  ENTRAIN_RETURN_IF_ERROR(status());
-  ++moves_;
-  const int pending = FirstPending();
+  ENTRAIN_RETURN_IF_ERROR(error_.status());
+  state_->Move();
+  const int pending = gates_->FirstPending();
   if (pending >= 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "edit: end_step ", step_, ": nobody has waited for the exchange of layer ", pending));
-  }
-  if (microbatches_ != options_.gradient_accumulation_steps) {
     return absl::FailedPreconditionError(
-        absl::StrCat("edit: end_step ", step_, ": begin_forward was called for ", microbatches_,
-                     " of the step's micro-batches, but gradient_accumulation_steps is ",
-                     options_.gradient_accumulation_steps));
+        absl::StrCat("edit: end_step ", counter_.step(),
+                     ": nobody has waited for the exchange of layer ", pending));
   }
+  ENTRAIN_RETURN_IF_ERROR(counter_.CheckAllMicrobatches());
   ENTRAIN_RETURN_IF_ERROR(
-      Annotate(shards_->CheckReduced(), absl::StrCat("edit: end_step ", step_)));
+      Annotate(shards_->CheckReduced(), absl::StrCat("edit: end_step ", counter_.step())));
   shards_->BeginStep();
-  ++step_;
-  microbatches_ = 0;
-  reductions_ = shards_->reductions();
+  counter_.EndStep(shards_->reductions());
   return absl::OkStatus();
+}
+
+absl::Status LayerSync::RequestSync() {
+  ENTRAIN_RETURN_IF_ERROR(error_.status());
+  counter_.Request();
+  return absl::OkStatus();
+}
+
+absl::Status LayerSync::Wish(uint64_t flags) {
+  counter_.Wish(flags);
+  return error_.status();
 }
 
 // What others wait for is the layer that the courier may not take yet, or the next rendezvous.
 void LayerSync::Refused(const absl::Status& why) const {
+  const int held_back = gates_->FirstHeldBack();
   Call call;
   call.kind = CallKind::kAllGather;
-  call.options.user_tag = layers_;
-  if (room_ == nullptr && FirstPending() >= 0) {
-    absl::MutexLock lock(&mutex_);
-    if (allowed_ < round_->last_turn()) {
-      call.options.user_tag = round_->order[static_cast<size_t>(allowed_) + 1];
-    }
-  }
+  call.options.user_tag = held_back >= 0 ? held_back : shards_->slab().layers();
   for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
     if (comm != nullptr) {
       comm->Refused(call, why);
@@ -471,67 +313,23 @@ void LayerSync::Refused(const absl::Status& why) const {
   }
 }
 
-absl::Status LayerSync::RequestSync() {
-  ENTRAIN_RETURN_IF_ERROR(status());
-  requested_ = true;
-  return absl::OkStatus();
-}
+// ---- What there is to see ----------------------------------------------------------------------
 
 uint64_t LayerSync::BytesSent(bool sync) const {
   const auto& comm = sync ? exchange_.groups().sync : exchange_.groups().model;
   return comm == nullptr ? 0 : comm->stats().bytes_sent;
 }
 
-absl::Status LayerSync::Record(int64_t tokens, double metric, double weight) {
-  if (tokens < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("edit: tokens: ", tokens, " is negative"));
-  }
-  if (!(weight >= 0) || !std::isfinite(weight)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("edit: weight: ", weight, " is not a finite number of at least 0"));
-  }
-  tokens_ += tokens;
-  counted_ = true;
-  if (weight > 0) {
-    metric_sum_ += weight * metric;
-    metric_weight_ += weight;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LayerSync::Wish(uint64_t flags) {
-  wishes_ |= flags;
-  return status();
-}
-
 EditInfo LayerSync::info() const {
   EditInfo info;
-  info.steps = step_;
-  info.in_warmup = step_ < options_.local_sgd_warmup_steps;
-  info.exposed_ns = exposed_ns_;
-  info.sync_ns = sync_ns_.load(std::memory_order_relaxed);
+  info.steps = counter_.step();
+  info.in_warmup = counter_.in_warmup();
+  info.exposed_ns = exposed_ns_ + gates_->waited_ns();
+  info.sync_ns = runner_->sync_ns();
   info.bytes_sent_shard = BytesSent(false) - base_shard_;
   info.bytes_sent_sync = BytesSent(true) - base_sync_;
-  absl::MutexLock lock(&mutex_);
-  info.syncs = finished_.syncs;
-  info.last_sync_step = finished_.last_sync_step;
-  info.anchor_checksum = finished_.anchor_checksum;
-  info.rejections = finished_.rejections;
-  info.rollbacks = finished_.rollbacks;
-  info.rendezvous = met_;
-  double sum = 0, weight = 0;
-  for (const Standing& one : standings_) {
-    info.wishes |= one.flags & (kWantCheckpoint | kWantStop);
-    sum += one.metric_sum;
-    weight += one.metric_weight;
-  }
-  info.metric = sum / weight;  // 0 / 0 is the NaN that is promised
+  results_.Fill(&info);
   return info;
-}
-
-std::vector<Standing> LayerSync::standings() const {
-  absl::MutexLock lock(&mutex_);
-  return standings_;
 }
 
 absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
@@ -541,9 +339,11 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  ENTRAIN_RETURN_IF_ERROR(CheckOnDevice("anchor", anchor));
-  return OnStream([&] {
-    for (int l = 0; l < layers_; ++l) {
+  if (room_ != nullptr) {
+    ENTRAIN_RETURN_IF_ERROR(Annotate(room_->CheckHolds("anchor", anchor), "edit"));
+  }
+  return worker_->RunHere([&] {
+    for (int l = 0; l < shards_->slab().layers(); ++l) {
       const SlabLayer& layer = shards_->slab().layer(l);
       const LayerArrays& live = shards_->live();
       const void* const from =
@@ -555,22 +355,9 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
   });
 }
 
-absl::Status LayerSync::CheckOnDevice(const char* name, const void* array) const {
-  if (room_ == nullptr) {
-    return absl::OkStatus();
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-  ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
-  return place.kind == MemoryKind::kDevice && place.device == &room_->device()
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(
-                   absl::StrFormat("edit: %s %p is not memory of device %d, as memory 1 says", name,
-                                   array, room_->device().ordinal()));
-}
-
 absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
-  ENTRAIN_RETURN_IF_ERROR(status());
+  ENTRAIN_RETURN_IF_ERROR(error_.status());
   if (!shards_->slab().layer(layer).trains()) {
     return absl::InvalidArgumentError(
         absl::StrCat("edit: layer: ", layer, " has nothing that trains and is never exchanged"));
@@ -578,28 +365,12 @@ absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
   if (UnderWay()) {
     return absl::FailedPreconditionError("edit: an exchange is under way");
   }
-  if (onto_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(onto_->Drain());  // nobody else has waited for it
-  }
+  ENTRAIN_RETURN_IF_ERROR(worker_->Drain());  // on a device nobody else has waited for it
   if (exchange_.report(layer).norms.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("edit: there was no exchange of layer ", layer, " yet"));
   }
   return exchange_.report(layer);
-}
-
-void LayerSync::WhenOpen(int layer, Continuation then) {
-  absl::Status status;
-  {
-    absl::MutexLock lock(&mutex_);
-    LayerState& state = states_[static_cast<size_t>(layer)];
-    if (state.pending) {
-      state.then.push_back(std::move(then));
-      return;
-    }
-    status = status_;
-  }
-  then(status);
 }
 
 }  // namespace entrain

@@ -220,12 +220,65 @@ TEST(Courier, WhatAJobGoesOnToHasALimitOfItsOwn) {
 
 TEST(Courier, NobodyWaitsForWhatNothingCanBringAbout) {
   Courier courier(kMinute, [](const absl::Status&) {});
+  const uint64_t job = courier.Post([] { return absl::OkStatus(); });
+  EXPECT_EQ(courier.Wait(job), absl::OkStatus());
+  EXPECT_TRUE(absl::IsInternal(courier.Wait(job + 1)));
+}
+
+TEST(Courier, JobsBeyondTheLimitWaitUntilItIsRaised) {
+  std::vector<int> order;
+  Courier courier(kMinute, [](const absl::Status&) {});
+  courier.Limit(1);
+  for (const int number : {1, 2, 3}) {
+    courier.Post([&order, number] {
+      order.push_back(number);
+      return absl::OkStatus();
+    });
+  }
+  EXPECT_EQ(courier.Wait(1), absl::OkStatus());
+  EXPECT_FALSE(courier.IsDone(2));
+  EXPECT_FALSE(courier.idle());
+  bool told = false;
+  courier.WhenDone(3, [&](const absl::Status& status) { told = status.ok(); });
+  courier.Limit(2);
+  EXPECT_EQ(courier.Wait(2), absl::OkStatus());
+  EXPECT_THAT(order, testing::ElementsAre(1, 2));
+  courier.Limit(3);
+  EXPECT_EQ(courier.Drain(), absl::OkStatus());
+  EXPECT_THAT(order, testing::ElementsAre(1, 2, 3));
+  courier.Stop();
+  EXPECT_TRUE(told);
+}
+
+// Its time begins when it is let go, not when the job before it began.
+TEST(Courier, WhatIsHeldBackIsNotLate) {
+  const int64_t held_ns = Courier::kReportNs + 200 * kMillisecond;
+  Courier courier(50 * kMillisecond, [](const absl::Status&) {});
+  courier.Limit(1);
   EXPECT_EQ(courier.Wait(courier.Post([] { return absl::OkStatus(); })), absl::OkStatus());
-  absl::Mutex mutex;
-  bool done = false;
-  absl::MutexLock lock(&mutex);
-  const absl::Status status = courier.Await(mutex, absl::Condition(&done));
-  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  absl::Notification go;
+  const uint64_t held = courier.Post([&] {
+    go.WaitForNotification();
+    return absl::OkStatus();
+  });
+  absl::Notification never;
+  never.WaitForNotificationWithTimeout(absl::Nanoseconds(held_ns));
+  courier.Limit(held);
+  const auto over = courier.WaitUntil(held, Deadline::After(100 * kMillisecond));
+  ASSERT_TRUE(over.ok()) << over.status();
+  EXPECT_FALSE(*over);
+  go.Notify();
+  EXPECT_EQ(courier.Wait(held), absl::OkStatus());
+}
+
+TEST(Courier, AJobThatIsHeldBackIsDroppedAtTheEnd) {
+  absl::Status told;
+  Courier courier(kMinute, [](const absl::Status&) {});
+  courier.Limit(0);
+  const uint64_t held = courier.Post([] { return absl::OkStatus(); });
+  courier.WhenDone(held, [&](const absl::Status& status) { told = status; });
+  courier.Stop();
+  EXPECT_TRUE(absl::IsAborted(told)) << told;
 }
 
 TEST(Courier, EndsWithoutHavingStarted) {

@@ -67,7 +67,7 @@ TEST_F(DeviceCouriers, AJobThatIsPostedWhileTheOneBeforeItFailsEndsToo) {
                     return absl::InternalError("first");
                   })
                   .ok());
-  const auto second = courier_->Post(Slow(&go));
+  const auto second = courier_->PostThen(Slow(&go), {});
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(courier_->Wait(*second).message(), "first");
   EXPECT_EQ(courier_->Post([] { return absl::OkStatus(); }).status().message(), "first");
@@ -76,7 +76,7 @@ TEST_F(DeviceCouriers, AJobThatIsPostedWhileTheOneBeforeItFailsEndsToo) {
 TEST_F(DeviceCouriers, WhatFollowsAJobComesWhenTheDeviceIsThroughWithIt) {
   DeviceMark mark(TestDevice());
   bool through = false;
-  const auto number = courier_->Post(
+  const auto number = courier_->PostThen(
       [&] {
         ENTRAIN_RETURN_IF_ERROR(Hold(courier_->stream()));
         return mark.Record(courier_->stream());
@@ -102,7 +102,7 @@ TEST_F(ImpatientCouriers, AStreamThatIsLateIsATimeout) {
 TEST_F(ImpatientCouriers, AJobThatTheDeviceIsNotThroughWithIsATimeout) {
   bool through = false;
   const auto number =
-      courier_->Post([&] { return Hold(courier_->stream()); }, [&] { through = true; });
+      courier_->PostThen([&] { return Hold(courier_->stream()); }, [&] { through = true; });
   ASSERT_TRUE(number.ok()) << number.status();
   const absl::Status status = courier_->Wait(*number);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;

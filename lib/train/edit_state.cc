@@ -1,0 +1,228 @@
+// EDiT's state: what it is, when it may be saved, and how a run goes on from it.
+#include "lib/train/edit_state.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+
+// The one list of what EDiT keeps. A new part adds its VisitState here.
+void EditState::VisitState(StateVisitor& visitor) {
+  const EditOptions& options = parts_.options;
+  parts_.counter.VisitSteps(visitor);
+  parts_.results.VisitState(visitor);
+  parts_.counter.VisitStanding(visitor);
+  if (options.overlap_steps > 0 && visitor.kind() == CheckpointKind::kExact) {
+    parts_.behind.VisitState(visitor);
+  }
+  const bool leaves_over = options.fragments > 1 || options.overlap_merge == OverlapMerge::kMix;
+  if (leaves_over && visitor.kind() == CheckpointKind::kExact) {
+    parts_.counter.VisitUnshared(visitor);
+  }
+  parts_.exchange.VisitState(visitor);
+  const LayerArrays& live = parts_.shards.live();
+  for (int l = 0; l < slab().layers(); ++l) {
+    const SlabLayer& layer = slab().layer(l);
+    // Where there is an anchor, the parameters are what it is.
+    if (layer.full > 0 && !(layer.trains() && parts_.exchange.anchors().exist())) {
+      visitor.Layer("params", l, live.param(l), live.dtype);
+    }
+    if (layer.full > 0) {
+      visitor.Array(absl::StrCat("live/", l), Holder::kRank, live.dtype, live.param(l),
+                    layer.shard);
+    }
+  }
+  callers_.VisitState(visitor);
+}
+
+absl::Status EditState::Add(absl::string_view name, Holder holder, DType dtype, void* data,
+                            int64_t count) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  return Annotate(callers_.Add(name, holder, dtype, data, count), "edit");
+}
+
+// Nothing reads or writes the state but the caller, and what runs behind further steps.
+absl::Status EditState::CheckQuiet() const {
+  const int pending = parts_.gates.FirstPending();
+  if (pending >= 0) {
+    return absl::FailedPreconditionError(absl::StrCat("the exchange of layer ", pending,
+                                                      " is under way; wait for all layers first"));
+  }
+  return parts_.counter.CheckNoneReduced(parts_.shards.reductions());
+}
+
+absl::Status EditState::CheckNothingBehind() const {
+  return parts_.behind.empty()
+             ? absl::OkStatus()
+             : absl::FailedPreconditionError(
+                   "an exchange runs behind these steps; request_sync makes one that "
+                   "the layers wait for");
+}
+
+// A portable checkpoint has nothing of what replicas have trained since they exchanged; an exact one has what runs behind
+// further steps too, once it has come. In A-EDiT it may come when it likes.
+absl::Status EditState::CheckRendezvous(CheckpointKind kind) const {
+  ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
+  if (kind == CheckpointKind::kPortable || parts_.options.use_async) {
+    ENTRAIN_RETURN_IF_ERROR(CheckNothingBehind());
+  }
+  const int64_t step = parts_.counter.step();
+  const int64_t last = kind == CheckpointKind::kPortable ? parts_.results.last_sync_step()
+                                                         : parts_.counter.last_rendezvous_step();
+  if (last == step) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "step ", step, " has had no exchange (",
+      last < 0 ? std::string("there was none yet") : absl::StrCat("the last was at step ", last),
+      "); save after a begin_forward that exchanges, when all layers are waited for"));
+}
+
+AllRanks EditState::Everybody(int64_t timeout_ns) const {
+  return AllRanks(parts_.exchange.groups().model, parts_.exchange.groups().sync, timeout_ns);
+}
+
+absl::Status EditState::Save(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  AllRanks all = Everybody(options.timeout_ns);
+  const auto save = [&]() -> absl::Status {
+    absl::Status mine = CheckOptions(options);
+    mine.Update(parts_.worker.ComeToRest(options.timeout_ns));
+    mine.Update(CheckRendezvous(options.kind));
+    mine.Update(PrepareSnapshots());
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+    ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+    ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
+    StateList state(slab(), options.kind, parts_.worker.arrays());
+    VisitState(state);
+    return SaveState(all, PartOf(parts_.mesh, slab()), options, parts_.counter.step(), state);
+  };
+  return End(all, save(), "save");
+}
+
+absl::Status EditState::Load(const CheckpointOptions& options) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  AllRanks all = Everybody(options.timeout_ns);
+  StateList state(slab(), options.kind, parts_.worker.arrays());
+  return Restore(all, "load", options.timeout_ns, CheckOptions(options), &state,
+                 [&]() -> absl::Status {
+                   ENTRAIN_RETURN_IF_ERROR(AgreeOnOptions(all, options));
+                   return LoadState(all, PartOf(parts_.mesh, slab()), options, &state);
+                 });
+}
+
+absl::Status EditState::TakeUp(OpenState& state, int64_t timeout_ns) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  AllRanks all = Everybody(timeout_ns);
+  StateList live(slab(), state.kind(), parts_.worker.arrays());
+  const absl::Status status = Restore(all, "commit", timeout_ns, absl::OkStatus(), &live,
+                                      [&] { return state.GiveTo(all, &live); });
+  state.TakeBack(&live);
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<OpenState>> EditState::Open(CheckpointKind kind) {
+  ENTRAIN_RETURN_IF_ERROR(parts_.error.status());
+  // What a commit sets has them.
+  const bool creates = LacksAnchors();
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
+    ENTRAIN_RETURN_IF_ERROR(parts_.worker.ComeToRest(0));
+    ENTRAIN_RETURN_IF_ERROR(CheckQuiet());
+    ENTRAIN_RETURN_IF_ERROR(PrepareSnapshots());
+    ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
+    if (creates) {
+      ENTRAIN_RETURN_IF_ERROR(
+          parts_.worker.RunHere([this] { return parts_.exchange.CreateAnchors(); }));
+    }
+    auto list = std::make_unique<StateList>(slab(), kind, parts_.worker.arrays());
+    VisitState(*list);
+    return OpenState::Make(this, Everybody(0), PartOf(parts_.mesh, slab()), std::move(list),
+                           parts_.worker.arrays().limit_ns);
+  };
+  auto opened = open();
+  if (creates) {
+    parts_.exchange.DropAnchors();
+  }
+  return opened.ok() ? std::move(opened) : Annotate(opened.status(), "edit: state");
+}
+
+// Goes on from what `fill` loads into the list, or is as before.
+absl::Status EditState::Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
+                                absl::Status mine, StateList* state,
+                                absl::FunctionRef<absl::Status()> fill) {
+  // Memory for them; they count when something was loaded into them.
+  const bool creates = LacksAnchors();
+  const auto restore = [&]() -> absl::Status {
+    mine.Update(parts_.worker.ComeToRest(timeout_ns));
+    mine.Update(CheckQuiet());
+    mine.Update(CheckNothingBehind());
+    mine.Update(parts_.shards.CheckAllReleased());
+    mine.Update(PrepareSnapshots());
+    if (mine.ok() && creates) {
+      mine = parts_.worker.RunHere([this] { return parts_.exchange.CreateAnchors(); });
+    }
+    ENTRAIN_RETURN_IF_ERROR(all.Agree(mine));
+    ENTRAIN_RETURN_IF_ERROR(parts_.worker.Drain());
+    VisitState(*state);
+    ENTRAIN_RETURN_IF_ERROR(fill());
+    return all.Agree(CheckLoaded(*state));
+  };
+  const absl::Status status = End(all, restore(), doing);
+  if (!status.ok()) {
+    if (creates) {
+      parts_.exchange.DropAnchors();
+    }
+    return status;
+  }
+  ++moves_;
+  if (const absl::Status applied =
+          Annotate(state->Apply(all.deadline()), absl::StrCat("edit: ", doing));
+      !applied.ok()) {
+    parts_.runner.Fail(applied);
+    return applied;
+  }
+  const absl::Status gone_on = parts_.worker.RunHere([&] {
+    GoOnFrom(state->kind());
+    return absl::OkStatus();
+  });
+  if (!gone_on.ok()) {
+    parts_.runner.Fail(gone_on);
+  }
+  return gone_on;
+}
+
+// So that VisitState can show what runs behind further steps.
+absl::Status EditState::PrepareSnapshots() {
+  parts_.behind.Prepare();
+  return parts_.options.overlap_steps > 0 ? parts_.exchange.ReserveSnapshots() : absl::OkStatus();
+}
+
+void EditState::GoOnFrom(CheckpointKind kind) {
+  const bool portable = kind == CheckpointKind::kPortable;  // the replicas have just exchanged
+  parts_.exchange.Adopt(/*live=*/portable);
+  parts_.counter.GoOn(/*exchanged=*/portable);
+  parts_.behind.GoOn(parts_.schedule.all(), [this](int layer) { parts_.exchange.Resume(layer); });
+  parts_.trigger.Met();  // an interval begins at the rendezvous that was saved
+  parts_.results.GoOn(parts_.counter.base_step(), parts_.exchange.anchors().checksum(),
+                      parts_.counter.rendezvous());
+}
+
+absl::Status EditState::CheckLoaded(const StateList& state) const {
+  return parts_.counter.CheckLoaded(state.Loaded("steps"), state.Loaded("last_sync_step"),
+                                    state.Loaded("base_step"), state.Loaded("syncs"),
+                                    state.Loaded("rendezvous"));
+}
+
+// The error as the caller sees it; when a group has ended with it, so has this object.
+absl::Status EditState::End(const AllRanks& all, absl::Status status, absl::string_view doing) {
+  status = Annotate(status, absl::StrCat("edit: ", doing));
+  if (all.broken()) {
+    parts_.runner.Fail(status);
+  }
+  return status;
+}
+
+}  // namespace entrain

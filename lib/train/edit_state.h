@@ -1,0 +1,95 @@
+// EDiT's state: what it is, when it may be saved, and how a run goes on from it. Where it lies on disk is checkpoint.h's.
+//
+// Thread safety: one thread at a time, the caller's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/comm/mesh.h"
+#include "lib/train/all_ranks.h"
+#include "lib/train/callers_arrays.h"
+#include "lib/train/checkpoint.h"
+#include "lib/train/edit_options.h"
+#include "lib/train/exchange.h"
+#include "lib/train/exchange_results.h"
+#include "lib/train/first_error.h"
+#include "lib/train/fragments.h"
+#include "lib/train/layer_gates.h"
+#include "lib/train/layer_shards.h"
+#include "lib/train/open_state.h"
+#include "lib/train/round_runner.h"
+#include "lib/train/rounds_behind.h"
+#include "lib/train/state_list.h"
+#include "lib/train/step_counter.h"
+#include "lib/train/trigger.h"
+#include "lib/train/worker.h"
+
+namespace entrain {
+
+class EditState final : public StateOwner {
+ public:
+  // The object whose state it is; all outlive this.
+  struct Parts {
+    const Mesh& mesh;
+    const LayerShards& shards;
+    const EditOptions& options;
+    const FragmentSchedule& schedule;
+    SyncTrigger& trigger;
+    Exchange& exchange;
+    StepCounter& counter;
+    RoundsBehind& behind;
+    ExchangeResults& results;
+    const LayerGates& gates;
+    RoundRunner& runner;
+    const FirstError& error;
+    Worker& worker;
+  };
+  explicit EditState(const Parts& parts) : parts_(parts) {}
+
+  // The run goes on by a call.
+  void Move() { ++moves_; }
+  // An array of the caller's that is part of the run's state. Lent until this is destroyed.
+  absl::Status Add(absl::string_view name, Holder holder, DType dtype, void* data, int64_t count);
+  // Collective. kFailedPrecondition except between the end of an exchange and the first reduction
+  // of gradients after it; for the exact kind a rendezvous without an exchange will do.
+  absl::Status Save(const CheckpointOptions& options);
+  // Collective. kFailedPrecondition while an exchange is under way or a layer is gathered.
+  absl::Status Load(const CheckpointOptions& options);
+  // The state in the caller's hands. Not collective; kFailedPrecondition while an exchange is under way.
+  absl::StatusOr<std::unique_ptr<OpenState>> Open(CheckpointKind kind);
+
+  // StateOwner
+  int64_t moves() const override { return moves_; }
+  absl::Status CheckSavable(CheckpointKind kind) const override { return CheckRendezvous(kind); }
+  absl::Status TakeUp(OpenState& state, int64_t timeout_ns) override;
+
+ private:
+  const Slab& slab() const { return parts_.shards.slab(); }
+  void VisitState(StateVisitor& visitor);
+  absl::Status CheckQuiet() const;
+  absl::Status CheckNothingBehind() const;
+  absl::Status CheckRendezvous(CheckpointKind kind) const;
+  absl::Status CheckLoaded(const StateList& state) const;
+  absl::Status PrepareSnapshots();
+  absl::Status Restore(AllRanks& all, absl::string_view doing, int64_t timeout_ns,
+                       absl::Status mine, StateList* state, absl::FunctionRef<absl::Status()> fill);
+  void GoOnFrom(CheckpointKind kind);
+  AllRanks Everybody(int64_t timeout_ns) const;
+  bool LacksAnchors() const {
+    return !parts_.options.plain() && !parts_.exchange.anchors().exist();
+  }
+  absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
+
+  const Parts parts_;
+  CallersArrays callers_;
+  int64_t moves_ = 0;  // calls by which the run has gone on
+};
+
+}  // namespace entrain

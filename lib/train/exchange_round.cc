@@ -1,0 +1,72 @@
+#include "lib/train/exchange_round.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+
+std::shared_ptr<ExchangeRound> ExchangeRound::Arrived(std::vector<int> order, int64_t begun) {
+  auto round = std::make_shared<ExchangeRound>(
+      std::move(order), Standing{.steps = static_cast<uint64_t>(begun)}, true, 1);
+  round->exchanges_ = true;
+  round->Become(State::kArrived);
+  return round;
+}
+
+int ExchangeRound::TurnOf(int layer) const {
+  return static_cast<int>(std::upper_bound(order_.begin(), order_.end(), layer) - order_.begin()) -
+         1;
+}
+
+void ExchangeRound::Allow(int turn) {
+  // Only the caller writes it. Release: what the caller did before is there when the turn begins.
+  allowed_.store(std::max(allowed(), std::min(turn, last_turn())), std::memory_order_release);
+}
+
+absl::Status ExchangeRound::Judge(LayerExchange& exchange, int64_t patience_ns) {
+  if (behind_) {
+    exchange.UseSnapshot(order_);
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(exchanges_, exchange.Judge(order_, standing_, patience_ns));
+  Become(State::kJudged);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> ExchangeRound::RunTurn(LayerExchange& exchange) {
+  if (!exchanges_) {
+    Become(State::kArrived);
+    return kNoLayer;
+  }
+  Become(State::kUnderWay);
+  ENTRAIN_RETURN_IF_ERROR(BeginAhead(exchange));
+  const int layer = order_[static_cast<size_t>(next_finish_)];
+  ENTRAIN_RETURN_IF_ERROR(Annotate(exchange.Finish(layer), absl::StrCat("layer ", layer)));
+  if (++next_finish_ > last_turn()) {
+    Become(State::kArrived);
+  }
+  return layer;
+}
+
+absl::Status ExchangeRound::BeginAhead(LayerExchange& exchange) {
+  const int until = std::min(allowed(), next_finish_ + in_flight_ - 1);
+  for (; next_begin_ <= until; ++next_begin_) {
+    const int layer = order_[static_cast<size_t>(next_begin_)];
+    ENTRAIN_RETURN_IF_ERROR(Annotate(exchange.Begin(layer), absl::StrCat("layer ", layer)));
+  }
+  return absl::OkStatus();
+}
+
+void ExchangeRound::Merge(LayerExchange& exchange) {
+  if (exchanges_) {
+    exchange.Merge(order_);
+  } else {
+    exchange.DropSnapshot(order_);
+  }
+  Become(State::kMerged);
+}
+
+}  // namespace entrain

@@ -1,0 +1,33 @@
+// The first error of an object, which all later calls return.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace entrain {
+
+class FirstError {
+ public:
+  void Note(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    status_.Update(why);
+  }
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+  // The first error, or, where there is none, this status.
+  absl::Status Or(const absl::Status& status) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return status_.ok() ? status : status_;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace entrain

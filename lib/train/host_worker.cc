@@ -1,0 +1,34 @@
+#include "lib/train/host_worker.h"
+
+#include <utility>
+
+#include "lib/base/callback_scope.h"
+#include "lib/base/status.h"
+
+namespace entrain {
+
+absl::StatusOr<uint64_t> HostWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
+  if (!then) {
+    return courier_.Post(std::move(job));
+  }
+  return courier_.Post([job = std::move(job), then = std::move(then)]() mutable -> absl::Status {
+    ENTRAIN_RETURN_IF_ERROR(job());
+    then();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostWorker::Hold(uint64_t number) {
+  if (!courier_.IsDone(number)) {
+    ENTRAIN_RETURN_IF_ERROR(CallbackScope::Check(Does::kWait));
+  }
+  return courier_.Wait(number);
+}
+
+absl::StatusOr<uint64_t> HostWorker::Start(uint64_t after, Job job) {
+  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(after));
+  ENTRAIN_RETURN_IF_ERROR(job());
+  return uint64_t{0};
+}
+
+}  // namespace entrain

@@ -1,0 +1,101 @@
+#include "lib/train/round_runner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+#include "lib/train/add_time.h"
+
+namespace entrain {
+
+// With its time counted, and its error told to everybody.
+Worker::Job RoundRunner::Timed(Worker::Job body) {
+  return [this, body = std::move(body)]() mutable {
+    uint64_t spent = 0;
+    absl::Status status;
+    {
+      const AddTime stopwatch(&spent);
+      status = body();
+    }
+    sync_ns_.fetch_add(spent, std::memory_order_relaxed);
+    if (!status.ok()) {
+      status = Annotate(status, absl::StrCat("edit: exchange ", results_.syncs() + 1));
+      Fail(status);
+    }
+    return status;
+  };
+}
+
+// The number of the job, or, where there is none, of the last.
+uint64_t RoundRunner::Numbered(const absl::StatusOr<uint64_t>& posted) {
+  if (!posted.ok() && error_.status().ok()) {  // the stream could not be marked
+    Fail(Annotate(posted.status(), "edit"));
+  }
+  return posted.ok() ? *posted : worker_.last();
+}
+
+uint64_t RoundRunner::PostJudge(std::shared_ptr<ExchangeRound> round, int64_t patience_ns) {
+  return Numbered(worker_.Post(
+      Timed([this, round = std::move(round), patience_ns] { return Judge(*round, patience_ns); })));
+}
+
+uint64_t RoundRunner::PostTurn(std::shared_ptr<ExchangeRound> round) {
+  return Numbered(
+      worker_.Post(Timed([this, round = std::move(round)] { return RunTurn(*round); })));
+}
+
+void RoundRunner::Seal() {
+  Numbered(worker_.Start(0, Timed([this] { return SealAnchors(); })));
+}
+
+absl::Status RoundRunner::Merge(std::shared_ptr<ExchangeRound> round) {
+  const uint64_t after = round->last_job();
+  const auto merge = [this, round = std::move(round)] {
+    round->Merge(exchange_);
+    return absl::OkStatus();
+  };
+  return worker_.Hold(Numbered(worker_.Start(after, Timed(merge))));
+}
+
+absl::Status RoundRunner::Judge(ExchangeRound& round, int64_t patience_ns) {
+  ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
+  ENTRAIN_RETURN_IF_ERROR(Annotate(round.Judge(exchange_, patience_ns), "rendezvous"));
+  results_.Met(exchange_.standings(), round.standing().round);
+  return absl::OkStatus();
+}
+
+absl::Status RoundRunner::RunTurn(ExchangeRound& round) {
+  ENTRAIN_RETURN_IF_ERROR(error_.status());
+  ENTRAIN_ASSIGN_OR_RETURN(const int layer, round.RunTurn(exchange_));
+  if (layer == ExchangeRound::kNoLayer) {
+    return absl::OkStatus();
+  }
+  const LayerReport& report = exchange_.report(layer);
+  results_.LayerOver(report.accepted, report.rolled_back);
+  if (round.arrived()) {
+    exchange_.FreeBuffers();
+    results_.ExchangeOver(round.begun(), exchange_.anchors().checksum());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundRunner::SealAnchors() {
+  ENTRAIN_RETURN_IF_ERROR(worker_.Sound());
+  exchange_.SealAnchors();
+  results_.SetAnchorChecksum(exchange_.anchors().checksum());
+  return absl::OkStatus();
+}
+
+void RoundRunner::Fail(const absl::Status& why) {
+  // A rank that gives up tells the others of both groups, so that nobody waits for it; before its
+  // own caller, who may exit.
+  for (const auto& comm : {exchange_.groups().model, exchange_.groups().sync}) {
+    if (comm != nullptr) {
+      comm->EndWith(why);
+    }
+  }
+  error_.Note(why);
+}
+
+}  // namespace entrain

@@ -1,0 +1,39 @@
+// The rounds that run behind further steps and have yet to be merged, in the order in which they began.
+//
+// Thread safety: one thread at a time, the caller's.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/train/exchange_round.h"
+
+namespace entrain {
+
+class RoundsBehind {
+ public:
+  explicit RoundsBehind(int layers) : begun_(static_cast<size_t>(layers), -1) {}
+
+  bool empty() const { return rounds_.empty(); }
+  const std::shared_ptr<ExchangeRound>& first() const { return rounds_.front(); }
+  void Add(std::shared_ptr<ExchangeRound> round) { rounds_.push_back(std::move(round)); }
+  void RemoveFirst() { rounds_.pop_front(); }
+  bool AllArrived() const;
+
+  // For checkpoints: by layer, the step at which its round began. Prepare before VisitState.
+  void Prepare();
+  void VisitState(StateVisitor& visitor);
+  // After loading: the rounds that were saved, which have arrived. Calls `resume` for each of their layers, out of `layers`.
+  void GoOn(const std::vector<int>& layers, absl::FunctionRef<void(int layer)> resume);
+
+ private:
+  std::deque<std::shared_ptr<ExchangeRound>> rounds_;
+  std::vector<int64_t> begun_;  // by layer; -1: none is behind; of the last Prepare, or loaded
+};
+
+}  // namespace entrain
