@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "lib/base/status.h"
 #include "lib/train/add_time.h"
 
@@ -19,6 +21,15 @@ void LayerGates::Begin(std::shared_ptr<ExchangeRound> round,
   for (const int layer : round_->order()) {
     jobs_[static_cast<size_t>(layer)] = post_turn();
   }
+}
+
+absl::Status LayerGates::CheckLayer(int layer) const {
+  const int layers = static_cast<int>(jobs_.size());
+  if (layer < 0 || layer >= layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("edit: layer: ", layer, " is not in [0, ", layers, ")"));
+  }
+  return absl::OkStatus();
 }
 
 int LayerGates::FirstPending() const {

@@ -33,6 +33,7 @@ class LayerGates final : public LayerGate {
 
   // A round that layers wait for. `post_turn` posts the job of its next turn, and gives the number.
   void Begin(std::shared_ptr<ExchangeRound> round, absl::FunctionRef<uint64_t()> post_turn);
+  absl::Status CheckLayer(int layer) const;
   // The first layer whose exchange is under way, on a device and nobody has waited for; -1: none, or there was an error.
   int FirstPending() const;
   // The layer that the worker may not take yet; -1: none.

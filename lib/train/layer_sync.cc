@@ -108,6 +108,10 @@ absl::Status CheckShards(const Mesh& mesh, const LayerShards& shards, const Edit
   return CheckDensity(options, shards.slab().slots(), counts);
 }
 
+uint64_t BytesSent(const std::shared_ptr<Communicator>& comm) {
+  return comm == nullptr ? 0 : comm->stats().bytes_sent;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mesh> mesh,
@@ -149,8 +153,8 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
                shards_->slab().layers(), schedule_->all(), shards_->reductions()),
       behind_(shards_->slab().layers()),
       exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()) {
-  base_shard_ = BytesSent(false);
-  base_sync_ = BytesSent(true);
+  base_shard_ = BytesSent(exchange_.groups().model);
+  base_sync_ = BytesSent(exchange_.groups().sync);
 }
 
 absl::Status LayerSync::Start() {
@@ -171,7 +175,13 @@ absl::Status LayerSync::StartOnHost() {
   pace_ = {options_.prefetch, kInFlightOnHost};
   worker_ = std::make_unique<HostWorker>(
       TimeLimit(options_.timeout_ns, *mesh_),
-      [this](const absl::Status& why) { runner_->Fail(Late(why)); },
+      [this](const absl::Status& late) {
+        EditInfo so_far;
+        results_.Fill(&so_far);
+        runner_->Fail(Annotate(late, absl::StrCat("edit: exchange ", so_far.syncs + 1, " on rank ",
+                                                  mesh_->comm(Axis::kModel)->rank(), " of replica ",
+                                                  mesh_->coordinate(Axis::kSync))));
+      },
       [this](absl::string_view name) { mesh_->comm(Axis::kModel)->NoteFunction(this, name); });
   return absl::OkStatus();
 }
@@ -214,29 +224,11 @@ void LayerSync::Free(LayerSync* edit) {
   }
 }
 
-absl::Status LayerSync::CheckLayer(int layer) const {
-  const int layers = shards_->slab().layers();
-  if (layer < 0 || layer >= layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("edit: layer: ", layer, " is not in [0, ", layers, ")"));
-  }
-  return absl::OkStatus();
-}
-
 void LayerSync::Abandon() {
   const absl::Status why = absl::AbortedError("edit: destroyed during a call");
   trigger_->GiveUp(why);
   runner_->Fail(why);
   worker_->Abandon(why);
-}
-
-// The courier has outlasted its limit.
-absl::Status LayerSync::Late(const absl::Status& why) const {
-  EditInfo so_far;
-  results_.Fill(&so_far);
-  return Annotate(why, absl::StrCat("edit: exchange ", so_far.syncs + 1, " on rank ",
-                                    mesh_->comm(Axis::kModel)->rank(), " of replica ",
-                                    mesh_->coordinate(Axis::kSync)));
 }
 
 // ---- Steps and layers --------------------------------------------------------------------------
@@ -262,12 +254,12 @@ absl::StatusOr<bool> LayerSync::BeginForward(bool training, bool first_microbatc
 }
 
 absl::Status LayerSync::WaitLayer(int layer) {
-  ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
+  ENTRAIN_RETURN_IF_ERROR(gates_->CheckLayer(layer));
   return gates_->WaitOpen(layer);
 }
 
 absl::Status LayerSync::WhenLayerOver(int layer, Worker::Continuation then) {
-  ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
+  ENTRAIN_RETURN_IF_ERROR(gates_->CheckLayer(layer));
   gates_->WhenOver(layer, std::move(then));
   return absl::OkStatus();
 }
@@ -315,19 +307,14 @@ void LayerSync::Refused(const absl::Status& why) const {
 
 // ---- What there is to see ----------------------------------------------------------------------
 
-uint64_t LayerSync::BytesSent(bool sync) const {
-  const auto& comm = sync ? exchange_.groups().sync : exchange_.groups().model;
-  return comm == nullptr ? 0 : comm->stats().bytes_sent;
-}
-
 EditInfo LayerSync::info() const {
   EditInfo info;
   info.steps = counter_.step();
   info.in_warmup = counter_.in_warmup();
   info.exposed_ns = exposed_ns_ + gates_->waited_ns();
   info.sync_ns = runner_->sync_ns();
-  info.bytes_sent_shard = BytesSent(false) - base_shard_;
-  info.bytes_sent_sync = BytesSent(true) - base_sync_;
+  info.bytes_sent_shard = BytesSent(exchange_.groups().model) - base_shard_;
+  info.bytes_sent_sync = BytesSent(exchange_.groups().sync) - base_sync_;
   results_.Fill(&info);
   return info;
 }
@@ -356,7 +343,7 @@ absl::Status LayerSync::CopyAnchor(void* anchor, DType to) const {
 }
 
 absl::StatusOr<LayerReport> LayerSync::Report(int layer) const {
-  ENTRAIN_RETURN_IF_ERROR(CheckLayer(layer));
+  ENTRAIN_RETURN_IF_ERROR(gates_->CheckLayer(layer));
   ENTRAIN_RETURN_IF_ERROR(error_.status());
   if (!shards_->slab().layer(layer).trains()) {
     return absl::InvalidArgumentError(

@@ -127,10 +127,7 @@ class LayerSync final {
   absl::Status Start();
   absl::Status StartOnHost();
   absl::Status StartOnDevice();
-  absl::Status CheckLayer(int layer) const;
-  absl::Status Late(const absl::Status& why) const;
   bool UnderWay() const { return !behind_.empty() || gates_->FirstPending() >= 0; }
-  uint64_t BytesSent(bool sync) const;
 
   // layer_sync_rounds.cc
   absl::StatusOr<bool> StartIfDue();
@@ -139,11 +136,9 @@ class LayerSync final {
   std::shared_ptr<ExchangeRound> NewRound(std::vector<int> layers, bool behind);
   absl::Status StartExchange(std::vector<int> layers);
   absl::StatusOr<bool> Meet(int64_t patience_ns);
-  void BeginTurns();
   absl::Status StartBehind(std::vector<int> layers);
-  absl::Status MergeSettled();
+  absl::Status MergeSettled(bool all);
   absl::Status Settle();
-  absl::Status SettleAll();
   absl::Status StayForRound(bool* all);
 
   const std::shared_ptr<Mesh> mesh_;

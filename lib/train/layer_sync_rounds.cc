@@ -10,7 +10,7 @@
 namespace entrain {
 
 absl::StatusOr<bool> LayerSync::StartIfDue() {
-  ENTRAIN_RETURN_IF_ERROR(MergeSettled());
+  ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/counter_.requested()));
   if (options_.use_async && !behind_.empty()) {
     return false;
   }
@@ -38,7 +38,7 @@ absl::StatusOr<bool> LayerSync::StartIfDue() {
     return Meet(0);
   }
   runner_->PostJudge(round_, 0);
-  BeginTurns();
+  gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
   return true;
 }
 
@@ -83,12 +83,8 @@ absl::StatusOr<bool> LayerSync::Meet(int64_t patience_ns) {
     counter_.TakeBack(round_->standing());
     return false;
   }
-  BeginTurns();
-  return true;
-}
-
-void LayerSync::BeginTurns() {
   gates_->Begin(round_, [this] { return runner_->PostTurn(round_); });
+  return true;
 }
 
 absl::Status LayerSync::StartBehind(std::vector<int> layers) {
@@ -106,15 +102,14 @@ absl::Status LayerSync::StartBehind(std::vector<int> layers) {
   return absl::OkStatus();
 }
 
-// What runs behind further steps is merged, if this is the step for it; a request makes any step one.
-absl::Status LayerSync::MergeSettled() {
-  if (counter_.requested()) {
-    return SettleAll();
-  }
+// What runs behind further steps is merged as far as this is the step for it, or all of it.
+absl::Status LayerSync::MergeSettled(bool all) {
   while (!behind_.empty()) {
     const ExchangeRound& first = *behind_.first();
-    const absl::StatusOr<bool> settled = trigger_->Settled(
-        {.step = counter_.step(), .last_sync_step = first.begun(), .arrived = first.arrived()});
+    const absl::StatusOr<bool> settled = all ? true
+                                             : trigger_->Settled({.step = counter_.step(),
+                                                                  .last_sync_step = first.begun(),
+                                                                  .arrived = first.arrived()});
     if (!settled.ok()) {
       return Failed(settled.status());
     }
@@ -147,13 +142,6 @@ absl::Status LayerSync::Settle() {
   return absl::OkStatus();
 }
 
-absl::Status LayerSync::SettleAll() {
-  while (!behind_.empty()) {
-    ENTRAIN_RETURN_IF_ERROR(Settle());
-  }
-  return absl::OkStatus();
-}
-
 absl::Status LayerSync::Leave() {
   ENTRAIN_RETURN_IF_ERROR(error_.status());
   state_->Move();
@@ -177,7 +165,7 @@ absl::Status LayerSync::Leave() {
 
 // One more rendezvous, with those who still train: they come when their time is up, and not before.
 absl::Status LayerSync::StayForRound(bool* all) {
-  ENTRAIN_RETURN_IF_ERROR(SettleAll());
+  ENTRAIN_RETURN_IF_ERROR(MergeSettled(/*all=*/true));
   ENTRAIN_RETURN_IF_ERROR(StartExchange(counter_.LeftOver()));
   ENTRAIN_ASSIGN_OR_RETURN(const bool exchanges,
                            Meet(options_.use_async ? options_.interval_ns() : 0));
