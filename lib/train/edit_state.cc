@@ -51,7 +51,7 @@ absl::Status EditState::CheckQuiet() const {
     return absl::FailedPreconditionError(absl::StrCat("the exchange of layer ", pending,
                                                       " is under way; wait for all layers first"));
   }
-  return parts_.counter.CheckNoneReduced(parts_.shards.reductions());
+  return parts_.counter.CheckNoneReduced(parts_.shards.stages().begun());
 }
 
 absl::Status EditState::CheckNothingBehind() const {

@@ -69,8 +69,8 @@ class LayerGradients {
   void WhenFinished(Worker::Continuation then) {
     worker_->WhenDone(worker_->last(), std::move(then));
   }
-  // Blocks there too.
-  absl::Status Drain() { return worker_->Drain(); }
+  // On a device: blocks until everything has been added, and the caller's stream is through with what it had to do.
+  absl::Status ComeToRest(int64_t timeout_ns) { return worker_->ComeToRest(timeout_ns); }
   // The first error so far. Any thread.
   absl::Status status() const { return worker_->status(); }
 

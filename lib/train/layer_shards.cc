@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
@@ -67,44 +66,8 @@ uint64_t BytesSent(const std::shared_ptr<Communicator>& comm) {
   return comm == nullptr ? 0 : comm->stats().bytes_sent;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr<Mesh> mesh,
-                                                                 const ShardConfig& config) {
-  const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
-    ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
-    ENTRAIN_ASSIGN_OR_RETURN(
-        Slab slab,
-        Slab::Make(config.layer_counts, mesh->length(Axis::kShard), mesh->coordinate(Axis::kShard),
-                   config.layer_frozen, config.layer_replicated, config.layer_segments));
-    ENTRAIN_ASSIGN_OR_RETURN(Comms comms, MakeComms(*mesh));
-    ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
-    return std::unique_ptr<LayerShards>(
-        new LayerShards(std::move(mesh), config, std::move(slab), std::move(comms)));
-  };
-  auto shards = create();
-  return shards.ok() ? std::move(shards) : Annotate(shards.status(), "shard");
-}
-
-LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab,
-                         Comms comms)
-    : mesh_(std::move(mesh)),
-      config_(config),
-      slab_(std::move(slab)),
-      comms_(std::move(comms)),
-      // Idle memory: what a pass holds at once, gathered layers and gradients, f32 at most.
-      pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
-      gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
-      gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
-                 config.timeout_ns) {
-  BeginStep();
-  const ShardStats created = stats();
-  base_shard_ = created.bytes_sent_shard;
-  base_sync_ = created.bytes_sent_sync;
-}
-
-absl::StatusOr<LayerShards::Comms> LayerShards::MakeComms(const Mesh& mesh) {
-  Comms comms;
+absl::StatusOr<ShardComms> MakeComms(const Mesh& mesh) {
+  ShardComms comms;
   const auto own = [](const std::shared_ptr<Communicator>& comm) {
     return comm->Split(0, comm->rank());
   };
@@ -124,7 +87,7 @@ absl::StatusOr<LayerShards::Comms> LayerShards::MakeComms(const Mesh& mesh) {
   return comms;
 }
 
-absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms) {
+absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const ShardComms& comms) {
   double segments = 0;
   for (const auto& layer : config.layer_segments) {
     segments += static_cast<double>(layer.size());
@@ -165,6 +128,103 @@ absl::Status LayerShards::Agree(const Mesh& mesh, const ShardConfig& config, con
     }
   }
   return absl::OkStatus();
+}
+
+// Zeros where there is padding.
+void CutOut(const SlabLayer& layer, const void* full, DType from, DType to, std::byte* shard) {
+  const int64_t element = SizeOf(to);
+  int64_t done = 0;
+  for (const SlabPiece& piece : layer.pieces) {
+    ZeroArray(shard + done * element, (piece.at - done) * element);
+    const auto* const own = static_cast<const std::byte*>(full) + piece.first * SizeOf(from);
+    CurrentKernels().cast(shard + piece.at * element, to, own, from, piece.count);
+    done = piece.at + piece.count;
+  }
+  ZeroArray(shard + done * element, (layer.shard - done) * element);
+}
+
+// The sum of squares of a layer's elements that are not padding, in f32. `wide`: room on the device for the whole shard, in
+// f32, if `from` is another type; null: on the host.
+double SquareOf(const SlabLayer& layer, const std::byte* grads_of_layer, DType from, float* wide) {
+  constexpr int64_t kBlock = 4096;
+  const Kernels& kernels = CurrentKernels();
+  double square = 0;
+  for (const SlabPiece& piece : layer.pieces) {
+    const std::byte* const grads = grads_of_layer + piece.at * SizeOf(from);
+    if (from == DType::kF32) {
+      square += kernels.sum_of_squares(reinterpret_cast<const float*>(grads), piece.count);
+      continue;
+    }
+    float block[kBlock];
+    const int64_t step = wide == nullptr ? kBlock : piece.count;
+    float* const floats = wide == nullptr ? block : wide;
+    for (int64_t at = 0; at < piece.count; at += step) {
+      const int64_t count = std::min(step, piece.count - at);
+      kernels.cast(floats, DType::kF32, grads + at * SizeOf(from), from, count);
+      square += kernels.sum_of_squares(floats, count);
+    }
+  }
+  return square;
+}
+
+// The device that all bound arrays are on.
+absl::StatusOr<Device*> DeviceOf(const Slab& slab, const LayerArrays& live) {
+  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
+  Device* device = nullptr;
+  for (const auto& [name, arrays] :
+       {std::pair("params", &live.params), std::pair("grads", &live.grads)}) {
+    for (size_t l = 0; l < arrays->size(); ++l) {
+      const SlabLayer& layer = slab.layer(static_cast<int>(l));
+      std::byte* const array = (*arrays)[l];
+      if (layer.full == 0 || array == nullptr) {
+        continue;
+      }
+      ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
+      if (place.kind != MemoryKind::kDevice || (device != nullptr && place.device != device)) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s of layer %d, %p, is not memory of %s, as memory 1 says", name, l, array,
+            device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
+      }
+      device = place.device;
+    }
+  }
+  return device;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerShards>> LayerShards::Create(std::shared_ptr<Mesh> mesh,
+                                                                 const ShardConfig& config) {
+  const auto create = [&]() -> absl::StatusOr<std::unique_ptr<LayerShards>> {
+    ENTRAIN_RETURN_IF_ERROR(CheckConfig(config));
+    ENTRAIN_ASSIGN_OR_RETURN(
+        Slab slab,
+        Slab::Make(config.layer_counts, mesh->length(Axis::kShard), mesh->coordinate(Axis::kShard),
+                   config.layer_frozen, config.layer_replicated, config.layer_segments));
+    ENTRAIN_ASSIGN_OR_RETURN(ShardComms comms, MakeComms(*mesh));
+    ENTRAIN_RETURN_IF_ERROR(Agree(*mesh, config, comms));
+    return std::unique_ptr<LayerShards>(
+        new LayerShards(std::move(mesh), config, std::move(slab), std::move(comms)));
+  };
+  auto shards = create();
+  return shards.ok() ? std::move(shards) : Annotate(shards.status(), "shard");
+}
+
+LayerShards::LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab,
+                         ShardComms comms)
+    : mesh_(std::move(mesh)),
+      config_(config),
+      slab_(std::move(slab)),
+      comms_(std::move(comms)),
+      stages_(slab_.layers(), slab_.training()),
+      // Idle memory: what a pass holds at once, gathered layers and gradients, f32 at most.
+      pool_((config.prefetch + 4) * slab_.largest_padded() * static_cast<int64_t>(sizeof(float))),
+      gather_(slab_, pool_, comms_.gather, config.param_dtype, config.timeout_ns),
+      gradients_(slab_, pool_, {comms_.scatter, comms_.context, comms_.sync}, config.grad_dtype,
+                 config.timeout_ns) {
+  const ShardStats created = stats();
+  base_shard_ = created.bytes_sent_shard;
+  base_sync_ = created.bytes_sent_sync;
 }
 
 absl::Status LayerShards::broken() const {
@@ -227,31 +287,8 @@ absl::Status LayerShards::Bind(LayerArrays live) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Device*> LayerShards::DeviceOfBound() const {
-  ENTRAIN_ASSIGN_OR_RETURN(Devices* const devices, ProcessDevices());
-  Device* device = nullptr;
-  for (const auto& [name, arrays] :
-       {std::pair("params", &live_.params), std::pair("grads", &live_.grads)}) {
-    for (size_t l = 0; l < arrays->size(); ++l) {
-      const SlabLayer& layer = slab_.layer(static_cast<int>(l));
-      std::byte* const array = (*arrays)[l];
-      if (layer.full == 0 || array == nullptr) {
-        continue;
-      }
-      ENTRAIN_ASSIGN_OR_RETURN(const Devices::Place place, devices->PlaceOf(array));
-      if (place.kind != MemoryKind::kDevice || (device != nullptr && place.device != device)) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "%s of layer %d, %p, is not memory of %s, as memory 1 says", name, l, array,
-            device == nullptr ? "a device" : absl::StrCat("device ", device->ordinal())));
-      }
-      device = place.device;
-    }
-  }
-  return device;
-}
-
 absl::Status LayerShards::BindOnDevice() {
-  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOfBound());
+  ENTRAIN_ASSIGN_OR_RETURN(Device* const device, DeviceOf(slab_, live_));
   ENTRAIN_ASSIGN_OR_RETURN(
       room_, DeviceRoom::Open(*device, config_.stream, TimeLimit(config_.timeout_ns, *mesh_)));
   if (live_.dtype != DType::kF32) {
@@ -285,22 +322,8 @@ absl::Status LayerShards::Load(int layer, const void* full, DType from) {
   if (room_ != nullptr) {
     return Annotate(LoadToDevice(layer, full, from), "shard");
   }
-  CutOut(l, full, from, live_.param(layer));
+  CutOut(l, full, from, live_.dtype, live_.param(layer));
   return absl::OkStatus();
-}
-
-// Zeros where there is padding.
-void LayerShards::CutOut(const SlabLayer& layer, const void* full, DType from,
-                         std::byte* shard) const {
-  const int64_t element = SizeOf(live_.dtype);
-  int64_t done = 0;
-  for (const SlabPiece& piece : layer.pieces) {
-    ZeroArray(shard + done * element, (piece.at - done) * element);
-    const auto* const own = static_cast<const std::byte*>(full) + piece.first * SizeOf(from);
-    CurrentKernels().cast(shard + piece.at * element, live_.dtype, own, from, piece.count);
-    done = piece.at + piece.count;
-  }
-  ZeroArray(shard + done * element, (layer.shard - done) * element);
 }
 
 absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
@@ -314,7 +337,7 @@ absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
   if (place.kind != MemoryKind::kDevice) {
     const int64_t bytes = layer.shard * SizeOf(live_.dtype);
     ENTRAIN_ASSIGN_OR_RETURN(const OwnedBuffer values, OwnedBuffer::Allocate(bytes));
-    CutOut(layer, full, from, values.data());
+    CutOut(layer, full, from, live_.dtype, values.data());
     {
       const KernelStream on(room_->device(), stream, room_->limit_ns());
       CopyArray(live_.param(at), values.data(), bytes);
@@ -328,7 +351,7 @@ absl::Status LayerShards::LoadToDevice(int at, const void* full, DType from) {
                         place.device->ordinal(), room_->device().ordinal()));
   }
   const KernelStream on(room_->device(), stream, room_->limit_ns());
-  CutOut(layer, full, from, live_.param(at));
+  CutOut(layer, full, from, live_.dtype, live_.param(at));
   return on.status();
 }
 
@@ -339,7 +362,10 @@ absl::Status LayerShards::Broadcast() {
   }
   CallOptions options = TimedCall(config_.timeout_ns, room_ == nullptr ? kMostLayers : -1, false);
   if (room_ != nullptr) {
-    ENTRAIN_RETURN_IF_ERROR(Annotate(ComeToRest(), "shard: broadcast"));
+    // Gradients have crossed replicas by then, by calls that have no tags either.
+    absl::Status rest = gradients_.ComeToRest(0);
+    rest.Update(broken());
+    ENTRAIN_RETURN_IF_ERROR(Annotate(rest, "shard: broadcast"));
     options.device = true;
   }
   for (const auto& comm : {comms_.context, comms_.sync}) {
@@ -360,14 +386,6 @@ void LayerShards::Abandon() {
       comm->EndWith(absl::AbortedError("the sharded model was destroyed during a call"));
     }
   }
-}
-
-// On a device: gradients have crossed replicas, by calls that have no tags either, and the stream is
-// through with what it had to do.
-absl::Status LayerShards::ComeToRest() {
-  ENTRAIN_RETURN_IF_ERROR(gradients_.Drain());
-  ENTRAIN_RETURN_IF_ERROR(FinishStream({&room_->device(), room_->callers()}, room_->limit()));
-  return broken();
 }
 
 absl::Status LayerShards::BeginPass(Pass pass) {
@@ -423,18 +441,16 @@ absl::Status LayerShards::Release(int layer) {
   return Annotate(gather_.Release(layer), "shard");
 }
 
-absl::Status LayerShards::CheckThere(const char* name, const void* array) const {
-  return room_ == nullptr || array == nullptr ? absl::OkStatus()
-                                              : Annotate(room_->CheckHolds(name, array), "shard");
-}
-
 absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients) {
   ENTRAIN_RETURN_IF_ERROR(Check(layer));
   if (gradients != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
   }
-  ENTRAIN_RETURN_IF_ERROR(CheckThere("gathered", gathered));
-  ENTRAIN_RETURN_IF_ERROR(CheckThere("gradients", gradients));
+  for (const auto& [name, array] : {std::pair("gathered", gathered), {"gradients", gradients}}) {
+    if (room_ != nullptr && array != nullptr) {
+      ENTRAIN_RETURN_IF_ERROR(Annotate(room_->CheckHolds(name, array), "shard"));
+    }
+  }
   if (!gather_.IsFree(layer)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "shard: layer ", layer, " is gathered; its buffers can be changed after its release"));
@@ -450,29 +466,6 @@ absl::Status LayerShards::SetBuffers(int layer, void* gathered, void* gradients)
   return absl::OkStatus();
 }
 
-// This rank's gradients of the layer that are not padding.
-double LayerShards::SquareOfGradients(int layer) {
-  constexpr int64_t kBlock = 4096;
-  const Kernels& kernels = CurrentKernels();
-  double square = 0;
-  for (const SlabPiece& piece : slab_.layer(layer).pieces) {
-    const std::byte* const grads = live_.grad(layer) + piece.at * SizeOf(live_.dtype);
-    if (live_.dtype == DType::kF32) {
-      square += kernels.sum_of_squares(reinterpret_cast<const float*>(grads), piece.count);
-      continue;
-    }
-    float block[kBlock];
-    const int64_t step = room_ == nullptr ? kBlock : piece.count;
-    float* const wide = room_ == nullptr ? block : wide_;
-    for (int64_t at = 0; at < piece.count; at += step) {
-      const int64_t count = std::min(step, piece.count - at);
-      kernels.cast(wide, DType::kF32, grads + at * SizeOf(live_.dtype), live_.dtype, count);
-      square += kernels.sum_of_squares(wide, count);
-    }
-  }
-  return square;
-}
-
 // What several ranks hold copies of counts on the first of them.
 absl::StatusOr<double> LayerShards::SquareOfGradients() {
   double square = 0;
@@ -483,7 +476,7 @@ absl::StatusOr<double> LayerShards::SquareOfGradients() {
   for (const int layer : slab_.training()) {
     const bool copy = mesh_->coordinate(Axis::kContext) > 0 ||
                       (slab_.layer(layer).replicated && mesh_->coordinate(Axis::kTensor) > 0);
-    square += copy ? 0 : SquareOfGradients(layer);
+    square += copy ? 0 : SquareOf(slab_.layer(layer), live_.grad(layer), live_.dtype, wide_);
   }
   if (on.has_value()) {
     ENTRAIN_RETURN_IF_ERROR(on->status());
@@ -496,7 +489,7 @@ absl::StatusOr<double> LayerShards::GradientNorm() {
   if (live_.grads.empty()) {
     return absl::FailedPreconditionError("shard: gradient_norm: no gradients are bound");
   }
-  ENTRAIN_RETURN_IF_ERROR(Annotate(CheckReduced(), "shard: gradient_norm"));
+  ENTRAIN_RETURN_IF_ERROR(Annotate(stages_.CheckReduced(), "shard: gradient_norm"));
   const auto norm = [&]() -> absl::StatusOr<double> {
     ENTRAIN_ASSIGN_OR_RETURN(const double square, SquareOfGradients());
     std::vector<double> squares = {square};
@@ -515,16 +508,16 @@ absl::StatusOr<double> LayerShards::GradientNorm() {
 absl::StatusOr<void*> LayerShards::Gradients(int layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
   ENTRAIN_ASSIGN_OR_RETURN(void* const grads, gradients_.Lend(layer));
-  stages_[static_cast<size_t>(layer)] = Stage::kLent;
+  stages_.Lent(layer);
   return grads;
 }
 
 absl::Status LayerShards::ReduceGradients(int layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckHasGradients(layer));
-  ++reductions_;
+  stages_.CountBegun();
   ENTRAIN_RETURN_IF_ERROR(
       Annotate(gradients_.Reduce(layer, scope_ == GradientScope::kGlobal), "shard"));
-  stages_[static_cast<size_t>(layer)] = Stage::kReduced;
+  stages_.Reduced(layer);
   return absl::OkStatus();
 }
 
@@ -533,38 +526,8 @@ absl::Status LayerShards::FinishGradients() {
   const int64_t start = Clock::Real().Now();
   const absl::Status status = gradients_.Finish();
   waits_.reduce_wait_ns += static_cast<uint64_t>(Clock::Real().Now() - start);
-  std::replace(stages_.begin(), stages_.end(), Stage::kReduced, Stage::kFinished);
+  stages_.Finished();
   return Annotate(status, "shard");
-}
-
-void LayerShards::BeginStep() {
-  stages_.assign(static_cast<size_t>(slab_.layers()), Stage::kNone);
-}
-
-absl::Status LayerShards::CheckReduced() const {
-  std::vector<int> missing, unfinished;
-  size_t untouched = 0;
-  for (const int layer : slab_.training()) {
-    const Stage stage = stages_[static_cast<size_t>(layer)];
-    untouched += stage == Stage::kNone ? 1 : 0;
-    if (stage == Stage::kReduced) {
-      unfinished.push_back(layer);
-    } else if (stage != Stage::kFinished) {
-      missing.push_back(layer);
-    }
-  }
-  const auto named = [](const std::vector<int>& layers) {
-    return absl::StrCat(layers.size() == 1 ? "layer " : "layers ", absl::StrJoin(layers, ", "));
-  };
-  if (untouched == slab_.training().size() || (missing.empty() && unfinished.empty())) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(
-      missing.empty()
-          ? absl::StrCat("nobody has waited for the gradients of ", named(unfinished),
-                         ": call finish_gradients before the optimizer")
-          : absl::StrCat("the gradients of ", named(missing),
-                         " were not reduced in this step, in which gradients were handed out"));
 }
 
 absl::Status LayerShards::SetGradients(GradientScope scope) {

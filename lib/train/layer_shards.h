@@ -28,6 +28,7 @@
 #include "lib/train/layer_gate.h"
 #include "lib/train/layer_gather.h"
 #include "lib/train/layer_gradients.h"
+#include "lib/train/reduction_stages.h"
 #include "lib/train/slab.h"
 
 namespace entrain {
@@ -53,6 +54,11 @@ enum class GradientScope : int32_t { kLocal = 0, kGlobal = 1 };
 struct ShardStats {
   uint64_t gather_wait_ns = 0, reduce_wait_ns = 0;
   uint64_t bytes_sent_shard = 0, bytes_sent_sync = 0;
+};
+
+// For one object alone; null: a group of one.
+struct ShardComms {
+  std::shared_ptr<Communicator> gather, scatter, context, sync, norms;
 };
 
 class LayerShards {
@@ -107,12 +113,9 @@ class LayerShards {
   GradientScope gradient_scope() const { return scope_; }
   // Of the gradients that are bound, over the whole replica. Collective over it; blocks.
   absl::StatusOr<double> GradientNorm();
-  // kFailedPrecondition naming layers, where some layer's gradients were handed out since BeginStep, but those of another layer
-  // that trains were not reduced, or nobody has waited for them. Where none were, somebody else reduces.
-  absl::Status CheckReduced() const;
-  void BeginStep();
-  // How many have begun since creation.
-  uint64_t reductions() const { return reductions_; }
+  // How far the gradients of this step have come.
+  ReductionStages& stages() { return stages_; }
+  const ReductionStages& stages() const { return stages_; }
 
   ShardStats stats() const;
 
@@ -124,40 +127,27 @@ class LayerShards {
   absl::Status CheckAllReleased() const;
 
  private:
-  // Of a layer's gradients since BeginStep.
-  enum class Stage : uint8_t { kNone, kLent, kReduced, kFinished };
-  struct Comms {
-    std::shared_ptr<Communicator> gather, scatter, context, sync, norms;  // null: a group of one
-  };
-  LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab, Comms comms);
-  static absl::Status Agree(const Mesh& mesh, const ShardConfig& config, const Comms& comms);
-  static absl::StatusOr<Comms> MakeComms(const Mesh& mesh);
+  LayerShards(std::shared_ptr<Mesh> mesh, const ShardConfig& config, Slab slab, ShardComms comms);
   // The checks that most calls begin with.
   absl::Status Check(int layer) const;
   absl::Status CheckHasGradients(int layer) const;
   absl::Status CheckBound() const;
   absl::Status BindOnDevice();
-  absl::StatusOr<Device*> DeviceOfBound() const;
-  void CutOut(const SlabLayer& layer, const void* full, DType from, std::byte* shard) const;
   absl::Status LoadToDevice(int layer, const void* full, DType from);
-  absl::Status ComeToRest();
   absl::StatusOr<double> SquareOfGradients();
-  double SquareOfGradients(int layer);
-  absl::Status CheckThere(const char* name, const void* array) const;
 
   const std::shared_ptr<Mesh> mesh_;
   ShardConfig config_;  // its stream may change until Bind; then it is the room's
   const Slab slab_;
-  const Comms comms_;
+  const ShardComms comms_;
+  ReductionStages stages_;
   BufferPool pool_;
   LayerArrays live_;
   Pass pass_ = Pass::kForward;
   GradientScope scope_ = GradientScope::kGlobal;
   LayerGate* gate_ = nullptr;
-  ShardStats waits_;  // the times only
-  uint64_t reductions_ = 0;
-  std::vector<Stage> stages_;  // by layer
-  uint64_t base_shard_ = 0;    // bytes sent while this was created
+  ShardStats waits_;         // the times only
+  uint64_t base_shard_ = 0;  // bytes sent while this was created
   uint64_t base_sync_ = 0;
   std::unique_ptr<DeviceRoom> room_;
   float* wide_ = nullptr;  // on a device, where gradients are not f32: for norms, the largest shard

@@ -150,7 +150,7 @@ LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> sh
       trigger_(std::move(trigger)),
       room_(std::move(room)),
       counter_(options.local_sgd_warmup_steps, options.gradient_accumulation_steps,
-               shards_->slab().layers(), schedule_->all(), shards_->reductions()),
+               shards_->slab().layers(), schedule_->all(), shards_->stages().begun()),
       behind_(shards_->slab().layers()),
       exchange_(shards_->slab(), shards_->live(), options, std::move(groups), room_.get()) {
   base_shard_ = BytesSent(exchange_.groups().model);
@@ -245,7 +245,7 @@ absl::StatusOr<bool> LayerSync::BeginForward(bool training, bool first_microbatc
   state_->Move();
   ENTRAIN_RETURN_IF_ERROR(counter_.BeginMicrobatch(first_microbatch));
   if (first_microbatch) {
-    shards_->BeginStep();
+    shards_->stages().BeginStep();
   }
   if (!counter_.in_warmup()) {
     ENTRAIN_RETURN_IF_ERROR(shards_->SetGradients(GradientScope::kLocal));
@@ -275,9 +275,9 @@ absl::Status LayerSync::EndStep() {
   }
   ENTRAIN_RETURN_IF_ERROR(counter_.CheckAllMicrobatches());
   ENTRAIN_RETURN_IF_ERROR(
-      Annotate(shards_->CheckReduced(), absl::StrCat("edit: end_step ", counter_.step())));
-  shards_->BeginStep();
-  counter_.EndStep(shards_->reductions());
+      Annotate(shards_->stages().CheckReduced(), absl::StrCat("edit: end_step ", counter_.step())));
+  shards_->stages().BeginStep();
+  counter_.EndStep(shards_->stages().begun());
   return absl::OkStatus();
 }
 
