@@ -17,20 +17,37 @@ void Normalise(std::vector<double>* weights) {
   }
 }
 
-// exp((least - G) / T) of the accepted: relative to the smallest norm, so that one is 1 and the sum
-// cannot vanish.
-std::vector<double> Exponentials(double temperature, absl::Span<const Candidate> brought) {
+// 1 of each that is accepted; `all`: of the rejected too.
+std::vector<double> Ones(absl::Span<const Candidate> brought, bool all) {
+  std::vector<double> ones;
+  for (const Candidate& one : brought) {
+    ones.push_back(all || one.accepted() ? 1 : 0);
+  }
+  return ones;
+}
+
+// w_n = 1 / accepted.
+std::vector<double> UniformWeights(absl::Span<const Candidate> brought) {
+  std::vector<double> weights = Ones(brought, /*all=*/false);
+  Normalise(&weights);
+  return weights;
+}
+
+// w_n = exp(-G_n / T) / sum over the accepted m of exp(-G_m / T)   (eq. 2). Both are taken relative to the smallest norm, so that one
+// exponential is 1 and the sum cannot vanish.
+std::vector<double> SoftmaxWeights(double temperature, absl::Span<const Candidate> brought) {
   double least = std::numeric_limits<double>::infinity();
   for (const Candidate& one : brought) {
     if (one.accepted()) {
       least = std::min(least, one.norm);
     }
   }
-  std::vector<double> result;
+  std::vector<double> weights;
   for (const Candidate& one : brought) {
-    result.push_back(one.accepted() ? std::exp((least - one.norm) / temperature) : 0);
+    weights.push_back(one.accepted() ? std::exp((least - one.norm) / temperature) : 0);
   }
-  return result;
+  Normalise(&weights);
+  return weights;
 }
 
 // Each replica's share of all that was trained; `all`: the rejected count too.
@@ -48,6 +65,34 @@ std::vector<double> Shares(absl::Span<const Candidate> brought, bool all) {
   return shares;
 }
 
+// w ← (1 - r) w + r s, s the shares.
+void MixWithShares(double ratio, const std::vector<double>& shares, std::vector<double>* weights) {
+  for (size_t n = 0; ratio > 0 && n < weights->size(); ++n) {
+    (*weights)[n] = (1 - ratio) * (*weights)[n] + ratio * shares[n];
+  }
+}
+
+std::vector<double> WeightsOf(const Weighing& how, absl::Span<const Candidate> brought) {
+  std::vector<double> weights = how.kind == Weighting::kSoftmax
+                                    ? SoftmaxWeights(how.temperature, brought)
+                                : how.kind == Weighting::kUniform ? UniformWeights(brought)
+                                                                  : Ones(brought, /*all=*/false);
+  MixWithShares(how.step_ratio, Shares(brought, /*all=*/false), &weights);
+  return weights;
+}
+
+// Weighing::compat. What is rejected loses its weight after it has counted.
+std::vector<double> AsPublished(const Weighing& how, absl::Span<const Candidate> brought) {
+  std::vector<double> weights = how.kind == Weighting::kSoftmax
+                                    ? SoftmaxWeights(how.temperature, brought)
+                                    : Ones(brought, /*all=*/true);
+  MixWithShares(how.step_ratio, Shares(brought, /*all=*/true), &weights);
+  if (how.kind == Weighting::kUniform) {
+    Normalise(&weights);
+  }
+  return weights;
+}
+
 }  // namespace
 
 bool Candidate::accepted() const {
@@ -56,34 +101,14 @@ bool Candidate::accepted() const {
 
 Verdict Weigh(const Weighing& how, absl::Span<const Candidate> brought) {
   Verdict verdict;
-  const bool softmax = how.kind == Weighting::kSoftmax;
-  std::vector<double> weights;
-  for (const Candidate& one : brought) {
-    verdict.accepted += one.accepted() ? 1 : 0;
-    weights.push_back(how.compat || one.accepted() ? 1 : 0);
-  }
-  if (softmax) {
-    weights = Exponentials(how.temperature, brought);
-  }
-  const bool normalised = softmax || (how.kind == Weighting::kUniform && !how.compat);
-  if (normalised) {
-    Normalise(&weights);
-  }
-  if (how.step_ratio > 0) {
-    const std::vector<double> shares = Shares(brought, how.compat);
-    for (size_t n = 0; n < weights.size(); ++n) {
-      weights[n] = (1 - how.step_ratio) * weights[n] + how.step_ratio * shares[n];
+  verdict.weights = how.compat ? AsPublished(how, brought) : WeightsOf(how, brought);
+  for (size_t n = 0; n < brought.size(); ++n) {
+    if (brought[n].accepted()) {
+      ++verdict.accepted;
+    } else {
+      verdict.weights[n] = 0;
     }
   }
-  if (how.kind == Weighting::kUniform && how.compat) {
-    Normalise(&weights);
-  }
-  for (size_t n = 0; n < weights.size(); ++n) {
-    if (!brought[n].accepted()) {
-      weights[n] = 0;  // in compat after it has counted
-    }
-  }
-  verdict.weights = std::move(weights);
   return verdict;
 }
 
