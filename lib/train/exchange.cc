@@ -45,15 +45,6 @@ std::unique_ptr<DeltaReducer> ReducerOf(const EditOptions& options) {
   return std::make_unique<LinearReducer>();
 }
 
-// In row order.
-double SumOfColumn(const std::vector<double>& table, size_t width, size_t column) {
-  double sum = 0;
-  for (size_t at = column; at < table.size(); at += width) {
-    sum += table[at];
-  }
-  return sum;
-}
-
 AnomalyOptions DetectorOf(const EditOptions& options) {
   return {.alpha = options.ewma_alpha,
           .warmup = options.ewma_warmup_steps,
@@ -62,14 +53,73 @@ AnomalyOptions DetectorOf(const EditOptions& options) {
           .ingest_rejected = options.compat};
 }
 
+// That what has been enqueued on a device is that.
+absl::Status CheckDevice() {
+  const KernelStream* const on = KernelStream::Current();
+  return on == nullptr ? absl::OkStatus() : on->status();
+}
+
+// Only in exact checkpoints: elsewhere a run begins without debts.
+void VisitReducer(MergeState* state, bool owes, const Slab& slab, StateVisitor& visitor) {
+  if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
+    return;
+  }
+  visitor.Value("reducer/calls", Holder::kRank, state->calls());
+  for (const int layer : slab.training()) {
+    const int64_t valid = slab.layer(layer).valid;
+    if (owes && valid > 0) {
+      visitor.Array(absl::StrCat("reducer/owed/", layer), Holder::kRank, DType::kF32,
+                    state->Owed(layer, valid), valid);
+    }
+  }
+}
+
+// The sum of squares of Delta = a - theta over this rank's shard; in plain averaging, which has no
+// anchor, of theta, to see whether it is finite.
+double SquareOfShard(const float* anchor, const float* theta, int64_t count) {
+  const Kernels& kernels = CurrentKernels();
+  return anchor == nullptr ? kernels.sum_of_squares(theta, count)
+                           : kernels.square_of_delta(anchor, theta, count);
+}
+
+// How the published code finds out that all were rejected: on each shard for itself.
+bool Vanishes(const float* mean, int64_t count, DeviceRoom* room) {
+  std::vector<float> here;
+  if (room != nullptr) {
+    here.resize(static_cast<size_t>(count));
+    CopyArray(here.data(), mean, count * kFloat);
+    KernelStream::Current()->Note(FinishKernels(room->limit()));
+    mean = here.data();
+  }
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    sum += std::abs(mean[i]);
+  }
+  return sum < 1e-6;
+}
+
+// Whatever the level of the log: who sets is_debug asks for it.
+void LogDecision(int layer, uint64_t rendezvous, int replica, const LayerReport& report) {
+  const auto me = static_cast<size_t>(replica);
+  LogLine(LogLevel::kInfo,
+          absl::StrFormat("edit: rendezvous %d, layer %d, replica %d: norm %g, z %g of %g, %s, "
+                          "weight %g, clip factor %g%s; accepted so far %d of %d",
+                          rendezvous, layer, replica, report.norms[me], report.score.z,
+                          report.score.limit, report.accepted ? "accepted" : "rejected",
+                          report.weights[me], report.clip_factor,
+                          report.rolled_back ? ", rolled back" : "", report.accepted_ever,
+                          report.brought_ever));
+}
+
 }  // namespace
 
 Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
-                   Groups groups, DeviceRoom* room)
+                   ExchangeGroups groups, DeviceRoom* room)
     : slab_(slab),
       live_(live),
       options_(options),
       groups_(std::move(groups)),
+      sums_(slab, groups_, options_.timeout_ns),
       room_(room),
       reducer_(ReducerOf(options)),
       me_(groups_.sync == nullptr ? 0 : groups_.sync->rank()),
@@ -81,7 +131,7 @@ Exchange::Exchange(const Slab& slab, const LayerArrays& live, const EditOptions&
       gaps_(slab.layers()),
       overlapped_(static_cast<size_t>(slab.layers()), 0),
       finite_(static_cast<size_t>(slab.layers()), 1),
-      pool_(2 * slab.largest_padded() / slab.slots() * kFloat),
+      deltas_(room, slab.largest().shard),
       verdicts_(static_cast<size_t>(slab.layers())),
       reports_(static_cast<size_t>(slab.layers())),
       flights_(static_cast<size_t>(slab.layers())) {
@@ -132,23 +182,7 @@ void Exchange::VisitState(StateVisitor& visitor) {
   }
   visitor.Array("layers/brought", Holder::kAll, DType::kI64, brought_.data(), slab_.layers());
   visitor.Array("layers/accepted", Holder::kAll, DType::kI64, accepted_.data(), slab_.layers());
-  VisitReducer(visitor);
-}
-
-// Only in exact checkpoints: elsewhere a run begins without debts.
-void Exchange::VisitReducer(StateVisitor& visitor) {
-  MergeState* const state = reducer_->state();
-  if (state == nullptr || visitor.kind() != CheckpointKind::kExact) {
-    return;
-  }
-  visitor.Value("reducer/calls", Holder::kRank, state->calls());
-  for (const int layer : slab_.training()) {
-    const int64_t valid = slab_.layer(layer).valid;
-    if (options_.error_feedback && valid > 0) {
-      visitor.Array(absl::StrCat("reducer/owed/", layer), Holder::kRank, DType::kF32,
-                    state->Owed(layer, valid), valid);
-    }
-  }
+  VisitReducer(reducer_->state(), options_.error_feedback, slab_, visitor);
 }
 
 void Exchange::Adopt(bool live) {
@@ -182,7 +216,8 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
                                           std::vector<double>* norms) {
   std::vector<double> values;
   for (const int l : layers) {
-    values.push_back(Share(l, SquareOfShard(l)));
+    values.push_back(
+        sums_.Share(l, SquareOfShard(anchors_.anchor(l), Source(l), slab_.layer(l).valid)));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   values.insert(values.end(), {static_cast<double>(mine->tokens_since), mine->metric_sum,
@@ -190,11 +225,11 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
   if (groups_.held.exist()) {
     values.push_back(absl::bit_cast<double>(anchors_.checksum()));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(slab_.layers(), values));
-  ENTRAIN_RETURN_IF_ERROR(CheckCopies(layers, all));
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, sums_.Gather(slab_.layers(), values));
+  ENTRAIN_RETURN_IF_ERROR(sums_.CheckCopies(layers, all));
   const size_t width = values.size();
   for (size_t i = 0; i < layers.size(); ++i) {
-    const double norm = std::sqrt(SumOfColumn(all, width, i));
+    const double norm = std::sqrt(ReplicaSums::SumOfColumn(all, width, i));
     const auto layer = static_cast<size_t>(layers[i]);
     bool rejected = false;
     if (!detectors_.empty() && mine->steps_since > 0) {
@@ -211,39 +246,6 @@ absl::Status Exchange::JudgeWithinReplica(const std::vector<int>& layers, Standi
     mine->flags |= static_cast<uint64_t>(all[row + layers.size() + 3]);
   }
   return absl::OkStatus();
-}
-
-// `all`: what each rank of the replica has brought to JudgeWithinReplica.
-absl::Status Exchange::CheckCopies(const std::vector<int>& layers,
-                                   const std::vector<double>& all) const {
-  if (!groups_.held.exist()) {
-    return absl::OkStatus();
-  }
-  std::vector<double> squares;
-  std::vector<uint64_t> checksums;
-  const size_t width = all.size() / static_cast<size_t>(groups_.model->size());
-  for (auto row = all.begin(); row != all.end(); row += static_cast<std::ptrdiff_t>(width)) {
-    squares.insert(squares.end(), row, row + static_cast<std::ptrdiff_t>(layers.size()));
-    checksums.push_back(absl::bit_cast<uint64_t>(row[static_cast<std::ptrdiff_t>(width) - 1]));
-  }
-  absl::Status same = groups_.held.CheckSquares(slab_, layers, squares);
-  same.Update(groups_.held.CheckAnchors(checksums));
-  if (!same.ok()) {
-    // All of the replica see the same table. They leave together, so that each has this error and
-    // not another's abort.
-    Courier::Doing("rendezvous: leaving together");
-    groups_.model->Barrier(Options(slab_.layers())).IgnoreError();
-  }
-  return same;
-}
-
-// The sum of squares of Delta = a - theta over this rank's shard; in plain averaging, which has no
-// anchor, of theta, to see whether it is finite.
-double Exchange::SquareOfShard(int layer) const {
-  const int64_t count = slab_.layer(layer).valid;
-  const Kernels& kernels = CurrentKernels();
-  return anchors_.exist() ? kernels.square_of_delta(anchors_.anchor(layer), Source(layer), count)
-                          : kernels.sum_of_squares(Source(layer), count);
 }
 
 // Where theta is not f32 it counts as a + (theta - rounded a): by how far training has moved it. So
@@ -267,7 +269,7 @@ const float* Exchange::Source(int layer) const {
 }
 
 // The anchor as theta's type has it.
-void Exchange::RoundAnchor(const Wide& wide, int layer, float* to) const {
+void Exchange::RoundAnchor(const WideShard& wide, int layer, float* to) const {
   const int64_t count = slab_.layer(layer).valid;
   if (live_.dtype == DType::kF32) {
     CopyArray(to, anchors_.anchor(layer), count * kFloat);
@@ -275,26 +277,6 @@ void Exchange::RoundAnchor(const Wide& wide, int layer, float* to) const {
   }
   CurrentKernels().cast(wide.rounded, live_.dtype, anchors_.anchor(layer), DType::kF32, count);
   CurrentKernels().cast(to, DType::kF32, wide.rounded, live_.dtype, count);
-}
-
-// What each rank of the replica has, in rank order: whoever adds it up in that order, in double,
-// gets the same bits as all the others.
-absl::StatusOr<std::vector<double>> Exchange::GatherFromModel(
-    int64_t tag, const std::vector<double>& values) const {
-  if (groups_.model == nullptr) {
-    return values;
-  }
-  std::vector<double> all(values.size() * static_cast<size_t>(groups_.model->size()));
-  Courier::Doing(tag == slab_.layers() ? "rendezvous: the norms of the replica"
-                                       : absl::StrCat("layer ", tag, ": the norms of the step"));
-  ENTRAIN_RETURN_IF_ERROR(groups_.model->AllGather(
-      values.data(), all.data(), static_cast<int64_t>(values.size()), DType::kF64, Options(tag)));
-  return all;
-}
-
-// What several ranks hold copies of counts once.
-double Exchange::Share(int layer, double square) const {
-  return square / (groups_.copies * (slab_.layer(layer).replicated ? groups_.tensor : 1));
 }
 
 // One record a replica: its standing, and the norms of all layers that train.
@@ -399,15 +381,15 @@ absl::Status Exchange::Begin(int layer) {
   }
   Courier::Doing(absl::StrCat("layer ", layer, ": this replica's delta"));
   Flight& flight = flights_[at];
-  ENTRAIN_RETURN_IF_ERROR(TakeDelta(valid, &flight));
-  FillDelta(layer, flight.delta);
+  ENTRAIN_ASSIGN_OR_RETURN(flight.delta, deltas_.Take(valid));
+  FillDelta(layer, flight.delta.data);
   if (room_ != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(FinishKernels(room_->limit()));
   }
-  ENTRAIN_ASSIGN_OR_RETURN(flight.work,
-                           reducer_->Begin(groups_.sync.get(), verdicts_[at].weights,
-                                           absl::MakeSpan(flight.delta, static_cast<size_t>(valid)),
-                                           OptionsOfDelta(layer)));
+  ENTRAIN_ASSIGN_OR_RETURN(
+      flight.work, reducer_->Begin(groups_.sync.get(), verdicts_[at].weights,
+                                   absl::MakeSpan(flight.delta.data, static_cast<size_t>(valid)),
+                                   OptionsOfDelta(layer)));
   return absl::OkStatus();
 }
 
@@ -441,28 +423,14 @@ absl::Status Exchange::Finish(int layer) {
     Courier::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
     ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
     Courier::Doing(absl::StrCat("layer ", layer, ": the step"));
-    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta));
-    GiveDelta(std::move(flight));
+    ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta.data));
+    deltas_.Give(std::move(flight.delta));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   if (options_.is_debug && (groups_.model == nullptr || groups_.model->rank() == 0)) {
-    LogDecision(layer);
+    LogDecision(layer, standings_[static_cast<size_t>(me_)].round + 1, me_, reports_[at]);
   }
   return absl::OkStatus();
-}
-
-// Whatever the level of the log: who sets is_debug asks for it.
-void Exchange::LogDecision(int layer) const {
-  const LayerReport& report = reports_[static_cast<size_t>(layer)];
-  const auto me = static_cast<size_t>(me_);
-  LogLine(LogLevel::kInfo,
-          absl::StrFormat("edit: rendezvous %d, layer %d, replica %d: norm %g, z %g of %g, %s, "
-                          "weight %g, clip factor %g%s; accepted so far %d of %d",
-                          standings_[me].round + 1, layer, me_, report.norms[me], report.score.z,
-                          report.score.limit, report.accepted ? "accepted" : "rejected",
-                          report.weights[me], report.clip_factor,
-                          report.rolled_back ? ", rolled back" : "", report.accepted_ever,
-                          report.brought_ever));
 }
 
 // Ranks whose shard of the layer is all padding take part for the others' sake.
@@ -479,7 +447,7 @@ absl::Status Exchange::Combine(int layer, float* mean) {
   }
   if (!anchors_.exist()) {
     live_.Write(layer, mean, l.valid);
-  } else if (options_.compat && options_.skip_anomaly && Vanishes(layer, mean)) {
+  } else if (options_.compat && options_.skip_anomaly && Vanishes(mean, l.valid, room_)) {
     RollBack(layer);
   } else {
     // Overlapped, nobody wants what would be published: it goes where the mean was. So does what is
@@ -499,17 +467,17 @@ absl::Status Exchange::Combine(int layer, float* mean) {
 absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const float* mean) const {
   const int64_t count = slab_.layer(layer).valid;
   const Kernels& kernels = CurrentKernels();
-  std::vector<double> squares = {Share(layer, kernels.sum_of_squares(mean, count))};
+  std::vector<double> squares = {sums_.Share(layer, kernels.sum_of_squares(mean, count))};
   if ((options_.staleness_penalty || options_.outer_momentum_clip > 0) && outer_.arrays() > 0) {
     const float* const momentum = anchors_.outer(0, layer);
-    squares.push_back(Share(layer, kernels.sum_of_squares(momentum, count)));
-    squares.push_back(Share(layer, kernels.square_of_delta(momentum, mean, count)));
+    squares.push_back(sums_.Share(layer, kernels.sum_of_squares(momentum, count)));
+    squares.push_back(sums_.Share(layer, kernels.square_of_delta(momentum, mean, count)));
   }
   ENTRAIN_RETURN_IF_ERROR(CheckDevice());
   const size_t width = squares.size();
-  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, GatherFromModel(layer, squares));
+  ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> all, sums_.Gather(layer, squares));
   for (size_t i = 0; i < width; ++i) {
-    squares[i] = SumOfColumn(all, width, i);
+    squares[i] = ReplicaSums::SumOfColumn(all, width, i);
   }
   return squares;
 }
@@ -548,23 +516,6 @@ OuterOptimizer::Scales Exchange::ScalesOf(int layer, const std::vector<double>& 
     gaps_.Moved(layer, options_.outer_lr * step);
   }
   return scales;
-}
-
-// How the published code finds out that all were rejected: on each shard for itself.
-bool Exchange::Vanishes(int layer, const float* mean) const {
-  const int64_t count = slab_.layer(layer).valid;
-  std::vector<float> here;
-  if (room_ != nullptr) {
-    here.resize(static_cast<size_t>(count));
-    CopyArray(here.data(), mean, count * kFloat);
-    KernelStream::Current()->Note(FinishKernels(room_->limit()));
-    mean = here.data();
-  }
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    sum += std::abs(mean[i]);
-  }
-  return sum < 1e-6;
 }
 
 // Nobody brought anything usable: back to where all agreed, a and b untouched. Plain averaging has

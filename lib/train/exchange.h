@@ -26,7 +26,7 @@
 #include "lib/memory/buffer.h"
 #include "lib/train/anchors.h"
 #include "lib/train/anomaly.h"
-#include "lib/train/copies.h"
+#include "lib/train/delta_buffers.h"
 #include "lib/train/device_room.h"
 #include "lib/train/edit_options.h"
 #include "lib/train/layer_arrays.h"
@@ -35,6 +35,7 @@
 #include "lib/train/penalty.h"
 #include "lib/train/reducer.h"
 #include "lib/train/rendezvous.h"
+#include "lib/train/replica_sums.h"
 #include "lib/train/slab.h"
 #include "lib/train/staleness.h"
 
@@ -53,18 +54,19 @@ struct LayerReport {
   int64_t brought_ever = 0, accepted_ever = 0;
 };
 
+// Where theta is not f32: a shard of it in f32, and of the rounded anchor.
+struct WideShard {
+  OwnedBuffer host;
+  float *theta = nullptr, *anchor = nullptr;
+  std::byte* rounded = nullptr;
+};
+
 class Exchange final : public LayerExchange {
  public:
-  struct Groups {
-    std::shared_ptr<Communicator> model, sync;  // for this object alone; null: a group of one
-    int copies = 1;                             // ranks of the model group with the same parameters
-    int tensor = 1;                             // as many again, of layers that are replicated
-    Copies held;                                // which ranks of the model group these are
-  };
   // `slab`, `live` (theta) and `room` outlive this. `room`: of the device that theta is on; null: on
   // the host.
-  Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options, Groups groups,
-           DeviceRoom* room);
+  Exchange(const Slab& slab, const LayerArrays& live, const EditOptions& options,
+           ExchangeGroups groups, DeviceRoom* room);
   // Ends what is under way, on all ranks.
   ~Exchange() override;
 
@@ -92,7 +94,7 @@ class Exchange final : public LayerExchange {
   void DropSnapshot(const std::vector<int>& layers) override;
 
   // No layer is between Begin and Finish: frees what they travelled in.
-  void FreeBuffers() { pool_.Clear(); }
+  void FreeBuffers() { deltas_.Clear(); }
 
   // For an exchange behind further steps: takes what the live parameters of these layers are now.
   // kRestart: they go on from the anchor.
@@ -107,25 +109,15 @@ class Exchange final : public LayerExchange {
   // By replica, as of the last Judge.
   const std::vector<Standing>& standings() const { return standings_; }
   const LayerReport& report(int layer) const { return reports_[static_cast<size_t>(layer)]; }
-  const Groups& groups() const { return groups_; }
+  const ExchangeGroups& groups() const { return groups_; }
 
  private:
   // A layer between Begin and Finish.
   struct Flight {
-    OwnedBuffer buffer;
-    float* delta = nullptr;  // there, or on a device
+    DeltaBuffers::Delta delta;
     RefPtr<Work> work;
   };
 
-  absl::Status TakeDelta(int64_t count, Flight* flight);
-  void GiveDelta(Flight flight);
-
-  void VisitReducer(StateVisitor& visitor);
-  double SquareOfShard(int layer) const;
-  absl::StatusOr<std::vector<double>> GatherFromModel(int64_t tag,
-                                                      const std::vector<double>& values) const;
-  absl::Status CheckCopies(const std::vector<int>& layers, const std::vector<double>& all) const;
-  double Share(int layer, double square) const;
   absl::Status JudgeWithinReplica(const std::vector<int>& layers, Standing* mine,
                                   std::vector<double>* norms);
   absl::StatusOr<bool> ShareNorms(const std::vector<int>& layers, const Standing& mine,
@@ -137,33 +129,24 @@ class Exchange final : public LayerExchange {
   absl::Status Combine(int layer, float* mean);
   absl::StatusOr<std::vector<double>> OuterSquares(int layer, const float* mean) const;
   OuterOptimizer::Scales ScalesOf(int layer, const std::vector<double>& squares);
-  bool Vanishes(int layer, const float* mean) const;
   void RollBack(int layer);
-  void LogDecision(int layer) const;
 
-  // Where theta is not f32: a shard of it in f32, and of the rounded anchor.
-  struct Wide {
-    OwnedBuffer host;
-    float *theta = nullptr, *anchor = nullptr;
-    std::byte* rounded = nullptr;
-  };
-  absl::StatusOr<Wide> MakeWide();
   absl::Status ReserveOnDevice();
   float* Taken(int layer) const { return taken_ + slab_.layer(layer).offset; }
   // What is exchanged, until the next call.
   const float* Source(int layer) const;
-  void RoundAnchor(const Wide& wide, int layer, float* to) const;
+  void RoundAnchor(const WideShard& wide, int layer, float* to) const;
   // For whoever merges: theta in f32, to change; and then to put back.
   float* Open(int layer) const;
   void Close(int layer, const float* theta) const;
   CallOptions Options(int64_t tag, int64_t patience_ns = 0) const;
   CallOptions OptionsOfDelta(int layer) const;
-  absl::Status CheckDevice() const;
 
   const Slab& slab_;
   const LayerArrays& live_;
   const EditOptions options_;
-  const Groups groups_;
+  const ExchangeGroups groups_;
+  const ReplicaSums sums_;
   DeviceRoom* const room_;
   const std::unique_ptr<DeltaReducer> reducer_;
   const int me_;  // this replica
@@ -174,13 +157,12 @@ class Exchange final : public LayerExchange {
   std::vector<int64_t> brought_, accepted_;  // by layer: the report's ..._ever
   std::vector<Standing> standings_;
   StalenessGaps gaps_;
-  Wide wide_, merging_;     // of whoever runs exchanges; of whoever merges
-  OwnedBuffer snapshot_;    // as the slab; from the first Snapshot on
-  float* taken_ = nullptr;  // there, or on a device
+  WideShard wide_, merging_;  // of whoever runs exchanges; of whoever merges
+  OwnedBuffer snapshot_;      // as the slab; from the first Snapshot on
+  float* taken_ = nullptr;    // there, or on a device
   // By layer, for whole words are written by one thread each: a snapshot of it is in use; what was taken was finite.
   std::vector<int32_t> overlapped_, finite_;
-  BufferPool pool_;
-  std::vector<float*> idle_deltas_;   // on a device
+  DeltaBuffers deltas_;
   std::vector<Verdict> verdicts_;     // by layer
   std::vector<LayerReport> reports_;  // by layer
   std::vector<Flight> flights_;       // by layer

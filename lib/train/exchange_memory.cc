@@ -10,6 +10,22 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
+absl::StatusOr<WideShard> MakeWide(DeviceRoom* room, int64_t most, DType type) {
+  const int64_t bytes = most * (2 * kFloat + SizeOf(type));
+  WideShard wide;
+  std::byte* memory = nullptr;
+  if (room != nullptr) {
+    ENTRAIN_ASSIGN_OR_RETURN(memory, room->Keep(bytes));
+  } else {
+    ENTRAIN_ASSIGN_OR_RETURN(wide.host, OwnedBuffer::Allocate(bytes));
+    memory = wide.host.data();
+  }
+  wide.theta = reinterpret_cast<float*>(memory);
+  wide.anchor = wide.theta + most;
+  wide.rounded = memory + 2 * most * kFloat;
+  return wide;
+}
+
 }  // namespace
 
 // On a device deltas have the same order on all ranks, so that their calls may go any way; and
@@ -25,33 +41,11 @@ CallOptions Exchange::OptionsOfDelta(int layer) const {
   return options;
 }
 
-// That what has been enqueued is that.
-absl::Status Exchange::CheckDevice() const {
-  return room_ == nullptr ? absl::OkStatus() : KernelStream::Current()->status();
-}
-
-absl::StatusOr<Exchange::Wide> Exchange::MakeWide() {
-  const int64_t most = slab_.largest().shard;
-  const int64_t bytes = most * (2 * kFloat + SizeOf(live_.dtype));
-  Wide wide;
-  std::byte* memory = nullptr;
-  if (room_ != nullptr) {
-    ENTRAIN_ASSIGN_OR_RETURN(memory, room_->Keep(bytes));
-  } else {
-    ENTRAIN_ASSIGN_OR_RETURN(wide.host, OwnedBuffer::Allocate(bytes));
-    memory = wide.host.data();
-  }
-  wide.theta = reinterpret_cast<float*>(memory);
-  wide.anchor = wide.theta + most;
-  wide.rounded = memory + 2 * most * kFloat;
-  return wide;
-}
-
 absl::Status Exchange::Reserve() {
   if (live_.dtype != DType::kF32) {
-    ENTRAIN_ASSIGN_OR_RETURN(wide_, MakeWide());
+    ENTRAIN_ASSIGN_OR_RETURN(wide_, MakeWide(room_, slab_.largest().shard, live_.dtype));
     if (options_.overlap_steps > 0) {
-      ENTRAIN_ASSIGN_OR_RETURN(merging_, MakeWide());
+      ENTRAIN_ASSIGN_OR_RETURN(merging_, MakeWide(room_, slab_.largest().shard, live_.dtype));
     }
   }
   return room_ == nullptr ? absl::OkStatus() : ReserveOnDevice();
@@ -59,10 +53,7 @@ absl::Status Exchange::Reserve() {
 
 absl::Status Exchange::ReserveOnDevice() {
   const int64_t most = slab_.largest().shard;
-  for (int i = 0; i < options_.in_flight(); ++i) {
-    ENTRAIN_ASSIGN_OR_RETURN(std::byte* const delta, room_->Keep(most * kFloat));
-    idle_deltas_.push_back(reinterpret_cast<float*>(delta));
-  }
+  ENTRAIN_ASSIGN_OR_RETURN(float* const delta, deltas_.Reserve(options_.in_flight()));
   if (!options_.plain()) {
     ENTRAIN_RETURN_IF_ERROR(anchors_.Reserve(outer_.arrays()));
   }
@@ -74,8 +65,8 @@ absl::Status Exchange::ReserveOnDevice() {
   }
   const auto replicas = static_cast<size_t>(groups_.sync->size());
   const std::vector<double> weights(replicas, 1.0 / static_cast<double>(replicas));
-  const Call call = reducer_->AllReduce(
-      weights, absl::MakeSpan(idle_deltas_[0], static_cast<size_t>(most)), OptionsOfDelta(0));
+  const Call call = reducer_->AllReduce(weights, absl::MakeSpan(delta, static_cast<size_t>(most)),
+                                        OptionsOfDelta(0));
   return groups_.sync->Reserve(call, options_.in_flight());
 }
 
@@ -83,25 +74,6 @@ void Exchange::SealAnchors() {
   if (anchors_.exist()) {
     anchors_.SealAll();
   }
-}
-
-absl::Status Exchange::TakeDelta(int64_t count, Flight* flight) {
-  if (room_ != nullptr) {  // as many as are ever under way were reserved
-    flight->delta = idle_deltas_.back();
-    idle_deltas_.pop_back();
-    return absl::OkStatus();
-  }
-  ENTRAIN_ASSIGN_OR_RETURN(flight->buffer, pool_.Take(count * kFloat));
-  flight->delta = reinterpret_cast<float*>(flight->buffer.data());
-  return absl::OkStatus();
-}
-
-// Whoever takes it next, on a device, uses it behind what has been enqueued so far.
-void Exchange::GiveDelta(Flight flight) {
-  if (room_ != nullptr && flight.delta != nullptr) {
-    idle_deltas_.push_back(flight.delta);
-  }
-  pool_.Give(std::move(flight.buffer));
 }
 
 }  // namespace entrain

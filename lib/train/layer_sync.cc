@@ -42,12 +42,12 @@ absl::Status AgreeOnReplicated(Communicator& comm, const Slab& slab) {
   return AgreeOn(comm, "the tensor group", replicated);
 }
 
-absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const LayerShards& shards,
-                                            const FragmentSchedule& schedule,
-                                            const EditOptions& options) {
+absl::StatusOr<ExchangeGroups> MakeGroups(const Mesh& mesh, const LayerShards& shards,
+                                          const FragmentSchedule& schedule,
+                                          const EditOptions& options) {
   const Slab& slab = shards.slab();
   const auto type = static_cast<double>(shards.live().dtype);
-  Exchange::Groups groups;
+  ExchangeGroups groups;
   groups.copies = mesh.length(Axis::kContext);
   groups.tensor = mesh.length(Axis::kTensor);
   if (groups.tensor > 1) {
@@ -75,7 +75,7 @@ absl::StatusOr<Exchange::Groups> MakeGroups(const Mesh& mesh, const LayerShards&
   return groups;
 }
 
-absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const Exchange::Groups& groups,
+absl::StatusOr<std::unique_ptr<SyncTrigger>> MakeTrigger(const ExchangeGroups& groups,
                                                          const FragmentSchedule* schedule,
                                                          const EditOptions& options) {
   if (!options.use_async) {
@@ -121,8 +121,7 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
     ENTRAIN_RETURN_IF_ERROR(CheckOptions(options));
     ENTRAIN_RETURN_IF_ERROR(CheckShards(*mesh, *shards, options));
     auto schedule = std::make_unique<const FragmentSchedule>(options, shards->slab());
-    ENTRAIN_ASSIGN_OR_RETURN(Exchange::Groups groups,
-                             MakeGroups(*mesh, *shards, *schedule, options));
+    ENTRAIN_ASSIGN_OR_RETURN(ExchangeGroups groups, MakeGroups(*mesh, *shards, *schedule, options));
     ENTRAIN_ASSIGN_OR_RETURN(auto trigger, MakeTrigger(groups, schedule.get(), options));
     std::unique_ptr<DeviceRoom> room;
     if (shards->room() != nullptr) {
@@ -140,7 +139,7 @@ absl::StatusOr<std::shared_ptr<LayerSync>> LayerSync::Create(std::shared_ptr<Mes
 }
 
 LayerSync::LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
-                     const EditOptions& options, Exchange::Groups groups,
+                     const EditOptions& options, ExchangeGroups groups,
                      std::unique_ptr<const FragmentSchedule> schedule,
                      std::unique_ptr<SyncTrigger> trigger, std::unique_ptr<DeviceRoom> room)
     : mesh_(std::move(mesh)),

@@ -119,7 +119,7 @@ class LayerSync final {
 
  private:
   LayerSync(std::shared_ptr<Mesh> mesh, std::shared_ptr<LayerShards> shards,
-            const EditOptions& options, Exchange::Groups groups,
+            const EditOptions& options, ExchangeGroups groups,
             std::unique_ptr<const FragmentSchedule> schedule, std::unique_ptr<SyncTrigger> trigger,
             std::unique_ptr<DeviceRoom> room);
   ~LayerSync() = default;
