@@ -242,7 +242,7 @@ entrain_status_t entrain_acco_work(entrain_acco_t* acco, entrain_work_t** work) 
   return GuardCall(
       __func__, acco,
       [&]() -> absl::Status {
-        return WatchOn(acco, "acco_round", -1, work, [&](entrain::Courier::Continuation then) {
+        return WatchOn(acco, "acco_round", -1, work, [&](entrain::WorkerThread::Continuation then) {
           return acco->channel->WhenReady(std::move(then));
         });
       },

@@ -17,11 +17,11 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
-using entrain::Courier;
 using entrain::DType;
 using entrain::EditOption;
 using entrain::EditOptions;
 using entrain::LayerSync;
+using entrain::WorkerThread;
 
 namespace {
 
@@ -264,7 +264,7 @@ entrain_status_t entrain_edit_layer_work(entrain_edit_t* edit, int32_t layer,
                                          entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(edit, layer));
-    return WatchOn(edit, "edit_layer", layer, work, [&](Courier::Continuation then) {
+    return WatchOn(edit, "edit_layer", layer, work, [&](WorkerThread::Continuation then) {
       return edit->edit->WhenLayerOver(layer, std::move(then));
     });
   });

@@ -19,10 +19,10 @@
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
-using entrain::Courier;
 using entrain::DType;
 using entrain::LayerShards;
 using entrain::Mesh;
+using entrain::WorkerThread;
 
 namespace {
 
@@ -422,7 +422,7 @@ entrain_status_t entrain_shard_gather_work(entrain_shard_t* shard, int32_t layer
                                            entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckLayer(shard, layer));
-    return WatchOn(shard, "shard_gather", layer, work, [&](Courier::Continuation then) {
+    return WatchOn(shard, "shard_gather", layer, work, [&](WorkerThread::Continuation then) {
       return shard->shards->WhenGathered(layer, std::move(then));
     });
   });
@@ -461,7 +461,7 @@ entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* shard) {
 entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work) {
   return Guard(__func__, Does::kStart, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
-    return WatchOn(shard, "shard_gradients", -1, work, [&](Courier::Continuation then) {
+    return WatchOn(shard, "shard_gradients", -1, work, [&](WorkerThread::Continuation then) {
       return shard->shards->WhenGradientsFinished(std::move(then));
     });
   });

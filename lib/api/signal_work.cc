@@ -50,16 +50,16 @@ RefPtr<Work> StartedCalls::Start(const void* owner, absl::string_view operation,
   }
   RefPtr<SignalWork> work = NewWork(operation);
   const auto result = std::make_shared<absl::Status>(absl::AbortedError("it was not made"));
-  const uint64_t number = courier_.Post([result, call = std::move(call)]() mutable {
+  const uint64_t number = worker_.Post([result, call = std::move(call)]() mutable {
     *result = call();
     return absl::OkStatus();
   });
-  courier_.WhenDone(number, [result, work](const absl::Status&) { work->Over(*result); });
+  worker_.WhenDone(number, [result, work](const absl::Status&) { work->Over(*result); });
   return RefPtr<Work>::Adopt(work.Leak());
 }
 
 absl::Status StartedCalls::CheckIdle(absl::string_view name) const {
-  if (courier_.idle()) {
+  if (worker_.idle()) {
     return absl::OkStatus();
   }
   absl::MutexLock lock(&mutex_);
@@ -69,7 +69,7 @@ absl::Status StartedCalls::CheckIdle(absl::string_view name) const {
 
 bool StartedCalls::RunsFor(const void* owner) const {
   absl::MutexLock lock(&mutex_);
-  return owner_ == owner && !courier_.idle();
+  return owner_ == owner && !worker_.idle();
 }
 
 }  // namespace entrain::api

@@ -18,7 +18,7 @@
 #include "lib/comm/communicator.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/work.h"
-#include "lib/train/courier.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain::api {
 
@@ -58,7 +58,7 @@ class StartedCalls {
   absl::Status CheckIdle(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether a call of the owner's is not over. Join waits until it is: the owner has to make it fail before.
   bool RunsFor(const void* owner) const ABSL_LOCKS_EXCLUDED(mutex_);
-  void Join() { courier_.Drain().IgnoreError(); }
+  void Join() { worker_.Drain().IgnoreError(); }
 
  private:
   const std::shared_ptr<Engine> engine_;
@@ -67,7 +67,7 @@ class StartedCalls {
   const void* owner_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the last call
   absl::string_view operation_ ABSL_GUARDED_BY(mutex_);  // its
   // No limit: what it runs has time limits.
-  Courier courier_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
+  WorkerThread worker_{std::numeric_limits<int64_t>::max(), [](const absl::Status&) {}};
 };
 
 }  // namespace entrain::api

@@ -13,9 +13,9 @@
 #include "lib/base/log.h"
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/courier.h"
 #include "lib/train/placed_array.h"
 #include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 namespace {
@@ -291,7 +291,7 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
   if (groups_.sync != nullptr) {
     records.resize(width * static_cast<size_t>(groups_.sync->size()));
     const CallOptions options = Options(slab_.layers(), patience_ns);
-    Courier::Doing("rendezvous: the standings of all replicas", options.timeout_ns);
+    WorkerThread::Doing("rendezvous: the standings of all replicas", options.timeout_ns);
     ENTRAIN_RETURN_IF_ERROR(groups_.sync->AllGather(
         record.data(), records.data(), static_cast<int64_t>(width), DType::kU64, options));
   }
@@ -303,7 +303,7 @@ absl::StatusOr<bool> Exchange::ShareNorms(const std::vector<int>& layers, const 
   if (!same.ok()) {
     // All of the group see the same table. They leave together, so that each has this error and not
     // another's abort.
-    Courier::Doing("rendezvous: leaving together");
+    WorkerThread::Doing("rendezvous: leaving together");
     groups_.sync->Barrier(Options(slab_.layers())).IgnoreError();
     return same;
   }
@@ -379,7 +379,7 @@ absl::Status Exchange::Begin(int layer) {
   if (verdicts_[at].accepted == 0 || valid == 0) {
     return absl::OkStatus();
   }
-  Courier::Doing(absl::StrCat("layer ", layer, ": this replica's delta"));
+  WorkerThread::Doing(absl::StrCat("layer ", layer, ": this replica's delta"));
   Flight& flight = flights_[at];
   ENTRAIN_ASSIGN_OR_RETURN(flight.delta, deltas_.Take(valid));
   FillDelta(layer, flight.delta.data);
@@ -420,9 +420,9 @@ absl::Status Exchange::Finish(int layer) {
     RollBack(layer);
   } else {
     Flight flight = std::move(flights_[at]);
-    Courier::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
+    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the sum of deltas"));
     ENTRAIN_RETURN_IF_ERROR(reducer_->Finish(flight.work));
-    Courier::Doing(absl::StrCat("layer ", layer, ": the step"));
+    WorkerThread::Doing(absl::StrCat("layer ", layer, ": the step"));
     ENTRAIN_RETURN_IF_ERROR(Combine(layer, flight.delta.data));
     deltas_.Give(std::move(flight.delta));
   }

@@ -9,11 +9,11 @@
 // collectives carry tags (the layer; for Judge the number of layers), so ranks may interleave Begin
 // and Finish differently; on a device the deltas have none, and one order on all ranks.
 //
-// Thread safety: one thread at a time: the caller's while nothing is under way, else the courier.
-// But while the courier works on some layers, the caller may take and merge snapshots of others.
+// Thread safety: one thread at a time: the caller's while nothing is under way, else the worker.
+// But while the worker works on some layers, the caller may take and merge snapshots of others.
 //
 // On device memory whoever calls has bound the device's kernels (KernelStream): the caller's thread
-// to the caller's stream, for CreateAnchors, Snapshot and Adopt; the courier to one of its own, for
+// to the caller's stream, for CreateAnchors, Snapshot and Adopt; the worker to one of its own, for
 // the rest. What they enqueue may not be over when they return.
 #pragma once
 

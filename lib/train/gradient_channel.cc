@@ -83,7 +83,7 @@ GradientChannel::GradientChannel(std::shared_ptr<Communicator> comm, const Chann
       groups_(AllGroups(options)),
       slab_(std::move(slab)),
       method_(static_cast<int64_t>(options.method)),
-      courier_(
+      worker_(
           options_.at.limit_ns,
           [this](const absl::Status& why) {
             comm_->EndWith(Annotate(why, absl::StrCat("acco: rank ", comm_->rank())));
@@ -100,12 +100,12 @@ void GradientChannel::Free(GradientChannel* channel) {
   if (channel->in_flight_ && over < channel->installs_) {
     channel->comm_->Abort("acco: destroyed during a round");
   } else {
-    channel->courier_.Drain().IgnoreError();
+    channel->worker_.Drain().IgnoreError();
   }
-  if (channel->courier_.StopSoon()) {
+  if (channel->worker_.StopSoon()) {
     delete channel;
   } else {
-    channel->courier_.Leave([channel] { delete channel; });
+    channel->worker_.Leave([channel] { delete channel; });
   }
 }
 
@@ -252,7 +252,7 @@ absl::Status GradientChannel::Add(int64_t microbatches, int64_t tokens) {
 
 absl::StatusOr<bool> GradientChannel::Poll() const {
   const bool over =
-      !in_flight_ || over_.load(std::memory_order_acquire) >= installs_ || !courier_.status().ok();
+      !in_flight_ || over_.load(std::memory_order_acquire) >= installs_ || !worker_.status().ok();
   if (started_) {
     ENTRAIN_RETURN_IF_ERROR(status_);
     return over;
@@ -310,9 +310,9 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   if (!in_flight_ || job_ == 0) {
     return true;
   }
-  absl::StatusOr<bool> over = courier_.WaitUntil(job_, until);
+  absl::StatusOr<bool> over = worker_.WaitUntil(job_, until);
   if (over.ok() && *over && on_device() && commits_ && Done()) {
-    over = courier_.WaitUntil(job_ + 1, until);  // as Land
+    over = worker_.WaitUntil(job_ + 1, until);  // as Land
   }
   if (!over.ok()) {
     return Fail(over.status());
@@ -320,15 +320,15 @@ absl::StatusOr<bool> GradientChannel::Wait(Deadline until) {
   return over;
 }
 
-absl::Status GradientChannel::WhenReady(Courier::Continuation then) {
+absl::Status GradientChannel::WhenReady(WorkerThread::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(StartSynchronous());
   if (!in_flight_ || job_ == 0) {
     then(absl::OkStatus());
     return absl::OkStatus();
   }
-  courier_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
+  worker_.WhenDone(job_, [this, then = std::move(then)](const absl::Status& status) mutable {
     if (status.ok() && on_device() && commits_ && Done()) {
-      courier_.WhenDone(job_ + 1, std::move(then));  // as Land
+      worker_.WhenDone(job_ + 1, std::move(then));  // as Land
     } else {
       then(status);
     }
@@ -362,9 +362,9 @@ absl::Status GradientChannel::Land() {
     return absl::OkStatus();
   }
   if (job_ != 0) {  // else it was over when it was loaded
-    absl::Status status = courier_.Wait(job_);
+    absl::Status status = worker_.Wait(job_);
     if (status.ok() && commits_ && Done()) {
-      status = courier_.Drain();  // no later call would have the error of the second job
+      status = worker_.Drain();  // no later call would have the error of the second job
     }
     if (!status.ok()) {
       return Fail(status);
@@ -420,7 +420,7 @@ absl::Status GradientChannel::PassOn() {
 // One job; on a device a second one, for what the first has enqueued.
 void GradientChannel::PostRound() {
   const auto post = [this](bool last, absl::Status (GradientChannel::*run)()) {
-    return courier_.Post([this, last, run] {
+    return worker_.Post([this, last, run] {
       uint64_t spent = 0;
       absl::Status status;
       {

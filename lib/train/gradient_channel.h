@@ -3,7 +3,7 @@
 // function; ACCO is arXiv 2406.02613.
 //
 //   caller    add add add | install | add add | install |      acc: what was added; com: what travels
-//   courier        round r          | round r + 1       |      counts, reduce-scatter, step, all-gather
+//   worker         round r          | round r + 1       |      counts, reduce-scatter, step, all-gather
 //
 // install waits for the round under way, takes its parameters, hands over what has been added and starts the next round:
 //
@@ -13,7 +13,7 @@
 //   wp     commit, and the same step once more as a preview, at which the next gradients are computed
 //   zero1  commit, waited for
 //
-// On a device the courier enqueues a round on a stream of its own when it knows the counts, and
+// On a device the worker enqueues a round on a stream of its own when it knows the counts, and
 // install waits for that alone; what it takes and hands over is enqueued on the caller's stream,
 // and the streams wait for each other:
 //
@@ -44,11 +44,11 @@
 #include "lib/optim/optimizer.h"
 #include "lib/train/callers_arrays.h"
 #include "lib/train/checkpoint.h"
-#include "lib/train/courier.h"
 #include "lib/train/open_state.h"
 #include "lib/train/own_stream.h"
 #include "lib/train/placed_array.h"
 #include "lib/train/slab.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 
@@ -151,7 +151,7 @@ class GradientChannel final : public StateOwner {
   // starts, this starts it.
   absl::StatusOr<bool> Wait(Deadline until);
   // The same without blocking: calls `then` once when Install would not wait, with the round's status; see LayerSync::WhenLayerOver.
-  absl::Status WhenReady(Courier::Continuation then);
+  absl::Status WhenReady(WorkerThread::Continuation then);
   // This rank wants to end: all do at the first commit that knows.
   absl::Status Stop();
   // Any thread: makes the call that another thread is inside of fail, and the round that is under way.
@@ -217,7 +217,7 @@ class GradientChannel final : public StateOwner {
   absl::Status GoOnFromMasters(const AllRanks& all);
   absl::Status End(const AllRanks& all, absl::Status status, absl::string_view doing);
 
-  // gradient_channel_round.cc, the courier's:
+  // gradient_channel_round.cc, the worker's:
   struct RoundStep {
     int64_t step = 0;
     double scale = 1, lr = 0;
@@ -250,7 +250,7 @@ class GradientChannel final : public StateOwner {
   const ChannelOptions options_;
   const std::vector<ParameterGroup> groups_;  // of all parameters
   const Slab slab_;                           // one layer
-  std::unique_ptr<OwnStream> own_;            // the courier's
+  std::unique_ptr<OwnStream> own_;            // the worker's
   PlacedArray accumulator_, com_, master_;
   std::vector<PlacedArray>
       state_;          // the optimizers', as the shard; of those that need fewer, zeros
@@ -282,7 +282,7 @@ class GradientChannel final : public StateOwner {
       saved_groups_;  // first, count, state arrays; as the options have them
   absl::Status status_;
 
-  // The courier's while a round is under way, the caller's otherwise:
+  // The worker's while a round is under way, the caller's otherwise:
   Counts sent_;                              // with com_
   bool commits_ = false, previews_ = false;  // this round
   int64_t steps_ = 0, rounds_ = 0;
@@ -292,7 +292,7 @@ class GradientChannel final : public StateOwner {
   std::atomic<uint64_t> round_ns_{0};
   std::atomic<int64_t> over_{0};  // of installs_, those whose round is over
 
-  Courier courier_;  // last: its jobs use the rest
+  WorkerThread worker_;  // last: its jobs use the rest
 };
 
 }  // namespace entrain

@@ -1,4 +1,4 @@
-// A round of a gradient channel: what its courier does.
+// A round of a gradient channel: what its worker does.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -23,7 +23,7 @@ absl::Status GradientChannel::MakeRound() {
   ENTRAIN_RETURN_IF_ERROR(ShareCounts(&all));
   ChannelInfo now;
   const int64_t progress = Progress(options_.schedule.unit);
-  ENTRAIN_RETURN_IF_ERROR(Courier::CallersFunction(
+  ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(
       "the schedule of rates", [&] { now.lr = options_.schedule.At(progress); }));
   if (!(now.lr >= 0) || !std::isfinite(now.lr)) {
     return absl::AbortedError(
@@ -43,13 +43,13 @@ absl::Status GradientChannel::MakeRound() {
     tokens_ += all.tokens;
     stops_ += all.stops;
   }
-  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": step"));
+  WorkerThread::Doing(absl::StrCat("round ", rounds_ + 1, ": step"));
   // At the end everybody has the parameters themselves, not what may become of them.
   round.preview = previews_ && !(commits_ && Done());
   absl::Status stepped;
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { stepped = StepShard(round); }));
   ENTRAIN_RETURN_IF_ERROR(stepped);
-  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": parameters"));
+  WorkerThread::Doing(absl::StrCat("round ", rounds_ + 1, ": parameters"));
   ENTRAIN_RETURN_IF_ERROR(Carry("parameters", ParametersCall()));
   now.rounds = ++rounds_;
   now.commits = steps_;
@@ -103,7 +103,7 @@ absl::Status GradientChannel::Carry(const char* what, Call call) {
 absl::Status GradientChannel::SettleRound() {
   absl::Status status;
   for (const Carried& one : std::exchange(carried_, {})) {
-    Courier::Doing(absl::StrCat("round ", rounds_, ": ", one.what));
+    WorkerThread::Doing(absl::StrCat("round ", rounds_, ": ", one.what));
     one.work->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     status.Update(Annotate(one.work->status(), one.what));
   }
@@ -120,7 +120,7 @@ absl::Status GradientChannel::ShareCounts(Counts* all) {
   counts.in = {&sent_, sizeof(sent_)};
   counts.out = {all, sizeof(*all)};
   counts.options = TimedCall(options_.timeout_ns, kCountsTag, true);
-  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": counts and gradients"));
+  WorkerThread::Doing(absl::StrCat("round ", rounds_ + 1, ": counts and gradients"));
   ENTRAIN_ASSIGN_OR_RETURN(const RefPtr<Work> shared, comm_->Start(counts));
   const absl::Status status = Carry("gradients", GradientsCall());
   shared->Wait(Deadline::Never(), true);  // the call has a deadline of its own
@@ -133,7 +133,7 @@ absl::StatusOr<double> GradientChannel::Norm(double scale) {
   double square = 0;
   ENTRAIN_RETURN_IF_ERROR(ComputeAt(own_->at(), [&] { square = SumOfSquares(); }));
   std::vector<double> all(static_cast<size_t>(comm_->size()));
-  Courier::Doing(absl::StrCat("round ", rounds_ + 1, ": norm"));
+  WorkerThread::Doing(absl::StrCat("round ", rounds_ + 1, ": norm"));
   ENTRAIN_RETURN_IF_ERROR(Annotate(comm_->AllGather(&square, all.data(), 1, DType::kF64,
                                                     TimedCall(options_.timeout_ns, kDataTag, true)),
                                    "norm"));
@@ -203,7 +203,7 @@ absl::Status GradientChannel::StepOnce(int64_t step, double lr, int64_t first, i
     const std::string name = absl::StrCat(
         "the ACCO step of ", out == nullptr ? "commit " : "a preview of commit ", step);
     int32_t failed = 0;
-    ENTRAIN_RETURN_IF_ERROR(Courier::CallersFunction(name, [&] {
+    ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(name, [&] {
       failed =
           options_.step(options_.user, out == nullptr ? 0 : 1, step, lr, static_cast<size_t>(first),
                         static_cast<size_t>(count), grads, master, out);

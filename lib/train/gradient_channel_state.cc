@@ -82,7 +82,7 @@ absl::Status GradientChannel::CheckKind(CheckpointKind kind) const {
 // What saving and loading begin with: nothing is under way, and all ranks may. In this order, since
 // on a device the calls of both have no tags.
 absl::Status GradientChannel::Prepare(AllRanks& all, CheckpointKind kind, absl::Status mine) {
-  ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+  ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
   mine.Update(CheckKind(kind));
   mine.Update(CheckBetweenRounds());
   return all.Agree(mine);
@@ -113,7 +113,7 @@ absl::Status GradientChannel::Save(const CheckpointOptions& options) {
 absl::StatusOr<std::unique_ptr<OpenState>> GradientChannel::Open(CheckpointKind kind) {
   ENTRAIN_RETURN_IF_ERROR(status_);
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<OpenState>> {
-    ENTRAIN_RETURN_IF_ERROR(courier_.Drain());
+    ENTRAIN_RETURN_IF_ERROR(worker_.Drain());
     ENTRAIN_RETURN_IF_ERROR(CheckKind(kind));
     ENTRAIN_RETURN_IF_ERROR(CheckBetweenRounds());
     FillSaved();

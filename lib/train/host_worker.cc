@@ -9,9 +9,9 @@ namespace entrain {
 
 absl::StatusOr<uint64_t> HostWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
   if (!then) {
-    return courier_.Post(std::move(job));
+    return thread_.Post(std::move(job));
   }
-  return courier_.Post([job = std::move(job), then = std::move(then)]() mutable -> absl::Status {
+  return thread_.Post([job = std::move(job), then = std::move(then)]() mutable -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(job());
     then();
     return absl::OkStatus();
@@ -19,14 +19,14 @@ absl::StatusOr<uint64_t> HostWorker::PostThen(Job job, absl::AnyInvocable<void()
 }
 
 absl::Status HostWorker::Hold(uint64_t number) {
-  if (!courier_.IsDone(number)) {
+  if (!thread_.IsDone(number)) {
     ENTRAIN_RETURN_IF_ERROR(CallbackScope::Check(Does::kWait));
   }
-  return courier_.Wait(number);
+  return thread_.Wait(number);
 }
 
 absl::StatusOr<uint64_t> HostWorker::Start(uint64_t after, Job job) {
-  ENTRAIN_RETURN_IF_ERROR(courier_.Wait(after));
+  ENTRAIN_RETURN_IF_ERROR(thread_.Wait(after));
   ENTRAIN_RETURN_IF_ERROR(job());
   return uint64_t{0};
 }

@@ -25,7 +25,7 @@ LayerGather::LayerGather(const Slab& slab, BufferPool& pool, std::shared_ptr<Com
       slots_(static_cast<size_t>(slab.layers())) {}
 
 LayerGather::~LayerGather() {
-  courier_.reset();
+  worker_.reset();
   absl::MutexLock lock(&mutex_);
   for (Slot& slot : slots_) {
     if (slot.work && !slot.work->done()) {
@@ -66,19 +66,19 @@ void LayerGather::Begin(int layer, const absl::Status& gate) {
   filled.status = gate.ok() ? Send(layer, &filled) : gate;
   filled.status = Annotate(filled.status, absl::StrCat("layer ", layer, " gather"));
   filled.state = State::kTravelling;
-  std::vector<Courier::Continuation> then;
+  std::vector<WorkerThread::Continuation> then;
   {
     absl::MutexLock lock(&mutex_);
     status_.Update(filled.status);
     then.swap(slot(layer).then);
     slot(layer) = std::move(filled);
   }
-  for (Courier::Continuation& next : then) {
+  for (WorkerThread::Continuation& next : then) {
     WhenArrived(layer, std::move(next));
   }
 }
 
-void LayerGather::WhenGathered(int layer, Courier::Continuation then) {
+void LayerGather::WhenGathered(int layer, WorkerThread::Continuation then) {
   if (const absl::Status status = Start(layer); !status.ok()) {
     then(status);
     return;
@@ -96,7 +96,7 @@ void LayerGather::WhenGathered(int layer, Courier::Continuation then) {
   WhenArrived(layer, std::move(then));
 }
 
-void LayerGather::WhenArrived(int layer, Courier::Continuation then) {
+void LayerGather::WhenArrived(int layer, WorkerThread::Continuation then) {
   RefPtr<Work> work;
   uint64_t job = 0;
   absl::Status status;
@@ -111,7 +111,7 @@ void LayerGather::WhenArrived(int layer, Courier::Continuation then) {
       then(Annotate(over, absl::StrCat("layer ", layer, " gather")));
     });
   } else if (status.ok() && job != 0) {
-    courier_->WhenDone(job, std::move(then));
+    worker_->WhenDone(job, std::move(then));
   } else {
     then(status);
   }
@@ -240,7 +240,7 @@ absl::Status LayerGather::Release(int layer) {
 // ---- On device memory
 
 absl::Status LayerGather::BindOnDevice(const LayerArrays* live, DeviceRoom* room) {
-  ENTRAIN_ASSIGN_OR_RETURN(courier_, DeviceCourier::Make(room, [this](const absl::Status& why) {
+  ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(room, [this](const absl::Status& why) {
                              if (comm_ != nullptr) {
                                comm_->EndWith(why);
                              }
@@ -275,13 +275,13 @@ absl::Status LayerGather::PostSend(int layer, Slot* slot) {
   }
   slot->params = whole;
   const uint64_t begun = gate_ == nullptr ? 0 : gate_->BegunSoFar(layer);
-  ENTRAIN_ASSIGN_OR_RETURN(slot->job, courier_->Post([this, layer, begun, whole] {
+  ENTRAIN_ASSIGN_OR_RETURN(slot->job, worker_->Post([this, layer, begun, whole] {
     return Annotate(SendFromDevice(layer, begun, whole), absl::StrCat("layer ", layer, " gather"));
   }));
   return absl::OkStatus();
 }
 
-// On the courier.
+// On the worker.
 absl::Status LayerGather::SendFromDevice(int layer, uint64_t begun, std::byte* buffer) {
   const SlabLayer& l = slab_.layer(layer);
   {
@@ -306,7 +306,7 @@ absl::StatusOr<void*> LayerGather::WaitOnDevice(int layer) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = this->slot(layer);
   if (slot.status.ok() && slot.state != State::kHeld && slot.job != 0) {
-    slot.status = courier_->Hold(slot.job);
+    slot.status = worker_->Hold(slot.job);
     status_.Update(slot.status);
   }
   slot.state = State::kHeld;
@@ -331,7 +331,7 @@ int LayerGather::FirstHeld() const {
 
 absl::Status LayerGather::status() const {
   absl::MutexLock lock(&mutex_);
-  return status_.ok() && courier_ != nullptr ? courier_->status() : status_;
+  return status_.ok() && worker_ != nullptr ? worker_->status() : status_;
 }
 
 }  // namespace entrain

@@ -6,7 +6,7 @@
 // A group of one gathers nothing: where what is bound has the type that gather delivers, it lends that
 // itself, unless the caller has memory for it. Nor does anybody a layer without elements.
 //
-// On device memory a courier does what follows Start, one layer after the other, and Wait only
+// On device memory a worker does what follows Start, one layer after the other, and Wait only
 // makes the caller's stream wait; there a slot is never gated.
 //
 // Thread safety: Start, Wait, Release from one thread at a time; the gate may open on another.
@@ -23,11 +23,11 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/courier.h"
-#include "lib/train/device_courier.h"
+#include "lib/train/device_worker.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/layer_gate.h"
 #include "lib/train/slab.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 
@@ -55,7 +55,7 @@ class LayerGather {
   absl::Status Start(int layer);
   // Starts if need be; calls `then` once when Wait would not block, with its status: from another thread, which must not be
   // blocked, or before this returns. On a device: when the layer is there.
-  void WhenGathered(int layer, Courier::Continuation then);
+  void WhenGathered(int layer, WorkerThread::Continuation then);
   // Starts if need be and blocks; gives the padded layer in `dtype`, valid until Release.
   // *wait_ns grows by the time this took, without that at the gate.
   absl::StatusOr<void*> Wait(int layer, uint64_t* wait_ns);
@@ -76,7 +76,7 @@ class LayerGather {
     RefPtr<Work> work;       // null: nothing travels
     void* params = nullptr;
     absl::Status status;
-    std::vector<Courier::Continuation> then;  // while it is gated
+    std::vector<WorkerThread::Continuation> then;  // while it is gated
   };
 
   // FAILED_PRECONDITION: Wait would have to wait, where that is not allowed.
@@ -85,7 +85,7 @@ class LayerGather {
   void Begin(int layer, const absl::Status& gate);
   absl::Status Send(int layer, Slot* slot);
   // The layer is not gated.
-  void WhenArrived(int layer, Courier::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WhenArrived(int layer, WorkerThread::Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
   bool LendsBound(int layer) const {
     return slab_.layer(layer).padded == 0 || (given_[static_cast<size_t>(layer)] == nullptr &&
                                               comm_ == nullptr && dtype_ == live_->dtype);
@@ -109,13 +109,13 @@ class LayerGather {
   std::vector<std::byte*> given_;  // by layer
   DeviceRoom* room_ = nullptr;     // null: on the host
   LayerGate* gate_ = nullptr;
-  // On a device: held by the courier where it waits for the gate, and to change it.
+  // On a device: held by the worker where it waits for the gate, and to change it.
   absl::Mutex gate_mutex_;
 
   mutable absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<DeviceCourier> courier_;  // on a device; last: its jobs use the rest
+  std::unique_ptr<DeviceWorker> worker_;  // on a device; last: its jobs use the rest
 };
 
 }  // namespace entrain

@@ -8,7 +8,7 @@
 
 #include "lib/base/status.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/device_courier.h"
+#include "lib/train/device_worker.h"
 #include "lib/train/host_worker.h"
 #include "lib/train/timed_call.h"
 
@@ -45,7 +45,7 @@ LayerGradients::~LayerGradients() {
 absl::Status LayerGradients::BindOnDevice(const LayerArrays* live, DeviceRoom* room,
                                           absl::AnyInvocable<absl::Status() const> sound) {
   ENTRAIN_ASSIGN_OR_RETURN(
-      worker_, DeviceCourier::Make(
+      worker_, DeviceWorker::Make(
                    room, [this](const absl::Status& why) { Abandon(why); }, std::move(sound)));
   Bind(live);
   room_ = room;
@@ -222,7 +222,7 @@ absl::Status LayerGradients::Scatter(Flight& flight) {
 
 absl::Status LayerGradients::PassOn(Flight& flight) {
   if (flight.scatter) {
-    Courier::Doing(absl::StrCat(NameOf(flight), ": the sum within the replica"));
+    WorkerThread::Doing(absl::StrCat(NameOf(flight), ": the sum within the replica"));
     flight.scatter->Wait(Deadline::Never(), true);  // the call has a deadline of its own
     ENTRAIN_RETURN_IF_ERROR(flight.scatter->status());
   }
@@ -243,8 +243,8 @@ absl::Status LayerGradients::Land(Flight& flight) {
     if (comm == nullptr || valid == 0) {
       continue;
     }
-    Courier::Doing(absl::StrCat(NameOf(flight), ": the sum over ",
-                                comm == comms_.sync ? "replicas" : "the context axis"));
+    WorkerThread::Doing(absl::StrCat(NameOf(flight), ": the sum over ",
+                                     comm == comms_.sync ? "replicas" : "the context axis"));
     if (comm == comms_.context && flight.context) {
       flight.context->Wait(Deadline::Never(), true);  // the call has a deadline of its own
       ENTRAIN_RETURN_IF_ERROR(flight.context->status());

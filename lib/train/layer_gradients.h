@@ -1,5 +1,5 @@
 // Gradients on their way: a buffer to add to for each layer, and its reduction into the caller's
-// gradients, on a courier under the rest of the backward pass.
+// gradients, on a worker under the rest of the backward pass.
 //
 //   buffer (M p_l) --reduce-scatter, shard group--> own part (p_l) --all-reduce, context group--> p_l
 //          [global: --all-reduce, sync group--> p_l] --divide by M C or M C N, in f32--> += bound
@@ -26,11 +26,11 @@
 #include "lib/base/dtype.h"
 #include "lib/comm/communicator.h"
 #include "lib/memory/buffer.h"
-#include "lib/train/courier.h"
 #include "lib/train/device_room.h"
 #include "lib/train/layer_arrays.h"
 #include "lib/train/slab.h"
 #include "lib/train/worker.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 
@@ -100,7 +100,7 @@ class LayerGradients {
   absl::StatusOr<uint64_t> PostLanding(const std::shared_ptr<Flight>& flight);
   Call ReduceScatter(const SlabLayer& layer, std::byte* buffer) const;
   Call AllReduce(int64_t count, std::byte* own) const;
-  // On a courier:
+  // On a worker:
   absl::Status ReduceOnDevice(Flight& flight);
   absl::Status PassOn(Flight& flight);
   absl::Status Ended(const Flight& flight, const absl::Status& status);
@@ -120,10 +120,10 @@ class LayerGradients {
   std::vector<std::byte*> given_;  // by layer: the caller's memory
   std::vector<uint64_t> jobs_;     // by layer: the job that ends its last reduction; 0: none
   DeviceRoom* room_ = nullptr;     // null: on the host
-  // On a device, the courier's: the largest shard in f32, where what travels is not, and where what is bound is not.
+  // On a device, the worker's: the largest shard in f32, where what travels is not, and where what is bound is not.
   float *floats_ = nullptr, *sums_ = nullptr;
   // Last: their jobs use the rest.
-  Courier
+  WorkerThread
       passer_;  // on the host, with a context group: passes a layer on from the shard group to it
   std::unique_ptr<Worker> worker_;
 };

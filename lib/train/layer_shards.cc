@@ -420,7 +420,7 @@ absl::StatusOr<void*> LayerShards::Wait(int layer) {
   return *params;
 }
 
-absl::Status LayerShards::WhenGathered(int layer, Courier::Continuation then) {
+absl::Status LayerShards::WhenGathered(int layer, WorkerThread::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(Check(layer));
   gather_.WhenGathered(layer, [then = std::move(then)](const absl::Status& status) mutable {
     then(Annotate(status, "shard"));
@@ -428,7 +428,7 @@ absl::Status LayerShards::WhenGathered(int layer, Courier::Continuation then) {
   return absl::OkStatus();
 }
 
-absl::Status LayerShards::WhenGradientsFinished(Courier::Continuation then) {
+absl::Status LayerShards::WhenGradientsFinished(WorkerThread::Continuation then) {
   ENTRAIN_RETURN_IF_ERROR(CheckBound());
   gradients_.WhenFinished([then = std::move(then)](const absl::Status& status) mutable {
     then(Annotate(status, "shard"));

@@ -99,7 +99,7 @@ class LayerShards {
   absl::StatusOr<void*> Wait(int layer);
   // Starts the gather if need be, but none ahead. Calls `then` once when Wait would not block, with its status; see
   // LayerSync::WhenLayerOver.
-  absl::Status WhenGathered(int layer, Courier::Continuation then);
+  absl::Status WhenGathered(int layer, WorkerThread::Continuation then);
   absl::Status Release(int layer);
 
   // The caller's memory for what gather delivers and for gradients; null: the library's.
@@ -108,7 +108,7 @@ class LayerShards {
   absl::Status ReduceGradients(int layer);
   absl::Status FinishGradients();
   // The same of FinishGradients, for what has been reduced so far.
-  absl::Status WhenGradientsFinished(Courier::Continuation then);
+  absl::Status WhenGradientsFinished(WorkerThread::Continuation then);
   absl::Status SetGradients(GradientScope scope);
   GradientScope gradient_scope() const { return scope_; }
   // Of the gradients that are bound, over the whole replica. Collective over it; blocks.

@@ -9,7 +9,7 @@
 #include "lib/comm/agree.h"
 #include "lib/kernels/kernels.h"
 #include "lib/train/add_time.h"
-#include "lib/train/device_courier.h"
+#include "lib/train/device_worker.h"
 #include "lib/train/host_worker.h"
 #include "lib/train/timed_call.h"
 
@@ -188,7 +188,7 @@ absl::Status LayerSync::StartOnHost() {
 // Turns wait for the caller's stream there, and nobody holds them back.
 absl::Status LayerSync::StartOnDevice() {
   pace_ = {shards_->slab().layers(), options_.in_flight()};
-  ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceCourier::Make(
+  ENTRAIN_ASSIGN_OR_RETURN(worker_, DeviceWorker::Make(
                                         room_.get(),
                                         [this](const absl::Status& why) {
                                           runner_->Fail(absl::StartsWith(why.message(), "edit: ")
@@ -291,7 +291,7 @@ absl::Status LayerSync::Wish(uint64_t flags) {
   return error_.status();
 }
 
-// What others wait for is the layer that the courier may not take yet, or the next rendezvous.
+// What others wait for is the layer that the worker may not take yet, or the next rendezvous.
 void LayerSync::Refused(const absl::Status& why) const {
   const int held_back = gates_->FirstHeldBack();
   Call call;

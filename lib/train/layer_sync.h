@@ -2,7 +2,7 @@
 // layer l. Behind entrain_edit_*; include/entrain/train.h has the contract of each function.
 //
 //   caller    begin_forward | wait(0)      compute 0       wait(1)     compute 1
-//   courier   Judge, 0      |.......| layer 1, gather(1) |       | layer 2, gather(2)
+//   worker    Judge, 0      |.......| layer 1, gather(1) |       | layer 2, gather(2)
 //
 // LayerSync has the caller's side: which call begins what. The rest is in the objects that it is made of:
 //
@@ -17,14 +17,14 @@
 //
 // With overlap_steps an exchange runs behind the steps that follow, on the parameters as they were when it began (Snapshot), and
 // the gate stays open. A later begin_forward merges what has come with what this replica has done since. With fragments that
-// are exchanged at steps of their own, several may be on their way, one after the other on the courier.
+// are exchanged at steps of their own, several may be on their way, one after the other on the worker.
 //
-// On device memory the caller's thread only enqueues and posts, and the caller's stream waits for layers; nobody holds the courier
+// On device memory the caller's thread only enqueues and posts, and the caller's stream waits for layers; nobody holds the worker
 // back:
 //
 //   caller   begin_forward  wait(0)  compute 0  wait(1)  compute 1 ...   at once
 //   stream   ...           |~~~~~~~~| compute 0 |~~~| compute 1
-//   courier                 Judge, 0 | layer 1      | layer 2
+//   worker                  Judge, 0 | layer 1      | layer 2
 //
 // Every error begins with "edit: "; once an exchange has failed, it is told to all ranks and every
 // later call fails with it.
@@ -148,7 +148,7 @@ class LayerSync final {
   const std::unique_ptr<SyncTrigger> trigger_;
   const std::unique_ptr<DeviceRoom> room_;  // null: on the host
 
-  // How many layers the courier may come further than the caller, and how many may travel at a time.
+  // How many layers the worker may come further than the caller, and how many may travel at a time.
   struct Pace {
     int prefetch = 0, in_flight = 1;
   };
@@ -160,7 +160,7 @@ class LayerSync final {
   uint64_t exposed_ns_ = 0;
   uint64_t base_shard_ = 0, base_sync_ = 0;  // bytes sent while this was created
 
-  // The caller's while nothing is under way, the courier's otherwise; the caller's part of exchange_ is said there.
+  // The caller's while nothing is under way, the worker's otherwise; the caller's part of exchange_ is said there.
   Exchange exchange_;
   ExchangeResults results_;
   FirstError error_;

@@ -8,7 +8,7 @@
 #include "lib/base/status.h"
 #include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
-#include "lib/train/courier.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 namespace {
@@ -63,7 +63,7 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, 
     }
     const std::string name = absl::StrCat("the outer step of layer ", layer, ", step ", step);
     int32_t failed = 0;
-    ENTRAIN_RETURN_IF_ERROR(Courier::CallersFunction(name, [&] {
+    ENTRAIN_RETURN_IF_ERROR(WorkerThread::CallersFunction(name, [&] {
       failed = options_.outer_step(options_.outer_user, layer, step, anchor, mean,
                                    static_cast<size_t>(l.valid));
     }));

@@ -4,8 +4,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "lib/base/status.h"
-#include "lib/train/courier.h"
 #include "lib/train/timed_call.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 
@@ -27,8 +27,9 @@ absl::StatusOr<std::vector<double>> ReplicaSums::Gather(int64_t tag,
     return values;
   }
   std::vector<double> all(values.size() * static_cast<size_t>(groups_.model->size()));
-  Courier::Doing(tag == slab_.layers() ? "rendezvous: the norms of the replica"
-                                       : absl::StrCat("layer ", tag, ": the norms of the step"));
+  WorkerThread::Doing(tag == slab_.layers()
+                          ? "rendezvous: the norms of the replica"
+                          : absl::StrCat("layer ", tag, ": the norms of the step"));
   ENTRAIN_RETURN_IF_ERROR(groups_.model->AllGather(values.data(), all.data(),
                                                    static_cast<int64_t>(values.size()), DType::kF64,
                                                    TimedCall(timeout_ns_, tag, true)));
@@ -52,7 +53,7 @@ absl::Status ReplicaSums::CheckCopies(const std::vector<int>& layers,
   if (!same.ok()) {
     // All of the replica see the same table. They leave together, so that each has this error and
     // not another's abort.
-    Courier::Doing("rendezvous: leaving together");
+    WorkerThread::Doing("rendezvous: leaving together");
     groups_.model->Barrier(TimedCall(timeout_ns_, slab_.layers(), true)).IgnoreError();
   }
   return same;

@@ -11,7 +11,7 @@
 
 namespace entrain {
 
-// timeout_ns 0: the communicator's default. `background`: the waiter is a courier and sleeps at
+// timeout_ns 0: the communicator's default. `background`: the waiter is a worker and sleeps at
 // once.
 inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   CallOptions options;
@@ -24,7 +24,7 @@ inline CallOptions TimedCall(int64_t timeout_ns, int64_t tag, bool background) {
   return options;
 }
 
-// What that comes to for who waits for a device, or a courier. 0: the longest default of the groups; null: there is none.
+// What that comes to for who waits for a device, or a worker. 0: the longest default of the groups; null: there is none.
 inline int64_t TimeLimit(int64_t timeout_ns, std::initializer_list<const Communicator*> groups) {
   int64_t longest = 0;
   for (const Communicator* group : groups) {

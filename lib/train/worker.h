@@ -72,7 +72,7 @@ class Worker {
   virtual StreamHandle stream() const = 0;
 
   // Ends the work: `why` to those who ask, and to jobs that have not begun. False: a job is in a function of the caller's that
-  // does not return (Courier::StopSoon), and a call of Leave must follow.
+  // does not return (WorkerThread::StopSoon), and a call of Leave must follow.
   virtual bool StopSoon(const absl::Status& why) = 0;
   // The thread calls `last` when the job has returned; `last` may free the worker.
   virtual void Leave(absl::AnyInvocable<void() &&> last) = 0;

@@ -56,8 +56,8 @@ TEST(EditOnDeviceProcesses, ReplicasMeetInTheMean) {
   EXPECT_EQ(ends, (std::vector<int>{0, 0, 0}));
 }
 
-// Where allocating waits for the device (FAKE_CUDA_ALLOC_WAITS), couriers that do it would wait for the stream that waits for them.
-TEST(EditOnDeviceProcesses, CouriersFindAllTheirMemory) {
+// Where allocating waits for the device (FAKE_CUDA_ALLOC_WAITS), workers that do it would wait for the stream that waits for them.
+TEST(EditOnDeviceProcesses, WorkersFindAllTheirMemory) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::vector<int> ends = RunMeshes({2, 2}, [&](const std::shared_ptr<Mesh>& mesh) {
       ShardConfig config = OneLargeLayer();

@@ -243,7 +243,7 @@ TEST(Edit, AnchorsHaveTheSameBitsAfterEverySync) {
   }
 }
 
-TEST(Edit, HowFarTheCourierRunsAheadChangesNothing) {
+TEST(Edit, HowFarTheWorkerRunsAheadChangesNothing) {
   const std::vector<float> want = Rounds{{2, 2}, Weighed()}.Run().Whole(0);
   for (const int prefetch : {0, 2, 9}) {
     for (const int shard_prefetch : {0, 3}) {

@@ -284,7 +284,7 @@ TEST(LayerSync, GathersAheadWaitForTheExchangeOfTheirLayer) {
   });
 }
 
-TEST(LayerSync, TheCourierRunsAsFarAheadAsItMay) {
+TEST(LayerSync, TheWorkerRunsAsFarAheadAsItMay) {
   for (const int prefetch : {0, 1, 2}) {
     RunReplicas({2, 2}, FourLayers(), [&](Replica& r) {
       EditOptions options = Averaging();
@@ -486,7 +486,7 @@ class OnOneCore {
 
 // The other replica ends the exchange before this one comes to it.
 void ComeToAnExchangeThatHasEnded(Replica& r) {
-  // An idle-class thread gives way, on one core, to the courier that it wakes: the exchange fails before the caller goes on.
+  // An idle-class thread gives way, on one core, to the worker that it wakes: the exchange fails before the caller goes on.
   const sched_param none{};
   ASSERT_EQ(sched_setscheduler(0, SCHED_IDLE, &none), 0);
   const absl::StatusOr<bool> begun = r.edit().BeginForward(true, true);
@@ -509,7 +509,7 @@ TEST(LayerSync, AnExchangeThatFailsBeforeBeginForwardReturnsHoldsNobody) {
       r.Edit(Averaging());
       r.Forward();
       r.EndStep();
-      r.Forward();  // the courier's thread exists from here on
+      r.Forward();  // the worker's thread exists from here on
       r.EndStep();
       r.MeetAll();
       if (r.replica() == 1) {

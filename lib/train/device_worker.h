@@ -3,9 +3,9 @@
 // be made to wait for a job. The host waits for neither.
 //
 //   caller's stream   ... | mark   more work ...            | word >= 1   what needs the job
-//   courier               posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
+//   worker                posts |~~~~ job 1, on a stream of its own ~~~~| word = 1
 //
-// The first job that fails ends the work (courier.h); then nothing holds the caller's stream any
+// The first job that fails ends the work (worker_thread.h); then nothing holds the caller's stream any
 // more.
 //
 // Thread safety: Worker's.
@@ -22,31 +22,31 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-#include "lib/train/courier.h"
 #include "lib/train/device_room.h"
 #include "lib/train/worker.h"
+#include "lib/train/worker_thread.h"
 
 namespace entrain {
 
-class DeviceCourier final : public Worker {
+class DeviceWorker final : public Worker {
  public:
   // `room` outlives this; its limit is for how late the caller's stream may be, and for the device
   // with a job. `give_up`, before anybody is let go: makes other ranks' calls, and the job that
   // runs, fail. `sound`: from any thread, what Sound returns.
-  static absl::StatusOr<std::unique_ptr<DeviceCourier>> Make(
+  static absl::StatusOr<std::unique_ptr<DeviceWorker>> Make(
       DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
       absl::AnyInvocable<absl::Status() const> sound = absl::OkStatus);
-  ~DeviceCourier() override;
+  ~DeviceWorker() override;
 
   // The job runs with its own stream bound (KernelStream), and has
   // the device through with all that it enqueues there before the caller's stream goes on. `then`:
   // between the two.
   absl::StatusOr<uint64_t> PostThen(Job job, absl::AnyInvocable<void()> then) override
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Limit(uint64_t number) override { courier_.Limit(number); }
-  absl::Status Wait(uint64_t number) override { return courier_.Wait(number); }
+  void Limit(uint64_t number) override { thread_.Limit(number); }
+  absl::Status Wait(uint64_t number) override { return thread_.Wait(number); }
   void WhenDone(uint64_t number, Continuation then) override {
-    courier_.WhenDone(number, std::move(then));
+    thread_.WhenDone(number, std::move(then));
   }
   uint64_t last() const override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status status() const override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -66,19 +66,18 @@ class DeviceCourier final : public Worker {
 
   // Where the caller's stream waits for the last job, all are done first.
   bool StopSoon(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void Leave(absl::AnyInvocable<void() &&> last) override { courier_.Leave(std::move(last)); }
-  void Abandon(const absl::Status& why) override { courier_.Abandon(why); }
+  void Leave(absl::AnyInvocable<void() &&> last) override { thread_.Leave(std::move(last)); }
+  void Abandon(const absl::Status& why) override { thread_.Abandon(why); }
 
  private:
-  DeviceCourier(DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
-                absl::AnyInvocable<absl::Status() const> sound, StreamHandle stream,
-                StreamWord done)
+  DeviceWorker(DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
+               absl::AnyInvocable<absl::Status() const> sound, StreamHandle stream, StreamWord done)
       : room_(room),
         give_up_(std::move(give_up)),
         sound_(std::move(sound)),
         stream_(stream),
         done_(done),
-        courier_(room->limit_ns(), [this](const absl::Status& why) { End(why); }) {}
+        thread_(room->limit_ns(), [this](const absl::Status& why) { End(why); }) {}
   absl::Status Run(const DeviceMark& mark, Job& job);
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndJobs(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,7 +91,7 @@ class DeviceCourier final : public Worker {
   // The word has the low 32 bits of such a number.
   uint64_t posted_ ABSL_GUARDED_BY(mutex_) = 0, held_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  Courier courier_;  // last: its jobs use the rest
+  WorkerThread thread_;  // last: its jobs use the rest
 };
 
 }  // namespace entrain

@@ -1,4 +1,4 @@
-#include "lib/train/device_courier.h"
+#include "lib/train/device_worker.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,31 +8,31 @@
 
 namespace entrain {
 
-absl::StatusOr<std::unique_ptr<DeviceCourier>> DeviceCourier::Make(
+absl::StatusOr<std::unique_ptr<DeviceWorker>> DeviceWorker::Make(
     DeviceRoom* room, absl::AnyInvocable<void(const absl::Status&)> give_up,
     absl::AnyInvocable<absl::Status() const> sound) {
   ENTRAIN_ASSIGN_OR_RETURN(const StreamHandle stream, room->AddStream());
   ENTRAIN_ASSIGN_OR_RETURN(std::byte* const word, room->KeepPinned(sizeof(uint32_t)));
-  return std::unique_ptr<DeviceCourier>(
-      new DeviceCourier(room, std::move(give_up), std::move(sound), stream,
-                        StreamWord(reinterpret_cast<uint32_t*>(word))));
+  return std::unique_ptr<DeviceWorker>(
+      new DeviceWorker(room, std::move(give_up), std::move(sound), stream,
+                       StreamWord(reinterpret_cast<uint32_t*>(word))));
 }
 
-DeviceCourier::~DeviceCourier() {
+DeviceWorker::~DeviceWorker() {
   EndJobs(absl::AbortedError("the object was destroyed"));
-  courier_.Stop();
+  thread_.Stop();
 }
 
-absl::StatusOr<uint64_t> DeviceCourier::PostThen(Job job, absl::AnyInvocable<void()> then) {
+absl::StatusOr<uint64_t> DeviceWorker::PostThen(Job job, absl::AnyInvocable<void()> then) {
   auto mark = std::make_unique<DeviceMark>(room_->device());
   ENTRAIN_RETURN_IF_ERROR(mark->Record(room_->callers()));
-  // Held until it is posted: a job that fails meanwhile would end the courier before that, and
+  // Held until it is posted: a job that fails meanwhile would end the worker before that, and
   // nobody would ever come to this number.
   absl::MutexLock posting(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   const uint64_t number = ++posted_;
-  courier_.Post([this, number, mark = std::move(mark), job = std::move(job),
-                 then = std::move(then)]() mutable {
+  thread_.Post([this, number, mark = std::move(mark), job = std::move(job),
+                then = std::move(then)]() mutable {
     const absl::Status status = Run(*mark, job);
     if (!status.ok()) {
       End(status);
@@ -50,18 +50,18 @@ absl::StatusOr<uint64_t> DeviceCourier::PostThen(Job job, absl::AnyInvocable<voi
   return number;
 }
 
-absl::Status DeviceCourier::Run(const DeviceMark& mark, Job& job) {
-  Courier::Doing("what the caller's stream does before it");
+absl::Status DeviceWorker::Run(const DeviceMark& mark, Job& job) {
+  WorkerThread::Doing("what the caller's stream does before it");
   ENTRAIN_RETURN_IF_ERROR(Annotate(AwaitMark(mark, room_->limit(), [this] { return status(); }),
                                    "where the caller's stream was"));
-  Courier::Doing("");
+  WorkerThread::Doing("");
   const KernelStream on(room_->device(), stream_, room_->limit_ns());
   ENTRAIN_RETURN_IF_ERROR(job());
-  Courier::Doing("what it has enqueued on the device");
+  WorkerThread::Doing("what it has enqueued on the device");
   return FinishKernels(room_->limit());
 }
 
-absl::Status DeviceCourier::Hold(uint64_t number) {
+absl::Status DeviceWorker::Hold(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   ENTRAIN_RETURN_IF_ERROR(status_);
   if (number <= held_) {
@@ -73,49 +73,49 @@ absl::Status DeviceCourier::Hold(uint64_t number) {
   return absl::OkStatus();
 }
 
-bool DeviceCourier::Holds(uint64_t number) const {
+bool DeviceWorker::Holds(uint64_t number) const {
   absl::MutexLock lock(&mutex_);
   return held_ >= number;
 }
 
-absl::Status DeviceCourier::RunHere(absl::FunctionRef<absl::Status()> body) {
+absl::Status DeviceWorker::RunHere(absl::FunctionRef<absl::Status()> body) {
   const KernelStream on(room_->device(), room_->callers(), room_->limit_ns());
   ENTRAIN_RETURN_IF_ERROR(body());
   return on.status();
 }
 
 // After the jobs, so that they make no more calls, which have no tags there; nor have those that follow here.
-absl::Status DeviceCourier::ComeToRest(int64_t timeout_ns) {
+absl::Status DeviceWorker::ComeToRest(int64_t timeout_ns) {
   ENTRAIN_RETURN_IF_ERROR(Drain());
   ENTRAIN_RETURN_IF_ERROR(
       FinishStream(arrays(), timeout_ns > 0 ? Deadline::After(timeout_ns) : room_->limit()));
   return Sound();
 }
 
-uint64_t DeviceCourier::last() const {
+uint64_t DeviceWorker::last() const {
   absl::MutexLock lock(&mutex_);
   return posted_;
 }
 
-absl::Status DeviceCourier::status() const {
+absl::Status DeviceWorker::status() const {
   absl::MutexLock lock(&mutex_);
   return status_;
 }
 
 // Others are told first: who lets the caller's stream go on may be destroyed next.
-void DeviceCourier::End(const absl::Status& why) {
+void DeviceWorker::End(const absl::Status& why) {
   give_up_(why);
   absl::MutexLock lock(&mutex_);
   status_.Update(why);
   done_.Set(static_cast<uint32_t>(posted_));
 }
 
-bool DeviceCourier::StopSoon(const absl::Status& why) {
+bool DeviceWorker::StopSoon(const absl::Status& why) {
   EndJobs(why);
-  return courier_.StopSoon();
+  return thread_.StopSoon();
 }
 
-void DeviceCourier::EndJobs(const absl::Status& why) {
+void DeviceWorker::EndJobs(const absl::Status& why) {
   bool waited_for = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -123,7 +123,7 @@ void DeviceCourier::EndJobs(const absl::Status& why) {
   }
   if (waited_for) {
     Drain().IgnoreError();
-  } else if (!courier_.idle()) {
+  } else if (!thread_.idle()) {
     End(why);
   }
 }

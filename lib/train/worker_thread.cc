@@ -1,4 +1,4 @@
-#include "lib/train/courier.h"
+#include "lib/train/worker_thread.h"
 
 #include <algorithm>
 #include <iterator>
@@ -17,14 +17,14 @@ namespace {
 // How often a waiting thread looks whether anything is still under way.
 constexpr int64_t kLookNs = 50 * kMillisecond;
 
-thread_local Courier* current = nullptr;  // whose thread this is
+thread_local WorkerThread* current = nullptr;  // whose thread this is
 
 }  // namespace
 
-uint64_t Courier::Post(Job job) {
+uint64_t WorkerThread::Post(Job job) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || !status_.ok()) {
-    status_.Update(absl::AbortedError("the courier has stopped"));
+    status_.Update(absl::AbortedError("the worker thread has stopped"));
     return posted_;
   }
   if (done_ == posted_) {
@@ -38,21 +38,21 @@ uint64_t Courier::Post(Job job) {
   return posted_;
 }
 
-void Courier::Begin(absl::string_view what, int64_t limit_ns) {
+void WorkerThread::Begin(absl::string_view what, int64_t limit_ns) {
   doing_ = std::string(what);
   begun_ns_ = Clock::Real().Now();
   may_take_ns_ = limit_ns > 0 ? limit_ns : limit_ns_;
 }
 
-void Courier::Doing(absl::string_view what, int64_t limit_ns) {
+void WorkerThread::Doing(absl::string_view what, int64_t limit_ns) {
   if (current != nullptr) {
     absl::MutexLock lock(&current->mutex_);
     current->Begin(what, limit_ns);
   }
 }
 
-absl::Status Courier::CallersFunction(absl::string_view name, absl::FunctionRef<void()> call) {
-  Courier* const own = current;
+absl::Status WorkerThread::CallersFunction(absl::string_view name, absl::FunctionRef<void()> call) {
+  WorkerThread* const own = current;
   if (own != nullptr) {
     ENTRAIN_RETURN_IF_ERROR(own->Enter(name));
   }
@@ -69,7 +69,7 @@ absl::Status Courier::CallersFunction(absl::string_view name, absl::FunctionRef<
   return own == nullptr ? absl::OkStatus() : own->Return(name);
 }
 
-absl::Status Courier::Enter(absl::string_view name) {
+absl::Status WorkerThread::Enter(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) {
     return absl::AbortedError(absl::StrCat(name, " was not called: its object is being destroyed"));
@@ -79,7 +79,7 @@ absl::Status Courier::Enter(absl::string_view name) {
   return absl::OkStatus();
 }
 
-absl::Status Courier::Return(absl::string_view name) {
+absl::Status WorkerThread::Return(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
   inside_ = false;
   return stopping_
@@ -87,11 +87,11 @@ absl::Status Courier::Return(absl::string_view name) {
              : absl::OkStatus();
 }
 
-bool Courier::IsLate(int64_t spent_ns) const {
+bool WorkerThread::IsLate(int64_t spent_ns) const {
   return spent_ns > may_take_ns_ && spent_ns - may_take_ns_ > kReportNs;
 }
 
-absl::Status Courier::CheckUnderWay() {
+absl::Status WorkerThread::CheckUnderWay() {
   const int64_t spent = Clock::Real().Now() - begun_ns_;
   absl::Status why;
   if (done_ == std::min(posted_, may_begin_)) {
@@ -105,11 +105,11 @@ absl::Status Courier::CheckUnderWay() {
   return why;
 }
 
-absl::Status Courier::Wait(uint64_t number) {
+absl::Status WorkerThread::Wait(uint64_t number) {
   return WaitUntil(number, Deadline::Never()).status();
 }
 
-absl::StatusOr<bool> Courier::WaitUntil(uint64_t number, Deadline until) {
+absl::StatusOr<bool> WorkerThread::WaitUntil(uint64_t number, Deadline until) {
   absl::Status late;
   {
     absl::MutexLock lock(&mutex_);
@@ -125,7 +125,7 @@ absl::StatusOr<bool> Courier::WaitUntil(uint64_t number, Deadline until) {
       }
       late = CheckUnderWay();
       if (current != nullptr) {
-        // This is a job of another courier: it is no later than what it waits for.
+        // This is a job of another worker: it is no later than what it waits for.
         absl::MutexLock own(&current->mutex_);
         current->begun_ns_ = Clock::Real().Now();
       }
@@ -139,7 +139,7 @@ absl::StatusOr<bool> Courier::WaitUntil(uint64_t number, Deadline until) {
   return late;
 }
 
-void Courier::Limit(uint64_t number) {
+void WorkerThread::Limit(uint64_t number) {
   absl::MutexLock lock(&mutex_);
   if (done_ >= may_begin_ && number > may_begin_) {
     Begin("", 0);  // nothing ran, and what was held back has its limit from here on
@@ -147,16 +147,16 @@ void Courier::Limit(uint64_t number) {
   may_begin_ = number;
 }
 
-absl::Status Courier::Drain() {
+absl::Status WorkerThread::Drain() {
   return Wait(last());
 }
 
-uint64_t Courier::last() const {
+uint64_t WorkerThread::last() const {
   absl::MutexLock lock(&mutex_);
   return posted_;
 }
 
-void Courier::WhenDone(uint64_t number, Continuation then) {
+void WorkerThread::WhenDone(uint64_t number, Continuation then) {
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
@@ -169,7 +169,7 @@ void Courier::WhenDone(uint64_t number, Continuation then) {
   then(status);
 }
 
-void Courier::TellWatchers() {
+void WorkerThread::TellWatchers() {
   std::vector<Watcher> told;
   absl::Status status;
   {
@@ -186,22 +186,22 @@ void Courier::TellWatchers() {
   }
 }
 
-bool Courier::IsDone(uint64_t number) const {
+bool WorkerThread::IsDone(uint64_t number) const {
   absl::MutexLock lock(&mutex_);
   return done_ >= number;
 }
 
-bool Courier::idle() const {
+bool WorkerThread::idle() const {
   absl::MutexLock lock(&mutex_);
   return done_ == posted_;
 }
 
-absl::Status Courier::status() const {
+absl::Status WorkerThread::status() const {
   absl::MutexLock lock(&mutex_);
   return status_;
 }
 
-void Courier::Stop() {
+void WorkerThread::Stop() {
   std::thread thread;
   {
     absl::MutexLock lock(&mutex_);
@@ -213,7 +213,7 @@ void Courier::Stop() {
   }
 }
 
-void Courier::Abandon(const absl::Status& why) {
+void WorkerThread::Abandon(const absl::Status& why) {
   std::deque<Job> dropped;  // freed outside the lock
   {
     absl::MutexLock lock(&mutex_);
@@ -225,7 +225,7 @@ void Courier::Abandon(const absl::Status& why) {
   TellWatchers();
 }
 
-bool Courier::StopSoon() {
+bool WorkerThread::StopSoon() {
   std::string left;
   {
     absl::MutexLock lock(&mutex_);
@@ -251,19 +251,19 @@ bool Courier::StopSoon() {
   return false;
 }
 
-void Courier::Leave(absl::AnyInvocable<void() &&> last) {
+void WorkerThread::Leave(absl::AnyInvocable<void() &&> last) {
   absl::MutexLock lock(&mutex_);
   last_ = std::move(last);
 }
 
 // Between jobs: everything posted is over. Gives what was dropped, to be freed outside the lock.
-std::deque<Courier::Job> Courier::Fail(const absl::Status& status) {
+std::deque<WorkerThread::Job> WorkerThread::Fail(const absl::Status& status) {
   status_.Update(status);
   done_ = posted_;
   return std::exchange(waiting_, {});
 }
 
-void Courier::Loop() {
+void WorkerThread::Loop() {
   current = this;
   while (RunNext()) {
     TellWatchers();
@@ -282,8 +282,8 @@ void Courier::Loop() {
   }
 }
 
-// False: the courier was stopped.
-bool Courier::RunNext() {
+// False: the worker was stopped.
+bool WorkerThread::RunNext() {
   std::deque<Job> dropped;  // freed outside the lock
   Job job;
   {
@@ -294,7 +294,7 @@ bool Courier::RunNext() {
     mutex_.Await(absl::Condition(&called));
     if (stopping_) {
       if (!waiting_.empty()) {
-        dropped = Fail(absl::AbortedError("the courier was stopped before the job began"));
+        dropped = Fail(absl::AbortedError("the worker thread was stopped before the job began"));
       }
       return false;
     }

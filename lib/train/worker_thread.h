@@ -5,13 +5,13 @@
 // dropped unrun and counts as done with that first error.
 //
 // No wait is without end. A job is to be over within the limit, or says what it goes on to (Doing), and that is to be over within
-// it. The calls of a job have the same limit, end by themselves, and know the guilty rank; so whoever waits for the courier gives
+// it. The calls of a job have the same limit, end by themselves, and know the guilty rank; so whoever waits for the worker gives
 // up kReportNs later, and only if the library itself is broken. That ends the work too.
 //
 // A function of the caller's (CallersFunction) has no bound, and may need a lock that its caller holds while it destroys the
-// courier's owner. If such a function does not return, the courier's thread frees the owner (StopSoon, Leave).
+// worker's owner. If such a function does not return, the worker's thread frees the owner (StopSoon, Leave).
 //
-// Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own courier.
+// Thread safety: any thread; jobs must not call Wait, Drain or Stop of their own worker.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@
 
 namespace entrain {
 
-class Courier {
+class WorkerThread {
  public:
   using Job = absl::AnyInvocable<absl::Status()>;
 
@@ -43,20 +43,20 @@ class Courier {
   // it makes the job that runs, and other ranks' calls, fail.
   // `inside`: by any thread, with the name of a function of the caller's that a job enters, and "" when the function has returned
   // or is left.
-  Courier(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
-          absl::AnyInvocable<void(absl::string_view)> inside = nullptr)
+  WorkerThread(int64_t limit_ns, absl::AnyInvocable<void(const absl::Status&)> give_up,
+               absl::AnyInvocable<void(absl::string_view)> inside = nullptr)
       : limit_ns_(limit_ns), give_up_(std::move(give_up)), inside_of_(std::move(inside)) {}
-  ~Courier() { Stop(); }
-  Courier(const Courier&) = delete;
-  Courier& operator=(const Courier&) = delete;
+  ~WorkerThread() { Stop(); }
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
 
   // Appends a job; gives its number, from 1. After the end: drops it, and gives the last number.
   uint64_t Post(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Blocks until the job of this number is done, and so are all before it. The first error of any. Jobs may wait for other couriers.
+  // Blocks until the job of this number is done, and so are all before it. The first error of any. Jobs may wait for other workers.
   absl::Status Wait(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same until then at most; false: it is not done.
   absl::StatusOr<bool> WaitUntil(uint64_t number, Deadline until) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `then` once with the first error so far when the job of this number is done: from the courier's thread, which must not
+  // Calls `then` once with the first error so far when the job of this number is done: from the worker's thread, which must not
   // be blocked, or before this returns when it is done already.
   using Continuation = absl::AnyInvocable<void(const absl::Status&)>;
   void WhenDone(uint64_t number, Continuation then) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -66,10 +66,10 @@ class Courier {
   absl::Status Drain() ABSL_LOCKS_EXCLUDED(mutex_);
   // Jobs with a higher number do not begin until a later call allows them. By default there is no limit.
   void Limit(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
-  // In a job: what it goes on to, and for how long at most; 0: the courier's limit. Elsewhere without effect.
+  // In a job: what it goes on to, and for how long at most; 0: the worker's limit. Elsewhere without effect.
   static void Doing(absl::string_view what, int64_t limit_ns = 0);
   // In a job: it goes on to a function of the caller's, in which most calls of the library are refused (CallbackScope).
-  // kAborted: the courier was stopped before, or meanwhile. The job must not touch the caller's memory any more.
+  // kAborted: the worker was stopped before, or meanwhile. The job must not touch the caller's memory any more.
   static absl::Status CallersFunction(absl::string_view name, absl::FunctionRef<void()> call);
   // Without waiting: whether the job of this number is done.
   bool IsDone(uint64_t number) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,7 +83,7 @@ class Courier {
   // Stops. False: the job is in a function of the caller's that does not return within kReportNs, or that is later
   // than its limit and kReportNs already. The job then counts as done, with kAborted, and a call of Leave must follow.
   bool StopSoon() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The thread calls `last` when the job has returned; `last` may free the courier.
+  // The thread calls `last` when the job has returned; `last` may free the worker.
   void Leave(absl::AnyInvocable<void() &&> last) ABSL_LOCKS_EXCLUDED(mutex_);
   // Before StopSoon: ends all waits for a job that is in a function of the caller's with `why`. No such function is called
   // any more.

@@ -1,6 +1,6 @@
-// Couriers on a device: that whoever waits for a job learns how it ended. On the fake driver, or,
+// Workers on a device: that whoever waits for a job learns how it ended. On the fake driver, or,
 // where TEST_GPU=1 is set, on the machine's first device.
-#include "lib/train/device_courier.h"
+#include "lib/train/device_worker.h"
 
 #include <memory>
 #include <string>
@@ -38,79 +38,79 @@ class Slow {
   int moves_ = 0;
 };
 
-class DeviceCouriers : public testing::Test {
+class DeviceWorkers : public testing::Test {
  protected:
-  explicit DeviceCouriers(int64_t limit_ns = 10 * kSecond)
+  explicit DeviceWorkers(int64_t limit_ns = 10 * kSecond)
       : room_(*DeviceRoom::Open(TestDevice(), stream_.get(), limit_ns)),
-        courier_(*DeviceCourier::Make(room_.get(), [](const absl::Status& /*why*/) {})),
+        worker_(*DeviceWorker::Make(room_.get(), [](const absl::Status& /*why*/) {})),
         word_(reinterpret_cast<uint32_t*>(*room_->KeepPinned(sizeof(uint32_t)))) {}
-  ~DeviceCouriers() override { word_.Set(1); }
+  ~DeviceWorkers() override { word_.Set(1); }
   // What is enqueued there afterwards waits, until the word is set.
   absl::Status Hold(StreamHandle stream) { return word_.Hold(TestDevice(), stream, 1); }
 
   TestStream stream_{TestDevice()};
   const std::unique_ptr<DeviceRoom> room_;
-  const std::unique_ptr<DeviceCourier> courier_;
+  const std::unique_ptr<DeviceWorker> worker_;
   StreamWord word_;
 };
 
-class ImpatientCouriers : public DeviceCouriers {
+class ImpatientWorkers : public DeviceWorkers {
  protected:
-  ImpatientCouriers() : DeviceCouriers(100 * kMillisecond) {}
+  ImpatientWorkers() : DeviceWorkers(100 * kMillisecond) {}
 };
 
-TEST_F(DeviceCouriers, AJobThatIsPostedWhileTheOneBeforeItFailsEndsToo) {
+TEST_F(DeviceWorkers, AJobThatIsPostedWhileTheOneBeforeItFailsEndsToo) {
   absl::Notification go;
-  ASSERT_TRUE(courier_
+  ASSERT_TRUE(worker_
                   ->Post([&] {
                     go.WaitForNotification();
                     return absl::InternalError("first");
                   })
                   .ok());
-  const auto second = courier_->PostThen(Slow(&go), {});
+  const auto second = worker_->PostThen(Slow(&go), {});
   ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_EQ(courier_->Wait(*second).message(), "first");
-  EXPECT_EQ(courier_->Post([] { return absl::OkStatus(); }).status().message(), "first");
+  EXPECT_EQ(worker_->Wait(*second).message(), "first");
+  EXPECT_EQ(worker_->Post([] { return absl::OkStatus(); }).status().message(), "first");
 }
 
-TEST_F(DeviceCouriers, WhatFollowsAJobComesWhenTheDeviceIsThroughWithIt) {
+TEST_F(DeviceWorkers, WhatFollowsAJobComesWhenTheDeviceIsThroughWithIt) {
   DeviceMark mark(TestDevice());
   bool through = false;
-  const auto number = courier_->PostThen(
+  const auto number = worker_->PostThen(
       [&] {
-        ENTRAIN_RETURN_IF_ERROR(Hold(courier_->stream()));
-        return mark.Record(courier_->stream());
+        ENTRAIN_RETURN_IF_ERROR(Hold(worker_->stream()));
+        return mark.Record(worker_->stream());
       },
       [&] { through = mark.Reached().value(); });
   ASSERT_TRUE(number.ok()) << number.status();
-  // A courier that does not wait for the device would go on by then.
+  // A worker that does not wait for the device would go on by then.
   usleep(20'000);
   word_.Set(1);
-  EXPECT_EQ(courier_->Wait(*number), absl::OkStatus());
+  EXPECT_EQ(worker_->Wait(*number), absl::OkStatus());
   EXPECT_TRUE(through);
 }
 
-TEST_F(ImpatientCouriers, AStreamThatIsLateIsATimeout) {
+TEST_F(ImpatientWorkers, AStreamThatIsLateIsATimeout) {
   ASSERT_EQ(Hold(stream_.get()), absl::OkStatus());
-  const auto number = courier_->Post([] { return absl::OkStatus(); });
+  const auto number = worker_->Post([] { return absl::OkStatus(); });
   ASSERT_TRUE(number.ok()) << number.status();
-  const absl::Status status = courier_->Wait(*number);
+  const absl::Status status = worker_->Wait(*number);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("the caller's stream"));
 }
 
-TEST_F(ImpatientCouriers, AJobThatTheDeviceIsNotThroughWithIsATimeout) {
+TEST_F(ImpatientWorkers, AJobThatTheDeviceIsNotThroughWithIsATimeout) {
   bool through = false;
   const auto number =
-      courier_->PostThen([&] { return Hold(courier_->stream()); }, [&] { through = true; });
+      worker_->PostThen([&] { return Hold(worker_->stream()); }, [&] { through = true; });
   ASSERT_TRUE(number.ok()) << number.status();
-  const absl::Status status = courier_->Wait(*number);
+  const absl::Status status = worker_->Wait(*number);
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_FALSE(through);
-  EXPECT_EQ(courier_->status(), status);
+  EXPECT_EQ(worker_->status(), status);
 }
 
-TEST_F(ImpatientCouriers, WhoWaitsForAStreamMayBeToldToGiveUp) {
+TEST_F(ImpatientWorkers, WhoWaitsForAStreamMayBeToldToGiveUp) {
   ASSERT_EQ(Hold(stream_.get()), absl::OkStatus());
   const ArraysAt at{&TestDevice(), stream_.get()};
   EXPECT_TRUE(absl::IsDeadlineExceeded(FinishStream(at, room_->limit())));
