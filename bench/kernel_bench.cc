@@ -147,16 +147,16 @@ std::vector<Loop> LoopsOf(const Kernels& k) {
                              n);
                    }});
   loops.push_back({"agd", 4, 28, [&k](Arrays& a, int64_t n) {
-                     const AgdArgs args = {.keep = 1,
-                                           .coupled = 0,
+                     const AgdArgs args = {.p_factor = 1,
+                                           .coupled_lambda = 0,
                                            .beta1 = 0.9,
                                            .beta2 = 0.999,
-                                           .difference = 0.2,
-                                           .earlier = 2,
-                                           .floor = 1e-8,
+                                           .rest1_over_c1 = 0.2,
+                                           .inverse_c1_before = 2,
+                                           .delta_root_c2 = 1e-8,
                                            .clip = 1e30,
-                                           .rate = 1e-6,
-                                           .weight_decay = 0,
+                                           .a = 1e-6,
+                                           .lambda = 0,
                                            .first_step = false};
                      benchmark::DoNotOptimize(k.agd(args,
                                                     {a.floats(0), a.floats(0), a.floats(1),

@@ -28,17 +28,19 @@ struct AdamwArgs {
 struct LionArgs {
   double lr, beta1, beta2, weight_decay;
 };
-// Parameters of one AGD step (the rule: lib/optim/rules.h), made in double of the hyper-parameters
-// and the number of the step.
+// Parameters of one AGD step, made in double of the hyper-parameters and the number of the step. The numbers are those of the
+// rule in lib/optim/rules.h.
 struct AgdArgs {
-  double keep,
-      coupled;  // p is multiplied by keep before the step; coupled * p is added to the gradient
-  double beta1, beta2;
-  double difference, earlier;  // s = difference * (g - earlier * m), m as it was before the step
-  double floor;                // the least that m is divided by; > 0
-  double clip;                 // the largest |m / max(sqrt(v), floor)|; infinity: none
-  double rate, weight_decay;   // weight_decay: with z only
-  bool first_step;             // z starts at p
+  double p_factor;           // (1): 1 - eta lambda, 1 - lambda, or 1
+  double coupled_lambda;     // (1): g + coupled_lambda p takes the place of g
+  double beta1, beta2;       // (2), (5)
+  double rest1_over_c1;      // (4): (1 - beta1) / c1
+  double inverse_c1_before;  // (4): 1 / c1'; 0 at the first step
+  double delta_root_c2;      // (7): delta sqrt(c2); > 0
+  double clip;               // (8); infinity: none
+  double a;                  // (9): eta sqrt(c2) / c1
+  double lambda;             // (10), (11)
+  bool first_step;           // (10): z starts at p
 };
 // Arrays of one AGD step; what of the state a variant does not have is null.
 struct AgdArrays {
@@ -93,16 +95,16 @@ struct Kernels {
   void (*adamw)(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v,
                 int64_t count);
   void (*lion)(const LionArgs& args, float* out, float* p, const float* g, float* m, int64_t count);
-  // Returns how many elements had sqrt(v) >= floor; 0 when out != p.
+  // Returns how many elements had sqrt(v) >= delta_root_c2; 0 when out != p.
   int64_t (*agd)(const AgdArgs& args, const AgdArrays& arrays, int64_t count);
   // saved = p, then p += scale * g, or scale * (p^2 * g) if adaptive.
   void (*ascend)(bool adaptive, float scale, float* p, float* saved, const float* g, int64_t count);
   // out may be base.
   void (*add_sharpness)(const SharpnessArgs& args, float* out, const float* base, const float* g,
                         const float* g2, int64_t count);
-  // EDiT K4: g = beta * mean; b = mu * b + g; a -= eta * (g + mu * b) (nesterov) or eta * b; params = a.
-  void (*outer_step)(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params,
-                     const float* mean, int64_t count);
+  // EDiT K4: g = scale * mean; b = mu * b + g; a -= eta * (g + mu * b) (nesterov) or eta * b; params = a.
+  void (*outer_step)(const SgdArgs& args, float scale, float* anchor, float* momentum,
+                     float* params, const float* mean, int64_t count);
 };
 
 // The best table this CPU can run.

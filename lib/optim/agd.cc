@@ -11,7 +11,7 @@ namespace entrain {
 namespace {
 
 // √v is of no use where squares vanish in f32, and what is divided by it would be 0 / 0 in the end.
-constexpr double kLeastFloor = 1e-19;
+constexpr double kLeastDivisor = 1e-19;
 
 class Agd final : public Optimizer {
  public:
@@ -42,23 +42,26 @@ class Agd final : public Optimizer {
   }
 
  private:
+  // The factors of step t, in double; the numbers are those of rules.h.
   AgdArgs Rule(int64_t step, double lr) const {
     const auto t = static_cast<double>(step);
-    const double c1 = 1 - std::pow(config_.beta1, t), before = 1 - std::pow(config_.beta1, t - 1);
-    const double root2 = std::sqrt(1 - std::pow(config_.beta2, t));
-    return {.keep = Keep(lr),
-            .coupled = config_.decay == WeightDecay::kCoupled ? config_.weight_decay : 0,
+    const double c1 = 1 - std::pow(config_.beta1, t);
+    const double c1_before = 1 - std::pow(config_.beta1, t - 1);
+    const double root_c2 = std::sqrt(1 - std::pow(config_.beta2, t));
+    return {.p_factor = DecayOfP(lr),
+            .coupled_lambda = config_.decay == WeightDecay::kCoupled ? config_.weight_decay : 0,
             .beta1 = config_.beta1,
             .beta2 = config_.beta2,
-            .difference = (1 - config_.beta1) / c1,
-            .earlier = step == 1 ? 0 : 1 / before,
-            .floor = std::max(config_.delta * root2, kLeastFloor),
+            .rest1_over_c1 = (1 - config_.beta1) / c1,
+            .inverse_c1_before = step == 1 ? 0 : 1 / c1_before,
+            .delta_root_c2 = std::max(config_.delta * root_c2, kLeastDivisor),
             .clip = config_.clip > 0 ? config_.clip : std::numeric_limits<double>::infinity(),
-            .rate = lr * root2 / c1,
-            .weight_decay = config_.weight_decay,
+            .a = lr * root_c2 / c1,
+            .lambda = config_.weight_decay,
             .first_step = step == 1};
   }
-  double Keep(double lr) const {
+  // (1)
+  double DecayOfP(double lr) const {
     if (config_.win || config_.decay == WeightDecay::kCoupled) {
       return 1;
     }

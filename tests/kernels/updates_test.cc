@@ -145,20 +145,20 @@ struct AgdElement {
 };
 AgdElement ReferenceAgd(const AgdArgs& args, bool amsgrad, bool win, float g, AgdElement e) {
   const auto f = [](double x) { return static_cast<float>(x); };
-  const float x = e.p, grad = g + Times(f(args.coupled), x);
-  const float change = Times(f(args.difference), grad - Times(f(args.earlier), e.m));
+  const float p = e.p, grad = g + Times(f(args.coupled_lambda), p);
+  const float s = Times(f(args.rest1_over_c1), grad - Times(f(args.inverse_c1_before), e.m));
   e.m = Times(f(args.beta1), e.m) + Times(f(1 - args.beta1), grad);
-  e.b = Times(f(args.beta2), e.b) + Times(f(1 - args.beta2), Times(change, change));
+  e.b = Times(f(args.beta2), e.b) + Times(f(1 - args.beta2), Times(s, s));
   e.largest = amsgrad ? std::max(e.largest, e.b) : e.largest;
-  const float root = std::sqrt(amsgrad ? e.largest : e.b), floor = f(args.floor);
-  e.adaptive = root >= floor;
-  const float step = std::clamp(e.m / std::max(root, floor), -f(args.clip), f(args.clip));
-  const float move = Times(f(args.rate), step);
-  e.p = Times(x, f(args.keep)) - move;
+  const float root = std::sqrt(amsgrad ? e.largest : e.b), least = f(args.delta_root_c2);
+  e.adaptive = root >= least;
+  const float u = std::clamp(e.m / std::max(root, least), -f(args.clip), f(args.clip));
+  const float a_u = Times(f(args.a), u);
+  e.p = Times(p, f(args.p_factor)) - a_u;
   if (win) {
-    const double decay = args.rate * args.weight_decay;
-    e.z = Times((args.first_step ? x : e.z) - move, f(1 / (1 + decay)));
-    e.p = x + Times(f(2 / (3 + 2 * decay)), e.z - x - move - Times(f(decay), x));
+    const double a_lambda = args.a * args.lambda;
+    e.z = Times((args.first_step ? p : e.z) - a_u, f(1 / (1 + a_lambda)));
+    e.p = p + Times(f(2 / (3 + 2 * a_lambda)), e.z - p - a_u - Times(f(a_lambda), p));
   }
   return e;
 }
@@ -167,16 +167,16 @@ TEST_P(UpdatesTest, AgdAgrees) {
   for (const int64_t count : kCounts) {
     for (int variant = 0; variant < 8; ++variant) {
       const bool amsgrad = (variant & 1) != 0, win = (variant & 2) != 0;
-      const AgdArgs args = {.keep = win ? 1 : 0.995,
-                            .coupled = win ? 0 : 0.01,
+      const AgdArgs args = {.p_factor = win ? 1 : 0.995,
+                            .coupled_lambda = win ? 0 : 0.01,
                             .beta1 = 0.9,
                             .beta2 = 0.95,
-                            .difference = 0.37,
-                            .earlier = 5.3,
-                            .floor = 0.5,
+                            .rest1_over_c1 = 0.37,
+                            .inverse_c1_before = 5.3,
+                            .delta_root_c2 = 0.5,
                             .clip = variant & 1 ? 1.5 : std::numeric_limits<double>::infinity(),
-                            .rate = 0.03,
-                            .weight_decay = 0.1,
+                            .a = 0.03,
+                            .lambda = 0.1,
                             .first_step = (variant & 4) != 0};
       SCOPED_TRACE(absl::StrCat("variant ", variant, ", count ", count));
       Array p = Normal(count), g = Normal(count), m = Normal(count), b = Normal(count);

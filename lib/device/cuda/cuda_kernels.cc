@@ -427,21 +427,21 @@ int64_t Agd(const AgdArgs& agd, const AgdArrays& arrays, int64_t count) {
   args.b = arrays.b;
   args.largest = arrays.largest;
   args.z = arrays.z;
-  args.keep = static_cast<float>(agd.keep);
-  args.coupled = static_cast<float>(agd.coupled);
+  args.p_factor = static_cast<float>(agd.p_factor);
+  args.coupled_lambda = static_cast<float>(agd.coupled_lambda);
   args.beta1 = static_cast<float>(agd.beta1);
   args.rest1 = static_cast<float>(1 - agd.beta1);
   args.beta2 = static_cast<float>(agd.beta2);
   args.rest2 = static_cast<float>(1 - agd.beta2);
-  args.difference = static_cast<float>(agd.difference);
-  args.earlier = static_cast<float>(agd.earlier);
-  args.floor = static_cast<float>(agd.floor);
+  args.rest1_over_c1 = static_cast<float>(agd.rest1_over_c1);
+  args.inverse_c1_before = static_cast<float>(agd.inverse_c1_before);
+  args.delta_root_c2 = static_cast<float>(agd.delta_root_c2);
   args.clip = static_cast<float>(agd.clip);
-  args.rate = static_cast<float>(agd.rate);
-  const double decay = agd.rate * agd.weight_decay;
-  args.shrink = static_cast<float>(1 / (1 + decay));
-  args.pull = static_cast<float>(decay);
-  args.twice_tau = static_cast<float>(2 / (3 + 2 * decay));
+  args.a = static_cast<float>(agd.a);
+  const double exact_a_lambda = agd.a * agd.lambda;
+  args.a_lambda = static_cast<float>(exact_a_lambda);
+  args.inverse_1_a_lambda = static_cast<float>(1 / (1 + exact_a_lambda));
+  args.twice_tau = static_cast<float>(2 / (3 + 2 * exact_a_lambda));
   args.first_step = agd.first_step;
   args.store = arrays.out == arrays.p;
   if (!args.store) {
@@ -452,7 +452,7 @@ int64_t Agd(const AgdArgs& agd, const AgdArrays& arrays, int64_t count) {
   return adaptive > 0 ? static_cast<int64_t>(adaptive) : 0;
 }
 
-void OuterStep(const SgdArgs& sgd, float beta, float* anchor, float* momentum, float* params,
+void OuterStep(const SgdArgs& sgd, float scale, float* anchor, float* momentum, float* params,
                const float* mean, int64_t count) {
   device_loops::OuterStepArgs args = {};
   momentum = sgd.momentum != 0 ? momentum : nullptr;
@@ -461,7 +461,7 @@ void OuterStep(const SgdArgs& sgd, float beta, float* anchor, float* momentum, f
   args.momentum = momentum;
   args.params = params;
   args.mean = mean;
-  args.beta = beta;
+  args.scale = scale;
   args.eta = static_cast<float>(sgd.lr);
   args.mu = static_cast<float>(sgd.momentum);
   args.nesterov = sgd.nesterov;

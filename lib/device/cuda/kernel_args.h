@@ -153,7 +153,7 @@ struct OuterStepArgs {
   Range range;
   float *anchor, *momentum, *params;
   const float* mean;
-  float beta, eta, mu;
+  float scale, eta, mu;
   bool nesterov, first_step;  // momentum null: none
   template <typename F>
   void ForEachPointer(F f) {
@@ -202,8 +202,8 @@ struct AgdStepArgs {
   float* out;
   const float *p, *g;
   float *m, *b, *largest, *z;
-  float keep, coupled, beta1, rest1, beta2, rest2, difference, earlier, floor, clip, rate, shrink,
-      pull, twice_tau;
+  float p_factor, coupled_lambda, beta1, rest1, beta2, rest2, rest1_over_c1, inverse_c1_before,
+      delta_root_c2, clip, a, a_lambda, inverse_1_a_lambda, twice_tau;
   bool first_step, store;
   double* results;  // as SumArgs: how many elements were adaptive; null: nobody asks
   template <typename F>

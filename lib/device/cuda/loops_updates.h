@@ -251,7 +251,7 @@ struct OuterStep {
       }
       ENTRAIN_UNROLL
       for (int e = 0; e < At::kWidth; ++e) {
-        const float g = args.beta * mean.at[e];
+        const float g = args.scale * mean.at[e];
         b.at[e] = args.first_step ? g : args.mu * b.at[e] + g;
         const float step = !momentum ? g : args.nesterov ? g + args.mu * b.at[e] : b.at[e];
         moved.at[e] = moved.at[e] - args.eta * step;
@@ -314,6 +314,7 @@ struct LionStep {
   }
 };
 
+// The numbers are those of AGD's rule in lib/optim/rules.h.
 struct AgdStep {
   // Elements i to i + kWidth - 1; how many were adaptive.
   template <typename At>
@@ -333,25 +334,26 @@ struct AgdStep {
     int adaptive = 0;
     ENTRAIN_UNROLL
     for (int e = 0; e < At::kWidth; ++e) {
-      const float x = p.at[e], before = m.at[e];
-      const float grad = g.at[e] + args.coupled * x;
-      m.at[e] = args.beta1 * before + args.rest1 * grad;
-      const float change = args.difference * (grad - args.earlier * before);
-      b.at[e] = args.beta2 * b.at[e] + args.rest2 * (change * change);
-      if (amsgrad) {
+      const float p_before = p.at[e], m_before = m.at[e];
+      const float grad = g.at[e] + args.coupled_lambda * p_before;  // (1) coupled
+      m.at[e] = args.beta1 * m_before + args.rest1 * grad;          // (2)
+      const float s = args.rest1_over_c1 * (grad - args.inverse_c1_before * m_before);  // (4)
+      b.at[e] = args.beta2 * b.at[e] + args.rest2 * (s * s);                            // (5)
+      if (amsgrad) {                                                                    // (6)
         largest.at[e] = largest.at[e] > b.at[e] ? largest.at[e] : b.at[e];
       }
-      const float root = SquareRoot(amsgrad ? largest.at[e] : b.at[e]);
-      float step = m.at[e] / (root > args.floor ? root : args.floor);
-      step = step < -args.clip ? -args.clip : step;
-      step = step > args.clip ? args.clip : step;
-      const float move = args.rate * step;
-      p.at[e] = x * args.keep - move;
+      const float root_v = SquareRoot(amsgrad ? largest.at[e] : b.at[e]);
+      const float d = root_v > args.delta_root_c2 ? root_v : args.delta_root_c2;  // (7)
+      float u = m.at[e] / d;                                                      // (8)
+      u = u < -args.clip ? -args.clip : u;
+      u = u > args.clip ? args.clip : u;
+      p.at[e] = p_before * args.p_factor - args.a * u;  // (1), (9)
       if (win) {
-        z.at[e] = (z.at[e] - move) * args.shrink;
-        p.at[e] = x + args.twice_tau * (z.at[e] - x - move - args.pull * x);
+        z.at[e] = (z.at[e] - args.a * u) * args.inverse_1_a_lambda;  // (10)
+        p.at[e] = p_before + args.twice_tau * (z.at[e] - p_before - args.a * u -
+                                               args.a_lambda * p_before);  // (11)
       }
-      adaptive += root >= args.floor ? 1 : 0;
+      adaptive += root_v >= args.delta_root_c2 ? 1 : 0;
     }
     if (args.store) {
       At::template Store<float>(args.m, i, m);

@@ -82,16 +82,16 @@ TEST_F(LargeArrays, StepsAsTheBaseTableDoes) {
   EXPECT_TRUE(SameArrays(anchor, want_anchor));
   EXPECT_TRUE(SameArrays(momentum, want_momentum));
   EXPECT_TRUE(SameArrays(params, want_params));
-  const AgdArgs agd = {.keep = 0.99,
-                       .coupled = 0,
+  const AgdArgs agd = {.p_factor = 0.99,
+                       .coupled_lambda = 0,
                        .beta1 = 0.9,
                        .beta2 = 0.99,
-                       .difference = 0.4,
-                       .earlier = 3,
-                       .floor = 0.2,
+                       .rest1_over_c1 = 0.4,
+                       .inverse_c1_before = 3,
+                       .delta_root_c2 = 0.2,
                        .clip = 2,
-                       .rate = 0.01,
-                       .weight_decay = 0,
+                       .a = 0.01,
+                       .lambda = 0,
                        .first_step = false};
   Array p = Normal(), m = Normal(), b(DType::kF32, kLarge, 1);
   for (int64_t i = 0; i < kLarge; ++i) {

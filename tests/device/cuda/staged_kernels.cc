@@ -252,13 +252,13 @@ void AddSharpness(const SharpnessArgs& args, float* out, const float* base, cons
   stage.Run([&](const Kernels& k) { k.add_sharpness(args, o, b, first, second, count); });
 }
 
-void OuterStep(const SgdArgs& args, float beta, float* anchor, float* momentum, float* params,
+void OuterStep(const SgdArgs& args, float scale, float* anchor, float* momentum, float* params,
                const float* mean, int64_t count) {
   Stage stage;
   float *const a = stage.At(anchor, count * 4), *const b = stage.At(momentum, count * 4);
   float* const p = stage.At(params, count * 4);
   const float* const in = stage.At(mean, count * 4);
-  stage.Run([&](const Kernels& k) { k.outer_step(args, beta, a, b, p, in, count); });
+  stage.Run([&](const Kernels& k) { k.outer_step(args, scale, a, b, p, in, count); });
 }
 
 constexpr Kernels kStaged = {
