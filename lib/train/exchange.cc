@@ -436,7 +436,7 @@ absl::Status Exchange::Finish(int layer) {
 // Ranks whose shard of the layer is all padding take part for the others' sake.
 absl::Status Exchange::Combine(int layer, float* mean) {
   const SlabLayer& l = slab_.layer(layer);
-  OuterOptimizer::Scales scales;
+  OuterScales scales;
   if (options_.scales_outer()) {
     ENTRAIN_ASSIGN_OR_RETURN(const std::vector<double> squares, OuterSquares(layer, mean));
     if (!std::isfinite(squares[0])) {
@@ -482,38 +482,13 @@ absl::StatusOr<std::vector<double>> Exchange::OuterSquares(int layer, const floa
   return squares;
 }
 
-// g ← beta mean / Lambda, b ← mu b + g brought down to outer_momentum_clip: what of it are factors
-// of mean and b. The step that follows is p mean + q b, and its length is kept.
-OuterOptimizer::Scales Exchange::ScalesOf(int layer, const std::vector<double>& squares) {
+OuterScales Exchange::ScalesOf(int layer, const std::vector<double>& squares) {
   LayerReport& report = reports_[static_cast<size_t>(layer)];
-  OuterOptimizer::Scales scales;
-  if (options_.clip_pseudo_grad > 0) {
-    report.clip_factor = ClipFactor(std::sqrt(squares[0]), options_.clip_pseudo_grad);
-  }
-  scales.gradient = report.clip_factor;
+  const OuterScales scales = ScaleOuterStep(options_, squares, gaps_.Gap(layer));
+  report.clip_factor = scales.clip;
+  report.staleness = scales.staleness;
   if (options_.staleness_penalty) {
-    report.staleness = gaps_.Gap(layer);
-    scales.gradient /= report.staleness;
-  }
-  if (!options_.staleness_penalty && options_.outer_momentum_clip == 0) {
-    return scales;
-  }
-  const bool momentum = squares.size() > 1;
-  const double mu = momentum ? options_.outer_momentum : 0;
-  const double dot = momentum ? (squares[0] + squares[1] - squares[2]) / 2 : 0;
-  const auto length = [&](double p, double q) {
-    return std::sqrt(
-        std::max(0.0, p * p * squares[0] + q * q * (momentum ? squares[1] : 0) + 2 * p * q * dot));
-  };
-  if (options_.outer_momentum_clip > 0) {
-    const double factor = ClipFactor(length(scales.gradient, mu), options_.outer_momentum_clip);
-    scales.gradient *= factor;
-    scales.momentum = factor;
-  }
-  if (options_.staleness_penalty) {
-    const double g = scales.gradient, m = mu * scales.momentum;
-    const double step = options_.outer_nesterov ? length((1 + mu) * g, mu * m) : length(g, m);
-    gaps_.Moved(layer, options_.outer_lr * step);
+    gaps_.Moved(layer, scales.length);
   }
   return scales;
 }

@@ -128,7 +128,7 @@ class Exchange final : public LayerExchange {
   void FillDelta(int layer, float* delta) const;
   absl::Status Combine(int layer, float* mean);
   absl::StatusOr<std::vector<double>> OuterSquares(int layer, const float* mean) const;
-  OuterOptimizer::Scales ScalesOf(int layer, const std::vector<double>& squares);
+  OuterScales ScalesOf(int layer, const std::vector<double>& squares);
   void RollBack(int layer);
 
   absl::Status ReserveOnDevice();

@@ -1,6 +1,7 @@
 #include "lib/train/outer_optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "lib/base/status.h"
 #include "lib/device/device.h"
 #include "lib/kernels/kernels.h"
+#include "lib/train/penalty.h"
 #include "lib/train/worker_thread.h"
 
 namespace entrain {
@@ -38,6 +40,34 @@ std::unique_ptr<Optimizer> MakeRule(const EditOptions& options) {
 
 }  // namespace
 
+OuterScales ScaleOuterStep(const EditOptions& options, absl::Span<const double> squares,
+                           double gap) {
+  OuterScales scales;
+  if (options.clip_pseudo_grad > 0) {
+    scales.clip = ClipFactor(std::sqrt(squares[0]), options.clip_pseudo_grad);
+  }
+  scales.staleness = options.staleness_penalty ? gap : 1;
+  scales.gradient = scales.clip / scales.staleness;
+  const bool has_momentum = squares.size() > 1;
+  const double mu = has_momentum ? options.outer_momentum : 0;
+  const double dot = has_momentum ? (squares[0] + squares[1] - squares[2]) / 2 : 0;
+  // ||p Delta + q b||
+  const auto length = [&](double p, double q) {
+    return std::sqrt(std::max(
+        0.0, p * p * squares[0] + q * q * (has_momentum ? squares[1] : 0) + 2 * p * q * dot));
+  };
+  if (options.outer_momentum_clip > 0) {
+    scales.momentum = ClipFactor(length(scales.gradient, mu), options.outer_momentum_clip);
+    scales.gradient *= scales.momentum;
+  }
+  if (options.staleness_penalty) {
+    const double s = scales.gradient, m = mu * scales.momentum;
+    scales.length =
+        options.outer_lr * (options.outer_nesterov ? length((1 + mu) * s, mu * m) : length(s, m));
+  }
+  return scales;
+}
+
 OuterOptimizer::OuterOptimizer(const Slab& slab, const EditOptions& options)
     : slab_(slab),
       options_(options),
@@ -51,15 +81,15 @@ int OuterOptimizer::arrays() const {
   return options_.outer_optimizer == OuterKind::kSgd && options_.outer_momentum != 0 ? 1 : 0;
 }
 
-absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, Anchors* anchors,
-                                  float* live) {
+absl::Status OuterOptimizer::Step(int layer, float* mean, const OuterScales& scales,
+                                  Anchors* anchors, float* live) {
   const int64_t step = ++steps_[static_cast<size_t>(layer)];
   const SlabLayer& l = slab_.layer(layer);
-  const auto factor = static_cast<float>(scales.gradient);
+  const auto scale = static_cast<float>(scales.gradient);
   if (l.valid > 0 && options_.outer_optimizer == OuterKind::kCallback) {
     float* const anchor = anchors->anchor(layer);
-    if (factor != 1) {
-      CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, factor);
+    if (scale != 1) {
+      CurrentKernels().scale_any(DType::kF32, mean, mean, l.valid, scale);
     }
     const std::string name = absl::StrCat("the outer step of layer ", layer, ", step ", step);
     int32_t failed = 0;
@@ -79,7 +109,7 @@ absl::Status OuterOptimizer::Step(int layer, float* mean, const Scales& scales, 
   for (int64_t first = 0; first < l.valid;) {
     Piece piece = PieceOf(layer, first, mean, anchors, live);
     piece.count = on_device ? l.valid : piece.count;
-    rule_ == nullptr ? Sgd(piece, scales) : StepByRule(piece, factor, step);
+    rule_ == nullptr ? Sgd(piece, scales) : StepByRule(piece, scale, step);
     first += piece.count;
     if (!on_device) {
       hash.Add(piece.anchor, piece.count + (first == l.valid ? l.shard - l.valid : 0));
@@ -104,9 +134,9 @@ OuterOptimizer::Piece OuterOptimizer::PieceOf(int layer, int64_t first, float* m
   return piece;
 }
 
-void OuterOptimizer::StepByRule(const Piece& piece, float beta, int64_t step) const {
-  if (beta != 1) {
-    CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
+void OuterOptimizer::StepByRule(const Piece& piece, float scale, int64_t step) const {
+  if (scale != 1) {
+    CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
   }
   rule_->Step({.count = piece.count,
                .master = piece.anchor,
@@ -118,24 +148,25 @@ void OuterOptimizer::StepByRule(const Piece& piece, float beta, int64_t step) co
   CopyArray(piece.live, piece.anchor, piece.count * kFloat);
 }
 
-// Also the plain step: eta 1, no momentum.
-void OuterOptimizer::Sgd(const Piece& piece, const Scales& scales) const {
-  auto beta = static_cast<float>(scales.gradient);
+// The header's equation; also the plain step: eta 1, no momentum.
+void OuterOptimizer::Sgd(const Piece& piece, const OuterScales& scales) const {
+  auto scale = static_cast<float>(scales.gradient);
   SgdArgs args{};
-  args.lr = 1;
+  args.lr = 1;  // eta
   if (options_.outer_optimizer == OuterKind::kSgd) {
     args.lr = options_.outer_lr;
-    args.momentum = options_.outer_momentum * scales.momentum;
+    args.momentum = options_.outer_momentum * scales.momentum;  // mu' = kappa mu
     args.nesterov = options_.outer_nesterov;
-    if (options_.outer_weight_decay > 0) {
-      CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, beta);
+    if (options_.outer_weight_decay >
+        0) {  // g <- s Delta + lambda a, before the kernel; kappa is 1
+      CurrentKernels().scale_any(DType::kF32, piece.mean, piece.mean, piece.count, scale);
       CurrentKernels().axpy(piece.mean, static_cast<float>(options_.outer_weight_decay),
                             piece.anchor, piece.count);
-      beta = 1;
+      scale = 1;
     }
   }
   // b is zero before the first step, which makes b ← mu b + g the first step's b ← g.
-  CurrentKernels().outer_step(args, beta, piece.anchor, piece.outer[0], piece.live, piece.mean,
+  CurrentKernels().outer_step(args, scale, piece.anchor, piece.outer[0], piece.live, piece.mean,
                               piece.count);
 }
 
