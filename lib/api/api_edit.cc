@@ -1,6 +1,5 @@
 // train.h: EDiT.
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -12,13 +11,13 @@
 #include "lib/api/arguments.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
+#include "lib/api/option_rows.h"
 #include "lib/api/settings.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
 
 using namespace entrain::api;  // NOLINT: the functions of the C API are global
 using entrain::DType;
-using entrain::EditOption;
 using entrain::EditOptions;
 using entrain::LayerSync;
 using entrain::WorkerThread;
@@ -31,57 +30,18 @@ std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
 }
 
-// The values of the rows of edit_option_list.h in the C struct.
-std::vector<double> ValuesOf(const entrain_edit_config_t& config) {
-  return {
-#define ENTRAIN_VALUE(type, name, fallback, range, matters, why, shared, help) \
-  static_cast<double>(config.name),
-      ENTRAIN_EDIT_OPTIONS(ENTRAIN_VALUE)
-#undef ENTRAIN_VALUE
-  };
-}
+ENTRAIN_OPTION_ROWS(EditRows, ENTRAIN_EDIT_OPTIONS, entrain_edit_config_t, EditOptions,
+                    entrain::EditOptionTable);
 
-constexpr size_t kOffsets[] = {
-#define ENTRAIN_OFFSET(type, name, fallback, range, matters, why, shared, help) \
-  offsetof(entrain_edit_config_t, name),
-    ENTRAIN_EDIT_OPTIONS(ENTRAIN_OFFSET)
-#undef ENTRAIN_OFFSET
-};
-
-static_assert(ENTRAIN_OPTION_SWITCH == static_cast<int32_t>(EditOption::Type::kSwitch));
-static_assert(ENTRAIN_OPTION_F64 == static_cast<int32_t>(EditOption::Type::kF64));
-
-// The rows, whose ranges are checked before a value becomes a bool or an enumerator. The rest is LayerSync's to check.
-absl::StatusOr<EditOptions> NumbersOf(const entrain_edit_config_t& config) {
-  const std::vector<double> values = ValuesOf(config);
-  for (size_t i = 0; i < values.size(); ++i) {
-    ENTRAIN_RETURN_IF_ERROR(CheckRange(entrain::EditOptionTable()[i], values[i]));
-  }
-  EditOptions options;
-#define ENTRAIN_COPY(type, name, fallback, range, matters, why, shared, help) \
-  options.name = static_cast<decltype(options.name)>(config.name);
-  ENTRAIN_EDIT_OPTIONS(ENTRAIN_COPY)
-#undef ENTRAIN_COPY
-  return options;
-}
-
+// LayerSync checks what follows from several options.
 absl::StatusOr<EditOptions> ToEditOptions(const entrain_edit_config_t& config) {
-  ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf(config));
+  ENTRAIN_ASSIGN_OR_RETURN(EditOptions options, NumbersOf<EditRows>(config));
   options.outer_step = config.outer_step;
   options.outer_user = config.outer_user;
   options.fragment_of_layer = Copy(config.fragment_of_layer, config.shard->shards->slab().layers());
   options.fragment_intervals = Copy(config.fragment_intervals, config.fragments);
   options.fragment_offsets = Copy(config.fragment_offsets, config.fragments);
   return options;
-}
-
-absl::StatusOr<const EditOption*> OptionAt(int32_t index) {
-  const auto table = entrain::EditOptionTable();
-  if (index < 0 || static_cast<size_t>(index) >= table.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("option ", index, " is not one of ", table.size()));
-  }
-  return &table[static_cast<size_t>(index)];
 }
 
 absl::Status CheckLayer(const entrain_edit_t* edit, int32_t layer) {
@@ -149,12 +109,8 @@ void CopyTo(double* to, const std::vector<double>& from) {
 extern "C" {
 
 void entrain_edit_config_init_sized(entrain_edit_config_t* config, size_t bytes) {
-  const EditOptions defaults;
   entrain_edit_config_t known = {};
-#define ENTRAIN_DEFAULT(type, name, fallback, range, matters, why, shared, help) \
-  known.name = static_cast<decltype(known.name)>(defaults.name);
-  ENTRAIN_EDIT_OPTIONS(ENTRAIN_DEFAULT)
-#undef ENTRAIN_DEFAULT
+  EditRows::Copy(EditOptions(), &known);
   WriteDefaults(known, config, bytes);
 }
 
@@ -163,40 +119,18 @@ void entrain_edit_option_init_sized(entrain_edit_option_t* option, size_t bytes)
 }
 
 int32_t entrain_edit_option_count(void) {
-  return static_cast<int32_t>(entrain::EditOptionTable().size());
+  return static_cast<int32_t>(EditRows::table().size());
 }
 
 entrain_status_t entrain_edit_option(int32_t index, entrain_edit_option_t* option) {
-  return Guard(__func__, [&]() -> absl::Status {
-    ENTRAIN_ASSIGN_OR_RETURN(const EditOption* const row, OptionAt(index));
-    const entrain_edit_option_t known = {
-        .size = sizeof(known),
-        .name = row->name,
-        .choices = row->range.choices,
-        .help = row->help,
-        .offset = kOffsets[index],
-        .default_value = row->fallback,
-        .least = row->range.least,
-        .most = row->range.most,
-        .type = static_cast<int32_t>(row->type),
-        .open = (row->range.without_least ? 1 : 0) + (row->range.without_most ? 2 : 0)};
-    return WriteStruct(&known, sizeof(known), option, "entrain_edit_option_t");
-  });
+  return Guard(__func__, [&] { return DescribeOption<EditRows>(index, option); });
 }
 
 entrain_status_t entrain_edit_option_matters(const entrain_edit_config_t* config, int32_t index,
                                              int32_t* matters) {
-  return Guard(__func__, [&]() -> absl::Status {
-    entrain_edit_config_t known;
-    entrain_edit_config_init(&known);
-    ENTRAIN_RETURN_IF_ERROR(
-        entrain::CopyStruct(config, &known, sizeof(known), "entrain_edit_config_t"));
-    ENTRAIN_RETURN_IF_ERROR(NotNull(matters, "matters"));
-    ENTRAIN_ASSIGN_OR_RETURN(const EditOption* const row, OptionAt(index));
-    ENTRAIN_ASSIGN_OR_RETURN(const EditOptions options, NumbersOf(known));
-    *matters = row->matters(options) ? 1 : 0;
-    return absl::OkStatus();
-  });
+  entrain_edit_config_t known;
+  entrain_edit_config_init(&known);
+  return Guard(__func__, [&] { return OptionMatters<EditRows>(config, known, index, matters); });
 }
 
 entrain_status_t entrain_edit_create(entrain_mesh_t* mesh, const entrain_edit_config_t* config,

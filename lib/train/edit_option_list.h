@@ -1,13 +1,5 @@
-// The options of EDiT that are one number each: one row for each field of that name in entrain_edit_config_t.
-// The C++ struct, its defaults, the checks, the comparison between ranks, the copy from the C struct and
-// entrain_edit_option all come from these rows, and the flags of entrain-train from entrain_edit_option.
-//
-// X(type, name, default, range, matters, why, shared, help):
-//   range    a value outside is refused (OptionRange in edit_options.h)
-//   matters  the condition on `o`, the EditOptions, under which another value than the default has an effect
-//   why      what the refusal says without this condition, after the option's name and value; NULL if it always matters
-//   shared   whether all ranks must give the same value
-//   help     one line for users
+// The options of EDiT that are one number each: one row for each field of that name in entrain_edit_config_t. option_list.h
+// explains the columns and what the rows make.
 //
 // Pointers, arrays and rules between several options are in edit_options.h and edit_options.cc.
 #pragma once

@@ -12,6 +12,7 @@
 #include "lib/base/merging.h"
 #include "lib/comm/agree.h"
 #include "lib/train/edit_option_list.h"
+#include "lib/train/option_list.h"
 
 namespace entrain {
 
@@ -27,9 +28,7 @@ using OuterStepFn = int32_t (*)(void* user, int32_t layer, int64_t step, float* 
                                 const float* grad, size_t count);
 
 struct EditOptions {
-#define ENTRAIN_FIELD(type, name, value, range, matters, why, shared, help) type name = value;
-  ENTRAIN_EDIT_OPTIONS(ENTRAIN_FIELD)
-#undef ENTRAIN_FIELD
+  ENTRAIN_EDIT_OPTIONS(ENTRAIN_OPTION_FIELD)
   OuterStepFn outer_step = nullptr;  // callback
   void* outer_user = nullptr;
   std::vector<int32_t> fragment_of_layer;   // by layer, instead of the pattern; or empty
@@ -72,37 +71,12 @@ struct EditOptions {
     return static_cast<int64_t>(local_sgd_sync_time * static_cast<double>(kSecond));
   }
   // Steps that all replicas together make at least between two exchanges.
-  int64_t least_steps() const {
-    return use_async ? min_total_global_steps : 1;
-  }
+  int64_t least_steps() const { return use_async ? min_total_global_steps : 1; }
 };
 
-// The values that an option may have. A choice is one of `choices`, numbered from 0.
-struct OptionRange {
-  double least, most;
-  bool without_least = false, without_most = false;  // open intervals
-  const char* choices = nullptr;                     // separated by commas
-  const char* constants = nullptr;                   // of the C ABI: "ENTRAIN_REDUCER_*"
-};
-
-// A row of edit_option_list.h.
-struct EditOption {
-  enum class Type : int32_t { kSwitch = 0, kChoice = 1, kI32 = 2, kI64 = 3, kU64 = 4, kF64 = 5 };
-
-  const char* name;
-  Type type;
-  double fallback;  // the default
-  OptionRange range;
-  bool (*matters)(const EditOptions& options);
-  const char* why;
-  bool shared;
-  const char* help;
-  double (*value)(const EditOptions& options);
-};
+using EditOption = Option<EditOptions>;
 // In the order of edit_option_list.h.
 absl::Span<const EditOption> EditOptionTable();
-// kInvalidArgument names the option and the value.
-absl::Status CheckRange(const EditOption& option, double value);
 
 // kInvalidArgument names the option, its value and what to do instead.
 absl::Status CheckOptions(const EditOptions& options);

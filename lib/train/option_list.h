@@ -1,0 +1,161 @@
+// Options of a training object as rows of one list each: edit_option_list.h, acco_option_list.h. A row makes the field of the C++
+// struct, its default, its checks, the comparison between ranks, the copy from and to the C struct (lib/api/option_rows.h), what
+// entrain_edit_option and entrain_acco_option say, so the flags of entrain-train, and the field of the Python dataclass
+// (tools/python_declarations.py).
+//
+// X(type, name, default, range, matters, why, shared, help):
+//   range    a value outside is refused
+//   matters  the condition on `o`, the options, under which another value than the default has an effect
+//   why      what the refusal says without this condition, after the option's name and value; NULL if it always matters
+//   shared   whether all ranks must give the same value
+//   help     one line for users
+//
+// The field has the same name in the C struct.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "lib/base/status.h"
+#include "lib/comm/agree.h"
+
+namespace entrain {
+
+// A field of the C++ struct.
+#define ENTRAIN_OPTION_FIELD(type, name, fallback, range, matters, why, shared, help) \
+  type name = fallback;
+// A constant of type Option<Options>; `Options` is the name of the C++ struct where the macro is used.
+#define ENTRAIN_OPTION_ROW(type, name, fallback, range, matters, why, shared, help)        \
+  {{#name, TypeOfOption<type>(), static_cast<double>(fallback), range, why, shared, help}, \
+   []([[maybe_unused]] const Options& o) -> bool { return matters; },                      \
+   [](const Options& o) { return static_cast<double>(o.name); }},
+
+// The values that an option may have. A choice is one of `choices`, numbered from 0. NaN lies in no range.
+struct OptionRange {
+  double least, most;
+  bool without_least = false, without_most = false;  // open intervals
+  const char* choices = nullptr;                     // separated by commas
+  const char* constants = nullptr;                   // of the C ABI: "ENTRAIN_REDUCER_*"
+  bool says_negative = false;  // the refusal of a whole number below 0 says so
+};
+
+namespace option_range {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+constexpr OptionRange Switch() {
+  return {.least = 0, .most = 1};
+}
+constexpr OptionRange AtLeast(double least) {
+  return {.least = least, .most = kInfinity, .without_most = true};
+}
+constexpr OptionRange NotNegative() {
+  return {.least = 0, .most = kInfinity, .without_most = true, .says_negative = true};
+}
+constexpr OptionRange Above(double bound) {
+  return {.least = bound, .most = kInfinity, .without_least = true, .without_most = true};
+}
+constexpr OptionRange Within(double least, double most) {
+  return {.least = least, .most = most};
+}
+constexpr OptionRange From(double least, double bound) {
+  return {.least = least, .most = bound, .without_most = true};
+}
+constexpr OptionRange UpTo(double bound, double most) {
+  return {.least = bound, .most = most, .without_least = true};
+}
+constexpr OptionRange Between(double low, double high) {
+  return {.least = low, .most = high, .without_least = true, .without_most = true};
+}
+constexpr OptionRange OneOf(const char* constants, const char* choices) {
+  double last = 0;
+  for (const char* at = choices; *at != 0; ++at) {
+    last += *at == ',' ? 1 : 0;
+  }
+  return {.least = 0, .most = last, .choices = choices, .constants = constants};
+}
+
+}  // namespace option_range
+
+// Values are the C ABI's ENTRAIN_OPTION_*.
+enum class OptionType : int32_t {
+  kSwitch = 0,
+  kChoice = 1,
+  kI32 = 2,
+  kI64 = 3,
+  kU64 = 4,
+  kF64 = 5
+};
+
+template <typename T>
+constexpr OptionType TypeOfOption() {
+  return std::is_same_v<T, bool>       ? OptionType::kSwitch
+         : std::is_enum_v<T>           ? OptionType::kChoice
+         : std::is_same_v<T, int32_t>  ? OptionType::kI32
+         : std::is_same_v<T, int64_t>  ? OptionType::kI64
+         : std::is_same_v<T, uint64_t> ? OptionType::kU64
+                                       : OptionType::kF64;
+}
+
+// What a row says of its option whatever struct it is in.
+struct OptionRow {
+  const char* name;
+  OptionType type;
+  double fallback;  // the default
+  OptionRange range;
+  const char* why;
+  bool shared;
+  const char* help;
+};
+template <typename Options>
+struct Option : OptionRow {
+  bool (*matters)(const Options& options);
+  double (*value)(const Options& options);
+};
+
+// kInvalidArgument names the option, its value and what to do instead, as all errors of options do.
+template <typename T>
+absl::Status RefuseOption(absl::string_view name, T value, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " ", why));
+}
+absl::Status RefuseOption(const OptionRow& option, double value, absl::string_view why);
+absl::Status CheckRange(const OptionRow& option, double value);
+
+template <typename Options>
+absl::Status CheckRanges(absl::Span<const Option<Options>> table, const Options& options) {
+  for (const Option<Options>& option : table) {
+    ENTRAIN_RETURN_IF_ERROR(CheckRange(option, option.value(options)));
+  }
+  return absl::OkStatus();
+}
+
+// Another value than the default of an option that does not matter is refused: whoever set it expects an effect.
+template <typename Options>
+absl::Status CheckInert(absl::Span<const Option<Options>> table, const Options& options) {
+  for (const Option<Options>& option : table) {
+    if (option.value(options) != option.fallback && !option.matters(options)) {
+      return RefuseOption(option, option.value(options), option.why);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What all ranks must give alike.
+template <typename Options>
+void AppendShared(absl::Span<const Option<Options>> table, const Options& options,
+                  std::vector<NamedValue>* shared) {
+  for (const Option<Options>& option : table) {
+    if (option.shared) {
+      shared->push_back({option.name, option.value(options)});
+    }
+  }
+}
+
+}  // namespace entrain
