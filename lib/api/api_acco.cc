@@ -12,6 +12,7 @@
 #include "lib/api/array_place.h"
 #include "lib/api/boundary.h"
 #include "lib/api/handles.h"
+#include "lib/api/option_rows.h"
 #include "lib/api/settings.h"
 #include "lib/base/config.h"
 #include "lib/base/status.h"
@@ -25,6 +26,9 @@ using entrain::GradientChannel;
 using entrain::ParameterGroup;
 
 namespace {
+
+ENTRAIN_OPTION_ROWS(AccoRows, ENTRAIN_ACCO_OPTIONS, entrain_acco_config_t, ChannelOptions,
+                    entrain::AccoOptionTable);
 
 // -1: as the parameters.
 absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
@@ -72,15 +76,9 @@ absl::StatusOr<std::vector<ParameterGroup>> ToGroups(const entrain_acco_config_t
   return groups;
 }
 
-// What only this file can see to be wrong: values of the C enumerations and types. The rest is
-// GradientChannel's to check.
+// Checks what only this file can see to be wrong: values of the C enumerations and types. GradientChannel checks the rest.
 absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& config) {
-  ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("method", config.method, ENTRAIN_ACCO_ZERO1, "ENTRAIN_ACCO*"));
-  ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("schedule_unit", config.schedule_unit, ENTRAIN_UNIT_TOKENS, "ENTRAIN_UNIT_*"));
-  ENTRAIN_RETURN_IF_ERROR(
-      CheckChoice("limit_unit", config.limit_unit, ENTRAIN_UNIT_TOKENS, "ENTRAIN_UNIT_*"));
+  ENTRAIN_RETURN_IF_ERROR(CheckCopyable<AccoRows>(config));
   ENTRAIN_RETURN_IF_ERROR(CheckTimeout(config.timeout_ns));
   if ((config.scripted_counts == nullptr) != (config.scripted_rounds == 0)) {
     return absl::InvalidArgumentError(
@@ -90,6 +88,7 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
                          : " of scripted_counts leaves none: set it to 1 or more, or both to 0"));
   }
   ChannelOptions options;
+  AccoRows::Copy(config, &options);
   ENTRAIN_ASSIGN_OR_RETURN(options.params_dtype, ToDType(config.params_dtype, DType::kF32));
   ENTRAIN_ASSIGN_OR_RETURN(options.grads_dtype, ToDType(config.grads_dtype, options.params_dtype));
   ENTRAIN_ASSIGN_OR_RETURN(options.wire_dtype, ToDType(config.wire_dtype, options.params_dtype));
@@ -101,26 +100,13 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   ENTRAIN_RETURN_IF_ERROR(CheckArrayPlace(place));
   ENTRAIN_ASSIGN_OR_RETURN(options.at.device, DeviceOf(place, {{"params", config.params}}));
   options.at.stream = config.stream;
-  options.method = entrain::DelayMethod{config.method};
   options.params = config.params;
-  options.min_microbatches = config.min_microbatches;
-  options.max_microbatches = config.max_microbatches;
   options.scripted.assign(config.scripted_counts, config.scripted_counts + config.scripted_rounds);
-  options.warmup_rounds = config.warmup_rounds;
-  options.clip_norm = config.clip_norm;
-  options.schedule = {.unit = entrain::ProgressUnit{config.schedule_unit},
-                      .lr = config.lr,
-                      .min_lr = config.min_lr,
-                      .warmup = config.schedule_warmup,
-                      .total = config.schedule_total,
-                      .fn = config.schedule,
-                      .user = config.schedule_user};
-  options.limit_unit = entrain::ProgressUnit{config.limit_unit};
-  options.limit = config.limit;
+  options.schedule = config.schedule;
+  options.schedule_user = config.schedule_user;
   ENTRAIN_ASSIGN_OR_RETURN(options.optimizer, OptimizerOf(config.optim, "config.optim"));
   options.step = config.step;
   options.user = config.user;
-  options.timeout_ns = config.timeout_ns;
   ENTRAIN_ASSIGN_OR_RETURN(options.groups, ToGroups(config));
   return options;
 }
@@ -144,13 +130,26 @@ entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Bod
 extern "C" {
 
 void entrain_acco_config_init_sized(entrain_acco_config_t* config, size_t bytes) {
-  const ChannelOptions defaults;
   entrain_acco_config_t known = {};
+  AccoRows::Copy(ChannelOptions(), &known);
   known.params_dtype = ENTRAIN_F32;
   known.grads_dtype = known.wire_dtype = -1;
-  known.min_microbatches = defaults.min_microbatches;
-  known.lr = defaults.schedule.lr;
   WriteDefaults(known, config, bytes);
+}
+
+int32_t entrain_acco_option_count(void) {
+  return static_cast<int32_t>(AccoRows::table().size());
+}
+
+entrain_status_t entrain_acco_option(int32_t index, entrain_edit_option_t* option) {
+  return Guard(__func__, [&] { return DescribeOption<AccoRows>(index, option); });
+}
+
+entrain_status_t entrain_acco_option_matters(const entrain_acco_config_t* config, int32_t index,
+                                             int32_t* matters) {
+  entrain_acco_config_t known;
+  entrain_acco_config_init(&known);
+  return Guard(__func__, [&] { return OptionMatters<AccoRows>(config, known, index, matters); });
 }
 
 entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_config_t* config,

@@ -1,6 +1,9 @@
 // ACCO through the C API: the loop, checkpoints, and what bad input gets.
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,6 +50,87 @@ void Add(entrain_acco_t* acco, int rank) {
     static_cast<float*>(gradients)[i] += static_cast<float>(rank + 1);
   }
   ASSERT_OK(entrain_acco_add(acco, 1, 5));
+}
+
+TEST(Acco, OptionsDescribeThemselves) {
+  entrain_acco_config_t config;
+  entrain_acco_config_init(&config);
+  std::map<std::string, int32_t> index;
+  for (int32_t i = 0; i < entrain_acco_option_count(); ++i) {
+    entrain_edit_option_t option;
+    entrain_edit_option_init(&option);
+    ASSERT_OK(entrain_acco_option(i, &option));
+    index[option.name] = i;
+    EXPECT_EQ(option.type == ENTRAIN_OPTION_CHOICE, option.choices != nullptr) << option.name;
+    EXPECT_STRNE(option.help, "");
+    ASSERT_LT(option.offset, sizeof(config));
+    const char* const field = reinterpret_cast<const char*>(&config) + option.offset;
+    double value = -1;
+    int64_t number = -1;
+    if (option.type == ENTRAIN_OPTION_F64) {
+      std::memcpy(&value, field, sizeof(value));
+    } else if (option.type == ENTRAIN_OPTION_I64) {
+      std::memcpy(&number, field, sizeof(number));
+      value = static_cast<double>(number);
+    } else {
+      ASSERT_EQ(option.type, ENTRAIN_OPTION_CHOICE);
+      int32_t place = -1;
+      std::memcpy(&place, field, sizeof(place));
+      value = place;
+    }
+    EXPECT_EQ(value, option.default_value) << option.name;
+  }
+  entrain_edit_option_t option;
+  entrain_edit_option_init(&option);
+  ASSERT_OK(entrain_acco_option(index.at("method"), &option));
+  EXPECT_STREQ(option.choices, "acco,dpu,wp,zero1");
+  EXPECT_EQ(option.most, ENTRAIN_ACCO_ZERO1);
+  ASSERT_OK(entrain_acco_option(index.at("limit"), &option));
+  EXPECT_EQ(option.offset, offsetof(entrain_acco_config_t, limit));
+  int32_t matters = -1;
+  ASSERT_OK(entrain_acco_option_matters(&config, index.at("warmup_rounds"), &matters));
+  EXPECT_EQ(matters, 1);
+  config.method = ENTRAIN_ACCO_ZERO1;
+  ASSERT_OK(entrain_acco_option_matters(&config, index.at("warmup_rounds"), &matters));
+  EXPECT_EQ(matters, 0);
+  config.clip_norm = -1;
+  EXPECT_FAILS(entrain_acco_option_matters(&config, 0, &matters), ENTRAIN_INVALID_ARGUMENT,
+               "clip_norm: -1 is not a finite number of at least 0");
+  EXPECT_FAILS(entrain_acco_option(-1, &option), ENTRAIN_INVALID_ARGUMENT,
+               "option -1 is not one of");
+  EXPECT_FAILS(entrain_acco_option(entrain_acco_option_count(), &option), ENTRAIN_INVALID_ARGUMENT,
+               "is not one of");
+}
+
+// The sentences of options have not moved: the enumerations' are the API's, ranges have "acco" before them.
+TEST(Acco, WrongOptionsAreNamed) {
+  RunWorld(1, [](const Rank& self) {
+    const auto fails = [&](const char* sentence, auto change) {
+      float params = 0;
+      entrain_optim_config_t sgd;
+      entrain_optim_config_init(&sgd);
+      entrain_optim_t* optim = nullptr;
+      ASSERT_OK(entrain_optim_create(&sgd, &optim));
+      entrain_acco_config_t config;
+      entrain_acco_config_init(&config);
+      config.params = &params;
+      config.count = 1;
+      config.optim = optim;
+      change(&config);
+      entrain_acco_t* acco = nullptr;
+      EXPECT_FAILS(entrain_acco_create(self.comm, &config, &acco), ENTRAIN_INVALID_ARGUMENT,
+                   sentence);
+      entrain_optim_destroy(optim);
+    };
+    fails("entrain_acco_create: method 4 is not an ENTRAIN_ACCO* value",
+          [](auto* c) { c->method = 4; });
+    fails("entrain_acco_create: limit_unit 256 is not an ENTRAIN_UNIT_* value",
+          [](auto* c) { c->limit_unit = 256; });
+    fails("entrain_acco_create: timeout_ns -1 is negative", [](auto* c) { c->timeout_ns = -1; });
+    fails("entrain_acco_create: acco: limit: -1 is negative", [](auto* c) { c->limit = -1; });
+    fails("entrain_acco_create: acco: lr: -1 is not a finite number of at least 0",
+          [](auto* c) { c->lr = -1; });
+  });
 }
 
 TEST(Acco, ARankThatEndsBecauseItsCallWasRefusedGivesTheReason) {

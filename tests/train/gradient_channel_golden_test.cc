@@ -109,7 +109,7 @@ class Worker {
     options.at = where_.at();
     options.params_dtype = options.grads_dtype = options.wire_dtype = DType::kF64;
     step_.GiveTo(&options);
-    options.schedule.lr = 0.05;
+    options.lr = 0.05;
     options.scripted = script;
     auto channel = GradientChannel::Create(comm, options);
     EXPECT_TRUE(channel.ok()) << channel.status();

@@ -133,7 +133,7 @@ std::vector<double> Train(bool on_device, DelayMethod method, int ranks) {
     options.params_dtype = options.grads_dtype = options.wire_dtype = DType::kF64;
     options.scripted.assign(24, static_cast<int32_t>(kTogether / ranks));
     options.limit = 10;
-    options.schedule.lr = 0.25;
+    options.lr = 0.25;
     HostStep<double> step(
         [](void*, int32_t preview, int64_t, double lr, size_t, size_t count, const void* grads,
            void* master, void* out) {

@@ -420,7 +420,8 @@ static ENTRAIN_INLINE void entrain_edit_config_init(entrain_edit_config_t* confi
   entrain_edit_config_init_sized(config, sizeof(*config));
 }
 
-/* The fields of entrain_edit_config_t that are one number each, for programs that make flags, forms or bindings of them. */
+/* The fields of entrain_edit_config_t that are one number each, for programs that make flags, forms or bindings of them. Those of
+ * entrain_acco_config_t are described likewise: entrain_acco_option. */
 enum { /* entrain_edit_option_t.type: the type of the field */
   ENTRAIN_OPTION_SWITCH = 0, /* int32_t, 0 or 1 */
   ENTRAIN_OPTION_CHOICE = 1, /* int32_t, the place of a name in `choices`, from 0 */
@@ -434,8 +435,8 @@ typedef struct entrain_edit_option_t {
   const char* name;       /* of the field. All texts are constants of the library */
   const char* choices;    /* of CHOICE: the names, separated by commas; else NULL */
   const char* help;       /* one line */
-  size_t offset;          /* of the field in entrain_edit_config_t, in bytes */
-  double default_value;   /* as entrain_edit_config_init sets it */
+  size_t offset;          /* of the field in entrain_edit_config_t, in bytes; from entrain_acco_option: in entrain_acco_config_t */
+  double default_value;   /* as entrain_edit_config_init, or entrain_acco_config_init, sets it */
   double least, most;     /* limits of the value; infinity: none */
   int32_t type;           /* ENTRAIN_OPTION_* */
   int32_t open;           /* which limits are themselves excluded: 1 least, 2 most, or-ed */
@@ -913,6 +914,14 @@ ENTRAIN_API void entrain_acco_config_init_sized(entrain_acco_config_t* config, s
 static ENTRAIN_INLINE void entrain_acco_config_init(entrain_acco_config_t* config) {
   entrain_acco_config_init_sized(config, sizeof(*config));
 }
+
+/* The fields of entrain_acco_config_t that are one number each, as entrain_edit_option_count, entrain_edit_option and
+ * entrain_edit_option_matters have those of EDiT. Not among them: params_dtype, grads_dtype, wire_dtype and memory, which say where and
+ * what arrays are. The arrays and functions of `config`, and optim, are not consulted and may be NULL. */
+ENTRAIN_API int32_t entrain_acco_option_count(void);
+ENTRAIN_API entrain_status_t entrain_acco_option(int32_t index, entrain_edit_option_t* option);
+ENTRAIN_API entrain_status_t entrain_acco_option_matters(const entrain_acco_config_t* config, int32_t index,
+                                                         int32_t* matters);
 
 /* Collective over `comm`; blocks. All ranks give the same but params, the step, counts of
  * micro-batches, timeout_ns and stream. Memory beside params, in bytes, with bf16: 4 Psi (f32

@@ -1,0 +1,25 @@
+#include "lib/train/channel_progress.h"
+
+namespace entrain {
+
+void ChannelProgress::Commit(const RoundCounts& all) {
+  ++commits_;
+  gradients_ += all.microbatches;
+  tokens_ += all.tokens;
+  stops_ += all.stops;
+}
+
+int64_t ChannelProgress::In(ProgressUnit unit) const {
+  return unit == ProgressUnit::kCommits  ? commits_
+         : unit == ProgressUnit::kTokens ? tokens_
+                                         : gradients_;
+}
+
+void ChannelProgress::VisitState(StateVisitor& visitor) {
+  visitor.Value("steps", Holder::kAll, &commits_);
+  visitor.Value("rounds", Holder::kAll, &rounds_);
+  visitor.Value("gradients", Holder::kAll, &gradients_);
+  visitor.Value("tokens", Holder::kAll, &tokens_);
+}
+
+}  // namespace entrain

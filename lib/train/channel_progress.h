@@ -1,0 +1,46 @@
+// How far a gradient channel's run has come: what all ranks together have committed, and whether that is the end. All of it follows
+// from counts that are summed with the gradients, so it is the same on all ranks.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/train/gradient_channel_options.h"
+
+namespace entrain {
+
+// What goes with a round's gradients, of one rank or of all; as it travels.
+struct RoundCounts {
+  int64_t microbatches = 0, tokens = 0, stops = 0;
+};
+
+class ChannelProgress {
+ public:
+  ChannelProgress(ProgressUnit limit_unit, int64_t limit)
+      : limit_unit_(limit_unit), limit_(limit) {}
+
+  // A commit of gradients of all ranks.
+  void Commit(const RoundCounts& all);
+  void EndRound() { ++rounds_; }
+
+  int64_t In(ProgressUnit unit) const;
+  // A rank has asked for the end, or the limit is reached.
+  bool Done() const { return stops_ > 0 || (limit_ > 0 && In(limit_unit_) >= limit_); }
+  int64_t rounds() const { return rounds_; }
+  int64_t commits() const { return commits_; }
+  int64_t gradients() const { return gradients_; }
+  int64_t tokens() const { return tokens_; }
+  void ForgetStops() { stops_ = 0; }
+
+  void VisitState(StateVisitor& visitor);
+  void VisitStops(StateVisitor& visitor) { visitor.Value("stops", Holder::kAll, &stops_); }
+
+ private:
+  const ProgressUnit limit_unit_;
+  const int64_t limit_;
+  int64_t commits_ = 0, rounds_ = 0, gradients_ = 0, tokens_ = 0, stops_ = 0;
+};
+
+}  // namespace entrain

@@ -1,0 +1,55 @@
+// What a checkpoint has of a gradient channel's rounds as plain numbers: which round is over and not yet taken, what it has made, the
+// method and the groups. Holds them in the arrays that a visitor reads and writes.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/train/channel_progress.h"
+#include "lib/train/delay_rule.h"
+#include "lib/train/gradient_round.h"
+#include "lib/train/state_list.h"
+
+namespace entrain {
+
+class ChannelRecord {
+ public:
+  struct Rounds {
+    bool in_flight = false;  // `made` is of a round that is not yet taken
+    RoundKind kind = RoundKind::kCommit;
+    bool finished = false;
+    RoundResult landed, made;
+  };
+
+  explicit ChannelRecord(const ChannelOptions& options);
+
+  void Fill(const Rounds& rounds);
+  // What has been loaded since Clear; with `progress`, which has been loaded too. Of a portable checkpoint nothing was.
+  Rounds Read(CheckpointKind kind, const ChannelProgress& progress) const;
+  void Clear() { flags_ = {}; }
+  // Half batches, or rounds of one method, mean nothing to another method, nor state arrays to other groups. The same answer on
+  // all ranks.
+  absl::Status CheckLoaded(const StateList& state) const;
+
+  void VisitGroups(StateVisitor& visitor);
+  void VisitRounds(StateVisitor& visitor);
+
+ private:
+  absl::Status CheckGroup(size_t index, const StateList& state) const;
+
+  std::array<int64_t, 4> flags_ = {};  // in flight, a commit, an estimate, finished
+  std::array<int64_t, 5> counts_ =
+      {};  // landed: rounds, commits, gradients, tokens; made: micro-batches
+  std::array<double, 3> values_ = {};  // made: lr, norm, clip factor
+  int64_t method_;
+  std::vector<std::array<int64_t, 3>>
+      groups_;  // first, count, state arrays; as the options have them
+};
+
+}  // namespace entrain

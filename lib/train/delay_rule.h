@@ -1,0 +1,55 @@
+// Which gradients each round of a method takes, and what it makes of them. G: what has been added since the round before; the
+// accumulator is acc.
+//
+//   method  round            takes   makes                                                    acc then  install
+//   any     warm-up          G       commit    theta  = Opt(theta, G / N_G)                   empty     waits for this round
+//   zero1   each             G       commit    likewise                                       empty     waits for this round
+//   dpu     each             G       commit    likewise                                       empty     takes the round before
+//   wp      each             G       predict   a commit, and theta^ = Opt(theta, G / N_G)     empty     takes the round before
+//                                              once more, a preview
+//   acco    acc was empty    A       estimate  theta~ = Opt(theta, A / N_A), a preview        A         takes the round before
+//           A is in acc      A + B   commit    theta  = Opt(theta, (A + B) / (N_A + N_B))     empty     takes the round before
+//
+// Nothing of a preview is kept: neither theta nor the state of Opt changes. ShardStep has a function for each of the three kinds.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/train/gradient_channel_options.h"
+
+namespace entrain {
+
+enum class RoundKind { kEstimate, kCommit, kPredict };
+
+// Whether theta moves; then the gradients are spent, and acc is empty again.
+inline bool Commits(RoundKind kind) {
+  return kind != RoundKind::kEstimate;
+}
+
+class DelayRule {
+ public:
+  DelayRule(DelayMethod method, int64_t warmup_rounds)
+      : method_(method), warmup_rounds_(warmup_rounds) {}
+
+  // Whether install waits for the round, which is number `round` from 0.
+  bool Synchronous(int64_t round) const {
+    return method_ == DelayMethod::kZero1 || round < warmup_rounds_;
+  }
+  // Moves on to that round; returns its kind.
+  RoundKind Next(int64_t round);
+  // Of the last round; before the first, a commit.
+  RoundKind kind() const { return kind_; }
+  // Whether acc has half A, which has made an estimate.
+  bool half_held() const { return kind_ == RoundKind::kEstimate; }
+  // Goes on as after a round that left acc so.
+  void Restore(bool half_held) { kind_ = half_held ? RoundKind::kEstimate : RoundKind::kCommit; }
+
+ private:
+  const DelayMethod method_;
+  const int64_t warmup_rounds_;
+  RoundKind kind_ = RoundKind::kCommit;
+};
+
+}  // namespace entrain

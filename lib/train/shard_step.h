@@ -1,0 +1,93 @@
+// The optimizer's steps on this rank's shard: sums of gradients become parameters, in the same place. Keeps theta (the masters) and
+// the state of Opt, an optimizer for each group of elements or the caller's own step.
+//
+// A step goes through the shard in pieces that stay in the cache. On a device everything is enqueued on the stream that is bound
+// (ComputeAt, placed_array.h), as are the kernels of SumOfSquares, which waits.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "lib/checkpoint/state_visitor.h"
+#include "lib/optim/optimizer.h"
+#include "lib/train/gradient_channel_options.h"
+#include "lib/train/placed_array.h"
+#include "lib/train/slab.h"
+
+namespace entrain {
+
+// Gradients of a round, summed over all ranks.
+struct GradientSum {
+  std::byte* com =
+      nullptr;  // all elements, of which this rank's shard is summed; parameters afterwards
+  int64_t microbatches = 0;  // N: how many are in the sum
+  double clip = 1;           // the mean is multiplied by it
+};
+
+// When a step is made.
+struct StepTime {
+  int64_t commit = 1;  // t: the number of the commit that it is, or that it previews
+  double lr = 0;
+};
+
+class ShardStep {
+ public:
+  // `options` have been checked; they and `layer` must outlive the object.
+  ShardStep(const ChannelOptions& options, const SlabLayer& layer)
+      : options_(options), layer_(layer), groups_(AllGroups(options)) {}
+  absl::Status Allocate();
+
+  // theta~ = Opt(theta, A / N_A), into com. theta and the state of Opt stay as they are.
+  absl::Status Estimate(const GradientSum& a, const StepTime& t);
+  // theta = Opt(theta, (A + B) / (N_A + N_B)), also into com.
+  absl::Status Commit(const GradientSum& a_and_b, const StepTime& t);
+  // theta = Opt(theta, G / N_G); then theta^ = Opt(theta, G / N_G) as an estimate, into com.
+  absl::Status Predict(const GradientSum& g, const StepTime& t);
+
+  // Of this shard's part of the sum, f32 or bf16.
+  double SumOfSquares(const std::byte* com) const;
+  // theta = params, all parameters in params_dtype; the state is zero.
+  void Start(const std::byte* params);
+  // This rank's part of com becomes theta, in params_dtype.
+  void WriteTheta(std::byte* com) const;
+
+  const void* theta() const { return theta_.data(); }
+  int64_t bytes() const;
+  void VisitState(StateVisitor& visitor);
+
+ private:
+  // Elements [first, first + count) of the shard, and their mean gradient.
+  struct Piece {
+    int64_t first, count;
+    const std::byte* mean;
+  };
+  // Where the parameters are that a step has made of a piece, in master_dtype.
+  using Made = absl::StatusOr<const std::byte*>;
+
+  absl::Status ForEachPiece(const GradientSum& sum, absl::FunctionRef<Made(const Piece&)> step);
+  Made Preview(const Piece& piece, const StepTime& t);
+  Made Keep(const Piece& piece, const StepTime& t);
+  absl::Status Opt(Apply apply, const Piece& piece, const StepTime& t);
+  absl::Status CallersStep(Apply apply, const Piece& piece, const StepTime& t);
+  void GroupsStep(Apply apply, const Piece& piece, const StepTime& t);
+  std::byte* Theta(int64_t first) const;
+  std::byte* Previewed() const;
+  std::byte* Own(std::byte* com, DType dtype) const { return com + layer_.first * SizeOf(dtype); }
+
+  const ChannelOptions& options_;
+  const SlabLayer& layer_;
+  const std::vector<ParameterGroup> groups_;  // of all parameters
+  PlacedArray theta_;
+  std::vector<PlacedArray> state_;  // as the shard; of those that need fewer, zeros
+  int64_t piece_ = 0;               // elements of a piece
+  PlacedArray room_;                // for a mean gradient, and for a preview
+};
+
+}  // namespace entrain
