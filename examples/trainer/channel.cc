@@ -22,8 +22,7 @@ Channel::Channel(const Options& options, Session* session, const InnerOptimizer&
   config.method = PresetOf(options.method).acco_method;
   config.optim = inner.handle();
   config.min_microbatches = options.gradient_accumulation_steps;
-  config.max_microbatches = options.channel.max_microbatches;
-  config.warmup_rounds = options.channel.warmup_rounds;
+  SetGiven(options.channel, OptionsOfChannel(), &config);
   config.clip_norm = options.inner.grad_clip;
   config.schedule = Schedule;
   config.schedule_user = this;

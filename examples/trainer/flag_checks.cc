@@ -126,7 +126,9 @@ void CheckChannel(const Options& o, const FlagGroups& groups) {
                        "diloco, or leave it out");
     }
   }
-  const int64_t most = o.channel.max_microbatches, least = o.gradient_accumulation_steps;
+  const auto given = o.channel.find("max_microbatches");
+  const int64_t most = given == o.channel.end() ? 0 : static_cast<int64_t>(given->second);
+  const int64_t least = o.gradient_accumulation_steps;
   if (most > 0 && most < least) {
     throw Error("--max-microbatches " + std::to_string(most) +
                     " is less than --gradient-accumulation-steps " + std::to_string(least) +

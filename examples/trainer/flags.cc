@@ -166,20 +166,6 @@ CLI::App* AddRun(CLI::App* app, Options* o) {
   return group;
 }
 
-CLI::App* AddChannel(CLI::App* app, ChannelOptions* o) {
-  auto* group = app->add_option_group("Gradient channel: acco, dpu, wp");
-  group
-      ->add_option("--max-microbatches", o->max_microbatches,
-                   "of a rank in a round, of which --gradient-accumulation-steps is the least; the "
-                   "same: a run can be repeated; 0: as many as fit")
-      ->capture_default_str()
-      ->check(Whole(0));
-  group->add_option("--warmup-rounds", o->warmup_rounds, "synchronous rounds at the start")
-      ->capture_default_str()
-      ->check(Whole(0));
-  return group;
-}
-
 CLI::App* AddModel(CLI::App* app, Options* o) {
   auto* group = app->add_option_group("Model");
   group->add_option("--hidden-size", o->model.hidden, "width of the model")
@@ -267,14 +253,24 @@ CLI::App* AddWsam(CLI::App* app, WsamOptions* o) {
   return group;
 }
 
-// Options of EDiT whose flags are not just their names: "" for none, where a flag for all methods, or none, sets them; the
-// names of the Megatron integration, where it has others.
-constexpr std::pair<const char*, const char*> kEditFlags[] = {
+// Options of EDiT and of a channel whose flags are not just their names: "" for none, where a flag for all methods, or none, sets
+// them; the names of the Megatron integration, where it has others.
+constexpr std::pair<const char*, const char*> kFlags[] = {
     {"use_async", ""},
     {"gradient_accumulation_steps", ""},
     {"seed", ""},
     {"compat", ""},
     {"timeout_ns", ""},
+    {"method", ""},
+    {"min_microbatches", ""},
+    {"clip_norm", ""},
+    {"lr", ""},
+    {"min_lr", ""},
+    {"schedule_warmup", ""},
+    {"schedule_total", ""},
+    {"schedule_unit", ""},
+    {"limit_unit", ""},
+    {"limit", ""},
     {"prefetch", "--sync-prefetch"},
     {"reducer", "--reducer,--local-sgd-pseudo-grad-reducer"},
     {"pseudo_gradnorm_reduce", "--pseudo-gradnorm-reduce,--local-sgd-pseudo-gradnorm-reduce"},
@@ -292,7 +288,7 @@ std::string FlagsOf(const entrain_edit_option_t& option) {
   std::string dashed = option.name;
   std::replace(dashed.begin(), dashed.end(), '_', '-');
   std::string flags = "--" + dashed;
-  for (const auto& [name, others] : kEditFlags) {
+  for (const auto& [name, others] : kFlags) {
     flags = std::string(option.name) == name ? others : flags;
   }
   return option.type == ENTRAIN_OPTION_SWITCH && !flags.empty() ? flags + ",!--no-" + dashed
@@ -374,9 +370,10 @@ void AddOption(CLI::App* group, const entrain_edit_option_t& option, GivenOption
   }
 }
 
-CLI::App* AddEdit(CLI::App* app, GivenOptions* given) {
-  auto* group = app->add_option_group("EDiT, DiLoCo, Post Local SGD");
-  for (const entrain_edit_option_t& option : DescribedOptions()) {
+CLI::App* AddDescribed(CLI::App* app, const char* title, const DescribedOptions& described,
+                       GivenOptions* given) {
+  auto* group = app->add_option_group(title);
+  for (const entrain_edit_option_t& option : described) {
     AddOption(group, option, given);
   }
   return group;
@@ -493,8 +490,9 @@ Options ParseFlags(std::vector<std::string> words) {
   groups.model = AddModel(&app, &options);
   groups.inner = AddInner(&app, &options.inner);
   groups.wsam = AddWsam(&app, &options.wsam);
-  groups.edit = AddEdit(&app, &options.edit);
-  groups.channel = AddChannel(&app, &options.channel);
+  groups.edit = AddDescribed(&app, "EDiT, DiLoCo, Post Local SGD", OptionsOfEdit(), &options.edit);
+  groups.channel =
+      AddDescribed(&app, "Gradient channel: acco, dpu, wp", OptionsOfChannel(), &options.channel);
   groups.checkpoints = AddCheckpoints(&app, &options);
   groups.conditions = AddConditions(&app, &options.conditions);
   groups.results = AddOutput(&app, &options);

@@ -10,7 +10,8 @@
 
 namespace trainer {
 
-// The options of EDiT that the command line has, by their names in entrain_edit_config_t; a choice by its place.
+// Options of EDiT or of a gradient channel that the command line has, by their names in entrain_edit_config_t or
+// entrain_acco_config_t; a choice by its place.
 using GivenOptions = std::map<std::string, double>;
 
 // The optimizer that every replica runs by itself.
@@ -44,12 +45,6 @@ struct ConditionOptions {
   int shuffle_labels_replica = 0;
 };
 
-// How gradients travel behind the computation.
-struct ChannelOptions {
-  int64_t max_microbatches = 0;  // a round and rank; 0: as many as fit
-  int64_t warmup_rounds = 0;     // synchronous ones at the start
-};
-
 struct Options {
   std::string method = "edit";  // a row of kPresets (presets.h)
   std::string task = "text";    // "text", "digits"
@@ -64,11 +59,10 @@ struct Options {
   std::string precision = "f32";  // "f32", "bf16"
   std::string device = "cpu";     // "cpu", "cuda", "cuda:N"
   int shard_prefetch = 1;
-  GivenOptions edit;
+  GivenOptions edit, channel;
   InnerOptions inner;
   WsamOptions wsam;
   ConditionOptions conditions;
-  ChannelOptions channel;
   int64_t eval_interval = 0, val_batches = 32;
   int64_t sample = 0;
   std::string prompt;

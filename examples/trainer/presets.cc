@@ -10,12 +10,12 @@ namespace trainer {
 namespace {
 
 template <typename T>
-void Write(double value, size_t offset, entrain_edit_config_t* config) {
+void Write(double value, size_t offset, void* config) {
   const T number = static_cast<T>(value);
-  std::memcpy(reinterpret_cast<char*>(config) + offset, &number, sizeof(number));
+  std::memcpy(static_cast<char*>(config) + offset, &number, sizeof(number));
 }
 
-void Set(const entrain_edit_option_t& option, double value, entrain_edit_config_t* config) {
+void Set(const entrain_edit_option_t& option, double value, void* config) {
   switch (option.type) {
     case ENTRAIN_OPTION_F64:
       return Write<double>(value, option.offset, config);
@@ -28,35 +28,46 @@ void Set(const entrain_edit_option_t& option, double value, entrain_edit_config_
   }
 }
 
+// `name` is one of theirs.
+size_t IndexOf(const DescribedOptions& described, const std::string& name) {
+  const auto found = std::find_if(described.begin(), described.end(),
+                                  [&](const auto& option) { return option.name == name; });
+  return static_cast<size_t>(found - described.begin());
+}
+
+template <typename Describe>
+DescribedOptions Described(int32_t count, Describe describe) {
+  DescribedOptions options(static_cast<size_t>(count));
+  for (int32_t index = 0; index < count; ++index) {
+    entrain_edit_option_t& option = options[static_cast<size_t>(index)];
+    entrain_edit_option_init(&option);
+    Check(describe(index, &option));
+  }
+  return options;
+}
+
 class ConfigMaker {
  public:
   ConfigMaker(const Options& options, int layers)
       : preset_(PresetOf(options.method)),
         given_(options.edit),
         layers_(layers),
-        described_(DescribedOptions()) {
+        described_(OptionsOfEdit()) {
     entrain_edit_config_init(&config_);
     config_.gradient_accumulation_steps = static_cast<int32_t>(options.gradient_accumulation_steps);
   }
 
   entrain_edit_config_t Make() {
-    for (const auto& [name, value] : given_) {
-      Set(described_[IndexOf(name)], value, &config_);
-    }
+    SetGiven(given_, described_, &config_);
     for (const Setting& setting : preset_.settings) {
       if (setting.option != nullptr && Applies(setting.option)) {
-        Set(described_[IndexOf(setting.option)], ValueOf(setting), &config_);
+        Set(described_[IndexOf(described_, setting.option)], ValueOf(setting), &config_);
       }
     }
     return config_;
   }
 
  private:
-  size_t IndexOf(const std::string& name) const {
-    const auto found = std::find_if(described_.begin(), described_.end(),
-                                    [&](const auto& option) { return option.name == name; });
-    return static_cast<size_t>(found - described_.begin());
-  }
   bool Applies(const std::string& name) const {
     if (given_.count(name) > 0) {
       return false;
@@ -68,7 +79,8 @@ class ConfigMaker {
       return false;
     }
     int32_t matters = 0;
-    Check(entrain_edit_option_matters(&config_, static_cast<int32_t>(IndexOf(name)), &matters));
+    const auto index = static_cast<int32_t>(IndexOf(described_, name));
+    Check(entrain_edit_option_matters(&config_, index, &matters));
     return matters != 0;
   }
   // The command line has another outer optimizer, which the preset's learning rate and momentum are not for.
@@ -90,7 +102,7 @@ class ConfigMaker {
   const Preset& preset_;
   const GivenOptions& given_;
   const int layers_;
-  const std::vector<entrain_edit_option_t> described_;
+  const DescribedOptions described_;
   entrain_edit_config_t config_;
 };
 
@@ -101,13 +113,18 @@ const Preset& PresetOf(const std::string& name) {
                        [&](const Preset& preset) { return preset.name == name; });
 }
 
-std::vector<entrain_edit_option_t> DescribedOptions() {
-  std::vector<entrain_edit_option_t> options(static_cast<size_t>(entrain_edit_option_count()));
-  for (size_t index = 0; index < options.size(); ++index) {
-    entrain_edit_option_init(&options[index]);
-    Check(entrain_edit_option(static_cast<int32_t>(index), &options[index]));
+DescribedOptions OptionsOfEdit() {
+  return Described(entrain_edit_option_count(), entrain_edit_option);
+}
+
+DescribedOptions OptionsOfChannel() {
+  return Described(entrain_acco_option_count(), entrain_acco_option);
+}
+
+void SetGiven(const GivenOptions& given, const DescribedOptions& described, void* config) {
+  for (const auto& [name, value] : given) {
+    Set(described[IndexOf(described, name)], value, config);
   }
-  return options;
 }
 
 entrain_edit_config_t ConfigOf(const Options& options, int layers) {

@@ -110,8 +110,12 @@ constexpr Preset kPresets[] = {
 
 // `name` is one of the table's.
 const Preset& PresetOf(const std::string& name);
-// The options of EDiT, as the library describes them.
-std::vector<entrain_edit_option_t> DescribedOptions();
+// The options of EDiT, and of a gradient channel, as the library describes them.
+using DescribedOptions = std::vector<entrain_edit_option_t>;
+DescribedOptions OptionsOfEdit();
+DescribedOptions OptionsOfChannel();
+// Writes what was given to the config that the options describe.
+void SetGiven(const GivenOptions& given, const DescribedOptions& described, void* config);
 // The options of EDiT for a model of this many layers; all but the shard. Throws Error for a value out of range.
 entrain_edit_config_t ConfigOf(const Options& options, int layers);
 
