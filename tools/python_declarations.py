@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes the declarations that the Python package reads from the public headers.
 
-    tools/python_declarations.py           writes python/entrain/_declarations.py and _edit_options.py
+    tools/python_declarations.py           writes python/entrain/_declarations.py and _options.py
     tools/python_declarations.py --check   compares, and exits with 1 if one differs
 
-_edit_options.py has the options of EDiT that are one number each, from lib/train/edit_option_list.h. _declarations.py holds cffi's tables (out-of-line ABI mode): the package neither parses C when it is imported, which takes 0.1 s, nor needs
-a compiler. What remains of a header: types, enumerations, prototypes and the version macros. Comments, other directives,
+_options.py has the options of EDiT and ACCO that are one number each, from lib/train/edit_option_list.h and acco_option_list.h.
+_declarations.py holds cffi's tables (out-of-line ABI mode): the package neither parses C when it is imported, which takes 0.1 s, nor
+needs a compiler. What remains of a header: types, enumerations, prototypes and the version macros. Comments, other directives,
 `extern "C"` and functions with a body go. mpi.h needs a compiler and is left out.
 
 Needs cffi: tools/setup.sh python installs it in build/python."""
@@ -20,7 +21,7 @@ import cffi
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ["types.h", "comm.h", "store.h", "memory.h", "collectives.h", "optim.h", "train.h"]
 PACKAGE = ROOT / "python" / "entrain"
-OPTIONS = ROOT / "lib" / "train" / "edit_option_list.h"
+LISTS = ROOT / "lib" / "train"
 HEAD = "# Made from include/entrain by tools/python_declarations.py; a test compares.\n"
 # What an array's __dlpack__ gives.
 DLPACK = """
@@ -89,16 +90,14 @@ def generate():
     return HEAD + out.getvalue()
 
 
-OPTIONS_HEAD = '''# Made from lib/train/edit_option_list.h by tools/python_declarations.py; a test compares.
-"""The options of EDiT that are one number each."""
+OPTIONS_HEAD = '''# Made from lib/train/*_option_list.h by tools/python_declarations.py; a test compares.
+"""The options of EDiT and ACCO that are one number each."""
 from __future__ import annotations
 
 import dataclasses
-
-
-@dataclasses.dataclass
-class EditOptions:
 '''
+# Of a training object: its option list, and the dataclass with the fields.
+OBJECTS = {"edit": ("edit_option_list.h", "EditOptions"), "acco": ("acco_option_list.h", "AccoOptions")}
 
 
 def split(text):
@@ -114,28 +113,43 @@ def split(text):
     return [one.strip() for one in out]
 
 
-def edit_options():
-    text = re.sub(r" *\\?$", "", OPTIONS.read_text(), flags=re.M)
-    rows = [split(row) for row in re.findall(r"^  X\((.*?)\)\n(?=  X\(|//)", text, flags=re.M | re.S)]
+def rows_of(header):
+    """Type, name, default, limits and sentence of each row of a list."""
+    text = re.sub(r" *\\?$", "", (LISTS / header).read_text(), flags=re.M)
+    for row in re.findall(r"^  X\((.*?)\)\n(?=  X\(|//)", text, flags=re.M | re.S):
+        kind, name, default, limits, _, _, _, sentence = split(row)
+        # The package has `timeout`, in seconds.
+        if name != "timeout_ns":
+            yield kind, name, default, limits, "".join(re.findall(r'"([^"]*)"', sentence))
+
+
+def dataclass_of(header, name):
+    """The dataclass, and the families of its options that have words."""
     fields, families = "", {}
-    for kind, name, default, limits, _, _, _, sentence in rows:
-        if name == "timeout_ns":  # the package has `timeout`, in seconds
-            continue
+    for kind, option, default, limits, sentence in rows_of(header):
         python = {"int64_t": "int", "int32_t": "int", "uint64_t": "int", "double": "float", "bool": "bool"}.get(kind, "str")
-        sentence = sentence.strip('"')
         if python == "str":
-            family, choices = re.fullmatch(r'OneOf\("ENTRAIN_(\w+)_\*", "([\w,]+)"\)', limits).groups()
-            families[name] = family
+            families[option], choices = re.fullmatch(r'OneOf\("ENTRAIN_(\w+?)_?\*", "([\w,]+)"\)', limits).groups()
             sentence += f"; one of {choices.replace(',', ', ')}"
         value = {"str": lambda: f'"{choices.split(",")[0]}"', "bool": default.capitalize, "float": lambda: repr(float(default)),
                  "int": lambda: default}[python]()
-        fields += f"    #: {sentence}\n    {name}: {python} = {value}\n"
-    lines = [f'    "{name}": "{family}",\n' for name, family in families.items()]
-    return OPTIONS_HEAD + fields + "\n\n#: Of options with words: the constants that these stand for.\nEDIT_FAMILIES = {\n" + "".join(lines) + "}\n"
+        fields += f"    #: {sentence}\n    {option}: {python} = {value}\n"
+    return f"\n\n@dataclasses.dataclass\nclass {name}:\n{fields}", families
+
+
+def options():
+    text = OPTIONS_HEAD
+    lines = ""
+    for key, (header, name) in OBJECTS.items():
+        fields, families = dataclass_of(header, name)
+        text += fields
+        own = "".join(f'    "{option}": "{family}",\n' for option, family in families.items())
+        lines += f"{key.upper()}_FAMILIES = {{\n{own}}}\n"
+    return text + "\n\n#: Of options with words: the constants that these stand for.\n" + lines
 
 
 def main():
-    files = {PACKAGE / "_declarations.py": generate(), PACKAGE / "_edit_options.py": edit_options()}
+    files = {PACKAGE / "_declarations.py": generate(), PACKAGE / "_options.py": options()}
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     for output, text in files.items():

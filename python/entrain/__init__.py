@@ -7,6 +7,7 @@
 README.md of this package has installing, docs/python.md threads and ownership; the docstrings have shapes, units and errors."""
 from ._library import VERSION as __version__
 from ._library import library_path, program_path
+from ._options import AccoOptions
 from .acco import ACCO, AccoGroup, AccoInfo
 from .arrays import DType
 from .collectives import CallOptions, Received
@@ -21,7 +22,7 @@ from .training import State, StateEntry
 from .works import Work, WorkInfo
 
 __all__ = [
-    "ACCO", "Aborted", "AccoGroup", "AccoInfo", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
+    "ACCO", "Aborted", "AccoGroup", "AccoInfo", "AccoOptions", "Batch", "CallOptions", "Comm", "CommStats", "DType", "EDiT", "EditConfig", "EditInfo",
     "EditReplica", "Error", "ErrorRecord", "FailedPrecondition", "Internal", "InvalidArgument", "Mesh", "Mismatch", "Op", "Optim",
     "OptimInfo", "PeerLost", "Phase", "Received", "Reduction", "Registration", "ResourceExhausted", "Runtime", "Scope", "Shard", "ShardLayer", "ShardStats",
     "State", "StateEntry", "Store", "TimedOut", "Unimplemented", "WSAM", "Work", "WorkInfo", "__version__", "library_path", "program_path",

@@ -13,14 +13,15 @@ from typing import Any, Callable, List, Optional, Sequence
 import numpy.typing as npt
 
 from ._library import IN_PROGRESS, NULL, OK, ffi, lib, nanoseconds, new_struct
+from ._options import ACCO_FAMILIES, AccoOptions
 from .arrays import DTypeLike, buffer_of, dtype_of
 from .comm import Comm
 from .errors import check, invalid, last_error
 from .lifetime import Life, drop, inside, interruptible
 from .optim import Optim
-from .reductions import Callback, constant, view
+from .reductions import Callback, view
 from .train import _dataclass_of
-from .training import Checkpointed
+from .training import Checkpointed, fill
 from .works import SLICE_NS
 
 #: step(preview, step, lr, first, grads, master, out) on elements [first, first + len(grads)) of this rank's shard. A commit
@@ -67,13 +68,10 @@ class ACCO(Checkpointed):
     _what = "ACCO channel"
     _kind = "acco"
 
-    def __init__(self, comm: Comm, params: Any, optim: Optional[Optim] = None, *, method: str = "acco",
-                 step: Optional[AccoStep] = None, groups: Sequence[AccoGroup] = (), grads_dtype: Optional[DTypeLike] = None,
-                 wire_dtype: Optional[DTypeLike] = None, min_microbatches: int = 1, max_microbatches: int = 0,
-                 scripted_counts: Optional[Sequence[int]] = None, warmup_rounds: int = 0, clip_norm: float = 0.0,
-                 lr: float = 1e-3, min_lr: float = 0.0, schedule_warmup: int = 0, schedule_total: int = 0,
-                 schedule_unit: str = "commits", schedule: Optional[Callable[[int], float]] = None, limit: int = 0,
-                 limit_unit: str = "commits", timeout: Optional[float] = None) -> None:
+    def __init__(self, comm: Comm, params: Any, optim: Optional[Optim] = None, *, step: Optional[AccoStep] = None,
+                 groups: Sequence[AccoGroup] = (), grads_dtype: Optional[DTypeLike] = None,
+                 wire_dtype: Optional[DTypeLike] = None, scripted_counts: Optional[Sequence[int]] = None,
+                 schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None, **options: Any) -> None:
         """Collective over `comm`; the same on all ranks but params, step and timeout.
 
         params       flat, f32 or bf16 (f64 with `step`); install writes it, rank 0's values are everybody's first; kept
@@ -81,24 +79,17 @@ class ACCO(Checkpointed):
         optim, step  one of them: an optimizer of the library's, or a function of the caller's, which runs on the channel's
                      thread, must not call the library, and whose exception ends the channel with Aborted
         groups       disjoint and ascending; what lies in none is stepped by `optim`, which may be None if all lies in one
-        method       "acco", "dpu", "wp" or "zero1"
-        limit        the run ends at the first commit that reaches it, in limit_unit: "commits", "gradients" (micro-batches)
-                     or "tokens"; 0: at `stop`
-        lr, min_lr, schedule_*   linear warm-up, then half a cosine; or `schedule`, a function of the progress
+        schedule     the learning rate, a function of the progress; instead of the options lr, min_lr and schedule_*
+        options      fields of AccoOptions: ACCO(comm, params, optim, method="dpu", lr=0.01)
         """
         if (optim is None and not groups) == (step is None):
             raise invalid("ACCO", "one of optim and step is needed")
         buffer = buffer_of("ACCO", "params", params, writable=True)
         config = new_struct("acco_config")
+        fill(config, AccoOptions(**options), ACCO_FAMILIES)
         config.params, config.count, config.params_dtype = buffer.pointer, buffer.count, buffer.dtype
         config.grads_dtype = -1 if grads_dtype is None else dtype_of(grads_dtype)
         config.wire_dtype = -1 if wire_dtype is None else dtype_of(wire_dtype)
-        config.method = lib.ENTRAIN_ACCO if method == "acco" else constant("ACCO", method, "method")
-        config.min_microbatches, config.max_microbatches, config.warmup_rounds = min_microbatches, max_microbatches, warmup_rounds
-        config.clip_norm, config.lr, config.min_lr = clip_norm, lr, min_lr
-        config.schedule_warmup, config.schedule_total = schedule_warmup, schedule_total
-        config.schedule_unit = constant("UNIT", schedule_unit, "schedule_unit")
-        config.limit, config.limit_unit = limit, constant("UNIT", limit_unit, "limit_unit")
         config.timeout_ns = nanoseconds(timeout)
         counts = NULL if scripted_counts is None else ffi.new("int32_t[]", list(scripted_counts))
         config.scripted_counts, config.scripted_rounds = counts, 0 if scripted_counts is None else len(scripted_counts)

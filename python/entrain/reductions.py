@@ -176,14 +176,16 @@ _OPS = {op.name.lower(): op for op in Op}
 
 
 def constant(family: str, name: Union[str, int], argument: str) -> int:
-    """The value of ENTRAIN_<family>_<NAME> for a name in lower case."""
+    """The value of ENTRAIN_<family>_<NAME> for a name in lower case; of the family's own name, of ENTRAIN_<family>."""
     if isinstance(name, int):
         return int(name)
-    value = getattr(lib, f"ENTRAIN_{family}_{name.upper()}", None) if isinstance(name, str) else None
-    if value is None:
-        names = sorted(key[len(f"ENTRAIN_{family}_"):].lower() for key in dir(lib) if key.startswith(f"ENTRAIN_{family}_"))
-        raise invalid(argument, f"{name!r} is none of {', '.join(names)}")
-    return int(value)
+    head = f"ENTRAIN_{family}"
+    values = {key[len(head) + 1:].lower() or family.lower(): key for key in dir(lib)
+              if key == head or key.startswith(f"{head}_")}
+    key = values.get(name) if isinstance(name, str) else None
+    if key is None:
+        raise invalid(argument, f"{name!r} is none of {', '.join(sorted(values))}")
+    return int(getattr(lib, key))
 
 
 def resolve_op(operation: str, op: OpLike, is_bool: bool) -> Tuple[int, Optional[Reduction]]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 import numpy as np
 import numpy.typing as npt
 
-from ._edit_options import EDIT_FAMILIES, EditOptions
+from ._options import EDIT_FAMILIES, EditOptions
 from ._library import NULL, OK, ffi, lib, nanoseconds, new_struct
 from .arrays import DType, DTypeLike, buffer_of, dtype_of
 from .comm import Comm, end_calls

@@ -158,18 +158,31 @@ def test_an_exception_in_an_outer_step_is_the_cause():
 
 
 def test_options_have_the_names_and_defaults_of_the_library():
-    from entrain._edit_options import EDIT_FAMILIES
     from entrain._library import new_struct
+    from entrain._options import ACCO_FAMILIES, EDIT_FAMILIES, AccoOptions
     from entrain.reductions import constant
     from entrain.train import _EDIT_ARRAYS, EditConfig
-    struct = new_struct("edit_config")
     own = {"outer_step", "timeout"} | set(_EDIT_ARRAYS)
-    fields = vars(EditConfig())
-    assert own < set(fields)
-    for name in set(fields) - own:
-        family = EDIT_FAMILIES.get(name)
-        value = fields[name] if family is None else constant(family, fields[name], name)
-        assert getattr(struct, name) == value, name
+    assert own < set(vars(EditConfig()))
+    for kind, options, families in (("edit", EditConfig(), EDIT_FAMILIES), ("acco", AccoOptions(), ACCO_FAMILIES)):
+        struct, fields = new_struct(f"{kind}_config"), vars(options)
+        for name in set(fields) - own:
+            family = families.get(name)
+            value = fields[name] if family is None else constant(family, fields[name], name)
+            assert getattr(struct, name) == value, name
+
+
+def test_wrong_options_of_acco_are_named():
+    def body(comm):
+        params, sgd = np.zeros(4, np.float32), entrain.Optim.sgd()
+        with pytest.raises(TypeError, match="clip"):
+            entrain.ACCO(comm, params, sgd, clip=1.0)
+        with pytest.raises(entrain.InvalidArgument, match="'ddp' is none of acco, dpu, wp, zero1"):
+            entrain.ACCO(comm, params, sgd, method="ddp")
+        with pytest.raises(entrain.InvalidArgument, match="warmup_rounds: 2 has no effect with method zero1"):
+            entrain.ACCO(comm, params, sgd, method="zero1", warmup_rounds=2)
+
+    ranks(1, body)
 
 
 def test_acco():

@@ -1,5 +1,5 @@
-# Made from lib/train/edit_option_list.h by tools/python_declarations.py; a test compares.
-"""The options of EDiT that are one number each."""
+# Made from lib/train/*_option_list.h by tools/python_declarations.py; a test compares.
+"""The options of EDiT and ACCO that are one number each."""
 from __future__ import annotations
 
 import dataclasses
@@ -103,6 +103,34 @@ class EditOptions:
     fragment_pattern: str = "sequential"
 
 
+@dataclasses.dataclass
+class AccoOptions:
+    #: which gradients a step takes: two halves of a batch, those of one round before, likewise with a prediction, those of its own round; one of acco, dpu, wp, zero1
+    method: str = "acco"
+    #: smallest number of micro-batches of a rank in a round
+    min_microbatches: int = 1
+    #: largest number of micro-batches of a rank in a round; the smallest: a run can be repeated; 0: as many as fit
+    max_microbatches: int = 0
+    #: synchronous rounds at the start
+    warmup_rounds: int = 0
+    #: largest norm of a round's mean gradient; 0: off
+    clip_norm: float = 0.0
+    #: highest learning rate
+    lr: float = 0.001
+    #: learning rate where the cosine ends
+    min_lr: float = 0.0
+    #: where the linear rise of the learning rate from 0 ends
+    schedule_warmup: int = 0
+    #: where the cosine after it ends; 0: the learning rate is constant
+    schedule_total: int = 0
+    #: what the schedule counts: steps, micro-batches or tokens of all ranks; one of commits, gradients, tokens
+    schedule_unit: str = "commits"
+    #: what the limit counts, likewise; one of commits, gradients, tokens
+    limit_unit: str = "commits"
+    #: the run ends at the first step that reaches it; 0: at stop
+    limit: int = 0
+
+
 #: Of options with words: the constants that these stand for.
 EDIT_FAMILIES = {
     "reducer": "REDUCER",
@@ -113,4 +141,9 @@ EDIT_FAMILIES = {
     "outer_optimizer": "OUTER",
     "overlap_merge": "MERGE",
     "fragment_pattern": "FRAGMENT",
+}
+ACCO_FAMILIES = {
+    "method": "ACCO",
+    "schedule_unit": "UNIT",
+    "limit_unit": "UNIT",
 }
