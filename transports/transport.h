@@ -177,6 +177,9 @@ class Endpoint {
   virtual void Close(const absl::Status& why) = 0;
   // The peer as errors name it: "tcp 127.0.0.1:4711", "shm pid 812".
   virtual std::string peer_address() const = 0;
+  // Describes in one line how messages come by this path, for people. Empty: all come in one way, or the path does not
+  // stand.
+  virtual std::string Explain() const { return ""; }
   // The measured time of a small message and its answer, without the peer's own; 0: too short to matter, or not known.
   virtual int64_t round_trip_ns() const { return 0; }
 };

@@ -226,9 +226,10 @@ ENTRAIN_API entrain_status_t entrain_comm_transport(const entrain_comm_t* comm, 
 ENTRAIN_API entrain_status_t entrain_comm_algorithm(const entrain_comm_t* comm, const char* collective, size_t count,
                                                     entrain_dtype_t dtype, const char** name);
 
-/* Explains the choice of entrain_comm_algorithm in two lines of text. The first line gives the chosen algorithm, the
+/* Explains the choice of entrain_comm_algorithm in lines of text. The first line gives the chosen algorithm, the
  * reason, and the estimated time of every algorithm that could run the call. The second line gives the link figures
- * behind the estimates and the source of these figures. Writes at most `bytes` bytes to `text`, truncated if necessary
+ * behind the estimates and the source of these figures. A further line for each kind of path whose transport chooses
+ * among several ways for a message gives these ways, by the size of the message. Writes at most `bytes` bytes to `text`, truncated if necessary
  * and terminated by zero. */
 ENTRAIN_API entrain_status_t entrain_comm_explain(const entrain_comm_t* comm, const char* collective, size_t count,
                                                   entrain_dtype_t dtype, char* text, size_t bytes);

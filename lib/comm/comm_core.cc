@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -217,6 +218,21 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
     }
   }
   return "";
+}
+
+absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DType dtype) {
+  ENTRAIN_ASSIGN_OR_RETURN(std::string text, funnel_.Explain(kind, count, dtype));
+  std::set<std::string> paths;
+  engine_.RunInDriver([&] {
+    for (const Endpoint* const endpoint : peers_.endpoints()) {
+      paths.insert(endpoint == nullptr ? "" : endpoint->Explain());
+    }
+  });
+  paths.erase("");
+  for (const std::string& path : paths) {
+    absl::StrAppend(&text, "\n", path);
+  }
+  return text;
 }
 
 void CommCore::SetPaths(const Paths& paths) {

@@ -59,6 +59,8 @@ class CommCore final : public ContextOwner,
   // Plans made so far count no more.
   void SetPaths(const Paths& paths);
   void SetProbed(const CostModel& model);
+  // The two lines of Planner::Explain, and the different texts of Endpoint::Explain, a line each.
+  absl::StatusOr<std::string> Explain(CallKind kind, int64_t count, DType dtype);
   CommStats stats() const;
   // Waits until every call started so far is done; false: not by then.
   bool Drain(Deadline give_up);

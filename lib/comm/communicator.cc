@@ -590,7 +590,7 @@ absl::StatusOr<const char*> Communicator::AlgorithmFor(CallKind kind, int64_t co
 }
 
 absl::StatusOr<std::string> Communicator::Explain(CallKind kind, int64_t count, DType dtype) const {
-  return core_->funnel().Explain(kind, count, dtype);
+  return core_->Explain(kind, count, dtype);
 }
 
 }  // namespace entrain

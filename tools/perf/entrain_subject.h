@@ -45,7 +45,7 @@ class EntrainSubject final : public Subject {
   std::string transport() const override { return transport_; }
   std::string algorithm(const Case& measured) const override;
 
-  // The two lines of entrain_comm_explain; empty for point to point.
+  // The lines of entrain_comm_explain; empty for point to point.
   absl::StatusOr<std::string> Explain(const Case& measured) const;
 
   // Of entrain_mem_alloc. Must not outlive this.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -66,21 +67,22 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  struct Explained {
-    std::string choice, model;
-  };
-  // A line of what --explain says; nothing otherwise.
-  absl::Status Note(const EntrainSubject& subject, const Case& of,
-                    std::string Explained::*line) const {
+  // What --explain says: the model and the paths, once; the choice, of each case. Nothing without that flag.
+  enum class Explained { kModelAndPaths, kChoice };
+  absl::Status Note(const EntrainSubject& subject, const Case& of, Explained what) const {
     if (!options_.explain) {
       return absl::OkStatus();
     }
     ENTRAIN_ASSIGN_OR_RETURN(const std::string text, subject.Explain(of));
-    const std::pair<std::string, std::string> lines = absl::StrSplit(text, '\n');
-    const Explained explained{lines.first, absl::StrCat("estimates ", lines.second)};
-    if (!text.empty()) {
-      report_->Note(explained.*line);
+    std::vector<std::string> lines = absl::StrSplit(text, '\n');
+    if (lines.size() < 2) {
+      return absl::OkStatus();
     }
+    lines[1] = absl::StrCat("estimates ", lines[1]);
+    const auto second = lines.begin() + 1;
+    const bool choice = what == Explained::kChoice;
+    std::for_each(choice ? lines.begin() : second, choice ? second : lines.end(),
+                  [this](const std::string& line) { report_->Note(line); });
     return absl::OkStatus();
   }
 
@@ -107,7 +109,7 @@ class RankRun {
                                  Report::Open(options_.json, options_.append, options_.explain));
         report_.emplace(std::move(report));
       }
-      ENTRAIN_RETURN_IF_ERROR(Note(subject, cases[0], &Explained::model));
+      ENTRAIN_RETURN_IF_ERROR(Note(subject, cases[0], Explained::kModelAndPaths));
       report_->Head({"entrain-perf", meeting->place(), options_.budget_s}, cases[0],
                     subject.transport());
       if (const auto fault = GetEnv("ENTRAIN_FAULT")) {
@@ -122,7 +124,7 @@ class RankRun {
       if (subject.rank() == 0) {
         ENTRAIN_RETURN_IF_ERROR(
             report_->Add(one, subject.transport(), subject.algorithm(one), figures));
-        ENTRAIN_RETURN_IF_ERROR(Note(subject, one, &Explained::choice));
+        ENTRAIN_RETURN_IF_ERROR(Note(subject, one, Explained::kChoice));
       }
     }
     // Nobody leaves, which would unmap the page, while others still wait in it.

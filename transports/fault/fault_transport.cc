@@ -53,6 +53,7 @@ class FaultEndpoint final : public Endpoint {
     beneath_->Close(why);
   }
   std::string peer_address() const override { return beneath_->peer_address(); }
+  std::string Explain() const override { return beneath_->Explain(); }
   int64_t round_trip_ns() const override { return beneath_->round_trip_ns(); }
 
   const Endpoint* beneath() const { return beneath_.get(); }
