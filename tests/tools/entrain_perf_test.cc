@@ -254,8 +254,9 @@ TEST(EntrainPerf, ExplainsChoicesAndEstimates) {
                             "--budget", "0", "--explain"});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_THAT(ended.out, AllOf(HasSubstr("# estimates for shm ranks 2 "),
-                               HasSubstr("from the library's own values"),
-                               HasSubstr("; estimates in us: "), HasSubstr(" ring ")));
+                               HasSubstr("from the library's own values"), HasSubstr("# shm, "),
+                               HasSubstr(": eager to "), HasSubstr("; estimates in us: "),
+                               HasSubstr(" ring ")));
 }
 
 TEST(EntrainPerf, TheEnvironmentOverridesTheChoice) {

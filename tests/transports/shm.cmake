@@ -4,8 +4,11 @@ entrain_test(byte_ring_test
 entrain_test(shm_segment_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_segment_test.cc
   DEPS entrain_transports_shm absl::strings)
-entrain_test(shm_pace_test
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_pace_test.cc
+entrain_test(shm_ways_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_ways_test.cc
+  DEPS entrain_transports_shm)
+entrain_test(shm_transfers_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_transfers_test.cc
   DEPS entrain_transports_shm)
 entrain_test(shm_process_test
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/shm_process_test.cc

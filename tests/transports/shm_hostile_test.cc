@@ -51,7 +51,10 @@ size_t OpenDescriptors() {
 // A transport under test, and a peer that is made of this test's own hands.
 class ShmHostile : public testing::Test, public Events {
  protected:
-  ShmHostile() { options.cpus = CpuSet::First(8); }
+  ShmHostile() {
+    options.cpus = CpuSet::First(8);
+    options.limits.quick_reads = true;  // whatever this machine is like
+  }
   bool Accepts(Context) override { return true; }
   void OnEarly(Endpoint&, const Envelope&) override { ++early; }
   void OnControl(Endpoint&, absl::string_view text) override { controls.emplace_back(text); }
@@ -232,7 +235,7 @@ TEST_F(ShmHostile, RecordsOfUnknownKind) {
 }
 
 TEST_F(ShmHostile, RecordsTooShortForTheirKind) {
-  for (const uint8_t kind : {kEager, kAnnounce, kDone, kPush, kFragment, kWithdraw, kRetire}) {
+  for (const uint8_t kind : {kEager, kRts, kDone, kCts, kFragment, kWithdraw, kRetire}) {
     SCOPED_TRACE(int{kind});
     ASSERT_NO_FATAL_FAILURE(Introduce());
     Write(kind, "abc");
@@ -247,8 +250,8 @@ TEST_F(ShmHostile, RecordsTooShortForTheirKind) {
 TEST_F(ShmHostile, HandlesThatWereNeverGiven) {
   const std::pair<uint8_t, std::string> records[] = {
       {kDone, Raw(WireDone{12345})},
-      {kPush, Raw(WirePush{7, 0, 0, 1, 1})},
-      {kFragment, Raw(WireFragment{0xffffffffffffffff, 0, 0}) + "data"},
+      {kCts, Raw(WireCts{7, 0, 0})},
+      {kFragment, Raw(WireFragment{0xffffffffffffffff}) + "data"},
       {kWithdraw, Raw(WireWithdraw{1 << 20})},
       {kRetire, Raw(WireRetire{3})},
   };
@@ -288,15 +291,13 @@ TEST_F(ShmHostile, MoreEndsThanMessages) {
 }
 
 TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
-  const std::vector<WirePush> asked[] = {
-      {{0, 0, 0, 100'001, 0}},
-      {{0, 0, 100'000, 1, 0}},
-      {{0, 0, 100'001, ~uint64_t{0}, 0}},
-      {{0, 0, 50'000, 0, 0}},
-      {{0, 0, 0, 100'000, 0}, {0, 0, 0, 10, 0}},  // before the first is sent
+  const std::vector<WireCts> asked[] = {
+      {{0, 0, 100'000}},
+      {{0, 0, ~uint64_t{0}}},
+      {{0, 0, 0}, {0, 0, 10}},  // before the first is sent
   };
-  for (const std::vector<WirePush>& pushes : asked) {
-    SCOPED_TRACE(pushes.back().offset);
+  for (const std::vector<WireCts>& asked_for : asked) {
+    SCOPED_TRACE(asked_for.back().offset);
     ASSERT_NO_FATAL_FAILURE(Introduce());
     std::vector<std::byte> out(100'000);
     Transfer send;
@@ -304,12 +305,12 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
     transport->Poll();
     RingReader::Record record;
     ASSERT_TRUE(peer->reader().Peek(&record));
-    ASSERT_EQ(record.kind, kAnnounce);
-    WireAnnounce announced;
+    ASSERT_EQ(record.kind, kRts);
+    WireRts announced;
     std::memcpy(&announced, record.payload.data(), sizeof(announced));
-    for (WirePush push : pushes) {
-      push.handle = announced.handle;
-      Write(kPush, Raw(push));
+    for (WireCts cts : asked_for) {
+      cts.handle = announced.handle;
+      Write(kCts, Raw(cts));
     }
     ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
     EXPECT_EQ(send.times, 1);
@@ -323,9 +324,6 @@ TEST_F(ShmHostile, AskingForMoreThanWasAnnounced) {
 
 // We may read its memory, which does not say that it may read ours.
 TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
-  TearDown();
-  options.limits.quick_bytes = 4096;
-  SetUp();
   ASSERT_NO_FATAL_FAILURE(Introduce());
   const std::vector<std::byte> out(8000, std::byte{1});
   Ticket ticket;
@@ -334,11 +332,11 @@ TEST_F(ShmHostile, APeerThatCannotReadIsSentSmallMessagesThroughTheRing) {
   path->Await(ticket, &send);
   RingReader::Record record;
   ASSERT_TRUE(peer->reader().Peek(&record));
-  ASSERT_EQ(record.kind, kAnnounce);
-  WireAnnounce announced;
+  ASSERT_EQ(record.kind, kRts);
+  WireRts announced;
   std::memcpy(&announced, record.payload.data(), sizeof(announced));
   peer->reader().Pop();
-  Write(kPush, Raw(WirePush{announced.handle, 77, 0, out.size(), 1}));
+  Write(kCts, Raw(WireCts{announced.handle, 77, 0}));
   ASSERT_TRUE(PollUntil([&] { return send.times == 1; }));
   ASSERT_TRUE(peer->reader().Peek(&record));
   EXPECT_EQ(record.kind, kFragment);
@@ -381,7 +379,6 @@ TEST_F(ShmHostile, CoresAreThoseThatBothMayUse) {
   for (const bool same : {true, false}) {
     TearDown();
     peer.reset();
-    options.limits.quick_bytes = 4096;
     options.cpus = CpuSet::FromBits("\x04");
     SetUp();
     self.cpus = CpuSet::FromBits(same ? "\x04" : "\x10");
@@ -401,7 +398,6 @@ TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
                                        {most, false}}) {
     TearDown();
     peer.reset();
-    options.limits.quick_bytes = 4096;
     options.cpus.quota = {1, 2, 1999};
     SetUp();
     self.cpus = {CpuSet::First(8), theirs};
@@ -412,34 +408,30 @@ TEST_F(ShmHostile, CoresAreNoMoreThanBothHaveTimeFor) {
   }
 }
 
-// A message that is read in part is done when its receiver says so, not when the rest is sent.
-TEST_F(ShmHostile, ASendLastsUntilBothItsPartsAreThere) {
+// The receiver has copied the beginning, and asks for the rest: the send is over when that is sent.
+TEST_F(ShmHostile, ASendThatIsAskedForEndsWithItsLastFragment) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
-  std::vector<std::byte> out(30'000 + 10'000, std::byte{1});
-  std::fill(out.begin() + 30'000, out.end(), std::byte{2});
+  std::vector<std::byte> out(300'000, std::byte{1});
+  out[100'000] = std::byte{2};
   Transfer send;
   path->PostSend(Message(1), out, &send);
   transport->Poll();
   RingReader::Record record;
   ASSERT_TRUE(peer->reader().Peek(&record));
-  WireAnnounce announced;
+  WireRts announced;
   std::memcpy(&announced, record.payload.data(), sizeof(announced));
   peer->reader().Pop();
-  // The rest, then a piece of what could not be read.
-  for (const uint64_t offset : {30'000, 20'000}) {
-    Write(kPush, Raw(WirePush{announced.handle, 77, offset, 10'000, 0}));
+  Write(kCts, Raw(WireCts{announced.handle, 77, 100'000}));
+  std::string came;
+  while (came.size() < 200'000) {
     ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
-    EXPECT_EQ(record.kind, kFragment);
-    EXPECT_EQ(record.payload.size(), sizeof(WireFragment) + 10'000);
-    EXPECT_EQ(record.payload.back(), out[offset]);
+    ASSERT_EQ(record.kind, kFragment);
+    EXPECT_EQ(send.times, came.size() < 100'000 ? 0 : send.times) << "the rest has no room yet";
+    absl::StrAppend(&came, AsText(record.payload.subspan(sizeof(WireFragment))));
     peer->reader().Pop();
     peer->Release();
   }
-  for (int i = 0; i < 100; ++i) {
-    transport->Poll();
-  }
-  EXPECT_EQ(send.times, 0);
-  Write(kDone, Raw(WireDone{announced.handle}));
+  EXPECT_EQ(came, '\2' + std::string(199'999, '\1'));
   ASSERT_TRUE(PollUntil([&] { return send.times == 1; }));
   EXPECT_EQ(send.status, absl::OkStatus());
   EXPECT_TRUE(lost.empty());
@@ -447,175 +439,126 @@ TEST_F(ShmHostile, ASendLastsUntilBothItsPartsAreThere) {
 
 TEST_F(ShmHostile, AnAnnouncementOfAnImpossibleLength) {
   ASSERT_NO_FATAL_FAILURE(Introduce());
-  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0, 0}));
+  Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), ~uint64_t{0}, 0, 0, 0}));
   ExpectLost("impossible length");
 }
 
-// Of several large messages one way, half are read and half asked for, unless the sender sleeps.
-TEST_F(ShmHostile, ASenderThatPollsIsAskedToPushItsShare) {
-  for (const bool sleeps : {true, false}) {
-    SCOPED_TRACE(sleeps);
-    ASSERT_NO_FATAL_FAILURE(Introduce());
-    sleeps ? peer->Sleep(kForData) : peer->Wake();
-    constexpr size_t kBytes = 200'000, kMessages = 4;
-    std::vector<std::byte> out(kBytes, std::byte{3});
-    std::vector<std::vector<std::byte>> in(kMessages, std::vector<std::byte>(kBytes));
-    Transfer received[kMessages];
-    for (uint32_t i = 0; i < kMessages; ++i) {
-      path->PostRecv(Message(i), absl::MakeSpan(in[i]), &received[i]);
-      Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(i)), kBytes,
-                                        reinterpret_cast<uint64_t>(out.data()), 100 + i, 0}));
-    }
+// Sends the messages that the transport asks for. Returns the handles of those, and in `*done` of those that it has read.
+class ShmHostileSender : public ShmHostile {
+ protected:
+  struct Handles {
     std::vector<uint64_t> done, asked;
-    ASSERT_TRUE(PollUntil([&] {
-      RingReader::Record record;
-      while (peer->reader().Peek(&record)) {
-        uint64_t handle;
-        std::memcpy(&handle, record.payload.data(), sizeof(handle));
-        (record.kind == kPush ? asked : done).push_back(handle);
-        if (record.kind == kPush) {
-          WirePush push;
-          std::memcpy(&push, record.payload.data(), sizeof(push));
-          EXPECT_EQ(push.bytes, kBytes);
-          for (size_t sent = 0; sent < kBytes;) {
-            const size_t piece = std::min<size_t>(8'000, kBytes - sent);
-            while (!peer->HasRoomFor(sizeof(WireFragment) + piece)) {
-              transport->Poll();
-            }
-            Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(piece, 3));
-            sent += piece;
-          }
-        }
-        peer->reader().Pop();
-        peer->Release();
-      }
-      return done.size() + asked.size() == kMessages &&
-             received[0].times + received[1].times + received[2].times + received[3].times ==
-                 kMessages;
+  };
+  // `count` messages of `bytes` to receives with this hint, and what becomes of them.
+  Handles SendAll(uint32_t count, size_t bytes, RecvHint hint = {}) {
+    const std::vector<std::byte> out(bytes, std::byte{3});
+    std::vector<std::vector<std::byte>> in(count, std::vector<std::byte>(bytes));
+    std::vector<Transfer> received(count);
+    for (uint32_t i = 0; i < count; ++i) {
+      path->PostRecv(Message(i), absl::MakeSpan(in[i]), &received[i], hint);
+      Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(i)), bytes,
+                              reinterpret_cast<uint64_t>(out.data()), 100 + i, 0}));
+    }
+    Handles handles;
+    EXPECT_TRUE(PollUntil([&] {
+      Answer(bytes, &handles);
+      return handles.done.size() + handles.asked.size() == count &&
+             std::all_of(received.begin(), received.end(),
+                         [](const Transfer& one) { return one.times == 1; });
     }));
-    EXPECT_EQ(asked, sleeps ? std::vector<uint64_t>() : std::vector<uint64_t>({100, 102}));
-    for (size_t i = 0; i < kMessages; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
       EXPECT_EQ(received[i].status, absl::OkStatus());
       EXPECT_EQ(in[i], out) << i;
     }
     EXPECT_TRUE(lost.empty());
-    TearDown();
-    lost.clear();
-    peer.reset();
-    SetUp();
+    return handles;
   }
-}
-
-class ShmHostileOnOneCore : public ShmHostile {
- protected:
-  ShmHostileOnOneCore() { options.cpus = CpuSet::First(1); }
-};
-
-// Of messages that no cache will hold 1 MiB is read, then as much asked for; and as the sender says
-// that its copies take for ever, the rest is read.
-TEST_F(ShmHostileOnOneCore, ASenderThatSaysItIsSlowIsAskedToPushOnce) {
-  ASSERT_NO_FATAL_FAILURE(Introduce());
-  constexpr size_t kBytes = 256 << 10, kMessages = 20;
-  const std::vector<std::byte> out(kBytes, std::byte{3});
-  std::vector<uint64_t> asked;
-  for (uint32_t i = 0; i < kMessages; ++i) {
-    std::vector<std::byte> in(kBytes);
-    Transfer received;
-    path->PostRecv(Message(i), absl::MakeSpan(in), &received, {.cold = true});
-    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(i)), kBytes,
-                                      reinterpret_cast<uint64_t>(out.data()), 100 + i, 0}));
-    ASSERT_TRUE(PollUntil([&] {
-      RingReader::Record record;
-      while (peer->reader().Peek(&record)) {
-        if (record.kind == kPush) {
-          WirePush push;
-          std::memcpy(&push, record.payload.data(), sizeof(push));
-          asked.push_back(push.handle);
-          for (size_t sent = 0; sent < kBytes; sent += 16 << 10) {
-            EXPECT_TRUE(PollUntil([&] { return peer->HasRoomFor(20'000); }));
-            Write(kFragment,
-                  Raw(WireFragment{push.to, 0xffffffff, 0xffffffff}) + std::string(16 << 10, 3));
-          }
-        }
-        peer->reader().Pop();
-        peer->Release();
-      }
-      return received.times > 0;
-    }));
-    EXPECT_EQ(received.status, absl::OkStatus());
-    EXPECT_EQ(in, out) << i;
-  }
-  EXPECT_EQ(asked, std::vector<uint64_t>({104, 105, 106, 107}));
-  EXPECT_TRUE(lost.empty());
-}
-
-// A single one is read from its front while its rest comes through the ring; and what turns out
-// unreadable is asked for when the rest is there.
-TEST_F(ShmHostile, OfASingleMessageTheSenderPushesTheRest) {
-  constexpr size_t kBytes = 200'000;
-  std::vector<std::byte> out(kBytes, std::byte{3});
-  for (const bool readable : {true, false}) {
-    SCOPED_TRACE(readable);
-    ASSERT_NO_FATAL_FAILURE(Introduce());
-    std::vector<std::byte> in(kBytes);
-    const auto announce = [&](bool good) {
-      Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), kBytes,
-                                        good ? reinterpret_cast<uint64_t>(out.data()) : 8, 5, 0}));
-    };
-    const auto next = [&](WirePush* push) {
-      RingReader::Record record;
-      EXPECT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
-      std::memcpy(push, record.payload.data(), std::min(sizeof(*push), record.payload.size()));
+  void Answer(size_t bytes, Handles* handles) {
+    RingReader::Record record;
+    while (peer->reader().Peek(&record)) {
+      WireCts cts{};
+      std::memcpy(&cts, record.payload.data(), std::min(sizeof(cts), record.payload.size()));
+      (record.kind == kCts ? handles->asked : handles->done).push_back(cts.handle);
       peer->reader().Pop();
       peer->Release();
-      return record.kind;
-    };
-    for (unsigned i = 0; i < LoneMessages::kRun; ++i) {  // the first are read whole
-      Transfer first;
-      path->PostRecv(Message(1), absl::MakeSpan(in), &first);
-      announce(true);
-      WirePush none{};
-      ASSERT_EQ(next(&none), kDone);
-      ASSERT_TRUE(PollUntil([&] { return first.times == 1; }));
-    }
-    std::fill(in.begin(), in.end(), std::byte{0});
-    Transfer received;
-    path->PostRecv(Message(1), absl::MakeSpan(in), &received);
-    announce(readable);
-    const auto answer = [&](const WirePush& push) {
-      for (size_t sent = 0; sent < push.bytes;) {
-        const size_t piece = std::min<size_t>(8'000, push.bytes - sent);
-        ASSERT_TRUE(PollUntil([&] { return peer->HasRoomFor(sizeof(WireFragment) + piece); }));
-        Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(piece, 3));
-        sent += piece;
+      for (size_t at = cts.offset; record.kind == kCts && at < bytes;) {
+        const size_t piece = std::min<size_t>(8'000, bytes - at);
+        while (!peer->HasRoomFor(sizeof(WireFragment) + piece)) {
+          transport->Poll();
+        }
+        Write(kFragment, Raw(WireFragment{cts.to}) + std::string(piece, 3));
+        at += piece;
       }
-    };
-    WirePush rest{}, front{};
-    ASSERT_EQ(next(&rest), kPush);
-    EXPECT_GT(rest.offset, 0u);
-    EXPECT_EQ(rest.offset + rest.bytes, kBytes);
-    EXPECT_EQ(rest.last, 0u);
-    EXPECT_EQ(received.times, 0);
-    ASSERT_NO_FATAL_FAILURE(answer(rest));
-    if (!readable) {
-      ASSERT_EQ(next(&front), kPush);
-      EXPECT_EQ(front.offset, 0u);
-      EXPECT_EQ(front.bytes, rest.offset);
-      EXPECT_EQ(front.last, 1u);
-      ASSERT_NO_FATAL_FAILURE(answer(front));
     }
-    ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
-    EXPECT_EQ(received.status, absl::OkStatus());
-    EXPECT_EQ(in, out);
-    RingReader::Record record;
-    EXPECT_EQ(peer->reader().Peek(&record), readable);
-    EXPECT_TRUE(!readable || record.kind == kDone);
-    EXPECT_TRUE(lost.empty());
-    TearDown();
-    lost.clear();
-    peer.reset();
-    SetUp();
   }
+};
+const std::vector<uint64_t> kAll{100, 101, 102, 103}, kNone;
+
+TEST_F(ShmHostileSender, ReadsWhatIsReadQuickly) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  EXPECT_EQ(SendAll(4, 200'000).done, kAll);
+}
+
+TEST_F(ShmHostileSender, WhereReadsAreSlowASenderThatPollsIsAsked) {
+  for (const bool sleeps : {true, false}) {
+    SCOPED_TRACE(sleeps);
+    TearDown();
+    peer.reset();
+    options.limits.quick_reads = false;
+    SetUp();
+    ASSERT_NO_FATAL_FAILURE(Introduce());
+    sleeps ? peer->Sleep(kForData) : peer->Wake();
+    const Handles handles = SendAll(4, 200'000);
+    EXPECT_EQ(handles.done, sleeps ? kAll : kNone);
+    EXPECT_EQ(handles.asked, sleeps ? kNone : kAll);
+  }
+}
+
+// A receive that waits for just this message leaves it to Poll, which asks for it.
+TEST_F(ShmHostileSender, AMessageThatIsToComeThroughTheRingIsNotReadAtOnce) {
+  TearDown();
+  options.limits.quick_reads = false;
+  SetUp();
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  const std::vector<std::byte> out(100'000, std::byte{3});
+  std::vector<std::byte> in(out.size());
+  Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), out.size(),
+                          reinterpret_cast<uint64_t>(out.data()), 5, 0}));
+  EXPECT_EQ(path->TryRecv(Message(1), absl::MakeSpan(in)), Endpoint::Next::kOther);
+  peer->Sleep(kForData);
+  EXPECT_EQ(path->TryRecv(Message(1), absl::MakeSpan(in)), Endpoint::Next::kThis);
+  EXPECT_EQ(in, out);
+}
+
+// What turns out unreadable is asked for from there on.
+TEST_F(ShmHostile, OfAMessageThatCanBeReadInPartTheRestIsAskedFor) {
+  ASSERT_NO_FATAL_FAILURE(Introduce());
+  constexpr size_t kReadable = 300 << 10, kBytes = 400 << 10;
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::memset(memory, 3, kReadable);
+  ASSERT_EQ(mprotect(static_cast<char*>(memory) + kReadable, kBytes - kReadable, PROT_NONE), 0);
+  std::vector<std::byte> in(kBytes);
+  Transfer received;
+  path->PostRecv(Message(1), absl::MakeSpan(in), &received);
+  Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), kBytes, reinterpret_cast<uint64_t>(memory),
+                          5, 0}));
+  RingReader::Record record;
+  ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
+  ASSERT_EQ(record.kind, kCts);
+  WireCts cts;
+  std::memcpy(&cts, record.payload.data(), sizeof(cts));
+  EXPECT_EQ(cts.offset, kReadable);
+  for (size_t at = cts.offset; at < kBytes; at += 10 << 10) {
+    ASSERT_TRUE(PollUntil([&] { return peer->HasRoomFor(11 << 10); }));
+    Write(kFragment, Raw(WireFragment{cts.to}) + std::string(10 << 10, 3));
+  }
+  ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
+  EXPECT_EQ(received.status, absl::OkStatus());
+  EXPECT_EQ(in, std::vector<std::byte>(kBytes, std::byte{3}));
+  EXPECT_TRUE(lost.empty());
+  munmap(memory, kBytes);
 }
 
 // All of it is mapped.
@@ -641,8 +584,8 @@ TEST_F(ShmHostile, MessagesInMemoryThatWasNotOfferedOrBeyondIt) {
     SCOPED_TRACE(message.address - address);
     ASSERT_NO_FATAL_FAILURE(Introduce());
     ASSERT_TRUE(peer->Offer(Offer(7, address, 1 << 20), memory.fd()));
-    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), message.bytes, message.address,
-                                      1, message.region}));
+    Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), message.bytes, message.address, 1,
+                            message.region}));
     ASSERT_NO_FATAL_FAILURE(ExpectLost("broke the protocol"));
     TearDown();
     lost.clear();
@@ -691,23 +634,22 @@ TEST_F(ShmHostile, MemoryThatCannotBeMappedIsCopied) {
   uint64_t region = 0;
   const size_t before = OpenDescriptors();
   for (const int fd : {unsealed.get(), small.fd(), doorbell.get()}) {
-    peer->Sleep(kForData);  // else it would be asked to push a part
     ASSERT_TRUE(peer->Offer(Offer(++region, address, out.size()), fd));
     std::vector<std::byte> in(out.size());
     Transfer received;
     Loan loan;
     path->PostRecv(Message(static_cast<uint32_t>(region)), absl::MakeSpan(in), &received,
                    {.loan = &loan});
-    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(static_cast<uint32_t>(region))),
-                                      out.size(), address, region, region}));
+    Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(static_cast<uint32_t>(region))), out.size(),
+                            address, region, region}));
     ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
     EXPECT_EQ(received.status, absl::OkStatus());
     EXPECT_EQ(loan.lent, nullptr);
     EXPECT_EQ(in, out);
     // Likewise where it is taken at once.
     std::vector<std::byte> part(50'000);
-    Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(99)), part.size(), address,
-                                      100 + region, region}));
+    Write(kRts,
+          Raw(WireRts{WireEnvelope::Of(Message(99)), part.size(), address, 100 + region, region}));
     EXPECT_EQ(path->TryRecv(Message(99), absl::MakeSpan(part)), Endpoint::Next::kThis);
     EXPECT_TRUE(std::equal(part.begin(), part.end(), out.begin()));
   }
@@ -728,7 +670,7 @@ TEST_F(ShmHostile, MemoryRetiredWhileItIsLentStaysUntilTheEnd) {
       Transfer received;
       Loan loan;
       path->PostRecv(Message(1), absl::MakeSpan(in), &received, {.loan = &loan});
-      Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), address, 1, 1}));
+      Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), in.size(), address, 1, 1}));
       ASSERT_TRUE(PollUntil([&] { return received.times == 1; }));
       ASSERT_NE(loan.lent, nullptr);
       if (revoked_there) {
@@ -784,20 +726,19 @@ TEST_F(ShmHostile, AnnouncedMemoryThatIsNotThereIsAskedForThroughTheRing) {
   std::vector<std::byte> in(60000);
   Transfer receive;
   path->PostRecv(Message(1), Bytes(in.data(), in.size()), &receive);
-  Write(kAnnounce, Raw(WireAnnounce{WireEnvelope::Of(Message(1)), in.size(), 8, 5, 0}));
+  Write(kRts, Raw(WireRts{WireEnvelope::Of(Message(1)), in.size(), 8, 5, 0}));
   RingReader::Record record;
   ASSERT_TRUE(PollUntil([&] { return peer->reader().Peek(&record); }));
-  EXPECT_EQ(record.kind, kPush);
-  WirePush push;
-  std::memcpy(&push, record.payload.data(), sizeof(push));
-  EXPECT_EQ(push.handle, 5u);
-  EXPECT_EQ(push.offset, 0u);
-  EXPECT_EQ(push.bytes, in.size());
-  Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(16000, 'x'));
+  EXPECT_EQ(record.kind, kCts);
+  WireCts cts;
+  std::memcpy(&cts, record.payload.data(), sizeof(cts));
+  EXPECT_EQ(cts.handle, 5u);
+  EXPECT_EQ(cts.offset, 0u);
+  Write(kFragment, Raw(WireFragment{cts.to}) + std::string(16000, 'x'));
   transport->Poll();
   EXPECT_EQ(in[15999], std::byte{'x'});
   for (int i = 0; i < 6; ++i) {  // 112000 bytes in all
-    Write(kFragment, Raw(WireFragment{push.to, 0, 0}) + std::string(16000, 'x'));
+    Write(kFragment, Raw(WireFragment{cts.to}) + std::string(16000, 'x'));
     transport->Poll();
     peer->Release();
   }

@@ -190,8 +190,9 @@ struct Way {
   bool forbid_before, forbid_after;  // in the child: before or after it has connected
   bool pull;                         // the option, on both sides
   size_t ring_bytes;
-  bool cold = false;  // RecvHint::cold
-  int cores = 8;      // as if they might use so many
+  bool cold = false;        // RecvHint::cold
+  int cores = 8;            // as if they might use so many
+  bool quick_reads = true;  // Limits::quick_reads
 };
 
 class ShmWays : public testing::TestWithParam<Way> {
@@ -200,20 +201,23 @@ class ShmWays : public testing::TestWithParam<Way> {
     shm::Options options;
     options.pull = way.pull;
     options.limits.ring_bytes = way.ring_bytes;
+    options.limits.quick_reads = way.quick_reads;
     options.cpus = CpuSet::First(way.cores);
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Every, ShmWays,
-                         testing::Values(Way{"pull", false, false, true, 512 << 10},
-                                         Way{"push", false, false, false, 512 << 10},
-                                         Way{"push_small_ring", false, false, false, 32 << 10},
-                                         Way{"one_forbidden", true, false, true, 512 << 10},
-                                         Way{"forbidden_later", false, true, true, 128 << 10},
-                                         Way{"cold", false, false, true, 512 << 10, true},
-                                         Way{"on_one_core", false, false, true, 512 << 10, true,
-                                             1}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Every, ShmWays,
+    testing::Values(Way{"pull", false, false, true, 512 << 10},
+                    Way{"push", false, false, false, 512 << 10},
+                    Way{"push_small_ring", false, false, false, 32 << 10},
+                    Way{"one_forbidden", true, false, true, 512 << 10},
+                    Way{"forbidden_later", false, true, true, 128 << 10},
+                    Way{"cold", false, false, true, 512 << 10, true},
+                    Way{"on_one_core", false, false, true, 512 << 10, true, 1},
+                    Way{"slow_reads", false, false, true, 512 << 10, false, 8, false},
+                    Way{"slow_reads_cold", false, false, true, 512 << 10, true, 1, false}),
+    [](const auto& test) { return test.param.name; });
 
 TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   const Way& way = GetParam();
@@ -247,7 +251,7 @@ TEST_P(ShmWays, TwoProcessesExchangeEverySize) {
   EXPECT_TRUE(child.EndedWell());
 }
 
-// Long ones, one at a time: each way may be tried.
+// Long ones, one at a time.
 TEST_P(ShmWays, TwoProcessesPassOneLongMessageToAndFro) {
   const Way& way = GetParam();
   const shm::Options options = OptionsOf(way);
@@ -388,14 +392,20 @@ TEST(ShmProcess, APeerThatDiesBeforeItConnectsIsLostSoon) {
   }
 }
 
-TEST(ShmProcess, TheSenderRevokesWhileItsPeerIsPulling) {
+// Of messages that are read in many pieces, or come through a small ring.
+void ExpectARevokedMessageFails(bool read) {
   constexpr int kRounds = 20;
+  const int64_t bytes = read ? kMiB : 8 * kMiB;
+  shm::Options options;
+  options.limits.quick_reads = read;
+  options.limits.piece_bytes = 4096;
+  options.limits.ring_bytes = 32 << 10;
   Child child([&](int socket) {
     Rank rank;
-    bool good = rank.Join(socket, false, {});
+    bool good = rank.Join(socket, false, options);
     for (int i = 0; i < kRounds && good; ++i) {
       const auto context = static_cast<Context>(10 + i);
-      Buffer out(8 * kMiB, 0x11);
+      Buffer out(static_cast<size_t>(bytes), 0x11);
       Transfer send;
       rank.path->PostSend(Message(1, context), Of(out), &send);
       good = rank.Hear(absl::StrCat("revoke ", i));
@@ -407,10 +417,10 @@ TEST(ShmProcess, TheSenderRevokesWhileItsPeerIsPulling) {
     return good && rank.Hear("bye");
   });
   Rank rank;
-  ASSERT_TRUE(rank.Join(child.socket(), true, {}));
+  ASSERT_TRUE(rank.Join(child.socket(), true, options));
   int failed = 0;
   for (int i = 0; i < kRounds; ++i) {
-    Buffer in(8 * kMiB);
+    Buffer in(static_cast<size_t>(bytes));
     Transfer receive;
     rank.path->PostRecv(Message(1, static_cast<Context>(10 + i)), Of(in), &receive);
     rank.PollUntil([&] { return in[0] == 0x11 || receive.times > 0; });  // it has begun
@@ -431,6 +441,13 @@ TEST(ShmProcess, TheSenderRevokesWhileItsPeerIsPulling) {
   rank.path->SendControl("bye");
   rank.PollUntil([&] { return !rank.lost.empty(); });
   EXPECT_TRUE(child.EndedWell());
+}
+
+TEST(ShmProcess, TheSenderRevokesWhileItsPeerIsPulling) {
+  ExpectARevokedMessageFails(true);
+}
+TEST(ShmProcess, TheSenderRevokesWhileItsMessageComesThroughTheRing) {
+  ExpectARevokedMessageFails(false);
 }
 
 std::set<std::string> Names(const char* folder) {

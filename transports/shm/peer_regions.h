@@ -33,6 +33,10 @@ struct PeerRegion {
   };
   // What of a range is not mapped: its beginning, its end; 0 bytes: all of it is.
   std::array<Range, 2> Unmapped(uint64_t from, uint64_t count) const;
+  bool Maps(uint64_t from, uint64_t count) const {
+    const auto [head, tail] = Unmapped(from, count);
+    return head.bytes + tail.bytes == 0;
+  }
 };
 
 class PeerRegions {

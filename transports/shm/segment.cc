@@ -11,7 +11,7 @@ namespace entrain::shm {
 namespace {
 
 constexpr uint64_t kMagic = 0x31'4d'48'53'54'4e'45'00;  // "\0ENTSHM1"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr size_t kFirstSideAt = 128, kSecondSideAt = 2048;
 
 struct Header {

@@ -24,9 +24,8 @@ ShmEndpoint::ShmEndpoint(Shared* shared, const PeerId& peer, int published_pid,
       name_(name),
       connect_by_(connect_by),
       pid_(published_pid),
-      outbox_(&shared->completions, shared->limits, shared->regions.get(), &shared->around),
-      intake_(this, shared->events, &shared->completions, &outbox_, shared->limits,
-              &shared->around) {
+      tx_(&shared->completions, shared->limits, shared->regions.get()),
+      rx_(this, shared->events, &shared->completions, &tx_, shared->limits) {
   if (dial) {
     introduction_ = std::make_unique<Introduction>(&shared->self, name);
   }
@@ -44,20 +43,20 @@ void ShmEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Completio
     shared_->completions.Add(done, end_, 0);
     return;
   }
-  outbox_.Send(envelope, bytes, done);
+  tx_.Send(envelope, bytes, done);
 }
 
 void ShmEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) {
-  intake_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
+  rx_.Post(envelope, bytes, done, hint);  // also after the end: what had arrived is kept
 }
 
 absl::Status ShmEndpoint::Release(Loan* loan) {
-  return intake_.Release(loan);
+  return rx_.Release(loan);
 }
 
 void ShmEndpoint::Retire(const SharedRegion& region) {
   if (stage_ == Stage::kUp) {
-    outbox_.Retire(region);
+    tx_.Retire(region);
   }
 }
 
@@ -65,36 +64,36 @@ Endpoint::Sent ShmEndpoint::TrySend(const Envelope& envelope, ConstBytes bytes, 
   if (stage_ != Stage::kUp) {
     return Sent::kNo;
   }
-  intake_.Settle();  // the record says how far we have come
-  return outbox_.SendNow(envelope, bytes, ticket);
+  rx_.Settle();  // the record says how far we have come
+  return tx_.SendNow(envelope, bytes, ticket);
 }
 
 Endpoint::Next ShmEndpoint::TryTaken(Ticket ticket) {
   if (stage_ != Stage::kUp) {
     return Next::kOther;
   }
-  intake_.Settle();
-  return intake_.HearNow(ticket);
+  rx_.Settle();
+  return rx_.HearNow(ticket);
 }
 
 void ShmEndpoint::Await(Ticket ticket, Completion* done) {
-  outbox_.Await(ticket, done);  // after the end too: then it was back before
+  tx_.Await(ticket, done);  // after the end too: then it was back before
 }
 
 Endpoint::Next ShmEndpoint::TryRecv(const Envelope& envelope, Bytes into, const std::byte** where) {
-  return stage_ == Stage::kUp ? intake_.TakeNow(envelope, into, where) : Next::kOther;
+  return stage_ == Stage::kUp ? rx_.TakeNow(envelope, into, where) : Next::kOther;
 }
 
 void ShmEndpoint::SendControl(absl::string_view message) {
   if (stage_ != Stage::kEnded && message.size() <= static_cast<size_t>(kMaxControlBytes)) {
-    outbox_.Control(kControl, AsBytes(message));
+    tx_.Control(kControl, AsBytes(message));
   }
 }
 
 void ShmEndpoint::Revoke(Context mine, Context theirs, const absl::Status& why) {
   if (stage_ != Stage::kEnded) {
-    outbox_.Revoke(theirs, why);
-    intake_.Revoke(mine, why);
+    tx_.Revoke(theirs, why);
+    rx_.Revoke(mine, why);
   }
 }
 
@@ -104,14 +103,18 @@ void ShmEndpoint::Close(const absl::Status& why) {
   }
   if (stage_ == Stage::kUp) {
     const std::string text(why.message().substr(0, kMaxFarewell));
-    outbox_.Control(kBye, AsBytes(text));
-    outbox_.Flush();
+    tx_.Control(kBye, AsBytes(text));
+    tx_.Flush();
   }
   End(why);
 }
 
 std::string ShmEndpoint::peer_address() const {
   return absl::StrCat("shm pid ", pid_);
+}
+
+std::string ShmEndpoint::Explain() const {
+  return stage_ == Stage::kUp ? absl::StrCat("shm, ", Explained(rx_.facts())) : "";
 }
 
 // Everything of the peer's is let go but the mapping: this may be called while a record is looked
@@ -121,8 +124,8 @@ void ShmEndpoint::End(const absl::Status& why) {
     CountCores();
   }
   end_ = why;
-  outbox_.FailAll(why);
-  intake_.FailAll(why);
+  tx_.FailAll(why);
+  rx_.FailAll(why);
   Unwatch();
   if (introduction_ != nullptr && introduction_->dialer() && !introduction_->peer_known()) {
     introduction_->Leave();
@@ -142,10 +145,11 @@ void ShmEndpoint::CountCores() {
       all.Add(endpoint->cpus_);
     }
   }
-  shared_->around.spare_cores = all.size() <= all.Cores();
+  const bool spare_cores = all.size() <= all.Cores();
   for (ShmEndpoint* const endpoint : shared_->endpoints) {
     if (endpoint != nullptr && endpoint->stage_ == Stage::kUp) {
-      endpoint->outbox_.OnCores();
+      endpoint->tx_.SetSpareCores(spare_cores);
+      endpoint->rx_.SetSpareCores(spare_cores);
     }
   }
 }
@@ -191,7 +195,7 @@ int ShmEndpoint::Connecting() {
 }
 
 absl::StatusOr<bool> ShmEndpoint::Introduce() {
-  const int64_t now = shared_->around.clock->Now();
+  const int64_t now = shared_->clock->Now();
   if (connect_by_.Passed(now)) {
     return absl::UnavailableError("it did not answer in time");
   }
@@ -226,10 +230,10 @@ void ShmEndpoint::Stand() {
     Watch(channel_->process().death_fd(), EPOLLIN);
   }
   stage_ = Stage::kUp;
-  outbox_.Attach(&*channel_);
-  intake_.Attach(&*channel_);
+  tx_.Attach(&*channel_);
+  rx_.Attach(&*channel_);
   CountCores();
-  outbox_.Flush();
+  tx_.Flush();
 }
 
 bool ShmEndpoint::OnReady(int fd) {
@@ -240,7 +244,7 @@ bool ShmEndpoint::OnReady(int fd) {
     return true;
   }
   const bool socket = fd == channel_->socket();
-  if (const absl::Status status = socket ? intake_.TakeOffers() : absl::OkStatus(); !status.ok()) {
+  if (const absl::Status status = socket ? rx_.TakeOffers() : absl::OkStatus(); !status.ok()) {
     Lose(status);
     return true;
   }
@@ -254,9 +258,7 @@ int ShmEndpoint::Poll() {
       return Connecting();
     case Stage::kUp:
       // The whole cost of an idle connection: one line of the ring, and what is at hand.
-      return intake_.MayHaveWork() || outbox_.waiting() || peer_ended_ || channel_->broken()
-                 ? Move()
-                 : 0;
+      return rx_.MayHaveWork() || tx_.waiting() || peer_ended_ || channel_->broken() ? Move() : 0;
     case Stage::kEnded:
       return 0;
   }
@@ -264,7 +266,7 @@ int ShmEndpoint::Poll() {
 }
 
 int ShmEndpoint::Move() {
-  const absl::StatusOr<int> read = intake_.Read();
+  const absl::StatusOr<int> read = rx_.Read();
   if (stage_ == Stage::kEnded) {  // closed by what was read
     return 1;
   }
@@ -275,18 +277,18 @@ int ShmEndpoint::Move() {
              : absl::UnavailableError("the peer broke the protocol: an impossible ring index"));
     return 1;
   }
-  const int events = *read + outbox_.Flush() + intake_.Pull();
+  const int events = *read + tx_.Flush() + rx_.Pull();
   if (peer_ended_ && *read == 0) {
     Lose(PeerEnded());
     return 1;
   }
-  peer_ended_ = peer_ended_ || intake_.peer_gone();
+  peer_ended_ = peer_ended_ || rx_.peer_gone();
   return events;
 }
 
 absl::Status ShmEndpoint::PeerEnded() const {
-  if (!intake_.farewell().empty()) {
-    return absl::UnavailableError(absl::StrCat("closed by the peer: ", intake_.farewell()));
+  if (!rx_.farewell().empty()) {
+    return absl::UnavailableError(absl::StrCat("closed by the peer: ", rx_.farewell()));
   }
   return absl::UnavailableError(
       absl::StrCat(peer_address(), channel_->ClosedByPeer() ? " closed the connection" : " died"));
@@ -296,8 +298,8 @@ bool ShmEndpoint::Arm() {
   if (stage_ != Stage::kUp) {
     return true;
   }
-  channel_->Sleep(outbox_.waiting() ? kForDataOrRoom : kForData);
-  return !intake_.HasWork() && !outbox_.CanFlush() && !peer_ended_ && !channel_->broken();
+  channel_->Sleep(tx_.waiting() ? kForDataOrRoom : kForData);
+  return !rx_.HasWork() && !tx_.CanFlush() && !peer_ended_ && !channel_->broken();
 }
 
 void ShmEndpoint::Disarm() {

@@ -1,5 +1,5 @@
 // One side of a pair of processes that share a segment: connecting, the life of the connection, and
-// its end. What moves on it is the business of Outbox and Intake.
+// its end. What moves on it is the business of TxQueue and RxQueue.
 //
 //   kConnecting --introduced--> kUp --Close, or lost--> kEnded
 //
@@ -16,9 +16,9 @@
 #include "lib/base/cpu_share.h"
 #include "transports/matching.h"
 #include "transports/shm/channel.h"
-#include "transports/shm/intake.h"
 #include "transports/shm/introduction.h"
-#include "transports/shm/outbox.h"
+#include "transports/shm/rx_queue.h"
+#include "transports/shm/tx_queue.h"
 #include "transports/timed_wait.h"
 #include "transports/transport.h"
 
@@ -32,7 +32,7 @@ struct Shared {
   Limits limits;
   std::shared_ptr<const SharedRegions> regions;
   CompletionList completions;
-  Surroundings around;
+  const Clock* clock = nullptr;
   std::vector<class ShmEndpoint*> endpoints;  // null once destroyed, until the next Poll
   // Of endpoints that were closed while they dialled: their peers must learn of it.
   std::vector<std::unique_ptr<Introduction>> leaving;
@@ -49,7 +49,7 @@ class ShmEndpoint final : public Endpoint {
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override;
   void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done, RecvHint hint) override;
   absl::Status Release(Loan* loan) override;
-  bool HasEarly(Tag tag) const override { return intake_.HasEarly(tag); }
+  bool HasEarly(Tag tag) const override { return rx_.HasEarly(tag); }
   Sent TrySend(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) override;
   Next TryTaken(Ticket ticket) override;
   void Await(Ticket ticket, Completion* done) override;
@@ -58,6 +58,7 @@ class ShmEndpoint final : public Endpoint {
   void Revoke(Context mine, Context theirs, const absl::Status& why) override;
   void Close(const absl::Status& why) override;
   std::string peer_address() const override;
+  std::string Explain() const override;
 
   const PeerId& peer() const { return peer_; }
   // The peer has dialled and proved who it is. False: this endpoint does not wait for that.
@@ -96,8 +97,8 @@ class ShmEndpoint final : public Endpoint {
   std::unique_ptr<Introduction> introduction_;
   int64_t knock_at_ = 0;
   std::optional<Channel> channel_;
-  Outbox outbox_;
-  Intake intake_;
+  TxQueue tx_;
+  RxQueue rx_;
   CpuShare cpus_;  // the peer's
   std::vector<int> watched_;
   Stage stage_ = Stage::kConnecting;

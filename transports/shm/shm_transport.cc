@@ -57,7 +57,7 @@ class ShmTransport final : public Transport {
   ShmTransport(const TransportConfig& config, Events* events, const Options& options)
       : connect_timeout_ns_(config.connect_timeout_ns) {
     shared_.events = events;
-    shared_.around.clock = config.clock;
+    shared_.clock = config.clock;
     shared_.limits = options.limits;
     shared_.regions = config.regions;
     shared_.self.id = config.self;
@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> ShmTransport::Connect(const PeerId& pe
   setting_up_ = true;
   return std::make_unique<ShmEndpoint>(&shared_, peer, other.pid, other.name,
                                        shared_.self.id < peer,
-                                       Deadline::After(connect_timeout_ns_, *shared_.around.clock));
+                                       Deadline::After(connect_timeout_ns_, *shared_.clock));
 }
 
 void ShmTransport::Retire(const SharedRegion& region) {
@@ -159,7 +159,7 @@ bool ShmTransport::TimeToLook() {
   if (++polls_ % kPollsPerClock != 0) {
     return false;
   }
-  const int64_t now = shared_.around.clock->Now();
+  const int64_t now = shared_.clock->Now();
   if (now < look_at_) {
     return false;
   }
@@ -198,7 +198,7 @@ void ShmTransport::Accept() {
     }
     if (wait_->Add(fd->get(), EPOLLIN | EPOLLRDHUP).ok()) {
       arrivals_.push_back({std::make_unique<Introduction>(&shared_.self, *std::move(fd)),
-                           Deadline::After(connect_timeout_ns_, *shared_.around.clock)});
+                           Deadline::After(connect_timeout_ns_, *shared_.clock)});
     }
   }
 }
@@ -206,7 +206,7 @@ void ShmTransport::Accept() {
 // Moves the introductions of those who have dialled, and of our own that nobody here wants any
 // more. Returns whether any is not finished.
 bool ShmTransport::Greet() {
-  const int64_t now = arrivals_.empty() ? 0 : shared_.around.clock->Now();
+  const int64_t now = arrivals_.empty() ? 0 : shared_.clock->Now();
   for (size_t i = 0; i < arrivals_.size();) {
     Arrival& arrival = arrivals_[i];
     const absl::StatusOr<bool> step = arrival.introduction->Step();
@@ -288,7 +288,7 @@ bool ShmTransport::Arm() {
     }
   }
   if (quiet && (timed || !arrivals_.empty() || !shared_.leaving.empty())) {
-    wait_->SetTimer(Deadline::After(kRetryEvery, *shared_.around.clock), *shared_.around.clock);
+    wait_->SetTimer(Deadline::After(kRetryEvery, *shared_.clock), *shared_.clock);
   }
   return quiet;
 }

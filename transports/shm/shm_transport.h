@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "lib/base/cpu_share.h"
-#include "transports/shm/outbox.h"
+#include "transports/shm/tx_queue.h"
 #include "transports/transport.h"
 
 namespace entrain {

@@ -4,11 +4,11 @@
 //
 //   kind        payload               from      meaning
 //   kEager      WireEnvelope, bytes   sender    a whole small message; costs credit
-//   kAnnounce   WireAnnounce          sender    a message that waits in the sender's memory
+//   kRts        WireRts               sender    ready to send: a message that waits in the sender's memory
 //   kDone       WireDone              receiver  has been read, or is not wanted: the buffer is free
-//   kPush       WirePush              receiver  send these bytes of it through the ring
-//   kFragment   WireFragment, bytes   sender    the next bytes of what was asked for by kPush
-//   kWithdraw   WireWithdraw          sender    all announcements of one context are void
+//   kCts        WireCts               receiver  clear to send: send the rest of it through the ring
+//   kFragment   WireFragment, bytes   sender    the next bytes of what was asked for by kCts
+//   kWithdraw   WireWithdraw          sender    all messages of one context that were announced are void
 //   kControl    text                  either
 //   kBye        text                  either    why the connection ends; the last record
 //   kRetire     WireRetire            sender    a region that was offered is gone
@@ -19,8 +19,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+#include "lib/base/bytes.h"
 #include "lib/base/call.h"
 #include "transports/transport.h"
 
@@ -28,9 +34,9 @@ namespace entrain::shm {
 
 enum Kind : uint8_t {  // 1 is RingFormat::kPad
   kEager = 2,
-  kAnnounce,
+  kRts,
   kDone,
-  kPush,
+  kCts,
   kFragment,
   kWithdraw,
   kControl,
@@ -49,28 +55,25 @@ struct WireEnvelope {
 };
 static_assert(sizeof(WireEnvelope) == 24, "with the state word half a line");
 
-struct WireAnnounce {
+struct WireRts {
   WireEnvelope envelope;
   uint64_t bytes;
   uint64_t address;  // in the sender's memory
-  uint64_t handle;   // the sender's, for kDone and kPush
+  uint64_t handle;   // the sender's, for kDone and kCts
   uint64_t region;   // that it lies in, offered before; 0: none
 };
-static_assert(sizeof(WireAnnounce) <= 56, "with the state word one line");
+static_assert(sizeof(WireRts) <= 56, "with the state word one line");
 
 struct WireDone {
   uint64_t handle;
 };
-struct WirePush {
-  uint64_t handle;  // of the announcement
+struct WireCts {
+  uint64_t handle;  // of kRts
   uint64_t to;      // the receiver's, for kFragment
-  uint64_t offset, bytes;
-  uint64_t last;  // 1: the message is done when they are sent; 0: kDone follows, or another kPush
+  uint64_t offset;  // of the first byte; the message is done when all from there on are sent
 };
 struct WireFragment {
   uint64_t to;
-  uint32_t put_ns_per_mib;  // what such a copy takes the sender; 0: not known
-  uint32_t receivers;       // peers that it sends to just now
 };
 struct WireWithdraw {
   uint64_t context;  // of the receiver
@@ -88,6 +91,27 @@ struct WireOffer {
   // from the sender's memory with each message.
   uint64_t mapped_address, mapped_bytes;
 };
+
+inline absl::Status Breach(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
+}
+
+// Copies the head of a record out of shared memory, as the peer may change that memory after a check. The payload begins
+// behind the head afterwards. False: the record is too short.
+template <typename Wire>
+bool Take(ConstBytes* payload, Wire* wire) {
+  if (payload->size() < sizeof(Wire)) {
+    return false;
+  }
+  std::memcpy(wire, payload->data(), sizeof(Wire));
+  payload->remove_prefix(sizeof(Wire));
+  return true;
+}
+// The record is the head and nothing else.
+template <typename Wire>
+bool TakeAll(ConstBytes payload, Wire* wire) {
+  return Take(&payload, wire) && payload.empty();
+}
 
 // Things known to the peer by number. A number is an index with a generation, so that one that
 // comes late does not hit the thing that has taken the place.

@@ -1,4 +1,4 @@
-#include "transports/shm/outbox.h"
+#include "transports/shm/tx_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,6 @@ namespace {
 
 // Of a longer message the receiver may take pieces of this while the next are written.
 constexpr size_t kOpenPiece = 4 << 10;
-constexpr unsigned kTimeEvery = 2;  // fragments
 
 void Append(std::byte** at, const void* from, size_t bytes) {
   if (bytes > 0) {  // an empty span may be null
@@ -25,31 +24,27 @@ void Append(std::byte** at, const void* from, size_t bytes) {
 
 }  // namespace
 
-Outbox::Outbox(CompletionList* completions, const Limits& limits, const SharedRegions* regions,
-               Surroundings* around)
-    : completions_(completions), regions_(regions), around_(around), limits_(limits) {}
-
-void Outbox::Attach(Channel* channel) {
+void TxQueue::Attach(Channel* channel) {
   channel_ = channel;
   // The ring is the dialler's, whose limits may be others.
   const size_t most = channel->MaxPayload() - sizeof(WireEnvelope);
-  limits_.eager_bytes = std::min(limits_.eager_bytes, most);
   limits_.fragment_bytes = std::min(limits_.fragment_bytes, most);
-  peer_reads_ = channel->can_pull();
-  ChooseEager();
+  facts_ = {.can_read = channel->can_pull(),
+            .quick_reads = limits_.quick_reads,
+            .most_eager = std::min(kMostEager, most)};
 }
 
-void Outbox::Send(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+void TxQueue::Send(const Envelope& envelope, ConstBytes bytes, Completion* done) {
   const Waiting message{envelope, bytes, done};
   if (channel_ == nullptr || !sends_.empty() || !TrySend(message)) {
     sends_.push_back(message);
   }
 }
 
-bool Outbox::TrySend(const Waiting& message) {
+bool TxQueue::TrySend(const Waiting& message) {
   // Without credit even a small message is announced: so it waits here, and others pass it.
   if (!IsEager(message.bytes)) {
-    return TryAnnounce(message);
+    return TryRts(message);
   }
   if (!TryEager(message.envelope, message.bytes, false)) {
     return false;
@@ -58,25 +53,19 @@ bool Outbox::TrySend(const Waiting& message) {
   return true;
 }
 
-bool Outbox::IsEager(ConstBytes bytes) {
-  return bytes.size() <= eager_now_ &&
-         Credit() >= MatchQueue::CostOf(static_cast<int64_t>(bytes.size()));
+bool TxQueue::IsEager(ConstBytes bytes) {
+  const bool credit = Credit() >= MatchQueue::CostOf(static_cast<int64_t>(bytes.size()));
+  return Choose({.bytes = bytes.size(), .credit = credit}, facts_) == Way::kEager;
 }
 
-void Outbox::OnCores() {
-  channel_->TakeAheadUpTo(sizeof(WireEnvelope) + MostByLines(around_->spare_cores));
-  ChooseEager();
+void TxQueue::SetSpareCores(bool spare_cores) {
+  facts_.spare_cores = spare_cores;
+  channel_->TakeAheadUpTo(sizeof(WireEnvelope) + MostByLines(spare_cores));
 }
 
-void Outbox::ChooseEager() {
-  eager_now_ = around_->spare_cores && peer_reads_
-                   ? std::min(limits_.quick_bytes, limits_.eager_bytes)
-                   : limits_.eager_bytes;
-}
-
-int64_t Outbox::Credit() {
+int64_t TxQueue::Credit() {
   const auto left = limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
-  if (left > static_cast<int64_t>(limits_.eager_bytes) + MatchQueue::kOverhead) {
+  if (left > static_cast<int64_t>(facts_.most_eager) + MatchQueue::kOverhead) {
     return left;
   }
   const uint64_t consumed = channel_->TheirConsumed();
@@ -86,13 +75,13 @@ int64_t Outbox::Credit() {
   return limits_.credit - static_cast<int64_t>(eager_cost_ - known_consumed_);
 }
 
-bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing) {
+bool TxQueue::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversing) {
   std::byte* at = channel_->Reserve(sizeof(WireEnvelope) + bytes.size(), conversing);
   if (at == nullptr) {
     return false;
   }
   const WireEnvelope head = WireEnvelope::Of(envelope);
-  if (bytes.size() <= MostByLines(around_->spare_cores)) {
+  if (bytes.size() <= MostByLines(facts_.spare_cores)) {
     // And the head behind it: all that is in the first line comes last.
     CopyIntoLines(at + sizeof(head), bytes.data(), bytes.size());
     std::memcpy(at, &head, sizeof(head));
@@ -110,7 +99,7 @@ bool Outbox::TryEager(const Envelope& envelope, ConstBytes bytes, bool conversin
   return true;
 }
 
-bool Outbox::TryAnnounce(const Waiting& message) {
+bool TxQueue::TryRts(const Waiting& message) {
   const Context context = message.envelope.tag.context();
   if (!channel_->CanRevoke(context)) {
     return false;
@@ -121,27 +110,26 @@ bool Outbox::TryAnnounce(const Waiting& message) {
                       0);
     return true;
   }
-  std::byte* at = channel_->Reserve(sizeof(WireAnnounce));
+  std::byte* at = channel_->Reserve(sizeof(WireRts));
   if (at == nullptr) {
     return false;
   }
-  Announce(at, message);
+  WriteRts(at, message);
   return true;
 }
 
-uint64_t Outbox::Announce(std::byte* at, const Waiting& message) {
-  around_->sending += announced() ? 0 : 1;
+uint64_t TxQueue::WriteRts(std::byte* at, const Waiting& message) {
   const uint64_t handle =
       announced_.Add({.tag = message.envelope.tag, .bytes = message.bytes, .done = message.done});
-  const WireAnnounce wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
-                          reinterpret_cast<uint64_t>(message.bytes.data()), handle,
-                          Offer(message.bytes)};
+  const WireRts wire{WireEnvelope::Of(message.envelope), message.bytes.size(),
+                     reinterpret_cast<uint64_t>(message.bytes.data()), handle,
+                     Offer(message.bytes)};
   Append(&at, &wire, sizeof(wire));
-  channel_->Publish(kAnnounce);
+  channel_->Publish(kRts);
   return handle;
 }
 
-Endpoint::Sent Outbox::SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
+Endpoint::Sent TxQueue::SendNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
   if (channel_ == nullptr || waiting()) {
     return Endpoint::Sent::kNo;
   }
@@ -150,25 +138,25 @@ Endpoint::Sent Outbox::SendNow(const Envelope& envelope, ConstBytes bytes, Ticke
     return Endpoint::Sent::kCopied;
   }
   // A peer that cannot read a small message would ask for it through the ring, which has no room now.
-  const bool waits = eager && !peer_reads_;
-  return !waits && AnnounceNow(envelope, bytes, ticket) ? Endpoint::Sent::kAnnounced
-                                                        : Endpoint::Sent::kNo;
+  const bool waits = eager && !facts_.can_read;
+  return !waits && RtsNow(envelope, bytes, ticket) ? Endpoint::Sent::kAnnounced
+                                                   : Endpoint::Sent::kNo;
 }
 
-bool Outbox::AnnounceNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
+bool TxQueue::RtsNow(const Envelope& envelope, ConstBytes bytes, Ticket* ticket) {
   const Context context = envelope.tag.context();
   if (!channel_->CanRevoke(context) || channel_->Revoked(context)) {
     return false;
   }
-  std::byte* at = channel_->Reserve(sizeof(WireAnnounce), true);
+  std::byte* at = channel_->Reserve(sizeof(WireRts), true);
   if (at == nullptr) {
     return false;
   }
-  *ticket = {Announce(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
+  *ticket = {WriteRts(at, {envelope, bytes, nullptr}), static_cast<int64_t>(bytes.size())};
   return true;
 }
 
-void Outbox::Await(Ticket ticket, Completion* done) {
+void TxQueue::Await(Ticket ticket, Completion* done) {
   if (Announced* const message = announced_.Find(ticket.number)) {
     message->done = done;
   } else {
@@ -176,7 +164,7 @@ void Outbox::Await(Ticket ticket, Completion* done) {
   }
 }
 
-bool Outbox::DoneNow(const WireDone& wire) {
+bool TxQueue::DoneNow(const WireDone& wire) {
   std::byte* at = waiting() ? nullptr : channel_->Reserve(sizeof(wire), true);
   if (at == nullptr) {
     return false;
@@ -186,7 +174,7 @@ bool Outbox::DoneNow(const WireDone& wire) {
   return true;
 }
 
-uint64_t Outbox::Offer(ConstBytes bytes) {
+uint64_t TxQueue::Offer(ConstBytes bytes) {
   const auto region = regions_ == nullptr ? nullptr : regions_->Find(bytes);
   if (region == nullptr) {
     return 0;
@@ -205,19 +193,19 @@ uint64_t Outbox::Offer(ConstBytes bytes) {
   return region->id;
 }
 
-void Outbox::Retire(const SharedRegion& region) {
+void TxQueue::Retire(const SharedRegion& region) {
   if (channel_ != nullptr && offered_.erase(region.id) == 1) {
     Control(kRetire, WireRetire{region.id});
   }
 }
 
-void Outbox::Control(Kind kind, ConstBytes payload) {
+void TxQueue::Control(Kind kind, ConstBytes payload) {
   if (channel_ == nullptr || !controls_.empty() || !TryControl(kind, payload)) {
     controls_.push_back({kind, std::string(AsText(payload))});
   }
 }
 
-bool Outbox::TryControl(Kind kind, ConstBytes payload) {
+bool TxQueue::TryControl(Kind kind, ConstBytes payload) {
   std::byte* at = channel_->Reserve(payload.size());
   if (at == nullptr) {
     return false;
@@ -227,7 +215,7 @@ bool Outbox::TryControl(Kind kind, ConstBytes payload) {
   return true;
 }
 
-int Outbox::Flush() {
+int TxQueue::Flush() {
   int events = 0;
   while (!controls_.empty() &&
          TryControl(controls_.front().kind, AsBytes(controls_.front().payload))) {
@@ -238,69 +226,66 @@ int Outbox::Flush() {
     sends_.pop_front();
     ++events;
   }
-  return events + (pushes_.empty() || !sends_.empty() ? 0 : Push());
+  return events + (asked_.empty() || !sends_.empty() ? 0 : SendFragments());
 }
 
-// Fragments of all that are asked for, in turn, as far as there is room.
-int Outbox::Push() {
+int TxQueue::SendFragments() {
   int events = 0;
-  while (!pushes_.empty()) {
-    Announced* message = announced_.Find(pushes_.front());
-    if (message == nullptr) {  // revoked, or refused meanwhile
-      pushes_.pop_front();
-      continue;
-    }
-    const size_t piece = std::min(limits_.fragment_bytes, message->until - message->next);
-    std::byte* at = channel_->Reserve(sizeof(WireFragment) + piece);
-    if (at == nullptr) {
+  while (!asked_.empty()) {
+    const uint64_t handle = asked_.front();
+    Announced* const message = announced_.Find(handle);
+    if (message != nullptr && !SendFragment(message)) {
       break;
     }
-    const WireFragment head{message->to, put_.ns_per_mib(),
-                            static_cast<uint32_t>(around_->sending)};
-    Append(&at, &head, sizeof(head));
-    const bool timed = piece >= Pace::kLeast && ++fragments_ % kTimeEvery == 0;
-    const int64_t start = timed ? around_->clock->Now() : 0;
-    Append(&at, message->bytes.data() + message->next, piece);
-    if (timed) {
-      put_.Note(piece, around_->clock->Now() - start);
+    asked_.pop_front();
+    if (message == nullptr) {  // revoked, or refused meanwhile
+      continue;
     }
-    channel_->Publish(kFragment);
     ++events;
-    message->next += piece;
-    const uint64_t handle = pushes_.front();
-    pushes_.pop_front();
-    if (message->next < message->until) {
-      pushes_.push_back(handle);
-    } else if (message->last) {
+    if (message->next < message->bytes.size()) {
+      asked_.push_back(handle);
+    } else {
       Conclude(handle, absl::OkStatus(), message->bytes.size());
     }
   }
   return events;
 }
 
-void Outbox::Conclude(uint64_t handle, const absl::Status& status, size_t moved) {
+bool TxQueue::SendFragment(Announced* message) {
+  const ConstBytes piece = message->bytes.subspan(message->next, limits_.fragment_bytes);
+  std::byte* at = channel_->Reserve(sizeof(WireFragment) + piece.size());
+  if (at == nullptr) {
+    return false;
+  }
+  const WireFragment head{message->to};
+  Append(&at, &head, sizeof(head));
+  Append(&at, piece.data(), piece.size());
+  channel_->Publish(kFragment);
+  message->next += piece.size();
+  return true;
+}
+
+void TxQueue::Conclude(uint64_t handle, const absl::Status& status, size_t moved) {
   const Announced& message = *announced_.Find(handle);
   if (message.done != nullptr) {
     completions_->Add(message.done, status, static_cast<int64_t>(moved));
   }
   announced_.Remove(handle);
-  around_->sending -= announced() ? 0 : 1;
 }
 
-bool Outbox::CanFlush() {
+bool TxQueue::CanFlush() {
   if (channel_ == nullptr || !waiting()) {
     return false;
   }
   const size_t next = !controls_.empty() ? controls_.front().payload.size()
-                      : !sends_.empty()  ? sizeof(WireAnnounce) + limits_.eager_bytes
+                      : !sends_.empty()  ? sizeof(WireRts) + facts_.most_eager
                                          : sizeof(WireFragment) + limits_.fragment_bytes;
   return channel_->HasRoomFor(next);
 }
 
-absl::Status Outbox::OnDone(const WireDone& wire) {
+absl::Status TxQueue::OnDone(const WireDone& wire) {
   if (!announced_.Valid(wire.handle)) {
-    return absl::UnavailableError(
-        "the peer broke the protocol: it finished what was not announced");
+    return Breach("it finished what was not announced");
   }
   if (Announced* message = announced_.Find(wire.handle)) {
     // Also when the peer did not want it: the buffer may be reused, and that is what a send says.
@@ -309,28 +294,25 @@ absl::Status Outbox::OnDone(const WireDone& wire) {
   return absl::OkStatus();
 }
 
-absl::Status Outbox::OnPush(const WirePush& wire) {
-  Announced* message = announced_.Find(wire.handle);
+absl::Status TxQueue::OnCts(const WireCts& wire) {
+  Announced* const message = announced_.Find(wire.handle);
   if (!announced_.Valid(wire.handle) ||
-      (message != nullptr &&
-       (message->last || message->next < message->until || wire.bytes == 0 ||
-        wire.offset > message->bytes.size() || wire.bytes > message->bytes.size() - wire.offset))) {
-    return absl::UnavailableError("the peer broke the protocol: it asked for what is not there");
+      (message != nullptr && (message->asked_for || wire.offset >= message->bytes.size()))) {
+    return Breach("it asked for what is not there");
   }
   if (message != nullptr) {
+    message->asked_for = true;
     message->to = wire.to;
     message->next = static_cast<size_t>(wire.offset);
-    message->until = message->next + static_cast<size_t>(wire.bytes);
-    message->last = wire.last != 0;
-    pushes_.push_back(wire.handle);
-    if (message->bytes.size() <= limits_.eager_bytes && std::exchange(peer_reads_, false)) {
-      ChooseEager();
+    asked_.push_back(wire.handle);
+    if (message->bytes.size() <= facts_.most_eager) {
+      facts_.can_read = false;
     }
   }
   return absl::OkStatus();
 }
 
-void Outbox::Revoke(Context theirs, const absl::Status& why) {
+void TxQueue::Revoke(Context theirs, const absl::Status& why) {
   sends_.remove_if([&](const Waiting& message) {
     if (message.envelope.tag.context() != theirs) {
       return false;
@@ -354,7 +336,7 @@ void Outbox::Revoke(Context theirs, const absl::Status& why) {
   }
 }
 
-void Outbox::FailAll(const absl::Status& why) {
+void TxQueue::FailAll(const absl::Status& why) {
   if (channel_ != nullptr) {
     channel_->RevokeAll();
   }
@@ -364,7 +346,7 @@ void Outbox::FailAll(const absl::Status& why) {
   announced_.ForEach([&](uint64_t handle, const Announced&) { Conclude(handle, why, 0); });
   sends_.clear();
   controls_.clear();
-  pushes_.clear();
+  asked_.clear();
 }
 
 }  // namespace entrain::shm

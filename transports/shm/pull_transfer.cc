@@ -1,0 +1,41 @@
+#include "transports/shm/pull_transfer.h"
+
+#include <algorithm>
+
+#include "transports/shm/copy_part.h"
+
+namespace entrain::shm {
+
+PullTransfer::Step PullTransfer::Copy(const PeerProcess& process, Bytes into, size_t most,
+                                      bool cold) {
+  const size_t left = into.size() - bytes_;
+  const Bytes piece = into.subspan(bytes_, std::min(most, left));
+  if (reads() && !piece.empty()) {
+    return Read(process, piece, piece.size() == left);
+  }
+  CopyPart(piece.data(), mapped_ + bytes_, piece.size(), cold);
+  bytes_ += piece.size();
+  return piece.size() == left ? Step::kWhole : Step::kPiece;
+}
+
+// If the last piece is from the peer, then so were the pieces before it.
+PullTransfer::Step PullTransfer::Read(const PeerProcess& process, Bytes piece, bool last) {
+  size_t got = 0;
+  const uint64_t from = address_ + bytes_;
+  const PeerProcess::Read read =
+      last ? process.ReadMemoryProved(from, piece, &got) : process.ReadMemory(from, piece, &got);
+  bytes_ += got;
+  switch (read) {
+    case PeerProcess::Read::kSome:
+      return last && got == piece.size() ? Step::kWhole : Step::kPiece;
+    case PeerProcess::Read::kForbidden:
+      return Step::kForbidden;
+    case PeerProcess::Read::kUnreadable:
+      return Step::kUnreadable;
+    case PeerProcess::Read::kGone:
+      break;
+  }
+  return Step::kGone;
+}
+
+}  // namespace entrain::shm

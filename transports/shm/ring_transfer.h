@@ -1,0 +1,34 @@
+// The part of one message that its sender was asked to send through the ring (CTS): it comes in fragments, in order.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/base/bytes.h"
+#include "transports/shm/copy_part.h"
+
+namespace entrain::shm {
+
+class RingTransfer {
+ public:
+  RingTransfer(uint64_t from, uint64_t end) : next_(from), end_(end) {}
+
+  // Copies a fragment to its place in `into`, the buffer of the whole message. False: it is more than was asked for;
+  // nothing was copied.
+  bool Take(ConstBytes fragment, Bytes into, bool cold) {
+    if (!Fits(fragment)) {
+      return false;
+    }
+    CopyPart(into.data() + next_, fragment.data(), fragment.size(), cold);
+    next_ += fragment.size();
+    return true;
+  }
+  bool Fits(ConstBytes fragment) const { return !whole() && fragment.size() <= end_ - next_; }
+  bool whole() const { return next_ == end_; }
+
+ private:
+  uint64_t next_, end_;
+};
+
+}  // namespace entrain::shm
