@@ -96,9 +96,9 @@ class TcpAcceptor : public testing::Test {
   }
 
   // Of the other side.
-  void Finish(Greeting& greeting) {
+  void Finish(PendingHandshake& pending) {
     ASSERT_TRUE(TurnUntil([&] {
-      const absl::StatusOr<bool> progress = greeting.Progress();
+      const absl::StatusOr<bool> progress = pending.Progress();
       EXPECT_TRUE(progress.ok()) << progress.status();
       return progress.value_or(true);
     }));
@@ -168,16 +168,18 @@ TEST_F(TcpAcceptor, WhoHasSaidNothingGoesBeforeAPeer) {
   acceptor->Expect(endpoint.get());
   TransportConfig dialer;
   dialer.self = kPeer;
-  Greeting greeting = Greeting::Dial(acceptor->address(), dialer, Deadline::Never()).value();
-  while (!greeting.reached()) {
-    ASSERT_TRUE(greeting.Progress().ok());
+  PendingHandshake pending =
+      PendingHandshake::Dial(acceptor->address(), dialer, Deadline::Never()).value();
+  while (!pending.reached()) {
+    ASSERT_TRUE(pending.Progress().ok());
   }
   ASSERT_TRUE(TurnUntil([&] { return acceptor->looks() >= 1; }));  // it has said hello, and is slow
   const std::vector<Fd> strangers = Knock(2 * static_cast<int>(Acceptor::kMaxStrangers));
   Settle();
-  Finish(greeting);
-  Greeting line =
-      Greeting::Dial(acceptor->address(), dialer, Deadline::Never(), greeting.connection()).value();
+  Finish(pending);
+  PendingHandshake line =
+      PendingHandshake::Dial(acceptor->address(), dialer, Deadline::Never(), pending.connection())
+          .value();
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
   EXPECT_EQ(shared->connected[0].first, endpoint.get());
@@ -209,11 +211,13 @@ TEST_F(TcpAcceptor, StrangersThatSayAByteKeepNoPeerOut) {
   acceptor->Expect(endpoint.get());
   TransportConfig dialer;
   dialer.self = kPeer;
-  Greeting greeting = Greeting::Dial(acceptor->address(), dialer, Deadline::Never()).value();
+  PendingHandshake pending =
+      PendingHandshake::Dial(acceptor->address(), dialer, Deadline::Never()).value();
   Settle();  // it is accepted, and its hello has not come
-  Finish(greeting);
-  Greeting line =
-      Greeting::Dial(acceptor->address(), dialer, Deadline::Never(), greeting.connection()).value();
+  Finish(pending);
+  PendingHandshake line =
+      PendingHandshake::Dial(acceptor->address(), dialer, Deadline::Never(), pending.connection())
+          .value();
   Settle();
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
@@ -267,10 +271,10 @@ TEST_F(TcpAcceptor, ADialThatIsCutIsTriedAgain) {
   EXPECT_TRUE(acceptor->meeting());
   TransportConfig peer;
   peer.self = kPeer;
-  Greeting first(accepted(), acceptor->address(), peer, Deadline::Never());
+  PendingHandshake first(accepted(), acceptor->address(), peer, Deadline::Never());
   Finish(first);
   EXPECT_TRUE(shared->connected.empty());
-  Greeting line(accepted(), acceptor->address(), peer, Deadline::Never());
+  PendingHandshake line(accepted(), acceptor->address(), peer, Deadline::Never());
   Finish(line);
   ASSERT_TRUE(TurnUntil([&] { return shared->connected.size() == 1; }));
   EXPECT_EQ(shared->connected[0].first, endpoint.get());

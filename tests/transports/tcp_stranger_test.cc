@@ -13,7 +13,7 @@
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
 #include "transports/tcp/frame.h"
-#include "transports/tcp/greeting.h"
+#include "transports/tcp/pending_handshake.h"
 #include "transports/tcp/tcp_address.h"
 
 namespace entrain {
@@ -52,9 +52,10 @@ class TcpStranger : public testing::Test {
     config.self.fill(1);
     path = b->transport->Connect(config.self, b->transport->address()).value();
     const Deadline by = Deadline::After(5 * kSecond);
-    Greeting greeting = Greeting::Dial(where, config, by).value();
-    Greeting beside = Greeting::Dial(where, config, by, greeting.connection()).value();
-    for (Greeting* each : {&greeting, &beside}) {
+    PendingHandshake pending = PendingHandshake::Dial(where, config, by).value();
+    PendingHandshake beside =
+        PendingHandshake::Dial(where, config, by, pending.connection()).value();
+    for (PendingHandshake* each : {&pending, &beside}) {
       EXPECT_TRUE(PollUntil([&] {
         const absl::StatusOr<bool> progress = each->Progress();
         EXPECT_TRUE(progress.ok()) << progress.status();
@@ -62,7 +63,7 @@ class TcpStranger : public testing::Test {
       }));
     }
     line = beside.Take();
-    return greeting.Take();
+    return pending.Take();
   }
 
   // Whether the other side has ended the connection.
@@ -221,17 +222,19 @@ TEST_F(TcpStranger, NobodyListeningIsLostAtOnce) {
 
 TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
   const Envelope envelope = Message(1);
-  FrameHeader eager{
-      .type = FrameType::kEager, .tag = envelope.tag.bits(), .descriptor = envelope.descriptor};
-  FrameHeader announce = eager;
-  announce.type = FrameType::kAnnounce;
-  announce.message = 1;
-  std::vector<std::pair<const char*, std::vector<FrameHeader>>> cases;
-  const auto add = [&](const char* name, FrameHeader header) { cases.push_back({name, {header}}); };
-  FrameHeader header = eager;
-  header.type = static_cast<FrameType>(0);
+  PacketHeader eager{
+      .type = PacketType::kEager, .tag = envelope.tag.bits(), .descriptor = envelope.descriptor};
+  PacketHeader rts = eager;
+  rts.type = PacketType::kRts;
+  rts.message = 1;
+  std::vector<std::pair<const char*, std::vector<PacketHeader>>> cases;
+  const auto add = [&](const char* name, PacketHeader header) {
+    cases.push_back({name, {header}});
+  };
+  PacketHeader header = eager;
+  header.type = static_cast<PacketType>(0);
   add("type 0", header);
-  header.type = static_cast<FrameType>(200);
+  header.type = static_cast<PacketType>(200);
   add("type 200", header);
   header = eager;
   header.version = 9;
@@ -241,22 +244,22 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
     header = eager;
     header.bytes = bytes;
     add("eager of a bad length", header);
-    header.type = FrameType::kData;
+    header.type = PacketType::kData;
     add("data of a bad length", header);
-    header.type = FrameType::kControl;
+    header.type = PacketType::kControl;
     add("control of a bad length", header);
   }
-  header = announce;
+  header = rts;
   header.bytes = int64_t{1} << 62;
-  add("announcement of a bad length", header);
-  header = announce;
+  add("RTS of a bad length", header);
+  header = rts;
   header.message = 0;
-  add("announcement without a number", header);
+  add("RTS without a number", header);
   header = {};
-  header.type = FrameType::kData;
+  header.type = PacketType::kData;
   header.bytes = 8;
   header.message = 77;
-  add("data that was not granted", header);
+  add("data that was not cleared", header);
   header = {};
   header.credit = 100;
   add("credit that was not used", header);
@@ -272,7 +275,7 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
   header.streams = 1;
   add("credit by a stream", header);
   header = {};
-  header.type = FrameType::kStands;
+  header.type = PacketType::kStands;
   add("a stream that nobody dialled", header);
   for (auto& [name, headers] : cases) {
     SCOPED_TRACE(name);
@@ -283,7 +286,7 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
     Buffer in(8);
     path->PostRecv(Message(5), Of(in), &receive);
     std::string bytes;
-    for (const FrameHeader& frame : headers) {
+    for (const PacketHeader& frame : headers) {
       bytes.append(reinterpret_cast<const char*>(&frame), sizeof(frame));
     }
     bytes.append(100, 'x');
@@ -297,10 +300,10 @@ TEST_F(TcpStranger, EveryBreachOfProtocolEndsThePathAndSaysSo) {
 }
 
 TEST_F(TcpStranger, ABreachOfProtocolOnTheControlLineEndsThePathAndSaysSo) {
-  FrameHeader large{.type = FrameType::kControl};
+  PacketHeader large{.type = PacketType::kControl};
   large.bytes = kMaxControlBytes + 1;
-  for (const FrameHeader& header :
-       {FrameHeader{.type = FrameType::kEager}, large, FrameHeader{.type = FrameType::kControl}}) {
+  for (const PacketHeader& header : {PacketHeader{.type = PacketType::kEager}, large,
+                                     PacketHeader{.type = PacketType::kControl}}) {
     SCOPED_TRACE(
         absl::StrCat("type ", static_cast<int>(header.type), ", ", header.bytes, " bytes"));
     b = MakeNode("tcp", 2);
@@ -363,13 +366,13 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
   const Fd peer = EnterAsPeer();
   ASSERT_TRUE(path->SendUrgent("by the line"));
   const auto read = [&](const Fd& from, size_t bytes) {
-    std::string frame(sizeof(FrameHeader) + bytes, '\0');
+    std::string frame(sizeof(PacketHeader) + bytes, '\0');
     size_t have = 0;
     EXPECT_TRUE(PollUntil([&] {
       have += ReadSome(from.get(), frame.data() + have, frame.size() - have).value();
       return have == frame.size();
     }));
-    return frame.substr(sizeof(FrameHeader));
+    return frame.substr(sizeof(PacketHeader));
   };
   EXPECT_EQ(read(line, 11), "by the line");
   EXPECT_EQ(CountConnectionsWith(IPPROTO_TCP, TCP_USER_TIMEOUT), 1);
@@ -392,8 +395,9 @@ TEST_F(TcpStranger, WithoutItsControlLineAPathGoesOn) {
 
 TEST_F(TcpStranger, MoreEagerBytesThanTheCreditEndThePath) {
   const Fd peer = EnterAsPeer();
-  FrameHeader header{
-      .type = FrameType::kEager, .tag = Message(1).tag.bits(), .descriptor = Message(1).descriptor};
+  PacketHeader header{.type = PacketType::kEager,
+                      .tag = Message(1).tag.bits(),
+                      .descriptor = Message(1).descriptor};
   header.bytes = kFrameBytes;
   std::string frame(reinterpret_cast<const char*>(&header), sizeof(header));
   frame.append(static_cast<size_t>(kFrameBytes), 'x');
@@ -423,18 +427,18 @@ TEST_F(TcpStranger, RandomFramesNeverDoMoreThanEndThePath) {
       path->PostSend(Message(i % 4), Of(std::as_const(buffers.back())), &transfers[2 * i + 1]);
     }
     for (int i = 0; i < 300 && b->events.lost.empty(); ++i) {
-      FrameHeader header;
-      header.type = static_cast<FrameType>(1 + random() % 10);
-      if (header.type == FrameType::kClose) {
-        header.type = FrameType::kStands;
+      PacketHeader header;
+      header.type = static_cast<PacketType>(1 + random() % 10);
+      if (header.type == PacketType::kClose) {
+        header.type = PacketType::kStands;
       }
       header.streams = random() % 50 == 0 ? static_cast<uint16_t>(random()) : 0;
       header.tag = Message(random() % 4).tag.bits();
       header.descriptor = Message(0).descriptor;
       header.message = random() % 2 == 0 ? random() % 8 : (1 << 24) + random() % 12;
-      header.bytes = header.type == FrameType::kAnnounce ? random() % 700'000 : random() % 64;
-      if (header.type > FrameType::kAnnounce && header.type != FrameType::kControl &&
-          header.type != FrameType::kData) {
+      header.bytes = header.type == PacketType::kRts ? random() % 700'000 : random() % 64;
+      if (header.type > PacketType::kRts && header.type != PacketType::kControl &&
+          header.type != PacketType::kData) {
         header.bytes = 0;
       }
       std::string frame(reinterpret_cast<const char*>(&header), sizeof(header));

@@ -16,7 +16,7 @@
 #include "lib/net/socket.h"
 #include "tests/transports/endpoint_contract.h"
 #include "transports/tcp/frame.h"
-#include "transports/tcp/greeting.h"
+#include "transports/tcp/pending_handshake.h"
 #include "transports/tcp/tcp_address.h"
 #include "transports/tcp/tcp_transport.h"
 
@@ -252,15 +252,16 @@ TEST_F(TcpStreamsTest, AStrangersIsNotUsed) {
   ExpectConnections(8);
   ConnectionId elsewhere{};
   elsewhere[0] = 1;
-  Greeting greeting = Greeting::Dial(TcpAddress::Parse(b->transport->address())->address, a->config,
-                                     Deadline::After(5 * kSecond), elsewhere)
-                          .value();
-  bool greeted = false;
+  PendingHandshake pending =
+      PendingHandshake::Dial(TcpAddress::Parse(b->transport->address())->address, a->config,
+                             Deadline::After(5 * kSecond), elsewhere)
+          .value();
+  bool shaken = false;
   ASSERT_TRUE(PollUntil([&] {
-    greeted = greeted || greeting.Progress().value_or(false);
-    return greeted;
+    shaken = shaken || pending.Progress().value_or(false);
+    return shaken;
   }));
-  const Fd fd = greeting.Take();
+  const Fd fd = pending.Take();
   ASSERT_EQ(WriteSome(fd.get(), "data", 4).value(), 4u);
   Exchange(kMiB);
 }
@@ -278,7 +279,7 @@ class TcpStreamsOfAPeer : public testing::Test {
     line = Dial(connection);
     for (size_t i = 0; i < 2; ++i) {
       streams[i] = Dial(connection);
-      Say({.type = FrameType::kStands, .message = i});
+      Say({.type = PacketType::kStands, .message = i});
     }
     for (int i = 0; i < 100; ++i) {
       b->transport->Poll();
@@ -304,24 +305,25 @@ class TcpStreamsOfAPeer : public testing::Test {
     }
   }
   Fd Dial(const ConnectionId& further_to) {
-    Greeting greeting = Greeting::Dial(TcpAddress::Parse(b->transport->address())->address, config,
-                                       Deadline::After(5 * kSecond), further_to)
-                            .value();
-    bool greeted = false;
+    PendingHandshake pending =
+        PendingHandshake::Dial(TcpAddress::Parse(b->transport->address())->address, config,
+                               Deadline::After(5 * kSecond), further_to)
+            .value();
+    bool shaken = false;
     EXPECT_TRUE(PollUntil([&] {
-      greeted = greeted || greeting.Progress().value_or(false);
-      return greeted;
+      shaken = shaken || pending.Progress().value_or(false);
+      return shaken;
     }));
     Settle();
     if (further_to == ConnectionId()) {
-      connection = greeting.connection();
+      connection = pending.connection();
     }
-    return greeting.Take();
+    return pending.Take();
   }
   static void Write(const Fd& fd, const void* data, size_t bytes) {
     EXPECT_EQ(WriteSome(fd.get(), data, bytes).value(), bytes);
   }
-  void Say(const FrameHeader& header, const std::string& text = "") {
+  void Say(const PacketHeader& header, const std::string& text = "") {
     Write(first, &header, sizeof(header));
     if (!text.empty()) {
       Write(first, text.data(), text.size());
@@ -329,13 +331,13 @@ class TcpStreamsOfAPeer : public testing::Test {
   }
   // The header of `bytes` that come half by each stream.
   void SayHalves(uint32_t tag, const Buffer& bytes) {
-    Say({.type = FrameType::kEager,
+    Say({.type = PacketType::kEager,
          .streams = 3,
          .tag = Message(tag).tag.bits(),
          .descriptor = Message(tag).descriptor,
          .bytes = static_cast<int64_t>(bytes.size())});
   }
-  void SayText(FrameType type, const std::string& text) {
+  void SayText(PacketType type, const std::string& text) {
     Say({.type = type, .bytes = static_cast<int64_t>(text.size())}, text);
   }
 
@@ -387,8 +389,8 @@ TEST_F(TcpStreamsOfAPeer, ControlAndTheEndWaitForWhatWasSentBefore) {
   Transfer receive;
   to_a->PostRecv(Message(1), Of(in), &receive);
   SayHalves(1, out);
-  SayText(FrameType::kControl, "all is sent");
-  SayText(FrameType::kClose, "and \x1b[2Jgone\xff");  // neither the terminal's nor a log's
+  SayText(PacketType::kControl, "all is sent");
+  SayText(PacketType::kClose, "and \x1b[2Jgone\xff");  // neither the terminal's nor a log's
   first.Reset();
   Write(streams[0], out.data(), 500);
   Settle();
@@ -432,7 +434,7 @@ TEST_F(TcpStreamsOfAPeer, AStreamThatEndsAmidAPayloadEndsThePathAsThePeerSays) {
     to_a->PostRecv(Message(1), Of(in), &receive);
     SayHalves(1, out);
     if (says) {
-      SayText(FrameType::kClose, "out of memory");
+      SayText(PacketType::kClose, "out of memory");
     }
     Write(streams[0], out.data(), 500);
     Write(streams[1], out.data() + 500, 100);

@@ -18,11 +18,11 @@
 
 #include "lib/net/handshake.h"
 #include "tests/transports/endpoint_contract.h"
-#include "transports/outgoing.h"
+#include "transports/rendezvous_sender.h"
 #include "transports/ucx/devices.h"
 #include "transports/ucx/library.h"
-#include "transports/ucx/parcel.h"
 #include "transports/ucx/ucx_address.h"
+#include "transports/ucx/ucx_packet.h"
 #include "transports/ucx/ucx_transport.h"
 #include "transports/ucx/ways.h"
 #include "transports/ucx/wire.h"
@@ -204,7 +204,7 @@ TEST(UcxWays, ThereIsNoPortForStrangersUnlessTcpIsNamed) {
     GTEST_SKIP() << absent;
   }
   struct Nobody : Sink {
-    void OnParcel(const Header&, ConstBytes) override {}
+    void OnPacket(const Header&, ConstBytes) override {}
   } nobody;
   ASSERT_EQ(Listening(), 0);
   for (const char* tls : {"", "all", "^sm", "sm"}) {
@@ -232,43 +232,43 @@ TEST(UcxWays, WithoutAnyWayTheTransportSaysWhatIsMissing) {
   EXPECT_EQ(transport.status(), absent);
 }
 
-TEST(UcxParcel, LengthsAreChecked) {
-  const auto check = [](ParcelType type, int64_t bytes, size_t payload) {
-    return CheckParcel({.type = type, .bytes = bytes}, payload).ok();
+TEST(UcxPacket, LengthsAreChecked) {
+  const auto check = [](PacketType type, int64_t bytes, size_t payload) {
+    return CheckUcxPacket({.type = type, .bytes = bytes}, payload).ok();
   };
-  EXPECT_TRUE(check(ParcelType::kEager, 8, 8));
-  EXPECT_FALSE(check(ParcelType::kEager, 8, 7));
-  EXPECT_FALSE(check(ParcelType::kEager, -1, 0));
-  EXPECT_FALSE(check(ParcelType::kData, kParcelBytes + 1, kParcelBytes + 1));
-  EXPECT_TRUE(check(ParcelType::kAnnounce, kMaxMessageBytes, 0));
-  EXPECT_FALSE(check(ParcelType::kAnnounce, kMaxMessageBytes + 1, 0));
-  EXPECT_FALSE(check(ParcelType::kAnnounce, 8, 8));
-  EXPECT_FALSE(check(ParcelType::kGrant, 1, 1));
-  EXPECT_FALSE(check(ParcelType::kHello, 8, 8));
-  EXPECT_FALSE(check(static_cast<ParcelType>(12), 0, 0));
-  EXPECT_FALSE(CheckParcel({.version = 2}, 0).ok());
-  EXPECT_FALSE(CheckParcel({.zero = 1}, 0).ok());
+  EXPECT_TRUE(check(PacketType::kEager, 8, 8));
+  EXPECT_FALSE(check(PacketType::kEager, 8, 7));
+  EXPECT_FALSE(check(PacketType::kEager, -1, 0));
+  EXPECT_FALSE(check(PacketType::kData, kMostPayload + 1, kMostPayload + 1));
+  EXPECT_TRUE(check(PacketType::kRts, kMaxMessageBytes, 0));
+  EXPECT_FALSE(check(PacketType::kRts, kMaxMessageBytes + 1, 0));
+  EXPECT_FALSE(check(PacketType::kRts, 8, 8));
+  EXPECT_FALSE(check(PacketType::kCts, 1, 1));
+  EXPECT_FALSE(check(PacketType::kHello, 8, 8));
+  EXPECT_FALSE(check(PacketType::kWant, 0, 0));
+  EXPECT_FALSE(CheckUcxPacket({.version = 1}, 0).ok());
+  EXPECT_FALSE(CheckUcxPacket({.streams = 1}, 0).ok());
 }
 
 TEST(UcxWire, WhatComesBeforeItsTurnIsKept) {
   Wire wire(nullptr, PeerId{}, nullptr, nullptr);
-  const auto number = [](uint64_t n) { return Header{.number = n}; };
+  const auto number = [](uint64_t n) { return Header{.packet = {.message = n}, .number = n}; };
   const std::string text = "two";
-  Header header;
+  PacketHeader header;
   std::string payload;
   EXPECT_FALSE(wire.Arrived(number(2), {reinterpret_cast<const std::byte*>(text.data()), 3}));
   EXPECT_FALSE(wire.Arrived(number(1), {}));
   EXPECT_FALSE(wire.Next(&header, &payload));
   EXPECT_TRUE(wire.Arrived(number(0), {}));
   ASSERT_TRUE(wire.Next(&header, &payload));
-  EXPECT_EQ(header.number, 1u);
+  EXPECT_EQ(header.message, 1u);
   ASSERT_TRUE(wire.Next(&header, &payload));
-  EXPECT_EQ(header.number, 2u);
+  EXPECT_EQ(header.message, 2u);
   EXPECT_EQ(payload, "two");
   EXPECT_FALSE(wire.Next(&header, &payload));
   EXPECT_TRUE(wire.failure().ok());
   EXPECT_FALSE(wire.Arrived(number(2), {}));
-  EXPECT_THAT(std::string(wire.failure().message()), HasSubstr("parcel 2 came where 3 was due"));
+  EXPECT_THAT(std::string(wire.failure().message()), HasSubstr("packet 2 came where 3 was due"));
 }
 
 // A node, and a peer of it that is played by hand, over UCX's shared memory.
@@ -300,31 +300,31 @@ class UcxLiar : public testing::Test, protected Sink {
       });
     }
   }
-  void OnParcel(const Header& header, ConstBytes payload) override {
-    if (header.type == ParcelType::kHello) {
+  void OnPacket(const Header& header, ConstBytes payload) override {
+    if (header.packet.type == PacketType::kHello) {
       Card card;
       std::memcpy(&card, payload.data(), sizeof(card));
       wire->Introduce(card.path);
       Shake(payload.subspan(sizeof(card)));
-    } else if (header.type == ParcelType::kProof) {
+    } else if (header.packet.type == PacketType::kProof) {
       Shake(payload);
     }
   }
   void Shake(ConstBytes bytes) {
     ASSERT_TRUE(shake.Consume({reinterpret_cast<const char*>(bytes.data()), bytes.size()}).ok());
     if (const std::string proof = shake.TakeOutput(); proves && !proof.empty()) {
-      Say({.type = ParcelType::kProof}, proof);
+      Say({.type = PacketType::kProof}, proof);
     }
   }
-  void Say(Header header, const std::string& text = "") {
-    if (header.type != ParcelType::kAnnounce && header.bytes == 0) {
+  void Say(PacketHeader header, const std::string& text = "") {
+    if (header.type != PacketType::kRts && header.bytes == 0) {
       header.bytes = static_cast<int64_t>(text.size());
     }
     wire->Send(header, {reinterpret_cast<const std::byte*>(text.data()), text.size()}, 0);
   }
   void Hello(const PeerId& to) {
     const Card card = {.from = me, .to = to, .path = 77};
-    Say({.type = ParcelType::kHello},
+    Say({.type = PacketType::kHello},
         std::string(reinterpret_cast<const char*>(&card), sizeof(card)) + shake.TakeOutput());
   }
   bool Until(const std::function<bool()>& condition, double seconds = 5) {
@@ -354,7 +354,7 @@ class UcxLiar : public testing::Test, protected Sink {
 TEST_F(UcxLiar, AnHonestOneIsHeard) {
   Hello(node->config.self);
   ASSERT_TRUE(Until([&] { return shake.done(); }));
-  Say({.type = ParcelType::kControl}, "hello");
+  Say({.type = PacketType::kControl}, "hello");
   ASSERT_TRUE(Until([&] { return !node->events.controls.empty(); }));
   EXPECT_THAT(node->events.controls, ElementsAre("hello"));
 }
@@ -363,7 +363,7 @@ TEST_F(UcxLiar, AHelloForAnotherProcessIsDropped) {
   PeerId other;
   other.fill(9);
   Hello(other);
-  Say({.type = ParcelType::kControl}, "me too");
+  Say({.type = PacketType::kControl}, "me too");
   EXPECT_FALSE(Until([&] { return !node->events.lost.empty() || shake.done(); }, 0.2));
   EXPECT_TRUE(node->events.controls.empty());
 }
@@ -372,7 +372,7 @@ TEST_F(UcxLiar, NothingIsBelievedBeforeTheHandshake) {
   proves = false;
   Hello(node->config.self);
   ASSERT_TRUE(Until([&] { return wire->introduced(); }));
-  Say({.type = ParcelType::kControl}, "believe me");
+  Say({.type = PacketType::kControl}, "believe me");
   EXPECT_THAT(LostBecause(), HasSubstr("no handshake"));
   EXPECT_TRUE(node->events.controls.empty());
 }
@@ -380,17 +380,17 @@ TEST_F(UcxLiar, NothingIsBelievedBeforeTheHandshake) {
 TEST_F(UcxLiar, EveryBreachEndsThePathAndIsNamed) {
   struct Lie {
     const char* what;
-    Header header;
+    PacketHeader header;
     std::string payload;
   };
   const Lie lies[] = {
-      {"was not granted", {.type = ParcelType::kData, .message = 5}, "data"},
-      {"an announcement without a number", {.type = ParcelType::kAnnounce, .bytes = 8}, ""},
-      {"more credit returned", {.type = ParcelType::kCredit, .credit = 1}, ""},
-      {"of type 99", {.type = static_cast<ParcelType>(99)}, ""},
-      {"a parcel of type 4", {.type = ParcelType::kAnnounce, .bytes = -8, .message = 1}, ""},
-      {"with 3", {.type = ParcelType::kEager, .bytes = 8}, "abc"},
-      {"out of order", {.type = ParcelType::kProof}, std::string(32, 'p')},
+      {"was not cleared", {.type = PacketType::kData, .message = 5}, "data"},
+      {"RTS without a number", {.type = PacketType::kRts, .bytes = 8}, ""},
+      {"more credit returned", {.type = PacketType::kCredit, .credit = 1}, ""},
+      {"of type 99", {.type = static_cast<PacketType>(99)}, ""},
+      {"a packet of type 2", {.type = PacketType::kRts, .bytes = -8, .message = 1}, ""},
+      {"with 3", {.type = PacketType::kEager, .bytes = 8}, "abc"},
+      {"out of order", {.type = PacketType::kProof}, std::string(32, 'p')},
   };
   for (const Lie& lie : lies) {
     SCOPED_TRACE(lie.what);

@@ -60,10 +60,10 @@ void Acceptor::Attempt(Outward* outward) {
 
 absl::Status Acceptor::Attempt(Outward* outward, const ConnectionId& further_to,
                                ConnectionId* connection) {
-  ENTRAIN_ASSIGN_OR_RETURN(Greeting greeting,
-                           Greeting::Dial(outward->to, config_, outward->by, further_to));
-  *connection = greeting.connection();
-  return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(greeting), outward})));
+  ENTRAIN_ASSIGN_OR_RETURN(PendingHandshake pending,
+                           PendingHandshake::Dial(outward->to, config_, outward->by, further_to));
+  *connection = pending.connection();
+  return Watch(AddGuest(std::make_unique<Guest>(Guest{std::move(pending), outward})));
 }
 
 // A connection of a new path that was made and then cut, before the handshake had a result: a listener among many
@@ -163,7 +163,8 @@ int Acceptor::Accept() {
     ++strangers_;
     // A peer's first words are often here already, and a stranger's end: then it is over without epoll.
     Greet(AddGuest(std::make_unique<Guest>(
-        Guest{Greeting(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr, counted})));
+        Guest{PendingHandshake(*std::move(fd), from, config_, {now + kHandshakeTime}), nullptr,
+              counted})));
     if (strangers_ > places_) {
       Evict();
     }
@@ -185,7 +186,7 @@ void Acceptor::Evict() {
     if ((*guest)->outward != nullptr) {
       continue;
     }
-    const bool silent = (*guest)->greeting.silent();
+    const bool silent = (*guest)->pending.silent();
     victim = victim == nullptr || silent ? guest->get() : victim;
     older = silent ? 0 : older - 1;
   }
@@ -197,18 +198,18 @@ void Acceptor::Evict() {
 
 Acceptor::Guest* Acceptor::AddGuest(std::unique_ptr<Guest> guest) {
   Guest* const added = guest.get();
-  guests_until_ = std::min(guests_until_, added->greeting.deadline());
-  by_fd_[added->greeting.fd()] = added;
+  guests_until_ = std::min(guests_until_, added->pending.deadline());
+  by_fd_[added->pending.fd()] = added;
   guests_.push_back(std::move(guest));
   return added;
 }
 
 absl::Status Acceptor::Watch(Guest* guest) {
-  const uint32_t interest = guest->greeting.interest();
+  const uint32_t interest = guest->pending.interest();
   if (interest == guest->interest) {
     return absl::OkStatus();
   }
-  const int fd = guest->greeting.fd();
+  const int fd = guest->pending.fd();
   ENTRAIN_RETURN_IF_ERROR(guest->interest == 0 ? shared_->waiter->Add(fd, interest)
                                                : shared_->waiter->Change(fd, interest));
   guest->interest = interest;
@@ -220,9 +221,9 @@ std::unique_ptr<Acceptor::Guest> Acceptor::Take(const Guest* guest) {
                                [&](const auto& each) { return each.get() == guest; });
   std::unique_ptr<Guest> taken = std::move(*at);
   guests_.erase(at);
-  by_fd_.erase(taken->greeting.fd());
+  by_fd_.erase(taken->pending.fd());
   if (taken->interest != 0) {
-    shared_->waiter->Remove(taken->greeting.fd());
+    shared_->waiter->Remove(taken->pending.fd());
   }
   strangers_ -= taken->outward == nullptr ? 1 : 0;
   return taken;
@@ -230,7 +231,7 @@ std::unique_ptr<Acceptor::Guest> Acceptor::Take(const Guest* guest) {
 
 int Acceptor::Greet(Guest* guest) {
   ++looks_;
-  const absl::StatusOr<bool> done = guest->greeting.Progress();
+  const absl::StatusOr<bool> done = guest->pending.Progress();
   const absl::Status status = !done.ok() ? done.status() : *done ? absl::OkStatus() : Watch(guest);
   if (!status.ok()) {
     Refuse(Take(guest), status);
@@ -244,9 +245,9 @@ int Acceptor::Greet(Guest* guest) {
 
 void Acceptor::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
   if (guest->outward == nullptr) {
-    ENTRAIN_LOG(kInfo, "tcp: dropped a connection from ", guest->greeting.address().ToString(),
-                ": ", why.message());
-  } else if (absl::IsUnavailable(why) && guest->greeting.reached() && !guest->outward->further) {
+    ENTRAIN_LOG(kInfo, "tcp: dropped a connection from ", guest->pending.address().ToString(), ": ",
+                why.message());
+  } else if (absl::IsUnavailable(why) && guest->pending.reached() && !guest->outward->further) {
     Cut(guest->outward, why);
   } else {
     Fail(guest->outward, why);
@@ -254,22 +255,22 @@ void Acceptor::Refuse(std::unique_ptr<Guest> guest, const absl::Status& why) {
 }
 
 void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
-  Greeting& greeting = guest->greeting;
+  PendingHandshake& pending = guest->pending;
   if (guest->outward != nullptr) {
-    GreetedOutward(guest->outward, &greeting);
+    EndHandshakeOutward(guest->outward, &pending);
     return;
   }
   if (guest->counted) {
     budget_.GiveBack();
   }
-  const PeerId peer = greeting.peer();
-  const ConnectionId first = greeting.further_to();
-  Fd fd = greeting.Take();
+  const PeerId peer = pending.peer();
+  const ConnectionId first = pending.further_to();
+  Fd fd = pending.Take();
   const bool is_first = first == ConnectionId();
   if (!is_first && shared_->OnFurther(peer, first, &fd)) {
     return;  // a stream
   }
-  const auto name = std::pair(peer, is_first ? greeting.connection() : first);
+  const auto name = std::pair(peer, is_first ? pending.connection() : first);
   if (half_.size() >= kMaxUnclaimed && half_.count(name) == 0) {
     return;
   }
@@ -284,16 +285,16 @@ void Acceptor::Greeted(std::unique_ptr<Guest> guest) {
   }
 }
 
-void Acceptor::GreetedOutward(Outward* outward, Greeting* greeting) {
-  if (greeting->peer() != outward->peer) {
+void Acceptor::EndHandshakeOutward(Outward* outward, PendingHandshake* pending) {
+  if (pending->peer() != outward->peer) {
     Fail(outward,
          absl::UnavailableError(
              "another process answers at this address; the one that published it is gone"));
     return;
   }
   PathSockets& sockets = outward->sockets;
-  const bool is_line = greeting->connection() != sockets.id;
-  (is_line ? sockets.line : sockets.first) = greeting->Take();
+  const bool is_line = pending->connection() != sockets.id;
+  (is_line ? sockets.line : sockets.first) = pending->Take();
   if (!outward->further && !sockets.whole()) {
     return;
   }
@@ -333,7 +334,7 @@ int Acceptor::CheckGuests(int64_t now) {
   int events = 0;
   while (true) {
     const auto late = std::find_if(guests_.begin(), guests_.end(), [&](const auto& guest) {
-      return guest->greeting.deadline().Passed(now);
+      return guest->pending.deadline().Passed(now);
     });
     if (late == guests_.end()) {
       break;
@@ -348,7 +349,7 @@ int Acceptor::CheckGuests(int64_t now) {
   }
   guests_until_ = Deadline::Never();
   for (const std::unique_ptr<Guest>& guest : guests_) {
-    guests_until_ = std::min(guests_until_, guest->greeting.deadline());
+    guests_until_ = std::min(guests_until_, guest->pending.deadline());
   }
   return events;
 }

@@ -30,7 +30,7 @@
 
 #include "lib/net/listener.h"
 #include "transports/tcp/accept_budget.h"
-#include "transports/tcp/greeting.h"
+#include "transports/tcp/pending_handshake.h"
 #include "transports/tcp/tcp_endpoint.h"
 #include "transports/timed_wait.h"
 #include "transports/transport.h"
@@ -89,7 +89,7 @@ class Acceptor {
   };
   // A connection whose handshake is under way.
   struct Guest {
-    Greeting greeting;
+    PendingHandshake pending;
     Outward* outward = nullptr;  // null: accepted
     bool counted = false;        // ... from the budget
     uint32_t interest = 0;
@@ -114,11 +114,11 @@ class Acceptor {
 
   Guest* AddGuest(std::unique_ptr<Guest> guest);
   absl::Status Watch(Guest* guest);
-  // Reads and writes what can be. The guest is gone afterwards if it was greeted or refused: then 1.
+  // Reads and writes what can be. The guest is gone afterwards if its handshake is over or was refused: then 1.
   int Greet(Guest* guest);
   std::unique_ptr<Guest> Take(const Guest* guest);
   void Greeted(std::unique_ptr<Guest> guest);
-  void GreetedOutward(Outward* outward, Greeting* greeting);
+  void EndHandshakeOutward(Outward* outward, PendingHandshake* pending);
   void Admit(const PeerId& peer, PathSockets sockets);
   // Ends a connection before its handshake is done.
   void Refuse(std::unique_ptr<Guest> guest, const absl::Status& why);

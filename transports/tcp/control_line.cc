@@ -8,7 +8,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "transports/outgoing.h"
+#include "transports/rendezvous_sender.h"
 #include "transports/tcp/connection_error.h"
 #include "transports/tcp/frame.h"
 
@@ -33,8 +33,8 @@ void ControlLine::Attach(Fd fd, const KeepAlive& keep_alive) {
 }
 
 void ControlLine::Send(absl::string_view text) {
-  FrameHeader header;
-  header.type = FrameType::kControl;
+  PacketHeader header;
+  header.type = PacketType::kControl;
   header.bytes = static_cast<int64_t>(text.size());
   out_.append(reinterpret_cast<const char*>(&header), sizeof(header));
   out_.append(text.data(), text.size());
@@ -42,7 +42,7 @@ void ControlLine::Send(absl::string_view text) {
 
 std::vector<std::string> ControlLine::TakeUnsent() {
   std::vector<std::string> unsent;
-  FrameHeader header;
+  PacketHeader header;
   for (size_t begin = 0, end = 0; begin < out_.size(); begin = end) {
     std::memcpy(&header, out_.data() + begin, sizeof(header));
     begin += sizeof(header);
@@ -75,11 +75,11 @@ absl::StatusOr<ControlLine::State> ControlLine::Write() {
 absl::StatusOr<ControlLine::State> ControlLine::Read(std::string* text) {
   text->clear();
   while (true) {
-    FrameHeader header;
+    PacketHeader header;
     size_t wanted = sizeof(header);
     if (in_.size() >= wanted) {
       std::memcpy(&header, in_.data(), sizeof(header));
-      if (!CheckFrame(header).ok() || header.type != FrameType::kControl || header.bytes == 0) {
+      if (!CheckFrame(header).ok() || header.type != PacketType::kControl || header.bytes == 0) {
         return BreachOfProtocol(
             "a frame that is no control message, beside the path's first connection");
       }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "transports/outgoing.h"
+#include "transports/rendezvous_sender.h"
 
 namespace entrain {
 namespace {

@@ -23,7 +23,7 @@ namespace entrain {
 
 class TcpEndpoint;
 
-// The connections that a path begins with, greeted and ready for frames.
+// The connections that a path begins with, with their handshakes done.
 struct PathSockets {
   ConnectionId id{};  // the first one's
   Fd first, line;

@@ -25,7 +25,7 @@ constexpr int64_t kLargeRest = 32 << 10;    // behind so much payload, little is
 // So many looks in vain, then what came before is acknowledged. Where cores are shared the first ones are in vain as
 // the sender has not run, and the time is its.
 constexpr int kLooks = 3;
-constexpr size_t kBesideLarge = 4 * sizeof(FrameHeader);
+constexpr size_t kBesideLarge = 4 * sizeof(PacketHeader);
 
 }  // namespace
 
@@ -40,7 +40,7 @@ TcpReceiver::TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* com
 
 void TcpReceiver::FailAll(const absl::Status& why) {
   queue_.FailAll(why);
-  current_ = Part();
+  current_ = PayloadPart();
   keeper_->streams().ForgetExpected();
 }
 
@@ -103,7 +103,7 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
     queue_.ReturnCredit();
     return kept == MatchQueue::Kept::kWhole ? Next::kThis : Next::kOther;
   }
-  const size_t whole = sizeof(FrameHeader) + into.size();
+  const size_t whole = sizeof(PacketHeader) + into.size();
   if (current_.incoming != nullptr || held_back() || whole > kBuffer) {
     return Next::kOther;
   }
@@ -127,12 +127,12 @@ Endpoint::Next TcpReceiver::TryRecv(int fd, const Envelope& envelope, Bytes into
       return Next::kOther;
     }
   }
-  if (end_ - begin_ < sizeof(FrameHeader)) {
+  if (end_ - begin_ < sizeof(PacketHeader)) {
     return Next::kNothing;
   }
-  FrameHeader header;
+  PacketHeader header;
   std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
-  if (header.type != FrameType::kEager || header.streams != 0 ||
+  if (header.type != PacketType::kEager || header.streams != 0 ||
       header.tag != envelope.tag.bits() || header.descriptor != envelope.descriptor ||
       header.bytes != static_cast<int64_t>(into.size()) || !CheckFrame(header).ok()) {
     return Next::kOther;
@@ -176,7 +176,7 @@ absl::StatusOr<int64_t> TcpReceiver::ReadOnce(int fd, bool* drained) {
   }
   // What follows a large payload is little, and what follows a large message is likely large: then
   // it pays to see its header alone, and read the payload to its place.
-  const bool at_header = !under_way && end_ < sizeof(FrameHeader);
+  const bool at_header = !under_way && end_ < sizeof(PacketHeader);
   const bool large = direct ? rest > kLargeRest : at_header && last_bytes_ > kLargeRest;
   const size_t room = large ? kBesideLarge : capacity_ - end_;
   iovec parts[2];
@@ -222,7 +222,7 @@ void TcpReceiver::Moved(int64_t bytes) {
   current_.left -= bytes;
   Incoming* const incoming = current_.incoming;
   if (current_.left == 0) {
-    current_ = Part();
+    current_ = PayloadPart();
   }
   queue_.Advance(incoming, bytes);
 }
@@ -262,17 +262,17 @@ void TcpReceiver::GrowBuffer(size_t least) {
 }
 
 absl::StatusOr<bool> TcpReceiver::ParseFrame() {
-  if (current_.incoming != nullptr || end_ - begin_ < sizeof(FrameHeader)) {
+  if (current_.incoming != nullptr || end_ - begin_ < sizeof(PacketHeader)) {
     return false;
   }
-  FrameHeader header;
+  PacketHeader header;
   std::memcpy(&header, buffer_.get() + begin_, sizeof(header));
   ENTRAIN_RETURN_IF_ERROR(CheckFrame(header));
-  const bool text = header.type == FrameType::kControl || header.type == FrameType::kClose;
+  const bool text = header.type == PacketType::kControl || header.type == PacketType::kClose;
   if (text && end_ - begin_ - sizeof(header) < static_cast<size_t>(header.bytes)) {
     return false;  // texts are handed out whole; they fit in the buffer, once it has grown
   }
-  held_back_ = (text || header.type == FrameType::kWithdraw) && keeper_->streams().receiving();
+  held_back_ = (text || header.type == PacketType::kWithdraw) && keeper_->streams().receiving();
   if (held_back_) {
     return false;
   }
@@ -280,42 +280,29 @@ absl::StatusOr<bool> TcpReceiver::ParseFrame() {
   ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnCredit(header.credit));
   last_bytes_ = header.bytes > 0 ? header.bytes : last_bytes_;
   switch (header.type) {
-    case FrameType::kEager:
+    case PacketType::kEager:
       ENTRAIN_RETURN_IF_ERROR(OnMessage(header));
       return true;
-    case FrameType::kData:
+    case PacketType::kData:
       ENTRAIN_RETURN_IF_ERROR(OnData(header));
       return true;
-    case FrameType::kAnnounce:
-      ENTRAIN_RETURN_IF_ERROR(queue_.OnAnnounce({Tag::FromBits(header.tag), header.descriptor},
-                                                header.bytes, header.message));
-      return true;
-    case FrameType::kWithdraw:
-      queue_.OnWithdraw(Tag::FromBits(header.tag), header.message);
-      return true;
-    case FrameType::kControl:
-    case FrameType::kClose:
+    case PacketType::kControl:
+    case PacketType::kClose:
       ENTRAIN_RETURN_IF_ERROR(OnText(header));
       return true;
-    case FrameType::kGrant:
-      ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnGrant(header.message));
-      return true;
-    case FrameType::kRefuse:
-      ENTRAIN_RETURN_IF_ERROR(sender_->outgoing().OnRefuse(header.message));
-      return true;
-    case FrameType::kCredit:
-      return true;
-    case FrameType::kWant:
+    case PacketType::kWant:
       keeper_->OnWant(header.message);
       return true;
-    case FrameType::kStands:
+    case PacketType::kStands:
       ENTRAIN_RETURN_IF_ERROR(keeper_->OnStands(header.message));
       return true;
+    default:
+      ENTRAIN_RETURN_IF_ERROR(queue_.OnPacket(header, &sender_->outgoing()));
+      return true;
   }
-  return BreachOfProtocol("an unknown frame");
 }
 
-absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
+absl::Status TcpReceiver::OnMessage(const PacketHeader& header) {
   const Envelope envelope{Tag::FromBits(header.tag), header.descriptor};
   const auto bytes = static_cast<size_t>(header.bytes);
   if (header.streams == 0 && end_ - begin_ >= bytes) {
@@ -333,12 +320,12 @@ absl::Status TcpReceiver::OnMessage(const FrameHeader& header) {
   return Expect(header, {incoming, 0, header.bytes});
 }
 
-absl::Status TcpReceiver::OnData(const FrameHeader& header) {
-  ENTRAIN_ASSIGN_OR_RETURN(const Part part, queue_.OnData(header.message, header.bytes));
+absl::Status TcpReceiver::OnData(const PacketHeader& header) {
+  ENTRAIN_ASSIGN_OR_RETURN(const PayloadPart part, queue_.OnData(header.message, header.bytes));
   return Expect(header, part);
 }
 
-absl::Status TcpReceiver::Expect(const FrameHeader& header, const Part& part) {
+absl::Status TcpReceiver::Expect(const PacketHeader& header, const PayloadPart& part) {
   TcpStreams& streams = keeper_->streams();
   if (std::bit_width(header.streams) > streams.count()) {
     return BreachOfProtocol(absl::StrCat("a payload by stream ", std::bit_width(header.streams),
@@ -360,11 +347,11 @@ absl::Status TcpReceiver::Expect(const FrameHeader& header, const Part& part) {
   return absl::OkStatus();
 }
 
-absl::Status TcpReceiver::OnText(const FrameHeader& header) {
+absl::Status TcpReceiver::OnText(const PacketHeader& header) {
   const absl::string_view text(reinterpret_cast<const char*>(buffer_.get() + begin_),
                                static_cast<size_t>(header.bytes));
   begin_ += text.size();
-  if (header.type == FrameType::kClose) {
+  if (header.type == PacketType::kClose) {
     return absl::UnavailableError(absl::StrCat("closed by the peer: ", CleanText(text)));
   }
   events_->OnControl(*endpoint_, text);

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "transports/granting.h"
+#include "transports/rendezvous_receiver.h"
 #include "transports/tcp/frame.h"
 #include "transports/tcp/stream_keeper.h"
 #include "transports/tcp/tcp_sender.h"
@@ -23,7 +23,7 @@ namespace entrain {
 
 class TcpReceiver {
  public:
-  // `sender`: the other half, which hears of credit and grants; `keeper` what is said of streams.
+  // `sender`: the other half, which gets credit and CTS; `keeper` what is said of streams.
   TcpReceiver(Endpoint* endpoint, Events* events, CompletionList* completions, TcpSender* sender,
               StreamKeeper* keeper);
 
@@ -61,20 +61,20 @@ class TcpReceiver {
   void GrowBuffer(size_t least);
   // Header and payload so far; false: more must be read first, or come by streams.
   absl::StatusOr<bool> ParseFrame();
-  absl::Status OnMessage(const FrameHeader& header);
-  absl::Status OnData(const FrameHeader& header);
+  absl::Status OnMessage(const PacketHeader& header);
+  absl::Status OnData(const PacketHeader& header);
   // The payload of a frame whose header was the last that was parsed.
-  absl::Status Expect(const FrameHeader& header, const Part& part);
-  absl::Status OnText(const FrameHeader& header);
+  absl::Status Expect(const PacketHeader& header, const PayloadPart& part);
+  absl::Status OnText(const PacketHeader& header);
   // `bytes` of the payload under way are at their place.
   void Moved(int64_t bytes);
 
   Endpoint* const endpoint_;
   Events* const events_;
   TcpSender* const sender_;
-  GrantingQueue queue_;
+  RendezvousReceiver queue_;
   StreamKeeper* const keeper_;
-  Part current_;            // the payload under way; no message: none
+  PayloadPart current_;     // the payload under way; no message: none
   int64_t last_bytes_ = 0;  // of the message that came last
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = kFirstBuffer;  // of it

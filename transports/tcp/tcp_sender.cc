@@ -42,15 +42,15 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
       !outgoing_.HasCredit(size)) {
     return false;
   }
-  const int64_t room = RoomFor(static_cast<int64_t>(sizeof(FrameHeader)) + size);
+  const int64_t room = RoomFor(static_cast<int64_t>(sizeof(PacketHeader)) + size);
   if (room > room_) {
     room_ = RoomIn(fd);
     if (room > room_) {
       return false;
     }
   }
-  FrameHeader header;
-  header.type = FrameType::kEager;
+  PacketHeader header;
+  header.type = PacketType::kEager;
   header.tag = envelope.tag.bits();
   header.descriptor = envelope.descriptor;
   header.bytes = size;
@@ -72,7 +72,7 @@ bool TcpSender::TrySend(int fd, const Envelope& envelope, ConstBytes bytes) {
   return true;
 }
 
-void TcpSender::Urgent(const FrameHeader& header, absl::string_view payload) {
+void TcpSender::Urgent(const PacketHeader& header, absl::string_view payload) {
   urgent_.push_back({header, std::string(payload)});
   urgent_.back().header.bytes = static_cast<int64_t>(payload.size());
 }
@@ -82,7 +82,7 @@ bool TcpSender::pending() const {
          streams_->sending();
 }
 
-TcpSender::Frame& TcpSender::NewFrame(const FrameHeader& header, Outgoing* send,
+TcpSender::Frame& TcpSender::NewFrame(const PacketHeader& header, Outgoing* send,
                                       const std::byte* payload) {
   Frame& frame = At(count_++);
   frame.header = header;
@@ -106,30 +106,30 @@ bool TcpSender::FrameNext() {
   }
   Outgoing* const send = outgoing_.Next();
   if (send != nullptr &&
-      (send->state == Outgoing::State::kGranted ? FrameData(send) : FrameWaiting(send))) {
+      (send->state == Outgoing::State::kCleared ? FrameData(send) : FrameWaiting(send))) {
     return true;
   }
   if (outgoing_.credit_is_due()) {
-    NewFrame({.type = FrameType::kCredit}, nullptr, nullptr);
+    NewFrame({.type = PacketType::kCredit}, nullptr, nullptr);
     return true;
   }
   return false;
 }
 
 bool TcpSender::FrameWaiting(Outgoing* send) {
-  FrameHeader header;
+  PacketHeader header;
   header.tag = send->envelope.tag.bits();
   header.descriptor = send->envelope.descriptor;
   header.bytes = send->bytes;
   if (send->bytes > kFrameBytes || !outgoing_.HasCredit(send->bytes)) {
     outgoing_.Dequeue(send);
-    header.type = FrameType::kAnnounce;
+    header.type = PacketType::kRts;
     header.message = send->message;
-    send->state = Outgoing::State::kAnnouncing;
+    send->state = Outgoing::State::kSendingRts;
     NewFrame(header, send, nullptr);
     return true;
   }
-  header.type = FrameType::kEager;
+  header.type = PacketType::kEager;
   if (!ChooseStreams(&header)) {
     return false;
   }
@@ -141,8 +141,8 @@ bool TcpSender::FrameWaiting(Outgoing* send) {
 }
 
 bool TcpSender::FrameData(Outgoing* send) {
-  FrameHeader header;
-  header.type = FrameType::kData;
+  PacketHeader header;
+  header.type = PacketType::kData;
   header.message = send->message;
   header.bytes = std::min(send->bytes - send->given, kFrameBytes);
   if (!ChooseStreams(&header)) {
@@ -156,7 +156,7 @@ bool TcpSender::FrameData(Outgoing* send) {
   return true;
 }
 
-bool TcpSender::ChooseStreams(FrameHeader* header) {
+bool TcpSender::ChooseStreams(PacketHeader* header) {
   if (!streams_->Carry(header->bytes)) {
     return true;
   }
@@ -164,7 +164,7 @@ bool TcpSender::ChooseStreams(FrameHeader* header) {
   return header->streams != 0;
 }
 
-void TcpSender::FramePayload(const FrameHeader& header, Outgoing* send, const std::byte* payload) {
+void TcpSender::FramePayload(const PacketHeader& header, Outgoing* send, const std::byte* payload) {
   large_bytes_ += header.bytes >= TcpStreams::kLeastPayload ? header.bytes : 0;
   if (header.streams == 0) {
     NewFrame(header, send, payload);
@@ -208,7 +208,7 @@ int64_t TcpSender::WriteFrames(int fd, int64_t* asked) {
   int64_t skip = first_written_;  // of the first frame
   for (size_t i = 0; i < count_; ++i) {
     Frame& frame = At(i);
-    const std::pair<const void*, int64_t> pieces[] = {{&frame.header, sizeof(FrameHeader)},
+    const std::pair<const void*, int64_t> pieces[] = {{&frame.header, sizeof(PacketHeader)},
                                                       {frame.data(), PayloadOf(frame.header)}};
     for (const auto& [data, size] : pieces) {
       const int64_t skipped = std::min(skip, size);
@@ -229,17 +229,17 @@ int64_t TcpSender::WriteFrames(int fd, int64_t* asked) {
 // A whole frame. What is tiny is cheaper copied than described to the kernel.
 int64_t TcpSender::WriteFrame(int fd, const Frame& frame) {
   constexpr size_t kTiny = 512;
-  std::byte tiny[sizeof(FrameHeader) + kTiny];
+  std::byte tiny[sizeof(PacketHeader) + kTiny];
   const auto size = static_cast<size_t>(PayloadOf(frame.header));
   if (size > kTiny) {
     int64_t asked = 0;
     return WriteFrames(fd, &asked);
   }
-  std::memcpy(tiny, &frame.header, sizeof(FrameHeader));
+  std::memcpy(tiny, &frame.header, sizeof(PacketHeader));
   if (size > 0) {
-    std::memcpy(tiny + sizeof(FrameHeader), frame.data(), size);
+    std::memcpy(tiny + sizeof(PacketHeader), frame.data(), size);
   }
-  return send(fd, tiny, sizeof(FrameHeader) + size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return send(fd, tiny, sizeof(PacketHeader) + size, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void TcpSender::Written(int64_t bytes) {
@@ -263,8 +263,8 @@ void TcpSender::FrameDone(const Frame& frame) {
   if (send == nullptr) {
     return;
   }
-  if (frame.header.type == FrameType::kAnnounce) {
-    outgoing_.Announced(send);
+  if (frame.header.type == PacketType::kRts) {
+    outgoing_.RtsSent(send);
     return;
   }
   outgoing_.Taken(send, frame.header.bytes);
@@ -277,7 +277,7 @@ bool TcpSender::TakeFrames(Outgoing* send) {
     Frame& frame = At(i);
     const bool started = i == 0 && first_written_ > 0;
     if (frame.send == send && !started) {
-      if (frame.header.type == FrameType::kEager) {
+      if (frame.header.type == PacketType::kEager) {
         outgoing_.PutCreditBack(frame.header.bytes);
       }
       outgoing_.ReturnCredit(frame.header.credit);
@@ -303,10 +303,10 @@ void TcpSender::TakeBack(Outgoing* send, const absl::Status& why) {
   using State = Outgoing::State;
   const State state = send->state;
   const bool half_written =
-      state != State::kWaiting && state != State::kAnnounced && TakeFrames(send);
-  if (send->known() || (state == State::kAnnouncing && half_written)) {
+      state != State::kWaiting && state != State::kRtsSent && TakeFrames(send);
+  if (send->known() || (state == State::kSendingRts && half_written)) {
     Urgent(
-        {.type = FrameType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
+        {.type = PacketType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
         {});
   }
   outgoing_.Fail(send, why);
@@ -325,7 +325,7 @@ void TcpSender::FailAll(const absl::Status& why) {
   outgoing_.Clear();
   std::deque<UrgentFrame> control;
   for (UrgentFrame& frame : urgent_) {
-    if (frame.header.type == FrameType::kControl) {
+    if (frame.header.type == PacketType::kControl) {
       control.push_back(std::move(frame));
     }
   }

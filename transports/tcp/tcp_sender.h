@@ -1,7 +1,7 @@
 // The sending half of a tcp path: frames of what is to be written, in which order. Which messages,
-// and what may go eagerly: OutgoingQueue.
+// and what may go eagerly: RendezvousSender.
 //
-// Order on the wire: urgent frames (control, grants, withdrawals) between any two others, then the
+// Order on the wire: urgent frames (control, CTS, WITHDRAW) between any two others, then the
 // messages whose turn it is. Nothing is staged: headers and the callers' memory go to the kernel in
 // one gathering write.
 #pragma once
@@ -13,8 +13,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "transports/granting.h"
-#include "transports/outgoing.h"
+#include "transports/rendezvous_receiver.h"
+#include "transports/rendezvous_sender.h"
 #include "transports/tcp/frame.h"
 #include "transports/tcp/tcp_streams.h"
 #include "transports/transport.h"
@@ -28,26 +28,26 @@ class TcpSender final : public Answers {
       : outgoing_(completions), streams_(streams) {}
 
   // Messages: to post, and for what the peer says of them.
-  OutgoingQueue& outgoing() { return outgoing_; }
+  RendezvousSender& outgoing() { return outgoing_; }
   bool awaiting() const { return outgoing_.awaiting(); }
   // As Endpoint::TrySend: true if the message is copied. False also where the socket might take a part only, as nobody may flush the
   // rest for long. Should it do so all the same (the kernel has no memory), the rest is copied, for
   // the next Flush.
   bool TrySend(int fd, const Envelope& envelope, ConstBytes bytes);
-  void Control(absl::string_view text) { Urgent({.type = FrameType::kControl}, text); }
-  void Grant(uint64_t message) override {
-    Urgent({.type = FrameType::kGrant, .message = message}, {});
+  void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
+  void ClearToSend(uint64_t message) override {
+    Urgent({.type = PacketType::kCts, .message = message}, {});
   }
   void Refuse(uint64_t message) override {
-    Urgent({.type = FrameType::kRefuse, .message = message}, {});
+    Urgent({.type = PacketType::kRefuse, .message = message}, {});
   }
   void ReturnCredit(int64_t bytes) override { outgoing_.ReturnCredit(bytes); }
   // Of streams.
   void Want(int streams) {
-    Urgent({.type = FrameType::kWant, .message = static_cast<uint64_t>(streams)}, {});
+    Urgent({.type = PacketType::kWant, .message = static_cast<uint64_t>(streams)}, {});
   }
   void Stands(int stream) {
-    Urgent({.type = FrameType::kStands, .message = static_cast<uint64_t>(stream)}, {});
+    Urgent({.type = PacketType::kStands, .message = static_cast<uint64_t>(stream)}, {});
   }
 
   // Writes as much as the sockets take, up to a few MiB; returns bytes written.
@@ -71,15 +71,15 @@ class TcpSender final : public Answers {
   void FailAll(const absl::Status& why);
   // After FailAll: the CLOSE frame. Control handed in before still goes first.
   void Last(absl::string_view why) {
-    Urgent({.type = FrameType::kClose}, why.substr(0, kMaxControlBytes));
+    Urgent({.type = PacketType::kClose}, why.substr(0, kMaxControlBytes));
   }
 
  private:
   // A frame that is going to be written next.
   struct Frame {
-    FrameHeader header;
+    PacketHeader header;
     const std::byte* payload = nullptr;  // the caller's memory, unless owned
-    Outgoing* send = nullptr;            // whose payload or announcement it is
+    Outgoing* send = nullptr;            // whose payload or RTS it is
     std::string owned;
     const void* data() const {
       return owned.empty() ? static_cast<const void*>(payload) : owned.data();
@@ -87,13 +87,13 @@ class TcpSender final : public Answers {
     int64_t size() const { return static_cast<int64_t>(sizeof(header)) + PayloadOf(header); }
   };
   struct UrgentFrame {
-    FrameHeader header;
+    PacketHeader header;
     std::string payload;
   };
   static constexpr size_t kFrames = 32;
 
-  void Urgent(const FrameHeader& header, absl::string_view payload);
-  Frame& NewFrame(const FrameHeader& header, Outgoing* send, const std::byte* payload);
+  void Urgent(const PacketHeader& header, absl::string_view payload);
+  Frame& NewFrame(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   Frame& At(size_t i) { return frames_[(first_ + i) % kFrames]; }
   // Makes frames of what is to be sent, until the ring is full or holds a few MiB.
   void Fill();
@@ -102,9 +102,9 @@ class TcpSender final : public Answers {
   bool FrameWaiting(Outgoing* send);
   bool FrameData(Outgoing* send);
   // By which streams its payload goes, if by some; false: by some, and not yet.
-  bool ChooseStreams(FrameHeader* header);
+  bool ChooseStreams(PacketHeader* header);
   // A frame with a payload of a message.
-  void FramePayload(const FrameHeader& header, Outgoing* send, const std::byte* payload);
+  void FramePayload(const PacketHeader& header, Outgoing* send, const std::byte* payload);
   int64_t WriteFrames(int fd, int64_t* asked);
   int64_t WriteFrame(int fd, const Frame& frame);
   void Written(int64_t bytes);
@@ -114,7 +114,7 @@ class TcpSender final : public Answers {
   // (true).
   bool TakeFrames(Outgoing* send);
 
-  OutgoingQueue outgoing_;
+  RendezvousSender outgoing_;
   TcpStreams* const streams_;
   std::deque<UrgentFrame> urgent_;
   std::array<Frame, kFrames> frames_;  // a ring

@@ -90,7 +90,7 @@ bool TcpStreams::sending() const {
                      [](const auto& stream) { return !stream->slice.empty(); });
 }
 
-absl::StatusOr<int64_t> TcpStreams::Write(OutgoingQueue* queue) {
+absl::StatusOr<int64_t> TcpStreams::Write(RendezvousSender* queue) {
   int64_t total = 0;
   for (const std::unique_ptr<Stream>& each : streams_) {
     Stream& stream = *each;
@@ -131,19 +131,19 @@ bool TcpStreams::Disown(const Outgoing* send) {
   return any;
 }
 
-void TcpStreams::Expect(uint16_t streams, const Part& part) {
+void TcpStreams::Expect(uint16_t streams, const PayloadPart& part) {
   ForSlices(streams, part.left, [&](int stream, int64_t at, int64_t bytes) {
     At(stream).expected.push_back({part.incoming, part.at + at, bytes});
     ++expected_;
   });
 }
 
-absl::StatusOr<int64_t> TcpStreams::Read(GrantingQueue* queue) {
+absl::StatusOr<int64_t> TcpStreams::Read(RendezvousReceiver* queue) {
   int64_t total = 0;
   for (const std::unique_ptr<Stream>& each : streams_) {
     Stream& stream = *each;
     while (!stream.expected.empty() && total < kBytesPerRead) {
-      Part& part = stream.expected.front();
+      PayloadPart& part = stream.expected.front();
       const Bytes into = part.incoming->writable(part.at);
       // What nobody wants is read to nowhere (MSG_TRUNC).
       const ssize_t got =

@@ -16,8 +16,8 @@
 
 #include "lib/base/bytes.h"
 #include "lib/net/socket.h"
-#include "transports/granting.h"
-#include "transports/outgoing.h"
+#include "transports/rendezvous_receiver.h"
+#include "transports/rendezvous_sender.h"
 
 namespace entrain {
 
@@ -47,17 +47,17 @@ class TcpStreams {
   // Whether one has a slice to write.
   bool sending() const;
   // Writes what the sockets take; the number of bytes. `queue` hears what has been taken.
-  absl::StatusOr<int64_t> Write(OutgoingQueue* queue);
+  absl::StatusOr<int64_t> Write(RendezvousSender* queue);
   // `send` is over: what is left of its payloads goes from a copy. Whether there was any.
   bool Disown(const Outgoing* send);
 
   // ---- Receiving.
   // `part` comes by these.
-  void Expect(uint16_t streams, const Part& part);
+  void Expect(uint16_t streams, const PayloadPart& part);
   // Whether one has a slice to bring.
   bool receiving() const { return expected_ > 0; }
   // Reads what is there, up to a few MiB; the number of bytes. An error: a stream has ended.
-  absl::StatusOr<int64_t> Read(GrantingQueue* queue);
+  absl::StatusOr<int64_t> Read(RendezvousReceiver* queue);
   void ForgetExpected();
   // Epoll says something of this one, which brings nothing: it may have ended.
   bool IsOver(int stream) const;
@@ -84,7 +84,7 @@ class TcpStreams {
     Outgoing* send = nullptr;  // null: nobody waits for it
     std::string owned;         // the slice, if its memory is not the caller's any more
     bool started = false;
-    std::deque<Part> expected;
+    std::deque<PayloadPart> expected;
     uint32_t watched = 0;
   };
 

@@ -186,7 +186,7 @@ int TcpTransport::Poll() {
   events += Report();
   events += completions.Run();
   if (events > 0) {
-    events += FlushPending();  // grants, and what completions have posted
+    events += FlushPending();  // CTS, and what completions have posted
   }
   return events;
 }

@@ -1,4 +1,4 @@
-// The receiving half of a ucx path: parcels to the messages they belong to, payloads to their
+// The receiving half of a ucx path: packets to the messages they belong to, payloads to their
 // places.
 //
 // Thread safety: none.
@@ -6,16 +6,16 @@
 
 #include "absl/status/status.h"
 
-#include "transports/granting.h"
+#include "transports/rendezvous_receiver.h"
 #include "transports/transport.h"
-#include "transports/ucx/parcel.h"
 #include "transports/ucx/sender.h"
+#include "transports/ucx/ucx_packet.h"
 
 namespace entrain::ucx {
 
 class Receiver {
  public:
-  // `sender`: the other half, which hears of credit and grants.
+  // `sender`: the other half, which gets credit and CTS.
   Receiver(Endpoint* endpoint, Events* events, CompletionList* completions, Sender* sender);
 
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint) {
@@ -27,16 +27,16 @@ class Receiver {
 
   // One that was checked, of any type but HELLO, PROOF and CLOSE. Calls Events, which may close the
   // path. An error: the path must fail.
-  absl::Status OnParcel(const Header& header, ConstBytes payload);
+  absl::Status OnPacket(const PacketHeader& header, ConstBytes payload);
 
  private:
-  absl::Status Sort(const Header& header, ConstBytes payload);
-  absl::Status OnData(const Header& header, ConstBytes payload);
+  absl::Status Sort(const PacketHeader& header, ConstBytes payload);
+  absl::Status OnData(const PacketHeader& header, ConstBytes payload);
 
   Endpoint* const endpoint_;
   Events* const events_;
   Sender* const sender_;
-  GrantingQueue queue_;
+  RendezvousReceiver queue_;
 };
 
 }  // namespace entrain::ucx

@@ -10,7 +10,7 @@ constexpr int64_t kBytesPerFlush = 1 << 20;  // one turn of the loop stays short
 
 }  // namespace
 
-void Sender::Urgent(const Header& header, absl::string_view payload) {
+void Sender::Urgent(const PacketHeader& header, absl::string_view payload) {
   urgent_.push_back({header, std::string(payload)});
   urgent_.back().header.bytes = static_cast<int64_t>(payload.size());
 }
@@ -32,7 +32,7 @@ bool Sender::pending() const {
   return !urgent_.empty() || !outgoing_.empty() || outgoing_.credit_is_due();
 }
 
-void Sender::Give(Header header, ConstBytes payload, Outgoing* send) {
+void Sender::Give(PacketHeader header, ConstBytes payload, Outgoing* send) {
   header.credit = outgoing_.SayCredit();
   const uint64_t message = send == nullptr ? ~uint64_t{0} : send->message;
   const bool taken = wire_->Send(header, payload, message);
@@ -46,50 +46,50 @@ void Sender::Give(Header header, ConstBytes payload, Outgoing* send) {
 }
 
 int Sender::Flush() {
-  int parcels = 0;
+  int packets = 0;
   int64_t bytes = 0;
   while (bytes < kBytesPerFlush && wire_->ready() && pending()) {
     bytes += SendNext();
-    ++parcels;
+    ++packets;
   }
-  return parcels;
+  return packets;
 }
 
 int64_t Sender::SendNext() {
   constexpr auto kEach = static_cast<int64_t>(sizeof(Header));
   if (!urgent_.empty()) {
-    const UrgentParcel parcel = std::move(urgent_.front());
+    const UrgentPacket packet = std::move(urgent_.front());
     urgent_.pop_front();
-    const auto* data = reinterpret_cast<const std::byte*>(parcel.payload.data());
-    Give(parcel.header, {data, parcel.payload.size()}, nullptr);
-    return kEach + parcel.header.bytes;
+    const auto* data = reinterpret_cast<const std::byte*>(packet.payload.data());
+    Give(packet.header, {data, packet.payload.size()}, nullptr);
+    return kEach + packet.header.bytes;
   }
   if (Outgoing* const send = outgoing_.Next()) {
-    const bool granted = send->state == Outgoing::State::kGranted;
-    const int64_t bytes = granted ? SendData(send) : SendWaiting(send);
+    const bool cleared = send->state == Outgoing::State::kCleared;
+    const int64_t bytes = cleared ? SendData(send) : SendWaiting(send);
     CompleteIfTaken(send);
     return kEach + bytes;
   }
   if (outgoing_.credit_is_due()) {
-    Give({.type = ParcelType::kCredit}, {}, nullptr);
+    Give({.type = PacketType::kCredit}, {}, nullptr);
   }
   return kEach;
 }
 
 int64_t Sender::SendWaiting(Outgoing* send) {
-  Header header;
+  PacketHeader header;
   header.tag = send->envelope.tag.bits();
   header.descriptor = send->envelope.descriptor;
   header.bytes = send->bytes;
   outgoing_.Dequeue(send);
-  if (send->bytes > kParcelBytes || !outgoing_.TakeCredit(send->bytes)) {
-    header.type = ParcelType::kAnnounce;
+  if (send->bytes > kMostPayload || !outgoing_.TakeCredit(send->bytes)) {
+    header.type = PacketType::kRts;
     header.message = send->message;
-    outgoing_.Announced(send);
+    outgoing_.RtsSent(send);
     Give(header, {}, nullptr);
     return 0;
   }
-  header.type = ParcelType::kEager;
+  header.type = PacketType::kEager;
   send->state = Outgoing::State::kGivenAway;
   send->given = send->bytes;
   Give(header, {send->data, static_cast<size_t>(send->bytes)}, send);
@@ -97,10 +97,10 @@ int64_t Sender::SendWaiting(Outgoing* send) {
 }
 
 int64_t Sender::SendData(Outgoing* send) {
-  Header header;
-  header.type = ParcelType::kData;
+  PacketHeader header;
+  header.type = PacketType::kData;
   header.message = send->message;
-  header.bytes = std::min(send->bytes - send->given, kParcelBytes);
+  header.bytes = std::min(send->bytes - send->given, kMostPayload);
   const ConstBytes payload(send->data + send->given, static_cast<size_t>(header.bytes));
   send->given += header.bytes;
   if (send->given == send->bytes) {
@@ -117,7 +117,7 @@ void Sender::TakeBack(Outgoing* send, const absl::Status& why) {
   }
   if (send->known()) {
     Urgent(
-        {.type = ParcelType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
+        {.type = PacketType::kWithdraw, .tag = send->envelope.tag.bits(), .message = send->message},
         {});
   }
   outgoing_.Fail(send, why);
@@ -136,9 +136,9 @@ std::deque<std::string> Sender::FailAll(const absl::Status& why) {
   outgoing_.Clear();
   wire_ = nullptr;
   std::deque<std::string> control;
-  for (UrgentParcel& parcel : std::exchange(urgent_, {})) {
-    if (parcel.header.type == ParcelType::kControl) {
-      control.push_back(std::move(parcel.payload));
+  for (UrgentPacket& packet : std::exchange(urgent_, {})) {
+    if (packet.header.type == PacketType::kControl) {
+      control.push_back(std::move(packet.payload));
     }
   }
   return control;

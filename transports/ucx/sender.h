@@ -1,7 +1,7 @@
-// The sending half of a ucx path: parcels of what is to be sent, in which order. Which messages, and
-// what may go eagerly: OutgoingQueue.
+// The sending half of a ucx path: packets of what is to be sent, in which order. Which messages, and
+// what may go eagerly: RendezvousSender.
 //
-// Order: urgent parcels (proof, control, grants, withdrawals), then the messages whose turn it is. A
+// Order: urgent packets (proof, control, CTS, WITHDRAW), then the messages whose turn it is. A
 // send is done when UCX has packed its last byte.
 //
 // Thread safety: none.
@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 
-#include "transports/granting.h"
-#include "transports/outgoing.h"
+#include "transports/rendezvous_receiver.h"
+#include "transports/rendezvous_sender.h"
 #include "transports/transport.h"
 #include "transports/ucx/wire.h"
 
@@ -26,18 +26,18 @@ class Sender final : public Lender, public Answers {
   void Attach(Wire* wire) { wire_ = wire; }
 
   // Messages: to post, and for what the peer says of them.
-  OutgoingQueue& outgoing() { return outgoing_; }
-  void Control(absl::string_view text) { Urgent({.type = ParcelType::kControl}, text); }
-  void Grant(uint64_t message) override {
-    Urgent({.type = ParcelType::kGrant, .message = message}, {});
+  RendezvousSender& outgoing() { return outgoing_; }
+  void Control(absl::string_view text) { Urgent({.type = PacketType::kControl}, text); }
+  void ClearToSend(uint64_t message) override {
+    Urgent({.type = PacketType::kCts, .message = message}, {});
   }
   void Refuse(uint64_t message) override {
-    Urgent({.type = ParcelType::kRefuse, .message = message}, {});
+    Urgent({.type = PacketType::kRefuse, .message = message}, {});
   }
   void ReturnCredit(int64_t bytes) override { outgoing_.ReturnCredit(bytes); }
   void OnTaken(uint64_t message, int64_t bytes) override;
 
-  // Sends as much as UCX takes, up to some MiB; the number of parcels.
+  // Sends as much as UCX takes, up to some MiB; the number of packets.
   int Flush();
   // Whether there is something to send.
   bool pending() const;
@@ -48,22 +48,22 @@ class Sender final : public Lender, public Answers {
   std::deque<std::string> FailAll(const absl::Status& why);
 
  private:
-  struct UrgentParcel {
-    Header header;
+  struct UrgentPacket {
+    PacketHeader header;
     std::string payload;
   };
 
-  void Urgent(const Header& header, absl::string_view payload);
-  void Give(Header header, ConstBytes payload, Outgoing* send);
+  void Urgent(const PacketHeader& header, absl::string_view payload);
+  void Give(PacketHeader header, ConstBytes payload, Outgoing* send);
   int64_t SendNext();
   int64_t SendWaiting(Outgoing* send);
   int64_t SendData(Outgoing* send);
   void CompleteIfTaken(Outgoing* send);
   void TakeBack(Outgoing* send, const absl::Status& why);
 
-  OutgoingQueue outgoing_;
+  RendezvousSender outgoing_;
   Wire* wire_ = nullptr;
-  std::deque<UrgentParcel> urgent_;
+  std::deque<UrgentPacket> urgent_;
 };
 
 }  // namespace entrain::ucx

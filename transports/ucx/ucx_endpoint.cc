@@ -33,7 +33,8 @@ void UcxEndpoint::Attach(Wire* wire) {
   const Card card = {.from = self_, .to = peer_, .path = wire->path()};
   std::string text(reinterpret_cast<const char*>(&card), sizeof(card));
   text += handshake_.TakeOutput();
-  const Header header = {.type = ParcelType::kHello, .bytes = static_cast<int64_t>(text.size())};
+  const PacketHeader header = {.type = PacketType::kHello,
+                               .bytes = static_cast<int64_t>(text.size())};
   wire_->Send(header, {reinterpret_cast<const std::byte*>(text.data()), text.size()}, 0);
 }
 
@@ -107,7 +108,8 @@ absl::Status UcxEndpoint::Consume(ConstBytes bytes) {
   }
   const std::string proof = handshake_.TakeOutput();  // or the refusal
   if (!proof.empty()) {
-    const Header header = {.type = ParcelType::kProof, .bytes = static_cast<int64_t>(proof.size())};
+    const PacketHeader header = {.type = PacketType::kProof,
+                                 .bytes = static_cast<int64_t>(proof.size())};
     wire_->Send(header, {reinterpret_cast<const std::byte*>(proof.data()), proof.size()}, 0);
   }
   up_ = handshake_.done();
@@ -120,18 +122,18 @@ void UcxEndpoint::OnHello(ConstBytes hello) {
   }
 }
 
-void UcxEndpoint::OnParcel(const Header& header, ConstBytes payload) {
+void UcxEndpoint::OnPacket(const PacketHeader& header, ConstBytes payload) {
   absl::Status status;
-  if (header.type == ParcelType::kClose) {
+  if (header.type == PacketType::kClose) {
     status = absl::UnavailableError(
         absl::StrCat("closed by the peer: ",
                      CleanText({reinterpret_cast<const char*>(payload.data()), payload.size()})));
-  } else if (header.type == ParcelType::kProof) {
+  } else if (header.type == PacketType::kProof) {
     status = Consume(payload);
   } else if (!up_) {
     status = absl::UnavailableError("the peer broke the protocol: no handshake");
   } else {
-    status = receiver_.OnParcel(header, payload);
+    status = receiver_.OnPacket(header, payload);
   }
   if (!status.ok()) {
     Lose(status);

@@ -52,7 +52,7 @@ class UcxEndpoint final : public Endpoint {
   Lender* lender() { return &sender_; }
   void Attach(Wire* wire);
   void OnHello(ConstBytes hello);
-  void OnParcel(const Header& header, ConstBytes payload);
+  void OnPacket(const PacketHeader& header, ConstBytes payload);
   void Lose(const absl::Status& why);  // reported as OnLost by the next Report
   int Report();
   int Flush() { return up_ && !ended() ? sender_.Flush() : 0; }

@@ -55,10 +55,10 @@ class UcxTransport final : public Transport, public Shared, private Sink {
  private:
   void OnDestroyed(UcxEndpoint* endpoint) override;
   Deadline DepartBy(const Wire& wire) const override;
-  void OnParcel(const Header& header, ConstBytes payload) override;
+  void OnPacket(const Header& header, ConstBytes payload) override;
   void OnHello(const Header& header, ConstBytes payload);
   void Introduce(Wire* wire, ConstBytes hello);
-  void Handle(Wire* wire, const Header& header, ConstBytes payload);
+  void Handle(Wire* wire, const PacketHeader& header, ConstBytes payload);
   void HandleNext(Wire* wire);
 
   void WatchProcess(Wire* wire, const UcxAddress& peer);
@@ -82,7 +82,7 @@ class UcxTransport final : public Transport, public Shared, private Sink {
   bool armed_ = false;
   unsigned polls_ = 0;
   int64_t look_at_ = 0;
-  int handled_ = 0;          // parcels, in this turn
+  int handled_ = 0;          // packets, in this turn
   bool progressed_ = false;  // UCX has done something in this turn
   bool quiet_ = true;        // no wire is getting acquainted, departing or closing
 };
@@ -213,9 +213,9 @@ Deadline UcxTransport::DepartBy(const Wire& wire) const {
                          *config_.clock);
 }
 
-void UcxTransport::OnParcel(const Header& header, ConstBytes payload) {
+void UcxTransport::OnPacket(const Header& header, ConstBytes payload) {
   ++handled_;
-  if (header.type == ParcelType::kHello) {
+  if (header.packet.type == PacketType::kHello) {
     OnHello(header, payload);
     return;
   }
@@ -225,13 +225,13 @@ void UcxTransport::OnParcel(const Header& header, ConstBytes payload) {
   }
   Wire* const wire = found->second;
   if (wire->Arrived(header, payload)) {
-    Handle(wire, header, payload);
+    Handle(wire, header.packet, payload);
     HandleNext(wire);
   }
 }
 
 void UcxTransport::HandleNext(Wire* wire) {
-  Header header;
+  PacketHeader header;
   std::string payload;
   while (wire->Next(&header, &payload)) {
     Handle(wire, header, {reinterpret_cast<const std::byte*>(payload.data()), payload.size()});
@@ -240,7 +240,7 @@ void UcxTransport::HandleNext(Wire* wire) {
 
 void UcxTransport::OnHello(const Header& header, ConstBytes payload) {
   Card card;
-  if (const absl::Status status = CheckParcel(header, payload.size()); !status.ok()) {
+  if (const absl::Status status = CheckUcxPacket(header.packet, payload.size()); !status.ok()) {
     ENTRAIN_LOG(kInfo, "ucx: dropped a hello: ", status.message());
     return;
   }
@@ -269,22 +269,22 @@ void UcxTransport::Introduce(Wire* wire, ConstBytes hello) {
   if (wire->owner() != nullptr) {
     wire->owner()->OnHello(hello.subspan(sizeof(card)));
   }
-  wire->Arrived({.type = ParcelType::kHello}, {});
+  wire->Arrived({.packet = {.type = PacketType::kHello}}, {});
   HandleNext(wire);
 }
 
-void UcxTransport::Handle(Wire* wire, const Header& header, ConstBytes payload) {
-  if (header.type == ParcelType::kClose) {
+void UcxTransport::Handle(Wire* wire, const PacketHeader& header, ConstBytes payload) {
+  if (header.type == PacketType::kClose) {
     wire->PeerClosed();
   }
   UcxEndpoint* const endpoint = wire->owner();
   if (endpoint == nullptr) {
     return;
   }
-  if (const absl::Status status = CheckParcel(header, payload.size()); !status.ok()) {
+  if (const absl::Status status = CheckUcxPacket(header, payload.size()); !status.ok()) {
     endpoint->Lose(status);
   } else {
-    endpoint->OnParcel(header, payload);
+    endpoint->OnPacket(header, payload);
   }
 }
 
@@ -364,7 +364,7 @@ int UcxTransport::Poll() {
   events += Report();
   events += completions.Run();
   if (events > 0) {
-    events += FlushEndpoints();  // grants, and what completions have posted
+    events += FlushEndpoints();  // CTS, and what completions have posted
     events += completions.Run();
   }
   return events;

@@ -16,15 +16,15 @@ constexpr size_t kMaxAhead = 4096;
 
 }  // namespace
 
-// UCX's view of a parcel's payload.
+// UCX's view of a packet's payload.
 struct Packing {
-  static void* Start(void*, const void* parcel, size_t) { return const_cast<void*>(parcel); }
+  static void* Start(void*, const void* packet, size_t) { return const_cast<void*>(packet); }
   static void* Unpack(void*, void*, size_t) { return nullptr; }
-  static size_t Size(void* parcel) { return static_cast<Wire::Parcel*>(parcel)->bytes; }
+  static size_t Size(void* packet) { return static_cast<Wire::Packet*>(packet)->bytes; }
   static size_t Pack(void* state, size_t offset, void* to, size_t most) {
-    const auto* parcel = static_cast<Wire::Parcel*>(state);
-    const size_t bytes = std::min(most, parcel->bytes - offset);
-    std::memcpy(to, parcel->data + offset, bytes);
+    const auto* packet = static_cast<Wire::Packet*>(state);
+    const size_t bytes = std::min(most, packet->bytes - offset);
+    std::memcpy(to, packet->data + offset, bytes);
     return bytes;
   }
   static ucs_status_t NotReceived(void*, size_t, const void*, size_t) {
@@ -41,9 +41,9 @@ Wire::Wire(Worker* worker, const PeerId& peer, Lender* lender, UcxEndpoint* owne
     RandomBytes(&path_, sizeof(path_));
   }
   for (size_t i = 0; i < kInFlight; ++i) {
-    parcels_.push_back(std::make_unique<Parcel>());
-    parcels_.back()->wire = this;
-    free_.push_back(parcels_.back().get());
+    packets_.push_back(std::make_unique<Packet>());
+    packets_.back()->wire = this;
+    free_.push_back(packets_.back().get());
   }
 }
 
@@ -63,36 +63,34 @@ absl::Status Wire::Open(const std::string& address) {
   return absl::OkStatus();
 }
 
-bool Wire::Send(Header header, ConstBytes payload, uint64_t message) {
-  Parcel* const parcel = free_.back();
-  header.path = peer_path_;
-  header.number = next_number_++;
-  parcel->header = header;
-  parcel->bytes = payload.size();
+bool Wire::Send(const PacketHeader& header, ConstBytes payload, uint64_t message) {
+  Packet* const packet = free_.back();
+  packet->header = {.packet = header, .path = peer_path_, .number = next_number_++};
+  packet->bytes = payload.size();
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.cb.send = OnSent;
-  param.user_data = parcel;
+  param.user_data = packet;
   const bool small = payload.size() <= kSmall;
-  const void* what = parcel;
+  const void* what = packet;
   size_t count = 1;
   if (small) {
     if (!payload.empty()) {
-      std::memcpy(parcel->small.data(), payload.data(), payload.size());
+      std::memcpy(packet->small.data(), payload.data(), payload.size());
     }
-    what = parcel->small.data();
+    what = packet->small.data();
     count = payload.size();
-    parcel->message = 0;
+    packet->message = 0;
   } else {
-    parcel->data = payload.data();
-    parcel->message = message;
+    packet->data = payload.data();
+    packet->message = message;
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
     param.datatype = worker_->packed();
   }
-  void* const request = worker_->ucx().ucp_am_send_nbx(endpoint_, kParcels, &parcel->header,
-                                                       sizeof(parcel->header), what, count, &param);
+  void* const request = worker_->ucx().ucp_am_send_nbx(endpoint_, kPackets, &packet->header,
+                                                       sizeof(packet->header), what, count, &param);
   if (request == nullptr) {
     return true;
   }
@@ -100,40 +98,40 @@ bool Wire::Send(Header header, ConstBytes payload, uint64_t message) {
     Fail(worker_->ucx().Error(UCS_PTR_STATUS(request), "sending"));
     return true;
   }
-  parcel->busy = true;
+  packet->busy = true;
   free_.pop_back();
   ++pending_;
   return small;
 }
 
 void Wire::OnSent(void* request, ucs_status_t status, void* user_data) {
-  auto* const parcel = static_cast<Parcel*>(user_data);
-  Wire* const wire = parcel->wire;
+  auto* const packet = static_cast<Packet*>(user_data);
+  Wire* const wire = packet->wire;
   wire->worker_->ucx().ucp_request_free(request);
   if (status != UCS_OK) {
     wire->Fail(wire->worker_->ucx().Error(status, "sending"));
   }
-  wire->Done(parcel);
+  wire->Done(packet);
 }
 
-void Wire::Done(Parcel* parcel) {
+void Wire::Done(Packet* packet) {
   --pending_;
-  parcel->busy = false;
-  parcel->copy.reset();
-  free_.push_back(parcel);
+  packet->busy = false;
+  packet->copy.reset();
+  free_.push_back(packet);
   // Of a failed path everything fails by the end of its endpoint.
-  if (parcel->message != 0 && failure_.ok()) {
-    lender_->OnTaken(parcel->message, static_cast<int64_t>(parcel->bytes));
+  if (packet->message != 0 && failure_.ok()) {
+    lender_->OnTaken(packet->message, static_cast<int64_t>(packet->bytes));
   }
 }
 
 void Wire::Recall(uint64_t message) {
-  for (const std::unique_ptr<Parcel>& parcel : parcels_) {
-    if (parcel->busy && parcel->message != 0 && (message == 0 || parcel->message == message)) {
-      parcel->copy = std::make_unique_for_overwrite<std::byte[]>(parcel->bytes);
-      std::memcpy(parcel->copy.get(), parcel->data, parcel->bytes);
-      parcel->data = parcel->copy.get();
-      parcel->message = 0;
+  for (const std::unique_ptr<Packet>& packet : packets_) {
+    if (packet->busy && packet->message != 0 && (message == 0 || packet->message == message)) {
+      packet->copy = std::make_unique_for_overwrite<std::byte[]>(packet->bytes);
+      std::memcpy(packet->copy.get(), packet->data, packet->bytes);
+      packet->data = packet->copy.get();
+      packet->message = 0;
     }
   }
 }
@@ -155,17 +153,18 @@ bool Wire::Arrived(const Header& header, ConstBytes payload) {
     return true;
   }
   if (header.number > expected_ && ahead_.size() < kMaxAhead) {
-    ahead_.emplace(header.number,
-                   std::pair(header, std::string(reinterpret_cast<const char*>(payload.data()),
-                                                 payload.size())));
+    ahead_.emplace(
+        header.number,
+        std::pair(header.packet,
+                  std::string(reinterpret_cast<const char*>(payload.data()), payload.size())));
   } else {
-    Fail(absl::UnavailableError(absl::StrCat("the peer broke the protocol: parcel ", header.number,
+    Fail(absl::UnavailableError(absl::StrCat("the peer broke the protocol: packet ", header.number,
                                              " came where ", expected_, " was due")));
   }
   return false;
 }
 
-bool Wire::Next(Header* header, std::string* payload) {
+bool Wire::Next(PacketHeader* header, std::string* payload) {
   const auto next = ahead_.find(expected_);
   if (next == ahead_.end()) {
     return false;
@@ -183,16 +182,16 @@ void Wire::Depart(std::deque<std::string> controls, absl::string_view why, Deadl
   departing_ = true;
   depart_by_ = by;
   for (std::string& text : controls) {
-    farewell_.emplace_back(ParcelType::kControl, std::move(text));
+    farewell_.emplace_back(PacketType::kControl, std::move(text));
   }
-  farewell_.emplace_back(ParcelType::kClose, std::string(why.substr(0, kMaxControlBytes)));
+  farewell_.emplace_back(PacketType::kClose, std::string(why.substr(0, kMaxControlBytes)));
 }
 
 int Wire::Flush(int64_t now) {
   int sent = 0;
   while (departing_ && !closing_ && introduced() && ready() && !farewell_.empty()) {
     const auto& [type, text] = farewell_.front();
-    Header header;
+    PacketHeader header;
     header.type = type;
     header.bytes = static_cast<int64_t>(text.size());
     const bool taken =

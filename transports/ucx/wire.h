@@ -1,4 +1,4 @@
-// One endpoint of UCX: parcels out, parcels in by their number, and its end.
+// One endpoint of UCX: packets out, packets in by their number, and its end.
 //
 //   open --Depart--> departing --the peer said CLOSE, failure, or time--> closing --> closed
 //
@@ -24,14 +24,14 @@
 #include "lib/base/bytes.h"
 #include "lib/base/clock.h"
 #include "lib/net/socket.h"
-#include "transports/ucx/parcel.h"
+#include "transports/ucx/ucx_packet.h"
 #include "transports/ucx/worker.h"
 
 namespace entrain::ucx {
 
 class UcxEndpoint;
 
-constexpr unsigned kParcels = 0;             // the number of our active message
+constexpr unsigned kPackets = 0;             // the number of our active message
 extern const ucp_generic_dt_ops_t kPacking;  // what Worker::packed stands for
 
 // Who lends payloads.
@@ -44,7 +44,7 @@ class Lender {
 
 class Wire {
  public:
-  static constexpr size_t kInFlight = 8;  // parcels that UCX has not taken yet
+  static constexpr size_t kInFlight = 8;  // packets that UCX has not taken yet
   static constexpr size_t kSmall = 1024;
 
   Wire(Worker* worker, const PeerId& peer, Lender* lender, UcxEndpoint* owner);
@@ -52,7 +52,7 @@ class Wire {
   absl::Status Open(const std::string& address);
 
   const PeerId& peer() const { return peer_; }
-  uint64_t path() const { return path_; }  // what parcels to here carry
+  uint64_t path() const { return path_; }  // what packets to here carry
   UcxEndpoint* owner() const { return owner_; }
   const absl::Status& failure() const { return failure_; }  // of the connection
   // Readable once the peer's process is dead; -1: not to be had. Dead: whether that was seen.
@@ -64,7 +64,7 @@ class Wire {
   bool pending() const { return pending_ > 0; }
   // Only while ready(). True: `payload` is not needed any more. False: it is lent for `message`
   // until OnTaken or Recall.
-  bool Send(Header header, ConstBytes payload, uint64_t message);
+  bool Send(const PacketHeader& packet, ConstBytes payload, uint64_t message);
   // Nothing lent for this message (0: for any) is touched any more, and no OnTaken comes: what was
   // not packed yet is copied.
   void Recall(uint64_t message);
@@ -72,7 +72,7 @@ class Wire {
   // What came. True: it is next in its order. False: it was kept (then Next gives it), or nobody
   // can make sense of it.
   bool Arrived(const Header& header, ConstBytes payload);
-  bool Next(Header* header, std::string* payload);
+  bool Next(PacketHeader* header, std::string* payload);
   // The peer's number for this path; from its hello.
   void Introduce(uint64_t path) { peer_path_ = path; }
   bool introduced() const { return peer_path_ != 0; }
@@ -84,7 +84,7 @@ class Wire {
   Deadline depart_by() const { return depart_by_; }
   void PeerClosed() { peer_closed_ = true; }
   void Fail(const absl::Status& why);
-  // Goes on with departing and closing; the number of parcels sent.
+  // Goes on with departing and closing; the number of packets sent.
   int Flush(int64_t now);
   // Nothing of it is left in UCX.
   bool closed() const { return closing_ && close_request_ == nullptr && pending_ == 0; }
@@ -100,7 +100,7 @@ class Wire {
 
  private:
   friend struct Packing;
-  struct Parcel {
+  struct Packet {
     Header header;
     const std::byte* data = nullptr;
     size_t bytes = 0;
@@ -110,9 +110,9 @@ class Wire {
     std::unique_ptr<std::byte[]> copy;
     std::array<std::byte, kSmall> small;
   };
-  static void OnSent(void* request, ucs_status_t status, void* parcel);
+  static void OnSent(void* request, ucs_status_t status, void* packet);
   static void OnError(void* wire, ucp_ep_h endpoint, ucs_status_t status);
-  void Done(Parcel* parcel);
+  void Done(Packet* packet);
   bool said_all() const { return farewell_.empty() && pending_ == 0; }
   bool Finished(void** request) const;
 
@@ -123,12 +123,12 @@ class Wire {
   uint64_t path_ = 0, peer_path_ = 0;
   ucp_ep_h endpoint_ = nullptr;
   absl::Status failure_;
-  std::vector<std::unique_ptr<Parcel>> parcels_;
-  std::vector<Parcel*> free_;
+  std::vector<std::unique_ptr<Packet>> packets_;
+  std::vector<Packet*> free_;
   size_t pending_ = 0;
   uint64_t next_number_ = 0, expected_ = 0;
-  std::map<uint64_t, std::pair<Header, std::string>> ahead_;  // came before their turn
-  std::deque<std::pair<ParcelType, std::string>> farewell_;
+  std::map<uint64_t, std::pair<PacketHeader, std::string>> ahead_;  // came before their turn
+  std::deque<std::pair<PacketType, std::string>> farewell_;
   Deadline depart_by_;
   Fd process_;
   bool dead_ = false, departing_ = false, peer_closed_ = false, closing_ = false;

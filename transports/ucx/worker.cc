@@ -29,7 +29,7 @@ constexpr Setting kSettings[] = {
     {"RCACHE_ENABLE", "RCACHE_ENABLE", "RCACHE_ENABLE", "n", nullptr},
     // Otherwise UCX has no shared memory for endpoints that want to hear of failures.
     {"MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "MM_ERROR_HANDLING", "y", kMm},
-    // A parcel is one fragment (of less than 64 KiB: UCX counts in 16 bits). Of those the receive
+    // A packet is one fragment (of less than 64 KiB: UCX counts in 16 bits). Of those the receive
     // side of shared memory has 64, and twice as many in reserve.
     {"MM_SEG_SIZE", "MM_SEG_SIZE", "MM_SEG_SIZE", "61K", kMm},
     {"MM_RX_BUFS_GROW", "MM_RX_BUFS_GROW", "MM_RX_BUFS_GROW", "128", kMm},
@@ -39,11 +39,11 @@ constexpr Setting kSettings[] = {
 
 ucs_status_t OnMessage(void* arg, const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t* param) {
-  Header parcel;
-  // Of another program, or announced where only whole ones are sent: nobody's.
-  if (header_bytes == sizeof(parcel) && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
-    std::memcpy(&parcel, header, sizeof(parcel));
-    static_cast<Sink*>(arg)->OnParcel(parcel, {static_cast<const std::byte*>(data), bytes});
+  Header packet;
+  // Of another program, or a rendezvous of UCX's own where only whole ones are sent: dropped.
+  if (header_bytes == sizeof(packet) && (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
+    std::memcpy(&packet, header, sizeof(packet));
+    static_cast<Sink*>(arg)->OnPacket(packet, {static_cast<const std::byte*>(data), bytes});
   }
   return UCS_OK;
 }
@@ -124,7 +124,7 @@ absl::Status Worker::Listen(Sink* sink) {
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                        UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kParcels;
+  handler.id = kPackets;
   handler.cb = OnMessage;
   handler.arg = sink;
   ucs_status_t status = library_->ucp_worker_set_am_recv_handler(worker_, &handler);

@@ -11,15 +11,15 @@
 
 #include "lib/base/bytes.h"
 #include "transports/ucx/library.h"
-#include "transports/ucx/parcel.h"
+#include "transports/ucx/ucx_packet.h"
 
 namespace entrain::ucx {
 
-// Where parcels go. From Worker::Progress only.
+// Where packets go. From Worker::Progress only.
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual void OnParcel(const Header& header, ConstBytes payload) = 0;
+  virtual void OnPacket(const Header& header, ConstBytes payload) = 0;
 };
 
 class Worker {

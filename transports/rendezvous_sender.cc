@@ -1,4 +1,4 @@
-#include "transports/outgoing.h"
+#include "transports/rendezvous_sender.h"
 
 #include <algorithm>
 
@@ -6,11 +6,7 @@
 
 namespace entrain {
 
-absl::Status BreachOfProtocol(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat("the peer broke the protocol: ", what));
-}
-
-void OutgoingQueue::Post(const Envelope& envelope, ConstBytes bytes, Completion* done) {
+void RendezvousSender::Post(const Envelope& envelope, ConstBytes bytes, Completion* done) {
   if (free_.empty()) {
     Outgoing& fresh = sends_.emplace_back();
     fresh.message = kPlaces + sends_.size() - 1;
@@ -30,14 +26,14 @@ void OutgoingQueue::Post(const Envelope& envelope, ConstBytes bytes, Completion*
   waiting_.push_back(send);
 }
 
-void OutgoingQueue::Free(Outgoing* send) {
+void RendezvousSender::Free(Outgoing* send) {
   send->state = State::kFree;
   send->message += kPlaces;  // a new generation
   free_.push_back(send);
 }
 
-Outgoing* OutgoingQueue::Next() {
-  for (std::deque<Outgoing*>* queue : {&waiting_, &granted_}) {
+Outgoing* RendezvousSender::Next() {
+  for (std::deque<Outgoing*>* queue : {&waiting_, &cleared_}) {
     while (!queue->empty()) {
       Outgoing* const send = queue->front();
       if (send->state != State::kDead) {
@@ -50,17 +46,17 @@ Outgoing* OutgoingQueue::Next() {
   return nullptr;
 }
 
-void OutgoingQueue::Dequeue(Outgoing* send) {
-  (!waiting_.empty() && waiting_.front() == send ? waiting_ : granted_).pop_front();
+void RendezvousSender::Dequeue(Outgoing* send) {
+  (!waiting_.empty() && waiting_.front() == send ? waiting_ : cleared_).pop_front();
   send->queued = false;
 }
 
-void OutgoingQueue::Announced(Outgoing* send) {
-  send->state = State::kAnnounced;
-  ++announced_;
+void RendezvousSender::RtsSent(Outgoing* send) {
+  send->state = State::kRtsSent;
+  ++rts_sent_;
 }
 
-Outgoing* OutgoingQueue::Find(uint64_t message) {
+Outgoing* RendezvousSender::Find(uint64_t message) {
   const uint64_t place = message % kPlaces;
   if (place >= sends_.size()) {
     return nullptr;
@@ -70,19 +66,19 @@ Outgoing* OutgoingQueue::Find(uint64_t message) {
   return send->message == message && !over ? send : nullptr;
 }
 
-void OutgoingQueue::Complete(Outgoing* send) {
+void RendezvousSender::Complete(Outgoing* send) {
   completions_->Add(send->done, absl::OkStatus(), send->bytes);
   Free(send);
 }
 
-void OutgoingQueue::Taken(Outgoing* send, int64_t bytes) {
+void RendezvousSender::Taken(Outgoing* send, int64_t bytes) {
   send->taken += bytes;
   if (send->taken == send->bytes) {
     Complete(send);
   }
 }
 
-absl::Status OutgoingQueue::OnCredit(int64_t bytes) {
+absl::Status RendezvousSender::OnCredit(int64_t bytes) {
   if (bytes > credit_used_) {
     return BreachOfProtocol("more credit returned than was used");
   }
@@ -90,35 +86,35 @@ absl::Status OutgoingQueue::OnCredit(int64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status OutgoingQueue::OnGrant(uint64_t message) {
+absl::Status RendezvousSender::OnCts(uint64_t message) {
   Outgoing* const send = Find(message);
   if (send == nullptr) {
     return absl::OkStatus();  // revoked meanwhile: a withdrawal is on its way
   }
-  if (send->state != State::kAnnounced) {
-    return BreachOfProtocol("a grant for a message that is not announced");
+  if (send->state != State::kRtsSent) {
+    return BreachOfProtocol("CTS for a message without RTS");
   }
-  --announced_;
-  send->state = State::kGranted;
+  --rts_sent_;
+  send->state = State::kCleared;
   send->queued = true;
-  granted_.push_back(send);
+  cleared_.push_back(send);
   return absl::OkStatus();
 }
 
-absl::Status OutgoingQueue::OnRefuse(uint64_t message) {
+absl::Status RendezvousSender::OnRefuse(uint64_t message) {
   Outgoing* const send = Find(message);
   if (send == nullptr) {
     return absl::OkStatus();
   }
-  if (send->state != State::kAnnounced) {
-    return BreachOfProtocol("a refusal of a message that is not announced");
+  if (send->state != State::kRtsSent) {
+    return BreachOfProtocol("a refusal of a message without RTS");
   }
-  --announced_;
+  --rts_sent_;
   Complete(send);  // the buffer is free again; what became of the message is the receiver's matter
   return absl::OkStatus();
 }
 
-bool OutgoingQueue::TakeCredit(int64_t bytes) {
+bool RendezvousSender::TakeCredit(int64_t bytes) {
   if (!HasCredit(bytes)) {
     return false;
   }
@@ -126,14 +122,14 @@ bool OutgoingQueue::TakeCredit(int64_t bytes) {
   return true;
 }
 
-uint32_t OutgoingQueue::SayCredit() {
+uint32_t RendezvousSender::SayCredit() {
   const int64_t said = std::min(credit_to_return_, kEarlyCredit);
   credit_to_return_ -= said;
   return static_cast<uint32_t>(said);
 }
 
-void OutgoingQueue::Fail(Outgoing* send, const absl::Status& why) {
-  announced_ -= send->state == State::kAnnounced ? 1 : 0;
+void RendezvousSender::Fail(Outgoing* send, const absl::Status& why) {
+  rts_sent_ -= send->state == State::kRtsSent ? 1 : 0;
   completions_->Add(send->done, why, 0);
   if (send->queued) {
     send->state = State::kDead;
@@ -142,9 +138,9 @@ void OutgoingQueue::Fail(Outgoing* send, const absl::Status& why) {
   }
 }
 
-void OutgoingQueue::Clear() {
+void RendezvousSender::Clear() {
   waiting_.clear();
-  granted_.clear();
+  cleared_.clear();
 }
 
 }  // namespace entrain

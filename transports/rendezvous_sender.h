@@ -1,16 +1,15 @@
-// Messages on their way to a peer that keeps only so much of what it has not asked for: what goes
-// at once, on the credit that the peer gives for early ones, and what is announced and waits for
-// its word. One OutgoingQueue per endpoint, shared by tcp and ucx; how bytes leave is theirs.
+// The sender of the eager and rendezvous protocols: messages on their way to a peer that keeps a bounded amount of what it
+// has not asked for. A message goes eagerly while the peer's credit lasts; otherwise the peer gets an RTS and answers with a
+// CTS when its receive is posted. One RendezvousSender per endpoint, shared by tcp and ucx; how bytes leave is theirs.
 //
-//   Post --> waiting --(small, credit)--> given away ----------------------------> done
-//                   \------(otherwise)--> announced --OnGrant--> granted --> ... --> done
+//   Post --> waiting --(small, credit)--> given away -----------------------> done
+//                   \------(otherwise)--> RTS sent --OnCts--> cleared --> ... --> done
 //
-// Order: what waits, in the order posted (invariant 1 of transport.h); then what is granted, one
-// message after another.
+// Order: messages that wait, in the order posted (invariant 1 of transport.h); then cleared messages, one after another.
 //
-// Credit: the bytes of eager messages, each counted as MatchQueue counts it, that have left the
-// peer's memory for early ones. What was sent eagerly and got no credit stays under kEarlyCredit; so
-// announcements are all that grows with what nobody receives.
+// Credit: the bytes of eager messages, each counted as MatchQueue counts it, that have left the peer's memory for early
+// ones. Eager bytes without credit stay under kEarlyCredit, so RTS packets are all that grows with messages that nobody
+// receives.
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -23,27 +22,23 @@
 #include "absl/strings/string_view.h"
 
 #include "transports/matching.h"
+#include "transports/packet.h"
 #include "transports/transport.h"
 
 namespace entrain {
 
 constexpr int64_t kEarlyCredit = 4 << 20;  // of each direction of a pair
-constexpr int64_t kMaxMessageBytes = int64_t{1} << 46;
 
-// UNAVAILABLE: "the peer broke the protocol: `what`".
-absl::Status BreachOfProtocol(absl::string_view what);
-
-// A message from its posting until its memory is the caller's again. Made and owned by OutgoingQueue.
+// A message from its posting until its memory is the caller's again. Made and owned by RendezvousSender.
 struct Outgoing {
-  // kGivenAway: all of it is with the transport. kAnnouncing: the transport is telling the peer of
-  // it. kDead: revoked while in a queue, freed when its turn comes.
+  // kGivenAway: all of it is with the transport. kSendingRts: the RTS is under way. kDead: revoked while in a queue, freed when its turn comes.
   enum class State : uint8_t {
     kFree,
     kWaiting,
     kGivenAway,
-    kAnnouncing,
-    kAnnounced,
-    kGranted,
+    kSendingRts,
+    kRtsSent,
+    kCleared,
     kDead
   };
   Envelope envelope;
@@ -55,25 +50,25 @@ struct Outgoing {
   State state = State::kFree;
   bool queued = false;  // it has a turn to come
 
-  // The peer keeps an announcement or a claimed message of it, and must be told of its end.
-  bool known() const { return state == State::kAnnounced || state == State::kGranted; }
+  // The peer keeps its RTS or has claimed it, and must be told of its end.
+  bool known() const { return state == State::kRtsSent || state == State::kCleared; }
 };
 
-class OutgoingQueue {
+class RendezvousSender {
  public:
   using State = Outgoing::State;
-  explicit OutgoingQueue(CompletionList* completions) : completions_(completions) {}
+  explicit RendezvousSender(CompletionList* completions) : completions_(completions) {}
 
   void Post(const Envelope& envelope, ConstBytes bytes, Completion* done);
-  bool empty() const { return waiting_.empty() && granted_.empty(); }
+  bool empty() const { return waiting_.empty() && cleared_.empty(); }
   // Whether a message waits for the peer's word.
-  bool awaiting() const { return announced_ > 0; }
-  // Whose turn it is; null: nobody's. In kWaiting it goes eagerly or is announced, in kGranted the
+  bool awaiting() const { return rts_sent_ > 0; }
+  // Whose turn it is; null: nobody's. In kWaiting it goes eagerly or as an RTS, in kCleared the
   // next of its data goes.
   Outgoing* Next();
   // It needs no further turn. Only for what Next gave.
   void Dequeue(Outgoing* send);
-  void Announced(Outgoing* send);
+  void RtsSent(Outgoing* send);
   // Null: a number of a message that is over, or of none.
   Outgoing* Find(uint64_t message);
   // All of it has been taken.
@@ -83,7 +78,7 @@ class OutgoingQueue {
 
   // What the peer said. Errors are breaches of protocol.
   absl::Status OnCredit(int64_t bytes);
-  absl::Status OnGrant(uint64_t message);
+  absl::Status OnCts(uint64_t message);
   absl::Status OnRefuse(uint64_t message);
 
   // For an eager message.
@@ -122,8 +117,8 @@ class OutgoingQueue {
   CompletionList* const completions_;
   std::deque<Outgoing> sends_;
   std::vector<Outgoing*> free_;
-  std::deque<Outgoing*> waiting_, granted_;  // may hold dead ones
-  int64_t announced_ = 0;
+  std::deque<Outgoing*> waiting_, cleared_;  // may hold dead ones
+  int64_t rts_sent_ = 0;
   int64_t credit_used_ = 0, credit_to_return_ = 0;
 };
 

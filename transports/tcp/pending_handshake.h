@@ -15,13 +15,14 @@
 
 namespace entrain {
 
-class Greeting {
+class PendingHandshake {
  public:
   // One that was accepted.
-  Greeting(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline);
+  PendingHandshake(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline);
   // One that is being dialled.
-  static absl::StatusOr<Greeting> Dial(const Address& to, const TransportConfig& config,
-                                       Deadline deadline, const ConnectionId& further_to = {});
+  static absl::StatusOr<PendingHandshake> Dial(const Address& to, const TransportConfig& config,
+                                               Deadline deadline,
+                                               const ConnectionId& further_to = {});
 
   // Goes on as far as it can without blocking; true once the handshake is done.
   absl::StatusOr<bool> Progress();
@@ -38,12 +39,12 @@ class Greeting {
   int fd() const { return fd_.get(); }
   // epoll's events that are worth waking for.
   uint32_t interest() const;
-  // The socket; the greeting is over.
+  // The socket; the handshake is over.
   Fd Take() { return std::move(fd_); }
 
  private:
-  Greeting(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline, bool dialer,
-           const ConnectionId& further_to);
+  PendingHandshake(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline,
+                   bool dialer, const ConnectionId& further_to);
   absl::Status Read();
   absl::Status Write();
 

@@ -1,4 +1,4 @@
-#include "transports/tcp/greeting.h"
+#include "transports/tcp/pending_handshake.h"
 
 #include <utility>
 
@@ -10,30 +10,33 @@
 namespace entrain {
 
 static_assert(Handshake::kHelloBytes <= 64 && Handshake::kProofBytes <= 64,
-              "they fit in Greeting::input_");
+              "they fit in PendingHandshake::input_");
 
-Greeting::Greeting(Fd fd, const Address& from, const TransportConfig& config, Deadline deadline)
-    : Greeting(std::move(fd), from, config, deadline, false, {}) {}
+PendingHandshake::PendingHandshake(Fd fd, const Address& from, const TransportConfig& config,
+                                   Deadline deadline)
+    : PendingHandshake(std::move(fd), from, config, deadline, false, {}) {}
 
-Greeting::Greeting(Fd fd, const Address& to, const TransportConfig& config, Deadline deadline,
-                   bool dialer, const ConnectionId& further_to)
+PendingHandshake::PendingHandshake(Fd fd, const Address& to, const TransportConfig& config,
+                                   Deadline deadline, bool dialer, const ConnectionId& further_to)
     : fd_(std::move(fd)),
       address_(to),
       deadline_(deadline),
       handshake_(dialer, Purpose::kData, config.self, config.key, further_to),
       connecting_(dialer) {}
 
-absl::StatusOr<Greeting> Greeting::Dial(const Address& to, const TransportConfig& config,
-                                        Deadline deadline, const ConnectionId& further_to) {
+absl::StatusOr<PendingHandshake> PendingHandshake::Dial(const Address& to,
+                                                        const TransportConfig& config,
+                                                        Deadline deadline,
+                                                        const ConnectionId& further_to) {
   ENTRAIN_ASSIGN_OR_RETURN(Fd fd, StartConnect(to));
-  return Greeting(std::move(fd), to, config, deadline, true, further_to);
+  return PendingHandshake(std::move(fd), to, config, deadline, true, further_to);
 }
 
-uint32_t Greeting::interest() const {
+uint32_t PendingHandshake::interest() const {
   return EPOLLIN | (connecting_ || !output_.empty() ? static_cast<uint32_t>(EPOLLOUT) : 0);
 }
 
-absl::StatusOr<bool> Greeting::Progress() {
+absl::StatusOr<bool> PendingHandshake::Progress() {
   if (connecting_) {
     pollfd ready = {fd_.get(), POLLOUT, 0};
     if (poll(&ready, 1, 0) <= 0) {
@@ -48,7 +51,7 @@ absl::StatusOr<bool> Greeting::Progress() {
   return done();
 }
 
-absl::Status Greeting::Write() {
+absl::Status PendingHandshake::Write() {
   output_ += handshake_.TakeOutput();
   while (!output_.empty()) {
     ENTRAIN_ASSIGN_OR_RETURN(const size_t sent,
@@ -61,7 +64,7 @@ absl::Status Greeting::Write() {
   return absl::OkStatus();
 }
 
-absl::Status Greeting::Read() {
+absl::Status PendingHandshake::Read() {
   while (const size_t wanted = handshake_.wanted()) {
     ENTRAIN_ASSIGN_OR_RETURN(const size_t got, ReadSome(fd_.get(), input_ + have_, wanted - have_));
     if (got == 0) {

@@ -1,9 +1,8 @@
-// Messages that come from a peer that announces what is large, and sends it when it is asked to: a
-// MatchQueue, and what has been granted. One GrantingQueue per endpoint, shared by tcp and ucx; the
-// other side of OutgoingQueue.
+// The receiver of the rendezvous protocol: a MatchQueue for eager messages, and the large ones that wait at the peer until
+// their receive is posted. One per endpoint, shared by tcp and ucx; the other side of RendezvousSender.
 //
-//   announcement --(its receive is there)--> granted --data, ...--> done
-//             \--(nobody wants it)--> refused
+//   RTS --(its receive is there)--> CTS sent --DATA, ...--> done
+//     \--(nobody wants it)--> refused
 //
 // Thread safety: none; the thread that drives the engine.
 #pragma once
@@ -15,14 +14,16 @@
 #include "absl/status/statusor.h"
 
 #include "transports/matching.h"
+#include "transports/packet.h"
+#include "transports/rendezvous_sender.h"
 #include "transports/transport.h"
 
 namespace entrain {
 
-// How the peer is told.
+// Tells the peer what became of its messages.
 class Answers {
  public:
-  virtual void Grant(uint64_t message) = 0;
+  virtual void ClearToSend(uint64_t message) = 0;
   virtual void Refuse(uint64_t message) = 0;
   // Credit for eager messages that have left this side's memory.
   virtual void ReturnCredit(int64_t bytes) = 0;
@@ -32,15 +33,16 @@ class Answers {
 };
 
 // Bytes of a message that are under way.
-struct Part {
+struct PayloadPart {
   Incoming* incoming = nullptr;
   int64_t at = 0, left = 0;  // where the next of them goes; of them
 };
 
-class GrantingQueue {
+class RendezvousReceiver {
  public:
   // All outlive this.
-  GrantingQueue(Endpoint* endpoint, Events* events, CompletionList* completions, Answers* answers);
+  RendezvousReceiver(Endpoint* endpoint, Events* events, CompletionList* completions,
+                     Answers* answers);
 
   void Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint);
   void Revoke(Context mine, const absl::Status& why);
@@ -50,11 +52,14 @@ class GrantingQueue {
   bool failed() const { return failed_; }
 
   // What the peer said, with numbers of its own. Errors are breaches of protocol.
-  absl::Status OnAnnounce(const Envelope& envelope, int64_t bytes, uint64_t message);
+  absl::Status OnRts(const Envelope& envelope, int64_t bytes, uint64_t message);
   void OnWithdraw(Tag tag, uint64_t message);
+  // RTS and WITHDRAW of the peer's messages; CTS, REFUSE and CREDIT of ours, for `sender`. Other types are a breach of the
+  // protocol: the transport takes those that it expects before.
+  absl::Status OnPacket(const PacketHeader& header, RendezvousSender* sender);
   // So many bytes of it follow: where they go.
-  absl::StatusOr<Part> OnData(uint64_t message, int64_t bytes);
-  // MatchQueue::Advance, of a granted message or of one from Begin.
+  absl::StatusOr<PayloadPart> OnData(uint64_t message, int64_t bytes);
+  // MatchQueue::Advance, of a cleared message or of one from Begin.
   void Advance(Incoming* incoming, int64_t bytes);
   // Of what has been delivered since.
   void ReturnCredit();
@@ -71,7 +76,7 @@ class GrantingQueue {
   Answers* const answers_;
   MatchQueue matching_;
   bool failed_ = false;
-  std::vector<Incoming*> granted_;
+  std::vector<Incoming*> cleared_;
   std::vector<uint64_t> refused_;  // room for Revoke
 };
 

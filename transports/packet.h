@@ -1,0 +1,88 @@
+// The packets of tcp and ucx: what each type means, with one header and one table of rules.
+//
+//    0        1        2        3        4                 8
+//   +--------+--------+--------+--------+-----------------+
+//   |  type  | version|     streams     |     credit      |
+//   +--------+--------+--------+--------+-----------------+
+//   |                        tag                          |  8   transport.h
+//   +-----------------------------------------------------+
+//   |                                                     |  16  lib/base/call.h
+//   |                     descriptor                      |
+//   +-----------------------------------------------------+
+//   |                       bytes                         |  32
+//   +-----------------------------------------------------+
+//   |                      message                        |  40  the sender's number for it
+//   +-----------------------------------------------------+  48, little-endian; unused fields are zero
+//
+//   type      tag, descriptor  bytes              message  payload
+//   EAGER     the message's    of the payload        -     the message
+//   RTS       the message's    of the message       yes    -
+//   CTS       -                0                    yes    -  send it: its receive is posted
+//   REFUSE    -                0                    yes    -  forget it: revoked or mismatched
+//   DATA      -                of the payload       yes    the next bytes of a cleared message
+//   WITHDRAW  the tag only     0                    yes    -  it will not come: revoked
+//   CONTROL   -                of the payload        -     the text, at most 4 KiB
+//   CREDIT    -                0                     -     -
+//   CLOSE     -                of the payload        -     why, at most 4 KiB; the last packet
+//   WANT      -                0                  number  -  tcp: of streams; 0: there may be some
+//   STANDS    -                0                  number  -  tcp: its sender reads from this stream, counted from 0
+//   HELLO     -                of the payload        -     ucx: a card and the handshake's hello
+//   PROOF     -                of the payload        -     ucx: the handshake's proof
+//
+// `credit`, in every type: so many bytes of eager messages (each counted with 64 for itself) have left the memory for early
+// messages (rendezvous_sender.h). `streams`: tcp/frame.h. Anything else is a breach of the protocol and ends the path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "lib/base/call.h"
+#include "transports/transport.h"
+
+namespace entrain {
+
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 46;
+
+enum class PacketType : uint8_t {
+  kEager = 1,
+  kRts = 2,
+  kCts = 3,
+  kRefuse = 4,
+  kData = 5,
+  kWithdraw = 6,
+  kControl = 7,
+  kCredit = 8,
+  kClose = 9,
+  kWant = 10,
+  kStands = 11,
+  kHello = 12,
+  kProof = 13,
+};
+
+struct PacketHeader {
+  PacketType type = PacketType::kCredit;
+  uint8_t version = 2;
+  uint16_t streams = 0;
+  uint32_t credit = 0;
+  uint64_t tag = 0;
+  Descriptor descriptor{};
+  int64_t bytes = 0;
+  uint64_t message = 0;
+};
+static_assert(sizeof(PacketHeader) == 48, "the layout on the wire");
+
+constexpr uint8_t kPacketVersion = 2;
+
+// The two transports that send packets, which differ in a few types and in the largest payload.
+enum class PacketUser : uint8_t { kTcp = 1, kUcx = 2 };
+
+// UNAVAILABLE: "the peer broke the protocol: `what`".
+absl::Status BreachOfProtocol(absl::string_view what);
+// Checks type, version and `bytes` against the table. `most`: the largest payload of EAGER and DATA.
+absl::Status CheckPacket(const PacketHeader& header, PacketUser user, int64_t most);
+// Whether the type's `bytes` count a payload: of every type but RTS.
+bool HasPayload(PacketType type);
+
+}  // namespace entrain

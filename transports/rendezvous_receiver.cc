@@ -1,0 +1,128 @@
+#include "transports/rendezvous_receiver.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+#include "lib/base/status.h"
+
+namespace entrain {
+
+RendezvousReceiver::RendezvousReceiver(Endpoint* endpoint, Events* events,
+                                       CompletionList* completions, Answers* answers)
+    : answers_(answers), matching_(endpoint, events, completions, kEarlyCredit) {}
+
+void RendezvousReceiver::Post(const Envelope& envelope, Bytes into, Completion* done,
+                              RecvHint hint) {
+  if (Incoming* incoming = matching_.Post(envelope, into, done, hint)) {
+    Answer(incoming);
+  }
+  ReturnCredit();
+}
+
+// Clears a message that has its receive, refuses one that nobody wants.
+void RendezvousReceiver::Answer(Incoming* incoming) {
+  if (incoming->dropped()) {
+    answers_->Refuse(incoming->handle());
+    matching_.Abandon(incoming);
+  } else {
+    cleared_.push_back(incoming);
+    answers_->ClearToSend(incoming->handle());
+  }
+}
+
+void RendezvousReceiver::Revoke(Context mine, const absl::Status& why) {
+  refused_.clear();
+  matching_.Revoke(mine, why, &refused_);
+  for (const uint64_t message : refused_) {
+    answers_->Refuse(message);
+  }
+  ReturnCredit();
+}
+
+void RendezvousReceiver::FailAll(const absl::Status& why) {
+  failed_ = true;
+  matching_.FailAll(why);
+  cleared_.clear();
+}
+
+absl::Status RendezvousReceiver::OnRts(const Envelope& envelope, int64_t bytes, uint64_t message) {
+  if (message == 0) {
+    return BreachOfProtocol("RTS without a number");
+  }
+  ENTRAIN_ASSIGN_OR_RETURN(Incoming * incoming, matching_.Announce(envelope, bytes, message));
+  if (incoming != nullptr && !failed_) {
+    Answer(incoming);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RendezvousReceiver::OnPacket(const PacketHeader& header, RendezvousSender* sender) {
+  const Tag tag = Tag::FromBits(header.tag);
+  switch (header.type) {
+    case PacketType::kRts:
+      return OnRts({tag, header.descriptor}, header.bytes, header.message);
+    case PacketType::kWithdraw:
+      OnWithdraw(tag, header.message);
+      return absl::OkStatus();
+    case PacketType::kCts:
+      return sender->OnCts(header.message);
+    case PacketType::kRefuse:
+      return sender->OnRefuse(header.message);
+    case PacketType::kCredit:
+      return absl::OkStatus();
+    default:
+      return BreachOfProtocol(
+          absl::StrCat("a packet of type ", static_cast<int>(header.type), " that is not due"));
+  }
+}
+
+void RendezvousReceiver::OnWithdraw(Tag tag, uint64_t message) {
+  const absl::Status why = absl::AbortedError("the sender revoked its communicator");
+  if (Incoming* incoming = Find(message)) {
+    Forget(incoming);
+    matching_.Fail(incoming, why);
+  } else {
+    matching_.Withdraw(tag, message, why);
+  }
+}
+
+absl::StatusOr<PayloadPart> RendezvousReceiver::OnData(uint64_t message, int64_t bytes) {
+  Incoming* const incoming = Find(message);
+  if (incoming == nullptr) {
+    return BreachOfProtocol("data of a message that was not cleared");
+  }
+  const int64_t at = incoming->begun();
+  if (bytes > incoming->bytes() - at || (bytes == 0 && incoming->bytes() > 0)) {
+    return BreachOfProtocol(absl::StrCat(bytes, " bytes of a message of which ",
+                                         incoming->bytes() - at, " are missing"));
+  }
+  incoming->Begin(bytes);
+  return PayloadPart{incoming, at, bytes};
+}
+
+void RendezvousReceiver::Advance(Incoming* incoming, int64_t bytes) {
+  if (incoming->handle() != 0 && bytes == incoming->left()) {
+    Forget(incoming);
+  }
+  matching_.Advance(incoming, bytes);
+}
+
+void RendezvousReceiver::ReturnCredit() {
+  if (!failed_) {
+    answers_->ReturnCredit(matching_.TakeReleased());
+  }
+}
+
+Incoming* RendezvousReceiver::Find(uint64_t message) const {
+  const auto found = std::find_if(cleared_.begin(), cleared_.end(), [&](const Incoming* incoming) {
+    return incoming->handle() == message;
+  });
+  return found == cleared_.end() ? nullptr : *found;
+}
+
+void RendezvousReceiver::Forget(Incoming* incoming) {
+  cleared_.erase(std::find(cleared_.begin(), cleared_.end(), incoming));
+}
+
+}  // namespace entrain

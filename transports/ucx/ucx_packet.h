@@ -1,0 +1,45 @@
+// What ucx sends: packets, each one active message of UCX with a header of 64 bytes and a payload of at most 60 KiB.
+//
+//   +-----------------------------------------------------+
+//   |                       packet                        |  0   transports/packet.h; `streams` is 0
+//   +-----------------------------------------------------+
+//   |                        path                         |  48  the receiver's number of this pair; of HELLO 0
+//   +-----------------------------------------------------+
+//   |                       number                        |  56  0, 1, 2, ... of each direction
+//   +-----------------------------------------------------+  64, little-endian
+//
+// HELLO carries a Card before the handshake's hello.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+#include "transports/packet.h"
+#include "transports/transport.h"
+
+namespace entrain::ucx {
+
+struct Header {
+  PacketHeader packet;
+  uint64_t path = 0;
+  uint64_t number = 0;
+};
+static_assert(sizeof(Header) == 64, "the layout on the wire");
+
+// Who says hello to whom, and the number that packets of this path to `from` must carry: random, as it is all that tells
+// them from a stranger's once the handshake is done.
+struct Card {
+  PeerId from{}, to{};
+  uint64_t path = 0;
+};
+static_assert(sizeof(Card) == 40, "the layout on the wire");
+
+constexpr int64_t kMostPayload = 60 << 10;
+
+// Everything about a header that can be checked without knowing what went before, with the bytes of payload that came with
+// it.
+absl::Status CheckUcxPacket(const PacketHeader& header, size_t payload);
+
+}  // namespace entrain::ucx
