@@ -143,9 +143,9 @@ int main(int argc, char** argv) {
       due = way.due_ns() < due ? way.due_ns() : due;
     }
     const int64_t left = due == INT64_MAX ? 1'000'000'000 : due - NowNs();
-    const timespec patience{left > 0 ? left / 1'000'000'000 : 0,
-                            left > 0 ? left % 1'000'000'000 : 0};
-    if (ppoll(waited.data(), waited.size(), &patience, nullptr) < 0 && errno != EINTR) {
+    const timespec time_limit{left > 0 ? left / 1'000'000'000 : 0,
+                              left > 0 ? left % 1'000'000'000 : 0};
+    if (ppoll(waited.data(), waited.size(), &time_limit, nullptr) < 0 && errno != EINTR) {
       Fail("ppoll");
     }
     for (Way& way : ways) {

@@ -41,7 +41,7 @@
 namespace entrain::perf {
 namespace {
 
-constexpr int64_t kPatienceNs = 60 * kSecond;            // for one message
+constexpr int64_t kTimeLimitNs = 60 * kSecond;           // for one message
 constexpr int kWindow = 8;                               // messages under way in a row
 constexpr int kBursts = 31, kLongBursts = 5, kRows = 5;  // of which the median counts
 constexpr int kMostTrips = 2000, kLeastInRow = 16, kMostInRow = 20000;
@@ -171,7 +171,7 @@ absl::Status Side::Tell(const Order& order) const {
 absl::StatusOr<Order> Side::Hear() const {
   Order order;
   pollfd wait{line_, POLLIN, 0};
-  if (poll(&wait, 1, static_cast<int>(kPatienceNs / kMillisecond)) != 1 ||
+  if (poll(&wait, 1, static_cast<int>(kTimeLimitNs / kMillisecond)) != 1 ||
       recv(line_, &order, sizeof(order), 0) != sizeof(order)) {
     return absl::UnavailableError("the other side has ended");
   }
@@ -188,7 +188,7 @@ absl::Status Side::Await(const Transfer& transfer) {
     }
     if (i % kPollsPerLook == 0) {
       const int64_t now = Clock::Real().Now();
-      end = i == kPollsPerLook ? Deadline::From(now, kPatienceNs) : end;
+      end = i == kPollsPerLook ? Deadline::From(now, kTimeLimitNs) : end;
       if (end.Passed(now)) {
         return absl::DeadlineExceededError("a message did not come within a minute");
       }

@@ -182,11 +182,11 @@ absl::StatusOr<std::unique_ptr<Exchange>> MakeBare(const EntrainSubject& subject
   ENTRAIN_ASSIGN_OR_RETURN(Fd out, Connect(to, stop));
   ENTRAIN_RETURN_IF_ERROR(WaitFd(listener.fd.get(), POLLIN, stop, "waiting for the previous rank"));
   ENTRAIN_ASSIGN_OR_RETURN(Fd in, Accept(listener.fd.get()));
-  const timeval patience{kTimeoutNs / kSecond, 0};
+  const timeval time_limit{kTimeoutNs / kSecond, 0};
   for (const int one : {out.get(), in.get()}) {
     fcntl(one, F_SETFL, 0);  // blocks from here on
-    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    setsockopt(one, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &time_limit, sizeof(time_limit));
+    setsockopt(one, SOL_SOCKET, SO_SNDTIMEO, &time_limit, sizeof(time_limit));
   }
   return std::make_unique<Bare>(std::move(out), std::move(in), bytes);
 }

@@ -69,13 +69,13 @@ bool JobOutput::TakeOnce(Stream* stream) {
   return got > 0;
 }
 
-void JobOutput::Finish(int64_t patience_ns, int interrupted) {
+void JobOutput::Finish(int64_t quiet_ns, int interrupted) {
   for (Stream& stream : streams_) {
     for (size_t i = 0; i < kLastReads && stream.from.valid() && TakeOnce(&stream); ++i) {
     }
     stream.to.Finish();
   }
-  const bool read = out_->Drain(patience_ns, interrupted);
+  const bool read = out_->Drain(quiet_ns, interrupted);
   if (!read) {
     Say(absl::StrCat("nobody reads standard output; ", out_->waiting(), " bytes of it are lost"));
   } else if (out_->lost() > 0) {
@@ -83,7 +83,7 @@ void JobOutput::Finish(int64_t patience_ns, int interrupted) {
   }
   // Its reader has had that time too: it gets a moment for the line above.
   if (err_ != out_) {
-    err_->Drain(read ? patience_ns : kLineNs, interrupted);
+    err_->Drain(read ? quiet_ns : kLineNs, interrupted);
   }
 }
 

@@ -34,8 +34,8 @@ class JobOutput {
   void Take(const std::vector<pollfd>& waited, size_t first);
 
   // After all ranks have ended: takes what is left in the pipes and waits until all has been written. The rest is lost, and
-  // a line says so, when nothing more was written for `patience_ns`, or when `interrupted` becomes readable.
-  void Finish(int64_t patience_ns, int interrupted);
+  // a line says so, when nothing more was written for `quiet_ns`, or when `interrupted` becomes readable.
+  void Finish(int64_t quiet_ns, int interrupted);
 
  private:
   struct Stream {

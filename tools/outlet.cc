@@ -108,14 +108,14 @@ void Outlet::ForgetProgress() {
   eventfd_read(state_->progress.get(), &count);
 }
 
-bool Outlet::Drain(int64_t patience_ns, int interrupted) {
-  Deadline by = Deadline::After(patience_ns);
+bool Outlet::Drain(int64_t quiet_ns, int interrupted) {
+  Deadline by = Deadline::After(quiet_ns);
   while (waiting() > 0) {
     pollfd waited[] = {{progress_fd(), POLLIN, 0}, {interrupted, POLLIN, 0}};
     const int64_t left_ms = by.Left(Clock::Real().Now()) / kMillisecond + 1;
     const int ready = poll(waited, 2, static_cast<int>(left_ms));
     if (ready > 0 && waited[0].revents != 0) {
-      by = Deadline::After(patience_ns);
+      by = Deadline::After(quiet_ns);
       ForgetProgress();
     } else if (waited[1].revents != 0 || by.Passed(Clock::Real().Now())) {
       return waiting() == 0;

@@ -31,9 +31,9 @@ class Outlet {
   // Readable when bytes have been written, or given up, since ForgetProgress.
   int progress_fd() const;
   void ForgetProgress();
-  // Waits until nothing waits to be written; false when nothing more was written for `patience_ns`, or when `interrupted`
+  // Waits until nothing waits to be written; false when nothing more was written for `quiet_ns`, or when `interrupted`
   // became readable.
-  bool Drain(int64_t patience_ns, int interrupted);
+  bool Drain(int64_t quiet_ns, int interrupted);
   // Bytes that could not be written, and why ("Broken pipe").
   size_t lost() const;
   std::string why_lost() const;

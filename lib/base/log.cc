@@ -28,7 +28,7 @@ namespace {
 std::atomic<int32_t> threshold{static_cast<int32_t>(LogLevel::kWarning)};
 std::atomic<int32_t> log_rank{-1};
 constexpr size_t kMostWaiting = 1000;  // lines that wait for a sink
-constexpr int64_t kPatienceNs = kSecond;
+constexpr int64_t kFlushNs = kSecond;
 
 struct Sink {
   void (*call)(int32_t, const char*, void*) = nullptr;
@@ -45,13 +45,13 @@ thread_local bool on_sink_thread = false;
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 
 // How long a line waits for standard error, which may be a pipe that nobody reads: the engine's thread writes lines too.
-constexpr int kPatienceMs = 100;
+constexpr int kStuckMs = 100;
 
 void WriteToStandardError(absl::string_view line) {
   static std::atomic<bool> stuck{false};  // the last line was not taken: the next one does not wait
   while (!line.empty()) {
     pollfd room{STDERR_FILENO, POLLOUT, 0};
-    const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kPatienceMs) > 0;
+    const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kStuckMs) > 0;
     stuck.store(!ready, std::memory_order_relaxed);
     // A pipe that has room takes so much without waiting. In one write, so that lines of several processes do not mix.
     const ssize_t put =
@@ -96,7 +96,7 @@ CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
     if (started.ok()) {
       sink_thread = new std::shared_ptr<CallbackThread>(*started);
       sink_process = getpid();
-      std::atexit([] { FlushLog(kPatienceNs); });
+      std::atexit([] { FlushLog(kFlushNs); });
     }
   }
   return sink_thread == nullptr ? nullptr : sink_thread->get();
@@ -131,7 +131,7 @@ void SetLogRank(int rank) {
 }
 
 void SetLogSink(void (*sink)(int32_t, const char*, void*), void* user) {
-  FlushLog(kPatienceNs);
+  FlushLog(kFlushNs);
   absl::MutexLock lock(&sink_mutex);
   log_sink = {sink, user};
 }

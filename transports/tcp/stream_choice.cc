@@ -60,8 +60,8 @@ void StreamChoice::Try(int streams) {
 }
 
 void StreamChoice::Settle() {
-  wait_ = patience_;
-  patience_ = std::min(2 * patience_, kMostPatience);
+  wait_ = backoff_;
+  backoff_ = std::min(2 * backoff_, kMostBackoff);
 }
 
 }  // namespace entrain

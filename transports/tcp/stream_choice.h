@@ -19,7 +19,7 @@ class StreamChoice {
   void OnMeasured(int64_t bytes, int64_t busy_ns, int64_t round_trip_ns);
 
  private:
-  static constexpr int kFirstPatience = 32, kMostPatience = 1024;  // measurements
+  static constexpr int kFirstBackoff = 32, kMostBackoff = 1024;  // measurements
 
   void OnRate(double bytes_per_ns);
   void Try(int streams);
@@ -28,7 +28,7 @@ class StreamChoice {
   int trying_ = 0, best_ = 0;
   double best_rate_ = 0;  // of best_
   bool skip_ = true;      // the first measurement of a number has its beginning in it
-  int wait_ = 0, patience_ = kFirstPatience;
+  int wait_ = 0, backoff_ = kFirstBackoff;
   int64_t bytes_ = 0, busy_ns_ = 0;
 };
 

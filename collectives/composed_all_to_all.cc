@@ -1,4 +1,4 @@
-#include "collectives/freight.h"
+#include "collectives/composed_all_to_all.h"
 
 #include <map>
 #include <utility>
@@ -13,11 +13,11 @@ using Block = std::pair<int, int>;  // whose it is, whom it is for
 using Blocks = std::vector<Block>;
 
 // Blocks that travel between this rank and another in one message.
-struct Crate {
+struct Message {
   int peer;
   Blocks blocks;
 };
-using Crates = std::vector<Crate>;
+using Messages = std::vector<Message>;
 
 // Who hands what to whom. A rank of another host is served by the one at its place here (or, on a smaller host, at that
 // place modulo its ranks).
@@ -26,32 +26,32 @@ class Routes {
   Routes(const Hosts& hosts, int me) : hosts_(hosts), me_(me), host_(hosts.HostOf(me)) {}
 
   // Within the host; `out`: what leaves this rank, else what comes to it.
-  Crates Inside(bool out) const {
-    Crates crates;
+  Messages Inside(bool out) const {
+    Messages messages;
     for (const int peer : hosts_.RanksOn(host_)) {
       if (peer != me_) {
-        crates.push_back({peer, out ? Handed(me_, peer) : Handed(peer, me_)});
+        messages.push_back({peer, out ? Handed(me_, peer) : Handed(peer, me_)});
       }
     }
-    return crates;
+    return messages;
   }
-  Crates Across(bool out) const {
-    Crates crates;
+  Messages Across(bool out) const {
+    Messages messages;
     for (int host = 0; host < hosts_.count(); ++host) {
       if (host == host_) {
         continue;
       }
       if (!out) {
-        crates.push_back({ServerOn(host, me_), From(host, me_)});
+        messages.push_back({ServerOn(host, me_), From(host, me_)});
         continue;
       }
       for (const int rank : hosts_.RanksOn(host)) {
         if (ServerOn(host_, rank) == me_) {
-          crates.push_back({rank, From(host_, rank)});
+          messages.push_back({rank, From(host_, rank)});
         }
       }
     }
-    return crates;
+    return messages;
   }
 
  private:
@@ -81,9 +81,9 @@ class Routes {
 };
 
 // Where blocks are on their way through this rank, and the rounds that move them.
-class Freight {
+class Traffic {
  public:
-  Freight(ScheduleBuilder* builder, int lane)
+  Traffic(ScheduleBuilder* builder, int lane)
       : builder_(builder), spec_(builder->spec()), lane_(lane) {
     builder_->BeginLane();
     for (int to = 0; to < spec_.size; ++to) {
@@ -92,21 +92,21 @@ class Freight {
   }
 
   // Packs and sends these, receives those.
-  void Move(const Crates& out, const Crates& in) {
+  void Move(const Messages& out, const Messages& in) {
     std::vector<Region> packed;
-    for (const Crate& crate : out) {
-      packed.push_back(NewRegion(crate.blocks));
+    for (const Message& message : out) {
+      packed.push_back(NewRegion(message.blocks));
       int next = packed.back().first;
-      for (const Block& block : crate.blocks) {
+      for (const Block& block : message.blocks) {
         builder_->Copy({Slot::kScratch, next++, 1}, places_.at(block));
       }
     }
     builder_->BeginRound();
-    for (const Crate& crate : in) {
-      const Region region = NewRegion(crate.blocks);
-      builder_->Recv(crate.peer, region);
+    for (const Message& message : in) {
+      const Region region = NewRegion(message.blocks);
+      builder_->Recv(message.peer, region);
       int next = region.first;
-      for (const Block& block : crate.blocks) {
+      for (const Block& block : message.blocks) {
         places_[block] = {Slot::kScratch, next++, 1};
       }
     }
@@ -142,10 +142,10 @@ class Freight {
 void AllToAll(ScheduleBuilder* builder, int lane, absl::Span<const int> host_numbers) {
   const Hosts hosts(host_numbers);
   const Routes routes(hosts, builder->spec().rank);
-  Freight freight(builder, lane);
-  freight.Move(routes.Inside(true), routes.Inside(false));
-  freight.Move(routes.Across(true), routes.Across(false));
-  freight.Unpack();
+  Traffic traffic(builder, lane);
+  traffic.Move(routes.Inside(true), routes.Inside(false));
+  traffic.Move(routes.Across(true), routes.Across(false));
+  traffic.Unpack();
 }
 
 }  // namespace entrain::composed
