@@ -28,7 +28,7 @@ enum class MemoryKind : int32_t { kHost = 0, kDevice = 1, kHostPinned = 2 };
 inline constexpr char kBuiltWithoutDevices[] =
     "this library was built without CUDA (the build option ENTRAIN_DEVICE)";
 
-// Memory that somebody else owns. `bytes` may be 0, and then `data` may be null.
+// Memory that the view does not own. If `bytes` is 0, `data` may be null.
 struct BufferView {
   void* data = nullptr;
   int64_t bytes = 0;
@@ -64,7 +64,7 @@ class Writer {
 };
 
 // Reads what Writer wrote, from bytes that cannot be trusted. After the first short read every Get
-// gives zero or empty and ok() is false, so callers check once, at the end.
+// returns zero or an empty text and ok() returns false, so callers check once, at the end.
 class Reader {
  public:
   explicit Reader(absl::string_view in) : in_(in) {}
@@ -77,7 +77,7 @@ class Reader {
     std::memcpy(&value, taken_.data(), sizeof(T));
     return value;
   }
-  // At most `max` bytes are accepted.
+  // Accepts at most `max` bytes.
   absl::string_view GetText(size_t max = 1 << 20) {
     const auto length = Get<uint32_t>();
     if (!ok_ || length > max || !Take(length)) {
@@ -88,7 +88,7 @@ class Reader {
   }
   absl::string_view GetRaw(size_t bytes) { return Take(bytes) ? taken_ : absl::string_view(); }
   bool ok() const { return ok_; }
-  // Everything was read, and nothing was missing.
+  // Returns true if every byte was read and no byte was missing.
   bool Finished() const { return ok_ && in_.empty(); }
 
  private:

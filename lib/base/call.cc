@@ -15,7 +15,7 @@ constexpr CallKind kCollectives[] = {
     CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kGather,       CallKind::kScatter,
     CallKind::kAllToAll,      CallKind::kScan,      CallKind::kExclusiveScan};
 
-// FNV-1a over the bytes of `next`: what two processes make of equal numbers is equal.
+// Folds the bytes of `next` into an FNV-1a hash. Two processes get equal hashes from equal numbers.
 uint32_t Mix(uint32_t hash, uint32_t next) {
   for (int i = 0; i < 4; ++i) {
     hash = (hash ^ (next >> (8 * i) & 0xff)) * 16777619u;
@@ -231,7 +231,7 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
 std::string ToString(const Descriptor& d) {
   const bool uneven = (d.flags & Descriptor::kUneven) != 0;
   std::string text(d.kind == CallKind::kSend ? "send/recv" : NameOf(d.kind));
-  bool mixed = uneven && d.count > 0;  // d.root is no plain number
+  bool mixed = uneven && d.count > 0;  // d.root is then a hash, not a rank
   if (Reduces(d.kind)) {
     absl::StrAppend(&text, " ", NameOf(static_cast<ReduceOp>(d.op)));
     if (static_cast<ReduceOp>(d.op) == ReduceOp::kCustom) {

@@ -1,8 +1,9 @@
-// Whether this thread is inside a function of the caller's that the library has called, and what that function may do:
-// done() of entrain_work_notify runs on a thread that nobody waits for. A reduction or a step is waited for, and not all ranks
-// call it as often, so that a call which it started could have no counterpart.
+// Marks a thread that is inside a function of the caller which the library has called, and says
+// what that function may do. done() of entrain_work_notify runs on a thread that nobody waits for,
+// so it may start calls. A reduction's function or a step is waited for, and ranks need not call it
+// equally often, so a call started inside it could have no counterpart on other ranks.
 //
-// Thread safety: each thread has its own.
+// Thread safety: each thread has its own scopes.
 #pragma once
 
 #include "absl/status/status.h"
@@ -10,16 +11,17 @@
 
 namespace entrain {
 
-// What a public function does, by which it may be called inside such a function.
+// What a public function needs. It decides whether the function may be called inside a callback.
 enum class Does {
-  kLook,   // neither waits nor needs the engine: always
-  kStart,  // needs the engine for a turn at most: in done()
-  kWait,   // may wait for others: never
+  kLook,   // neither waits nor needs the engine: always allowed
+  kStart,  // needs the engine for one turn at most: allowed in done()
+  kWait,   // may wait for other ranks: never allowed
 };
 
 class CallbackScope {
  public:
-  // `name` ("the done() of all_reduce #2") outlives the scope. `may`: what the function may do besides kLook.
+  // `name` ("the done() of all_reduce #2") must outlive the scope. `may`: what the callback may do
+  // besides kLook.
   CallbackScope(absl::string_view name, Does may) : name_(name), may_(may), outer_(innermost_) {
     innermost_ = this;
   }
@@ -27,7 +29,8 @@ class CallbackScope {
   CallbackScope(const CallbackScope&) = delete;
   CallbackScope& operator=(const CallbackScope&) = delete;
 
-  // FAILED_PRECONDITION "called from the done() of all_reduce #2, which must not wait".
+  // Returns FAILED_PRECONDITION "called from the done() of all_reduce #2, which must not wait", for
+  // example.
   static absl::Status Check(Does does) {
     return innermost_ == nullptr || does <= innermost_->may_ ? absl::OkStatus()
                                                              : innermost_->Refuse(does);
@@ -36,7 +39,7 @@ class CallbackScope {
  private:
   absl::Status Refuse(Does does) const;
 
-  // Asked in every call: without the model, each asking would be a call of the dynamic linker.
+  // Every call reads it. Without this TLS model each read would call the dynamic linker.
   static __thread const CallbackScope* innermost_ __attribute__((tls_model("initial-exec")));
 
   const absl::string_view name_;

@@ -15,7 +15,7 @@
 
 namespace entrain {
 
-// The thread has a share of it, so it may outlast everything else.
+// Shared with the thread, so the thread may outlive everything else.
 struct CallbackThread::Queue {
   absl::Mutex mutex;
   struct Named {
@@ -23,7 +23,7 @@ struct CallbackThread::Queue {
     std::string name;
   };
   std::deque<Named> waiting ABSL_GUARDED_BY(mutex);
-  std::string name ABSL_GUARDED_BY(mutex);  // of what runs
+  std::string name ABSL_GUARDED_BY(mutex);  // of the callback that runs
   int64_t since_ns ABSL_GUARDED_BY(mutex) = 0;
   bool closed ABSL_GUARDED_BY(mutex) = false;
 };
@@ -31,7 +31,7 @@ struct CallbackThread::Queue {
 absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start(const char* name) {
   auto queue = std::make_shared<Queue>();
   auto share = std::make_unique<std::shared_ptr<Queue>>(queue);
-  // Signals belong to the program's own threads.
+  // Blocks signals, which belong to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -42,7 +42,7 @@ absl::StatusOr<std::shared_ptr<CallbackThread>> CallbackThread::Start(const char
     return absl::ResourceExhaustedError(
         absl::StrCat("the thread ", name, ": ", ErrnoStatus(error, "pthread_create").message()));
   }
-  share.release();  // the thread's
+  share.release();  // the thread owns it now
   pthread_setname_np(thread, name);
   pthread_detach(thread);
   return std::shared_ptr<CallbackThread>(new CallbackThread(std::move(queue)));

@@ -1,7 +1,8 @@
-// A thread that calls functions of the caller's, which may block, for a lock that another thread holds over a call of the
-// library: done() of entrain_work_notify, on one an engine, reductions, on one a communicator, and the log function, on one
-// a process. Made for the first of them. Nobody joins it, nor waits for it without a deadline: what it runs may need what its
-// waiter holds.
+// A thread that calls the caller's functions. Such a function may block, for example on a lock that
+// another thread holds during a call of the library. Each engine has one thread for done() of
+// entrain_work_notify, each communicator one for reductions, and the process one for the log
+// function. Each is made for the first use. Nobody joins the thread or waits for it without a
+// deadline: the function that it runs may need a lock that the waiter holds.
 //
 // Thread safety: any thread.
 #pragma once
@@ -19,13 +20,16 @@ namespace entrain {
 class CallbackThread {
  public:
   using Callback = absl::AnyInvocable<void() &&>;
-  // `name`: as tools that look at threads show it. RESOURCE_EXHAUSTED: the system gives no thread.
+  // `name`: the thread's name in debuggers and ps. RESOURCE_EXHAUSTED: the system gives no thread.
   static absl::StatusOr<std::shared_ptr<CallbackThread>> Start(const char* name);
-  // The thread ends by itself once it has called what was posted. May be run on it.
+  // The thread ends by itself once it has called everything that was posted. The destructor may run
+  // on this very thread.
   ~CallbackThread();
-  // Calls it soon, after those that were posted before. `name`: what Running calls it.
+  // Calls `callback` soon, after all that were posted before. `name`: the name that Running
+  // reports.
   void Post(Callback callback, std::string name = {});
-  // What it is in, since when by Clock::Real() (0: it is in nothing), and how many wait behind that.
+  // The callback that runs now, since when by Clock::Real() (0: none runs), and how many wait
+  // behind it.
   struct Running {
     std::string name;
     int64_t since_ns = 0;

@@ -1,5 +1,5 @@
-// Time as the library sees it: a monotonic clock, real or fake, and deadlines as absolute instants
-// of it. Each layer passes the instant on; none computes "time left" twice.
+// A monotonic clock, real or fake, and deadlines as absolute instants of it. Each layer passes the
+// instant on, so none computes the time left from a time left.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace entrain {
 constexpr int64_t kMicrosecond = 1000;
 constexpr int64_t kMillisecond = 1000 * kMicrosecond;
 constexpr int64_t kSecond = 1000 * kMillisecond;
-// Of what is waited for, where nobody says.
+// The time limit of a wait for which the caller gives none.
 constexpr int64_t kDefaultTimeoutNs = 1800 * kSecond;
 
 // Monotonic nanoseconds. Thread safety: Now() may be called from any thread.
@@ -19,7 +19,7 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t Now() const = 0;
-  // CLOCK_MONOTONIC; lives for ever.
+  // CLOCK_MONOTONIC. Never destroyed.
   static const Clock& Real();
 };
 
@@ -39,7 +39,7 @@ struct Deadline {
 
   static Deadline Never() { return {}; }
   static Deadline After(int64_t ns, const Clock& clock = Clock::Real());
-  // `ns` after an instant that has been read already.
+  // Returns the instant `ns` after `now_ns`, which the caller has read already.
   static Deadline From(int64_t now_ns, int64_t ns) {
     return ns >= std::numeric_limits<int64_t>::max() - now_ns ? Never() : Deadline{now_ns + ns};
   }
@@ -49,8 +49,8 @@ struct Deadline {
   friend bool operator<(Deadline a, Deadline b) { return a.at_ns < b.at_ns; }
 };
 
-// Why a blocking call may end before it has what it wants: its deadline, or a flag that another
-// thread sets. The flag is looked at no later than every 20 ms.
+// Ends a blocking call early: by its deadline, or by a flag that another thread sets. The call
+// looks at the flag at least every 20 ms.
 struct Stop {
   Deadline deadline;
   const std::atomic<bool>* cancelled = nullptr;

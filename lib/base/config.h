@@ -1,8 +1,8 @@
-// Settings: the one table of environment variables, typed look-ups in it, and copying size-first
-// structs across the ABI. The environment is read here and nowhere else.
+// Settings: the one table of environment variables, typed look-ups in it, and copies of size-first
+// structs across the ABI. Only this unit reads the environment.
 //
-// Order of settings: the call, the config struct, ENTRAIN_* variables, the launcher's variables,
-// the default.
+// Precedence, highest first: the call, the config struct, ENTRAIN_* variables, the launcher's
+// variables, the default.
 #pragma once
 
 #include <cstddef>
@@ -17,43 +17,44 @@
 
 namespace entrain {
 
-// One environment variable of ours. docs/settings.md has the same table; a test compares the two.
+// One ENTRAIN_* variable. docs/settings.md has the same table, and a test compares the two.
 struct EnvVariable {
   const char* name;     // "ENTRAIN_STORE"
-  const char* values;   // what it may hold
+  const char* values;   // the accepted values
   const char* meaning;  // one sentence
 };
 absl::Span<const EnvVariable> EnvTable();
 
-// Refuses variables named ENTRAIN_* that are not in the table: a misspelt setting must not be
+// Refuses ENTRAIN_* variables that are not in the table, since a misspelt setting must not be
 // silently ignored.
 absl::Status CheckEnvironment();
-// Sets the threshold of lib/base/log to ENTRAIN_LOG, if that is set; refuses what is no level.
+// Sets the threshold of lib/base/log to ENTRAIN_LOG, if it is set. Refuses a text that is not a
+// level.
 absl::Status ApplyLogLevel();
 
-// The value of any variable, ours or a launcher's; nullopt when unset or empty. ENTRAIN_* names
-// must be in the table.
+// Returns the value of any variable, ours or a launcher's, or nullopt if it is unset or empty. An
+// ENTRAIN_* name must be in the table.
 std::optional<std::string> GetEnv(const char* name);
-// The same as an integer; an error names the variable and its value.
+// Returns the variable's value as an integer. An error names the variable and its value.
 absl::StatusOr<std::optional<int64_t>> GetEnvInt(const char* name);
 
-// A number and one of these units, as "1.5MB/s", to the number times the factor, rounded down. An
-// error says that the text is not `what`.
+// Parses a number followed by one of these units, such as "1.5MB/s". Returns the number times the
+// unit's factor, rounded down. An error says that the text is not `what`.
 struct NamedUnit {
   absl::string_view name;
   double factor;
 };
 absl::StatusOr<int64_t> ParseUnits(absl::string_view text, absl::Span<const NamedUnit> units,
                                    absl::string_view what);
-// "64", "64K", "1.5M", "2G" (1024), to bytes.
+// Parses "64", "64K", "1.5M", "2G" (factor 1024) to bytes.
 absl::StatusOr<int64_t> ParseSize(absl::string_view text);
-// "250ms", "30s", "5m", "2h"; a bare number is seconds. To nanoseconds, > 0.
+// Parses "250ms", "30s", "5m", "2h" to nanoseconds, above 0. A number without a unit is seconds.
 absl::StatusOr<int64_t> ParseDuration(absl::string_view text);
 
-// Copies a caller's size-first struct over `known` (which holds the defaults): the first min(size,
-// known_size) bytes are taken, a longer struct is accepted only when its unknown tail is zero.
-// `name` is for messages. Refuses null, size 0 (never initialised), sizes that are no multiple of 8
-// (no struct of the ABI has such a size: one would cut a field), and unknown non-zero tails.
+// Copies a caller's size-first struct over `known`, which holds the defaults. Takes the first
+// min(size, known_size) bytes, and accepts a longer struct only if its unknown tail is zero.
+// Refuses null, size 0 (the caller did not initialise it) and sizes that are not a multiple of 8
+// (no struct of the ABI has one, so a field would be cut). `name` is for messages.
 absl::Status CopyStruct(const void* from, void* known, size_t known_size, const char* name);
 
 }  // namespace entrain

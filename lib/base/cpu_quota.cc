@@ -39,7 +39,7 @@ struct CgroupMount {
   std::string where;
 };
 
-// A line of mountinfo, as proc(5) has it. False: it is no such mount.
+// Parses a line of mountinfo (proc(5)). Returns false if the line is not such a mount.
 bool ParseMount(absl::string_view line, CgroupMount* mount) {
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   const auto dash =
@@ -52,7 +52,7 @@ bool ParseMount(absl::string_view line, CgroupMount* mount) {
          absl::CUnescape(words[3], &mount->top) && absl::CUnescape(words[4], &mount->where);
 }
 
-// 0: none.
+// Returns 0 if the folder sets no limit.
 uint32_t MillicoresIn(const std::string& folder, bool unified) {
   std::vector<std::string> words;
   if (unified) {
@@ -74,10 +74,10 @@ uint32_t MillicoresIn(const std::string& folder, bool unified) {
                  static_cast<double>(std::numeric_limits<uint32_t>::max())));
 }
 
-// Of `path` and the cgroups around it, up to the one that is mounted.
+// Looks at `path` and the cgroups around it, up to the mounted one.
 void FindLeast(const std::string& root, const CgroupMount& mount, absl::string_view path,
                CpuQuota* least) {
-  // What lies outside of this process's namespace begins with "..", and cannot be told where it is.
+  // A path outside of this process's namespace begins with "..", and its place cannot be found.
   const absl::string_view top = mount.top == "/" ? "" : absl::string_view(mount.top);
   if (!absl::ConsumePrefix(&path, top) || (!path.empty() && path[0] != '/') ||
       absl::StartsWith(path, "/..")) {
@@ -108,7 +108,7 @@ CpuQuota CpuQuota::OfThisProcess(const std::string& root) {
       continue;
     }
     for (const std::string& cgroup : cgroups) {
-      // NUMBER:CONTROLLERS:PATH, without controllers the one of v2
+      // NUMBER:CONTROLLERS:PATH. Cgroup v2's line has no controllers.
       const std::vector<std::string> parts = absl::StrSplit(cgroup, absl::MaxSplits(':', 2));
       if (parts.size() == 3 && (mount.unified ? parts[1].empty() : NamesCpu(parts[1]))) {
         FindLeast(root, mount, parts[2], &least);

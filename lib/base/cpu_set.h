@@ -10,21 +10,22 @@ namespace entrain {
 
 class CpuSet {
  public:
-  // Of more than so many CPUs those beyond are left out.
+  // CPUs beyond this many bytes of bits are left out.
   static constexpr size_t kMostBytes = 1024;
 
   CpuSet() = default;
-  // As sched_getaffinity says (taskset, a cpuset of the container, a launcher's binding); where that
-  // fails, all of the machine.
+  // Returns the set that sched_getaffinity reports (taskset, a cpuset of the container, a
+  // launcher's binding), or all CPUs of the machine if that fails.
   static CpuSet OfThisThread();
-  // CPUs 0 to count - 1.
+  // Returns CPUs 0 to count - 1.
   static CpuSet First(int count);
-  // From bits(), perhaps with zeros behind.
+  // Makes a set from bits(), which may have zero bytes added at the end.
   static CpuSet FromBits(absl::string_view bits);
 
   void Add(const CpuSet& other);
   int Count() const;
-  // A bit a CPU, the first in the lowest of the first byte; ends with the last byte that is not zero.
+  // One bit per CPU; the first CPU is the lowest bit of the first byte. Ends with the last byte
+  // that is not zero.
   const std::string& bits() const { return bits_; }
 
  private:

@@ -13,7 +13,7 @@ void CpuCrowd::Add(const CpuShare& one) {
   }
   const auto [it, added] =
       millicores_.emplace(std::pair(one.quota.device, one.quota.inode), one.quota.millicores);
-  if (!added) {  // read at different times, perhaps
+  if (!added) {  // processes may have read different values at different times
     it->second = std::min(it->second, one.quota.millicores);
   }
 }

@@ -1,5 +1,5 @@
-// What processes may take of a host's CPUs: on which they may run, and how much time their cgroups
-// give them. Values.
+// The share of a host's CPUs that processes may use: the CPUs on which they may run, and the CPU
+// time that their cgroups allow. Values.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,33 @@
 
 namespace entrain {
 
-// One process's.
+// The share of one process.
 struct CpuShare {
   CpuSet set;
   CpuQuota quota;
 
   CpuShare() = default;
   CpuShare(CpuSet may, CpuQuota gets = {}) : set(std::move(may)), quota(gets) {}
-  // The set of the calling thread.
+  // The CPU set is that of the calling thread.
   static CpuShare OfThisThread() { return {CpuSet::OfThisThread(), CpuQuota::OfThisProcess()}; }
 };
 
-// That of several together. In whatever order they are added, and whatever they say: they may come
-// from peers.
+// The shares of several processes together. The order of additions does not matter. Any values are
+// accepted, since they may come from peers.
 class CpuCrowd {
  public:
   void Add(const CpuShare& one);
-  // How many were added.
+  // How many shares were added.
   int size() const { return size_; }
-  // The CPUs that any of them may run on, but no more than their cgroups let be busy all the time: a
-  // fraction of a core is none, since who waits on it would be stopped in the middle. At least 1.
+  // Returns the number of CPUs that any of the processes may run on, limited to those that their
+  // cgroups allow to be busy all the time. A fraction of a core counts as none, because a thread
+  // that spins on it would be stopped in the middle. At least 1.
   int Cores() const;
 
  private:
   int size_ = 0;
-  CpuSet all_, unlimited_;  // unlimited_: of those without a quota
-  std::map<std::pair<uint64_t, uint64_t>, uint32_t> millicores_;  // by who sets it, each once
+  CpuSet all_, unlimited_;  // unlimited_: the CPUs of processes without a quota
+  std::map<std::pair<uint64_t, uint64_t>, uint32_t> millicores_;  // by the cgroup that sets it
 };
 
 }  // namespace entrain

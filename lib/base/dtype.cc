@@ -83,8 +83,8 @@ uint16_t FloatToF16(float value) {
     return static_cast<uint16_t>(sign | 0x7c00);
   }
   if (magnitude < 0x38800000) {  // below the smallest normal: a multiple of 2^-24
-    // Adding 0.5 puts the wanted digits at the end of the significand, rounded to nearest even by
-    // the addition.
+    // Adding 0.5 moves the wanted digits to the end of the significand, and the addition rounds
+    // them to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000));
   }
@@ -111,7 +111,7 @@ uint8_t FloatToF8E4M3(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80);
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x43e80000) {  // above 464, the middle between 448 and what would come next
+  if (magnitude > 0x43e80000) {  // above 464, the middle between 448 and the next step
     return static_cast<uint8_t>(sign | 0x7f);
   }
   if (magnitude < 0x3c800000) {  // below the smallest normal: a multiple of 2^-9, as in FloatToF16

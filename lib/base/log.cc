@@ -36,7 +36,8 @@ struct Sink {
 };
 absl::Mutex sink_mutex(absl::kConstInit);
 Sink log_sink ABSL_GUARDED_BY(sink_mutex);
-// From the first line for a sink on, in the process that logged it; never freed, since lines are written until the end.
+// Made for the first line for a sink, in the process that logged that line. Never freed, since
+// lines are written until the process ends.
 std::shared_ptr<CallbackThread>* sink_thread ABSL_GUARDED_BY(sink_mutex) = nullptr;
 pid_t sink_process ABSL_GUARDED_BY(sink_mutex) = 0;
 size_t waiting ABSL_GUARDED_BY(sink_mutex) = 0, lost ABSL_GUARDED_BY(sink_mutex) = 0;
@@ -44,16 +45,19 @@ thread_local bool on_sink_thread = false;
 
 constexpr const char* kLevelNames[] = {"error", "warning", "info", "debug"};
 
-// How long a line waits for standard error, which may be a pipe that nobody reads: the engine's thread writes lines too.
+// How long a line may wait for standard error, which may be a pipe that nobody reads. Short, since
+// the engine's thread writes lines too.
 constexpr int kStuckMs = 100;
 
 void WriteToStandardError(absl::string_view line) {
-  static std::atomic<bool> stuck{false};  // the last line was not taken: the next one does not wait
+  static std::atomic<bool> stuck{false};  // standard error took no part of the last line, so the
+                                          // next line does not wait
   while (!line.empty()) {
     pollfd room{STDERR_FILENO, POLLOUT, 0};
     const bool ready = poll(&room, 1, stuck.load(std::memory_order_relaxed) ? 0 : kStuckMs) > 0;
     stuck.store(!ready, std::memory_order_relaxed);
-    // A pipe that has room takes so much without waiting. In one write, so that lines of several processes do not mix.
+    // A pipe that has room takes PIPE_BUF bytes without waiting. One write, so that lines of
+    // several processes do not mix.
     const ssize_t put =
         ready ? write(STDERR_FILENO, line.data(), std::min<size_t>(line.size(), PIPE_BUF)) : 0;
     if (put <= 0) {
@@ -63,7 +67,7 @@ void WriteToStandardError(absl::string_view line) {
   }
 }
 
-// On the sink's thread.
+// Runs on the sink's thread.
 void GiveToSink(LogLevel level, const std::string& line) {
   on_sink_thread = true;
   Sink sink;
@@ -89,7 +93,7 @@ void GiveToSink(LogLevel level, const std::string& line) {
   --waiting;
 }
 
-// Null: the system gives no thread.
+// Returns null if the system gives no thread.
 CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
   if (sink_thread == nullptr) {
     const auto started = CallbackThread::Start("entrain-log");
@@ -102,7 +106,7 @@ CallbackThread* SinkThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sink_mutex) {
   return sink_thread == nullptr ? nullptr : sink_thread->get();
 }
 
-// False: there is no sink, or no thread for it.
+// Returns false if there is no sink, or no thread for it.
 bool PostToSink(LogLevel level, const std::string& line) {
   absl::MutexLock lock(&sink_mutex);
   CallbackThread* const thread = log_sink.call == nullptr ? nullptr : SinkThread();
@@ -140,7 +144,7 @@ bool FlushLog(int64_t timeout_ns) {
   const auto over = std::make_shared<absl::Notification>();
   {
     absl::MutexLock lock(&sink_mutex);
-    // A forked child has no such thread.
+    // A forked child has no sink thread.
     if (sink_thread == nullptr || sink_process != getpid() || on_sink_thread) {
       return true;
     }

@@ -1,15 +1,16 @@
-// What tells an object behind an opaque handle from one of another kind, and from one that is gone: a number that the
-// object holds while it lives.
+// Mark: a number that an object holds while it lives. It distinguishes an object behind an opaque
+// handle from an object of another kind and from a destroyed one.
 //
-// Thread safety: any thread. Looking at memory that is no object any more is what a caller's mistake makes of it; a mark
-// finds most such mistakes and proves nothing.
+// Thread safety: any thread. A wrong handle makes us read memory that is no object, which is the
+// caller's mistake. A mark finds most such mistakes, but proves nothing.
 #pragma once
 
 #include <cstdint>
 
 namespace entrain {
 
-// The number of a kind: `kind` (four letters) behind four bytes that texts and pointers do not have.
+// Returns the number of a kind: `kind` (four letters) and, above it, four bytes that texts and
+// pointers do not have.
 constexpr uint64_t MarkOf(const char (&kind)[5]) {
   uint64_t mark = 0xe17a1f00'00000000u;
   for (int i = 0; i < 4; ++i) {
@@ -25,7 +26,7 @@ class Mark {
   Mark() = default;
   Mark(const Mark&) {}
   Mark& operator=(const Mark&) { return *this; }
-  // Volatile, as is the look: nobody reads the number in a way that the compiler sees.
+  // Volatile, as is value(): otherwise the compiler would remove the write as dead.
   ~Mark() { *const_cast<volatile uint64_t*>(&value_) = 0xdead; }
   uint64_t value() const { return *const_cast<const volatile uint64_t*>(&value_); }
 

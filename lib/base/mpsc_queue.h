@@ -1,18 +1,18 @@
-// Many threads push, one pops: an intrusive queue without locks (Vyukov's).
+// A lock-free intrusive queue of many producers and one consumer (Vyukov's).
 //
 // Thread safety: Push and Empty from any thread; Pop from one thread at a time.
+//
 // Invariants:
-//   1 Nodes come out in the order in which their Push exchanged head_.
-//   2 Pop may answer null while a Push is between its two steps; that pusher's wake-up comes after
-//   its second step, so
-//     nothing is forgotten.
+// 1 Nodes come out in the order in which their Push exchanged head_.
+// 2 Pop may return null while a Push is between its two steps. That producer wakes the consumer
+//   after its second step, so no node is forgotten.
 #pragma once
 
 #include <atomic>
 
 namespace entrain {
 
-// Base of what can be queued; in one queue at a time.
+// Base class of a node. A node is in one queue at a time.
 struct MpscNode {
   std::atomic<MpscNode*> next{nullptr};
 };
@@ -23,13 +23,13 @@ class MpscQueue {
 
   void Push(MpscNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Acquire-release: orders this node after the one before it, whoever pushed that.
+    // Acquire-release: orders this node after the node before it, from whatever thread that came.
     MpscNode* const before = head_.exchange(node, std::memory_order_acq_rel);
-    // Release: pairs with the acquire in Pop, which then sees what the pusher wrote to the node.
+    // Release: pairs with the acquire in Pop, so that Pop sees what the producer wrote to the node.
     before->next.store(node, std::memory_order_release);
   }
 
-  // The oldest node, or null.
+  // Returns the oldest node, or null.
   MpscNode* Pop() {
     MpscNode* tail = tail_.load(std::memory_order_relaxed);       // only this thread writes it
     MpscNode* next = tail->next.load(std::memory_order_acquire);  // pairs with the release in Push
@@ -57,13 +57,13 @@ class MpscQueue {
     return tail;
   }
 
-  // Whether nothing has been pushed that was not popped. Any thread. Never true while a node is in
-  // the queue whose Push happened before; false may be out of date.
+  // Returns true if every node that was pushed has been popped. Any thread. Never true while a node
+  // is in the queue whose Push happened before this call. A false may be out of date.
   bool Empty() const {
-    // The stub may be the newest while older nodes wait before it: Pop appends it when it has
-    // reached what looks like the last node. Acquire: pairs with the exchange in Push that appended
-    // the stub; Pop's stores to tail_ before that are seen, so both being the stub means that
-    // nothing is between.
+    // The stub may be the newest node while older nodes wait before it, because Pop appends the
+    // stub when it reaches the node that looks last. Acquire: pairs with the exchange in Push that
+    // appended the stub, so this thread sees Pop's earlier stores to tail_. If both are the stub,
+    // no node is between.
     return head_.load(std::memory_order_acquire) == &stub_ &&
            tail_.load(std::memory_order_relaxed) == &stub_;
   }

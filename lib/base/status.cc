@@ -14,7 +14,7 @@ namespace entrain {
 namespace {
 
 constexpr absl::string_view kBlameUrl = "entrain/blame";
-// Longer texts are cut when they are encoded, so that what we send is never refused.
+// Longer texts are cut when they are encoded, so that no peer refuses our message.
 constexpr size_t kMaxMessage = 2048, kMaxAddress = 256, kMaxOperation = 64, kMaxBlame = 1024;
 
 struct CodeRow {
@@ -169,7 +169,7 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
   char text[128];
   Blame blame;
   blame.sys_errno = error;
-  // The GNU form returns the text, which need not be in the buffer.
+  // The GNU form returns the text, which may be elsewhere than in the buffer.
   const char* const reason = strerror_r(error, text, sizeof(text));
   return WithBlame(absl::Status(CodeOfErrno(error), absl::StrCat(what, ": ", reason)), blame);
 }

@@ -1,8 +1,8 @@
-// Errors inside the library are absl::Status; no exception crosses a function. This unit adds three
-// things: macros that return early, the table between absl codes and the C ABI's, and the blame
-// record that travels with an error.
+// Errors inside the library are absl::Status; no exception crosses a function. This unit adds
+// macros that return early, the table of absl codes and C ABI codes, and the blame record that
+// travels with an error.
 //
-// Which absl code means what here (one table, in status.cc):
+// The absl codes and their C ABI codes (one table, in status.cc):
 //   kInvalidArgument   INVALID_ARGUMENT        kUnavailable       PEER_LOST
 //   kFailedPrecondition FAILED_PRECONDITION    kDataLoss          MISMATCH
 //   kUnimplemented     UNIMPLEMENTED           kDeadlineExceeded  TIMED_OUT
@@ -34,7 +34,7 @@
     }                                        \
   } while (false)
 
-// ENTRAIN_ASSIGN_OR_RETURN(auto x, Function()): declares or assigns x, or returns the error.
+// Declares or assigns x, or returns the error: ENTRAIN_ASSIGN_OR_RETURN(auto x, Function()).
 #define ENTRAIN_ASSIGN_OR_RETURN(lhs, expr) \
   ENTRAIN_ASSIGN_OR_RETURN_INNER(ENTRAIN_CONCAT(entrain_or_, __LINE__), lhs, expr)
 #define ENTRAIN_ASSIGN_OR_RETURN_INNER(tmp, lhs, expr) \
@@ -46,7 +46,7 @@
 
 namespace entrain {
 
-// Where an operation was when it failed. The text of each is in status.cc.
+// The phase in which an operation failed. status.cc has the text of each.
 enum class Phase : int32_t {
   kNone = 0,
   kBootstrap = 1,  // exchanging addresses through the store
@@ -57,11 +57,14 @@ enum class Phase : int32_t {
 };
 absl::string_view PhaseName(Phase phase);
 
-// Who and what an error is about. Fields that do not apply keep their defaults.
+// The rank, address and operation that an error is about. Fields that do not apply keep their
+// defaults.
 struct Blame {
-  int32_t rank = -1;        // the guilty rank in the communicator concerned
-  int32_t world_rank = -1;  // in the communicator from which that one was split, in the end
-  std::array<uint8_t, 16> peer_id{};  // its process: known also where it is no member
+  int32_t rank = -1;        // the rank at fault, in the communicator concerned
+  int32_t world_rank = -1;  // that rank in the outermost communicator, from which the others were
+                            // split
+  std::array<uint8_t, 16> peer_id{};  // the process of that rank; set also if it is no member of
+                                      // the communicator
   std::string address;                // "tcp 127.0.0.1:4711", "shm pid 12"
   std::string operation;              // "all_reduce"
   int64_t tag = -1;                   // user tag; -1: untagged
@@ -70,34 +73,35 @@ struct Blame {
   Phase phase = Phase::kNone;
   int32_t sys_errno = 0;
   int64_t elapsed_ns = 0;
-  int64_t deadline_ns = 0;  // the time the operation was given
+  int64_t deadline_ns = 0;  // the operation's time limit
   int64_t bytes_done = 0;
-  // How many ranks had not come to the call whose time was up, and the first kMaxLate of them; none for other errors.
+  // Timeouts only: how many ranks had not come to the call, and the first kMaxLate of them.
   static constexpr size_t kMaxLate = 128;
   int32_t late_ranks = 0;
   std::vector<int32_t> late;
 };
 
-// The same status with `blame` attached (a payload); the message is not changed.
+// Returns `status` with `blame` attached as a payload. The message does not change.
 absl::Status WithBlame(absl::Status status, const Blame& blame);
-// The attached record, or an empty one.
+// Returns the attached record, or an empty one.
 Blame BlameOf(const absl::Status& status);
 bool HasBlame(const absl::Status& status);
 
-// The same code and payload, the message prefixed with "`prefix`: ".
+// Returns `status` with "`prefix`: " before its message. Code and payload do not change.
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 
-// "`what`: strerror text", as kUnavailable for connection errors, kResourceExhausted for shortages
-// (memory, descriptors), kInternal otherwise; the errno is kept in the blame record.
+// Returns "`what`: strerror text": kUnavailable for connection errors, kResourceExhausted for
+// shortages (memory, descriptors), otherwise kInternal. The blame record keeps the errno.
 absl::Status ErrnoStatus(int error, absl::string_view what);
 
 entrain_status_t ToCode(const absl::Status& status);
 absl::StatusCode FromCode(entrain_status_t code);
-// "ENTRAIN_PEER_LOST" and friends; "ENTRAIN_?" for unknown values.
+// Returns "ENTRAIN_PEER_LOST", for example; "ENTRAIN_?" for unknown values.
 const char* CodeName(entrain_status_t code);
 
-// One line of bytes for a status, to send to a peer, and back; nullopt for malformed input. (Not a
-// StatusOr: one of a Status takes an error for its value.) Texts come back clean (lib/base/text.h).
+// Converts a status to one line of bytes for a peer, and back. Malformed input gives nullopt, not
+// an error, because a StatusOr<Status> would take an error for its value. Texts from a peer come
+// back clean (lib/base/text.h).
 std::string EncodeStatus(const absl::Status& status);
 std::optional<absl::Status> DecodeStatus(absl::string_view bytes);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kLine = 64, kPage = 4096, kPages = 4;
 
-// `to` begins a line.
+// `to` must be at the start of a cache line.
 void StreamLine(std::byte* to, const std::byte* from) {
   for (size_t at = 0; at < kLine; at += sizeof(__m128i)) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to + at),
@@ -39,7 +39,7 @@ void StreamCopy(void* to, const void* from, size_t bytes) {
   const size_t head = std::min(bytes, -reinterpret_cast<uintptr_t>(dst) % kLine);
   std::memcpy(dst, src, head);
   advance(head);
-  // A core asks for what it expects next within a page only, so several pages are read at a time.
+  // A core prefetches within one page only, so the loop reads several pages at a time.
   for (; bytes >= kPages * kPage; advance(kPages * kPage)) {
     for (size_t at = 0; at < kPage; at += kLine) {
       for (size_t page = 0; page < kPages * kPage; page += kPage) {

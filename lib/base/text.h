@@ -1,4 +1,4 @@
-// Text that another process wrote, before it enters a message of ours.
+// Cleans text that another process wrote, before a message of ours contains it.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,10 @@ namespace entrain {
 
 constexpr size_t kMaxForeignText = 2048;
 
-// One line of valid UTF-8 that a terminal and a log may be given: bytes that are no UTF-8, control characters, and
-// characters that reorder or break lines become '?', tabs and ends of lines a space. Of more than `most` bytes the rest is
-// left out, and "..." says so. Clean text comes back as it is.
+// Returns one line of valid UTF-8 that is safe for a terminal and a log. Bytes that are not UTF-8,
+// control characters, and characters that reorder or break lines become '?'. Tabs and line ends
+// become a space. A text longer than `most` bytes is cut, with "..." at the end. Clean text comes
+// back unchanged.
 std::string CleanText(absl::string_view foreign, size_t most = kMaxForeignText);
 
 }  // namespace entrain

@@ -1,4 +1,4 @@
-// The Address half of socket.h: parsing, printing, look-up of names.
+// Address (socket.h): parsing, printing, and look-up of names.
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -32,7 +32,8 @@ const sockaddr_in6& V6(const sockaddr_storage& s) {
   return reinterpret_cast<const sockaddr_in6&>(s);
 }
 
-// One look-up, shared by the thread that makes it and the one that waits: whoever is last frees it.
+// One look-up. The thread that makes it and the thread that waits share it; the last of the two
+// frees it.
 struct LookUp {
   std::string host, service;
   std::mutex mutex;

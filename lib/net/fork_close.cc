@@ -34,11 +34,12 @@ void CloseInChild() {
   noted.mutex.unlock();
 }
 
-// Before the lock is taken: glibc may hold a lock of its own while it runs handlers.
+// Called before the lock is taken, since glibc may hold a lock of its own while it runs fork
+// handlers.
 std::mutex& RegisteredMutex() {
   static const int registered = pthread_atfork(
       +[] { TheNoted().mutex.lock(); }, +[] { TheNoted().mutex.unlock(); }, &CloseInChild);
-  (void)registered;  // without memory for it, children keep what they inherit
+  (void)registered;  // if memory ran out, children keep inherited descriptors
   return TheNoted().mutex;
 }
 
@@ -74,7 +75,7 @@ bool CloseIfNoted(int fd) {
 void CloseFd(int fd) {
   const int saved = errno;
   if (!CloseIfNoted(fd)) {
-    close(fd);  // nobody else can have got the number meanwhile
+    close(fd);  // no other thread can have got the number in between
   }
   errno = saved;
 }

@@ -1,10 +1,11 @@
-// Sockets, and locked files, that a forked child closes. A peer learns of a process's death by the end of its
-// connections, or of its locks, and a child that holds copies of them (PyTorch's DataLoader forks its workers) would keep
-// that end away. O_CLOEXEC helps only with exec.
+// Sockets and locked files that a forked child closes. A peer learns of a process's death by the
+// end of its connections or locks, and a child that holds copies of the descriptors (PyTorch's
+// DataLoader forks its workers) would delay that end. O_CLOEXEC helps only with exec.
 //
-// The child only closes: the parent's connections and locks (flock) go on. fork() waits while another thread is inside one
-// of these functions, so no child is born with a descriptor that is open and not yet noted, or closed and still noted.
-// vfork and posix_spawn need nothing, as exec closes the descriptors.
+// The child only closes its copies: the parent's connections and locks (flock) stay. fork() waits
+// while another thread is inside one of these functions, so no child is born with a descriptor that
+// is open and not yet noted, or closed and still noted. vfork and posix_spawn need nothing, as exec
+// closes the descriptors.
 #pragma once
 
 #include <mutex>
@@ -13,11 +14,12 @@
 
 namespace entrain {
 
-// Held while a descriptor is opened and noted, or forgotten and closed; and by fork() for its duration.
+// A thread holds this lock while it opens and notes a descriptor, or forgets and closes one. fork()
+// holds it for its whole duration.
 class ForkLock {
  public:
   ForkLock();
-  // Children close `fd` from now on, until CloseFd(fd). -1 is ignored.
+  // From now on a child closes `fd`, until CloseFd(fd). Ignores -1.
   void Note(int fd);
 
  private:
@@ -33,7 +35,8 @@ Fd OpenClosedOnFork(Open open) {
   return Fd(fd);
 }
 
-// Closes any descriptor: under the lock if it was noted, else not, as it may be a file on a slow disk. errno is kept.
+// Closes any descriptor. Takes the lock only if the descriptor was noted, as others may be files on
+// a slow disk. Keeps errno.
 void CloseFd(int fd);
 
 }  // namespace entrain

@@ -74,8 +74,8 @@ absl::string_view Label(Purpose purpose) {
   return "";
 }
 
-// A key for one use, so that a proof is worth nothing in another role or for another purpose, and so that the job's key
-// itself goes into no text that is sent.
+// Derives a key for one use, so that a proof is worth nothing in another role or for another
+// purpose, and no text that is sent contains the job's key itself.
 absl::StatusOr<std::string> DeriveKey(absl::string_view key, std::string label) {
   EVP_KDF* const kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
   EVP_KDF_CTX* const context = EVP_KDF_CTX_new(kdf);
@@ -98,7 +98,7 @@ absl::StatusOr<std::string> DeriveKey(absl::string_view key, std::string label) 
   return derived;
 }
 
-// What a listener sends instead of its proof.
+// The refusal that a listener sends in place of its proof.
 std::string Refusal() {
   return std::string(Handshake::kProofBytes, '\0');
 }
@@ -175,7 +175,8 @@ absl::Status Handshake::Consume(absl::string_view bytes) {
     ENTRAIN_RETURN_IF_ERROR(proven);
   }
   ++step_;
-  if (dialer_ == (step_ == 1)) {  // the dialer's follows the hellos, the listener's the dialer's
+  if (dialer_ == (step_ == 1)) {  // the dialer proves after the hellos, the listener after the
+                                  // dialer
     ENTRAIN_ASSIGN_OR_RETURN(const std::string proof, Proof(dialer_));
     output_ += proof;
   }

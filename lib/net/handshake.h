@@ -1,5 +1,6 @@
-// The first bytes on every connection, before anything else is parsed or allocated: fixed size, capped, with a
-// deadline. Proves that both ends speak our protocol version, mean the same purpose, and hold the same key.
+// The first bytes on every connection, before anything else is parsed or allocated. They have a
+// fixed size and a deadline. They prove that both ends speak our protocol version, have the same
+// purpose, and hold the same key.
 //
 //   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags (1: key in use),
 //                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or the dialer's nonce
@@ -9,10 +10,11 @@
 //                       ROLE of the prover: "dialer", "listener"; PURPOSE: "store", "data", "shm".
 //                       Without a key: SHA-256("ROLE PURPOSE" || both hellos), which only guards against strangers and
 //                       stray scans. 32 zero bytes: the dialer's proof was wrong.
-// Both ends send hello at once. The dialer proves first: it sends its proof when it has checked the listener's hello. A
-// listener sends nothing that depends on the key before it has checked the dialer's proof, so that a stranger learns
-// nothing from which the key could be guessed. A difference in version, purpose or key use, or a wrong proof, ends the
-// connection with a sentence that names the difference.
+// Both ends send their hello at once. The dialer proves first: it sends its proof when it has
+// checked the listener's hello. A listener sends nothing that depends on the key before it has
+// checked the dialer's proof, so that a stranger learns nothing from which to guess the key. A
+// difference in version, purpose or key use, or a wrong proof, ends the connection with an error
+// that names the difference.
 #pragma once
 
 #include <array>
@@ -30,33 +32,37 @@ namespace entrain {
 
 enum class Purpose : uint16_t { kStore = 1, kData = 2, kShm = 3 };
 
-// A connection as both its ends name it: the dialer's nonce. All zero: none.
+// The name of a connection at both its ends: the dialer's nonce. All zero: no connection.
 using ConnectionId = std::array<uint8_t, 16>;
 
-// A pure machine: no socket inside. Feed it what arrived, send what it gives.
+// The state machine of one side. It has no socket: the caller passes in the bytes that arrived, and
+// sends the bytes that it returns.
 class Handshake {
  public:
   static constexpr size_t kHelloBytes = 64, kProofBytes = 32;
 
   Handshake(bool dialer, Purpose purpose, const std::array<uint8_t, 16>& self,
             absl::string_view key, const ConnectionId& further_to = {});
-  // What to send now; empty when there is nothing to send until more has arrived.
+  // Returns the bytes to send now. Empty: there is nothing to send until more has arrived.
   std::string TakeOutput();
-  // How many more bytes to read from the peer before the next Consume; 0 when done. Never read more than this.
+  // Returns how many bytes the next Consume needs, 0 when done. The caller must not read more than
+  // this from the peer.
   size_t wanted() const;
-  // Exactly wanted() bytes. After an error there may be output too: the refusal, which tells the dialer why.
+  // Takes exactly wanted() bytes. After an error there may be output too: the refusal, which tells
+  // the dialer the reason.
   absl::Status Consume(absl::string_view bytes);
   bool done() const;
-  // The other side's id; valid once its hello was consumed.
+  // Returns the other side's id. Valid once its hello was consumed.
   const std::array<uint8_t, 16>& peer() const;
-  // This connection, and that to which the dialer says it is further; valid likewise.
+  // Return this connection, and the earlier connection that the dialer's hello names. Valid once
+  // the other side's hello was consumed.
   ConnectionId connection() const;
   ConnectionId further_to() const;
 
  private:
   absl::Status CheckHello(absl::string_view bytes) const;
   absl::Status CheckProof(absl::string_view bytes) const;
-  // Of one side; 'dialer': not necessarily of this one.
+  // Computes the proof of the dialer or of the listener, whichever this side is.
   absl::StatusOr<std::string> Proof(bool dialer) const;
 
   bool dialer_;
@@ -66,11 +72,12 @@ class Handshake {
   std::array<uint8_t, 16> peer_{};
 };
 
-// One step of the machine over a socket: sends what there is to send, then reads and consumes what is wanted. Blocks
-// until that is done or `stop`. A dialer's first step leaves its proof as output, which may go out with what follows.
+// Takes one step of the machine over a socket: sends the output, then reads and consumes the bytes
+// that it wants. Blocks until that is done or `stop` ends it. A dialer's first step leaves its
+// proof as output, so that the caller can send it together with what follows.
 absl::Status StepHandshake(int fd, Handshake& handshake, const Stop& stop);
 
-// All steps; returns the other side's id.
+// Takes all steps. Returns the other side's id.
 absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
                                                      const Stop& stop);
 

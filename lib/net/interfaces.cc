@@ -60,7 +60,7 @@ struct Entry {
   }
 };
 
-// nullopt when the text is no network, an error when it tries to be one.
+// Returns nullopt if the text is not a network, and an error if it is a malformed one.
 absl::StatusOr<std::optional<Entry>> ParseNetwork(absl::string_view text) {
   const size_t slash = text.find('/');
   const auto host = Address::FromHost(text.substr(0, slash), 0);
@@ -118,8 +118,8 @@ absl::StatusOr<std::vector<Entry>> ParseFilter(absl::string_view filter) {
   return entries;
 }
 
-// Lower is better: place in the filter, then the store's route, then how far the address reaches.
-// Nullopt: excluded.
+// Returns a rank, lower is better: the place in the filter, then whether it is the store's route,
+// then how far the address reaches. Nullopt: the filter excludes the address.
 std::optional<std::array<int, 3>> Rank(const std::vector<Entry>& entries,
                                        const Interface& candidate, const Address* route) {
   bool any_family = false, family = false, any_place = false;
@@ -157,8 +157,7 @@ std::string Describe(const std::vector<Interface>& interfaces) {
 }
 
 absl::StatusOr<Address> DefaultRouteAddress() {
-  // An address set aside for documentation: it is on no network, so the default route answers for
-  // it.
+  // A reserved documentation address is on no network, so the default route answers for it.
   ENTRAIN_ASSIGN_OR_RETURN(const Address nowhere, Address::FromHost("192.0.2.1", kDiscardPort));
   return RouteTo(nowhere);
 }

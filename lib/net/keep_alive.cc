@@ -14,12 +14,12 @@
 namespace entrain {
 namespace {
 
-constexpr int64_t kLeastNs = kSecond;  // of an interval
+constexpr int64_t kLeastNs = kSecond;  // the least interval
 constexpr int64_t kMostNs = 3600 * kSecond;
 
 void SetOption(int fd, int level, int option, int64_t value) {
   const int number = static_cast<int>(value);
-  // Failure only makes the kernel's default stay.
+  // If the call fails, the kernel's default stays, which is no error.
   (void)setsockopt(fd, level, option, &number, sizeof(number));
 }
 

@@ -1,5 +1,5 @@
-// Noticing that the other end's host has vanished (its cable is out, its power is off), so that nobody is left to say
-// so. Its kernel is asked and answers, whatever its process does meanwhile.
+// Notices that the host of the other end has vanished (cable out, power off) and can no longer
+// close the connection. The probes ask its kernel, which answers whatever its process does.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,24 @@
 
 namespace entrain {
 
-// While nothing is said, the other kernel is asked every `interval_ns`; it is gone when it has been silent for
-// `limit_ns`, which is noticed one interval later at the latest.
+// While a connection is idle, the other kernel is probed every `interval_ns`. It counts as gone
+// after `limit_ns` without an answer, and this is noticed at most one interval later.
 struct KeepAlive {
   int64_t limit_ns = 8 * kSecond, interval_ns = 2 * kSecond;
 };
 
-// ENTRAIN_KEEPALIVE: "LIMIT" or "LIMIT/INTERVAL", durations; empty: the default. INTERVAL is a quarter of LIMIT unless
-// it is given, at least 1 s and at most LIMIT. The kernel counts it in whole seconds.
+// Parses ENTRAIN_KEEPALIVE: "LIMIT" or "LIMIT/INTERVAL", durations; empty: the default. INTERVAL
+// defaults to a quarter of LIMIT, but to at least 1 s. It is at least 1 s and at most LIMIT. The
+// kernel counts it in whole seconds.
 absl::StatusOr<KeepAlive> ParseKeepAlive(absl::string_view text);
-// What the environment says; the default if that cannot be understood (the runtime refuses it).
+// Returns the environment's setting, or the default if that is malformed (the runtime refuses it).
 KeepAlive KeepAliveSetting();
 
-// Asks while nothing is sent. What was sent and stays unacknowledged ends the connection much later.
+// Probes only while nothing is sent. Unacknowledged data ends the connection much later.
 void ProbeWhenIdle(int fd, const KeepAlive& keep_alive);
-// The same, and what was sent must be acknowledged within the limit. Not for connections whose reader may be slow: the
-// kernel cannot tell a host that is gone from a process that reads nothing while its window is full.
+// Probes as ProbeWhenIdle does, and requires that sent data is acknowledged within the limit. Not
+// for connections whose reader may be slow: the kernel cannot tell a host that is gone from a
+// process that reads nothing while its window is full.
 void ProbeAlways(int fd, const KeepAlive& keep_alive);
 
 }  // namespace entrain

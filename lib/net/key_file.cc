@@ -22,7 +22,7 @@ absl::Status Refuse(absl::string_view path, absl::string_view why) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadKeyFile(absl::string_view path) {
-  // Non-blocking, so that a FIFO in its place does not hang us.
+  // Non-blocking, so that open() does not block if a FIFO has that name.
   const Fd fd(open(std::string(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!fd.valid() || fstat(fd.get(), &info) != 0) {
@@ -35,7 +35,7 @@ absl::StatusOr<std::string> ReadKeyFile(absl::string_view path) {
     return Refuse(
         path, absl::StrFormat("others may use it (mode %03o); make it 600", info.st_mode & 0777));
   }
-  char bytes[kMaxKeyBytes + 2];  // with a newline, and one too many
+  char bytes[kMaxKeyBytes + 2];  // room for a newline, and for one byte too many
   size_t filled = 0;
   while (filled < sizeof(bytes)) {
     const ssize_t got = read(fd.get(), bytes + filled, sizeof(bytes) - filled);

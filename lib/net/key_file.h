@@ -8,12 +8,12 @@
 
 namespace entrain {
 
-// Fewer could be guessed. 16 random bytes could not; `openssl rand -hex 32` writes 64 digits.
+// A shorter key could be guessed. 16 random bytes cannot; `openssl rand -hex 32` writes 64 digits.
 constexpr size_t kMinKeyBytes = 16, kMaxKeyBytes = 4096;
 
-// The file's bytes, less one newline at the end if there is one. Refused (FAILED_PRECONDITION
-// naming the path): files that group or others may read or write, that are shorter than kMinKeyBytes or
-// longer than kMaxKeyBytes, or no regular file.
+// Returns the file's bytes, without one newline at the end. Refuses (FAILED_PRECONDITION naming the
+// path) a file that group or others may read or write, that is shorter than kMinKeyBytes or longer
+// than kMaxKeyBytes, or that is no regular file.
 absl::StatusOr<std::string> ReadKeyFile(absl::string_view path);
 
 }  // namespace entrain

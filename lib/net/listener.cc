@@ -46,7 +46,8 @@ absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports) {
       ENTRAIN_ASSIGN_OR_RETURN(const Address address, LocalAddress(fd->get()));
       return Listener{*std::move(fd), address};
     }
-    // A single port, or a reason that the next port shares, is reported as it is.
+    // Returns the error of a single port as it is, and also an error that the next port would
+    // share.
     if (fd.status().code() != absl::StatusCode::kFailedPrecondition || ports.low == ports.high) {
       return fd.status();
     }

@@ -14,19 +14,20 @@ namespace entrain {
 struct PortRange {
   uint16_t low = 0, high = 0;  // inclusive; 0-0: the kernel chooses
 };
-// "LOW-HIGH" or "PORT", from 1 to 65535; empty: the kernel chooses.
+// Parses "LOW-HIGH" or "PORT", from 1 to 65535; empty: the kernel chooses.
 absl::StatusOr<PortRange> ParsePorts(absl::string_view text);
 
 struct Listener {
   Fd fd;
   Address address;  // with the real port
 };
-// Binds `host` (its port does not matter) to the first free port of the range. None free:
+// Binds `host` (its port is ignored) to the first free port of the range. If none is free, returns
 // kFailedPrecondition naming the address and the range.
 absl::StatusOr<Listener> OpenListener(const Address& host, PortRange ports);
 
-// How many connections that have not proved to be a peer's a listener may keep: `most`, and of the descriptors that this
-// process may have now (RLIMIT_NOFILE) an eighth; but one.
+// Returns how many connections a listener may hold that have not yet proved to be a peer's: an
+// eighth of the descriptors that this process may have (RLIMIT_NOFILE), but at least 1 and at most
+// `most`.
 size_t PlacesForStrangers(size_t most);
 
 }  // namespace entrain

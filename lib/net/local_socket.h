@@ -1,5 +1,5 @@
-// Stream sockets with abstract names: for processes of one user on one host (one network
-// namespace). No file; a name is gone with the socket that listens on it.
+// Stream sockets with abstract names, for processes of one user on one host (one network
+// namespace). There is no file: a name is gone with the socket that listens on it.
 #pragma once
 
 #include <string>
@@ -17,18 +17,18 @@ namespace entrain {
 
 constexpr size_t kMaxLocalName = sizeof(sockaddr_un::sun_path) - 1;
 
-// At most kMaxLocalName bytes of `name`; its length goes to `bytes`.
+// Uses at most kMaxLocalName bytes of `name`. Sets `bytes` to the address's length.
 sockaddr_un AbstractAddress(absl::string_view name, socklen_t* bytes);
 
 absl::StatusOr<Fd> LocalSocket();
-// The next connection; an invalid Fd when there is none now.
+// Returns the next connection, or an invalid Fd if none waits.
 absl::StatusOr<Fd> AcceptLocal(int listener);
-// A name that somebody listens on, or one too long: kFailedPrecondition.
+// kFailedPrecondition: the name is in use or too long.
 absl::StatusOr<Fd> ListenLocal(absl::string_view name, int backlog = 1024);
-// Once: nobody listens there, or its queue is full: kUnavailable. Another user does:
-// kFailedPrecondition.
+// Tries once. kUnavailable: nobody listens there, or its queue is full. kFailedPrecondition:
+// another user listens there.
 absl::StatusOr<Fd> ConnectLocal(absl::string_view name);
-// Whether the other end is of this user; kUnavailable when it is gone.
+// Checks that the other end belongs to this user. kUnavailable: the other end is gone.
 absl::Status CheckSameUser(int fd);
 
 }  // namespace entrain

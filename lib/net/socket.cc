@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kSliceNs = 20 * kMillisecond;
 
 void SetNoDelay(int fd) {
-  // Small messages are latency bound; failure only costs time, so it is not an error.
+  // Small messages are bound by latency. A failure only costs time, so it is not an error.
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
@@ -37,7 +37,7 @@ absl::StatusOr<Fd> NewSocket(int family) {
 }
 
 absl::Status ConnectError(int error, const Address& to) {
-  // Whatever the reason (refused, unreachable, reset), the other side cannot be had.
+  // Every reason (refused, unreachable, reset) means that the other side cannot be reached.
   return absl::UnavailableError(
       absl::StrCat("cannot connect to ", to.ToString(), ": ", std::strerror(error)));
 }
@@ -46,7 +46,7 @@ bool WouldBlock(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-// Shortages of this process, not of the other side.
+// Returns true for shortages of this process, not of the other side.
 bool IsShortage(int error) {
   return error == ENOMEM || error == ENOBUFS;
 }
@@ -93,7 +93,7 @@ absl::StatusOr<Fd> Accept(int listener, Address* from) {
                    SOCK_CLOEXEC | SOCK_NONBLOCK);
   });
   if (!fd.valid()) {
-    // A connection that died while it waited to be accepted is nobody's error.
+    // A connection that died while it waited to be accepted is no error of the listener.
     if (WouldBlock(errno) || errno == ECONNABORTED || errno == EPROTO) {
       return Fd();
     }
@@ -124,8 +124,8 @@ absl::Status FinishConnect(int fd, const Address& to) {
   if (error != 0) {
     return ConnectError(error, to);
   }
-  // A client whose port the kernel chose can meet itself when it dials a free port of the ephemeral
-  // range.
+  // A client whose port the kernel chose can connect to itself when it dials a free port of the
+  // ephemeral range.
   const auto local = LocalAddress(fd), remote = RemoteAddress(fd);
   if (local.ok() && remote.ok() && local->ToString() == remote->ToString()) {
     return ConnectError(ECONNREFUSED, to);

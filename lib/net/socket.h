@@ -1,10 +1,10 @@
-// Descriptors, addresses and sockets as absl::Status. Every descriptor is close-on-exec and
-// non-blocking; nothing here raises SIGPIPE. Functions that take a Stop block until it ends them
-// and look at its flag every 20 ms or oftener; all others return at once.
+// Descriptors, addresses and sockets, with absl::Status for errors. Every descriptor is
+// close-on-exec and non-blocking, and nothing here raises SIGPIPE. Functions that take a Stop block
+// until they are done or it ends them, and look at its flag at least every 20 ms. All others return
+// at once.
 //
-// Codes: kUnavailable for whatever the other side or the network did, kDeadlineExceeded and
-// kAborted by the Stop, kInvalidArgument for malformed addresses, kFailedPrecondition for a port in
-// use.
+// Codes: kUnavailable for errors of the other side or the network, kDeadlineExceeded and kAborted
+// by the Stop, kInvalidArgument for malformed addresses, kFailedPrecondition for a port in use.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class Fd {
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
   int Release() { return std::exchange(fd_, -1); }
-  // Closes what it held; errno is kept.
+  // Closes the descriptor that it held. Keeps errno.
   void Reset(int fd = -1);
 
  private:
@@ -51,13 +51,14 @@ class Fd {
 class Address {
  public:
   Address();  // 0.0.0.0:0
-  // `bytes` as the kernel gave it; anything but IPv4 and IPv6 becomes the default.
+  // `raw`: an address from the kernel, of `bytes` bytes. An address that is neither IPv4 nor IPv6
+  // becomes the default.
   Address(const sockaddr* raw, socklen_t bytes);
-  // Numbers only: "10.0.0.1:80", "[fe80::1%eth0]:80", "[::1]:0".
+  // Parses numeric addresses only: "10.0.0.1:80", "[fe80::1%eth0]:80", "[::1]:0".
   static absl::StatusOr<Address> Parse(absl::string_view text);
   static absl::StatusOr<Address> FromHost(absl::string_view numeric_host, uint16_t port);
 
-  std::string ToString() const;  // what Parse takes
+  std::string ToString() const;  // in the form that Parse takes
   std::string host() const;      // without port and brackets
   uint16_t port() const;
   Address WithPort(uint16_t port) const;
@@ -65,7 +66,7 @@ class Address {
   bool IsLoopback() const;
   bool IsAny() const;
   bool IsLinkLocal() const;
-  // The 4 or 16 bytes of the address, network order.
+  // Returns the 4 or 16 bytes of the address, in network order.
   absl::string_view bytes() const;
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t raw_bytes() const;
@@ -79,42 +80,45 @@ struct HostPort {
   uint16_t port = 0;
   std::string ToString() const;  // "host:80", "[::1]:80"
 };
-// "host:80", "[::1]:80". The port is required, the host may not be empty.
+// Parses "host:80" or "[::1]:80". The port is required, and the host must not be empty.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
-// All addresses of a host; numbers are not looked up. A look-up that outlives the Stop is left to
-// end by itself. kUnavailable names the host when it is not known (it may be later: DNS lags).
+// Returns all addresses of a host. A numeric host needs no look-up. A look-up that outlives the
+// Stop is left to end by itself. kUnavailable names an unknown host, which may become known later,
+// since DNS lags.
 absl::StatusOr<std::vector<Address>> Resolve(const HostPort& where, const Stop& stop);
 
-// A listening socket. Port in use: kFailedPrecondition naming address and port.
+// Returns a listening socket. kFailedPrecondition names the address and port if the port is in use.
 absl::StatusOr<Fd> Listen(const Address& address, int backlog = 1024);
-// The next connection, with TCP_NODELAY; an invalid Fd when there is none now. An error is about
+// Returns the next connection, with TCP_NODELAY, or an invalid Fd if none waits. An error is about
 // the listening side (out of descriptors, ...) and may pass.
 absl::StatusOr<Fd> Accept(int listener, Address* from = nullptr);
-// Begins a connection, with TCP_NODELAY; when the descriptor is writable, FinishConnect says how it
-// went.
+// Begins a connection, with TCP_NODELAY. Once the descriptor is writable, FinishConnect returns the
+// result.
 absl::StatusOr<Fd> StartConnect(const Address& to);
 absl::Status FinishConnect(int fd, const Address& to);
-// Both; and ProbeWhenIdle as the environment says (keep_alive.h), as its user waits for answers.
+// Runs StartConnect and FinishConnect. Sets ProbeWhenIdle from the environment (keep_alive.h),
+// since the caller waits for answers.
 absl::StatusOr<Fd> Connect(const Address& to, const Stop& stop);
 
 absl::StatusOr<Address> LocalAddress(int fd);
 absl::StatusOr<Address> RemoteAddress(int fd);
 
-// What can be moved now: 0 when the socket would block. The other side's end is kUnavailable
-// ("closed by the other side").
+// Move the bytes that can be moved now. Return their number, 0 if the socket would block. If the
+// other side has closed: kUnavailable ("closed by the other side").
 absl::StatusOr<size_t> ReadSome(int fd, void* out, size_t bytes);
 absl::StatusOr<size_t> WriteSome(int fd, const void* in, size_t bytes);
 
-// Waits until `events` (POLLIN, POLLOUT) or an error is there. `what` names the wait in errors.
+// Blocks until one of `events` (POLLIN, POLLOUT) or an error is there. Errors call the wait `what`.
 absl::Status WaitFd(int fd, short events, const Stop& stop, absl::string_view what);
-// All of it, or an error.
+// Move all bytes, or return an error.
 absl::Status ReadFull(int fd, void* out, size_t bytes, const Stop& stop);
 absl::Status WriteFull(int fd, const void* in, size_t bytes, const Stop& stop);
 
-// kAborted or kDeadlineExceeded ("`what`: ...") when `stop` has ended, OK otherwise.
+// Returns kAborted or kDeadlineExceeded ("`what`: ...") if `stop` has ended, else OK.
 absl::Status CheckStop(const Stop& stop, absl::string_view what);
-// Milliseconds to sleep at most before looking at `stop` again, 0..20, rounded up.
+// Returns how many milliseconds the caller may sleep before it looks at `stop` again: 0..20,
+// rounded up.
 int StopSliceMs(const Stop& stop);
 
 }  // namespace entrain
