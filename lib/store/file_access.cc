@@ -20,7 +20,7 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kMaxEscaped = 200;  // file names end at 255
+constexpr size_t kMaxEscaped = 200;  // a file name has at most 255 bytes
 
 }  // namespace
 
@@ -45,7 +45,7 @@ std::string EscapeForFile(absl::string_view key) {
 
 absl::Status FileError(absl::string_view what, absl::string_view path) {
   const int error = errno;
-  // A directory that cannot be used is the user's to mend; a shortage (disk, descriptors) is this
+  // The user can fix a directory that cannot be used; a shortage (disk, descriptors) is this
   // process's.
   if (error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR || error == EROFS) {
     return absl::FailedPreconditionError(
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most) {
 absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock) {
   const std::string temporary = absl::StrCat(directory, "/.new");
-  unlink(temporary.c_str());  // what a dead writer left
+  unlink(temporary.c_str());  // a dead writer may have left one
   const auto create = [&] {
     return open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   };

@@ -1,4 +1,4 @@
-// The files of a directory that is a store: their names, reading, replacing, and the lock under which they are written.
+// The files of a directory that is a store: names, reading, replacement, and the lock for writers.
 #pragma once
 
 #include <string>
@@ -12,23 +12,26 @@
 
 namespace entrain {
 
-// A key as the rest of a file name: bytes other than letters, digits, '_' and '-' as %XX; of keys whose escaped form is
-// too long the start, '~' and the SHA-256.
+// Returns the key as the rest of a file name: bytes other than letters, digits, '_' and '-' become
+// %XX. If the result is too long: its start, '~' and the SHA-256 of the key.
 std::string EscapeForFile(absl::string_view key);
 
-// errno's, naming the path: what the user can mend is kFailedPrecondition, a shortage kResourceExhausted.
+// Returns the error of errno, naming the path. kFailedPrecondition: the user can fix the cause.
+// kResourceExhausted: a shortage.
 absl::Status FileError(absl::string_view what, absl::string_view path);
 
-// The whole file, `most` bytes and one more at most. kNotFound: there is none.
+// Returns the whole file, or its first `most` + 1 bytes if it is longer. kNotFound: no such file.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most);
 
-// Writes the file anew and renames it, so that readers see the old one or the new one. The new one may be locked before
-// anybody sees it: `lock` then gets its descriptor. Under LockDirectory: the temporary file has one writer.
+// Writes a new file and renames it over `path`, so that readers see either the old one or the new
+// one. If `lock` is not null, the new file is locked before the rename and `lock` gets its
+// descriptor. The caller must hold LockDirectory, so that the temporary file has one writer.
 absl::Status ReplaceFile(const std::string& directory, const std::string& path,
                          absl::string_view bytes, Fd* lock = nullptr);
 
-// Takes turns with the other writers of the directory until the descriptor closes, by the writer's death too. Opened anew
-// each time: locks of one descriptor do not exclude threads. `what` names the wait in errors.
+// Excludes the other writers of the directory until the descriptor closes, also by the writer's
+// death. Opens the lock file on each call, since flock on one descriptor does not exclude threads.
+// Errors call the wait `what`.
 absl::StatusOr<Fd> LockDirectory(const std::string& directory, const Stop& stop,
                                  absl::string_view what);
 

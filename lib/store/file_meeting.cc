@@ -1,10 +1,11 @@
-// Files of a meeting, behind "m<escaped key>.":
-//   R        the place of rank R: u8 state ('i' in, 'f' finished), u32 claims, then its Entry. While its process lives
-//            the file is locked by it (flock); the kernel ends the lock with the process, by kill -9 too
+// Files of a meeting, whose names begin with "m<escaped key>.":
+//   R        the place of rank R: u8 state ('i' in, 'f' finished), u32 claims, then its Entry. Its process holds a
+//            lock (flock) on the file while it lives; the kernel ends the lock with the process, by kill -9 too
 //   failed   the first failure, an encoded status
-// A file appears by rename, with its lock held already. Each rank watches the next one, cyclically, that has not
-// finished: one that can be locked and has not finished belongs to a process that has ended. So of any ranks that have
-// ended, the last of a row is found by a rank that lives, whatever their number, at one look a rank and interval.
+// A file appears by rename, and is locked before that. Each rank watches the next rank, cyclically,
+// that has not finished. If its file can be locked and does not say finished, its process has
+// ended. So of any number of ranks that ended, a living rank finds the last one of each run of
+// neighbours, and each rank looks at one file per interval.
 #include "lib/store/file_meeting.h"
 
 #include <algorithm>
@@ -64,7 +65,7 @@ class FileMeeting final : public StoreMeeting {
     }
   }
 
-  // Takes the place; once.
+  // Takes the place. Called once.
   absl::Status Join(const Stop& stop) {
     ENTRAIN_ASSIGN_OR_RETURN(const Fd turn, LockDirectory(directory_, stop, What()));
     refused_ = TakePlace();
@@ -95,7 +96,8 @@ class FileMeeting final : public StoreMeeting {
     if (now >= watch_again_ns_) {
       watch_again_ns_ = now + kWatchNs;
       if (const int32_t ended = FindEnded(); ended >= 0) {
-        // Without waiting: if others are writing now, the next look finds it again.
+        // Does not wait for the lock: if others write now, the next look finds the ended rank
+        // again.
         FailBy({0}, RankLeft(ended, absl::StrCat("has ended while the ranks were meeting, or in an "
                                                  "earlier run that used ",
                                                  url())));
@@ -109,7 +111,7 @@ class FileMeeting final : public StoreMeeting {
 
   void Finish() override {
     if (lock_.valid()) {
-      // In this order: nobody finds the file unlocked and not finished.
+      // In this order, so that nobody finds the file unlocked and not finished.
       (void)pwrite(lock_.get(), &kFinished, 1, 0);
       lock_.Reset();
     }
@@ -129,7 +131,7 @@ class FileMeeting final : public StoreMeeting {
   std::string url() const { return absl::StrCat("file:", directory_); }
   void FailBy(Deadline by, const absl::Status& why) {
     if (!refused_.ok()) {
-      return;  // told already, or none of its business
+      return;  // told already, or this rank is not concerned
     }
     const auto turn = LockDirectory(directory_, {by}, What());
     if (turn.ok()) {
@@ -143,7 +145,7 @@ class FileMeeting final : public StoreMeeting {
   }
   bool IsUsedBefore(const absl::Status& status) const { return status == UsedBefore(url()); }
 
-  // Under the directory's lock.
+  // The caller holds the directory's lock.
   absl::Status TakePlace() {
     const std::string path = Path(mine_.rank);
     auto taken = ReadSeat(path);
@@ -168,7 +170,7 @@ class FileMeeting final : public StoreMeeting {
     return ReplaceFile(directory_, path, bytes, &lock_);
   }
 
-  // Under the directory's lock. The first one counts.
+  // The caller holds the directory's lock. Only the first failure counts.
   absl::Status WriteFailure(const absl::Status& why) const {
     const std::string path = Path("failed");
     return access(path.c_str(), F_OK) == 0 ? absl::OkStatus()
@@ -187,7 +189,7 @@ class FileMeeting final : public StoreMeeting {
                                                                 " is not one of this store's"));
   }
 
-  // The next ones in rank order that have come.
+  // Reads the entries of the next ranks, in rank order, up to the first that has not joined.
   absl::Status ReadSeats() {
     while (table_.size() < static_cast<size_t>(mine_.size)) {
       const auto rank = static_cast<int32_t>(table_.size());
@@ -206,13 +208,13 @@ class FileMeeting final : public StoreMeeting {
     return absl::OkStatus();
   }
 
-  // The rank that this one watches, when its process has ended; else -1.
+  // Returns the rank that this one watches if its process has ended, else -1.
   int32_t FindEnded() const {
     for (int32_t step = 1; step < mine_.size; ++step) {
       const int32_t rank = (mine_.rank + step) % mine_.size;
       const Fd seat(open(Path(rank).c_str(), O_RDONLY | O_CLOEXEC));
       if (!seat.valid()) {
-        continue;  // has not come
+        continue;  // it has not joined
       }
       if (flock(seat.get(), LOCK_SH | LOCK_NB) != 0) {
         return -1;
@@ -228,8 +230,8 @@ class FileMeeting final : public StoreMeeting {
   const std::string directory_, key_;
   const Entry mine_;
   const Deadline by_;
-  Fd lock_;               // of the own place
-  absl::Status refused_;  // by the store
+  Fd lock_;               // on this rank's own file
+  absl::Status refused_;  // why the store refused the rank
   std::vector<Parts> table_;
   int64_t watch_again_ns_ = 0;
 };

@@ -1,4 +1,4 @@
-// A rank's part in a meeting in a directory.
+// A rank's part in a meeting that is kept in a directory.
 #pragma once
 
 #include <memory>

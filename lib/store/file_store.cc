@@ -1,6 +1,6 @@
-// A directory as a store. Each key is a file, replaced by rename, so that readers need no lock;
-// writers take turns by a lock on the file ".lock", which the kernel releases when its holder dies.
-// Names:
+// A directory as a store. Each key is a file that is replaced by rename, so readers need no lock.
+// Writers exclude each other by a lock on the file ".lock", which the kernel releases when its
+// holder dies. Names:
 //   k<key>   a value (file_access.h escapes the key); holds text(key) text(value)
 //   m...     meetings (file_meeting.cc)
 #include <cerrno>
@@ -31,7 +31,7 @@ struct Stored {
   std::string key, value;
 };
 
-// kNotFound when there is no such file.
+// kNotFound: no such file.
 absl::StatusOr<Stored> ReadStored(const std::string& path) {
   ENTRAIN_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, kMaxFileBytes));
   Reader in(bytes);
@@ -91,7 +91,8 @@ class FileStore final : public RequestStore {
     }
   }
 
-  // With the lock held, so the temporary file has one writer; what a dead one left is overwritten.
+  // The caller holds the lock, so the temporary file has one writer. A dead writer's file is
+  // overwritten.
   absl::StatusOr<std::string> Write(const StoreRequest& request) const {
     const std::string path = Path(FileName(request.key));
     if (request.op == StoreOp::kDelete) {

@@ -1,15 +1,16 @@
-// Keys of a meeting, behind its own key:
+// Keys of a meeting, whose names begin with the meeting's key:
 //   /place/R    counter: how many processes have come as rank R
-//   /entry/R    what rank R brings, and which process it is; gone, or "f": the rank has finished
+//   /entry/R    the entry of rank R, and the name of its process; gone, or "f": the rank has finished
 //   /beat/R     changes every second while rank R waits for more than a second
-//   /came       counter of (size << 21) + 1 a rank: how many have come, and whether they agree on the size
+//   /came       counter, (size << 21) + 1 per rank: how many ranks have come, and whether they agree on the size
 //   /decided    counter: the rank that makes it 1 writes /outcome
 //   /outcome    the table of all entries, by the rank that came last; or why the meeting has failed
 //   /failures   counter: the rank that makes it 1 writes /failed
 //   /failed     why the meeting has failed after /decided
-//   /finished   counter of the ranks that have finished; the last one removes what the meeting leaves
-// Functions are called by the threads that call the meeting and by no other, so a rank beats while it waits or checks.
-// Each rank watches the next one, cyclically: in /proc where that is a process of this host, else its beat.
+//   /finished   counter of the ranks that have finished; the last one removes the keys of the meeting
+// Only threads that call the meeting call the functions, so a rank beats while it waits or checks.
+// Each rank watches the next one, cyclically: in /proc if that is a process of this host, else by
+// its beat.
 #include "lib/store/function_meeting.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ namespace {
 constexpr int kSizeShift = 21;  // sizes and ranks are at most 2^20
 constexpr absl::string_view kFinished = "f";
 constexpr int64_t kLookNs = 200 * kMillisecond, kBeatNs = kSecond, kSilenceNs = 10 * kSecond;
-constexpr size_t kMaxTold = 4096;  // absent ranks that are told
+constexpr size_t kMaxTold = 4096;  // how many absent ranks an error lists
 constexpr int kMaxSleepMs = 20;
 
 std::string ReadAll(const std::string& path) {
@@ -48,10 +49,10 @@ std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-// The start time of a process that runs; empty: it has ended, or there is none.
+// Returns the start time of a running process; empty if it has ended or does not exist.
 std::string StartOf(absl::string_view pid) {
   const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t name_end = stat.rfind(')');  // a name may hold anything
+  const size_t name_end = stat.rfind(')');  // a name may hold any character
   const std::vector<absl::string_view> rest =
       absl::StrSplit(name_end == std::string::npos ? absl::string_view()
                                                    : absl::string_view(stat).substr(name_end + 1),
@@ -61,7 +62,8 @@ std::string StartOf(absl::string_view pid) {
   return runs ? std::string(rest[kStart]) : std::string();
 }
 
-// Where process numbers mean the same: "boot id/namespace of process numbers"; empty: unknown.
+// Returns "boot id/process namespace". Process numbers are comparable only where this is equal.
+// Empty: unknown.
 std::string NumberSpace() {
   std::array<char, 64> space{};
   const std::string boot = ReadAll("/proc/sys/kernel/random/boot_id");
@@ -70,7 +72,7 @@ std::string NumberSpace() {
              : absl::StrCat(absl::StripSuffix(boot, "\n"), "/", space.data());
 }
 
-// A process, as others find it: number space, number, start time.
+// The name of a process for other processes: number space, number, start time.
 struct ProcessName {
   std::string space, pid, start;
   static ProcessName Own() {
@@ -109,7 +111,7 @@ class FunctionMeeting final : public StoreMeeting {
     }
   }
 
-  // Takes the place; once.
+  // Takes the place. Called once.
   absl::Status Join() {
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t claims, calls_->Add(OfRank("place", rank()), 1));
     if (claims == 1) {
@@ -122,7 +124,7 @@ class FunctionMeeting final : public StoreMeeting {
       ENTRAIN_ASSIGN_OR_RETURN(const int64_t finished, calls_->Add(Key("finished"), 0));
       if (finished == ranks - 1) {
         failure_ = UsedBefore(calls_->url());
-        // As it was, for the next one that comes.
+        // Restores the counters for the next process that comes.
         ENTRAIN_RETURN_IF_ERROR(calls_->Add(Key("came"), -one).status());
         return calls_->Add(OfRank("place", rank()), -1).status();
       }
@@ -130,7 +132,7 @@ class FunctionMeeting final : public StoreMeeting {
                                        ? PlaceTaken(calls_->url(), rank(), static_cast<int>(claims))
                                        : SizesDifferHere(sizes);
       Fail(refused);
-      failure_ = refused;  // this rank's own, whatever has failed the others before
+      failure_ = refused;  // this rank's own error, whatever failed the others before
     } else if (!mine_.entry.unable.ok()) {
       Fail(mine_.entry.unable);
     } else if (ranks == mine_.entry.size) {
@@ -182,14 +184,15 @@ class FunctionMeeting final : public StoreMeeting {
 
   void Fail(const absl::Status& why) override {
     if (!failure_.ok()) {
-      return;  // told already, or none of its business
+      return;  // told already, or this rank is not concerned
     }
     failure_ = why;
-    // The first failure counts: the others read it in the place of the table, or behind it.
+    // Only the first failure counts. The others read it in the place of the table, or after the
+    // table.
     for (const auto& [claim, place] : {std::pair("decided", "outcome"), {"failures", "failed"}}) {
       const auto claims = calls_->Add(Key(claim), 1);
       if (!claims.ok()) {
-        return;  // the functions have failed; the others have their own
+        return;  // the functions have failed; the other ranks notice that themselves
       }
       if (*claims == 1) {
         calls_->Set(Key(place), EncodeFailed(why)).IgnoreError();
@@ -266,7 +269,7 @@ class FunctionMeeting final : public StoreMeeting {
     return brought;
   }
 
-  // By the rank that has come last: all entries are there.
+  // Called by the rank that came last, so all entries are there.
   absl::Status PublishTable() {
     std::vector<Parts> table;
     for (int32_t r = 0; r < mine_.entry.size; ++r) {
@@ -277,7 +280,7 @@ class FunctionMeeting final : public StoreMeeting {
     return claims == 1 ? calls_->Set(Key("outcome"), EncodeTable(table)) : absl::OkStatus();
   }
 
-  // `sizes`: the sum of those of all that have come.
+  // `sizes`: the sum of the sizes of all ranks that have come.
   absl::Status SizesDifferHere(int64_t sizes) const {
     for (int32_t r = 0; r < std::min<int64_t>(sizes, kMaxMeetingSize); ++r) {
       const auto other = r == rank() ? absl::NotFoundError("") : BroughtBy(r);
@@ -291,7 +294,7 @@ class FunctionMeeting final : public StoreMeeting {
     return PlaceTaken(calls_->url(), rank(), 2);
   }
 
-  // Beats, and looks whether the next rank has ended.
+  // Beats, and checks whether the next rank has ended.
   absl::Status Watch() {
     const int64_t now = Clock::Real().Now();
     if (now < watch_again_ns_ || next_ == rank()) {
@@ -347,11 +350,12 @@ class FunctionMeeting final : public StoreMeeting {
   const std::string key_;
   const Brought mine_;
   const int32_t next_;    // the rank that this one watches
-  absl::Status failure_;  // of the meeting; or why the store has refused this rank
+  absl::Status failure_;  // of the meeting, or why the store refused this rank
   bool has_outcome_ = false, finished_ = false;
   int64_t look_again_ns_ = 0, watch_again_ns_ = 0, beat_again_ns_ = 0;
   int64_t beats_ = 0;
-  // The next rank's process, once it has come; whether this host runs it; its last beat, and when that was heard.
+  // The process of the next rank, once that has come; whether it runs on this host; its last beat,
+  // and when that changed.
   std::optional<ProcessName> watched_;
   bool has_looked_ = false, is_here_ = false;
   std::string heard_;

@@ -1,4 +1,4 @@
-// A rank's part in a meeting over a store of functions.
+// A rank's part in a meeting over a store that consists of the user's functions.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,7 @@
 namespace entrain {
 namespace {
 
-constexpr size_t kFirstRoom = 4 << 10;  // for a value, before its length is known
+constexpr size_t kFirstRoom = 4 << 10;  // for a value whose length is not known yet
 constexpr int64_t kSliceNs = 200 * kMillisecond, kFlagSliceNs = 20 * kMillisecond;
 constexpr int kMaxSleepMs = 20;
 
@@ -58,7 +58,7 @@ class FunctionStore final : public RequestStore {
     }
   }
 
-  // A function that does not wait itself is asked again after 1 to 20 ms.
+  // A function that does not wait is called again after 1 to 20 ms.
   absl::StatusOr<std::string> Wait(const StoreRequest& request, const Stop& stop) const {
     for (int sleep_ms = 1;; sleep_ms = std::min(2 * sleep_ms, kMaxSleepMs)) {
       auto value = calls_->Get(request.key, GetSliceNs(stop));
@@ -123,7 +123,7 @@ absl::StatusOr<std::string> FunctionCalls::Get(const std::string& key, int64_t t
     if (whole) {
       return value;
     }
-    timeout_ns = 0;  // it is there
+    timeout_ns = 0;  // the key exists
   }
 }
 

@@ -1,4 +1,5 @@
-// A store made of its user's functions: set, get, add, and perhaps remove, of a map that somebody else keeps.
+// A store that consists of its user's functions: set, get, add and, optionally, remove, on a map
+// that the user keeps.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@
 
 namespace entrain {
 
-// entrain_store_functions_t (include/entrain/store.h) with its rules. Each returns an entrain_status_t.
+// entrain_store_functions_t (include/entrain/store.h states the rules). Each function returns an
+// entrain_status_t.
 struct StoreFunctions {
   void* user = nullptr;
   int32_t (*set)(void* user, const char* key, const void* value, size_t bytes) = nullptr;
@@ -25,7 +27,8 @@ struct StoreFunctions {
   void (*release)(void* user) = nullptr;                     // null: nothing to release
 };
 
-// The functions, called with checks: every error names the store, the function and the key.
+// Calls the functions and checks their results. Every error names the store, the function and the
+// key.
 class FunctionCalls {
  public:
   FunctionCalls(const StoreFunctions& functions, std::string url)
@@ -35,12 +38,13 @@ class FunctionCalls {
   FunctionCalls& operator=(const FunctionCalls&) = delete;
 
   absl::Status Set(const std::string& key, const std::string& value) const;
-  // Waits for the key for `timeout_ns`, and longer if the function does. kNotFound: there was none.
+  // Waits for the key for `timeout_ns`, or longer if the function does. kNotFound: the key did not
+  // appear.
   absl::StatusOr<std::string> Get(const std::string& key, int64_t timeout_ns) const;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) const;
-  // kUnimplemented without the function.
+  // kUnimplemented: there is no such function.
   absl::Status Remove(const std::string& key) const;
-  // The same for a key that is in nobody's way: a failure is logged.
+  // Removes a key that does no harm if it stays. Logs a failure.
   void Forget(const std::string& key) const;
   bool removes() const { return functions_.remove != nullptr; }
   const std::string& url() const { return url_; }
@@ -52,12 +56,12 @@ class FunctionCalls {
   const std::string url_;
 };
 
-// A call of `get` waits no longer than this before the store looks at a Stop again.
+// Returns how long one call of `get` may wait before the store looks at a Stop again.
 int64_t GetSliceNs(const Stop& stop);
 
-// `host`: as Store::host. The store has no compare-and-set (kUnimplemented), and refuses keys with a zero byte. Functions
-// are called by the threads that call the store and its meetings, and by no other; `release` by the thread that lets
-// go of it last.
+// `host`: see Store::host. The store has no compare-and-set (kUnimplemented), and refuses keys with
+// a zero byte. Only threads that call the store or its meetings call the functions. The thread that
+// drops the last reference calls `release`.
 std::shared_ptr<Store> MakeFunctionStore(const StoreFunctions& functions, std::string host);
 
 }  // namespace entrain

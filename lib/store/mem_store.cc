@@ -88,7 +88,7 @@ class MemMeeting final : public StoreMeeting {
   template <typename Function>
   void Change(const Function& function) {
     if (!refused_.ok()) {
-      return;  // somebody else has the place, or there is no meeting
+      return;  // another process has the place, or there is no meeting
     }
     std::lock_guard<std::mutex> lock(store_->mutex_);
     function(store_->meetings_);
@@ -114,7 +114,8 @@ absl::StatusOr<std::unique_ptr<StoreMeeting>> MemStore::Join(const std::string& 
       std::make_unique<MemMeeting>(shared_from_this(), key, entry.rank, joined));
 }
 
-// The names of this process. A name without holders is free again, and its store gone.
+// The names of this process. When a name's last holder is gone, its store is destroyed and the name
+// is free.
 struct Names {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Store>> stores;

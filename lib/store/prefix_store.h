@@ -1,4 +1,4 @@
-// A part of another store: every key gets a prefix.
+// A part of another store: adds a prefix to every key.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace entrain {
 
-// url() and host() are the base's: others reach the same part by opening it and giving the same
+// url() and host() are the base store's. Other processes open the base store and give the same
 // prefix. The prefix counts toward kMaxStoreKey.
 std::shared_ptr<Store> WithPrefix(std::shared_ptr<Store> base, absl::string_view prefix);
 

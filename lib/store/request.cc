@@ -44,7 +44,7 @@ bool IsKnown(StoreOp op) {
   return op >= StoreOp::kSet && op <= StoreOp::kDelete;
 }
 
-// Keys and values come from anywhere; messages stay one short printable line.
+// Returns one short printable line, since keys and values may hold any bytes.
 std::string Quote(absl::string_view text) {
   constexpr size_t kShown = 64;
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShown)),
@@ -113,7 +113,7 @@ bool IsRefused(const StoreRequest& request, const std::string* old) {
 }
 
 size_t StoreTable::CostOf(const std::string& key, size_t bytes) {
-  constexpr size_t kKeyBytes = 128;  // of bookkeeping
+  constexpr size_t kKeyBytes = 128;  // for bookkeeping
   return key.size() + bytes + kKeyBytes;
 }
 

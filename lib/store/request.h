@@ -1,5 +1,5 @@
-// One operation on a store as a value. What the operations mean is written once, here; the stores
-// differ only in where the map lives. The encodings are what crosses the wire (docs/store.md
+// One operation on a store, as a value. This unit alone defines the meaning of the operations; the
+// stores differ only in where they keep the map. The encodings are those of the wire (docs/store.md
 // draws them).
 #pragma once
 
@@ -23,7 +23,7 @@ enum class StoreOp : uint8_t {
   kTryGet = 3,
   kAdd = 4,
   kCompareAndSet = 5,
-  // Of meetings (gathering.h), between a client and a server.
+  // Requests of meetings (gathering.h), from a client to a server.
   kJoin = 6,
   kAbsent = 7,
   kFail = 8,
@@ -42,26 +42,28 @@ struct StoreRequest {
   int64_t delta = 0;     // kAdd
 };
 
-// Sizes within the limits of store.h. Errors name the key.
+// Checks the sizes against the limits of store.h. Errors name the key.
 absl::Status CheckRequest(const StoreRequest& request);
 
-// What the key holds after kSet, kAdd or kCompareAndSet when it held `old` (null: absent). Pure.
-// kInvalidArgument: kAdd to something that is no decimal integer, or past the range of int64.
+// Returns the value of the key after kSet, kAdd or kCompareAndSet if it held `old` (null: absent).
+// kInvalidArgument: kAdd to a value that is not a decimal integer, or a sum beyond int64.
 absl::StatusOr<std::string> ValueAfter(const StoreRequest& request, const std::string* old);
 
-// A kCompareAndSet that finds something other than what it expected: nothing may be written, not
-// even an absent key.
+// Returns true for a kCompareAndSet that finds another value than the expected one. Nothing may
+// then be written, not even an absent key.
 bool IsRefused(const StoreRequest& request, const std::string* old);
 
-// What a map holds: keys, values, and bookkeeping for each key. In all, and set by one client.
+// Limits of a map's size (keys, values, and bookkeeping for each key): in all, and for the keys
+// that one client has set.
 constexpr size_t kMaxTableBytes = size_t{256} << 20, kMaxClientBytes = size_t{64} << 20;
 
-// The map itself, without waiting. Not thread-safe.
+// The map itself. Never waits. Not thread-safe.
 class StoreTable {
  public:
-  // The answer: a value, or a number in decimal, or nothing to kDelete. kGet and kTryGet: kNotFound when the key is
-  // absent. kResourceExhausted names the limit that a value would exceed. `client`: whoever asks; the last that has
-  // written a key bears its bytes. `changed`: whether somebody waiting for request.key should look again.
+  // Executes the request. Returns a value, a decimal number, or an empty text for kDelete.
+  // kNotFound: kGet or kTryGet of an absent key. kResourceExhausted names the limit that a value
+  // would exceed. `client`: the client that asks; a key's bytes count for the client that wrote it
+  // last. `changed`: set to true if clients that wait for request.key should look again.
   absl::StatusOr<std::string> Apply(const StoreRequest& request, absl::string_view client,
                                     bool* changed);
 
@@ -69,11 +71,12 @@ class StoreTable {
   struct Held {
     std::string value, client;
   };
-  // What a key with so many bytes of value counts for.
+  // Returns the bytes that a key with a value of `bytes` bytes counts for.
   static size_t CostOf(const std::string& key, size_t bytes);
-  // Takes what a key costs from whoever bears it.
+  // Subtracts a key's bytes from the sums.
   void Refund(const std::string& key, const Held& old);
-  // What `key` with `bytes` of value in the place of `old` would make of the sums; on an error nothing has changed.
+  // Changes the sums as if a value of `bytes` bytes replaced `old`. On an error nothing has
+  // changed.
   absl::Status Charge(const std::string& key, size_t bytes, absl::string_view client,
                       const Held* old);
 
@@ -82,19 +85,19 @@ class StoreTable {
   size_t bytes_ = 0;
 };
 
-// Largest encodings of anything CheckRequest accepts, and of its answer; longer ones are refused
-// unread.
+// The largest encodings of a request that CheckRequest accepts, and of its reply. Longer ones are
+// refused unread.
 constexpr size_t kMaxRequestBytes = 2 * kMaxStoreValue + kMaxStoreKey + 64;
 constexpr size_t kMaxReplyBytes = kMaxStoreValue + 64;
 
 std::string EncodeRequest(const StoreRequest& request);
-// Malformed or beyond the limits: kInvalidArgument.
+// kInvalidArgument: malformed or beyond the limits.
 absl::StatusOr<StoreRequest> DecodeRequest(absl::string_view bytes);
 std::string EncodeReply(const absl::StatusOr<std::string>& answer);
-// Malformed: kDataLoss. Otherwise what EncodeReply was given.
+// Returns the answer that EncodeReply took. kDataLoss: malformed.
 absl::StatusOr<std::string> DecodeReply(absl::string_view bytes);
 
-// A Store whose operations all pass one function.
+// A Store that maps all its operations to one function.
 class RequestStore : public Store {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) final;
@@ -109,7 +112,7 @@ class RequestStore : public Store {
                                                      const Stop& stop) final;
 
  protected:
-  // `request` has passed CheckRequest. kGet waits for the key.
+  // `request` has passed CheckRequest. A kGet waits for the key.
   virtual absl::StatusOr<std::string> Do(const StoreRequest& request, const Stop& stop) = 0;
   // `key` and `entry` are within the limits.
   virtual absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(const std::string& key,
@@ -120,14 +123,14 @@ class RequestStore : public Store {
   absl::StatusOr<std::string> Checked(const StoreRequest& request, const Stop& stop);
 };
 
-// Until when a rank may try to say what it says last in a meeting that it joined with the deadline `by`: for 2 s, and no
-// more than 230 ms beyond `by`. Who comes later tries once.
+// Returns the deadline for a rank's last message in a meeting that it joined with the deadline
+// `by`: 2 s from now, but at most 230 ms after `by`. If that has passed, the rank tries once.
 Deadline LastWordBy(Deadline by);
 
-// "store URL: get of key "x"", for messages.
+// Returns "store URL: get of key "x"", for messages.
 std::string Describe(absl::string_view url, const StoreRequest& request);
 
-// The stores, by kind. `where` is the URL without its scheme.
+// Open the stores, one function per kind. `where` is the URL without its scheme.
 absl::StatusOr<std::shared_ptr<Store>> OpenMemStore(absl::string_view where);
 absl::StatusOr<std::shared_ptr<Store>> OpenFileStore(absl::string_view where, const Stop& stop);
 absl::StatusOr<std::shared_ptr<Store>> OpenTcpStore(absl::string_view where, absl::string_view key,

@@ -1,7 +1,8 @@
-// Rendezvous: meetings of ranks, and a small shared map, by which ranks find each other; nothing else afterwards.
+// A store: meetings of ranks, and a small shared map, by which ranks find each other. It is not
+// used after that.
 //
-// Thread safety: a Store may be used from any thread. Every blocking call ends by its Stop: the
-// deadline (TIMED_OUT naming the key) or the cancel flag (ABORTED).
+// Thread safety: any thread may use a Store. Its Stop ends every blocking call: the deadline with
+// TIMED_OUT naming the key, the cancel flag with ABORTED.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +21,32 @@ namespace entrain {
 constexpr size_t kMaxStoreKey = 512;
 constexpr size_t kMaxStoreValue = 1 << 20;
 
-// What a rank brings to a meeting: up to 64 texts, 64 KiB in all. A text that many ranks have in the same place travels
-// once.
+// The texts that a rank brings to a meeting: at most 64, and 64 KiB in all. A text that many ranks
+// have at the same index travels once.
 using Parts = std::vector<std::string>;
 
-// A rank's part in a meeting of ranks (Store::Join): each brings its parts, each gets those of all. A meeting that has
-// failed stays so, and all its ranks learn the first reason: a rank was claimed twice, sizes differ, a rank failed it, or
-// a rank has ended, by kill -9 too, before its Finish. The store notices that within a second, where the rank's host still
-// answers, and otherwise within ten. One thread at a time; must not outlive the store.
+// A rank's part in a meeting of ranks (Store::Join): each rank brings its parts and gets those of
+// all. A failure of a meeting is final, and all ranks learn the first reason: two processes claimed
+// one rank, sizes differ, a rank failed the meeting, or a rank's process has ended before its
+// Finish, by kill -9 too. The store notices such an end within one second if the rank's host still
+// answers, otherwise within ten. One thread at a time. Must not outlive the store.
 class StoreMeeting {
  public:
-  // Not after Finish: the rank gives up, and the meeting fails.
+  // Without Finish before: the rank gives up, and the meeting fails.
   virtual ~StoreMeeting() = default;
-  // Blocks until all ranks have joined. Returns what they brought, by rank, or why the meeting has failed.
-  // kDeadlineExceeded, kAborted: `stop`; the rank is still part of the meeting.
+  // Blocks until all ranks have joined. Returns the parts by rank, or the reason why the meeting
+  // has failed. kDeadlineExceeded and kAborted come from `stop`: the rank is still part of the
+  // meeting.
   virtual absl::StatusOr<std::vector<Parts>> Wait(const Stop& stop) = 0;
-  // Why the meeting has failed since all ranks came; OK if it has not, as far as is known. Never blocks.
+  // Returns the reason if the meeting has failed since all ranks joined, else OK, as far as this
+  // process knows. Never blocks.
   virtual absl::Status Check() = 0;
   // Fails the meeting for all its ranks.
   virtual void Fail(const absl::Status& why) = 0;
-  // This rank needs the others no more: its end is no failure from now on.
+  // Says that this rank does not need the others any more: from now on its end is no failure.
   virtual void Finish() = 0;
-  // Ranks that have not joined, the first 4096 at most. A server's answer is awaited for two round trips beyond `stop`.
+  // Returns the ranks that have not joined, at most the first 4096. Waits for a server's answer up
+  // to two round trips longer than `stop`.
   virtual absl::StatusOr<std::vector<int>> Absent(const Stop& stop) = 0;
 };
 
@@ -49,42 +54,47 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual absl::Status Set(absl::string_view key, absl::string_view value, const Stop& stop) = 0;
-  // Waits until the key exists.
+  // Blocks until the key exists.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, const Stop& stop) = 0;
-  // kNotFound when the key does not exist now.
+  // kNotFound: the key does not exist now.
   virtual absl::StatusOr<std::string> TryGet(absl::string_view key, const Stop& stop) = 0;
-  // Adds to a decimal integer (absent: 0) and returns the sum. Atomic.
+  // Adds to a decimal integer (an absent key counts as 0) and returns the sum. Atomic.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, const Stop& stop) = 0;
-  // Sets the key to `desired` if it holds `expected` (absent counts as empty); returns what it
-  // holds afterwards.
+  // Sets the key to `desired` if it holds `expected` (an absent key counts as empty). Returns the
+  // value that the key holds afterwards.
   virtual absl::StatusOr<std::string> CompareAndSet(absl::string_view key,
                                                     absl::string_view expected,
                                                     absl::string_view desired,
                                                     const Stop& stop) = 0;
-  // Removes a key, also one that Add counts in; OK if there is none.
+  // Removes a key, also a counter. OK if there is no such key.
   virtual absl::Status Delete(absl::string_view key, const Stop& stop) = 0;
-  // Takes the place of `rank` in the meeting `key` of `size` ranks and brings `mine`, in one request. An error instead of
-  // parts: the rank cannot take part; the meeting fails by it at once. Does not wait for the other ranks.
+  // Takes the place of `rank` in the meeting `key` of `size` ranks and brings `mine`, in one
+  // request. If `mine` is an error, the rank cannot take part, and the meeting fails at once. Does
+  // not wait for the other ranks.
   virtual absl::StatusOr<std::unique_ptr<StoreMeeting>> Join(absl::string_view key, int rank,
                                                              int size,
                                                              const absl::StatusOr<Parts>& mine,
                                                              const Stop& stop) = 0;
-  // The URL by which other processes open the same store. mem: stores name themselves.
+  // Returns the URL by which other processes open this store. A mem: store returns its own URL.
   virtual std::string url() const = 0;
-  // The server's host, to choose the interface that leads there; empty when there is none.
+  // Returns the server's host, by which a rank chooses the interface that leads there. Empty: no
+  // server.
   virtual std::string host() const { return {}; }
 };
 
-// "mem:NAME" (this process; the same name is the same store while somebody holds it), "local:NAME"
-// (a server among this user's processes on this host; also retried), "file:DIRECTORY" (one
-// machine), "tcp://HOST:PORT[,HOST:PORT...]" (a server elsewhere; connecting retries until `stop`
-// ends it, then the error names the addresses tried). `key`: pre-shared key, empty for none.
+// Opens a store:
+//   "mem:NAME"                          in this process; one store per NAME as long as it has a holder
+//   "local:NAME"                        a server among this user's processes on this host
+//   "file:DIRECTORY"                    one machine
+//   "tcp://HOST:PORT[,HOST:PORT...]"    a server elsewhere
+// local: and tcp: retry until `stop` ends them; the error then names the addresses tried. `key`:
+// the pre-shared key, empty for none.
 absl::StatusOr<std::shared_ptr<Store>> OpenStore(absl::string_view url, absl::string_view key,
                                                  const Stop& stop);
 
-// Serves a tcp or a local store from this process, on a thread of its own, until the returned store
-// is destroyed: "tcp://HOST:PORT", port 0: the kernel chooses, and url() says which; "local:NAME".
-// Port or name in use: FAILED_PRECONDITION naming it.
+// Serves a tcp or local store from this process, on a thread of its own, until the returned store
+// is destroyed. URL: "local:NAME", or "tcp://HOST:PORT", where port 0 lets the kernel choose and
+// url() returns the result. FAILED_PRECONDITION names a port or name that is in use.
 absl::StatusOr<std::shared_ptr<Store>> ServeStore(absl::string_view url, absl::string_view key);
 
 }  // namespace entrain

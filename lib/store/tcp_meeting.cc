@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadStep = 64 << 10;
 
-// The shortest that the kernel has seen; 0: unknown, or a socket of this host.
+// Returns the smallest round trip time that the kernel has measured; 0: unknown, or a local socket.
 int64_t RoundTripNs(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
@@ -56,7 +56,8 @@ class TcpMeeting final : public StoreMeeting {
     const Stop stop{LastWordBy(by_)};
     Say(StoreOp::kFinish, "", stop);
     if (serves_) {
-      // The server answers when it has told the others that it may end; this process may end right afterwards.
+      // The server answers when it has told the others that it may end. This process may end right
+      // afterwards.
       ReadUntil(stop, [this] { return told_server_ && server_rank_ < 0; }).IgnoreError();
     }
   }
@@ -71,7 +72,7 @@ class TcpMeeting final : public StoreMeeting {
   }
 
  private:
-  // Best effort: a server that has gone is found out by reading.
+  // Best effort: a read finds out that the server is gone.
   void Say(StoreOp op, std::string value, const Stop& stop) {
     StoreRequest request;
     request.op = op;
@@ -98,7 +99,8 @@ class TcpMeeting final : public StoreMeeting {
     return absl::OkStatus();
   }
 
-  // Reads what there is, and acts on what is whole. `more`: there may be more at once.
+  // Reads the bytes that are there and handles the complete messages. `more`: there may be more at
+  // once.
   void Receive(bool* more) {
     const size_t had = in_.size();
     in_.resize(had + kReadStep);
@@ -108,7 +110,7 @@ class TcpMeeting final : public StoreMeeting {
     TakeFrames();
     if (!got.ok()) {
       ended_ = true;
-      // A server that belongs to no rank may end once all have come.
+      // A server that belongs to no rank may end once all have joined.
       if (over_.ok() && (server_rank_ >= 0 || (!told_server_ && !table_seen_))) {
         over_ = ServerEnded(url_, server_rank_);
       }

@@ -1,5 +1,5 @@
-// A rank's part in a meeting over a server: the connection on which it has joined. The server takes the connection's end
-// for the rank's.
+// A rank's part in a meeting over a server. It owns the connection on which the rank joined. If the
+// connection ends, the server assumes that the rank has ended.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,9 @@
 
 namespace entrain {
 
-// On `fd` a kJoin for `key` has been sent, and nothing has been received since. `serves`: the server is in this process. `by`:
-// the deadline of joining, which that of what is said last follows (LastWordBy).
+// The caller has sent a kJoin for `key` on `fd` and received nothing since. `serves`: the server is
+// in this process. `by`: the deadline of the join, from which the deadline of the last message
+// follows (LastWordBy).
 std::unique_ptr<StoreMeeting> OnConnection(Fd fd, std::string url, std::string key, bool serves,
                                            Deadline by);
 

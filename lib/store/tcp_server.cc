@@ -23,7 +23,7 @@ constexpr uint64_t kListenerId = 0, kStopId = 1;
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kReadStep = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
-constexpr int kSweepMs = 500;  // how late a stranger may be noticed past its time
+constexpr int kSweepMs = 500;  // how late a stranger's time-out may be noticed
 constexpr int64_t kAcceptPauseNs = 100 * kMillisecond;
 
 absl::Status AddToEpoll(int epoll, int fd, uint64_t id, uint32_t events) {
@@ -45,7 +45,7 @@ struct TcpStoreServer::Client {
         handshake(false, Purpose::kStore, self, key),
         deadline(Deadline::After(kHandshakeNs)) {}
 
-  // How many more bytes may be read now.
+  // Returns how many more bytes may be read now.
   size_t Wanted() const {
     if (!handshake.done()) {
       return handshake.wanted() - in.size();
@@ -64,14 +64,14 @@ struct TcpStoreServer::Client {
   Handshake handshake;
   Deadline deadline;  // of the handshake
   std::string in;
-  bool refused = false;  // there was no room for the request: of it the rest is read and forgotten
-  size_t skipped = 0;    // so much of it has been
+  bool refused = false;  // no room for the request: its rest is read and dropped
+  size_t skipped = 0;    // how many bytes were dropped
   std::deque<Frame> out;
   size_t out_done = 0;   // bytes of out.front() that have left
   bool waiting = false;  // its request is parked under `wanted_key`
   std::string wanted_key;
   std::string meeting;
-  int32_t rank = -1;     // in that meeting; -1: it has joined none
+  int32_t rank = -1;     // in that meeting; -1: none joined
   uint32_t watched = 0;  // the epoll events asked for
 };
 
@@ -88,7 +88,7 @@ TcpStoreServer::TcpStoreServer(Listener listener, absl::string_view key)
   RandomBytes(self_.data(), self_.size());
 }
 
-// Only sockets of the internet have ports.
+// Only internet sockets have ports.
 bool TcpStoreServer::local() const {
   return listener_.address.port() == 0;
 }
@@ -110,7 +110,7 @@ absl::Status TcpStoreServer::Prepare() {
 TcpStoreServer::~TcpStoreServer() {
   if (thread_.joinable()) {
     const uint64_t one = 1;
-    // Cannot fail: the counter is far from its end.
+    // Cannot fail: the eventfd's counter is far from its maximum.
     [[maybe_unused]] const ssize_t put = write(stop_event_.get(), &one, sizeof(one));
     thread_.join();
   }
@@ -155,7 +155,7 @@ void TcpStoreServer::AcceptSome() {
     auto fd = Accept(listener_.fd.get(), &from);
     if (!fd.ok()) {
       ENTRAIN_LOG(kWarning, "store server ", name(), ": ", fd.status().message());
-      // Out of descriptors: the listener would stay readable and the loop would spin.
+      // Out of descriptors: the listener would stay readable, and the loop would spin.
       PauseAccepting(Clock::Real().Now() + kAcceptPauseNs);
       return;
     }
@@ -171,7 +171,7 @@ void TcpStoreServer::AcceptSome() {
     const uint64_t id = next_id_++;
     auto client = std::make_unique<Client>(*std::move(fd), from, self_, key_);
     if (!AddToEpoll(epoll_.get(), client->fd.get(), id, 0).ok()) {
-      continue;  // no room in the kernel: this one is closed, the others go on
+      continue;  // the kernel has no room: drops this connection only
     }
     client->out.push_back(MakeFrame(client->handshake.TakeOutput(), &transit_bytes_));
     Client& added = *clients_.emplace(id, std::move(client)).first->second;
@@ -199,7 +199,7 @@ void TcpStoreServer::ResumeAccepting() {
   const int64_t now = accepting_ ? 0 : Clock::Real().Now();
   if (!accepting_ && now >= std::max(accept_again_ns_, PlaceAt())) {
     accepting_ = AddToEpoll(epoll_.get(), listener_.fd.get(), kListenerId, EPOLLIN).ok();
-    accept_again_ns_ = now + kAcceptPauseNs;  // if that failed
+    accept_again_ns_ = now + kAcceptPauseNs;  // matters only if AddToEpoll failed
   }
 }
 
@@ -229,11 +229,12 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
     return;  // dropped earlier in this turn
   }
   Client& client = *found->second;
-  // A client that is answered one request at a time has nothing to say while it waits: data then is
-  // a violation, and RDHUP means that nobody waits any more.
+  // A client that waits for its answer must not send anything. Data is then a violation, and RDHUP
+  // means that the client does not wait any more.
   const bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0 ||
                     (client.waiting && (events & (EPOLLIN | EPOLLRDHUP)) != 0);
-  // A rank that has finished says so and closes at once: the request is read before the end is believed.
+  // A rank that has finished sends that and closes at once, so the request is read before the end
+  // is handled.
   const bool fine = Flush(client) && Advance(id, client);
   if (gone || !fine) {
     Drop(id);
@@ -242,7 +243,8 @@ void TcpStoreServer::Serve(uint64_t id, uint32_t events) {
   Watch(id, client);
 }
 
-// Reads and acts until the socket is dry or the client has to wait. False: the connection is over.
+// Reads and handles requests until the socket has no more data or the client must wait. Returns
+// false if the connection is over.
 bool TcpStoreServer::Advance(uint64_t id, Client& client) {
   while (!client.Busy()) {
     const auto got =
@@ -289,7 +291,7 @@ bool TcpStoreServer::ConsumeHandshake(uint64_t id, Client& client) {
   if (!status.ok()) {
     ENTRAIN_LOG(kInfo, "store server ", name(), ": refused ", client.address.ToString(), ": ",
                 status.message());
-    Flush(client);  // the refusal, which tells the client why
+    Flush(client);  // the refusal tells the client the reason
     return false;
   }
   if (client.handshake.done()) {
@@ -445,7 +447,7 @@ absl::Status TcpStoreServer::Full() {
                    " bytes of unfinished requests and unread answers, which is the limit"));
 }
 
-// Of a connection that has `had` bytes in transit, for `more`.
+// Returns true if a connection with `had` bytes in transit may have `more`.
 bool TcpStoreServer::HasRoom(size_t had, size_t more) const {
   return had + more <= kSmallBytes || transit_bytes_ + more <= kMaxTransitBytes;
 }
@@ -467,8 +469,8 @@ TcpStoreServer::Frame TcpStoreServer::ReplyOf(const absl::StatusOr<std::string>&
   return FrameOf(EncodeReply(fits ? answer : Full()));
 }
 
-// A failed flush is left for the event that comes with it, so that nobody is dropped from under a
-// caller's feet.
+// A failed flush is left to the event that follows it, so that no client is destroyed while a
+// caller uses it.
 void TcpStoreServer::Send(uint64_t id, Client& client, Frame frame) {
   client.out.push_back(std::move(frame));
   Flush(client);
@@ -525,7 +527,7 @@ void TcpStoreServer::Drop(uint64_t id) {
   if (client->meets() && meetings_.Leave(client->meeting, client->rank, true)) {
     Announce(client->meeting);
   }
-  // Closing the descriptor takes it out of epoll.
+  // Closing the descriptor removes it from epoll.
 }
 
 void TcpStoreServer::Farewell() {
@@ -534,7 +536,7 @@ void TcpStoreServer::Farewell() {
   for (const auto& [id, client] : clients_) {
     if (client->waiting || client->meets()) {
       client->out.push_back(client->waiting ? to_waiting : to_ranks);
-      Flush(*client);  // what does not fit at once is lost; the client then sees the connection end
+      Flush(*client);  // bytes that do not fit now are lost; the client sees the connection end
     }
   }
   clients_.clear();

@@ -1,19 +1,22 @@
-// The server of a tcp or local store: one thread, epoll, the map of request.h behind the handshake
-// of lib/net.
+// The server of a tcp or local store: one thread with epoll, which serves the map of request.h
+// behind the handshake of lib/net.
 //
 // Invariants:
-//   1 Before a connection has proved itself it costs a fixed kilobyte or so, at most kHandshakeNs, and one of at most
-//     kMaxStrangers places (PlacesForStrangers). When those are full the oldest stranger goes, but each has kProofNs to
-//     prove itself: until then nobody else is accepted.
-//   2 A connection is read no further than one request, and not at all while that request is parked or its answer is
-//     unsent, so it costs at most one request and one answer. Equal answers to many are one.
-//   3 Memory grows with bytes that arrived, never with lengths that were announced.
-//   4 Whatever one connection does ends at most that connection, and the meeting that it has joined: a connection that
-//     ends before its rank has finished is a rank that has ended. At a limit of 5, whoever adds to it is refused, a rank
-//     that joins with its meeting, and nobody else.
-//   5 The map and the meetings are bounded (request.h, gathering.h), the latter with their tables that have not left. So
-//     are requests that have not come whole and other answers that have not left, together: kMaxTransitBytes, and
-//     kSmallBytes for each connection. So handshakes, and what ranks say in a meeting, have room always.
+// 1 A stranger is a connection that has not proved itself yet. It costs about one kilobyte, lasts at
+//   most kHandshakeNs, and takes one of at most kMaxStrangers places (PlacesForStrangers). If all
+//   places are taken, the oldest stranger is closed, but not before it had kProofNs to prove itself.
+//   Until then no connection is accepted.
+// 2 The server reads at most one request ahead from a connection, and nothing while that request is
+//   parked or its answer is unsent. So a connection costs at most one request and one answer. Equal
+//   answers to many connections share their memory.
+// 3 Memory grows with bytes that arrived, never with lengths that were announced.
+// 4 A connection can end only itself and the meeting that it has joined. If it ends before its rank
+//   has finished, the rank counts as ended. At a limit of 5 the server refuses only the request that
+//   would exceed it; a refused join fails its meeting.
+// 5 The map is bounded (request.h), and so are the meetings (gathering.h), including their unsent
+//   tables. Incomplete requests and all other unsent answers together are bounded by
+//   kMaxTransitBytes, plus kSmallBytes per connection, so handshakes and the messages of a rank in a
+//   meeting always have room.
 #pragma once
 
 #include <cstdint>
@@ -42,10 +45,10 @@ class TcpStoreServer {
   static constexpr size_t kMaxTransitBytes = size_t{256} << 20;
   static constexpr size_t kSmallBytes = 4 << 10;
 
-  // Serves from its own thread at once.
+  // Begins to serve at once, on its own thread.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Start(Listener listener,
                                                                absl::string_view key);
-  // Answers clients that wait with kUnavailable, closes all connections, ends the thread.
+  // Answers waiting clients with kUnavailable, closes all connections, and ends the thread.
   ~TcpStoreServer();
 
  private:
@@ -61,7 +64,7 @@ class TcpStoreServer {
   void AcceptSome();
   void PauseAccepting(int64_t until_ns);
   void ResumeAccepting();
-  int64_t PlaceAt() const;  // from when on there is a place for one more stranger
+  int64_t PlaceAt() const;  // the time from which there is a place for one more stranger
   void DropLateStrangers();
   void Serve(uint64_t id, uint32_t events);
   bool Advance(uint64_t id, Client& client);
@@ -69,17 +72,17 @@ class TcpStoreServer {
   bool ConsumeHandshake(uint64_t id, Client& client);
   bool ConsumeRequest(uint64_t id, Client& client);
   void Answer(uint64_t id, Client& client, const StoreRequest& request);
-  // Of a client that joins, or has joined, a meeting.
+  // For a client that joins a meeting, or has joined one.
   void Meet(uint64_t id, Client& client, const StoreRequest& request);
   void Join(uint64_t id, Client& client, const StoreRequest& request);
-  // Tells every rank of the meeting that it has failed, or that all have come: when that has just happened.
+  // Tells every rank of the meeting if the meeting has just failed or become complete.
   void Announce(const std::string& key);
   void TellServer(const std::string& key, int32_t rank);
   void WakeParked(const std::string& key);
-  // Bytes that leave as they are; counted until they have, in `account`.
+  // Bytes in their form on the wire. `account` counts them until they have left.
   using Frame = std::shared_ptr<const std::string>;
   static Frame MakeFrame(std::string bytes, size_t* account);
-  Frame FrameOf(absl::string_view body);  // behind its length
+  Frame FrameOf(absl::string_view body);  // adds the length
   static absl::Status Full();
   bool HasRoom(size_t had, size_t more) const;
   Frame ReplyOf(const absl::StatusOr<std::string>& answer);
@@ -97,14 +100,14 @@ class TcpStoreServer {
   int64_t accept_again_ns_ = 0;
   const KeepAlive keep_alive_ = KeepAliveSetting();  // of clients
   uint64_t next_id_ = 2;                             // 0 and 1 are the listener and the stop event
-  std::string read_;                                 // what has just arrived
-  // Of invariant 5; declared before what counts on them.
+  std::string read_;                                 // the bytes of the last read
+  // Of invariant 5. Declared before the members that subtract from it when they are destroyed.
   size_t transit_bytes_ = 0;
   Gatherings meetings_;
   Clients clients_;
   const size_t places_ = PlacesForStrangers(kMaxStrangers);
-  std::set<uint64_t> strangers_;                         // of them, by age
-  std::map<std::string, std::vector<uint64_t>> parked_;  // key to clients that wait for it
+  std::set<uint64_t> strangers_;                         // the clients that are strangers, by age
+  std::map<std::string, std::vector<uint64_t>> parked_;  // key -> the clients that wait for it
   StoreTable table_;
   std::thread thread_;
 };

@@ -1,13 +1,13 @@
-// The client of a tcp store, and the handle of one that this process serves; and of a local one,
-// which differs in the socket alone.
+// The client of a tcp store, and the handle of a tcp store that this process serves. A local store
+// differs only in the socket.
 //
-// Each call that is under way has a connection of its own, taken from a pool of idle ones or made
-// anew, so that a Get that waits holds up nobody. A connection whose call was cut short is closed:
-// an answer may still be on its way.
+// Each call has a connection of its own, from a pool of idle ones or new, so that a waiting Get
+// does not block other calls. A connection whose call was cut short is closed, because its answer
+// may still be on the way.
 //
-// The first request of a connection follows this side's proof at once: over a long way that saves a round trip. The
-// server's proof is read, and checked, before its first answer. So a process that has taken the server's address can
-// read one request of each connection, but cannot answer it.
+// The first request of a connection follows this side's proof at once, which saves a round trip.
+// The server's proof is read and checked before its first answer. So a process that has taken the
+// server's address can read one request of each connection, but cannot answer it.
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -44,7 +44,7 @@ Stop Sooner(const Stop& stop, int64_t ns) {
   return {std::min(stop.deadline, Deadline::After(ns)), stop.cancelled};
 }
 
-// Before the next attempt; false when `stop` came first.
+// Sleeps before the next attempt. Returns false if `stop` ended the sleep.
 bool Pause(int ms, const Stop& stop) {
   for (int slept = 0; slept < ms && CheckStop(stop, "").ok();) {
     const int slice = std::max(1, std::min(StopSliceMs(stop), ms - slept));
@@ -54,7 +54,7 @@ bool Pause(int ms, const Stop& stop) {
   return CheckStop(stop, "").ok();
 }
 
-// What can be dialled: an address, or, when `local` is not empty, that abstract name.
+// A place to connect to: an address or, if `local` is not empty, that abstract name.
 struct Place {
   Address address;
   std::string local;
@@ -76,7 +76,7 @@ Id NewId() {
   return id;
 }
 
-// Opens a connection. `self`: by which the server tells its clients apart.
+// Opens a connection. The server tells its clients apart by `self`.
 absl::StatusOr<Connection> Dial(const Place& place, const Id& self, absl::string_view key,
                                 const Stop& stop) {
   ENTRAIN_ASSIGN_OR_RETURN(
@@ -92,7 +92,7 @@ absl::StatusOr<Connection> Dial(const Place& place, const Id& self, absl::string
   return Connection{std::move(fd), place, self, server, std::move(handshake)};
 }
 
-// Where a server is said to be: a host and port, or NAME of local:NAME.
+// A server as the URL names it: host and port, or NAME of local:NAME.
 struct Server {
   HostPort host;
   std::string local;
@@ -170,9 +170,10 @@ class TcpStore final : public RequestStore {
     return Receive(std::move(asked), stop);
   }
 
-  // Returns the connection on which the answer will come. A server that is flooded with strangers cuts connections whose
-  // proof it has not read yet. Then this dials again, for requests that may be served twice: the server may have served
-  // this one, and its proof may be lost on the way.
+  // Sends the request and returns the connection on which the answer will come. A server that is
+  // flooded with strangers cuts connections whose proof it has not read yet. This function then
+  // connects again, but only for requests that may be executed twice: the server may have executed
+  // this one, and its proof may have been lost.
   absl::StatusOr<Connection> Ask(const StoreRequest& request, const Stop& stop) {
     const std::string frame = Writer().PutText(EncodeRequest(request)).Take();
     for (int sleep_ms = kRetryFirstMs;; sleep_ms = std::min(2 * sleep_ms, kRetryMostMs)) {
@@ -193,8 +194,7 @@ class TcpStore final : public RequestStore {
   absl::Status Send(Connection* to, absl::string_view frame, const Stop& stop) {
     const absl::Status sent = WriteFull(to->fd.get(), frame.data(), frame.size(), stop);
     if (to->proving != nullptr) {
-      ENTRAIN_RETURN_IF_ERROR(
-          Prove(to, stop));  // also after a failure to write: a refusal says more
+      ENTRAIN_RETURN_IF_ERROR(Prove(to, stop));  // after a failed write too: a refusal says more
     }
     return sent;
   }
@@ -219,8 +219,8 @@ class TcpStore final : public RequestStore {
     return answer;
   }
 
-  // An idle connection that is still good, or a new one. The server was there once, so a refusal is
-  // not waited out.
+  // Returns an idle connection that is still good, or a new one. The server was there once, so a
+  // refusal to connect is final.
   absl::StatusOr<Connection> Take(const Stop& stop) {
     while (true) {
       std::optional<Connection> idle;
@@ -232,7 +232,8 @@ class TcpStore final : public RequestStore {
         idle = std::move(idle_.back());
         idle_.pop_back();
       }
-      // Nothing but the server's proof may be readable between calls; if something else is, it is the end.
+      // Between calls nothing but the server's proof may be readable. Anything else means that the
+      // connection has ended.
       const auto readable = [&] {
         pollfd state{idle->fd.get(), POLLIN, 0};
         return poll(&state, 1, 0) != 0;
@@ -268,10 +269,10 @@ class TcpStore final : public RequestStore {
   const std::string key_;
   std::mutex mutex_;
   std::vector<Connection> idle_;
-  const std::unique_ptr<TcpStoreServer> server_;  // when this process serves
+  const std::unique_ptr<TcpStoreServer> server_;  // not null if this process serves
 };
 
-// One round over all servers. `tried` collects what went wrong, one entry an address.
+// Tries all servers once. `tried` collects the errors, one per address.
 absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>& servers,
                                                       absl::string_view key, const Stop& stop,
                                                       std::vector<std::string>* tried) {
@@ -289,7 +290,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialAny(const std::vector<Server>&
         return std::make_pair(server, *std::move(connection));
       }
       tried->emplace_back(connection.status().message());
-      // Somebody is there and will not have us: trying again cannot help.
+      // A server answered and refuses us: trying again cannot help.
       if (absl::IsFailedPrecondition(connection.status())) {
         worst = connection.status();
       }
@@ -311,7 +312,7 @@ absl::StatusOr<std::pair<Server, Connection>> DialUntil(const std::vector<Server
     if (absl::IsFailedPrecondition(found.status())) {
       return absl::FailedPreconditionError(absl::StrCat(what, ": ", absl::StrJoin(tried, "; ")));
     }
-    // The round that the deadline cut short says nothing about why; the one before it does.
+    // A round that the deadline cut short does not show the reason; the round before it does.
     const absl::Status ended = CheckStop(stop, what);
     if (ended.ok() || last.empty()) {
       last = tried;
@@ -333,8 +334,8 @@ absl::Status BadUrl(absl::string_view where, const absl::Status& why) {
       absl::StrCat("store URL \"tcp://", where, "\": ", why.message()));
 }
 
-// The address to listen on. A name that leads to no address of this host (its own name mapped to
-// loopback, or the name of a proxy in front of it) can only be served from all of its addresses.
+// Returns the listener on `where`. A name that has no address of this host (its own name mapped to
+// loopback, or the name of a proxy) can only be served from all addresses of the host.
 absl::StatusOr<Listener> OpenFor(const HostPort& where) {
   const PortRange port{where.port, where.port};
   ENTRAIN_ASSIGN_OR_RETURN(const auto addresses,
@@ -351,13 +352,13 @@ absl::StatusOr<Listener> OpenFor(const HostPort& where) {
   return OpenListener(any, port);
 }
 
-// How others reach a server that listens on every address.
+// Returns the host by which others reach a server that listens on every address.
 std::string PublishedHost(const HostPort& where, const Address& bound) {
   const auto given = Address::FromHost(where.host, 0);
   if (!given.ok() || !given->IsAny()) {
     return where.host;
   }
-  const auto outward = Address::FromHost("192.0.2.1", 0);  // set aside for documentation
+  const auto outward = Address::FromHost("192.0.2.1", 0);  // a reserved documentation address
   if (bound.family() == AF_INET && outward.ok()) {
     if (const auto route = RouteTo(*outward); route.ok()) {
       return route->host();
@@ -366,7 +367,7 @@ std::string PublishedHost(const HostPort& where, const Address& bound) {
   return bound.family() == AF_INET ? "127.0.0.1" : "::1";
 }
 
-// The first that answers.
+// Opens the first server that answers.
 absl::StatusOr<std::shared_ptr<Store>> Open(const std::vector<Server>& servers,
                                             absl::string_view url, absl::string_view key,
                                             const Stop& stop) {
