@@ -10,11 +10,10 @@ namespace entrain {
 namespace {
 
 #if defined(ENTRAIN_KERNELS_X86)
-// __builtin_cpu_supports answers for the processor and for the operating system, which must save
-// the wide registers.
+// __builtin_cpu_supports checks the processor and the operating system, which must save the wide
+// registers.
 bool HasAvx2() {
-  // F16C is asked for by hand, since not every compiler's builtin knows it. It uses AVX's
-  // registers.
+  // Checks F16C by hand, since not every compiler's builtin knows it. F16C uses AVX's registers.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
   return f16c && __builtin_cpu_supports("avx2");
@@ -26,7 +25,7 @@ bool HasAvx512() {
 }
 
 bool HasAvx512Bf16() {
-  // By hand, as for F16C.
+  // Checked by hand, as F16C is.
   unsigned a = 0, b = 0, c = 0, d = 0;
   return HasAvx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & 1u << 5) != 0;
 }

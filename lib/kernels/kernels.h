@@ -1,10 +1,13 @@
-// The loops over elements: one table of functions per instruction set, chosen once at start-up. Every loop is written
-// once (kernels_impl.inc) and compiled per instruction set (kernels_{base,avx2,avx512,neon}.cc).
+// The loops over elements: one table of functions per instruction set, chosen once at start-up.
+// Each loop is written once (kernels_impl.inc) and compiled per instruction set
+// (kernels_{base,avx2,avx512,neon}.cc).
 //
-// All functions: pointers need only the element's own alignment; counts >= 0; dst may be the same as any source
-// (element-wise), but not overlap it partly. floats of 16 and 8 bits are computed in f32 and rounded to nearest even once.
-// Results do not depend on the instruction set: element-wise loops are bit-identical across tables (no fused
-// multiply-add; which of two NaNs a sum gives may differ), sums of squares are accumulated in double in a fixed order that all share.
+// All functions: pointers need only the element's own alignment, and counts are >= 0. dst may equal
+// any source (element-wise), but not overlap it partly. Floats of 16 and 8 bits are computed in f32
+// and rounded once, to nearest even. Results do not depend on the instruction set. Element-wise
+// loops are bit-identical across tables: they use no fused multiply-add. (If both operands are NaN,
+// tables may differ in which of them the sum keeps.) Sums of squares are accumulated in double in
+// one fixed order.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +18,8 @@
 
 namespace entrain {
 
-// Parameters of one SGD step: p is the master, b the momentum (may be null when momentum is 0).
+// Parameters of one SGD step. p is the master copy; b is the momentum, which may be null if
+// `momentum` is 0.
 struct SgdArgs {
   double lr, momentum, weight_decay;
   bool nesterov, first_step;  // first_step: b ← g
@@ -42,64 +46,69 @@ struct AgdArgs {
   double lambda;             // (10), (11)
   bool first_step;           // (10): z starts at p
 };
-// Arrays of one AGD step; what of the state a variant does not have is null.
+// Arrays of one AGD step. An array that the variant does not use is null.
 struct AgdArrays {
   float *out, *p;
   const float* g;
   float *m, *b, *largest, *z;  // largest: amsgrad's; z: win's
 };
-// out = keep * base + rate * (second * g2 - first * g): how WSAM (lib/optim/wsam.h) uses the change
-// of the gradient.
+// out = keep * base + rate * (second * g2 - first * g). WSAM (lib/optim/wsam.h) applies the change
+// of the gradient by it.
 struct SharpnessArgs {
   double keep, rate, first, second;
 };
 
 struct Kernels {
   const char* name;  // "base", "avx2", "avx512", "neon"
-  // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order, count elements each; divide > 1: the sum is divided by it.
-  // Built-in ops (avg: as sum; only sums are divided) on the types that CheckReduction allows. n >= 1. Floats of 16 and
-  // 8 bits accumulate in f32 over all n and round once. Logical ops give 1 or 0, of one source too.
+  // dst = srcs[0] ⊕ srcs[1] ⊕ ... in this order, `count` elements each, n >= 1. If divide > 1,
+  // divides the sum by it. For built-in ops on the types that CheckReduction allows. kAvg counts as
+  // kSum, and only sums are divided. Floats of 16 and 8 bits are accumulated in f32 over all n and
+  // rounded once. Logical ops give 1 or 0, also for a single source.
   void (*combine)(ReduceOp op, DType dtype, void* dst, const void* const* srcs, int n,
                   int64_t count, int divide);
-  // dst[i] = src[i] converted between any two float types, rounded once (equal types copy).
+  // dst[i] = src[i] converted between any two float types, rounded once. Equal types are copied.
   void (*cast)(void* dst, DType to, const void* src, DType from, int64_t count);
-  // EDiT K1: the sum of squares of anchor - params, the differences rounded; of any two arrays.
+  // EDiT K1: returns the sum of squares of anchor - params, with rounded differences. Works on any
+  // two arrays.
   double (*square_of_delta)(const float* anchor, const float* params, int64_t count);
-  // EDiT K2: delta = weight * (anchor - params), the difference rounded, then the product.
+  // EDiT K2: delta = weight * (anchor - params). The difference is rounded first, then the product.
   void (*weighted_delta)(float* delta, const float* anchor, const float* params, float weight,
                          int64_t count);
   double (*sum_of_squares)(const float* x, int64_t count);
-  // The sum of (x[i] * y[i])^2; the product of two f32 is exact in double.
+  // Returns the sum of (x[i] * y[i])^2. The product of two f32 is exact in double.
   double (*sum_of_squared_products)(const float* x, const float* y, int64_t count);
-  // y += a * x (product rounded, then sum rounded)
+  // y += a * x. The product is rounded first, then the sum.
   void (*axpy)(float* y, float a, const float* x, int64_t count);
-  // dst = factor * src. Floats: the factor and the product are rounded to f32 (f64: none is, it is f64 all through), then
-  // the product once to the type. Integers: the factor must be a whole number from -2^63 to below 2^64; products wrap.
-  // Not for pairs.
+  // dst = factor * src. Floats: the factor and the product are rounded to f32, then the product is
+  // rounded once to the type. f64: all in f64. Integers: the factor must be a whole number from
+  // -2^63 to below 2^64, and products wrap. Not for pairs.
   void (*scale_any)(DType dtype, void* dst, const void* src, int64_t count, double factor);
-  // dst = weights[0] * srcs[0] + weights[1] * srcs[1] + ... in this order, floats only, n >= 1: weights, products and sums
-  // are rounded to f32 each (f64: to f64), the last sum once to the type.
+  // dst = weights[0] * srcs[0] + weights[1] * srcs[1] + ... in this order, n >= 1. Floats only:
+  // each weight, product and sum is rounded to f32 (f64: to f64), and the last sum is rounded once
+  // to the type.
   void (*combine_weighted)(DType dtype, void* dst, const void* const* srcs, const double* weights,
                            int n, int64_t count);
-  // As lib/base/merging.h says, with consensus: dst = the sum of those weights[j] * srcs[j] whose sign is elected, and, if
-  // `normalize`, divided by the sum of their weights. Floats only, n >= 1, no weight 0. All is done in f32 (f64: in f64), in
-  // the order of the sources; the result is rounded once.
+  // Merges with consensus as lib/base/merging.h defines: dst = the sum of those weights[j] *
+  // srcs[j] whose sign is elected. If `normalize`, divides it by the sum of their weights. Floats
+  // only, n >= 1, no weight is 0. Computes in f32 (f64: in f64), in the order of the sources, and
+  // rounds the result once.
   void (*combine_agreeing)(Consensus consensus, bool normalize, DType dtype, void* dst,
                            const void* const* srcs, const double* weights, int n, int64_t count);
-  // acc[i] += float(src[i]): gradients of any float type into an f32 accumulator.
+  // acc[i] += float(src[i]): adds gradients of any float type to an f32 accumulator.
   void (*accumulate)(float* acc, const void* src, DType from, int64_t count);
-  // Whether there is no NaN and no infinity; true for integers. Of pairs, the values are looked at.
+  // Returns true if there is no NaN and no infinity; always true for integers. Of pairs, checks the
+  // values.
   bool (*all_finite)(const void* x, DType dtype, int64_t count);
-  // out may be p (commit) or other memory (preview); when out != p, p and the state stay untouched.
+  // `out` may be p (commit) or other memory (preview). If out != p, p and the state do not change.
   void (*sgd)(const SgdArgs& args, float* out, float* p, const float* g, float* b, int64_t count);
   void (*adamw)(const AdamwArgs& args, float* out, float* p, const float* g, float* m, float* v,
                 int64_t count);
   void (*lion)(const LionArgs& args, float* out, float* p, const float* g, float* m, int64_t count);
   // Returns how many elements had sqrt(v) >= delta_root_c2; 0 when out != p.
   int64_t (*agd)(const AgdArgs& args, const AgdArrays& arrays, int64_t count);
-  // saved = p, then p += scale * g, or scale * (p^2 * g) if adaptive.
+  // saved = p, then p += scale * g, or scale * (p^2 * g) if `adaptive`.
   void (*ascend)(bool adaptive, float scale, float* p, float* saved, const float* g, int64_t count);
-  // out may be base.
+  // `out` may be `base`.
   void (*add_sharpness)(const SharpnessArgs& args, float* out, const float* base, const float* g,
                         const float* g2, int64_t count);
   // EDiT K4: g = scale * mean; b = mu * b + g; a -= eta * (g + mu * b) (nesterov) or eta * b; params = a.
@@ -107,9 +116,9 @@ struct Kernels {
                      float* params, const float* mean, int64_t count);
 };
 
-// The best table this CPU can run.
+// Returns the best table that this CPU can run.
 const Kernels& BestKernels();
-// Every table this CPU can run, for tests; the first is "base".
+// Returns all tables that this CPU can run, for tests. The first is "base".
 struct KernelTables {
   const Kernels* tables[5];
   int count;

@@ -1,4 +1,4 @@
-// Contributions of all ranks to one result, as lib/base/merging.h says.
+// Merges the contributions of all ranks as lib/base/merging.h defines.
 //
 // Thread safety: any thread.
 #pragma once
@@ -13,11 +13,13 @@
 
 namespace entrain {
 
-// Whether any of the first `ranks` has a weight. Where none has, the result is zeros.
+// Returns true if any of the first `ranks` ranks has a weight other than 0. If none has, the result
+// is zeros.
 bool AnyCounts(const Merging& merging, size_t ranks);
 
-// dst = the merged `sources`, one for each rank in rank order, `count` elements each of a float type. dst may be any of
-// them. What a rank of weight 0 has is not read. Where none counts, dst is memory of the host: a device's is the caller's to clear.
+// dst = the merged `sources`, one per rank in rank order, of `count` elements each of a float type.
+// dst may be any source. The data of a rank of weight 0 is not read. If all weights are 0, dst must
+// be host memory: the caller clears device memory itself.
 void Merge(const Kernels& kernels, const Merging& merging, DType dtype, void* dst,
            absl::Span<const void* const> sources, int64_t count);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kHeader = 8;
 constexpr int kFormShift = 56;
-constexpr int64_t kWord = 64;  // elements a word of a bitmap
+constexpr int64_t kWord = 64;  // elements per word of a bitmap
 
 int64_t Ceiling(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -28,7 +28,7 @@ T Get(const std::byte* from) {
   return value;
 }
 
-// Calls body(Bits()) with the unsigned integer as wide as an element.
+// Calls body(Bits()), where Bits is the unsigned integer as wide as an element.
 template <typename Body>
 auto ByWidth(DType dtype, const Body& body) {
   switch (SizeOf(dtype)) {
@@ -46,8 +46,8 @@ auto ByWidth(DType dtype, const Body& body) {
 template <typename Bits>
 constexpr Bits kMagnitude = static_cast<Bits>(std::numeric_limits<Bits>::max() >> 1);
 
-// The k-th largest magnitude, digit by digit from the top: as many of the rest as have its digits so far are counted by
-// their next one.
+// Finds the k-th largest magnitude digit by digit from the top. Of the elements that share the
+// digits found so far, each step counts how many have each next digit.
 template <typename Bits>
 Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   constexpr int kDigit = 11;
@@ -76,7 +76,8 @@ Sieve LargestOf(const Bits* x, int64_t count, int64_t k) {
   return sieve;
 }
 
-// A bit for each of up to 64 elements: holds(i). In two steps, of which the first is vectorised.
+// Returns one bit for each of up to 64 elements: holds(i). Works in two steps, of which the first
+// is vectorised.
 template <typename Holds>
 uint64_t BitsWhere(int64_t count, const Holds& holds) {
   std::array<uint8_t, kWord> bytes{};
@@ -85,7 +86,7 @@ uint64_t BitsWhere(int64_t count, const Holds& holds) {
   }
   uint64_t bits = 0;
   for (size_t at = 0; at < kWord; at += 8) {
-    // Byte k's lowest bit to bit 56 + k.
+    // Moves byte k's lowest bit to bit 56 + k.
     const uint64_t eight = Get<uint64_t>(reinterpret_cast<const std::byte*>(&bytes[at]));
     bits |= eight * 0x0102040810204080u >> 56 << at;
   }
@@ -138,18 +139,18 @@ int64_t PositionBytes(Chosen::Form form, int64_t count, int64_t values) {
                                     : 0;
 }
 
-// Slices lie side by side and begin at multiples of 8 bytes.
+// Slices lie side by side, and each begins at a multiple of 8 bytes.
 int64_t Padded(int64_t bytes) {
   return Ceiling(bytes, 8) * 8;
 }
 
-// Of how many values at a time: whole blocks.
+// Returns how many values are handled at a time: whole blocks.
 int64_t ChunkOf(const Packing& packing) {
   return packing.block > 0 ? packing.block * Ceiling(Unpacker::kPiece, packing.block)
                            : Unpacker::kPiece;
 }
 
-// A uniform number in [0, 1).
+// Returns a uniform number in [0, 1).
 float Fraction(uint32_t draw) {
   return static_cast<float>(draw >> 8) * 0x1p-24f;
 }
@@ -164,9 +165,10 @@ uint16_t ToBF16(float x, uint32_t draw) {
   return static_cast<uint16_t>((overflows ? bits : rounded) >> 16);
 }
 
-// The scale that brings a block to -most .. most; 0: nothing but zeros, or too small; NaN: not all finite.
+// Returns the scale that brings a block to -most .. most. 0: the values are zeros or too small.
+// NaN: not all values are finite.
 float ScaleOf(const float* x, int64_t count, int most) {
-  int32_t largest = 0;  // magnitudes are in the order of their bits
+  int32_t largest = 0;  // the order of magnitudes is that of their bits
   for (int64_t i = 0; i < count; ++i) {
     const auto magnitude = static_cast<int32_t>(std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
     largest = magnitude > largest ? magnitude : largest;
@@ -177,8 +179,8 @@ float ScaleOf(const float* x, int64_t count, int most) {
                                                      : scale;
 }
 
-// How values of a block become codes: a code stands for (code * step + shift) times the block's scale, which is the largest
-// magnitude divided by `divisor`.
+// The codes of a block's values. A code stands for (code * step + shift) times the block's scale,
+// which is the largest magnitude divided by `divisor`.
 struct Levels {
   int divisor, least, most;
   float step, shift;
@@ -189,13 +191,14 @@ constexpr Levels LevelsOf(WireFormat format) {
                                        : Levels{1, -2, 1, 2.0F / 3, 1.0F / 3};
 }
 
-// Of x * inverse + offset, which is within -128 .. 128, the nearest whole number (of two, the even one), or the one below after a
-// fraction of [0, 1) was added; within the levels.
+// Rounds x * inverse + offset, which is within -128 .. 128, to a code within the levels. Without
+// `fractions` it takes the nearest whole number (of two, the even one); with them it adds a
+// fraction of [0, 1) and rounds down.
 void Quantize(int8_t* codes, const float* x, const float* fractions, float inverse,
               const Levels& levels, int64_t count) {
   const int least = levels.least, most = levels.most;
   const float offset = -levels.shift / levels.step;
-  constexpr float kRounds = 0x1.8p23F;  // adding it leaves no digits behind the point
+  constexpr float kRounds = 0x1.8p23F;  // adding it rounds to a whole number
   for (int64_t i = 0; i < count; ++i) {
     const float exact =
         x[i] * inverse + (fractions == nullptr ? offset : fractions[i] - 0.5F + offset);
@@ -205,7 +208,7 @@ void Quantize(int8_t* codes, const float* x, const float* fractions, float inver
   }
 }
 
-// Two codes of -8 .. 7 to a byte, the first in the low half, and back.
+// Pack two codes of -8 .. 7 into a byte, the first in the low half, and unpack them.
 void PackPairs(std::byte* out, const int8_t* codes, int64_t pairs) {
   auto* const bytes = reinterpret_cast<uint8_t*>(out);
   for (int64_t p = 0; p < pairs; ++p) {
@@ -223,7 +226,7 @@ void UnpackPairs(float* out, const std::byte* from, float scale, int64_t pairs) 
   }
 }
 
-// Four codes of -2 .. 1 to a byte, the first in the lowest bits.
+// Packs four codes of -2 .. 1 into a byte, the first in the lowest bits.
 void PackQuads(std::byte* out, const int8_t* codes, int64_t quads) {
   for (int64_t q = 0; q < quads; ++q) {
     uint32_t byte = 0;
@@ -242,7 +245,7 @@ void UnpackQuads(float* out, const std::byte* codes, float scale, int64_t begin,
   }
 }
 
-// Where the values of a packed slice are written to, or read from, by their number.
+// Writes the values of a packed slice, or reads them, by their number.
 class ValueWriter {
   static constexpr int64_t kRun = 256;  // values at a time; whole bytes of codes
 
@@ -256,7 +259,7 @@ class ValueWriter {
         draws_(draws),
         first_(static_cast<uint64_t>(first)) {}
 
-  // Values begin .. begin + count: begin at a block's beginning.
+  // Writes values begin .. begin + count. `begin` must be the first value of a block.
   void Write(const void* x, int64_t begin, int64_t count) {
     const auto* const floats = static_cast<const float*>(x);
     if (packing_.format == WireFormat::kFull) {
@@ -307,7 +310,7 @@ class ValueWriter {
     }
   }
 
-  // What is left of the last byte is 0.
+  // The unused bits of the last byte are 0.
   void WriteCodes(std::array<int8_t, kRun>& codes, int64_t begin, int64_t count) {
     if (packing_.format == WireFormat::kInt8) {
       std::memcpy(codes_ + begin, codes.data(), static_cast<size_t>(count));
@@ -328,7 +331,7 @@ class ValueWriter {
   const uint64_t first_;
 };
 
-// Gathers what was chosen, a chunk at a time.
+// Gathers the selected values, one chunk at a time.
 template <typename Bits>
 void PackAs(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const Bits* x,
             double factor, ValueWriter writer) {
@@ -435,7 +438,7 @@ Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first
     const int64_t bytes =
         Padded(kHeader + PositionBytes(form, count, kept) + ValueBytes(packing, kept));
     const bool fits = form != Chosen::kIndices || count <= int64_t{1} << 32;
-    // Between the values of a dense slice are zeros, which int2 does not have.
+    // A dense slice has zeros between its values, and int2 has no zero.
     const bool better = bytes < chosen.bytes ||
                         (chosen.form == Chosen::kDense && packing.format == WireFormat::kInt2);
     if (fits && better) {
@@ -542,7 +545,7 @@ void Unpacker::Values(const Kernels& kernels, void* out, int64_t count) {
   }
   const std::byte* const codes = values_ + 4 * Ceiling(values_count_, packing_.block);
   for (int64_t i = 0; i < count;) {
-    // As far as one scale goes.
+    // Stops where the next scale begins.
     const int64_t value = begin + i, block = value / packing_.block;
     const int64_t end = std::min(count, (block + 1) * packing_.block - begin);
     const auto scale = Get<float>(values_ + block * 4);

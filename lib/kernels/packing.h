@@ -1,12 +1,13 @@
-// A slice of a contribution, or of a result, as it travels when not every element does, or not in its own type:
+// The format on the wire of a slice of a contribution or of a result, if not all elements travel,
+// or if they travel in another type:
 //
-//   u64 values | form << 56      how many values, and which elements they are:
-//   positions                    kDense: all, none is named; kBitmap: a bit an element, in words of 64, the first in the
-//                                lowest; kIndices: u32 each, ascending. Whichever takes fewest bytes.
-//   values                       in the elements' type; bf16; int8: an f32 scale a block, then a byte each; int4: the
-//                                same with two to a byte, the first in the low half; int2: with four, likewise
+//   u64 values | form << 56      the number of values, and the form that says which elements they are:
+//   positions                    kDense: none, all elements travel; kBitmap: one bit per element, in words of 64,
+//                                the first in the lowest bit; kIndices: a u32 each, ascending. The shortest form is used.
+//   values                       in the elements' type; bf16; int8: an f32 scale per block, then one byte each;
+//                                int4: likewise, two per byte, the first in the low half; int2: likewise, four per byte
 //
-// padded to a multiple of 8 bytes. A slice of no elements is no bytes.
+// padded to a multiple of 8 bytes. A slice without elements takes no bytes.
 #pragma once
 
 #include <array>
@@ -22,66 +23,72 @@
 
 namespace entrain {
 
-// Random numbers by their place: the same whoever asks, in whatever order.
+// Random numbers by position: they do not depend on the thread or on the order of the calls.
 class Draws {
  public:
   Draws() = default;
   Draws(uint64_t seed, uint64_t a, uint64_t b, uint64_t c);
   uint32_t At(uint64_t place) const;
-  uint64_t key() const { return key_; }  // all that they depend on (draws.h)
+  uint64_t key() const { return key_; }  // everything that the numbers depend on (draws.h)
 
  private:
   uint64_t key_ = 0;
 };
 
-// Which elements of a vector travel, asked in ascending order. Zeros never do, but for kAll.
+// Selects the elements of a vector that travel. The caller asks in ascending order. Zeros never
+// travel, except with kAll.
 struct Sieve {
   enum Kind : uint8_t { kAll, kNonzero, kLargest, kRandom };
   Kind kind = kAll;
   uint64_t threshold =
-      0;             // kLargest: of the elements' bits without the sign; kRandom: of the draws
-  int64_t ties = 0;  // kLargest: how many at the threshold are still to be kept
+      0;             // kLargest: a threshold for the elements' bits without the sign; kRandom: for
+                     // the draws
+  int64_t ties = 0;  // kLargest: how many elements equal to the threshold are still to be kept
   Draws draws;       // kRandom
-  // kLargest of each chunk: null, or how many of so many elements; threshold and ties are then the chunk's.
+  // kLargest of each chunk: says how many of a chunk's elements are kept; threshold and ties are
+  // then those of the chunk. Else null.
   const Merging* chunks = nullptr;
 
-  // The k largest magnitudes of x; of equal ones the first. A NaN is larger than all numbers.
+  // Returns the sieve for the k largest magnitudes of x, of equal ones the first. A NaN is larger
+  // than all numbers.
   static Sieve Largest(DType dtype, const void* x, int64_t count, int64_t k);
 };
 
 struct Packing {
   DType dtype = DType::kF32;
-  WireFormat format = WireFormat::kFull;  // others: of f32 only
-  int64_t block = 0;                      // where IsScaled: values a scale
+  WireFormat format = WireFormat::kFull;  // other formats: for f32 only
+  int64_t block = 0;                      // if IsScaled: values per scale
   WireRounding rounding = WireRounding::kNearest;
 };
 
-// What a sieve left of a slice, and the bytes it takes.
+// The elements of a slice that a sieve selected, and the bytes that they take when packed.
 struct Chosen {
   enum Form : uint8_t { kDense, kBitmap, kIndices };
   int64_t count = 0, values = 0, bytes = 0;
   Form form = kDense;
-  std::vector<uint64_t> words;  // a bit an element; empty: all
+  std::vector<uint64_t> words;  // one bit per element; empty: all elements
 };
 
-// `first`: the slice's place in the whole vector, `x` its first element.
+// `first`: the position of the slice in the whole vector. `x`: the slice's first element.
 Chosen Choose(const Packing& packing, Sieve& sieve, const void* x, int64_t first, int64_t count);
-// Writes chosen.bytes. The values are multiplied by `factor` first. `draws`: for stochastic rounding.
+// Writes chosen.bytes bytes. Multiplies the values by `factor` first. `draws`: for stochastic
+// rounding.
 void Pack(const Kernels& kernels, const Packing& packing, const Chosen& chosen, const void* x,
           double factor, const Draws& draws, int64_t first, std::byte* out);
-// All of them, as zeros: bytes of Choose's Chosen by a sieve of kAll.
+// Returns the bytes of a slice of which all elements travel (kAll).
 int64_t DenseBytes(const Packing& packing, int64_t count);
 
-// The most bytes that a slice of so many elements can take.
+// Returns the most bytes that a slice of `count` elements can take.
 int64_t MostBytes(const Packing& packing, int64_t count);
 
 // The elements of a packed slice, in order.
 class Unpacker {
  public:
   static constexpr int64_t kPiece = 2048;
-  // Checks all of it against `count`, the elements of the slice. DATA_LOSS: it is malformed.
+  // Checks all bytes against `count`, the number of elements of the slice. DATA_LOSS: malformed.
   static absl::StatusOr<Unpacker> Open(const Packing& packing, ConstBytes packed, int64_t count);
-  // The next `count` elements, zeros where nothing travelled: kPiece, or fewer at the end.
+  // Writes the next `count` elements, with zeros for elements that did not travel. `count` must be
+  // kPiece, or fewer at the end.
   void Next(const Kernels& kernels, void* out, int64_t count);
 
  private:

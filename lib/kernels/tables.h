@@ -1,5 +1,5 @@
-// The tables of all instruction sets, each in the namespace of its source; which of them exist
-// depends on the machine that is built for (CMakeLists.txt).
+// The tables of all instruction sets, each in the namespace of its source. The target machine
+// decides which of them exist (CMakeLists.txt).
 #pragma once
 
 #include "lib/kernels/kernels.h"

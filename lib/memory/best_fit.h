@@ -1,4 +1,4 @@
-// The rule of every pool of idle memory: a request takes the smallest block that fits.
+// The rule of all pools of idle memory: a request takes the smallest block that fits.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,8 @@
 
 namespace entrain {
 
-// Takes out of `idle` the block of the least size() for which `fits` holds; none: no block fits.
+// Removes from `idle` the smallest block for which `fits` holds, and returns it. Returns nullopt if
+// none fits.
 template <typename Block, typename Fits>
 std::optional<Block> TakeBestFit(std::vector<Block>* idle, const Fits& fits) {
   Block* best = nullptr;

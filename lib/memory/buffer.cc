@@ -78,7 +78,7 @@ void BufferPool::Give(OwnedBuffer buffer) {
 }
 
 void BufferPool::Clear() {
-  std::vector<OwnedBuffer> idle;  // freed after the lock
+  std::vector<OwnedBuffer> idle;  // destroyed after the lock is released
   absl::MutexLock lock(&mutex_);
   idle.swap(idle_);
   idle_bytes_ = 0;

@@ -1,5 +1,5 @@
-// Owned, aligned memory, and a pool that hands it out again. Host memory only in this version; the kind is kept so
-// that device memory is another allocator, not another class.
+// Owned, aligned host memory, and a pool that reuses it. A buffer keeps its kind, so that device
+// memory needs another allocator only, not another class.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace entrain {
 
-// Memory of its own, aligned to 64 bytes (4096 from 64 KiB on). Move-only. Contents are not initialised.
+// Owns memory aligned to 64 bytes (4096 from 64 KiB on). Move-only. Contents are not initialised.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;
-  // A size that cannot be had is RESOURCE_EXHAUSTED naming the size, never an abort.
+  // A failed allocation is RESOURCE_EXHAUSTED naming the size, never an abort.
   static absl::StatusOr<OwnedBuffer> Allocate(int64_t bytes);
   OwnedBuffer(OwnedBuffer&& other) noexcept;
   OwnedBuffer& operator=(OwnedBuffer&& other) noexcept;
@@ -31,14 +31,14 @@ class OwnedBuffer {
   int64_t size_ = 0;
 };
 
-// Reuses buffers: a request is served by the smallest kept buffer of at least that size and at most twice it.
-// Keeps at most `cap_bytes` of idle memory. Thread safety: any thread.
+// Reuses buffers: a request gets the smallest idle buffer of at least its size and at most twice
+// its size. Keeps at most `cap_bytes` of idle memory. Thread safety: any thread.
 class BufferPool {
  public:
   explicit BufferPool(int64_t cap_bytes) : cap_bytes_(cap_bytes) {}
   absl::StatusOr<OwnedBuffer> Take(int64_t bytes);
   void Give(OwnedBuffer buffer);
-  // Frees what is idle.
+  // Frees the idle buffers.
   void Clear();
   int64_t idle_bytes() const;
 

@@ -35,9 +35,10 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int64_t kHugePage = 2 << 20;
-constexpr int64_t kPiece = 32 << 20;  // of memory that is replaced: what is there twice meanwhile
+constexpr int64_t kPiece = 32 << 20;  // memory is replaced in pieces, since each piece exists twice
+                                      // meanwhile
 
-// What a system call that wanted memory failed with, as a shortage if it is one.
+// Converts errno of a system call that allocates memory: RESOURCE_EXHAUSTED for a shortage.
 absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
   const std::string what = absl::StrCat(doing, " ", bytes, " bytes of shared memory");
   if (error == ENOSPC || error == ENOMEM || error == EFBIG) {  // EFBIG: over RLIMIT_FSIZE
@@ -46,7 +47,8 @@ absl::Status MemoryStatus(int error, absl::string_view doing, int64_t bytes) {
   return ErrnoStatus(error, what);
 }
 
-// Reserving more than there is would not fail: the kernel would end processes to find it.
+// The kernel would not refuse a reservation of more memory than there is: it would end processes to
+// get it.
 absl::Status CheckAgainstMachine(int64_t bytes) {
   struct sysinfo machine {};
   if (sysinfo(&machine) != 0) {
@@ -59,9 +61,9 @@ absl::Status CheckAgainstMachine(int64_t bytes) {
                                            : MemoryStatus(ENOMEM, "reserving", bytes);
 }
 
-// Where the system gives transparent ones on advice only, it gives them to the first touch, not to
-// Reserve; so all is touched now. (Before Linux 5.14 it cannot be asked to, and Reserve gets usual
-// pages.)
+// If the system gives transparent huge pages on advice only, it gives them at the first touch, not
+// in Reserve. So this touches all pages now. (Before Linux 5.14 it has no way to do that, and
+// Reserve gets usual pages.)
 void AskForHugePages(std::byte* data, int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   if (madvise(data, size, MADV_HUGEPAGE) != 0 ||
@@ -70,7 +72,7 @@ void AskForHugePages(std::byte* data, int64_t bytes) {
   }
 }
 
-// Private memory with these contents comes to lie there. An error: nothing has changed.
+// Maps private memory with these contents at `at`. After an error nothing has changed.
 absl::Status PutPrivate(std::byte* at, const std::byte* contents, int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   void* const fresh =
@@ -111,7 +113,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(int64_t bytes, Pages pages, Ex
   return memory;
 }
 
-// With reserved huge pages the pages are taken here too: later might be too late.
+// Reserved huge pages are taken here too: later there may be none left.
 absl::Status SealedMemory::Open(int64_t bytes, unsigned flags) {
   fd_ = memfd_create("entrain", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (fd_ < 0) {
@@ -174,9 +176,10 @@ absl::Status SealedMemory::Map(Access access) {
   return absl::OkStatus();
 }
 
-// Whoever reads there meanwhile waits in the kernel at worst: one mapping follows the other at once.
+// A thread that reads there during the call waits in the kernel at worst, because one mapping
+// replaces the other at once.
 absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t bytes) {
-  SealedMemory source;  // the same memory elsewhere
+  SealedMemory source;  // the same memory at another address
   ENTRAIN_RETURN_IF_ERROR(source.Open(bytes, 0));
   ENTRAIN_RETURN_IF_ERROR(source.Map(Access::kReadWrite));
   SealedMemory memory;
@@ -194,7 +197,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Replace(std::byte* begin, int64_t byt
         continue;
       }
       status = MemoryStatus(errno, "replacing", piece);
-      // What was there may be unmapped already.
+      // The former mapping may be gone already.
       if (const absl::Status put = PutPrivate(begin + at, source.data_ + at, piece); !put.ok()) {
         ENTRAIN_LOG(kError, "memory: ", piece,
                     " bytes of this process cannot be put back in place: ", put.message());
@@ -248,8 +251,8 @@ bool SealedMemory::IsPrivate(const std::byte* begin, int64_t bytes) {
   return from >= until;
 }
 
-// In pieces: on older kernels (6.1 for one) a signal undoes what one call has got so far, so that
-// with a timer running, a profiler's say, a long one would never end.
+// Reserves in pieces. On older kernels (6.1 for one) a signal undoes what a call has allocated so
+// far, so with a timer running (a profiler's, for example) one long call would never end.
 absl::Status SealedMemory::Reserve(int64_t offset, int64_t bytes) const {
   const int64_t end = offset + bytes;
   while (offset < end) {

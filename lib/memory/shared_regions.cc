@@ -17,7 +17,7 @@ uintptr_t Key(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 
-// Whether the system does not allow memory to be shared at all, rather than being short of it.
+// Returns true if the system forbids shared memory, in contrast to a shortage.
 bool Forbids(int error) {
   return error == EPERM || error == EACCES || error == ENOSYS;
 }
@@ -36,7 +36,7 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Allocate(
   return region;
 }
 
-// It takes its place in the list first, so that of two that overlap one is refused.
+// Enters the region in the list first, so that one of two overlapping registrations is refused.
 absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Bytes bytes) {
   auto region = std::make_shared<SharedRegion>();
   region->whole = bytes;
@@ -80,8 +80,8 @@ absl::StatusOr<std::shared_ptr<const SharedRegion>> SharedRegions::Register(Byte
   return region;
 }
 
-// The count is relaxed: whoever may know an address of a region has been told of it after it was
-// counted.
+// The relaxed load of the count suffices: a thread that knows an address of a region was told it
+// after the region was counted.
 std::shared_ptr<const SharedRegion> SharedRegions::Find(ConstBytes bytes) const {
   if (count_.load(std::memory_order_relaxed) == 0) {
     return nullptr;
