@@ -31,9 +31,9 @@ constexpr absl::string_view kMagic =
 constexpr int64_t kHeaderBytes = 96, kHashedHeader = 64;
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kFirstArray = 128;
-// Some hundred thousand arrays.
+// Enough for some hundred thousand arrays.
 constexpr int64_t kMostManifest = 256 << 20;
-// What is read and hashed at a time: small enough for the cache.
+// The bytes that are read and hashed at a time; a piece fits into the cache.
 constexpr int64_t kPiece = 256 << 10;
 
 int64_t AlignUp(int64_t bytes) {
@@ -60,7 +60,7 @@ std::string Encode(const Header& header) {
   return bytes;
 }
 
-// What the user can mend: a directory that is missing or closed to us.
+// Returns true for errors that the user can fix, such as a missing directory or missing permission.
 bool IsUsers(int error) {
   return error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR ||
          error == EROFS || error == EISDIR || error == ELOOP || error == ENAMETOOLONG;
@@ -77,24 +77,26 @@ absl::Status FileError(int error, absl::string_view path, absl::string_view doin
   return ErrnoStatus(error, what);
 }
 
-// A file's new name is on the disk when its directory is.
+// A file's new name is on the disk only after its directory was synchronised.
 int SyncDirectory(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string directory =
       slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
   const Fd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot do it (EINVAL); there is nothing more to be had from them.
+  // Some file systems cannot synchronise a directory (EINVAL), which is then not an error.
   return !fd.valid() || (fsync(fd.get()) != 0 && errno != EINVAL) ? errno : 0;
 }
 
-// 8 bytes of its own, and the number of the save or 0, where a finished file has its header.
+// The bytes of an unfinished file in the place of the header: 8 bytes of our own, and the number of
+// the save or 0.
 constexpr absl::string_view kMark(
     "\x89"
     "ENTR"
     "\x00\x00\x00",
     8);
 
-// Returns the number of the save to which a whole head belongs; its parts are NAME_RANK_ID.ckpt.
+// Returns the number of the save to which a complete head file belongs; its parts are
+// NAME_RANK_ID.ckpt.
 std::optional<uint32_t> NumberOfFiles(const std::string& path) {
   const auto whole = CheckpointReader::Open(path);
   if (!whole.ok() || (*whole)->manifest().files.empty()) {
@@ -114,7 +116,7 @@ std::optional<uint32_t> NumberOfFiles(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path) {
   const std::string temporary = path + ".tmp";
-  // One that a dead process left is used again.
+  // Reuses the file of a dead process.
   Fd fd = OpenClosedOnFork(
       [&] { return open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644); });
   if (!fd.valid()) {
@@ -124,7 +126,7 @@ absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path)
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": somebody else is writing ", temporary));
   }
-  // It may have got its name, and its writer gone, between the two lines above.
+  // Between the two lines above, the writer may have renamed the file and closed it.
   struct stat opened {
   }, named{};
   if (fstat(fd.get(), &opened) != 0 || stat(temporary.c_str(), &named) != 0 ||
@@ -132,7 +134,7 @@ absl::StatusOr<std::unique_ptr<FileTarget>> FileTarget::Create(std::string path)
     return absl::FailedPreconditionError(absl::StrCat(path, ": somebody else has just written it"));
   }
   const Unfinished found = ReadUnfinished(fd.get(), temporary);
-  // So that it has been changed, whatever it was.
+  // Changes the file in any case, so that its time of change is now.
   if (ftruncate(fd.get(), 1) != 0 || ftruncate(fd.get(), 0) != 0 || fstat(fd.get(), &opened) != 0) {
     return FileError(errno, path, absl::StrCat("write ", temporary));
   }
@@ -417,13 +419,13 @@ absl::Status CheckpointReader::ReadManifest() {
   return absl::OkStatus();
 }
 
-// Each array lies where the one before it ends, and the manifest after the last.
+// Each array must begin where the one before it ends, and the manifest after the last array.
 absl::Status CheckpointReader::CheckLayout() const {
   const int64_t end = size_ - manifest_bytes_;
   int64_t at = kFirstArray;
   for (const SavedArray& array : manifest_.arrays) {
     if (array.file != 0) {
-      continue;  // somewhere else
+      continue;  // in another file
     }
     if (array.offset != at || array.bytes() > end - at) {
       return Refuse(absl::StrCat("manifest: ", Describe(array), " of ", array.bytes(),

@@ -1,20 +1,20 @@
-// One file of arrays that is either whole or not there. Layout, in bytes (integers little-endian):
+// One file of arrays that is either complete or absent. Layout, in bytes (integers little-endian):
 //
-//   0   8  89 'E' 'N' 'T' 'R' 0d 0a 1a     whose first and last bytes do not survive a text transfer
-//   8   4  format version, 1
-//  12   4  zero
-//  16   8  bytes of the manifest
-//  24   8  bytes of the file
-//  32  32  SHA-256 of the manifest
-//  64  32  SHA-256 of bytes 0 to 63
-//  128     the arrays, each from a multiple of 64 on; zeros between
-//          the manifest (JSON), from a multiple of 64 on, to the end
+//      0   8  89 'E' 'N' 'T' 'R' 0d 0a 1a     (a transfer as text damages the first and last bytes)
+//      8   4  format version, 1
+//     12   4  zero
+//     16   8  bytes of the manifest
+//     24   8  bytes of the file
+//     32  32  SHA-256 of the manifest
+//     64  32  SHA-256 of bytes 0 to 63
+//    128     the arrays, each from a multiple of 64 on; zeros between
+//            the manifest (JSON), from a multiple of 64 on, to the end
 //
-// Every byte is covered: the header by its own hash, the manifest by the header's, each array by
-// the manifest's, and what lies between must be zero.
+// Every byte is covered: the header by its own hash, the manifest by the header's hash, each array
+// by its hash in the manifest. The bytes between must be zero.
 //
-// Where these bytes are is for a CheckpointTarget and a CheckpointSource to say: a file here, functions of the caller's in
-// checkpoint_functions.h.
+// A CheckpointTarget and a CheckpointSource hold these bytes: in a file here, through the caller's
+// functions in checkpoint_functions.h.
 //
 // Thread safety: one thread at a time. Every message begins with the path.
 #pragma once
@@ -37,32 +37,35 @@ namespace entrain {
 
 constexpr uint32_t kCheckpointVersion = 1;
 
-// What a file is that was to become a checkpoint.
+// The result of looking at a file that may be an unfinished checkpoint.
 struct Unfinished {
-  bool is = false;  // it is one: it begins with our mark, or it is whole and lacks its name only
-  std::optional<uint32_t> id;  // of the save of several files that it belongs to
+  bool is = false;  // the file begins with our mark, or it is complete and lacks only its name
+  std::optional<uint32_t> id;  // the id of the save of several files that it belongs to
 };
-// The open file of that path.
+// Examines the open file `fd` of that path.
 Unfinished ReadUnfinished(int fd, const std::string& path);
 
-// Where the bytes of a checkpoint go. Each byte is written once: those from byte 128 on in order, then the first 128.
+// Takes the bytes of a checkpoint. Each byte is written once: the bytes from 128 on in order, then
+// the first 128.
 class CheckpointTarget {
  public:
   virtual ~CheckpointTarget() = default;
-  // The name by which messages call it.
+  // Returns the name for messages.
   virtual const std::string& name() const = 0;
   virtual absl::Status WriteAt(int64_t offset, ConstBytes bytes) = 0;
-  // Everything has been written: brings it to where this process's end does not reach it.
+  // Called when everything has been written: makes the bytes survive the end of this process.
   virtual absl::Status Flush() = 0;
-  // The checkpoint takes effect. *done: it has, whatever is returned.
+  // Makes the checkpoint take effect. Sets *done if it has taken effect, even if this returns an
+  // error.
   virtual absl::Status Publish(bool* done) = 0;
 };
 
-// `PATH.tmp`, which takes the place of PATH in one step when it is published. Until then what PATH was is untouched.
+// Writes `PATH.tmp`, which replaces PATH in one step when it is published. Until then PATH does not
+// change.
 class FileTarget final : public CheckpointTarget {
  public:
-  // kFailedPrecondition where there is no such directory, none may be written, or another process
-  // writes the same file.
+  // kFailedPrecondition: the directory does not exist, is not writable, or another process writes
+  // the same file.
   static absl::StatusOr<std::unique_ptr<FileTarget>> Create(std::string path);
   // Removes the temporary file if it was not published.
   ~FileTarget() override;
@@ -74,12 +77,13 @@ class FileTarget final : public CheckpointTarget {
   absl::Status Flush() override;
   absl::Status Publish(bool* done) override;
 
-  // What a dead process had written to the same temporary file.
+  // Returns the unfinished file that a dead process had left under the temporary name.
   const Unfinished& found() const { return found_; }
-  // When this began, by the clock of the file system.
+  // Returns the time of Create by the clock of the file system.
   int64_t begun_ns() const { return begun_ns_; }
-  // Writes down, until byte 0 is written, which save the file belongs to, so that others know after this process is killed.
-  // 0: to none of several files, as from Create on.
+  // Notes in the file, until byte 0 is written, which save it belongs to, so that other processes
+  // know it if this one is killed. 0, as after Create: the file belongs to no save of several
+  // files.
   absl::Status Mark(uint32_t id);
 
  private:
@@ -96,35 +100,35 @@ class FileTarget final : public CheckpointTarget {
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::unique_ptr<CheckpointTarget> target);
-  // Creates a writer of the file of that path.
+  // Creates a writer for the file of that path.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(std::string path);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // An array begins; Append brings its array.bytes(), in any pieces. Offset and digest are filled
-  // in here.
+  // Begin starts an array; Append takes its array.bytes() bytes, in any pieces. The writer fills in
+  // offset and digest.
   absl::Status Begin(SavedArray array);
   absl::Status Append(ConstBytes bytes);
-  // Writes `manifest`, with the arrays that were written before those it has (which are in other
-  // files), and flushes the target.
+  // Writes `manifest` and flushes the target. The arrays written here come first in it, before the
+  // arrays of other files that it has already.
   absl::Status Finish(Manifest manifest);
-  // As written by Finish.
+  // Returns the manifest as Finish wrote it.
   const Manifest& manifest() const { return manifest_; }
   const Digest& manifest_digest() const { return manifest_digest_; }
-  // After Finish: the checkpoint takes effect.
+  // Makes the checkpoint take effect. Call after Finish.
   absl::Status Commit();
-  // It has; not yet, where Commit failed before that.
+  // Returns true if the checkpoint has taken effect. A failed Commit may have done that or not.
   bool committed() const { return committed_; }
 
  private:
   absl::Status Write(const void* data, int64_t bytes);
-  // Ends the array under way; zeros up to where the next thing begins.
+  // Ends the current array, and writes zeros up to the next multiple of 64.
   absl::Status EndArray();
   const std::string& path() const { return target_->name(); }
 
   const std::unique_ptr<CheckpointTarget> target_;
   int64_t at_ = 0;      // bytes written
-  int64_t wanted_ = 0;  // bytes that the array under way still lacks
+  int64_t wanted_ = 0;  // bytes that the current array still lacks
   Hasher hasher_;
   std::vector<SavedArray> arrays_;
   Manifest manifest_;
@@ -132,35 +136,36 @@ class CheckpointWriter {
   bool finished_ = false, committed_ = false;
 };
 
-// Where the bytes of a checkpoint are.
+// Provides the bytes of a checkpoint.
 class CheckpointSource {
  public:
   virtual ~CheckpointSource() = default;
-  // The name by which messages call it.
+  // Returns the name for messages.
   virtual const std::string& name() const = 0;
   // In bytes.
   virtual int64_t size() const = 0;
-  // All of [offset, offset + out.size()), which lies within the size.
+  // Reads [offset, offset + out.size()), which must lie within the size.
   virtual absl::Status ReadAt(int64_t offset, Bytes out) const = 0;
 };
 
-// Reads a checkpoint that cannot be trusted. kInvalidArgument says what is wrong with it, and where.
+// Reads a checkpoint that cannot be trusted. kInvalidArgument says what is wrong, and where.
 class CheckpointReader {
  public:
-  // Checks the header and the manifest, and that the arrays it names fill the file.
+  // Checks the header and the manifest, and that the arrays in the manifest fill the file.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       std::unique_ptr<const CheckpointSource> source);
-  // The file of that path.
+  // Opens the file of that path.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(std::string path);
 
   const Manifest& manifest() const { return manifest_; }
   const Digest& manifest_digest() const { return manifest_digest_; }
   const std::string& path() const { return source_->name(); }
 
-  // Reads all of an array in this file, as this manifest or one that refers to it has it, compares its digest, and copies `count` elements from
-  // `first` on to `out`; on an error what is there is of no use.
+  // Reads the whole array, which must be in this file, and compares its digest. The description may
+  // come from this manifest or from one that refers to this file. Copies `count` elements from
+  // `first` on to `out`. After an error the contents of `out` are undefined.
   absl::Status Read(const SavedArray& array, int64_t first, int64_t count, void* out) const;
-  // The same for nobody: is the array what was written?
+  // Checks the array's digest without a copy.
   absl::Status Verify(const SavedArray& array) const { return Read(array, 0, 0, nullptr); }
 
  private:
@@ -170,7 +175,7 @@ class CheckpointReader {
   absl::Status ReadManifest();
   absl::Status CheckLayout() const;
   absl::Status ReadAt(int64_t offset, void* data, int64_t bytes) const;
-  // Everything from `offset` to the next multiple of 64 is zero.
+  // Checks that all bytes from `offset` to the next multiple of 64 are zero.
   absl::Status CheckZeros(int64_t offset) const;
   absl::Status Refuse(absl::string_view why) const;
 

@@ -17,7 +17,8 @@ const std::string& Name() {
   return *name;
 }
 
-// Calls `function`, in which the library may only be asked. What it returns other than 0 is the caller's failure.
+// Calls `function`, in which only functions of the library that never wait may be called. A result
+// other than 0 is a failure of the caller's function.
 template <typename Function, typename... Arguments>
 absl::Status Run(absl::string_view name, absl::string_view where, Function function,
                  Arguments... arguments) {

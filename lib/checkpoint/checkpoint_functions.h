@@ -1,4 +1,4 @@
-// A checkpoint that functions of the caller's write and read, in place of a file.
+// A checkpoint that the caller's functions write and read, in place of a file.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace entrain {
 
-// As entrain_checkpoint_functions_t (train.h) says.
+// See entrain_checkpoint_functions_t (train.h).
 struct CheckpointFunctions {
   void* user = nullptr;
   int32_t (*write_at)(void* user, int64_t offset, const void* data, size_t bytes) = nullptr;
   int32_t (*finish)(void* user) = nullptr;
   int32_t (*read_at)(void* user, int64_t offset, void* data, size_t bytes) = nullptr;
-  int64_t bytes = 0;  // to be read
+  int64_t bytes = 0;  // bytes that can be read
 };
 
 // Messages call the checkpoint by this name.
 constexpr const char* kFunctionsName = "the checkpoint of the caller's functions";
 
-// kInvalidArgument names a function that lacks.
+// kInvalidArgument names a missing function.
 absl::StatusOr<std::unique_ptr<CheckpointTarget>> TargetOf(const CheckpointFunctions& functions);
 absl::StatusOr<std::unique_ptr<const CheckpointSource>> SourceOf(
     const CheckpointFunctions& functions);

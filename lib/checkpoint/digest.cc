@@ -9,7 +9,7 @@
 namespace entrain {
 namespace {
 
-// libcrypto without memory, or without SHA-256: there is nothing to go on with.
+// libcrypto failed: it has no memory or no SHA-256, and nothing can continue.
 void Must(int ok) {
   if (ok != 1) {
     std::abort();

@@ -1,4 +1,4 @@
-// SHA-256, by which a checkpoint's bytes are known to be those that were written.
+// SHA-256, which shows that a checkpoint's bytes are those that were written.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace entrain {
 
 using Digest = std::array<uint8_t, 32>;
 
-// Of what was added, in that order.
+// Computes the digest of all bytes that were added, in that order.
 class Hasher {
  public:
   Hasher();
   void Add(ConstBytes bytes);
-  // Once; nothing may be added after it.
+  // Returns the digest. Call once; nothing may be added afterwards.
   Digest Finish();
 
  private:
@@ -33,7 +33,7 @@ class Hasher {
 };
 
 Digest DigestOf(ConstBytes bytes);
-// 64 hexadecimal digits, and back; nullopt for anything else.
+// Convert to 64 hexadecimal digits, and back. nullopt: any other text.
 std::string ToHex(const Digest& digest);
 std::optional<Digest> DigestFromHex(absl::string_view hex);
 

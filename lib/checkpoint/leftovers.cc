@@ -45,7 +45,7 @@ int64_t ChangedAt(const struct stat& file) {
   return file.st_ctim.tv_sec * kSecond + file.st_ctim.tv_nsec;
 }
 
-// Removes an unfinished file if its writer is gone, and it was last changed before that time.
+// Removes an unfinished file if its writer is gone and it was last changed before `before_ns`.
 bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* found) {
   const Fd fd = OpenClosedOnFork(
       [&] { return open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
@@ -58,7 +58,8 @@ bool RemoveUnfinished(const std::string& path, int64_t before_ns, Unfinished* fo
   return found->is && unlink(path.c_str()) == 0;
 }
 
-// The files that the checkpoint of that name needs, which counts; null: it cannot be read.
+// Returns the files that the checkpoint of that name lists, none if it does not exist, or nullopt
+// if it cannot be read.
 std::optional<std::vector<std::string>> ListedFiles(const std::string& path) {
   struct stat file {};
   if (lstat(path.c_str(), &file) != 0 && errno == ENOENT) {

@@ -11,8 +11,8 @@
 
 #include "lib/base/status.h"
 
-// This library is built without exceptions, which makes its copy of the JSON code another than a program's: so it gets a
-// name of its own. Nothing here calls what would throw.
+// This library is built without exceptions, so its copy of the JSON code differs from a program's
+// copy and gets a namespace of its own. Nothing here calls functions that would throw.
 #define NLOHMANN_JSON_NAMESPACE nlohmann::entrain_noexcept
 #define NLOHMANN_JSON_NAMESPACE_BEGIN \
   namespace nlohmann {                \
@@ -35,8 +35,8 @@ absl::Status Wrong(absl::string_view where, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("manifest: ", where, ": ", what));
 }
 
-// The members of a JSON object, by name and type, with what is wrong about them. After the first
-// error everything is zero or empty; whoever reads looks at status() once, at the end.
+// Reads the members of a JSON object by name and type, and records the first error. After that
+// every result is zero or empty, so callers check status() once, at the end.
 class Members {
  public:
   Members(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -143,7 +143,7 @@ absl::StatusOr<SavedFile> ParseFile(const Json& json, const std::string& where) 
   return file;
 }
 
-// Pieces must lie inside what they are pieces of.
+// A piece must lie inside its layer.
 absl::Status CheckPlace(const SavedArray& array, const Manifest& manifest,
                         const std::string& where) {
   int64_t ranks = 1;

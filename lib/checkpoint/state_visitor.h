@@ -1,13 +1,13 @@
-// How the parts of a run show what they are made of, to whoever saves it or loads it. Each part has
-// one function that names its arrays, always in the same order, whatever is done with them:
+// How the parts of a run show their state to the code that saves or loads it. Each part has one
+// function that names its arrays, in the same order for every visitor:
 //
 //   void VisitState(StateVisitor& visitor) {
 //     visitor.Value("steps", Holder::kAll, &step_);
 //     visitor.Layer("anchor", layer, anchor(layer));
 //   }
 //
-// Saving and loading are visitors, so they cannot drift apart, and a new part adds this function
-// and a call of it. Names are those of manifest.h; each is used once by a rank, or once a layer.
+// Saving and loading are both visitors, so they cannot diverge. A new part adds this function and a
+// call to it. Names are those of manifest.h. A rank uses each name once, or once per layer.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,25 @@
 
 namespace entrain {
 
-// Whose an array is.
+// Says which ranks hold an array.
 enum class Holder {
-  kAll,      // the same on all ranks: kept once
-  kReplica,  // the same on all ranks of a replica; portable checkpoints keep replica 0's, for all
-  kRank      // each rank's own; only in exact checkpoints
+  kAll,      // equal on all ranks: saved once
+  kReplica,  // equal on all ranks of a replica; portable checkpoints save replica 0's, for all
+             // replicas
+  kRank      // different on each rank; only in exact checkpoints
 };
 
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
 
-  // For what only one kind holds.
+  // The kind of checkpoint, for parts with arrays that only one kind has.
   virtual CheckpointKind kind() const = 0;
-  // `count` elements. The memory stays where it is until the visitor is gone.
+  // An array of `count` elements. The memory must stay valid until the visitor is destroyed.
   virtual void Array(absl::string_view name, Holder holder, DType dtype, void* data,
                      int64_t count) = 0;
-  // This rank's shard of a layer that is the same on all replicas. Kept without padding, so that
-  // any number of ranks can take it up.
+  // This rank's shard of a layer that is equal on all replicas. Saved without padding, so that any
+  // number of ranks can load it.
   virtual void Layer(absl::string_view name, int layer, void* shard, DType dtype = DType::kF32) = 0;
 
   void Value(absl::string_view name, Holder holder, int64_t* value) {

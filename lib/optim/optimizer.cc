@@ -15,7 +15,7 @@ absl::Status Refuse(absl::string_view name, double value, absl::string_view allo
 }
 
 absl::Status CheckFraction(absl::string_view name, double value) {
-  // Written so that a NaN is refused.
+  // Written so that it refuses a NaN.
   return value >= 0 && value < 1 ? absl::OkStatus() : Refuse(name, value, "in [0, 1)");
 }
 
@@ -34,8 +34,8 @@ absl::Status CheckBetas(const OptimizerConfig& config) {
 
 absl::Status CheckAdamw(const OptimizerConfig& config) {
   ENTRAIN_RETURN_IF_ERROR(CheckBetas(config));
-  // The kernels compute in f32, where a smaller eps is 0 and a step on a zero gradient divides 0 by
-  // 0.
+  // The kernels compute in f32, where a smaller eps is 0, so that a step on a zero gradient would
+  // divide 0 by 0.
   if (!(config.eps >= 1e-37) || !std::isfinite(config.eps)) {
     return Refuse("eps", config.eps, "a finite number of at least 1e-37");
   }
@@ -54,7 +54,7 @@ absl::Status CheckAgd(const OptimizerConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat("decay ", static_cast<int32_t>(config.decay),
                                                    " has no effect with win, which has its own"));
   }
-  // It is not multiplied by a learning rate.
+  // A fixed decay is not multiplied by the learning rate.
   if (config.decay == WeightDecay::kFixed && config.weight_decay >= 1) {
     return Refuse("weight_decay", config.weight_decay, "in [0, 1), with a fixed decay");
   }

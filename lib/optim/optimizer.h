@@ -1,6 +1,7 @@
-// Optimizers over flat f32 arrays. Element-wise, so a step on a shard equals that part of a step on the whole.
+// Optimizers over flat f32 arrays. They are element-wise, so a step on a shard equals that part of
+// a step on the whole array.
 //
-// An Optimizer holds hyper-parameters, and counts; master and state arrays are the caller's.
+// An Optimizer holds hyper-parameters and counters. The caller owns the master and state arrays.
 // Thread safety: const, any thread.
 #pragma once
 
@@ -13,8 +14,9 @@
 
 namespace entrain {
 
-// kPreview computes new parameters into `out` and leaves master and state untouched; kCommit also stores them
-// (`out` may be null or equal master). The same kernel makes both, so their parameters are bit-identical.
+// kPreview computes the new parameters into `out` and does not change master and state. kCommit
+// also stores them (`out` may be null or equal to master). Both run the same kernel, so their
+// parameters are bit-identical.
 enum class Apply { kPreview, kCommit };
 
 constexpr int kMaxStateArrays = 8;  // no rule has more
@@ -25,13 +27,13 @@ struct StepArgs {
   const float* grads = nullptr;
   // state_arrays() arrays of `count` elements, zero before the first step.
   absl::Span<float* const> state;
-  float* out = nullptr;  // kPreview: where the new parameters go, not master
-  int64_t step = 1;      // 1 for the first step that is committed
+  float* out = nullptr;  // kPreview: receives the new parameters; must not be master
+  int64_t step = 1;      // 1 for the first committed step
   double lr = 0;
 };
 
-// Of rules that switch between an adaptive and a plain step: elements moved by commits, and how
-// many of them adaptively.
+// For rules that switch between an adaptive and a plain step: how many elements the commits moved,
+// and how many of them by an adaptive step.
 struct BranchCounts {
   int64_t elements = 0, adaptive = 0;
 };
@@ -39,9 +41,9 @@ struct BranchCounts {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual int state_arrays() const = 0;  // how many arrays as long as the parameters
+  virtual int state_arrays() const = 0;  // arrays, each as long as the parameters
   virtual void Step(const StepArgs& args, Apply apply) const = 0;
-  // Since creation; zeros for rules that have one branch.
+  // Counts since creation. Zeros for rules without a switch.
   virtual BranchCounts branches() const { return {}; }
 };
 
@@ -57,7 +59,8 @@ struct OptimizerConfig {
   double weight_decay =
       0;  // sgd: added to the gradient; adamw, lion: decoupled; agd: as `decay` says
   WeightDecay decay = WeightDecay::kDecoupled;  // agd, as all below
-  double delta = 1e-5;                          // the switch: below it a step is that of SGD
+  double delta = 1e-5;                          // threshold of the switch: below it a step is that
+                                                // of SGD
   double clip = 0;                              // largest m / max(√v, δ); 0: off
   bool amsgrad = false, win = false;
 };

@@ -13,15 +13,15 @@
 namespace entrain {
 namespace {
 
-// Elements of a gradient that is made on the way; stays in the first-level cache.
+// Elements of the temporary gradient, which stays in the first-level cache.
 constexpr int64_t kPart = 4096;
-// The same on a device, where a part is a few launches.
+// Elements of the temporary gradient on a device, where a part takes a few launches.
 constexpr int64_t kDevicePart = 1 << 20;
 constexpr int64_t kFloat = sizeof(float);
 constexpr double kClipEps = 1e-6;
 
 absl::Status CheckFrom(absl::string_view name, double value, double least) {
-  // Written so that a NaN is refused.
+  // Written so that it refuses a NaN.
   if (value >= least && std::isfinite(value)) {
     return absl::OkStatus();
   }
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Wsam>> Wsam::Make(const WsamConfig& config,
   if (!(config.gamma >= 0 && config.gamma < 1)) {
     return absl::InvalidArgumentError(absl::StrCat("gamma ", config.gamma, " is not in [0, 1)"));
   }
-  // rho / eps is a factor in f32.
+  // The kernels use rho / eps in f32, where a tiny eps would give infinity.
   ENTRAIN_RETURN_IF_ERROR(CheckFrom("sam_eps", config.eps, 1e-30));
   ENTRAIN_RETURN_IF_ERROR(CheckFrom("max_norm", config.max_norm, 0));
   return std::unique_ptr<Wsam>(new Wsam(config, std::move(base)));
@@ -92,7 +92,7 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
     StepParts(step, apply, made, kPart);
     return absl::OkStatus();
   }
-  // One after the other also on the device, since all calls of an object are on one stream.
+  // All calls on an object use one stream, so they run one after the other on the device too.
   absl::MutexLock lock(&made_mutex_);
   if (made_.size() == 0) {
     ENTRAIN_ASSIGN_OR_RETURN(made_, PlacedArray::Allocate(&bound->device(), kDevicePart * kFloat));
@@ -101,7 +101,7 @@ absl::Status Wsam::Step(const WsamStep& step, Apply apply) const {
   return absl::OkStatus();
 }
 
-// `made`: room for `most` elements of a gradient.
+// `made`: room for a gradient of `most` elements.
 void Wsam::StepParts(const WsamStep& step, Apply apply, float* made, int64_t most) const {
   const Kernels& kernels = CurrentKernels();
   const double first = ClipFactor(step.sum), second = ClipFactor(step.second_sum);

@@ -1,13 +1,14 @@
 // Weighted sharpness-aware minimisation (WSAM, arXiv 2305.15817) around any optimizer. A step takes
-// two gradients: g at w, and g₂ at w + e, a way of length ρ up the first. With α = γ / (1 − γ):
+// two gradients: g at w, and g₂ at w + e, where e has length ρ along the first. With α = γ / (1 −
+// γ):
 //
 //   e = ρ g / (‖g‖ + ε), adaptive: ρ w² g / (‖|w| g‖ + ε)
 //   g and g₂ are clipped to max_norm, each by its own norm, after e was formed
 //   coupled:    a step of the optimizer with α g₂ + (1 − α) g, computed as g + α (g₂ − g)
 //   decoupled:  a step of the optimizer with g, and w ← w − η α (g₂ − g)
 //
-// Element-wise but for the norms, which come as sums of squares: whoever calls adds them up over
-// slices, and over ranks. Holds no state. Thread safety: const, any thread.
+// Everything but the norms is element-wise. The norms are passed as sums of squares, which the
+// caller adds up over slices and over ranks. Holds no state. Thread safety: const, any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +30,9 @@ struct WsamConfig {
 };
 
 struct WsamStep {
-  StepArgs args;                  // the base optimizer's, with g
+  StepArgs args;                  // the base optimizer's arguments, with g as the gradient
   const float* second = nullptr;  // g₂
-  // Σ g² and Σ g₂² over all elements of the vector; of no effect without max_norm.
+  // Σ g² and Σ g₂² over all elements of the vector. Used only with max_norm.
   double sum = 0, second_sum = 0;
 };
 
@@ -44,14 +45,15 @@ class Wsam {
   const WsamConfig& config() const { return config_; }
   const Optimizer& base() const { return *base_; }
 
-  // Σ g², adaptive: Σ (w g)².
+  // Returns Σ g², adaptive: Σ (w g)².
   double AscentSum(const float* params, const float* grads, int64_t count) const;
-  // saved = w, params = w + e, with the AscentSum of the whole vector.
+  // saved = w, params = w + e. `sum`: AscentSum over the whole vector.
   void Ascend(float* params, float* saved, const float* grads, int64_t count, double sum) const;
-  // out = g + α (g₂ − g); out may be either.
+  // out = g + α (g₂ − g). `out` may be either of the two.
   void Combine(float* out, const float* grads, const float* second, int64_t count) const;
-  // From w. As an Optimizer's: a preview writes out and nothing else, bit-identical.
-  // An error only where a stream is bound (lib/device/device.h): there is no memory for a gradient on the way.
+  // Takes a step from w. As with an Optimizer, a preview writes only `out`, and is bit-identical to
+  // the commit. Returns an error only if a stream is bound (lib/device/device.h) and the device has
+  // no memory for the temporary gradient.
   absl::Status Step(const WsamStep& step, Apply apply) const;
 
  private:
