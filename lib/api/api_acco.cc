@@ -39,7 +39,7 @@ absl::StatusOr<DType> ToDType(int32_t dtype, DType usual) {
   return DType{dtype};
 }
 
-// Null for none.
+// Returns null if `optim` is null.
 absl::StatusOr<std::shared_ptr<const entrain::Optimizer>> OptimizerOf(const entrain_optim_t* optim,
                                                                       const std::string& name) {
   if (optim == nullptr) {
@@ -111,7 +111,8 @@ absl::StatusOr<ChannelOptions> ToChannelOptions(const entrain_acco_config_t& con
   return options;
 }
 
-// A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
+// Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
+// may wait for it, are told.
 template <typename Body>
 entrain_status_t GuardCall(const char* function, entrain_acco_t* acco, const Body& body,
                            Does does = Does::kWait) {
@@ -163,7 +164,7 @@ entrain_status_t entrain_acco_create(entrain_comm_t* comm, const entrain_acco_co
     ENTRAIN_RETURN_IF_ERROR(NotNull(acco, "acco"));
     ENTRAIN_ASSIGN_OR_RETURN(const ChannelOptions options, ToChannelOptions(known));
     const std::shared_ptr<entrain::Communicator> shared =
-        comm->comm;  // the handle may go meanwhile
+        comm->comm;  // keeps the communicator if the handle is destroyed meanwhile
     ENTRAIN_ASSIGN_OR_RETURN(auto made, GradientChannel::Create(*shared, options));
     *acco = new entrain_acco{.channel = std::move(made),
                              .calls = std::make_shared<StartedCalls>(*shared)};

@@ -42,7 +42,8 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(const entrain_checkpoint_c
                            .timeout_ns = known.timeout_ns};
 }
 
-// Converts the options of a checkpoint that goes through the caller's functions; both arguments may be null.
+// Converts the options of a checkpoint that goes through the caller's functions. Both arguments may
+// be null.
 absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
     const entrain_checkpoint_config_t* config, const entrain_checkpoint_functions_t* functions) {
   entrain_checkpoint_functions_t known;
@@ -74,7 +75,7 @@ absl::StatusOr<CheckpointOptions> ToCheckpointOptions(
   return options;
 }
 
-// An array of the caller's for a training object.
+// Adds an array of the caller's to a training object.
 template <typename Trained>
 absl::Status AddState(Trained& trained, const char* name, void* data, size_t count,
                       entrain_dtype_t dtype, int32_t holder) {
@@ -90,7 +91,7 @@ absl::Status AddState(Trained& trained, const char* name, void* data, size_t cou
                           DType{dtype}, data, elements);
 }
 
-// The four things that can be done with a checkpoint.
+// The four operations on a checkpoint.
 absl::Status Save(entrain_edit_t* edit, const CheckpointOptions& options) {
   return edit->edit->Save(options);
 }
@@ -116,7 +117,7 @@ entrain_status_t Run(const char* function, Handle* handle, const char* name, Act
   });
 }
 
-// The same by a thread of the library's. `operation`: the work's.
+// Starts one of these operations on a thread of the library. `operation`: the name of the work.
 template <typename Handle>
 entrain_status_t Start(const char* function, Handle* handle, const char* name,
                        absl::string_view operation, Action<Handle> action,

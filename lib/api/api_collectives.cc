@@ -23,12 +23,12 @@ absl::Status AddToBatch(const Request& request, Call call, entrain_batch_t* batc
   if (batch->comm != request.comm->comm) {
     return absl::InvalidArgumentError("options.batch is of another communicator");
   }
-  call.options.deadline = Deadline::Never();  // its time begins when the batch starts
+  call.options.deadline = Deadline::Never();  // the time limit begins when the batch starts
   batch->calls.push_back(std::move(call));
   return absl::OkStatus();
 }
 
-// Everything that can be refused before the call is started.
+// Makes all checks that can refuse the call before it starts.
 absl::Status Check(const Request& request, Call* call, entrain_batch_t** batch) {
   absl::Status checked = ToCall(request, call, batch);
   if (checked.ok() && *batch == nullptr && request.work == nullptr) {
@@ -60,7 +60,8 @@ entrain_status_t Submit(const Request& request) {
     entrain_batch_t* batch = nullptr;
     absl::Status status = Check(request, &call, &batch);
     if (status.ok() && batch == nullptr && request.work == nullptr) {
-      return request.comm->comm->RunOrRefuse(call);  // the handle may be gone when it returns
+      return request.comm->comm->RunOrRefuse(call);  // the handle may be destroyed when this
+                                                     // returns
     }
     if (status.ok()) {
       status = batch == nullptr ? StartWork(request, call) : AddToBatch(request, call, batch);

@@ -24,7 +24,7 @@ using entrain::WorkerThread;
 
 namespace {
 
-// An array of the caller's; none: NULL.
+// Copies an array of the caller's, which may be NULL.
 template <typename T>
 std::vector<T> Copy(const T* values, int32_t count) {
   return values == nullptr || count < 1 ? std::vector<T>() : std::vector<T>(values, values + count);
@@ -61,7 +61,8 @@ int32_t ToWishes(uint64_t flags) {
   return static_cast<int32_t>(flags) & kAllWishes;
 }
 
-// A call of the training loop. If it fails, this rank may end: the others, who may wait for it, are told.
+// Runs a call of the training loop. If the call fails, this rank may end, so the other ranks, which
+// may wait for it, are told.
 template <typename Body>
 absl::Status Make(const char* function, entrain_edit_t* edit, Body& body) {
   const absl::Status status = body();
@@ -80,7 +81,7 @@ entrain_status_t GuardCall(const char* function, entrain_edit_t* edit, const Bod
   });
 }
 
-// The same by a thread of the library's.
+// Starts such a call on a thread of the library.
 template <typename Body>
 entrain_status_t StartCall(const char* function, absl::string_view operation, entrain_edit_t* edit,
                            entrain_work_t** work, Body body) {

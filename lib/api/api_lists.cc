@@ -1,5 +1,5 @@
-// collectives.h: calls whose parts lie apart from each other. They are the calls of collectives.h on memory where the parts
-// lie side by side: the caller's own, if they do, else memory that is made for the call.
+// collectives.h: calls whose parts lie apart in memory. They become the calls of collectives.h on
+// contiguous memory: the caller's own if the parts are contiguous, else a temporary copy.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -24,9 +24,9 @@ namespace {
 
 // One list as one buffer.
 struct Parts {
-  std::vector<const void*> list;  // a copy: the caller's is lent for the call alone
+  std::vector<const void*> list;  // a copy, since the caller's list is valid only during the call
   std::vector<size_t> bytes;
-  std::unique_ptr<std::byte[]> staged;  // null: the caller's parts lie side by side
+  std::unique_ptr<std::byte[]> staged;  // null: the caller's parts are contiguous
   void* whole = nullptr;
 
   void CopyIn() const {
@@ -37,7 +37,7 @@ struct Parts {
       }
     }
   }
-  // `list` was given as one of buffers to write.
+  // `list` must be a list of output buffers.
   void CopyOut() const {
     const std::byte* at = staged.get();
     for (size_t r = 0; staged != nullptr && r < bytes.size(); at += bytes[r++]) {
@@ -48,7 +48,7 @@ struct Parts {
   }
 };
 
-// What a list function was asked for, beside its lists.
+// The arguments of a list function other than its lists.
 struct ListCall {
   const char* function;
   CallKind kind;
@@ -58,7 +58,7 @@ struct ListCall {
   entrain_work_t** work;
 };
 
-// `counts`: elements by rank; null: `count` each.
+// `counts`: elements by rank; null: each rank has `count`.
 absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void* const* list,
                               size_t count, const size_t* counts) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(call.comm, "comm"));
@@ -70,7 +70,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   parts.list.assign(list, list + size);
   size_t elements = 0;
   bool side_by_side = true;
-  const char* first = nullptr;  // where the whole begins, if the parts lie side by side
+  const char* first = nullptr;  // the first address, if the parts are contiguous
   for (size_t r = 0; r < size; ++r) {
     const size_t one = counts == nullptr ? count : counts[r];
     ENTRAIN_RETURN_IF_ERROR(CheckCount(one, DType{call.dtype}, 1).status());
@@ -112,7 +112,7 @@ absl::StatusOr<Parts> PartsOf(const ListCall& call, const char* name, const void
   return parts;
 }
 
-// The work of the call on the whole; it is over when the parts have been written too.
+// The work of the whole call. It is over once the parts have been written too.
 class ListWork final : public Work {
  public:
   ListWork(Engine* engine, RefPtr<Work> whole, Parts ins, Parts outs)
@@ -134,7 +134,8 @@ class ListWork final : public Work {
   const Parts ins_, outs_;
 };
 
-// `start(in, out, work)` is the call on the whole; lists that it does not have are empty.
+// `start(in, out, work)` starts the call on contiguous memory. A list that the call does not have
+// is empty.
 template <typename Start>
 entrain_status_t Run(const ListCall& call, absl::StatusOr<Parts> ins, absl::StatusOr<Parts> outs,
                      const Start& start) {

@@ -40,13 +40,13 @@ absl::Status CheckOpen(const entrain_state_t* state) {
                                 : absl::OkStatus();
 }
 
-// What the state is of may be used, or changed.
+// Checks that the object of the state may be used or changed.
 absl::Status CheckUsable(const entrain_state_t* state) {
   ENTRAIN_RETURN_IF_ERROR(CheckOpen(state));
   return CheckIdle(state, "state");
 }
 
-// Elements, as the library counts; the entry's dtype and count are compared with them.
+// Returns the number of elements. The entry compares it and `dtype` with its own.
 absl::StatusOr<int64_t> CheckData(const void* data, size_t count, entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(CheckDType(dtype));
   ENTRAIN_ASSIGN_OR_RETURN(const int64_t elements, CheckCount(count, DType{dtype}, 1));
@@ -184,7 +184,8 @@ entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns
   return Guard(__func__, Does::kWait, [&]() -> absl::Status {
     ENTRAIN_RETURN_IF_ERROR(CheckUsable(state));
     ENTRAIN_RETURN_IF_ERROR(CheckTimeout(timeout_ns));
-    const std::shared_ptr<OpenState> kept = state->state;  // the handle may go meanwhile
+    const std::shared_ptr<OpenState> kept = state->state;  // keeps the state if the handle is
+                                                           // destroyed meanwhile
     return kept->Commit(timeout_ns);
   });
 }

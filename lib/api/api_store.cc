@@ -19,9 +19,9 @@
 namespace entrain::api {
 namespace {
 
-constexpr int64_t kConnectTimeout = 30 * kSecond;  // of entrain_store_open, when 0 is given
+constexpr int64_t kConnectTimeout = 30 * kSecond;  // of entrain_store_open, if its timeout is 0
 
-// Of a call that waits for the store alone.
+// Returns the Stop of a call that waits only for the store.
 Stop RequestStop(const entrain_store_t* store) {
   return {.deadline = Deadline::After(store->timeout_ns.load(std::memory_order_relaxed))};
 }
@@ -37,7 +37,7 @@ absl::Status CheckKey(const entrain_store_t* store, const char* key) {
   return absl::OkStatus();
 }
 
-// The store itself, for a call that waits: the handle may be destroyed meanwhile.
+// Returns a reference to the store, since the handle may be destroyed while a call waits.
 std::shared_ptr<Store> Kept(const entrain_store_t* store) {
   return store->store;
 }

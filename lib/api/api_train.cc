@@ -132,7 +132,7 @@ absl::StatusOr<entrain::ShardConfig> ToShardConfig(const entrain_shard_config_t&
   return result;
 }
 
-// A pointer a layer.
+// Converts an array of one pointer per layer.
 absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* arrays, DType dtype,
                                                  const entrain::Slab& slab) {
   std::vector<std::byte*> result;
@@ -147,7 +147,7 @@ absl::StatusOr<std::vector<std::byte*>> ToArrays(const char* name, void* const* 
   return result;
 }
 
-// No two of the arrays share a byte.
+// Checks that no two of the arrays share a byte.
 absl::Status CheckApart(const entrain::LayerArrays& live, const entrain::Slab& slab) {
   struct Range {
     const std::byte *begin, *end;
@@ -188,7 +188,8 @@ absl::Status CheckHasLayer(const entrain_shard_t* shard, int32_t layer) {
   return absl::OkStatus();
 }
 
-// Also that it is idle: a layer's place in the slab is all that may be asked meanwhile.
+// Checks also that the shard is idle: while it is not, only a layer's place in the slab may be
+// asked.
 absl::Status CheckLayer(const entrain_shard_t* shard, int32_t layer) {
   ENTRAIN_RETURN_IF_ERROR(CheckIdle(shard, "shard"));
   return CheckHasLayer(shard, layer);
@@ -257,7 +258,7 @@ entrain_status_t entrain_mesh_comm(const entrain_mesh_t* mesh, int32_t axis,
     ENTRAIN_RETURN_IF_ERROR(NotNull(mesh, "mesh"));
     ENTRAIN_RETURN_IF_ERROR(CheckAxis(axis));
     ENTRAIN_RETURN_IF_ERROR(NotNull(comm, "comm"));
-    // Lending does not change the mesh; who has it may use its communicators.
+    // Lending does not change the mesh, and the borrower may use the communicators.
     *comm = &const_cast<entrain_mesh_t*>(mesh)->comms[static_cast<size_t>(axis)];
     return absl::OkStatus();
   });

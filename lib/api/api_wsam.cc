@@ -18,7 +18,7 @@ using entrain::DType;
 
 namespace {
 
-// What all calls on arrays have in common; the number of elements.
+// Makes the checks that all calls on arrays share. Returns the number of elements.
 absl::StatusOr<int64_t> CheckArrays(const entrain_wsam_t* wsam, absl::Span<const NamedArray> arrays,
                                     size_t given, entrain_dtype_t dtype) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(wsam, "wsam"));

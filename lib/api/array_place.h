@@ -1,5 +1,5 @@
-// Where the arrays of an object's calls are, and what computes on them: the CPU in the caller's thread, or a device on a
-// stream.
+// The place of the arrays of an object's calls: host memory, on which the CPU computes in the
+// caller's thread, or a device, which computes on a stream.
 //
 // Thread safety: any thread.
 #pragma once
@@ -23,10 +23,10 @@ struct ArrayPlace {
   int64_t limit_ns = kDefaultTimeoutNs;  // for a kernel that returns a number
 };
 
-// HOST or DEVICE, and no stream without a device.
+// Accepts HOST without a stream, and DEVICE.
 absl::Status CheckArrayPlace(const ArrayPlace& place);
 
-// From now on this stream. FAILED_PRECONDITION for host memory.
+// Sets the stream for later calls. FAILED_PRECONDITION for host memory.
 absl::Status SetStream(void* stream, ArrayPlace* place);
 
 struct NamedArray {
@@ -34,12 +34,12 @@ struct NamedArray {
   const void* array;
 };
 
-// The device that `arrays` are on; null on the host, and where all are null. INVALID_ARGUMENT for
-// one that is elsewhere.
+// Returns the device that holds `arrays`; null for host memory, or if all are null.
+// INVALID_ARGUMENT names an array that is elsewhere.
 absl::StatusOr<Device*> DeviceOf(const ArrayPlace& place, absl::Span<const NamedArray> arrays);
 
-// Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on `arrays`. INVALID_ARGUMENT for
-// one that is not there; null is nowhere.
+// Runs `body` so that CurrentKernels, CopyArray and ZeroArray (lib/device/device.h) work on
+// `arrays`. INVALID_ARGUMENT names an array that is elsewhere; null arrays are accepted.
 absl::Status RunWhere(const ArrayPlace& place, absl::Span<const NamedArray> arrays,
                       absl::FunctionRef<void()> body);
 

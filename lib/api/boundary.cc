@@ -15,7 +15,7 @@
 namespace entrain::api {
 namespace {
 
-// Set in a forked child only, before any of its code runs.
+// True only in a forked child, where it is set before any of the child's code runs.
 std::atomic<bool> forked{false};
 
 entrain_error_t EmptyRecord() {
@@ -77,7 +77,7 @@ void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record) 
 
 entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach) {
   entrain_error_t& record = ThreadRecord();
-  // An operation's own failure says "all_reduce #41: ..." already.
+  // The failure of an operation begins with "all_reduce #41: ..." already.
   const bool says_what = BlameOf(status).sequence != 0;
   ToRecord(says_what ? status : Annotate(status, function), reach, &record);
   return record.code;
@@ -117,7 +117,7 @@ void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t byt
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
                          std::initializer_list<LongField> long_fields) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(to, name));
-  // CopyStruct makes the checks; what it copies is of no use here.
+  // CopyStruct makes the checks; its copy is not used.
   std::string scratch(known_size, '\0');
   ENTRAIN_RETURN_IF_ERROR(CopyStruct(to, scratch.data(), known_size, name));
   const size_t size = SizeOfStruct(to);

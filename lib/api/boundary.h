@@ -1,8 +1,8 @@
-// The boundary between C and the library: every public function that can fail runs its body through
-// Guard, which refuses calls in a forked child, and turns the body's absl::Status into a code and
+// The boundary between C and the library. Every public function that can fail runs its body through
+// Guard, which refuses calls in a forked child and turns the body's absl::Status into a code and
 // this thread's last error.
 //
-// Thread safety: any thread; the last error is one per thread.
+// Thread safety: any thread. Each thread has its own last error.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +21,25 @@ namespace entrain::api {
 using entrain::CallbackScope;
 using entrain::Does;
 
-// Whose fault a failure is by its code, or never more than the call's: stores and optimizers have
-// no communicator.
+// How far a failure reaches: as its code says, or only the call (stores and optimizers have no
+// communicator).
 enum class Reach { kByCode, kCall };
 
-// Keeps `status` (not OK) as this thread's last error and returns its code. `function`
-// ("entrain_send") is put in front of texts that do not say themselves which operation they are
-// about.
+// Stores `status` (not OK) as this thread's last error and returns its code. Puts `function`
+// ("entrain_send") in front of texts that do not name their operation.
 entrain_status_t Fail(const char* function, const absl::Status& status, Reach reach);
 
-// The record of a status, OK included.
+// Converts a status, which may be OK, to a record.
 void ToRecord(const absl::Status& status, Reach reach, entrain_error_t* record);
 
-// The record of this thread's last failure.
+// Returns the record of this thread's last failure.
 const entrain_error_t& LastError();
 
-// FAILED_PRECONDITION in a process that was forked from one which used the library.
+// Returns FAILED_PRECONDITION in a process that was forked from one which used the library.
 absl::Status CheckProcess();
 bool Forked();
 
-// INVALID_ARGUMENT "`name` is NULL".
+// Returns INVALID_ARGUMENT "`name` is NULL".
 inline absl::Status NotNull(const void* pointer, const char* name) {
   if (pointer == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
@@ -54,22 +53,25 @@ struct LongField {
   size_t bytes;
 };
 
-// Copies a result struct out to a caller whose struct may have fewer or more fields: writes the fields that both know, and keeps
-// the caller's size. Refuses what CopyStruct refuses, and a size that cuts one of `long_fields`: all such fields of the struct.
+// Copies a result struct to a caller whose struct may have fewer or more fields. Writes the fields
+// that both have, and keeps the caller's size. Refuses what CopyStruct refuses, and a size that
+// cuts one of `long_fields`, which must list all long fields of the struct.
 absl::Status WriteStruct(const void* known, size_t known_size, void* to, const char* name,
                          std::initializer_list<LongField> long_fields = {});
 
 absl::Status WriteError(const entrain_error_t& known, entrain_error_t* to);
 
-// Writes the defaults of a struct into the caller's, which has `bytes` bytes: those that both know,
-// zeros behind them, and `bytes` as its size. Nothing for NULL, or where not even a size fits.
+// Writes the defaults of a struct into the caller's struct, which has `bytes` bytes: the fields
+// that both have, then zeros, and `bytes` as its size. Does nothing for NULL, or if `bytes` has no
+// room for the size.
 void WriteDefaults(const void* defaults, size_t known_size, void* to, size_t bytes);
 template <typename Struct>
 void WriteDefaults(const Struct& defaults, Struct* to, size_t bytes) {
   WriteDefaults(&defaults, sizeof(defaults), to, bytes);
 }
 
-// Runs `body`, a callable that returns absl::Status, unless the thread is where what it does may not be done.
+// Runs `body`, which returns absl::Status, unless the thread is inside a callback that forbids this
+// kind of function.
 template <typename Body>
 entrain_status_t Guard(const char* function, Reach reach, Does does, const Body& body) {
   absl::Status status = CheckProcess();

@@ -21,11 +21,11 @@
 namespace entrain::api {
 namespace {
 
-// A store that is named in the environment is there already, and launchers start all ranks at once:
-// one that does not answer for so long will not answer.
+// A store that the environment names exists already, and launchers start all ranks at once. So a
+// store that does not answer in this time will not answer.
 constexpr int64_t kStoreTimeout = 30 * kSecond;
 
-// The stores that this process serves, by the URL asked for.
+// The stores that this process serves, by the requested URL.
 class ServedStores {
  public:
   absl::StatusOr<std::shared_ptr<Store>> Serve(const std::string& url, const std::string& key) {
@@ -51,7 +51,7 @@ class ServedStores {
 };
 
 ServedStores& StoresOfThisProcess() {
-  static auto* stores = new ServedStores;  // not destroyed: ends with the process
+  static auto* stores = new ServedStores;  // never destroyed: ends with the process
   return *stores;
 }
 
@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<Store>> StoreOf(const Launch& launch, const std::
       BlameOf(store.status()));
 }
 
-// A store by no name that anybody else could know.
+// Returns a world of one with a store whose name nobody else can know.
 absl::StatusOr<Place> Alone() {
   static std::atomic<int> count{0};
   ENTRAIN_LOG(kInfo, "no launcher's variables are set: a world of one");
@@ -89,7 +89,7 @@ absl::StatusOr<Place> Alone() {
 }  // namespace
 
 absl::StatusOr<Place> PlaceFromEnvironment(const std::string& key, int64_t timeout_ns) {
-  // A job's variables without a rank are a mistake, not a world of one.
+  // A job's variables without a rank are an error, not a world of one.
   bool launched = GetEnv("ENTRAIN_STORE").has_value() || GetEnv("WORLD_SIZE").has_value();
   absl::StatusOr<Launch> launch = DetectLaunch([&launched](const char* name) {
     std::optional<std::string> value = GetEnv(name);

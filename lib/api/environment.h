@@ -1,4 +1,5 @@
-// Where this process stands, as its launcher says: rank, size, and the store to meet in.
+// The place of this process in the job, from its launcher's variables: rank, size, and the store
+// for meetings.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,14 @@ namespace entrain::api {
 
 struct Place {
   int rank = 0, size = 1;
-  std::shared_ptr<Store> store;  // this start of the job's own part of it
+  std::shared_ptr<Store> store;  // a part of the job's store that belongs to this start of the job
 };
 
-// Opens the store, or serves it where the launcher's conventions say that this rank does. A served
-// store stays until the process ends: other ranks may meet in it again when this one has long done
-// so. None of the launchers' variables set: a world of one, with a store of its own. `key`: the
-// pre-shared one, empty for none. Any thread; blocks for at most `timeout_ns`, and 30 s.
+// Opens the store, or serves it if the launcher's conventions give this rank that task. A served
+// store stays until the process ends, since other ranks may meet in it after this rank has
+// finished. If no launcher has set its variables: a world of one, with a store of its own. `key`:
+// the pre-shared key, empty for none. Any thread. Blocks for at most `timeout_ns`, and at most 30
+// s.
 absl::StatusOr<Place> PlaceFromEnvironment(const std::string& key, int64_t timeout_ns);
 
 }  // namespace entrain::api

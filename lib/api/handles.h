@@ -1,4 +1,5 @@
-// What the opaque handles of the C API hold: a mark of their kind first, and a share of the object behind them.
+// The structs behind the opaque handles of the C API: first a mark of their kind, then a reference
+// to the object.
 #pragma once
 
 #include <array>
@@ -36,7 +37,7 @@
 
 namespace entrain::api {
 
-// Before an object goes: ends the call that was started on it.
+// Ends the call that was started on the object. Must run before the object is destroyed.
 template <typename Object>
 void EndCalls(StartedCalls& calls, Object* object) {
   if (calls.RunsFor(object)) {
@@ -55,14 +56,14 @@ struct entrain_runtime {
 struct entrain_store {
   entrain::Mark<entrain::MarkOf("stor")> mark = {};
   std::shared_ptr<entrain::Store> store;
-  std::string url;                                          // lent by entrain_store_url
-  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;  // of calls that have none of their own
+  std::string url;                                          // lent to callers of entrain_store_url
+  std::atomic<int64_t> timeout_ns = 30 * entrain::kSecond;  // of calls that do not give one
 };
 
 struct entrain_comm {
   entrain::Mark<entrain::MarkOf("comm")> mark = {};
   std::shared_ptr<entrain::Communicator> comm;
-  bool lent = false;  // belongs to a mesh, which frees it
+  bool lent = false;  // belongs to a mesh, which destroys it
 };
 
 struct entrain_reduction {
@@ -91,7 +92,7 @@ struct entrain_wsam {
 struct entrain_mesh {
   entrain::Mark<entrain::MarkOf("mesh")> mark = {};
   std::shared_ptr<entrain::Mesh> mesh;
-  std::array<entrain_comm, entrain::kAxes + 1> comms;  // lent by entrain_mesh_comm
+  std::array<entrain_comm, entrain::kAxes + 1> comms;  // lent to callers of entrain_mesh_comm
 };
 
 struct entrain_shard {
@@ -107,7 +108,7 @@ struct entrain_edit {
   std::shared_ptr<entrain::LayerSync> edit;
   int layers = 0;
   int64_t slab_count = 0;
-  std::shared_ptr<entrain::api::StartedCalls> calls;  // its shard's
+  std::shared_ptr<entrain::api::StartedCalls> calls;  // the shard's
   ~entrain_edit() { entrain::api::EndCalls(*calls, edit.get()); }
   const void* object() const { return edit.get(); }
 };
@@ -122,17 +123,17 @@ struct entrain_acco {
 
 struct entrain_state {
   entrain::Mark<entrain::MarkOf("stat")> mark = {};
-  std::shared_ptr<entrain::OpenState> state;          // shared with calls under way
-  std::weak_ptr<const void> owner;                    // gone: nothing may be asked
+  std::shared_ptr<entrain::OpenState> state;          // shared with the calls in progress
+  std::weak_ptr<const void> owner;                    // if it is gone, the state must not be used
   std::shared_ptr<entrain::api::StartedCalls> calls;  // the owner's
   const void* object() const { return owner.lock().get(); }
 };
 
 namespace entrain::api {
 
-// A started call has no struct of its own: its handle is the Work itself, which the handle holds
-// one reference of, so that starting a call costs no second allocation. How waits behave is kept in
-// the lowest bit of the pointer.
+// A started call has no struct of its own: its handle is the Work, of which the handle holds one
+// reference. So starting a call costs no second allocation. The lowest bit of the pointer says how
+// waits behave.
 static_assert(alignof(Work) >= 2);
 
 inline entrain_work_t* ToHandle(RefPtr<Work> work, bool background) {
@@ -146,17 +147,18 @@ inline bool WaitsInBackground(const entrain_work_t* handle) {
   return (reinterpret_cast<uintptr_t>(handle) & 1) != 0;
 }
 
-// Whether the pointer can be looked behind at all: neither null nor between the places of words.
+// Returns true if the pointer may be dereferenced: it is not null, and aligned.
 inline bool IsPlace(const void* pointer) {
   return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % alignof(uint64_t) == 0;
 }
 void LogRefused(const char* function, const absl::Status& status);
 
-// INVALID_ARGUMENT unless `handle` is not null and `found` is the mark of what it should be: "`name` is NULL", "`name` is
-// a store, not a communicator", "`name` is no communicator: it was destroyed, or was never one".
+// Returns INVALID_ARGUMENT if `handle` is null or `found` is not the expected mark: "`name` is
+// NULL", "`name` is a store, not a communicator", "`name` is no communicator: it was destroyed, or
+// was never one".
 absl::Status CheckMark(const void* handle, uint64_t found, uint64_t expected, const char* name);
 
-// Of handles, NotNull asks for the mark too.
+// For handles, NotNull also checks the mark.
 template <typename Handle>
 requires requires(const Handle* handle) {
   handle->mark.value();
@@ -170,7 +172,8 @@ inline absl::Status NotNull(const entrain_work_t* handle, const char* name) {
   return CheckMark(work, IsPlace(work) ? work->mark() : 0, Work::kMark, name);
 }
 
-// FAILED_PRECONDITION while a call that was started on the object, or on one that shares its state, is not over.
+// Returns FAILED_PRECONDITION while a call is not over that was started on the object, or on one
+// that shares its state.
 template <typename Handle>
 requires requires(const Handle* handle) {
   handle->calls->CheckIdle("");
@@ -180,7 +183,7 @@ absl::Status CheckIdle(const Handle* handle, const char* name) {
   return handle->calls->CheckIdle(name);
 }
 
-// Starts `call` on the object, by a thread of the library's.
+// Starts `call` on the object, on a thread of the library.
 template <typename Handle>
 absl::Status StartOn(const Handle* handle, const char* name, absl::string_view operation,
                      entrain_work_t** work, absl::AnyInvocable<absl::Status()> call) {
@@ -191,7 +194,7 @@ absl::Status StartOn(const Handle* handle, const char* name, absl::string_view o
   return absl::OkStatus();
 }
 
-// A work that is over when the continuation given to `when` is called.
+// Returns a work that is over once the continuation passed to `when` has been called.
 template <typename Handle>
 absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t tag,
                      entrain_work_t** work,
@@ -203,8 +206,9 @@ absl::Status WatchOn(const Handle* handle, absl::string_view operation, int64_t 
   return absl::OkStatus();
 }
 
-// Deletes what a handle stands for. Nothing for NULL and in a forked child; of a wrong handle the log tells, and of one that
-// cannot be deleted inside a callback. `does`: what deleting takes.
+// Destroys a handle's object. Does nothing for NULL and in a forked child. Logs an error for a
+// wrong handle, and for one that must not be destroyed inside a callback. `does`: what the
+// destruction needs.
 template <typename Handle>
 void Destroy(const char* function, Handle* handle, Does does = Does::kLook) {
   if (handle == nullptr || Forked()) {

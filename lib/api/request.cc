@@ -49,7 +49,7 @@ absl::Status ApplyOptions(const entrain_call_options_t& options, Call* call) {
         absl::StrCat("options.memory ", options.memory, ": a barrier has no buffers"));
   }
   call->options.device = options.memory == ENTRAIN_MEMORY_DEVICE;
-  // Page-locked memory without a stream is like any other of the host's.
+  // Page-locked memory without a stream is treated as other host memory.
   call->options.on_stream = options.memory == ENTRAIN_MEMORY_DEVICE || options.stream != nullptr;
   call->options.stream = options.stream;
   if (call->kind == CallKind::kRecvAny && call->options.on_stream) {
@@ -103,7 +103,7 @@ absl::Status ApplyReduction(const Request& request, const entrain_reduction_t* r
   return absl::OkStatus();
 }
 
-// How many parts of `count` elements the buffers have on this rank.
+// Returns how many parts of `count` elements the buffers have on this rank.
 int64_t InParts(CallKind kind, int size, bool is_root) {
   switch (kind) {
     case CallKind::kReduceScatter:
@@ -138,8 +138,8 @@ int64_t SumOf(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// `in` and `out` may share memory only in the way the call documents: the own part of the one that has all parts is the
-// other. `before`: elements before that part.
+// `in` and `out` may share memory only as the call documents: the smaller buffer is this rank's
+// part of the larger one. `before`: elements before that part.
 absl::Status CheckApart(const Call& call, int64_t before) {
   if (!Overlap(call.in.data, call.in.bytes, call.out.data, call.out.bytes)) {
     return absl::OkStatus();
@@ -168,7 +168,7 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   const bool is_root = rank == call->root;
   const int64_t in_parts = InParts(call->kind, size, is_root);
   const int64_t out_parts = OutParts(call->kind, size, is_root);
-  // One count on all ranks, so also one limit: that of who has all the parts.
+  // The count is equal on all ranks, so the limit is that of the rank that has all parts.
   const int64_t most = HasParts(call->kind) ? size : 1;
   ENTRAIN_ASSIGN_OR_RETURN(call->count, CheckCount(request.count, call->dtype, most));
   const int64_t bytes = call->count * SizeOf(call->dtype);
@@ -178,7 +178,7 @@ absl::Status ApplyBuffers(const Request& request, Call* call, int rank, int size
   return CheckApart(*call, rank * call->count);
 }
 
-// The caller's elements by rank, and that they fit into memory together.
+// Converts the caller's elements by rank. Checks that all parts together fit into memory.
 absl::StatusOr<std::vector<int64_t>> CheckCounts(const char* name, const size_t* counts,
                                                  DType dtype, int size) {
   ENTRAIN_RETURN_IF_ERROR(NotNull(counts, name));
@@ -203,7 +203,8 @@ absl::Status ApplyUnevenBuffers(const Request& request, Call* call, int rank, in
   const bool is_root = rank == call->root;
   const bool rooted = HasRoot(call->kind);
   const auto own = static_cast<size_t>(rank);
-  // gather and scatter: `counts` is the root's; the other side of the call is `count` everywhere.
+  // gather and scatter: `counts` is the root's. The other buffer has `count` elements on every
+  // rank.
   const size_t* const parts =
       call->kind == CallKind::kGather ? request.out_counts : request.in_counts;
   const char* const name = call->kind == CallKind::kAllToAll ? "in_counts" : "counts";

@@ -1,6 +1,6 @@
-// What a C function of collectives.h was asked, and the entrain::Call it becomes once it is checked.
+// The arguments of a C function of collectives.h, and their conversion to a checked entrain::Call.
 //
-// Thread safety: any thread; a request is its caller's.
+// Thread safety: any thread; each request belongs to its caller.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace entrain::api {
 
-// One call as the C function got it.
+// One call, as the C function received it.
 struct Request {
   const char* function;
   CallKind kind;
@@ -26,19 +26,20 @@ struct Request {
   int32_t root = 0;  // or the peer; recv_any: -1
   const entrain_call_options_t* options = nullptr;
   entrain_work_t** work = nullptr;
-  // The v-forms: elements by rank, `size` entries each.
+  // v-variants: elements by rank, `size` entries each.
   bool uneven = false;
   const size_t* in_counts = nullptr;
   const size_t* out_counts = nullptr;
   int32_t* source = nullptr;  // of recv_any
 };
 
-// Everything that can be known to be wrong without another rank. `batch`: that of the options, or as it
-// was.
+// Makes all checks that need no other rank. `batch`: set to the batch of the options, if there is
+// one.
 absl::Status ToCall(const Request& request, Call* call, entrain_batch_t** batch);
-// The tag that the options give; -1: none, or one that is refused.
+// Returns the tag in the options; -1: none, or one that is refused.
 int64_t TagOf(const entrain_call_options_t* options);
-// `why`, with the record of a call that was refused: it has no number, but says what it was.
+// Returns `why` with the blame record of a refused call, which has no number but names the
+// operation.
 absl::Status Refusal(const Call& call, const absl::Status& why);
 
 }  // namespace entrain::api

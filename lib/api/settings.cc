@@ -16,7 +16,7 @@
 namespace entrain::api {
 namespace {
 
-// Where empty stands for the environment's value.
+// Returns an empty text for null: empty means that the environment's value applies.
 std::string TextOrEmpty(const char* given) {
   return given != nullptr ? given : "";
 }

@@ -1,4 +1,4 @@
-// Settings of C calls that come from more than one place: the config struct, then the environment,
+// Settings of C calls that come from several places: first the config struct, then the environment,
 // then the default.
 #pragma once
 
@@ -14,17 +14,17 @@
 
 namespace entrain::api {
 
-// INVALID_ARGUMENT for a negative timeout.
+// Returns INVALID_ARGUMENT for a negative timeout.
 absl::Status CheckTimeout(int64_t timeout_ns);
-// INVALID_ARGUMENT also for 0.
+// Returns INVALID_ARGUMENT for a negative timeout and for 0.
 absl::Status CheckPositiveTimeout(int64_t timeout_ns);
 
-// The pre-shared key in the file that ENTRAIN_KEY_FILE names; empty when it is unset. For stores
-// opened by themselves: with a runtime at hand, its key counts.
+// Returns the pre-shared key in the file that ENTRAIN_KEY_FILE names, or an empty text if that is
+// unset. Only for stores that are opened without a runtime; a runtime has its own key.
 absl::StatusOr<std::string> KeyFromEnvironment();
 
-// What the two structs say, with the environment where they say nothing. The store, rank and size
-// of CommOptions stay as they are by default.
+// Return the settings of the two structs, completed from the environment. Store, rank and size of
+// CommOptions keep their defaults.
 absl::StatusOr<RuntimeOptions> ToRuntimeOptions(const entrain_runtime_config_t* config);
 absl::StatusOr<CommOptions> ToCommOptions(const entrain_comm_config_t& config);
 

@@ -1,5 +1,6 @@
-// Works that are no calls on a communicator. A SignalWork ends when another thread says so. StartedCalls makes calls that block, one
-// at a time on a thread of its own, so that their caller has a work to wait for.
+// Works that are not calls on a communicator. A SignalWork ends when another thread says so.
+// StartedCalls runs blocking calls on a thread of its own, one at a time, and gives the caller a
+// work to wait for.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,10 +25,10 @@ namespace entrain::api {
 
 class SignalWork final : public Work, public Job {
  public:
-  // `comm`: the name of a communicator. `operation` lives for ever; `tag`: -1, or a layer.
+  // `comm`: the name of a communicator. `operation` must live for ever. `tag`: -1, or a layer.
   static RefPtr<SignalWork> Make(std::shared_ptr<Engine> engine, std::string comm,
                                  absl::string_view operation, int64_t tag);
-  // Any thread, once: the work ends with this as soon as the engine has a turn.
+  // Ends the work with `status` as soon as the engine has a turn. Any thread, once.
   void Over(const absl::Status& status);
 
   WorkInfo Info() const override { return info_; }
@@ -41,22 +42,24 @@ class SignalWork final : public Work, public Job {
   absl::Status ends_with_;
 };
 
-// The works of objects that share their state: a shard, the EDiT object on it, and its open states. While a call that was started on
-// one of them is not over, none must be used.
+// The works of objects that share their state: a shard, the EDiT object on it, and its open states.
+// While a call that was started on one of them is not over, none of them may be used.
 class StartedCalls {
  public:
-  // Its works are on the engine of `comm`, and have its name.
+  // The works use the engine and the name of `comm`.
   explicit StartedCalls(const Communicator& comm);
 
-  // A work that ends when its maker says so.
+  // Returns a work whose end its creator reports.
   RefPtr<SignalWork> NewWork(absl::string_view operation, int64_t tag = -1) const;
-  // The work of `call`, which a thread of the library's makes. `owner`: the object whose destruction ends it. Nothing else may be
-  // under way. The work is over when `call` has returned; by then the objects are idle.
+  // Starts `call` on a thread of the library and returns its work. `owner`: the object whose
+  // destruction ends the call. No other call may be in progress. When the work is over, `call` has
+  // returned and the objects are idle.
   RefPtr<Work> Start(const void* owner, absl::string_view operation,
                      absl::AnyInvocable<absl::Status()> call) ABSL_LOCKS_EXCLUDED(mutex_);
-  // FAILED_PRECONDITION "`name`: edit_leave, which was started, is not over".
+  // Returns FAILED_PRECONDITION "`name`: edit_leave, which was started, is not over", for example.
   absl::Status CheckIdle(absl::string_view name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether a call of the owner's is not over. Join waits until it is: the owner has to make it fail before.
+  // RunsFor returns true if a call of the owner is not over. Join blocks until it is over, so the
+  // owner must make the call fail first.
   bool RunsFor(const void* owner) const ABSL_LOCKS_EXCLUDED(mutex_);
   void Join() { worker_.Drain().IgnoreError(); }
 

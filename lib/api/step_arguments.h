@@ -1,4 +1,4 @@
-// The arrays of an optimizer's step, checked.
+// The checked arrays of an optimizer's step.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct GivenStep {
   void* params = nullptr;
   const void* grads = nullptr;
   bool takes_second = false;
-  const void* second = nullptr;  // WSAM's
+  const void* second = nullptr;  // WSAM: the second gradient
   void* const* state = nullptr;
-  void* out = nullptr;  // of a preview
+  void* out = nullptr;  // preview only
   size_t count = 0;
   entrain_dtype_t dtype = ENTRAIN_F32;
   int64_t step = 0;
@@ -36,16 +36,16 @@ struct CheckedStep {
   std::array<float*, kMaxStateArrays> state{};
 };
 
-// Its arrays by name, for RunWhere.
+// Returns the arrays by name, for RunWhere.
 std::vector<NamedArray> ArraysOf(const GivenStep& given, const Optimizer& optimizer);
 
 absl::Status CheckStep(const GivenStep& given, const Optimizer& optimizer, Apply apply,
                        CheckedStep* checked);
 
-// One array of `count` f32.
+// Checks one array of `count` f32 elements.
 absl::Status CheckF32Array(const char* name, const void* array, int64_t count);
 
-// What is written while the others are read shares no memory with them: "two of `names` overlap".
+// Checks that no two of the arrays overlap: "two of `names` overlap".
 absl::Status CheckApart(absl::Span<const void* const> arrays, int64_t count, const char* names);
 
 }  // namespace entrain::api
