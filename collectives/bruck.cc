@@ -7,7 +7,7 @@
 namespace entrain::bruck {
 namespace {
 
-// The pieces of `count` members from `first` on, going around.
+// Returns the pieces of `count` members from `first` on, cyclically.
 Parts Around(const Pieces& pieces, int first, int count) {
   Parts parts;
   const int n = static_cast<int>(pieces.size());
@@ -31,7 +31,8 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
     draft->BeginRound();
     draft->Recv(rank_at(group.me + distance), Around(pieces, group.me + distance, count));
     draft->Send(rank_at(group.me - distance), Around(pieces, group.me, count));
-    draft->Settle(pieces[static_cast<size_t>(group.me)]);  // from here on it is sent with others
+    draft->Settle(pieces[static_cast<size_t>(group.me)]);  // from now on it is sent together with
+                                                           // others
   }
   draft->Settle(pieces[static_cast<size_t>(group.me)]);
 }
@@ -42,7 +43,8 @@ void AllToAll(ScheduleBuilder* builder, int lane) {
   const auto block = [&](int rank) { return BlockOf(spec, (rank % n + n) % n, lane); };
   builder->BeginLane();
   builder->BeginRound();
-  // Where the block lies that must travel j places from here, or did come that way.
+  // place[j]: the block that must still travel j places, and later the block that has come from j
+  // places away.
   std::vector<Region> place;
   for (int j = 0; j < n; ++j) {
     place.push_back({Slot::kIn, block(spec.rank + j), 1});

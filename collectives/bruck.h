@@ -1,22 +1,24 @@
-// Bruck's: few messages, for small parts, on any number of ranks.
+// Bruck's algorithms: few messages, for small parts, on any number of ranks.
 //
-// all_gather on five ranks: in round k a rank sends the 2^k parts it has, its own the first, 2^k places to the left:
+// all_gather on five ranks. In round k a rank sends the 2^k parts that it has, its own part first,
+// to the rank 2^k places to the left:
 //
 //   round   rank 0 sends to 4, 3, 1    and then has
 //     0     {0}                        0 1
 //     1     {0 1}                      0 1 2 3
 //     2     {0}                        0 1 2 3 4
 //
-//   ceil(log2 n) rounds, n - 1 parts sent.
+//   It takes ceil(log2 n) rounds, and each rank sends n - 1 parts.
 //
-// all_to_all on four ranks: what must travel j places travels 2^k places in round k if j has that bit, all of it in one
-// message:
+// all_to_all on four ranks. A block that must travel j places travels 2^k places in round k if j
+// has bit k. All such blocks of a rank go in one message:
 //
 //   round   rank 0 sends
-//     0     to 1: what is for 1 and 3        (1 = 1, 3 = 1 + 2 places)
-//     1     to 2: what is for 2, and what 3 sent here for 1
+//     0     to 1: the blocks for 1 and 3   (1 = 1, 3 = 1 + 2 places)
+//     1     to 2: the block for 2, and the block for 1 that came from 3
 //
-//   ceil(log2 n) rounds, as many messages, about n/2 parts in each. Parts must be equally long.
+//   It takes ceil(log2 n) rounds and as many messages, of about n/2 parts each. Parts must be
+//   equally long.
 #pragma once
 
 #include "collectives/draft.h"
@@ -24,7 +26,7 @@
 namespace entrain::bruck {
 
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
-// One lane, on all ranks. Right in place, too.
+// Adds one lane, which needs all ranks. Works in place, too.
 void AllToAll(ScheduleBuilder* builder, int lane);
 
 }  // namespace entrain::bruck

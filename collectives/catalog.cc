@@ -40,7 +40,8 @@ bool FitsComposedEven(const Spec& spec, Hosts hosts) {
   return !spec.uneven && composed::Fits(hosts);
 }
 
-// One lane after the other, each drawn up by `draw`. What a rank had from the start is copied last.
+// Builds one lane after the other; `draw` writes each. Blocks that a rank had from the start are
+// copied last.
 template <typename Draw>
 Schedule BuildLanes(const Spec& spec, const Draw& draw) {
   ScheduleBuilder builder(spec);
@@ -83,7 +84,7 @@ Schedule AllReduceBy(const Spec& spec, Hosts) {
   });
 }
 
-// What a reduce leaves to do: the root of one rank has nothing to combine, and copies.
+// Completes a reduce: the root of a communicator of one rank has nothing to combine, and copies.
 void FinishReduce(Draft* draft) {
   if (draft->spec().rank == draft->spec().root) {
     draft->Settle(AllParts(draft->spec()));
@@ -162,7 +163,7 @@ Schedule ComposedAllToAll(const Spec& spec, Hosts hosts) {
   return builder.Finish();
 }
 
-// Signals need no lanes.
+// Signals have no data to cut into lanes.
 template <typename Draw>
 Schedule BuildBarrier(const Spec& spec, const Draw& draw) {
   ScheduleBuilder builder(spec);

@@ -1,4 +1,4 @@
-// The table of algorithms: what they are called, what they can do, and how to build them.
+// The table of algorithms: their names, their properties, and the functions that build them.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,31 +9,32 @@
 
 namespace entrain {
 
-// How contributions are combined; each includes those before. Where nothing is combined: kAtOnce.
+// The order in which an algorithm combines contributions. Each value includes the properties of
+// those before it. Algorithms that combine nothing have kAtOnce.
 enum class Order : uint8_t {
   kAny,
-  // In rank order: right for reductions that do not commute.
+  // In rank order, as reductions need that do not commute.
   kByRank,
-  // In rank order and grouped alike by all algorithms of the kind that say so: the bits of a result depend on the
-  // contributions alone.
+  // In rank order, and grouped alike by all algorithms of the kind with this value: the bits of a
+  // result depend on the contributions alone.
   kFixed,
-  // Every part in one operation whose operands are the ranks' contributions in rank order: what reductions need that
-  // treat ranks differently (weighted).
+  // Each part in one operation whose operands are the ranks' contributions in rank order.
+  // Reductions that treat ranks differently (weighted) need this.
   kAtOnce,
 };
 
-// What the messages of a lane are multiples of. A call is cut into lanes by it.
+// The unit of which the messages of a lane are multiples. It decides how a call is cut into lanes.
 enum class Message : uint8_t {
   kPart,  // a rank's part of the lane
   kLane,  // the lane
 };
 
-// With how many others a rank exchanges messages.
+// The number of other ranks with which a rank exchanges messages.
 enum class Partners : uint8_t {
-  kFew,   // a number that grows slower than that of ranks; of other hosts where it goes by hosts
-  kRoot,  // the root with all, in one round; the others with few
-  kAll,   // every rank with all others, in one round
-  kAllInTurn,  // every rank with all others, one after the other
+  kFew,   // a number that grows slower than that of ranks; if by_hosts: of ranks on other hosts
+  kRoot,  // the root exchanges with all others, in one round; the others with few
+  kAll,   // every rank exchanges with all others, in one round
+  kAllInTurn,  // every rank exchanges with all others, one after the other
 };
 
 struct Algorithm {
@@ -42,16 +43,17 @@ struct Algorithm {
   Order order;
   Message message;
   Partners partners;
-  // Whether it can do this; never asks for more than spec.kind's own fields. `hosts` as in Build.
+  // Returns true if the algorithm supports the spec. Reads only the fields that spec.kind uses.
+  // `hosts` as in `build`.
   bool (*fits)(const Spec& spec, absl::Span<const int> hosts);
-  // `hosts[r]` is the host number of rank r (composed algorithms use it; others ignore it).
+  // `hosts[r]` is the host number of rank r. Only composed algorithms use it.
   Schedule (*build)(const Spec& spec, absl::Span<const int> hosts);
-  bool by_hosts = false;  // inside each host, and between one rank, or as many as it takes, of each
+  bool by_hosts = false;  // messages stay inside hosts, or go between few ranks of each host
 };
 
-// Every algorithm, grouped by kind.
+// All algorithms, grouped by kind.
 absl::Span<const Algorithm> Catalog();
-// INVALID_ARGUMENT when there is none; the message lists the names that exist for this kind.
+// INVALID_ARGUMENT: no such algorithm. The message lists the names for this kind.
 absl::StatusOr<const Algorithm*> FindAlgorithm(CallKind kind, absl::string_view name);
 
 }  // namespace entrain

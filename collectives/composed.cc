@@ -14,28 +14,29 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// Which rank of `host` has the partial sum of `part`.
+// Returns the rank of `host` that holds the partial sum of `part`.
 using Holder = int (*)(const Hosts& hosts, int host, int part);
 
-// all_reduce: consecutive parts to one rank, as evenly as can be, so that they travel together.
+// all_reduce: gives each rank consecutive parts, as evenly as possible, so that they travel
+// together.
 int HolderByRange(const Hosts& hosts, int host, int part) {
   const int n = static_cast<int>(hosts.host_of.size());
   return hosts.RanksOn(host)[At(part * hosts.SizeOf(host) / n)];
 }
 
-// reduce_scatter, all_gather: the rank at the place that the part's own rank has on its host (or,
-// on a smaller host, at that place modulo its ranks). On its own host that is the part's rank
+// reduce_scatter, all_gather: returns the rank whose place on `host` is that of the part's own rank
+// on its host (on a smaller host: modulo its size). On the part's own host that is the part's rank
 // itself.
 int HolderByPlace(const Hosts& hosts, int host, int part) {
   return hosts.RanksOn(host)[At(hosts.PlaceOf(part) % hosts.SizeOf(host))];
 }
 
-// The host whose holder completes a part of all_reduce.
+// Returns the host whose holder completes a part of an all_reduce.
 int HostOfResult(const Hosts& hosts, int part) {
   return part % hosts.count();
 }
 
-// What each rank of `host` holds.
+// Returns the parts that each rank of `host` holds.
 Pieces Deal(const Hosts& hosts, int host, Holder holder) {
   Pieces pieces(At(hosts.SizeOf(host)));
   for (int part = 0; part < static_cast<int>(hosts.host_of.size()); ++part) {
@@ -44,18 +45,19 @@ Pieces Deal(const Hosts& hosts, int host, Holder holder) {
   return pieces;
 }
 
-// For every rank of another host, the parts that pass between it and me in one direction; in rank
-// order.
+// For each rank of another host, the parts that pass between it and this rank in one direction, in
+// rank order.
 using Traffic = std::map<int, Parts>;
 
-// One round: partial sums go to where they are completed, and are.
+// Adds one round that sends partial sums to the ranks that complete them, and completes this
+// rank's.
 void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Parts& completed) {
   const int me = draft->spec().rank;
   draft->BeginRound();
   std::vector<Contribution> from;
   for (int host = 0; host < hosts.count(); ++host) {
-    // Each host contributes once to each part; which of its ranks does may differ from part to
-    // part.
+    // Each host contributes once to each part, but different parts may come from different ranks of
+    // it.
     if (host == hosts.HostOf(me) || completed.empty()) {
       continue;
     }
@@ -77,7 +79,7 @@ void ReduceAcross(Draft* draft, const Hosts& hosts, const Traffic& out, const Pa
   }
 }
 
-// A host's first rank, but on the root's host the root: it stands for the host.
+// Returns the rank that represents a host: its first rank, but on the root's host the root.
 int LeaderOf(const Hosts& hosts, const Spec& spec, int host) {
   return HasRoot(spec.kind) && host == hosts.HostOf(spec.root) ? spec.root : hosts.RanksOn(host)[0];
 }
@@ -107,7 +109,7 @@ void AllReduce(Draft* draft, absl::Span<const int> host_numbers) {
   direct::ReduceScatter(draft, local, pieces, /*last=*/false);
 
   Parts completed;
-  Traffic partial;  // my partial sums that others complete
+  Traffic partial;  // this rank's partial sums that other ranks complete
   for (const int part : pieces[At(local.me)]) {
     const int host = HostOfResult(hosts, part);
     if (host == my_host) {
@@ -169,7 +171,7 @@ void AllGather(Draft* draft, absl::Span<const int> host_numbers) {
       draft->Send(HolderByPlace(hosts, host, me), {me});
     }
   }
-  draft->Settle({me});  // it is sent with what lies beside it from here on
+  draft->Settle({me});  // from now on it is sent together with its neighbours
   direct::AllGather(draft, local, pieces);
 }
 
@@ -181,7 +183,7 @@ tree::Branch BroadcastTree(const Spec& spec, absl::Span<const int> host_numbers)
   if (spec.rank != leader) {
     return inside;
   }
-  // The far ones first: they have the longer way.
+  // Serves the other hosts first, since the way there takes longer.
   tree::Branch branch = tree::Binomial(Leaders(hosts, spec), hosts.HostOf(spec.root));
   branch.children.insert(branch.children.end(), inside.children.begin(), inside.children.end());
   return branch;
@@ -259,7 +261,7 @@ void Scatter(Draft* draft, absl::Span<const int> host_numbers) {
     draft->Recv(spec.root, local);
     draft->BeginRound();
   } else {
-    // The far ones first: they have the longer way.
+    // Serves the other hosts first, since the way there takes longer.
     for (int host = 0; host < hosts.count(); ++host) {
       if (host != my_host) {
         draft->Send(LeaderOf(hosts, spec, host), hosts.RanksOn(host));

@@ -1,9 +1,9 @@
-// Inside hosts, across hosts, inside hosts again, for hosts of any sizes. Each byte crosses between
-// two hosts as rarely as it can; the inside is done by direct (direct.h). Made of the same
-// fragments as the flat algorithms, on groups.
+// Hierarchical algorithms: inside hosts, across hosts, and inside hosts again, for hosts of any
+// sizes. Each byte crosses between two hosts as rarely as possible. Inside a host they use direct
+// (direct.h). They consist of the same fragments as the flat algorithms, on groups.
 //
-// all_reduce on four ranks, hosts {0 1} and {2 3}. Every host deals all parts out to its ranks;
-// each part has one rank among its holders that completes it (the host numbers take turns):
+// all_reduce on four ranks, hosts {0 1} and {2 3}. Every host distributes all parts among its
+// ranks, which hold them. One of the holders of a part, on the host part mod h, completes it:
 //
 //   round        rank 0       rank 1       rank 2       rank 3
 //     0  inside  sums {0 1}   sums {2 3}   sums {0 1}   sums {2 3}   direct reduce_scatter
@@ -11,19 +11,21 @@
 //     2  across  0 -> rank 2  2 -> rank 3  1 -> rank 0  3 -> rank 1  the completed parts
 //     3  inside  all          all          all          all          direct all_gather
 //
-//   n ranks on h hosts, S bytes of D: 4 rounds; a host of m ranks sends 2 S (h-1)/h bytes to
-//   others, its ranks share them; inside, a rank sends S (m-1)/m bytes twice. Hosts of different
-//   size only deal the parts out differently, so the same four rounds serve them.
+//   n ranks on h hosts, S bytes of D: 4 rounds. The m ranks of a host share the 2 S (h-1)/h bytes that
+//   it sends to others. Inside, each rank sends S (m-1)/m bytes twice. Hosts of different sizes only
+//   distribute the parts differently, so the same four rounds serve them.
 //
-// reduce_scatter: rounds 0 and 1, each part completed by its own rank. all_gather: each part goes
-// once to each other host, then direct all_gather inside. broadcast: a binomial tree over the first
-// ranks of the hosts (the root stands for its own host), and one below each of them inside.
+// reduce_scatter: rounds 0 and 1, where each rank completes its own part. all_gather: each part
+// goes once to each other host, then a direct all_gather inside. broadcast: a binomial tree over
+// the first ranks of the hosts (on the root's host: the root), and one tree below each of them
+// inside.
 //
-// barrier: signals to the first rank of the host, a dissemination barrier among these, signals back.
+// barrier: each rank signals the first rank of its host, these run a dissemination barrier, and
+// signal back.
 //
-// gather: a host's parts meet on its first rank (on the root's host: the root), which sends them on
-// together: 2 rounds, one message a host for the root, where direct has one a rank. scatter is its
-// reverse.
+// gather: the first rank of a host (on the root's host: the root) collects the host's parts and
+// sends them on together. That takes 2 rounds, and the root receives one message per host, where
+// direct has one per rank. scatter is the reverse.
 #pragma once
 
 #include "absl/types/span.h"
@@ -33,7 +35,7 @@
 
 namespace entrain::composed {
 
-// There are at least two hosts, and one of them has at least two ranks.
+// Returns true if there are at least two hosts, and one of them has at least two ranks.
 bool Fits(absl::Span<const int> hosts);
 
 // `hosts[r]`: the host of rank r. All ranks, all parts.

@@ -9,7 +9,7 @@
 namespace entrain::composed {
 namespace {
 
-using Block = std::pair<int, int>;  // whose it is, whom it is for
+using Block = std::pair<int, int>;  // from rank, to rank
 using Blocks = std::vector<Block>;
 
 // Blocks that travel between this rank and another in one message.
@@ -19,15 +19,16 @@ struct Message {
 };
 using Messages = std::vector<Message>;
 
-// Who hands what to whom. A rank of another host is served by the one at its place here (or, on a smaller host, at that
-// place modulo its ranks).
+// The route of each block. A rank of another host is served by the rank here that has the same
+// place on its host (on a smaller host: modulo its size).
 class Routes {
  public:
   Routes(const Hosts& hosts, int me) : hosts_(hosts), me_(me), host_(hosts.HostOf(me)) {}
 
-  // Within the host; `out`: what leaves this rank, else what comes to it.
-  Messages Inside(bool out) const {
-    Messages messages;
+  // Returns the messages within the host: those that leave this rank if `out`, else those that come
+  // to it.
+  Crates Inside(bool out) const {
+    Crates crates;
     for (const int peer : hosts_.RanksOn(host_)) {
       if (peer != me_) {
         messages.push_back({peer, out ? Handed(me_, peer) : Handed(peer, me_)});
@@ -58,7 +59,7 @@ class Routes {
   int ServerOn(int host, int rank) const {
     return hosts_.RanksOn(host)[static_cast<size_t>(hosts_.PlaceOf(rank) % hosts_.SizeOf(host))];
   }
-  // What the other keeps, and what it sends across.
+  // Returns the blocks that `to` keeps, and those that it sends across.
   Blocks Handed(int from, int to) const {
     Blocks blocks;
     for (int rank = 0; rank < static_cast<int>(hosts_.host_of.size()); ++rank) {
@@ -80,8 +81,8 @@ class Routes {
   const int me_, host_;
 };
 
-// Where blocks are on their way through this rank, and the rounds that move them.
-class Traffic {
+// Tracks the places of blocks on their way through this rank, and adds the rounds that move them.
+class Freight {
  public:
   Traffic(ScheduleBuilder* builder, int lane)
       : builder_(builder), spec_(builder->spec()), lane_(lane) {
@@ -91,8 +92,8 @@ class Traffic {
     }
   }
 
-  // Packs and sends these, receives those.
-  void Move(const Messages& out, const Messages& in) {
+  // Adds a round that packs and sends `out`, and receives `in`.
+  void Move(const Crates& out, const Crates& in) {
     std::vector<Region> packed;
     for (const Message& message : out) {
       packed.push_back(NewRegion(message.blocks));

@@ -22,7 +22,7 @@ absl::Span<const Transfer> TransfersOf(const Schedule& schedule, const Round& ro
   return absl::MakeSpan(schedule.transfers).subspan(round.first_transfer, round.transfers);
 }
 
-// Adds what one round moves. Whether it crosses hosts.
+// Adds the transfers of one round. Returns true if any crosses hosts.
 bool AddTransfers(const Schedule& schedule, const Lane& lane, const Round& round,
                   const Layout& layout, absl::Span<const int> hosts, Cost* elements) {
   bool crosses = false;
@@ -46,8 +46,9 @@ int64_t Picos(int64_t bytes, int64_t fs) {
   return bytes * fs / 1000;
 }
 
-// Every rank does its rounds in order, as soon as their messages are there. A round posts its messages, takes what it
-// receives in the order of arrival, and combines.
+// Simulates one lane. Every rank runs its rounds in order, as soon as their messages have arrived.
+// In a round a rank posts its messages, takes the received ones in the order of arrival, and
+// combines.
 class LaneWalk {
  public:
   LaneWalk(absl::Span<const Schedule> schedules, absl::Span<const int> hosts, const Layout& layout,
@@ -141,7 +142,7 @@ class LaneWalk {
     sent_[{from, to}].push_back({ranks_[from].clock + link.latency_ps, bytes, &link});
   }
 
-  // False: a message is missing, or the lane is over.
+  // Returns false if a message is missing or the lane is over.
   bool FinishRound(size_t r) {
     if (IsOver(r) || !Receive(r)) {
       return false;
@@ -151,7 +152,7 @@ class LaneWalk {
                      [](const Message& a, const Message& b) { return a.there < b.there; });
     for (const Message& message : rank.arrived) {
       const int64_t work = message.link->message_ps + Picos(message.bytes, message.link->byte_fs);
-      // It is taken while it arrives, no faster than the wire brings it.
+      // The receiver takes the message while it arrives, no faster than the wire delivers it.
       const int64_t over =
           message.there + std::max(work, Picos(message.bytes, message.link->wire_fs));
       rank.Work(work);
@@ -184,7 +185,8 @@ class LaneWalk {
     return true;
   }
 
-  // Reading each operand and writing the result, against the three touches of two operands.
+  // Combining reads each operand and writes the result; reduce_fs covers the three accesses of two
+  // operands.
   void Combine(size_t r) {
     const Round& round = RoundOf(r);
     for (uint32_t i = 0; i < round.ops; ++i) {
@@ -204,7 +206,8 @@ class LaneWalk {
       sent_;  // and not received, by sender and receiver
 };
 
-// On a clock that only messages move, by one; across_only: only those between hosts.
+// Counts hops by a clock that only messages advance, by one each. across_only: only messages
+// between hosts do.
 int CountHops(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
               const Layout& layout, bool across_only) {
   MachineCost machine;

@@ -1,4 +1,5 @@
-// Counts the cost of a schedule from the schedule itself (the table in docs/algorithms.md), and the time of a lane on a machine.
+// Counts the cost of a schedule from the schedule itself (the table in docs/algorithms.md), and
+// computes the time of a lane on a machine.
 #pragma once
 
 #include <cstdint>
@@ -13,57 +14,59 @@ namespace entrain {
 
 struct Cost {
   int rounds = 0;  // of the longest lane
-  // The longest chain of messages that wait for one another: what a call of no data takes. Over all
-  // ranks in CountWorstCost; CountCost sees one rank only and gives its rounds.
+  // The longest chain of messages that wait for one another: it determines the time of a call
+  // without data. In CountWorstCost, over all ranks. CountCost sees one rank only and returns its
+  // rounds.
   int hops = 0;
-  int hops_across = 0;   // the same, counting messages between hosts only
+  int hops_across = 0;   // counts only messages between hosts
   int64_t messages = 0;  // sent
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t bytes_sent_across = 0;  // of bytes_sent, to other hosts
   int64_t bytes_received_across = 0;
-  int64_t reduced_elements =
-      0;  // one for each pair that is combined: an element of n operands counts n - 1
+  int64_t reduced_elements = 0;  // combined pairs: an element of n operands counts n - 1
   int64_t reduced_bytes = 0;
   int64_t scratch_bytes = 0;  // of all lanes together
 };
 
-// Of one rank. `hosts` as in Algorithm::build; empty: all on one host.
+// Counts the cost of one rank. `hosts` as in Algorithm::build; empty: all ranks on one host.
 Cost CountCost(const Schedule& schedule, const Layout& layout, int64_t element_bytes,
                absl::Span<const int> hosts = {});
 
-// The cost of a message. Times are whole picoseconds, and femtoseconds a byte, so that all ranks compute the same sums and choose
-// alike.
+// The cost of a message. Times are whole picoseconds, and femtoseconds per byte, so that all ranks
+// compute the same sums and choose the same algorithm.
 struct LinkCost {
-  int64_t latency_ps = 0;  // from having been sent to being there
+  int64_t latency_ps = 0;  // from the end of the send to the arrival
   int64_t message_ps = 0;  // work of the sender, and again of the receiver
   int64_t byte_fs = 0;     // work of the receiver
-  // The ranks of a host share this: the memory for messages inside, each direction of the network for those across.
+  // The time on the shared medium of a host: its memory for messages inside, each direction of its
+  // network for messages across.
   int64_t wire_fs = 0;
 };
 
 struct MachineCost {
   LinkCost inside, across;  // between ranks of a host; between hosts
-  // Combining two operands, each byte of the result. More operands cost by the bytes that are touched.
+  // Time to combine two operands, per byte of the result. More operands cost in proportion to the
+  // bytes that are read and written.
   int64_t reduce_fs = 0;
-  int64_t switch_ps =
-      0;          // for a round in which a rank waits, where a host has more ranks than cores
-  int cores = 0;  // of each host; 0: enough
+  int64_t switch_ps = 0;  // per round in which a rank waits, on a host with more ranks than cores
+  int cores = 0;          // of each host; 0: enough
 };
 
 // A call of n lanes takes first_ps + (n - 1) * next_ps.
 struct LaneCost {
   int64_t first_ps =
-      0;  // a lane alone: the longest chain of messages and work that wait for one another
-  int64_t next_ps = 0;  // a lane behind another: the work of the busiest rank, core or wire
+      0;  // one lane alone: the longest chain of messages and work that wait for one another
+  int64_t next_ps = 0;  // each further lane: the work of the busiest rank, core or wire
 };
 
-// Counts the first lane of every rank's schedule, in order of ranks. `hosts` and `layout` are as above.
+// Counts the first lane of every rank's schedule; the schedules are in rank order. `hosts` and
+// `layout` as above.
 LaneCost CountLane(absl::Span<const Schedule> schedules, absl::Span<const int> hosts,
                    const Layout& layout, int64_t element_bytes, const MachineCost& machine);
 
-// The largest of each figure over all ranks. Builds every rank's schedule. spec.rank does not
-// matter.
+// Returns the largest of each figure over all ranks. Builds every rank's schedule. Ignores
+// spec.rank.
 Cost CountWorstCost(const Algorithm& algorithm, const Spec& spec, absl::Span<const int> hosts,
                     const Layout& layout, int64_t element_bytes);
 

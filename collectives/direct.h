@@ -1,13 +1,13 @@
-// Everyone to everyone in one round: the fewest rounds, many messages at once.
+// Every rank to every rank in one round: the fewest rounds, many messages at once.
 //
-// all_reduce on four ranks, one round: each sends all of D to the three others and combines the
-// four contributions in rank order, once:
+// all_reduce on four ranks, one round. Each rank sends all of D to the three others, and combines
+// the four contributions in rank order, once:
 //
 //           rank 0      rank 1      rank 2      rank 3
 //   round   D0 -> all   D1 -> all   D2 -> all   D3 -> all     out = D0 + D1 + D2 + D3 everywhere
 //
-//   n ranks, S bytes of D: 1 round, S (n-1) bytes sent each, scratch for n - 1 copies of D. The
-//   latency algorithm.
+//   n ranks, S bytes of D: 1 round, S (n-1) bytes sent by each rank, scratch for n - 1 copies of D.
+//   The algorithm for low latency.
 //
 // reduce_scatter on four ranks, one round; p.r is rank r's contribution to part p:
 //
@@ -15,28 +15,28 @@
 //   sends   1.0 2.0 3.0      0.1 2.1 3.1      0.2 1.2 3.2      0.3 1.3 2.3
 //   makes   0.0+0.1+0.2+0.3  1.0+1.1+1.2+1.3  2.0+2.1+2.2+2.3  3.0+3.1+3.2+3.3
 //
-//   and all_gather: the own part to all. 1 round, S (n-1)/n bytes sent each: the fewest bytes as
-//   well, at n - 1 messages. All contributions are combined at once, so a result is rounded once
-//   and memory is passed over once.
+// all_gather: each rank sends its own part to all. Both take 1 round and S (n-1)/n bytes sent by
+// each rank, which is also the fewest bytes, in n - 1 messages. All contributions are combined at
+// once, so a result is rounded once and the memory is read once.
 //
-// two_step all_reduce: this reduce_scatter, then this all_gather. barrier: everyone signals
-// everyone. broadcast, scatter: the root sends to all. reduce, gather: all send to the root;
-// two_step reduce is this reduce_scatter, then this gather.
+// two_step all_reduce: this reduce_scatter, then this all_gather. barrier: every rank signals every
+// other. broadcast, scatter: the root sends to all. reduce, gather: all send to the root. two_step
+// reduce: this reduce_scatter, then this gather.
 #pragma once
 
 #include "collectives/draft.h"
 
 namespace entrain::direct {
 
-// As in ring.h. Contributions are combined in the group's order.
+// As in ring.h. Combines contributions in the group's order.
 void ReduceScatter(Draft* draft, const Group& group, const Pieces& pieces, bool last);
 void AllGather(Draft* draft, const Group& group, const Pieces& pieces);
-// Everybody has the sum of all parts in kOut.
+// Every member gets the sum of all parts in kOut.
 void AllReduce(Draft* draft, const Group& group, const Parts& parts);
-// Nobody passes before all have come.
+// No member continues before all have called it.
 void Barrier(Draft* draft, const Group& group);
 
-// To and from the root only. `root`: a position in the group.
+// Between the root and the others only. `root`: a position in the group.
 void Reduce(Draft* draft, const Group& group, int root, const Parts& parts);
 void Gather(Draft* draft, const Group& group, int root, const Pieces& pieces);
 void Scatter(Draft* draft, const Group& group, int root, const Pieces& pieces);

@@ -53,7 +53,8 @@ void Draft::Send(int peer, const Parts& parts) {
     length = RunAt(parts, i);
     const Place& place = place_[At(parts[At(i)])];
     for (int k = 1; k < length; ++k) {
-      // The receiver cuts by D alone, so a fragment keeps the values of such parts side by side.
+      // The receiver cuts messages by D alone, so the values of parts that are contiguous in D must
+      // be contiguous here too.
       assert(Follows(place_[At(parts[At(i + k)])], place, k));
     }
     builder_->Send(peer, {place.slot, place.index, length});
@@ -72,7 +73,7 @@ void Draft::Recv(int peer, const Parts& parts) {
   }
 }
 
-// Where a run of parts is received: in kOut, unless that lacks one of them.
+// Returns the place where a run of parts is received: in kOut, unless kOut lacks one of them.
 Draft::Place Draft::HomeOf(const Parts& parts, int begin, int length) {
   const BlockRange output = OutputWindow(spec());
   const int block = BlockOfPart(parts[At(begin)]);
@@ -140,7 +141,7 @@ std::vector<Draft::Place> Draft::Operands(int part, int my_order,
 
 void Draft::Combine(const Parts& parts, int my_order, const std::vector<Contribution>& from,
                     bool last) {
-  // A window that has some parts only takes finished ones.
+  // If kOut has only some of the parts, it takes only complete ones.
   const BlockRange output = OutputWindow(spec());
   const bool into_out = (last || output.blocks() == BlockCount(spec())) && !parts.empty() &&
                         std::all_of(parts.begin(), parts.end(),
@@ -153,7 +154,7 @@ void Draft::Combine(const Parts& parts, int my_order, const std::vector<Contribu
   int length = 0;
   for (int i = 0; At(i) < parts.size(); i += length) {
     const std::vector<Place> operands = Operands(parts[At(i)], my_order, from);
-    // One operation for as many parts as have their operands and results side by side.
+    // Combines in one operation as many parts as have contiguous operands and results.
     const int limit = RunAt(parts, i);
     const auto continues = [&](int k) {
       const std::vector<Place> next = Operands(parts[At(i + k)], my_order, from);

@@ -5,7 +5,8 @@
 namespace entrain::exchange {
 namespace {
 
-// Posts both directions with a peer; what is left to do when they are done.
+// Posts both transfers with a peer. In place, appends the peer to `waiting`: its block is to be
+// copied from scratch afterwards.
 void Meet(ScheduleBuilder* builder, int lane, int peer, std::vector<int>* waiting) {
   const Spec& spec = builder->spec();
   const int block = BlockOf(spec, peer, lane);

@@ -1,22 +1,23 @@
-// all_to_all, each block sent straight to where it belongs.
+// all_to_all where each block goes straight to its destination.
 //
-// direct: all at once. pairwise: one peer at a time, both ways at once; in round t rank r meets (t - r) mod n, as in a
-// tournament, so that no two send to one:
+// direct: all messages at once. pairwise: one peer at a time, in both directions at once. In round
+// t, rank r meets rank (t - r) mod n, as in a tournament, so that no two ranks send to the same
+// rank:
 //
 //   round     0       1        2       3         n = 4
 //           1 <-> 3  0 <-> 1  0 <-> 2  0 <-> 3
 //                    2 <-> 3           1 <-> 2
 //
-// Both: n - 1 messages, n - 1 parts sent by a rank; direct in one round, pairwise in n at most, with one message under way
-// each way. In place, what arrives waits in scratch until what lay there is sent: direct needs n - 1 parts of it, pairwise
-// as much (lanes make it small).
+// Both send n - 1 messages of one part per rank. direct takes one round, pairwise at most n, with
+// one message in flight in each direction. In place, a received block waits in scratch until the
+// block in its place was sent: both need n - 1 parts of scratch (with many lanes these are small).
 #pragma once
 
 #include "collectives/schedule.h"
 
 namespace entrain::exchange {
 
-// One lane each.
+// Each adds one lane.
 void Direct(ScheduleBuilder* builder, int lane);
 void Pairwise(ScheduleBuilder* builder, int lane);
 

@@ -9,16 +9,16 @@ size_t At(int index) {
   return static_cast<size_t>(index);
 }
 
-// One cut of positions [low, high) into A = [low, middle) and B = [middle, high), seen by one
-// member.
+// One cut of positions [low, high) into A = [low, middle) and B = [middle, high), as one member
+// sees it.
 struct Cut {
   int low, middle, high;
   bool in_a;
-  int partner;  // in the other half; -1: I am A's last and have none
-  int single;   // A's last, when it has no partner; else -1
+  int partner;  // in the other half; -1: this rank is A's last and has none
+  int single;   // A's last member if it has no partner; else -1
 };
 
-// The cuts of the own half, from the whole group down to two members.
+// Returns the cuts of this rank's halves, from the whole group down to two members.
 std::vector<Cut> CutsOf(const Group& group) {
   std::vector<Cut> cuts;
   int low = 0;
@@ -84,7 +84,7 @@ void AllGather(Draft* draft, const Group& group, const Pieces& pieces) {
         draft->Send(group.ranks[At(cut->single)], mine);
       }
     }
-    draft->Settle(mine);  // the first time: from here on it is sent with what lies beside it
+    draft->Settle(mine);  // the first time only: from now on it is sent with its neighbours
   }
   draft->Settle(mine);
 }

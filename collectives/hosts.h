@@ -1,5 +1,5 @@
-// The ranks by host, for what is composed (composed.h). Hosts count from 0 in the order of their first rank, whatever
-// their numbers are.
+// The ranks by host, for hierarchical algorithms (composed.h). Hosts count from 0 in the order of
+// their first rank, whatever numbers the caller gives them.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Hosts {
 
   std::vector<Parts> ranks;   // by host
   std::vector<int> host_of;   // by rank
-  std::vector<int> place_of;  // by rank: its position on its host
+  std::vector<int> place_of;  // by rank: position on its host
 };
 
 }  // namespace entrain::composed

@@ -30,7 +30,7 @@ void AllReduce(Draft* draft, const Group& group, const Parts& parts) {
   if (paired) {
     meet(me + 1, /*sends=*/false, /*last=*/false);
   }
-  const int number = paired ? me / 2 : me - pairs;  // among the active
+  const int number = paired ? me / 2 : me - pairs;  // among the active ranks
   for (int distance = 1; distance < active; distance *= 2) {
     const int other = number ^ distance;
     meet(other < pairs ? other * 2 : other + pairs, /*sends=*/true,

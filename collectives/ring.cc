@@ -3,7 +3,7 @@
 namespace entrain::ring {
 namespace {
 
-// The piece `behind` places behind `position`, and the neighbours.
+// Returns the piece `behind` places before `position` in the ring.
 const Parts& Behind(const Pieces& pieces, int position, int behind) {
   const int n = static_cast<int>(pieces.size());
   return pieces[static_cast<size_t>((position - behind + n) % n)];

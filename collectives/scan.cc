@@ -3,7 +3,7 @@
 namespace entrain::scan {
 namespace {
 
-// A lane's blocks, as one region of each slot.
+// The blocks of a lane, as one region of each slot.
 class Values {
  public:
   Values(ScheduleBuilder* builder, int lane)
@@ -31,7 +31,8 @@ void Doubling(ScheduleBuilder* builder, int lane) {
   builder->BeginLane();
   const bool exclusive = spec.kind == CallKind::kExclusiveScan;
   Region current = values.In();
-  // Sends `what` right and receives from the left, `distance` places away, among ranks from `first` on.
+  // Sends `what` to the right and receives from the left, over `distance` places, among the ranks
+  // from `first` on.
   const auto pass = [&](int first, int distance, Region what, Region* from_left) {
     const int left = spec.rank - distance;
     const int right = spec.rank + distance;

@@ -1,23 +1,26 @@
-// Prefixes: rank r gets what ranks 0 .. r (inclusive) or 0 .. r - 1 (exclusive) have, combined in rank order. Rank 0 of
-// an exclusive scan gets nothing.
+// Prefix reductions: rank r gets the combined values of ranks 0 .. r (inclusive) or 0 .. r - 1
+// (exclusive), in rank order. Rank 0 of an exclusive scan gets nothing.
 //
-// doubling, inclusive, on five ranks; in round k a rank sends what it has 2^k places on:
+// doubling, inclusive, on five ranks. In round k a rank sends its current value 2^k places to the
+// right, and then has:
 //
 //   round   rank 0   rank 1   rank 2   rank 3   rank 4
 //     0     {0}      {0 1}    {1 2}    {2 3}    {3 4}
 //     1     {0}      {0 1}    {0..2}   {0..3}   {1..4}
 //     2     {0}      {0 1}    {0..2}   {0..3}   {0..4}
 //
-//   ceil(log2 n) rounds, S bytes in each. exclusive: values go one place on first, then the ranks behind 0 do the same.
-// chain: each rank adds its own to what comes from the left and passes it on: n - 1 hops, S bytes sent by a rank, and
-//   lanes follow each other.
+//   It takes ceil(log2 n) rounds of S bytes each. exclusive: all values first move one place to the
+//   right, then the ranks behind 0 do the same.
+//
+// chain: each rank adds its own value to the one from the left and sends the sum on: n - 1 hops, S
+// bytes sent by each rank, and lanes follow each other.
 #pragma once
 
 #include "collectives/schedule.h"
 
 namespace entrain::scan {
 
-// One lane each; the spec says which kind.
+// Each adds one lane. The spec says which kind of scan.
 void Doubling(ScheduleBuilder* builder, int lane);
 void Chain(ScheduleBuilder* builder, int lane);
 

@@ -11,7 +11,7 @@ uint32_t Size32(size_t size) {
   return static_cast<uint32_t>(size);
 }
 
-// "in[3]", "out[4..8)", "s[0]"; a message of no bytes: "nothing".
+// Returns "in[3]", "out[4..8)" or "s[0]", and "nothing" for a message of no bytes.
 std::string Text(const Region& region) {
   static constexpr const char* kNames[] = {"in", "out", "s"};
   if (region.blocks == 0) {

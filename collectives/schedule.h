@@ -1,26 +1,35 @@
-// Collectives as data. A schedule is what one rank does in one call, as flat arrays: it holds no addresses and no
-// counts, so it is built once and reused for every call of the same shape. One executor runs every schedule
-// (lib/engine/executor), one simulator proves every schedule (tests/support/simulator), one printer draws it.
+// Collectives as data. A schedule describes the part of one rank in one call, as flat arrays. It
+// holds no addresses and no counts, so it is built once and reused for every call of the same
+// shape. One executor runs every schedule (lib/engine/executor), one simulator proves every
+// schedule (tests/support/simulator), and one printer draws it.
 //
-//   Schedule: lanes, each a straight line of rounds. Lanes write disjoint output and never wait for each other.
-//   Round:    post all transfers together, wait for all of them, then do the local operations in order.
+//   Schedule: lanes, each a straight line of rounds. Lanes write disjoint output and never wait for
+//             each other.
+//   Round:    posts all its transfers together, waits for all of them, then does its local operations
+//             in order.
 //
 // Regions are ranges of blocks (collectives/spec.h) in one of three slots:
-//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). kIn and kOut may be the same
-//               memory (in-place calls), see Invariant 4; in an all_to_all only where the spec says in_place.
-//   kScratch    blocks of this lane's own scratch; block s is as large as D's block `scratch_like[first_scratch + s]`.
-//               Lent by the executor for the life of the lane.
-// A region of several blocks is contiguous in memory. A region of no blocks is a message of no bytes.
+//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). kIn and kOut
+//               may be the same memory (in-place calls), see invariant 4; in an all_to_all only if
+//               the spec says in_place.
+//   kScratch    blocks of this lane's own scratch; block s is as large as D's block
+//               `scratch_like[first_scratch + s]`. The executor lends it for the life of the lane.
+// A region of several blocks is contiguous in memory. A region of no blocks is a message of no
+// bytes.
 //
 // Invariants (Validate checks them):
-//   1 Regions lie inside their slots; kIn is never written. Operands are as large as dst, block by block.
-//   2 Within a round no received or written region overlaps another transfer's region (in-place aliasing counted).
-//   3 Local operations read what is already there: kIn, what earlier operations wrote, what was received before.
-//   4 A block of kOut is written only after every read of the same block of kIn by this rank, in any lane.
-//   5 Lanes write disjoint blocks of kOut.
-//     Every block of kOut is written, but on a broadcast's root and on rank 0 of an exclusive scan none: on the root kIn
-//     and kOut are the one buffer of the call, and nothing comes before rank 0.
-//   6 Transfers with one peer in one lane are in the same order on both sides (the simulator checks it).
+//   1 Regions lie inside their slots. kIn is never written. Operands are as large as dst, block by
+//     block.
+//   2 Within a round no received or written region overlaps another transfer's region, with kIn and
+//     kOut counted as one memory where calls may be in place.
+//   3 Local operations read only kIn, results of earlier operations, and regions received before.
+//   4 A block of kOut is written only after every read of the same block of kIn by this rank, in any
+//     lane.
+//   5 Lanes write disjoint blocks of kOut. Together they write every block of kOut, with two
+//     exceptions: a broadcast's root writes none, as kIn and kOut are its one buffer, and rank 0 of an
+//     exclusive scan writes none, as nothing comes before it.
+//   6 Transfers with one peer in one lane are in the same order on both sides (the simulator checks
+//     it).
 #pragma once
 
 #include <cstdint>
@@ -56,7 +65,7 @@ enum class LocalKind : uint8_t {
 
 struct LocalOp {
   LocalKind kind = LocalKind::kCopy;
-  // kCombine: the result is complete (every rank's contribution is in it): avg divides here.
+  // kCombine: the result contains every rank's contribution. avg divides here.
   bool last = false;
   Region dst;
   uint32_t first_operand = 0, operands = 0;  // into Schedule::operands; kCombine: at least 2
@@ -82,7 +91,8 @@ struct Schedule {
   std::vector<int32_t> scratch_like;
 };
 
-// Elements of a region of this lane. `layout`: of the region's slot; of the input for scratch.
+// Returns the elements of a region of this lane. `layout`: that of the region's slot; for scratch,
+// that of the input.
 int64_t ElementsOf(const Schedule& schedule, const Lane& lane, const Layout& layout,
                    const Region& region);
 
@@ -92,14 +102,14 @@ class ScheduleBuilder {
   explicit ScheduleBuilder(const Spec& spec);
   const Spec& spec() const { return schedule_.spec; }
 
-  void BeginLane();  // ends the one before; everything below is about the lane that was begun last
-  // A new scratch block of this lane, as large as D's block `like`.
+  void BeginLane();  // ends the lane before; all calls below are about the new lane
+  // Adds a scratch block to this lane, as large as D's block `like`.
   int AddScratch(int like);
-  // A round that stays empty leaves no trace.
+  // Begins a round. A round without transfers and operations is dropped.
   void BeginRound();
   void Send(int peer, Region region);
   void Recv(int peer, Region region);
-  // Local operations of the round that was begun last. A lane may begin with operations only.
+  // Add local operations to the current round. A lane may begin with operations only.
   void Copy(Region dst, Region from);
   void Combine(Region dst, const std::vector<Region>& operands, bool last);
   Schedule Finish();
@@ -112,7 +122,7 @@ class ScheduleBuilder {
 };
 
 absl::Status Validate(const Schedule& schedule);
-// Readable text, one line a round, for --explain, tests and debugging.
+// Returns readable text, one line per round, for --explain, tests and debugging.
 std::string ToString(const Schedule& schedule);
 
 }  // namespace entrain

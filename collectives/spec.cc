@@ -6,8 +6,8 @@
 namespace entrain {
 namespace {
 
-// Where part `index` of `parts` begins when `count` elements are cut evenly; the longer parts
-// first.
+// Returns where part `index` of `parts` begins if `count` elements are cut evenly, with the longer
+// parts first.
 int64_t CutAt(int64_t count, int parts, int index) {
   return count / parts * index + std::min<int64_t>(index, count % parts);
 }

@@ -6,7 +6,7 @@
 namespace entrain::tree {
 namespace {
 
-// The rank `distance` places behind the root.
+// Returns the rank `distance` places behind the root.
 int RankAt(const Group& group, int root, int distance) {
   return group.ranks[static_cast<size_t>((root + distance) % group.size())];
 }
@@ -15,8 +15,8 @@ int DistanceFrom(const Group& group, int root) {
   return (group.me - root + group.size()) % group.size();
 }
 
-// The subtree of a rank `me` places behind the root is [me, me + step), where step is the largest power of the radix
-// that divides me (the root: that reaches n).
+// The subtree of a rank `me` places behind the root is [me, me + step), where step is the largest
+// power of the radix that divides me. For the root it is the first power that reaches n.
 Branch OfRadix(const Group& group, int root, int radix) {
   const int n = group.size();
   const int me = DistanceFrom(group, root);

@@ -1,5 +1,5 @@
-// The invariants of schedule.h, checked on one rank's schedule. Failures are the library's own
-// mistakes: INTERNAL.
+// Checks the invariants of schedule.h on one rank's schedule. A failure is a bug of the library:
+// INTERNAL.
 
 #include <algorithm>
 #include <cstdlib>
@@ -51,9 +51,9 @@ class Checker {
   absl::Status Write(const Region& region);
 
   BlockRange WindowOf(Slot slot) const;
-  // kIn and kOut are, or may be, one memory.
+  // Returns true if kIn and kOut are, or may be, one memory.
   bool MayAlias() const { return spec_.kind != CallKind::kAllToAll || spec_.in_place; }
-  // A number for the memory of a block; one memory, one number.
+  // Returns the number of a block's memory. Blocks that share memory have the same number.
   int Cell(const Region& region, int i) const {
     const int block = region.first + i;
     switch (region.slot) {
@@ -65,7 +65,8 @@ class Checker {
         return 2 * blocks_ + block;
     }
   }
-  // The block of D that a region's i-th block is as large as. Where parts are even, all blocks of a lane are.
+  // Returns the block of D that has the size of a region's i-th block. If parts are even, all
+  // blocks of a lane have that size.
   int Like(const Region& region, int i) const {
     const int block = region.slot == Slot::kScratch
                           ? schedule_.scratch_like[lane_.first_scratch + At(region.first + i)]
@@ -76,7 +77,7 @@ class Checker {
   const Schedule& schedule_;
   const Spec& spec_;
   const int blocks_;
-  std::vector<int> written_by_;                  // kOut: by which lane
+  std::vector<int> written_by_;                  // kOut: the lane that wrote it
   std::vector<int> first_reader_, last_reader_;  // kIn: lanes
   Lane lane_;
   int lane_number_ = 0;
@@ -175,7 +176,8 @@ absl::Status Checker::Write(const Region& region) {
   return absl::OkStatus();
 }
 
-// Invariant 2, then 1 and 3 with sends before receives: a round's transfers run in any order.
+// Checks invariant 2, then 1 and 3 with sends before receives, since a round's transfers run in any
+// order.
 absl::Status Checker::CheckTransfers(const Round& round) {
   enum : uint8_t { kFree, kRead, kWritten };
   std::vector<uint8_t> use(2 * At(blocks_) + lane_.scratch, kFree);
@@ -235,7 +237,7 @@ absl::Status Checker::CheckLane() {
   return absl::OkStatus();
 }
 
-// Nothing points outside the arrays.
+// Checks that no index points outside the arrays.
 absl::Status Checker::CheckRanges() const {
   const auto inside = [](uint64_t first, uint64_t count, size_t size) {
     return first + count <= size;
@@ -259,7 +261,7 @@ absl::Status Checker::CheckRanges() const {
   return good ? absl::OkStatus() : Broken("an index points outside the schedule");
 }
 
-// What can be said only when all lanes are known: the rest of 4, and that the result is whole.
+// Checks what needs all lanes: the rest of invariant 4, and that the result is complete.
 absl::Status Checker::CheckResult() const {
   for (int block = 0; MayAlias() && block < blocks_; ++block) {
     const int writer = written_by_[At(block)];
