@@ -22,7 +22,7 @@ using Values = std::vector<absl::string_view>;
 constexpr NamedUnit kRates[] = {{"B/s", 1},          {"kB/s", 1e3},      {"MB/s", 1e6},
                                 {"GB/s", 1e9},       {"bit/s", 0.125},   {"kbit/s", 0.125e3},
                                 {"Mbit/s", 0.125e6}, {"Gbit/s", 0.125e9}};
-// Not those of ParseDuration, which has neither microseconds nor 0.
+// Not those of ParseDuration, which accepts neither microseconds nor 0.
 constexpr NamedUnit kTimes[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}};
 
 absl::StatusOr<int64_t> Time(absl::string_view text) {
@@ -68,8 +68,8 @@ absl::Status Transports(const Values& values, FaultPlan& plan) {
 
 struct Key {
   absl::string_view name;
-  bool list;    // commas go on with it
-  bool effect;  // does something by itself
+  bool list;    // its value may contain commas
+  bool effect;  // has an effect without other keys
   absl::Status (*take)(const Values& values, FaultPlan& plan);
 };
 

@@ -12,15 +12,15 @@ namespace entrain {
 namespace {
 
 constexpr int64_t kKeptCapacity =
-    4096;  // storage that a recycled message keeps, so that small ones allocate nothing
-// Memory that is kept for the next large messages: fresh memory of that size comes as pages of
-// zeros, and costs more than the copy.
+    4096;  // a recycled message keeps this much storage, so that small ones allocate nothing
+// Memory that is kept for the next large messages. Fresh memory of that size comes as zeroed pages,
+// which costs more than the copy.
 constexpr int64_t kSpareBytes = 256 << 10;
 constexpr size_t kSpares = 4;
 constexpr size_t kFirstBuckets = 16, kFirstBlock = 4, kBlock = 32;
 
 void Copy(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes > 0) {  // the pointers of an empty span may be null
+  if (bytes > 0) {  // an empty span may have null pointers
     std::memcpy(to, from, bytes);
   }
 }
@@ -63,7 +63,7 @@ MatchQueue::~MatchQueue() = default;
 template <typename T>
 T* MatchQueue::Pool<T>::Take(T* T::*next) {
   if (free == nullptr) {
-    // Most paths need few.
+    // Most paths need few nodes.
     const size_t nodes = blocks.size() < 3 ? kFirstBlock << blocks.size() : kBlock;
     blocks.push_back(std::make_unique<T[]>(nodes));
     for (size_t i = 0; i < nodes; ++i) {
@@ -77,7 +77,8 @@ T* MatchQueue::Pool<T>::Take(T* T::*next) {
 }
 
 size_t MatchQueue::BucketOf(Tag tag) const {
-  // Tags differ in few, low or middle bits: multiply, and take the high half of the product.
+  // Tags differ in few, low or middle bits, so this multiplies and takes the high half of the
+  // product.
   return static_cast<size_t>((tag.bits() * 0x9E3779B97F4A7C15u) >> 32) & (buckets_.size() - 1);
 }
 
@@ -211,7 +212,7 @@ void MatchQueue::Keep(Incoming* incoming) {
 }
 
 void MatchQueue::GiveStorage(Incoming* incoming) {
-  // Half of it and more is given all of it, so that there is one size to keep.
+  // A message of more than half of kSpareBytes gets all of it, so that kept memory has one size.
   const bool large = incoming->bytes_ > kSpareBytes / 2 && incoming->bytes_ <= kSpareBytes;
   if (large && !spares_.empty()) {
     incoming->storage_ = std::move(spares_.back());
@@ -321,10 +322,10 @@ Incoming* MatchQueue::Unline(Line* line) {
   return incoming;
 }
 
-// Gives an early message its receive: what has arrived is copied, the rest goes straight to the
+// Gives an early message its receive: copies what has arrived; the rest goes straight to the
 // receive's buffer.
 void MatchQueue::Claim(Incoming* incoming, const Posted& receive) {
-  // Of one that comes in parts, any bytes may be there.
+  // If the message comes in parts, any of its bytes may be there.
   const int64_t there = incoming->begun_ > 0 ? incoming->bytes_ : incoming->received_;
   Copy(receive.into.data(), incoming->target_, static_cast<size_t>(there));
   incoming->target_ = receive.into.data();
@@ -494,7 +495,7 @@ void MatchQueue::Revoke(Context mine, const absl::Status& why, std::vector<uint6
   }
 }
 
-// Takes out of the line what cannot arrive any more; messages that are here stay.
+// Removes from the line the messages that cannot arrive any more. Complete messages stay.
 void MatchQueue::ForgetUnfinished(Line* line) {
   Incoming* early = line->first_early;
   line->first_early = line->last_early = nullptr;

@@ -1,28 +1,28 @@
-// Matching: which receive a message belongs to. One MatchQueue per endpoint, shared by inproc, shm,
-// tcp and ucx.
+// Matching: finds the receive that a message belongs to. One MatchQueue per endpoint, shared by
+// inproc, shm, tcp and ucx.
 //
 // A message and its receive may come in either order:
 //
-//   receive first: Post, then it comes; it goes straight into the receive's buffer
-//   message first: it comes, is kept early (OnEarly), and the receive claims it by Post
+//   receive first: Post, then the message comes and goes straight into the receive's buffer
+//   message first: the queue keeps the message early (OnEarly), and the receive claims it by Post
 //
-// It comes in one of three ways, as the transport likes:
+// A message comes in one of three ways, which the transport chooses:
 //
-//   Deliver    all of it is at hand (inproc, shm: small messages; tcp: what one read brought)
-//   Begin      its header is; the payload follows in pieces, which the transport writes to
+//   Deliver    all of it is there (inproc, shm: small messages; tcp: the bytes of one read)
+//   Begin      its header is there; the payload follows in pieces, which the transport writes to
 //              Incoming::writable()
 //   Announce   it waits at the sender, known by `handle`, until the transport asks for it
 //
-// What Begin or Announce gave is moved on with Advance, and ended early with Fail or Abandon.
+// Begin and Announce give an Incoming. Advance moves it on; Fail or Abandon ends it early.
 //
-// Thread safety: none; the thread that drives the engine. Completions and statuses go to a
+// Thread safety: none; only the thread that drives the engine. Completions and statuses go to a
 // CompletionList, which the transport runs in Poll.
 //
 // Invariants (besides those of transport.h):
-//   a Of one tag, either receives wait or messages wait, never both; each in order.
+//   a For one tag, either receives wait or messages wait, never both; each in order.
 //   b An Incoming that the transport holds stays valid until Advance returns true, Fail or Abandon,
-//     whatever is revoked meanwhile; it may turn dropped() at any time.
-//   c Nothing is allocated for a message that finds its receive, nor for a small early one once the
+//     even if its context is revoked before. It may turn dropped() at any time.
+//   c A message that finds its receive needs no allocation. A small early message needs none once the
 //     pools are warm.
 #pragma once
 
@@ -38,7 +38,7 @@
 
 namespace entrain {
 
-// Completions that are due, until Poll runs them. One per transport, so that they outlive their
+// The completions that are due, until Poll runs them. One per transport, so that they outlive their
 // endpoint.
 class CompletionList {
  public:
@@ -46,8 +46,8 @@ class CompletionList {
     due_.push_back({done, std::move(status), bytes});
   }
   bool empty() const { return due_.empty(); }
-  // Runs what is due, and what becomes due by running it. From Poll only, never nested. Returns how
-  // many.
+  // Runs the completions that are due, and those that become due meanwhile. From Poll only, never
+  // nested. Returns their number.
   int Run();
 
  private:
@@ -59,29 +59,31 @@ class CompletionList {
   std::vector<Due> due_, running_;
 };
 
-// A message between its header and its last byte, or one kept early. Made and owned by MatchQueue.
+// A message between its header and its last byte, or one kept early. MatchQueue makes and owns it.
 class Incoming {
  public:
   const Envelope& envelope() const { return envelope_; }
   int64_t bytes() const { return bytes_; }
   int64_t received() const { return received_; }
   int64_t left() const { return bytes_ - received_; }
-  uint64_t handle() const { return handle_; }  // as given to Announce
-  // Nobody wants it (revoked, mismatched): read the rest to nowhere and Advance, or Abandon it.
+  uint64_t handle() const { return handle_; }  // as passed to Announce
+  // The message is not wanted any more (revoked or mismatched): the transport reads its rest into
+  // nothing and calls Advance, or calls Abandon.
   bool dropped() const { return dropped_; }
-  // Not null: of an announced message whose receive may be lent the bytes where they lie.
+  // Not null: an announced message whose receive accepts a loan of the sender's memory.
   Loan* loan() const { return hint_.loan; }
-  // Of a claimed message: nothing reads its bytes soon.
+  // Claimed messages only: nothing reads the bytes soon.
   bool cold() const { return hint_.cold; }
-  // Where the next bytes go: the rest of the receive's buffer, or of the memory that keeps it
-  // early; left() bytes. Empty when dropped. Ask again after every call of anything else: a claim
-  // or a revocation changes it.
+  // Returns the place for the next left() bytes: the rest of the receive's buffer, or of the memory
+  // that keeps the message early. Empty if dropped. Must be asked again after any other call, since
+  // a claim or a revocation changes it.
   Bytes writable() const { return writable(received_); }
-  // Likewise, from byte `at` on.
+  // Returns the place for the bytes from `at` on.
   Bytes writable(int64_t at) const {
     return dropped_ ? Bytes() : Bytes(target_ + at, static_cast<size_t>(bytes_ - at));
   }
-  // For who moves it in parts that may end in another order: how many bytes all parts that have begun will bring.
+  // For transports that move a message in parts that may end in another order: how many bytes all
+  // parts that have begun will bring.
   int64_t begun() const { return begun_; }
   void Begin(int64_t bytes) { begun_ += bytes; }
 
@@ -93,12 +95,12 @@ class Incoming {
   uint64_t handle_ = 0;
   std::byte* target_ = nullptr;
   Completion* done_ = nullptr;  // of the receive that has claimed it
-  RecvHint hint_;               // likewise
-  Incoming* next_ = nullptr;    // in its tag's line of early messages, or in the free list
+  RecvHint hint_;               // of that receive
+  Incoming* next_ = nullptr;    // in its tag's list of early messages, or in the free list
   std::unique_ptr<std::byte[]> storage_;
   int64_t capacity_ = 0;    // of storage_
-  size_t held_at_ = 0;      // its place in MatchQueue::held_
-  absl::Status withdrawn_;  // why the sender took it back
+  size_t held_at_ = 0;      // its index in MatchQueue::held_
+  absl::Status withdrawn_;  // why the sender withdrew it
   bool announced_ = false;  // else eager: its cost is accounted
   bool in_line_ = false;    // kept early, not claimed
   bool held_ = false;       // by the transport
@@ -109,75 +111,78 @@ class Incoming {
 
 class MatchQueue {
  public:
-  // What an eager message counts for in early_bytes, limits and credit: its bytes and its
-  // bookkeeping.
+  // The cost of an eager message in early_bytes, limits and credit: its bytes and its bookkeeping.
   static constexpr int64_t kOverhead = 64;
   static constexpr int64_t CostOf(int64_t bytes) { return bytes + kOverhead; }
-  static constexpr int64_t kMaxAnnounced =
-      1 << 20;  // kept announcements; more is a breach of protocol
+  static constexpr int64_t kMaxAnnounced = 1 << 20;  // kept announcements; more break the protocol
 
   // `early_limit` bounds the cost of eager messages kept early. A transport whose senders respect a
-  // credit passes that credit; exceeding it is then the peer's breach of protocol. All pointers
-  // outlive this.
+  // credit passes that credit; a peer that exceeds it breaks the protocol. All pointers must
+  // outlive this object.
   MatchQueue(Endpoint* endpoint, Events* events, CompletionList* completions, int64_t early_limit);
   ~MatchQueue();
   MatchQueue(const MatchQueue&) = delete;
   MatchQueue& operator=(const MatchQueue&) = delete;
 
-  // Endpoint::PostRecv; empties hint.loan. Null mostly. Not null: this receive met an announcement,
-  // which the transport must get moving: grant or copy it, and Advance; or, if dropped() (they do
-  // not match: the receive has failed), refuse it and Abandon.
+  // Implements Endpoint::PostRecv. Empties hint.loan. Usually returns null. Not null: the receive
+  // met an announcement, and the transport must start its transfer (grant or copy it) and call
+  // Advance. If it is dropped() (the two do not match, and the receive has failed), the transport
+  // must refuse it and call Abandon.
   Incoming* Post(const Envelope& envelope, Bytes into, Completion* done, RecvHint hint = {});
 
-  // What is kept of this tag. kWhole: the first message has this envelope and length; it is in
-  // `into`, and taken. kOther: something else, or a receive is posted; nothing was done.
+  // Looks for an early message of this tag. kWhole: the first one has this envelope and length; it
+  // was taken and lies in `into`. kOther: the first one differs, or a receive is posted; nothing
+  // was done.
   enum class Kept { kNothing, kWhole, kOther };
   Kept TakeKept(const Envelope& envelope, Bytes into);
 
-  // Endpoint::HasEarly.
+  // Implements Endpoint::HasEarly.
   bool HasEarly(Tag tag) const {
     const Line* line = lines_ == 0 ? nullptr : Find(tag);
     return line != nullptr && line->first_early != nullptr;
   }
 
-  // The three ways of arriving; from Poll only. They call Events (Accepts; OnEarly when the message
-  // is kept), which may revoke and close, but not destroy. An error: the peer broke its limits; the
-  // path must fail.
+  // The three ways of arrival; from Poll only. They call Events (Accepts, and OnEarly if the
+  // message is kept), which may revoke and close, but not destroy. An error means that the peer
+  // exceeded its limits, and the path must fail.
   absl::Status Deliver(const Envelope& envelope, ConstBytes payload);
-  // Never null; held until it is complete.
+  // Never returns null. The transport holds the message until it is complete.
   absl::StatusOr<Incoming*> Begin(const Envelope& envelope, int64_t bytes);
-  // Null: kept, a later Post gives it. Otherwise as from Post.
+  // Null: the message is kept, and a later Post returns it. Otherwise as for Post.
   absl::StatusOr<Incoming*> Announce(const Envelope& envelope, int64_t bytes, uint64_t handle);
 
-  // `bytes` more have been written to writable(), or read to nowhere. True when that was all: then
-  // the receive's completion is due, or the message is kept complete, and `incoming` is the
-  // transport's no more.
+  // The transport has written `bytes` more bytes to writable(), or read them into nothing. Returns
+  // true if the message is complete. Then the receive's completion is due, or the complete message
+  // is kept, and the transport must not use `incoming` any more.
   bool Advance(Incoming* incoming, int64_t bytes);
-  // The rest will not come: the receive, if any, fails with `why`. Ends the transport's hold.
+  // The rest will not come: a receive that claimed the message fails with `why`. Ends the
+  // transport's hold.
   void Fail(Incoming* incoming, const absl::Status& why);
   // Ends the transport's hold on a dropped message whose bytes will not come.
   void Abandon(Incoming* incoming);
-  // The sender takes an announcement back (revoked there). True if it is kept: whoever claims it
-  // fails with `why`, and the transport hears of it no more.
+  // The sender withdraws an announcement (it was revoked there). Returns true if the message is
+  // kept: a receive that claims it then fails with `why`, and the transport must not use it any
+  // more.
   bool Withdraw(Tag tag, uint64_t handle, const absl::Status& why);
 
-  // Receives of this context fail with `why`; early messages are forgotten; held ones turn dropped.
-  // Handles of kept announcements are appended to `refused`, so that the transport can tell the
-  // sender.
+  // Fails the receives of this context with `why`, drops its early messages, and turns held ones
+  // dropped. Appends the handles of kept announcements to `refused`, so that the transport can tell
+  // the sender.
   void Revoke(Context mine, const absl::Status& why, std::vector<uint64_t>* refused);
   // The path has ended: receives fail with `why`, now and later, held messages included (the
-  // transport must not use any Incoming afterwards). Messages that have arrived entirely stay: a
-  // peer may have said all that was needed of it, and gone.
+  // transport must not use any Incoming afterwards). Messages that have arrived entirely stay: the
+  // peer may have sent all its messages and ended.
   void FailAll(const absl::Status& why);
 
-  // Cost of the eager messages kept early (complete or not).
+  // Returns the cost of the eager messages kept early, complete or not.
   int64_t early_bytes() const { return early_bytes_; }
-  // Cost of the eager messages that have left the queue since the last call, delivered or dropped:
-  // credit to return.
+  // Returns the cost of the eager messages that have left the queue since the last call, delivered
+  // or dropped. It is the credit to return to the sender.
   int64_t TakeReleased();
-  // Receives that wait for a message, held ones not counted.
+  // Returns how many receives wait for a message, without those of held messages.
   int64_t posted() const { return posted_; }
-  // Receives that wait, or whose message is being moved: whether it is worth looking at the peer.
+  // Returns true if a receive waits, or a message is being moved. Only then is it worth looking at
+  // the peer.
   bool expecting() const { return posted_ > 0 || !held_.empty(); }
 
  private:
@@ -188,7 +193,7 @@ class MatchQueue {
     RecvHint hint;
     Posted* next;
   };
-  // The line of one tag: receives or messages (invariant a). Gone when empty.
+  // The receives or the messages of one tag (invariant a). Removed when empty.
   struct Line {
     Tag tag;
     Posted *first_posted = nullptr, *last_posted = nullptr;
@@ -214,19 +219,20 @@ class MatchQueue {
   void RemoveIfEmpty(Line* line);
   void Grow();
 
-  // What waits for a message of this envelope.
+  // What a receive found for the envelope of a message.
   enum class Match { kNone, kTaken, kMismatch };
-  // The first receive of the tag is taken out, if there is one; on a mismatch it has failed.
+  // Removes the first receive of the tag, if there is one, and gives it to `taken`. On a mismatch
+  // that receive has failed.
   Match TakePosted(const Envelope& envelope, int64_t bytes, Posted* taken);
   Incoming* NewIncoming(const Envelope& envelope, int64_t bytes);
   void Recycle(Incoming* incoming);
   void Release(Incoming* incoming);
   void Hold(Incoming* incoming);
   void EndHold(Incoming* incoming);
-  // Into its tag's line, with memory for its payload unless announced.
+  // Appends the message to its tag's line, with memory for its payload unless it is announced.
   void Keep(Incoming* incoming);
   void GiveStorage(Incoming* incoming);
-  // The first kept message, out of its line.
+  // Removes the first kept message from its line and returns it.
   Incoming* Unline(Line* line);
   void Claim(Incoming* incoming, const Posted& receive);
   absl::Status Reserve(int64_t bytes);
@@ -251,7 +257,7 @@ class MatchQueue {
   int64_t posted_ = 0, early_bytes_ = 0, released_ = 0, announcements_ = 0;
 };
 
-// The error of invariant 6, naming both sides.
+// Returns the error of invariant 6, which names both sides.
 absl::Status MismatchError(const Envelope& receive, int64_t receive_bytes, const Envelope& message,
                            int64_t message_bytes);
 

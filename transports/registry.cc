@@ -36,7 +36,8 @@ constexpr TransportFactory kRegistry[] = {
     {"tcp", CreateTcpTransport},
 };
 
-// No paths between hosts, but named like them: what calls on device memory may use (lib/device/calls).
+// Not transports between hosts, but named like them: ways of calls on device memory
+// (lib/comm/device_calls.h).
 constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 
 std::string KnownNames() {

@@ -1,5 +1,4 @@
-// The transports of this build, in order of preference. registry.cc is the only place that names a
-// concrete one.
+// The transports of this build, in order of preference. Only registry.cc names concrete transports.
 #pragma once
 
 #include <memory>
@@ -20,25 +19,32 @@ struct TransportFactory {
   const char* name;
   absl::StatusOr<std::unique_ptr<Transport>> (*create)(const TransportConfig& config,
                                                        Events* events);
-  // Null: every process has it. Otherwise why this one goes without, or OK; `named`: the user asked
-  // for it by name. What is absent in this way is no failure, unless it was named.
+  // Null: every process has the transport. Otherwise returns OK, or the reason why this process
+  // does not have it. `named`: the user asked for it by name. Only then is its absence an error.
   absl::Status (*absence)(bool named) = nullptr;
 
   absl::Status Absence(bool named) const { return absence ? absence(named) : absl::OkStatus(); }
 };
 
-// inproc, shm, ucx, tcp: best first. Of two processes, both use the first that both have and that
-// reaches the other. All that this version knows, those included that this build or machine lacks.
+// Returns inproc, shm, ucx, tcp: all transports that this version knows, best first, also those
+// that this build or machine lacks. Two processes use the first transport that both have and that
+// reaches the other.
 absl::Span<const TransportFactory> TransportRegistry();
 
-// "shm,tcp" to names, each known and named once; empty: all. The order of the text is ignored:
-// preference is fixed.
+// Parses "shm,tcp" to names, each known and named once; empty: all. Ignores the order of the text,
+// since the preference is fixed.
 absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
 
-// One emulated link for all that a process sends (transports/fault). `rank`: its own.
+// Return the accelerators of this process, and the library that runs whole collectives on them.
+// UNAVAILABLE gives the reason if there are none.
+absl::StatusOr<Devices*> OpenDevices();
+absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
+
+// Creates one emulated link for all messages that a process sends (transports/fault). `rank`: the
+// rank of this process.
 class FaultLink;
 std::shared_ptr<FaultLink> CreateFaultLink(const FaultPlan& plan, int rank, const Clock& clock);
-// As factory.create, but what is sent goes over `link` first.
+// As factory.create, but sent messages go over `link` first.
 absl::StatusOr<std::unique_ptr<Transport>> CreateBehind(std::shared_ptr<FaultLink> link,
                                                         const TransportFactory& factory,
                                                         const TransportConfig& config,

@@ -1,5 +1,5 @@
-// The descriptor a transport sleeps on: an epoll instance over its own descriptors and one timer.
-// Sleeping is the only use of epoll here: Poll tries the descriptors that matter directly.
+// The descriptor on which a transport sleeps: an epoll instance over its own descriptors and one
+// timer. epoll serves only for sleeping: Poll tries the descriptors that matter directly.
 //
 // Thread safety: none.
 #pragma once
@@ -21,13 +21,13 @@ class TimedWait {
   TimedWait(const TimedWait&) = delete;
   TimedWait& operator=(const TimedWait&) = delete;
 
-  // Readable when any descriptor added is (level-triggered), or the timer has run out.
+  // Readable if any added descriptor is (level-triggered), or if the timer has run out.
   int fd() const { return epoll_; }
   // Watches `fd` for `events` (EPOLLIN by default; EPOLLERR and EPOLLHUP are always watched).
   absl::Status Add(int fd, uint32_t events = 1);
   absl::Status Change(int fd, uint32_t events);
   void Remove(int fd);
-  // Which descriptors are ready: calls `each(fd)` for up to 64. Costs a system call.
+  // Calls `each(fd)` for up to 64 ready descriptors. Costs a system call.
   template <typename Each>
   int ForEachReady(Each each) {
     int ready[64];
@@ -37,7 +37,7 @@ class TimedWait {
     }
     return count;
   }
-  // Never() and an instant that is set already cost nothing.
+  // Costs nothing for Never() and for the instant that is set already.
   void SetTimer(Deadline at, const Clock& clock);
   void ClearTimer() { SetTimer(Deadline::Never(), Clock::Real()); }
 

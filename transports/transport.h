@@ -1,25 +1,30 @@
-// The contract between the engine, which runs schedules, and the ways bytes move: inproc, shm, tcp,
-// ucx.
+// The contract between the engine, which runs schedules, and the transports that move bytes:
+// inproc, shm, tcp, ucx.
 //
-// Thread safety: none, and none needed. Everything here is called by whoever drives the engine at the moment (the
-// caller that waits, or the engine's own thread); the engine makes sure that it is one thread at a time and that each
-// sees what the one before wrote. A transport with threads of its own synchronises with them itself.
+// Thread safety: none. Only the driver calls these functions: the thread that drives the engine at
+// the moment (the caller that waits, or the engine's own thread). The engine makes sure that there
+// is one driver at a time, and that each driver sees the writes of the one before. A transport with
+// threads of its own synchronises with them itself.
 //
 // Invariants (tests/transports/endpoint_contract_test.cc cites them by number):
 //   1 Messages with one tag to one peer arrive in the order sent. Between tags there is no order.
-//   2 A message whose receive is not posted never holds up other tags or control messages, in any amount: small early
-//     messages are kept in bounded memory, others wait at the sender.
-//   3 A completion runs exactly once, from Poll and never from inside Post/Revoke/Close of the same call, also after
-//     Close, also for messages of no bytes.
-//   4 After the first failure an endpoint only fails; it never recovers. OnLost is called once, from Poll. Messages that
-//     had arrived entirely before the failure are still delivered: a peer may have sent all that was needed, and gone.
+//   2 Messages whose receives are not posted, however many, never delay other tags or control
+//     messages: small early messages are kept in bounded memory, others wait at the sender.
+//   3 A completion runs exactly once, from Poll and never from inside the Post, Revoke or Close that
+//     caused it. That holds also after Close, and for messages of no bytes.
+//   4 After the first failure an endpoint only fails; it never recovers. OnLost is called once, from
+//     Poll. Messages that had arrived entirely before the failure are still delivered: the peer may
+//     have sent all its messages and ended.
 //   5 Nothing read from a peer is used as an index or a length before it is checked.
-//   6 Every message carries its descriptor. When the receive of the same tag has another descriptor or another length,
-//     the receive fails with MISMATCH naming both, and nothing is written to its buffer; the path stays good.
-//   7 After Revoke(context) returns, no buffer lent under that context is read for a *successful* delivery, written, or
-//     otherwise touched again, locally or by the peer (a peer that was copying finds out and drops what it copied).
-//     Completions of what was pending run from the next Poll with the given status.
-//   8 Death of the peer's process is noticed within 1 s without traffic, by anyone who polls or sleeps on wait_fd.
+//   6 Every message carries its descriptor. If the receive of the same tag has another descriptor or
+//     another length, the receive fails with MISMATCH naming both, and nothing is written to its
+//     buffer. The path stays good.
+//   7 After Revoke(context) returns, no buffer lent under that context is read for a *successful*
+//     delivery, written, or otherwise touched again, by this process or by the peer. A peer in the
+//     middle of a copy notices the revocation and drops its copy. Completions of pending transfers run
+//     from the next Poll with the given status.
+//   8 Each thread that polls, or sleeps on wait_fd, notices the death of the peer's process within
+//     1 s, even without traffic.
 #pragma once
 
 #include <array>
@@ -38,12 +43,13 @@
 
 namespace entrain {
 
-// A communicator as one process numbers it. Every process chooses its own number for a communicator and tells its
+// The number of a communicator in one process. Every process chooses its own number and tells its
 // peers during bootstrap; a message carries the number of its *receiver*. Numbers are not reused.
 using Context = uint16_t;
 
-// Context of the receiver 16 bits, user tag 20, call 20, lane 8. This class is the only place that knows.
-// `call` counts the calls of one user tag in one communicator, modulo 2^20; at most 2^16 are open at a time.
+// The tag of a message: context of the receiver 16 bits, user tag 20, call 20, lane 8. Only this
+// class knows the layout. `call` counts the calls of one user tag in one communicator, modulo 2^20;
+// at most 2^16 are open at a time.
 class Tag {
  public:
   static constexpr uint32_t kUntagged = (1u << 20) - 1;
@@ -70,31 +76,32 @@ class Tag {
   uint64_t bits_ = 0;
 };
 
-// What rides in front of every message.
+// The header of every message.
 struct Envelope {
   Tag tag;
   Descriptor descriptor;
 };
 
-// One finished transfer. Lives in the executor's lane, which outlives the transfer: posting allocates nothing there.
-// `bytes`: what was moved, when `status` is OK.
+// The end of one transfer. Part of the executor's lane, which outlives the transfer, so posting
+// allocates nothing there. `bytes`: how many bytes were moved, if `status` is OK.
 struct Completion {
   void (*done)(Completion* self, const absl::Status& status, int64_t bytes) = nullptr;
 };
 
-// A received message that lies in memory of the sender's that this process has mapped.
+// A received message that lies in the sender's memory, which this process has mapped.
 struct Loan {
   const std::byte* lent = nullptr;  // null: the bytes are in the receive's buffer
-  uint64_t handle = 0;              // the endpoint's
+  uint64_t handle = 0;              // for the endpoint's own use
 };
 
-// What the receiver will do with the bytes. A transport may ignore it, but empties `loan`.
+// Hints about the receiver's use of the bytes. A transport may ignore them, but it empties `loan`.
 struct RecvHint {
-  // Not null: the receiver only reads the bytes, soon. When `done` runs, the bytes are in the receive's buffer or, if
-  // loan->lent is not null, there, until the receiver calls Release. The loan lives as long as the Completion.
+  // If not null, the receiver only reads the bytes, soon. When `done` runs, the bytes are in the
+  // receive's buffer or, if loan->lent is not null, at that address, until the receiver calls
+  // Release. The loan lives as long as the Completion.
   Loan* loan = nullptr;
-  // The result is so large that no cache holds it, and nothing reads these bytes soon: a transport that copies may write
-  // them past the caches.
+  // The result is so large that no cache holds it, and nothing reads these bytes soon. A transport
+  // that copies may write them past the caches.
   bool cold = false;
 };
 
@@ -102,80 +109,91 @@ using PeerId = std::array<uint8_t, 16>;  // entrain_peer_id_t: one per runtime, 
 
 class Endpoint;
 
-// What a transport has to say that no completion can. Implemented by the engine; called from Poll only.
+// Reports that no completion can carry. The engine implements them. Called from Poll only.
 class Events {
  public:
   virtual ~Events() = default;
-  // Whether messages for this receiving context are wanted. False (revoked, or never handed out): drop them.
+  // Returns true if the engine wants messages for this receiving context. If false (the context was
+  // revoked or never assigned), the transport drops them.
   virtual bool Accepts(Context context) = 0;
-  // A message, or the announcement of one, came before its receive was posted. It stays kept; this is for noticing
-  // that the ranks have called different things.
+  // A message, or its RTS, came before its receive was posted. The transport keeps it. The engine
+  // uses the report to notice that ranks have called different things.
   virtual void OnEarly(Endpoint& from, const Envelope& envelope) = 0;
   virtual void OnControl(Endpoint& from, absl::string_view message) = 0;
-  // The path is gone: the peer died, closed, or broke the protocol. Pending transfers fail by their completions.
+  // The path is gone: the peer died, closed it, or broke the protocol. The completions of pending
+  // transfers report the failure.
   virtual void OnLost(Endpoint& from, const absl::Status& why) = 0;
 };
 
 constexpr int64_t kMaxControlBytes = 4096;
 
-// A message that TrySend has announced and that the peer has not taken yet.
+// A message that TrySend has announced (RTS) and that the peer has not taken yet.
 struct Ticket {
-  uint64_t number = 0;  // the transport's
+  uint64_t number = 0;  // for the transport's own use
   int64_t bytes = 0;
 };
 
-// A path to one peer process: reliable, whole messages. Made by Transport::Connect; destroyed only after Close.
+// A path to one peer process that carries whole messages reliably. Transport::Connect makes it. It
+// must be closed before it is destroyed.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;  // frees, never blocks
 
-  // ---- Seven verbs move data: three here, four on the fast path below.
-  // Lends `bytes` until `done`. Posting may begin before the connection stands. `done` of a send runs when the buffer
-  // may be reused, which does not say that the peer has received it.
+  // ---- Seven verbs move data: three here, four on the fast path below. Sends `bytes`, which the
+  // caller lends until `done`. May be called before the connection is complete. When `done` runs,
+  // the buffer may be reused; that does not mean that the peer has received the message.
   virtual void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) = 0;
-  // Takes exactly bytes.size() bytes with an equal envelope.
+  // Receives a message with an equal envelope and exactly bytes.size() bytes.
   virtual void PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
                         RecvHint hint = {}) = 0;
-  // Gives back what a receive was lent, and empties the loan; until then the send is not complete. Once for each loan that
-  // was lent, also after Revoke and Close; from wherever posting is allowed. An error: the sender took its memory back
-  // meanwhile (invariant 7), so the bytes that were read there may not be the message.
+  // Returns a loan to the sender and empties it. Until then the send is not complete. Must be
+  // called once for each loan, also after Revoke and Close, wherever posting is allowed. An error
+  // means that the sender took its memory back before this call (invariant 7), so the bytes read
+  // there may not be the message.
   virtual absl::Status Release(Loan*) { return absl::OkStatus(); }
 
-  // Whether a message of this tag has come, all of it or its beginning or announcement, and no receive has taken it. Such
-  // a message was told of by OnEarly.
+  // Returns true if a message of this tag, or its beginning or RTS, has come and no receive has
+  // taken it. OnEarly has reported each such message.
   virtual bool HasEarly(Tag tag) const = 0;
 
-  // ---- Non-blocking fast path, for a caller that does not poll meanwhile. The defaults never do anything.
+  // ---- Non-blocking fast path, for a caller that does not poll in the meantime. The default
+  // implementations never do anything.
   enum class Sent { kNo, kCopied, kAnnounced };
-  // Sends the message now, if that needs no waiting. kCopied: the buffer may be reused. kAnnounced: the peer takes the
-  // message from the buffer; `*ticket` asks for the end. kNo: the message would have to wait; nothing was done.
+  // Sends the message now if that needs no waiting. kCopied: the buffer may be reused. kAnnounced:
+  // the peer will read the message from the buffer; TryTaken with `*ticket` tells when it has. kNo:
+  // the message would have to wait; nothing was done.
   virtual Sent TrySend(const Envelope&, ConstBytes, Ticket*) { return Sent::kNo; }
   enum class Next { kNothing, kPart, kThis, kOther };
-  // Takes a whole message of exactly this envelope and length. kThis: the message is taken, and lies in `into`. If `where`
-  // is not null, the message may stay where it came: it lies at `*where`, in `into` or in memory of the endpoint, until the
-  // next call of this endpoint or of Poll. kNothing: nothing has come. kPart: more of the message has come, and the rest is
-  // being written. kOther: Poll must see to it (something else has come, or a receive of this tag is posted); nothing was
-  // done.
+  // Takes a complete message of exactly this envelope and length. kThis: the message was taken and
+  // lies in `into`. If `where` is not null, the message may also stay in the endpoint's memory:
+  // `*where` is its address, valid until the next call of this endpoint or of Poll. kNothing:
+  // nothing has come. kPart: a part of the message has come, and the peer is writing the rest.
+  // kOther: only Poll can handle it (something else has come, or a receive of this tag is posted);
+  // nothing was done.
   virtual Next TryRecv(const Envelope&, Bytes, const std::byte** = nullptr) { return Next::kOther; }
-  // Whether the peer has taken an announced message. kThis: it has, so the buffer may be reused; the ticket is used up.
-  // kNothing: not yet. kOther: Poll must see to it; the caller then calls Await.
+  // Asks whether the peer has taken an announced message. kThis: it has, so the buffer may be
+  // reused, and the ticket must not be used again. kNothing: not yet. kOther: only Poll can handle
+  // it; the caller then calls Await.
   virtual Next TryTaken(Ticket) { return Next::kOther; }
-  // Leaves an announced message to Poll: `done` runs as if the message had been posted with it.
+  // Leaves an announced message to Poll, which runs `done` as for a posted message.
   virtual void Await(Ticket, Completion*) {}
 
-  // At most kMaxControlBytes, copied. In order among control messages; needs no receive and no credit. Never fails
-  // visibly: after a failure it is dropped.
+  // Sends a control message: at most kMaxControlBytes, copied. Control messages arrive in order,
+  // and need no receive and no credit. Reports no error: after a failure the message is dropped.
   virtual void SendControl(absl::string_view message) = 0;
-  // The same, ahead of everything that was sent before: it never waits behind data, and says nothing of data. In order
-  // among urgent messages. False: this path has no such way (now); nothing was done.
+  // Sends a control message ahead of everything sent before, so that it never waits behind data.
+  // Urgent messages arrive in order among themselves. False: this path cannot do that (now);
+  // nothing was done.
   virtual bool SendUrgent(absl::string_view) { return false; }
-  // Ends one communicator on this path: receives posted with context `mine`, sends posted with context `theirs`, and
-  // what was kept early for `mine`. Others go on. Never blocks.
+  // Ends one communicator on this path: receives posted with context `mine`, sends posted with
+  // context `theirs`, and early messages kept for `mine`. Other communicators continue. Never
+  // blocks.
   virtual void Revoke(Context mine, Context theirs, const absl::Status& why) = 0;
-  // Fails everything pending with `why`, and tells the peer by ending the connection. What was handed to SendControl
-  // before is still sent if that needs no waiting. Any state, any number of times, never blocks. No OnLost follows.
+  // Fails everything pending with `why`, and ends the connection, which tells the peer. Control
+  // messages from earlier calls are still sent if that needs no waiting. May be called in any
+  // state, any number of times. Never blocks. No OnLost follows.
   virtual void Close(const absl::Status& why) = 0;
-  // The peer as errors name it: "tcp 127.0.0.1:4711", "shm pid 812".
+  // Returns the peer's name for errors: "tcp 127.0.0.1:4711", "shm pid 812".
   virtual std::string peer_address() const = 0;
   // Describes in one line how messages come by this path, for people. Empty: all come in one way, or the path does not
   // stand.
@@ -184,11 +202,11 @@ class Endpoint {
   virtual int64_t round_trip_ns() const { return 0; }
 };
 
-// What the bytes of a transport go through: which lines of a tuning speak of it. A fabric is a network whose cards read
-// and write the memory of processes.
+// The medium through which a transport's bytes travel. It selects the lines of a tuning that apply.
+// A fabric is a network whose cards read and write the memory of processes.
 enum class Medium : uint8_t { kProcess, kHostMemory, kNetwork, kFabric };
 
-// Guesses that algorithms are chosen by where a tuning has no figures of such a link.
+// Estimates by which algorithms are chosen if a tuning has no figures for such a link.
 struct Traits {
   const char* name;  // "shm"
   Medium medium;
@@ -197,7 +215,7 @@ struct Traits {
   double host_bytes_per_second;  // of the messages of all ranks of a host together
 };
 
-// Everything a transport may need to know, filled by the runtime.
+// The settings of a transport. The runtime fills them in.
 struct TransportConfig {
   PeerId self{};
   std::string host_id;           // boot id + network namespace + IPC namespace, or ENTRAIN_HOST_ID
@@ -209,8 +227,9 @@ struct TransportConfig {
   // The store's host, to choose the interface that leads there; empty: unknown.
   std::string route_to;
   const Clock* clock = &Clock::Real();
-  int64_t connect_timeout_ns = 60 * kSecond;  // a connection that does not stand by then is lost
-  // Of this process, for peers to map where the transport can pass descriptors; null: none.
+  int64_t connect_timeout_ns = 60 * kSecond;  // a connection that is not complete by then is lost
+  // The memory of this process that peers may map, if the transport can pass descriptors. Null:
+  // none.
   std::shared_ptr<const SharedRegions> regions;
 };
 
@@ -218,23 +237,28 @@ class Transport {
  public:
   virtual ~Transport() = default;  // after all endpoints are destroyed; never blocks
   virtual Traits traits() const = 0;
-  // What bootstrap publishes for this process: how peers reach it by this transport. Printable, at most 1 KiB.
+  // Returns the address by which peers reach this process with this transport. Bootstrap publishes
+  // it. Printable, at most 1 KiB.
   virtual std::string address() const = 0;
-  // Whether an address published by a peer's transport of the same name can be reached. Pure.
+  // Returns true if a peer's address, published by its transport of the same name, can be reached.
+  // Has no side effects.
   virtual bool Reaches(absl::string_view remote) const = 0;
-  // Returns at once; posting may begin; the connecting happens in Poll and fails through completions and OnLost. Both
-  // sides call it; the one with the smaller PeerId dials, the other is dialled. Called once per peer.
+  // Returns at once, and posting may begin. Poll does the connecting; completions and OnLost report
+  // its failure. Both sides call it: the one with the smaller PeerId dials, the other is dialled.
+  // Called once per peer.
   virtual absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const PeerId& peer,
                                                             absl::string_view remote) = 0;
-  // Peers that have mapped this region need it no more: it has been taken out of TransportConfig::regions, and nothing
-  // that was lent lies in it.
+  // Tells peers that have mapped this region to unmap it. The region is no longer in
+  // TransportConfig::regions, and no loan lies in it.
   virtual void Retire(const SharedRegion&) {}
-  // Progress without blocking; returns the number of events handled (0: nothing to do).
+  // Makes progress without blocking. Returns the number of events handled (0: nothing to do).
   virtual int Poll() = 0;
-  // Before sleeping: true: from now on, any event makes wait_fd readable; false: there is something already, poll
-  // again. Poll undoes it. A caller that armed and did not sleep just polls.
+  // Must be called before sleeping. True: from now on any event makes wait_fd readable. False: an
+  // event is already there, so poll again. Poll undoes it: a caller that armed and did not sleep
+  // just polls.
   virtual bool Arm() = 0;
-  // Readable while armed and something happened. The same descriptor all its life, never -1.
+  // Returns a descriptor that is readable if the transport is armed and something happened. The
+  // same descriptor for the transport's whole life, never -1.
   virtual int wait_fd() const = 0;
 };
 

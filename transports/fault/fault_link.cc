@@ -32,8 +32,7 @@ int FaultLink::HandOver() {
   }
   const int64_t now = clock_.Now();
   int handed = 0;
-  // Jitter puts the first that is due behind others, but never behind one whose bytes are still to
-  // come.
+  // Jitter may let a message overtake others, but no message whose bytes are still to be sent.
   for (size_t i = 0; i < frames_.size() && frames_[i].end_ns() + plan_.latency_ns <= now;) {
     if (frames_[i].due_ns > now) {
       ++i;
@@ -74,7 +73,7 @@ void FaultLink::Drop(FaultLane* lane, std::optional<Context> of, const absl::Sta
   if (frames_.size() == before) {
     return;
   }
-  // What has started stays as it is; the others find the link free earlier.
+  // Messages that have started stay unchanged. The others find the link free earlier.
   const int64_t now = clock_.Now();
   free_ns_ = std::min(free_ns_, now);
   for (Frame& frame : frames_) {

@@ -1,14 +1,14 @@
-// One emulated link and the messages on it. Every message that a process sends goes over it, by
-// whatever transport and to whomever, in the order posted:
+// One emulated link and the messages on it. All messages of a process go over it in the order
+// posted, for all transports and peers:
 //
 //   posted ......... start ======== end ................... due
-//     waits for what   its bytes at    latency and jitter: others
-//     is before it     the rate        may be on the link meanwhile
+//     waits for the    its bytes at    latency and jitter: others
+//     earlier ones     the rate        may use the link meanwhile
 //
-// When it is due it is handed to the transport beneath, which has known nothing of it before. Its
-// buffer stays lent until that has sent it.
+// When a message is due, it is posted to the transport beneath, which has known nothing of it
+// before. Its buffer stays lent until that transport has sent it.
 //
-// Thread safety: none; the thread that drives the engine.
+// Thread safety: none; only the thread that drives the engine.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ namespace entrain {
 // An endpoint's share of the link.
 struct FaultLane {
   Endpoint* to;             // of the transport beneath
-  int64_t last_due_ns = 0;  // of its messages: they keep their order whatever the jitter
+  int64_t last_due_ns = 0;  // of its messages: jitter does not change their order
 };
 
 class FaultLink {
  public:
-  // `rank` makes the jitter of one rank differ from another's.
+  // `rank` makes the jitter of different ranks differ.
   FaultLink(const FaultPlan& plan, int rank, const Clock& clock)
       : plan_(plan), clock_(clock), random_(plan.seed * 1'000'003 + static_cast<uint64_t>(rank)) {
     cut_at_ = plan.cut_ns > 0 ? Deadline::After(plan.cut_ns, clock) : Deadline::Never();
@@ -45,14 +45,14 @@ class FaultLink {
   const Clock& clock() const { return clock_; }
   Deadline cut_at() const { return cut_at_; }
 
-  // A lane stays where it is until Drop has been called for it.
+  // `lane` must not move until Drop has been called for it.
   void Post(FaultLane* lane, const Envelope& envelope, ConstBytes bytes, Completion* done);
-  // Hands over what is due; how many.
+  // Posts the messages that are due to the transport beneath. Returns their number.
   int HandOver();
-  // When HandOver has something to do next.
+  // Returns when HandOver must be called next.
   Deadline next() const;
-  // Takes back what this lane still has on the link, of one communicator or all of it: it is
-  // complete with `why`, and what waits behind it moves up.
+  // Removes this lane's messages from the link: those of one communicator, or all. Each completes
+  // with `why`, and the messages behind move up.
   void Drop(FaultLane* lane, std::optional<Context> of, const absl::Status& why,
             CompletionList* completions);
 
@@ -72,8 +72,8 @@ class FaultLink {
   const Clock& clock_;
   Deadline cut_at_;
   std::mt19937_64 random_;
-  std::deque<Frame> frames_;  // as posted, so by start and by end too
-  int64_t free_ns_ = 0;       // when the last of them has left
+  std::deque<Frame> frames_;  // as posted, so ordered by start and by end
+  int64_t free_ns_ = 0;       // when the last message has left
 };
 
 }  // namespace entrain

@@ -11,7 +11,7 @@
 namespace entrain {
 namespace {
 
-// What the endpoints of one transport share. Outlives them.
+// The state that all endpoints of one transport share. Outlives them.
 struct FaultShared {
   std::shared_ptr<FaultLink> link;
   CompletionList completions;
@@ -32,7 +32,7 @@ class FaultEndpoint final : public Endpoint {
 
   void PostSend(const Envelope& envelope, ConstBytes bytes, Completion* done) override {
     if (ended_) {
-      beneath_->PostSend(envelope, bytes, done);  // which says why it fails
+      beneath_->PostSend(envelope, bytes, done);  // which reports why it fails
     } else {
       shared_->link->Post(&lane_, envelope, bytes, done);
     }
@@ -58,7 +58,7 @@ class FaultEndpoint final : public Endpoint {
 
   const Endpoint* beneath() const { return beneath_.get(); }
   bool ended() const { return ended_; }
-  // Nothing more goes over the link; what is on it fails.
+  // Sends nothing more over the link, and fails the messages on it.
   void End(const absl::Status& why) {
     ended_ = true;
     shared_->link->Drop(&lane_, std::nullopt, why, &shared_->completions);
@@ -106,7 +106,7 @@ class FaultTransport final : public Transport, private Events {
   int wait_fd() const override { return wait_->fd(); }
 
  private:
-  // Of the transport beneath, in whose events its own endpoints appear.
+  // Events of the transport beneath, which names its own endpoints in them.
   bool Accepts(Context context) override { return events_->Accepts(context); }
   void OnEarly(Endpoint& from, const Envelope& envelope) override {
     events_->OnEarly(Above(from), envelope);

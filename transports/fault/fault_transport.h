@@ -1,8 +1,9 @@
-// Any transport behind a link of a given rate and latency (fault_link.h), or cut after a while.
+// Wraps any transport in a link of a given rate and latency (fault_link.h), or cuts it after a
+// given time.
 //
-// Only what this process sends is held back, so the peers need not know of it and the wire is the
-// same. Receives, loans, regions and control messages pass. Small messages are never sent at once
-// (TrySend): they would have to wait.
+// Only messages that this process sends are delayed, so the peers need not know about it and the
+// wire format does not change. Receives, loans, regions and control messages pass unchanged. The
+// fast path TrySend always refuses, since its messages would have to wait.
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ uint64_t RandomWord() {
   return word;
 }
 
-// The process number is read anew each time: a forked child is another process.
+// Reads the process number on each call, since a forked child is another process.
 std::string Token(uint64_t random) {
   return absl::StrCat(getpid(), "-", absl::Hex(random, absl::kZeroPad16), "/");
 }
@@ -29,7 +29,8 @@ std::string Token(uint64_t random) {
 
 Hub& Hub::OfThisProcess() {
   static Hub* const hub =
-      new Hub();  // one per process by its nature; never destroyed, as threads may outlive main
+      new Hub();  // one per process, since it connects its threads; never destroyed, as threads may
+                  // outlive main
   return *hub;
 }
 

@@ -1,5 +1,5 @@
-// Where ranks of one process find each other: which transport instances exist, and the links that
-// one side has opened. Thread safety: any thread.
+// The registry of the transport instances of this process, and of links that only one side has
+// opened. Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -18,74 +18,74 @@
 
 namespace entrain {
 
-// A send buffer that the receiver copies from by itself, piece by piece.
+// A send buffer from which the receiver copies by itself, piece by piece.
 //
 //   kIdle --receiver--> kCopying --receiver--> kIdle        (acquire, release)
 //   kIdle --sender----> kRevoked                            (acquire)
 //
-// The receiver reads `data` only while it has put the word to kCopying; so once the sender has put
-// it to kRevoked, which waits for one piece at most, nobody reads `data` again.
+// The receiver reads `data` only in the state kCopying. The sender sets kRevoked only from kIdle,
+// and waits for one piece at most. After that nobody reads `data`.
 struct LentMessage {
   enum State : uint32_t { kIdle, kCopying, kRevoked };
   std::atomic<uint32_t> state{kIdle};
   const std::byte* data = nullptr;
   int64_t bytes = 0;
 
-  // The sender's alone.
+  // Only for the sender.
   Tag tag;
-  Completion* done = nullptr;  // null once it has been run
-  size_t at = 0;               // its place among the sender's open ones
+  Completion* done = nullptr;  // null once it has run
+  size_t at = 0;               // its index among the sender's open messages
   bool open = false;
 };
 
-// Two endpoints. Outlives both, so that each may hold pointers to what the other has lent.
+// The two endpoints of a link. Outlives both, so each may hold pointers to the other's messages.
 struct InprocPair {
   struct Side {
-    std::shared_ptr<Inbox> inbox;  // null until this side has connected
-    uint32_t slot = 0;             // of its endpoint in its transport
-    std::deque<LentMessage>
-        lent;  // every record it ever made; grows to the most that were open at once
-    std::vector<LentMessage*> free;  // the side's own thread only
-    // Cost of the eager messages that the *other* side has taken from this one. Written by the
-    // other side (relaxed: it is only a count), read by this one.
+    std::shared_ptr<Inbox> inbox;    // null until this side has connected
+    uint32_t slot = 0;               // of its endpoint in its transport
+    std::deque<LentMessage> lent;    // every record that it ever made, as many as were open at once
+    std::vector<LentMessage*> free;  // only for the side's own thread
+    // Cost of the eager messages that the *other* side has taken from this one. The other side
+    // writes it (relaxed, since it is only a count), and this one reads it.
     std::atomic<int64_t> consumed{0};
   };
   Side side[2];
-  std::string closed;  // why the first side has gone before the second came; guarded by the hub
+  std::string closed;  // why the first side went before the second came; guarded by the hub
 };
 
 class Hub {
  public:
   static Hub& OfThisProcess();
 
-  // A new instance; its address is "TOKEN/NUMBER".
+  // Registers a new instance. Its address is "TOKEN/NUMBER".
   uint64_t Enter();
   void Leave(uint64_t instance);
   std::string AddressOf(uint64_t instance) const;
-  // The number in an address of this process; 0 for any other text.
+  // Returns the number in an address of this process, or 0 for any other text.
   uint64_t InstanceOf(absl::string_view address) const;
 
   struct Joined {
     std::shared_ptr<InprocPair> link;
     int side = 0;           // mine
-    bool complete = false;  // the other side is there already
+    bool complete = false;  // the other side has connected already
     std::string closed;     // ... and why it has closed, if it has
   };
-  // Opens the link between `mine` and `other`, or completes it. Null link: there is no such
-  // instance (any more).
+  // Opens the link between `mine` and `other`, or completes it. Null link: the other instance does
+  // not exist (any more).
   Joined Join(uint64_t mine, uint64_t other, const std::shared_ptr<Inbox>& inbox, uint32_t slot);
-  // The first side goes before the second came. False: the second has come.
+  // The first side leaves before the second has come. Returns false if the second has come.
   bool Abandon(InprocPair* link, absl::string_view why);
 
  private:
   Hub();
 
   const uint64_t random_;
-  std::mutex mutex_;  // guards all below; std, as sanitizers see into it wherever Abseil comes from
+  std::mutex mutex_;  // guards all members below; std, since sanitizers understand it with any
+                      // build of Abseil
   uint64_t next_ = 1;
   std::map<uint64_t, bool> alive_;
-  // By (smaller, larger) instance: links with one side. The value's second is the instance that
-  // opened it.
+  // Links with one side, by (smaller, larger) instance. The value's second is the instance that
+  // opened the link.
   std::map<std::pair<uint64_t, uint64_t>, std::pair<std::shared_ptr<InprocPair>, uint64_t>> half_;
 };
 

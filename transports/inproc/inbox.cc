@@ -12,7 +12,7 @@ namespace entrain {
 namespace {
 
 constexpr size_t kKeptPayload =
-    1 << 20;  // a batch that a flood has made larger gives its memory back
+    1 << 20;  // a larger batch, after a flood of notes, frees its memory
 
 }  // namespace
 

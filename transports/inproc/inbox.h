@@ -1,8 +1,9 @@
-// What one transport instance has been sent by the others and has not looked at: the only place
-// where two ranks of this process meet, besides the state word of a lent buffer.
+// The notes that other instances have sent to one transport instance and that it has not read.
+// Besides the state word of a lent buffer, this is the only place that two ranks of this process
+// share.
 //
-// Thread safety: Push from any thread; everything else from the thread that drives the owner. Kept
-// alive by whoever may still push to it.
+// Thread safety: Push from any thread; everything else from the thread that drives the owner. Every
+// instance that may still push keeps the inbox alive.
 #pragma once
 
 #include <atomic>
@@ -20,25 +21,25 @@ namespace entrain {
 
 struct LentMessage;
 
-// One thing that happened, addressed to one endpoint of the owner.
+// One event, addressed to one endpoint of the owner.
 struct Note {
   enum class Kind : uint8_t {
     kHello,     // the other side has connected
     kEager,     // a small message; payload: its bytes
-    kAnnounce,  // a large one, waiting in `lent`
-    kFinished,  // the receiver needs `lent` no more
+    kAnnounce,  // a large message that waits in `lent`
+    kFinished,  // the receiver does not need `lent` any more
     kWithdraw,  // the sender has revoked `lent`
     kControl,   // payload: the text
     kClosed,    // payload: why
   };
   Kind kind = Kind::kHello;
-  uint32_t slot = 0;  // of the endpoint it is for
+  uint32_t slot = 0;  // the endpoint's
   uint32_t payload_bytes = 0;
   Envelope envelope{};
   LentMessage* lent = nullptr;
 };
 
-// Notes with their payloads one after another, in order. Reused, so that a warm one allocates
+// Notes in order, and their payloads one after another. Reused, so that a warm batch allocates
 // nothing.
 struct NoteBatch {
   std::vector<Note> notes;
@@ -57,9 +58,9 @@ class Inbox {
 
   void Push(const Note& note, ConstBytes payload);
 
-  // Exchanges what has come for `batch`, which must be clear. False when nothing has.
+  // Moves the waiting notes into `batch`, which must be clear. Returns false if there are none.
   bool Take(NoteBatch* batch);
-  // False: something is there. True: the next Push makes fd() readable.
+  // Returns false if a note is waiting. If true, the next Push makes fd() readable.
   bool Arm();
   void Disarm();
   int fd() const { return fd_; }
@@ -68,10 +69,12 @@ class Inbox {
   explicit Inbox(int fd) : fd_(fd) {}
 
   const int fd_;  // eventfd
-  // Whether notes are waiting. Written under the mutex; read without it only to skip taking it: a
-  // note that is missed this way is seen by the next Poll, and Arm looks under the mutex.
+  // True if notes are waiting. Written under the mutex. Take reads it without the mutex, only to
+  // skip the lock: the next Poll sees a note that was missed this way, and Arm looks under the
+  // mutex.
   std::atomic<bool> any_{false};
-  std::mutex mutex_;  // guards all below; std, as sanitizers see into it wherever Abseil comes from
+  std::mutex mutex_;  // guards all members below; std, since sanitizers understand it with any
+                      // build of Abseil
   NoteBatch waiting_;
   bool armed_ = false;
   bool rung_ = false;

@@ -20,10 +20,10 @@ LentMessage* LentOf(uint64_t handle) {
   return reinterpret_cast<LentMessage*>(handle);
 }
 
-// After this nobody reads lent->data; waits for one piece at most.
+// Revokes a message, so that nobody reads lent->data any more. Waits for one piece at most.
 void TakeBack(LentMessage* lent) {
   uint32_t state = LentMessage::kIdle;
-  // acquire: pairs with the receiver's release of kIdle, so that its reads are over.
+  // acquire: pairs with the receiver's release of kIdle, so that the receiver's reads are over.
   while (
       !lent->state.compare_exchange_weak(state, LentMessage::kRevoked, std::memory_order_acquire)) {
     if (state == LentMessage::kRevoked) {
@@ -87,7 +87,8 @@ void InprocEndpoint::PostSend(const Envelope& envelope, ConstBytes bytes, Comple
   }
   const auto size = static_cast<int64_t>(bytes.size());
   const int64_t cost = MatchQueue::CostOf(size);
-  // relaxed: a count; seeing it late only announces a message that could have been sent.
+  // relaxed: it is only a count. A late value only means that a message is announced which could
+  // have been sent.
   if (size > kEagerBytes ||
       sent_ + cost - mine().consumed.load(std::memory_order_relaxed) > kCredit) {
     Announce(envelope, bytes, done);
@@ -111,7 +112,7 @@ void InprocEndpoint::Announce(const Envelope& envelope, ConstBytes bytes, Comple
   lent->done = done;
   lent->at = open_.size();
   lent->open = true;
-  // relaxed: the inbox's mutex carries it to the receiver.
+  // relaxed: the inbox's mutex publishes it to the receiver.
   lent->state.store(LentMessage::kIdle, std::memory_order_relaxed);
   open_.push_back(lent);
   Send({.kind = Note::Kind::kAnnounce, .envelope = envelope, .lent = lent}, {});
@@ -134,7 +135,7 @@ void InprocEndpoint::Revoke(LentMessage* lent, const absl::Status& why) {
 
 void InprocEndpoint::PostRecv(const Envelope& envelope, Bytes bytes, Completion* done,
                               RecvHint hint) {
-  // Also after the end: what the peer sent before it went is kept.
+  // Also after the end, since messages that the peer sent before it ended are kept.
   if (Incoming* incoming = queue_.Post(envelope, bytes, done, hint)) {
     copying_.push_back(incoming);
   }
@@ -154,7 +155,8 @@ void InprocEndpoint::Revoke(Context mine_context, Context theirs_context, const 
     return;
   }
   for (size_t i = open_.size();
-       i-- > 0;) {  // backwards: Finish puts the last one in the place of the one it removes
+       i-- > 0;) {  // backwards, because Finish moves the last one into the place of the one that
+                    // it removes
     LentMessage* lent = open_[i];
     if (lent->tag.context() == theirs_context) {
       Revoke(lent, why);
@@ -260,7 +262,7 @@ void InprocEndpoint::OnWithdraw(const Note& note) {
     queue_.Fail(*copying, why);
     copying_.erase(copying);
   } else if (!queue_.Withdraw(note.envelope.tag, HandleOf(note.lent), why)) {
-    return;  // finished before; its sender has been told
+    return;  // finished before; the sender has been told
   }
   Send({.kind = Note::Kind::kFinished, .lent = note.lent}, {});
 }
@@ -279,8 +281,8 @@ int InprocEndpoint::Progress() {
   return copying_.empty() ? 0 : CopyPieces();
 }
 
-// Copies one piece of the first message, or finds that it is not to be copied. The messages of one
-// peer are copied one after another, in the order in which they were claimed.
+// Copies pieces of the first message, or finds that the message must not be copied. The messages of
+// one peer are copied one after another, in the order in which they were claimed.
 int InprocEndpoint::CopyPieces() {
   int64_t budget = kBytesPerPoll;
   int events = 0;
@@ -292,7 +294,7 @@ int InprocEndpoint::CopyPieces() {
       queue_.Abandon(incoming);
     } else {
       uint32_t idle = LentMessage::kIdle;
-      // acquire: not needed for the data, which the inbox carried; it keeps the reads below after
+      // acquire: not for the data, which the inbox published, but to keep the reads below after
       // this.
       if (!lent->state.compare_exchange_strong(idle, LentMessage::kCopying,
                                                std::memory_order_acquire)) {

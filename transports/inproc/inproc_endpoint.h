@@ -13,7 +13,7 @@
 
 namespace entrain {
 
-// What the endpoints of one transport share. Outlives them.
+// The state that all endpoints of one transport share. Outlives them.
 struct InprocShared {
   Events* events = nullptr;
   const Clock* clock = nullptr;
@@ -26,8 +26,9 @@ class InprocEndpoint final : public Endpoint {
   static constexpr int64_t kEagerBytes = 1024;
   static constexpr int64_t kCredit =
       1 << 20;  // cost of eager messages that the receiver has not taken yet
-  static constexpr int64_t kPieceBytes = 256 << 10;  // what a revoking sender may have to wait for
-  static constexpr int64_t kBytesPerPoll = 1 << 20;  // copied in one turn
+  static constexpr int64_t kPieceBytes = 256 << 10;  // a revoking sender may have to wait for one
+                                                     // piece
+  static constexpr int64_t kBytesPerPoll = 1 << 20;  // copied in one call of Progress
 
   InprocEndpoint(InprocShared* shared, uint32_t slot, std::string address, Deadline connect_by);
   ~InprocEndpoint() override;
@@ -40,15 +41,17 @@ class InprocEndpoint final : public Endpoint {
   void Close(const absl::Status& why) override;
   std::string peer_address() const override { return "inproc " + address_; }
 
-  // Right after construction. A null link: the peer is gone, which the next Poll reports.
+  // Called right after construction. A null link means that the peer is gone, which the next Poll
+  // reports.
   void Join(Hub::Joined joined);
-  // From Poll: one note of the peer's, and its payload.
+  // From Poll: handles one note of the peer, and its payload.
   void OnNote(const Note& note, ConstBytes payload);
-  // From Poll: copies what has been granted, gives up connecting. Returns events handled.
+  // From Poll: copies granted messages, and gives up a connection that takes too long. Returns the
+  // number of events handled.
   int Progress();
-  // Whether Progress has something to copy or to report now.
+  // Returns true if Progress has something to copy or to report now.
   bool busy() const { return !copying_.empty() || !failed_.ok(); }
-  // When Progress wants to be called even if nothing happens; Never() once connected.
+  // Returns when Progress must be called even if nothing happens; Never() once connected.
   Deadline wake_at() const;
 
  private:
@@ -62,9 +65,9 @@ class InprocEndpoint final : public Endpoint {
   void OnWithdraw(const Note& note);
   int CopyPieces();
   void ReturnCredit();
-  // Fails everything pending; afterwards nothing more is sent or taken.
+  // Fails everything pending. Afterwards nothing more is sent or received.
   void End(const absl::Status& why);
-  // The same and OnLost, by way of the next Progress.
+  // Calls End, and reports OnLost in the next Progress.
   void Lose(const absl::Status& why);
   bool ended() const { return !end_.ok(); }
 
@@ -75,13 +78,13 @@ class InprocEndpoint final : public Endpoint {
   std::shared_ptr<InprocPair> link_;
   int side_ = 0;
   bool connected_ = false;
-  NoteBatch backlog_;               // before the other side has connected
+  NoteBatch backlog_;               // notes from before the other side has connected
   int64_t sent_ = 0;                // cost of the eager messages sent
   std::vector<LentMessage*> open_;  // announced, not finished
   std::vector<Incoming*> copying_;  // claimed or dropped announcements, to be copied or refused
-  std::vector<uint64_t> refused_;   // room for Revoke
+  std::vector<uint64_t> refused_;   // reused by Revoke
   absl::Status end_;                // why it has ended
-  absl::Status failed_;             // to be reported as OnLost
+  absl::Status failed_;             // to be reported by OnLost
   MatchQueue queue_;
 };
 

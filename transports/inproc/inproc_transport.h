@@ -1,6 +1,6 @@
 // Ranks as threads of one process. Messages up to 1 KiB are copied into the receiver's inbox while
-// credit lasts; all others are announced, and the receiver copies them from the sender's buffer
-// into its own, once, in pieces.
+// credit lasts. All others are announced, and the receiver copies them once, in pieces, from the
+// sender's buffer into its own.
 #pragma once
 
 #include <memory>
