@@ -3,7 +3,7 @@
 // (direct.h). They consist of the same fragments as the flat algorithms, on groups.
 //
 // all_reduce on four ranks, hosts {0 1} and {2 3}. Every host distributes all parts among its
-// ranks, which hold them. One of the holders of a part, on the host part mod h, completes it:
+// ranks, so each part has one holder per host. The holder on host (part mod h) completes the part:
 //
 //   round        rank 0       rank 1       rank 2       rank 3
 //     0  inside  sums {0 1}   sums {2 3}   sums {0 1}   sums {2 3}   direct reduce_scatter
@@ -11,9 +11,9 @@
 //     2  across  0 -> rank 2  2 -> rank 3  1 -> rank 0  3 -> rank 1  the completed parts
 //     3  inside  all          all          all          all          direct all_gather
 //
-//   n ranks on h hosts, S bytes of D: 4 rounds. The m ranks of a host share the 2 S (h-1)/h bytes that
-//   it sends to others. Inside, each rank sends S (m-1)/m bytes twice. Hosts of different sizes only
-//   distribute the parts differently, so the same four rounds serve them.
+//   n ranks on h hosts, S bytes of D: 4 rounds. The m ranks of a host share the 2 S (h-1)/h bytes
+//   that it sends to others. Inside, each rank sends S (m-1)/m bytes twice. Hosts of different sizes
+//   only distribute the parts differently, so the same four rounds serve them.
 //
 // reduce_scatter: rounds 0 and 1, where each rank completes its own part. all_gather: each part
 // goes once to each other host, then a direct all_gather inside. broadcast: a binomial tree over

@@ -8,9 +8,9 @@
 //     0     <-> 1: {0 1}      <-> 0: {0 1}      <-> 3: {2 3}      <-> 2: {2 3}
 //     1     <-> 2: {0..3}     <-> 3: {0..3}     <-> 0: {0..3}     <-> 1: {0..3}
 //
-//   It takes log2 n rounds, and each rank sends S log2 n bytes. If n is not a power of two, the first
-//   ranks work in pairs: one sends its value to its neighbour first and gets the result last, which
-//   adds two rounds.
+//   It takes log2 n rounds, and each rank sends S log2 n bytes. If n is not a power of two, the
+//   first ranks work in pairs: one sends its value to its neighbour first and gets the result last,
+//   which adds two rounds.
 #pragma once
 
 #include "collectives/draft.h"

@@ -5,13 +5,13 @@
 //
 //   Schedule: lanes, each a straight line of rounds. Lanes write disjoint output and never wait for
 //             each other.
-//   Round:    posts all its transfers together, waits for all of them, then does its local operations
-//             in order.
+//   Round:    posts all its transfers together, waits for all of them, then does its local
+//             operations in order.
 //
 // Regions are ranges of blocks (collectives/spec.h) in one of three slots:
-//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). kIn and kOut
-//               may be the same memory (in-place calls), see invariant 4; in an all_to_all only if
-//               the spec says in_place.
+//   kIn, kOut   blocks of D inside the slot's window on it (InputWindow, OutputWindow). The two may
+//               be the same memory (in-place calls), see invariant 4; in an all_to_all only if the
+//               spec says in_place.
 //   kScratch    blocks of this lane's own scratch; block s is as large as D's block
 //               `scratch_like[first_scratch + s]`. The executor lends it for the life of the lane.
 // A region of several blocks is contiguous in memory. A region of no blocks is a message of no
@@ -23,11 +23,11 @@
 //   2 Within a round no received or written region overlaps another transfer's region, with kIn and
 //     kOut counted as one memory where calls may be in place.
 //   3 Local operations read only kIn, results of earlier operations, and regions received before.
-//   4 A block of kOut is written only after every read of the same block of kIn by this rank, in any
-//     lane.
+//   4 A block of kOut is written only after every read of the same block of kIn by this rank, in
+//     any lane.
 //   5 Lanes write disjoint blocks of kOut. Together they write every block of kOut, with two
-//     exceptions: a broadcast's root writes none, as kIn and kOut are its one buffer, and rank 0 of an
-//     exclusive scan writes none, as nothing comes before it.
+//     exceptions: a broadcast's root writes none, as kIn and kOut are its one buffer, and rank 0 of
+//     an exclusive scan writes none, as nothing comes before it.
 //   6 Transfers with one peer in one lane are in the same order on both sides (the simulator checks
 //     it).
 #pragma once
@@ -59,8 +59,8 @@ struct Transfer {
 };
 
 enum class LocalKind : uint8_t {
-  kCopy,  // dst = operand 0
-  kCombine,  // dst = operand 0 ⊕ operand 1 ⊕ ...; in this order, accumulated in f32 or wider, rounded once
+  kCopy,     // dst = operand 0
+  kCombine,  // dst = operand 0 ⊕ operand 1 ⊕ ... in order, in f32 or wider, rounded once
 };
 
 struct LocalOp {

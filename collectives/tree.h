@@ -15,7 +15,7 @@
 // barrier on four ranks; a signal is a message of no bytes:
 //
 //   round   0     1     2     3
-//     0     -> 1  -> 2  -> 3  -> 0        after round k every rank knows that 2^(k+1) ranks have come
+//     0     -> 1  -> 2  -> 3  -> 0        after round k a rank knows that 2^(k+1) ranks have come
 //     1     -> 2  -> 3  -> 0  -> 1        n ranks: ceil(log2 n) rounds
 //
 // reduce: the same tree upwards, once. A rank combines its own value and those of all its children

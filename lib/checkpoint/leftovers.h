@@ -6,7 +6,7 @@
 //
 //   X.ckpt.tmp                begins as an unfinished checkpoint does, its writer's lock is gone, and
 //                             it is old enough
-//   X_RANK_ID.ckpt, and .tmp  belongs to the save that such an X.ckpt.tmp names
+//   X_RANK_ID.ckpt, and .tmp  belongs to the save in such an X.ckpt.tmp
 //                             (CheckpointWriter::Mark); X.ckpt is readable or absent, and does not
 //                             list it
 //
