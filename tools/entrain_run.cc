@@ -1,6 +1,6 @@
 // entrain-run -n N [--] PROGRAM ARGS...: starts N ranks of a program on this machine, as torchrun
-// would, and serves the store in which they meet. If one fails the others are ended. --help has the
-// details.
+// does, and serves the store in which they meet. If one rank fails, it ends the others. --help has
+// the details.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -31,11 +31,12 @@ namespace entrain {
 namespace {
 
 constexpr int kMostRanks = 4096;
-// After one rank has failed the others may say what they saw of it and end by themselves.
+// After one rank has failed, the others get this time to report their own errors and to end by
+// themselves.
 constexpr int64_t kLastWordsNs = 2 * kSecond;
-constexpr int64_t kGraceNs = 5 * kSecond;  // from asking the ranks to end until they are killed
-// When all ranks have ended, but their output has not been read: so long after the last bytes that were, the rest is
-// lost. A person may be reading what a job that ended well has said page by page.
+constexpr int64_t kGraceNs = 5 * kSecond;  // between the request to end and the kill
+// After all ranks have ended: the rest of their output is lost if nobody reads for this long. Long
+// after a success, because a person may be reading the output page by page.
 constexpr int64_t kReaderNs = 60 * kSecond, kReaderOfFailureNs = 2 * kSecond;
 constexpr int kTimedOut = 124, kCannotRun = 127, kBadUsage = 2;
 
@@ -60,7 +61,7 @@ class Job {
         guardian_(std::move(guardian)) {}
 
   absl::Status Start(const Options& options, const Variables& of_job);
-  // Until all have ended; the exit code.
+  // Runs until all ranks have ended. Returns the exit code.
   int Run();
 
  private:
@@ -78,11 +79,11 @@ class Job {
   const Guardian guardian_;
   std::vector<RankProcess> ranks_;
   JobOutput output_;
-  // The three steps of an end before its time, and how far it has come.
+  // The three steps of an early end, and the current one.
   enum class Ending { kNone, kLastWords, kAsked, kKilled };
   Ending ending_ = Ending::kNone;
-  Deadline next_step_;  // of the ending
-  int code_ = 0;        // that the job exits with
+  Deadline next_step_;  // when the next step of the ending is due
+  int code_ = 0;        // the job's exit code
 };
 
 Variables VariablesOf(int rank, int size, const Variables& of_job) {
@@ -125,7 +126,7 @@ int Job::Run() {
     CheckTime();
     WaitForNews();
   }
-  TakeSignals();  // the news of the last ranks are no reason not to wait
+  TakeSignals();  // clears the signals of the last ranks' ends, which must not interrupt the wait
   output_.Finish(ending_ == Ending::kNone ? kReaderNs : kReaderOfFailureNs, signals_.get());
   return code_;
 }
@@ -160,7 +161,7 @@ void Job::TakeSignals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) {
-      continue;  // only wakes the loop, which looks at every rank
+      continue;  // only wakes the loop, which checks every rank
     }
     const bool asked_before = ending_ >= Ending::kAsked;
     output_.Say(absl::StrCat("got SIG", sigabbrev_np(signal),
@@ -177,7 +178,7 @@ void Job::Reap() {
       continue;
     }
     guardian_.Forget(process.pid);
-    // Of several that ended at once, one that was killed is the likelier cause: those that lose a
+    // If several ranks ended at once, one that was killed is the likelier cause: ranks that lose a
     // peer exit by themselves.
     const bool better = !guilty.has_value() || (process.signal != 0 && ranks_[*guilty].signal == 0);
     if (process.Failed() && better) {
@@ -222,7 +223,8 @@ void Job::CheckTime() {
   }
 }
 
-// The signals that the job waits for, blocked in every thread that is started from now on.
+// Blocks the signals that the job waits for, in this thread and in those started later. Returns the
+// descriptor that reads them.
 absl::StatusOr<Fd> TakeOverSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -238,7 +240,8 @@ absl::StatusOr<Fd> TakeOverSignals() {
   return fd;
 }
 
-// A port that was free a moment ago, for torch's own store, should the ranks use torch.
+// Finds a port that was free a moment ago. It is for torch's own store, in case the ranks use
+// torch.
 absl::StatusOr<uint16_t> FreePort() {
   ENTRAIN_ASSIGN_OR_RETURN(const Address loopback, Address::FromHost("127.0.0.1", 0));
   ENTRAIN_ASSIGN_OR_RETURN(const Listener listener, OpenListener(loopback, PortRange{}));
@@ -254,8 +257,8 @@ absl::StatusOr<int> Launch(const Options& options) {
     }
     deadline = Deadline::After(*timeout);
   }
-  // Before any thread exists: the guardian is a plain fork, and threads inherit the blocked
-  // signals.
+  // Must run before any thread exists: the guardian is a plain fork, and threads inherit the
+  // blocked signals.
   ENTRAIN_ASSIGN_OR_RETURN(Fd signals, TakeOverSignals());
   ENTRAIN_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
   ENTRAIN_ASSIGN_OR_RETURN(const JobKey key, MakeJobKey());

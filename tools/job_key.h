@@ -1,4 +1,5 @@
-// The key of a job that entrain-run starts: what keeps other users of this machine out of its store and from its ranks.
+// The key of a job that entrain-run starts. It keeps other users of this machine out of the job's
+// store and away from its ranks.
 #pragma once
 
 #include <string>
@@ -11,16 +12,17 @@ namespace entrain {
 
 struct JobKey {
   std::string key;
-  // What ENTRAIN_KEY_FILE tells the ranks.
+  // The value of ENTRAIN_KEY_FILE for the ranks.
   std::string path;
-  // Random keys: the memory file behind `path`. Must stay open while ranks run.
+  // Random keys only: the memory file behind `path`. Must stay open while ranks run.
   Fd file;
 };
 
-// The key in the file that ENTRAIN_KEY_FILE names; else a random one. A random key is in a sealed memory file of mode 400,
-// which ranks open as /proc/PID/fd/N of this process. So it survives programs that close the descriptors that they
-// inherit, as Python's subprocess does, and no other user can open it. Ranks in a PID namespace of their own cannot
-// either; they need ENTRAIN_KEY_FILE.
+// Returns the key in the file that ENTRAIN_KEY_FILE names, or else a random key. A random key is in
+// a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process. So it
+// reaches ranks behind programs that close inherited descriptors, as Python's subprocess does, and
+// no other user can open it. Ranks in a PID namespace of their own cannot open it either: they need
+// ENTRAIN_KEY_FILE.
 absl::StatusOr<JobKey> MakeJobKey();
 
 }  // namespace entrain

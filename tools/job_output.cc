@@ -12,7 +12,8 @@ namespace entrain {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-// What a pipe may hold. A process that outlives its rank could go on writing for ever.
+// Reads at most what a pipe can hold at the end (1 MiB), since a process that outlives its rank
+// could write for ever.
 constexpr size_t kLastReads = (1 << 20) / kReadBytes;
 constexpr int64_t kLineNs = 100 * kMillisecond;
 
@@ -22,7 +23,7 @@ std::string OwnLine(const std::string& text) {
   return absl::StrCat("entrain-run: ", text, "\n");
 }
 
-// One thread for both where they are one pipe or terminal, so that no line tears another.
+// One thread for both if they are one pipe or terminal, so that no line splits another.
 JobOutput::JobOutput()
     : out_(std::make_shared<Outlet>(STDOUT_FILENO)),
       err_(SameFile(STDOUT_FILENO, STDERR_FILENO) ? out_
@@ -41,7 +42,8 @@ void JobOutput::Watch(std::vector<pollfd>* waited) const {
   waited->push_back({out_->progress_fd(), POLLIN, 0});
   waited->push_back({err_->progress_fd(), POLLIN, 0});
   for (const Stream& stream : streams_) {
-    // poll passes over negative descriptors: streams that have ended, or must wait until others are read.
+    // poll ignores negative descriptors: streams that have ended, or that must wait until the
+    // output was read.
     waited->push_back({stream.to.full() ? -1 : stream.from.get(), POLLIN, 0});
   }
 }
@@ -56,8 +58,8 @@ void JobOutput::Take(const std::vector<pollfd>& waited, size_t first) {
   ForgetProgress();
 }
 
-// One read, since a rank that writes without end must not keep the others and the clock waiting. True: there was
-// something.
+// Reads once, since a rank that writes without end must not delay other ranks and the timeouts.
+// Returns true if there was something to read.
 bool JobOutput::TakeOnce(Stream* stream) {
   char buffer[kReadBytes];
   const ssize_t got = read(stream->from.get(), buffer, sizeof(buffer));
@@ -81,7 +83,7 @@ void JobOutput::Finish(int64_t quiet_ns, int interrupted) {
   } else if (out_->lost() > 0) {
     Say(absl::StrCat(out_->lost(), " bytes of standard output are lost: ", out_->why_lost()));
   }
-  // Its reader has had that time too: it gets a moment for the line above.
+  // The reader of standard error had that time too, so it gets only a moment for the line above.
   if (err_ != out_) {
     err_->Drain(read ? quiet_ns : kLineNs, interrupted);
   }

@@ -1,5 +1,6 @@
-// What a job's ranks write, from their pipes to this process's two streams, line by line and never in the way of the
-// supervision: where nobody reads, ranks wait, and this does not.
+// Copies the output of a job's ranks from their pipes to this process's two streams, line by line.
+// It never delays the supervision: if nobody reads the streams, the ranks wait, and this process
+// does not.
 //
 // Thread safety: none.
 #pragma once
@@ -18,24 +19,26 @@
 
 namespace entrain {
 
-// A line of entrain-run's own.
+// Returns `text` as a line of entrain-run itself.
 std::string OwnLine(const std::string& text);
 
 class JobOutput {
  public:
   JobOutput();
-  // The pipes of one more rank, non-blocking.
+  // Adds the pipes of one more rank. They must be non-blocking.
   void Add(Fd out, Fd err, const std::string& label);
-  // A line of entrain-run's own on standard error; does not wait for whoever reads it.
+  // Writes a line of entrain-run itself to standard error. Does not wait for the reader.
   void Say(const std::string& text);
 
-  // What poll should wait for. Take is given the same entries back, from `first` on, after each poll.
+  // Watch adds the entries for poll. After each poll the caller must pass the same entries to Take,
+  // from `first` on.
   void Watch(std::vector<pollfd>* waited) const;
   void Take(const std::vector<pollfd>& waited, size_t first);
 
-  // After all ranks have ended: takes what is left in the pipes and waits until all has been written. The rest is lost, and
-  // a line says so, when nothing more was written for `quiet_ns`, or when `interrupted` becomes readable.
-  void Finish(int64_t quiet_ns, int interrupted);
+  // Called after all ranks have ended: takes the rest from the pipes and waits until all of it is
+  // written. If nothing more is written for `patience_ns`, or if `interrupted` becomes readable,
+  // the rest is lost, and a line says so.
+  void Finish(int64_t patience_ns, int interrupted);
 
  private:
   struct Stream {

@@ -1,5 +1,5 @@
-// Joins the output of several processes into one, line by line: a line is never torn, and carries
-// its rank.
+// Joins the output of several processes line by line. A line is never split, and begins with its
+// rank.
 #pragma once
 
 #include <string>
@@ -13,13 +13,14 @@ namespace entrain {
 // One stream of one rank. Not thread-safe.
 class LabelledOutput {
  public:
-  // Lines go to `to`, which outlives this, each behind `label` ("[3] ", or empty).
+  // Lines go to `to`, which must outlive this object, each after `label` ("[3] ", or empty).
   LabelledOutput(Outlet* to, std::string label);
-  // Passes on the lines that `text` completes; keeps the rest. A line longer than 64 KiB is cut.
+  // Passes on the lines that `text` completes, and keeps the rest. A line longer than 64 KiB is
+  // cut.
   void Add(absl::string_view text);
-  // Passes on what is left, as a line.
+  // Passes on the rest as a line.
   void Finish();
-  // The caller should wait before it adds more.
+  // Returns true if the caller should wait before it adds more.
   bool full() const { return to_->full(); }
 
  private:

@@ -1,13 +1,13 @@
-// The ENTRAIN_* variables that a launcher hands to its ranks, checked once before there are any:
-// otherwise every rank would say the same.
+// Checks the ENTRAIN_* variables that a launcher passes to its ranks, once before the ranks start.
+// Otherwise every rank would print the same error.
 #pragma once
 
 #include "absl/status/status.h"
 
 namespace entrain {
 
-// Refuses names that do not exist and values that no rank on this machine could take; the error
-// names the variable and its value. Applies ENTRAIN_LOG to this process.
+// Refuses unknown names, and values that no rank on this machine could use. The error names the
+// variable and its value. Applies ENTRAIN_LOG to this process.
 absl::Status CheckLaunchSettings();
 
 }  // namespace entrain

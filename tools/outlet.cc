@@ -20,14 +20,14 @@ namespace {
 
 constexpr size_t kStep = 64 << 10;
 
-// Bytes written; below 0: an error that waiting does not mend.
+// Returns the number of bytes written; negative: an error that waiting does not cure.
 ssize_t WriteOnce(int to, const std::string& text, size_t from) {
   while (true) {
     const ssize_t put = write(to, text.data() + from, text.size() - from);
     if (put >= 0 || (errno != EINTR && errno != EAGAIN)) {
       return put;
     }
-    if (errno == EAGAIN) {  // whoever gave us the descriptor made it non-blocking
+    if (errno == EAGAIN) {  // the parent process made the descriptor non-blocking
       pollfd ready{to, POLLOUT, 0};
       poll(&ready, 1, -1);
     }
@@ -44,8 +44,8 @@ struct Outlet::State {
   const Fd progress;
   std::mutex mutex;
   std::condition_variable more;
-  std::string text;    // not taken by the thread yet
-  size_t waiting = 0;  // with what the thread has taken and not written
+  std::string text;    // that the thread has not taken yet
+  size_t waiting = 0;  // bytes of `text`, and those that the thread has taken and not written
   size_t lost = 0;
   int error = 0;  // of the last loss
   bool closed = false;

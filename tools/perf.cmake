@@ -1,4 +1,5 @@
-# entrain-perf, and the loop it shares with the programs of bench/ that measure other libraries.
+# entrain-perf, and the loop that it shares with the programs of bench/ that measure other
+# libraries.
 find_package(nlohmann_json REQUIRED)
 
 add_library(entrain_perf_loop STATIC
@@ -10,7 +11,7 @@ target_link_libraries(entrain_perf_loop
   PUBLIC entrain_base absl::status absl::statusor absl::strings absl::span
   PRIVATE nlohmann_json::nlohmann_json entrain_flags)
 
-# From measured times to a model: no more than arithmetic.
+# Computes a model from measured times. Pure arithmetic.
 add_library(entrain_perf_tune STATIC ${CMAKE_CURRENT_LIST_DIR}/perf/tune.cc)
 target_link_libraries(entrain_perf_tune PUBLIC entrain_perf_loop entrain_tuning entrain_collectives PRIVATE entrain_flags)
 
@@ -22,5 +23,6 @@ add_executable(entrain-perf
   ${CMAKE_CURRENT_LIST_DIR}/job_key.cc ${CMAKE_CURRENT_LIST_DIR}/labelled_output.cc
   ${CMAKE_CURRENT_LIST_DIR}/outlet.cc ${CMAKE_CURRENT_LIST_DIR}/rank_process.cc)
 target_link_libraries(entrain-perf
-  PRIVATE entrain entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_device_registry entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
-install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL) # not in a build of some targets alone
+  PRIVATE entrain entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
+# optional: a build of only some targets lacks it
+install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)

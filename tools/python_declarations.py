@@ -23,7 +23,7 @@ HEADERS = ["types.h", "comm.h", "store.h", "memory.h", "collectives.h", "optim.h
 PACKAGE = ROOT / "python" / "entrain"
 LISTS = ROOT / "lib" / "train"
 HEAD = "# Made from include/entrain by tools/python_declarations.py; a test compares.\n"
-# What an array's __dlpack__ gives.
+# The structs behind an array's __dlpack__.
 DLPACK = """
 typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
 typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;
@@ -56,7 +56,7 @@ def without_bodies(text):
 
 def declarations_of(text):
     text = without_comments(text)
-    # What C++ alone sees.
+    # Removes the parts for C++ only.
     text = re.sub(r"#ifdef __cplusplus\n.*?#endif", "", text, flags=re.S)
     macros = re.findall(r"^#define (ENTRAIN_VERSION_\w+ \d+)$", text, flags=re.M)
     text = re.sub(r"^#(?:[^\n]*\\\n)*[^\n]*$", "", text, flags=re.M)
@@ -85,7 +85,7 @@ def generate():
     ffi.cdef(DLPACK)
     ffi.set_source("entrain._declarations", None)
     out = io.StringIO()
-    with contextlib.redirect_stdout(None):  # it says that it generates
+    with contextlib.redirect_stdout(None):  # it prints that it generates
         ffi.emit_python_code(out)
     return HEAD + out.getvalue()
 

@@ -66,13 +66,14 @@ void UnblockSignals() {
   signal(SIGPIPE, SIG_DFL);
 }
 
-// Between fork and exec of a process with threads: system calls only. Never returns.
+// Runs between fork and exec in a process with threads, so it makes system calls only. Never
+// returns.
 [[noreturn]] void BecomeRank(pid_t parent, int empty, const Pipe& out, const Pipe& err, int failure,
                              char** arguments, char** environment) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) {
-    _exit(1);  // it died before the line above
+    _exit(1);  // the parent died before the line above
   }
   UnblockSignals();
   if (dup2(empty, 0) >= 0 && dup2(out.write.get(), 1) >= 0 && dup2(err.write.get(), 2) >= 0) {
@@ -92,11 +93,12 @@ std::string SignalName(int signal) {
   return absl::StrCat("SIG", name, " (", text, ")");
 }
 
-// Reads group numbers, a negative one taking its opposite back, until the writer is gone.
+// Reads group numbers until the writer is gone. A negative number removes its opposite. Then kills
+// the groups.
 [[noreturn]] void BecomeGuardian(int line) {
-  setsid();  // out of the reach of what ends the foreground group of a terminal
-  // The line's other end must be the parent's alone; and whoever waits for our output must not wait
-  // for us.
+  setsid();  // so that signals to a terminal's foreground group do not reach it
+  // Closes all other descriptors: only the parent may hold the line's other end, and readers of our
+  // output must not wait for the guardian to close it.
   if (line > 0) {
     close_range(0, static_cast<unsigned>(line) - 1, 0);
   }
@@ -142,10 +144,10 @@ absl::StatusOr<RankProcess> StartRank(const std::vector<std::string>& program,
     BecomeRank(parent, empty.get(), out, err, failure.write.get(), arguments.data(),
                assignments.data());
   }
-  setpgid(pid, pid);  // here too: whoever comes first
+  setpgid(pid, pid);  // in the parent too: the first of the two calls counts
   failure.write.Reset();
   int error = 0;
-  // The write end closes by itself when exec succeeds.
+  // The write end closes by itself if exec succeeds.
   if (read(failure.read.get(), &error, sizeof(error)) == sizeof(error)) {
     waitpid(pid, nullptr, 0);
     return absl::FailedPreconditionError(
@@ -173,7 +175,7 @@ bool ReapRank(RankProcess* rank) {
       info.si_pid == 0) {
     return false;
   }
-  // Not reaped yet, so that the number cannot have become somebody else's.
+  // The leader has not been reaped, so no other process can have its number.
   kill(-rank->pid, SIGKILL);
   waitpid(rank->pid, nullptr, 0);
   rank->ended = true;

@@ -1,5 +1,5 @@
-// The processes that entrain-run starts: one a rank, each the leader of a process group of its own,
-// so that whatever a rank starts is ended with it.
+// The processes that entrain-run starts: one per rank, each the leader of a process group of its
+// own, so that processes that a rank starts end with the rank.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace entrain {
 
 struct RankProcess {
   pid_t pid = -1;
-  Fd out, err;         // ends to read its standard output and error from
+  Fd out, err;         // ends from which to read its standard output and error
   bool ended = false;  // reaped; `code` and `signal` are valid
   int code = 0;        // exit code
   int signal = 0;      // the signal that killed it, or 0
@@ -26,25 +26,25 @@ struct RankProcess {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Starts `program` (searched in PATH) with these variables added to the environment, standard input
-// empty and no signals blocked. It is killed when the calling thread dies. kFailedPrecondition when
-// it cannot be run, saying why.
+// Starts `program` (searched in PATH) with these variables added to the environment, an empty
+// standard input and no blocked signals. The kernel kills it when the calling thread dies.
+// kFailedPrecondition gives the reason if it cannot be run.
 absl::StatusOr<RankProcess> StartRank(const std::vector<std::string>& program,
                                       const Variables& variables);
 
-// Sends `signal` to everything in the rank's group that still runs.
+// Sends `signal` to all running processes of the rank's group.
 void SignalRank(const RankProcess& rank, int signal);
 
-// Notes it when the rank has ended, and then kills what is left of its group. True when it ended by
-// this call.
+// Checks whether the rank has ended, and if so kills the rest of its group. Returns true if this
+// call found the end.
 bool ReapRank(RankProcess* rank);
 
-// "exited with code 3", "was killed by SIGKILL (Killed)".
+// Returns "exited with code 3" or "was killed by SIGKILL (Killed)", for example.
 std::string HowItEnded(const RankProcess& rank);
 
-// A process that outlives this one by a moment: when this one dies, however, it kills the groups
-// that were handed to it. Covers what a rank's own parent-death signal does not: processes that the
-// rank started.
+// A process that outlives this one by a moment. When this process dies, however it dies, the
+// guardian kills the process groups that it was told. A rank's own parent-death signal does not
+// reach the processes that the rank started.
 class Guardian {
  public:
   static absl::StatusOr<Guardian> Start();

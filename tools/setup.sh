@@ -1,16 +1,17 @@
 #!/bin/sh
-# Gets a Debian machine ready and builds. Quick when there is nothing to do.
+# Prepares a Debian machine and builds. Fast if there is nothing to do.
 #
-#   tools/setup.sh deps           packages that building and testing need; only what is absent is installed
-#   tools/setup.sh deps-demo      the same, and what examples/demo.sh and examples/compare.sh need: a text to
+#   tools/setup.sh deps           installs the packages for building and testing that are absent
+#   tools/setup.sh deps-demo      also those for examples/demo.sh and examples/compare.sh: a text to
 #                                 learn, a progress bar
-#   tools/setup.sh deps-bench     the same as deps, and what bench/compare.sh needs: peers to measure
+#   tools/setup.sh deps-bench     as deps, and those for bench/compare.sh: peers to measure
 #   tools/setup.sh deps-neon      a cross compiler and an emulator for tests/neon.sh
-#   tools/setup.sh python [torch] a virtual environment, build/python, with what tests/python needs; torch: and what its
-#                                 tests of PyTorch and JAX need (CPU builds, hundreds of megabytes)
-#   tools/setup.sh abseil         Debian's source of Abseil to build/abseil, for a library that has it inside
-#   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs them to DIR
-#   tools/setup.sh wheel DIR      the Python package with the library and its programs inside, to DIR
+#   tools/setup.sh python [torch] makes a virtual environment, build/python, for tests/python; torch: also
+#                                 for its tests of PyTorch and JAX (CPU builds, hundreds of megabytes)
+#   tools/setup.sh abseil         gets Debian's source of Abseil to build/abseil, to build it into the library
+#   tools/setup.sh install DIR    builds the library and its programs with Abseil inside, and installs
+#                                 them to DIR
+#   tools/setup.sh wheel DIR      builds the Python package with the library and its programs inside, to DIR
 #   tools/setup.sh build PRESET [TARGET...]
 #                                 configures and builds a preset of CMakePresets.json (dev, release, asan, ...)
 set -eu
@@ -28,7 +29,7 @@ die() {
   exit 1
 }
 
-# Prints those of the given packages that are not installed.
+# Prints the given packages that are not installed.
 absent() {
   for package in "$@"; do
     state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || state=absent
@@ -64,7 +65,7 @@ build() {
   shift
   log=build/$preset/configure.log
   mkdir -p "build/$preset"
-  # Ninja configures again by itself when a CMake file changes.
+  # Ninja runs CMake again by itself if a CMake file changes.
   if [ ! -e "build/$preset/build.ninja" ] ||
     [ -n "$(find CMakePresets.json -newer "build/$preset/build.ninja")" ]; then
     cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; die "configuring preset $preset failed"; }
@@ -72,7 +73,8 @@ build() {
   cmake --build --preset "$preset" ${1:+--target "$@"} || die "building preset $preset failed"
 }
 
-# Made when it is absent, and again when a list of packages changes. One that has torch stays when it is not asked for.
+# Makes the environment if it is absent, and again if a list of packages changes. An environment
+# with torch stays if torch is not asked for.
 python_environment() {
   lists=tests/python/requirements.txt
   all="$lists tests/python/requirements-torch.txt"
@@ -94,8 +96,8 @@ python_environment() {
   cat $lists >build/python/installed.txt
 }
 
-# The source package of the distribution, with its patches. Its index is fetched to a folder of our own, so that the system's
-# list of sources stays as it is.
+# Fetches the distribution's source package with its patches. Keeps its package index in a folder of
+# our own, so that the system's list of sources does not change.
 abseil() {
   [ ! -e build/abseil/absl/base/config.h ] || return 0
   install_absent dpkg-dev
@@ -119,8 +121,8 @@ abseil() {
   mv "$work"/abseil-*/ build/abseil
 }
 
-# What the wheel needs besides libc and libstdc++ (libcrypto) auditwheel puts in, and gives it the tag of the oldest libc that it
-# runs with.
+# auditwheel copies the libraries that the wheel needs besides libc and libstdc++ (libcrypto) into
+# it, and tags it with the oldest libc that it runs with.
 wheel() {
   if [ ! -x build/wheel-tools/bin/auditwheel ]; then
     python3 -m venv --clear build/wheel-tools || die "python3 -m venv failed; on Debian it needs python3-venv"

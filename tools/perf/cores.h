@@ -1,11 +1,11 @@
-// The cores of this process, and one of them for each rank.
+// The cores of this process, and the choice of one core for each rank.
 #pragma once
 
 namespace entrain::perf {
 
-// How many this process may use, as the library counts.
+// Returns how many cores this process may use, counted as the library counts.
 int Cores();
-// Keeps the calling thread, and those it starts, on one core.
+// Keeps the calling thread, and threads that it starts later, on one core.
 void PinToCore(int rank);
 
 }  // namespace entrain::perf

@@ -13,7 +13,7 @@
 namespace entrain::perf {
 namespace {
 
-// Both buffers twice: on the device, and page-locked on the host.
+// Both buffers in two copies: on the device, and page-locked on the host.
 class Twins {
  public:
   Twins(Device& device, int64_t bytes) : device_(device), bytes_(bytes) {}

@@ -1,4 +1,4 @@
-// Buffers in device memory, and what the loop looks at in their place.
+// Buffers in device memory, with copies on the host that the loop fills and checks.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace entrain::perf {
 
-// On the device of this rank: they are dealt out in turn. `name`: its name.
+// Allocates on the device of this rank; ranks take the devices in turn. Sets `name` to the device's
+// name.
 absl::StatusOr<Buffers> AllocateOnDevice(int rank, int64_t bytes, std::string* name);
 
 }  // namespace entrain::perf

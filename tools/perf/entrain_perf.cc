@@ -1,5 +1,5 @@
-// entrain-perf COLLECTIVE [options]: how fast a collective is, and whether it is right. --help has
-// the details.
+// entrain-perf COLLECTIVE [options]: measures how fast a collective is, and checks its results.
+// --help has the details.
 #include <cstdio>
 #include <string>
 #include <vector>

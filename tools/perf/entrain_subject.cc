@@ -28,7 +28,7 @@ int32_t AddFloats(void* dst, const void* src, size_t count, entrain_dtype_t, voi
   return 0;
 }
 
-// Ranks on machines that share no memory meet by the library's own calls.
+// A meeting by the library's own calls, for ranks on machines that share no memory.
 class CommMeeting final : public Meeting {
  public:
   explicit CommMeeting(entrain_comm_t* comm) : comm_(comm) {}
@@ -116,7 +116,7 @@ absl::StatusOr<int> EntrainSubject::Cores() const {
 entrain_status_t EntrainSubject::PingPong(const Case& measured, const void* in, void* out) {
   const int peer = rank_ ^ 1;
   if (peer >= size_) {
-    return ENTRAIN_OK;  // the odd one out
+    return ENTRAIN_OK;  // this rank has no partner
   }
   const auto count = static_cast<size_t>(measured.count);
   const auto dtype = static_cast<entrain_dtype_t>(measured.dtype);

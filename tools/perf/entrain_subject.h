@@ -1,4 +1,5 @@
-// The library behind its C API, as the loop sees it; and ranks that meet through it.
+// The library behind its C API, as a subject of the measuring loop, and meetings of ranks through
+// it.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace entrain::perf {
 
-// What a call of the C API returned, with the text of the failure. Only kAborted keeps its code: it
-// means that another rank has the reason to tell.
+// Converts the result of a C API call, with the text of the failure. Only kAborted keeps its code:
+// another rank then reports the reason.
 absl::Status FromC(entrain_status_t status);
 
 struct RuntimeDeleter {
@@ -41,25 +42,28 @@ class EntrainSubject final : public Subject {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   absl::Status Run(const Case& measured, const void* in, void* out) override;
-  // The names of the transports to the peers, joined by "+".
+  // Returns the names of the transports to the peers, joined by "+".
   std::string transport() const override { return transport_; }
   std::string algorithm(const Case& measured) const override;
 
   // The lines of entrain_comm_explain; empty for point to point.
   absl::StatusOr<std::string> Explain(const Case& measured) const;
 
-  // Of entrain_mem_alloc. Must not outlive this.
+  // Allocates with entrain_mem_alloc. The buffers must not outlive this object.
   absl::StatusOr<Buffers> AllocateBuffers(int64_t bytes, bool huge_pages);
-  // Private ones, given to entrain_mem_register. Must not outlive this.
+  // Allocates private buffers and registers them with entrain_mem_register. They must not outlive
+  // this object.
   absl::StatusOr<Buffers> RegisterBuffers(int64_t bytes);
 
-  // The buffers of calls are in device memory.
+  // Says that the buffers of calls are in device memory.
   void UseDeviceMemory();
 
   entrain_comm_t* comm() const { return comm_.get(); }
-  // That the ranks of a host share, as the library counts them (entrain_comm_explain).
+  // Returns how many cores the ranks of a host share, as the library counts them
+  // (entrain_comm_explain).
   absl::StatusOr<int> Cores() const;
-  // Collective: a page where all ranks can map one, otherwise the communicator itself.
+  // Collective: returns a meeting in a shared page if all ranks can map one, otherwise through the
+  // communicator.
   absl::StatusOr<std::unique_ptr<Meeting>> Meet(Waiting waiting);
   // Tells the other ranks to end.
   void Abort(const std::string& reason) { entrain_comm_abort(comm_.get(), reason.c_str()); }
@@ -80,7 +84,7 @@ class EntrainSubject final : public Subject {
   std::string transport_;
   std::unique_ptr<SharedPage> page_;
   bool on_device_ = false;
-  ReductionPtr sum_;  // by a function of this program's, once it is measured
+  ReductionPtr sum_;  // calls a function of this program; made when it is first measured
   entrain_call_options_t options_{};
 };
 

@@ -30,8 +30,8 @@ namespace entrain::perf {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int64_t kGraceNs = 2 * kSecond;  // from asking ranks to end until they are killed
-// Nobody has read for so long: the output that ranks have left behind is lost.
+constexpr int64_t kGraceNs = 2 * kSecond;  // between the request to end and the kill
+// If nobody reads for this long after the ranks have ended, the rest of their output is lost.
 constexpr int64_t kReaderNs = 60 * kSecond;
 
 void Say(absl::string_view text) {
@@ -110,7 +110,7 @@ class ProcessJob {
 absl::Status ProcessJob::Start(const std::vector<std::string>& arguments, const Options& options,
                                const std::string& transport, const char* store) {
   for (int rank = 0; rank < options.local_ranks; ++rank) {
-    // Behind the program's name: what follows them may be "--".
+    // Must come right after the program's name, since later arguments may include "--".
     std::vector<std::string> command{arguments[0], absl::StrCat("--local-rank=", rank),
                                      absl::StrCat("--local-store=", store)};
     if (!transport.empty()) {
@@ -155,7 +155,7 @@ int ProcessJob::Run(const std::vector<std::string>& arguments, const Options& op
     rank.out.Finish();
     TakeErrors(rank);
   }
-  TakeSignals();  // the news of the last ranks are no reason not to wait
+  TakeSignals();  // clears the signals of the last ranks' ends, which must not interrupt the wait
   if (!out_.Drain(kReaderNs, signals_.get())) {
     Say(absl::StrCat("nobody reads standard output; ", out_.waiting(), " bytes of it are lost"));
   }
@@ -174,7 +174,8 @@ bool ProcessJob::AllEnded() const {
 void ProcessJob::Wait() {
   std::vector<pollfd> waited{{signals_.get(), POLLIN, 0}, {out_.progress_fd(), POLLIN, 0}};
   for (const Rank& rank : ranks_) {
-    // poll passes over negative descriptors: streams that have ended, or must wait until others are read.
+    // poll ignores negative descriptors: streams that have ended, or that must wait until the
+    // output was read.
     waited.push_back({out_.full() ? -1 : rank.process.out.get(), POLLIN, 0});
     waited.push_back({rank.process.err.get(), POLLIN, 0});
   }
@@ -204,7 +205,7 @@ void Drain(Fd& from, Take take) {
     } else if (got == 0) {
       from.Reset();
     } else if (errno != EINTR) {
-      return;  // nothing more now
+      return;  // nothing more to read now
     }
   }
 }
@@ -213,7 +214,7 @@ void ProcessJob::TakeOutput(Rank& rank) {
   Drain(rank.process.out, [&](absl::string_view text) { rank.out.Add(text); });
 }
 
-// What went wrong is mostly the same on all ranks: each line once.
+// Prints each error line once, since the ranks mostly report the same error.
 void ProcessJob::TakeErrors(Rank& rank) {
   Drain(rank.process.err,
         [&](absl::string_view text) { rank.errors.append(text.data(), text.size()); });
@@ -258,7 +259,7 @@ void ProcessJob::Reap() {
   }
 }
 
-// Signal 0: ranks get the time to notice by themselves, and to say what they saw.
+// Signal 0 sends nothing: the ranks get time to notice the failure and to report their own errors.
 void ProcessJob::End(int signal) {
   if (!ending_) {
     ending_ = true;
@@ -270,7 +271,8 @@ void ProcessJob::End(int signal) {
   }
 }
 
-// The signals that a job waits for, blocked in every thread that is started from now on.
+// Blocks the signals that a job waits for, in this thread and in those started later. Returns the
+// descriptor that reads them.
 absl::StatusOr<Fd> TakeOverSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -297,7 +299,7 @@ std::string OwnPath(const std::string& otherwise) {
 
 int RunLocalJobs(const Options& options, const std::vector<std::string>& arguments) {
   if (!options.json.empty()) {
-    // Once for all jobs, which add to it.
+    // Opened once here to empty the file; the jobs append to it.
     std::FILE* const file = std::fopen(options.json.c_str(), options.append ? "ae" : "we");
     if (file == nullptr) {
       Say(ErrnoStatus(errno, absl::StrCat("--json: cannot write \"", options.json, "\""))
@@ -308,7 +310,7 @@ int RunLocalJobs(const Options& options, const std::vector<std::string>& argumen
   }
   std::vector<std::string> command = arguments;
   command[0] = OwnPath(arguments[0]);
-  // Ranks and store keep other users out, as those of entrain-run do.
+  // The key keeps other users out of ranks and store, as with entrain-run.
   const absl::StatusOr<JobKey> key = MakeJobKey();
   if (!key.ok()) {
     Say(key.status().message());

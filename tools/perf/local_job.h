@@ -1,4 +1,4 @@
-// entrain-perf -n: ranks on this machine, as processes or threads, and nothing left of them.
+// entrain-perf -n: runs ranks on this machine, as processes or threads, and ends all of them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 namespace entrain::perf {
 
 // Runs the command `arguments` (this program's own, argv[0] first) on options.local_ranks ranks,
-// one transport after the other; the exit code. Lines that several ranks print are printed once.
+// for one transport after the other. Returns the exit code. A line that several ranks print is
+// printed once.
 int RunLocalJobs(const Options& options, const std::vector<std::string>& arguments);
 
 }  // namespace entrain::perf

@@ -54,7 +54,7 @@ class Run {
   const Case case_;
   const Pattern pattern_;
   const Buffers& buffers_;
-  void *const in_, *const out_;  // as the host sees them
+  void *const in_, *const out_;  // the host's copies
 };
 
 double Seconds(int64_t since_ns) {
@@ -76,7 +76,7 @@ absl::Status Run::Fill() {
   return buffers_.PutThere();
 }
 
-// Over all ranks.
+// Returns the sum over all ranks.
 absl::StatusOr<int64_t> Run::CountWrong() {
   ENTRAIN_RETURN_IF_ERROR(buffers_.Fetch());
   return meeting_.Sum(pattern_.CountWrong(subject_.rank(), out_));
@@ -160,7 +160,7 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   ENTRAIN_ASSIGN_OR_RETURN(figures.wrong, Check());
   const bool in_place = subject_.in_place(case_);
   if (in_place) {
-    // Sums in place grow from call to call: from zeros they stay finite.
+    // In place, sums grow from call to call. Starting from zeros, they stay finite.
     std::memset(out_, 0, static_cast<size_t>(case_.bytes));
     ENTRAIN_RETURN_IF_ERROR(buffers_.PutThere());
   }
@@ -199,7 +199,7 @@ absl::StatusOr<Figures> Run::Measure(double budget_s) {
   figures.algbw_gbs = static_cast<double>(case_.bytes) / figures.median_us * 1e-3;
   figures.busbw_gbs = figures.algbw_gbs * case_.bus_factor();
   if (!in_place && case_.collective != CallKind::kBarrier) {
-    // What the last of all these calls left must be right too.
+    // The result of the last of all these calls must also be right.
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t late, CountWrong());
     figures.wrong += late;
   }

@@ -1,8 +1,8 @@
-// The loop that every library is measured by: check, warm up, time.
+// The loop that measures every library: check, warm up, time.
 //
-// A call is timed from a barrier outside the library to its return; the slowest rank counts; the
-// figure is the median over calls. Beside it stands the time of a call when many follow each other
-// without a barrier between them (loop_us), which is what nccl-tests times.
+// A call is timed from a barrier outside the library to its return. The time of the slowest rank
+// counts, and the figure is the median over calls. A second figure, loop_us, is the time of a call
+// when many follow each other without a barrier between them, which is what nccl-tests measures.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,27 @@
 namespace entrain::perf {
 
 struct Figures {
-  int calls = 0;  // that were timed
+  int calls = 0;  // timed calls
   double median_us = 0, min_us = 0, p95_us = 0, loop_us = 0;
   double algbw_gbs = 0, busbw_gbs = 0;  // 1e9 bytes a second, from the median
-  // A meeting of the ranks outside the library, the slower of one before and one after the calls: how
-  // far apart the cores were. Virtual machines are moved, and what is small takes several times as
-  // long for a while. -1 where meeting says nothing about that, since ranks do not spin.
+  // The time of a meeting of the ranks outside the library, the slower of one before and one after
+  // the calls. It shows how far apart the cores were: virtual machines are moved, and then small
+  // calls take several times as long for a while. -1 if ranks do not spin in the meeting, whose
+  // time then says nothing about that.
   double meet_us = -1;
   int64_t wrong = 0;  // elements, over all ranks; -1: could not be checked
 };
 
-// Memory of one rank for the largest case.
+// The memory of one rank for the largest case.
 class Buffers {
  public:
-  // Private pages, touched.
+  // Allocates private pages and touches them.
   static absl::StatusOr<Buffers> Allocate(int64_t bytes);
-  // Of others, who are told when they are needed no more.
+  // Wraps memory of another owner. `release` tells the owner when it is not needed any more.
   Buffers(void* in, void* out, std::function<void()> release)
       : in_(in), out_(out), host_in_(in), host_out_(out), release_(std::move(release)) {}
-  // The same, where the loop cannot look at them itself: it fills and checks other ones, which `copy` makes the same, in
-  // either direction.
+  // For buffers that the loop cannot read or write itself: the loop fills and checks the host
+  // buffers, and `copy` copies them in either direction.
   using Copier = std::function<absl::Status(bool to_buffers)>;
   Buffers SeenAs(void* host_in, void* host_out, Copier copy) && {
     host_in_ = host_in;
@@ -58,10 +59,10 @@ class Buffers {
       release_();
     }
   }
-  // What calls are given.
+  // The buffers for the calls.
   void* in() const { return in_; }
   void* out() const { return out_; }
-  // What is filled before PutThere, and looked at after Fetch.
+  // The buffers that the loop fills before PutThere, and checks after Fetch.
   void* host_in() const { return host_in_; }
   void* host_out() const { return host_out_; }
   absl::Status PutThere() const { return copy_ ? copy_(true) : absl::OkStatus(); }
@@ -73,7 +74,7 @@ class Buffers {
   std::function<void()> release_;
 };
 
-// Collective. About `budget_s` seconds of timed calls, at least three calls.
+// Measures a case. Collective. Times calls for about `budget_s` seconds, and at least three calls.
 absl::StatusOr<Figures> Measure(Subject& subject, Meeting& meeting, const Case& measured,
                                 const Buffers& buffers, double budget_s);
 

@@ -53,7 +53,8 @@ class RankRun {
     return status;
   }
 
-  // The library passes over an algorithm that does not fit; measuring another one would mislead.
+  // Refuses an algorithm that the library would not take for this case, because measuring another
+  // one would mislead.
   static absl::Status CheckTaken(const EntrainSubject& subject, const std::string& asked,
                                  const std::vector<Case>& cases) {
     for (const Case& one : cases) {
@@ -127,7 +128,7 @@ class RankRun {
         ENTRAIN_RETURN_IF_ERROR(Note(subject, one, Explained::kChoice));
       }
     }
-    // Nobody leaves, which would unmap the page, while others still wait in it.
+    // No rank may leave while others still wait in the page, because leaving unmaps it.
     return FromC(entrain_barrier(subject.comm(), nullptr, nullptr));
   }
 

@@ -12,22 +12,24 @@
 
 namespace entrain::perf {
 
-// Where a rank was put by entrain-perf -n; store null: the launcher's variables say.
+// The place of a rank that entrain-perf -n has started. If `store` is null, the launcher's
+// variables decide.
 struct RankPlace {
   entrain_store_t* store = nullptr;
   int rank = 0, size = 0;
 };
 
-// Pins a rank of -n as its options say.
+// Pins a rank of -n to a core if the options ask for it.
 void PinIfAsked(const Options& options, const RankPlace& place);
 
 absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transport);
-// `name`: no other of these ranks has it. `algorithms`: overrides, may be empty.
+// Creates a communicator. `name` must be unique among the names of these ranks. `algorithms`:
+// overrides, may be empty.
 absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime, const RankPlace& place,
                                  const std::string& name, const std::string& algorithms);
 
-// Measures everything that was asked for; rank 0 prints. An error says what to print, except
-// kAborted: another rank has the reason.
+// Measures all cases of the options; rank 0 prints the figures. The caller prints the error, except
+// kAborted, where another rank prints the reason.
 absl::Status MeasureRank(const Options& options, const RankPlace& place);
 
 }  // namespace entrain::perf

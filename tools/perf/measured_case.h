@@ -1,4 +1,4 @@
-// What is measured: one collective at one size, and what measures it.
+// A measured case (one collective at one size), and the interface of a measured library.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace entrain::perf {
 
-// What can be measured. kSend stands for a ping-pong, and is called "send_recv".
+// The collectives that can be measured. kSend stands for a ping-pong, and is called "send_recv".
 inline constexpr CallKind kMeasured[] = {
     CallKind::kAllReduce, CallKind::kReduceScatter, CallKind::kAllGather, CallKind::kBroadcast,
     CallKind::kReduce,    CallKind::kGather,        CallKind::kScatter,   CallKind::kAllToAll,
@@ -32,13 +32,15 @@ struct Case {
   int64_t bytes = 0;
   int64_t count = 0;  // elements, as the call's count argument
 
-  // The largest case of at most `bytes`, and at least one element (a rank, where ranks have parts).
+  // Returns the largest case of at most `bytes`, with at least one element (per rank, if ranks have
+  // parts).
   static Case OfSize(const Case& like, int64_t bytes);
-  // Of min_bytes, min_bytes * factor, ... and max_bytes itself; sizes that come to one case once.
+  // Returns cases of min_bytes, min_bytes * factor, ... and max_bytes. Sizes that give equal cases
+  // appear once.
   static std::vector<Case> Sweep(const Case& like, int64_t min_bytes, int64_t max_bytes,
                                  int factor);
 
-  // Elements of the buffers; the root's, on every rank.
+  // Return the number of elements of the buffers: those of the root, on every rank.
   int64_t in_count() const {
     return collective == CallKind::kReduceScatter || collective == CallKind::kScatter ||
                    collective == CallKind::kAllToAll
@@ -51,25 +53,28 @@ struct Case {
                ? count * ranks
                : count;
   }
-  // busbw = algbw * factor: what a perfect algorithm moves over the busiest link per byte of size.
+  // busbw = algbw * factor: the bytes that a perfect algorithm moves over the busiest link, per
+  // byte of size.
   double bus_factor() const;
-  // A ping-pong is two calls one after the other; its time is that of one.
+  // A ping-pong is two calls one after the other. Its figure is the time of one.
   double time_share() const { return collective == CallKind::kSend ? 0.5 : 1.0; }
 };
 
-// A library as the loop sees it. One object a rank.
+// A library, as the loop uses it. One object per rank.
 class Subject {
  public:
   virtual ~Subject() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Before the runs of a case; kUnimplemented (on all ranks) passes over it.
+  // Called before the runs of a case. The loop skips a case for which this returns kUnimplemented
+  // (on all ranks).
   virtual absl::Status Prepare(const Case& /*measured*/, void* /*in*/, void* /*out*/) {
     return absl::OkStatus();
   }
-  // One blocking call. Both buffers are those of Prepare.
+  // Runs one blocking call. Both buffers are those of Prepare.
   virtual absl::Status Run(const Case& measured, const void* in, void* out) = 0;
-  // Works in `out` only, which the loop has filled with what it would have given in `in`.
+  // Returns true if the call works in `out` only. The loop then fills `out` with the contents of
+  // `in`.
   virtual bool in_place(const Case& /*measured*/) const { return false; }
   virtual std::string transport() const = 0;
   virtual std::string algorithm(const Case& measured) const = 0;

@@ -1,4 +1,4 @@
-// Where ranks meet outside the library that is measured: barriers and the exchange of times.
+// Meetings of the ranks outside the measured library: barriers, and exchange of times.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,47 @@ namespace entrain::perf {
 
 constexpr int kMaxCalls = 4096;  // timed calls of one case
 
-// One object a rank. Every member function is collective: all ranks call it, in the same order.
+// One object per rank. Every member function is collective: all ranks call it, in the same order.
 class Meeting {
  public:
   virtual ~Meeting() = default;
   virtual absl::Status Barrier() = 0;
-  // times[i] becomes the largest of all ranks' times[i]; at most kMaxCalls.
+  // Replaces times[i] by the largest of all ranks' times[i]. At most kMaxCalls.
   virtual absl::Status Slowest(absl::Span<double> times) = 0;
   virtual absl::StatusOr<int64_t> Sum(int64_t mine) = 0;
-  // For checking barriers. Mark: this rank has come as far as `step`. Behind: how many ranks have
-  // not; -1 when that cannot be seen.
+  // For checks of barriers. Mark says that this rank has reached `step`. Behind returns how many
+  // ranks have not reached it, or -1 if that cannot be seen.
   virtual void Mark(int64_t step) = 0;
   virtual int Behind(int64_t step) const = 0;
-  // What the ranks meet in: "a shared page".
+  // Returns the place of the meeting: "a shared page", for example.
   virtual const char* place() const = 0;
-  // Whether a rank waits for the others by looking all the time, with a core of its own.
+  // Returns true if a rank waits by polling all the time, on a core of its own.
   virtual bool spins() const { return false; }
 };
 
-// How a rank waits for the others. kSpin: for ranks with a core each. kYield: there are more ranks
-// than cores. kSleep: the library has threads of its own that want the cores.
+// How a rank waits for the others. kSpin: each rank has a core. kYield: there are more ranks than
+// cores. kSleep: the library has threads of its own that need the cores.
 enum class Waiting { kSpin, kYield, kSleep };
 
-// Returns the error that ended the others, so that nobody waits for the dead; asked now and then.
+// Returns the error that ended the other ranks, if any, so that no rank waits for dead ones. Called
+// now and then.
 using Health = std::function<absl::Status()>;
 
-// A page of memory that all ranks map: processes of one machine, in whatever namespaces, or
+// A page of memory that all ranks map: processes of one machine, also in different namespaces, or
 // threads.
 class SharedPage {
  public:
   static absl::StatusOr<SharedPage> Create(int ranks);
-  // By what Name() gave in another process of this machine. kNotFound when it is another machine.
+  // Opens the page by the Name() of another process of this machine. kNotFound: it is of another
+  // machine.
   static absl::StatusOr<SharedPage> Open(const std::string& name, int ranks);
   SharedPage(SharedPage&& other) noexcept;
   SharedPage& operator=(SharedPage&& other) noexcept;
   ~SharedPage();
 
-  // Valid while the creating process keeps this object.
+  // Returns the page's name, valid while the creating process keeps this object.
   std::string Name() const;
-  // This rank's place in it. The page must outlive the meeting.
+  // Returns this rank's meeting in the page. The page must outlive the meeting.
   std::unique_ptr<Meeting> Join(int rank, Waiting waiting, Health health) const;
 
  private:

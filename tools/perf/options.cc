@@ -42,7 +42,7 @@ p95_us, loop_us, algbw_gbs, busbw_gbs, meet_us (the ranks meeting outside the li
 
 Exit code: 0 when all went well and no element was wrong; 1 otherwise; 2 for wrong options.)";
 
-// What the command line said, before it is understood.
+// The words of the command line, before they are parsed.
 struct Words {
   std::string collective, min_bytes = "8", max_bytes = "64M", dtype = "f32", op = "sum";
   std::string memory = "private";
@@ -114,7 +114,7 @@ void Declare(CLI::App& app, Words& words, Options& options) {
   app.add_flag("--no-pin", words.no_pin, "with -n: let ranks wander between cores");
   app.add_flag("--list", options.list,
                "list the transports, with why one is absent, and the algorithms");
-  // For the ranks of -n; no group: not shown.
+  // For the ranks of -n. An option without a group is not in --help.
   app.add_option("--local-rank", options.local_rank)->group("");
   app.add_option("--local-store", options.local_store)->group("");
   app.add_option("--local-transport", words.local_transport)->group("");
@@ -270,7 +270,7 @@ absl::Status Understand(const Words& words, Options& options) {
   return absl::OkStatus();
 }
 
-// Of a transport that is only made and thrown away.
+// Ignores the events of a transport that is only made and destroyed.
 struct NoEvents final : Events {
   bool Accepts(Context) override { return false; }
   void OnEarly(Endpoint&, const Envelope&) override {}
@@ -278,7 +278,7 @@ struct NoEvents final : Events {
   void OnLost(Endpoint&, const absl::Status&) override {}
 };
 
-// What it is good for, or why it is not here.
+// Describes the transport's use, or the reason why it is absent.
 std::string Describe(const TransportFactory& factory) {
   const absl::Status absence = factory.Absence(/*named=*/true);
   if (!absence.ok()) {

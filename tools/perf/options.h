@@ -1,4 +1,4 @@
-// What entrain-perf was asked to do. `entrain-perf --help` says what each means.
+// The options of entrain-perf. `entrain-perf --help` explains each.
 #pragma once
 
 #include <optional>
@@ -12,13 +12,14 @@
 namespace entrain::perf {
 
 struct Options {
-  Case like;  // everything but the size
+  Case like;  // all fields but the size
   int64_t min_bytes = 8, max_bytes = 64 << 20;
   int factor = 4;
-  // Each is measured on its own; "" stands for the library's choice.
+  // Each is measured separately; "" stands for the library's choice.
   std::vector<std::string> transports{""}, algorithms{""};
   double budget_s = 0.15;
-  // Of the buffers. kShared and kHuge: of entrain_mem_alloc; kRegistered: private, and registered.
+  // The memory of the buffers. kShared and kHuge: entrain_mem_alloc. kRegistered: private, then
+  // registered.
   enum class Memory { kPrivate, kShared, kHuge, kRegistered, kDevice };
   Memory memory = Memory::kPrivate;
   std::string json;
@@ -27,12 +28,12 @@ struct Options {
   int local_ranks = 0;  // 0: a launcher has started the ranks
   std::optional<bool> pin;
 
-  // Set by entrain-perf for the ranks that it starts itself.
+  // entrain-perf sets these for the ranks that it starts itself.
   int local_rank = -1;
   std::string local_store;
 };
 
-// The exit code when there is nothing left to do: after --help, and after printing what is wrong.
+// Returns the exit code if there is nothing left to do: after --help, or after printing an error.
 std::optional<int> ParseOptions(int argc, char** argv, Options* options);
 
 }  // namespace entrain::perf

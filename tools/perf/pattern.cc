@@ -13,7 +13,7 @@ constexpr int64_t kChunk = 4096;
 // A pair's value and location as one number: value * kLocations + location.
 constexpr int64_t kLocations = 4096;
 
-// Sums up to here are exact in the type.
+// Returns the number up to which sums are exact in the type.
 int64_t LargestSum(DType dtype) {
   switch (dtype) {
     case DType::kF8E4M3:
@@ -21,7 +21,7 @@ int64_t LargestSum(DType dtype) {
     case DType::kF8E5M2:
       return 8;
     default:
-      return 120;  // also in i8
+      return 120;  // also for i8
   }
 }
 
@@ -32,7 +32,7 @@ int64_t PeriodFor(const Case& measured) {
   return std::clamp<int64_t>(LargestSum(measured.dtype) / measured.ranks + 1, 1, kLargestPeriod);
 }
 
-// How far an average may be off, relative to its size: the rounding of one division.
+// Returns the relative error that an average may have: the rounding of one division.
 double Tolerance(DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -62,7 +62,7 @@ void StorePair(std::byte* at, double both) {
   StoreAs<L>(at + sizeof(T), static_cast<L>(whole % kLocations));
 }
 
-// The pair of two that minloc or maxloc takes, as numbers of value and location.
+// Returns the pair that minloc or maxloc takes of the two; both are numbers of value and location.
 double Located(ReduceOp op, double a, double b) {
   const double a_value = std::floor(a / kLocations), b_value = std::floor(b / kLocations);
   if (a_value == b_value) {
@@ -110,7 +110,7 @@ Pattern::Pattern(const Case& measured)
 
 double Pattern::Contribution(int rank, int64_t i) const {
   if (Reduces(case_.collective) && case_.op == ReduceOp::kProd) {
-    // One rank in four has a 2: the products are powers of two, in range everywhere.
+    // One rank in four has a 2, so products are powers of two, and in range in every type.
     return (i + rank) % kProductPeriod == 0 ? 2 : 1;
   }
   const auto value = static_cast<double>((i * 7 + rank * 3) % period_);
@@ -155,7 +155,7 @@ void Pattern::Store(std::byte* at, double value) const {
     default:
       break;
   }
-  // Only products get large, and those are powers of two: beyond 64 bits nothing is left of them.
+  // Only products get large. They are powers of two, so above 64 bits the low bits are all zero.
   const auto integer = value < 0x1p63 ? static_cast<int64_t>(value) : 0;
   std::memcpy(at, &integer, static_cast<size_t>(width_));
 }
@@ -234,7 +234,7 @@ void Pattern::FillInput(int rank, void* in) const {
 }
 
 void Pattern::Spoil(void* out, int64_t bytes) {
-  // In every type larger than any result.
+  // In every type this pattern is larger than any result.
   std::memset(out, 0x7f, static_cast<size_t>(bytes));
 }
 
@@ -247,7 +247,7 @@ int64_t Pattern::CountWrong(int rank, const void* out) const {
       case_.collective == CallKind::kReduce || case_.collective == CallKind::kGather;
   if ((only_root && rank != case_.root) ||
       (case_.collective == CallKind::kExclusiveScan && rank == 0)) {
-    return 0;  // gets nothing
+    return 0;  // this rank gets nothing
   }
   switch (case_.collective) {
     case CallKind::kAllReduce:

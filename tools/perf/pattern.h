@@ -1,7 +1,7 @@
-// What ranks send, what must arrive, and counting what did not.
+// The data that ranks send, the expected results, and the count of wrong elements.
 //
-// Element i of rank r's buffer is a small integer, periodic in i, chosen so that sums over all
-// ranks stay exact in every type: only averages of floats are compared with a tolerance. The
+// Element i of rank r's buffer is a small integer, periodic in i, so chosen that sums over all
+// ranks stay exact in every type. Only averages of floats are compared with a tolerance. The
 // location of a pair is the rank.
 #pragma once
 
@@ -17,23 +17,25 @@ class Pattern {
  public:
   explicit Pattern(const Case& measured);
 
-  // What `rank` contributes: in_count() elements (broadcast: the root's; others get Spoil).
+  // Fills `rank`'s contribution: in_count() elements (broadcast: the root's data; other ranks get
+  // Spoil).
   void FillInput(int rank, void* in) const;
-  // Bytes that no correct result has.
+  // Fills `out` with bytes that no correct result has.
   static void Spoil(void* out, int64_t bytes);
-  // Elements of `out` on `rank` that are not what they must be.
+  // Returns how many elements of `out` on `rank` are wrong.
   int64_t CountWrong(int rank, const void* out) const;
 
  private:
   double Contribution(int rank, int64_t i) const;
   double Reduced(int64_t i, int ranks) const;
-  // One period of elements, from `value(i)`, repeated to a block that is compared as a whole.
+  // Returns one period of elements, each from `value(i)`, repeated to a block that is compared as a
+  // whole.
   template <typename Value>
   std::vector<std::byte> Block(Value value) const;
   void Store(std::byte* at, double value) const;
   double Load(const std::byte* at) const;
   bool Close(const std::byte* got, const std::byte* want) const;
-  // Compares out[0 .. count) with a block whose element 0 stands for index `first`.
+  // Compares out[0 .. count) with a block whose element 0 has index `first`.
   int64_t Compare(const std::byte* out, int64_t count, int64_t first,
                   const std::vector<std::byte>& block) const;
   void Copy(std::byte* out, int64_t count, const std::vector<std::byte>& block) const;
@@ -41,7 +43,7 @@ class Pattern {
   const Case case_;
   const int64_t width_;
   const int64_t period_;
-  const int64_t chunk_;  // elements that are compared at once: a multiple of the period
+  const int64_t chunk_;  // elements compared at once: a multiple of the period
 };
 
 }  // namespace entrain::perf

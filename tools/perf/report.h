@@ -1,4 +1,5 @@
-// Figures as nccl-tests' columns for people and as JSON, one object a line, for programs.
+// Prints figures in the columns of nccl-tests, and writes them as JSON for programs, one object per
+// line.
 #pragma once
 
 #include <cstdio>
@@ -12,23 +13,23 @@
 
 namespace entrain::perf {
 
-// What is printed above the table and said in every JSON object.
+// Printed above the table, and part of every JSON object.
 struct Setting {
   std::string program;  // "entrain-perf"
-  std::string place;    // where ranks meet: "a shared page"
+  std::string place;    // where the ranks meet: "a shared page"
   double budget_s = 0;
 };
 
 class Report {
  public:
-  // `json`: a file to write, empty for none; `append`: to what it holds.
+  // `json`: the file to write, empty for none. `append`: keeps the file's contents.
   static absl::StatusOr<Report> Open(const std::string& json, bool append, bool explain);
   Report(Report&& other) noexcept;
   Report& operator=(Report&&) = delete;
   ~Report();
 
   void Head(const Setting& setting, const Case& measured, const std::string& transport) const;
-  // "# TEXT"
+  // Prints "# TEXT".
   void Note(const std::string& text) const;
   absl::Status Add(const Case& measured, const std::string& transport, const std::string& algorithm,
                    const Figures& figures) const;

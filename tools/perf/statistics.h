@@ -1,5 +1,5 @@
-// The statistics of all programs that measure: of the values in order, the one in the middle (of an even number the upper one), the
-// first, the last, and percentiles.
+// The statistics of all measuring programs: the median (of an even number of values the upper of
+// the two), the least, the greatest, and percentiles.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@ namespace entrain::perf {
 
 class Sample {
  public:
-  // At least one value.
+  // `values` must not be empty.
   explicit Sample(std::vector<double> values) : values_(std::move(values)) {
     std::sort(values_.begin(), values_.end());
   }
   double least() const { return values_.front(); }
   double most() const { return values_.back(); }
   double median() const { return values_[values_.size() / 2]; }
-  // At least `percent` (0 to 100) of the values are not above it.
+  // At least `percent` (0 to 100) percent of the values are not above the result.
   double percentile(size_t percent) const {
     return values_[std::min(values_.size() - 1, values_.size() * percent / 100)];
   }

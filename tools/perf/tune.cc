@@ -13,22 +13,22 @@
 namespace entrain::perf {
 namespace {
 
-// Another algorithm must be faster by this to be chosen against the estimates.
+// A choice against the estimates must be faster by this factor.
 constexpr double kWorth = 1.05;
-// Rates are those of the largest calls up to here, which the caches hold.
+// Rates come from the largest calls up to this size, which fit into the caches.
 constexpr int64_t kLargeBytes = 1 << 20;
 
-// Microseconds for bytes to 1e9 bytes a second.
+// Converts bytes in microseconds to units of 1e9 bytes per second.
 double Gbs(double bytes, double us) {
   return bytes * 1e-3 / us;
 }
 
-// The calls that figures are taken from. Zero: not measured.
+// Looks up the calls from which figures are computed. Zero: not measured.
 class Times {
  public:
   explicit Times(const std::vector<Observation>& observations) : observations_(observations) {}
 
-  // Of the smallest, and of a large size.
+  // Return the time at the smallest size, and at a large size.
   double Small(CallKind kind, const char* algorithm) const { return Find(kind, algorithm, 0).us; }
   double Large(CallKind kind, const char* algorithm) const {
     return Find(kind, algorithm, kLargeBytes).us;
@@ -38,7 +38,7 @@ class Times {
   }
 
  private:
-  // The last size that is no larger than `bytes`, else the first.
+  // Returns the last size that is at most `bytes`, else the first.
   Observation Find(CallKind kind, const char* algorithm, int64_t bytes) const {
     Observation found;
     for (const Observation& one : observations_) {
@@ -57,7 +57,7 @@ class Times {
 
 void Set(double value, double* figure) {
   if (std::isfinite(value) && value > 0) {
-    // As many digits as are worth writing.
+    // More digits than these mean nothing.
     *figure = std::strtod(absl::StrFormat("%.3g", value).c_str(), nullptr);
   }
 }
@@ -69,15 +69,18 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   figures.from_traits = false;
   const int n = where.ranks;
   const double small = times.Small(CallKind::kSend, "");
-  // A hop more: a chain beside a star, or two steps beside one.
+  // The time of one more hop: the difference between a chain and a star, or between two steps and
+  // one.
   const double hop = n > 2 ? (times.Small(CallKind::kBroadcast, "ring") -
                               times.Small(CallKind::kBroadcast, "direct")) /
                                  (n - 2)
                            : times.Small(CallKind::kAllReduce, "two_step") -
                                  times.Small(CallKind::kAllReduce, "direct");
-  const double one = std::clamp(hop, small / 10, small);  // of a message alone, without the call
+  const double one = std::clamp(hop, small / 10, small);  // one message, without the cost of the
+                                                          // call
   Set(small - one, &figures.call_us);
-  // More messages to one rank at the same time. What two ranks do not show is taken for a quarter.
+  // The time of one more message to the same rank. Two ranks do not show it, so it is assumed to be
+  // a quarter of a hop.
   const double more =
       n > 2 ? (times.Small(CallKind::kGather, "direct") - small) / (n - 2) : one / 4;
   Set(std::clamp(more, one / 20, one / 4), &figures.message_us);
@@ -88,13 +91,15 @@ LinkFigures Measured(const Times& times, const TunedFor& where, int cores,
   Set(Gbs(static_cast<double>(times.LargeBytes(CallKind::kSend, "")),
           times.Large(CallKind::kSend, "") - small),
       &figures.gbs);
-  // All ranks to all others, at once: what crosses the memory of a host, or enters one.
+  // All ranks send to all others at once. Counts the bytes that cross the memory of a host, or
+  // enter one host.
   const double gathered = static_cast<double>(times.LargeBytes(CallKind::kAllGather, "direct"));
   const double together = times.Large(CallKind::kAllGather, "direct");
   Set(Gbs(gathered * (where.link >= Link::kFabricAcross ? 1.0 / n : 1) * (n - 1),
           together - times.Small(CallKind::kAllGather, "direct")),
       &figures.host_gbs);
-  // The same bytes, and combined: n operands and the result are touched, of two three.
+  // The same bytes, but combined: combining n operands accesses n + 1 buffers, against three for
+  // two operands.
   const double turns = where.crowded ? static_cast<double>(n) / cores : 1;
   Set(Gbs(gathered / n * (n + 1) / 3 * turns,
           times.Large(CallKind::kReduceScatter, "direct") - together),
@@ -106,7 +111,7 @@ int64_t Middle(int64_t a, int64_t b) {
   return std::llround(std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
 }
 
-// Lengthens the range before, if that ends where this begins.
+// Appends a range, or extends the last one if that ends where this begins.
 void Add(const MeasuredChoice& range, std::vector<MeasuredChoice>* ranges) {
   const Override& choice = range.choice;
   if (!ranges->empty()) {
@@ -120,8 +125,8 @@ void Add(const MeasuredChoice& range, std::vector<MeasuredChoice>* ranges) {
   ranges->push_back(range);
 }
 
-// Of one size, [begin, end): whether its fastest algorithm is one to choose against the least estimate, and a line of
-// the report.
+// Judges one size, the observations [begin, end): decides whether its fastest algorithm must be
+// chosen against the least estimate, and writes a line of the report.
 void Judge(const std::vector<Observation>& all, const std::vector<double>& estimates, size_t begin,
            size_t end, TuneResult* result) {
   const Case& of = all[begin].measured;
@@ -132,7 +137,7 @@ void Judge(const std::vector<Observation>& all, const std::vector<double>& estim
   }
   const size_t chosen = all[fastest].us * kWorth < all[least].us ? fastest : least;
   if (chosen != least) {
-    // To the middle between this size and its neighbours, as the eye sees it on a logarithmic scale.
+    // The range reaches to the geometric mean of this size and its neighbours.
     const bool first = begin == 0 || all[begin - 1].measured.collective != of.collective;
     const bool last = end == all.size() || all[end].measured.collective != of.collective;
     const int64_t low = first ? 0 : Middle(all[begin - 1].measured.bytes, of.bytes);
@@ -182,7 +187,7 @@ TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& wh
   result.where = where;
   result.figures = Measured(Times(observations), where, cores, from);
   FindRanges(observations, cores, &result);
-  // A link's line counts the ranks of a host.
+  // A line for a link counts the ranks per host.
   result.figures.where.ranks = where.link >= Link::kFabricAcross ? 1 : where.ranks;
   return result;
 }

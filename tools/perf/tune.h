@@ -1,5 +1,5 @@
-// entrain-perf --tune: from measured times of calls to the figures of links (lib/comm/tuning.h), and to the ranges
-// where the choice by these figures is not the fastest.
+// entrain-perf --tune: computes the figures of links (lib/comm/tuning.h) from measured times of
+// calls, and the ranges where the choice by these figures is not the fastest.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace entrain::perf {
 
-// What calls of one size took by one algorithm; null: a ping-pong, one message of it.
+// The time of calls of one size with one algorithm. Null: a ping-pong, of which `us` is the time of
+// one message.
 struct Observation {
   Case measured;
   const Algorithm* algorithm = nullptr;
@@ -21,18 +22,18 @@ struct Observation {
 
 struct TuneResult {
   LinkFigures figures;
-  TunedFor where;  // of the choices
+  TunedFor where;  // where the choices apply
   std::vector<MeasuredChoice> choices;
-  std::string report;  // lines of text: each size, what was measured, estimated and chosen
+  std::string report;  // lines of text, one per size: the measured, estimated and chosen algorithms
 };
 
-// Each figure from the times of a few calls that differ in what it prices; one that no call shows keeps its value in
-// `from`. Observations: sizes of one collective one after the other, ascending. All of one communicator, which `where`
-// and `cores` describe.
+// Computes each figure from the times of a few calls that differ in the cost of that figure. A
+// figure that no call shows keeps its value from `from`. `observations`: the sizes of one
+// collective after another, ascending, all of one communicator, which `where` and `cores` describe.
 TuneResult Tune(const std::vector<Observation>& observations, const TunedFor& where, int cores,
                 const LinkFigures& from);
 
-// `tuning`'s lines, with those for result.figures.where replaced.
+// Replaces the lines of `tuning` for result.figures.where.
 void Merge(const TuneResult& result, Tuning* tuning);
 
 }  // namespace entrain::perf

@@ -24,12 +24,12 @@
 namespace entrain::perf {
 namespace {
 
-// The best of several looks, far apart: what else the machine does comes and goes.
+// The best of several rounds, far apart in time, since other load on the machine comes and goes.
 constexpr int kRounds = 2;
 
 struct Measured {
   Observation observation;
-  size_t subject;  // the communicator that takes this algorithm
+  size_t subject;  // the communicator on which the library takes this algorithm
 };
 
 class Tuner {
@@ -45,7 +45,7 @@ class Tuner {
         const auto meeting,
         subjects_[0]->Meet(subjects_[0]->size() > cores_ ? Waiting::kYield : Waiting::kSpin));
     ENTRAIN_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Allocate(options_.max_bytes));
-    // Whether the file can be read and written is known before anything is measured.
+    // Checks that the file can be read and written before anything is measured.
     absl::Status status = subjects_[0]->rank() == 0 ? PrepareFile() : absl::OkStatus();
     for (int round = 0; round < kRounds && status.ok(); ++round) {
       status = Look(*meeting, buffers);
@@ -69,7 +69,7 @@ class Tuner {
     return absl::OkStatus();
   }
 
-  // Which lines of a tuning these ranks are, as the library itself says.
+  // Finds the lines of a tuning that apply to these ranks, from the library's own explanation.
   absl::Status FindPlace() {
     if (subjects_[0]->size() < 2) {
       return absl::InvalidArgumentError("--tune needs at least 2 ranks");
@@ -93,7 +93,7 @@ class Tuner {
     return absl::OkStatus();
   }
 
-  // What is measured, one algorithm of each collective a communicator.
+  // Lists the measurements, with one algorithm of each collective per communicator.
   absl::Status List() {
     std::map<size_t, std::string> overrides;
     for (const CallKind collective : kMeasured) {
@@ -137,7 +137,7 @@ class Tuner {
       for (; spec.rank < spec.size; ++spec.rank) {
         absl::StrAppend(&drawing, ToString(algorithm.build(spec, hosts)));
       }
-      // On few ranks many are the same.
+      // On few ranks many algorithms have equal schedules.
       if (std::find(drawn.begin(), drawn.end(), drawing) == drawn.end()) {
         algorithms.push_back(&algorithm);
         drawn.push_back(std::move(drawing));
@@ -192,7 +192,7 @@ class Tuner {
     return ErrnoStatus(errno, absl::StrCat("--tune: cannot write \"", options_.tune, "\""));
   }
 
-  // A reader finds the old file or the new one.
+  // A reader finds either the old file or the new one.
   absl::Status WriteWhole(const std::string& text) const {
     const std::string part = PartName();
     std::FILE* const file = std::fopen(part.c_str(), "we");
@@ -208,11 +208,11 @@ class Tuner {
   const RankPlace place_;
   entrain_runtime_t* const runtime_;
   const int number_;
-  std::vector<std::unique_ptr<EntrainSubject>> subjects_;  // the first takes what the library takes
+  std::vector<std::unique_ptr<EntrainSubject>> subjects_;  // the first uses the library's choices
   TunedFor where_;
   int cores_ = 1;
   std::vector<Measured> measured_;
-  Tuning tuning_;  // of rank 0: the file, or the library's own
+  Tuning tuning_;  // on rank 0: the file's, or the library's own
 };
 
 }  // namespace
