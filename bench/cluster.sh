@@ -77,7 +77,7 @@ up() {
   done
 }
 
-# A frame from node to node passes two pairs, and so does the answer.
+# A frame from node to node passes two of these pairs, and so does the answer.
 lengthen() {
   local pairs=() i
   for ((i = 0; i < nodes; ++i)); do pairs+=("near$i:far$i"); done
@@ -96,13 +96,14 @@ each_connection() { # RATE; commands for tc
   for ((class = 256; class < 512; ++class)); do
     printf 'class add dev eth0 parent 1:1 classid 1:%x htb rate %s burst %s\n' "$class" "$connection" "$burst"
   done
-  # Class 1:100 and the lower byte of (source port + destination port), of a packet without IP options.
+  # Class 1:100 and the lower byte of (source port + destination port), for a packet without IP
+  # options.
   echo 'filter add dev eth0 parent 1: prio 1 protocol ip bpf bytecode' \
     '"7,40 0 0 34,7 0 0 0,40 0 0 36,12 0 0 0,84 0 0 255,68 0 0 65792,22 0 0 0"'
 }
 
 shape() { # RATE
-  # What waits in a queue of tbf waits this long at most; slow links get more of it.
+  # A packet waits at most this long in a queue of tbf. Slow links get more time.
   local latency=50ms
   case $1 in *kbit | ?mbit | ??mbit | 100mbit) latency=200ms ;; esac
   for ((i = 0; i < nodes; ++i)); do

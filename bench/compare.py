@@ -29,13 +29,13 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MANY = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scatter,all_to_all,barrier,send_recv"
 FULL = {"collectives": MANY, "ranks": "2,4", "min_bytes": "8", "max_bytes": "32M", "factor": 4, "at_once": 4,
         "rounds": 3, "budget": 0.05}
-# Some four minutes on two cores.
+# Takes some four minutes on two cores.
 QUICK = {**FULL, "collectives": "all_reduce,reduce_scatter,all_gather,broadcast", "max_bytes": "16M", "factor": 64,
          "at_once": 5, "rounds": 2, "budget": 0.03}
 GLOO_HAS = tuple(MANY.split(","))
 FLOOR_HAS = ("all_reduce", "reduce_scatter", "all_gather", "send_recv")
-# Gloo's busy-polling pairs never give their core away: hopeless when ranks share cores. Here they also stop for ever in
-# large transfers.
+# Gloo's busy-polling pairs never yield, which makes them useless if ranks share cores. On this
+# machine they also hang in large transfers.
 GLOO_SYNC_MOST = 4 << 20
 BAD_USAGE = 2
 
@@ -111,7 +111,7 @@ def commands(options, collective, ranks, group):
         return words
 
     def peer(name, words, programs=1):
-        # The program ends itself in time; if it does not, it is ended.
+        # The program has a time limit of its own. If it does not end in time, it is killed.
         return Command(name, [*words, "--timeout", options.timeout], options.timeout * programs + 15)
 
     bench = {name: options.build / f"bench/{name}-bench" for name in ("floor", "openmpi", "mpich", "gloo")}

@@ -17,7 +17,7 @@ CURVES = [("Entrain shm", "C0-", lambda cell: tables.ours(cell, "shm")),
 def draw(lines, path):
     panels = tables.parts(lines)
     ranks = sorted({count for _, count in panels})
-    # A barrier has no size, hence no curve.
+    # A barrier has no size, so it has no curve.
     names = [name for name in dict.fromkeys(name for name, _ in panels) if name != "barrier"]
     if not names:
         return

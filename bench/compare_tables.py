@@ -8,9 +8,9 @@ import statistics
 OURS, FLOOR = "entrain", "floor"
 TRANSPORTS = ("shm", "tcp")
 FLOOR_OVER = "shm"
-EVEN = 1.05  # up to here a time counts as the same
+EVEN = 1.05  # up to this ratio two times count as equal
 FLOOR_GOAL = 1.15
-FAR = 2  # times the usual meeting
+FAR = 2  # times the usual time of a meeting
 COLUMNS = ["collective", "ranks", "bytes", "library", "transport", "algorithm", "rounds", "median_us", "fastest_us",
            "slowest_us", "p95_us", "algbw_gbs", "busbw_gbs"]
 
@@ -37,7 +37,7 @@ def cells(lines, collective, ranks):
     """bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm: one cell."""
     wanted = [line for line in measured(lines) if (line["collective"], line["ranks"]) == (collective, ranks)]
     every, good = by_size(wanted), by_size(near(wanted))
-    # Of a size, all are taken from good times or none is.
+    # Either all figures of a size are from good times, or all are of any time.
     return {size: good[size] if good.get(size, {}).keys() == cell.keys() else cell for size, cell in every.items()}
 
 

@@ -1,8 +1,9 @@
-// How long ranks take to create a communicator, and a small all_reduce on it: as a rank of any launcher, or of
-// cluster.sh. Each round makes a runtime, and with it every connection, anew. Rank 0 writes a line a round: the slowest
-// rank's time for entrain_comm_create_from_env, and that of the all_reduce, in milliseconds.
+// Measures how long ranks take to create a communicator, and to run a small all_reduce on it. Runs
+// as a rank of any launcher, or of cluster.sh. Each round makes a new runtime, and with it every
+// connection. Rank 0 writes one line per round: the slowest rank's time for
+// entrain_comm_create_from_env, and for the all_reduce, in milliseconds.
 //
-//   creation-bench [ROUNDS]
+//     creation-bench [ROUNDS]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -46,7 +47,8 @@ double Slowest(entrain_comm_t* comm, double mine) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 3;
-  // Ranks start at different times, and so does the store: by this one they begin each round together.
+  // Ranks and store start at different times. With this communicator all ranks begin each round
+  // together.
   entrain_comm_t* const first = Create(nullptr, "first");
   int32_t rank = 0;
   Check(entrain_comm_rank(first, &rank), "rank");

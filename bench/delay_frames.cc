@@ -1,11 +1,12 @@
-// Makes a way long where the kernel has no netem: forwards frames between pairs of network interfaces, both ways, each
-// frame so much later, in order. As root, in the interfaces' network namespace:
+// Delays a link where the kernel has no netem: forwards frames between pairs of network interfaces,
+// in both directions, each frame DELAY_US later and in order. Needs root, in the network namespace
+// of the interfaces:
 //
-//   delay-frames DELAY_US NEAR:FAR [NEAR:FAR...]
+//     delay-frames DELAY_US NEAR:FAR [NEAR:FAR...]
 //
-// Writes "ready" and a newline when it forwards; ends by a signal. Frames keep their offloads (segments and checksums
-// that the kernel has not made yet), so a large segment is one frame here. Each direction holds at most 64 MiB; what
-// comes beyond is lost, as in a full router.
+// Writes "ready" and a newline when it forwards. A signal ends it. Frames keep their offloads
+// (segments and checksums that the kernel has not made yet), so a large segment is one frame here.
+// Each direction holds at most 64 MiB; frames beyond that are lost, as in a full router.
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -42,7 +43,7 @@ int64_t NowNs() {
   std::exit(1);
 }
 
-// All frames that arrive at an interface, and no others.
+// Opens a socket that receives all frames that arrive at an interface, and no others.
 int Open(const std::string& interface) {
   const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) {
@@ -96,7 +97,8 @@ class Way {
   void Send(int64_t now_ns) {
     while (due_ns() <= now_ns) {
       const std::string& frame = frames_.front().bytes;
-      // A frame that the other interface does not take is lost: the interface is down, or its queue is full.
+      // If the other interface does not take the frame (it is down, or its queue is full), the
+      // frame is lost.
       (void)!send(to_, frame.data(), frame.size(), 0);
       held_ -= frame.size();
       frames_.pop_front();

@@ -1,5 +1,5 @@
-// device_bench: the kernels of a device beside its copies, in one run: bytes read and written a
-// second, and the share of what a copy from device memory to device memory moves.
+// device_bench: measures the kernels of a device and its copies in one run. Prints bytes read and
+// written per second, and their ratio to those of a copy within device memory.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -25,7 +25,7 @@ struct Options {
   int device = 0, rounds = 9, repeats = 20, mebibytes = 256;
 };
 
-// Arrays of the device, freed at the end.
+// Allocates arrays on the device, and frees them at its end.
 class Arrays {
  public:
   Arrays(Device& device, int64_t bytes) : device_(device), bytes_(bytes) {}
@@ -55,7 +55,7 @@ class Arrays {
 
 struct Case {
   std::string name;
-  int64_t arrays_moved;  // read or written, of `bytes` each
+  int64_t arrays_moved;  // arrays read or written, of `bytes` each
   std::function<absl::Status()> enqueue;
   std::vector<double> seconds;
 };
@@ -116,19 +116,27 @@ std::vector<Case> CasesOf(Device& device, const Arrays& x, int64_t bytes, Stream
     const double weights[] = {0.1, 0.2, 0.3, 0.4};
     k.combine_weighted(DType::kF32, x[0], in, weights, 4, count);
   });
-  kernel("combine_agreeing 4 f32", 5, [&k, &x, count] {  // each source is read twice
+  kernel("combine_agreeing 4 f32", 5, [&k, &x, count] {  // reads each source twice
     const void* const in[] = {x[1], x[2], x[3], x[4]};
     const double weights[] = {0.1, 0.2, 0.3, 0.4};
     k.combine_agreeing(Consensus::kSum, true, DType::kF32, x[0], in, weights, 4, count);
   });
-  kernel("cast bf16 and back", 3, [&k, &x, count] {  // twice one and a half
+  kernel("cast bf16 and back", 3, [&k, &x, count] {  // two casts of one and a half arrays each
     k.cast(x[0], DType::kBF16, x[1], DType::kF32, count);
     k.cast(x[1], DType::kF32, x[0], DType::kBF16, count);
   });
+  // All values are equal, which is the worst case: every pass counts every element.
+  cases.push_back({"keep_largest 1%",
+                   2,
+                   [&device, &x, count, stream] {
+                     return device.KeepLargest(DType::kF32, x[0], x[1], count, count / 100, stream,
+                                               Deadline::After(60 * kSecond));
+                   },
+                   {}});
   return cases;
 }
 
-// One turn of a case: `repeats` in a row, and their end.
+// Measures one round of a case: `repeats` runs in a row, and the wait for their end.
 absl::Status Measure(Device& device, StreamHandle stream, EventHandle done, int repeats,
                      Case& one) {
   KernelStream bound(device, stream);

@@ -1,9 +1,10 @@
-// endpoint_bench: one transport's endpoints between two cores, without engine, schedules or C API:
-// the time of one message one way (half of a round trip), and the rate of messages in a row.
+// endpoint_bench: measures one transport's endpoints between two cores, without engine, schedules
+// or C API: the time of one message in one direction (half of a round trip), and the rate of
+// messages in a row.
 //
 //   inproc       two threads of one process
 //   shm          two processes; large messages are read from the sender's memory
-//   shm-pushed   the same where reading is forbidden: everything goes through the rings
+//   shm-pushed   as shm, where reading is forbidden: everything goes through the rings
 //   tcp          two processes, over loopback
 #include <algorithm>
 #include <cerrno>
@@ -41,9 +42,9 @@
 namespace entrain::perf {
 namespace {
 
-constexpr int64_t kTimeLimitNs = 60 * kSecond;           // for one message
-constexpr int kWindow = 8;                               // messages under way in a row
-constexpr int kBursts = 31, kLongBursts = 5, kRows = 5;  // of which the median counts
+constexpr int64_t kPatienceNs = 60 * kSecond;            // for one message
+constexpr int kWindow = 8;                               // messages in flight in a row
+constexpr int kBursts = 31, kLongBursts = 5, kRows = 5;  // the median of these counts
 constexpr int kMostTrips = 2000, kLeastInRow = 16, kMostInRow = 20000;
 constexpr Context kContext = 1;
 constexpr char kPushed[] = "shm-pushed";
@@ -56,7 +57,7 @@ struct Options {
   std::string json;
 };
 
-// What side 0 tells side 1 to do next.
+// The next task, which side 0 sends to side 1.
 struct Order {
   enum Kind : int32_t { kPingPong, kInRow, kEnd };
   Kind kind = kEnd;
@@ -76,7 +77,7 @@ struct Transfer final : Completion {
   absl::Status status;
 };
 
-// One of the two. The line is a socket between them outside the transport.
+// One of the two sides. The line is a socket between them outside the transport.
 class Side final : public Events {
  public:
   Side(int me, int line) : me_(me), line_(line) {}
@@ -90,9 +91,9 @@ class Side final : public Events {
 
   absl::Status Tell(const Order& order) const;
   absl::StatusOr<Order> Hear() const;
-  // Both sides, with the same order. The nanoseconds that it took.
+  // Executes an order, which must be the same on both sides. Returns the nanoseconds.
   absl::StatusOr<int64_t> Do(const Order& order);
-  // Whether the last message that arrived is what the other side sends.
+  // Checks that the last message that arrived is the one that the other side sends.
   absl::Status Check(int64_t bytes) const;
 
   bool Accepts(Context) override { return true; }
@@ -179,7 +180,7 @@ absl::StatusOr<Order> Side::Hear() const {
 }
 
 absl::Status Side::Await(const Transfer& transfer) {
-  constexpr int kPollsPerLook = 1 << 16;  // at the clock
+  constexpr int kPollsPerLook = 1 << 16;  // polls between two looks at the clock
   Deadline end;
   for (int64_t i = 1; transfer.open; ++i) {
     transport_->Poll();
@@ -213,7 +214,7 @@ absl::Status Side::PingPong(const Order& order) {
   return absl::OkStatus();
 }
 
-// From side 0 to side 1; at the end one byte comes back.
+// Sends messages from side 0 to side 1; at the end side 1 returns one byte.
 absl::Status Side::InRow(const Order& order) {
   Transfer window[kWindow], last;
   for (int i = 0; i < order.messages + kWindow; ++i) {
@@ -248,7 +249,7 @@ struct Figures {
   double one_way_us = 0, least_us = 0, in_a_row_gbs = 0;
 };
 
-// Side 0: gives the orders.
+// Side 0, which gives the orders.
 class Leader {
  public:
   Leader(Side& side, const Options& options) : side_(side), budget_ns_(options.budget_s * 1e9) {}
@@ -278,7 +279,7 @@ class Leader {
   static int Fitting(double wanted, int least, int most) {
     return static_cast<int>(std::clamp<double>(wanted, least, most));
   }
-  // Nanoseconds a message.
+  // Returns the nanoseconds per message.
   absl::StatusOr<double> Do(const Order& order) {
     ENTRAIN_RETURN_IF_ERROR(side_.Tell(order));
     ENTRAIN_ASSIGN_OR_RETURN(const int64_t took, side_.Do(order));
@@ -348,7 +349,7 @@ int Say(const std::string& transport, const absl::Status& status) {
   return status.ok() ? 0 : 1;
 }
 
-// In a process of its own, since its threads are pinned.
+// Runs in a process of its own, since its threads are pinned.
 int Measure(const Options& options, const std::string& transport) {
   int line[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0) {
@@ -360,7 +361,7 @@ int Measure(const Options& options, const std::string& transport) {
     absl::Status followed;
     std::thread follower([&] {
       followed = Follow(options, transport, far.get());
-      far.Reset();  // the leader may wait for it
+      far.Reset();  // the leader may wait for this socket's end
     });
     const absl::Status led = Lead(options, transport, near.get());
     shutdown(near.get(), SHUT_RDWR);

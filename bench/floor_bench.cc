@@ -1,6 +1,7 @@
-// floor-bench: the data movement of four calls and nothing else, between processes of one machine: memcpy and a flag for what is
-// small, process_vm_readv for the rest. No queue, no checks, no code of the library. A target to hold Entrain against, not a peer.
-// Measured by the loop of entrain-perf: same checks of results, same columns, same JSON.
+// floor-bench: the data movement of four calls and nothing else, between processes of one machine:
+// memcpy and a flag for small messages, process_vm_readv for the others. It has no queue, no checks
+// and no code of the library. It is a bound for Entrain's figures, not a peer. The loop of
+// entrain-perf measures it, with the same checks of results, columns and JSON.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -32,22 +33,24 @@
 namespace entrain::perf {
 namespace {
 
-constexpr size_t kMostCopied = 16 << 10;  // of a rank's input: above, others read it where it lies
-constexpr size_t kPiece = 256 << 10;  // what is read and then summed, so that it stays in the cache
+constexpr size_t kMostCopied = 16 << 10;  // of a rank's input; the others read larger inputs in
+                                          // place
+constexpr size_t kPiece = 256 << 10;      // read and then summed at a time, so that it stays in the
+                                          // cache
 constexpr int kMostRanks = 64;
 
-// All ranks map this memory.
+// Memory that all ranks map.
 struct Shared {
   struct Rank {
-    // Of call c in slot c % 2. A rank writes call c + 2 when it has taken everybody's call c + 1, and that was written
-    // behind the reads of call c.
+    // Call c uses slot c % 2. A rank writes the data of call c + 2 when it has taken everybody's
+    // data of call c + 1, which the others wrote after they had read the data of call c.
     struct Slot {
       alignas(64) std::atomic<uint32_t> call;
       std::byte payload[kMostCopied];
     } slots[2];
-    alignas(64) std::atomic<uint32_t> step;  // of large calls: how far the rank is
+    alignas(64) std::atomic<uint32_t> step;  // of large calls: how many steps the rank has finished
     pid_t pid;
-    const float *in, *out;  // in its own memory
+    const float *in, *out;  // addresses in the rank's own memory
   };
   Rank ranks[kMostRanks];
 };
@@ -74,7 +77,7 @@ class Rank final : public Subject {
   std::string transport() const override { return "shm"; }
   std::string algorithm(const Case& /*measured*/) const override { return "floor"; }
 
-  // Others see the pointers behind the first step of a call.
+  // The first step of a call publishes the pointers to the other ranks.
   absl::Status Prepare(const Case& /*measured*/, void* in, void* out) override {
     shared_.ranks[rank_].in = static_cast<const float*>(in);
     shared_.ranks[rank_].out = static_cast<const float*>(out);
@@ -86,7 +89,7 @@ class Rank final : public Subject {
     auto* const target = static_cast<float*>(out);
     const auto count = static_cast<size_t>(measured.count);
     if (measured.collective == CallKind::kSend && Peer() >= ranks_) {
-      return absl::OkStatus();  // ranks 0 and 1, 2 and 3, ...; an odd one out has no peer
+      return absl::OkStatus();  // ranks 0 and 1, 2 and 3, ...; an odd last rank has no peer
     }
     if (Copied(measured)) {
       ++call_;
@@ -101,11 +104,12 @@ class Rank final : public Subject {
     return static_cast<size_t>(measured.in_count()) * sizeof(float) <= kMostCopied;
   }
   int Peer() const { return rank_ ^ 1; }
-  // The others, beginning with the next one, so that not all want the same one at once.
+  // Returns the other ranks, beginning with the next one, so that not all use the same rank at
+  // once.
   int Other(int step) const { return (rank_ + step) % ranks_; }
   static size_t At(int k, size_t part) { return static_cast<size_t>(k) * part; }
 
-  // Acquire: what the other rank wrote before it stored `value` is seen.
+  // Acquire: this rank sees what the other rank wrote before it stored `value`.
   void Await(const std::atomic<uint32_t>& flag, uint32_t value) const {
     while (static_cast<int32_t>(flag.load(std::memory_order_acquire) - value) < 0) {
       if (crowded_) {
@@ -156,7 +160,7 @@ class Rank final : public Subject {
     }
   }
 
-  // target = everybody's elements from `first` on, added in the order of ranks.
+  // target = all ranks' elements from `first` on, added in rank order.
   void SumSlots(const float* source, size_t first, float* target, size_t count) {
     const auto of = [&](int k) { return (k == rank_ ? source : Get(k)) + first; };
     Add(target, of(0), of(1), count);
@@ -167,7 +171,7 @@ class Rank final : public Subject {
 
   // ---- process_vm_readv ----
 
-  // Release: what this rank wrote may be read now, and what it has read be written.
+  // Release: other ranks may now read what this rank wrote, and write what it has read.
   void Tell() {
     shared_.ranks[rank_].step.store(++step_, std::memory_order_release);
   }
@@ -194,7 +198,7 @@ class Rank final : public Subject {
     return absl::OkStatus();
   }
 
-  // target = everybody's input from `first` on, added up.
+  // target = all ranks' inputs from `first` on, added up.
   absl::Status SumInputs(const float* source, size_t first, float* target, size_t count) {
     for (size_t done = 0; done < count; done += piece_.size()) {
       const size_t size = std::min(piece_.size(), count - done);
@@ -231,7 +235,7 @@ class Rank final : public Subject {
     return status;
   }
 
-  // Every rank sums a share, then reads the others' shares.
+  // Every rank sums one share, then reads the others' shares.
   absl::Status AllReduce(const float* source, float* target, size_t count) {
     const auto first = [&](int k) {
       return count * static_cast<size_t>(k) / static_cast<size_t>(ranks_);
@@ -246,8 +250,8 @@ class Rank final : public Subject {
     return status;
   }
 
-  // The lower rank tells that its message may be read; the upper one, once it has read that, that its own may; then the lower
-  // one that it has read.
+  // The lower rank says that its message may be read. The upper rank reads it and says that its own
+  // message may be read. The lower rank reads it and says so.
   absl::Status PingPong(float* target, size_t count) {
     const Shared::Rank& peer = shared_.ranks[Peer()];
     std::atomic<uint32_t>& own = shared_.ranks[rank_].step;
@@ -268,7 +272,7 @@ class Rank final : public Subject {
 
   Shared& shared_;
   const int rank_, ranks_;
-  const bool crowded_;  // ranks share cores: one that waits gives its core away
+  const bool crowded_;  // ranks share cores: a waiting rank yields
   std::vector<float> piece_;
   uint32_t call_ = 0, step_ = 0;
 };

@@ -29,7 +29,8 @@ namespace {
 
 constexpr void (*kSum)(void*, const void*, const void*, size_t) = &gloo::sum<float>;
 
-// A name that ends so uses Gloo's synchronous busy-polling pairs instead of its thread.
+// An algorithm whose name ends in "_sync" uses Gloo's synchronous busy-polling pairs instead of its
+// thread.
 bool BusyPolls(absl::string_view algorithm) {
   return absl::EndsWith(algorithm, "_sync");
 }
@@ -203,7 +204,7 @@ class GlooSubject final : public Subject {
     gloo::barrier(options);
   }
 
-  // As entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd one out does nothing.
+  // As in entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd last rank does nothing.
   void PingPong() {
     const int peer = rank_ ^ 1;
     if (peer >= size_) {

@@ -1,8 +1,8 @@
-// The kernel tables, measured: bytes read and written per second, in the first-level cache, in the
-// last one and in memory. Names are table/loop/type/elements. The line "memcpy" is what the machine
-// can do.
+// Measures the kernel tables: bytes read and written per second, in the first-level cache, in the
+// last-level cache and in memory. Names are table/loop/type/elements. The line "memcpy" shows the
+// limit of the machine.
 //
-//   kernel_bench --benchmark_filter=avx2/combine2
+//    kernel_bench --benchmark_filter=avx2/combine2
 #include <cstring>
 #include <functional>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kSizes[] = {1 << 12, 1 << 18, 1 << 25};  // bytes of one array
 
-// Arrays of one size whose values are small and not zero, in every float type.
+// Arrays of one size, with small values that are not zero in any float type.
 struct Arrays {
   explicit Arrays(int64_t bytes)
       : memory(5, std::vector<uint8_t>(static_cast<size_t>(bytes), 0x3c)) {}
@@ -27,7 +27,8 @@ struct Arrays {
   std::vector<std::vector<uint8_t>> memory;
 };
 
-// One loop over `count` elements of the arrays; moves `bytes_per_element` of memory for each.
+// One loop over `count` elements of the arrays. It moves `bytes_per_element` bytes of memory per
+// element.
 struct Loop {
   std::string name;
   int64_t element_bytes;
@@ -163,8 +164,8 @@ std::vector<Loop> LoopsOf(const Kernels& k) {
                                                      a.floats(2), a.floats(3), nullptr, nullptr},
                                                     n));
                    }});
-  // WSAM: to w + e, in both scalings; what both gradients make in its coupled form, and its
-  // decoupled step.
+  // WSAM: the ascent to w + e in both scalings, the combined gradient of the coupled form, and the
+  // step of the decoupled form.
   for (const bool adaptive : {false, true}) {
     loops.push_back({adaptive ? "wsam_ascend_adaptive" : "wsam_ascend", 4, 16,
                      [&k, adaptive](Arrays& a, int64_t n) {

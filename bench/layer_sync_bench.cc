@@ -1,18 +1,18 @@
-// layer_sync_bench: what EDiT's exchange of a layer takes, and how much of it the caller sees,
-// beside an all_reduce of the same bytes. One process a rank, under any launcher; --help has the
-// details. All in one run and in alternation:
+// layer_sync_bench: measures the time of EDiT's exchange of a layer, and how much of it the caller
+// sees, beside an all_reduce of the same bytes. One process per rank, under any launcher; --help
+// has the details. All are measured in one run and in alternation:
 //
 //   alone     all_reduces of a layer's shard across the replicas, one after the other: the bytes
 //             and nothing else
-//   by hand   the same with what an exchange must do around them as bare loops: norms of all
-//             layers, a gather of these, then layer by layer K2, the all_reduce, K3 (if it clips)
-//             and K4 of the kernel plan (docs/training.md)
-//   sync      a whole exchange (begin_forward, wait_layer of every layer) without any compute, by
+//   by hand   alone, and the other work of an exchange as bare loops: norms of all layers, a
+//             gather of these, then layer by layer K2, the all_reduce, K3 (if it clips) and K4 of
+//             the kernel plan (docs/training.md)
+//   sync      a whole exchange (begin_forward, wait_layer of every layer) without any compute, per
 //             layer
-//   exposed   the same exchange with compute between the layers that takes longer than sync; what
-//             begin_forward and wait_layer keep the caller: for the first layer, which nothing can
-//             hide, and for each of the others
-//   slower    the compute itself, beside what it takes alone
+//   exposed   the same exchange with compute between the layers that takes longer than sync: the
+//             time that the caller spends in begin_forward and wait_layer, for the first layer,
+//             which nothing can hide, and for each of the others
+//   slower    the compute during the exchange, relative to its time alone
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -51,11 +51,12 @@ struct Options {
   std::vector<int64_t> bytes;  // of a rank's shard of a layer
   std::vector<int> prefetch;
   int shards = 1, layers = 8, calls = 5;
-  double longer = 1.5;  // compute beside sync
+  double longer = 1.5;  // time of the compute relative to sync
   bool spins = true;
 };
 
-// Arithmetic in registers, as long on all ranks; or sleep, as while an accelerator computes.
+// Arithmetic in registers, equally long on all ranks, or sleep, which stands for an accelerator
+// that computes.
 class Compute {
  public:
   explicit Compute(bool spins) : spins_(spins) {}
@@ -80,7 +81,7 @@ class Compute {
       return;
     }
     int64_t rounds = rounds_;
-    __asm__ volatile("" : "+r"(rounds));  // or equal calls would be made one
+    __asm__ volatile("" : "+r"(rounds));  // keeps the compiler from merging equal calls
     double a = 1.0, b = 1.1;
     for (int64_t i = 0; i < rounds; ++i) {
       a = a * 0.9999995 + 1e-7;
@@ -96,7 +97,7 @@ class Compute {
   volatile double sink_ = 0;
 };
 
-// Seconds of the slowest rank, a layer each but for `first`; by call.
+// Seconds of the slowest rank, by call; per layer, except `first`.
 struct Times {
   std::vector<double> alone, by_hand, sync, compute, first, later, beside;
 };
@@ -107,7 +108,7 @@ struct Row {
   int64_t bytes;
   double alone = 0, by_hand = 0, sync = 0, compute = 0, first = 0;  // seconds
   double exposed = 0, slower = 0;                                   // shares
-  uint64_t sent = 0;                                                // a layer, across replicas
+  uint64_t sent = 0;                                                // per layer, across replicas
 };
 
 class Meter {
@@ -138,7 +139,7 @@ class Meter {
     for (int i = 0; i < options_.calls; ++i) {
       ENTRAIN_RETURN_IF_ERROR(Round(&compute_));
     }
-    // Twice a round: without and with compute.
+    // Each round has two exchanges: without and with compute.
     row_.sent =
         (edit_.bytes_sent() - before) / static_cast<uint64_t>(2 * options_.calls * options_.layers);
     ENTRAIN_RETURN_IF_ERROR(edit_.Check());

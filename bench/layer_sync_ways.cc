@@ -58,7 +58,7 @@ constexpr Variant kVariants[] = {
     {"gta-sparse", "gta, the 5 % of the largest magnitude", SetSparse},
 };
 
-// In [-1, 1), cheap, different in each replica and round.
+// Returns a number in [-1, 1), cheap to compute, different for each replica and round.
 float Drift(int64_t element, int replica, int round) {
   const uint32_t x = (static_cast<uint32_t>(element) + 1) * 2654435761u +
                      static_cast<uint32_t>(97 * replica + round) * 40503u;
@@ -102,7 +102,7 @@ void PinToOwnCore() {
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
   });
   if (launch.ok()) {
-    PinToCore(launch->rank);  // the library's threads too
+    PinToCore(launch->rank);  // before the library starts its threads, so that these are pinned too
   }
 }
 
@@ -321,7 +321,7 @@ absl::Status Edit::Create() {
   entrain_edit_t* edit = nullptr;
   ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_create(ranks_.mesh(), &config, &edit)));
   edit_.reset(edit);
-  int32_t syncing = 0;  // makes the anchors
+  int32_t syncing = 0;  // the first exchange makes the anchors
   ENTRAIN_RETURN_IF_ERROR(FromC(entrain_edit_begin_forward(edit, 1, 1, &syncing)));
   return End();
 }

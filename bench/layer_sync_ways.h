@@ -1,5 +1,5 @@
-// The ways that layer_sync_bench compares: all_reduces alone, the arithmetic of an exchange by
-// hand, and EDiT's own through the C API. Collective over the ranks; one thread.
+// The contenders of layer_sync_bench: all_reduces alone, the arithmetic of an exchange written by
+// hand, and EDiT itself through the C API. Collective over the ranks; one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ namespace entrain::perf {
 double Now();  // seconds
 absl::StatusOr<RuntimePtr> MakeRuntime(const std::string& transports);
 absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime);
-// By the launcher's number of this rank.
+// Pins the thread to a core by the launcher's number of this rank.
 void PinToOwnCore();
 
-// Options of EDiT under a name.
+// Options of EDiT, with a name.
 struct Variant {
   const char* name;
   const char* what;
   void (*set)(entrain_edit_config_t& config);
 };
-const Variant* FindVariant(absl::string_view name);  // null: there is none
+const Variant* FindVariant(absl::string_view name);  // null: no such variant
 std::string VariantNames();
 std::string DescribeVariants();
 
-// The mesh, and its parts.
+// The mesh, and its communicators.
 class Ranks {
  public:
   static absl::StatusOr<Ranks> Create(entrain_comm_t* comm, int shards);
   entrain_mesh_t* mesh() const { return mesh_.get(); }
   entrain_comm_t* sync() const { return sync_; }    // across replicas
-  entrain_comm_t* model() const { return model_; }  // within one; null: of one rank
+  entrain_comm_t* model() const { return model_; }  // within one replica; null if that is one rank
   int replicas = 0, shards = 0, replica = 0, rank = 0;
 
  private:
@@ -52,14 +52,14 @@ class Ranks {
 
 struct Shape {
   int layers;
-  int64_t count;  // f32 of a rank's shard of a layer
+  int64_t count;  // f32 elements of a rank's shard of a layer
   int shards;
 };
 
 class Way {
  public:
   virtual ~Way() = default;
-  // Makes up what is exchanged; not part of what is measured.
+  // Writes new data for the exchange. Not part of the measurement.
   virtual void Refill() = 0;
   virtual absl::Status Run() = 0;
 };
@@ -98,7 +98,7 @@ class ByHand final : public Way {
   const Kernels& kernels_ = BestKernels();
   entrain_edit_config_t config_;
   std::unique_ptr<entrain_reduction_t, Destroy>
-      reduction_;  // null: a sum of what was weighed before
+      reduction_;  // null: a sum of values that were weighted before
   std::vector<Layer> layers_;
   std::vector<float> delta_;
   double weight_ = 1;
@@ -111,12 +111,12 @@ class Edit final : public Way {
   absl::Status Create();
   void Refill() override;
   absl::Status Run() override;
-  // The parts of Run.
+  // The two parts of Run.
   absl::Status Begin();
   absl::Status Wait(int layer);
   absl::Status End();
   uint64_t bytes_sent() const;  // across replicas
-  // That every exchange took place, and nobody was rejected.
+  // Checks that every exchange took place, and that no replica was rejected.
   absl::Status Check() const;
 
  private:

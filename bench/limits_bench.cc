@@ -1,6 +1,6 @@
-// limits_bench: what this machine gives at most, for a collective's figures to be held against:
-// copies, sums, memory that two processes map, the kernel's copy between them, a line going from
-// core to core, TCP over loopback. Bandwidths are of bytes delivered.
+// limits_bench: measures the limits of this machine, with which a collective's figures can be
+// compared: copies, sums, memory that two processes map, the kernel's copy between them, a cache
+// line that moves from core to core, TCP over loopback. Bandwidths count delivered bytes.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -39,7 +39,7 @@
 namespace entrain::perf {
 namespace {
 
-constexpr unsigned kSecondsEach = 60;  // then a process of a measurement is killed
+constexpr unsigned kSecondsEach = 60;  // after this time a process of a measurement is killed
 constexpr int kSmallCalls = 50000;
 
 struct Options {
@@ -73,7 +73,7 @@ std::byte* Map(size_t bytes, int flags) {
   return static_cast<std::byte*>(memory);
 }
 
-// What the two processes of a measurement share.
+// The memory that the two processes of a measurement share.
 struct Shared {
   struct alignas(64) Side {
     std::atomic<uint32_t> step, ball;
@@ -89,14 +89,14 @@ class Pair {
     own_.pid = getpid();
   }
   pid_t peer() const { return other_.pid; }
-  // Release and acquire: what each wrote before is seen by the other.
+  // Release and acquire: each process sees what the other wrote before.
   void Meet() {
     own_.step.store(++step_, std::memory_order_release);
     while (static_cast<int32_t>(other_.step.load(std::memory_order_acquire) - step_) < 0) {
       Pause();
     }
   }
-  // Gives the ball away and waits until it is back; the one that begins has it.
+  // Passes the ball and waits until it is back. The process that begins has the ball.
   void Serve(uint32_t turn) {
     own_.ball.store(turn, std::memory_order_release);
     while (other_.ball.load(std::memory_order_acquire) != turn) {
@@ -115,7 +115,7 @@ class Pair {
   uint32_t step_ = 0;
 };
 
-// Runs body(me, pair) in `count` processes with a core each; what each returned.
+// Runs body(me, pair) in `count` processes with a core each. Returns their results.
 std::vector<double> RunOn(int count, const std::function<double(int, Pair&)>& body) {
   auto* const shared = new (Map(sizeof(Shared), MAP_SHARED)) Shared;
   std::vector<pid_t> pids;
@@ -176,10 +176,10 @@ class Limits {
   void Tcp();
 
  private:
-  // `measure` is called options_.repeats times. What is not in GB/s is a time.
+  // Calls `measure` options_.repeats times and prints a row. A unit other than GB/s is a time.
   void Row(const char* name, int64_t bytes, const char* unit,
            const std::function<double()>& measure);
-  // GB/s of `bytes` a call of `once`.
+  // Returns the GB/s of calls of `once` that move `bytes` each.
   double Rate(int64_t bytes, const std::function<void()>& once) const;
 
   const Options& options_;
@@ -220,7 +220,7 @@ double Limits::Rate(int64_t bytes, const std::function<void()>& once) const {
 }
 
 #if defined(__x86_64__)
-// Stores that do not read the line first, nor leave it in the cache.
+// Stores that neither read the line first nor leave it in the cache.
 __attribute__((target("avx"))) void SumPastCache(float* c, const float* a, const float* b,
                                                  size_t count) {
   for (size_t i = 0; i < count; i += 8) {
@@ -260,13 +260,13 @@ void Limits::Memory(int64_t bytes) {
 #endif
 }
 
-// Inputs and results of both ranks are mapped by both: each sums half, and copies the other half.
+// Both processes map the inputs and results of both. Each sums one half, and copies the other half.
 void Limits::Mapped(int64_t bytes) {
   const size_t size = static_cast<size_t>(bytes), half = size / 2;
   Row("all_reduce of 2 ranks, all buffers mapped", bytes, "GB/s", [&] {
     std::byte* const in[2] = {Map(size, MAP_SHARED), Map(size, MAP_SHARED)};
     std::byte* const out[2] = {Map(size, MAP_SHARED), Map(size, MAP_SHARED)};
-    // As many calls on both sides, hence from a guess.
+    // Computed from an estimate, since both processes must make equally many calls.
     const int calls =
         std::max(3, static_cast<int>(options_.budget_s * 6e9 / static_cast<double>(bytes)));
     const double rate = RunOn(2, [&](int me, Pair& pair) {
@@ -293,7 +293,7 @@ void Limits::Mapped(int64_t bytes) {
 void Limits::KernelCopy(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   const auto measure = [&](bool both) {
-    // Private to each process, at one address.
+    // Private to each process, at the same address.
     std::byte *const source = Map(size, MAP_PRIVATE), *const target = Map(size, MAP_PRIVATE);
     const std::vector<double> rates = RunOn(2, [&](int me, Pair& pair) {
       std::memset(source, me + 1, size);
@@ -333,7 +333,7 @@ void Limits::Line() {
   });
 }
 
-// Two connected sockets of loopback, which do not block.
+// Connects two non-blocking sockets over loopback.
 void Connect(int ends[2]) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -354,7 +354,7 @@ void Connect(int ends[2]) {
   }
 }
 
-// Sends and receives that many bytes at once, in pieces, looking all the time.
+// Sends and receives that many bytes at the same time, in pieces, by polling.
 void Exchange(int socket, std::byte* memory, size_t piece, size_t out, size_t in) {
   while (out > 0 || in > 0) {
     const ssize_t sent = out > 0 ? send(socket, memory, std::min(out, piece), MSG_NOSIGNAL) : 0;

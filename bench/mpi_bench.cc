@@ -1,5 +1,5 @@
-// openmpi-bench, mpich-bench: an MPI's collectives, over shared memory or TCP loopback. Built once
-// with each MPI that is installed; --help has the details.
+// openmpi-bench, mpich-bench: measure an MPI's collectives over shared memory or TCP loopback.
+// Built once with each installed MPI; --help has the details.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <climits>
@@ -115,7 +115,7 @@ class MpiSubject final : public Subject {
   MpiSubject(std::string algorithm, int rank, int size)
       : algorithm_(std::move(algorithm)), rank_(rank), size_(size) {}
 
-  // As entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd one out does nothing.
+  // As in entrain-perf: ranks 0 and 1, 2 and 3, ...; an odd last rank does nothing.
   absl::Status PingPong(int count, const void* in, void* out) const {
     const int peer = rank_ ^ 1;
     if (peer >= size_) {
@@ -152,8 +152,7 @@ class Mpi final : public Peer {
   }
 };
 
-// Ranks are pinned by the common program, not by the MPI. Where they share cores, a waiting rank
-// gives its core away.
+// The common program pins the ranks, not the MPI. If ranks share cores, a waiting rank yields.
 #if defined(OPEN_MPI)
 
 std::vector<std::string> Mpi::Algorithms(CallKind) const {

@@ -1,15 +1,16 @@
-// overlap_bench: how much of a collective hides behind compute on the thread that started it, with no
-// call into the library in between, and how much the compute is slowed down. One process a rank,
-// under any launcher. --help has the details.
+// overlap_bench: measures how much of a collective hides behind compute on the thread that started
+// it, with no call into the library in between, and how much it slows the compute down. One process
+// per rank, under any launcher. --help has the details.
 //
 //   alone      start, wait
-//   compute    a loop in registers that takes as long as that
+//   compute    a loop in registers that takes as long as `alone`
 //   together   start, the same loop, wait
-//   hidden     (alone + compute - together) / the shorter of the two: 1 is all of it
-//   slow-down  the loop's own time while together, beside its time alone
+//   hidden     (alone + compute - together) / the shorter of the two: 1 means all of it
+//   slow-down  the time of the loop in `together`, relative to its time alone
 //
-// Beside it, in the same run and in alternation, the least that can be done: a thread that sends and
-// one that receives, over TCP sockets around a ring, as many bytes as the collective's ring moves.
+// In the same run and in alternation it measures the least possible work: one thread that sends and
+// one that receives, over TCP sockets around a ring, the same number of bytes as the collective's
+// ring moves.
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -51,11 +52,11 @@
 namespace entrain::perf {
 namespace {
 
-constexpr int64_t kTimeoutNs = 60 * kSecond;  // of everything that waits for another rank
+constexpr int64_t kTimeoutNs = 60 * kSecond;  // for each wait for another rank
 constexpr int kWarmCalls = 5, kEstimates = 7;
 constexpr int64_t kLeastRounds = 1000;
 constexpr double kWarmSeconds = 0.3;
-constexpr size_t kPiece = 256 << 10;  // of what the bare exchange hands to its sockets
+constexpr size_t kPiece = 256 << 10;  // bytes per call of a socket in the bare exchange
 
 struct Options {
   std::string transport = "tcp", json;
@@ -67,7 +68,7 @@ double Now() {
   return static_cast<double>(Clock::Real().Now()) * 1e-9;
 }
 
-// Something that can be started, left alone and waited for.
+// An exchange that can be started, left alone and waited for.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -154,7 +155,8 @@ class Bare final : public Exchange {
   absl::Status sent_, received_;
 };
 
-// The store's host: the address from which it is reached is one that the other ranks reach.
+// Returns the store's host. The address from which this rank reaches the host is one that the other
+// ranks can reach.
 std::string HostOf(const std::string& store_url) {
   absl::string_view text = store_url;
   const auto where =
@@ -162,7 +164,7 @@ std::string HostOf(const std::string& store_url) {
   return where.ok() ? where->host : "";
 }
 
-// This rank's sockets to the next rank and from the previous one.
+// Connects this rank to the next rank and the previous one by sockets.
 absl::StatusOr<std::unique_ptr<Exchange>> MakeBare(const EntrainSubject& subject,
                                                    const std::string& store_url, int64_t bytes) {
   const Stop stop{Deadline::After(kTimeoutNs)};
@@ -184,16 +186,16 @@ absl::StatusOr<std::unique_ptr<Exchange>> MakeBare(const EntrainSubject& subject
   ENTRAIN_ASSIGN_OR_RETURN(Fd in, Accept(listener.fd.get()));
   const timeval time_limit{kTimeoutNs / kSecond, 0};
   for (const int one : {out.get(), in.get()}) {
-    fcntl(one, F_SETFL, 0);  // blocks from here on
-    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &time_limit, sizeof(time_limit));
-    setsockopt(one, SOL_SOCKET, SO_SNDTIMEO, &time_limit, sizeof(time_limit));
+    fcntl(one, F_SETFL, 0);  // makes it blocking
+    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(one, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   }
   return std::make_unique<Bare>(std::move(out), std::move(in), bytes);
 }
 
 // Arithmetic in registers; touches no memory.
 double Compute(int64_t rounds) {
-  __asm__ volatile("" : "+r"(rounds));  // or equal calls would be made one
+  __asm__ volatile("" : "+r"(rounds));  // keeps the compiler from merging equal calls
   double a = 1.0, b = 1.1, c = 0.9, d = 1.05;
   for (int64_t i = 0; i < rounds; ++i) {
     a = a * 0.9999995 + 1e-7;
@@ -204,7 +206,7 @@ double Compute(int64_t rounds) {
   return a + b + c + d;
 }
 
-// Seconds of the slowest rank, one a call.
+// Seconds of the slowest rank, by call.
 struct Times {
   std::vector<double> alone, compute, together, inside;
 };
@@ -213,9 +215,9 @@ class Meter {
  public:
   Meter(Meeting& meeting, Exchange& exchange) : meeting_(meeting), exchange_(exchange) {}
 
-  // Finds the amount of compute that takes as long as the exchange.
+  // Finds the number of compute rounds that take as long as the exchange.
   absl::Status Prepare() {
-    double warm = 0;  // connections take a while to find their windows
+    double warm = 0;  // connections need time to grow their windows
     for (int i = 0; i < kWarmCalls || warm < kWarmSeconds; ++i) {
       ENTRAIN_ASSIGN_OR_RETURN(const double took, Alone());
       warm += took;
@@ -227,7 +229,7 @@ class Meter {
     }
     rounds_ = kLeastRounds;
     for (int i = 0; i < kEstimates;
-         ++i) {  // each from the last: long loops are not like short ones
+         ++i) {  // each estimate uses the last, since long loops differ from short ones
       ENTRAIN_ASSIGN_OR_RETURN(const double took, ComputeAlone());
       rounds_ = std::max(kLeastRounds,
                          static_cast<int64_t>(static_cast<double>(rounds_) * Median(alone) / took));
@@ -279,7 +281,7 @@ class Meter {
 
   Meeting& meeting_;
   Exchange& exchange_;
-  int64_t rounds_ = 0;  // the same on all ranks: made of what the slowest took
+  int64_t rounds_ = 0;  // equal on all ranks: computed from the slowest rank's times
   volatile double sink_ = 0;
   Times times_;
 };
@@ -332,7 +334,7 @@ absl::StatusOr<CommPtr> MakeComm(entrain_runtime_t* runtime) {
   return CommPtr(comm);
 }
 
-// Bytes that a ring moves over each link.
+// Returns the bytes that a ring moves over each link.
 int64_t RingBytes(const Case& measured) {
   const int64_t part = measured.bytes / measured.ranks * (measured.ranks - 1);
   return measured.collective == CallKind::kAllReduce ? 2 * part : part;
@@ -432,7 +434,7 @@ int Main(int argc, char** argv) {
     status = launch.status();
     if (status.ok()) {
       if (!no_pin) {
-        PinToCore(launch->rank);  // the library's threads and the bare ones too
+        PinToCore(launch->rank);  // pins the library's threads and the bare ones too
       }
       status = MeasureAll(options, *launch);
     }

@@ -41,7 +41,7 @@ const PageStore::Entry* PageStore::Find(const std::string& key) const {
   const size_t taken = page_->taken.load(std::memory_order_relaxed);
   for (size_t i = 0; i < taken && i < kEntries; ++i) {
     const Entry& entry = page_->entries[i];
-    // Acquire: pairs with the release in set(), behind which key and value lie.
+    // Acquire: pairs with the release in set(), which publishes key and value.
     if (entry.set.load(std::memory_order_acquire) && key == entry.key) {
       return &entry;
     }

@@ -1,4 +1,5 @@
-// Gloo's rendezvous store in memory that forked ranks share: nothing to clean up.
+// Gloo's rendezvous store in memory that forked ranks share, so that nothing needs to be cleaned
+// up.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,7 @@
 
 namespace entrain::perf {
 
-// Made before the ranks are forked. Keys are set once and never removed.
+// Must be made before the ranks are forked. Each key is set once and never removed.
 class PageStore final : public gloo::rendezvous::Store {
  public:
   PageStore();

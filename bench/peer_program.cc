@@ -30,7 +30,7 @@ namespace entrain::perf {
 namespace {
 
 constexpr int kFailed = 1, kBadUsage = 2, kTimedOut = 124;
-constexpr int64_t kGraceNs = 3 * kSecond;  // for a launcher to end its ranks
+constexpr int64_t kGraceNs = 3 * kSecond;  // time for a launcher to end its ranks
 
 struct Options {
   Case like;
@@ -41,7 +41,7 @@ struct Options {
   int timeout_s = 60;
   std::string json;
   bool append = false;
-  std::string page;  // of a launched rank: where the others are met
+  std::string page;  // a launched rank: the page where it meets the others
 };
 
 class Program {
@@ -49,7 +49,7 @@ class Program {
   Program(Peer& peer, const Options& options, std::vector<std::string> command)
       : peer_(peer), options_(options), command_(std::move(command)) {}
 
-  // An algorithm that fails does not keep the others from being measured.
+  // If one algorithm fails, the others are still measured.
   int RunAll() {
     sigemptyset(&child_);
     sigaddset(&child_, SIGCHLD);
@@ -84,7 +84,7 @@ class Program {
     if (peer_.HasThreads(algorithm)) {
       waiting = Waiting::kSleep;
     } else {
-      PinToCore(rank);  // before the library starts anything that should be there too
+      PinToCore(rank);  // before the library starts threads, so that these are pinned too
     }
     const auto meeting = page.Join(rank, waiting, nullptr);
     ENTRAIN_ASSIGN_OR_RETURN(const Report report,
@@ -99,7 +99,7 @@ class Program {
     }
     const absl::Status status = MeasureCases(*subject, *meeting, report, cases, buffers);
     if (!status.ok()) {
-      (void)subject.release();  // its end may wait for the others; the process ends now
+      (void)subject.release();  // its destructor could wait for other ranks; the process ends now
     }
     return status;
   }
@@ -148,7 +148,7 @@ class Program {
         if (pid == 0) {
           const int code = RunRank(algorithm, rank, *page);
           std::fflush(nullptr);
-          _exit(code);  // the parent's state is not the rank's to end
+          _exit(code);  // without destructors, since the rank must not end the parent's state
         }
         started.push_back(pid);
       }
@@ -164,7 +164,7 @@ class Program {
   pid_t Launch(std::vector<std::string> command, const std::string& algorithm,
                const std::string& page) const {
     command.insert(command.end(), command_.begin(), command_.end());
-    // Behind the options that were given: of two, the last counts.
+    // After the options of the user, because the last of two equal options counts.
     command.insert(command.end(), {"--algorithm", algorithm, "--page", page});
     std::vector<char*> pointers;
     for (std::string& word : command) {
@@ -183,8 +183,8 @@ class Program {
     return pid;
   }
 
-  // 0 when all ends well. Otherwise, and when the time is up, the others are ended: ranks at once, a
-  // launcher by asking it first.
+  // Returns 0 if all processes succeed. Otherwise, or when the time is up, ends the others: ranks
+  // at once, a launcher by a request first.
   int WaitForAll(const std::vector<pid_t>& started, bool launcher) const {
     Deadline end = Deadline::After(options_.timeout_s * kSecond);
     int code = 0, signal = launcher ? SIGTERM : SIGKILL;
@@ -210,7 +210,7 @@ class Program {
 
   Peer& peer_;
   const Options& options_;
-  const std::vector<std::string> command_;  // this program's own
+  const std::vector<std::string> command_;  // this program's own command line
   sigset_t child_{};
 };
 

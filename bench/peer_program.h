@@ -1,5 +1,6 @@
-// What the programs that measure others have in common: options, ranks as processes with a time
-// limit, every size by the loop of entrain-perf. A library, or bare hand-written code, is one Peer.
+// The common part of the programs that measure other libraries: options, ranks as processes with a
+// time limit, and the loop of entrain-perf over all sizes. A Peer is one library, or hand-written
+// code.
 #pragma once
 
 #include <memory>
@@ -17,29 +18,31 @@ class Peer {
  public:
   virtual ~Peer() = default;
   virtual const char* name() const = 0;   // "gloo-bench"
-  virtual const char* about() const = 0;  // for --help
-  // Beside those that all have.
+  virtual const char* about() const = 0;  // text for --help
+  // Adds options to those that all peers have.
   virtual void AddOptions(CommandLine& /*line*/) {}
-  // The ways in which it can do this, each measured for itself; none: it cannot.
+  // Returns the algorithms for this collective, each of which is measured separately; none: the
+  // peer does not have the collective.
   virtual std::vector<std::string> Algorithms(CallKind collective) const = 0;
-  // Whether it has threads of its own, which want the cores: then ranks are not pinned, and sleep
-  // between calls instead of spinning.
+  // Returns true if the peer has threads of its own that need the cores. Ranks are then not pinned,
+  // and sleep between calls instead of spinning.
   virtual bool HasThreads(const std::string& /*algorithm*/) const { return false; }
-  // In the starting process, before the ranks of one algorithm are.
+  // Called in the starting process before the ranks of one algorithm start.
   virtual void BeforeRanks(int /*ranks*/) {}
-  // The command that starts `ranks` times what follows it; none: ranks are forked.
+  // Returns the command that starts `ranks` copies of the command after it; empty: ranks are
+  // forked.
   virtual std::vector<std::string> Launcher(const std::string& /*algorithm*/, int /*ranks*/) const {
     return {};
   }
-  // Of a rank that the launcher started.
+  // Returns the number of a rank that the launcher started; -1: another process.
   virtual int LaunchedRank() const { return -1; }
-  // In the rank's process.
+  // Called in the rank's process. Returns the subject for the loop.
   virtual absl::StatusOr<std::unique_ptr<Subject>> Join(const std::string& algorithm, int rank,
                                                         int ranks) = 0;
 };
 
-// The program's main. Exit code: 0 when all was measured and right, 124 when the time was up, 2 for
-// wrong options, otherwise 1.
+// The program's main. Returns the exit code: 0 if everything was measured and right, 124 if the
+// time was up, 2 for wrong options, otherwise 1.
 int RunPeer(Peer& peer, int argc, char** argv);
 
 }  // namespace entrain::perf

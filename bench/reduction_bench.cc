@@ -1,6 +1,7 @@
-// reduction_bench: weighted and task-arithmetic (GTA) all_reduces beside a plain sum of the same vector, and beside what
-// has the GTA without them: three all_reduces (votes, divisors, values) with loops in between. One process a rank, under
-// any launcher; all in one run, in alternation; time of the slowest rank, and bytes that a rank sent.
+// reduction_bench: measures weighted and task-arithmetic (GTA) all_reduces, a plain sum of the same
+// vector, and the GTA as programs without this library compute it: three all_reduces (votes,
+// divisors, values) with loops in between. One process per rank, under any launcher; all in one
+// run, in alternation. Prints the slowest rank's time, and the bytes that a rank sent.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,7 @@ double Now() {
   return static_cast<double>(Clock::Real().Now()) * 1e-9;
 }
 
-// One way to reduce `in` to `out`, and what it took.
+// One way to reduce `in` to `out`, and its figures.
 struct Way {
   std::string name;
   std::function<absl::Status()> run;
@@ -72,7 +73,7 @@ class Bench {
   absl::Status Run() {
     ENTRAIN_RETURN_IF_ERROR(AddWays());
     ENTRAIN_RETURN_IF_ERROR(CheckAgainstThree());
-    for (int call = 0; call <= options_.calls; ++call) {  // the first is to warm up
+    for (int call = 0; call <= options_.calls; ++call) {  // the first is a warm-up
       for (Way& way : ways_) {
         ENTRAIN_RETURN_IF_ERROR(Time(way));
       }
@@ -142,7 +143,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // As the published code does it: the sum elects; who agrees sends its weight, then its value.
+  // The method of the published code: the sum elects the signs; each rank that agrees sends its
+  // weight, then its value.
   absl::Status ThreeSums() {
     const auto weight = static_cast<float>(weights_[static_cast<size_t>(rank_)]);
     for (size_t i = 0; i < in_.size(); ++i) {
@@ -162,7 +164,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // The two ways to the same result have it, but for elections that rounding decides.
+  // Both ways have the same result, except for elections that rounding decides.
   absl::Status CheckAgainstThree() {
     const auto find = [&](const char* name) {
       return std::find_if(ways_.begin(), ways_.end(), [&](const Way& w) { return w.name == name; });

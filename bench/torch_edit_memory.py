@@ -55,7 +55,7 @@ def train(args):
     mesh = init_device_mesh("cpu", (comm.size // 2, 2), mesh_dim_names=("sync", "shard"))["shard"]
     text = torch.randint(0, 256, (100_000,), dtype=torch.uint8)
     generator = torch.Generator().manual_seed(comm.rank)
-    dist.all_reduce(torch.ones(1 << 20))  # buffers of the communicator
+    dist.all_reduce(torch.ones(1 << 20))  # allocates the buffers of the communicator
     comm.barrier()
     before = status("VmRSS")
 
@@ -72,10 +72,10 @@ def train(args):
         gpt.loss_of(model, text, 64, 1, generator).backward()
         optimizer.step()
 
-    for _ in range(5):  # of which one exchanges
+    for _ in range(5):  # one of these steps exchanges
         step()
     optimizer.zero_grad()
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory
     between = status("VmRSS")
     for _ in range(7):
         step()
@@ -109,7 +109,8 @@ def main():
             out = pathlib.Path(directory) / "found"
             subprocess.run([pathlib.Path(args.build) / "tools/entrain-run", "-n", "4", "--", sys.executable, __file__, "--run", run,
                             "--out", out, f"--width={args.width}", f"--layers={args.layers}"], check=True, timeout=3600,
-                           # What is freed goes back to the kernel, so that resident memory is what is in use.
+                           # Makes freed memory go back to the kernel, so that resident memory is
+                           # the memory in use.
                            env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
             elements, largest, syncs, between, peak = json.loads(out.read_text())
         if alone is None:

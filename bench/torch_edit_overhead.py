@@ -62,7 +62,7 @@ def main():
         print(f"{name}: {1e3 * statistics.median(times[plain]):.2f} ms a step without, {1e3 * statistics.median(times[wrapped]):.2f} "
               f"with; ratio {middle:.4f} ({low:.4f} to {high:.4f})")
 
-    # The hooks alone, as PyTorch calls them in a step.
+    # Runs only the hooks, as PyTorch calls them in a step.
     model, optimizer, hooks = edit.model, edit.optimizer, [edit._layer_hook(layer) for layer in range(len(edit.layer_names))]
     best = float("inf")
     for _ in range(20):

@@ -169,8 +169,8 @@ def options_of(args):
                    skip_anomaly=True)
     flags = ["--local-sgd-warmup-steps", args.warmup, "--outer-lr", args.outer_lr, "--outer-momentum", args.outer_momentum]
     if args.method == "a-edit":
-        # Replicas meet after every step, and exchange when all together have made as many as EDiT's interval has: by time alone
-        # the faster program would exchange after more steps.
+        # Replicas meet after every step, and exchange when all together have made as many steps as
+        # EDiT's interval has. By time alone, the faster program would exchange after more steps.
         together = args.interval * args.ranks // args.shard
         options.update(local_sgd_sync_time=1e-6, min_total_global_steps=together)
         return options, [*flags, "--local-sgd-sync-time", "1e-6", "--min-total-global-steps", together]
