@@ -67,7 +67,7 @@ class Progress:
     def __init__(self, runs, missing):
         self.bar = None
         if sys.stderr.isatty() and missing:
-            from tqdm import tqdm  # a log needs none
+            from tqdm import tqdm  # a log needs no progress bar
 
             self.bar = tqdm(total=missing, unit="run", dynamic_ncols=True)
             runs.say = lambda line: None
@@ -100,7 +100,7 @@ def make_all(plan, wanted, programs):
         away = tables.tuned_away(run, wanted, plan.tune)
         if away:
             wanted.remove(run)
-        elif away is None:  # as long as nothing chooses its rate
+        elif away is None:  # as long as the method has no chosen rate
             runs.left_out += 1
         elif run in missing:
             progress.begin(run)
@@ -277,7 +277,8 @@ def main():
     left_out = make_all(plan, wanted, programs)
     target = targets(args, wanted, plan.tune)
     write_csv(args, wanted, target)
-    import compare_report as report  # late: the plotting library takes a second, and errors none
+    # imported late: the plotting library takes a second, which error messages need not wait for
+    import compare_report as report
 
     asked = args.target_loss is not None
     page = report.page(wanted, about(plan, wanted, programs), target, asked, plan.tune)

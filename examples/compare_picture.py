@@ -13,9 +13,9 @@ from matplotlib import ticker  # noqa: E402
 
 import compare_tables as tables  # noqa: E402
 
-INK = "#010203"  # stands for the colour of the text around
-# Petroff's ten, told apart by most people who see colours differently; lines are dashed
-# differently besides, and have their names at their ends.
+INK = "#010203"  # stands for the colour of the text around the picture
+# Petroff's ten colours, which most people with colour vision deficiency can distinguish. Lines also differ in their
+# dashes, and have their names at their ends.
 COLOURS = "#3f90da #ffa90e #bd1f01 #94a4a2 #832db6 #a96b59 #e76300 #b9ac70 #717581 #92dadd".split()
 DASHES = ["-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1, 1.5))]
 STYLE = {
@@ -216,7 +216,7 @@ def trade(entries, name):
         axis.grid(alpha=0.25)
         axis.set_xlabel("bytes per token")
         axis.set_ylabel("validation loss")
-        axis.set_xlim(right=max(sent for _, sent, _, _ in points) * 3)  # room for names
+        axis.set_xlim(right=max(sent for _, sent, _, _ in points) * 3)  # room for the names
         low, high = axis.get_ylim()
         places = apart([mean for _, _, mean, _ in points], (high - low) * 0.05, low, high)
         for (entry, sent, mean, _), place in zip(points, places):

@@ -9,10 +9,10 @@ import compare_tables as tables
 from runs import MODEL, TRAINER
 
 WSAM = {"+wsam": "decoupled", "+wsam-coupled": "coupled"}  # behind an optimizer's name
-# What a method cannot do without here: by default a-edit meets every ten minutes.
+# Flags that a method needs here: by default a-edit meets every ten minutes.
 METHOD_FLAGS = {"a-edit": "--local-sgd-sync-time 0.2 --min-total-global-steps 1"}
 CONDITIONS = ("--step-ms", "--straggler", "--straggler-ms", "--straggler-replica")
-OURS = {  # flags of entrain-train that this program sets, and by what
+OURS = {  # flags of entrain-train that this program sets itself, and its option for each
     **{
         flag: flag
         for flag in ("--data", "--tokens", "--steps", "--shard-size", "--lr", *CONDITIONS)

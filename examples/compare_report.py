@@ -90,7 +90,7 @@ def digits_for(mean):
     return max(0, 2 - math.floor(math.log10(abs(mean))))
 
 
-# What summaries say about memory; not all methods have the second.
+# The memory figures of summaries. Not all methods have the second.
 MEMORY = {"peak_rss_bytes": "peak memory", "bytes_held": "held by a gradient channel"}
 
 
@@ -111,9 +111,9 @@ class Measure:
     """Something told about every run besides losses: a column, a panel of dots."""
 
     heading: str
-    of: Callable  # a run -> a number, or None
+    of: Callable  # maps a run to a number, or None
     scale: str = "from 0"
-    absent: str = ""  # what is said of an entry that has None
+    absent: str = ""  # the text for an entry that has None
 
 
 def measures(runs, target):

@@ -4,7 +4,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-BINS = 48  # points of a curve: a step's loss is that of few batches, the mean of many steps is not
+BINS = 48  # points of a curve: a step's loss is the mean over few batches, so each point averages many steps
 
 
 @dataclass
@@ -15,7 +15,7 @@ class Run:
     ranks: int
     method: str
     optimizer: str
-    rate: str  # as given; "": the trainer's own
+    rate: str  # as the user gave it; "": the trainer's default
     seed: int
     flags: list = field(default_factory=list)
     summary: dict = None
@@ -103,9 +103,9 @@ class Entry:
     """A method with an optimizer on some ranks, at its best learning rate: a row, a curve."""
 
     label: str
-    runs: list  # of that rate, made
+    runs: list  # the runs of that rate that exist
     tried: dict  # {rate: mean validation loss}
-    colour: int = 0  # of its curve; and which dashes
+    colour: int = 0  # of its curve; also selects the dashes
     dash: int = 0
 
     def values(self, get):
@@ -189,7 +189,7 @@ def difference(entry, base):
 def mean_curve(entry, key):
     """[(mean of `key`, mean loss, deviation of the loss)] over the seeds; key: tokens, seconds."""
     points = [run.points for run in entry.runs]
-    if len({len(one) for one in points}) != 1:  # a part without records: only where it is whole
+    if len({len(one) for one in points}) != 1:  # a part without records is shown only if the report is complete
         return []
     return [
         (

@@ -50,18 +50,18 @@ data=${data:-/usr/share/dictd/gcide.dict.dz}
 out=build/demo/results
 mkdir -p "$out"
 
-# One thread a process for the BLAS: four processes share the cores already.
+# One thread per process for the BLAS, because four processes share the cores already.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
 common="--shard-size 2 --steps $steps --hidden-size 128 --layers 4 --heads 4 --seq-length 128 --batch-size 8
   --lr 0.004 --seed 1 --val-batches 48 --eval-interval 100 --sample 400"
 edit="--local-sgd-sync-interval 16 --local-sgd-warmup-steps 14 --outer-lr 0.8 --outer-momentum 0.3"
 
-# What a result depends on besides flags and text: all that these programs are made of.
+# A result depends on the flags, the text, and these files, of which the programs consist.
 programs=$(cat build/demo/tools/entrain-run build/demo/examples/trainer/entrain-train \
   build/demo/lib/api/libentrain.so | cksum)
 
-# train METHOD FLAGS...: results in $out/METHOD.{jsonl,json}, unless they are there already.
+# train METHOD FLAGS...: writes $out/METHOD.{jsonl,json}, unless they exist.
 train() {
   method=$1
   shift
@@ -78,7 +78,7 @@ train() {
   echo "$settings" >"$out/$method.settings"
 }
 
-# The flags are words without blanks.
+# The flags contain no blanks inside a word.
 # shellcheck disable=SC2086
 train edit $common $edit
 # shellcheck disable=SC2086

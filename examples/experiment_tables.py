@@ -188,7 +188,7 @@ def from_to(values, digits):
 
 # ---- optimizers ----------------------------------------------------------------------
 
-WINDOW = 64  # steps over whose mean a training loss is read
+WINDOW = 64  # a training loss is the mean over this many steps
 
 
 def loss_or_infinity(summary):

@@ -54,7 +54,7 @@ def optimizers_of(task):
 KEPT = {**loss_experiments.EXPERIMENTS, **time_experiments.EXPERIMENTS}
 EXPERIMENTS = {**KEPT, "optimizers": optimizers_of("text"), "digits": optimizers_of("digits")}
 RESULTS, PAGE = TOP / "examples/results", TOP / "docs/experiments.md"
-REPORT = TOP / "examples/report.csv"  # of compare.sh
+REPORT = TOP / "examples/report.csv"  # the table of compare.sh
 TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

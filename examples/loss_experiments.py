@@ -132,7 +132,7 @@ def intervals(runs):
 # ---- gap -----------------------------------------------------------------------------
 
 OUTER_RATES, MOMENTA = (0.5, 0.7, 1.0), (0, 0.3, 0.6, 0.9)
-# (outer learning rate, momentum, Nesterov's): the grid, the default, and two without Nesterov.
+# (outer learning rate, momentum, Nesterov's momentum): the grid, the default, and two without Nesterov's momentum.
 OUTER = [(rate, momentum, True) for rate in OUTER_RATES for momentum in MOMENTA]
 OUTER += [(0.7, 0.8, True), (0.7, 0.3, False), (0.7, 0.8, False)]
 LONG_RISE = f"--lr-warmup-steps {STEPS // 5}"  # the default is a twentieth
@@ -251,7 +251,7 @@ def length(runs):
 
 SHUFFLE_EVERY, SHUFFLED, ARMED_AFTER, CLIP = 12, 1, 10, 1
 PENALTY_WARMUP, PENALTY_RATE = WARMUPS[2], 0.005
-# Of the detectors' means. The default follows the falling norms of a short run too late.
+# The rate at which the detectors' means follow. The default follows the falling norms of a short run too slowly.
 ALPHA = 0.2
 PARTS = {
     "detector": (
@@ -307,7 +307,7 @@ def penalty(runs):
 
 # ---- delay ---------------------------------------------------------------------------
 
-# The same micro-batches in each commit: acco's of both its rounds are the others' of one.
+# Equal micro-batches per commit: an acco commit has those of its two rounds, the others have those of one.
 COMMITS = STEPS // 2
 DELAYED = {
     "zero1": ("--method zero1 --gradient-accumulation-steps 2", MOST),

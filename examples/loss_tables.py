@@ -6,8 +6,8 @@ import statistics
 
 from paired import cell as difference
 
-NO_PARTS = "none (DiLoCo)"  # what edit is without the parts of its penalty
-SYNCHRONOUS = ("ddp", "zero1")  # methods all of whose steps are
+NO_PARTS = "none (DiLoCo)"  # edit without all parts of its penalty
+SYNCHRONOUS = ("ddp", "zero1")  # methods in which every step is synchronous
 
 
 def spread(losses):

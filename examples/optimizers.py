@@ -15,16 +15,16 @@ import experiment_tables as tables
 from runs import RunFailed, Runs
 
 RANKS = 2
-RHOS = (0.05, 0.5)  # where sharpness is measured; WSAM's own is the first
+RHOS = (0.05, 0.5)  # where sharpness is measured; the first is WSAM's own rho
 WSAM = "--wsam decoupled --wsam-rho 0.05 --wsam-gamma 0.9"
-# Flags, and the guess k.
+# The flags, and the guess k.
 PLAIN = {
     "AdamW": ("--optimizer adamw", 3),
     "AGD": ("--optimizer agd", 0),
     "AGD, delta 1e-5": ("--optimizer agd --agd-delta 1e-5", 0),
     "SGD, momentum 0.9": ("--optimizer sgd --momentum 0.9", 8),
 }
-AROUND = ("AdamW", "AGD", "SGD, momentum 0.9")  # what WSAM is put around
+AROUND = ("AdamW", "AGD", "SGD, momentum 0.9")  # the optimizers that WSAM wraps
 TEXT_MODEL = (
     "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 8 --val-batches 128"
 )
@@ -60,7 +60,7 @@ def tune(guess, losses_at):
     """The best rung and {rung: losses}; losses_at gives a list, or None where it is not known, and
     then so is the result."""
 
-    def merit(rung):  # of equals, that which is next to the guess
+    def merit(rung):  # prefers, among equal ones, the rung next to the guess
         return statistics.mean(known[rung]), abs(rung - guess)
 
     known = {}

@@ -2,7 +2,7 @@
 
 import statistics
 
-# The 97.5 % quantile by degrees of freedom, from 1 on.
+# The 97.5 % quantiles of Student's t, by degrees of freedom from 1 on.
 QUANTILES = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131),

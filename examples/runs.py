@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-# A model and batches so small that some hundred runs are a matter of minutes.
+# A model and batches that are so small that some hundred runs take minutes.
 MODEL = "--hidden-size 48 --layers 2 --heads 3 --seq-length 64 --batch-size 4 --val-batches 256"
 LAUNCHER, TRAINER = "tools/entrain-run", "examples/trainer/entrain-train"
 TEXT = pathlib.Path("/usr/share/dictd/gcide.dict.dz")  # of Debian's dict-gcide
@@ -49,7 +49,8 @@ class Runs:
         later (0: no limit); tables: make no runs. total: how many runs there will be, if known."""
         self.args, self.total, self.seen, self.left_out = args, total, 0, 0
         self.began = time.monotonic()
-        # Asked to end, as by a time limit, it ends the ranks, too, which are a session of their own.
+        # If a signal asks this program to end (a time limit, for example), it must also end the ranks, which are in a
+        # session of their own.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self.say = lambda line: print(line, flush=True)
 
@@ -97,7 +98,7 @@ class Runs:
 
     def make(self, words, environment):
         """Runs the program, and returns its output. Throws RunFailed."""
-        # One thread a process for the BLAS: the ranks share the cores already.
+        # One thread per process for the BLAS, because the ranks share the cores already.
         alone = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             words,
@@ -110,7 +111,7 @@ class Runs:
         )
         try:
             output = process.communicate(timeout=LONGEST_S)[0]
-        except BaseException as error:  # an interrupt, too, must leave no process behind
+        except BaseException as error:  # also after an interrupt no process may be left behind
             end_group(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise

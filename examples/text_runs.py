@@ -14,8 +14,8 @@ import statistics
 from runs import DEBUG, MODEL, Runs
 
 RANKS, STEPS = 4, 768
-BLOCK = 16  # steps over which the kept training losses are averaged
-# The fields of a summary that tables are made of, or that a reader may want beside them.
+BLOCK = 16  # kept training losses are means over this many steps
+# The fields of a summary that the tables use, or that a reader may want to see.
 FIELDS = (
     *("params", "steps", "tokens", "wall_s", "tokens_per_s", "final_train_loss", "val_loss"),
     *("bytes_sent_sync", "syncs", "rejections", "replica_steps", "idle_share"),
@@ -57,7 +57,7 @@ class TextRuns(Runs):
 
     def __init__(self, args, total=0):
         super().__init__(args, total)
-        self.used = {}  # {run: {(block, without)}}: what tables were made of
+        self.used = {}  # {run: {(block, without)}}: the runs that the tables use
 
     def get(self, name, flags, expected_s=8.0, steps=STEPS, ranks=RANKS, fault=""):
         """fault: ENTRAIN_FAULT of the ranks."""

@@ -5,9 +5,9 @@ from loss_experiments import MOST, delayed_runs
 from text_runs import RANKS, STEPS
 
 INTERVAL = 16
-STEP_MS = 28  # padded steps: some five times what computing takes where two ranks share a core
+STEP_MS = 28  # padded steps: some five times the compute time if two ranks share a core
 DELAYS = (0.5, 1, 4)
-IDLE_SPEED, IDLE_STEPS = 3.3, 60  # the slow replica's step over the others', and tau in steps
+IDLE_SPEED, IDLE_STEPS = 3.3, 60  # ratio of the slow replica's step to the others', and tau in steps
 
 
 def by_time(steps):
@@ -64,7 +64,7 @@ def linked(ranks, exchange):
 
 
 SLOWNESS, SLOW_EXCHANGE = 4, 0.8
-SLOW_STEPS = 50  # updates: of acco two rounds each
+SLOW_STEPS = 50  # updates; an acco update has two rounds
 
 
 def slow(runs):
@@ -82,9 +82,9 @@ def slow(runs):
     return {"slow": tables.slow(rows, SLOWNESS, RANKS)} if rows else {}
 
 
-RATIOS = (0.1, 0.25, 0.5, 0.8, 1, 2, 4)  # what a round's exchange takes, over a micro-batch
+RATIOS = (0.1, 0.25, 0.5, 0.8, 1, 2, 4)  # time of a round's exchange relative to a micro-batch
 RATIO_RANKS, RATIO_UPDATES, RATIO_PASSES = 2, 20, (1, 2, 3)
-# An update comes of two micro-batches of each rank; acco-free takes what fits behind an exchange.
+# An update uses two micro-batches of each rank. acco-free uses as many as fit behind an exchange.
 RATIO_METHODS = {
     "ddp": f"--method ddp --gradient-accumulation-steps 2 --step-ms {2 * ACCO_MS}",
     "zero1": f"--method zero1 --gradient-accumulation-steps 2 --step-ms {2 * ACCO_MS}",
@@ -95,7 +95,7 @@ RATIO_METHODS = {
 
 def ratio(runs):
     found = {}
-    for number in RATIO_PASSES:  # whatever else the machine does meets all methods
+    for number in RATIO_PASSES:  # so that other load on the machine affects all methods alike
         for exchange in RATIOS:
             for method, flags in RATIO_METHODS.items():
                 words = f"{flags} --lr 0.004 --seed {number}"

@@ -7,10 +7,10 @@ import numpy as np
 
 import entrain
 
-TRUTH = [np.linspace(-1, 1, 8).astype(np.float32), np.float32([0.5])]  # a layer of weights, and one of the bias
+TRUTH = [np.linspace(-1, 1, 8).astype(np.float32), np.float32([0.5])]  # a layer of weights, and a layer with the bias
 
 with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [8, 1]) as model:
-    # The parameters of both layers lie one after the other in one array, which stays ours.
+    # The parameters of both layers are contiguous in one array, which this program owns.
     params, grads = np.zeros(model.slab_count, np.float32), np.zeros(model.slab_count, np.float32)
     model.bind(params, grads)
     weights, bias = params[:8], params[8:]

@@ -21,7 +21,7 @@ for step in range(200):
     x = torch.randn(32, 8)  # every rank has data of its own
     loss = nn.functional.mse_loss(model(x), x[:, :1] * x[:, 1:2])
     optimizer.zero_grad()
-    loss.backward()  # each bucket of gradients is averaged while the backward pass goes on
+    loss.backward()  # each bucket of gradients is averaged while the backward pass continues
     optimizer.step()
     if step % 40 == 39:
         mean = loss.detach()

@@ -37,7 +37,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    dist.init_process_group("entrain")  # for fully_shard; any other back end does as well
+    dist.init_process_group("entrain")  # for fully_shard; any other back end works too
     shards = 2
     mesh = init_device_mesh("cpu", (dist.get_world_size() // shards, shards), mesh_dim_names=("replica", "shard"))
 

@@ -28,7 +28,8 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
 
-    dist.init_process_group("entrain")  # for fully_shard and torch.distributed.checkpoint; any other back end does as well
+    # for fully_shard and torch.distributed.checkpoint; any other back end works too
+    dist.init_process_group("entrain")
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, args.width), nn.Tanh(), nn.Linear(args.width, args.width), nn.Tanh(),
                           nn.Linear(args.width, 2))
@@ -60,7 +61,7 @@ def main():
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
-    edit.synchronize()  # at this step, where none is due
+    edit.synchronize()  # makes an exchange at this step, where none is due
     state = {"edit": edit.state_dict(exact=False)}
     after = validate()
     if args.save:

@@ -25,7 +25,7 @@ def output(weights, x):
 with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(mesh, [a * b for a, b in SHAPES]) as shard:
     params, grads = np.zeros(shard.slab_count, np.float32), np.zeros(shard.slab_count, np.float32)
     shard.bind(params, grads)
-    # Views of the same memory: each replica is one rank here, so that its shards are whole layers.
+    # Views of the same memory. Each replica has one rank here, so its shards are whole layers.
     layers = [params[place.slab_offset:][:a * b].reshape(a, b) for place, (a, b) in zip(shard.layers, SHAPES)]
     for layer, key in zip(layers, jax.random.split(jax.random.key(1), len(SHAPES))):
         layer[:-1] = jax.random.normal(key, layer[:-1].shape) / np.sqrt(len(layer))
@@ -33,7 +33,7 @@ with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(
     state = [np.zeros_like(params) for _ in range(optim.state_arrays)]
     edit = entrain.EDiT(mesh, shard, local_sgd_sync_interval=8, local_sgd_warmup_steps=8, outer_optimizer="sgd",
                         outer_nesterov=True)
-    random = np.random.default_rng(comm.rank)  # data of its own
+    random = np.random.default_rng(comm.rank)  # each rank has its own data
     for step in range(1, 321):
         edit.begin_forward()  # every 8 steps this starts an exchange
         x = inputs = random.standard_normal((64, 5)).astype(np.float32)
@@ -49,8 +49,8 @@ with entrain.Comm.from_env() as comm, entrain.Mesh(comm) as mesh, entrain.Shard(
             shard.gradients(index)[:gradient.size] += np.asarray(gradient).ravel()
             shard.reduce_gradients(index)  # averaged over the replicas in warm-up, and not afterwards
         shard.finish_gradients()
-        # JAX may use NumPy arrays without a copy and asynchronously. It has read the parameters here, because all gradients
-        # have been copied out.
+        # JAX may use NumPy arrays without a copy and asynchronously. It has read the parameters at this point,
+        # because all gradients have been copied out.
         optim.step(params, grads, state, step, 0.01)
         grads[:] = 0
         edit.end_step()

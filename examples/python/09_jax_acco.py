@@ -45,7 +45,7 @@ with entrain.Comm.from_env() as comm:
     layers = [part.reshape(shape) for part, shape in zip(np.split(params, [SHAPES[0][0] * SHAPES[0][1]]), SHAPES)]
     for layer, key in zip(layers, jax.random.split(jax.random.key(1), len(SHAPES))):
         layer[:-1] = jax.random.normal(key, layer[:-1].shape) / np.sqrt(len(layer))
-    random = np.random.default_rng(comm.rank)  # data of its own
+    random = np.random.default_rng(comm.rank)  # each rank has its own data
     losses = []
     with entrain.ACCO(comm, params, step=step, lr=0.01, limit=300) as acco:
         finished = False

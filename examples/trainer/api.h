@@ -1,4 +1,4 @@
-// The C API with destructors, and its failures as the trainer's Error.
+// The handles of the C API with destructors, and its failures as the trainer's Error.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace trainer {
 
-// Throws Error with the library's own sentence unless `status` is ENTRAIN_OK.
+// Throws Error with the library's message unless `status` is ENTRAIN_OK.
 inline void Check(entrain_status_t status) {
   if (status != ENTRAIN_OK) {
     entrain_error_t error;
@@ -23,8 +23,8 @@ inline void Check(entrain_status_t status) {
   }
 }
 
-// In a config of the library: the arrays of its calls are on the device, in the order of its
-// stream.
+// Sets fields of a config of the library: the arrays of its calls are on the device, in the order
+// of its stream.
 template <typename Config>
 void SetPlace(const Device& device, Config* config) {
   config->memory = device.is_gpu() ? ENTRAIN_MEMORY_DEVICE : ENTRAIN_MEMORY_HOST;

@@ -10,8 +10,8 @@
 namespace trainer {
 namespace {
 
-// Queries are taken in strips of this many, so that the half of the scores above the diagonal is
-// mostly not computed.
+// Queries are processed in strips of this many rows, so that most of the scores above the diagonal
+// are not computed.
 constexpr int kStrip = 64;
 
 size_t Elements(int a, int b) {
@@ -22,7 +22,7 @@ void RotateAll(const BlockShape& s, const Rotary& rotary, float* qkv, float dire
   const int half = s.head_dim() / 2;
   for (int t = 0; t < s.tokens(); ++t) {
     const int position = t % s.length;
-    // Queries and keys lie side by side: twice the heads.
+    // Queries and keys are contiguous, so this rotates twice the heads.
     Rotate(qkv + Elements(t, 3 * s.hidden), 2 * s.heads, s.head_dim(),
            rotary.cosine.data() + Elements(position, half),
            rotary.sine.data() + Elements(position, half), direction);
@@ -58,7 +58,7 @@ void AttendHead(const BlockShape& s, const Head& h, float* out) {
   }
 }
 
-// `dq` points at the head's first query in the gradient of qkv, `dout` at its first output.
+// `dq` points at the head's first query in the gradient of qkv, `dout` at the head's first output.
 void AttendHeadBackward(const BlockShape& s, const Head& h, const float* dout, float* dscores,
                         float* dq) {
   const int d = s.head_dim();
@@ -67,7 +67,7 @@ void AttendHeadBackward(const BlockShape& s, const Head& h, const float* dout, f
   float* dk = dq + s.hidden;
   float* dv = dk + s.hidden;
   const int last = (s.length - 1) / kStrip * kStrip;
-  // The last strip sees every key, so it writes dk and dv and the others add to them.
+  // The last strip sees every key, so it writes dk and dv, and the other strips add to them.
   for (int first = last; first >= 0; first -= kStrip) {
     const int count = std::min(kStrip, s.length - first);
     const int seen = first + count;
@@ -97,7 +97,7 @@ void Attend(const BlockShape& s, const float* qkv, float* probabilities, float* 
 
 void AttendBackward(const BlockShape& s, const BlockState& state, const float* dmixed,
                     float* dscores, float* dqkv) {
-  // The probabilities are only read on the way back.
+  // The backward pass only reads the probabilities.
   float* probabilities = const_cast<float*>(state.probabilities.data());
   for (int row = 0; row < s.rows; ++row) {
     for (int head = 0; head < s.heads; ++head) {
@@ -184,7 +184,7 @@ void BlockBackward(const BlockShape& shape, const Rotary& rotary, const float* w
   float* wide = scratch->wide.data();
   float* dqkv = scratch->dqkv.data();
 
-  // The feed-forward half; dy is also the gradient that passes it by.
+  // The feed-forward half. dy is also the gradient of the residual connection.
   ProductInputGradient(dy, weights + at.down, narrow, n, f, d);
   ProductWeightGradient(dy, state.activated.data(), gradient + at.down, n, f, d);
   SwiGluBackward(narrow, state.gate_up.data(), wide, n, f);

@@ -1,6 +1,6 @@
-// One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). A pure pair:
-// forward keeps what backward needs in a BlockState, and neither keeps anything else. Weights are
-// flat, in this order (D hidden, F feed-forward):
+// One decoder block: h = x + Attention(RmsNorm(x)), y = h + SwiGlu(RmsNorm(h)). Two pure functions:
+// forward keeps the values for backward in a BlockState, and neither keeps anything else. Weights
+// are flat, in this order (D hidden, F feed-forward):
 //
 //   norm1[D] | query, key, value[3D, D] | output[D, D] | norm2[D] | gate, up[2F, D] | down[D, F]
 #pragma once
@@ -20,7 +20,7 @@ struct BlockShape {
 
   int tokens() const { return rows * length; }
   int head_dim() const { return hidden / heads; }
-  // Elements of the flat weights.
+  // Returns the number of elements of the flat weights.
   int64_t parameters() const;
 };
 
@@ -30,15 +30,15 @@ struct BlockLayout {
   int64_t norm1, qkv, output, norm2, gate_up, down, end;
 };
 
-// What the forward pass keeps of one block. About tokens * (7 D + 3 F) + rows * heads * length^2
-// floats.
+// The values of one block that the forward pass keeps. About tokens * (7 D + 3 F) + rows * heads *
+// length^2 floats.
 struct BlockState {
   explicit BlockState(const BlockShape& shape);
   std::vector<float> normed1, qkv, probabilities, mixed, middle, normed2, gate_up, activated;
   std::vector<float> inverse_rms1, inverse_rms2;
 };
 
-// Memory that the backward pass writes over and forgets; one for all blocks.
+// Temporary memory of the backward pass. All blocks share one.
 struct BlockScratch {
   explicit BlockScratch(const BlockShape& shape);
   std::vector<float> narrow, wide, dqkv, dscores;
@@ -53,7 +53,7 @@ struct Rotary {
 // y[tokens, D] from x[tokens, D].
 void BlockForward(const BlockShape& shape, const Rotary& rotary, const float* weights,
                   const float* x, float* y, BlockState* state);
-// `gradient` (flat, like the weights) is added to. `dy` becomes the gradient of x in place.
+// Adds to `gradient` (flat, like the weights). `dy` becomes the gradient of x in place.
 void BlockBackward(const BlockShape& shape, const Rotary& rotary, const float* weights,
                    const float* x, const BlockState& state, BlockScratch* scratch, float* dy,
                    float* gradient);

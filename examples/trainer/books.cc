@@ -97,7 +97,7 @@ Summary Books::Sum(int64_t made) {
   s.bytes_sent_shard = sums[2] / ranks;
   s.bytes_sent_sync = sums[3] / ranks;
 
-  // What is each replica's own, as its first rank has it.
+  // The values of each replica, from its first rank.
   const auto replicas = static_cast<size_t>(session_->replicas());
   std::vector<double> values(2 * replicas);
   if (session_->shard() == 0) {

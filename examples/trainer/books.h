@@ -1,5 +1,5 @@
-// What a run keeps account of, whatever its method: the time, waiting and bytes of training, the
-// step log, the summary, and what a person sees. One thread.
+// The accounts of a run, for all methods: the time, waiting and bytes of training, the step log,
+// the summary, and the output for a person. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace trainer {
 
-// Time, and in it time waited for others and bytes sent by this rank.
+// Time, the part of it spent waiting for others, and bytes sent by this rank.
 struct Traffic {
   double seconds = 0.0, waited_s = 0.0;
   uint64_t shard = 0, sync = 0;
@@ -23,34 +23,35 @@ struct Traffic {
 
 class Books {
  public:
-  // `unit`: of losses and tokens, for people. `meter`: what has been waited and sent so far; its
-  // seconds are not looked at.
+  // `unit`: of losses and tokens, for people. `meter`: returns what this rank has waited and sent
+  // so far; its seconds are ignored.
   Books(const Options& options, const char* unit, Session* session, int64_t steps,
         std::function<Traffic()> meter);
 
-  // Before any work that could be lost. Rank 0 creates both files, then the first ranks of the
-  // other replicas join in the log. Collective; all fail alike, and one of them says why.
+  // Must be called before any work that could be lost. Rank 0 creates both files, then the first
+  // ranks of the other replicas open the log. Collective. All ranks fail alike, and one of them
+  // prints the reason.
   void OpenFiles();
-  // The first `steps`, of `tokens`, were another run's.
+  // Another run has made the first `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens) { progress_.Resume(steps, tokens); }
 
-  // As the meter has it, with the time since the books were opened.
+  // Returns the values of the meter, with the time since the books were opened.
   Traffic Now() const;
-  // Does `work` and books what it took as training.
+  // Runs `work` and counts it as training.
   Traffic Measure(const std::function<void()>& work);
-  // In the steps and the last exchange; evaluations apart.
+  // Returns the traffic of the steps and of the last exchange, without evaluations.
   const Traffic& training() const { return training_; }
-  // Of what was waited, for other replicas.
+  // Adds time that was spent waiting for other replicas.
   void AddIdle(double seconds) { idle_s_ += seconds; }
 
-  // Logs and shows it; `position` of all steps is how far training is, as a bar shows it. Throws
-  // Error when the loss is not finite.
+  // Logs and shows the record. `position`: how many of all steps are done, for the progress bar.
+  // Throws Error if the loss is not finite.
   void Keep(const StepRecord& record, int64_t position);
 
-  // All that a summary has but what depends on the method, which are its steps and tokens, and on
-  // the model. `made` are this replica's steps. Collective.
+  // Returns the summary, without the parts that depend on the method (steps and tokens) and on the
+  // model. `made`: the steps of this replica. Collective.
   Summary Sum(int64_t made);
-  // Shows and writes it.
+  // Shows the summary and writes it.
   void Close(const Summary& summary);
 
  private:

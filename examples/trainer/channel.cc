@@ -37,7 +37,7 @@ Channel::Channel(const Options& options, Session* session, const InnerOptimizer&
   gradients_ = static_cast<float*>(gradients);
 }
 
-// The rate of the commit that comes after so much. In the channel's thread.
+// Returns the learning rate of the commit after `progress`. Runs on the channel's thread.
 double Channel::Schedule(void* self, int64_t progress) {
   const auto* const channel = static_cast<const Channel*>(self);
   double done = static_cast<double>(progress);

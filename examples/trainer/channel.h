@@ -1,5 +1,5 @@
-// A gradient channel: acco, dpu, wp or zero1. This file is the only one that knows the
-// entrain_acco_* calls. One thread.
+// A gradient channel: acco, dpu, wp or zero1. Only this unit uses the entrain_acco_* calls. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +15,31 @@ namespace trainer {
 
 class Channel {
  public:
-  // All parameters of `model`, in the precision of the options; every rank starts with rank 0's.
-  // They, the options and the optimizer, whose arrays the channel keeps itself, must outlive the
-  // object; all are on the device. Collective. Throws Error with the library's sentence when
-  // options contradict.
+  // The channel has all parameters of `model`, in the precision of the options; every rank starts
+  // with rank 0's. The channel keeps the optimizer's arrays itself. Options, optimizer, device and
+  // model must outlive the object, and all arrays are on the device. Collective. Throws Error with
+  // the library's message if options contradict.
   Channel(const Options& options, Session* session, const InnerOptimizer& inner,
           const Device& device, WholeModel* model);
 
-  // `count` f32 elements to which gradients are added, until Install takes them.
+  // Returns `count` f32 elements, to which the caller adds gradients until Install takes them.
   float* gradients() const { return gradients_; }
-  // Those of one micro-batch have been, of so many tokens.
+  // Says that the gradients of one micro-batch of `tokens` tokens have been added.
   void Add(int64_t tokens);
-  // Whether it is time for Install.
+  // Returns true if it is time for Install.
   bool Ready() const;
-  // Takes new parameters, and sends off what has been added.
+  // Takes new parameters, and starts the exchange of the added gradients.
   void Install();
-  // As of the last Install: so the same on all ranks, when it comes to rounds, commits and tokens.
+  // Returns the state after the last Install. Rounds, commits and tokens are equal on all ranks.
   entrain_acco_info_t info() const;
 
-  // The number of this rank's that checkpoints hold, too: exactly, or, when another set of ranks
-  // goes on, not at all.
+  // Adds a number of this rank's to the checkpoints. Exact checkpoints keep it; if another set of
+  // ranks loads a checkpoint, it is not restored.
   void AddCursor(int64_t* cursor);
-  // After an Install. Collective.
+  // Saves a checkpoint. Must follow an Install. Collective.
   void Save(const std::string& name);
-  // Collective. Throws Error with the same line on all ranks, and nothing has changed then.
+  // Loads a checkpoint. Collective. Throws Error with the same message on all ranks, and then
+  // nothing has changed.
   void Load();
 
  private:

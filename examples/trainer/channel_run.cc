@@ -50,12 +50,12 @@ class ChannelRun {
   const std::unique_ptr<Pass> pass_;
   Batch batch_;
   Books books_;
-  int64_t made_ = 0;         // micro-batches of this rank, since the beginning of all runs
-  int64_t made_before_ = 0;  // likewise, at the record before
-  double losses_ = 0.0;      // of these since then
-  Traffic kept_;             // training, at the record before
+  int64_t made_ = 0;         // micro-batches of this rank, over all resumed runs
+  int64_t made_before_ = 0;  // made_ at the last record
+  double losses_ = 0.0;      // sum over the micro-batches since then
+  Traffic kept_;             // training() at the last record
   int64_t commits_ = 0;
-  int64_t tokens_before_ = 0;  // of the run that this one goes on from
+  int64_t tokens_before_ = 0;  // of the run that this one resumed
   int64_t next_save_ = 0;
 };
 
@@ -106,7 +106,7 @@ void ChannelRun::Resume() {
   books_.Resume(Position(info.commits, info.tokens), info.tokens);
 }
 
-// Where that is among the steps that the run counts in.
+// Converts commits or tokens to a position among the steps of the run.
 int64_t ChannelRun::Position(int64_t commits, int64_t tokens) const {
   return options_.tokens > 0 ? (tokens + tokens_per_step_ - 1) / tokens_per_step_ : commits;
 }
@@ -122,7 +122,7 @@ void ChannelRun::Save(int64_t commits) {
   session_->Agree([&] { channel_.Save(name); });
 }
 
-// Adds the gradients of the next micro-batch; returns its loss.
+// Adds the gradients of the next micro-batch. Returns its loss.
 double ChannelRun::Gradients() {
   task_.DrawTraining(session_->rank(), made_, &batch_);
   pass_->SetBatch(batch_);
@@ -135,7 +135,8 @@ double ChannelRun::Gradients() {
   return pass_->loss();
 }
 
-// It takes as long as the emulated conditions want, which speak of as many as the least of a round.
+// Sleeps as the emulated conditions require. They assume the least number of micro-batches per
+// round.
 void ChannelRun::MicroBatch() {
   const Traffic before = books_.Now();
   losses_ += Gradients();
@@ -147,7 +148,7 @@ void ChannelRun::MicroBatch() {
   channel_.Add(options_.tokens_per_microbatch());
 }
 
-// After the Install that took it.
+// Called after the Install that took the commit.
 void ChannelRun::KeepCommit(const entrain_acco_info_t& info) {
   StepRecord record;
   record.step = info.commits;

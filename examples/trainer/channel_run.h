@@ -1,5 +1,5 @@
-// Training with whole parameters on every rank and gradients that travel through a channel: acco
-// and its baselines.
+// Training with all parameters on every rank, and gradients that travel through a channel: acco and
+// its baselines.
 #pragma once
 
 #include "examples/trainer/flags.h"
@@ -8,7 +8,7 @@
 
 namespace trainer {
 
-// Trains as the options say and writes what they ask for. Collective. Throws Error.
+// Trains and writes the results as the options say. Collective. Throws Error.
 void TrainByChannel(const Options& options, const Task& task, Device* device, Session* session);
 
 }  // namespace trainer

@@ -1,4 +1,4 @@
-// What both kinds of runs tell the library about checkpoints.
+// The settings of checkpoints for the library, for both kinds of runs.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace trainer {
 
-// All but the names.
+// Returns the settings without the names.
 entrain_checkpoint_config_t CheckpointConfig(const Options& options);
 
-// A path as a user gives it, DIR/NAME.ckpt, as the library wants it.
+// Splits a user's path, DIR/NAME.ckpt, for the library.
 struct CheckpointPath {
   explicit CheckpointPath(const std::string& path);
   std::string directory, name;

@@ -1,6 +1,6 @@
-// What a small quiet machine lacks, emulated: steps that take as long as a large model's, replicas
-// that are late, replicas that are fed nonsense. A function of (seed, step, replica), so that all
-// ranks know alike whose turn it is.
+// Emulates conditions that a small quiet machine does not have: steps as long as those of a large
+// model, slow replicas, replicas that learn from wrong labels. A function of (seed, step, replica),
+// so that all ranks know which replica is affected.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ class Conditions {
   Conditions(const ConditionOptions& options, uint64_t seed, int replicas)
       : options_(options), seed_(seed), replicas_(replicas) {}
 
-  // Throws Error when a flag names a replica that there is not.
+  // Throws Error if a flag names a replica that does not exist.
   void CheckReplicas() const;
 
-  // The replica that is late in its step number `step`, if any.
+  // Returns the replica that is slow in step `step`, if any.
   std::optional<int> Late(int64_t step) const;
-  // How long `replica` must still sleep in a step that has kept it for `own_s` seconds, waiting for
-  // other replicas not counted; or in one of `parts` of a step.
+  // Returns how long `replica` must still sleep in a step that has taken `own_s` seconds, without
+  // the time spent waiting for other replicas. If `parts` > 1: in one of the `parts` parts of a
+  // step.
   double Rest(int64_t step, int replica, double own_s, int64_t parts = 1) const;
 
-  // Whether `replica` learns from shuffled labels in interval number `interval` (0: warm-up).
+  // Returns true if `replica` learns from shuffled labels in interval `interval` (0: warm-up).
   bool Shuffles(int64_t interval, int replica) const;
-  // Deals the targets of `batch` anew among its places. `draw`: of this batch, as DrawTraining has
-  // it.
+  // Permutes the targets of `batch` randomly. `draw`: the batch's number in DrawTraining.
   void Shuffle(int rank, int64_t draw, Batch* batch) const;
 
  private:

@@ -1,4 +1,4 @@
-// The text: a file of bytes, plain or gzip, cut into a training part and, at its end, a validation
+// A text: a file of bytes, plain or gzip, cut into a training part and, at its end, a validation
 // part. Batches are a function of (seed, rank, draw) only, so that runs can be repeated and ranks
 // read different places.
 #pragma once
@@ -15,28 +15,28 @@ class Text {
  public:
   // Throws Error naming the path and the reason.
   static Text Load(const std::string& path);
-  // The last 5 % are for validation. `name` is for messages.
+  // The last 5 % are for validation. `name`: the text's name in messages.
   Text(std::vector<uint8_t> bytes, const std::string& name);
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
   int64_t training_size() const { return training_; }
   int64_t validation_size() const { return size() - training_; }
 
-  // Throws Error when sequences of `length` do not fit into both parts.
+  // Throws Error if a sequence of `length` does not fit into either part.
   void CheckLength(int length) const;
 
-  // Draw number `draw` of `rank`: `rows` windows at random places of the training part. Inputs are
-  // rows * length tokens, side by side, and targets for each the token that follows it.
+  // Makes batch `draw` of `rank`: `rows` windows at random places of the training part. Inputs are
+  // rows * length tokens, window after window. The target of each token is the token after it.
   void DrawTraining(uint64_t seed, int rank, int64_t draw, int rows, int length,
                     Batch* batch) const;
-  // Windows first .. first + rows - 1 of `windows` that are spread evenly over the validation part
-  // (they overlap when it is short). Numbers from `windows` on wrap around.
+  // Takes windows first .. first + rows - 1 of `windows` windows, which are spread evenly over the
+  // validation part (they overlap if it is short). Numbers from `windows` on wrap around.
   void TakeValidation(int64_t windows, int64_t first, int rows, int length, Batch* batch) const;
-  // The bytes of the validation part from `first`, at most `count`.
+  // Returns at most `count` bytes of the validation part from `first` on.
   std::vector<uint8_t> ValidationBytes(int64_t first, int64_t count) const;
 
-  // -sum p log p over the bytes of the whole text, in nats: what a model that only counts bytes
-  // would reach.
+  // Returns -sum p log p over the bytes of the whole text, in nats: the loss of a model that knows
+  // only the frequencies of the bytes.
   double UnigramEntropy() const;
 
  private:

@@ -1,6 +1,6 @@
-// Images of handwritten digits, as examples/digits.py writes them: a line of text each, with the
-// 64 pixels of an 8 x 8 image row by row, 0 (paper) to 16, then the digit, separated by blanks. The
-// last fifth of the lines is for validation.
+// Images of handwritten digits, in the format of examples/digits.py: one line of text per image,
+// with the 64 pixels of an 8 x 8 image row by row, 0 (paper) to 16, then the digit, separated by
+// blanks. The last fifth of the lines is for validation.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@ inline constexpr int kPixels = 64, kDarkest = 16, kDigits = 10;
 
 class Digits {
  public:
-  // Plain or gzip. Throws Error naming the path, and the line, and the reason.
+  // Reads a file, plain or gzip. Throws Error naming the path, the line and the reason.
   static Digits Load(const std::string& path);
 
   int64_t size() const { return static_cast<int64_t>(labels_.size()); }
   int64_t training_size() const { return training_; }
   int64_t validation_size() const { return size() - training_; }
 
-  // Draw number `draw` of `rank`: `count` images drawn from the training part, each time from all.
-  // Inputs are their pixels, side by side, and targets their digits.
+  // Makes batch `draw` of `rank`: `count` images, each drawn from the whole training part. Inputs
+  // are the pixels, image after image, and targets the digits.
   void DrawTraining(uint64_t seed, int rank, int64_t draw, int count, Batch* batch) const;
-  // Images first .. first + count - 1 of the validation part, as far as there are so many.
+  // Takes images first .. first + count - 1 of the validation part, or fewer at its end.
   void TakeValidation(int64_t first, int64_t count, Batch* batch) const;
 
-  // -sum p log p over the digits of all images, in nats.
+  // Returns -sum p log p over the digits of all images, in nats.
   double Entropy() const;
 
  private:

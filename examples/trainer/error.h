@@ -1,4 +1,4 @@
-// How the trainer gives up: one exception, one line for the user, one exit code.
+// The trainer's failure: one exception, with one line for the user and an exit code.
 #pragma once
 
 #include <stdexcept>

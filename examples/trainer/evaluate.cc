@@ -8,8 +8,8 @@ Validation Validate(const Task& task, Session* session, Pass* pass,
   const int64_t batches = task.validation_batches();
   double sums[3] = {0.0, 0.0, 0.0};  // loss, hits, targets
   Batch batch;
-  // Every rank runs as many passes, since it holds a part of its replica's parameters; some may not
-  // count.
+  // Every rank runs equally many passes, since it holds a part of its replica's parameters. Passes
+  // without a batch of their own do not count.
   for (int64_t turn = 0; turn < (batches + ranks - 1) / ranks; ++turn) {
     const int64_t number = turn * ranks + session->rank();
     task.TakeValidation(number % batches, &batch);

@@ -1,4 +1,4 @@
-// What the model is worth: its loss on the validation subset, and how often it is right.
+// The quality of the model: its loss on the validation subset, and the share of right predictions.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,19 @@ namespace trainer {
 
 struct Validation {
   double loss = 0.0;      // the mean over all targets, nats
-  double accuracy = 0.0;  // share of targets that were the most probable
+  double accuracy = 0.0;  // share of targets that had the highest probability
 };
 
-// Over the task's validation batches, divided over the ranks; each batch is read by one rank with
-// the parameters that its replica has. `forward` runs a pass that has its batch through all layers;
-// every rank calls it as often. The same numbers on every rank. Collective.
+// Evaluates the task's validation batches, which the ranks divide among themselves. A rank
+// evaluates a batch with the parameters of its replica. `forward` runs a pass, which has its batch,
+// through all layers; every rank calls it equally often. Returns equal numbers on every rank.
+// Collective.
 Validation Validate(const Task& task, Session* session, Pass* pass,
                     const std::function<void(Pass*)>& forward);
 
-// What a summary says of the model: its size, `validation`, how sharp its minimum is, what it
-// writes. `layers`: all of it, on every rank, in host memory. Collective.
+// Fills in the part of a summary that is about the model: its size, `validation`, the sharpness of
+// its minimum, and a sample of its text. `layers`: all of the model, on every rank, in host memory.
+// Collective.
 void Judge(const Options& options, const Task& task, Session* session, const Computing& on,
            const Validation& validation, const std::vector<std::vector<float>>& layers,
            Summary* summary);

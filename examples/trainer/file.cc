@@ -41,7 +41,7 @@ std::vector<uint8_t> ReadFile(const std::string& path) {
   if (code == Z_ERRNO) {
     FailToRead(path, std::strerror(errno));
   }
-  // A gzip file that ends early reads as far as it goes and reports Z_BUF_ERROR.
+  // A truncated gzip file can be read up to its end, and then reports Z_BUF_ERROR.
   if (got < 0 || code != Z_OK) {
     FailToRead(path, std::string("broken gzip file: ") + text);
   }

@@ -1,4 +1,4 @@
-// Data files, plain or gzip, and the one figure that is taken of all of them.
+// Data files, plain or gzip, and their entropy.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace trainer {
 
-// The whole content. Throws Error naming the path and the reason.
+// Returns the whole content. Throws Error naming the path and the reason.
 std::vector<uint8_t> ReadFile(const std::string& path);
-// Throws what ReadFile throws.
+// Throws the Error of ReadFile.
 [[noreturn]] void FailToRead(const std::string& path, const std::string& reason);
 
-// -sum p log p over the values, in nats.
+// Returns -sum p log p over the values, in nats.
 double EntropyOf(const std::vector<uint8_t>& values);
 
 }  // namespace trainer

@@ -16,7 +16,7 @@ namespace {
   throw Error(flag + " has no effect " + why, kUsageExit);
 }
 
-// What only a language model has. --val-batches: all images are read.
+// Flags for language models only. --val-batches is one, since the digits task evaluates all images.
 const std::set<std::string> kOfText = {"--heads",  "--seq-length", "--val-batches",
                                        "--sample", "--prompt",     "--sample-temperature"};
 

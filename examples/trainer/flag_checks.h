@@ -1,4 +1,4 @@
-// What contradicts in a command line whose words are right one by one.
+// Finds contradictions in a command line of which each flag is valid.
 #pragma once
 
 #include "examples/trainer/flags.h"
@@ -11,15 +11,15 @@ namespace trainer {
 
 constexpr int kUsageExit = 2;
 
-// The groups of flags in which it matters which ones were given.
+// The groups of flags for which it matters which flags the user gave.
 struct FlagGroups {
   const CLI::App *run = nullptr, *model = nullptr, *inner = nullptr, *wsam = nullptr,
                  *edit = nullptr, *channel = nullptr, *checkpoints = nullptr, *conditions = nullptr,
                  *results = nullptr;
 };
 
-// Whoever gives a flag expects an effect: refuses, with an Error of one line, those without. What
-// contradicts within EDiT's options the library says.
+// Refuses flags without an effect, with an Error of one line, since a user expects an effect of
+// each flag. The library itself checks EDiT's options for contradictions.
 void CheckFlags(const Options& options, const FlagGroups& groups);
 
 }  // namespace trainer

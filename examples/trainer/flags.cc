@@ -15,7 +15,7 @@
 namespace trainer {
 namespace {
 
-// CLI11's own range checks print bounds up to 1e308 and let integers saturate.
+// Used in place of CLI11's range checks, which print bounds up to 1e308 and let integers saturate.
 CLI::Validator Real(double least, bool open = false) {
   const std::string bound = (open ? "> " : ">= ") + CLI::detail::to_string(least);
   return CLI::Validator(
@@ -299,7 +299,7 @@ std::vector<std::string> ChoicesOf(const entrain_edit_option_t& option) {
   return CLI::detail::split(option.choices, ',');
 }
 
-// Without the function, which no command line can give.
+// Accepts the choices without "callback", since a command line cannot give a function.
 CLI::Validator IsOneOf(std::vector<std::string> choices) {
   choices.erase(std::remove(choices.begin(), choices.end(), "callback"), choices.end());
   return CLI::IsMember(choices);
@@ -316,7 +316,7 @@ std::string ValueText(const entrain_edit_option_t& option, double value) {
                                               : CLI::detail::to_string(value);
 }
 
-// "(default 0.7; co2 1)"
+// Returns "(default 0.7; co2 1)", for example.
 std::string DefaultsOf(const entrain_edit_option_t& option) {
   std::string text = " (default " + ValueText(option, option.default_value);
   std::string last;
@@ -497,7 +497,7 @@ Options ParseFlags(std::vector<std::string> words) {
   groups.conditions = AddConditions(&app, &options.conditions);
   groups.results = AddOutput(&app, &options);
   words = WithDashes(std::move(words));
-  std::reverse(words.begin(), words.end());  // CLI11 takes its words from the back
+  std::reverse(words.begin(), words.end());  // CLI11 takes its arguments from the back
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {

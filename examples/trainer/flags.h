@@ -1,4 +1,4 @@
-// The command line of entrain-train, checked as far as one process can check it alone.
+// The command line of entrain-train, with all checks that one process can make alone.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace trainer {
 // entrain_acco_config_t; a choice by its place.
 using GivenOptions = std::map<std::string, double>;
 
-// The optimizer that every replica runs by itself.
+// The optimizer that each replica runs by itself.
 struct InnerOptions {
   std::string optimizer = "adamw";  // "adamw", "sgd", "agd"
   double lr = 2e-3, min_lr = -1.0;  // min_lr below 0: a tenth of lr
@@ -27,7 +27,7 @@ struct InnerOptions {
   double grad_clip = 1.0;  // 0: off
 };
 
-// Sharpness-aware steps around it.
+// Sharpness-aware steps around that optimizer.
 struct WsamOptions {
   std::string form = "off";            // "off", "coupled", "decoupled"
   std::string perturbation = "local";  // "local", "global"
@@ -35,13 +35,13 @@ struct WsamOptions {
   bool adaptive = false;
 };
 
-// What is made worse than it is, to see how a method bears it.
+// Emulated bad conditions, which show how a method copes with them.
 struct ConditionOptions {
-  double step_ms = 0.0;              // least time of a step, waiting for other replicas not counted
+  double step_ms = 0.0;              // least time of a step, without the wait for other replicas
   std::string straggler = "none";    // "random": another replica each step; "fixed"
-  double straggler_ms = 0.0;         // how much longer its step takes
+  double straggler_ms = 0.0;         // how much longer the slow replica's step takes
   int straggler_replica = 0;         // the fixed one
-  int64_t shuffle_labels_every = 0;  // one interval in so many; 0: never
+  int64_t shuffle_labels_every = 0;  // one interval in this many; 0: never
   int shuffle_labels_replica = 0;
 };
 
@@ -49,7 +49,7 @@ struct Options {
   std::string method = "edit";  // a row of kPresets (presets.h)
   std::string task = "text";    // "text", "digits"
   std::string data;
-  int64_t steps = 0, tokens = 0;  // one of them; both 0: 1000 steps
+  int64_t steps = 0, tokens = 0;  // at most one of them is set; both 0: 1000 steps
   bool steps_together = false;    // a-edit: `steps` is a mean over the replicas
   uint64_t seed = 1;
   int shard_size = 1;
@@ -68,25 +68,27 @@ struct Options {
   std::string prompt;
   double sample_temperature = 0.7;
   std::string log, summary;
-  std::vector<double> sharpness_rho;  // at which the loss rise is measured after training
-  // Checkpoints: none; steps between them, 0: only at the end; a file to go on from.
+  std::vector<double> sharpness_rho;  // the rho at which the loss rise is measured after training
+  // Checkpoints: the directory, the file to resume from, and the steps between two checkpoints; 0:
+  // only at the end.
   std::string save_dir, resume;
   int64_t save_every = 0;
   std::string checkpoint_kind = "exact";  // "portable", "exact"
   bool full_state_dict = true, rank0_only = true;
 
   bool by_channel() const;
-  // Bytes of text, or images.
+  // Returns the number of bytes of text, or of images.
   int64_t tokens_per_microbatch() const {
     return int64_t{batch_size} * (task == "digits" ? 1 : model.length);
   }
-  // Of a step of so many ranks: acco makes one of two rounds. By a channel: at least.
+  // Returns the tokens of a step of `ranks` ranks. With a channel: the least number; an acco step
+  // has two rounds.
   int64_t tokens_per_step(int ranks) const;
-  // The number of optimizer steps for this many ranks.
+  // Returns the number of optimizer steps for this many ranks.
   int64_t total_steps(int ranks) const;
 };
 
-// Parses the words after the program's name; underscores in flag names count as dashes. Throws
+// Parses the words after the program's name. Underscores in flag names count as dashes. Throws
 // Error with exit code 2 and one line, or, for --help, with exit code 0 and the help text.
 Options ParseFlags(std::vector<std::string> words);
 

@@ -15,7 +15,8 @@ extern "C" const unsigned char trainer_gpu_image[];  // gpu_image.S
 namespace trainer {
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what cuBLAS takes by itself on a Hopper
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // the size that cuBLAS itself uses on a
+                                                        // Hopper
 constexpr int64_t kMostBlocks = 1 << 16;
 constexpr double kLongestWait_s = 600.0;
 
@@ -57,13 +58,13 @@ Gpu::Gpu(int ordinal, int local_rank)
   CUdevice device = 0;
   TRAINER_CUDA(cuDeviceGet, &device, Choose(cuda_, ordinal, local_rank));
   CUcontext context = nullptr;
-  TRAINER_CUDA(cuDevicePrimaryCtxRetain, &context, device);  // for ever, as the library does
+  TRAINER_CUDA(cuDevicePrimaryCtxRetain, &context, device);  // never released, as in the library
   TRAINER_CUDA(cuCtxPushCurrent_v2, context);
   TRAINER_CUDA(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
   LoadKernels();
   TRAINER_CUBLAS(cublasCreate_v2, &blas_);
-  // In this order: another stream would take the workspace back. With one of ours cuBLAS need not
-  // allocate while it works.
+  // In this order, because setting another stream resets the workspace. With a workspace of ours
+  // cuBLAS need not allocate while it works.
   TRAINER_CUBLAS(cublasSetStream_v2, blas_, stream_);
   workspace_ = Array<uint8_t>(this, kWorkspaceBytes);
   TRAINER_CUBLAS(cublasSetWorkspace_v2, blas_, workspace_.data(),
@@ -81,7 +82,8 @@ Gpu::~Gpu() {
   cuda_.cuStreamDestroy_v2(stream_);
 }
 
-// All at once: loading one while a stream waits for the host could wait for that stream.
+// Loads all kernels at once: loading one while a stream waits for the host could wait for that
+// stream.
 void Gpu::LoadKernels() {
   CUmodule module = nullptr;
   TRAINER_CUDA(cuModuleLoadData, &module, trainer_gpu_image);
@@ -101,7 +103,7 @@ void* Gpu::Allocate(int64_t bytes) {
 }
 
 void Gpu::Free(void* memory) {
-  cuda_.cuMemFree_v2(Address(memory));  // it may fail only after something else has
+  cuda_.cuMemFree_v2(Address(memory));  // fails only if an earlier call has failed
 }
 
 void Gpu::Clear(void* to, int64_t bytes) {
@@ -162,7 +164,7 @@ void Gpu::Await(CUevent event) {
       return;
     }
     if (looks < 1000) {
-      std::this_thread::yield();  // to ranks that share the processor
+      std::this_thread::yield();  // lets ranks run that share the processor
       continue;
     }
     if (watch.seconds() > kLongestWait_s) {
@@ -183,7 +185,8 @@ void Gpu::Start(GpuKernel kernel, void* args, int64_t blocks) {
   cuda_.Check(result, kKernelNames[i]);
 }
 
-// cuBLAS goes by columns; what is row by row is transposed to it: it computes out^T = b^T a^T.
+// cuBLAS uses column-major order, in which our matrices appear transposed, so it computes out^T =
+// b^T a^T.
 void Gpu::Multiply(const GpuProduct& p) {
   const auto operation = [](const GpuMatrix& m) {
     return m.transposed ? kCublasTransposed : kCublasAsIs;

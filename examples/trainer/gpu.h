@@ -1,6 +1,6 @@
-// One GPU: its primary context, which the library uses too, one stream on which everything goes in
-// order, the kernels of gpu_args.h, and cuBLAS. One thread: the one that opens it, which is on the
-// GPU from then on.
+// One GPU: its primary context, which the library uses too, one stream on which everything runs in
+// order, the kernels of gpu_args.h, and cuBLAS. One thread: the one that opens it, to which the
+// GPU's context is then bound.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace trainer {
 
-// A factor of a product: a matrix whose rows are `width` apart, as it is or transposed; with
-// several in a batch they are `stride` apart.
+// A factor of a product: a matrix whose rows are `width` elements apart, plain or transposed. The
+// matrices of a batch are `stride` elements apart.
 struct GpuMatrix {
   const float* at;
   int width;
@@ -23,8 +23,8 @@ struct GpuMatrix {
   int64_t stride = 0;
 };
 
-// out[rows, columns] = scale * a[rows, inner] * b[inner, columns] + keep * out, row by row; `batch`
-// of them, out_stride apart.
+// out[rows, columns] = scale * a[rows, inner] * b[inner, columns] + keep * out, in row-major order.
+// A batch has `batch` of them, whose results are out_stride apart.
 struct GpuProduct {
   int rows, columns, inner;
   GpuMatrix a, b;
@@ -37,7 +37,8 @@ struct GpuProduct {
 
 class Gpu final : public Device {
  public:
-  // ordinal below 0: local_rank modulo the number of GPUs. Throws Error with what is missing.
+  // Opens GPU `ordinal`; if that is below 0, local_rank modulo the number of GPUs. Throws Error
+  // with the missing part.
   Gpu(int ordinal, int local_rank);
   // Waits for the stream.
   ~Gpu() override;
@@ -61,24 +62,24 @@ class Gpu final : public Device {
   std::unique_ptr<Pass> NewPass(const MlpConfig& config, int rows) override;
 
   void Multiply(const GpuProduct& product);
-  // By a grid of so many blocks; loops go on where a grid ends.
+  // Runs on a grid of `blocks` blocks. Loops continue beyond the end of a grid.
   template <typename Args>
   void Launch(GpuKernel kernel, const Args& args, int64_t blocks) {
     Start(kernel, const_cast<Args*>(&args), blocks);
   }
-  // One thread an element, as far as it makes sense.
+  // Runs with one thread per element, up to a sensible number of threads.
   template <typename Args>
   void LaunchOver(int64_t elements, GpuKernel kernel, const Args& args) {
     Launch(kernel, args, (elements + kGpuThreads - 1) / kGpuThreads);
   }
 
-  // Page-locked memory, which copies need not wait for.
+  // Returns page-locked memory, so that copies need not wait.
   void* AllocatePinned(int64_t bytes);
   void FreePinned(void* memory);
   CUevent NewEvent();
   void DropEvent(CUevent event);
   void Record(CUevent event);
-  // Until the stream has come to where the event was recorded. Throws Error after ten minutes.
+  // Blocks until the stream has reached the event. Throws Error after ten minutes.
   void Await(CUevent event);
 
  private:
@@ -90,7 +91,7 @@ class Gpu final : public Device {
   CUstream stream_ = nullptr;
   std::array<CUfunction, static_cast<size_t>(GpuKernel::kCount)> kernels_{};
   void* blas_ = nullptr;
-  Array<uint8_t> workspace_;  // of cuBLAS
+  Array<uint8_t> workspace_;  // for cuBLAS
   Array<double> partial_;
   std::unique_ptr<class GpuNumbers> sum_;
 };
@@ -104,9 +105,9 @@ class GpuNumbers {
   GpuNumbers& operator=(const GpuNumbers&) = delete;
 
   double* on_gpu() { return on_gpu_.data(); }
-  // They go to the host as they are here.
+  // Copies the numbers, as they are at this point of the stream, to the host.
   void Fetch();
-  // As fetched last; waits for that.
+  // Returns the numbers of the last Fetch. Waits for it.
   const double* Read() const;
 
  private:
@@ -116,7 +117,7 @@ class GpuNumbers {
   const CUevent fetched_;
 };
 
-// Batches, which the host hands over without waiting for the GPU.
+// Batches that the host passes to the GPU without waiting for it.
 class GpuBatch {
  public:
   GpuBatch(Gpu* gpu, int64_t most_inputs, int64_t most_targets);
@@ -129,7 +130,7 @@ class GpuBatch {
   const uint8_t* targets() const { return bytes_.data() + most_inputs_; }
 
  private:
-  // The host writes one while the GPU still reads the other.
+  // Two of these, so that the host writes one while the GPU still reads the other.
   struct Staging {
     uint8_t* bytes;
     CUevent read;

@@ -1,16 +1,15 @@
-// The kernels' names, and what each is launched with. Plain data, for nvcc and the host's compiler
-// alike. ForEachPointer: where the memory is that a kernel works on, for a host that stands in for
-// the device.
+// The names of the kernels, and their arguments. Plain data, for nvcc and the host's compiler
+// alike. ForEachPointer visits the memory that a kernel uses, for a host that emulates the device.
 #pragma once
 
 #include <cstdint>
 
 namespace trainer {
 
-inline constexpr int kGpuThreads = 256;          // of a block
-inline constexpr int kGpuMostPartialSums = 512;  // blocks that each write one
+inline constexpr int kGpuThreads = 256;          // per block
+inline constexpr int kGpuMostPartialSums = 512;  // blocks that write one partial sum each
 
-// out[i] from out[i] and a[i], as far as a kernel needs them.
+// out[i] from out[i] and a[i]. A kernel uses the fields that it needs.
 struct GpuVectorArgs {
   float* out = nullptr;
   const float* a = nullptr;
@@ -23,12 +22,12 @@ struct GpuVectorArgs {
   }
 };
 
-// Between f32 and other types.
+// Converts between f32 and other types.
 struct GpuConvertArgs {
   void* out = nullptr;
   const void* in = nullptr;
   int64_t count = 0;
-  float factor = 0;  // of what comes out
+  float factor = 0;  // multiplies the result
   template <typename F>
   void ForEachPointer(F f) {
     f(out);
@@ -36,7 +35,7 @@ struct GpuConvertArgs {
   }
 };
 
-// out[rows, width] from a and b of as many rows, which may be twice as wide.
+// out[rows, width] from a and b, which have as many rows and may be twice as wide.
 struct GpuRowsArgs {
   float* out = nullptr;
   const float *a = nullptr, *b = nullptr;
@@ -54,7 +53,7 @@ struct GpuRowsArgs {
   }
 };
 
-// out[width] += the sum over rows of a, or of a * b * row_factor, where there are such.
+// out[width] += the sum over rows of a, or of a * b * row_factor if these are not null.
 struct GpuColumnSumsArgs {
   float* out = nullptr;
   const float *a = nullptr, *b = nullptr, *row_factor = nullptr;
@@ -68,8 +67,8 @@ struct GpuColumnSumsArgs {
   }
 };
 
-// The rows of a table [256, width] that the bytes `inputs` name, one a token: out [tokens, width]
-// of the table in; or the other way, the table out of what is added to its rows.
+// Embedding in a table [256, width], one row per byte of `inputs`. Forward: out[tokens, width] from
+// the table `in`. Backward: adds the rows of `in` to the table `out`.
 struct GpuEmbedArgs {
   float* out = nullptr;
   const float* in = nullptr;
@@ -83,8 +82,8 @@ struct GpuEmbedArgs {
   }
 };
 
-// joined[rows * length, parts * heads * head_dim] and split[parts, rows, heads, length, head_dim]:
-// one copied to the other, the first `turned` parts turned by the angles of their positions.
+// Copies joined[rows * length, parts * heads * head_dim] to split[parts, rows, heads, length,
+// head_dim], or back. Rotates the first `turned` parts by the angles of their positions.
 struct GpuHeadsArgs {
   float *joined = nullptr, *split = nullptr;
   const float *cosine = nullptr, *sine = nullptr;  // [length, head_dim / 2]
@@ -98,12 +97,12 @@ struct GpuHeadsArgs {
   }
 };
 
-// logits[rows, vocabulary]; a byte says which column a row's target is.
+// logits[rows, vocabulary]. A byte of `targets` is the column of a row's target.
 struct GpuTargetsArgs {
   float* logits = nullptr;
   const uint8_t* targets = nullptr;
   double* of_rows =
-      nullptr;  // [rows, 2]: -log p(target); 1 where that was the most probable, else 0
+      nullptr;  // [rows, 2]: -log p(target); 1 if the target had the highest probability, else 0
   int32_t rows = 0, vocabulary = 0;
   float factor = 0;
   template <typename F>
@@ -114,7 +113,7 @@ struct GpuTargetsArgs {
   }
 };
 
-// partial[k] = the sum of squares that block k takes of x.
+// partial[k] = the sum of squares of block k's elements of x.
 struct GpuSquaresArgs {
   const float* x = nullptr;
   double* partial = nullptr;
@@ -126,7 +125,7 @@ struct GpuSquaresArgs {
   }
 };
 
-// total[c] = the sum of values[i, c]; one block.
+// total[c] = the sum of values[i, c]. One block.
 struct GpuTotalArgs {
   const double* values = nullptr;
   double* total = nullptr;

@@ -16,7 +16,8 @@ std::string Setting(const char* name, const char* otherwise) {
   return value == nullptr || *value == '\0' ? otherwise : value;
 }
 
-// The first of `names` that there is. Never closed: both libraries have threads and exit handlers.
+// Opens the first of `names` that exists. Never closes it, because both libraries have threads and
+// exit handlers.
 void* OpenLibrary(const std::vector<std::string>& names, const std::string& what) {
   std::string reason;
   for (const std::string& name : names) {

@@ -1,6 +1,6 @@
-// The CUDA driver and cuBLAS, found at run time: tables of their functions, so that one program
-// serves machines with and without a GPU. Nothing is linked. What the functions do is in NVIDIA's
-// documentation.
+// The CUDA driver and cuBLAS as tables of functions that are loaded at run time, so that one
+// program runs on machines with and without a GPU. The program links neither. NVIDIA's
+// documentation describes the functions.
 #pragma once
 
 #include <cstddef>
@@ -41,15 +41,15 @@ struct CudaFunctions {
   TRAINER_CUDA_FUNCTIONS(TRAINER_CUDA_POINTER)
 #undef TRAINER_CUDA_POINTER
 
-  // Throws Error naming the function and the result unless that is CUDA_SUCCESS.
+  // Throws Error naming the function and the result, unless the result is CUDA_SUCCESS.
   void Check(CUresult result, const char* function) const;
-  // From libcuda.so.1, or what ENTRAIN_CUDA_LIBRARY names as it does for the library, and
-  // initialised. Throws Error with the reason.
+  // Loads libcuda.so.1, or the library that ENTRAIN_CUDA_LIBRARY names (as Entrain does), and
+  // initialises it. Throws Error with the reason.
   static CudaFunctions Load();
 };
 
-// cuBLAS's binary interface as far as it is used, so that its header is not needed to build;
-// matrices are stored column by column.
+// The used part of cuBLAS's binary interface, so that the build does not need its header. Matrices
+// are in column-major order.
 enum CublasOperation : int { kCublasAsIs = 0, kCublasTransposed = 1 };
 struct CublasFunctions {
   int (*cublasCreate_v2)(void** handle);
@@ -68,8 +68,8 @@ struct CublasFunctions {
 
   // Throws Error unless `status` is CUBLAS_STATUS_SUCCESS.
   void Check(int status, const char* function) const;
-  // From what TRAINER_CUBLAS_LIBRARY names, else libcublas.so.13 or .12. Throws Error with the
-  // reason.
+  // Loads the library that TRAINER_CUBLAS_LIBRARY names, else libcublas.so.13 or .12. Throws Error
+  // with the reason.
   static CublasFunctions Load();
 };
 

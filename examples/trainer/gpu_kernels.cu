@@ -1,4 +1,4 @@
-// The kernels: the loops of gpu_loops.h, one thread each.
+// The kernels: each thread runs a loop of gpu_loops.h.
 #include <cstdint>
 
 #include "examples/trainer/gpu_loops.h"

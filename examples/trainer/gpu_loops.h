@@ -1,13 +1,14 @@
-// The loops of the kernels, for a thread of a grid. nvcc makes kernels of them (gpu_kernels.cu);
-// under test the host's compiler makes functions of them that run all threads one after the other.
-// They compute what kernels.cc does; sums are in an order of their own, which depends on sizes
-// alone, so that a run has the same bits each time.
+// The loops of the kernels, for a thread of a grid. nvcc makes kernels of them (gpu_kernels.cu).
+// For tests the host's compiler makes functions of them that run all threads one after the other.
+// They compute what kernels.cc computes. The order of their sums differs from that of kernels.cc
+// but depends on sizes alone, so a run has the same bits each time.
 //
 // A loop is a struct with Run(args, block). `block` is the thread's view of its block:
-//   index, blocks    its number, and how many the grid has
-//   Each(f)          f(thread) for the threads of the block; nobody passes before all have
+//   index, blocks    its number, and the number of blocks of the grid
+//   Each(f)          calls f(thread) for the threads of the block; none continues before all have
+//                    returned
 //   shared           kGpuThreads + 1 doubles of the block
-// What a thread keeps from one Each to the next is in memory or in `shared`.
+// A value that a thread keeps from one Each to the next is in memory or in `shared`.
 #pragma once
 
 #include <cmath>
@@ -24,7 +25,7 @@
 
 namespace trainer {
 
-// f(i) for i < count, each by one thread of the grid.
+// Calls f(i) for i < count, each on one thread of the grid.
 template <typename Block, typename F>
 TRAINER_ANYWHERE void ForElements(const Block& block, int64_t count, F f) {
   block.Each([&](int thread) {
@@ -35,7 +36,7 @@ TRAINER_ANYWHERE void ForElements(const Block& block, int64_t count, F f) {
   });
 }
 
-// f(row) for the rows that are this block's.
+// Calls f(row) for the rows of this block.
 template <typename Block, typename F>
 TRAINER_ANYWHERE void ForRows(const Block& block, int64_t rows, F f) {
   for (int64_t row = block.index; row < rows; row += block.blocks) {
@@ -50,7 +51,7 @@ struct GpuGreater {
   TRAINER_ANYWHERE static double Of(double a, double b) { return a > b ? a : b; }
 };
 
-// Combines what of(thread) gives for each thread, as a tree: the result is in shared[kGpuThreads].
+// Combines the results of of(thread) for all threads as a tree, into shared[kGpuThreads].
 template <typename Combine, typename Block, typename F>
 TRAINER_ANYWHERE void CombineThreads(const Block& block, F of) {
   double* const shared = block.shared;
@@ -77,7 +78,7 @@ TRAINER_ANYWHERE void SumOver(const Block& block, int count, F of) {
   });
 }
 
-// f(i) for i < count, by the threads of the block.
+// Calls f(i) for i < count, on the threads of the block.
 template <typename Block, typename F>
 TRAINER_ANYWHERE void ForColumns(const Block& block, int count, F f) {
   block.Each([&](int thread) {
@@ -118,7 +119,7 @@ struct GpuGelu {
   }
 };
 
-// out, the gradient of gelu(a), becomes that of a.
+// `out` holds the gradient of gelu(a), and receives the gradient of a.
 struct GpuGeluBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuVectorArgs& args, const Block& block) {
@@ -185,7 +186,8 @@ struct GpuSwiGlu {
   }
 };
 
-// out[rows, 2 width]: the gradient of both halves, of which b[rows, width] is that of the product.
+// out[rows, 2 width] = the gradients of both halves, where b[rows, width] is the gradient of the
+// product.
 struct GpuSwiGluBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -221,7 +223,7 @@ struct GpuRmsNorm {
   }
 };
 
-// out += the gradient of x = b, where a is that of the norm's result.
+// out += the gradient of the norm's input b, where a is the gradient of its result.
 struct GpuRmsNormBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -239,13 +241,14 @@ struct GpuRmsNormBackward {
   }
 };
 
-// Makes probabilities of the first `count` of x; what the sum was is in shared[kGpuThreads].
+// Turns the first `count` elements of x into probabilities. Leaves their sum before the division in
+// shared[kGpuThreads].
 template <typename Block>
 TRAINER_ANYWHERE void SoftmaxOfRow(const Block& block, float* x, int count, double top) {
   SumOver(block, count, [&](int i) { return x[i] = expf(x[i] - static_cast<float>(top)); });
   ForColumns(block, count, [&](int i) { x[i] /= static_cast<float>(block.shared[kGpuThreads]); });
 }
-// The largest is in shared[kGpuThreads].
+// Leaves the largest element in shared[kGpuThreads].
 template <typename Block>
 TRAINER_ANYWHERE void LargestOfRow(const Block& block, const float* x, int count) {
   CombineThreads<GpuGreater>(block, [&](int thread) {
@@ -257,8 +260,8 @@ TRAINER_ANYWHERE void LargestOfRow(const Block& block, const float* x, int count
   });
 }
 
-// out[rows, width], width rows a matrix: row r of a matrix keeps columns 0 .. r as probabilities,
-// and the rest becomes 0.
+// out[rows, width] consists of matrices of `width` rows. Row r of a matrix keeps columns 0 .. r as
+// probabilities, and the others become 0.
 struct GpuCausalSoftmax {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -273,7 +276,8 @@ struct GpuCausalSoftmax {
   }
 };
 
-// out, the gradient of the probabilities a, becomes that of the scores times factor.
+// `out` holds the gradient of the probabilities a, and receives the gradient of the scores, times
+// `factor`.
 struct GpuSoftmaxBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuRowsArgs& args, const Block& block) {
@@ -288,7 +292,7 @@ struct GpuSoftmaxBackward {
   }
 };
 
-// Logits become probabilities.
+// Turns logits into probabilities.
 struct GpuCrossEntropy {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuTargetsArgs& args, const Block& block) {
@@ -299,7 +303,7 @@ struct GpuCrossEntropy {
       const double top = block.shared[kGpuThreads];
       block.Each([&](int thread) {
         if (thread == 0) {
-          // Of several that are the largest, the first is what is predicted.
+          // If several are the largest, the prediction is the first of them.
           bool hit = static_cast<double>(x[target]) == top;
           for (int i = 0; hit && i < target; ++i) {
             hit = static_cast<double>(x[i]) < top;
@@ -371,7 +375,8 @@ struct GpuEmbed {
   }
 };
 
-// The table's gradient: a block takes a row of it, and looks for its byte among all tokens.
+// The table's gradient: a block takes one row of the table, and looks for the row's byte among all
+// tokens.
 struct GpuEmbedBackward {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuEmbedArgs& args, const Block& block) {
@@ -391,8 +396,8 @@ struct GpuEmbedBackward {
 
 // ---- Heads
 
-// f(joined, split, angle) of every pair (i, i + head_dim / 2): where its low half is in `joined`
-// and in `split`, and the place of its angle, below 0: it is not turned.
+// Calls f(joined, split, angle) for every pair (i, i + head_dim / 2): the index of its first half
+// in `joined` and in `split`, and the index of its angle, or -1 if it is not rotated.
 template <typename Block, typename F>
 TRAINER_ANYWHERE void ForPairs(const GpuHeadsArgs& args, const Block& block, F f) {
   const int half = args.head_dim / 2, width = args.heads * args.head_dim;
@@ -423,7 +428,7 @@ struct GpuSplitHeads {
   }
 };
 
-// Turns back, which is also the backward pass.
+// Rotates back, which is also the backward pass.
 struct GpuJoinHeads {
   template <typename Block>
   TRAINER_ANYWHERE static void Run(const GpuHeadsArgs& args, const Block& block) {

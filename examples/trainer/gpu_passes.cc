@@ -9,7 +9,7 @@
 namespace trainer {
 namespace {
 
-// As kernels.h has them.
+// The functions of kernels.h.
 void Product(Gpu* gpu, const float* x, const float* w, float* y, int n, int in, int out,
              float keep = 0.0f) {
   gpu->Multiply({.rows = n,
@@ -65,7 +65,7 @@ Array<float> Uploaded(Gpu* gpu, const std::vector<float>& values) {
 
 }  // namespace
 
-// ---- What is learned from
+// ---- The loss
 
 GpuCriterion::GpuCriterion(Gpu* gpu, int most_rows, int vocabulary)
     : gpu_(gpu), vocabulary_(vocabulary), of_rows_(gpu, int64_t{2} * most_rows), results_(gpu, 2) {}
@@ -216,7 +216,7 @@ void GpuLanguagePass::BackwardBlock(const float* weights, const float* x, Kept* 
   float *const dy = stream_gradient_.data(), *const narrow = narrow_.data();
   float* const wide = wide_.data();
 
-  // The feed-forward half; dy is also the gradient that passes it by.
+  // The feed-forward half. dy is also the gradient of the residual connection.
   ProductInputGradient(gpu_, dy, weights + at.down, narrow, n, f, d);
   ProductWeightGradient(gpu_, dy, kept->activated.data(), gradient + at.down, n, f, d);
   gpu_->LaunchOver(
@@ -249,7 +249,7 @@ GpuHeadsArgs GpuLanguagePass::Heads(float* joined, float* split, int parts, int 
           .turned = turned};
 }
 
-// kept->mixed from query, key and value, which are side by side in wide_.
+// Computes kept->mixed from query, key and value, which are contiguous in wide_.
 void GpuLanguagePass::Attend(Kept* kept) {
   const int length = shape_.length, d = shape_.head_dim(), heads = shape_.rows * shape_.heads;
   const int64_t vectors = int64_t{length} * d, square = int64_t{length} * length;
@@ -281,7 +281,7 @@ void GpuLanguagePass::Attend(Kept* kept) {
                    Heads(kept->mixed.data(), narrow_.data(), 1, 0));
 }
 
-// The gradient of query, key and value in wide_ from that of kept->mixed in narrow_.
+// Computes the gradient of query, key and value in wide_ from that of kept->mixed in narrow_.
 void GpuLanguagePass::AttendBackward(Kept* kept) {
   const int length = shape_.length, d = shape_.head_dim(), heads = shape_.rows * shape_.heads;
   const int64_t vectors = int64_t{length} * d, square = int64_t{length} * length;
@@ -289,7 +289,7 @@ void GpuLanguagePass::AttendBackward(Kept* kept) {
   float* const dscores = scores_gradient_.data();
   gpu_->LaunchOver(mixed_gradient_.size() / 2, GpuKernel::split_heads,
                    Heads(narrow_.data(), mixed_gradient_.data(), 1, 0));
-  // out[length, head_dim] = a[length, length] b[length, head_dim], of all heads.
+  // out[length, head_dim] = a[length, length] b[length, head_dim], for all heads.
   const auto over_positions = [&](const GpuMatrix& a, const float* b, int part) {
     gpu_->Multiply({.rows = length,
                     .columns = d,

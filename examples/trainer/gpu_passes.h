@@ -1,6 +1,6 @@
-// The passes of model.h and mlp.h on a GPU: parameters and gradients are addresses there,
-// activations stay there, and all that comes back is the loss and the hits, when somebody asks.
-// What a block computes is said in block.h.
+// The passes of model.h and mlp.h on a GPU. Parameters and gradients are device addresses, and
+// activations stay on the device. Only the loss and the hits come back, when the caller asks for
+// them. block.h describes the arithmetic of a block.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace trainer {
 
-// The mean -log p(target) over the rows, and the hits, of which loss() and hits() wait.
+// The mean -log p(target) over the rows, and the number of hits. loss() and hits() wait.
 class GpuCriterion {
  public:
   GpuCriterion(Gpu* gpu, int most_rows, int vocabulary);
-  // Makes probabilities of logits[rows, vocabulary].
+  // Turns logits[rows, vocabulary] into probabilities.
   void Forward(float* logits, const uint8_t* targets, int rows);
-  // Makes the gradient of (scale * mean loss) by the logits of those probabilities.
+  // Turns those probabilities into the gradient of (scale * mean loss) by the logits.
   void Backward(float* probabilities, const uint8_t* targets, int rows, float scale);
   double loss() const { return results_.Read()[0] / rows_; }
   int64_t hits() const { return static_cast<int64_t>(results_.Read()[1]); }
@@ -44,8 +44,8 @@ class GpuLanguagePass final : public Pass {
   int64_t hits() const override { return criterion_.hits(); }
 
  private:
-  // What the way back needs of a block. Heads are apart: query, key and value each [rows, heads,
-  // length, head_dim].
+  // The values of a block that the backward pass needs. Heads are separate: query, key and value
+  // each have [rows, heads, length, head_dim].
   struct Kept {
     Array<float> normed1, heads, probabilities, mixed, middle, normed2, gate_up, activated;
     Array<float> inverse_rms1, inverse_rms2;
@@ -62,7 +62,8 @@ class GpuLanguagePass final : public Pass {
   void Attend(Kept* kept);
   void AttendBackward(Kept* kept);
   void Norm(const float* x, const float* gain, float* y, float* inverse_rms);
-  // Adds to stream_gradient_, of which narrow_ is what comes back through the norm.
+  // Adds the gradient of the norm's input to stream_gradient_. narrow_ holds the gradient of the
+  // norm's output.
   void NormBackward(const float* x, const float* gain, float* inverse_rms, float* dgain);
   GpuHeadsArgs Heads(float* joined, float* split, int parts, int turned) const;
 
@@ -75,7 +76,8 @@ class GpuLanguagePass final : public Pass {
   std::vector<Array<float>> streams_;  // [l]: the input of layer l + 1
   std::vector<Kept> blocks_;
   Array<float> normed_, inverse_rms_, logits_, stream_gradient_;
-  Array<float> narrow_, wide_, heads_gradient_, scores_gradient_, mixed_gradient_;  // of one block
+  Array<float> narrow_, wide_, heads_gradient_, scores_gradient_, mixed_gradient_;  // temporaries
+                                                                                    // of one block
 };
 
 class GpuMlpPass final : public Pass {
@@ -96,7 +98,7 @@ class GpuMlpPass final : public Pass {
   GpuCriterion criterion_;
   std::vector<Array<float>> activations_;  // [l]: the input of layer l
   std::vector<Array<float>> sums_;         // [l]: the output of layer l before GELU
-  Array<float> gradient_, next_gradient_;  // of an output and of its input, on the way back
+  Array<float> gradient_, next_gradient_;  // of a layer's output and input, in the backward pass
 };
 
 }  // namespace trainer

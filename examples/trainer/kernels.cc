@@ -1,6 +1,6 @@
-// The loops are plain C++ that the compiler vectorises, compiled for several instruction sets where
-// the platform can choose among them at start-up. Sums that it may reorder say so with `omp simd`
-// (vectors, no threads).
+// The loops are plain C++ that the compiler vectorises. They are compiled for several instruction
+// sets if the platform can choose among them at start-up. A sum that may be reordered is marked
+// with `omp simd` (vectors, no threads).
 #include "examples/trainer/kernels.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 #include <cblas.h>
 
-// Sanitizers do not work with functions that are chosen by the loader.
+// Sanitizers do not support functions that the loader chooses.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TRAINER_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -20,10 +20,10 @@
 namespace trainer {
 namespace {
 
-// What the clones call must become part of them (always_inline), or it stays compiled for the least
-// processor.
+// Functions that the clones call must be inlined into them (always_inline). Otherwise they stay
+// compiled for the least processor.
 
-// exp(x) to about 2 ulp, in a form that vectorises. Below -87 the result is the smallest it can be
+// exp(x) to about 2 ulp, in a form that vectorises. Below -87 the result is the smallest possible
 // (1e-38), not 0.
 [[gnu::always_inline]] inline float FastExp(float x) {
   const float clamped = std::min(std::max(x, -87.0f), 88.0f);
@@ -48,8 +48,8 @@ namespace {
   return 1.0f / (1.0f + FastExp(-x));
 }
 
-// Probabilities of one row in place; returns the log of the normaliser, so that log p(i) = x(i) -
-// result.
+// Computes the probabilities of one row in place. Returns the log of the normaliser, so that log
+// p(i) = x(i) - result.
 [[gnu::always_inline]] inline float SoftmaxRow(float* x, int n) {
   float top = x[0];
 #pragma omp simd reduction(max : top)

@@ -5,10 +5,10 @@
 namespace trainer {
 namespace {
 
-constexpr int kNoRank = -1;  // whose batches no run learns from at that number
+constexpr int kNoRank = -1;  // no run learns from the batches of this rank number
 
 using Layers = std::vector<std::vector<float>>;
-using Arrays = std::vector<Array<float>>;  // likewise, on the device
+using Arrays = std::vector<Array<float>>;  // the same on the device
 
 Arrays ArraysLike(const Layers& layers, Device* device) {
   Arrays arrays;
@@ -18,7 +18,8 @@ Arrays ArraysLike(const Layers& layers, Device* device) {
   return arrays;
 }
 
-// The mean loss over the batches; with `grads`, adds this rank's share of its gradient to them.
+// Returns the mean loss over the batches. With `grads`, adds this rank's share of its gradient to
+// them.
 double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Arrays& layers,
                 Arrays* grads) {
   const int64_t batches = task.validation_batches();
@@ -40,7 +41,7 @@ double MeanLoss(const Task& task, const Sharing& sharing, Pass* pass, const Arra
   return loss;
 }
 
-// Makes of each rank's share the sum over all; returns its norm.
+// Replaces each rank's share by the sum over all ranks. Returns the sum's norm.
 double SumAll(const Sharing& sharing, Layers* grads) {
   double squares = 0.0;
   std::vector<double> wide;

@@ -1,4 +1,5 @@
-// entrain-train: trains a small language model on a text, alone or with other ranks. docs/trainer.md is its manual.
+// entrain-train: trains a small language model on a text, alone or with other ranks.
+// docs/trainer.md is its manual.
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -22,7 +23,7 @@ namespace {
 using trainer::Error;
 
 int Complain(const Error& error) {
-  // An empty line: another rank says it.
+  // An empty line means that another rank prints the error.
   if (*error.what() != '\0') {
     std::fprintf(stderr, "entrain-train: %s\n", error.what());
   }
@@ -40,9 +41,9 @@ void Work(const trainer::Options& options) {
   trainer::Train(options, *task, device.get(), &session);
 }
 
-// Moments of parameters that are never used, and probabilities of bytes that never come, fade into
-// denormal numbers, which cost a processor a hundred cycles each: after a few hundred steps
-// training would be three times slower. Threads that start later inherit this.
+// Moments of parameters that are never used, and probabilities of bytes that never occur, decay
+// into denormal numbers, which cost a processor a hundred cycles each. After a few hundred steps
+// training would be three times slower. Threads that start later inherit this setting.
 void TakeDenormalsForZero() {
 #if defined(__SSE__)
   constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
@@ -58,7 +59,7 @@ int main(int argc, char** argv) {
   try {
     options = trainer::ParseFlags({argv + 1, argv + argc});
   } catch (const Error& error) {
-    // Every rank has the same words: one of them complains.
+    // Every rank has the same arguments, so only one of them prints the error.
     if (trainer::LauncherRank() != 0) {
       return error.exit_code();
     }

@@ -74,8 +74,9 @@ bool Method::Finish(int layers) {
   return true;
 }
 
-// Asking for what it decided waits for it. That it is refused before there was one, or while one is
-// under way, does not matter; errors of an exchange come out of the next call, too.
+// The report of an exchange waits for the exchange. An error here does not matter: the call is
+// refused before the first exchange and during one, and the next call also returns errors of an
+// exchange.
 void Method::AwaitExchange() const {
   if (edit_ != nullptr && on_gpu_) {
     (void)entrain_edit_layer_report(edit_.get(), 0, nullptr, nullptr, nullptr);

@@ -1,7 +1,8 @@
-// How replicas stay together. ddp: gradients are averaged over all ranks at every step, and there
-// is nothing else to do. All others: entrain_edit_* exchanges pseudo-gradients (post-local-sgd:
-// parameters) every H steps, a-edit by time.
-// This file is the only one that knows the EDiT calls. One thread.
+// The method by which replicas stay together. ddp: gradients are averaged over all ranks at every
+// step, and there is nothing else to do. All others: entrain_edit_* exchanges pseudo-gradients
+// (post-local-sgd: parameters) every H steps, a-edit by time.
+//
+// Only this unit uses the EDiT calls. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +16,53 @@ namespace trainer {
 
 class Method {
  public:
-  // `shard` must outlive the object. Collective. Throws Error with the library's sentence when
-  // options contradict.
+  // `shard` must outlive the object. Collective. Throws Error with the library's message if options
+  // contradict.
   Method(const Options& options, int layers, entrain_mesh_t* mesh, entrain_shard_t* shard);
 
-  // Before each forward pass; true when an exchange has begun.
+  // Must be called before each forward pass. Returns true if an exchange has begun.
   bool BeginForward(bool training, bool first_microbatch);
-  // Before a layer is gathered.
+  // Must be called before a layer is gathered.
   void WaitLayer(int layer);
-  // After the inner optimizer's step: the tokens of this rank in it, and their mean loss.
+  // Must be called after the inner optimizer's step, with this rank's tokens of the step and their
+  // mean loss.
   void EndStep(int64_t tokens, double loss);
   // Waits for the exchange that has begun.
   void WaitAll(int layers);
-  // After the last step: exchanges whatever has not been exchanged, so that all replicas hold the
-  // consensus; a-edit: until all others are done too. Does nothing when they do anyhow (ddp, or
-  // still in warm-up); whether it did. Collective.
+  // Called after the last step: makes a last exchange, so that all replicas hold the consensus;
+  // a-edit: until all other replicas have finished too. Does nothing, and returns false, if
+  // replicas hold the consensus anyhow (ddp, or still in warm-up). Collective.
   bool Finish(int layers);
 
-  // What else a checkpoint holds: `count` elements at `data`, lent for good.
+  // Adds `count` elements at `data` to the checkpoints. `data` must outlive the object.
   void AddState(const char* name, float* data, size_t count);
-  // Asks for a checkpoint where replicas do not meet at steps that all know (a-edit): all see at
-  // the same rendezvous that somebody wants it, and that nobody is leaving, who would not take
-  // part.
+  // For methods whose replicas do not meet at steps that all know (a-edit): asks for a checkpoint.
+  // All replicas see at the same rendezvous that one of them wants a checkpoint, and that none is
+  // leaving, which would not take part.
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }
-  // Whether exchanges run behind further steps; otherwise layers wait for them.
+  // Returns true if exchanges run behind further steps. Otherwise layers wait for them.
   bool late() const { return late_; }
-  // Right after an exchange. Collective.
+  // Saves a checkpoint. Must follow an exchange. Collective.
   void Save(const Options& options, const std::string& name);
-  // Collective. Throws Error with the same line on all ranks, and nothing has changed then.
+  // Loads a checkpoint. Collective. Throws Error with the same message on all ranks, and then
+  // nothing has changed.
   void Load(const Options& options);
-  // Optimizer steps made, by this run and the one it goes on from.
+  // Returns the optimizer steps of this run and of the run that it resumed.
   int64_t steps() const { return Info().steps; }
 
-  // The interval between exchanges that a step is in after its BeginForward, from 1; 0: in warm-up,
-  // or ddp.
+  // Returns the number, from 1, of the interval between exchanges to which a step belongs, after
+  // its BeginForward. 0: in warm-up, or ddp.
   int64_t interval() const;
-  // What each replica had made when they last met (a-edit); empty before they have.
+  // Returns the steps of each replica at the last rendezvous (a-edit); empty before the first.
   std::vector<int64_t> StepsWhenMet(int replicas) const;
 
-  // Of this rank's anchors as of the last exchange; 0: none. On a GPU, where exchanges go on behind
-  // the host, it waits for one whose layers have all been waited for.
+  // Returns the checksum of this rank's anchors after the last exchange; 0: none. On a GPU, where
+  // exchanges continue after the call, it waits for an exchange whose layers have all been waited
+  // for.
   uint64_t anchor_checksum() const;
-  // What the replicas have agreed on so far: exchanges, and how often this one's layers were left
-  // out of one.
+  // Return the number of exchanges, and how often the layers of this replica were rejected.
   int64_t syncs() const { return edit_ ? Info().syncs : 0; }
   int64_t rejections() const { return edit_ ? Info().rejections : 0; }
   // Time spent waiting in the calls above, and payload bytes sent for exchanges, since creation.
@@ -76,7 +79,7 @@ class Method {
   bool by_time_ = false, late_ = false;
   int64_t interval_steps_ = 0;  // H
   int64_t warmup_steps_ = 0;
-  int64_t exchanges_ = 0;  // that have begun
+  int64_t exchanges_ = 0;  // exchanges that have begun
   double waited_s_ = 0.0;
 };
 

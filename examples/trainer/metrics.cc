@@ -23,16 +23,17 @@ using Json = nlohmann::ordered_json;
   throw Error("cannot write '" + path + "': " + std::strerror(errno));
 }
 
-// As text: JSON numbers are exact to 53 bits only.
+// As text, because JSON numbers are exact to 53 bits only.
 std::string Hex(uint64_t value) {
   char text[24];
   std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
   return text;
 }
 
-constexpr double kQuietSeconds = 10.0;  // without a terminal: a line of progress at the latest
+constexpr double kQuietSeconds = 10.0;  // without a terminal: a line of progress at least this
+                                        // often
 
-// "42 s", "7 min", "3.5 h": no finer than an estimate is.
+// Returns "42 s", "7 min" or "3.5 h", which is as exact as an estimate can be.
 std::string Rough(double seconds) {
   char text[32];
   if (seconds < 100) {
@@ -211,7 +212,7 @@ void SummaryFile::Write(const Summary& s) {
     json["bytes_held"] = s.bytes_held;
   }
   errno = 0;
-  // The sample is bytes: what is no UTF-8 is shown as replaced.
+  // The sample consists of bytes. Bytes that are not UTF-8 are replaced.
   file_ << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   file_.close();
   if (!file_) {

@@ -1,5 +1,5 @@
-// What a run leaves behind: a record a step (--log), one object at the end (--summary), and what a
-// person sees while it runs. Writing only; what the numbers mean is in docs/trainer.md.
+// The output of a run: a record per step (--log), one object at the end (--summary), and the text
+// for a person. This unit only writes; docs/trainer.md explains the numbers.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,31 @@
 
 namespace trainer {
 
-// One optimizer step as this replica saw it.
+// One optimizer step, as this replica saw it.
 struct StepRecord {
   int64_t step = 0;  // from 1
   int replica = 0;
-  double seconds = 0.0;  // since training began, evaluations not counted
+  double seconds = 0.0;  // since training began, without evaluations
   int64_t tokens = 0;    // read by all ranks so far
-  double loss = 0.0;     // mean over the replica's batches of this step, before the step
+  double loss = 0.0;     // mean over the replica's batches of this step, with the parameters before
+                         // the step
   double lr = 0.0;
   bool synced = false;                      // an exchange ran under this step's forward pass
-  double exposed_comm_s = 0.0;              // this rank's, in this step
-  uint64_t bytes_sent = 0;                  // likewise
+  double exposed_comm_s = 0.0;              // of this rank, in this step
+  uint64_t bytes_sent = 0;                  // of this rank, in this step
   std::optional<uint64_t> anchor_checksum;  // of the replica's anchors, after the exchange
-  std::optional<double> val_loss;           // when this step was followed by an evaluation
-  std::optional<int64_t> microbatches;      // of a commit, of all ranks; gradient channels only
-  std::optional<double> adaptive_share;     // agd: of this rank's elements, in this step
+  std::optional<double> val_loss;           // if an evaluation followed this step
+  std::optional<int64_t> microbatches;      // gradient channels only: micro-batches of all ranks in
+                                            // the commit
+  std::optional<double> adaptive_share;     // agd only: of this rank's elements, in this step
 };
 
-// An append-only file of JSON lines that several processes of a host may share: every record is one
-// write.
+// An append-only file of JSON lines, which several processes of a host may share: every record is
+// one write.
 class StepLog {
  public:
-  // Does nothing when `path` is empty. Throws Error naming the path and the reason. With `create`
-  // the file is emptied; otherwise it must be there.
+  // Does nothing if `path` is empty. Throws Error naming the path and the reason. `create`: makes
+  // or empties the file; otherwise the file must exist.
   StepLog(const std::string& path, bool create);
   ~StepLog();
   StepLog(const StepLog&) = delete;
@@ -48,17 +50,17 @@ class StepLog {
   int fd_ = -1;
 };
 
-// On a terminal a progress bar. Otherwise, as in a pipe to a launcher that labels lines, a line for
-// the first step, the last one, every evaluation, and besides after ten seconds without one. One
-// process uses it; the others stay silent.
+// On a terminal a progress bar. Otherwise (for example in a pipe to a launcher that labels lines)
+// it prints a line for the first step, the last step and every evaluation, and for any step after
+// ten seconds without a line. One process prints; the others stay silent.
 class Progress {
  public:
-  // The clock starts here. Tokens are shown as `unit`s.
+  // Starts the clock. Shows tokens as `unit`s.
   Progress(int64_t steps, const char* unit, bool silent);
   ~Progress();
-  // The first `steps`, of `tokens`, were another run's.
+  // Another run has made the first `steps` steps, of `tokens` tokens.
   void Resume(int64_t steps, int64_t tokens);
-  // `position` of the steps is how far the run is.
+  // `position`: how many of the steps are done.
   void Show(const StepRecord& record, int64_t position);
   void Say(const std::string& line);
 
@@ -68,9 +70,9 @@ class Progress {
   const std::string unit_;
   const bool silent_;
   const Stopwatch watch_;
-  bool first_ = true;  // no line yet
+  bool first_ = true;  // no line was printed yet
   double last_line_s_ = 0.0;
-  int64_t shown_ = 0;  // on the bar
+  int64_t shown_ = 0;  // position of the bar
   int64_t steps_before_ = 0, tokens_before_ = 0;
   std::unique_ptr<Bar> bar_;
 };
@@ -86,12 +88,12 @@ struct Summary {
   double bytes_sent_shard = 0.0, bytes_sent_sync = 0.0,
          bytes_sent_init = 0.0;        // mean over the ranks
   int64_t syncs = 0;                   // exchanges
-  int64_t rejections = 0;              // layers left out of one, over all replicas
+  int64_t rejections = 0;              // layers that an exchange left out, over all replicas
   std::vector<int64_t> replica_steps;  // by replica
-  std::vector<double> idle_share;      // likewise: of its time, waiting for the others
-  uint64_t peak_rss_bytes = 0;         // the largest rank's
-  // Gradient channels only: what each rank has made, what came too late for the last commit, and
-  // what the channel holds beside the parameters on the largest rank.
+  std::vector<double> idle_share;      // by replica: the share of its time spent waiting for others
+  uint64_t peak_rss_bytes = 0;         // of the rank with the largest
+  // Gradient channels only: the micro-batches of each rank, the micro-batches that were too late
+  // for the last commit, and the largest rank's memory in the channel besides the parameters.
   std::vector<int64_t> replica_microbatches;
   int64_t dropped_microbatches = 0;
   uint64_t bytes_held = 0;
@@ -100,12 +102,12 @@ struct Summary {
   std::string sample;
 };
 
-// The file of the summary, opened before the work whose result it will hold.
+// The summary's file. It is opened before the work whose result it will hold.
 class SummaryFile {
  public:
-  // Empties the file. Throws Error naming the path and the reason.
+  // Makes or empties the file. Throws Error naming the path and the reason.
   explicit SummaryFile(const std::string& path);
-  // Once. Throws like the constructor.
+  // Call once. Throws as the constructor does.
   void Write(const Summary& summary);
 
  private:
@@ -113,7 +115,7 @@ class SummaryFile {
   std::ofstream file_;
 };
 
-// The largest resident size of this process so far.
+// Returns the largest resident size of this process so far.
 uint64_t PeakResidentBytes();
 
 }  // namespace trainer

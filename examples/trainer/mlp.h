@@ -1,5 +1,5 @@
-// A network of dense layers that tells which digit an image shows. Each layer has one flat
-// parameter vector, the matrix row by row and then the biases:
+// A network of dense layers that recognises the digit in an image. Each layer has one flat
+// parameter vector: the matrix row by row, then the biases:
 //
 //   layer 0            [D, 64], [D]   GELU
 //   layers 1 .. L - 1  [D, D], [D]    GELU
@@ -16,28 +16,29 @@ namespace trainer {
 
 struct MlpConfig {
   int hidden = 64;  // D
-  int layers = 4;   // L, those with GELU
+  int layers = 4;   // L, the number of layers with GELU
 
   int inputs(int layer) const { return layer == 0 ? kPixels : hidden; }
   int outputs(int layer) const { return layer == layers ? kDigits : hidden; }
-  // Elements of a layer's flat parameters.
+  // Returns the number of elements of a layer's flat parameters.
   int64_t layer_size(int layer) const {
     return static_cast<int64_t>(inputs(layer) + 1) * outputs(layer);
   }
 };
 
-// The starting parameters of layer 0 .. L: a function of (config, layer, seed) only. Matrices are
-// normal with deviation sqrt(2 / inputs), the last one a tenth of that; biases are 0.
+// Fills in the starting parameters of layer 0 .. L, which are a function of (config, layer, seed)
+// only. Matrices are normal with deviation sqrt(2 / inputs), the last one a tenth of that. Biases
+// are 0.
 void InitialiseLayer(const MlpConfig& config, int layer, uint64_t seed, float* params);
 
-// Batches are `rows` images at most, and the digit of each.
+// A batch has at most `rows` images, and the digit of each.
 class MlpPass final : public Pass {
  public:
   MlpPass(const MlpConfig& config, int rows);
 
   void SetBatch(const Batch& batch) override;
   void Forward(int layer, const float* params) override;
-  // That of layer L overwrites the probabilities.
+  // The call for layer L overwrites the probabilities.
   void Backward(int layer, const float* params, float scale, float* grads) override;
 
   double loss() const override { return loss_; }
@@ -49,7 +50,8 @@ class MlpPass final : public Pass {
   std::vector<uint8_t> targets_;
   std::vector<std::vector<float>> activations_;  // [l]: the input of layer l
   std::vector<std::vector<float>> sums_;         // [l]: the output of layer l before GELU
-  std::vector<float> gradient_, next_gradient_;  // of an output and of its input, on the way back
+  std::vector<float> gradient_, next_gradient_;  // of a layer's output and input, in the backward
+                                                 // pass
   double loss_ = 0.0;
 };
 

@@ -5,7 +5,7 @@
 //   layers 1 .. L      decoder blocks (block.h)
 //   layer L + 1        final norm [D] and head [256, D]
 //
-// The layers differ in size on purpose: what shards them must cope.
+// The layers differ in size on purpose: the sharding must support that.
 #pragma once
 
 #include <cstdint>
@@ -24,32 +24,33 @@ struct ModelConfig {
   int heads = 4;
   int length = 32;  // tokens in a sequence
 
-  // Llama's 8/3 of the hidden size, rounded up to a multiple of 16.
+  // Returns Llama's 8/3 of the hidden size, rounded up to a multiple of 16.
   int feed_forward() const { return (hidden * 8 / 3 + 15) / 16 * 16; }
 };
 
-// L + 2.
+// Returns L + 2.
 int LayerCount(const ModelConfig& config);
-// Elements of a layer's flat parameters.
+// Returns the number of elements of a layer's flat parameters.
 int64_t LayerSize(const ModelConfig& config, int layer);
-// The starting parameters of a layer: a function of (config, layer, seed) only. Gains are 1;
-// matrices are normal with deviation 1 / sqrt(inputs), those that write into the residual stream 1
-// / sqrt(2 L) of that.
+// Fills in the starting parameters of a layer, which are a function of (config, layer, seed) only.
+// Gains are 1. Matrices are normal with deviation 1 / sqrt(inputs); for matrices that write into
+// the residual stream it is divided by sqrt(2 L).
 void InitialiseLayer(const ModelConfig& config, int layer, uint64_t seed, float* params);
 
-// Batches are `rows` sequences of config.length tokens, and for each token the one to be predicted.
+// A batch has `rows` sequences of config.length tokens, and for each token the token to predict.
 class LanguagePass final : public Pass {
  public:
   LanguagePass(const ModelConfig& config, int rows);
 
   void SetBatch(const Batch& batch) override { batch_ = batch; }
   void Forward(int layer, const float* params) override;
-  // That of layer L + 1 overwrites the probabilities.
+  // The call for layer L + 1 overwrites the probabilities.
   void Backward(int layer, const float* params, float scale, float* grads) override;
 
   double loss() const override { return loss_; }
   int64_t hits() const override;
-  // p(next byte) after the token at `position` of row 0, kVocabulary entries; after Forward(L + 1).
+  // Returns p(next byte) after the token at `position` of row 0: kVocabulary entries. Valid after
+  // Forward(L + 1).
   const float* probabilities(int position) const;
 
  private:

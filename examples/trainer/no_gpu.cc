@@ -1,4 +1,4 @@
-// All there is of --device cuda where nvcc was not found: the reason.
+// --device cuda in builds without nvcc: throws the reason.
 #include "examples/trainer/device.h"
 #include "examples/trainer/error.h"
 

@@ -6,15 +6,15 @@
 
 namespace trainer {
 
-// Examples side by side: what the model sees, and what it is to predict.
+// Examples one after another: the inputs of the model, and its targets.
 struct Batch {
   std::vector<uint8_t> inputs, targets;
 };
 
-// Usage: SetBatch; Forward of all layers upwards; then, to train, Backward of all layers downwards.
-// Parameters and gradients are where the pass computes (device.h). The caller brings the parameters
-// of one layer at a time and may take them away again between calls; a pass keeps activations only.
-// Not thread safe; deterministic.
+// Usage: SetBatch; Forward of all layers upwards; then, for training, Backward of all layers
+// downwards. Parameters and gradients are in the memory in which the pass computes (device.h). The
+// caller provides the parameters of one layer at a time, and may remove them between calls, since a
+// pass keeps activations only. Not thread safe; deterministic.
 class Pass {
  public:
   virtual ~Pass() = default;
@@ -22,13 +22,13 @@ class Pass {
   // Copies the batch.
   virtual void SetBatch(const Batch& batch) = 0;
   virtual void Forward(int layer, const float* params) = 0;
-  // Adds this batch's gradient of (scale * mean loss) to `grads`. The same parameters as in
+  // Adds this batch's gradient of (scale * mean loss) to `grads`. `params` must be those of
   // Forward.
   virtual void Backward(int layer, const float* params, float scale, float* grads) = 0;
 
-  // After the last layer's Forward: the mean -log p(target) in nats, until the next one; and how
-  // many targets were the most probable, until Backward. On a GPU these wait, and nothing else
-  // does.
+  // loss() returns the mean -log p(target) in nats, from the last layer's Forward until the next
+  // one. hits() returns how many targets had the highest probability, until Backward. On a GPU
+  // these two wait, and no other function does.
   virtual double loss() const = 0;
   virtual int64_t hits() const = 0;
 };

@@ -83,7 +83,8 @@ class ConfigMaker {
     Check(entrain_edit_option_matters(&config_, index, &matters));
     return matters != 0;
   }
-  // The command line has another outer optimizer, which the preset's learning rate and momentum are not for.
+  // Returns true if the command line sets another outer optimizer, for which the preset's learning
+  // rate and momentum are wrong.
   bool HasOtherOuter() const {
     const auto given = given_.find("outer_optimizer");
     return given != given_.end() &&

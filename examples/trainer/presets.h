@@ -1,4 +1,4 @@
-// The methods, one row each, and the options of EDiT that a method and a command line make.
+// The methods, one row each, and the options of EDiT that result from a method and a command line.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,27 @@ namespace trainer {
 
 // How gradients and parameters travel.
 enum class Engine {
-  kEveryStep,  // gradients over all ranks, at every step
+  kEveryStep,  // gradients are averaged over all ranks at every step
   kReplicas,   // EDiT: entrain_edit_*
   kChannel,    // a gradient channel: entrain_acco_*
 };
 
-// A value of an option of EDiT, by the name of its field.
+// A value of an option of EDiT, which is named by its field.
 struct Setting {
   const char* option;
   double value;
 };
-// Values that depend on the run.
+// Placeholders for values that depend on the run.
 constexpr double kInterval = -1;    // local_sgd_sync_interval
-constexpr double kALayerEach = -2;  // the number of layers, 8 at most
+constexpr double kALayerEach = -2;  // the number of layers, at most 8
 
-// A setting applies unless the command line has the option, and if it has an effect beside the settings before it.
+// A setting applies if it has an effect with the settings before it, unless the command line has
+// the option.
 struct Preset {
   const char* name;
   Engine engine;
-  int32_t acco_method = 0;    // of kChannel
-  Setting settings[16] = {};  // of kReplicas; what is left over has no option
+  int32_t acco_method = 0;    // for kChannel
+  Setting settings[16] = {};  // for kReplicas; unused entries have no option
 };
 
 constexpr Preset kPresets[] = {
@@ -86,7 +87,8 @@ constexpr Preset kPresets[] = {
       {"pseudo_gradnorm_reduce", 1},
       {"clip_pseudo_grad", 10},
       {"skip_anomaly", 1}}},
-    // SparseLoCo, arXiv 2508.15706: 1/64 of the elements in two bits each; what was not sent decays, in place of momentum.
+    // SparseLoCo, arXiv 2508.15706: sends 1/64 of the elements in two bits each. The unsent part
+    // decays and takes the place of momentum.
     {"sparseloco",
      Engine::kReplicas,
      0,
@@ -108,7 +110,7 @@ constexpr Preset kPresets[] = {
     {"wp", Engine::kChannel, ENTRAIN_ACCO_WP},
 };
 
-// `name` is one of the table's.
+// `name` must be in the table.
 const Preset& PresetOf(const std::string& name);
 // The options of EDiT, and of a gradient channel, as the library describes them.
 using DescribedOptions = std::vector<entrain_edit_option_t>;

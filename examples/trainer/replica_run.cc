@@ -44,7 +44,7 @@ class ReplicaRun {
   Validation Evaluate();
   Traffic Meter() const;
   Summary Report();
-  // After `steps`: how many there must be before the next checkpoint.
+  // Returns the number of steps at the next checkpoint after `steps`.
   int64_t NextSave(int64_t steps) const {
     return options_.save_every == 0 ? 0 : (steps / options_.save_every + 1) * options_.save_every;
   }
@@ -64,8 +64,8 @@ class ReplicaRun {
   Books books_;
   double sums_waited_s_ = 0.0;
   int64_t made_ = 0;          // steps of this replica
-  int64_t steps_before_ = 0;  // of the run that this one goes on from
-  int64_t next_save_ = 0;     // with --save-every: steps to have been made
+  int64_t steps_before_ = 0;  // of the run that this one resumed
+  int64_t next_save_ = 0;     // with --save-every: the next checkpoint is due at this many steps
 };
 
 ReplicaRun::ReplicaRun(const Options& options, const Task& task, Device* device, Session* session)
@@ -116,7 +116,7 @@ void ReplicaRun::Resume() {
   books_.Resume(steps_before_, steps_before_ * options_.tokens_per_step(session_->ranks()));
 }
 
-// The same on all ranks.
+// Returns equal values on all ranks.
 bool ReplicaRun::SaveIsDue() const {
   if (options_.save_every == 0) {
     return false;
@@ -125,7 +125,7 @@ bool ReplicaRun::SaveIsDue() const {
                            : method_.steps() >= next_save_;
 }
 
-// Called when an exchange has begun; the whole of it is waited for.
+// Called when an exchange has begun. Waits for the whole exchange first.
 void ReplicaRun::Save() {
   method_.WaitAll(task_.layers());
   char name[32];
@@ -144,7 +144,7 @@ Traffic ReplicaRun::Meter() const {
           .sync = model_.bytes_sent_sync() + method_.bytes_sent_sync()};
 }
 
-// Gives the pass this rank's batch number `draw`.
+// Sets this rank's batch `draw` in the pass.
 void ReplicaRun::SetBatch(int64_t draw) {
   task_.DrawTraining(session_->rank(), draw, &batch_);
   if (conditions_.Shuffles(method_.interval(), session_->replica())) {
@@ -153,7 +153,7 @@ void ReplicaRun::SetBatch(int64_t draw) {
   pass_->SetBatch(batch_);
 }
 
-// Forward and backward passes of one step; returns the mean loss of this rank's batches.
+// Runs the forward and backward passes of one step. Returns the mean loss of this rank's batches.
 double ReplicaRun::MicroBatches(int64_t step, bool* synced) {
   const int64_t count = options_.gradient_accumulation_steps;
   double loss = 0.0;
@@ -173,7 +173,7 @@ double ReplicaRun::MicroBatches(int64_t step, bool* synced) {
   return loss;
 }
 
-// The same batches once more, where the first gradient leads up to.
+// Runs the same batches again at w + e.
 void ReplicaRun::SecondGradient(int64_t step) {
   const int64_t count = options_.gradient_accumulation_steps;
   sharpness_->Ascend(session_, &model_.masters(), &model_.gradients());
@@ -190,8 +190,8 @@ void ReplicaRun::Update(StepRecord* record) {
   grads.Clear();
   const double loss = MicroBatches(record->step, &record->synced);
 
-  // The only numbers that leave the rank besides parameters and gradients, and they stay within the
-  // replica: its gradient norm and its loss.
+  // These are the only numbers that leave the rank besides parameters and gradients, and they stay
+  // within the replica: the squared gradient norm, and the loss.
   double sums[2] = {device_->SumOfSquares(grads.data(), grads.size()), loss};
   {
     const Waiting waiting(&sums_waited_s_);
@@ -215,9 +215,9 @@ void ReplicaRun::Update(StepRecord* record) {
   }
 }
 
-// One step, which takes as long as the emulated conditions want. Where replicas meet, all that the
-// step waited counts as waiting for the others; elsewhere a replica's ranks wait for each other
-// alone.
+// Makes one step, and sleeps as the emulated conditions require. In a step with a rendezvous, all
+// waiting counts as waiting for other replicas. In other steps the ranks of a replica wait only for
+// each other.
 void ReplicaRun::UpdateAndRest(StepRecord* record) {
   const Traffic before = books_.Now();
   const double met_before_s = method_.waited_s();
@@ -231,8 +231,8 @@ void ReplicaRun::UpdateAndRest(StepRecord* record) {
       std::chrono::duration<double>(conditions_.Rest(record->step, session_->replica(), own_s)));
 }
 
-// Whether that is all, with so many steps of this replica. Replicas that count together know what
-// all have made when they meet, and all stop after the same meeting.
+// Returns true if this replica is done after `made` steps. Replicas that count together know
+// everybody's steps at each rendezvous, and all stop after the same one.
 bool ReplicaRun::Done(int64_t made) const {
   if (!options_.steps_together) {
     return made >= steps_;
@@ -242,8 +242,9 @@ bool ReplicaRun::Done(int64_t made) const {
          !met.empty();
 }
 
-// Where the learning rate is at this replica's step number `step`: replicas that count together
-// have made, on average, what they had when they last met, and since then as many as this one.
+// Returns the step of the learning-rate schedule for this replica's step `step`. Replicas that
+// count together assume that each has made the mean of all steps at the last rendezvous, and since
+// then as many steps as this one.
 int64_t ReplicaRun::StepOfSchedule(int64_t step) const {
   if (!options_.steps_together) {
     return step;
@@ -273,7 +274,7 @@ StepRecord ReplicaRun::Step(int64_t step) {
   record.seconds = books_.training().seconds;
   record.exposed_comm_s = took.waited_s;
   record.bytes_sent = took.shard + took.sync;
-  // Behind further steps, each rank's exchange is over when it is.
+  // If exchanges run behind further steps, each rank's exchange ends at a different time.
   const bool seen = record.synced && !method_.late();
   if (const uint64_t own = seen ? method_.anchor_checksum() : 0; own != 0) {
     record.anchor_checksum = session_->CombineOverReplica(own);
@@ -308,7 +309,7 @@ Summary ReplicaRun::Report() {
   const int64_t before = steps_before_ * session_->replicas();
   s.tokens_per_s = static_cast<double>((all - before) * of_step) / s.wall_s;
   double sums[] = {static_cast<double>(model_.bytes_sent_init()) / session_->ranks(),
-                   // of a replica, counted on each of its ranks
+                   // of a replica; each of its ranks counts it
                    static_cast<double>(method_.rejections()) / options_.shard_size};
   session_->SumOverAll(sums, 2);
   s.bytes_sent_init = sums[0];

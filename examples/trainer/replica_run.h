@@ -1,4 +1,4 @@
-// Training by replicas, each spread over its ranks, that stay together by `method`.
+// Training by replicas, each spread over its ranks. `method` keeps the replicas together.
 #pragma once
 
 #include "examples/trainer/flags.h"
@@ -7,7 +7,7 @@
 
 namespace trainer {
 
-// Trains as the options say and writes what they ask for. Collective. Throws Error.
+// Trains and writes the results as the options say. Collective. Throws Error.
 void TrainReplicas(const Options& options, const Task& task, Device* device, Session* session);
 
 }  // namespace trainer

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPromptBytes = 32;
 
-// A byte drawn from p^(1 / temperature), normalised.
+// Draws a byte from p^(1 / temperature), normalised.
 uint8_t Draw(const float* p, double temperature, Random* random) {
   double weights[kVocabulary];
   double sum = 0.0;
@@ -30,7 +30,7 @@ uint8_t Draw(const float* p, double temperature, Random* random) {
   return static_cast<uint8_t>(std::max_element(p, p + kVocabulary) - p);
 }
 
-// The start of a line some way into the validation part.
+// Returns the beginning of a line some way into the validation part.
 std::string DefaultPrompt(const Text& text) {
   const auto bytes = text.ValidationBytes(0, 4096);
   const auto line = std::find(bytes.begin(), bytes.end(), '\n');
@@ -51,7 +51,7 @@ std::string Sample(const Options& options, const Text& text,
   while (out.size() < end) {
     const size_t seen = std::min(out.size(), length);
     std::memcpy(window.inputs.data(), out.data() + out.size() - seen, seen);
-    // What follows the text in the window is not seen by it, and the targets do not matter.
+    // The model does not see the bytes after the text in the window, and the targets do not matter.
     pass.SetBatch(window);
     for (size_t layer = 0; layer < layers.size(); ++layer) {
       pass.Forward(static_cast<int>(layer), layers[layer].data());

@@ -9,8 +9,8 @@
 
 namespace trainer {
 
-// Continues the prompt by `options.sample` bytes drawn from the model. A function of the parameters
-// and the seed.
+// Continues the prompt by `options.sample` bytes drawn from the model. The result is a function of
+// the parameters and the seed.
 std::string Sample(const Options& options, const Text& text,
                    const std::vector<std::vector<float>>& layers);
 

@@ -10,13 +10,13 @@
 namespace trainer {
 namespace {
 
-// Variables of torchrun and entrain-run, Open MPI, MPICH, Slurm.
+// The variables of torchrun and entrain-run, Open MPI, MPICH, and Slurm.
 using Variables = std::array<const char*, 4>;
 constexpr Variables kRankVariables = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
 constexpr Variables kLocalRankVariables = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                                            "MPI_LOCALRANKID", "SLURM_LOCALID"};
 
-// Of the first that is set; 0: none.
+// Returns the value of the first variable that is set; 0: none is.
 int FirstOf(const Variables& variables) {
   for (const char* name : variables) {
     if (const char* value = std::getenv(name)) {

@@ -1,6 +1,6 @@
-// The model's parameters, spread over the ranks of a replica by entrain_shard_*: gathered a layer
-// at a time, just before use, and given back after; gradients go out a layer at a time as soon as
-// they are there. This file is the only one that knows the sharding calls. One thread.
+// The model's parameters, spread over the ranks of a replica by entrain_shard_*. A layer is
+// gathered just before use and released after it; a layer's gradients are sent as soon as they are
+// complete. Only this unit uses the sharding calls. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace trainer {
 
 class ShardedModel {
  public:
-  // Starts with the parameters of the seed, broadcast from replica 0. On the device, which, and
-  // `task`, must outlive the object. Collective.
+  // Starts with the parameters of the seed, broadcast from replica 0, on the device. `task` and
+  // `device` must outlive the object. Collective.
   ShardedModel(entrain_mesh_t* mesh, const Task& task, Device* device, bool bf16, int prefetch);
 
-  // Runs all layers of `pass`, upwards. `before` is called before each layer is gathered.
+  // Runs all layers of `pass` upwards. Calls `before` before each layer is gathered.
   void Forward(Pass* pass, const std::function<void(int layer)>& before);
-  // Runs all layers backwards and starts the reduction of each layer's gradient of scale *
-  // loss.
+  // Runs all layers backwards, and starts the reduction of each layer's gradient of (scale * loss).
   void Backward(Pass* pass, float scale);
   // Waits until all started reductions have been added to gradients().
   void FinishGradients();
 
-  // From here on the passes are those of sharpness-aware steps. Outlives the object.
+  // Makes later passes those of sharpness-aware steps. `sharpness` must outlive the object.
   void SetSharpness(Sharpness* sharpness) { sharpness_ = sharpness; }
 
-  // The whole model in host memory, every layer as f32. Collective over the replica.
+  // Returns the whole model in host memory, every layer as f32. Collective over the replica.
   std::vector<std::vector<float>> Collect();
 
-  // This rank's part: f32 masters, and f32 gradients, which are added to and never cleared.
+  // This rank's part: f32 masters, and f32 gradients, to which reductions add and which nothing
+  // clears.
   Array<float>& masters() { return masters_; }
   Array<float>& gradients() { return gradients_; }
   entrain_shard_t* handle() const { return shard_.get(); }
@@ -42,13 +42,13 @@ class ShardedModel {
   double waited_s() const { return waited_s_; }
   uint64_t bytes_sent_shard() const { return Stats().bytes_sent_shard; }
   uint64_t bytes_sent_sync() const { return Stats().bytes_sent_sync - bytes_sent_init_; }
-  // The broadcast at the start.
+  // Bytes of the broadcast at the start.
   uint64_t bytes_sent_init() const { return bytes_sent_init_; }
 
  private:
   void Load();
   void BeginPass(int32_t pass);
-  // The layer's parameters as f32, until Release or the next Acquire.
+  // Returns the layer's parameters as f32, valid until Release or the next Acquire.
   const float* Acquire(int layer);
   void Release(int layer);
   void BackwardLayer(Pass* pass, int layer, float scale);
@@ -59,8 +59,8 @@ class ShardedModel {
   Device* const device_;
   const bool bf16_;
   Sharpness* sharpness_ = nullptr;
-  Array<float> masters_, gradients_;       // lent to the shard, which goes first
-  Array<float> wide_params_, wide_grads_;  // bf16 only: one layer, widened
+  Array<float> masters_, gradients_;       // lent to the shard, which is destroyed first
+  Array<float> wide_params_, wide_grads_;  // bf16 only: one layer in f32
   ShardHandle shard_;
   double waited_s_ = 0.0;
   uint64_t bytes_sent_init_ = 0;

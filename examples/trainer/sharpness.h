@@ -1,6 +1,6 @@
-// Sharpness-aware steps: WSAM of the library around the inner optimizer. Each step sees its batches
-// twice, the second time at w + e, a way of length rho up the first gradient. All entrain_wsam_*
-// calls. One thread.
+// Sharpness-aware steps: the library's WSAM around the inner optimizer. Each step uses its batches
+// twice, the second time at w + e, which lies a distance of rho along the first gradient. Only this
+// unit uses the entrain_wsam_* calls. One thread.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,31 @@
 
 namespace trainer {
 
-// local: e is along the gradient of this rank's own batches, over the whole model, and applied to
-// the layers as they are gathered; nothing is exchanged for it. global: along the gradient that is
-// averaged over the replica (synchronous steps: over all ranks), on the rank's part of the masters.
+// local: e follows the gradient of this rank's own batches over the whole model, and is added to
+// the layers when they are gathered; it needs no exchange. global: e follows the gradient averaged
+// over the replica (synchronous steps: over all ranks), and is added to this rank's part of the
+// masters.
 class Sharpness {
  public:
-  // `base`, whose steps these become, and the device, on which all arrays are, must outlive the
-  // object. Gradients are clipped to `max_norm` (0: not). `part`: elements of the rank's part.
+  // Wraps the steps of `base`. `base` and `device`, which holds all arrays, must outlive the
+  // object. Clips gradients to `max_norm` (0: does not clip). `part`: elements of the rank's part.
   Sharpness(const WsamOptions& options, double max_norm, InnerOptimizer* base, Device* device,
             const std::vector<int64_t>& layer_sizes, int64_t part);
 
-  // Of each layer of each backward pass of the first gradient, local: what it added, and the
-  // parameters it was taken at.
+  // Local: must be called for each layer of each backward pass of the first gradient, with the
+  // gradient that the pass added and the parameters at which it was computed.
   void AddOwn(int layer, const float* params, const float* grads);
-  // What the layer's passes see: `params`, or, local and for the second gradient, those moved by e,
-  // until the next call.
+  // Returns the parameters for a pass of the layer, valid until the next call: `params`, or, if
+  // local and for the second gradient, `params` moved by e.
   const float* Move(int layer, const float* params);
 
-  // Between both gradients: keeps the first, which leaves *grads zero, and ascends.
+  // Between the two gradients: keeps the first, sets *grads to zero, and moves to w + e.
   void Ascend(Session* session, Array<float>* masters, Array<float>* grads);
-  // After the second one: returns to w, and steps.
+  // After the second gradient: returns to w and makes the step.
   void Step(int64_t step, double lr, Session* session, Array<float>* masters,
             const Array<float>& grads);
 
-  // Time spent waiting for sums over the replica.
+  // Returns the time spent waiting for sums over the replica.
   double waited_s() const { return waited_s_; }
 
  private:
@@ -51,24 +52,24 @@ class Sharpness {
   Device* const device_;
   WsamHandle wsam_;
   bool second_ = false;            // between Ascend and Step
-  Array<float> first_, saved_;     // of the rank's part: the first gradient; global: w
-  std::vector<Array<float>> own_;  // local: the first gradient of this rank, by layer
-  std::vector<double> own_sums_;   // of each layer of it, for the norm
+  Array<float> first_, saved_;     // of the rank's part: the first gradient; global only: w
+  std::vector<Array<float>> own_;  // local: this rank's first gradient, by layer
+  std::vector<double> own_sums_;   // by layer, for the norm of own_
   double own_sum_ = 0.0;
-  Array<float> moved_, unmoved_;  // local: one layer at w + e, and what it was before
+  Array<float> moved_, unmoved_;  // local: one layer at w + e, and the layer before that
   double waited_s_ = 0.0;
 };
 
-// For a gradient channel: coupled steps, local, a micro-batch at a time. The channel clips, and its
-// optimizer steps with, the sum of what Add makes.
+// Coupled steps for a gradient channel: local, one micro-batch at a time. The channel clips the sum
+// of the gradients that Add makes, and its optimizer steps with that sum.
 class CoupledSharpness {
  public:
   // `base`, `device` and `model` must outlive the object.
   CoupledSharpness(const WsamOptions& options, const InnerOptimizer& base, Device* device,
                    WholeModel* model);
 
-  // Adds alpha g2 + (1 - alpha) g of the batch that the pass has to `sums`, of the whole model: g
-  // at its parameters, g2 at w + e. Returns the loss of the first pass.
+  // Adds alpha g2 + (1 - alpha) g to `sums`, for the batch in `pass` and the whole model: g at the
+  // model's parameters, g2 at w + e. Returns the loss of the first pass.
   double Add(Pass* pass, float* sums);
 
  private:

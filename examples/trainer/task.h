@@ -1,6 +1,5 @@
-// What is learned: a model, cut into layers that each have one flat parameter vector, and the
-// examples that it learns from. Two of them: a language model on text, and a small network on
-// images of digits.
+// The task to learn: a model, cut into layers that each have one flat parameter vector, and its
+// examples. There are two: a language model on text, and a small network on images of digits.
 #pragma once
 
 #include <cstdint>
@@ -14,35 +13,37 @@
 
 namespace trainer {
 
-// Any thread: nothing changes after it is made.
+// Thread safety: any thread, since nothing changes after construction.
 class Task {
  public:
   virtual ~Task() = default;
 
   virtual int layers() const = 0;
-  // Elements of a layer's flat parameters, and of all layers.
+  // Returns the number of elements of a layer's flat parameters, or of all layers.
   virtual int64_t layer_size(int layer) const = 0;
   int64_t parameters() const;
-  // The starting parameters of a layer: a function of the model, the layer and --seed only.
+  // Fills in the starting parameters of a layer, which are a function of the model, the layer and
+  // --seed only.
   virtual void InitialiseLayer(int layer, float* params) const = 0;
-  // For batches of this task.
+  // Makes a pass for batches of this task.
   virtual std::unique_ptr<Pass> NewPass(Device* device) const = 0;
 
-  // Batch number `draw` of `rank`, --batch-size large: a function of these and --seed only.
+  // Makes batch `draw` of `rank`, of --batch-size examples: a function of these and --seed only.
   virtual void DrawTraining(int rank, int64_t draw, Batch* batch) const = 0;
-  // Batches 0 .. validation_batches() - 1 are the validation subset; the last one may be small.
+  // Batches 0 .. validation_batches() - 1 are the validation subset. The last one may be small.
   virtual int64_t validation_batches() const = 0;
   virtual void TakeValidation(int64_t number, Batch* batch) const = 0;
 
-  // What a loss is the mean over: "byte", "image".
+  // Returns the unit over which a loss is a mean: "byte", "image".
   virtual const char* unit() const = 0;
-  // -sum p log p over what there is to predict, in nats: the loss of counting alone.
+  // Returns -sum p log p over the targets, in nats: the loss of a model that knows only their
+  // frequencies.
   virtual double Entropy() const = 0;
-  // What the model writes when asked (--sample); "" where it writes nothing.
+  // Returns text that the model writes (--sample), or "" if the task has none.
   virtual std::string Sample(const std::vector<std::vector<float>>& layers) const = 0;
 };
 
-// That of --task, with its data. Throws Error naming the file and the reason.
+// Makes the task of --task, with its data. Throws Error naming the file and the reason.
 std::unique_ptr<Task> MakeTask(const Options& options);
 
 }  // namespace trainer

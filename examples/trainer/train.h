@@ -7,7 +7,7 @@
 
 namespace trainer {
 
-// Trains as the options say and writes what they ask for. Collective. Throws Error.
+// Trains and writes the results as the options say. Collective. Throws Error.
 void Train(const Options& options, const Task& task, Device* device, Session* session);
 
 }  // namespace trainer
