@@ -1,7 +1,7 @@
 """Finds and loads libentrain. cffi calls it in ABI mode: nothing is compiled.
 
-The library is, in this order: the file that ENTRAIN_LIBRARY names; the one that the wheel brought (lib/ beside this
-file); what the dynamic linker finds under the library's SONAME."""
+The library is the first of these: the file that ENTRAIN_LIBRARY names, the file in the wheel (lib/ beside this file),
+the file that the dynamic linker finds under the library's SONAME."""
 from __future__ import annotations
 
 import os
@@ -14,12 +14,12 @@ _HERE = pathlib.Path(__file__).resolve().parent
 
 ffi: Any = _declared
 _major, _minor, _patch = (ffi.integer_const(f"ENTRAIN_VERSION_{part}") for part in ("MAJOR", "MINOR", "PATCH"))
-#: The version of the headers that this package was made for.
+#: The version of the headers for which this package was made.
 VERSION = f"{_major}.{_minor}.{_patch}"
 
 
 def library_path() -> str:
-    """The file (or SONAME) of the library that this package loads."""
+    """Returns the file (or SONAME) of the library that this package loads."""
     chosen = os.environ.get("ENTRAIN_LIBRARY")
     if chosen:
         if not os.path.exists(chosen):
@@ -33,7 +33,7 @@ def library_path() -> str:
 
 
 def program_path(name: str) -> str:
-    """The file of a program that the wheel brought, such as "entrain-run"; without one, the name for a search of PATH."""
+    """Returns the file of a program in the wheel, such as "entrain-run", or else its name, for a search of PATH."""
     brought = _HERE / "bin" / name
     return str(brought) if brought.exists() else name
 
@@ -60,17 +60,17 @@ NULL: Any = ffi.NULL
 
 
 def new_struct(name: str) -> Any:
-    """A struct of the ABI with its defaults: new_struct("comm_config") is an entrain_comm_config_t*."""
+    """Returns a struct of the ABI with its defaults: new_struct("comm_config") is an entrain_comm_config_t*."""
     struct = ffi.new(f"entrain_{name}_t*")
     getattr(lib, f"entrain_{name}_init_sized")(struct, ffi.sizeof(struct[0]))
     return struct
 
 
 def text_of(chars: Any) -> str:
-    """A C string as str; "" for NULL."""
+    """Converts a C string to str; NULL to ""."""
     return "" if chars == NULL else ffi.string(chars).decode("utf-8", "replace")
 
 
 def nanoseconds(seconds: Optional[float], none: int = 0) -> int:
-    """Seconds to nanoseconds; `none` for None."""
+    """Converts seconds to nanoseconds, and None to `none`."""
     return none if seconds is None else max(1, round(seconds * 1e9)) if seconds > 0 else round(seconds * 1e9)

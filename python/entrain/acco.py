@@ -1,10 +1,10 @@
 """ACCO: gradients cross the network behind the computation (entrain/train.h; arXiv 2406.02613).
 
-    for batch in data:
-        ... acco.gradients += gradient of the sum over the micro-batch, at params ...
-        acco.add(1, tokens)
-        if acco.poll() and acco.install():
-            break"""
+for batch in data:
+    ... acco.gradients += gradient of the sum over the micro-batch, at params ...
+    acco.add(1, tokens)
+    if acco.poll() and acco.install():
+        break"""
 from __future__ import annotations
 
 import dataclasses
@@ -24,14 +24,14 @@ from .train import _dataclass_of
 from .training import Checkpointed, fill
 from .works import SLICE_NS
 
-#: step(preview, step, lr, first, grads, master, out) on elements [first, first + len(grads)) of this rank's shard. A commit
-#: (preview False; out None) changes `master` in place; a preview writes to `out` and changes nothing else.
+#: step(preview, step, lr, first, grads, master, out) on elements [first, first + len(grads)) of this rank's shard. A
+#: commit (preview False; out None) changes `master` in place. A preview writes to `out` and changes nothing else.
 AccoStep = Callable[[bool, int, float, int, npt.NDArray[Any], npt.NDArray[Any], Optional[npt.NDArray[Any]]], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class AccoInfo:
-    """As of the last install (entrain_acco_info_t). Times in ns."""
+    """The state after the last install (entrain_acco_info_t). Times in ns."""
 
     rounds: int
     commits: int
@@ -52,8 +52,8 @@ class AccoInfo:
 
 @dataclasses.dataclass(frozen=True)
 class AccoGroup:
-    """Elements [first, first + count) of the parameters with an optimizer (None: the channel's) and a factor of the learning
-    rate of their own."""
+    """Elements [first, first + count) of the parameters, with their own optimizer (None: the channel's) and their own
+    factor of the learning rate."""
 
     first: int
     count: int
@@ -62,8 +62,8 @@ class AccoGroup:
 
 
 class ACCO(Checkpointed):
-    """A channel that takes gradients and gives parameters a round later. The optimizer's state and the f32 masters are
-    sharded over the ranks."""
+    """A channel that takes gradients and returns parameters one round later. The optimizer's state and the f32
+    masters are sharded over the ranks."""
 
     _what = "ACCO channel"
     _kind = "acco"
@@ -74,7 +74,7 @@ class ACCO(Checkpointed):
                  schedule: Optional[Callable[[int], float]] = None, timeout: Optional[float] = None, **options: Any) -> None:
         """Collective over `comm`; the same on all ranks but params, step and timeout.
 
-        params       flat, f32 or bf16 (f64 with `step`); install writes it, rank 0's values are everybody's first; kept
+        params       flat, f32 or bf16 (f64 with `step`). All ranks start with rank 0's values. install writes it. Kept
                      alive until the channel is closed
         optim, step  one of them: an optimizer of the library's, or a function of the caller's, which runs on the channel's
                      thread, must not call the library, and whose exception ends the channel with Aborted
@@ -118,7 +118,7 @@ class ACCO(Checkpointed):
         pointer = ffi.new("void**")
         self._call(lib.entrain_acco_gradients, pointer)
         kind = buffer.dtype if grads_dtype is None else dtype_of(grads_dtype)
-        #: The accumulator: the caller adds to it, and does nothing else. The library's memory, until the channel is closed.
+        #: The accumulator, in the library's memory: the caller may only add to it, until the channel is closed.
         self.gradients: npt.NDArray[Any] = view(pointer[0], buffer.count, kind)
 
     @staticmethod
@@ -133,18 +133,18 @@ class ACCO(Checkpointed):
         return Callback(called, "entrain_acco_step_fn")
 
     def add(self, microbatches: int = 1, tokens: int = 0) -> None:
-        """The gradients of so many micro-batches have been added. Local."""
+        """Says that the gradients of `count` micro-batches have been added. Local."""
         self._call(lib.entrain_acco_add, microbatches, tokens)
 
     def poll(self) -> bool:
-        """Whether install would not wait for other ranks, or must follow. Never blocks."""
+        """Returns True if install would not wait for other ranks, or if it must be called now. Never blocks."""
         ready = ffi.new("int32_t*")
         self._call(lib.entrain_acco_poll, ready)
         return bool(ready[0])
 
     def install(self) -> bool:
-        """Waits for the round under way, installs its parameters, and starts the next round with what has been added.
-        Whether the run is over."""
+        """Waits for the current round, installs its parameters, and starts the next round with the gradients that
+        have been added. Returns True if the run is over."""
         finished = ffi.new("int32_t*")
         status = IN_PROGRESS
         while status == IN_PROGRESS:
@@ -156,11 +156,11 @@ class ACCO(Checkpointed):
         return bool(finished[0])
 
     def stop(self) -> None:
-        """Ends the run at the first commit that knows. Local; any rank may ask."""
+        """Ends the run at the first commit that learns of this call. Local; any rank may call it."""
         self._call(lib.entrain_acco_stop)
 
     def info(self) -> AccoInfo:
-        """As of the last install."""
+        """The state after the last install."""
         out = new_struct("acco_info")
         self._call(lib.entrain_acco_info, out)
         return _dataclass_of(AccoInfo, out)  # type: ignore[no-any-return]

@@ -1,5 +1,5 @@
-"""Arrays of other packages as buffers of the library, without a copy: NumPy and the buffer protocol, PyTorch, and
-everything that speaks DLPack, all in host memory. Neither PyTorch nor ml_dtypes nor JAX is imported."""
+"""Uses arrays of other packages as buffers of the library without a copy: NumPy and the buffer protocol, PyTorch, and
+every package that supports DLPack, all in host memory. This module imports neither PyTorch nor ml_dtypes nor JAX."""
 from __future__ import annotations
 
 import ctypes
@@ -14,7 +14,7 @@ from .errors import invalid
 
 
 class DType(enum.IntEnum):
-    """Element types of the library. Names in text are those of the members in lower case: "f32", "bf16"."""
+    """Element types of the library. In text they have the names of the members in lower case: "f32", "bf16"."""
 
     F32 = lib.ENTRAIN_F32
     F64 = lib.ENTRAIN_F64
@@ -30,7 +30,7 @@ class DType(enum.IntEnum):
     U32 = lib.ENTRAIN_U32
     I64 = lib.ENTRAIN_I64
     U64 = lib.ENTRAIN_U64
-    #: Pairs of a value and a location, for minloc and maxloc: structured NumPy arrays of two fields.
+    #: Pairs of a value and a location, for minloc and maxloc: structured NumPy arrays with two fields.
     F32_I32 = lib.ENTRAIN_F32_I32
     F64_I64 = lib.ENTRAIN_F64_I64
     I32_I32 = lib.ENTRAIN_I32_I32
@@ -38,7 +38,7 @@ class DType(enum.IntEnum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """The bytes of one element."""
         return _ITEMSIZE[self]
 
 
@@ -46,13 +46,13 @@ DTypeLike = Union[DType, str]
 
 _ITEMSIZE: Dict[int, int] = {dtype: lib.entrain_dtype_size(int(dtype)) for dtype in DType}
 
-# By the name that NumPy, ml_dtypes and PyTorch give a type.
+# Types by the name that NumPy, ml_dtypes and PyTorch give them.
 _BY_NAME: Dict[str, DType] = {
     "float32": DType.F32, "float64": DType.F64, "bfloat16": DType.BF16, "float16": DType.F16,
     "float8_e4m3fn": DType.F8_E4M3, "float8_e5m2": DType.F8_E5M2,
     "int8": DType.I8, "uint8": DType.U8, "int16": DType.I16, "uint16": DType.U16, "int32": DType.I32, "uint32": DType.U32,
     "int64": DType.I64, "uint64": DType.U64, "bool": DType.U8,
-    # struct module's codes, of other exporters of the buffer protocol
+    # codes of the struct module, for other exporters of the buffer protocol
     "float": DType.F32, "double": DType.F64,
 }
 _NUMPY: Dict[DType, Any] = {
@@ -67,7 +67,7 @@ _NUMPY_CACHE: Dict[Any, DType] = {}
 
 
 def dtype_of(value: DTypeLike) -> DType:
-    """DType of "f32", "bf16", ... or of a DType."""
+    """Returns the DType of "f32", "bf16", ..., or of a DType."""
     if isinstance(value, DType):
         return value
     try:
@@ -77,7 +77,8 @@ def dtype_of(value: DTypeLike) -> DType:
 
 
 def numpy_dtype(dtype: DTypeLike) -> Any:
-    """NumPy's type for one of the library's. bf16 and the 8-bit floats need ml_dtypes, which must have been imported."""
+    """Returns NumPy's type for a type of the library. bf16 and the 8-bit floats need ml_dtypes, which must have been
+    imported."""
     dtype = dtype_of(dtype)
     found = _NUMPY.get(dtype)
     if found is None:
@@ -89,7 +90,7 @@ def numpy_dtype(dtype: DTypeLike) -> Any:
 
 
 class Buffer:
-    """Memory of an array as the library takes it. Keeps the array alive."""
+    """The memory of an array, in the form that the library takes. Keeps the array alive."""
 
     __slots__ = ("array", "pointer", "count", "dtype", "shape", "is_bool", "finish", "_held")
 
@@ -102,7 +103,7 @@ class Buffer:
         self.shape = shape
         self.is_bool = is_bool
         self.finish = finish    # copies a result into a strided array; None: nothing to do
-        self._held = held       # what owns the memory, where that is not the array
+        self._held = held       # the owner of the memory, if it is not the array
 
 
 def _refuse_strided(operation: str, name: str, detail: str) -> Any:
@@ -144,7 +145,7 @@ def _of_numpy(operation: str, name: str, array: Any, writable: bool, copy: bool,
 
             def finish() -> None:
                 np.copyto(array, temporary)
-    # Types from outside of NumPy do not go through the buffer protocol.
+    # Types from outside of NumPy do not support the buffer protocol.
     pointer = ffi.cast("void*", held.__array_interface__["data"][0])
     count = array.size
     if dtype is not None:
@@ -227,14 +228,14 @@ def _of_dlpack(operation: str, name: str, array: Any, writable: bool, dtype: Opt
         capsule = array.__dlpack__(max_version=(1, 0))
     except TypeError:  # an exporter from before DLPack 1.0
         capsule = array.__dlpack__()
-    # The capsule is not consumed: it frees what it holds when the buffer goes.
+    # The capsule is not consumed: its owner frees the memory when the buffer is destroyed.
     if _capsule_is(capsule, b"dltensor_versioned"):
         managed = ffi.cast("DLManagedTensorVersioned*", _capsule_pointer(capsule, b"dltensor_versioned"))
         read_only = bool(managed.flags & _READ_ONLY)
     else:
         managed = ffi.cast("DLManagedTensor*", _capsule_pointer(capsule, b"dltensor"))
         read_only = False
-    # JAX's arrays must not change, whatever the capsule says.
+    # JAX's arrays must not change, even if the capsule is writable.
     if writable and (read_only or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")):
         raise invalid(operation, f"{name} is read-only; give a NumPy array for the result")
     tensor = managed.dl_tensor
@@ -261,17 +262,18 @@ def _of_dlpack(operation: str, name: str, array: Any, writable: bool, dtype: Opt
 
 
 def _is_tensor(array: Any) -> bool:
-    # PyTorch may be absent, or be importing itself at this moment.
+    # PyTorch may be absent, or may be importing itself at this moment.
     kind = getattr(sys.modules.get("torch"), "Tensor", None)
     return kind is not None and isinstance(array, kind)
 
 
 def buffer_of(operation: str, name: str, array: Any, *, writable: bool = False, copy: bool = False,
               dtype: Optional[DType] = None) -> Buffer:
-    """The memory of `array` for one call. `dtype` reads the array's bytes as another type.
+    """Returns the memory of `array` for one call. `dtype` reads the array's bytes as another type.
 
-    Raises InvalidArgument, naming `operation` and `name`, for an array that is strided (unless `copy`), read-only though
-    `writable`, on a device or of a type without a counterpart; TypeError for what is no array."""
+    Raises InvalidArgument, naming `operation` and `name`, for an array that is strided (unless `copy`), that is
+    read-only although `writable`, that is on a device, or whose type has no counterpart. Raises TypeError for an
+    object that is no array."""
     if isinstance(array, np.ndarray):
         return _of_numpy(operation, name, array, writable, copy, dtype)
     if _is_tensor(array):
@@ -292,7 +294,7 @@ def buffer_of(operation: str, name: str, array: Any, *, writable: bool = False, 
 
 
 def empty(like: Buffer, shape: Tuple[int, ...]) -> Any:
-    """A new array for a result, of the kind and type of `like`: a tensor for a tensor, else a NumPy array."""
+    """Makes a new array for a result, of the kind and type of `like`: a tensor for a tensor, else a NumPy array."""
     if _is_tensor(like.array):
         return like.array.new_empty(shape)
     if isinstance(like.array, np.ndarray):
@@ -301,7 +303,7 @@ def empty(like: Buffer, shape: Tuple[int, ...]) -> Any:
 
 
 def size_array(operation: str, name: str, counts: Sequence[int], length: int) -> Any:
-    """`counts` as size_t[length]."""
+    """Converts `counts` to size_t[length]."""
     if len(counts) != length:
         raise invalid(operation, f"{name} has {len(counts)} entries; the communicator has {length} ranks")
     for index, count in enumerate(counts):

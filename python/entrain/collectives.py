@@ -1,18 +1,19 @@
 """The collectives, send and receive of a communicator.
 
-What all of them have in common. Arrays are NumPy's, PyTorch's, or anything with the buffer protocol or DLPack, contiguous
-and in host memory; they are used in place, without a copy. An array for a result must be writable. Where `out` is None,
-all_reduce, broadcast and the scans write their result into the array that they were given; the others make a new one.
+Common rules. Arrays are NumPy's, PyTorch's, or anything with the buffer protocol or DLPack, contiguous and in host
+memory. They are used in place, without a copy. An array for a result must be writable. If `out` is None, all_reduce,
+broadcast and the scans write their result into the input array, and the other calls make a new array.
 
-Calls block and return the array with the result; Ctrl-C is noticed within 100 ms, and the call then goes on without the
-caller. With async_=True they return a Work at once. Keyword arguments of all calls (CallOptions):
+Calls block and return the array with the result. Ctrl-C is noticed within 100 ms, and the call then continues without
+the caller. With async_=True they return a Work at once. Keyword arguments of all calls (CallOptions):
 
-    tag          number that the call is matched by on all ranks; None: by the order of calls
-    timeout      seconds; then the communicator ends with TimedOut. None: the communicator's default
-    background   True: the waiting thread sleeps at once, for threads that should not take a core
-    determinism  "algorithm", "rank_order": what the bits of a reduction may depend on. None: as the communicator
-    batch        a Batch that the call is added to, instead of being started; the arrays are the batch's then
-    copy         True: arrays that are not contiguous are copied, results also back, when the call has been waited for
+    tag          a number by which the calls of all ranks are matched; None: by the order of calls
+    timeout      seconds; when they are over, the communicator ends with TimedOut. None: the communicator's default
+    background   True: the waiting thread sleeps at once; for threads that should not use a core
+    determinism  "algorithm", "rank_order": the inputs that the bits of a reduction may depend on. None: the
+                 communicator's setting
+    batch        adds the call to a Batch instead of starting it; the batch then keeps the arrays
+    copy         True: arrays that are not contiguous are copied, results also back, once the call has been waited for
     dtype        "bf16", "f8_e4m3", ...: reads the bytes of all arrays as this type
 
 Errors: InvalidArgument and FailedPrecondition harm only the call; PeerLost, TimedOut, Mismatch and Aborted end the
@@ -38,7 +39,7 @@ _L = TypeVar("_L", bound=Sequence[Any])
 
 
 class CallOptions(TypedDict, total=False):
-    """Keyword arguments of every collective; see the module's text."""
+    """Keyword arguments of every collective; see the module's docstring."""
 
     tag: Optional[int]
     timeout: Optional[float]
@@ -53,7 +54,7 @@ _KNOWN = frozenset(CallOptions.__annotations__)
 
 
 def _struct(options: CallOptions) -> Any:
-    """entrain_call_options_t*, or NULL where all is default; without batch and reduction."""
+    """Returns an entrain_call_options_t*, or NULL if all options are default; without batch and reduction."""
     struct = NULL
     for name, value in options.items():
         if name not in _KNOWN:
@@ -89,7 +90,7 @@ class Collectives(Handle):
                          dtype=None if dtype is None else dtype_of(dtype))
 
     def _pair(self, operation: str, array: Any, out: Any, options: CallOptions) -> Tuple[Buffer, Buffer]:
-        """Buffers of `array` and `out`; the same one if `out` is None or the array."""
+        """Returns buffers of `array` and `out`: one and the same if `out` is None or the array."""
         if out is None or out is array:
             buffer = self._buffer(operation, "array", array, options, True)
             return buffer, buffer
@@ -122,7 +123,7 @@ class Collectives(Handle):
                 raise invalid("batch", "async_ goes with Batch.start, not with the calls of a batch")
             if finish:
                 raise invalid("batch", "copy=True does not go with a batch, which may start again")
-            # It holds them before the library has them: a signal handler may raise in between.
+            # The batch holds them before the library uses them, because a signal handler may raise in between.
             batch._held.append(held)
             status = self._with(batch, reduction, struct, function, arguments, NULL)
             if status != OK:
@@ -143,7 +144,7 @@ class Collectives(Handle):
             status = lib.entrain_work_wait(work, SLICE_NS)
             while status == IN_PROGRESS:
                 status = lib.entrain_work_wait(work, SLICE_NS)
-        except BaseException:  # a signal handler's, say: the call goes on without this thread
+        except BaseException:  # from a signal handler, for example: the call continues without this thread
             if out[0] != NULL:
                 orphan(out[0], held)
             raise
@@ -157,13 +158,13 @@ class Collectives(Handle):
 
     def _with(self, batch: "Optional[Batch]", reduction: Optional[Reduction], struct: Any, function: Any,
               arguments: Tuple[Any, ...], out: Any) -> int:
-        """The status of a call whose options name other objects."""
+        """Makes a call whose options name other objects. Returns its status."""
         struct = new_struct("call_options") if struct == NULL else struct
         with inside(self, batch, reduction) as (handle, struct.batch, struct.reduction):
             return int(function(handle, *arguments, struct, out))
 
     def _remember(self, reduction: Reduction) -> None:
-        """Notes whose callback may end this communicator."""
+        """Notes the objects whose callback may end this communicator."""
 
     def _root(self, operation: str, root: int) -> int:
         if not 0 <= root < self.size:
@@ -182,7 +183,7 @@ class Collectives(Handle):
 
     def all_reduce(self, array: Any, out: Any = None, op: OpLike = "sum", *, async_: bool = False,
                    **options: "Unpack[CallOptions]") -> Any:
-        """out[i] = array of rank 0 [i] (+) array of rank 1 [i] (+) ...: the same bits on every rank. `out`: as many
+        """out[i] = array of rank 0 [i] (+) array of rank 1 [i] (+) ...: equal bits on every rank. `out` has as many
         elements as `array`; None: in place."""
         source, target = self._pair("all_reduce", array, out, options)
         if target is not source:
@@ -201,8 +202,8 @@ class Collectives(Handle):
 
     def reduce(self, array: Any, out: Any = None, op: OpLike = "sum", root: int = 0, *, async_: bool = False,
                **options: "Unpack[CallOptions]") -> Any:
-        """As all_reduce, with the result on `root` only: in place there if `out` is None. Elsewhere `out` is not used, and
-        the result is None."""
+        """As all_reduce, with the result on `root` only: in place there if `out` is None. On other ranks `out` is not
+        used, and the result is None."""
         self._root("reduce", root)
         if self.rank == root:
             source, target = self._pair("reduce", array, out, options)
@@ -226,9 +227,10 @@ class Collectives(Handle):
 
     def reduce_scatter(self, array: Any, out: Any = None, op: OpLike = "sum", *, counts: Optional[Sequence[int]] = None,
                        async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Rank r gets part r of the reduced whole. `array`: size * count elements, or sum(counts), the same counts on all
-        ranks; `out`: this rank's part, which may lie at its place in `array`. Without `out` a new array, whose first
-        dimension is that of `array` divided by size (gone if that gives 1 and `array` has others)."""
+        """Reduces, and gives part r of the result to rank r. `array`: size * count elements, or sum(counts) with
+        equal counts on all ranks. `out`: this rank's part, which may lie at its place in `array`. Without `out` the
+        result is a new array, whose first dimension is that of `array` divided by size (dropped if that gives 1 and
+        `array` has other dimensions)."""
         name = "reduce_scatter"
         source = self._buffer(name, "array", array, options, False)
         count = self._part(name, "array", source, counts)
@@ -246,7 +248,7 @@ class Collectives(Handle):
                          (source, target), target.array, async_, options, reduction)
 
     def _part(self, operation: str, name: str, whole: Buffer, counts: Optional[Sequence[int]]) -> int:
-        """This rank's part of `whole`."""
+        """Returns this rank's part of `whole`."""
         if counts is not None:
             size_array(operation, "counts", counts, self.size)
             self._expect(operation, name, whole, sum(counts), "the sum of counts")
@@ -256,7 +258,7 @@ class Collectives(Handle):
         return whole.count // self.size
 
     def _cut(self, whole: Buffer) -> Tuple[int, ...]:
-        """The shape of one rank's part of `whole`."""
+        """Returns the shape of one rank's part of `whole`."""
         if not whole.shape or whole.shape[0] % self.size != 0:
             return (whole.count // self.size,)
         first = whole.shape[0] // self.size
@@ -272,8 +274,8 @@ class Collectives(Handle):
 
     def scan(self, array: Any, out: Any = None, op: OpLike = "sum", *, exclusive: bool = False, async_: bool = False,
              **options: "Unpack[CallOptions]") -> Any:
-        """On rank r the reduction of what ranks 0 to r gave; `exclusive`: 0 to r - 1, and rank 0's `out` stays as it is.
-        In place if `out` is None. Not for avg."""
+        """Gives rank r the reduction of the arrays of ranks 0 to r. `exclusive`: of ranks 0 to r - 1, and `out` of
+        rank 0 does not change. In place if `out` is None. Not for avg."""
         source, target = self._pair("scan", array, out, options)
         if target is not source:
             self._expect("scan", "out", target, source.count, "as many as array")
@@ -293,7 +295,7 @@ class Collectives(Handle):
                   **options: "Unpack[CallOptions]") -> Work[_A]: ...
 
     def broadcast(self, array: Any, root: int = 0, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Copies the root's elements into `array` on all other ranks. As many everywhere."""
+        """Copies the root's elements into `array` on all other ranks. All arrays have equally many elements."""
         self._root("broadcast", root)
         buffer = self._buffer("broadcast", "array", array, options, self.rank != root)
         return self._run(lib.entrain_broadcast, (buffer.pointer, buffer.count, buffer.dtype, root), (buffer,), buffer.array,
@@ -309,9 +311,9 @@ class Collectives(Handle):
 
     def all_gather(self, array: Any, out: Any = None, *, counts: Optional[Sequence[int]] = None, async_: bool = False,
                    **options: "Unpack[CallOptions]") -> Any:
-        """All ranks' arrays, in rank order. `out`: size * count elements, or sum(counts), the same counts on all ranks;
-        None: a new array of the shape (size, *array.shape), with counts (sum(counts),). In place: `array` is this
-        rank's part of `out`."""
+        """Gathers all ranks' arrays in rank order. `out`: size * count elements, or sum(counts) with equal counts on
+        all ranks. None: a new array of the shape (size, *array.shape), with counts (sum(counts),). In place: `array`
+        is this rank's part of `out`."""
         name = "all_gather"
         source = self._buffer(name, "array", array, options, False)
         target = self._whole(name, source, out, counts, options)
@@ -324,7 +326,7 @@ class Collectives(Handle):
 
     def _whole(self, operation: str, part: Buffer, out: Any, counts: Optional[Sequence[int]],
                options: CallOptions) -> Buffer:
-        """The buffer of `out`, or of a new array, that takes all ranks' parts."""
+        """Returns the buffer of `out`, or of a new array, for all ranks' parts."""
         if counts is not None:
             size_array(operation, "counts", counts, self.size)
             self._expect(operation, "array", part, counts[self.rank], f"counts[{self.rank}]")
@@ -346,8 +348,9 @@ class Collectives(Handle):
 
     def gather(self, array: Any, out: Any = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
                async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """As all_gather, with the result on `root` only; elsewhere `out` is not used and the result is None. Parts of uneven
-        length: `counts` on the root, and counts=() (any sequence) on the others, which says that they are uneven."""
+        """As all_gather, with the result on `root` only. On other ranks `out` is not used, and the result is None.
+        Uneven parts: `counts` on the root, and counts=() (any sequence) on the other ranks, which says that parts are
+        uneven."""
         name = "gather"
         self._root(name, root)
         source = self._buffer(name, "array", array, options, False)
@@ -374,9 +377,9 @@ class Collectives(Handle):
 
     def scatter(self, array: Any, out: Any = None, root: int = 0, *, counts: Optional[Sequence[int]] = None,
                 async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Part r of the root's `array` goes to rank r. `array`: on the root size * count elements, or sum(counts);
-        elsewhere not used, None. `out`: this rank's part; only the root may leave it out, for a new array. Parts of
-        uneven length: counts as in gather."""
+        """Gives part r of the root's `array` to rank r. `array`: on the root size * count elements, or sum(counts);
+        on other ranks not used, None. `out`: this rank's part. Only the root may leave it out, for a new array.
+        Uneven parts: counts as in gather."""
         name = "scatter"
         self._root(name, root)
         source, sizes = NOTHING, NULL
@@ -412,9 +415,9 @@ class Collectives(Handle):
     def all_to_all(self, array: Any, out: Any = None, *, in_counts: Optional[Sequence[int]] = None,
                    out_counts: Optional[Sequence[int]] = None, async_: bool = False,
                    **options: "Unpack[CallOptions]") -> Any:
-        """Part r of `array` goes to rank r, and part r of `out` comes from rank r. Even parts: size * count elements each;
-        None: a new array like `array`. Uneven: in_counts and out_counts, both; in_counts[r] here is out_counts[this
-        rank] on rank r."""
+        """Sends part r of `array` to rank r, and receives part r of `out` from rank r. Even parts: size * count
+        elements each; `out` None: a new array like `array`. Uneven parts: both in_counts and out_counts; in_counts[r]
+        here is out_counts[this rank] on rank r."""
         name = "all_to_all"
         source = self._buffer(name, "array", array, options, False)
         if (in_counts is None) != (out_counts is None):
@@ -439,7 +442,7 @@ class Collectives(Handle):
 
     def _list(self, operation: str, name: str, arrays: Sequence[Any], options: CallOptions,
               writable: bool) -> Tuple[Tuple[Buffer, ...], Any, Any]:
-        """Buffers of the arrays, void*[] and size_t[]."""
+        """Returns buffers of the arrays, void*[] and size_t[]."""
         if len(arrays) != self.size:
             raise invalid(operation, f"{name} has {len(arrays)} arrays; expected {self.size}, one a rank")
         buffers = tuple(self._buffer(operation, f"{name}[{r}]", array, options, writable) for r, array in enumerate(arrays))
@@ -451,7 +454,8 @@ class Collectives(Handle):
                 ffi.new("size_t[]", [buffer.count for buffer in buffers]))
 
     def _beside(self, operation: str, name: str, own: Buffer, parts: Tuple[Buffer, ...], uneven: Optional[bool]) -> bool:
-        """Whether parts are uneven (None: as they are); checks the array beside a list, which is as long as the list's own."""
+        """Returns whether parts are uneven (None: as they are). Checks the array beside a list, which must be as long
+        as the list's own."""
         if own.dtype is not parts[0].dtype:
             raise invalid(operation, f"{name} is {own.dtype.name.lower()}, the list {parts[0].dtype.name.lower()}")
         self._expect(operation, name, own, parts[self.rank].count, f"as many as the list's [{self.rank}]")
@@ -469,8 +473,8 @@ class Collectives(Handle):
                         **options: "Unpack[CallOptions]") -> Work[_L]: ...
 
     def all_gather_list(self, array: Any, outs: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """As all_gather, into an array a rank; all ranks give arrays of the same lengths. Parts that do not lie side by side
-        are copied by the library, as in all calls on lists."""
+        """As all_gather, into one array per rank. All ranks give arrays of equal lengths. The library copies parts
+        that are not contiguous, as in all calls on lists."""
         name = "all_gather_list"
         source = self._buffer(name, "array", array, options, False)
         parts, pointers, counts = self._list(name, "outs", outs, options, True)
@@ -507,8 +511,8 @@ class Collectives(Handle):
 
     def gather_list(self, array: Any, outs: Any, root: int = 0, *, uneven: bool = False, async_: bool = False,
                     **options: "Unpack[CallOptions]") -> Any:
-        """As all_gather_list, with `outs` on `root` only; elsewhere it is not used, and the result is None. Where arrays
-        differ in length, all ranks say `uneven`."""
+        """As all_gather_list, with `outs` on `root` only. On other ranks `outs` is not used, and the result is None.
+        If arrays differ in length, all ranks must pass `uneven`."""
         return self._with_root(lib.entrain_gather_list, "gather_list", array, outs, root, uneven, async_, options)
 
     @overload
@@ -521,12 +525,13 @@ class Collectives(Handle):
 
     def scatter_list(self, arrays: Any, out: Any, root: int = 0, *, uneven: bool = False, async_: bool = False,
                      **options: "Unpack[CallOptions]") -> Any:
-        """The root's arrays[r] goes to rank r's `out`; elsewhere `arrays` is not used. `uneven` as in gather_list."""
+        """Sends the root's arrays[r] to rank r's `out`. On other ranks `arrays` is not used. `uneven` as in
+        gather_list."""
         return self._with_root(lib.entrain_scatter_list, "scatter_list", out, arrays, root, uneven, async_, options)
 
     def _with_root(self, function: Any, name: str, array: Any, arrays: Any, root: int, uneven: bool, async_: bool,
                    options: CallOptions) -> Any:
-        """`array` on every rank, `arrays` on the root: a gather or a scatter."""
+        """Makes a call with `array` on every rank and `arrays` on the root: a gather or a scatter."""
         self._root(name, root)
         gathers = function is lib.entrain_gather_list
         own = self._buffer(name, "array" if gathers else "out", array, options, not gathers)
@@ -550,7 +555,7 @@ class Collectives(Handle):
                         **options: "Unpack[CallOptions]") -> Work[_L]: ...
 
     def all_to_all_list(self, arrays: Any, outs: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """arrays[r] goes to rank r, outs[r] comes from it. Matches all_to_all with counts."""
+        """Sends arrays[r] to rank r, and receives outs[r] from rank r. Matches all_to_all with counts."""
         name = "all_to_all_list"
         ins, in_pointers, in_counts = self._list(name, "arrays", arrays, options, False)
         parts, pointers, counts = self._list(name, "outs", outs, options, True)
@@ -568,7 +573,7 @@ class Collectives(Handle):
     def barrier(self, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[None]: ...
 
     def barrier(self, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Done when every rank has called it."""
+        """Returns when every rank has called it."""
         return self._run(lib.entrain_barrier, (), (), None, async_, options)
 
     @overload
@@ -578,8 +583,8 @@ class Collectives(Handle):
     def send(self, array: Any, peer: int, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[None]: ...
 
     def send(self, array: Any, peer: int, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Sends to one peer, which calls recv with as many elements of the same type. Ranks that send to each other at once
-        use async_ or a batch."""
+        """Sends to one peer, which must call recv with as many elements of the same type. Ranks that send to each
+        other at the same time must use async_ or a batch."""
         buffer = self._buffer("send", "array", array, options, False)
         return self._run(lib.entrain_send, (buffer.pointer, buffer.count, buffer.dtype, peer), (buffer,), None, async_,
                          options)
@@ -591,7 +596,7 @@ class Collectives(Handle):
     def recv(self, out: _A, peer: int, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> Work[_A]: ...
 
     def recv(self, out: Any, peer: int, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Receives what `peer` sends into `out`."""
+        """Receives a message of `peer` into `out`."""
         buffer = self._buffer("recv", "out", out, options, True)
         return self._run(lib.entrain_recv, (buffer.pointer, buffer.count, buffer.dtype, peer), (buffer,), buffer.array,
                          async_, options)
@@ -603,8 +608,8 @@ class Collectives(Handle):
     def recv_any(self, out: _A, *, async_: Literal[True], **options: "Unpack[CallOptions]") -> "Work[Received[_A]]": ...
 
     def recv_any(self, out: Any, *, async_: bool = False, **options: "Unpack[CallOptions]") -> Any:
-        """Receives into `out` what comes from whichever rank sends with this tag: the array, and the rank. Receives of one
-        tag, from any rank and from one, take messages in program order."""
+        """Receives into `out` a message of any rank that sends with this tag. Returns the array and the rank.
+        Receives of one tag, from any rank and from a given rank, take messages in program order."""
         buffer = self._buffer("recv_any", "out", out, options, True)
         received = Received(buffer.array)
         return self._run(lib.entrain_recv_any, (buffer.pointer, buffer.count, buffer.dtype, received._source), (buffer,),
@@ -620,5 +625,5 @@ class Received(Generic[_A]):
 
     @property
     def source(self) -> int:
-        """The rank that sent it; -1 before the call is over, as with a batch or async_, and where it has failed."""
+        """The sender's rank; -1 before the call is over (with a batch or async_), and if it has failed."""
         return int(self._source[0])

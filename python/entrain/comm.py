@@ -21,8 +21,9 @@ from .works import Work, members, orphan, wait_for, work_error
 
 
 class Runtime(Handle):
-    """What a process has once: loop, listener, pools, identity. Most programs need none of their own: communicators share
-    the process's. Ranks that are threads of one process need a runtime each. None: ENTRAIN_* variables, then defaults."""
+    """The state of a process: engine, listener, pools, identity. Most programs need no Runtime of their own, since
+    communicators share the process's. Ranks that are threads of one process need one Runtime each. An argument of
+    None takes the ENTRAIN_* variable, then the default."""
 
     _what = "runtime"
 
@@ -37,7 +38,7 @@ class Runtime(Handle):
 
     @property
     def peer_id(self) -> bytes:
-        """This runtime's identity, 16 bytes, as error records name it."""
+        """The identity of this runtime, 16 bytes, as error records show it."""
         identity = ffi.new("entrain_peer_id_t*")
         self._call(lib.entrain_runtime_peer_id, identity)
         return bytes(identity.bytes)
@@ -49,7 +50,7 @@ def _text(value: Optional[str]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class CommStats:
-    """Counted since the communicator was made; parts count for themselves."""
+    """Counts since the communicator was made. Parts count separately."""
 
     #: Calls started on this rank.
     calls: int
@@ -60,8 +61,8 @@ class CommStats:
 
 class Comm(Collectives):
     """A communicator: ranks 0 to size - 1 that call collectives together. Made by `from_env`, `create`, `split`,
-    `duplicate`. Any thread may call; threads that make calls without a tag on one communicator agree on the order themselves.
-    After fork the child cannot use it."""
+    `duplicate`. Any thread may call. Threads that make untagged calls on one communicator must agree on their order
+    themselves. After fork the child cannot use it."""
 
     _what = "communicator"
 
@@ -74,7 +75,7 @@ class Comm(Collectives):
         #: This process's number in the communicator.
         self.rank = int(number[0])
         self._call(lib.entrain_comm_size, number)
-        #: How many ranks there are.
+        #: The number of ranks.
         self.size = int(number[0])
 
     # ---- making --------------------------------------------------------------------------------------------------------
@@ -83,15 +84,14 @@ class Comm(Collectives):
     def from_env(cls, *, name: Optional[str] = None, timeout: Optional[float] = None, algorithms: Optional[str] = None,
                  tuning: Optional[str] = None, determinism: Optional[str] = None,
                  runtime: Optional[Runtime] = None) -> "Comm":
-        """A communicator of all processes that a launcher started (entrain-run, torchrun, mpirun, srun); a world of one
-        without any. Blocks until all have come.
+        """Makes a communicator of all processes that a launcher started (entrain-run, torchrun, mpirun, srun), or a
+        world of one without a launcher. Blocks until all have come.
 
-        name         of several made from one store at the same time; None: "world"
+        name         distinguishes communicators that are made from one store at the same time; None: "world"
         timeout      default seconds of operations, and of creation; None: ENTRAIN_TIMEOUT, else 30 minutes
         algorithms   "all_reduce:ring@1M-inf,broadcast:tree"; None: ENTRAIN_ALGORITHMS, else by cost
         tuning       a file of entrain-perf --tune, "probe", or "" for the library's own values; None: ENTRAIN_TUNING
-        determinism  "algorithm" or "rank_order": what the bits of reductions may depend on
-        """
+        determinism  "algorithm" or "rank_order": the inputs that the bits of reductions may depend on"""
         config, kept = _comm_config(name, timeout, algorithms, tuning, determinism)
         return cls._made(lib.entrain_comm_create_from_env, config, kept, None, runtime)
 
@@ -99,8 +99,8 @@ class Comm(Collectives):
     def create(cls, store: Store, rank: int, size: int, *, name: Optional[str] = None, timeout: Optional[float] = None,
                algorithms: Optional[str] = None, tuning: Optional[str] = None, determinism: Optional[str] = None,
                runtime: Optional[Runtime] = None) -> "Comm":
-        """A communicator of `size` ranks that meet in the store; the other arguments as in `from_env`. Blocks until all have
-        come; then TimedOut names those that did not."""
+        """Makes a communicator of `size` ranks that meet in the store. The other arguments are those of `from_env`.
+        Blocks until all have come. At the time limit, TimedOut names the ranks that did not come."""
         config, kept = _comm_config(name, timeout, algorithms, tuning, determinism)
         config.rank, config.world_size = rank, size
         return cls._made(lib.entrain_comm_create, config, kept, store, runtime)
@@ -110,7 +110,7 @@ class Comm(Collectives):
               runtime: Optional[Runtime]) -> "Comm":
         out = ffi.new("entrain_comm_t**")
 
-        def call(kept: Any = kept) -> Life:  # what the config points to lives as long as the call
+        def call(kept: Any = kept) -> Life:  # the objects of the config live as long as the call
             with inside(store, runtime) as (config.store, config.runtime):
                 check(function(config, out))
             return _owned(out[0])
@@ -118,14 +118,14 @@ class Comm(Collectives):
         return cls(interruptible(call, drop))
 
     def split(self, color: int, key: int = 0) -> "Optional[Comm]":
-        """Collective: ranks that give the same color >= 0 form a part, numbered by (key, rank); color -1: in no part, None.
-        A part fails alone."""
+        """Collective: ranks that give the same color >= 0 form a part, numbered by (key, rank). Color -1: in no part,
+        returns None. A part fails alone."""
         return self._split(lib.entrain_comm_split_start, color, key)
 
     def duplicate(self) -> "Comm":
-        """Collective: a communicator of the same ranks. Calls on the two never wait for each other."""
+        """Collective: returns a communicator of the same ranks. Calls on the two never wait for each other."""
         copy = self._split(lib.entrain_comm_duplicate_start)
-        assert copy is not None  # it has no color
+        assert copy is not None  # a duplicate has no color
         return copy
 
     def _split(self, start: Callable[..., int], *arguments: int) -> "Optional[Comm]":
@@ -137,7 +137,7 @@ class Comm(Collectives):
                 raise self._blame(work_error(work[0], status))
             check(lib.entrain_comm_split_finish(work[0], part))
         finally:
-            lib.entrain_work_free(work[0])  # where a signal handler raised, the part ends as soon as there is one
+            lib.entrain_work_free(work[0])  # if a signal handler has raised, the new part ends at once
         return None if part[0] == NULL else Comm(_owned(part[0]))
 
     # ---- asking --------------------------------------------------------------------------------------------------------
@@ -146,51 +146,53 @@ class Comm(Collectives):
         return f"<entrain.Comm rank {self.rank} of {self.size}{', closed' if self.closed else ''}>"
 
     def transport(self, peer: int) -> str:
-        """The name of the transport that reaches `peer`; "self" for this rank."""
+        """Returns the name of the transport that reaches `peer`; "self" for this rank."""
         out = ffi.new("char**")
         self._call(lib.entrain_comm_transport, peer, out)
         return text_of(out[0])
 
     def algorithm(self, collective: str, count: int, dtype: DTypeLike = "f32") -> str:
-        """The algorithm that a call of `count` elements takes; collective: "all_reduce", "broadcast", ..."""
+        """Returns the algorithm of a call of `count` elements; collective: "all_reduce", "broadcast", ..."""
         out = ffi.new("char**")
         self._call(lib.entrain_comm_algorithm, collective.encode(), count, dtype_of(dtype), out)
         return text_of(out[0])
 
     def explain(self, collective: str, count: int, dtype: DTypeLike = "f32") -> str:
-        """The same with reasons: what was chosen, by what, and the estimated time of every algorithm."""
+        """Returns the algorithm with reasons: the choice, the setting behind it, and the estimated time of every
+        algorithm."""
         text = ffi.new("char[]", 65536)
         self._call(lib.entrain_comm_explain, collective.encode(), count, dtype_of(dtype), text, 65536)
         return text_of(text)
 
     def stats(self) -> CommStats:
-        """Calls and bytes so far."""
+        """Returns the calls and bytes so far."""
         out = new_struct("comm_stats")
         self._call(lib.entrain_comm_stats, out)
         return CommStats(out.calls, out.bytes_sent, out.bytes_received)
 
     @property
     def sequence(self) -> int:
-        """The number of the last untagged collective that this rank has started, as in error records; 0: none. Equal on ranks that
-        have started the same calls; not a count of calls."""
+        """The number of the last untagged collective that this rank has started, as error records show it; 0: none.
+        Equal on ranks that have started the same calls. It is not a count of calls."""
         out = ffi.new("uint64_t*")
         self._call(lib.entrain_comm_sequence, out)
         return int(out[0])
 
     def set_timeout(self, timeout: float) -> None:
-        """Seconds that calls which this rank starts from now on have by default; parts and copies that are made later
-        inherit them. Local."""
+        """Sets the default seconds of calls that this rank starts from now on. Parts and copies that are made later
+        inherit it. Local."""
         self._call(lib.entrain_comm_set_timeout, nanoseconds(timeout))
 
     def late(self) -> List[int]:
-        """The ranks that were late for the call by whose deadline the communicator ended, in rank order, at most 128; empty while
-        it works, and where it has ended otherwise. The same on all ranks that learned of the end."""
+        """Returns the ranks that were late for the call whose deadline ended the communicator, in rank order, at most
+        128. Empty while the communicator works, and if it has ended in another way. Equal on all ranks that learned
+        of the end."""
         ranks, count = ffi.new("int32_t[128]"), ffi.new("int32_t*", 128)
         self._call(lib.entrain_comm_late, ranks, count)
         return list(ranks[0:min(count[0], 128)])
 
     def error(self) -> Optional[Error]:
-        """What ended the communicator; None while it works."""
+        """The error that ended the communicator; None while it works."""
         out = new_struct("error")
         with self._life as handle:
             if lib.entrain_comm_error(handle, out) == OK:
@@ -200,12 +202,13 @@ class Comm(Collectives):
     # ---- ending --------------------------------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
-        """Ends the communicator on all ranks, from any thread: every call on it raises Aborted with `reason` within 250 ms.
-        Parts and parents go on."""
+        """Ends the communicator on all ranks, from any thread: every call on it raises Aborted with `reason` within
+        250 ms. Parts and parents are not affected."""
         self._call(lib.entrain_comm_abort, reason.encode())
 
     def drain(self, timeout: Optional[float] = None) -> bool:
-        """Waits at most `timeout` seconds (None: for ever) until every call started here is done; whether it is so."""
+        """Waits at most `timeout` seconds (None: for ever) until every call started here is done. Returns True if
+        they are."""
         left = math.inf if timeout is None else timeout
         while True:
             with self._life as handle:
@@ -221,9 +224,9 @@ class Comm(Collectives):
     # ---- memory --------------------------------------------------------------------------------------------------------
 
     def alloc(self, shape: Union[int, Tuple[int, ...]], dtype: DTypeLike = "f32", *, huge_pages: bool = False) -> npt.NDArray[Any]:
-        """A zeroed NumPy array in memory that the other processes of the host read where it lies: large messages out of it,
-        on any communicator of the process, need no copy. Not a collective. Freed when the last view of it goes. bf16 and
-        8-bit floats need ml_dtypes. Not of a mesh's communicator, which ends with the mesh."""
+        """Returns a zeroed NumPy array in memory that the other processes of the host read in place: large messages
+        from it, on any communicator of the process, need no copy. Not a collective. Freed with the last view of it.
+        bf16 and 8-bit floats need ml_dtypes. Not for a mesh's communicator, which ends with the mesh."""
         if not self._owned:
             raise invalid("alloc", "this communicator belongs to a mesh, and its memory would end with it; any other one of "
                           "the process serves as well")
@@ -233,18 +236,18 @@ class Comm(Collectives):
         out = ffi.new("void**")
         with self._life as handle:
             check(lib.entrain_mem_alloc(handle, nbytes, lib.ENTRAIN_MEM_HUGE_PAGES if huge_pages else 0, out))
-            # The memory goes with the last communicator: a closed one is destroyed after its last array.
+            # The memory is freed with the last communicator: a closed communicator is destroyed after its last array.
             block = Life(out[0], functools.partial(_free, self._life), self._life, lasts=True)
-        # The array keeps the buffer, and that the pointer.
+        # The array keeps the buffer alive, and the buffer the pointer.
         whole = np.frombuffer(ffi.buffer(ffi.gc(out[0], lambda _: drop(block)), nbytes), np.uint8)
         array: npt.NDArray[Any] = whole[: math.prod(lengths) * kind.itemsize].view(kind).reshape(lengths)
         return array
 
     def register(self, array: Any) -> "Registration":
-        """Makes the memory of an array (NumPy, PyTorch, DLPack) such memory as `alloc` gives, at its place, for as long as the
-        result is open: worth it for arrays that many large calls use, such as flat gradients. Nobody may write to the array
-        meanwhile, nor while the registration is closed; its storage must not be resized or pinned until then.
-        FailedPrecondition while a call uses the array."""
+        """Turns the memory of an array (NumPy, PyTorch, DLPack) into memory like that of `alloc`, at its place, while
+        the result is open. It is worthwhile for arrays that many large calls use, such as flat gradients. Nobody may
+        write to the array during this call, nor while the registration is being closed. The array's storage must not
+        be resized or pinned until then. FailedPrecondition while a call uses the array."""
         return Registration(self, buffer_of("register", "array", array, writable=True))
 
     # ---- callbacks that fail ---------------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def _owned(handle: Any) -> Life:
 
 
 def end_calls(handle: Any) -> None:
-    """Ends the calls of a communicator that is closed under them, as destroying it would."""
+    """Ends the calls of a communicator that is closed while they run, as its destruction does."""
     if lib.entrain_comm_drain(handle, 0) != OK:
         lib.entrain_comm_abort(handle, b"the communicator was closed with calls under way")
 
@@ -276,7 +279,7 @@ def _free(comm: Life, pointer: Any) -> bool:
 
 
 class Registration(Handle):
-    """An array whose memory peers read where it lies (Comm.register). Keeps the array. Closed with its communicator."""
+    """An array whose memory peers read in place (Comm.register). Keeps the array alive. Closed with its communicator."""
 
     _what = "registration"
 
@@ -290,12 +293,12 @@ class Registration(Handle):
             check(lib.entrain_mem_register(handle, buffer.pointer, nbytes, mapped))
             life = Life(buffer.pointer, functools.partial(_deregister, comm._life, self._statuses), comm._life, held=[buffer])
         super().__init__(life)
-        #: Bytes that peers can map; 0 where the kernel does not let them (a file, memory that is shared already).
+        #: Bytes that peers can map; 0 if the kernel does not allow it (a file, memory that is shared already).
         self.mapped = int(mapped[0])
 
     def close(self) -> None:
-        """Gives the array ordinary memory again, with its contents. FailedPrecondition while a call uses it: it stays
-        registered then."""
+        """Makes the array's memory ordinary again, with its contents. FailedPrecondition while a call uses it: it
+        then stays registered."""
         if self._life.over or not self._life.here:
             return
         if self._life.attempt():
@@ -323,8 +326,9 @@ def _comm_config(name: Optional[str], timeout: Optional[float], algorithms: Opti
 
 
 class Batch(Handle):
-    """Several calls on one communicator, started together: give the batch as `batch=` of calls, then `start` it. It can be
-    started again once the last start is done, with whatever is in the arrays then, which it keeps. One thread at a time."""
+    """Several calls on one communicator that start together. Pass the batch as `batch=` to calls, then call `start`.
+    It can be started again once the last start is done; it keeps the arrays, and uses their contents at that time.
+    One thread at a time."""
 
     _what = "batch"
 
@@ -335,13 +339,14 @@ class Batch(Handle):
         self._comm = comm
 
     def start(self) -> Work[None]:
-        """Starts the calls; done when all are. The error is that of the first call, in their order, that failed."""
+        """Starts the calls. The result is done when all calls are. Its error is that of the first call, in their
+        order, that failed."""
         out = ffi.new("entrain_work_t**")
         held = (self._held, self)
         try:
             self._call(lib.entrain_batch_start, out)
             return Work(out, held, None, (), self._comm._blame)
-        except BaseException:  # a signal handler's, say
+        except BaseException:  # from a signal handler, for example
             if out[0] != NULL:
                 orphan(out[0], held)
             raise

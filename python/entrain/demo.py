@@ -20,7 +20,7 @@ _EDIT = entrain.EditConfig(local_sgd_sync_interval=16, local_sgd_warmup_steps=16
 
 
 def _batch(random: np.random.Generator, count: int) -> Tuple[Matrix, npt.NDArray[np.int64]]:
-    """Points of two spirals, and which spiral each is of."""
+    """Returns points of two spirals, and the spiral of each."""
     label = random.integers(0, 2, count)
     turn = np.sqrt(random.random(count)) * 2.5 * np.pi
     point = np.stack([np.cos(turn), np.sin(turn)], 1) * (turn / 8)[:, None] * (2 * label - 1)[:, None]
@@ -33,7 +33,7 @@ def _with_bias(x: Matrix) -> Matrix:
 
 
 def _loss(layers: List[Matrix], x: Matrix, label: npt.NDArray[np.int64]) -> Tuple[float, List[Matrix]]:
-    """The mean cross entropy, and its gradients."""
+    """Returns the mean cross entropy, and its gradients."""
     inputs = []
     for index, weights in enumerate(layers):
         inputs.append(_with_bias(x))
@@ -53,7 +53,8 @@ def _loss(layers: List[Matrix], x: Matrix, label: npt.NDArray[np.int64]) -> Tupl
 
 
 def _train(comm: entrain.Comm, method: str, steps: int, batch: int) -> Tuple[float, float]:
-    """Loss at the end, over all replicas and new data, and megabytes that this rank sent. 256 points a rank and step."""
+    """Returns the loss at the end, over all replicas and new data, and the megabytes that this rank sent. Each rank
+    uses 256 points per step."""
     random = np.random.default_rng(1)
     start = [random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(shape[0])) for shape in _SHAPES]
     random = np.random.default_rng(100 + comm.rank)
@@ -65,7 +66,7 @@ def _train(comm: entrain.Comm, method: str, steps: int, batch: int) -> Tuple[flo
             shard.load(layer, weights)
         optim = entrain.Optim.adamw()
         state = [np.zeros_like(params) for _ in range(optim.state_arrays)]
-        # A replica is one rank here, so that its shards are the layers themselves.
+        # Each replica has one rank here, so its shards are the layers themselves.
         live = [params[info.slab_offset:][:info.full_count].reshape(shape) for info, shape in zip(shard.layers, _SHAPES)]
         # DDP is EDiT that never leaves its synchronous warm-up.
         edit = entrain.EDiT(mesh, shard, entrain.EditConfig(local_sgd_warmup_steps=steps + 1) if method == "ddp" else _EDIT)
@@ -85,7 +86,7 @@ def _train(comm: entrain.Comm, method: str, steps: int, batch: int) -> Tuple[flo
                 mean = float(comm.all_reduce(np.array([loss]), op="avg")[0])
                 if comm.rank == 0:
                     print(f"  {method:5} step {step:5}  loss {mean:.4f}", flush=True)
-        if method != "ddp":  # the replicas' consensus
+        if method != "ddp":  # evaluates the replicas' consensus
             edit.request_sync()
             edit.begin_forward()
             for layer in range(len(counts)):
@@ -106,7 +107,7 @@ def _rank(steps: int) -> None:
 
 
 def _start(ranks: int, steps: int) -> int:
-    """Starts the ranks, which meet at a store of this process."""
+    """Starts the ranks, which meet in a store of this process."""
     with entrain.Store.serve("tcp://127.0.0.1:0") as store:
         processes: List["subprocess.Popen[Any]"] = []
         for rank in range(ranks):

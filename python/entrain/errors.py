@@ -1,4 +1,4 @@
-"""Exceptions: one class per status code of the library, each with the whole record of what went wrong."""
+"""Exceptions: one class per status code of the library, each with the whole error record."""
 from __future__ import annotations
 
 import dataclasses
@@ -9,7 +9,7 @@ from ._library import lib, new_struct, text_of
 
 
 class Phase(enum.IntEnum):
-    """Where in a call it failed."""
+    """The phase of a call in which it failed."""
 
     NONE = lib.ENTRAIN_PHASE_NONE
     BOOTSTRAP = lib.ENTRAIN_PHASE_BOOTSTRAP
@@ -20,7 +20,7 @@ class Phase(enum.IntEnum):
 
 
 class Scope(enum.IntEnum):
-    """What must be made anew after an error."""
+    """The objects that must be made anew after an error."""
 
     NONE = lib.ENTRAIN_SCOPE_NONE
     CALL = lib.ENTRAIN_SCOPE_CALL
@@ -29,17 +29,17 @@ class Scope(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ErrorRecord:
-    """What the library knows of an error (entrain_error_t in entrain/comm.h)."""
+    """The library's record of an error (entrain_error_t in entrain/comm.h)."""
 
     code: int
     text: str
     scope: Scope = Scope.CALL
     phase: Phase = Phase.NONE
-    #: Rank in the communicator concerned; -1: none known.
+    #: Rank in the communicator concerned; -1: unknown.
     guilty_rank: int = -1
-    #: Rank in the communicator from which the one concerned was split; -1: none known.
+    #: Rank in the communicator from which the communicator concerned was split; -1: unknown.
     guilty_world_rank: int = -1
-    #: Identity of the guilty rank's process, 16 bytes; zeros: none known.
+    #: Identity of the guilty rank's process, 16 bytes; zeros: unknown.
     peer_id: bytes = bytes(16)
     peer_address: str = ""
     #: "all_reduce"; empty: no call.
@@ -61,7 +61,7 @@ class ErrorRecord:
 
 
 class Error(RuntimeError):
-    """An error of the library. `record` says which call, rank, phase and peer."""
+    """An error of the library. `record` has the call, rank, phase and peer."""
 
     def __init__(self, record: ErrorRecord) -> None:
         super().__init__(record.text)
@@ -75,19 +75,19 @@ class Error(RuntimeError):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument is wrong. Only this call is harmed."""
+    """An argument is wrong. Only this call fails."""
 
 
 class FailedPrecondition(Error):
-    """Right arguments at the wrong time. Only this call is harmed."""
+    """The arguments are right, but the call is not allowed at this time. Only this call fails."""
 
 
 class Unimplemented(Error, NotImplementedError):
-    """This build cannot do that. Only this call is harmed."""
+    """This build cannot do it. Only this call fails."""
 
 
 class ResourceExhausted(Error):
-    """Out of memory, descriptors or another local resource. Only this call is harmed."""
+    """Memory, descriptors or another local resource ran out. Only this call fails."""
 
 
 class PeerLost(Error, ConnectionError):
@@ -99,11 +99,11 @@ class Mismatch(Error):
 
 
 class TimedOut(Error, TimeoutError):
-    """A deadline passed. Ends the communicator that the call ran on."""
+    """A deadline passed. Ends the communicator of the call."""
 
 
 class Aborted(Error):
-    """Somebody ended the communicator. If a callback of this process did, `__cause__` is the callback's exception."""
+    """A process ended the communicator. If a callback of this process did, `__cause__` is the callback's exception."""
 
 
 class Internal(Error):
@@ -124,7 +124,7 @@ _CLASSES: Dict[int, Type[Error]] = {
 
 
 def record_of(struct: Any) -> ErrorRecord:
-    """An entrain_error_t* as ErrorRecord."""
+    """Converts an entrain_error_t* to an ErrorRecord."""
     return ErrorRecord(
         code=struct.code, text=text_of(struct.text), scope=Scope(struct.scope), phase=Phase(struct.phase),
         guilty_rank=struct.guilty_rank, guilty_world_rank=struct.guilty_world_rank,
@@ -134,12 +134,12 @@ def record_of(struct: Any) -> ErrorRecord:
 
 
 def error_of(record: ErrorRecord) -> Error:
-    """The exception for a record."""
+    """Returns the exception for a record."""
     return _CLASSES.get(record.code, Error)(record)
 
 
 def last_error(status: int) -> Error:
-    """The exception for a call of this thread that returned `status`."""
+    """Returns the exception for a call of this thread that returned `status`."""
     struct = new_struct("error")
     if lib.entrain_last_error_record(struct) == 0 and struct.code == status:
         return error_of(record_of(struct))
@@ -147,13 +147,13 @@ def last_error(status: int) -> Error:
 
 
 def check(status: int) -> None:
-    """Raises for what is not ENTRAIN_OK. In the thread that made the call."""
+    """Raises an error unless the status is ENTRAIN_OK. Must run in the thread that made the call."""
     if status != 0:
         raise last_error(status)
 
 
 def invalid(operation: str, text: str) -> InvalidArgument:
-    """An argument error that this package found itself."""
+    """Returns an argument error that this package found itself."""
     return InvalidArgument(ErrorRecord(code=lib.ENTRAIN_INVALID_ARGUMENT, text=f"{operation}: {text}", phase=Phase.CHECK,
                                        operation=operation))
 

@@ -37,7 +37,7 @@ PATIENCE = 1.0
 
 
 def nothing(handle: Any) -> None:
-    """Does nothing: for a handle that another object destroys."""
+    """Does nothing. The destroy function of a handle that another object destroys."""
 
 
 class Life:
@@ -58,17 +58,17 @@ class Life:
                  stop: Callable[[Any], object] = nothing, lasts: bool = False, late: bool = False) -> None:
         self.handle = handle
         self.what = "handle"
-        # The Handle takes the list. If the list stayed here, an object to which its own functions refer would never become
+        # The Handle takes the list. If it stayed here, an object to which its own functions refer would never become
         # garbage, because the lives that it needs refer to this one.
         self.held = list(held)
-        #: Whether calls may be made.
+        #: Whether calls are allowed.
         self.open = True
-        #: Whether it has been destroyed.
+        #: Whether the object has been destroyed.
         self.over = False
         self.birth = next(_births) * (-1 if late else 1)
-        #: The Handle; None: there is none any more.
+        #: Returns the Handle; None: it is gone.
         self.owner: Callable[[], Any] = lambda: None
-        #: Whether what needs it is closed with it.
+        #: Whether objects that need this one are closed with it.
         self.closing = False
         self._destroy, self._needs, self._stop, self._lasts = destroy, needs, stop, lasts
         self._process = _process
@@ -82,7 +82,7 @@ class Life:
 
     @property
     def here(self) -> bool:
-        """Whether this process created the object. A forked child leaves it to its parent."""
+        """Returns whether this process created the object. A forked child leaves it to its parent."""
         return self._process == _process
 
     def __enter__(self) -> Any:
@@ -119,7 +119,7 @@ class Life:
                     child.closing = True
                     child.attempt()
         with self._lock:
-            # Calls before children: a call that makes a child is inside until the child is registered.
+            # Checks calls before children: a call that makes a child is inside until the child is registered.
             if self.over or self._inside or self._children:
                 return self.over
             handle, self.handle = self.handle, NULL
@@ -144,7 +144,8 @@ class Life:
                 child.stop()
 
     def stirs(self) -> bool:
-        """Whether `attempt` may succeed soon. Otherwise the object waits for one that needs it, whose end wakes the thread."""
+        """Returns whether `attempt` may succeed soon. Otherwise the object waits for one that needs it, whose end
+        wakes the thread."""
         if self.closing:
             return not any(child._lasts for child in list(self._children.values()))
         return not self._children
@@ -154,7 +155,7 @@ def _youngest_first(lives: Iterable[Life]) -> List[Life]:
     return sorted(list(lives), key=lambda life: -life.birth)
 
 
-# By birth. Includes objects that were dropped and are not destroyed yet.
+# Live objects by birth, including dropped objects that are not destroyed yet.
 _live: Dict[int, Life] = {}
 
 
@@ -169,7 +170,8 @@ def drop(life: Life, held: Any = None) -> None:
 
 # ---- Destroying what was dropped ----------------------------------------------------------------------------------------
 
-# (life, what it holds); None wakes the thread. put() of a SimpleQueue is reentrant, so finalisers may call it anywhere.
+# (life, the objects that it holds); None wakes the thread. put() of a SimpleQueue is reentrant, so finalisers may
+# call it anywhere.
 _dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]" = queue.SimpleQueue()
 _starting = threading.Lock()
 _thread: Optional[threading.Thread] = None
@@ -212,21 +214,22 @@ def _taken(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]", timeout: Op
 
 
 class Handle:
-    """An object of the library. `close` destroys it, and so does the end of a `with` block or of the interpreter. They close
-    objects that need it first. If the handle is dropped, a thread of the package destroys the object some time later, after
-    the objects that need it. In a forked child closing does nothing: the parent owns the object."""
+    """An object of the library. `close` destroys it, and so does the end of a `with` block or of the interpreter.
+    They close objects that need it first. If the handle is dropped, a thread of the package destroys the object some
+    time later, after the objects that need it. In a forked child closing does nothing, because the parent owns the
+    object."""
 
     _what = "handle"
 
     def __init__(self, life: Life) -> None:
-        #: What the library uses until the object is destroyed.
+        #: The objects that the library uses until the object is destroyed.
         self._held = life.held
         self._life = life
         life.what, life.held, life.owner = self._what, [], weakref.ref(self)
 
     @property
     def closed(self) -> bool:
-        """Whether close() has been called, or that of an object that this one needs."""
+        """Whether close() was called here, or on an object that this one needs."""
         return not self._life.open
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> None:
@@ -237,7 +240,7 @@ class Handle:
             raise self._blame(last_error(status))
 
     def _blame(self, error: Error) -> Error:
-        """`error`, with what a function of the caller's has raised as its cause."""
+        """Returns `error`, with the exception of a function of the caller's as its cause."""
         return error
 
     def close(self) -> None:
@@ -261,12 +264,12 @@ class Handle:
     def __del__(self) -> None:
         try:
             drop(self._life, self._held)
-        except AttributeError:  # __init__ did not come to its end
+        except AttributeError:  # __init__ did not complete
             pass
 
 
 def _refuse_in_callback(what: str) -> None:
-    # This call is allowed where destroying is allowed, and has no effect.
+    # This call has no effect. It fails exactly where destruction is not allowed.
     if lib.entrain_mem_free(NULL, NULL) == lib.ENTRAIN_FAILED_PRECONDITION:
         record = last_error(lib.ENTRAIN_FAILED_PRECONDITION).record
         raise FailedPrecondition(dataclasses.replace(record, text=f"close of the {what}: {record.text.partition(': ')[2]}"))
@@ -274,7 +277,8 @@ def _refuse_in_callback(what: str) -> None:
 
 @contextlib.contextmanager
 def inside(*handles: Optional[Handle]) -> Iterator[List[Any]]:
-    """The library's handles of several objects, NULL for None, which are not destroyed within the block."""
+    """Returns the library's handles of several objects, NULL for None. The objects are not destroyed within the
+    block."""
     with contextlib.ExitStack() as stack:
         yield [NULL if handle is None else stack.enter_context(handle._life) for handle in handles]
 
@@ -290,7 +294,7 @@ def at_exit(action: Callable[[], None]) -> None:
 
 
 def keep_for_ever(something: Any) -> None:
-    """Keeps what the library may use beyond the end of the interpreter."""
+    """Keeps objects that the library may use beyond the end of the interpreter."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(something))
 
 
@@ -300,7 +304,7 @@ def _end_everything() -> None:
     for life in _youngest_first(_live.values()):
         try:
             life.end(limit - time.monotonic())
-        except Exception:  # the others are ended all the same
+        except Exception:  # the other objects are still ended
             pass
     for action in _last_words:
         action()
@@ -314,7 +318,7 @@ _of_parent: List[Any] = []
 
 
 def keep_of_parent(something: Any) -> None:
-    """In a forked child: keeps what belongs to the parent."""
+    """In a forked child: keeps an object that belongs to the parent."""
     _of_parent.append(something)
 
 
@@ -336,9 +340,10 @@ def _forget(result: Any) -> None:
 
 
 def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget) -> _R:
-    """The result of `call`, which makes a call of the library that blocks and has no form with a work (what creates, saves and
-    loads, and stores), so that signals are noticed at once: in the main thread `call` is made by a thread of its own. If a
-    signal handler raises, the call goes on there, and its result, should there be one, is given to `undo`."""
+    """Returns the result of `call`. `call` makes a blocking call of the library that has no form with a work
+    (creating, saving, loading, and stores). In the main thread `call` runs on a thread of its own, so that signals
+    are noticed at once. If a signal handler raises, the call continues there, and `undo` gets its result, if there is
+    one."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     results: List[_R] = []
@@ -353,7 +358,7 @@ def interruptible(call: Callable[[], _R], undo: Callable[[_R], object] = _forget
                     results.append(result)
                     return
             undo(result)
-        except BaseException as failure:  # shown where the caller waits
+        except BaseException as failure:  # raised where the caller waits
             failures.append(failure)
         finally:
             done.set()

@@ -32,15 +32,15 @@ def _states(operation: str, state: Sequence[Any], arrays: int, count: int) -> Tu
 
 @dataclasses.dataclass(frozen=True)
 class OptimInfo:
-    """Of agd: elements that steps have moved, and how many of them on the adaptive branch. 0 of others."""
+    """agd: how many elements steps have moved, and how many of them by an adaptive step. 0 for other kinds."""
 
     elements: int
     adaptive: int
 
 
 class Optim(Handle):
-    """An optimizer without state of its own: `state_arrays` f32 arrays as long as the parameters, zero before the first
-    step, are the caller's. They and the number of the step are all there is to save."""
+    """An optimizer without state of its own. The caller owns `state_arrays` f32 arrays as long as the parameters,
+    zero before the first step. To save an optimizer, save these arrays and the number of the step."""
 
     _what = "optimizer"
 
@@ -48,15 +48,14 @@ class Optim(Handle):
                  beta2: Optional[float] = None, eps: Optional[float] = None, weight_decay: float = 0.0,
                  delta: Optional[float] = None, clip: float = 0.0, decay: str = "decoupled", amsgrad: bool = False,
                  win: bool = False) -> None:
-        """kind: "sgd", "adamw" or "agd" (arXiv 2312.01658; begin with a tenth of AdamW's learning rate). None: the library's
-        default. Options that the kind does not have are refused by the library.
+        """kind: "sgd", "adamw" or "agd" (arXiv 2312.01658; begin with a tenth of AdamW's learning rate). None: the
+        library's default. The library refuses options that the kind does not have.
 
         weight_decay  sgd: added to the gradient; adamw: decoupled; agd: as `decay` says
         delta         agd: default 1e-5; for transformers 1e-14 is usual
         clip          agd: largest quotient of an element; 0: off
         decay         agd: "decoupled", "fixed", "coupled"
-        amsgrad, win  agd: the largest second moment so far; decay within an accelerated step
-        """
+        amsgrad, win  agd: the largest second moment so far; decay within an accelerated step"""
         config = new_struct("optim_config")
         config.kind = constant("OPTIM", kind, "kind")
         config.nesterov, config.momentum, config.weight_decay = nesterov, momentum, weight_decay
@@ -69,7 +68,7 @@ class Optim(Handle):
         super().__init__(Life(out[0], lib.entrain_optim_destroy))
         arrays = ffi.new("int32_t*")
         self._call(lib.entrain_optim_state_arrays, arrays)
-        #: How many state arrays a step needs.
+        #: The number of state arrays that a step needs.
         self.state_arrays = int(arrays[0])
 
     @classmethod
@@ -90,15 +89,15 @@ class Optim(Handle):
                    amsgrad=amsgrad, win=win)
 
     def step(self, params: Any, grads: Any, state: Sequence[Any], step: int, lr: float) -> None:
-        """One step in this thread: `params` and `state` are updated in place. `step` counts from 1. Different slices of one
-        vector may be stepped by several threads at once."""
+        """Makes one step in this thread and updates `params` and `state` in place. `step` counts from 1. Several
+        threads may step different slices of one vector at once."""
         p = _flat("step", "params", params, None, True)
         g = _flat("step", "grads", grads, p.count, False)
         pointers, _kept = _states("step", state, self.state_arrays, p.count)
         self._call(lib.entrain_optim_step, p.pointer, g.pointer, pointers, p.count, p.dtype, step, lr)
 
     def preview(self, params: Any, grads: Any, state: Sequence[Any], out: Any, step: int, lr: float) -> None:
-        """What `step` would make of `params`, written to `out`, bit for bit; params and state stay."""
+        """Writes to `out`, bit for bit, the parameters that `step` would compute. `params` and state do not change."""
         p = _flat("preview", "params", params, None, False)
         g = _flat("preview", "grads", grads, p.count, False)
         o = _flat("preview", "out", out, p.count, True)
@@ -106,7 +105,7 @@ class Optim(Handle):
         self._call(lib.entrain_optim_preview, p.pointer, g.pointer, pointers, o.pointer, p.count, p.dtype, step, lr)
 
     def info(self) -> OptimInfo:
-        """Counted since the optimizer was made."""
+        """Counts since the optimizer was made."""
         out = new_struct("optim_info")
         self._call(lib.entrain_optim_info, out)
         return OptimInfo(out.elements, out.adaptive)
@@ -137,7 +136,8 @@ class WSAM(Handle):
         self.state_arrays = base.state_arrays
 
     def ascent_sum(self, params: Any, grads: Any) -> float:
-        """Sum of g^2 over these elements (adaptive: of (w g)^2); add up the slices of a vector."""
+        """Returns the sum of g^2 over these elements (adaptive: of (w g)^2). The caller adds up the slices of a
+        vector."""
         p = _flat("ascent_sum", "params", params, None, False)
         g = _flat("ascent_sum", "grads", grads, p.count, False)
         total = ffi.new("double*")
@@ -158,8 +158,8 @@ class WSAM(Handle):
         self._call(lib.entrain_wsam_return, p.pointer, s.pointer, p.count, p.dtype)
 
     def combine(self, grads: Any, second: Any, out: Any) -> None:
-        """out = alpha g2 + (1 - alpha) g, alpha = gamma / (1 - gamma); coupled and without max_norm only. `out` may be one
-        of them."""
+        """out = alpha g2 + (1 - alpha) g, alpha = gamma / (1 - gamma). Only for coupled steps without max_norm. `out`
+        may be g or g2."""
         g = _flat("combine", "grads", grads, None, False)
         s = _flat("combine", "second", second, g.count, False)
         o = _flat("combine", "out", out, g.count, True)
@@ -175,13 +175,14 @@ class WSAM(Handle):
 
     def step(self, params: Any, grads: Any, second: Any, state: Sequence[Any], step: int, lr: float,
              sums: Optional[Tuple[float, float]] = None) -> None:
-        """One step at w, after `restore`. `sums`: with max_norm the sums of squares of g and g2 over the whole vector."""
+        """Makes one step at w, after `restore`. `sums`: with max_norm the sums of squares of g and g2 over the whole
+        vector."""
         p, g, s, c_sums, pointers, _kept = self._arguments("step", params, grads, second, sums, state, True)
         self._call(lib.entrain_wsam_step, p.pointer, g.pointer, s.pointer, c_sums, pointers, p.count, p.dtype, step, lr)
 
     def preview(self, params: Any, grads: Any, second: Any, state: Sequence[Any], out: Any, step: int, lr: float,
                 sums: Optional[Tuple[float, float]] = None) -> None:
-        """What `step` would make of `params`, written to `out`."""
+        """Writes to `out` the parameters that `step` would compute."""
         p, g, s, c_sums, pointers, _kept = self._arguments("preview", params, grads, second, sums, state, False)
         o = _flat("preview", "out", out, p.count, True)
         self._call(lib.entrain_wsam_preview, p.pointer, g.pointer, s.pointer, c_sums, pointers, o.pointer, p.count,

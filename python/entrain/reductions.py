@@ -1,4 +1,4 @@
-"""How contributions are combined: operators, and reductions as objects."""
+"""The ways to combine contributions: operators, and reductions as objects."""
 from __future__ import annotations
 
 import enum
@@ -15,7 +15,8 @@ from .lifetime import Handle, Life
 
 
 class Op(enum.IntEnum):
-    """Reduction operators; in text, their names in lower case. AVG is the sum divided by the number of ranks."""
+    """Reduction operators. In text they have their names in lower case. AVG is the sum divided by the number of
+    ranks."""
 
     SUM = lib.ENTRAIN_SUM
     PROD = lib.ENTRAIN_PROD
@@ -36,33 +37,34 @@ _NO_BOOL = (Op.SUM, Op.AVG)
 
 
 class Callback:
-    """A Python function that the library calls, on a thread of its own choice. What the function raises ends the
-    communicator, and is the cause of the error that the waiting call raises."""
+    """A Python function that the library calls, on a thread that the library chooses. An exception of the function
+    ends the communicator, and is the cause of the error that the waiting call raises."""
 
     def __init__(self, function: Callable[..., object], kind: str) -> None:
         self.failure: Optional[BaseException] = None
         self._function = function
-        # Kept as long as this object: the library holds bare pointers to it.
+        # Lives as long as this object, because the library holds bare pointers to it.
         self._gives = ffi.typeof(kind).result.cname == "double"
         self.pointer = ffi.callback(kind, self._called)
 
     def _called(self, *arguments: Any) -> Any:
         try:
             value = self._function(*arguments)
-        except BaseException as failure:  # the interpreter has no frame to raise it in
+        except BaseException as failure:  # the interpreter has no frame in which to raise it
             self.failure = failure
             return float("nan") if self._gives else 1
         return value if self._gives else 0
 
     def blame(self, error: Error) -> Error:
-        """`error`, with what the function has raised as its cause."""
+        """Returns `error`, with the function's exception as its cause."""
         if self.failure is not None:
             error.__cause__ = self.failure
         return error
 
 
 def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
-    """`count` elements at `pointer` as a NumPy array, which does not own them. bf16 without ml_dtypes: their bits, uint16."""
+    """Returns `count` elements at `pointer` as a NumPy array, which does not own them. bf16 without ml_dtypes: their
+    bits, uint16."""
     bits = dtype == DType.BF16 and "ml_dtypes" not in sys.modules
     kind = np.dtype(np.uint16) if bits else numpy_dtype(DType(dtype))
     if count == 0:
@@ -71,8 +73,8 @@ def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
 
 
 def _destroy_idle(handle: Any) -> bool:
-    """Destroys a reduction, unless its function runs: a call may have left that running when it ended, or waiting for the
-    interpreter."""
+    """Destroys a reduction, unless its function runs: a call that has ended may have left it running, or waiting for
+    the interpreter."""
     busy = ffi.new("int32_t*")
     lib.entrain_reduction_busy(handle, busy)
     if busy[0]:
@@ -82,8 +84,8 @@ def _destroy_idle(handle: Any) -> bool:
 
 
 class Reduction(Handle):
-    """How contributions are combined: give it as `op` of all_reduce, reduce, reduce_scatter and the scans. Its settings must
-    be the same on all ranks unless a method says otherwise."""
+    """A way to combine contributions. Pass it as `op` to all_reduce, reduce, reduce_scatter and the scans. Its
+    settings must be equal on all ranks unless a method says otherwise."""
 
     _what = "reduction"
 
@@ -93,7 +95,8 @@ class Reduction(Handle):
         self._callback = callback
 
     def close(self) -> None:
-        """Destroys the object. One of `user` is destroyed when it is dropped: calls under way keep it, and with it the function."""
+        """Destroys the object. A reduction of `user` is destroyed when it is dropped: calls in progress keep it, and
+        with it the function."""
         if self._callback is None:
             super().close()
         else:
@@ -102,12 +105,12 @@ class Reduction(Handle):
     @classmethod
     def user(cls, combine: Callable[[npt.NDArray[Any], npt.NDArray[Any]], object], signature: int,
              commutative: bool = True) -> "Reduction":
-        """combine(a, b) writes a (+) b into the NumPy array `a`; both are lent for the call. It must be associative and give
-        the same bits on every rank; without `commutative` it is applied in rank order. `signature`: a number of 32
-        bits that stands for the function and is the same on all ranks. It runs on a thread of the library's, and may take
-        locks: other calls go on meanwhile, and the call itself ends at its deadline (TimedOut names the reduction). It
-        must not call the library. If it raises, the communicator ends with Aborted on all ranks, here with the exception
-        as its cause."""
+        """combine(a, b) writes a (+) b into the NumPy array `a`. Both are lent for the call. It must be associative
+        and give equal bits on every rank. Without `commutative` it is applied in rank order. `signature`: a number of
+        32 bits that stands for the function and is equal on all ranks. The function runs on a thread of the library
+        and may take locks: other calls continue meanwhile, and the call itself ends at its deadline (TimedOut names
+        the reduction). It must not call the library. If it raises, the communicator ends with Aborted on all ranks,
+        here with the exception as its cause."""
 
         def called(dst: Any, src: Any, count: int, dtype: int, user: Any) -> None:
             combine(view(dst, count, dtype), view(src, count, dtype))
@@ -119,14 +122,14 @@ class Reduction(Handle):
 
     @classmethod
     def premultiplied_sum(cls, factor: float) -> "Reduction":
-        """The sum of factor * contribution; each rank has a factor of its own."""
+        """Returns the sum of factor * contribution. Each rank has its own factor."""
         out = ffi.new("entrain_reduction_t**")
         check(lib.entrain_reduction_premultiplied_sum(factor, out))
         return cls(out[0])
 
     @classmethod
     def weighted(cls, weights: Sequence[float]) -> "Reduction":
-        """The mean weighted by weights[rank]; finite, >= 0, not all 0."""
+        """Returns the mean weighted by weights[rank]; finite, >= 0, not all 0."""
         out = ffi.new("entrain_reduction_t**")
         check(lib.entrain_reduction_weighted(ffi.new("double[]", list(weights)), len(weights), out))
         return cls(out[0])
@@ -135,10 +138,10 @@ class Reduction(Handle):
     def gta(cls, *, weights: Optional[Sequence[float]] = None, consensus: str = "none", normalize: bool = True,
             sparsification: str = "none", density: float = 1.0, seed: int = 0, wire_format: str = "f32", wire_block: int = 0,
             wire_rounding: str = "nearest", error_feedback: bool = False) -> "Reduction":
-        """Generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification: none, magnitude,
-        random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4, or with sparsification int2;
-        wire_rounding: nearest, stochastic. error_feedback: what a call did not send is added to the next one's
-        contribution."""
+        """Generalised task arithmetic (entrain_reduction_gta). consensus: none, sum, count. sparsification: none,
+        magnitude, random, rescaled_random, with 0 < density < 1. wire_format: f32, bf16, int8, int4, or with
+        sparsification int2. wire_rounding: nearest, stochastic. error_feedback: adds the part that a call did not
+        send to the next call's contribution."""
         config = new_struct("gta_config")
         values = NULL if weights is None else ffi.new("double[]", list(weights))
         config.weights, config.ranks = values, 0 if weights is None else len(weights)
@@ -153,12 +156,13 @@ class Reduction(Handle):
         return cls(out[0])
 
     def set_weights(self, weights: Optional[Sequence[float]]) -> None:
-        """Other weights from the next call on, for a reduction of `gta`. While no call is being started."""
+        """Sets other weights for later calls with a reduction of `gta`. Must not run while a call is being started."""
         values = NULL if weights is None else ffi.new("double[]", list(weights))
         self._call(lib.entrain_reduction_set_weights, values, 0 if weights is None else len(weights))
 
     def save(self) -> bytes:
-        """What a sparsified or encoded reduction remembers between calls; b"" for others. This rank's own."""
+        """Returns the state that a sparsified or encoded reduction keeps between calls; b"" for others. Local to this
+        rank."""
         size = ffi.new("size_t*")
         self._call(lib.entrain_reduction_state_size, size)
         state = ffi.new("char[]", max(1, size[0]))
@@ -166,7 +170,7 @@ class Reduction(Handle):
         return bytes(ffi.buffer(state, size[0]))
 
     def load(self, state: bytes) -> None:
-        """Takes up what `save` gave."""
+        """Restores the state that `save` returned."""
         self._call(lib.entrain_reduction_state_load, state, len(state))
 
 
@@ -189,7 +193,7 @@ def constant(family: str, name: Union[str, int], argument: str) -> int:
 
 
 def resolve_op(operation: str, op: OpLike, is_bool: bool) -> Tuple[int, Optional[Reduction]]:
-    """The operator's code, and the reduction if it is an object."""
+    """Returns the operator's code, and the reduction if it is an object."""
     if isinstance(op, Reduction):
         return lib.ENTRAIN_REDUCTION, op
     found = _OPS.get(op) if isinstance(op, str) else Op(op)

@@ -10,16 +10,16 @@ from .lifetime import Handle, Life, drop, interruptible
 
 
 class Store(Handle):
-    """A rendezvous store (entrain/store.h). Any thread. Make one with `open` or `serve`; communicators made from a store
-    do not need it once they stand."""
+    """A rendezvous store (entrain/store.h). Any thread may use it. Make one with `open` or `serve`. A communicator
+    needs its store only while it is made."""
 
     _what = "store"
 
     @classmethod
     def open(cls, url: str, timeout: Optional[float] = None) -> "Store":
         """Opens the store at `url`: "mem:NAME" (this process), "local:NAME" (this user's processes on this host),
-        "file:DIRECTORY" (processes of one machine), "tcp://HOST:PORT[,HOST:PORT]" (a server elsewhere). Connecting is
-        retried for `timeout` seconds (None: 30), then PeerLost names the addresses."""
+        "file:DIRECTORY" (processes of one machine), "tcp://HOST:PORT[,HOST:PORT]" (a server elsewhere). Tries to
+        connect for `timeout` seconds (None: 30), then raises PeerLost with the addresses."""
         out = ffi.new("entrain_store_t**")
         text = url.encode()
 
@@ -31,8 +31,8 @@ class Store(Handle):
 
     @classmethod
     def serve(cls, url: str) -> "Store":
-        """Serves a store from this process until it is closed: "tcp://HOST:PORT" (port 0: the kernel chooses; `url` of the
-        result has it) or "local:NAME". A port or name in use is FailedPrecondition."""
+        """Serves a store from this process until it is closed: "tcp://HOST:PORT" (port 0: the kernel chooses, and the
+        result's `url` has the port) or "local:NAME". FailedPrecondition if the port or name is in use."""
         out = ffi.new("entrain_store_t**")
         check(lib.entrain_store_serve(url.encode(), out))
         return cls(Life(out[0], lib.entrain_store_destroy))
@@ -41,16 +41,16 @@ class Store(Handle):
     def of_functions(cls, set: Callable[[str, bytes], object], get: Callable[[str], Optional[bytes]],
                      add: Callable[[str, int], int], remove: Optional[Callable[[str], object]] = None,
                      host: Optional[str] = None) -> "Store":
-        """A store over any map that the ranks share, which needs no server of this library's: c10d's Store, etcd, MPI. Every
-        rank makes one over the same map.
+        """Makes a store over any map that the ranks share and that needs no server of this library: c10d's Store,
+        etcd, MPI. Every rank makes one over the same map.
 
-        set, get   a key's value; `get` only looks, and gives None for a key that is not there
-        add        adds to a counter, which begins at 0, atomically among all ranks; the sum
+        set, get   set and return a key's value; `get` does not wait, and returns None for an absent key
+        add        adds to a counter, which begins at 0, atomically among all ranks; returns the sum
         remove     removes a key or counter; without it, keys stay, and each run needs a fresh map
-        host       a host towards which every rank's network interface is chosen; None: by the default route
+        host       the host towards which each rank chooses its network interface; None: by the default route
 
-        They are called by the threads that use the store or create communicators from it, possibly by several at once. What they raise
-        ends the call that needed them, with PeerLost, and is shown by sys.unraisablehook."""
+        The threads that use the store, or create communicators from it, call these functions, possibly several at
+        once. An exception of a function ends the call that needed it with PeerLost, and sys.unraisablehook shows it."""
         functions = new_struct("store_functions")
         number = next(_numbers)
         callbacks = _callbacks(set, get, add, remove)
@@ -79,7 +79,8 @@ class Store(Handle):
         interruptible(lambda: self._call(lib.entrain_store_set, name, value, len(value)))
 
     def get(self, key: str, timeout: Optional[float] = None) -> bytes:
-        """The value of a key, for which it waits at most `timeout` seconds (None: 30 minutes); then TimedOut."""
+        """Returns the value of a key. Waits for the key at most `timeout` seconds (None: 30 minutes), then raises
+        TimedOut."""
         name, limit = key.encode(), nanoseconds(1800.0 if timeout is None else timeout)
         room = 4096
         while True:
@@ -90,18 +91,18 @@ class Store(Handle):
             room = size[0]
 
     def add(self, key: str, delta: int = 1) -> int:
-        """Adds to a counter (absent: 0), atomically; the sum."""
+        """Adds to a counter (absent: 0) atomically. Returns the sum."""
         name, total = key.encode(), ffi.new("int64_t*")
         interruptible(lambda: self._call(lib.entrain_store_add, name, delta, total))
         return int(total[0])
 
     def delete(self, key: str) -> None:
-        """Removes a key or counter, if there is one. A store of functions needs `remove` for it."""
+        """Removes a key or counter, if it exists. A store of functions needs `remove` for it."""
         name = key.encode()
         interruptible(lambda: self._call(lib.entrain_store_delete, name))
 
 
-# Functions that the library may still call, by `user`.
+# Functions that the library may still call, by the value of `user`.
 _lent: Dict[int, Any] = {}
 _numbers = itertools.count(1)
 

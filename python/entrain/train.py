@@ -1,7 +1,7 @@
 """The mesh of ranks, layer-wise sharding, and EDiT and A-EDiT on top (entrain/train.h; arXiv 2412.07210).
 
-    M = shard group size: the ranks that hold one replica between them
-    N = sync group size: the ranks that hold the same part of all replicas"""
+M = shard group size: the ranks that together hold one replica
+N = sync group size: the ranks that hold the same part of all replicas"""
 from __future__ import annotations
 
 import dataclasses
@@ -27,8 +27,8 @@ class Mesh(Trained):
 
     def __init__(self, comm: Comm, *, shard: int = 1, sync: int = 0, tensor: int = 1, pipeline: int = 1, context: int = 1,
                  order: Optional[str] = None) -> None:
-        """Collective over `comm`, which it needs: splits it. sync 0: what remains. order: axes from the one whose neighbours have
-        consecutive ranks; None: "tensor,context,shard,pipeline,sync"."""
+        """Collective over `comm`, which it splits and keeps. sync 0: computed from the others. order: the axes,
+        beginning with the one whose neighbours have consecutive ranks; None: "tensor,context,shard,pipeline,sync"."""
         config = new_struct("mesh_config")
         config.shard, config.sync, config.tensor, config.pipeline, config.context = shard, sync, tensor, pipeline, context
         text = NULL if order is None else ffi.new("char[]", order.encode())
@@ -52,21 +52,21 @@ class Mesh(Trained):
 
     @classmethod
     def of(cls, shard_comm: Comm, sync_comm: Comm) -> "Mesh":
-        """A mesh of two communicators that exist: this rank's replica, and its part in all replicas. Collective over
-        both; closing one of them closes the mesh."""
+        """Makes a mesh of two existing communicators: this rank's replica, and its part in all replicas. Collective
+        over both. Closing one of them closes the mesh."""
         mesh = cls.__new__(cls)
         mesh._become(lib.entrain_mesh_create_from, shard_comm, sync_comm)
         return mesh
 
     def coordinate(self, axis: str) -> Tuple[int, int]:
-        """This rank's coordinate and the length along "tensor", "pipeline", "context", "shard", "sync" or "model" (all
-        but sync)."""
+        """Returns this rank's coordinate and the length along "tensor", "pipeline", "context", "shard", "sync" or
+        "model" (all but sync)."""
         out = ffi.new("int32_t[2]")
         self._call(lib.entrain_mesh_coordinate, constant("AXIS", axis, "axis"), out, out + 1)
         return int(out[0]), int(out[1])
 
     def comm(self, axis: str) -> Comm:
-        """The communicator of an axis; the mesh's own, closed with it."""
+        """Returns the communicator of an axis. It belongs to the mesh and is closed with it."""
         code = constant("AXIS", axis, "axis")
         if code not in self._comms:
             out = ffi.new("entrain_comm_t**")
@@ -78,7 +78,7 @@ class Mesh(Trained):
 
 
 def _end_calls(mesh: Any) -> None:
-    """Ends the calls on a mesh that is closed under them."""
+    """Ends the calls on a mesh that is closed while they run."""
     out = ffi.new("entrain_comm_t**")
     for axis in (lib.ENTRAIN_AXIS_MODEL, lib.ENTRAIN_AXIS_SHARD, lib.ENTRAIN_AXIS_SYNC):
         if lib.entrain_mesh_comm(mesh, axis, out) == OK:
@@ -86,21 +86,21 @@ def _end_calls(mesh: Any) -> None:
 
 
 def _ending(mesh: Life) -> Callable[[Any], None]:
-    """The same for what is on the mesh, which is there as long as that."""
+    """Ends the calls on an object of a mesh, which keeps the mesh alive."""
     return lambda handle: _end_calls(mesh.handle)
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardLayer:
-    """Where a layer lies, in elements."""
+    """The place of a layer, in elements."""
 
     full_count: int
-    #: What `wait` and `gradients` give: M * shard_count.
+    #: The elements that `wait` and `gradients` return: M * shard_count.
     padded_count: int
     shard_count: int
     #: This rank's first element of the layer.
     first: int
-    #: Of this rank's shard, those that are not padding.
+    #: The elements of this rank's shard that are not padding.
     valid_count: int
     #: Where the shard begins in the slab.
     slab_offset: int
@@ -108,7 +108,7 @@ class ShardLayer:
 
 @dataclasses.dataclass(frozen=True)
 class ShardStats:
-    """Since the shard was made; times in ns, payload in bytes."""
+    """Counts since the shard was made; times in ns, payload in bytes."""
 
     gather_wait_ns: int
     reduce_wait_ns: int
@@ -121,8 +121,8 @@ def _dataclass_of(kind: Any, struct: Any) -> Any:
 
 
 class Shard(Trained):
-    """A model cut into layers, each spread over the shard group. A rank's shards of all layers lie one after the other in
-    one flat f32 array, the slab."""
+    """A model cut into layers, each spread over the shard group. A rank's shards of all layers are contiguous in one
+    flat f32 array, the slab."""
 
     _what = "shard"
 
@@ -130,10 +130,10 @@ class Shard(Trained):
                  grad_dtype: DTypeLike = "f32", frozen: Optional[Sequence[bool]] = None,
                  replicated: Optional[Sequence[bool]] = None, timeout: Optional[float] = None,
                  segments: Optional[Sequence[Sequence[Tuple[int, int]]]] = None) -> None:
-        """layer_counts: elements of each layer, in the order of the forward pass. param_dtype, grad_dtype: what gather
-        delivers, and what the gradient buffers take; "f32" or "bf16". frozen: layers in which nothing trains.
-        replicated: layers that all ranks along the tensor axis hold alike. segments: for each layer the (elements, length
-        of dimension 0) of the tensors that it is made of, each cut along dimension 0 as torch.chunk and FSDP2 cut it;
+        """layer_counts: elements of each layer, in the order of the forward pass. param_dtype, grad_dtype: the types
+        that gather delivers and that the gradient buffers take; "f32" or "bf16". frozen: layers in which nothing
+        trains. replicated: layers that all ranks along the tensor axis hold alike. segments: for each layer the
+        (elements, length of dimension 0) of its tensors, each cut along dimension 0 as torch.chunk and FSDP2 cut it;
         None: layers are cut as flat arrays. Collective."""
         config = new_struct("shard_config")
         counts = ffi.new("size_t[]", list(layer_counts))
@@ -160,7 +160,7 @@ class Shard(Trained):
         self._buffers: Dict[int, List[Any]] = {}  # by layer, of set_buffers
         self._gathering: Set[int] = set()  # layers that gather() was called for, and neither wait() nor release() since
         self._types = int(config.param_dtype), int(config.grad_dtype)
-        #: Where each layer lies.
+        #: The place of each layer.
         self.layers: List[ShardLayer] = [self._layer(index) for index in range(len(layer_counts))]
 
     @staticmethod
@@ -176,14 +176,15 @@ class Shard(Trained):
 
     @property
     def slab_count(self) -> int:
-        """Elements of the slab."""
+        """The number of elements of the slab."""
         out = ffi.new("size_t*")
         self._call(lib.entrain_shard_slab_count, out)
         return int(out[0])
 
     def bind(self, params: Any, grads: Any) -> None:
-        """Lends the slab of parameters and that of gradients, slab_count elements each, f32 or bf16, until the shard is
-        closed; it keeps both arrays alive. Once, before anything below. Gradients are added to, never cleared."""
+        """Lends the slab of parameters and the slab of gradients, slab_count elements each, f32 or bf16, until the
+        shard is closed. The shard keeps both arrays alive. Call it once, before any method below. Gradients are added
+        to, never cleared."""
         p = buffer_of("bind", "params", params, writable=True)
         g = buffer_of("bind", "grads", grads, writable=True)
         for name, buffer in (("params", p), ("grads", g)):
@@ -194,8 +195,8 @@ class Shard(Trained):
         self._call(lib.entrain_shard_bind, p.pointer, g.pointer, p.dtype)
 
     def bind_layers(self, params: Sequence[Any], grads: Optional[Sequence[Any]] = None) -> None:
-        """The same with one array a layer: shard_count elements each, f32 or bf16; None for a layer without elements.
-        Without `grads` the caller reduces gradients."""
+        """As bind, with one array per layer: shard_count elements each, f32 or bf16; None for a layer without
+        elements. Without `grads` the caller reduces gradients."""
         arrays: List[Any] = []
         dtype = DType.F32
         for name, given in (("params", params), ("grads", grads)):
@@ -230,17 +231,17 @@ class Shard(Trained):
         self._start(lib.entrain_shard_broadcast_start)
 
     def begin_pass(self, *, backward: bool = False) -> None:
-        """Says in which order layers come next, for prefetching. Collective."""
+        """Tells the order in which layers come next, for prefetching. Collective."""
         self._call(lib.entrain_shard_begin_pass, lib.ENTRAIN_PASS_BACKWARD if backward else lib.ENTRAIN_PASS_FORWARD)
 
     def gather(self, layer: int) -> None:
-        """Starts gathering a layer over the shard group; returns at once."""
+        """Starts gathering a layer over the shard group. Returns at once."""
         self._call(lib.entrain_shard_gather, layer)
         self._gathering.add(layer)
 
     def wait(self, layer: int) -> npt.NDArray[Any]:
-        """Waits for the layer: padded_count elements of param_dtype, to be read only, until `release`. The library's memory:
-        copy what must live longer."""
+        """Waits for the layer. Returns padded_count elements of param_dtype in the library's memory, to be read only,
+        valid until `release`. Copy values that must live longer."""
         out = ffi.new("void**")
         self._watch(lib.entrain_shard_gather_work, layer)
         self._call(lib.entrain_shard_wait, layer, out)
@@ -257,26 +258,26 @@ class Shard(Trained):
         self._gathering.discard(layer)
 
     def gradients(self, layer: int) -> npt.NDArray[Any]:
-        """A buffer of zeros for the layer's gradients, padded_count elements of grad_dtype, to add to until
-        `reduce_gradients`. The library's memory."""
+        """Returns a zeroed buffer for the layer's gradients, padded_count elements of grad_dtype, to which the caller
+        adds until `reduce_gradients`. It is the library's memory."""
         out = ffi.new("void**")
         self._call(lib.entrain_shard_gradients, layer, out)
         return view(out[0], self.layers[layer].padded_count, self._types[1])
 
     def reduce_gradients(self, layer: int) -> None:
-        """Takes the buffer back and starts its reduction into the gradient slab; returns at once."""
+        """Takes the buffer back and starts its reduction into the gradient slab. Returns at once."""
         self._call(lib.entrain_shard_reduce_gradients, layer)
 
     def finish_gradients(self) -> None:
-        """Waits until everything that was reduced is in the gradient slab."""
+        """Waits until all started reductions are in the gradient slab."""
         self._watch(lib.entrain_shard_gradients_work)
         self._call(lib.entrain_shard_finish_gradients)
 
     def set_buffers(self, layer: int, gathered: Any = None, gradients: Any = None) -> None:
-        """Lends arrays of the caller's for a layer, padded_count elements each, until others are set or the shard is closed:
-        `gathered`, of param_dtype, is what `wait` gives; `gradients`, of grad_dtype, is what `gradients` gives, cleared by it. None:
-        the library's own. Waits for the layer's reduction. FailedPrecondition before `bind`, between `gather` and `release`,
-        and between `gradients` and `reduce_gradients`. Local."""
+        """Lends arrays of the caller's for a layer, padded_count elements each, until others are set or the shard is
+        closed. `wait` then returns `gathered`, of param_dtype, and `gradients` clears and returns `gradients`, of
+        grad_dtype. None: the library's own. Waits for the layer's reduction. FailedPrecondition before `bind`,
+        between `gather` and `release`, and between `gradients` and `reduce_gradients`. Local."""
         pointers, buffers = [], []
         for name, array, dtype in (("gathered", gathered, self._types[0]), ("gradients", gradients, self._types[1])):
             if array is None:
@@ -291,40 +292,41 @@ class Shard(Trained):
         self._held.append(buffers)
         self._watch(lib.entrain_shard_gradients_work)
         self._call(lib.entrain_shard_set_buffers, layer, *pointers)
-        # Nothing uses those that were lent before any more.
+        # The library does not use the arrays that were lent before any more.
         if layer in self._buffers:
             self._held.remove(self._buffers[layer])
         self._buffers[layer] = buffers
 
     def gradient_norm(self) -> float:
-        """The norm of all gradients of this replica as they are bound, over its shard, tensor and pipeline ranks; each element
-        counts once. The same bits on all ranks of the replica. FailedPrecondition unless gradients are bound and reduced.
-        Collective over the replica; blocks."""
+        """Returns the norm of all gradients of this replica as they are bound, over its shard, tensor and pipeline
+        ranks. Each element counts once. Equal bits on all ranks of the replica. FailedPrecondition unless gradients
+        are bound and reduced. Collective over the replica; blocks."""
         norm = ffi.new("double*")
         self._start(lib.entrain_shard_gradient_norm_start, norm)
         return float(norm[0])
 
     def set_gradients(self, scope: str) -> None:
-        """From the next reduction on: "global" over replicas too, or "local". EDiT sets it itself. Collective."""
+        """Sets the scope of later reductions: "global" (over replicas too) or "local". EDiT sets it itself.
+        Collective."""
         self._call(lib.entrain_shard_set_gradients, constant("GRADIENTS", scope, "scope"))
 
     def stats(self) -> ShardStats:
-        """Waits and bytes."""
+        """Returns waits and bytes."""
         out = new_struct("shard_stats")
         self._call(lib.entrain_shard_stats, out)
         return _dataclass_of(ShardStats, out)  # type: ignore[no-any-return]
 
 
-#: outer_step(layer, step, anchor, grad) moves `anchor` in place; both are f32 arrays that are lent for the call.
+#: outer_step(layer, step, anchor, grad) moves `anchor` in place. Both are f32 arrays that are lent for the call.
 OuterStep = Callable[[int, int, npt.NDArray[np.float32], npt.NDArray[np.float32]], object]
 
 
 @dataclasses.dataclass
 class EditConfig(EditOptions):
-    """EDiT's options under the names of the published code; entrain_edit_config_t in entrain/train.h says more of each. Seconds
-    for `timeout` (None: the communicators' default) and `local_sgd_sync_time`."""
+    """EDiT's options under the names of the published code; entrain_edit_config_t in entrain/train.h explains each.
+    `timeout` (None: the communicators' default) and `local_sgd_sync_time` are in seconds."""
 
-    #: With outer_optimizer "callback".
+    #: Used with outer_optimizer "callback".
     outer_step: Optional[OuterStep] = None
     timeout: Optional[float] = None
     fragment_of_layer: Optional[Sequence[int]] = None
@@ -337,7 +339,7 @@ _EDIT_ARRAYS = {"fragment_of_layer": "int32_t[]", "fragment_intervals": "int64_t
 
 @dataclasses.dataclass(frozen=True)
 class EditInfo:
-    """The state as of the last finished exchange (entrain_edit_info_t)."""
+    """The state after the last finished exchange (entrain_edit_info_t)."""
 
     steps: int
     syncs: int
@@ -357,7 +359,7 @@ class EditInfo:
 
 @dataclasses.dataclass(frozen=True)
 class EditReplica:
-    """What a replica said of itself at the last rendezvous."""
+    """The record of a replica from the last rendezvous."""
 
     steps: int
     steps_since: int
@@ -369,7 +371,7 @@ class EditReplica:
 class EDiT(Checkpointed):
     """EDiT, or with use_async A-EDiT, on a bound shard. A step:
 
-        edit.begin_forward()                     # now and then starts an exchange
+        edit.begin_forward()                     # starts an exchange now and then
         for layer: edit.wait_layer(layer); ... forward ...
         ... backward; gradients reduced by the shard, or by the caller as gradient_scope says; optimizer ...
         edit.end_step()
@@ -379,7 +381,7 @@ class EDiT(Checkpointed):
     _kind = "edit"
 
     def __init__(self, mesh: Mesh, shard: Shard, config: Optional[EditConfig] = None, **options: Any) -> None:
-        """Options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective."""
+        """Takes options as a config, or one by one: EDiT(mesh, shard, local_sgd_sync_interval=16). Collective."""
         given = dataclasses.replace(config or EditConfig(), **options)
         struct = new_struct("edit_config")
         arrays = {name: ffi.new(kind, list(getattr(given, name))) for name, kind in _EDIT_ARRAYS.items()
@@ -407,14 +409,15 @@ class EDiT(Checkpointed):
                 return Life(out[0], lib.entrain_edit_destroy, mesh._life, shard._life, held=callbacks, stop=_ending(mesh._life))
 
         super().__init__(interruptible(call, drop), callbacks)
-        # An exchange that failed is also met in calls of the shard.
+        # Calls of the shard also raise the error of a failed exchange.
         shard._callbacks += callbacks
         self._replicas = mesh.coordinate("sync")[1]
         self._begin_waits = bool(struct.use_async or struct.overlap_steps)
         self._slab_count = shard.slab_count
 
     def begin_forward(self, *, training: bool = True, first_microbatch: bool = True) -> bool:
-        """Before each forward pass. Whether it started an exchange, for which it does not wait."""
+        """Must be called before each forward pass. Returns whether it started an exchange, for which it does not
+        wait."""
         syncing = ffi.new("int32_t*")
         if self._begin_waits:
             self._start(lib.entrain_edit_begin_forward_start, training, first_microbatch, syncing)
@@ -423,51 +426,53 @@ class EDiT(Checkpointed):
         return bool(syncing[0])
 
     def wait_layer(self, layer: int) -> None:
-        """Waits for the layer's exchange; afterwards its parameters are the same bits on all replicas."""
+        """Waits for the layer's exchange. Afterwards its parameters are equal bits on all replicas."""
         self._watch(lib.entrain_edit_layer_work, layer)
         self._call(lib.entrain_edit_wait_layer, layer)
 
     def end_step(self) -> None:
-        """After the inner optimizer's step: counts it."""
+        """Counts a step. Must be called after the inner optimizer's step."""
         self._call(lib.entrain_edit_end_step)
 
     def gradient_scope(self) -> str:
-        """ "local" or "global": over whom the gradients of this step are averaged."""
+        """Returns "local" or "global": the ranks over which the gradients of this step are averaged."""
         scope = ffi.new("int32_t*")
         self._call(lib.entrain_edit_gradient_scope, scope)
         return "global" if scope[0] == lib.ENTRAIN_GRADIENTS_GLOBAL else "local"
 
     def request_sync(self) -> None:
-        """The next begin_forward exchanges, whatever the trigger says. Collective."""
+        """Makes the next begin_forward exchange, whatever the trigger says. Collective."""
         self._call(lib.entrain_edit_request_sync)
 
     def record(self, tokens: int, metric: float = 0.0, weight: float = 0.0) -> None:
-        """What this rank has done since it last said so: tokens, and a metric with its weight (0: none). Local."""
+        """Records this rank's tokens since the last call, and a metric with its weight (0: none). Local."""
         self._call(lib.entrain_edit_record, tokens, metric, weight)
 
     def wish(self, *, checkpoint: bool = False, stop: bool = False) -> None:
-        """Shows wishes at the next rendezvous; all ranks see them in info().wishes. Local."""
+        """Shows wishes at the next rendezvous, where all ranks see them in info().wishes. Local."""
         bits = (lib.ENTRAIN_WISH_CHECKPOINT if checkpoint else 0) | (lib.ENTRAIN_WISH_STOP if stop else 0)
         self._call(lib.entrain_edit_wish, bits)
 
     def leave(self) -> None:
-        """This replica has made its last step (A-EDiT): takes part in the others' rendezvous until all have left."""
+        """A-EDiT: says that this replica has made its last step. Takes part in the others' rendezvous until all have
+        left."""
         self._start(lib.entrain_edit_leave_start)
 
     def info(self) -> EditInfo:
-        """The state as of the last finished exchange."""
+        """The state after the last finished exchange."""
         out = new_struct("edit_info")
         self._call(lib.entrain_edit_info, out)
         return _dataclass_of(EditInfo, out)  # type: ignore[no-any-return]
 
     def replica(self, replica: int) -> EditReplica:
-        """What replica 0 to N - 1 said of itself at the last rendezvous."""
+        """Returns the record of each replica, 0 to N - 1, from the last rendezvous."""
         out = new_struct("edit_replica")
         self._call(lib.entrain_edit_replica, replica, out)
         return _dataclass_of(EditReplica, out)  # type: ignore[no-any-return]
 
     def anchor(self, out: Any = None) -> Any:
-        """A copy of this rank's anchors, laid out as the slab; `out`: f32, f64, bf16 or f16; None: a new f32 array."""
+        """Returns a copy of this rank's anchors, laid out as the slab. `out`: f32, f64, bf16 or f16; None: a new f32
+        array."""
         out = np.empty(self._slab_count, np.float32) if out is None else out
         buffer = buffer_of("anchor", "out", out, writable=True)
         if buffer.count != self._slab_count:
@@ -476,13 +481,14 @@ class EDiT(Checkpointed):
         return out
 
     def layer_report(self, layer: int) -> Tuple[List[float], List[float], float]:
-        """Norms and weights by replica, and the clip factor, of the layer's last exchange."""
+        """Returns norms and weights by replica, and the clip factor, of the layer's last exchange."""
         norms, weights, factor = ffi.new("double[]", self._replicas), ffi.new("double[]", self._replicas), ffi.new("double*")
         self._call(lib.entrain_edit_layer_report, layer, norms, weights, factor)
         return list(norms), list(weights), float(factor[0])
 
     def layer_score(self, layer: int) -> Tuple[float, float]:
-        """The z-score of the layer's norm at the last exchange, and the limit above which it is an outlier."""
+        """Returns the z-score of the layer's norm at the last exchange, and the limit above which the norm is an
+        outlier."""
         z, limit = ffi.new("double*"), ffi.new("double*")
         self._call(lib.entrain_edit_layer_score, layer, z, limit)
         return float(z[0]), float(limit[0])

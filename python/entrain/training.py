@@ -1,4 +1,4 @@
-"""What the training objects share: calls that block, checkpoints, state of the caller's."""
+"""The common part of the training objects: blocking calls, checkpoints, and state of the caller's."""
 from __future__ import annotations
 
 import dataclasses
@@ -18,16 +18,17 @@ from .works import orphan, wait_for, work_error
 
 
 class Trained(Handle):
-    """An object of entrain/train.h. One thread at a time. Ctrl-C is noticed in every call that waits for other ranks. A wait for a
-    layer, for gradients or for a round of ACCO may then be made again; any other call goes on by itself, and the object must only be
-    closed."""
+    """An object of entrain/train.h. One thread at a time. Ctrl-C is noticed in every call that waits for other ranks.
+    A wait for a layer, for gradients or for a round of ACCO may then be repeated. Any other call continues by itself,
+    and the object must only be closed."""
 
     def __init__(self, life: Life, callbacks: Sequence[Callback] = ()) -> None:
         super().__init__(life)
         self._callbacks = list(callbacks)
 
     def _watch(self, make: Callable[..., int], *arguments: Any) -> None:
-        """Waits for the work that `make` gives. Its error is not looked at: the call that it is for has the same."""
+        """Waits for the work that `make` returns. Ignores its error, since the call that it belongs to returns the
+        same error."""
         out = ffi.new("entrain_work_t**")
         with self._life as handle:
             if make(handle, *arguments, out) != OK:
@@ -38,12 +39,12 @@ class Trained(Handle):
             lib.entrain_work_free(out[0])
 
     def _start(self, start: Callable[..., int], *arguments: Any, held: Any = None) -> None:
-        """Makes a call in its started form and waits for it; `arguments` and `held` live until it is over."""
+        """Makes a call in its started form and waits for it. `arguments` and `held` live until it is over."""
         out = ffi.new("entrain_work_t**")
         self._call(start, *arguments, out)
         try:
             status = wait_for(out[0])
-        except BaseException:  # a signal handler's, say: the call goes on
+        except BaseException:  # from a signal handler, for example: the call continues
             orphan(out[0], (arguments, held))
             raise
         error = None if status == OK else self._blame(work_error(out[0], status))
@@ -63,26 +64,27 @@ class StateEntry:
     """An array of the state, or this rank's piece of a layer (entrain_state_info_t)."""
 
     name: str
-    #: -1: of no layer.
+    #: -1: belongs to no layer.
     layer: int
-    #: Of a layer: which part of the model, where that is cut by tensor and pipeline rank; else -1.
+    #: For a layer: its part of the model, if the model is cut by tensor and pipeline rank; else -1.
     part: int
-    #: "all", "rank", "replica" or "layer": who has it alike.
+    #: The ranks that hold equal values: "all", "rank", "replica" or "layer".
     holder: str
-    #: Whose it is, of "rank" and "replica"; else -1.
+    #: The owner, for "rank" and "replica"; else -1.
     rank: int
-    #: Elements of the whole layer, where this piece begins in it, and its elements; else count, 0 and count.
+    #: For a piece of a layer: the elements of the whole layer, the piece's first element in it, and the piece's
+    #: elements. Otherwise count, 0 and count.
     whole_count: int
     first: int
     count: int
     dtype: DType
-    #: Of the ranks that have it alike, a checkpoint takes it from this one.
+    #: Whether a checkpoint takes the array from this rank, among those that hold equal values.
     saves: bool
 
     @property
     def key(self) -> str:
-        """Name, layer, place and rank in one text, which no other entry of any rank has, but for copies:
-        "steps@0", "anchor.3[0:128]", with parts of the model "anchor.1.3[0:128]"."""
+        """Name, layer, place and rank in one text that no other entry of any rank has, except copies: "steps@0",
+        "anchor.3[0:128]", with parts of the model "anchor.1.3[0:128]"."""
         if self.layer >= 0:
             part = f".{self.part}" if self.part > 0 else ""
             return f"{self.name}{part}.{self.layer}[{self.first}:{self.first + self.count}]"
@@ -90,7 +92,7 @@ class StateEntry:
 
     @property
     def numpy_dtype(self) -> Any:
-        """NumPy's type of it; of bf16 without ml_dtypes its bits, uint16."""
+        """NumPy's type of the array. bf16 without ml_dtypes: its bits, uint16."""
         bits = self.dtype is DType.BF16 and "ml_dtypes" not in sys.modules
         return np.dtype(np.uint16) if bits else numpy_dtype(self.dtype)
 
@@ -100,8 +102,8 @@ _HOLDERS = {lib.ENTRAIN_STATE_ALL: "all", lib.ENTRAIN_STATE_RANK: "rank", lib.EN
 
 
 class State(Handle):
-    """The state of a training object, array by array (entrain_state_t): read with `get`, or set with `set`, all of it, and
-    taken up by `commit`."""
+    """The state of a training object, array by array (entrain_state_t). Read it with `get`; or set all of it with
+    `set`, and let `commit` apply it."""
 
     _what = "state"
 
@@ -112,7 +114,7 @@ class State(Handle):
         self.kind = kind
         count = ffi.new("size_t*")
         self._call(lib.entrain_state_count, count)
-        #: What this rank has a part of.
+        #: The entries of which this rank has a part.
         self.entries: List[StateEntry] = [self._entry(index) for index in range(count[0])]
         self._indices = {entry.key: index for index, entry in enumerate(self.entries)}
 
@@ -129,27 +131,28 @@ class State(Handle):
         return index
 
     def get(self, entry: StateEntry) -> npt.NDArray[Any]:
-        """A copy of the array. Local."""
+        """Returns a copy of the array. Local."""
         index, array = self._index(entry), np.empty(entry.count, entry.numpy_dtype)
         pointer = ffi.cast("void*", array.ctypes.data)
         self._call(lib.entrain_state_get, index, pointer, entry.count, entry.dtype)
         return array
 
     def set(self, entry: StateEntry, array: Any) -> None:
-        """What the array is to become: entry.count elements of its type, which are copied. Local; the run does not change."""
+        """Sets the new contents of the array: entry.count elements of its type, which are copied. Local. The run does
+        not change."""
         buffer = buffer_of("set", entry.key, array)
-        # The bits of bf16, as `get` gives them.
+        # The bits of bf16, in the form that `get` returns.
         dtype = entry.dtype if entry.dtype is DType.BF16 and buffer.dtype is DType.U16 else buffer.dtype
         self._call(lib.entrain_state_set, self._index(entry), buffer.pointer, buffer.count, dtype)
 
     def commit(self, timeout: Optional[float] = None) -> None:
-        """Goes on from what was set, on all ranks or on none. Collective; once."""
-        with self._life as handle:  # inside both
+        """Continues the run with the values that were set, on all ranks or on none. Collective; once."""
+        with self._life as handle:  # inside both objects
             self._owner._start(lambda owner, work: int(lib.entrain_state_commit_start(handle, nanoseconds(timeout), work)))
 
 
 class _File:
-    """A file object as entrain_checkpoint_functions_t: from where it is on."""
+    """A file object as entrain_checkpoint_functions_t, from its current position on."""
 
     def __init__(self, file: Optional[BinaryIO], *, reads: bool) -> None:
         self.functions = new_struct("checkpoint_functions")
@@ -194,14 +197,14 @@ class _File:
 
 
 class Checkpointed(Trained):
-    """Checkpoints (entrain_edit_save and so on in entrain/train.h has the whole contract)."""
+    """Checkpoints (entrain_edit_save and so on in entrain/train.h state the whole contract)."""
 
     _kind: ClassVar[str]
 
     def add_state(self, name: str, array: Any, *, per_rank: bool = True) -> None:
-        """Makes `array` part of the state: saved from there, loaded to there; kept until this object is closed. All ranks
-        name the same arrays. per_rank: each rank's own, in exact checkpoints only; else the same on all ranks, kept
-        once, in both kinds."""
+        """Makes `array` part of the state: it is saved from there, loaded to there, and kept until this object is
+        closed. All ranks must name the same arrays. per_rank: each rank has its own values, saved in exact
+        checkpoints only. Otherwise the values are equal on all ranks and saved once, in both kinds."""
         buffer = buffer_of("add_state", "array", array, writable=True)
         self._held.append(buffer)
         self._call(getattr(lib, f"entrain_{self._kind}_add_state"), name.encode(), buffer.pointer, buffer.count, buffer.dtype,
@@ -209,15 +212,15 @@ class Checkpointed(Trained):
 
     def save(self, directory: Optional[str] = None, name: Optional[str] = None, *, kind: str = "portable",
              one_file: bool = True, timeout: Optional[float] = None) -> None:
-        """Saves to directory/name.ckpt ("local_sgd_ckpt" both by default). kind: "portable" (any number of replicas and
-        ranks can go on from it) or "exact" (the same mesh goes on with the same bits). one_file: rank 0 writes all;
-        else each rank a file of its own. Collective; whole or not at all."""
+        """Saves to directory/name.ckpt (both default to "local_sgd_ckpt"). kind: "portable" (any number of replicas
+        and ranks can continue from it) or "exact" (the same mesh continues with equal bits). one_file: rank 0 writes
+        everything. Otherwise each rank writes a file of its own. Collective. The checkpoint is complete or absent."""
         self._checkpoint("save", directory, name, kind, timeout, full_state_dict=one_file)
 
     def load(self, directory: Optional[str] = None, name: Optional[str] = None, *, kind: str = "portable",
              rank0_only: bool = True, timeout: Optional[float] = None) -> None:
-        """Goes on from a checkpoint. rank0_only: rank 0 reads and sends; else each rank reads what it needs. Collective;
-        everything is checked before anything changes."""
+        """Continues from a checkpoint. rank0_only: rank 0 reads and sends. Otherwise each rank reads the parts that
+        it needs. Collective. Everything is checked before anything changes."""
         self._checkpoint("load", directory, name, kind, timeout, rank0_only=rank0_only)
 
     def _checkpoint(self, verb: str, directory: Optional[str], name: Optional[str], kind: str, timeout: Optional[float],
@@ -231,14 +234,15 @@ class Checkpointed(Trained):
         self._start(getattr(lib, f"entrain_{self._kind}_{verb}_start"), config, held=texts)
 
     def save_to(self, file: Optional[BinaryIO], *, kind: str = "portable", timeout: Optional[float] = None) -> None:
-        """Saves into a file object that can seek (a BytesIO, an open file), from where it is on: the bytes that `save` writes.
-        Rank 0's is written, those of the others may be None. The bytes count when this returns. Collective."""
+        """Saves into a file object that can seek (a BytesIO, an open file), from its current position on: the bytes
+        that `save` writes. Only rank 0's file is written; other ranks may pass None. The bytes are valid when this
+        returns. Collective."""
         self._through("save_to", _File(file, reads=False), kind, timeout)
 
     def load_from(self, file: Optional[BinaryIO], *, kind: str = "portable", rank0_only: bool = True,
                   timeout: Optional[float] = None) -> None:
-        """Goes on from a checkpoint in a file object that can seek, from where it is on to its end. rank0_only: rank 0 reads,
-        and the others may give None; else each rank reads its own. Collective."""
+        """Continues from a checkpoint in a file object that can seek, from its current position to its end.
+        rank0_only: rank 0 reads, and other ranks may pass None. Otherwise each rank reads its own file. Collective."""
         self._through("load_from", _File(file, reads=True), kind, timeout, rank0_only=rank0_only)
 
     def _through(self, verb: str, file: _File, kind: str, timeout: Optional[float], **options: bool) -> None:
@@ -255,21 +259,22 @@ class Checkpointed(Trained):
             raise
 
     def open_state(self, kind: str = "portable") -> State:
-        """The state, array by array. Legal where `save` is, and to be set also before the first exchange or commit. Local."""
+        """Opens the state, array by array. Allowed where `save` is; to be set, also before the first exchange or
+        commit. Local."""
         out = ffi.new("entrain_state_t**")
         with self._life:
             self._start(getattr(lib, f"entrain_{self._kind}_open_state_start"), constant("CHECKPOINT", kind, "kind"), out)
             return State(Life(out[0], lib.entrain_state_destroy, self._life), self, kind)
 
     def state(self, kind: str = "portable") -> Dict[str, npt.NDArray[Any]]:
-        """Copies of what this rank has a part of, by StateEntry.key. Of the portable kind it is rank 0's that counts where
-        ranks differ; `open_state` says more. Local."""
+        """Returns copies of this rank's parts of the state, by StateEntry.key. In the portable kind, rank 0's values
+        count where ranks differ; see `open_state`. Local."""
         with self.open_state(kind) as opened:
             return {entry.key: opened.get(entry) for entry in opened.entries}
 
     def load_state(self, arrays: Mapping[str, Any], kind: str = "portable", timeout: Optional[float] = None) -> None:
-        """Goes on from what `state` gave on as many ranks; of another number of ranks open_state puts the pieces together.
-        Collective; all or nothing."""
+        """Continues from the result of `state` on as many ranks. For another number of ranks, put the pieces together
+        with open_state. Collective. All ranks load it, or none."""
         with self.open_state(kind) as opened:
             for entry in opened.entries:
                 if entry.key in arrays and entry.count:
@@ -278,7 +283,7 @@ class Checkpointed(Trained):
 
 
 def fill(struct: Any, options: Any, families: Mapping[str, str]) -> None:
-    """Writes the fields of a dataclass that are not None into a struct; `families`: those that name constants."""
+    """Writes the fields of a dataclass that are not None into a struct. `families`: the fields that name constants."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if value is None or not hasattr(struct, field.name):

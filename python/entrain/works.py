@@ -16,18 +16,18 @@ from .lifetime import at_exit, keep_for_ever, keep_of_parent
 
 _T = TypeVar("_T")
 
-#: A wait returns to the interpreter this often, so that signals are noticed.
+#: A wait returns to the interpreter after this time, so that signals are noticed.
 SLICE_NS = 100_000_000
 
 class _Orphan:
-    """A call that goes on without a Work: its handle, and what it uses."""
+    """A call that continues without a Work: its handle, and the objects that it uses."""
 
     __slots__ = ("handle", "held", "claim")
 
     def __init__(self, handle: Any, held: Any) -> None:
         self.handle = handle
         self.held = held
-        # The thread that has it tests the handle, and may free it. It stays locked once the handle is freed.
+        # The thread that holds it tests the handle, and may free it. It stays locked once the handle is freed.
         self.claim = threading.Lock()
 
 
@@ -41,7 +41,7 @@ def orphan(handle: Any, held: Any) -> None:
 
 
 def reap() -> None:
-    """Frees what orphans that are over have held."""
+    """Frees the objects of orphans that are over."""
     done = ffi.new("int32_t*")
     for one in list(_orphans):
         if not one.claim.acquire(blocking=False):
@@ -55,7 +55,7 @@ def reap() -> None:
 
 
 def members(weak: "weakref.WeakSet[_T]") -> List[_T]:
-    """What is in `weak`, which other threads may change meanwhile."""
+    """Returns the members of `weak`, which other threads may change meanwhile."""
     while True:
         try:
             return list(weak)
@@ -64,7 +64,7 @@ def members(weak: "weakref.WeakSet[_T]") -> List[_T]:
 
 
 def wait_for(handle: Any, timeout_ns: int = -1) -> int:
-    """The status of a work: as entrain_work_wait, but signals are noticed."""
+    """Returns the status of a work: as entrain_work_wait, but signals are noticed."""
     if timeout_ns < 0:
         while True:
             status: int = lib.entrain_work_wait(handle, SLICE_NS)
@@ -79,7 +79,7 @@ def wait_for(handle: Any, timeout_ns: int = -1) -> int:
 
 
 def work_error(handle: Any, status: int) -> Error:
-    """The error of a work that ended with `status`."""
+    """Returns the error of a work that ended with `status`."""
     struct = new_struct("error")
     if lib.entrain_work_error(handle, struct) == OK and struct.code != OK:
         return error_of(record_of(struct))
@@ -88,28 +88,28 @@ def work_error(handle: Any, status: int) -> Error:
 
 @dataclasses.dataclass(frozen=True)
 class WorkInfo:
-    """What the library says of a started call (entrain_work_info_t)."""
+    """The library's information about a started call (entrain_work_info_t)."""
 
     #: "all_reduce", or "batch".
     operation: str
     #: The communicator's name: "world", or "world/3" for a part of color 3.
     comm: str
-    #: Number of the call, from 1; 0 of a batch, and of a receive that may yet take a message from any rank.
+    #: Number of the call, from 1; 0 for a batch, and for a receive that has not taken a message from any rank yet.
     sequence: int
     #: -1: untagged.
     tag: int
-    #: Since the start, also when the call is over.
+    #: Time since the start, also when the call is over.
     elapsed_ns: int
     done: bool
-    #: Of a receive from any rank: whose message it takes; -1: not known yet, or another call.
+    #: For a receive from any rank: the sender of its message; -1: not known yet, or another call.
     source: int
 
 
 class Work(Generic[_T]):
-    """A started call. Any thread may use it. It keeps the arrays of the call alive until the call is over, also when the
-    Work itself is dropped before. Until then nobody may change them, and nobody may read those that are results.
+    """A started call. Any thread may use it. It keeps the arrays of the call alive until the call is over, even if
+    the Work is dropped earlier. Until then nobody may change the arrays, and nobody may read the results.
 
-    Errors of the call are raised by `wait`, `result`, `exception` (which returns them) and `await`, each time."""
+    `wait`, `result`, `exception` (which returns it) and `await` raise the error of the call, each time."""
 
     def __init__(self, out: Any, held: Any, result: _T, finish: Sequence[Callable[[], None]] = (),
                  blame: Optional[Callable[[Error], Error]] = None) -> None:
@@ -159,19 +159,19 @@ class Work(Generic[_T]):
         return True
 
     def result(self, timeout: Optional[float] = None) -> _T:
-        """What the blocking call would have returned. TimeoutError if the call is not over after `timeout` seconds."""
+        """Returns the result of the blocking call. TimeoutError if the call is not over after `timeout` seconds."""
         if not self.wait(timeout):
             raise TimeoutError(f"the call is not over after {timeout} s")
         return self._result  # type: ignore[no-any-return]
 
     def exception(self, timeout: Optional[float] = None) -> Optional[Error]:
-        """The call's error, or None. TimeoutError if the call is not over after `timeout` seconds."""
+        """Returns the call's error, or None. TimeoutError if the call is not over after `timeout` seconds."""
         if not self._wait(timeout):
             raise TimeoutError(f"the call is not over after {timeout} s")
         return self._error
 
     def done(self) -> bool:
-        """Whether the call is over, however it ended. Makes progress; never blocks."""
+        """Returns whether the call is over, with or without an error. Makes progress; never blocks."""
         if self._status == IN_PROGRESS:
             over = ffi.new("int32_t*")
             status = lib.entrain_work_test(self._handle, over)
@@ -182,30 +182,31 @@ class Work(Generic[_T]):
         return True
 
     def info(self) -> WorkInfo:
-        """Which call this is, and how long it takes. Never blocks, and makes no progress."""
+        """Returns the call's operation, and how long it has taken. Never blocks, and makes no progress."""
         out = new_struct("work_info")
         check(lib.entrain_work_info(self._handle, out))
         return WorkInfo(text_of(out.operation), text_of(out.comm), out.sequence, out.tag, out.elapsed_ns, bool(out.done), out.source)
 
     def fileno(self) -> int:
-        """A descriptor that is readable once the call is over: for select, poll and event loops. The Work's own: neither
-        read nor close it."""
+        """Returns a descriptor that is readable once the call is over, for select, poll and event loops. It belongs
+        to the Work: neither read nor close it."""
         descriptor = ffi.new("int*")
         check(lib.entrain_work_descriptor(self._handle, descriptor))
         return int(descriptor[0])
 
     def add_done_callback(self, callback: Callable[["Work[_T]"], object]) -> None:
-        """Calls callback(work) once, when the call is over: at once if it is, else on a thread of this package, which all
-        communicators and runtimes of the process share. A callback may call the library, and wait. The callbacks of one work run
-        one after the other, so one that blocks holds up the rest; those of several works may run at the same time, and each one
-        that blocks keeps a thread for itself. What a callback raises is logged (threading.excepthook)."""
+        """Calls callback(work) once the call is over: at once if it is over already, else on a thread of this
+        package, which all communicators and runtimes of the process share. A callback may call the library, and wait.
+        The callbacks of one work run one after the other, so a callback that blocks delays the others. Callbacks of
+        several works may run at the same time, and each one that blocks occupies a thread. An exception of a callback
+        is logged (threading.excepthook)."""
         if self.done():
             callback(self)
         else:
             _notifier.add(self, callback)
 
     def as_future(self) -> "concurrent.futures.Future[_T]":
-        """A future with the call's result or error. It cannot be cancelled."""
+        """Returns a future with the call's result or error. It cannot be cancelled."""
         future: "concurrent.futures.Future[_T]" = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
 
@@ -225,7 +226,8 @@ class Work(Generic[_T]):
 
             loop = asyncio.get_running_loop()
             ready = loop.create_future()
-            # A descriptor of its own: an event loop has one reader for each, and several tasks may wait for one Work.
+            # A descriptor of its own, because an event loop has one reader for each descriptor, and several tasks may
+            # wait for one Work.
             descriptor = os.dup(self.fileno())
 
             def over() -> None:
@@ -267,7 +269,7 @@ class _Notifier:
         self._waiting: Dict[int, Tuple[Any, List[Callable[[Any], object]]]] = {}
 
     def forget(self) -> None:
-        """In a forked child: nothing is waited for, and the thread is the parent's."""
+        """In a forked child: forgets all waits and the threads, which belong to the parent."""
         self._lock = threading.Lock()
         self._reset()
 
@@ -285,7 +287,7 @@ class _Notifier:
                 self._start()
 
     def _start(self) -> None:
-        """One more thread, with the lock held."""
+        """Starts one more thread. The caller holds the lock."""
         self._idle += 1
         threading.Thread(target=self._run, name="entrain-callbacks", daemon=True).start()
 
@@ -327,9 +329,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _wait_at_exit() -> None:
-    """All communicators are closed, so every call ends at once. Should one not, its memory must outlive the interpreter."""
+    """Keeps calls that do not end. All communicators are closed here, so every call ends at once. If one does not,
+    its memory must outlive the interpreter."""
     end = time.monotonic() + 1.0
-    # Keeps the works: dropping one would free its handle.
+    # Includes the works, because dropping one would free its handle.
     rest: List[Tuple[Any, Any]] = [(work._handle, work) for work in members(_unfinished) if work._process == os.getpid()]
     rest += [(one.handle, one) for one in list(_orphans) if one.claim.acquire(blocking=False)]
     for handle, owner in rest:

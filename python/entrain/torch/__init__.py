@@ -1,5 +1,5 @@
-"""Entrain for PyTorch: training methods around modules and optimizers, and the back end "entrain" of torch.distributed, which
-importing this package makes known:
+"""Entrain for PyTorch: training methods around modules and optimizers, and the back end "entrain" of
+torch.distributed. Importing this package registers the back end:
 
     import entrain.torch, torch.distributed
     torch.distributed.init_process_group("entrain")  # or "cpu:entrain"

@@ -1,4 +1,4 @@
-"""Gradients of plain modules, averaged over replicas behind the backward pass, a layer at a time."""
+"""Averages the gradients of plain modules over replicas behind the backward pass, one layer at a time."""
 from __future__ import annotations
 
 import dataclasses
@@ -15,19 +15,20 @@ from ._layers import Layer
 
 @dataclasses.dataclass
 class _Part:
-    """A layer's."""
+    """The gradients of one layer."""
 
     params: List[nn.Parameter]
-    #: All gradients, then for each parameter 1 or 0: whether it has one.
+    #: All gradients, then 1 or 0 for each parameter: whether it has a gradient.
     flat: Tensor
     computed: bool = False
     work: Optional[Work[Tensor]] = None
 
 
 class GradientMean:
-    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` is true, until `close`. A layer's
-    all-reduce starts when its last gradient has been added, under the rest of the pass; the pass ends when all have come. A
-    parameter without a gradient gets one if it has one elsewhere. `memory` allocates."""
+    """Averages the gradients of `layers` over `comm` in each backward pass in which `due()` is true, until `close`. A
+    layer's all-reduce starts when its last gradient has been added, and runs under the rest of the pass. The pass
+    ends when all averages have come. A parameter without a gradient here gets one if it has one on another rank.
+    `memory` allocates."""
 
     def __init__(self, layers: Sequence[Layer], comm: Comm, memory: Comm, due: Callable[[], bool]) -> None:
         self._comm, self._due = comm, due
@@ -39,7 +40,7 @@ class GradientMean:
             params = [param for _, param in layer.params]
             flat = torch.from_numpy(memory.alloc(sum(param.numel() for param in params) + len(params), "f32"))
             self._parts.append(_Part(params, flat))
-            # These hooks come before the last gradient is added to its parameter.
+            # These hooks run before the last gradient is added to its parameter.
             self._hooks.append(watch(params, functools.partial(self._layer_computed, index)))
             self._hooks += [param.register_post_accumulate_grad_hook(functools.partial(self._added, index)) for param in params]
         self._hooks.append(watch([param for part in self._parts for param in part.params], self._computed))
@@ -63,7 +64,7 @@ class GradientMean:
         part.computed = self._all_computed = False
         if not self._due():
             return
-        # An average of averages is the average: it does no harm that a step may have several backward passes.
+        # The average of averages is the average, so several backward passes in a step do no harm.
         self._start(index)
         if last:
             for other in range(len(self._parts)):
@@ -81,7 +82,7 @@ class GradientMean:
                 piece.zero_()
             else:
                 piece.copy_(param.grad.reshape(-1))
-        # By its number: replicas may come to their layers in other orders.
+        # Tagged by the layer's number, because replicas may come to their layers in different orders.
         part.work = self._comm.all_reduce(part.flat, op="avg", async_=True, tag=index)
 
     def _finish(self, part: _Part) -> None:

@@ -1,4 +1,5 @@
-"""A module's parameters as the library's layers: which parameters form a layer, and one flat array for each layer."""
+"""Maps a module's parameters to the library's layers: which parameters form a layer, and one flat array for each
+layer."""
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-# The modules of these two classes take a second to import. Where a program has not imported them, no object is one.
+# Importing the modules of these two classes takes a second. If a program has not imported them, no object has these
+# classes.
 def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
     return isinstance(tensor, getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ()))
 
@@ -29,7 +31,7 @@ def is_fsdp(module: nn.Module) -> TypeGuard[FSDPModule]:
 
 
 def local_of(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor, on the DTensor's memory; another tensor as it is."""
+    """Returns this rank's part of a DTensor, on the DTensor's memory. Returns any other tensor unchanged."""
     if not is_dtensor(tensor):
         return tensor
     with torch.no_grad():
@@ -38,7 +40,7 @@ def local_of(tensor: Tensor) -> Tensor:
 
 
 def like(local: Tensor, param: Tensor) -> Tensor:
-    """This rank's part of something that has the parameter's shape, as the parameter is: a DTensor where that is one."""
+    """Returns this rank's part of a value that has the parameter's shape, as a DTensor if the parameter is one."""
     if is_dtensor(param):
         from torch.distributed.tensor import DTensor
         shaped = local.view(local_of(param).shape)
@@ -48,38 +50,40 @@ def like(local: Tensor, param: Tensor) -> Tensor:
 
 
 def tensor_of(array: Any, dtype: DType) -> Tensor:
-    """A NumPy array of the library's as a tensor on the same memory."""
+    """Returns a NumPy array of the library's as a tensor on the same memory."""
     return torch.from_numpy(array.view("int16")).view(torch.bfloat16) if dtype is DType.BF16 else torch.from_numpy(array)
 
 
 @dataclasses.dataclass
 class Layer:
-    """Parameters that are exchanged together, before the forward pass of `module`."""
+    """Parameters that are exchanged together before the forward pass of `module`."""
 
     name: str
     module: nn.Module
     params: List[Tuple[str, nn.Parameter]]
-    #: The ranks along the tensor axis hold the same.
+    #: The ranks along the tensor axis hold equal values.
     replicated: bool = False
-    #: This rank's part of all of them, one after another, each with room for the longest part of any rank; set by `bind`.
+    #: This rank's parts of all parameters, one after another, each with room for the longest part of any rank. Set by
+    #: `bind`.
     flat: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
-    #: Elements of `flat` for each of them; beyond the parameter's own they are zero.
+    #: Elements of `flat` for each parameter. Those beyond the parameter's own are zero.
     rooms: List[int] = dataclasses.field(default_factory=list)
 
     def bind(self, dtype: torch.dtype, ranks: int) -> None:
-        """Moves the parameters, which `ranks` ranks share, into one flat array; they become views of it, with the same names,
-        shapes and objects."""
+        """Moves the parameters, which `ranks` ranks share, into one flat array. They become views of it, with the
+        same names, shapes and objects."""
         self.rooms = [-(-rows // ranks) * (count // rows) if rows else 0 for count, rows in self.segments]
         self.flat = torch.zeros(sum(self.rooms), dtype=dtype)
         for (_, param), room, whole in zip(self.params, self.rooms, self.flat.split(self.rooms)):
-            # The one place that uses what is not public: to_local() gives an alias, and no function gives a DTensor other memory.
+            # The only use of a private member: to_local() returns an alias, and no function gives a DTensor other
+            # memory.
             local = param._local_tensor if is_dtensor(param) else param
             part = whole[:local.numel()].view(local.shape)
             with torch.no_grad():
                 part.copy_(local)
             if room > local.numel():
-                # fully_shard gathers whole rooms. Its hook behind load_state_dict takes the memory that the parameter has, and no
-                # other public call makes it do so.
+                # fully_shard gathers whole rooms. Its hook after load_state_dict adopts the parameter's memory, and
+                # no other public call makes it do so.
                 local.data = whole.view(-1, *local.shape[1:])
                 for module in self.module.modules():
                     if any(own is param for own in module.parameters(recurse=False)):
@@ -88,16 +92,17 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """Elements of the whole parameters."""
+        """The number of elements of the whole parameters."""
         return sum(param.numel() for _, param in self.params)
 
     @property
     def segments(self) -> List[Tuple[int, int]]:
-        """Elements and length of dimension 0 of the whole parameters, so that a portable checkpoint goes with any sharding."""
+        """Elements and length of dimension 0 of the whole parameters, so that a portable checkpoint fits any
+        sharding."""
         return [(param.numel(), param.shape[0] if param.dim() else 1) for _, param in self.params]
 
     def check_bound(self) -> None:
-        """FailedPrecondition naming a parameter that somebody has given other memory since `bind`."""
+        """Raises FailedPrecondition naming a parameter whose memory somebody has replaced since `bind`."""
         address = self.flat.data_ptr()
         for (name, param), room in zip(self.params, self.rooms):
             local = local_of(param)
@@ -110,8 +115,9 @@ class Layer:
 
 
 def default_layers(model: nn.Module) -> List[nn.Module]:
-    """The modules that become layers unless the caller names them: of a model sharded by fully_shard, the modules given to it;
-    else the children of the ModuleList or Sequential with the most parameters; none if there is no such list."""
+    """Returns the modules that become layers unless the caller names them. For a model sharded by fully_shard: the
+    modules given to fully_shard. Otherwise the children of the ModuleList or Sequential with the most parameters. No
+    modules if there is no such list."""
     sharded = [module for module in model.modules() if is_fsdp(module) and module is not model]
     if sharded:
         return [module for module in sharded if isinstance(module, nn.Module)]
@@ -128,9 +134,10 @@ def _size(module: nn.Module) -> int:
 
 
 def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicated: Iterable[nn.Parameter] = ()) -> List[Layer]:
-    """The layers of `model` in the order of the forward pass: what lies in none of the `chosen` modules, or in several of
-    them, is the first and belongs to the model itself. Parameters of a module that are in `replicated` are a layer of their
-    own, after the others. Parameters that do not require gradients are in no layer."""
+    """Returns the layers of `model` in the order of the forward pass. The first layer belongs to the model itself: it
+    has the parameters that are in none of the `chosen` modules, or in several of them. The parameters of a module
+    that are in `replicated` form a layer of their own, after the others. Parameters that do not require gradients are
+    in no layer."""
     modules = default_layers(model) if chosen is None else list(chosen)
     names = {id(module): name for name, module in model.named_modules()}
     owners: Dict[int, int] = {}
@@ -140,7 +147,8 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
         if module is model:
             raise invalid("EDiT", f"layers[{index}] is the model itself; what lies in no layer belongs to the model anyway")
         for inner in module.modules():
-            owners[id(inner)] = index + 1  # of nested layers the later one in the list, which is the inner one by default
+            # of nested layers the later one in the list, which by default is the inner one
+            owners[id(inner)] = index + 1
     owner_of: Dict[int, int] = {}
     for module in model.modules():
         owner = owners.get(id(module), 0)
@@ -162,7 +170,7 @@ def layers_of(model: nn.Module, chosen: Optional[Sequence[nn.Module]], replicate
 
 
 def dtype_of(layers: Sequence[Layer]) -> torch.dtype:
-    """The one type of all parameters, which must be float32 or bfloat16 in host memory."""
+    """Returns the one type of all parameters, which must be float32 or bfloat16 in host memory."""
     dtype = layers[0].params[0][1].dtype
     for layer in layers:
         for name, param in layer.params:
@@ -177,7 +185,8 @@ def dtype_of(layers: Sequence[Layer]) -> torch.dtype:
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """How fully_shard has cut the model: over which ranks of torch.distributed, and this rank's place among them."""
+    """The way in which fully_shard has cut the model: the ranks of torch.distributed, and this rank's place among
+    them."""
 
     ranks: Tuple[int, ...] = ()
     slot: int = 0
@@ -189,7 +198,8 @@ class Sharding:
 
 
 def sharding_of(model: nn.Module, layers: Sequence[Layer]) -> Sharding:
-    """The one sharding of all parameters. InvalidArgument names a parameter that is cut otherwise than the library can bind."""
+    """Returns the one sharding of all parameters. InvalidArgument names a parameter whose sharding the library cannot
+    bind."""
     found: Optional[Sharding] = None
     cut = {id(param) for module in model.modules() if is_fsdp(module) for param in module.parameters()}
     for layer in layers:

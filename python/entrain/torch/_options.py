@@ -1,4 +1,4 @@
-"""EDiT's options as the published code takes them, with the outer optimizer as a class of torch.optim."""
+"""EDiT's options in the form of the published code, with the outer optimizer as a class of torch.optim."""
 from __future__ import annotations
 
 import dataclasses
@@ -10,14 +10,15 @@ from ..errors import invalid
 from ..train import EditConfig
 from ._outer import TorchOuter
 
-# The published way to name the outer optimizer: a class of torch.optim and its keyword arguments. Those that the library has:
+# The published way to name the outer optimizer: a class of torch.optim and its keyword arguments. The library has
+# these:
 _OUTER: Dict[str, Dict[str, Tuple[str, ...]]] = {
     "SGD": {"lr": ("outer_lr",), "momentum": ("outer_momentum",), "nesterov": ("outer_nesterov",),
             "weight_decay": ("outer_weight_decay",)},
     "AdamW": {"lr": ("outer_lr",), "betas": ("outer_beta1", "outer_beta2"), "eps": ("outer_eps",),
               "weight_decay": ("outer_weight_decay",)},
 }
-# Where torch.optim's defaults are others than the library's.
+# Defaults of torch.optim that differ from the library's.
 _OUTER_DEFAULTS: Dict[str, Dict[str, Any]] = {"SGD": {"lr": 1e-3, "momentum": 0.0}, "AdamW": {"lr": 1e-3, "weight_decay": 1e-2}}
 
 
@@ -32,7 +33,7 @@ def _outer_options(kind: Type[torch.optim.Optimizer], arguments: Mapping[str, An
 
 
 def config_of(config: Optional[EditConfig], options: Mapping[str, Any]) -> EditConfig:
-    """Options as EDiT's constructor takes them, as the library's."""
+    """Converts options of EDiT's constructor to the library's."""
     given = dict(options)
     if not given.pop("use_local_sgd", True):
         raise invalid("EDiT", "use_local_sgd is false; train without an EDiT object instead")

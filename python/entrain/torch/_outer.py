@@ -1,4 +1,4 @@
-"""Optimizers of torch.optim as the outer optimizer: those that the library does not have itself."""
+"""Optimizers of torch.optim as the outer optimizer, if the library does not have them itself."""
 from __future__ import annotations
 
 import dataclasses
@@ -15,33 +15,33 @@ from ._layers import Layer, like, local_of
 
 @dataclasses.dataclass
 class _Part:
-    """This rank's part of a parameter's anchor, as the optimizer sees it."""
+    """This rank's part of a parameter's anchor, in the form that the optimizer takes."""
 
     name: str
     param: nn.Parameter
-    #: Has memory inside a step alone.
+    #: Has memory only inside a step.
     shell: nn.Parameter
-    #: What the optimizer keeps of it once it has made a step: tensors and numbers, here with any values.
+    #: The state that the optimizer has after a step: tensors and numbers, here with any values.
     kept: Dict[str, Any]
 
 
 class TorchOuter:
-    """EditConfig.outer_step by an optimizer of torch.optim, one for each layer. Thread safety: the library calls it in an exchange;
-    the rest is for when there is none."""
+    """Implements EditConfig.outer_step with an optimizer of torch.optim, one for each layer. Thread safety: the
+    library calls it in an exchange. The other methods must be called when there is no exchange."""
 
     def __init__(self, kind: Type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> None:
         self._kind, self._arguments = kind, dict(arguments)
         self._parts: List[List[_Part]] = []
         self._optimizers: List[torch.optim.Optimizer] = []
         self._layers: Sequence[Layer] = ()
-        self._kept(torch.zeros(1, 1))  # errors come before anything is collective
+        self._kept(torch.zeros(1, 1))  # reports errors before any collective call
 
     @property
     def name(self) -> str:
         return self._kind.__name__
 
     def bind(self, layers: Sequence[Layer], *, whole: bool) -> None:
-        """Once, after the layers. whole: this rank has all of each parameter."""
+        """Called once, after the layers are known. whole: this rank has all of each parameter."""
         self._layers = layers
         for layer in layers:
             parts = []
@@ -83,7 +83,8 @@ class TorchOuter:
     def __call__(self, layer: int, step: int, anchor: npt.NDArray[np.float32], grad: npt.NDArray[np.float32]) -> None:
         values, gradients, parts = torch.from_numpy(anchor), torch.from_numpy(grad), self._parts[layer]
         offset = 0
-        for part, room in zip(parts, self._layers[layer].rooms):  # the arrays end before padding that nothing follows
+        # the arrays may end before padding that nothing follows
+        for part, room in zip(parts, self._layers[layer].rooms):
             local = local_of(part.param)
             part.shell.data = values[offset:offset + local.numel()].view(local.shape)
             part.shell.grad = gradients[offset:offset + local.numel()].view(local.shape)
@@ -94,8 +95,9 @@ class TorchOuter:
             self._take_memory(parts)
 
     def state(self, suffix: str, *, zeros: bool = False) -> Dict[str, Tensor]:
-        """What the optimizers keep, copied, by "outer/KEY`suffix`/PARAMETER"; DTensors where the parameters are, and of the shapes
-        of these. KEY "known": 1 if there is a state, otherwise the others are zero. zeros: all are."""
+        """Returns copies of the optimizers' states by "outer/KEY`suffix`/PARAMETER". They are DTensors if the
+        parameters are, and have their shapes. KEY "known" is 1 if there is a state; otherwise the others are zero.
+        zeros: all are zero."""
         found: Dict[str, Tensor] = {}
         for optimizer, part in self._each():
             state = {} if zeros else optimizer.state.get(part.shell, {})
@@ -108,7 +110,7 @@ class TorchOuter:
         return found
 
     def parse(self, state: Mapping[str, Tensor], suffix: str) -> "List[Dict[str, Any]]":
-        """From what `state` gave, what `install` takes. A KeyError names what lacks."""
+        """Converts the result of `state` to the argument of `install`. A KeyError names a missing entry."""
         found = []
         for _, part in self._each():
             values: Dict[str, Any] = {}

@@ -1,5 +1,5 @@
-"""Tensors of torch as buffers of the library: types, operators, and the copies where a tensor's memory is not its elements
-in order."""
+"""Uses tensors of torch as buffers of the library: types, operators, and copies of tensors whose memory is not their
+elements in order."""
 from __future__ import annotations
 
 import collections
@@ -18,7 +18,8 @@ _RedOp: Any = _ReduceOp.RedOpType
 
 # ---- Types and operators ----------------------------------------------------------------------------------------------
 
-# The library's type, and how many of its elements make one of torch's. Types that the library does not have move as bytes.
+# The library's type, and how many of its elements make one of torch's. A type that the library does not have is moved
+# as bytes.
 _REAL: Dict[torch.dtype, Tuple[int, int]] = {
     torch.float32: (lib.ENTRAIN_F32, 1), torch.float64: (lib.ENTRAIN_F64, 1), torch.bfloat16: (lib.ENTRAIN_BF16, 1),
     torch.float16: (lib.ENTRAIN_F16, 1), torch.float8_e4m3fn: (lib.ENTRAIN_F8_E4M3, 1),
@@ -52,12 +53,14 @@ _REDUCED: Dict[Tuple[torch.dtype, Any], Tuple[int, int, int]] = {
 
 
 def moved(tensor: Tensor) -> Tuple[int, int]:
-    """The library's type for a tensor that is only moved, and how many of its elements make one of the tensor's."""
+    """Returns the library's type for a tensor that is only moved, and how many of its elements make one of the
+    tensor's."""
     return _MOVED.get(tensor.dtype) or (lib.ENTRAIN_U8, tensor.element_size())
 
 
 def reduced(operation: str, tensor: Tensor, op: Any) -> Tuple[int, int, int, Optional[Reduction]]:
-    """The library's type, its elements for one of the tensor's, the operator, and the reduction if that is an object."""
+    """Returns the library's type, its elements for one of the tensor's, the operator, and the reduction if that is an
+    object."""
     kind = op.op if isinstance(op, _ReduceOp) else op
     found = _REDUCED.get((tensor.dtype, kind))
     if found is None:
@@ -77,13 +80,14 @@ def _check(operation: str, tensor: Tensor) -> None:
 
 
 def _plain(tensor: Tensor) -> bool:
-    """Whether the memory of a dense tensor of the CPU is its elements in order."""
+    """Returns whether the memory of a dense tensor of the CPU is its elements in order."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 class _Scratch:
-    """Memory for lists that do not lie side by side, kept for the next call: fresh pages cost more than the copy. Finalisers give
-    memory back, at any place on any thread, so this has no lock: each step is one operation of a deque."""
+    """Memory for lists that are not contiguous, kept for the next call, because fresh pages cost more than the copy.
+    Finalisers give memory back, at any place on any thread, so this has no lock: each step is one operation of a
+    deque."""
 
     KEPT_BYTES = 128 << 20
     SMALLEST = 64 << 10
@@ -92,7 +96,7 @@ class _Scratch:
         self._idle: Deque[Tensor] = collections.deque()
 
     def take(self, nbytes: int) -> Tensor:
-        """At least `nbytes`, as uint8."""
+        """Returns at least `nbytes` bytes, as uint8."""
         if nbytes >= self.SMALLEST:
             for _ in range(len(self._idle)):
                 try:
@@ -105,7 +109,7 @@ class _Scratch:
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def give(self, tensor: Tensor) -> None:
-        """Takes memory back that nobody uses."""
+        """Takes back memory that nobody uses any more."""
         if self.SMALLEST <= tensor.numel() <= self.KEPT_BYTES:
             self._idle.append(tensor)
             try:
@@ -119,7 +123,7 @@ _scratch = _Scratch()
 
 
 class Buffers:
-    """The memory that a call uses, and the copies that are due when it is over. Keeps the tensors alive."""
+    """The memory that a call uses, and the copies that must follow it. Keeps the tensors alive."""
 
     __slots__ = ("operation", "held", "copies", "_taken")
 
@@ -134,7 +138,7 @@ class Buffers:
             _scratch.give(tensor)
 
     def source(self, tensor: Tensor) -> Any:
-        """Address of the elements of `tensor`, for reading."""
+        """Returns the address of the elements of `tensor`, for reading."""
         _check(self.operation, tensor)
         if not _plain(tensor):
             tensor = tensor.contiguous().resolve_conj().resolve_neg()
@@ -142,7 +146,8 @@ class Buffers:
         return ffi.cast("void*", tensor.data_ptr())
 
     def target(self, tensor: Tensor, keeps: bool = False) -> Any:
-        """Address of the elements of `tensor`, for writing; `keeps`: what is in there counts."""
+        """Returns the address of the elements of `tensor`, for writing. `keeps`: the call also reads their present
+        values."""
         _check(self.operation, tensor)
         self.held.append(tensor)
         if _plain(tensor):
@@ -154,14 +159,14 @@ class Buffers:
         return ffi.cast("void*", copy.data_ptr())
 
     def _together(self, tensors: Sequence[Tensor]) -> Optional[Any]:
-        """The address of tensors that lie side by side in memory; None if they do not."""
+        """Returns the address of tensors that are contiguous in memory, or None if they are not."""
         first = expected = tensors[0].data_ptr()
         for tensor in tensors:
             _check(self.operation, tensor)
             if not _plain(tensor) or (tensor.data_ptr() != expected and tensor.numel() > 0):
                 return None
             expected += tensor.nbytes
-        # Neighbours by chance belong to different allocations, which is as good.
+        # Tensors of different allocations may be neighbours by chance, which works as well.
         self.held.extend(tensors)
         return ffi.cast("void*", first)
 
@@ -200,7 +205,7 @@ class Buffers:
 
 
 def single(operation: str, tensors: Union[Tensor, Sequence[Tensor]]) -> Tensor:
-    """The tensor of a list of one."""
+    """Returns the tensor of a list of one."""
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
@@ -209,19 +214,19 @@ def single(operation: str, tensors: Union[Tensor, Sequence[Tensor]]) -> Tensor:
 
 
 def list_of(operation: str, lists: Sequence[Sequence[Tensor]], size: int) -> List[Tensor]:
-    """The only list, which has a tensor for each rank."""
+    """Returns the only list, which has a tensor for each rank."""
     if len(lists) != 1 or len(lists[0]) != size:
         raise invalid(operation, f"got lists of {[len(tensors) for tensors in lists]} tensors; expected one of {size}, one a rank")
     return list(lists[0])
 
 
 def counts_of(tensors: Sequence[Tensor], factor: int) -> Any:
-    """size_t[] of the elements of each tensor."""
+    """Returns size_t[] with the number of elements of each tensor."""
     return ffi.new("size_t[]", [tensor.numel() * factor for tensor in tensors])
 
 
 def rows_of(operation: str, name: str, tensor: Tensor, sizes: Sequence[int], ranks: int, factor: int) -> Any:
-    """size_t[] of the elements of each rank's part; `sizes`: its rows, none: equal parts."""
+    """Returns size_t[] with the elements of each rank's part. `sizes`: its rows; none: equal parts."""
     rows = tensor.size(0) if tensor.dim() > 0 else 1
     if not sizes:
         if rows % ranks != 0:
@@ -242,7 +247,7 @@ def sizes_match(operation: str, name: str, whole: Tensor, part: Tensor, parts: i
 
 
 def same_types(operation: str, tensor: Tensor, others: Sequence[Tensor]) -> Tuple[int, int]:
-    """As moved(), for tensors of one type."""
+    """As moved(), for tensors that must have one type."""
     for other in others:
         if other.dtype is not tensor.dtype:
             raise invalid(operation, f"the tensors are {tensor.dtype} and {other.dtype}")

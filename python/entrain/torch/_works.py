@@ -1,4 +1,4 @@
-"""Started calls as works and futures of c10d."""
+"""Started calls in the form of c10d's works and futures."""
 from __future__ import annotations
 
 import os
@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Work(_Base):
-    """A started call of c10d. It keeps the tensors until the call is over, also if the Work itself is dropped before."""
+    """A started call of c10d. It keeps the tensors until the call is over, even if the Work is dropped earlier."""
 
     def __init__(self, operation: str, out: Any, held: Any, finish: Optional[Callable[[], None]], result: List[Tensor]) -> None:
         """`out`: where the library has written the handle, which is taken from there."""
@@ -67,8 +67,8 @@ class Work(_Base):
         _unfinished.discard(self)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Waits for the call; raises its entrain.Error. After `timeout` (0: the call's own) entrain.TimedOut is raised, which
-        bounds the wait only: the call goes on."""
+        """Waits for the call and raises its entrain.Error. After `timeout` (0: the call's own) it raises
+        entrain.TimedOut, which ends only the wait: the call continues."""
         if self._status == IN_PROGRESS:
             nanoseconds = -1 if timeout <= NO_TIMEOUT else round(timeout.total_seconds() * 1e9)
             status = wait_for(self._handle, nanoseconds)
@@ -82,7 +82,7 @@ class Work(_Base):
         return True
 
     def done(self) -> bool:
-        """Whether the call is over, however it ended."""
+        """Returns whether the call is over, with or without an error."""
         if self._status == IN_PROGRESS:
             over = ffi.new("int32_t*")
             status = lib.entrain_work_test(self._handle, over)
@@ -92,15 +92,15 @@ class Work(_Base):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the call is over, however it ended."""
+        """Returns whether the call is over, with or without an error."""
         return self.done()
 
     def is_success(self) -> bool:
-        """Whether the call is over without an error."""
+        """Returns whether the call is over without an error."""
         return self.done() and self._error is None
 
     def exception(self) -> Optional[Error]:
-        """The error of a call that is over."""
+        """Returns the error of a call that is over."""
         return self._error if self.done() else None
 
     def synchronize(self) -> None:
@@ -108,26 +108,27 @@ class Work(_Base):
         self.wait()
 
     def result(self) -> List[Tensor]:
-        """The tensors that the call writes."""
+        """Returns the tensors that the call writes."""
         return self._outputs
 
     def source_rank(self) -> int:
-        """The sender of a message that was received from any rank."""
+        """Returns the sender of a message that was received from any rank."""
         return -1 if self._peer is None else int(self._peer[0])
 
     _source_rank = source_rank
 
     def fileno(self) -> int:
-        """A descriptor that is readable once the call is over."""
+        """Returns a descriptor that is readable once the call is over."""
         descriptor = ffi.new("int*")
         check(lib.entrain_work_descriptor(self._handle, descriptor))
         return int(descriptor[0])
 
     def get_future(self) -> "Future[List[Tensor]]":
-        """A future with the tensors that the call writes. What is chained to it runs on the package's thread for callbacks."""
+        """Returns a future with the tensors that the call writes. Functions chained to it run on the package's thread
+        for callbacks."""
         if self._future is None:
             over: Future[None] = Future()
-            # Only what a chained function raises is an error for C++ too: set_exception is seen by Python alone.
+            # C++ sees an error only if a chained function raises it: set_exception is visible to Python only.
             self._future = over.then(self._outcome)
             if self.done():
                 over.set_result(None)
@@ -154,7 +155,7 @@ class Work(_Base):
 
 
 class Coalesced(Handle):
-    """Calls that are started together, once."""
+    """Several calls that are started together, once."""
 
     _what = "batch"
 
@@ -166,13 +167,13 @@ class Coalesced(Handle):
         self._results: List[Tensor] = []
 
     def add(self, buffers: Buffers, reduction: Optional[Reduction], outputs: List[Tensor]) -> None:
-        """Keeps what a call uses that is added."""
+        """Keeps the objects that an added call uses."""
         self._held.append((buffers, reduction))
         self._buffers.append(buffers)
         self._results.extend(outputs)
 
     def start(self, operation: str) -> Work:
-        """Starts the calls; they do not need this object any more."""
+        """Starts the calls, which do not need this object any more."""
         out = ffi.new("entrain_work_t**")
         copies = self._buffers
 
@@ -183,14 +184,15 @@ class Coalesced(Handle):
         try:
             self._call(lib.entrain_batch_start, out)
             return Work(operation, out, self._held, finish, self._results)
-        except BaseException:  # a signal handler's, say: the calls go on
+        except BaseException:  # from a signal handler, for example: the calls continue
             if out[0] != NULL:
                 orphan(out[0], self._held)
             raise
 
 
 class Added(Work):
-    """Stands for a call that was added to others, with which it is waited for, or that is over already."""
+    """Stands for a call that was added to a Coalesced, which is waited for instead, or for a call that is over
+    already."""
 
     def __init__(self, outputs: List[Tensor]) -> None:
         _Base.__init__(self)

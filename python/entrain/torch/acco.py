@@ -32,7 +32,7 @@ def _refuse_flags(group: Dict[str, Any], *names: str) -> None:
 
 
 def _like(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Optim:
-    """The library's optimizer with the options of a parameter group of torch's."""
+    """Returns the library's optimizer with the options of a parameter group of torch's."""
     if type(optimizer) is torch.optim.AdamW:
         _refuse_flags(group, "amsgrad", "maximize")
         beta1, beta2 = group["betas"]
@@ -45,22 +45,22 @@ def _like(optimizer: torch.optim.Optimizer, group: Dict[str, Any]) -> Optim:
 
 
 class ACCO:
-    """ACCO (arXiv 2406.02613) around a module; also "dpu", "wp" and "zero1" by `method`. The optimizer's state and f32 masters are
-    sharded over the ranks, and the library's optimizer makes the steps.
+    """ACCO (arXiv 2406.02613) around a module; also "dpu", "wp" and "zero1" by `method`. The optimizer's state and
+    f32 masters are sharded over the ranks, and the library's optimizer makes the steps.
 
     The constructor is collective over `comm`. It moves the parameters that require gradients into one flat array (the
     Parameter objects, their names and shapes stay) and copies rank 0's parameters and buffers to all. From then on a
     backward pass adds gradients to the channel's accumulator and leaves `param.grad` at None.
 
     model      a module on the CPU, all its parameters f32 or all bf16, without DTensors
-    optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD, of which the options and parameter
-               groups are taken (weight decay, betas and relative learning rates may differ by group) and which is not
-               used further; its first group's lr is then the default of `lr`
+    optimizer  "adamw", "sgd" or "agd", an entrain.Optim, or a torch.optim.AdamW or SGD. A torch optimizer gives its
+               options and parameter groups (weight decay, betas and relative learning rates may differ by group) and is
+               not used afterwards; its first group's lr is then the default of `lr`
     comm       all ranks; None: Comm.from_env(), which close() then closes
     options    those of entrain.ACCO: method, lr, min_lr, schedule_*, limit, clip_norm, warmup_rounds, ...
 
-    The loss of a micro-batch is its mean; a step's gradient is the mean over the micro-batches of all ranks. One thread at a
-    time. Other ranks' failures surface from `step`."""
+    The loss of a micro-batch is its mean. A step's gradient is the mean over the micro-batches of all ranks. One
+    thread at a time. `step` raises the failures of other ranks."""
 
     def __init__(self, model: nn.Module, optimizer: Union[str, Optim, torch.optim.Optimizer] = "adamw", *,
                  comm: Optional[Comm] = None, **options: Any) -> None:
@@ -99,11 +99,11 @@ class ACCO:
             if tensor.numel():
                 self.comm.broadcast(tensor.detach(), root=0)
         self._channel = Channel(self.comm, self._flat, optim, **options)
-        # The library's memory, which lives as long as the channel: the hooks go first.
+        # In the library's memory, which lives as long as the channel, so the hooks are removed first.
         kind = options.get("grads_dtype") or ("f32" if params[0].dtype == torch.float32 else "bf16")
         self._accumulator = _tensor(self._channel.gradients, kind)
         self._hooks = [param.register_post_accumulate_grad_hook(self._adder(first)) for param, first in places]
-        #: Whether the run is over; the parameters are then the same on all ranks.
+        #: Whether the run is over. The parameters are then equal on all ranks.
         self.finished = False
 
     @staticmethod
@@ -132,36 +132,38 @@ class ACCO:
         return add
 
     def step(self, tokens: int = 0, microbatches: int = 1) -> bool:
-        """After the backward pass of a micro-batch: counts it with its tokens. When the round under way is over, installs its
-        parameters and sends off what has been added. Whether the run is over; it waits for others only where the method
-        must. Afterwards the run cannot go on: backward passes add to nothing that counts."""
+        """Must be called after the backward pass of a micro-batch: counts it with its tokens. If the current round is
+        over, installs its parameters and starts the exchange of the added gradients. Waits for other ranks only if
+        the method must. Returns True if the run is over. After that the run cannot continue, and later backward
+        passes have no effect."""
         self._channel.add(microbatches, tokens)
         if self._channel.poll():
             self.finished = self._channel.install()
         return self.finished
 
     def stop(self) -> None:
-        """Ends the run at the first commit that knows. Local; any rank may ask."""
+        """Ends the run at the first commit that learns of this call. Local; any rank may call it."""
         self._channel.stop()
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Copies of the state as tensors by name: the parameters' masters and the optimizer's arrays, flat in the order of the
-        optimizer's groups, and counts; if exact also what was added and not committed. Masters are spread over the ranks: as
-        DTensors where torch.distributed has the same ranks, for torch.distributed.checkpoint, with exact=False also towards
-        another number of ranks; else under names with their place, for as many ranks. Between a `step` that installed and the next
-        backward pass. Local."""
+        """Returns copies of the state as tensors by name: the parameters' masters and the optimizer's arrays, flat in
+        the order of the optimizer's groups, and counts; if exact also the gradients that were added and not
+        committed. Masters are spread over the ranks. If torch.distributed has the same ranks they are DTensors, for
+        torch.distributed.checkpoint, with exact=False also for another number of ranks. Otherwise their names include
+        their place, for the same number of ranks. Call it between a `step` that installed and the next backward pass.
+        Local."""
         with self._channel.open_state("exact" if exact else "portable") as opened:
             return self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries})
 
     def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Tensors of the same names and shapes, with zeros: what torch.distributed.checkpoint.load fills before
-        load_state_dict. Local."""
+        """Returns tensors of the same names and shapes, with zeros, for torch.distributed.checkpoint.load to fill
+        before load_state_dict. Local."""
         with self._channel.open_state("exact" if exact else "portable") as opened:
             return self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `state_dict` gave, with the same bits if it was exact. A KeyError names a tensor that lacks.
-        Collective; blocks; all or nothing."""
+        """Continues from the result of `state_dict`, with equal bits if it was exact. A KeyError names a missing
+        tensor. Collective; blocks. All ranks load it, or none."""
         with self._channel.open_state("exact" if bool(state["exact"]) else "portable") as opened:
             for entry in opened.entries:
                 if entry.count:
@@ -187,7 +189,7 @@ class ACCO:
         return state
 
     def _ranks_mesh(self) -> Optional[DeviceMesh]:
-        """All ranks of `comm` as a mesh, where torch.distributed has the same ranks in the same order."""
+        """Returns all ranks of `comm` as a mesh, if torch.distributed has the same ranks in the same order."""
         here = torch.distributed.is_available() and torch.distributed.is_initialized()
         if self._mesh is None and here and self._same_ranks():
             self._mesh = init_device_mesh("cpu", (self.comm.size,))
@@ -198,16 +200,18 @@ class ACCO:
 
     @property
     def channel(self) -> Channel:
-        """The library's object: add_state, save and load, between a `step` that installed and the next backward pass."""
+        """The library's object: for add_state, save and load, between a `step` that installed and the next backward
+        pass."""
         return self._channel
 
     @property
     def info(self) -> AccoInfo:
-        """As of the last installed round. Local."""
+        """The state after the last installed round. Local."""
         return self._channel.info()
 
     def close(self) -> None:
-        """Takes the hooks away and ends a round under way, on all ranks; the model keeps its parameters. A second call does nothing."""
+        """Removes the hooks and ends a current round, on all ranks. The model keeps its parameters. A second call
+        does nothing."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -224,5 +228,5 @@ class ACCO:
 
 
 def _tensor(array: Any, kind: str) -> Tensor:
-    """The channel's accumulator as a tensor on the same memory."""
+    """Returns the channel's accumulator as a tensor on the same memory."""
     return torch.from_numpy(array) if kind == "f32" else torch.from_numpy(array.view("int16")).view(torch.bfloat16)

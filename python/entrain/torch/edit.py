@@ -1,10 +1,11 @@
-"""EDiT and A-EDiT around a PyTorch module: replicas train alone and exchange how far they have come.
+"""EDiT and A-EDiT around a PyTorch module: replicas train alone and exchange their progress.
 
     edit = entrain.torch.EDiT(model, optimizer, local_sgd_sync_interval=16, local_sgd_warmup_steps=100,
                               outer_optim_class=torch.optim.SGD,
                               outer_optim_kwargs=dict(lr=0.7, momentum=0.8, nesterov=True))
 
-Then an ordinary loop: forward, backward, optimizer.step(). See entrain/train.h for the method and its options."""
+After that, write an ordinary loop: forward, backward, optimizer.step(). See entrain/train.h for the method and its
+options."""
 from __future__ import annotations
 
 import contextlib
@@ -32,43 +33,44 @@ _T = TypeVar("_T", bound="EDiT")
 
 
 class EDiT:
-    """EDiT (arXiv 2412.07210) around a module and its optimizer. Each replica is one process, or, for a model that fully_shard
-    has sharded, the processes of fully_shard's mesh.
+    """EDiT (arXiv 2412.07210) around a module and its optimizer. A replica is one process, or, for a model that
+    fully_shard has sharded, the processes of fully_shard's mesh.
 
-    The constructor is collective over `comm`. It moves the parameters into one flat array per layer; the Parameter objects,
-    their names and shapes stay. It copies the parameters, buffers and frozen parameters of replica 0 to all replicas. From
-    then on
+    The constructor is collective over `comm`. It moves the parameters into one flat array per layer; the Parameter
+    objects, their names and shapes stay. It copies the parameters, buffers and frozen parameters of replica 0 to all
+    replicas. From then on
 
         a forward pass of the model in training mode, with gradients enabled, begins an exchange when one is due, and each
             layer waits for its part of the exchange before its own forward pass;
         a backward pass averages gradients over all replicas while warm-up lasts, layer by layer under the rest of the pass;
-        optimizer.step() counts a step. A step that GradScaler skips counts too, so that all replicas count the same ones: it is
-            over when the next one begins (the next forward pass, synchronize, save, leave, ...) and its gradients have been
-            cleared or are not finite. Tell `record` no tokens for it.
+        optimizer.step() counts a step. A step that GradScaler skips counts too, so that all replicas count the same ones.
+            It is over when the next one begins (the next forward pass, synchronize, save, leave, ...) and its gradients
+            have been cleared or are not finite. Do not `record` tokens for it.
 
     model         a module on the CPU, f32 or bf16; after fully_shard, before the first forward pass
     optimizer     steps the model's parameters; any optimizer
     config, options
-                  entrain.EditConfig, and its fields by keyword, which go before those in `config`. outer_optim_class and
-                  outer_optim_kwargs: a class of torch.optim, instead of outer_optimizer and outer_*. The library's own kernels make
-                  the steps of SGD and AdamW with the options that these have there; torch makes all others, on tensors of
-                  the parameters' shapes (this rank's part, so that a replica of several ranks needs one that steps each element
-                  by itself), one layer at a time. torch must then give the same bits on all machines, and state is saved by
-                  state_dict alone
+                  entrain.EditConfig, and its fields by keyword, which override those in `config`. outer_optim_class and
+                  outer_optim_kwargs: a class of torch.optim, instead of outer_optimizer and outer_*. The library's own
+                  kernels make the steps of SGD and AdamW if they have all the given options. torch makes all other steps,
+                  one layer at a time, on tensors of the parameters' shapes (this rank's part, so a replica of several ranks
+                  needs an optimizer that is element-wise). torch must then give equal bits on all machines, and only
+                  state_dict saves the state
     comm          all processes; None: Comm.from_env(), which close() then closes. The first M ranks are replica 0 and so on
-    mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All stages
-                  have as many layers, and layer l of all of them is judged and weighed as one. With stages call begin_step at
-                  the beginning of each step. None: replicas, each sharded as fully_shard says, and nothing else
-    replicated    with `mesh`: the parameters that the tensor ranks hold alike, such as norms. The caller sums their gradients.
-                  Those of a module form a layer of their own
+    mesh          a Mesh over `comm` for a model that is also split by tensor or pipeline stage; the caller closes it. All
+                  stages have equally many layers, and layer l of all of them is judged and weighed as one. With stages call
+                  begin_step at the beginning of each step. None: only replicas, each sharded as fully_shard says
+    replicated    with `mesh`: the parameters that the tensor ranks hold alike, such as norms. The caller sums their
+                  gradients. The replicated parameters of a module form a layer of their own
     layers        the modules whose parameters are exchanged together, in the order of the forward pass; None: the modules
                   given to fully_shard, or the children of the largest ModuleList or Sequential. The rest is a layer of its own
-    gather_ahead  how many layers ahead of use the model's sharding gathers: as many modules as set_modules_to_forward_prefetch
-                  names. 0: none
+    gather_ahead  how many layers ahead of use the model's sharding gathers: the number of modules that
+                  set_modules_to_forward_prefetch names. 0: none
 
-    One thread at a time. Other ranks' failures surface as entrain.Error from the forward pass. What rewrites parameters goes
-    through them (`param.copy_`, load_state_dict without assign); .to() and .data after construction are an error at the next
-    exchange. Buffers, such as statistics of a batch norm, are not exchanged."""
+    One thread at a time. The forward pass raises failures of other ranks as entrain.Error. Code that rewrites
+    parameters must write into them (`param.copy_`, load_state_dict without assign); .to() and .data after
+    construction are an error at the next exchange. Buffers, such as the statistics of a batch norm, are not
+    exchanged."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
@@ -90,10 +92,10 @@ class EDiT:
         self._mesh = Mesh(self.comm, shard=sharding.size) if mesh is None else mesh
         self._check_mesh(sharding.size)
         if self._mesh.coordinate("pipeline")[1] > 1:
-            # A stage waits for another one's layers before it comes to its own.
+            # A stage waits for the layers of other stages before its own, so all layers are prefetched.
             settings = dataclasses.replace(settings, prefetch=max(settings.prefetch, len(self._layers)))
         self._sync = self._mesh.comm("sync")
-        #: How many replicas there are, and which of them this process belongs to.
+        #: The number of replicas, and this process's replica.
         self.replicas, self.replica = self._sync.size, self._sync.rank
         self._check_sharding(sharding.ranks)
         for layer in self._layers:
@@ -111,14 +113,14 @@ class EDiT:
         self._accumulation = settings.gradient_accumulation_steps
         self._async, self._overlaps = settings.use_async, bool(settings.overlap_steps)
         self._has_anchors = settings.outer_optimizer != "none" or settings.reducer != "none"
-        self._microbatches = 0  # forward passes of the step under way
-        self._begun = False  # by begin_step, whose forward pass is to come
-        self._computed = False  # gradients, since the last step that was counted
-        self._stepping = False  # inside optimizer.step(), whose closure may have forward passes
+        self._microbatches = 0  # forward passes of the current step
+        self._begun = False  # begin_step has begun the step, and its forward pass is to come
+        self._computed = False  # gradients were computed since the last counted step
+        self._stepping = False  # inside optimizer.step(), whose closure may run forward passes
         self._pending = [False] * len(self._layers)
-        self._exchanging = False  # any of these
-        self._exchanged = False  # at the beginning of the step under way
-        self._wishes_checkpoint = False  # and no exchange has told the others yet
+        self._exchanging = False  # some layer is
+        self._exchanged = False  # an exchange began at the start of the current step
+        self._wishes_checkpoint = False  # and no exchange has told the other ranks yet
         self._gather_ahead = gather_ahead
         self._warm = False
         self._mean: Optional[GradientMean] = None
@@ -195,7 +197,8 @@ class EDiT:
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if module.training and torch.is_grad_enabled():
-            # Of an optimizer's closure that runs several times, the parameters are the replica's own in the first run alone.
+            # If an optimizer's closure runs several times, the model has the replica's own parameters only in the
+            # first run.
             again = self._stepping and self._microbatches == self._accumulation
             if not (self._begun or again):
                 self._begin()
@@ -203,10 +206,11 @@ class EDiT:
         self._wait_root()
 
     def begin_step(self) -> bool:
-        """Begins the exchange that is due, as the forward pass does otherwise. Returns whether state can be saved here, before the
-        forward pass: replicas exchange, or have made their first anchors. For models with pipeline stages: all stages begin a
-        step so before they wait for activations, or a stage waits in its forward pass for the others' part of the exchange. Between a
-        step and the next forward pass in training mode. Collective; blocks with A-EDiT alone."""
+        """Begins the exchange that is due, as the forward pass does otherwise. Returns whether state can be saved
+        here, before the forward pass: replicas exchange, or have made their first anchors. Needed for models with
+        pipeline stages: all stages must begin a step with it before they wait for activations. Otherwise a stage
+        waits in its forward pass for the other stages' part of the exchange. Call it between a step and the next
+        forward pass in training mode. Collective; blocks only with A-EDiT."""
         if self._begun or self._microbatches % self._accumulation:
             raise _misplaced("begin_step: the step has begun; it is to come before its first forward pass")
         self._begin()
@@ -241,7 +245,7 @@ class EDiT:
             self._wishes_checkpoint = False
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._wait_all()  # of modules that took no part in the forward pass
+        self._wait_all()  # for modules that took no part in the forward pass
         self._stepping = True
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -254,23 +258,23 @@ class EDiT:
         self._computed = False
 
     def _end_skipped_step(self) -> None:
-        """Counts a step that GradScaler has skipped, of which no hook tells."""
+        """Counts a step that GradScaler has skipped, which no hook reports."""
         self._wait_all()
         if self._computed and self._microbatches == self._accumulation and not self._stepping and self._discarded():
             self._end_step()
 
     def _discarded(self) -> bool:
-        """Whether the gradients of this replica have been cleared, or are of no use. Otherwise the step is still to come: it has several
-        forward and backward passes."""
+        """Returns whether the gradients of this replica have been cleared, or are not finite. If not, the step is
+        still to come, because it has several forward and backward passes."""
         return not 0 < self._largest_gradient() < math.inf
 
     def _gradients(self) -> List[Tensor]:
-        """This rank's parts, of which a shard may have none."""
+        """Returns this rank's parts of the gradients. A shard may have none."""
         parts = [local_of(param.grad) for layer in self._layers for _, param in layer.params if param.grad is not None]
         return [part for part in parts if part.numel()]
 
     def _largest_gradient(self) -> float:
-        """The largest element of any rank of this replica; of NaN too infinity."""
+        """Returns the largest element on any rank of this replica; infinity also for NaN."""
         largest = torch.nn.utils.get_total_norm(self._gradients(), math.inf).double().nan_to_num(nan=math.inf, posinf=math.inf).reshape(1)
         model = self._mesh.comm("model")
         if model.size > 1:
@@ -278,18 +282,19 @@ class EDiT:
         return float(largest)
 
     def _reshard(self) -> None:
-        """fully_shard may hold gathered parameters from a pass without gradients; they must be gathered anew."""
+        """Releases parameters that fully_shard may still hold from a pass without gradients, since they must be
+        gathered anew."""
         for module in self._fsdp:
             module.reshard()
 
     # ---- gradients during warm-up ----------------------------------------------------------------------------------------
 
     def _set_warm(self, warm: bool) -> None:
-        """Averages gradients over replicas in backward passes from now on, or no longer."""
+        """Switches the averaging of gradients over replicas in later backward passes on or off."""
         self._warm = warm
         if self._mean is not None:
             self._mean.close()
-        # Of fully_shard's hook each group of parameters waits for the end.
+        # In fully_shard's hook each group of parameters waits for the end of the pass.
         self._mean = None if self._fsdp or not warm else GradientMean(
             self._layers, self._sync, self.comm, lambda: self._microbatches == self._accumulation)
 
@@ -297,7 +302,7 @@ class EDiT:
         self._computed = True
 
     def _reduced(self, gradients: Tensor) -> None:
-        """fully_shard's hook, behind its own reduction."""
+        """Runs as fully_shard's hook, after its own reduction."""
         self._computed = True
         if not self._warm:
             return
@@ -307,9 +312,10 @@ class EDiT:
             gradients.copy_(whole)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clips the gradients of this replica (during warm-up, of all replicas' mean) like torch.nn.utils.clip_grad_norm_, and
-        returns their norm before: that of the whole replica, of all its tensor ranks and stages. Call it between the last backward
-        pass and optimizer.step(), after GradScaler.unscale_. Collective over the replica."""
+        """Clips the gradients of this replica (during warm-up, of all replicas' mean) as
+        torch.nn.utils.clip_grad_norm_ does, and returns the norm before clipping: that of the whole replica, over all
+        its tensor ranks and stages. Call it between the last backward pass and optimizer.step(), after
+        GradScaler.unscale_. Collective over the replica."""
         if self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] == 1:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_norm, norm_type)
             return norm.full_tensor() if is_dtensor(norm) else norm
@@ -328,10 +334,10 @@ class EDiT:
 
     @torch.no_grad()
     def spread_overflow_(self) -> None:
-        """For GradScaler with a model that is split by tensor or stage: makes a gradient of every rank of this replica infinite if one
-        of any rank is not finite. GradScaler looks at its own rank's alone, and the step must be skipped by all ranks of a replica
-        or by none; else the next exchange ends in its time limit. Between the last backward pass and GradScaler.unscale_ or step.
-        Collective over the replica. fully_shard needs no such call."""
+        """For GradScaler with a model that is split by tensor or stage: if a gradient of any rank of this replica is
+        not finite, makes a gradient of every rank infinite. GradScaler checks only its own rank, but all ranks of a
+        replica must skip a step or none; otherwise the next exchange ends in its time limit. Call it between the last
+        backward pass and GradScaler.unscale_ or step. Collective over the replica. fully_shard needs no such call."""
         if not math.isfinite(self._largest_gradient()):
             for grad in self._gradients()[:1]:
                 grad[(0,) * grad.dim()] = math.inf
@@ -340,28 +346,30 @@ class EDiT:
 
     @property
     def engine(self) -> Engine:
-        """The library's object, to be asked and told: layer_report, layer_score, replica, record, wish, request_sync, add_state.
-        Layers are numbered as in layer_names. Its begin_forward, wait_layer and end_step are for the hooks alone."""
+        """The library's object, for layer_report, layer_score, replica, record, wish, request_sync and add_state. Its
+        layers have the numbers of layer_names. Only the hooks may call its begin_forward, wait_layer and end_step."""
         return self._edit
 
     @property
     def info(self) -> EditInfo:
-        """What has happened so far, as of the last exchange that is over. Local."""
+        """The state after the last exchange that is over. Local."""
         return self._edit.info()
 
     @property
     def layer_names(self) -> List[str]:
-        """The layers' names, in the order of the forward pass; "the model" is what lies in no other layer."""
+        """The layers' names, in the order of the forward pass. "the model" has the parameters that are in no other
+        layer."""
         return [layer.name for layer in self._layers]
 
     def record(self, tokens: int, metric: float = 0.0, weight: float = 0.0) -> None:
-        """Tells how many tokens this rank has trained on since the last call, and a metric, such as the loss, with its weight.
-        Both travel with the next rendezvous of A-EDiT; `info.metric` is then the mean over all replicas. Local."""
+        """Records how many tokens this rank has trained on since the last call, and a metric, such as the loss, with
+        its weight. Both travel with the next rendezvous of A-EDiT. `info.metric` is then the mean over all replicas.
+        Local."""
         self._edit.record(tokens, metric, weight)
 
     def synchronize(self) -> None:
-        """Exchanges now (not in warm-up, and not twice at one step): afterwards all replicas have the same parameters, where an
-        exchange has replaced them. Between a step and the next forward pass. Collective; blocks."""
+        """Exchanges now (not in warm-up, and not twice at one step). Afterwards all replicas have equal parameters,
+        if an exchange has replaced them. Call it between a step and the next forward pass. Collective; blocks."""
         self._end_skipped_step()
         self._edit.request_sync()
         self._restart()
@@ -370,23 +378,23 @@ class EDiT:
         self._wait_all()
 
     def _restart(self) -> None:
-        """The next forward pass begins the step anew."""
+        """Makes the next forward pass begin the step anew."""
         self._microbatches = 0
         self._begun = self._computed = False
 
     def leave(self) -> None:
-        """A-EDiT: this replica has made its last step. Takes part in the others' exchanges until all have left; the parameters are
-        then the same everywhere. Collective over the replica; blocks. No training after."""
+        """A-EDiT: says that this replica has made its last step. Takes part in the others' exchanges until all have
+        left. The parameters are then equal everywhere. Collective over the replica; blocks. No training may follow."""
         self._end_skipped_step()
         self._edit.leave()
         self._reshard()
 
     @contextlib.contextmanager
     def consensus(self) -> Iterator[None]:
-        """Within the block the model has the parameters on which the replicas have agreed, for evaluation: the anchors of the
-        last exchange; during warm-up the parameters themselves; with plain averaging the mean of all replicas, which is then
-        collective. Between a step and the next forward pass in training mode, and none of these inside. Afterwards the
-        model is as it was."""
+        """Within the block the model has the parameters on which the replicas have agreed, for evaluation. These are
+        the anchors of the last exchange; during warm-up the parameters themselves; with plain averaging the mean of
+        all replicas, and the call is then collective. Call it between a step and the next forward pass in training
+        mode. No such pass may run inside. Afterwards the model has its own parameters again."""
         self._wait_all()
         values = self._agreed()
         kept = [layer.flat.clone() for layer in self._layers]
@@ -418,12 +426,13 @@ class EDiT:
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------------------
 
-    # Saving reads the state where replicas have just exchanged, and only there: it makes no exchange of its own, and a run that
-    # saves has the bits of one that does not.
+    # Saving reads the state right after replicas have exchanged, and only there: it makes no exchange of its own, so
+    # a run that saves has the bits of one that does not.
 
     def wish_checkpoint(self) -> None:
-        """Asks all ranks to save at the replicas' next exchange, where `checkpoint_due` is then true. On any rank, at any step, also in
-        warm-up. Not with overlap_steps, where layers wait for no exchange but synchronize's. Local."""
+        """Asks all ranks to save at the replicas' next exchange, where `checkpoint_due` is then true. Allowed on any
+        rank, at any step, also in warm-up. Not with overlap_steps, where layers wait only for the exchange of
+        synchronize. Local."""
         if self._overlaps:
             raise _misplaced("wish_checkpoint: with overlap_steps no layer waits for an exchange; call synchronize on all ranks "
                              "and save then")
@@ -431,9 +440,10 @@ class EDiT:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether all ranks are to save before the forward pass that comes, because one of them has called wish_checkpoint: the same on
-        all ranks. Ask after begin_step in each step. Waits for the first layer of an exchange that has just begun. Where a replica
-        of A-EDiT is in `leave` nobody can save: False, and the wish is lost; save after `leave`."""
+        """Whether all ranks must save before the coming forward pass, because one of them has called wish_checkpoint:
+        equal on all ranks. Ask after begin_step in each step. Waits for the first layer of an exchange that has just
+        begun. While a replica of A-EDiT is in `leave` nobody can save: this is then False, and the wish is lost; save
+        after `leave`."""
         if not self._exchanged or self._overlaps:
             return False
         self._wait(self._pending.index(True) if self._exchanging else len(self._layers))
@@ -441,10 +451,10 @@ class EDiT:
         return wished and not any(self._edit.replica(replica).leaving for replica in range(self.replicas))
 
     def _come_to_save(self, what: str) -> None:
-        """Begins the step, with the exchange that is due, and waits for it."""
+        """Begins the step with the exchange that is due, and waits for it."""
         if self._async:
             self._wait_all()
-            if not self._is_at_exchange():  # the others may be where they wait for this one
+            if not self._is_at_exchange():  # the other ranks may already wait for this one
                 raise _misplaced(f"{what}: replicas have not exchanged at step {self.info.steps}; call wish_checkpoint, and save "
                                  "where checkpoint_due is true after begin_step")
         elif not (self._begun or self._is_at_exchange()):
@@ -461,27 +471,28 @@ class EDiT:
 
     def save(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True,
              one_file: bool = True) -> None:
-        """Saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts; not the inner optimizer. The run goes
-        on with the bits that it would have without. exact: also what each replica has of its own, so that the run goes on bit for
-        bit on the same mesh; otherwise other numbers of replicas can go on from it. one_file: rank 0 writes everything; otherwise
-        each rank writes a file of its own. Collective; blocks.
+        """Saves `directory`/`name`.ckpt: parameters, anchors, outer state, detectors and counts, but not the inner
+        optimizer. The run continues with the bits that it would have without saving. exact: also saves the state of
+        each replica, so that the run continues bit for bit on the same mesh. Otherwise other numbers of replicas can
+        continue from it. one_file: rank 0 writes everything. Otherwise each rank writes a file of its own.
+        Collective; blocks.
 
-        Between a step and the next forward pass, and, else FailedPrecondition:
+        Allowed between a step and the next forward pass, at these places only (otherwise FailedPrecondition):
 
-            EDiT      where an exchange is due, at steps W_s (anchors are made) and W_s + k H; begins the step like begin_step, which
-                      says in advance whether it can be saved
-            A-EDiT    after begin_step, where checkpoint_due is true; after `leave`, on all ranks
-            both      after synchronize and `load`. With overlap_steps after these two alone, but for exact=True of EDiT
+            EDiT      where an exchange is due, at steps W_s (anchors are made) and W_s + k H. Begins the step as begin_step does,
+                      which says in advance whether it can be saved
+            A-EDiT    after begin_step, if checkpoint_due is true; after `leave`, on all ranks
+            both      after synchronize and `load`. With overlap_steps only after these two, except for exact=True of EDiT
 
-        In warm-up there is nothing to save: replicas are alike, so that the state of model and optimizer, and
-        local_sgd_warmup_steps less the steps that were made, are all that a new run needs."""
+        In warm-up there is nothing to save: replicas are equal, so a new run needs only the state of model and
+        optimizer, and local_sgd_warmup_steps minus the steps that were made."""
         self._check_outer("save")
         self._come_to_save("save")
         self._edit.save(os.fspath(directory), name, kind="exact" if exact else "portable", one_file=one_file)
 
     def load(self, directory: "str | os.PathLike[str]", name: str = "local_sgd_ckpt", *, exact: bool = True) -> None:
-        """Goes on from what `save` wrote; only rank 0 reads. With exact=False, a new inner optimizer is wanted. On an error
-        everything is as before. Between a step and the next forward pass. Collective; blocks."""
+        """Continues from a checkpoint of `save`; only rank 0 reads. With exact=False, use a new inner optimizer. On
+        an error nothing has changed. Call it between a step and the next forward pass. Collective; blocks."""
         self._check_outer("load")
         self._wait_all()
         self._edit.load(os.fspath(directory), name, kind="exact" if exact else "portable")
@@ -489,29 +500,30 @@ class EDiT:
         self._reshard()
 
     def state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Copies of what `save` would write, as tensors by name: anchors and outer state under the names of the parameters
-        ("anchor/blocks.0.weight"), DTensors where the parameters are; counts, detectors and, if exact, what each rank has of its
-        own. For torch.distributed.checkpoint, with exact=False also towards other numbers of replicas and shards; or for
-        torch.save: if exact each rank's own, otherwise rank 0's of a model that is not sharded. Where `save` can be called, and
-        likewise collective."""
+        """Returns copies of the state that `save` would write, as tensors by name: anchors and outer state under the
+        names of the parameters ("anchor/blocks.0.weight"), DTensors if the parameters are; counts, detectors and, if
+        exact, the state of each rank. For torch.distributed.checkpoint, with exact=False also for other numbers of
+        replicas and shards. Or for torch.save: if exact each rank's own; otherwise rank 0's, if the model is not
+        sharded. Allowed where `save` is, and likewise collective."""
         self._come_to_save("state_dict")
         with self._edit.open_state("exact" if exact else "portable") as opened:
-            # What is of replica 0 alone counts from there, so that nobody else writes it.
+            # State of replica 0 alone counts from there, so no other replica writes it.
             state = self._tensors(opened, exact, {entry.key: opened.get(entry) for entry in opened.entries
                                                   if exact or entry.holder != "replica" or self.replica == 0})
         return state if self._outer is None else {**state, **self._outer.state(self._part())}
 
     def empty_state_dict(self, *, exact: bool = True) -> Dict[str, Tensor]:
-        """Tensors of the same names and shapes, with zeros: what torch.distributed.checkpoint.load fills before load_state_dict.
-        Between a step and the next forward pass. Local."""
+        """Returns tensors of the same names and shapes, with zeros, for torch.distributed.checkpoint.load to fill
+        before load_state_dict. Call it between a step and the next forward pass. Local."""
         self._wait_all()
         with self._edit.open_state("exact" if exact else "portable") as opened:
             state = self._tensors(opened, exact, {entry.key: np.zeros(entry.count, entry.numpy_dtype) for entry in opened.entries})
         return state if self._outer is None else {**state, **self._outer.state(self._part(), zeros=True)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `state_dict` gave, with the same bits if it was exact; load the inner optimizer's state beside it.
-        A KeyError names a tensor that lacks. Between a step and the next forward pass. Collective; blocks; all or nothing."""
+        """Continues from the result of `state_dict`, with equal bits if it was exact; load the inner optimizer's
+        state too. A KeyError names a missing tensor. Call it between a step and the next forward pass. Collective;
+        blocks. All ranks load it, or none."""
         self._wait_all()
         exact = bool(state["exact"])
         outer = [] if self._outer is None else self._outer.parse(state, self._part())
@@ -526,18 +538,19 @@ class EDiT:
         self._reshard()
 
     def _part(self) -> str:
-        """Between the names of an outer state and its parameter: parts of the model may name their parameters alike."""
+        """Returns the text between the names of an outer state and its parameter, because parts of the model may have
+        equal parameter names."""
         (tensor, tensors), (stage, stages) = self._mesh.coordinate("tensor"), self._mesh.coordinate("pipeline")
         return f"/part{tensor + tensors * stage}" if tensors * stages > 1 else ""
 
     def _names(self, opened: State) -> Iterator[Tuple[StateEntry, str, Optional[nn.Parameter]]]:
-        """The entries under their names in a state_dict; of a layer's piece also the parameter whose part it is. A parameter of
-        which this rank has nothing comes with an entry of the layer all the same."""
+        """Yields the entries under their names in a state_dict, and for a layer's piece also the parameter to which
+        it belongs. A parameter of which this rank has nothing still comes with an entry of the layer."""
         split = self._mesh.coordinate("tensor")[1] * self._mesh.coordinate("pipeline")[1] > 1
         for entry in opened.entries:
-            of = f"{entry.name}/part{entry.part}" if split else entry.name  # parts may name their parameters alike
+            of = f"{entry.name}/part{entry.part}" if split else entry.name  # parts may have equal parameter names
             if entry.holder != "layer":
-                # What is of replica 0 in the portable kind is for all.
+                # In the portable kind, state of replica 0 is for all.
                 of_rank = entry.rank >= 0 and not (entry.holder == "replica" and opened.kind == "portable")
                 yield entry, f"{entry.name}/rank{entry.rank}" if of_rank else entry.name, None
                 continue
@@ -560,8 +573,8 @@ class EDiT:
     # ---- ending --------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Takes the hooks away and frees the library's objects; the model keeps its parameters as they are. A second call does
-        nothing. Collective in so far as the others' next exchange fails."""
+        """Removes the hooks and frees the library's objects. The model keeps its parameters. A second call does
+        nothing. Collective in so far as the next exchange of the other ranks fails."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -585,8 +598,8 @@ class EDiT:
 
 
 class AEDiT(EDiT):
-    """A-EDiT: as EDiT, but replicas exchange when local_sgd_sync_time seconds have passed, so that a slow one does not hold up the
-    others. A replica that ends calls `leave`."""
+    """A-EDiT: as EDiT, but replicas exchange when local_sgd_sync_time seconds have passed, so a slow replica does not
+    delay the others. A replica that ends must call `leave`."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: Optional[EditConfig] = None, *,
                  comm: Optional[Comm] = None, mesh: Optional[Mesh] = None, replicated: Iterable[nn.Parameter] = (),
@@ -603,5 +616,5 @@ def _misplaced(text: str) -> FailedPrecondition:
 
 
 def _keep(gradients: Tensor) -> None:
-    """fully_shard's hook after `close`."""
+    """Takes the place of fully_shard's hook after `close`."""
 

@@ -1,4 +1,5 @@
-"""AGD and WSAM as optimizers of PyTorch, over the library's kernels: in place on the tensors' memory. f32, on the CPU."""
+"""AGD and WSAM as optimizers of PyTorch, with the library's kernels, in place on the tensors' memory. f32, on the
+CPU."""
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -22,7 +23,7 @@ def _names(kind: str, options: Dict[str, Any]) -> Tuple[str, ...]:
 
 
 class _Flat(torch.optim.Optimizer):
-    """What steps each parameter by an Optim of its group's options. Groups may differ in all of them."""
+    """Steps each parameter by an Optim with the options of its group. Groups may differ in all options."""
 
     def __init__(self, params: Any, kind: str, lr: float, options: Dict[str, Any]) -> None:
         self._kind = kind
@@ -41,7 +42,7 @@ class _Flat(torch.optim.Optimizer):
         return self._optims[key]
 
     def _arrays(self, param: Tensor, group: Dict[str, Any], count: int) -> List[Tensor]:
-        """The state arrays of a parameter, and its step, which is counted here."""
+        """Returns the state arrays of a parameter and its step, which this function counts."""
         state = self.state[param]
         names = _names(self._kind, group)[:count]
         if not state:
@@ -63,12 +64,13 @@ def _evaluate(closure: Callable[[], Any]) -> Any:
 
 
 class AGD(_Flat):
-    """AGD (arXiv 2312.01658): the preconditioner is the change of the gradient; entrain/optim.h has the rule. Begin with a tenth of
-    AdamW's learning rate.
+    """AGD (arXiv 2312.01658): the preconditioner is the change of the gradient; entrain/optim.h has the rule. Begin
+    with a tenth of AdamW's learning rate.
 
-    lr, betas, weight_decay and so on may differ between parameter groups. delta: 1e-14 is usual for transformers. clip: largest
-    quotient of an element, 0: off. decay: "decoupled", "fixed", "coupled". DTensors are stepped shard by shard.
-    Parameters without a gradient are left alone; others than contiguous f32 on the CPU raise entrain.InvalidArgument."""
+    lr, betas, weight_decay and so on may differ between parameter groups. delta: 1e-14 is usual for transformers.
+    clip: largest quotient of an element, 0: off. decay: "decoupled", "fixed", "coupled". DTensors are stepped shard
+    by shard. Parameters without a gradient do not change. Parameters other than contiguous f32 on the CPU raise
+    entrain.InvalidArgument."""
 
     def __init__(self, params: Any, lr: float = 1e-3, betas: Tuple[float, float] = (0.9, 0.999), delta: float = 1e-5,
                  weight_decay: float = 0.0, clip: float = 0.0, decay: str = "decoupled", amsgrad: bool = False,
@@ -78,7 +80,7 @@ class AGD(_Flat):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """One step; `closure` as in every optimizer of PyTorch."""
+        """Makes one step. `closure` as in every optimizer of PyTorch."""
         loss = None if closure is None else _evaluate(closure)
         for group in self.param_groups:
             optim = self._optim(group)
@@ -92,15 +94,16 @@ class AGD(_Flat):
 
 
 class WSAM(_Flat):
-    """Weighted sharpness-aware minimisation (arXiv 2305.15817) around SGD, AdamW or AGD of the library. `step` takes a closure that
-    clears the gradients, computes the loss, calls backward and returns the loss; it is called twice, at w and at w + e.
+    """Weighted sharpness-aware minimisation (arXiv 2305.15817) around SGD, AdamW or AGD of the library. `step` takes
+    a closure that clears the gradients, computes the loss, calls backward and returns the loss. It calls the closure
+    twice, at w and at w + e.
 
-    base      "sgd", "adamw" or "agd", with its options by keyword: momentum, betas, weight_decay, ... as entrain.Optim has
+    base      "sgd", "adamw" or "agd", with the options of entrain.Optim by keyword: momentum, betas, weight_decay, ...
     rho       length of e. gamma in [0, 1): 0 is the base optimizer alone, 1/2 SAM
     max_norm  clips both gradients by their norms over all parameters; 0: off
 
-    The perturbation is this process's own (the published way). Gradients that are averaged over workers within the
-    backward pass, as in the warm-up of EDiT and in DDP, make it a common one. DTensors are refused."""
+    Each process has its own perturbation (as published). If the backward pass averages gradients over workers, as in
+    the warm-up of EDiT and in DDP, all have the same perturbation. DTensors are refused."""
 
     def __init__(self, params: Any, lr: float = 1e-3, base: str = "sgd", *, rho: float = 0.05, gamma: float = 0.9,
                  sam_eps: float = 1e-12, max_norm: float = 0.0, adaptive: bool = False, decouple: bool = True,
@@ -139,7 +142,7 @@ class WSAM(_Flat):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """One step; returns the loss at w."""
+        """Makes one step. Returns the loss at w."""
         if closure is None:
             raise invalid("WSAM", "step needs a closure: a step takes two gradients")
         loss = _evaluate(closure)

@@ -1,11 +1,11 @@
 """The back end "entrain" of torch.distributed: a process group of Python over the library's communicators.
 
-A group is a communicator of its own. Collectives are untagged calls, which the library matches by program order as c10d
-does; sends and receives are matched by their tag. Contiguous tensors are used where they lie; strided ones, and lists of
-tensors that do not lie side by side, go through a copy.
+A group has a communicator of its own. Collectives are untagged calls, which the library matches by program order as
+c10d does. Sends and receives are matched by their tag. Contiguous tensors are used in place. Strided tensors, and
+lists of tensors that are not contiguous, are copied.
 
-No thread of the library ever needs the interpreter's lock: futures are completed by the thread that the package has for
-callbacks, and waiting threads come back to the interpreter every 100 ms, so that signals are noticed."""
+No thread of the library ever needs the interpreter's lock: the package's thread for callbacks completes futures, and
+waiting threads return to the interpreter every 100 ms, so that signals are noticed."""
 from __future__ import annotations
 
 import dataclasses
@@ -28,7 +28,7 @@ from ._tensors import Buffers, counts_of, list_of, moved, reduced, rows_of, same
 from ._works import NO_TIMEOUT, Added, Coalesced, Work
 
 _CPU = torch.device("cpu")
-# What c10d has in C++ is typed differently from release to release.
+# Members of c10d in C++ have different types in different releases.
 c10d: Any = distributed_c10d
 _Base: Any = dist.ProcessGroup
 _dist: Any = dist
@@ -59,21 +59,21 @@ class ProcessGroup(_Base):
         return self._comm
 
     def get_group_store(self) -> _Store:
-        """The store of c10d in which the group's ranks met."""
+        """Returns the store of c10d in which the group's ranks met."""
         return self._store
 
     def rank(self) -> int:
-        """This process's number in the group."""
+        """Returns this process's number in the group."""
         return self._rank
 
     def size(self) -> int:
-        """How many processes there are in the group."""
+        """Returns the number of processes in the group."""
         return self._size
 
     getRank, getSize = rank, size
 
     def name(self) -> str:
-        """The name of the back end."""
+        """Returns the name of the back end."""
         return "entrain"
 
     getBackendName = _get_backend_name = name
@@ -82,19 +82,19 @@ class ProcessGroup(_Base):
         return f"<entrain.torch.ProcessGroup {self._name!r} rank {self._rank} of {self._size}>"
 
     def getGroupName(self) -> str:
-        """The name that torch.distributed gave the group."""
+        """Returns the name that torch.distributed gave the group."""
         return self._name
 
     def setGroupName(self, name: str) -> None:
-        """For torch.distributed."""
+        """Sets the name. Called by torch.distributed."""
         self._name = name
 
     def getGroupDesc(self) -> str:
-        """The description that the user gave the group."""
+        """Returns the description that the user gave the group."""
         return self._description
 
     def setGroupDesc(self, description: str) -> None:
-        """For torch.distributed."""
+        """Sets the description. Called by torch.distributed."""
         self._description = description
 
     _set_group_name, _set_group_desc = setGroupName, setGroupDesc
@@ -116,41 +116,41 @@ class ProcessGroup(_Base):
     supports_shrinking = False
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether the back end has memory of its own for tensors."""
+        """Returns whether the back end has memory of its own for tensors."""
         return False
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The time that operations from the next one on are given."""
+        """Sets the time limit of later operations."""
         self._timeout = timeout
         self._options.clear()
 
     _set_default_timeout = set_timeout
 
     def _set_sequence_number_for_group(self) -> None:
-        """Numbers begin at 0 on all ranks by themselves."""
+        """Does nothing: numbers begin at 0 on all ranks."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
 
     def abort(self) -> None:
-        """Ends the group on all of its ranks: calls under way raise entrain.Aborted."""
+        """Ends the group on all of its ranks: calls in progress raise entrain.Aborted."""
         if not self._comm.closed:
             self._comm.abort("the process group was aborted")
 
     def shutdown(self) -> None:
-        """Waits for the calls under way and frees the communicator."""
+        """Waits for the calls in progress and frees the communicator."""
         if self._comm.closed:
             return
         try:
             self._comm.drain(self._timeout.total_seconds())
-        except Error:  # of a call whose caller has it, or has dropped it
+        except Error:  # of a call whose caller has the error, or has dropped the call
             pass
         self._comm.close()
 
     # ---- one funnel -------------------------------------------------------------------------------------------------------
 
     def _option(self, timeout: timedelta, tag: int) -> Any:
-        """Options of a call, for use by all calls that are alike."""
+        """Returns options of a call, for use by all calls with equal options."""
         found = self._options.get((timeout, tag))
         if found is None:
             found = new_struct("call_options")
@@ -187,21 +187,21 @@ class ProcessGroup(_Base):
             if status != OK:
                 raise last_error(status)
             return Work(buffers.operation, out, held, buffers.finish if buffers.copies else None, outputs)
-        except BaseException:  # a signal handler's, say: the call goes on
+        except BaseException:  # from a signal handler, for example: the call continues
             if out[0] != NULL:
                 orphan(out[0], held)
             raise
 
     def _with(self, batch: Optional[Coalesced], reduction: Optional[Reduction], options: Any, function: Any,
               arguments: Tuple[Any, ...], out: Any) -> int:
-        """The status of a call whose options name other objects."""
+        """Makes a call whose options name other objects. Returns its status."""
         own = ffi.new("entrain_call_options_t*")
         own[0] = options[0]
         with inside(self._comm, batch, reduction) as (comm, own.batch, own.reduction):
             return int(function(comm, *arguments, own, out))
 
     def _together(self, operation: str, calls: Callable[[], object]) -> Work:
-        """Has the calls that `calls` makes started as one."""
+        """Starts the calls of `calls` together."""
         if self._coalesced is not None:
             calls()
             return Added([])
@@ -227,7 +227,7 @@ class ProcessGroup(_Base):
     # ---- collectives ------------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Union[Tensor, List[Tensor]], opts: _Opts = None) -> Work:
-        """The tensor becomes the reduction over all ranks."""
+        """Replaces the tensor by the reduction over all ranks."""
         opts = opts or c10d.AllreduceOptions()
         tensor = single("all_reduce", tensors)
         if tensor.layout is not torch.strided:
@@ -246,7 +246,7 @@ class ProcessGroup(_Base):
         return self._together("all_reduce", lambda: [self.allreduce([tensor], opts) for tensor in tensors])
 
     def _allreduce_sparse(self, tensor: Tensor, opts: _Opts) -> Work:
-        """The sum of sparse tensors: all ranks gather the elements of all, and add them up in rank order."""
+        """Sums sparse tensors: all ranks gather the elements of all, and add them up in rank order."""
         operation = "all_reduce"
         if tensor.layout is not torch.sparse_coo:
             raise invalid(operation, f"a tensor has the layout {tensor.layout}; this call takes dense and sparse_coo ones")
@@ -269,7 +269,7 @@ class ProcessGroup(_Base):
         return Added([tensor])
 
     def broadcast(self, tensors: Union[Tensor, List[Tensor]], opts: _Opts = None) -> Work:
-        """The root's tensor is copied to all ranks."""
+        """Copies the root's tensor to all ranks."""
         opts = opts or c10d.BroadcastOptions()
         tensor = single("broadcast", tensors)
         dtype, factor = moved(tensor)
@@ -279,7 +279,7 @@ class ProcessGroup(_Base):
                            opts.timeout)
 
     def reduce(self, tensors: Union[Tensor, List[Tensor]], opts: _Opts = None) -> Work:
-        """The root's tensor becomes the reduction over all ranks."""
+        """Replaces the root's tensor by the reduction over all ranks."""
         opts = opts or c10d.ReduceOptions()
         tensor = single("reduce", tensors)
         dtype, factor, op, reduction = reduced("reduce", tensor, opts.reduceOp)
@@ -292,7 +292,7 @@ class ProcessGroup(_Base):
                            [tensor], opts.timeout, reduction)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: _Opts = None) -> Work:
-        """`output`: the inputs of all ranks, one after another."""
+        """Gathers the inputs of all ranks into `output`, one after another."""
         opts = opts or c10d.AllgatherOptions()
         operation = "all_gather"
         sizes_match(operation, "output", output, input, self._size)
@@ -316,7 +316,8 @@ class ProcessGroup(_Base):
 
     def allgather(self, output_tensors: List[List[Tensor]], input_tensors: List[Tensor],
                   opts: _Opts = None) -> Work:
-        """output_tensors[0][r]: the input of rank r. They may differ in size if all ranks know all sizes."""
+        """Gathers the input of rank r into output_tensors[0][r]. The inputs may differ in size if all ranks know all
+        sizes."""
         opts = opts or c10d.AllgatherOptions()
         operation = "all_gather"
         input, outputs = single(operation, input_tensors), list_of(operation, output_tensors, self._size)
@@ -333,14 +334,14 @@ class ProcessGroup(_Base):
                            opts.timeout)
 
     def allgather_coalesced(self, output_lists: List[List[Tensor]], input_list: List[Tensor], opts: _Opts = None) -> Work:
-        """output_lists[r][i]: input i of rank r."""
+        """Gathers input i of rank r into output_lists[r][i]."""
         opts = opts or c10d.AllgatherOptions()
         return self._together("all_gather", lambda: [
             self.allgather([[outputs[i] for outputs in output_lists]], [input], opts) for i, input in enumerate(input_list)])
 
     def gather(self, output_tensors: List[List[Tensor]], input_tensors: List[Tensor],
                opts: _Opts = None) -> Work:
-        """output_tensors[0][r] on the root: the input of rank r."""
+        """Gathers the input of rank r into output_tensors[0][r] on the root."""
         opts = opts or c10d.GatherOptions()
         operation = "gather"
         input = single(operation, input_tensors)
@@ -359,7 +360,7 @@ class ProcessGroup(_Base):
 
     def scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
                 opts: _Opts = None) -> Work:
-        """The output of rank r: the root's input_tensors[0][r]."""
+        """Sends the root's input_tensors[0][r] to the output of rank r."""
         opts = opts or c10d.ScatterOptions()
         operation = "scatter"
         output = single(operation, output_tensors)
@@ -375,7 +376,7 @@ class ProcessGroup(_Base):
                            [output], opts.timeout)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: _Opts = None) -> Work:
-        """`output`: this rank's part of the reduction of `input`."""
+        """Writes this rank's part of the reduction of `input` into `output`."""
         opts = opts or c10d.ReduceScatterOptions()
         operation = "reduce_scatter"
         sizes_match(operation, "input", input, output, self._size)
@@ -400,7 +401,8 @@ class ProcessGroup(_Base):
 
     def reduce_scatter(self, output_tensors: List[Tensor], input_tensors: List[List[Tensor]],
                        opts: _Opts = None) -> Work:
-        """The output of rank r: the reduction of input_tensors[0][r]. They may differ in size, alike on all ranks."""
+        """Writes the reduction of input_tensors[0][r] into the output of rank r. The inputs may differ in size, alike
+        on all ranks."""
         opts = opts or c10d.ReduceScatterOptions()
         operation = "reduce_scatter"
         output, inputs = single(operation, output_tensors), list_of(operation, input_tensors, self._size)
@@ -419,7 +421,8 @@ class ProcessGroup(_Base):
 
     def all_to_all_single(self, output: Tensor, input: Tensor, output_split_sizes: List[int],
                           input_split_sizes: List[int], opts: _Opts = None) -> Work:
-        """Part r of the input goes to rank r, part r of the output came from there; sizes are rows, none: equal parts."""
+        """Sends part r of the input to rank r, and receives part r of the output from rank r. Sizes are rows; none:
+        equal parts."""
         opts = opts or c10d.AllToAllOptions()
         operation = "all_to_all"
         dtype, factor = same_types(operation, input, [output])
@@ -440,7 +443,7 @@ class ProcessGroup(_Base):
 
     def alltoall(self, output_tensors: List[Tensor], input_tensors: List[Tensor],
                  opts: _Opts = None) -> Work:
-        """input_tensors[r] goes to rank r, output_tensors[r] came from there."""
+        """Sends input_tensors[r] to rank r, and receives output_tensors[r] from rank r."""
         opts = opts or c10d.AllToAllOptions()
         operation = "all_to_all"
         outputs = list_of(operation, [output_tensors], self._size)
@@ -451,14 +454,14 @@ class ProcessGroup(_Base):
                                                       counts_of(outputs, factor), dtype), buffers, outputs, opts.timeout)
 
     def barrier(self, opts: _Opts = None) -> Work:
-        """Over when all ranks have called it."""
+        """A barrier, over when all ranks have called it."""
         opts = opts or c10d.BarrierOptions()
         return self._start(lib.entrain_barrier, (), Buffers("barrier"), [], opts.timeout)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that blocks. If a rank does not come in time, entrain.TimedOut names one that did not, with wait_all_ranks all
-        of them, on every rank that did come; that ends the group. (torch.distributed.monitored_barrier refuses every back end
-        but gloo; call the group's.)"""
+        """A barrier that blocks. If a rank does not come in time, entrain.TimedOut names such a rank (with
+        wait_all_ranks all such ranks) on every rank that did come, and the group ends.
+        (torch.distributed.monitored_barrier refuses every back end but gloo; call this method of the group.)"""
         try:
             self._start(lib.entrain_barrier, (), Buffers("monitored_barrier"), [], timeout or NO_TIMEOUT).wait()
         except TimedOut as error:
@@ -468,7 +471,7 @@ class ProcessGroup(_Base):
             raise TimedOut(dataclasses.replace(error.record, text=text)) from None
 
     def send(self, tensors: List[Tensor], dst_rank: int, tag: int = 0) -> Work:
-        """To one rank, which receives with the same tag."""
+        """Sends to one rank, which receives with the same tag."""
         tensor = single("send", tensors)
         dtype, factor = moved(tensor)
         buffers = Buffers("send")
@@ -476,7 +479,7 @@ class ProcessGroup(_Base):
                            tag=tag)
 
     def recv(self, tensors: List[Tensor], src_rank: int, tag: int = 0) -> Work:
-        """From one rank, which sends with the same tag."""
+        """Receives from one rank, which sends with the same tag."""
         tensor = single("recv", tensors)
         dtype, factor = moved(tensor)
         buffers = Buffers("recv")
@@ -486,8 +489,8 @@ class ProcessGroup(_Base):
         return work
 
     def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
-        """From whichever rank sends with the same tag: the Work's source_rank(). It and recv take messages of a tag in
-        program order."""
+        """Receives from any rank that sends with the same tag: the Work's source_rank(). This call and recv take
+        messages of a tag in program order."""
         tensor = single("recv_any", tensors)
         dtype, factor = moved(tensor)
         buffers = Buffers("recv_any")
@@ -508,21 +511,21 @@ def _pairs(operation: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) 
 # ---- Making a group ---------------------------------------------------------------------------------------------------
 
 def _host_of(store: _Store) -> Optional[str]:
-    """Where the server of a TCPStore is; None for other stores."""
+    """Returns the host of a TCPStore's server; None for other stores."""
     while isinstance(store, _dist.PrefixStore):
         store = store.underlying_store
     return str(store.host) if isinstance(store, _dist.TCPStore) else None
 
 
 def _meet(store: _Store, rank: int, size: int, timeout: timedelta) -> Comm:
-    """The communicator of a group whose ranks share a store of c10d."""
+    """Returns the communicator of a group whose ranks share a store of c10d."""
     with Store.of_functions(store.set, lambda key: store.get(key) if store.check([key]) else None, store.add, store.delete_key,
                           _host_of(store)) as ours:
         return Comm.create(ours, rank, size, timeout=timeout.total_seconds())
 
 
 def create(store: _Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    """What torch.distributed calls to make a group of this back end."""
+    """Makes a group of this back end. torch.distributed calls it."""
     return ProcessGroup(store, rank, size, timeout)
 
 
