@@ -125,14 +125,6 @@ std::vector<Case> CasesOf(Device& device, const Arrays& x, int64_t bytes, Stream
     k.cast(x[0], DType::kBF16, x[1], DType::kF32, count);
     k.cast(x[1], DType::kF32, x[0], DType::kBF16, count);
   });
-  // All values are equal, which is the worst case: every pass counts every element.
-  cases.push_back({"keep_largest 1%",
-                   2,
-                   [&device, &x, count, stream] {
-                     return device.KeepLargest(DType::kF32, x[0], x[1], count, count / 100, stream,
-                                               Deadline::After(60 * kSecond));
-                   },
-                   {}});
   return cases;
 }
 

@@ -187,8 +187,8 @@ absl::StatusOr<std::unique_ptr<Exchange>> MakeBare(const EntrainSubject& subject
   const timeval time_limit{kTimeoutNs / kSecond, 0};
   for (const int one : {out.get(), in.get()}) {
     fcntl(one, F_SETFL, 0);  // makes it blocking
-    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    setsockopt(one, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    setsockopt(one, SOL_SOCKET, SO_RCVTIMEO, &time_limit, sizeof(time_limit));
+    setsockopt(one, SOL_SOCKET, SO_SNDTIMEO, &time_limit, sizeof(time_limit));
   }
   return std::make_unique<Bare>(std::move(out), std::move(in), bytes);
 }

@@ -27,8 +27,8 @@ class Routes {
 
   // Returns the messages within the host: those that leave this rank if `out`, else those that come
   // to it.
-  Crates Inside(bool out) const {
-    Crates crates;
+  Messages Inside(bool out) const {
+    Messages messages;
     for (const int peer : hosts_.RanksOn(host_)) {
       if (peer != me_) {
         messages.push_back({peer, out ? Handed(me_, peer) : Handed(peer, me_)});
@@ -82,7 +82,7 @@ class Routes {
 };
 
 // Tracks the places of blocks on their way through this rank, and adds the rounds that move them.
-class Freight {
+class Traffic {
  public:
   Traffic(ScheduleBuilder* builder, int lane)
       : builder_(builder), spec_(builder->spec()), lane_(lane) {
@@ -93,7 +93,7 @@ class Freight {
   }
 
   // Adds a round that packs and sends `out`, and receives `in`.
-  void Move(const Crates& out, const Crates& in) {
+  void Move(const Messages& out, const Messages& in) {
     std::vector<Region> packed;
     for (const Message& message : out) {
       packed.push_back(NewRegion(message.blocks));

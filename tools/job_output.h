@@ -36,9 +36,9 @@ class JobOutput {
   void Take(const std::vector<pollfd>& waited, size_t first);
 
   // Called after all ranks have ended: takes the rest from the pipes and waits until all of it is
-  // written. If nothing more is written for `patience_ns`, or if `interrupted` becomes readable,
+  // written. If nothing more is written for `quiet_ns`, or if `interrupted` becomes readable,
   // the rest is lost, and a line says so.
-  void Finish(int64_t patience_ns, int interrupted);
+  void Finish(int64_t quiet_ns, int interrupted);
 
  private:
   struct Stream {

@@ -32,8 +32,8 @@ class Outlet {
   int progress_fd() const;
   void ForgetProgress();
   // Blocks until all bytes are written. Returns false if nothing more was written for
-  // `patience_ns`, or if `interrupted` became readable.
-  bool Drain(int64_t patience_ns, int interrupted);
+  // `quiet_ns`, or if `interrupted` became readable.
+  bool Drain(int64_t quiet_ns, int interrupted);
   // Return how many bytes could not be written, and the reason ("Broken pipe").
   size_t lost() const;
   std::string why_lost() const;

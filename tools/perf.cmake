@@ -23,6 +23,6 @@ add_executable(entrain-perf
   ${CMAKE_CURRENT_LIST_DIR}/job_key.cc ${CMAKE_CURRENT_LIST_DIR}/labelled_output.cc
   ${CMAKE_CURRENT_LIST_DIR}/outlet.cc ${CMAKE_CURRENT_LIST_DIR}/rank_process.cc)
 target_link_libraries(entrain-perf
-  PRIVATE entrain entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
+  PRIVATE entrain entrain_perf_loop entrain_perf_tune entrain_tuning entrain_transports entrain_device_registry entrain_collectives entrain_net entrain_base CLI11::CLI11 nlohmann_json::nlohmann_json entrain_flags)
 # optional: a build of only some targets lacks it
 install(TARGETS entrain-perf RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)

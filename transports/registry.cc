@@ -37,7 +37,7 @@ constexpr TransportFactory kRegistry[] = {
 };
 
 // Not transports between hosts, but named like them: ways of calls on device memory
-// (lib/comm/device_calls.h).
+// (lib/device/calls).
 constexpr const char* kForDevices[] = {"cuda", "nccl", "node_groups"};
 
 std::string KnownNames() {

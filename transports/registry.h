@@ -35,11 +35,6 @@ absl::Span<const TransportFactory> TransportRegistry();
 // since the preference is fixed.
 absl::StatusOr<std::vector<std::string>> ParseTransports(absl::string_view text);
 
-// Return the accelerators of this process, and the library that runs whole collectives on them.
-// UNAVAILABLE gives the reason if there are none.
-absl::StatusOr<Devices*> OpenDevices();
-absl::StatusOr<OffloadLibrary*> OpenOffloadLibrary();
-
 // Creates one emulated link for all messages that a process sends (transports/fault). `rank`: the
 // rank of this process.
 class FaultLink;
