@@ -42,7 +42,7 @@
 namespace entrain::perf {
 namespace {
 
-constexpr int64_t kTimeLimitNs = 60 * kSecond;            // for one message
+constexpr int64_t kTimeLimitNs = 60 * kSecond;           // for one message
 constexpr int kWindow = 8;                               // messages in flight in a row
 constexpr int kBursts = 31, kLongBursts = 5, kRows = 5;  // the median of these counts
 constexpr int kMostTrips = 2000, kLeastInRow = 16, kMostInRow = 20000;

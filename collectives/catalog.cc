@@ -7,10 +7,10 @@
 
 #include "collectives/bruck.h"
 #include "collectives/composed.h"
+#include "collectives/composed_all_to_all.h"
 #include "collectives/direct.h"
 #include "collectives/draft.h"
 #include "collectives/exchange.h"
-#include "collectives/composed_all_to_all.h"
 #include "collectives/halving_doubling.h"
 #include "collectives/recursive_doubling.h"
 #include "collectives/ring.h"

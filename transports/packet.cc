@@ -35,9 +35,10 @@ constexpr Rule kRules[] = {
 };
 
 const Rule* Find(PacketType type, PacketUser user) {
-  const Rule* const rule = std::find_if(std::begin(kRules), std::end(kRules), [&](const Rule& each) {
-    return each.type == type && (each.users & static_cast<uint8_t>(user)) != 0;
-  });
+  const Rule* const rule =
+      std::find_if(std::begin(kRules), std::end(kRules), [&](const Rule& each) {
+        return each.type == type && (each.users & static_cast<uint8_t>(user)) != 0;
+      });
   return rule == std::end(kRules) ? nullptr : rule;
 }
 

@@ -38,8 +38,8 @@ TEST(Packet, EachTypeCountsAtMostItsOwnLimit) {
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(static_cast<int>(row.type));
-    for (const auto& [user, sends] : {std::pair(PacketUser::kTcp, row.tcp),
-                                      std::pair(PacketUser::kUcx, row.ucx)}) {
+    for (const auto& [user, sends] :
+         {std::pair(PacketUser::kTcp, row.tcp), std::pair(PacketUser::kUcx, row.ucx)}) {
       EXPECT_EQ(Fits(row.type, user, row.most), sends);
       EXPECT_EQ(Fits(row.type, user, 0), sends);
       EXPECT_FALSE(Fits(row.type, user, row.most + 1));
