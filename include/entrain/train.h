@@ -1026,7 +1026,8 @@ typedef struct entrain_acco_config {
   int32_t limit_unit;            /* ENTRAIN_UNIT_*: unit of limit; default COMMITS */
   entrain_acco_schedule_fn schedule; /* replaces lr, min_lr, schedule_warmup and schedule_total; or NULL */
   void* schedule_user;           /* first argument of schedule */
-  int64_t limit;                 /* the run ends at the first commit that reaches it; 0 (default): no limit */
+  int64_t limit;                 /* the run ends at the first commit that reaches it; 0 (default): it ends at
+                                    entrain_acco_stop */
   int64_t timeout_ns;            /* deadline of each collective, on DEVICE with its wait for the stream; 0: the
                                     communicator's default */
   int32_t memory;                /* ENTRAIN_MEMORY_HOST (default) or DEVICE, the same on all ranks: memory of params, of
