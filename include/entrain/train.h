@@ -281,7 +281,7 @@ ENTRAIN_API entrain_status_t entrain_shard_finish_gradients(entrain_shard_t* sha
  * would return. On device memory, where it never blocks, *work is over when the additions are done. */
 ENTRAIN_API entrain_status_t entrain_shard_gradients_work(entrain_shard_t* shard, entrain_work_t** work);
 
-/* Gives memory of the caller to the library for a layer, in the memory of config.memory, padded_count elements each.
+/* Sets memory of the caller as the buffers of a layer, in the memory of config.memory, padded_count elements each.
  * `gathered`, of param_dtype: every gather writes the layer to this address, even if there is nothing to gather.
  * `gradients`, of grad_dtype: entrain_shard_gradients clears this memory and returns it. NULL: memory of the library;
  * `gradients` of a frozen layer must be NULL. The memory is lent until other memory is set or the shard is destroyed.
@@ -573,10 +573,11 @@ ENTRAIN_API entrain_status_t entrain_edit_stream(const entrain_edit_t* edit, voi
  * layer, and with overlap_steps at any time except during calls. It may read them at any time except between
  * begin_forward and the layer's wait. */
 
-/* On device memory the host waits in begin_forward, with use_async for the rendezvous, and for a merge that is due. It
- * also waits in leave, save and load, and, for the exchange, in layer_report and layer_score. create allocates anchors,
- * outer state and the memory of an exchange, and destroy frees them. entrain_edit_info describes exchanges that are
- * over; the host may learn of their end with a delay. */
+/* On device memory the host waits in entrain_edit_begin_forward for a merge that is due, and with use_async for the
+ * rendezvous. The host also waits in entrain_edit_leave, in saves and loads, and, for the exchange, in
+ * entrain_edit_layer_report and entrain_edit_layer_score. entrain_edit_create allocates anchors, outer state and the
+ * memory of an exchange, and entrain_edit_destroy frees them. entrain_edit_info describes exchanges that are over; the
+ * host may learn of their end with a delay. */
 
 /* Call this function before each forward pass. If `training` is 1, `first_microbatch` is 1 and an exchange is due,
  * starts the exchange with the first layer, sets *syncing to 1, and returns without waiting for the exchange. (With
@@ -784,8 +785,8 @@ ENTRAIN_API entrain_status_t entrain_edit_load_start(entrain_edit_t* edit, const
  * returns 0 on success. Any other number fails the call on all ranks: FAILED_PRECONDITION "rank 0: ...: write_at
  * returned 5 at byte 128".
  *
- * entrain_edit_save_to and entrain_edit_load_from state the ranks and the thread that call the functions, one at a
- * time. The memory is lent during the call. Inside the functions, calls that need the engine return
+ * The comment of entrain_edit_save_to states which ranks and threads call the functions. Calls come one at a time. The
+ * memory is lent during the call. Inside the functions, calls that need the engine return
  * FAILED_PRECONDITION, which names the function. The other ranks wait for the functions, so their time counts against
  * timeout_ns. The library checks the bytes that read_at gives as it checks those of a file, because a program trusts
  * the contents of a checkpoint. */
@@ -1007,9 +1008,9 @@ typedef struct entrain_acco_config {
                                     effect. NULL with `step`, or if groups cover all elements */
   entrain_acco_step_fn step;     /* the step of an optimizer of the caller, instead of optim */
   void* user;                    /* first argument of step */
-  int64_t min_microbatches;      /* micro-batches of this rank per round, at least; >= 1; default 1 */
-  int64_t max_microbatches;      /* at most; >= min_microbatches. Then install must follow, and waits. 0 (default): no
-                                    limit */
+  int64_t min_microbatches;      /* least number of micro-batches of this rank in a round; >= 1; default 1 */
+  int64_t max_microbatches;      /* largest number, >= min_microbatches. When it is reached, install must follow, and
+                                    waits. 0 (default): no limit */
   const int32_t* scripted_counts; /* for tests: the exact number of micro-batches in each round, so that a run can be
                                      repeated bit for bit; NULL (default): none. Copied */
   size_t scripted_rounds;        /* number of entries of scripted_counts; the run cannot have more rounds */
