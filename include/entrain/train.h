@@ -159,7 +159,7 @@ static ENTRAIN_INLINE void entrain_shard_config_init(entrain_shard_config_t* con
   entrain_shard_config_init_sized(config, sizeof(*config));
 }
 
-/* On device memory. Calls on the shard, and on an EDiT object of it, are ordered with `stream`: the effects of a call
+/* On device memory. Calls on the shard, and on an EDiT object on it, are ordered with `stream`: the effects of a call
  * begin when the device has reached the stream's position at the call, and work that is enqueued on the stream
  * afterwards sees the effects. "The call waits" then means that the stream waits. The host waits for the device and for
  * other ranks only in bind, load, broadcast and destroy, and where a function says so. So a later call returns an error
@@ -210,8 +210,8 @@ ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* pa
  * reduces gradients itself, and entrain_shard_gradients returns FAILED_PRECONDITION.
  *
  * `dtype`: ENTRAIN_F32, or ENTRAIN_BF16 for parameters that have no f32 masters. With bf16:
- * - EDiT's anchors, pseudo-gradients and outer state are f32. theta = a rounded to nearest even. In an exchange theta
- *   counts as a + (theta - rounded a), so that rounding adds nothing to pseudo-gradients.
+ * - EDiT's anchors, pseudo-gradients and outer state are f32. theta is the anchor a, rounded to nearest even. In an
+ *   exchange theta counts as a + (theta - rounded a), so that rounding adds nothing to pseudo-gradients.
  * - Between exchanges theta has only the precision of bf16. A step of the optimizer, or an outer step, that is smaller
  *   than half the distance to the next bf16 number (2^-9 of the value) does not change theta; the anchor keeps such an
  *   outer step.
@@ -220,7 +220,7 @@ ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* pa
 ENTRAIN_API entrain_status_t entrain_shard_bind_layers(entrain_shard_t* shard, void* const* params, void* const* grads,
                                                        entrain_dtype_t dtype);
 
-/* DEVICE: orders later calls on the shard, and on an EDiT object of it, with `stream` (NULL: the device's default
+/* DEVICE: orders later calls on the shard, and on an EDiT object on it, with `stream` (NULL: the device's default
  * stream) instead of the previous stream (config.stream, or that of an earlier call). Work that is enqueued on `stream`
  * after this call waits for the work that the previous stream has at this call. So lent memory and running gathers need
  * not end before the call. The shard does not know of work that the caller enqueues on the previous stream later.
@@ -314,7 +314,7 @@ ENTRAIN_API entrain_status_t entrain_shard_set_gradients(entrain_shard_t* shard,
 typedef struct entrain_shard_stats_t {
   size_t size;
   uint64_t gather_wait_ns;   /* time for which entrain_shard_wait blocked the caller */
-  uint64_t reduce_wait_ns;   /* time for which entrain_shard_finish_gradients blocked it */
+  uint64_t reduce_wait_ns;   /* time for which entrain_shard_finish_gradients blocked the caller */
   uint64_t bytes_sent_shard; /* payload bytes that this rank sent within its shard and context groups */
   uint64_t bytes_sent_sync;  /* payload bytes that this rank sent to other replicas, for gradients and the broadcast */
 } entrain_shard_stats_t;
@@ -345,8 +345,8 @@ enum { /* entrain_edit_config_t.outer_optimizer */
  * the same bits; the next exchange finds a difference.
  *
  * Returns 0 on success. Any other number ends the communicators of this EDiT object on all ranks with ABORTED: "the
- * outer step of layer 3, step 7, returned 5". The text names the rank on the other ranks, which receive the error in
- * their next exchange at the latest. After a failure the library writes nothing more: the anchor stays as the function
+ * outer step of layer 3, step 7, returned 5". The other ranks receive this error in their next exchange at the latest,
+ * with the number of the failed rank. After a failure the library writes nothing more: the anchor stays as the function
  * left it, the parameters stay as they were before the layer's exchange, and this rank calls the step of no other
  * layer. */
 typedef int32_t (*entrain_outer_step_fn)(void* user, int32_t layer, int64_t step, float* anchor, const float* grad,
@@ -668,8 +668,8 @@ typedef struct entrain_edit_info_t {
                                 on all ranks of a sync group */
   uint64_t exposed_ns;       /* time for which begin_forward and wait_layer blocked the caller */
   uint64_t sync_ns;          /* time spent in exchanges, hidden or not */
-  uint64_t bytes_sent_shard; /* payload bytes that this rank sent for exchanges within its replica */
-  uint64_t bytes_sent_sync;  /* payload bytes that this rank sent for exchanges to other replicas */
+  uint64_t bytes_sent_shard; /* payload bytes that this rank sent within its replica, for exchanges */
+  uint64_t bytes_sent_sync;  /* payload bytes that this rank sent to other replicas, for exchanges */
   int32_t in_warmup;
   int32_t wishes;            /* ENTRAIN_WISH_* of any replica at the last rendezvous */
   int64_t rendezvous;        /* number of rendezvous, with or without an exchange */
@@ -685,9 +685,9 @@ static ENTRAIN_INLINE void entrain_edit_info_init(entrain_edit_info_t* info) {
 /* Describes the state after the last finished exchange. */
 ENTRAIN_API entrain_status_t entrain_edit_info(const entrain_edit_t* edit, entrain_edit_info_t* info);
 
-/* Copies this rank's anchors to `anchor`, in the same memory as the parameters: slab_count elements, laid out as the
- * slab, converted to `dtype` (f32, f64, bf16 or f16; UNIMPLEMENTED for others). For a frozen layer, copies its live
- * parameters. Returns FAILED_PRECONDITION before the anchors exist, and while an exchange is in progress. */
+/* Copies this rank's anchors to `anchor`: slab_count elements, laid out as the slab, converted to `dtype` (f32, f64,
+ * bf16 or f16; UNIMPLEMENTED for others). `anchor` is device memory if the parameters are. For a frozen layer, copies
+ * its live parameters. Returns FAILED_PRECONDITION before the anchors exist, and while an exchange is in progress. */
 ENTRAIN_API entrain_status_t entrain_edit_anchor(const entrain_edit_t* edit, void* anchor, entrain_dtype_t dtype);
 
 /* Writes what the last exchange decided for a layer, which must not be frozen or empty: the norm and the weight of each
