@@ -907,8 +907,8 @@ ENTRAIN_API entrain_status_t entrain_state_set(entrain_state_t* state, size_t in
 /* Continues the run from the values that were set, as entrain_edit_load and entrain_acco_load continue from a
  * checkpoint of that kind. Collective over the object's ranks; blocks, at most timeout_ns (0: the communicators'
  * default). Either all ranks succeed, or nothing changes on any rank and the values that were set stay set. Errors:
- * - FAILED_PRECONDITION, naming the rank and the entries, if an entry with elements was not set; and where a load
- *   returns it.
+ * - FAILED_PRECONDITION, naming the rank and the entries, if an entry with elements was not set; also in the cases
+ *   in which a load returns it.
  * - INVALID_ARGUMENT, naming the array, if ranks that must hold the same values have set different ones.
  * - FAILED_PRECONDITION if the state has been committed already. */
 ENTRAIN_API entrain_status_t entrain_state_commit(entrain_state_t* state, int64_t timeout_ns);
