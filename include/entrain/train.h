@@ -1118,7 +1118,7 @@ typedef struct entrain_acco_info_t {
   int32_t committed;       /* 1: the last round was a commit */
   int32_t finished;
   uint64_t exposed_ns;     /* time for which install waited, since creation */
-  uint64_t round_ns;       /* time of these rounds, behind the caller */
+  uint64_t round_ns;       /* time that these rounds took, in parallel to the caller */
   uint64_t bytes_sent;     /* payload bytes that this rank sent */
   int64_t bytes_held;      /* bytes of memory that the channel holds, without params */
 } entrain_acco_info_t;
