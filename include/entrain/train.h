@@ -200,8 +200,8 @@ ENTRAIN_API entrain_status_t entrain_shard_slab_count(const entrain_shard_t* sha
  * destroyed. Each slab has entrain_shard_slab_count() elements of `dtype` in the memory of config.memory. `dtype`:
  * ENTRAIN_F32, or ENTRAIN_BF16 (see entrain_shard_bind_layers); UNIMPLEMENTED for others. Call this function or
  * entrain_shard_bind_layers once, before the functions below. The library reads the parameters, and EDiT writes them,
- * only between a call of this header and the end of its wait. The library adds to the gradients and never clears
- * them. */
+ * only during calls of this header and until the waits of these calls end. The library adds to the gradients and never
+ * clears them. */
 ENTRAIN_API entrain_status_t entrain_shard_bind(entrain_shard_t* shard, void* params, void* grads,
                                                 entrain_dtype_t dtype);
 /* Lends one array per layer instead of slabs. params[l] and grads[l] are this rank's shard of layer l: shard_count
