@@ -1,15 +1,15 @@
 #!/bin/bash
-# An emulated cluster on this machine (as root; iproute2): network namespaces on one bridge, each link shaped both ways
-# by tbf. Runs a command once in every node, as rank I of N (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and takes all
-# away again. Without a command: all_reduce of 16 and 64 MiB beside the bound of a ring.
+# Emulates a cluster on this machine (as root; iproute2): network namespaces on one bridge, where tbf limits each link in
+# both directions. Runs a command once in every node, as rank I of N (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and
+# removes everything. Without a command: measures all_reduce of 16 and 64 MiB and compares it with the bound of a ring.
 #
 #   bench/cluster.sh [--nodes 4] [--rate 1gbit,100mbit] [--connection RATE] [--burst BYTES] [--delay MS]
 #                    [--build build/release] [COMMAND ARGUMENTS...]
 #
-# The bound: 2 (N-1)/N of the bytes at the rate, of which 1448 of 1514 are payload. A burst of 256 KiB passes unshaped,
-# so what is smaller is not limited, and 1 MiB by a little less than the rate says. --connection: no more than this for
-# each connection, as clouds have it (one of 256 classes by the sum of its ports, so two of many may share a class).
-# --delay: the round trip between any two nodes takes MS milliseconds more (delay_frames.cc; no netem is needed).
+# The bound: 2 (N-1)/N of the bytes at the rate, of which 1448 of 1514 are payload. A burst of 256 KiB passes without a
+# limit, so smaller messages are not limited, and 1 MiB is limited a little less than the rate says. --connection: limits
+# each connection, as clouds do (a connection has one of 256 classes by the sum of its ports, so two of many may share a
+# class). --delay: adds MS milliseconds to the round trip between any two nodes (delay_frames.cc; needs no netem).
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Entrain over shm and over tcp beside its peers, and over shm beside a bare exchange, in alternation on the same cores.
+"""Measures Entrain over shm and over tcp, its peers, and a bare exchange over shm, in alternation on the same cores.
 
-Runs entrain-perf, floor-bench and the programs of the peers that a build folder holds, a few sizes at a time, one after
-the other, several rounds. Prints, per collective and rank count, over shared memory and over TCP, the medians over the
-rounds, how many times as long as the fastest peer Entrain takes (below 1: Entrain is ahead), and over shm how many times as
-long as the bare exchange of floor-bench, for the collectives that it has. Writes what the programs wrote with "library" and "round" added (PREFIX.jsonl), the medians
-(PREFIX.csv) and a log-log picture (PREFIX.png).
+Runs entrain-perf, floor-bench and the programs of the peers that a build folder has, a few sizes at a time, one after
+the other, in several rounds. For each collective and rank count, over shared memory and over TCP, it prints the
+medians over the rounds and the ratio of Entrain's time to that of the fastest peer (below 1: Entrain is ahead). Over
+shm it also prints the ratio to the bare exchange of floor-bench, for the collectives that it has. Writes the
+programs' output with "library" and "round" added (PREFIX.jsonl), the medians (PREFIX.csv) and a log-log picture
+(PREFIX.png).
 
-A peer that fails or hangs is named at the end and leaves its cells empty. When Entrain fails, or an element of its is
+A peer that fails or hangs is named at the end, and its cells stay empty. If Entrain fails, or one of its elements is
 wrong, the exit code is 1."""
 
 import argparse
@@ -45,14 +46,14 @@ def to_bytes(size):
 
 
 class Command:
-    """A program with its arguments; `ours`: its failure is ours."""
+    """A program with its arguments. `ours`: its failure makes this program fail."""
 
     def __init__(self, library, words, timeout, ours=False):
         self.library, self.words, self.timeout, self.ours = library, [str(word) for word in words], timeout, ours
 
 
 def end_group(process):
-    """Kills the program and all that it started in its session, having asked it first."""
+    """Asks the program and the processes in its session to end, then kills them."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sent)
@@ -66,7 +67,7 @@ def how_it_ended(code):
 
 
 def measure(words, timeout):
-    """The JSON lines that a program wrote; what went wrong with it: one line, or None; its exit code, or None."""
+    """Returns the JSON lines that a program wrote, one line about its failure or None, and its exit code or None."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "lines")
         file.touch()
@@ -87,12 +88,12 @@ def measure(words, timeout):
 
 
 def complete_lines(text):
-    """JSON lines; a last one that its writer did not live to end is left out."""
+    """Returns the JSON lines, without an incomplete last one of a program that was killed."""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def size_groups(options, collective):
-    """Sizes that one run of a program measures; a barrier has none."""
+    """Returns the groups of sizes that single runs of a program measure. A barrier has no size."""
     if collective == "barrier":
         return [[]]
     sizes, last = [to_bytes(options.min_bytes)], to_bytes(options.max_bytes)
@@ -102,7 +103,7 @@ def size_groups(options, collective):
 
 
 def commands(options, collective, ranks, group):
-    """What is run in one turn."""
+    """Returns the commands of one turn."""
 
     def arguments(sizes):
         words = [collective, "-n", ranks, "--budget", options.budget]
@@ -136,7 +137,7 @@ def commands(options, collective, ranks, group):
 
 
 def run(options, keep):
-    """All lines, each handed to `keep` at once; what went wrong with Entrain; what went wrong with the others."""
+    """Returns all lines, of which `keep` gets each at once, the failures of Entrain, and the failures of the others."""
     lines, failures, notes, unable = [], [], [], set()
     for ranks in map(int, options.ranks.split(",")):
         for collective in options.collectives.split(","):

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Entrain beside Open MPI, MPICH, Gloo and a bare exchange on this machine. Installs and builds what is missing, prints
-# what the machine gives at most, then runs compare.py with the arguments given here: --quick takes some four minutes,
-# without it the full set more than half an hour; --help has the rest.
+# Compares Entrain with Open MPI, MPICH, Gloo and a bare exchange on this machine. Installs and builds missing parts,
+# prints the limits of the machine, then runs compare.py with the arguments given here. --quick takes some four minutes,
+# the full set more than half an hour; --help describes the other arguments.
 set -eu
 cd "$(dirname "$0")/.."
 

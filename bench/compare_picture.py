@@ -1,4 +1,4 @@
-"""The log-log picture of compare.py: time over size, a panel a collective and rank count."""
+"""Draws the log-log picture of compare.py: time over size, one panel per collective and rank count."""
 
 import matplotlib
 

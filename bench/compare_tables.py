@@ -1,4 +1,4 @@
-"""Lines of JSON to tables, counts and CSV: compare.py's reading of what was measured."""
+"""Makes tables, counts and CSV from the JSON lines of compare.py."""
 
 import collections
 import csv
@@ -16,25 +16,27 @@ COLUMNS = ["collective", "ranks", "bytes", "library", "transport", "algorithm", 
 
 
 def measured(lines):
-    """Lines that say a time which may be compared: not the first of a file, and no peer's wrong result."""
+    """Returns the lines whose times may be compared: not the first line of a file, and no wrong result of a peer."""
     return [line for line in lines if "library" in line and (line["library"] == OURS or not line["wrong"])]
 
 
 def near(lines):
-    """Of one collective and rank count, the lines from times when the cores were near each other: a virtual machine is
-    moved now and then, and all that is small takes several times as long until it is moved back. meet_us tells."""
+    """Returns, for one collective and rank count, the lines from times when the cores were near each other. A virtual
+    machine is moved now and then, and small calls take several times as long until it is moved back. meet_us shows
+    that."""
     times = sorted(line["meet_us"] for line in lines if line.get("meet_us"))
     usual = times[len(times) // 4] if times else 0
     return [line for line in lines if (line.get("meet_us") or 0) <= FAR * usual]
 
 
 def parts(lines):
-    """(collective, ranks) in the order in which they come."""
+    """Returns (collective, ranks) in the order of their first lines."""
     return list(dict.fromkeys((line["collective"], line["ranks"]) for line in measured(lines)))
 
 
 def cells(lines, collective, ranks):
-    """bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm: one cell."""
+    """Returns bytes -> (library, transport, algorithm) -> the lines of all rounds. Entrain chooses its algorithm, so
+    it has one cell."""
     wanted = [line for line in measured(lines) if (line["collective"], line["ranks"]) == (collective, ranks)]
     every, good = by_size(wanted), by_size(near(wanted))
     # Either all figures of a size are from good times, or all are of any time.
@@ -63,7 +65,7 @@ def floor(cell):
 
 
 def best_peer(cell, transport):
-    """(median, "openmpi cma") of the fastest peer; (None, "") when there is none."""
+    """Returns (median, "openmpi cma") of the fastest peer, or (None, "") if there is none."""
     return min(((median(got), f"{library} {algorithm}") for (library, over, algorithm), got in cell.items()
                 if library not in (OURS, FLOOR) and over == transport), default=(None, ""))
 
@@ -104,7 +106,8 @@ def table(lines, collective, ranks):
 
 
 def summary(lines):
-    """How many cells we win beside the peers, by transport, and each that we lose; how many are near the bare exchange."""
+    """Returns how many cells Entrain wins against the peers, by transport, each cell that it loses, and how many are
+    near the bare exchange."""
     taken = sum(len(got) for part in parts(lines) for cell in cells(lines, *part).values() for got in cell.values())
     if taken < len(measured(lines)):
         yield f"{len(measured(lines)) - taken} of {len(measured(lines))} times left out: the cores were far apart"
@@ -117,7 +120,7 @@ def summary(lines):
 
 
 def ratios(lines, pair):
-    """(ours over the other's, what of) for each cell in which both are."""
+    """Returns (Entrain's time over the other's, a text about the cell) for each cell that has both."""
     found = []
     for collective, ranks in parts(lines):
         for size, cell in cells(lines, collective, ranks).items():

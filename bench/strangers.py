@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
-"""What strangers at a rank's tcp port cost: calls of two ranks, alone and beside strangers, in alternation; and whether
-ranks still meet.
+"""Measures the cost of strangers at a rank's tcp port: calls of two ranks, alone and with strangers, in alternation;
+and whether ranks still meet.
 
   bench/strangers.py [--build build/release] [--rounds 9] [--seconds 1] [--bytes 1M] [--transport tcp] [--jobs 8]
 
 Three kinds of strangers:
-  idle   256 connections that say nothing
-  flood  three processes that connect to the ranks' ports and close, as quickly as they can
-  busy   the same three processes at a port that is no rank's: what they cost by using the cores
+  idle   256 connections that send nothing
+  flood  three processes that connect to the ranks' ports and close, as fast as they can
+  busy   the same three processes at a port that is no rank's: the cost of their use of the cores
 
-Prints a row for each kind: the median, over the rounds, of the time of a call beside the strangers divided by the time
-of a call alone in the same round; the least and the largest such ratio; likewise of the 95th percentiles. The share of
-flood that is Entrain's is flood divided by busy, which is the last row. On a machine with few cores three busy processes
-take a large part of the time, so look at that row.
+Prints a row for each kind: the median, over the rounds, of the time of a call with the strangers divided by the time
+of a call alone in the same round; the least and the largest such ratio; and the same for the 95th percentiles.
+Entrain's part of the cost of flood is flood divided by busy, which is the last row. On a machine with few cores three
+busy processes take a large part of the time, so look at that row.
 
-Then --jobs jobs of two ranks with a key, one after the other, start, call once and end while the flood is at their ports:
-how many succeeded, and how long they took beside the same jobs alone and beside busy processes.
-"""
+Then, while the flood is at their ports, --jobs jobs of two ranks with a key start, call once and end, one after the
+other. Prints how many succeeded, and how long they took, compared with the same jobs alone and with busy processes."""
 
 import argparse
 import json
@@ -30,7 +29,7 @@ import time
 
 
 def ports(count):
-    """So many neighbouring ports that were free a moment ago."""
+    """Returns `count` consecutive ports that were free a moment ago."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -49,7 +48,7 @@ def ports(count):
 
 
 def idle(targets, stop, made):
-    """Keeps 256 connections that say nothing, at each port; the one that is cut is made again."""
+    """Keeps 256 connections that send nothing at each port. Replaces a connection that is cut."""
     held = {}
     while not stop.is_set():
         for port in targets:
@@ -97,7 +96,7 @@ def call_time(options, targets):
 
 
 def job_time(options, targets):
-    """Seconds from start to end of a job of two ranks that makes few calls; None: it failed."""
+    """Returns the seconds from start to end of a job of two ranks that makes few calls, or None if it failed."""
     began = time.monotonic()
     with tempfile.NamedTemporaryFile("w") as key:
         key.write(os.urandom(32).hex())
@@ -114,7 +113,8 @@ def job_time(options, targets):
 
 
 def beside(work, count, at, measure):
-    """What measure() gives beside `count` processes of `work`, and how many connections a second they made."""
+    """Returns the result of measure() with `count` processes of `work`, and how many connections per second they
+    made."""
     stop = multiprocessing.Event()
     made = [multiprocessing.Value("q", 0, lock=False) for _ in range(count)]
     strangers = [multiprocessing.Process(target=work, args=(at, stop, each)) for each in made]

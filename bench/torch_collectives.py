@@ -1,10 +1,11 @@
-"""Every collective of torch.distributed on the back end "entrain" beside "gloo", in the same processes, call by call in turn:
+"""Compares every collective of torch.distributed on the back ends "entrain" and "gloo", in the same processes, in
+alternation:
 
     python bench/torch_collectives.py --processes 2 4 [--sizes 1024 65536 ...] [--seconds 0.4] [--only all_reduce ...]
 
-A cell is median(gloo) / median(entrain) of rounds: a barrier, then so many calls as take about a millisecond; the slowest rank's
-time counts. In a round both back ends take their turn, the first one alternately. A size is the bytes of the larger buffer
-of a rank: the input of reduce_scatter, the output of all_gather. Tables are Markdown."""
+A cell is median(gloo) / median(entrain) over rounds. A round is a barrier, then the number of calls that take about a
+millisecond. The slowest rank's time counts. Both back ends run in each round, in alternating order. A size is the
+bytes of the larger buffer of a rank: the input of reduce_scatter, the output of all_gather. Tables are Markdown."""
 import argparse
 import datetime
 import os
@@ -19,7 +20,7 @@ SIZES = [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, KIB * KIB, 4 * KIB * KIB, 
 
 
 def calls(torch, dist, size, rank, count, group):
-    """name -> a function that makes one blocking call with `count` f32 elements in the larger buffer."""
+    """Returns name -> a function that makes one blocking call with `count` f32 elements in the larger buffer."""
     part = max(1, count // size)
     whole, other = torch.ones(part * size), torch.ones(part * size)
     single = torch.ones(part)
@@ -71,13 +72,13 @@ class Cell:
         self.torch, self.dist, self.ours, self.gloo, self.seconds = torch, dist, ours, gloo, seconds
 
     def agree(self, value):
-        """The largest of all ranks."""
+        """Returns the largest value of all ranks."""
         tensor = self.torch.tensor([value], dtype=self.torch.float64)
         self.dist.all_reduce(tensor, self.dist.ReduceOp.MAX, group=self.ours)
         return tensor.item()
 
     def measure(self, mine, theirs):
-        """(median seconds on entrain, on gloo or None)"""
+        """Returns (median seconds on entrain, on gloo or None)."""
         pair = [mine] + ([theirs] if supported(theirs) else [])
         cost = self.agree(sum(timed(call, 3) for call in pair) / len(pair))
         times = max(1, min(100, round(1e-3 / cost)))

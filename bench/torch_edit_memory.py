@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What entrain.torch.EDiT takes of memory beside FSDP2 alone: two replicas of two processes each, a GPT, AdamW.
+"""Measures the memory of entrain.torch.EDiT beside FSDP2 alone: two replicas of two processes each, a GPT, AdamW.
 
-    PYTHONPATH=python ENTRAIN_LIBRARY=build/dev/lib/api/libentrain.so \\
+    PYTHONPATH=python ENTRAIN_LIBRARY=build/dev/lib/api/libentrain.so \
       build/python/bin/python bench/torch_edit_memory.py --build build/dev [--width N] [--layers N]
 
-Each row is a run of its own. Resident memory of the rank that has most, above what it had before the model was made: between
-steps, and the peak of steps of which some exchange; and that peak above FSDP2's alone, in bytes for each element of the rank's
-part of the parameters."""
+Each row is a run of its own. The figures are resident memory of the rank that has most, minus its memory before the
+model was made: between steps, and the peak of steps of which some exchange. The last figure is that peak minus
+FSDP2's alone, in bytes per element of the rank's part of the parameters."""
 import argparse
 import importlib.util
 import json
@@ -38,7 +38,7 @@ RUNS = {
 
 
 def status(name):
-    """Bytes, of /proc/self/status."""
+    """Returns a value of /proc/self/status in bytes."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return 1024 * int(line.split()[1])

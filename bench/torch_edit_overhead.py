@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What entrain.torch.EDiT costs a step in which nothing is exchanged: steps of a small GPT with and without it, in turn.
+"""Measures the overhead of entrain.torch.EDiT in a step without an exchange: steps of a small GPT with and without
+it, in alternation.
 
     PYTHONPATH=python ENTRAIN_LIBRARY=... python3 bench/torch_edit_overhead.py [--rounds N] [--steps N]
 
-One process; two replicas' worth of everything but the exchange happens in a process of one as well: hooks, begin_forward,
-gradient_scope, end_step. Prints medians and quartiles of the ratios of rounds that follow one another."""
+Runs one process. Everything but the exchange happens in a single process too: hooks, begin_forward, gradient_scope,
+end_step. Prints medians and quartiles of the ratios of consecutive rounds."""
 import argparse
 import importlib.util
 import pathlib

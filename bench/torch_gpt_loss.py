@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Losses of entrain.torch beside those of entrain-train: the same model, initial weights, batches, learning rates and method.
+"""Compares losses of entrain.torch and entrain-train: the same model, initial weights, batches, learning rates and
+method.
 
-    PYTHONPATH=python ENTRAIN_LIBRARY=build/dev/lib/api/libentrain.so \\
+    PYTHONPATH=python ENTRAIN_LIBRARY=build/dev/lib/api/libentrain.so \
       build/python/bin/python bench/torch_gpt_loss.py --build build/dev --method edit --steps 500 [--shard 2] [--out DIR]
 
-Trains four ranks with entrain-train, then four with PyTorch, and prints both validation losses, their ratio, and how far the
-training losses of equal steps are apart. --shard 2: two replicas of two ranks, which fully_shard shards. The trainer's weights and
-batches are functions of the seed alone (examples/trainer/model.cc, data.cc), which this file computes anew."""
+Trains four ranks with entrain-train, then four with PyTorch, and prints both validation losses, their ratio, and the
+largest difference of training losses at equal steps. --shard 2: two replicas of two ranks, which fully_shard shards.
+The trainer's weights and batches are functions of the seed alone (examples/trainer/model.cc, data.cc), and this file
+computes them again."""
 import argparse
 import gzip
 import json
@@ -31,7 +33,7 @@ VOCABULARY = 256
 # ---- examples/trainer/random.h -----------------------------------------------------------------------------------------
 
 def mix(a, b):
-    """SplitMix64's finaliser of two numbers; arrays of uint64 go, too."""
+    """Returns SplitMix64's finaliser of two numbers, which may also be arrays of uint64."""
     with np.errstate(over="ignore"):
         z = np.uint64(a) + np.uint64(0x9E3779B97F4A7C15) * (np.uint64(b) + np.uint64(1))
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -115,7 +117,7 @@ class GPT(nn.Module):
         self.last.head.weight.copy_(Random(mix(seed, len(self.blocks) + 1)).normal(0.1 * by_width, *self.last.head.weight.shape))
 
     def layers(self):
-        """What the trainer exchanges together."""
+        """The groups of parameters that the trainer exchanges together."""
         return [self.embed, *self.blocks, self.last]
 
     def forward(self, tokens):
@@ -142,12 +144,12 @@ class Text:
         return torch.from_numpy(np.stack([self.bytes[at:at + self.length + 1] for at in places]).astype(np.int64))
 
     def draw(self, rank, number, rows):
-        """Batch `number` of `rank`."""
+        """Returns batch `number` of `rank`."""
         random = Random(mix(mix(self.seed, rank), number))
         return self._windows((random.next(rows) % np.uint64(self.training - self.length)).tolist())
 
     def validation(self, first, rows, windows):
-        """Windows first .. first + rows - 1 of `windows` that are spread over the validation part."""
+        """Returns windows first .. first + rows - 1 of `windows` windows that are spread over the validation part."""
         room = len(self.bytes) - self.training - self.length - 1
         return self._windows([self.training + (room * (i % windows) // (windows - 1) if windows > 1 else 0)
                               for i in range(first, first + rows)])
@@ -163,7 +165,7 @@ def learning_rate(args, step):
 
 
 def options_of(args):
-    """Of the method, as entrain-train sets them; and its flags for the same."""
+    """Returns the options of the method as entrain-train sets them, and its flags for the same options."""
     options = dict(local_sgd_warmup_steps=args.warmup, outer_optimizer="sgd", outer_nesterov=True, outer_lr=args.outer_lr,
                    outer_momentum=args.outer_momentum, reducer="linear", pseudo_gradnorm_reduce=True, clip_pseudo_grad=10.0,
                    skip_anomaly=True)
@@ -179,7 +181,7 @@ def options_of(args):
 
 
 def train(args):
-    """One rank; rank 0 writes what has come of it to args.out."""
+    """Trains on one rank. Rank 0 writes the result to args.out."""
     torch.set_num_threads(1)
     comm = entrain.Comm.from_env()
     text = Text(args.data, args.length, args.seed)
@@ -241,7 +243,8 @@ def run(command, seconds):
 
 
 def compare(args, out, seconds):
-    """Trains with both, each within so many seconds; returns what each has, with "losses" by replica and step."""
+    """Trains with both programs, each for at most this many seconds. Returns the results of each, with "losses" by
+    replica and step."""
     build = pathlib.Path(args.build)
     launch = [build / "tools/entrain-run", "-n", args.ranks, "--"]
     run([*launch, build / "examples/trainer/entrain-train", "--method", args.method, "--data", args.data,

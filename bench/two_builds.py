@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Two builds of entrain-perf in alternation on the same cores: how many times as long the second takes.
+"""Compares two builds of entrain-perf in alternation on the same cores: the ratio of the second's times to the
+first's.
 
   bench/two_builds.py OLD NEW [--rounds 9] [--collectives ...] [--op sum] [--transports shm,tcp] [--ranks 2,4] [--factor 16]
 
-OLD, NEW: build folders, e.g. of a worktree of an earlier commit and of this one, both of the preset release. In every
-round each collective is measured by both, in turns the one or the other first. A cell is a transport, a number of ranks,
-a collective and a size; its ratio is that of the medians over the rounds. Prints the medians, 90th percentiles and
-largest of the ratios, for each transport and number of ranks and for each collective, and the cells that are slowest.
-A cell of under 5 us on two cores varies by a fifth from run to run: look at it alone before believing it.
-"""
+OLD, NEW: build folders, for example of a worktree of an earlier commit and of this one, both of the preset release.
+In every round both measure each collective, in alternating order. A cell is a transport, a number of ranks, a
+collective and a size. Its ratio is that of the medians over the rounds. Prints the medians, 90th percentiles and
+largest of the ratios, for each transport and number of ranks and for each collective, and the slowest cells. A cell
+of under 5 us on two cores varies by a fifth from run to run: measure it alone before you trust it."""
 
 import argparse
 import collections
@@ -23,7 +23,7 @@ COLLECTIVES = "all_reduce,reduce_scatter,all_gather,broadcast,reduce,gather,scat
 
 
 def measure(build, collective, ranks, transport, options):
-    """Median times by size, in microseconds."""
+    """Returns median times by size, in microseconds."""
     with tempfile.NamedTemporaryFile() as out:
         command = [os.path.join(build, "tools/entrain-perf"), collective, "-n", ranks, "--transport", transport,
                    "--min-bytes", "8", "--max-bytes", options.max_bytes, "--factor", options.factor,

@@ -67,7 +67,7 @@ def declarations_of(text):
 
 
 def join(lines):
-    """One declaration a line: the lines of a struct or an enumeration come together."""
+    """Returns one declaration per line. Joins the lines of a struct or an enumeration."""
     out, depth = [], 0
     for line in lines:
         if depth or (out and line.startswith(";")) or (out and out[-1].endswith("}") and not out[-1].endswith(";")):
@@ -101,7 +101,7 @@ OBJECTS = {"edit": ("edit_option_list.h", "EditOptions"), "acco": ("acco_option_
 
 
 def split(text):
-    """The arguments in `text`, which commas separate."""
+    """Returns the arguments in `text`, which commas separate."""
     out, depth, quoted = [""], 0, False
     for char in text:
         quoted ^= char == '"'
