@@ -41,7 +41,7 @@ from runs import (  # noqa: E402
 
 
 def program(build):
-    """The version, and what tells one build from another."""
+    """Returns the version, and a text that differs between builds."""
     hashed = hashlib.sha256()
     for file in [build / LAUNCHER, build / TRAINER, build / "lib/api/libentrain.so"]:
         hashed.update(file.read_bytes())
@@ -55,14 +55,14 @@ def reason_of(failed):
 
 
 def besides(plan, programs):
-    """What results depend on besides flags, as words."""
+    """Returns the inputs besides flags on which results depend, as words."""
     text = hashlib.sha256(plan.args.data.read_bytes()).hexdigest()[:12]
     words = [f"{key}={value}" for key, value in sorted(plan.environment().items())]
     return [*words, f"text={text}", f"programs={programs}"]
 
 
 class Progress:
-    """A bar on a terminal, which Debian's python3-tqdm draws; otherwise the lines of `runs`."""
+    """A bar on a terminal, which Debian's python3-tqdm draws. Otherwise the lines of `runs`."""
 
     def __init__(self, runs, missing):
         self.bar = None
@@ -87,8 +87,8 @@ class Progress:
 
 
 def make_all(plan, wanted, programs):
-    """Fills in summaries and reasons; takes out of `wanted` what is of a rate that is not the best.
-    How many runs were left for another call."""
+    """Fills in summaries and reasons. Removes from `wanted` the runs whose rate is not the best.
+    Returns how many runs were left for another call."""
     args = argparse.Namespace(**{**vars(plan.args), "out": plan.args.out / "runs"})
     args.out.mkdir(exist_ok=True)
     runs = Runs(args, len(wanted))
@@ -116,7 +116,7 @@ def make_all(plan, wanted, programs):
 
 
 def make(runs, run, plan, words, longest, progress):
-    """longest: by rank count, what a run has taken so far at most."""
+    """longest: by rank count, the longest time of a run so far."""
     expected_s = longest.get(run.ranks, 10.0)
     environment = plan.environment()
     try:
@@ -129,7 +129,7 @@ def make(runs, run, plan, words, longest, progress):
 
 
 def targets(args, wanted, tune):
-    """The loss that time is measured to, by rank count."""
+    """Returns the loss to which time is measured, by rank count."""
     found = {}
     for ranks in dict.fromkeys(run.ranks for run in wanted):
         best = tables.entries([run for run in wanted if run.ranks == ranks], tune)
@@ -164,7 +164,7 @@ def write_csv(args, wanted, target):
 
 
 def about(plan, wanted, programs):
-    """What the report says of itself: [(what, text)]."""
+    """Returns the report's facts about itself: [(topic, text)]."""
     args = plan.args
     environment = [f"{key}={value}" for key, value in sorted(plan.environment().items())]
     sleeps = [word for flag in CONDITIONS for word in given(args, flag)]
@@ -193,7 +193,7 @@ def about(plan, wanted, programs):
 
 
 def command(words):
-    """As it was called, but for what says how much of it to do at once."""
+    """Returns the command as it was called, without the flags that limit the work of one call."""
     kept = list(words)
     if "--tables" in kept:
         kept.remove("--tables")

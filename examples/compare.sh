@@ -1,7 +1,7 @@
 #!/bin/sh
-# Methods of entrain-train x optimizers x seeds at equal tokens, and one report of them: a page with pictures, and the
-# numbers as CSV. Installs and builds what is missing, then runs compare.py with the arguments given here; --help has
-# them. Runs that are there already, of the same flags, text and programs, are not made again.
+# Runs methods of entrain-train x optimizers x seeds at equal tokens, and makes one report of them: a page with pictures,
+# and the numbers as CSV. Installs and builds missing parts, then runs compare.py with the arguments given here; --help
+# describes them. Existing runs of the same flags, text and programs are not made again.
 set -eu
 top=$(dirname "$0")/..
 

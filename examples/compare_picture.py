@@ -1,5 +1,5 @@
-"""The pictures of compare.py's report, as SVG to be put into a page: no fonts, no addresses. Text
-and axes have the colour of the text around, so they are read in light and in dark."""
+"""Draws the pictures of compare.py's report, as SVG for a page: no fonts, no addresses. Text and
+axes have the colour of the surrounding text, so they are readable in light and in dark mode."""
 
 import io
 import math
@@ -43,7 +43,7 @@ def dash(entry):
 
 
 def svg(figure, name):
-    """The figure as an element of a page. Names within are made unique by `name`."""
+    """Returns the figure as an element of a page. `name` makes the names within it unique."""
     text = io.StringIO()
     plain = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(text, format="svg", metadata=plain)
@@ -60,12 +60,12 @@ def svg(figure, name):
 
 
 def figure(names):
-    """One axis, with room beside it for so many names."""
+    """Makes a figure with one axis, and room beside it for `names` names."""
     return plt.subplots(figsize=(6.4, max(4.2, 1.0 + 0.22 * names)), layout="constrained")
 
 
 def token_scale(lines):
-    """What tokens are divided by, and the axis's name. lines: [(entry, [(tokens, ...), ...])]"""
+    """Returns the divisor of tokens, and the axis's name. lines: [(entry, [(tokens, ...), ...])]."""
     most = max(line[-1][0] for _, line in lines)
     if most > 5e5:
         return 1e6, "tokens, millions"
@@ -73,8 +73,8 @@ def token_scale(lines):
 
 
 def apart(wanted, least, low, high):
-    """Places near the wanted ones, in their order, no two nearer than `least`, all in [low, high]
-    if there is room."""
+    """Returns places near the wanted ones, in their order, at least `least` apart, all in [low,
+    high] if there is room."""
     least = min(least, (high - low) / max(1, len(wanted) - 1))
     order = sorted(range(len(wanted)), key=lambda at: wanted[at])
     places = list(wanted)
@@ -94,7 +94,8 @@ def apart(wanted, least, low, high):
 
 
 def name_ends(axis, ends):
-    """ends: [(entry, y)]: the entry's name right of the axis, beside where its line ends."""
+    """ends: [(entry, y)]. Writes the entry's name to the right of the axis, beside the end of its
+    line."""
     low, high = axis.get_ylim()
     places = apart([y for _, y in ends], (high - low) * 0.052, low, high)
     for (entry, y), place in zip(ends, places):
@@ -117,7 +118,7 @@ def name_ends(axis, ends):
 
 
 def draw_band(axis, entry, line, scale=1.0):
-    """line: [(x, mean, deviation)]"""
+    """line: [(x, mean, deviation)]."""
     x = [at / scale for at, _, _ in line]
     axis.plot(
         x, [mean for _, mean, _ in line], color=colour(entry), linestyle=dash(entry), linewidth=1.5
@@ -134,7 +135,8 @@ def draw_band(axis, entry, line, scale=1.0):
 
 
 def loss_limits(lines):
-    """Room for the later seven eighths of the curves: at the start they fall from far above."""
+    """Returns limits with room for the last seven eighths of the curves, since at the start they
+    fall from far above."""
     low = min(mean - wide for line in lines for _, mean, wide in line)
     high = max(line[len(line) // 8][1] for line in lines)
     room = max(0.04 * (high - low), 1e-3)
@@ -142,7 +144,7 @@ def loss_limits(lines):
 
 
 def losses(entries, key, name):
-    """Training loss over tokens or over seconds."""
+    """Draws training loss over tokens or over seconds."""
     lines = [(entry, tables.mean_curve(entry, key)) for entry in entries]
     lines = [(entry, line) for entry, line in lines if line and all(map(math.isfinite, line[-1]))]
     if not lines:
@@ -168,7 +170,7 @@ def losses(entries, key, name):
 
 
 def differences(entries, base, name):
-    """Loss above that of `base` at the same tokens."""
+    """Draws the difference to the loss of `base` at equal tokens."""
     lines = [(entry, tables.difference(entry, base)) for entry in entries]
     lines = [(entry, line) for entry, line in lines if line and all(map(math.isfinite, line[-1]))]
     if len(lines) < 2:
@@ -192,7 +194,7 @@ def differences(entries, base, name):
 
 
 def logarithmic(axis):
-    """Ticks at 1, 2 and 5 times powers of ten, as plain numbers."""
+    """Sets ticks at 1, 2 and 5 times powers of ten, as plain numbers."""
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -200,7 +202,7 @@ def logarithmic(axis):
 
 
 def trade(entries, name):
-    """Validation loss over bytes per token."""
+    """Draws validation loss over bytes per token."""
     points = []
     for entry in entries:
         sent = tables.spread(entry.values(lambda run: tables.costs(run, None)["bytes_per_token"]))
@@ -225,7 +227,8 @@ def trade(entries, name):
 
 
 def dots(entries, measures, name):
-    """A panel a measure: a dot a seed, a stroke at their mean, entries from top to bottom."""
+    """Draws one panel per measure: a dot per seed, a stroke at their mean, entries from top to
+    bottom."""
     columns = 4
     rows = -(-len(measures) // columns)
     with plt.rc_context({**STYLE, "svg.hashsalt": name}):

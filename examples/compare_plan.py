@@ -1,4 +1,5 @@
-"""What compare.py is asked for, checked: which runs, with which flags of entrain-train."""
+"""Checks the arguments of compare.py, and derives from them the runs and their flags of
+entrain-train."""
 
 import os
 import re
@@ -31,7 +32,7 @@ class BadUsage(Exception):
 
 
 def split_flags(text, argument):
-    """Words of entrain-train's command line as {flag: [flag and its values]}."""
+    """Returns the words of entrain-train's command line as {flag: [flag and its values]}."""
     found, name = {}, None
     for word in shlex.split(text) if isinstance(text, str) else text:
         if word.startswith("--"):
@@ -47,7 +48,7 @@ def split_flags(text, argument):
 
 
 def known(build):
-    """Methods and optimizers of the program, from its own help."""
+    """Returns the methods and optimizers of the program, from its own help."""
     said = subprocess.run(
         [build / TRAINER, "--help"], capture_output=True, text=True, timeout=60, check=False
     ).stdout
@@ -59,7 +60,7 @@ def known(build):
 
 
 def base_of(optimizer):
-    """The optimizer itself, and what --wsam is, if anything."""
+    """Returns the optimizer itself, and the value of --wsam, if any."""
     base, plus, ending = optimizer.partition("+")
     return base, WSAM.get(plus + ending)
 
@@ -81,7 +82,7 @@ def whole(argument, text):
 
 
 def named_flags(argument, given, listed):
-    """["NAME,NAME=FLAGS", ...] as {name: {flag: words}}."""
+    """Converts ["NAME,NAME=FLAGS", ...] to {name: {flag: words}}."""
     found = {}
     for text in given:
         left, equals, flags = text.partition("=")
@@ -95,7 +96,7 @@ def named_flags(argument, given, listed):
 
 
 def variants(given, methods):
-    """["NAME=METHOD FLAGS", ...] as {name: (method, {flag: words})}."""
+    """Converts ["NAME=METHOD FLAGS", ...] to {name: (method, {flag: words})}."""
     found = {}
     for text in given:
         name, equals, rest = text.partition("=")
@@ -111,7 +112,8 @@ def variants(given, methods):
 
 
 def rates_of(text, methods, optimizers):
-    """ "0.01", "NAME=1e-3:2e-3,..." as {name: [rate, ...]}; the name "" is everything else's."""
+    """Converts "0.01", "NAME=1e-3:2e-3,..." to {name: [rate, ...]}. The name "" has the rates of
+    all others."""
     found = {}
     for part in text.split(",") if text else []:
         name, _, values = part.rpartition("=")
@@ -139,7 +141,8 @@ def given(args, flag):
 
 
 class Plan:
-    """What is asked for, checked: the runs, and what their results depend on besides flags."""
+    """The checked arguments: the runs, and the inputs besides flags on which their results
+    depend."""
 
     def __init__(self, args, flags):
         self.args = args
@@ -200,7 +203,8 @@ class Plan:
         return words + [word for own in chosen.values() for word in own]
 
     def runs(self):
-        """A seed of all before the next one: whatever a machine does meanwhile, it does to all."""
+        """Returns one seed of every entry before the next seed, so that other load on the machine
+        affects all entries alike."""
         return [
             tables.Run(
                 f"n{ranks}-{method}-{optimizer}{f'-lr{rate}' if rate else ''}-seed{seed}",
@@ -217,6 +221,6 @@ class Plan:
         ]
 
     def environment(self):
-        """Settings of the library that the ranks will see."""
+        """Returns the settings of the library that the ranks will see."""
         found = {key: value for key, value in os.environ.items() if key.startswith("ENTRAIN_")}
         return found | ({"ENTRAIN_FAULT": self.args.fault} if self.args.fault else {})

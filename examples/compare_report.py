@@ -1,4 +1,5 @@
-"""The page that compare.py makes: one file, pictures within, nothing loaded from elsewhere."""
+"""Makes the page of compare.py: one file with its pictures inside, which loads nothing from
+elsewhere."""
 
 import html
 import math
@@ -66,7 +67,7 @@ cluster.</li>
 
 
 def table(rows, kind=""):
-    """Rows of text cells, the first one headings."""
+    """Makes a table from rows of text cells. The first row has the headings."""
     head, *body = rows
     out = "<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>\n"
     for row in body:
@@ -84,7 +85,7 @@ def shown(mean, deviation=0.0, digits=1, absent=""):
 
 
 def digits_for(mean):
-    """So many that there are three figures."""
+    """Returns as many digits as make three figures."""
     if not mean or not math.isfinite(mean):
         return 0
     return max(0, 2 - math.floor(math.log10(abs(mean))))
@@ -108,7 +109,7 @@ def of_costs(key, target, scale=1.0):
 
 @dataclass(frozen=True)
 class Measure:
-    """Something told about every run besides losses: a column, a panel of dots."""
+    """A figure of every run besides losses: a column, and a panel of dots."""
 
     heading: str
     of: Callable  # maps a run to a number, or None
@@ -134,7 +135,7 @@ def measures(runs, target):
 
 
 def overview(entries, kinds):
-    """The table of a rank count, the lowest validation loss first."""
+    """Returns the table of a rank count, the lowest validation loss first."""
     base = entries[0]
     rates = any(run.rate for entry in entries for run in entry.runs)
     head = ["", "lr"] if rates else [""]
@@ -222,9 +223,9 @@ def every_run(runs):
 
 
 def page(runs, about, target, asked, tune=None):
-    """runs: all that were asked for, made or not; about: [(what, text)]; target: by rank count, the
-    training loss that time is measured to, which the caller asked for or not;
-    tune: how many seeds chose the learning rates, or None: all."""
+    """runs: all runs of the plan, made or not; about: [(topic, text)]; target: by rank count, the
+    training loss to which time is measured, chosen by the caller or not; tune: how many seeds
+    chose the learning rates, or None: all."""
     body = table([["", ""]] + [[what, text] for what, text in about], "words about")
     left = sum(run.status() == "not made" for run in runs)
     if left:

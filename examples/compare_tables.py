@@ -1,4 +1,4 @@
-"""What compare.py makes of finished runs: pure functions from summaries and records to numbers."""
+"""Turns finished runs of compare.py into numbers: pure functions on summaries and records."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ BINS = 48  # points of a curve: a step's loss is the mean over few batches, so e
 
 @dataclass
 class Run:
-    """One seed. Without a summary it is not made; with a reason it has failed."""
+    """One seed. A run without a summary is missing; a run with a reason has failed."""
 
     name: str
     ranks: int
@@ -36,12 +36,12 @@ class Point:
 
 
 def number(value):
-    """JSON has no NaN: what is no number is null there."""
+    """Returns the number. JSON has no NaN: null stands for it."""
     return math.nan if value is None else value
 
 
 def curve(records, bins=BINS):
-    """The records of all replicas in `bins` parts of equally many tokens, a point each."""
+    """Returns the records of all replicas in `bins` parts of equally many tokens, one point each."""
     total = max(record["tokens"] for record in records)
     bins = min(bins, len({record["step"] for record in records}))
     parts = [[] for _ in range(bins)]
@@ -60,8 +60,8 @@ def curve(records, bins=BINS):
 
 
 def seconds_to(points, loss):
-    """When a curve first comes down to `loss`, on the straight line between two points; None if it
-    never does."""
+    """Returns when a curve first reaches `loss`, on the straight line between two points, or None
+    if it never does."""
     before = None
     for point in points:
         if point.loss <= loss:
@@ -74,13 +74,15 @@ def seconds_to(points, loss):
 
 
 def usual_target(runs):
-    """The highest loss at which any of these runs ends: the lowest that all of them reach."""
+    """Returns the highest loss at which any of these runs ends: the lowest loss that all of them
+    reach."""
     ends = [run.points[-1].loss for run in runs if run.points]
     return max((end for end in ends if math.isfinite(end)), default=None)
 
 
 def costs(run, target):
-    """What a run's summary and curve say besides losses. Bytes are those of all ranks."""
+    """Returns the figures of a run's summary and curve besides losses. Bytes are those of all
+    ranks."""
     summary = run.summary
     sent = summary["bytes_sent_shard"] + summary["bytes_sent_sync"]
     return {
@@ -91,8 +93,8 @@ def costs(run, target):
 
 
 def spread(values):
-    """Mean and standard deviation; that of a single value is 0. (None, None) of nothing, or when a
-    value is missing."""
+    """Returns mean and standard deviation, which is 0 for a single value. (None, None) if there
+    are no values, or one is missing."""
     if not values or None in values:
         return None, None
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
@@ -100,7 +102,7 @@ def spread(values):
 
 @dataclass
 class Entry:
-    """A method with an optimizer on some ranks, at its best learning rate: a row, a curve."""
+    """A method with an optimizer on some ranks, at its best learning rate: one row, one curve."""
 
     label: str
     runs: list  # the runs of that rate that exist
@@ -116,13 +118,14 @@ class Entry:
 
 
 def ascending(value):
-    """A key that puts numbers before what is none."""
+    """A sort key that puts numbers before missing values."""
     return (value is None or not math.isfinite(value), value or 0.0)
 
 
 def tried(runs, tune=None):
-    """{rate: mean validation loss} of runs of one method and optimizer, over the first `tune`
-    seeds, or over all. A rate counts only when it has as many of these as the one with the most."""
+    """Returns {rate: mean validation loss} of the runs of one method and optimizer, over the
+    first `tune` seeds, or over all. Only rates count that have as many of these seeds as the rate
+    with the most."""
     by_rate = {}
     for run in runs:
         if run.summary and (tune is None or run.seed <= tune):
@@ -140,8 +143,8 @@ def alike(run):
 
 
 def tuned_away(run, runs, tune):
-    """Whether this run of a seed after the first `tune` is of a rate that these found not to be the
-    best; None while there is none of them."""
+    """Returns whether this run, of a seed after the first `tune`, has a rate that the first seeds
+    did not find to be the best. None while no rate is complete."""
     if tune is None or run.seed <= tune:
         return False
     means = tried([other for other in runs if alike(other) == alike(run)], tune)
@@ -149,8 +152,9 @@ def tuned_away(run, runs, tune):
 
 
 def entries(runs, tune=None):
-    """Of the runs of one rank count, in the order in which they were asked for. A colour is a
-    method's and dashes are an optimizer's, where there are several of both."""
+    """Returns the entries of one rank count, in the order in which the user named them. If there
+    are several methods and several optimizers, the colour shows the method, and the dashes show
+    the optimizer."""
     methods = list(dict.fromkeys(run.method for run in runs))
     optimizers = list(dict.fromkeys(run.optimizer for run in runs))
     both = len(methods) > 1 and len(optimizers) > 1
@@ -170,9 +174,9 @@ def entries(runs, tune=None):
 
 
 def difference(entry, base):
-    """How far `entry`'s loss is above that of `base`, seed by seed at the same tokens: [(tokens,
-    mean, deviation)]. Seeds differ by far more than methods do. Empty where nothing can be paired.
-    """
+    """Returns how far `entry`'s loss is above that of `base`, seed by seed at equal tokens:
+    [(tokens, mean, deviation)]. Seeds differ by far more than methods do. Empty if nothing can be
+    paired."""
     others = {run.seed: run.points for run in base.runs}
     pairs = [(run.points, others[run.seed]) for run in entry.runs if run.seed in others]
     if not pairs or len({len(points) for pair in pairs for points in pair}) != 1:
@@ -187,7 +191,8 @@ def difference(entry, base):
 
 
 def mean_curve(entry, key):
-    """[(mean of `key`, mean loss, deviation of the loss)] over the seeds; key: tokens, seconds."""
+    """Returns [(mean of `key`, mean loss, deviation of the loss)] over the seeds; key: tokens,
+    seconds."""
     points = [run.points for run in entry.runs]
     if len({len(one) for one in points}) != 1:  # a part without records is shown only if the report is complete
         return []

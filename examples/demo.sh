@@ -1,6 +1,6 @@
 #!/bin/sh
 # Four processes learn English from a dictionary: two replicas of two ranks each, once with EDiT and once with
-# synchronous data parallel training (ddp) on the same number of bytes. Installs and builds what is missing.
+# synchronous data parallel training (ddp) on the same number of bytes. Installs and builds missing parts.
 #
 #   examples/demo.sh [--data FILE] [--steps N] [--retrain]
 #

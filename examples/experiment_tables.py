@@ -1,7 +1,8 @@
-"""What time_experiments.py and optimizers.py make of finished runs: pure functions from summaries
-and step losses to tables; and tables as text.
+"""Turns finished runs of time_experiments.py and optimizers.py into tables: pure functions on
+summaries and step losses. Also prints tables as text.
 
-A table is a list of rows, each a list of cells that are text; the first row has the headings."""
+A table is a list of rows. A row is a list of cells, which are texts. The first row has the
+headings."""
 
 import functools
 import random
@@ -9,7 +10,8 @@ import statistics
 
 
 def markdown(rows):
-    """The table as Markdown: first column to the left, the others to the right."""
+    """Returns the table as Markdown, with the first column to the left and the others to the
+    right."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|---|" + "---:|" * (len(rows[0]) - 1))
     return "\n".join(lines) + "\n"
@@ -24,10 +26,9 @@ def percent(value):
 
 @functools.cache
 def predict(method, straggler, ratio, replicas=4, interval=16, rounds=1500, seed=1):
-    """Share of ideal throughput with a step of 1 and a delay of `ratio`, by Monte-Carlo, for
-    exchanges that take no time. ddp meets at every step, edit after `interval` steps, a-edit at the
-    first step that ends when `interval` has passed.
-    """
+    """Returns the share of ideal throughput with a step of 1 and a delay of `ratio`, by
+    Monte-Carlo, for exchanges that take no time. ddp meets at every step, edit after `interval`
+    steps, a-edit at the first step that ends after `interval` has passed."""
     draw = random.Random(seed)
     late = [[] for _ in range(replicas)]  # by replica: whether each of its steps is delayed
 
@@ -57,7 +58,7 @@ def predict(method, straggler, ratio, replicas=4, interval=16, rounds=1500, seed
 
 
 def share_of_ideal(summary, step_ms):
-    """Tokens per second over those of replicas that never wait and are never late."""
+    """Returns tokens per second, relative to replicas that never wait and are never late."""
     tokens_a_step = (
         summary["tokens"] / sum(summary["replica_steps"]) * len(summary["replica_steps"])
     )
@@ -93,9 +94,9 @@ def check_params(summary, params):
 
 
 def channel(summary, microbatch_ms, params):
-    """{"share": gradients a second over those of replicas that compute and never wait, "waited":
-    share of its time that each did}, of a run by a gradient channel whose micro-batches are padded
-    to so long."""
+    """Returns {"share": gradients per second, relative to replicas that compute and never wait,
+    "waited": the share of its time that each replica waited}, for a run by a gradient channel
+    whose micro-batches are padded to `microbatch_ms`."""
     check_params(summary, params)
     replicas = len(summary["replica_microbatches"])
     made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
@@ -106,9 +107,9 @@ def channel(summary, microbatch_ms, params):
 
 
 def slow(results, slowness, replicas):
-    """results: [(method, exchange over micro-batch, `channel` of it)]. "Without losses": zero1
-    computes, then exchanges, and waits for the slow replica; acco hides the exchange, and the
-    others put more into a round."""
+    """results: [(method, exchange over micro-batch, `channel` of it)]. "Without losses" means:
+    zero1 computes, then exchanges, and waits for the slow replica; acco hides the exchange, and
+    the faster ranks put more into a round."""
     rows = [["exchange / micro-batch", "method", "share of computing alone", "without losses"]]
     rows[0] += ["of that", "waited, by replica"]
     for method, exchange, found in results:
@@ -126,14 +127,14 @@ def updates_a_second(summary):
 
 
 def microbatches(summary):
-    """Of a rank in an update."""
+    """Returns the micro-batches of a rank in an update."""
     made = sum(summary["replica_microbatches"]) - summary["dropped_microbatches"]
     return made / len(summary["replica_microbatches"]) / summary["steps"]
 
 
 def updates_to_a_loss(curves):
-    """curves: {method: {seed: [mean training loss of a block of steps]}}. {method: mean number of
-    blocks until the loss stays at or below the highest at which a run ends}."""
+    """curves: {method: {seed: [mean training loss of a block of steps]}}. Returns {method: mean
+    number of blocks until the loss stays at or below the highest loss at which a run ends}."""
     ends = [losses[-1] for seeds in curves.values() for losses in seeds.values()]
     if not ends:
         return {}
@@ -148,14 +149,14 @@ def updates_to_a_loss(curves):
 
 
 def ideal_speed(exchange):
-    """acco's updates a second over zero1's, of two micro-batches each, where nothing is lost: acco
-    exchanges in each of two rounds, behind a micro-batch, zero1 once, in front of the next."""
+    """Returns acco's updates per second over zero1's, of two micro-batches each, without losses:
+    acco exchanges in each of two rounds, behind a micro-batch; zero1 once, before the next one."""
     return (2 + exchange) / (2 * max(1, exchange))
 
 
 def ratio(results, updates):
-    """results: {exchange over micro-batch: {method: [summary of each pass]}}; updates: those that
-    zero1 and acco need to reach a loss."""
+    """results: {exchange over micro-batch: {method: [summary of each pass]}}; updates: the
+    numbers that zero1 and acco need to reach a loss."""
     head = ["exchange / micro-batch", "ddp", "zero1", "acco", "acco / zero1", "without losses"]
     head += ["time to a loss, acco / zero1", "acco-free", "its micro-batches an update"]
     rows = [head + ["waited: zero1", "acco", "acco-free"]]
@@ -179,7 +180,7 @@ def ratio(results, updates):
 
 
 def from_to(values, digits):
-    """The mean, and the least and the largest of several."""
+    """Returns the mean, and the least and the greatest of several values."""
     text = f"{statistics.mean(values):.{digits}f}"
     if len(values) == 1:
         return text
@@ -196,7 +197,7 @@ def loss_or_infinity(summary):
 
 
 def mean_losses(records):
-    """{step: mean loss over the replicas}."""
+    """Returns {step: mean loss over the replicas}."""
     by_step = {}
     for record in records:
         by_step.setdefault(record["step"], []).append(record["loss"])
@@ -204,7 +205,8 @@ def mean_losses(records):
 
 
 def smooth_losses(records, window=WINDOW):
-    """[mean training loss of the last `window` steps, all replicas], from step `window` on."""
+    """Returns [mean training loss of the last `window` steps, all replicas], from step `window`
+    on."""
     by_step = mean_losses(records)
     losses = [by_step[step] for step in sorted(by_step)]
     ends = range(window, len(losses) + 1)
@@ -212,8 +214,8 @@ def smooth_losses(records, window=WINDOW):
 
 
 def reaches(records, target, window=WINDOW):
-    """The step from which on the smoothed training loss is `target` or less; None: it is not, at
-    the end."""
+    """Returns the step from which on the smoothed training loss is at most `target`, or None if
+    it is above at the end."""
     losses = smooth_losses(records, window)
     above = [number for number, loss in enumerate(losses) if loss > target]
     after = above[-1] + 1 if above else 0
@@ -229,9 +231,9 @@ def mean_or_infinity(losses):
 
 
 def optimizers(results, rhos):
-    """results: of each optimizer "name", "steps", "gradients", "rate", "losses" (validation losses
-    of all seeds at half its rate, at it and at twice it), "summaries" and "records" of each seed at
-    its rate. The first is what the others are compared with, seed by seed."""
+    """results: for each optimizer "name", "steps", "gradients", "rate", "losses" (validation
+    losses of all seeds at half its rate, at it and at twice it), "summaries" and "records" of
+    each seed at its rate. The others are compared with the first, seed by seed."""
     first = results[0]
     rows = [["", "steps", "gradients", "best lr", "at half of it", "validation loss"]]
     rows[0] += ["at twice it", f"against {first['name']}", "right", "training loss"]
@@ -257,8 +259,8 @@ def optimizers(results, rhos):
 
 
 def steps_to(targets, result):
-    """Two cells: after how many steps, and gradients, a result's training loss is each seed's
-    target."""
+    """Returns two cells: the steps, and the gradients, after which a result's training loss is
+    each seed's target."""
     steps = [reaches(records, target) for records, target in zip(result["records"], targets)]
     never = steps.count(None)
     if never > 0:
@@ -268,7 +270,8 @@ def steps_to(targets, result):
 
 
 def adaptive(records):
-    """A cell: AGD's mean share of elements on the adaptive branch, over all steps and seeds."""
+    """Returns a cell: AGD's mean share of elements on the adaptive branch, over all steps and
+    seeds."""
     key = "adaptive_share"
     shares = [record[key] for seed in records for record in seed if key in record]
     return f"{100 * statistics.mean(shares):.1f} %" if shares else ""

@@ -59,7 +59,7 @@ TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def kept_tables(folder=RESULTS):
-    """{name: Markdown} of the tables of the copy, and of compare.sh's report."""
+    """Returns {name: Markdown} of the tables of the copy, and of compare.sh's report."""
     runs = text_runs.KeptRuns(folder)
     found = {"methods": tables.markdown(loss_tables.methods(text_runs.rows_of(REPORT)))}
     for make in KEPT.values():
@@ -68,7 +68,7 @@ def kept_tables(folder=RESULTS):
 
 
 def with_tables(page, found):
-    """The page with its tables replaced. Throws KeyError for one that is not among them."""
+    """Returns the page with its tables replaced. Throws KeyError for a table that does not exist."""
     return TABLE.sub(lambda match: match[1] + found[match[2]] + match[3], page)
 
 

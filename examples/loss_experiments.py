@@ -1,8 +1,8 @@
-"""Experiments whose results are losses, which do not depend on how busy the machine is.
+"""Experiments whose results are losses, which do not depend on the load of the machine.
 
-Learning rates, and whatever else is searched for, are chosen by the validation loss of TUNING_SEED,
+Learning rates, and all other searched settings, are chosen by the validation loss of TUNING_SEED,
 which no result reports. Results are of other seeds, that is, of other starting weights and other
-batches; all differences are between runs of the same seed. The validation text is one for all."""
+batches. All differences are between runs of one seed. All runs share one validation text."""
 
 import loss_tables as tables
 from runs import DEBUG
@@ -16,7 +16,7 @@ INTERVAL, INTERVALS = 16, (8, 16, 32, 64)
 
 
 def val_losses(runs, name, flags, seeds, **how):
-    """{seed: validation loss} of the runs that are there."""
+    """Returns {seed: validation loss} of the runs that exist."""
     found = {
         seed: runs.get(f"{name}-seed{seed}", f"{flags} --seed {seed}", **how) for seed in seeds
     }
@@ -28,8 +28,8 @@ def at_tuning_seed(runs, name, flags, **how):
 
 
 def tuned(loss_at):
-    """{rate: loss} of the middle three of RATES, and of more at the side where the best is the last
-    one; None while one is missing. loss_at gives a loss, or None."""
+    """Returns {rate: loss} of the middle three of RATES, and of further rates at the side where
+    the best is the last one, or None while one is missing. loss_at returns a loss, or None."""
     known, missing = {}, list(RATES[1:-1])
     while missing:
         known |= {rate: loss_at(rate) for rate in missing}
@@ -41,7 +41,7 @@ def tuned(loss_at):
 
 
 def best_rate(runs, name, flags, **how):
-    """None while a run is missing."""
+    """Returns None while a run is missing."""
     losses = tuned(
         lambda rate: at_tuning_seed(runs, f"{name}-lr{rate:g}", f"{flags} --lr {rate:g}", **how)
     )
@@ -60,14 +60,15 @@ def local(method, warmup, interval, outer=""):
 
 
 class Quality:
-    """The runs of ddp and of the local methods with the outer step that is the default, which
-    several experiments read."""
+    """The runs of ddp and of the local methods with the default outer step, which several
+    experiments read."""
 
     def __init__(self, runs):
         self.runs, self.ddp_rate, self.rates = runs, best_rate(runs, "ddp", "--method ddp"), {}
 
     def rate(self, warmup):
-        """The rate of all local methods with so many synchronous steps: edit's at INTERVAL."""
+        """Returns the rate of all local methods with this many synchronous steps: edit's rate at
+        INTERVAL."""
         if warmup not in self.rates:
             flags = local("edit", warmup, INTERVAL)
             self.rates[warmup] = best_rate(self.runs, f"edit-w{warmup}-h{INTERVAL}", flags)
@@ -92,7 +93,7 @@ class Quality:
         return val_losses(self.runs, name, flags, seeds, steps=steps)
 
     def parts(self, warmup, interval, seeds):
-        """What edit decided in these runs: [{of DECISION}]."""
+        """Returns edit's decisions in these runs: [{of DECISION}]."""
         name = self.name("edit", warmup, interval)
         return [one for seed in seeds for one in self.runs.decisions(f"{name}-seed{seed}")]
 
@@ -145,8 +146,8 @@ def outer_flags(rate, momentum, nesterov):
 
 
 class LongRise:
-    """ddp with the longer rise of the learning rate, at the best of the rates for it: what `Search`
-    tries for edit may help ddp, too."""
+    """ddp with the longer rise of the learning rate, at the best of its rates: the rise that
+    `Search` tries for edit may help ddp, too."""
 
     def __init__(self, runs):
         self.runs, flags = runs, f"--method ddp {LONG_RISE}"
@@ -163,8 +164,9 @@ class LongRise:
 
 
 class Search:
-    """For edit without synchronous steps: first the outer step, then at the best one the inner
-    learning rate, then with both a longer rise of it. All by TUNING_SEED."""
+    """Searches settings for edit without synchronous steps: first the outer step, then with the
+    best one the inner learning rate, then with both a longer rise of the rate. All by
+    TUNING_SEED."""
 
     def __init__(self, runs, rate):
         self.runs, self.best = runs, None
@@ -186,13 +188,13 @@ class Search:
         return at_tuning_seed(self.runs, *self.of(0, INTERVAL, extra, rate))
 
     def of(self, warmup, interval, extra, rate):
-        """Name and flags of a run."""
+        """Returns name and flags of a run."""
         slug = extra.replace("--", "").replace(" ", "-")
         name = f"gap-w{warmup}-h{interval}-{slug}-lr{rate:g}"
         return name, f"{local('edit', warmup, interval, extra)} --lr {rate:g}"
 
     def losses(self, warmup, interval, seeds, steps=STEPS):
-        """With the best setting."""
+        """Returns the losses with the best setting."""
         outer, rate, rise = self.best
         name, flags = self.of(warmup, interval, f"{outer} {rise}".strip(), rate)
         name += f"-steps{steps}" if steps != STEPS else ""
@@ -232,7 +234,7 @@ def gap(runs):
 
 
 def length(runs):
-    """More steps, without synchronous ones, with the rates that are best at STEPS."""
+    """More steps, without synchronous ones, at the rates that are best at STEPS."""
     made, search = searched(runs)
     if search is None:
         return {}
@@ -264,7 +266,7 @@ PARTS = {
 
 
 def variants():
-    """{label: flags}: all parts, none, all but one; and all with alpha's default."""
+    """Returns {label: flags}: all parts, none, all but one; and all with the default alpha."""
     names = list(PARTS)
     subsets = [names, [], *([one for one in names if one != left] for left in names)]
     found = {}
@@ -323,7 +325,7 @@ DELAYED = {
 
 
 def delayed_runs(runs, method):
-    """(learning rate, {seed: validation loss}, {seed: name of the run})."""
+    """Returns (learning rate, {seed: validation loss}, {seed: name of the run})."""
     flags, seeds = DELAYED[method]
     name = f"delay-{method.replace(' ', '-')}"
     rate = best_rate(runs, name, flags, steps=COMMITS)

@@ -1,6 +1,7 @@
-"""What loss_experiments.py makes of losses, curves and decisions: pure functions to tables.
+"""Turns losses, curves and decisions of loss_experiments.py into tables: pure functions.
 
-A table is a list of rows, each a list of cells that are text; the first row has the headings."""
+A table is a list of rows. A row is a list of cells, which are texts. The first row has the
+headings."""
 
 import statistics
 
@@ -46,7 +47,8 @@ def intervals(grid, ddp, warmups, lengths, steps):
 
 
 def acted(decisions):
-    """How often each part of the penalty acted. The clip is of a layer's mean: once an exchange."""
+    """Returns how often each part of the penalty acted. A clip is of a layer's mean, so it counts
+    once per exchange."""
     norms = [one["norm"] for one in decisions]
     weights = [one["weight"] for one in decisions if one["accepted"]]
     return {
@@ -99,8 +101,8 @@ def inner(losses):
 
 
 def gap(results, ddp, risen, steps):
-    """results: [(synchronous steps, H, {seed: loss} with the default, and with what was found)].
-    risen: those of ddp with the longer rise, which has a row."""
+    """results: [(synchronous steps, H, {seed: loss} with the default, and with the settings
+    found)]. risen: the losses of ddp with the longer rise, which has a row."""
     rows = [["synchronous steps", "H", "seeds", "default, against ddp [95 %]"]]
     rows[0] += ["found, against ddp [95 %]", "found, against default [95 %]"]
     rows[0].append("found, against ddp with the longer rise [95 %]")
@@ -114,7 +116,7 @@ def gap(results, ddp, risen, steps):
 
 
 def length(results):
-    """results: [(steps, {seed: loss} of ddp, of the default, of what was found)]."""
+    """results: [(steps, {seed: loss} of ddp, of the default, of the settings found)]."""
     rows = [["steps", "seeds", "ddp", "default, against ddp [95 %]", "found, against ddp [95 %]"]]
     for steps, ddp, before, after in results:
         cells = [str(steps), str(len(after)), spread(ddp)]
@@ -126,14 +128,14 @@ def length(results):
 
 
 def worst_excursion(quiet, spiked):
-    """How far the losses of the run with shuffled labels rose above those of the same run without
-    (the same batches at the same steps), at most. [loss of each step]."""
+    """Returns the largest rise of the losses of the run with shuffled labels above those of the
+    same run without (the same batches at the same steps). Takes [loss of each step]."""
     return max(after - before for before, after in zip(quiet, spiked))
 
 
 def penalty(results):
-    """results: {parts that are on: {seed: {"worst", "val_loss", "val_loss_quiet", ..}}}; one is
-    NO_PARTS."""
+    """results: {parts that are on: {seed: {"worst", "val_loss", "val_loss_quiet", ..}}}; one key
+    is NO_PARTS."""
     rows = [["parts that are on", "seeds", "worst excursion", "against none [95 %]"]]
     rows[0] += ["loss with shuffling", "against none [95 %]", "loss without", "against none [95 %]"]
     for label, seeds in results.items():
@@ -146,13 +148,14 @@ def penalty(results):
 
 
 def fraction(chosen, test):
-    """ "3 of 40 (7.5 %)"."""
+    """Returns "3 of 40 (7.5 %)", for example."""
     found = sum(test(one) for one in chosen)
     return f"{found} of {len(chosen)} ({share(found, len(chosen))})" if chosen else ""
 
 
 def acts(results, shuffled, every):
-    """The same results: how often each part acted on what was shuffled, and on all else."""
+    """results: as for `penalty`. Returns how often each part acted on shuffled deltas, and on all
+    others."""
     rows = [["parts that are on", "labels", "shuffled: rejected with an armed detector"]]
     rows[0] += ["all others: likewise", "clipped", "mean clip factor of these"]
     rows[0] += ["weight of the shuffled", "of the same replica otherwise"]
@@ -187,8 +190,7 @@ def acts(results, shuffled, every):
 
 
 def delay(results):
-    """results: [(method, learning rate, {seed: loss})]; the first is what the others are compared
-    with."""
+    """results: [(method, learning rate, {seed: loss})]. The others are compared with the first."""
     base = results[0]
     rows = [["method", "lr", "seeds", "validation loss", f"against {base[0]} [95 %]"]]
     for method, rate, losses in results:
@@ -209,8 +211,8 @@ def synchronous_steps(flags):
 
 
 def methods(runs, base="ddp"):
-    """runs: the rows of compare.py's report.csv. Of each method the learning rate that was run with
-    all seeds; the least loss first."""
+    """runs: the rows of compare.py's report.csv. For each method, shows the learning rate that
+    was run with all seeds; the least loss comes first."""
     by_rate = {}
     for run in runs:
         if run["status"] == "done":

@@ -1,9 +1,9 @@
-"""The optimizers of entrain-train beside each other, on text and on digits: an experiment of
-experiments.py. What is made of the runs is in experiment_tables.py.
+"""Compares the optimizers of entrain-train on text and on digits: an experiment of
+experiments.py. experiment_tables.py makes the tables.
 
-Every optimizer is tuned alike: learning rates are rungs of one ladder, 0.001 * 2^k. Three rungs
-around a guess are tried with all seeds, and more at the side where the best is the last one, until
-the best has a worse one on either side."""
+Every optimizer is tuned alike: learning rates are rungs of one ladder, 0.001 * 2^k. First three
+rungs around a guess are run with all seeds, then more at the side where the best is the last one,
+until the best has a worse one on either side."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ def rate(rung):
 
 
 def contestants(steps):
-    """{name: (flags, guess, steps, gradients a step)}."""
+    """Returns {name: (flags, guess, steps, gradients per step)}."""
     chosen = {name: (flags, guess, steps, 1) for name, (flags, guess) in PLAIN.items()}
     for name in AROUND:
         flags, guess = PLAIN[name]
@@ -57,8 +57,8 @@ def fewest_runs(task):
 
 
 def tune(guess, losses_at):
-    """The best rung and {rung: losses}; losses_at gives a list, or None where it is not known, and
-    then so is the result."""
+    """Returns the best rung and {rung: losses}. losses_at returns a list, or None if it is not
+    known; the result is then None, too."""
 
     def merit(rung):  # prefers, among equal ones, the rung next to the guess
         return statistics.mean(known[rung]), abs(rung - guess)
@@ -76,10 +76,10 @@ def tune(guess, losses_at):
 
 
 class TunedRuns(Runs):
-    """Runs of one task; one whose loss is not finite is a result, too."""
+    """Runs of one task. A run whose loss is not finite is a result, too."""
 
     def __init__(self, runs, data):
-        """Goes on counting where `runs` is."""
+        """Continues the count of `runs`."""
         super().__init__(argparse.Namespace(**{**vars(runs.args), "data": data}), runs.total)
         self.began, self.seen, self.left_out = runs.began, runs.seen, runs.left_out
 
@@ -95,7 +95,7 @@ class TunedRuns(Runs):
 
 
 def write_digits(path):
-    """What the trainer reads; Debian's packages are those of its own Python."""
+    """Writes the trainer's input. Runs Debian's own Python, which has Debian's packages."""
     if not path.exists():
         script = pathlib.Path(__file__).parent / "digits.py"
         done = subprocess.run(
@@ -107,7 +107,7 @@ def write_digits(path):
 
 
 def compare(task, runs):
-    """Rows of the table, or None while runs are missing."""
+    """Returns the rows of the table, or None while runs are missing."""
     common, steps, seeds, longest_s = TASKS[task]
     data = runs.args.data if task == "text" else write_digits(runs.args.out / "digits.txt")
     own = TunedRuns(runs, data)

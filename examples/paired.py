@@ -1,4 +1,4 @@
-"""Differences of the same seeds, and what they say of the mean: Student's t, two-sided, 95 %."""
+"""Statistics of differences between runs of equal seeds: Student's t, two-sided, 95 %."""
 
 import statistics
 
@@ -10,7 +10,7 @@ QUANTILES = (
 
 
 def interval(values):
-    """(mean, half of the interval's width); the width is None of a single value."""
+    """Returns (mean, half of the interval's width). The width is None for a single value."""
     mean = statistics.mean(values)
     if len(values) < 2:
         return mean, None
@@ -18,12 +18,12 @@ def interval(values):
 
 
 def against(own, base):
-    """own, base: {seed: loss}. [own / base - 1 of each seed that both have]."""
+    """own, base: {seed: loss}. Returns [own / base - 1 for each seed that both have]."""
     return [own[seed] / base[seed] - 1 for seed in sorted(own) if seed in base]
 
 
 def cell(own, base):
-    """The mean relative difference and its interval, as text; empty without a common seed."""
+    """Returns the mean relative difference and its interval as text; empty without a common seed."""
     differences = against(own, base)
     if not differences:
         return ""

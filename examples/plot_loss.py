@@ -15,7 +15,8 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
 
 
 def read_run(name):
-    """The summary, and per step: tokens, training loss over replicas, validation loss or None."""
+    """Returns the summary, and per step: tokens, training loss over replicas, validation loss or
+    None."""
     with open(name + ".json", encoding="utf-8") as file:
         summary = json.load(file)
     steps = defaultdict(list)
@@ -31,7 +32,7 @@ def read_run(name):
 
 
 def smooth(values, keep=0.95):
-    """An exponential mean without the bias of its start."""
+    """Returns an exponential mean without the bias of its start."""
     mean, weight, out = 0.0, 0.0, []
     for value in values:
         mean = keep * mean + (1 - keep) * value

@@ -1,7 +1,7 @@
-"""Runs of entrain-train that are made once: what experiments.py and compare.py share.
+"""Runs of entrain-train that are made once. Shared by experiments.py and compare.py.
 
 A run NAME leaves NAME.json (its summary), NAME.jsonl (its records) and, last of all, NAME.flags
-(what it was made of) in one folder, and is not made again while NAME.flags says the same."""
+(its inputs) in one folder. It is not made again while NAME.flags is unchanged."""
 
 import json
 import os
@@ -24,7 +24,7 @@ LEFT_OUT = 75  # exit code: there was no time for all runs
 
 
 class RunFailed(Exception):
-    """A run that gave no result: the command, how it ended, and what it wrote."""
+    """A run that gave no result: the command, how it ended, and its output."""
 
     def __init__(self, words, how, output):
         super().__init__(f"{how} of\n  {shlex.join(words)}")
@@ -32,7 +32,7 @@ class RunFailed(Exception):
 
 
 def end_group(process):
-    """Ends the program and all that it started in its session, having asked it first."""
+    """Asks the program and the processes in its session to end, then kills them."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sent)
@@ -42,7 +42,7 @@ def end_group(process):
 
 
 class Runs:
-    """Makes runs that are missing, one after the other, and reads those that are there."""
+    """Makes missing runs, one after the other, and reads existing ones."""
 
     def __init__(self, args, total=0):
         """args: build, data and out are folders or files; seconds: begin no run that would end
@@ -71,9 +71,9 @@ class Runs:
         return kept.exists() and kept.read_text() == self.settings(flags, besides)
 
     def get(self, name, flags, expected_s=8.0, ranks=4, environment=None, besides=()):
-        """The summary; None when it is not there, and there was no time for the run. flags: words;
-        environment: variables beside those that are set; besides: words for what the result
-        depends on besides flags and text. Throws RunFailed."""
+        """Returns the summary, or None if it does not exist and there was no time for the run.
+        flags: words; environment: variables besides those that are set; besides: words for inputs
+        besides flags and text. Throws RunFailed."""
         self.seen += 1
         if not self.has(name, flags, besides):
             spent = time.monotonic() - self.began
@@ -134,7 +134,8 @@ def machine():
 
 
 def add_arguments(parser, out):
-    """Flags of every command that makes runs; `out`: the folder within build/ for results."""
+    """Adds the flags of every command that makes runs. `out`: the folder within build/ for
+    results."""
     paths = {
         "build": (TOP / "build/release", "with the programs"),
         "data": (TEXT, "text, plain or gzip; by default that of Debian's dict-gcide"),
@@ -156,7 +157,7 @@ def add_arguments(parser, out):
 
 
 def check_paths(parser, args):
-    """Ends the program with a line when something is not there; makes the folder for results."""
+    """Ends the program with a line if a path does not exist. Makes the folder for results."""
     for needed in (args.data, args.build / LAUNCHER, args.build / TRAINER):
         if not needed.exists():
             parser.error(f"there is no {needed}")

@@ -1,6 +1,6 @@
 """Runs of the one model of the experiments, and the compact copy of their results that is kept
 beside the page: runs.csv (flags and summaries), curves.csv.gz (training losses) and
-decisions.csv.gz (what EDiT decided on each layer at each exchange)."""
+decisions.csv.gz (EDiT's decisions on each layer at each exchange)."""
 
 import argparse
 import ast
@@ -29,7 +29,7 @@ LINE = re.compile(
 
 
 def block_means(records, block=BLOCK, without=None):
-    """[mean training loss over each `block` steps and over all replicas but one]."""
+    """Returns [mean training loss over each `block` steps and over all replicas but one]."""
     by_block = {}
     for record in records:
         if record["replica"] != without:
@@ -38,14 +38,14 @@ def block_means(records, block=BLOCK, without=None):
 
 
 def decision(texts):
-    """{of DECISION} from the same as texts."""
+    """Returns {of DECISION}, converted from texts."""
     row = {field: int(texts[field]) for field in DECISION[:3]}
     row |= {field: float(texts[field]) for field in ("norm", "z", "limit", "weight", "clip")}
     return row | {"accepted": texts["accepted"] == "accepted"}
 
 
 def parse_decisions(output):
-    """[{of DECISION}] of the lines that --is-debug makes."""
+    """Returns [{of DECISION}] from the lines that --is-debug prints."""
     found = []
     for words in LINE.findall(output):
         found.append(decision(dict(zip(DECISION, words))))
@@ -53,7 +53,7 @@ def parse_decisions(output):
 
 
 class TextRuns(Runs):
-    """Flags are those that differ, as text."""
+    """Text runs. Flags are those that differ from the common ones, as text."""
 
     def __init__(self, args, total=0):
         super().__init__(args, total)
@@ -88,8 +88,8 @@ def rows_of(path):
 
 
 class KeptRuns(TextRuns):
-    """The same from the copy; makes no runs. Like the originals, a run counts only while its flags
-    are those that the experiment has today."""
+    """As TextRuns, from the copy; makes no runs. Like an original, a run counts only while its
+    flags are those that the experiment has today."""
 
     def __init__(self, folder):
         super().__init__(argparse.Namespace(out=folder, tables=True))
@@ -116,7 +116,7 @@ class KeptRuns(TextRuns):
 
 
 def rounded(value):
-    """Floats to six digits, which no table shows."""
+    """Rounds floats to six digits; no table shows more."""
     if isinstance(value, list):
         return [rounded(one) for one in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
@@ -131,7 +131,7 @@ def csv_text(head, rows):
 
 
 def keep(runs, folder):
-    """Writes the copy of the runs that tables were made of, with the curves that they read."""
+    """Writes the copy of the runs that the tables use, with the curves that they read."""
     summaries, curves, decisions = [], [], []
     for name, wanted in sorted(runs.used.items()):
         summary = rounded(runs.summary(name))

@@ -1,4 +1,4 @@
-"""Experiments whose results are times: they mean something on a quiet machine only."""
+"""Experiments whose results are times, which are meaningful on a quiet machine only."""
 
 import experiment_tables as tables
 from loss_experiments import MOST, delayed_runs
@@ -11,7 +11,7 @@ IDLE_SPEED, IDLE_STEPS = 3.3, 60  # ratio of the slow replica's step to the othe
 
 
 def by_time(steps):
-    """Flags of a-edit that meets every so many padded steps."""
+    """Returns flags of an a-edit that meets after every `steps` padded steps."""
     flags = f"--method a-edit --step-ms {STEP_MS} --local-sgd-sync-time {steps * STEP_MS / 1000:g}"
     return f"{flags} --min-total-global-steps 1 --steps-together"
 
@@ -57,8 +57,8 @@ ACCO_MS = 60  # of a padded micro-batch
 
 
 def linked(ranks, exchange):
-    """ENTRAIN_FAULT with which the reduce-scatter and the all-gather of a round take `exchange`
-    micro-batches."""
+    """Returns an ENTRAIN_FAULT with which the reduce-scatter and the all-gather of a round take
+    `exchange` micro-batches."""
     sent = 2 * (ranks - 1) / ranks * PARAMS * F32_BYTES
     return f"rate={sent / (exchange * ACCO_MS / 1000) / 1e6:.4f}MB/s"
 
@@ -68,7 +68,7 @@ SLOW_STEPS = 50  # updates; an acco update has two rounds
 
 
 def slow(runs):
-    """One of four replicas computes SLOWNESS times as long as the others."""
+    """In these runs one of four replicas computes SLOWNESS times as long as the others."""
     rows = []
     for exchange in (0, SLOW_EXCHANGE):
         for method in ("zero1", "acco"):
@@ -113,8 +113,8 @@ def ratio(runs):
 
 
 def updates_to_a_loss(runs):
-    """{method: [updates of each seed until the highest training loss at which any run ends]}, of
-    the runs of `delay`."""
+    """Returns {method: [updates of each seed until the highest training loss at which any run
+    ends]} from the runs of `delay`."""
     curves = {}
     for method in ("zero1", "acco"):
         names = delayed_runs(runs, method)[2]
