@@ -97,8 +97,8 @@ int main(void) {
     check(entrain_acco_add(acco, 1, BATCH));
     check(entrain_acco_poll(acco, &ready));
     if (ready) {
-      check(entrain_acco_install(acco,
-                                 &finished)); /* new parameters; the added gradients begin to travel */
+      check(entrain_acco_install(
+          acco, &finished)); /* new parameters; the added gradients begin to travel */
     }
   }
 
