@@ -61,7 +61,7 @@ up() {
   ip -n "$switch" link set bridge up
   for ((i = 0; i < nodes; ++i)); do
     ip netns add "$name-$i"
-    local outer=port$i # of the node's link; with a delay, what forwards to the bridge's port is between
+    local outer=port$i # the node's link; with a delay, the forwarder lies between it and the bridge's port
     if [ "$delay" -gt 0 ]; then
       outer=near$i
       ip -n "$switch" link add "far$i" type veth peer name "port$i"

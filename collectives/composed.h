@@ -38,7 +38,7 @@ namespace entrain::composed {
 // Returns true if there are at least two hosts, and one of them has at least two ranks.
 bool Fits(absl::Span<const int> hosts);
 
-// `hosts[r]`: the host of rank r. All ranks, all parts.
+// Every function works on all ranks and all parts. `hosts[r]` is the host of rank r.
 void AllReduce(Draft* draft, absl::Span<const int> hosts);
 void ReduceScatter(Draft* draft, absl::Span<const int> hosts);
 void AllGather(Draft* draft, absl::Span<const int> hosts);

@@ -3,16 +3,16 @@
 
 examples/compare.sh [OPTIONS] [-- FLAGS]     FLAGS go to every run of entrain-train
 
-Without FLAGS the model and the batches are so small that a run takes seconds; with --task digits
-among them they say all. Names of methods are those of entrain-train, or given by --variant; an
-optimizer's is, too, or one with "+wsam" or "+wsam-coupled" behind it: with sharpness-aware steps
-(--wsam decoupled or coupled). Flags given more closely win: --method-flags over a variant's over
---optimizer-flags over FLAGS.
+Without FLAGS the model and the batches are so small that a run takes seconds. If FLAGS contain
+--task digits, they must give all settings. Names of methods and optimizers are those of
+entrain-train; --variant adds methods. "+wsam" or "+wsam-coupled" after an optimizer's name adds
+sharpness-aware steps (--wsam decoupled or coupled). The more specific flags win: --method-flags,
+then a variant's, then --optimizer-flags, then FLAGS.
 
-Makes OUT/report.html, a page that needs no other file; OUT/report.csv, a row a run; OUT/curves.csv.
-A run that is in OUT/runs already, of the same flags, text and programs, is not made again. One that
-fails is reported, the others go on, and the exit code is 1; it is 75 when --seconds left some out.
-Times mean something on a quiet machine only."""
+Makes OUT/report.html, a page that needs no other file, OUT/report.csv with a row per run, and
+OUT/curves.csv. A run in OUT/runs of the same flags, text and programs is not made again. If a run
+fails, it is reported, the others continue, and the exit code is 1. It is 75 if --seconds left some
+runs out. Times are meaningful on a quiet machine only."""
 
 import argparse
 import csv

@@ -1,31 +1,31 @@
 #!/usr/bin/env python3
-"""Measures what the methods of entrain-train are for, on real text, with four replicas; one model
-and, but in `length`, one number of steps.
+"""Measures the methods of entrain-train on real text with four replicas. All runs use one model and,
+except in `length`, one number of steps.
 
   quality      validation loss at equal tokens: ddp, and edit and diloco over the number of
                synchronous steps at the beginning
-  intervals    the same over the number of steps between exchanges, too
-  delay        what delayed gradients cost: acco, dpu and wp beside zero1, at equal updates
-  gap          what closes the gap to ddp without synchronous steps: outer step, learning rate
+  intervals    the same, also over the number of steps between exchanges
+  delay        the cost of delayed gradients: acco, dpu and wp beside zero1, at equal updates
+  gap          settings that close the gap to ddp without synchronous steps: outer step, learning rate
   penalty      the parts of edit's penalty switched on and off, where one replica learns from
-               shuffled labels in one interval in five: what they help, and how often they act
+               shuffled labels in one interval in five: their effect, and how often they act
   length       the gap over the number of steps
-  ratio        updates a second of ddp, zero1 and acco over what an exchange takes
-  slow         gradients of acco and zero1 where one of four replicas is four times slower
-  stragglers   share of ideal throughput with late replicas, beside a Monte-Carlo of the same
-  idle         what replicas of a-edit wait when one is 3.3 times slower
+  ratio        updates per second of ddp, zero1 and acco over the time of an exchange
+  slow         gradients of acco and zero1 if one of four replicas is four times slower
+  stragglers   share of ideal throughput with late replicas, beside a Monte-Carlo simulation
+  idle         waiting time of a-edit's replicas if one is 3.3 times slower
   optimizers   AdamW, AGD, SGD, and WSAM around them, two replicas, each at its best learning
                rate: loss, steps, sharpness
   digits       the same on scikit-learn's digits
   all          all of them
 
-  keep         makes no runs: copies what the tables of finished runs are made of to
+  keep         makes no runs: copies the inputs of the tables of finished runs to
                examples/results
   page         makes no runs: writes the tables of that copy to docs/experiments.md
 
-Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while these are of
-the same flags. A table OUT/TABLE.md has the rows that are complete. Times mean something on a quiet
-machine only: those of ratio, slow, stragglers and idle.
+Each run leaves RUN.json, RUN.jsonl and RUN.flags in --out, and is not made again while RUN.flags has
+the same flags. A table OUT/TABLE.md has the complete rows. Times are meaningful on a quiet machine
+only: those of ratio, slow, stragglers and idle.
 """
 
 import argparse

@@ -22,8 +22,7 @@
 //   7 After Revoke(context) returns, no buffer lent under that context is read for a *successful*
 //     delivery, written, or otherwise touched again, by this process or by the peer. A peer in the
 //     middle of a copy notices the revocation and drops its copy. Completions of pending transfers
-//     run
-//     from the next Poll with the given status.
+//     run from the next Poll with the given status.
 //   8 Each thread that polls, or sleeps on wait_fd, notices the death of the peer's process within
 //     1 s, even without traffic.
 #pragma once

@@ -2,7 +2,7 @@
 
     entrain-run -n 2 -- python3 02_numpy_edit.py
 
-In the steps between, nothing crosses the network; the exchange itself runs layer by layer while the next step computes."""
+Between these steps nothing crosses the network. The exchange runs layer by layer while the next step computes."""
 import numpy as np
 
 import entrain

@@ -1,7 +1,7 @@
 """04: PyTorch and EDiT: a small GPT learns the bytes of a text.
 
-Why: the loop below is any loop of PyTorch; five lines make each process a replica that trains alone for H steps and then
-exchanges how far it has come, layer by layer, under the next forward pass.
+Why: the loop below is any loop of PyTorch. Five lines make each process a replica that trains alone for H steps and then
+exchanges its progress, layer by layer, under the next forward pass.
 
     entrain-run -n 4 -- python3 04_torch_edit_gpt.py --data FILE        (plain or gzip; default: Debian's dict-gcide)"""
 import argparse

@@ -1,4 +1,4 @@
-"""05: PyTorch's FSDP2 and A-EDiT: a slow replica does not hold up the others.
+"""05: PyTorch's FSDP2 and A-EDiT: a slow replica does not delay the others.
 
 Why: EDiT exchanges every H steps, so that all replicas are as slow as the slowest. A-EDiT exchanges every tau seconds: each
 replica makes as many steps as it can, and replicas with more steps have more weight. Here each replica is a model that

@@ -137,7 +137,7 @@ struct GpuTotalArgs {
   }
 };
 
-// Name (in the module "trainer_NAME"), arguments, loop.
+// The kernels: name (in the module "trainer_NAME"), arguments, loop.
 #define TRAINER_GPU_KERNELS(X)                                       \
   X(add, GpuVectorArgs, GpuAdd)                                      \
   X(scale, GpuVectorArgs, GpuScale)                                  \

@@ -66,7 +66,7 @@ TRAINER_ANYWHERE void CombineThreads(const Block& block, F of) {
   }
 }
 
-// The sum of of(i) over i < count.
+// Leaves the sum of of(i) over i < count in shared[kGpuThreads].
 template <typename Block, typename F>
 TRAINER_ANYWHERE void SumOver(const Block& block, int count, F of) {
   CombineThreads<GpuPlus>(block, [&](int thread) {

@@ -44,7 +44,7 @@ struct Deadline {
     return ns >= std::numeric_limits<int64_t>::max() - now_ns ? Never() : Deadline{now_ns + ns};
   }
   bool Passed(int64_t now_ns) const { return now_ns >= at_ns; }
-  // Nanoseconds from `now_ns` until the instant, at least 0.
+  // Returns the nanoseconds from `now_ns` until the instant, at least 0.
   int64_t Left(int64_t now_ns) const { return now_ns >= at_ns ? 0 : at_ns - now_ns; }
   friend bool operator<(Deadline a, Deadline b) { return a.at_ns < b.at_ns; }
 };

@@ -142,7 +142,7 @@ class CheckpointSource {
   virtual ~CheckpointSource() = default;
   // Returns the name for messages.
   virtual const std::string& name() const = 0;
-  // In bytes.
+  // Returns the size in bytes.
   virtual int64_t size() const = 0;
   // Reads [offset, offset + out.size()), which must lie within the size.
   virtual absl::Status ReadAt(int64_t offset, Bytes out) const = 0;

@@ -81,7 +81,7 @@ absl::Status StepHandshake(int fd, Handshake& handshake, const Stop& stop);
 absl::StatusOr<std::array<uint8_t, 16>> RunHandshake(int fd, Handshake& handshake,
                                                      const Stop& stop);
 
-// Fills with bytes from the kernel's random source.
+// Fills `out` with bytes from the kernel's random source.
 void RandomBytes(void* out, size_t bytes);
 
 }  // namespace entrain

@@ -25,7 +25,7 @@ struct StepArgs {
   int64_t count = 0;        // elements
   float* master = nullptr;  // parameters
   const float* grads = nullptr;
-  // state_arrays() arrays of `count` elements, zero before the first step.
+  // The state: state_arrays() arrays of `count` elements, zero before the first step.
   absl::Span<float* const> state;
   float* out = nullptr;  // kPreview: receives the new parameters; must not be master
   int64_t step = 1;      // 1 for the first committed step

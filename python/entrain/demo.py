@@ -1,6 +1,6 @@
 """python -m entrain.demo: four local processes train a small network by EDiT and by DDP, at equal batches, with NumPy alone.
 
-Prints both losses, and what each sent. The network (2 -> 64 -> 64 -> 2, tanh) tells two spirals apart."""
+Prints both losses, and the megabytes that each method sent. The network (2 -> 64 -> 64 -> 2, tanh) tells two spirals apart."""
 from __future__ import annotations
 
 import argparse

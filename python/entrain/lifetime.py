@@ -200,7 +200,7 @@ def _destroy_dropped(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]") -
 
 
 def _taken(dropped: "queue.SimpleQueue[Optional[Tuple[Life, Any]]]", timeout: Optional[float]) -> List[Tuple[Life, Any]]:
-    """The entries of the queue. Waits at most `timeout` seconds for the first; None: without a limit."""
+    """Returns the entries of the queue. Waits at most `timeout` seconds for the first; None: without a limit."""
     found = []
     try:
         found.append(dropped.get(timeout=timeout))
@@ -289,7 +289,7 @@ _last_words: List[Callable[[], None]] = []
 
 
 def at_exit(action: Callable[[], None]) -> None:
-    """Has `action` called once all handles are closed, at the end of the interpreter."""
+    """Arranges that `action` is called once all handles are closed, at the end of the interpreter."""
     _last_words.append(action)
 
 

@@ -69,7 +69,7 @@ class Store(Handle):
 
     @property
     def url(self) -> str:
-        """The URL by which others open this store."""
+        """The URL by which other processes open this store."""
         with self._life as handle:
             return text_of(lib.entrain_store_url(handle))
 

@@ -43,7 +43,7 @@ class Run {
   absl::Status Call() { return subject_.Run(case_, buffers_.in(), buffers_.out()); }
   absl::Status Fill();
   absl::StatusOr<int64_t> CountWrong();
-  // The slowest rank's seconds of one call after a barrier.
+  // Returns the slowest rank's seconds for one call after a barrier.
   absl::StatusOr<double> Estimate(double enough);
   absl::StatusOr<std::vector<double>> TimeCalls(int calls);
   absl::StatusOr<double> TimeLoop(int calls);
