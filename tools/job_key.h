@@ -19,9 +19,9 @@ struct JobKey {
 };
 
 // Returns the key in the file that ENTRAIN_KEY_FILE names, or else a random key. A random key is in
-// a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process. So it
-// reaches ranks behind programs that close inherited descriptors, as Python's subprocess does, and
-// no other user can open it. Ranks in a PID namespace of their own cannot open it either: they need
+// a sealed memory file of mode 400, which ranks open as /proc/PID/fd/N of this process. So it works
+// with programs that close inherited descriptors, as Python's subprocess does, and no other user
+// can open it. Ranks in a PID namespace of their own cannot open it either: they need
 // ENTRAIN_KEY_FILE.
 absl::StatusOr<JobKey> MakeJobKey();
 

@@ -21,7 +21,7 @@ namespace trainer {
 namespace {
 
 // Functions that the clones call must be inlined into them (always_inline). Otherwise they stay
-// compiled for the least processor.
+// compiled for the baseline processor.
 
 // exp(x) to about 2 ulp, in a form that vectorises. Below -87 the result is the smallest possible
 // (1e-38), not 0.

@@ -37,8 +37,8 @@ class Method {
   // Adds `count` elements at `data` to the checkpoints. `data` must outlive the object.
   void AddState(const char* name, float* data, size_t count);
   // For methods whose replicas do not meet at steps that all know (a-edit): asks for a checkpoint.
-  // All replicas see at the same rendezvous that one of them wants a checkpoint, and that none is
-  // leaving, which would not take part.
+  // All replicas see at the same rendezvous that one of them wants a checkpoint, and that no
+  // replica is leaving, since it would not take part.
   void WishCheckpoint();
   bool CheckpointIsDue(int replicas) const;
   bool by_time() const { return by_time_; }

@@ -49,7 +49,7 @@ class StartedCalls {
   // The works use the engine and the name of `comm`.
   explicit StartedCalls(const Communicator& comm);
 
-  // Returns a work whose end its creator reports.
+  // Returns a work that ends when its creator calls Over.
   RefPtr<SignalWork> NewWork(absl::string_view operation, int64_t tag = -1) const;
   // Starts `call` on a thread of the library and returns its work. `owner`: the object whose
   // destruction ends the call. No other call may be in progress. When the work is over, `call` has

@@ -21,11 +21,10 @@ enum class Consensus : int32_t {
 
 // The elements of a contribution that travel. The others count as zero.
 enum class Sparsification : int32_t {
-  kNone = 0,  // the floor(density * n) largest, of equal ones the first; n: the rank's whole
-              // vector, or a chunk
+  kNone = 0,  // everything
   kMagnitude =
-      1,  // the floor(density * n) largest of n, first ones first: n is the rank's whole vector, or
-          // a chunk
+      1,  // the floor(density * n) largest, of equal ones the first; n: the rank's whole vector, or a
+          // chunk
   kRandom = 2,          // each element with probability `density`
   kRescaledRandom = 3,  // as kRandom, and divided by `density`
 };

@@ -52,8 +52,8 @@ struct AgdArrays {
   const float* g;
   float *m, *b, *largest, *z;  // largest: amsgrad's; z: win's
 };
-// out = keep * base + rate * (second * g2 - first * g). WSAM (lib/optim/wsam.h) applies the change
-// of the gradient by it.
+// out = keep * base + rate * (second * g2 - first * g). WSAM (lib/optim/wsam.h) uses it to
+// apply the change of the gradient.
 struct SharpnessArgs {
   double keep, rate, first, second;
 };

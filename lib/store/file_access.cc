@@ -45,8 +45,7 @@ std::string EscapeForFile(absl::string_view key) {
 
 absl::Status FileError(absl::string_view what, absl::string_view path) {
   const int error = errno;
-  // The user can fix a directory that cannot be used; a shortage (disk, descriptors) is this
-  // process's.
+  // The user can fix an unusable directory. Other errors may be shortages (disk, descriptors).
   if (error == EACCES || error == EPERM || error == ENOENT || error == ENOTDIR || error == EROFS) {
     return absl::FailedPreconditionError(
         absl::StrCat("file store: cannot ", what, " ", path, ": ", std::strerror(error)));

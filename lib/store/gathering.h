@@ -72,8 +72,8 @@ class Gatherings {
   // Returns null if nobody has joined.
   const Gathering* Find(const std::string& key) const;
   size_t bytes() const { return bytes_; }
-  // The caller adds the bytes of the tables that are on their way here. They count toward the
-  // limit.
+  // Returns the counter of the bytes of tables that are on their way. The caller keeps it up to
+  // date; the bytes count toward the limit.
   size_t* tables() { return &table_bytes_; }
 
  private:

@@ -32,7 +32,7 @@ using Parts = std::vector<std::string>;
 // answers, otherwise within ten. One thread at a time. Must not outlive the store.
 class StoreMeeting {
  public:
-  // Without Finish before: the rank gives up, and the meeting fails.
+  // If Finish was not called, the rank gives up, and the meeting fails.
   virtual ~StoreMeeting() = default;
   // Blocks until all ranks have joined. Returns the parts by rank, or the reason why the meeting
   // has failed. kDeadlineExceeded and kAborted come from `stop`: the rank is still part of the

@@ -137,7 +137,7 @@ class Comm(Collectives):
                 raise self._blame(work_error(work[0], status))
             check(lib.entrain_comm_split_finish(work[0], part))
         finally:
-            lib.entrain_work_free(work[0])  # if a signal handler has raised, the new part ends at once
+            lib.entrain_work_free(work[0])  # if a signal handler has raised, the part ends as soon as it exists
         return None if part[0] == NULL else Comm(_owned(part[0]))
 
     # ---- asking --------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Comm(Collectives):
         return text_of(out[0])
 
     def algorithm(self, collective: str, count: int, dtype: DTypeLike = "f32") -> str:
-        """Returns the algorithm of a call of `count` elements; collective: "all_reduce", "broadcast", ..."""
+        """Returns the algorithm of a call of `count` elements. `collective`: "all_reduce", "broadcast", ..."""
         out = ffi.new("char**")
         self._call(lib.entrain_comm_algorithm, collective.encode(), count, dtype_of(dtype), out)
         return text_of(out[0])

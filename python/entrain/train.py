@@ -275,9 +275,10 @@ class Shard(Trained):
 
     def set_buffers(self, layer: int, gathered: Any = None, gradients: Any = None) -> None:
         """Lends arrays of the caller's for a layer, padded_count elements each, until others are set or the shard is
-        closed. `wait` then returns `gathered`, of param_dtype, and `gradients` clears and returns `gradients`, of
-        grad_dtype. None: the library's own. Waits for the layer's reduction. FailedPrecondition before `bind`,
-        between `gather` and `release`, and between `gradients` and `reduce_gradients`. Local."""
+        closed. The method `wait` then returns `gathered`, of param_dtype, and the method `gradients` clears and
+        returns the array `gradients`, of grad_dtype. None: the library's own arrays. Waits for the layer's reduction.
+        FailedPrecondition before `bind`, between `gather` and `release`, and between `gradients` and
+        `reduce_gradients`. Local."""
         pointers, buffers = [], []
         for name, array, dtype in (("gathered", gathered, self._types[0]), ("gradients", gradients, self._types[1])):
             if array is None:
