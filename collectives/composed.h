@@ -12,8 +12,8 @@
 //     3  inside  all          all          all          all          direct all_gather
 //
 //   n ranks on h hosts, S bytes of D: 4 rounds. The m ranks of a host share the 2 S (h-1)/h bytes
-//   that it sends to others. Inside, each rank sends S (m-1)/m bytes twice. Hosts of different sizes
-//   only distribute the parts differently, so the same four rounds serve them.
+//   that it sends to others. Inside, each rank sends S (m-1)/m bytes twice. Hosts of different
+//   sizes only distribute the parts differently, so the same four rounds serve them.
 //
 // reduce_scatter: rounds 0 and 1, where each rank completes its own part. all_gather: each part
 // goes once to each other host, then a direct all_gather inside. broadcast: a binomial tree over

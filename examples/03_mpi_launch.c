@@ -1,7 +1,7 @@
 /* 03: a program that uses MPI already.
  *
- * Why: mpirun has started the ranks, and MPI knows them. Entrain makes its communicator from MPI's, and does
- * not need that afterwards. There is no store to name, and there are no variables to set.
+ * Why: mpirun has started the ranks, and MPI knows them. Entrain makes its communicator from MPI's,
+ * and does not need that afterwards. There is no store to name, and there are no variables to set.
  *
  *   mpicc 03_mpi_launch.c $(pkg-config --cflags --libs entrain) && mpirun -n 4 ./a.out */
 #include <entrain/entrain.h>

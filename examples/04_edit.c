@@ -5,8 +5,8 @@
  * That divides the traffic across replicas by H, and a step pauses only if a layer is late. The
  * model is sharded within a replica, so no rank holds all of it.
  *
- * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself. Its
- * two layers are W and b. Ranks are arranged in replicas of two if their number is even:
+ * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself.
+ * Its two layers are W and b. Ranks are arranged in replicas of two if their number is even:
  *
  *   entrain-run -n 4 example_04_edit */
 #include <entrain/entrain.h>
@@ -124,7 +124,7 @@ static void forward(trainer_t* t, int32_t training, const float* layers[LAYERS])
   }
 }
 
-/* Returns the mean squared error over one batch. Adds its gradient where the arrays are not NULL. */
+/* Returns the mean squared error over one batch. Adds its gradient if the arrays are not NULL. */
 static double batch(trainer_t* t, const float* w, const float* b, float* w_grad, float* b_grad) {
   float x[INPUTS], y[OUTPUTS];
   double loss = 0;

@@ -1,8 +1,8 @@
 /* 05: training with ACCO.
  *
- * Why: gradients cross the network behind the computation of the next ones, and the optimizer's state
- * is spread over the ranks. A rank never waits for its own exchange: it adds micro-batches until the
- * current exchange is over. A slow rank adds fewer, and no rank's gradients are lost.
+ * Why: gradients cross the network behind the computation of the next ones, and the optimizer's
+ * state is spread over the ranks. A rank never waits for its own exchange: it adds micro-batches
+ * until the current exchange is over. A slow rank adds fewer, and no rank's gradients are lost.
  *
  * The model is y = W x + b with two outputs, fitted to data that each rank generates for itself.
  *

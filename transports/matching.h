@@ -22,8 +22,8 @@
 //   a For one tag, either receives wait or messages wait, never both; each in order.
 //   b An Incoming that the transport holds stays valid until Advance returns true, Fail or Abandon,
 //     even if its context is revoked before. It may turn dropped() at any time.
-//   c A message that finds its receive needs no allocation. A small early message needs none once the
-//     pools are warm.
+//   c A message that finds its receive needs no allocation. A small early message needs none once
+//     the pools are warm.
 #pragma once
 
 #include <cstdint>

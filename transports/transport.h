@@ -10,14 +10,14 @@
 //   1 Messages with one tag to one peer arrive in the order sent. Between tags there is no order.
 //   2 Messages whose receives are not posted, however many, never delay other tags or control
 //     messages: small early messages are kept in bounded memory, others wait at the sender.
-//   3 A completion runs exactly once, from Poll and never from inside the Post, Revoke or Close that
-//     caused it. That holds also after Close, and for messages of no bytes.
-//   4 After the first failure an endpoint only fails; it never recovers. OnLost is called once, from
-//     Poll. Messages that had arrived entirely before the failure are still delivered: the peer may
-//     have sent all its messages and ended.
+//   3 A completion runs exactly once, from Poll and never from inside the Post, Revoke or Close
+//     that caused it. That holds also after Close, and for messages of no bytes.
+//   4 After the first failure an endpoint only fails; it never recovers. OnLost is called once,
+//     from Poll. Messages that had arrived entirely before the failure are still delivered: the
+//     peer may have sent all its messages and ended.
 //   5 Nothing read from a peer is used as an index or a length before it is checked.
-//   6 Every message carries its descriptor. If the receive of the same tag has another descriptor or
-//     another length, the receive fails with MISMATCH naming both, and nothing is written to its
+//   6 Every message carries its descriptor. If the receive of the same tag has another descriptor
+//     or another length, the receive fails with MISMATCH naming both, and nothing is written to its
 //     buffer. The path stays good.
 //   7 After Revoke(context) returns, no buffer lent under that context is read for a *successful*
 //     delivery, written, or otherwise touched again, by this process or by the peer. A peer in the

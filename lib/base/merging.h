@@ -23,8 +23,8 @@ enum class Consensus : int32_t {
 enum class Sparsification : int32_t {
   kNone = 0,  // everything
   kMagnitude =
-      1,  // the floor(density * n) largest, of equal ones the first; n: the rank's whole vector, or a
-          // chunk
+      1,  // the floor(density * n) largest, of equal ones the first; n: the rank's whole vector, or
+          // a chunk
   kRandom = 2,          // each element with probability `density`
   kRescaledRandom = 3,  // as kRandom, and divided by `density`
 };

@@ -4,8 +4,8 @@
 //
 // A file is removed only if it is certainly of no use:
 //
-//   X.ckpt.tmp                begins as an unfinished checkpoint does, its writer's lock is gone, and
-//                             it is old enough
+//   X.ckpt.tmp                begins as an unfinished checkpoint does, its writer's lock is gone,
+//                             and it is old enough
 //   X_RANK_ID.ckpt, and .tmp  belongs to the save in such an X.ckpt.tmp
 //                             (CheckpointWriter::Mark); X.ckpt is readable or absent, and does not
 //                             list it

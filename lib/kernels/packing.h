@@ -1,13 +1,17 @@
 // The format on the wire of a slice of a contribution or of a result, if not all elements travel,
 // or if they travel in another type:
 //
-//   u64 values | form << 56      the number of values, and the form that says which elements they are:
-//   positions                    kDense: none, all elements travel; kBitmap: one bit per element, in words of 64,
-//                                the first in the lowest bit; kIndices: a u32 each, ascending. The shortest form is used.
-//   values                       in the elements' type; bf16; int8: an f32 scale per block, then one byte each;
-//                                int4: likewise, two per byte, the first in the low half; int2: likewise, four per byte
+//   u64 values | form << 56   the number of values, and the form that says which elements they are
+//   positions                 kDense: none, since all elements travel
+//                             kBitmap: one bit per element, in words of 64, the first in the lowest
+//                             kIndices: a u32 each, ascending
+//                             The shortest form is used.
+//   values                    in the elements' type; or bf16; or
+//                             int8: an f32 scale per block, then one byte each
+//                             int4: likewise, two per byte, the first in the low half
+//                             int2: likewise, four per byte
 //
-// padded to a multiple of 8 bytes. A slice without elements takes no bytes.
+// A slice is padded to a multiple of 8 bytes. A slice without elements takes no bytes.
 #pragma once
 
 #include <array>

@@ -2,14 +2,18 @@
 // fixed size and a deadline. They prove that both ends speak our protocol version, have the same
 // purpose, and hold the same key.
 //
-//   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags (1: key in use),
-//                       16 bytes sender's peer id, 16 bytes nonce, 16 bytes "further to": zero, or the dialer's nonce
-//                       of an earlier connection of the two, beside which the dialer opens this one
+//   hello   (64 bytes)  magic "ENTRAIN1", u16 version low, u16 version high, u16 purpose, u16 flags
+//                       (1: key in use), 16 bytes sender's peer id, 16 bytes nonce, 16 bytes
+//                       "further to": zero, or the dialer's nonce of an earlier connection of the
+//                       two, beside which the dialer opens this one
 //   proof   (32 bytes)  HMAC-SHA-256(K, dialer's hello || listener's hello), where
-//                       K = HKDF-SHA-256(key, salt "entrain handshake 3", info "ROLE PURPOSE"), 32 bytes;
-//                       ROLE of the prover: "dialer", "listener"; PURPOSE: "store", "data", "shm".
-//                       Without a key: SHA-256("ROLE PURPOSE" || both hellos), which only guards against strangers and
-//                       stray scans. 32 zero bytes: the dialer's proof was wrong.
+//                       K = HKDF-SHA-256(key, salt "entrain handshake 3", info "ROLE PURPOSE"),
+//                       32 bytes. ROLE is the prover's: "dialer" or "listener". PURPOSE is
+//                       "store", "data" or "shm".
+//                       Without a key: SHA-256("ROLE PURPOSE" || both hellos), which only guards
+//                       against strangers and stray scans.
+//                       32 zero bytes: the dialer's proof was wrong.
+//
 // Both ends send their hello at once. The dialer proves first: it sends its proof when it has
 // checked the listener's hello. A listener sends nothing that depends on the key before it has
 // checked the dialer's proof, so that a stranger learns nothing from which to guess the key. A

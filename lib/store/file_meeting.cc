@@ -1,6 +1,7 @@
 // Files of a meeting, whose names begin with "m<escaped key>.":
-//   R        the place of rank R: u8 state ('i' in, 'f' finished), u32 claims, then its Entry. Its process holds a
-//            lock (flock) on the file while it lives; the kernel ends the lock with the process, by kill -9 too
+//   R        the place of rank R: u8 state ('i' in, 'f' finished), u32 claims, then its Entry. Its
+//            process holds a lock (flock) on the file while it lives; the kernel ends the lock with
+//            the process, by kill -9 too
 //   failed   the first failure, an encoded status
 // A file appears by rename, and is locked before that. Each rank watches the next rank, cyclically,
 // that has not finished. If its file can be locked and does not say finished, its process has

@@ -1,13 +1,16 @@
 // Keys of a meeting, whose names begin with the meeting's key:
 //   /place/R    counter: how many processes have come as rank R
-//   /entry/R    the entry of rank R, and the name of its process; gone, or "f": the rank has finished
+//   /entry/R    the entry of rank R, and the name of its process; gone, or "f": the rank has
+//               finished
 //   /beat/R     changes every second while rank R waits for more than a second
-//   /came       counter, (size << 21) + 1 per rank: how many ranks have come, and whether they agree on the size
+//   /came       counter, (size << 21) + 1 per rank: how many ranks have come, and whether they
+//               agree on the size
 //   /decided    counter: the rank that makes it 1 writes /outcome
 //   /outcome    the table of all entries, by the rank that came last; or why the meeting has failed
 //   /failures   counter: the rank that makes it 1 writes /failed
 //   /failed     why the meeting has failed after /decided
-//   /finished   counter of the ranks that have finished; the last one removes the keys of the meeting
+//   /finished   counter of the ranks that have finished; the last one removes the keys of the
+//               meeting
 // Only threads that call the meeting call the functions, so a rank beats while it waits or checks.
 // Each rank watches the next one, cyclically: in /proc if that is a process of this host, else by
 // its beat.

@@ -1,22 +1,22 @@
 // The server of a tcp or local store: one thread with epoll, which serves the map of request.h
 // behind the handshake of lib/net.
 //
-// Invariants: 1 A stranger is a connection that has not proved itself yet. It costs about one
-// kilobyte, lasts at
-//   most kHandshakeNs, and takes one of at most kMaxStrangers places (PlacesForStrangers). If all
-//   places are taken, the oldest stranger is closed, but not before it had kProofNs to prove itself.
-//   Until then no connection is accepted.
-// 2 The server reads at most one request ahead from a connection, and nothing while that request is
-//   parked or its answer is unsent. So a connection costs at most one request and one answer. Equal
-//   answers to many connections share their memory.
-// 3 Memory grows with bytes that arrived, never with lengths that were announced. 4 A connection
-// can end only itself and the meeting that it has joined. If it ends before its rank
-//   has finished, the rank counts as ended. At a limit of 5 the server refuses only the request that
-//   would exceed it; a refused join fails its meeting.
-// 5 The map is bounded (request.h), and so are the meetings (gathering.h), including their unsent
-//   tables. Incomplete requests and all other unsent answers together are bounded by
-//   kMaxTransitBytes, plus kSmallBytes per connection, so handshakes and the messages of a rank in a
-//   meeting always have room.
+// Invariants:
+//   1 A stranger is a connection that has not proved itself yet. It costs about one kilobyte, lasts
+//     at most kHandshakeNs, and takes one of at most kMaxStrangers places (PlacesForStrangers). If
+//     all places are taken, the oldest stranger is closed, but not before it had kProofNs to prove
+//     itself. Until then no connection is accepted.
+//   2 The server reads at most one request ahead from a connection, and nothing while that request
+//     is parked or its answer is unsent. So a connection costs at most one request and one answer.
+//     Equal answers to many connections share their memory.
+//   3 Memory grows with bytes that arrived, never with lengths that were announced.
+//   4 A connection can end only itself and the meeting that it has joined. If it ends before its
+//     rank has finished, the rank counts as ended. At a limit of 5 the server refuses only the
+//     request that would exceed it; a refused join fails its meeting.
+//   5 The map is bounded (request.h), and so are the meetings (gathering.h), including their unsent
+//     tables. Incomplete requests and all other unsent answers together are bounded by
+//     kMaxTransitBytes, plus kSmallBytes per connection, so handshakes and the messages of a rank
+//     in a meeting always have room.
 #pragma once
 
 #include <cstdint>
