@@ -294,7 +294,7 @@ class EDiT:
         self._warm = warm
         if self._mean is not None:
             self._mean.close()
-        # With fully_shard, its own hook averages, in which each group of parameters waits for the end.
+        # With fully_shard, _reduced averages each group of parameters, and waits for it at once.
         self._mean = None if self._fsdp or not warm else GradientMean(
             self._layers, self._sync, self.comm, lambda: self._microbatches == self._accumulation)
 
