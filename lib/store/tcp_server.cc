@@ -469,8 +469,8 @@ TcpStoreServer::Frame TcpStoreServer::ReplyOf(const absl::StatusOr<std::string>&
   return FrameOf(EncodeReply(fits ? answer : Full()));
 }
 
-// A failed flush is left to the event that follows it, so that no client is destroyed while a
-// caller uses it.
+// Ignores a failed flush: the socket's next event drops the client. Dropping it here would destroy
+// it while the caller still uses it.
 void TcpStoreServer::Send(uint64_t id, Client& client, Frame frame) {
   client.out.push_back(std::move(frame));
   Flush(client);

@@ -73,8 +73,8 @@ def view(pointer: Any, count: int, dtype: int) -> npt.NDArray[Any]:
 
 
 def _destroy_idle(handle: Any) -> bool:
-    """Destroys a reduction, unless its function runs: a call that has ended may have left it running, or waiting for
-    the interpreter."""
+    """Destroys a reduction, unless its function still runs. That can happen after a call has ended, also while the
+    function waits for the interpreter's lock."""
     busy = ffi.new("int32_t*")
     lib.entrain_reduction_busy(handle, busy)
     if busy[0]:

@@ -66,7 +66,7 @@ class Hub {
 
   struct Joined {
     std::shared_ptr<InprocPair> link;
-    int side = 0;           // mine
+    int side = 0;           // this side's index
     bool complete = false;  // the other side has connected already
     std::string closed;     // ... and why it has closed, if it has
   };
