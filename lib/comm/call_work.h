@@ -11,7 +11,6 @@
 
 #include "lib/base/call.h"
 #include "lib/comm/inline_path.h"
-#include "lib/comm/node_groups.h"
 #include "lib/comm/planner.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"

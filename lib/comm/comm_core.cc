@@ -223,7 +223,7 @@ std::string CommCore::UserOf(ConstBytes bytes) const {
 absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DType dtype) {
   ENTRAIN_ASSIGN_OR_RETURN(std::string text, funnel_.Explain(kind, count, dtype));
   std::set<std::string> paths;
-  engine_.RunInDriver([&] {
+  engine_.seat().RunInDriver([&] {
     for (const Endpoint* const endpoint : peers_.endpoints()) {
       paths.insert(endpoint == nullptr ? "" : endpoint->Explain());
     }

@@ -7,6 +7,7 @@
 
 #include "lib/base/status.h"
 #include "lib/device/arrays.h"
+#include "lib/device/registry.h"
 #include "lib/train/placed_array.h"
 
 namespace entrain {
