@@ -207,17 +207,8 @@ void CommCore::EndWith(const absl::Status& why) {
 }
 
 std::string CommCore::UserOf(ConstBytes bytes) const {
-  const auto touches = [&](const BufferView& buffer) {
-    const auto* const data = static_cast<const std::byte*>(buffer.data);
-    return buffer.bytes > 0 && data < bytes.data() + bytes.size() &&
-           data + buffer.bytes > bytes.data();
-  };
-  for (const CallWork* work : open_) {
-    if (touches(work->call().named().in) || touches(work->call().named().out)) {
-      return absl::StrCat(work->Name(), " on ", config_.name);
-    }
-  }
-  return "";
+  const CallWork* const user = open_.UserOf(bytes);
+  return user == nullptr ? "" : absl::StrCat(user->Name(), " on ", config_.name);
 }
 
 absl::StatusOr<std::string> CommCore::Explain(CallKind kind, int64_t count, DType dtype) {
@@ -259,7 +250,7 @@ CommStats CommCore::stats() const {
 bool CommCore::Drain(Deadline give_up) {
   std::vector<RefPtr<Work>> works;
   engine_.seat().RunInDriver([&] {
-    for (CallWork* work : open_) {
+    for (CallWork* work : open_.works()) {
       works.push_back(work->whole() ? work->whole() : RefPtr<Work>::Share(work));
     }
   });
@@ -282,13 +273,12 @@ void CommCore::Open() {
 
 void CommCore::StartWork(CallWork* work) {
   work->started = true;
-  open_.push_back(work);
-  in_line_ += work->waits() ? 1 : 0;
+  open_.Add(work);
   if (end_.ended()) {
     if (!work->from().lent.empty()) {
       Fail(status());  // the peers must not take what the caller is about to have back
     }
-    if (std::find(open_.begin(), open_.end(), work) != open_.end()) {
+    if (open_.Has(work)) {
       FinishWork(work, status());
     }
     return;
@@ -338,13 +328,13 @@ int CommCore::LastOfAllGone() const {
 void CommCore::TendLines() {
   const std::vector<CallWork*> begun =
       funnel_.TakeTurns([this](uint32_t tag) { return SenderTo(tag); });
-  in_line_ -= static_cast<int>(begun.size());
+  open_.LeftLine(begun.size());
   for (CallWork* work : begun) {
     work->executor().Start();
     work->ready = true;
   }
   // What has begun may have come before its sender went.
-  if (const int gone = begun.empty() && in_line_ > 0 ? LastOfAllGone() : -1; gone >= 0) {
+  if (const int gone = begun.empty() && open_.in_line() > 0 ? LastOfAllGone() : -1; gone >= 0) {
     Fail(Loss(gone, engine_.PathStatus(peers_.endpoint(gone))));
   }
 }
@@ -360,7 +350,7 @@ void CommCore::Attend() {
   const std::shared_ptr<CommCore> keep = shared_from_this();
   attending_ = false;
   mismatches_.Attend();
-  if (in_line_ > 0) {
+  if (open_.in_line() > 0) {
     TendLines();
   }
   CompleteReady();
@@ -423,9 +413,8 @@ void CommCore::CompleteReady() {
 }
 
 void CommCore::FinishWork(CallWork* work, const absl::Status& status) {
-  open_.erase(std::find(open_.begin(), open_.end(), work));
+  open_.Remove(work);
   if (work->waits()) {
-    --in_line_;
     funnel_.LeaveLine(work);
   }
   if (status.ok() && work->call().source != nullptr) {

@@ -23,6 +23,7 @@
 #include "lib/comm/inline_path.h"
 #include "lib/comm/membership.h"
 #include "lib/comm/mismatch.h"
+#include "lib/comm/open_calls.h"
 #include "lib/comm/peers.h"
 #include "lib/engine/engine.h"
 #include "lib/engine/executor.h"
@@ -117,8 +118,10 @@ class CommCore final : public ContextOwner,
   // CallOwner and MismatchOwner [driver]
   void StartWork(CallWork* work) override;
   void NeedAttention() override;
-  std::optional<OwnCall> OpenCollective(CallId call) const override;
-  Deadline FirstDeadline() const override;
+  std::optional<OwnCall> OpenCollective(CallId call) const override {
+    return open_.OwnCollective(call);
+  }
+  Deadline FirstDeadline() const override { return open_.FirstDeadline(); }
   bool SaysNothing(int rank) const override;
   void NeedFlush() override { engine_.seat().NeedFlush(); }
   void Disagree(CallId call, uint64_t sequence, const Vote::Result& votes) override;
@@ -134,7 +137,6 @@ class CommCore final : public ContextOwner,
   int LastOfAllGone() const;
   void CompleteReady();
   void FinishWork(CallWork* work, const absl::Status& status);
-  const CallWork* OpenCall(CallId call) const;
   // An inquiry is under way for ranks of other communicators: none of our calls has expired.
   bool AsksForOthers() const;
   void Expire(CallWork* work, int64_t now_ns);
@@ -145,9 +147,6 @@ class CommCore final : public ContextOwner,
   void SendAnswer(int rank, uint32_t nonce, Membership::Answer answer, int64_t more_ns = 0,
                   const absl::Status& excuse = absl::OkStatus());
   void TellThoseWhoAsked(const absl::Status& why);
-  Running RunningFunction() const;
-  // That, if the call waits for it, and has for so long that it counts as what holds it up.
-  Running HeldUpByFunction(const CallWork& work, int64_t now_ns) const;
   void TellOfRunning(int64_t now_ns);
   void TakeVerdict(const Membership::Verdict& verdict, int64_t now_ns);
   void OnRefused(int rank, Reader& reader);
@@ -172,9 +171,8 @@ class CommCore final : public ContextOwner,
 
   // [driver]:
   Membership membership_;
-  std::vector<CallWork*> open_;  // each holds one reference
-  int in_line_ = 0;              // of open_, without a number
-  int last_source_ = -1;         // of a receive from any peer
+  OpenCalls open_;
+  int last_source_ = -1;  // of a receive from any peer
   std::vector<CallWork*>
       draining_;  // over, but transfers have not completed; each holds one reference
   Mismatches mismatches_;

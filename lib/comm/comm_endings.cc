@@ -15,8 +15,6 @@ namespace {
 
 // How much later than promised an answer may come.
 constexpr int64_t kSlackNs = 100 * kMillisecond;
-// A function of the caller's that has run for less is not what holds up a call.
-constexpr int64_t kLongRunNs = 100 * kMillisecond;
 // The longest that a peer may make us wait for more of its answer.
 constexpr int64_t kLongestMoreNs = 2 * kSecond;
 
@@ -53,7 +51,7 @@ void CommCore::Fail(const absl::Status& why) {
     ENTRAIN_LOG(kInfo, first.message());
   }
   while (!open_.empty()) {
-    CallWork* const work = open_.back();
+    CallWork* const work = open_.works().back();
     work->executor().Stop(first);
     FinishWork(work, words_.ForCall(first, *work));
   }
@@ -68,7 +66,7 @@ void CommCore::Leave() {
   if (!open_.empty()) {
     Fail(WithBlame(absl::AbortedError(absl::StrCat(
                        config_.name, ": rank ", config_.rank, " destroyed the communicator with ",
-                       open_.size(), " unfinished calls, first ", open_.front()->Name())),
+                       open_.size(), " unfinished calls, first ", open_.first()->Name())),
                    words_.BlameFor(nullptr, config_.rank, Phase::kTransfer)));
     return;
   }
@@ -89,7 +87,7 @@ void CommCore::OnShutdown() {
   if (!open_.empty()) {
     Fail(WithBlame(absl::AbortedError(absl::StrCat(
                        config_.name, ": rank ", config_.rank, " destroyed its runtime with ",
-                       open_.size(), " unfinished calls, first ", open_.front()->Name())),
+                       open_.size(), " unfinished calls, first ", open_.first()->Name())),
                    words_.BlameFor(nullptr, config_.rank, Phase::kTransfer)));
   } else {
     Leave();
@@ -164,8 +162,8 @@ Deadline CommCore::next_tick() const {
   if (membership_.inquiring() && !AsksForOthers()) {
     return next;  // calls that expire now are asked about afterwards
   }
-  next = std::min(next, FirstDeadline());
-  const int64_t since = RunningFunction().since_ns;
+  next = std::min(next, open_.FirstDeadline());
+  const int64_t since = open_.RunningFunction().since_ns;
   return since == 0 || since == told_of_ns_ ? next : std::min(next, Deadline{since + kSecond});
 }
 
@@ -188,23 +186,8 @@ void CommCore::OnTick(int64_t now_ns) {
   }
 }
 
-Running CommCore::RunningFunction() const {
-  for (const CallWork* work : open_) {
-    if (const int64_t since = work->executor().combining_since_ns(); since > 0) {
-      return {work, since};  // one at a time, on one thread
-    }
-  }
-  return {};
-}
-
-Running CommCore::HeldUpByFunction(const CallWork& work, int64_t now_ns) const {
-  const Running running = RunningFunction();
-  return work.executor().combining() && now_ns - running.since_ns >= kLongRunNs ? running
-                                                                                : Running();
-}
-
 void CommCore::TellOfRunning(int64_t now_ns) {
-  const Running running = RunningFunction();
+  const Running running = open_.RunningFunction();
   if (running.work != nullptr && running.since_ns != told_of_ns_ &&
       now_ns - running.since_ns >= kSecond) {
     told_of_ns_ = running.since_ns;
@@ -215,7 +198,7 @@ void CommCore::TellOfRunning(int64_t now_ns) {
 }
 
 void CommCore::Expire(CallWork* work, int64_t now_ns) {
-  if (const Running running = HeldUpByFunction(*work, now_ns); running.work != nullptr) {
+  if (const Running running = open_.HeldUpByFunction(*work, now_ns); running.work != nullptr) {
     Fail(words_.TimedOut(*work, words_.FindingOf(running, now_ns), now_ns));  // no need to ask
     return;
   }
@@ -280,14 +263,15 @@ void CommCore::OnQuery(Endpoint& from, int rank, Reader& reader) {
   if (funnel_.HasMade(rank, asked, call)) {
     // An excuse of one that has started it: what keeps it from going on.
     const int64_t now = engine_.clock().Now();
-    const CallWork* const work = asked == Asked::kCollective ? OpenCall(call) : nullptr;
-    const Running running = work == nullptr ? Running() : HeldUpByFunction(*work, now);
+    const CallWork* const work = asked == Asked::kCollective ? open_.Collective(call) : nullptr;
+    const Running running = work == nullptr ? Running() : open_.HeldUpByFunction(*work, now);
     SendAnswer(rank, nonce, Answer::kStarted, 0,
                running.work == nullptr ? absl::OkStatus()
                                        : absl::DeadlineExceededError(words_.Words(running, now)));
   } else if (engine_.causes().told()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0, engine_.causes().cause());
-  } else if (const absl::Status inside = engine_.functions().Inside(kLongRunNs); !inside.ok()) {
+  } else if (const absl::Status inside = engine_.functions().Inside(OpenCalls::kLongRunNs);
+             !inside.ok()) {
     SendAnswer(rank, nonce, Answer::kExcused, 0,
                WithBlame(inside, words_.BlameFor(nullptr, config_.rank, Phase::kReduce)));
   } else if (const auto other = engine_.WaitsElsewhere(this)) {
@@ -344,21 +328,15 @@ void CommCore::OnAnswer(const Endpoint& from, int rank, Reader& reader) {
 }
 
 std::optional<int64_t> CommCore::waits_since() const {
-  std::optional<int64_t> since;
-  for (const CallWork* work : open_) {
-    since = std::min(since.value_or(work->started_ns()), work->started_ns());
-  }
-  return since;
+  const CallWork* const oldest = open_.Oldest();
+  return oldest == nullptr ? std::nullopt : std::optional(oldest->started_ns());
 }
 
 Deadline CommCore::FindOut(HeldUpBy then) {
   those_who_asked_.push_back(std::move(then));
   const int64_t now = engine_.clock().Now();
   if (!membership_.inquiring() && !open_.empty()) {
-    CallWork* const oldest = *std::min_element(
-        open_.begin(), open_.end(),
-        [](const CallWork* a, const CallWork* b) { return a->started_ns() < b->started_ns(); });
-    Ask(oldest, now, Membership::kAnswerToOthersNs);
+    Ask(open_.Oldest(), now, Membership::kAnswerToOthersNs);
   }
   return mismatches_.voting() ? mismatches_.until() : membership_.until();
 }
@@ -395,7 +373,7 @@ Finding CommCore::FindingOf(const CallWork& work, const Membership::Verdict& ver
   const bool message = work.wiring().point_to_point;
   if (verdict.guilty < 0) {
     const int64_t now = engine_.clock().Now();
-    if (const Running running = HeldUpByFunction(work, now); running.work != nullptr) {
+    if (const Running running = open_.HeldUpByFunction(work, now); running.work != nullptr) {
       return words_.FindingOf(running, now);
     }
     // All have started the call, and may be in a function of their callers'.
@@ -445,8 +423,7 @@ Finding CommCore::FindingOf(const CallWork& work, const Membership::Verdict& ver
 
 absl::Status CommCore::Loss(int rank, const absl::Status& path) const {
   const Refusal& refusal = refusals_[static_cast<size_t>(rank)];
-  return words_.Loss(rank, path, open_.empty() ? nullptr : open_.front(),
-                     IsDue(rank, refusal) ? refusal.why : "",
+  return words_.Loss(rank, path, open_.first(), IsDue(rank, refusal) ? refusal.why : "",
                      engine_.causes().Of(peers_.endpoint(rank), opened_ns_));
 }
 
@@ -496,7 +473,7 @@ bool CommCore::IsDue(int rank, const Refusal& refusal) const {
   if (open_.empty()) {
     return collective && !funnel_.HasStarted(refusal.call);
   }
-  return std::any_of(open_.begin(), open_.end(), [&](const CallWork* work) {
+  return std::any_of(open_.works().begin(), open_.works().end(), [&](const CallWork* work) {
     const bool message = work->wiring().point_to_point;
     const bool receives = work->call().kind != CallKind::kSend;
     return message != collective && funnel_.CallIdWith(*work, rank) == refusal.call &&
@@ -509,37 +486,12 @@ bool CommCore::IsDue(int rank, const Refusal& refusal) const {
 
 void CommCore::OnEarly(Endpoint& from, const Envelope& envelope) {
   if (envelope.tag.lane() == Tag::kPointToPoint) {
-    if (in_line_ > 0) {
+    if (open_.in_line() > 0) {
       NeedAttention();
     }
   } else {
     mismatches_.Compare(from, {envelope.tag.user_tag(), envelope.tag.call()}, envelope.descriptor);
   }
-}
-
-const CallWork* CommCore::OpenCall(CallId call) const {
-  const auto found = std::find_if(open_.begin(), open_.end(), [&](const CallWork* work) {
-    return !work->wiring().point_to_point &&
-           CallId{work->wiring().user_tag, work->wiring().call_number} == call;
-  });
-  return found == open_.end() ? nullptr : *found;
-}
-
-std::optional<OwnCall> CommCore::OpenCollective(CallId call) const {
-  const CallWork* const work = OpenCall(call);
-  return work == nullptr
-             ? std::nullopt
-             : std::optional<OwnCall>({call, work->wiring().sequence, work->call().descriptor()});
-}
-
-Deadline CommCore::FirstDeadline() const {
-  Deadline first;
-  for (const CallWork* work : open_) {
-    if (!work->inquired) {
-      first = std::min(first, work->call().options.deadline);
-    }
-  }
-  return first;
 }
 
 bool CommCore::SaysNothing(int rank) const {
